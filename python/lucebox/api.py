@@ -188,6 +188,12 @@ class LLM:
         """The model's own chat template."""
         return self._assets.template
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Parts of the model's files that were set aside, a sentence each: a template that is not Jinja, recommended
+        sampling out of range."""
+        return self._assets.notes
+
     def read_template(self, path: str | os.PathLike[str]) -> ChatTemplate:
         """A chat template from a Jinja file, with this model's special tokens."""
         return ChatTemplate.from_file(os.fspath(path), self._assets.tokenizer)
@@ -527,6 +533,8 @@ class LLM:
             InvalidRequestError: an id is outside the vocabulary.
         """
         ids = np.asarray(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
+        if ids.ndim == 1 and ids.dtype.kind == "O" and all(isinstance(i, int) for i in ids):  # beyond 64 bits
+            raise InvalidRequestError(f"token ids must be between 0 and {self.info.vocab - 1}")
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
             raise InvalidRequestError("a prompt must be text or a flat sequence of token ids")
         if ids.size and (ids.min() < 0 or ids.max() >= self.info.vocab):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lucebox import _engine
 from lucebox.chat.template import ChatTemplate
+from lucebox.errors import FormatError
+from lucebox.generation_defaults import checked_defaults
 from lucebox.text import Tokenizer
-from lucebox.text.tokenizer_json import read_json
+from lucebox.text.tokenizer_json import optional_problem, read_optional_json
 
 __all__ = ["TensorInfo", "TextAssets"]
 
@@ -41,6 +43,10 @@ class TensorInfo:
         return math.prod(self.shape)
 
 
+# Files of a checkpoint folder that a model can do without. A damaged one is set aside with a note.
+OPTIONAL_FILES = ("generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.json")
+
+
 @dataclass(frozen=True, slots=True)
 class TextAssets:
     tokenizer: Tokenizer
@@ -48,28 +54,39 @@ class TextAssets:
     end_ids: tuple[int, ...]
     generation_defaults: Mapping[str, Any]
     tensors: tuple[TensorInfo, ...]
+    notes: tuple[str, ...]
+    """What was set aside because it is damaged or out of range, a sentence each."""
 
     @staticmethod
     def load(path: Path) -> TextAssets:
         """Reads the assets of a GGUF file or a checkpoint folder.
 
         Raises:
-            FormatError: a part is missing or damaged.
+            FormatError: a part that every use needs is missing or damaged.
         """
+        notes: list[str] = []
         file = _engine.open_model_file(str(path))
         tensors = tuple(TensorInfo(*tensor) for tensor in file.tensors)
         if isinstance(file, _engine.GgufFile):
             metadata = file.metadata
             tokenizer = Tokenizer.from_gguf(metadata, str(path))
-            template = ChatTemplate.from_gguf(metadata, str(path), tokenizer)
-            defaults = {name: metadata[key] for key, name in GGUF_DEFAULTS.items() if key in metadata}
-            return TextAssets(tokenizer, template, tokenizer.eos_ids, defaults, tensors)
-        tokenizer = Tokenizer.from_file(path / "tokenizer.json")
-        config = path / "generation_config.json"
-        return TextAssets(
-            tokenizer,
-            ChatTemplate.from_folder(path, tokenizer),
-            tokenizer.eos_ids,
-            read_json(config) if config.is_file() else {},
-            tensors,
-        )
+            template = _usable(lambda: ChatTemplate.from_gguf(metadata, str(path), tokenizer), notes)
+            found = {name: metadata[key] for key, name in GGUF_DEFAULTS.items() if key in metadata}
+            defaults = checked_defaults(found, str(path), notes)
+        else:
+            tokenizer = Tokenizer.from_file(path / "tokenizer.json")
+            problems = (optional_problem(path / name) for name in OPTIONAL_FILES)
+            notes += [f"{problem}; the file is not used" for problem in problems if problem]
+            template = _usable(lambda: ChatTemplate.from_folder(path, tokenizer), notes)
+            config = path / "generation_config.json"
+            defaults = checked_defaults(read_optional_json(config), str(config), notes)
+        return TextAssets(tokenizer, template, tokenizer.eos_ids, defaults, tensors, tuple(notes))
+
+
+def _usable(read: Callable[[], ChatTemplate | None], notes: list[str]) -> ChatTemplate | None:
+    """The template; None where it is damaged: raw prompts and a template of the user's own do not need it."""
+    try:
+        return read()
+    except FormatError as error:
+        notes.append(f"the chat template cannot be used: {error}")
+        return None

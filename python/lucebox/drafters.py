@@ -14,7 +14,10 @@ __all__ = ["draft_label", "resolve_draft"]
 
 _WITH_SUFFIX = "+suffix"
 # Tensors of a prediction block, in GGUF files and in checkpoints.
-_MTP_TENSOR = re.compile(r"blk\.\d+\.nextn\.|(model\.)?mtp\.")
+_MTP_TENSOR = {
+    _engine.GgufFile: re.compile(r"blk\.\d+\.nextn\."),  # Ollama's mtp.* are a layout of its own
+    _engine.Safetensors: re.compile(r"(model\.)?mtp\."),
+}
 
 
 def resolve_draft(
@@ -59,5 +62,5 @@ def _own_drafter(model: ResolvedModel) -> str | None:
     file = catalog.drafter(model.name) if model.source == "catalog" else None
     if file is not None:
         return str(file)
-    tensors = _engine.open_model_file(str(model.path)).tensors
-    return "mtp" if any(_MTP_TENSOR.match(name) for name, *_ in tensors) else None
+    opened = _engine.open_model_file(str(model.path))
+    return "mtp" if any(_MTP_TENSOR[type(opened)].match(name) for name, *_ in opened.tensors) else None

@@ -33,17 +33,22 @@ Progress = Callable[[str, int, int], None]
 """Called with a description, bytes done and bytes in total (0: unknown)."""
 
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.I)
-_QUANT = re.compile(r"(?<![a-z0-9])((?:i?q\d|tq\d)(?:_[a-z0-9]+)*|bf16|f16|f32|mxfp4(?:_moe)?)(?![a-z0-9])", re.I)
-# Not models: vision projectors and calibration data.
-_NOT_A_MODEL = re.compile(r"(^|/)(mmproj|imatrix)", re.I)
+# A quantisation, with the mark of who chose the types of its tensors (unsloth's UD-, mradermacher's i1-).
+_QUANT = re.compile(
+    r"(?<![a-z0-9])((?:ud-|i1-)?(?:(?:i?q\d|tq\d)(?:_[a-z0-9]+)*|bf16|f16|f32|mxfp4(?:_moe)?|nvfp4))(?![a-z0-9])", re.I
+)
+_CHOOSERS = ("ud-", "i1-")
+# Not models: vision projectors, calibration data, prediction blocks on their own.
+_NOT_A_MODEL = re.compile(r"(?<![a-z0-9])(mmproj|imatrix)(?![a-z0-9])", re.I)
+_PREDICTION_BLOCK = re.compile(r"(?<![a-z0-9])mtp(?![a-z0-9])", re.I)
 # Order of choice when no quantisation is named: the best trade-off first, then larger ones, then smaller ones.
 _PREFERRED = [
     "q4_k_m", "q4_k_s", "q5_k_m", "q5_k_s", "q6_k", "q8_0", "iq4_xs", "iq4_nl", "q4_1", "q4_0", "q5_1", "q5_0",
     "q3_k_m", "q2_k", "bf16", "f16", "f32",
 ]  # fmt: skip
 _SETTINGS = [
-    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
-    "model.safetensors.index.json",
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "chat_template.jinja", "chat_template.json", "additional_chat_templates/*.jinja", "model.safetensors.index.json",
 ]  # fmt: skip
 _TIMEOUT_SECONDS = 15.0
 _REMEDY = {
@@ -193,21 +198,43 @@ def fetch_data(
 def _choose(repo: str, names: Iterable[str], want: str | None, has_tokenizer: bool) -> list[str]:
     """The files of the chosen model; of a split GGUF file the first part comes first."""
     names = sorted(names)
-    models = _gguf_models(names)
+    everything = _gguf_models(names)
+    models = [files for files in everything if not _PREDICTION_BLOCK.search(files[0])]
+    if not has_tokenizer and not models:
+        models = everything  # a drafter may be a prediction block on its own
     if (want.lower() == "safetensors") if want else not models:
         return _safetensors(repo, names, has_tokenizer)
     if want is None:
-        for quant in _PREFERRED:
-            if fitting := [files for files in models if _quant(files[0]) == quant]:
-                return _only(repo, fitting)
-        return _only(repo, models)
+        return _preferred(repo, models)
     key = want.lower()
-    fitting = [files for files in models if files[0].lower() == key] or [
-        files for files in models if _quant(files[0]) == key
-    ]
-    if not fitting:
-        raise ModelNotFoundError(f"{repo} has no GGUF file for {want!r}; it has {_listing(models) or 'none'}")
-    return _only(repo, fitting)
+    by_name = [files for files in everything if key in map(str.lower, _names_of(files))]
+    if fitting := by_name or _of_quant(models, key) or (_of_quant(everything, key) if not has_tokenizer else []):
+        return _only(repo, fitting)
+    if key.endswith(".gguf") and _NOT_A_MODEL.search(key):
+        raise InvalidRequestError(f"{want!r} of {repo} is not a model but a vision projector or calibration data")
+    why = _incomplete(names)
+    raise ModelNotFoundError(f"{repo} has no GGUF file for {want!r}; it has {_listing(models) or 'none'}{why}")
+
+
+def _preferred(repo: str, models: list[list[str]]) -> list[str]:
+    """The model with the best trade-off of size and quality."""
+    for quant in _PREFERRED:
+        if fitting := _of_quant(models, quant):
+            return _only(repo, fitting)
+    return _only(repo, models)
+
+
+def _of_quant(models: list[list[str]], key: str) -> list[list[str]]:
+    """The models of a quantisation. "q4_k_m" stands for the plain one, and only without it for "ud-q4_k_m"."""
+    exact = [files for files in models if _quant(files[0]) == key]
+    return exact or [files for files in models if _quant(files[0]) in [chooser + key for chooser in _CHOOSERS]]
+
+
+def _names_of(files: list[str]) -> set[str]:
+    """What a user may call a model: the path or name of a part, with and without .gguf, and the name of the set."""
+    names = {*files, *(name.rsplit("/", 1)[-1] for name in files)}
+    names |= {_SPLIT.sub(".gguf", name) for name in names}
+    return names | {name[: -len(".gguf")] for name in names}
 
 
 def _only(repo: str, models: list[list[str]]) -> list[str]:
@@ -218,16 +245,32 @@ def _only(repo: str, models: list[list[str]]) -> list[str]:
 
 def _gguf_models(names: Iterable[str]) -> list[list[str]]:
     """The GGUF models, each a list of its parts; an incomplete split model is omitted."""
+    return [files for files in _gguf_sets(names) if not _missing_parts(files)]
+
+
+def _gguf_sets(names: Iterable[str]) -> list[list[str]]:
     groups: dict[str, list[str]] = {}
     for name in names:
         if name.lower().endswith(".gguf") and not _NOT_A_MODEL.search(name):
             split = _SPLIT.search(name)
             groups.setdefault(f"{name[: split.start()]} of {split[2]}" if split else name, []).append(name)
-    return [
-        sorted(files)
-        for files in groups.values()
-        if (split := _SPLIT.search(files[0])) is None or int(split[2]) == len(files)
-    ]
+    return [sorted(files) for files in groups.values()]
+
+
+def _missing_parts(files: list[str]) -> list[int]:
+    """The numbers of the parts that a split model lacks."""
+    splits = [split for name in files if (split := _SPLIT.search(name))]
+    there = {int(split[1]) for split in splits}
+    return [number for number in range(1, int(splits[0][2]) + 1) if number not in there] if splits else []
+
+
+def _incomplete(names: Iterable[str]) -> str:
+    """A clause about split models that lack parts; empty without any."""
+    lacking = [(files, parts) for files in _gguf_sets(names) if (parts := _missing_parts(files))]
+    return "".join(
+        f"; of {_SPLIT.sub('', files[0])} part {', '.join(map(str, parts[:8]))} of {len(files) + len(parts)} is missing"
+        for files, parts in lacking[:4]
+    )
 
 
 def _quant(name: str) -> str | None:
@@ -246,19 +289,24 @@ def _safetensors(repo: str, names: list[str], has_tokenizer: bool) -> list[str]:
                 f"{repo} has no GGUF file, and as a folder of safetensors it lacks {needed}; "
                 f"its files: {', '.join(names[:20]) or 'none'}"
             )
-    return [name for name in _SETTINGS if name in names] + weights
+    return [name for pattern in _SETTINGS for name in fnmatch.filter(names, pattern)] + weights
 
 
 def model_in_folder(path: Path) -> Path:
     """The model of a folder: its only GGUF file, or the folder itself for safetensors."""
     names = sorted(file.name for file in path.iterdir())
-    models = _gguf_models(names)
+    everything = _gguf_models(names)
+    models = [files for files in everything if not _PREDICTION_BLOCK.search(files[0])] or everything
     if (path / "config.json").is_file() and fnmatch.filter(names, "*.safetensors"):
         if models:
             raise InvalidRequestError(f"{path} holds safetensors and also {_listing(models)}: name the file meant")
         return path
     if not models:
-        raise ModelNotFoundError(f"{path} is a folder without a GGUF file, and without config.json + *.safetensors")
+        why = _incomplete(names)
+        raise ModelNotFoundError(
+            f"{path} is a folder without a {'complete ' if why else ''}GGUF model, and without config.json + "
+            f"*.safetensors{why}"
+        )
     if len(models) > 1:
         raise InvalidRequestError(f"{path} holds several models: {_listing(models)}; name the file meant")
     return path / models[0][0]

@@ -169,7 +169,7 @@ def test_variables() -> None:
     assert shown.render([USER], enable_thinking=False) == "True "
     assert ChatTemplate("{{ documents[0] }}", where="here").render([USER], documents=["d"]) == "d"
     with pytest.raises(InvalidRequestError, match="'bos_token' is set by lucebox"):
-        ChatTemplate("x", where="here", bos_token="<s>").render([USER], bos_token="x")
+        ChatTemplate("x", where="here", tokens={"bos_token": "<s>"}).render([USER], bos_token="x")
 
 
 BAD_MESSAGES = [

@@ -227,7 +227,7 @@ def test_paths(tmp_path: Path) -> None:
     assert (found.path, found.source, found.name) == (TINY_HYBRID, "path", "tiny-hybrid.Q8_0")
     folder = tmp_path / "model"
     folder.mkdir()
-    with pytest.raises(ModelNotFoundError, match="without a GGUF file"):
+    with pytest.raises(ModelNotFoundError, match="without a GGUF model"):
         resolve("./model")
     (folder / "a-00001-of-00002.gguf").touch()
     (folder / "a-00002-of-00002.gguf").touch()

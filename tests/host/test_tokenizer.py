@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 
 import pytest
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
 from lucebox.text import Tokenizer
+from lucebox.text.spellings import MARK
 from text_data import DATA, small_vocabulary, tiny_tokenizer, vocab_metadata, vocab_tokenizer
 
 VOCABULARIES = ["gpt-2", "qwen35", "starcoder"]
@@ -26,8 +28,23 @@ def cases(name: str) -> list[tuple[str, list[int]]]:
 def test_ids_equal_the_published_cases(name: str) -> None:
     tokenizer = vocab_tokenizer(name)
     for text, ids in cases(name):
-        assert tokenizer.encode(text, special=False) == ids, text
         assert tokenizer.decode(ids, skip_special=False) == text
+        # The cases are llama.cpp's, which does not normalise; Qwen's makers do.
+        if name != "qwen35" or unicodedata.is_normalized("NFC", text):
+            assert tokenizer.encode(text, special=False) == ids, text
+
+
+def test_qwen_normalises_to_nfc() -> None:
+    qwen, other = vocab_tokenizer("qwen35"), vocab_tokenizer("gpt-2")
+    for text in ("Cafe\u0301", "A\u030angstrom \u1100\u1161", "<|im_end|>e\u0301<|im_start|>"):
+        composed = unicodedata.normalize("NFC", text)
+        assert qwen.encode(text) == qwen.encode(composed) and qwen.decode(qwen.encode(text)) == qwen.decode(
+            qwen.encode(composed)
+        )
+        assert other.encode(text) != other.encode(composed)
+    marked = f"e\u0301 <{MARK}|im_end|> e\u0301<|im_end|>"
+    plain, end = qwen.encode("\xe9 <|im_end|> \xe9", special=False), qwen.id_of("<|im_end|>")
+    assert qwen.encode_marked(marked) == [*plain, end]
 
 
 SPLIT_CASES = {
@@ -76,9 +93,10 @@ def test_token_types() -> None:
     assert bytes_of == {"Ġhello": b" hello", "<0x0A>": b"\n", "<pad0>": b"", "<unk>": b"<unk>"}
     assert tokenizer.n_vocab == len(small_vocabulary()["tokenizer.ggml.tokens"])  # type: ignore[arg-type]
     assert tokenizer.token(tokenizer.id_of("Ġhello") or -1) == "Ġhello"
-    for bad in (-1, tokenizer.n_vocab):
-        with pytest.raises(InvalidRequestError, match="out of range"):
-            tokenizer.decode([bad])
+    with pytest.raises(InvalidRequestError, match="out of range"):
+        tokenizer.decode([-1])
+    # Rows that pad the model's embedding beyond the vocabulary have no text.
+    assert tokenizer.decode([tokenizer.n_vocab, tokenizer.id_of("Ġhello") or -1, 1 << 40]) == " hello"
 
 
 @pytest.mark.parametrize(

@@ -224,8 +224,8 @@ def test_gguf_unsupported_by_name(tmp_path: Path) -> None:
     weights = tensors(shape)
     path = write(tmp_path / "a.gguf", metadata(shape) | {"general.architecture": "mamba"}, weights)
     refused(path, UnsupportedError, 'architecture "mamba"', "llama, qwen3, qwen35")
-    path = write(tmp_path / "r.gguf", metadata(shape) | {"rope.scaling.type": "yarn"}, weights)
-    refused(path, UnsupportedError, "llama.rope.scaling.type", '"yarn"', "linear")
+    path = write(tmp_path / "r.gguf", metadata(shape) | {"rope.scaling.type": "longrope"}, weights)
+    refused(path, UnsupportedError, "llama.rope.scaling.type", '"longrope"', "linear, yarn")
     path = write(tmp_path / "r.gguf", metadata(shape) | {"rope.scaling.type": "linear"}, weights)
     refused(path, FormatError, "llama.rope.scaling.factor", "missing")
 
@@ -316,7 +316,7 @@ def test_safetensors_positive_numbers(
         ({"attention_bias": True}, ("attention_bias",)),
         ({"mlp_bias": True}, ("mlp_bias",)),
         ({"use_sliding_window": True}, ("use_sliding_window",)),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4}}, ('rope scaling "yarn"', "llama3")),
+        ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, ('rope scaling "longrope"', "yarn")),
         ({"rope_scaling": {"type": "dynamic", "factor": 4}, "rope_parameters": None}, ('rope scaling "dynamic"',)),
     ],
 )
@@ -336,7 +336,8 @@ def test_safetensors_unsupported_by_name(
         ({"layer_types": ["linear_attention"] * 3}, "lists 3 layers; the model has 4"),
         ({"layer_types": ["linear_attention", 4, 4, 4]}, "string"),
         ({"linear_num_value_heads": 3}, "not a multiple of the 2 key heads"),
-        ({"rope_parameters": {"partial_rotary_factor": 1e25}}, "rotated values"),
+        ({"rope_parameters": {"partial_rotary_factor": 1e11}}, "rotated values"),
+        ({"rope_parameters": {"partial_rotary_factor": 1e25}}, "partial_rotary_factor must be positive"),
         ({"rope_parameters": {"partial_rotary_factor": 0.01}}, "gives 0 rotated values"),
         ({"rope_parameters": {"mrope_section": [1]}}, "three sections"),
     ],

@@ -15,6 +15,7 @@ import numpy as np
 from gguf import GGUFReader
 from gguf.quants import dequantize
 from numpy.typing import ArrayLike, NDArray
+from reference import rope
 
 F64 = NDArray[np.float64]
 LayerState = dict[str, F64]
@@ -96,6 +97,7 @@ class Decoder:
         self.architecture: str = self._metadata["general.architecture"]
         self.w = weights_of(reader)
         self._read_config()
+        self._read_rope()
         self._mutate_weights()
 
     def _field(self, name: str, otherwise: Any = None) -> Any:
@@ -135,12 +137,19 @@ class Decoder:
 
     # --- rope
 
-    def frequencies(self) -> F64:
-        """[n_rot / 2] radians a position."""
-        frequency: F64 = self.theta ** (-np.arange(0, self.n_rot, 2) / self.n_rot)
-        if self._field("rope.scaling.type") == "linear":
-            frequency /= self._field("rope.scaling.factor")
-        return frequency / self.w.get("rope_freqs.weight", np.float64(1))
+    def _read_rope(self) -> None:
+        """Sets frequencies, [n_rot / 2] radians a position, and the factor of cos and sin."""
+        factor = self._field("rope.scaling.factor", 1.0) or 1.0  # llama.cpp: 0 is 1
+        kind = self._field("rope.scaling.type", "linear")
+        self.frequencies = rope.plain_frequencies(self.theta, self.n_rot)
+        self.rope_scale = 1.0
+        if kind == "linear":
+            self.frequencies /= factor
+        if kind == "yarn":
+            original = self._field("rope.scaling.original_context_length", self._field("context_length"))
+            self.frequencies = rope.yarn_frequencies(self.theta, self.n_rot, factor, original)
+            self.rope_scale = rope.yarn_scale(factor)
+        self.frequencies = self.frequencies / self.w.get("rope_freqs.weight", np.float64(1))
 
     def cos_sin(self, positions: NDArray[np.int64]) -> tuple[F64, F64]:
         """positions [3, rows]: temporal, height, width; interleaved over the pairs where the family has sections."""
@@ -148,8 +157,8 @@ class Decoder:
         for i in range(len(axis)):
             if self.sections and i % 3 != 0 and i < 3 * self.sections[i % 3]:
                 axis[i] = i % 3
-        angle = positions[axis].T * self.frequencies()
-        return np.cos(angle), np.sin(angle)
+        angle = positions[axis].T * self.frequencies
+        return self.rope_scale * np.cos(angle), self.rope_scale * np.sin(angle)
 
     def rope(self, x: F64, cos: F64, sin: F64) -> F64:
         """x [rows, heads, head_dim]. The llama converter made pairs adjacent; elsewhere they lie half apart."""

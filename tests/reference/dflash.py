@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from reference.decoder import rms_norm, silu, softmax
+from reference.rope import plain_frequencies
 
 F64 = NDArray[np.float64]
 
@@ -85,6 +86,8 @@ class Config:
 class Dflash:
     def __init__(self, config: Config, tensors: Mapping[str, ArrayLike]) -> None:
         self.config = config
+        self.frequencies = plain_frequencies(config.theta, config.head_dim)  # and rope_scale: without scaling
+        self.rope_scale = 1.0
         self.w = {name: np.asarray(tensor, np.float64) for name, tensor in tensors.items()}
         self.is_second = "layers.0.attention_conv.base_kernel" in self.w
         empty = np.zeros((0, config.n_kv_heads, config.head_dim))
@@ -102,9 +105,10 @@ class Dflash:
 
     def rope(self, x: F64, positions: NDArray[np.int64]) -> F64:
         half = self.config.head_dim // 2
-        angle = positions[:, None, None] * self.config.theta ** (-np.arange(half) / half)
+        angle = positions[:, None, None] * self.frequencies
+        c, s = self.rope_scale * np.cos(angle), self.rope_scale * np.sin(angle)
         a, b = x[..., :half], x[..., half:]
-        return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], axis=-1)
+        return np.concatenate([a * c - b * s, b * c + a * s], axis=-1)
 
     def keys_values(self, layer: int, x: F64, first: int) -> tuple[F64, F64]:
         at = f"layers.{layer}.self_attn."

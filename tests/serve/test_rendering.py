@@ -59,7 +59,7 @@ TEMPLATES = {
     "qwen35": lambda: shipped("Qwen3.5-4B"),
     "qwen3": lambda: shipped("Qwen-Qwen3-0.6B"),
     "smollm2": lambda: ChatTemplate(CHATML, where="smollm2"),
-    "llama": lambda: ChatTemplate(LLAMA, where="llama", bos_token="<|begin_of_text|>"),
+    "llama": lambda: ChatTemplate(LLAMA, where="llama", tokens={"bos_token": "<|begin_of_text|>"}),
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from lucebox.errors import InvalidRequestError
 
-__all__ = ["checked_messages", "checked_tools"]
+__all__ = ["Arguments", "NoText", "checked_messages", "checked_tools"]
 
 _ROLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
@@ -46,19 +46,51 @@ def _message(message: object, name: str) -> dict[str, object]:
     role = message.get("role")
     if not isinstance(role, str) or not _ROLE.fullmatch(role):
         raise InvalidRequestError(f"{name}.role is {role!r}, expected system, user, assistant, tool or another name")
-    result = dict(message)
-    calls = message.get("tool_calls")
+    # Clients write null for what a message lacks; a template that asks `is defined` must not find it.
+    result = {key: value for key, value in message.items() if value is not None}
+    calls = result.pop("tool_calls", None)
     if calls:
         result["tool_calls"] = _tool_calls(calls, f"{name}.tool_calls")
-    if message.get("content") is None and not calls and "reasoning_content" not in message:
+    if "content" not in result and not calls and "reasoning_content" not in result:
         raise InvalidRequestError(f"{name}.content is missing, expected text")
-    result["content"] = _text(message.get("content"), f"{name}.content")
+    result["content"] = _text(result.get("content"), f"{name}.content")
     return result
+
+
+class NoText(str):
+    """The content null: none to a template that asks, empty text to one that prints or joins it."""
+
+    __slots__ = ()
+
+    def __new__(cls) -> NoText:
+        return super().__new__(cls, "")
+
+    def __eq__(self, other: object) -> bool:
+        return other is None or super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
+class Arguments(dict[str, object]):
+    """The arguments of a tool call: an object to a template that lists them or asks for JSON, JSON text to one that
+    prints or joins them, as OpenAI's clients send it."""
+
+    def __str__(self) -> str:
+        return json.dumps(self, ensure_ascii=False)
+
+    def __add__(self, text: object) -> str:
+        return str(self) + text if isinstance(text, str) else NotImplemented
+
+    def __radd__(self, text: object) -> str:
+        return text + str(self) if isinstance(text, str) else NotImplemented
 
 
 def _text(content: object, name: str) -> str:
     if content is None:
-        return ""
+        return NoText()
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence) or isinstance(content, bytes):
@@ -104,5 +136,5 @@ def _with_parsed_arguments(function: Mapping[str, object], name: str) -> dict[st
     if arguments is not None and not isinstance(arguments, Mapping):
         raise InvalidRequestError(f"{name}.arguments is {type(arguments).__name__}, expected an object")
     if arguments is not None:
-        copy["arguments"] = arguments
+        copy["arguments"] = Arguments(arguments)
     return copy

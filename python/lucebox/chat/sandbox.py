@@ -30,6 +30,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
+from lucebox.chat.messages import NoText
 from lucebox.text.spellings import MARK
 
 __all__ = ["MeteredEnvironment", "RaisedByTemplate", "RunawayError", "metered", "weigh"]
@@ -160,6 +161,7 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
         }
         self.filters = {name: _metered_filter(name, FILTERS[name]) for name in _FILTERS}
         self.filters["tojson"] = _metered_filter("tojson", _tojson)
+        self.tests["none"] = lambda value: value is None or isinstance(value, NoText)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(obj, str) and callable(value) and attr not in _STR_METHODS:

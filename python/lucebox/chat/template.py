@@ -12,7 +12,7 @@ from lucebox.chat.messages import checked_messages, checked_tools
 from lucebox.chat.sandbox import MeteredEnvironment, RaisedByTemplate, RunawayError, metered, weigh
 from lucebox.errors import FormatError, InvalidRequestError
 from lucebox.text.tokenizer import Tokenizer
-from lucebox.text.tokenizer_json import read_json
+from lucebox.text.tokenizer_json import read_optional_json
 
 __all__ = ["ChatTemplate"]
 
@@ -25,6 +25,7 @@ class ChatTemplate:
 
     source: Jinja text, or several texts by name. "tool_use" renders requests with tools, "default" all others.
     where: names the template's origin in errors.
+    tokens: texts of special tokens by the template's variable: bos_token, eos_token, pad_token, unk_token.
 
     Raises:
         FormatError: the template does not parse; the message has the line.
@@ -35,8 +36,7 @@ class ChatTemplate:
         source: str | Mapping[str, str],
         *,
         where: str,
-        bos_token: str | None = None,
-        eos_token: str | None = None,
+        tokens: Mapping[str, str] | None = None,
     ) -> None:
         sources = {_DEFAULT: source} if isinstance(source, str) else dict(source)
         if _DEFAULT not in sources:
@@ -45,9 +45,7 @@ class ChatTemplate:
         self.sources: Mapping[str, str] = sources
         """Jinja text by template name."""
         self._templates = {name: _compiled(text, where) for name, text in sources.items()}
-        self._tokens = {
-            name: text for name, text in (("bos_token", bos_token), ("eos_token", eos_token)) if text is not None
-        }
+        self._tokens = dict(tokens or {})
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, object], where: str, tokenizer: Tokenizer) -> ChatTemplate | None:
@@ -60,28 +58,35 @@ class ChatTemplate:
         return cls(
             {name: _string(text, f"{where}: {key} ({name})") for name, text in found.items()},
             where=f"{where}: {key}",
-            **_special_tokens(tokenizer),
+            tokens=_special_tokens(tokenizer),
         )
 
     @classmethod
     def from_folder(cls, folder: str | Path, tokenizer: Tokenizer) -> ChatTemplate | None:
-        """The template of a model folder: chat_template.jinja, else tokenizer_config.json; None without one."""
+        """The template of a model folder; None without one.
+
+        The first of: chat_template.jinja with the named ones of additional_chat_templates, tokenizer_config.json,
+        chat_template.json.
+        """
         tokens = _special_tokens(tokenizer)
         file = Path(folder, "chat_template.jinja")
+        named = sorted(Path(folder, "additional_chat_templates").glob("*.jinja"))
         if file.is_file():
-            return cls(_read_source(file), where=str(file), **tokens)
-        config = Path(folder, "tokenizer_config.json")
-        value = read_json(config).get("chat_template") if config.is_file() else None
-        if value is None:
-            return None
-        where = f"{config}: chat_template"
-        return cls(_named_templates(value, where), where=where, **tokens)
+            sources = {_DEFAULT: _read_source(file)} | {path.stem: _read_source(path) for path in named}
+            return cls(sources, where=str(file), tokens=tokens)
+        for name in ("tokenizer_config.json", "chat_template.json"):
+            config = Path(folder, name)
+            value = read_optional_json(config).get("chat_template")
+            if value is not None:
+                where = f"{config}: chat_template"
+                return cls(_named_templates(value, where), where=where, tokens=tokens)
+        return None
 
     @classmethod
     def from_file(cls, path: str | Path, tokenizer: Tokenizer | None = None) -> ChatTemplate:
-        """A user's own template; the tokenizer supplies the bos and eos tokens."""
-        tokens = {} if tokenizer is None else _special_tokens(tokenizer)
-        return cls(_read_source(Path(path)), where=str(path), **tokens)
+        """A user's own template; the tokenizer supplies the special tokens."""
+        tokens = None if tokenizer is None else _special_tokens(tokenizer)
+        return cls(_read_source(Path(path)), where=str(path), tokens=tokens)
 
     def render(
         self,
@@ -178,8 +183,11 @@ def _string(value: object, where: str) -> str:
     return value
 
 
-def _special_tokens(tokenizer: Tokenizer) -> dict[str, str | None]:
-    return {
-        "bos_token": None if tokenizer.bos_id is None else tokenizer.token(tokenizer.bos_id),
-        "eos_token": tokenizer.token(tokenizer.eos_ids[0]) if tokenizer.eos_ids else None,
+def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+    ids = {
+        "bos_token": tokenizer.bos_id,
+        "eos_token": tokenizer.eos_ids[0] if tokenizer.eos_ids else None,
+        "pad_token": tokenizer.pad_id,
+        "unk_token": tokenizer.unk_id,
     }
+    return {name: tokenizer.token(token_id) for name, token_id in ids.items() if token_id is not None}

@@ -48,6 +48,8 @@ def open_model(args: argparse.Namespace, prefix_cache: int = 0) -> Iterator[LLM]
     with console.loading() as progress:
         flags = options.given(args, EngineOptions)
         llm = LLM(args.model, prefix_cache=prefix_cache, **flags, offline=args.offline, progress=progress)
+    for text in llm.notes:
+        console.note(f"note: {text}")
     with llm:
         yield llm
 

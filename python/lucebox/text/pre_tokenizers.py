@@ -9,7 +9,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from lucebox.errors import UnsupportedError
 
-__all__ = ["SPLITS", "byte_level_splitter", "ignores_merges"]
+__all__ = ["SPLITS", "byte_level_splitter", "ignores_merges", "normalises"]
 
 _CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -56,6 +56,11 @@ def byte_level_splitter(pre: str, where: str) -> pre_tokenizers.PreTokenizer:
     ]
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     return pre_tokenizers.Sequence(steps)
+
+
+def normalises(pre: str) -> bool:
+    """Whether the makers of this vocabulary bring text to Unicode's NFC before they split it (Qwen)."""
+    return pre in ("qwen2", "qwen35")
 
 
 def ignores_merges(pre: str) -> bool:

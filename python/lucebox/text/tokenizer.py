@@ -10,12 +10,12 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tokenizers import AddedToken, models
+from tokenizers import AddedToken, models, normalizers
 from tokenizers import Tokenizer as Encoder
 
 from lucebox.errors import InvalidRequestError
 from lucebox.text.byte_level import to_bytes
-from lucebox.text.pre_tokenizers import byte_level_splitter, ignores_merges
+from lucebox.text.pre_tokenizers import byte_level_splitter, ignores_merges, normalises
 from lucebox.text.spellings import MARK, unmarked
 from lucebox.text.tokenizer_json import TokenizerFile
 from lucebox.text.vocab import TokenType, Vocabulary, missing_bytes
@@ -35,6 +35,7 @@ class Tokenizer:
         unwritable: frozenset[int] = frozenset(),
         bos_id: int | None = None,
         pad_id: int | None = None,
+        unk_id: int | None = None,
         eos_ids: Iterable[int] = (),
         add_bos: bool = False,
     ) -> None:
@@ -49,6 +50,7 @@ class Tokenizer:
         """One more than the largest token id."""
         self.bos_id = bos_id
         self.pad_id = pad_id
+        self.unk_id = unk_id
         self.eos_ids = tuple(eos_ids)
         """End-of-sequence tokens, the model's main one first."""
         self.add_bos = add_bos
@@ -58,8 +60,8 @@ class Tokenizer:
     def from_gguf(cls, metadata: Mapping[str, object], where: str) -> Tokenizer:
         """Builds from the metadata of a GGUF file; `where` names the file in errors.
 
-        Text is not Unicode-normalised, because GGUF has no key for it. Qwen's tokenizer.json applies NFC first, so
-        text in decomposed form (e + combining accent) gets other ids there.
+        GGUF has no key for Unicode normalisation. Text is brought to NFC where the vocabulary's makers do so, which
+        the name of the pre-tokenizer tells (Qwen).
 
         Raises:
             FormatError: the vocabulary is inconsistent.
@@ -70,6 +72,8 @@ class Tokenizer:
         model = models.BPE(ids, vocab.merges, ignore_merges=ignores_merges(vocab.pre))
         encoder = Encoder(model)
         encoder.pre_tokenizer = byte_level_splitter(vocab.pre, where)
+        if normalises(vocab.pre):
+            encoder.normalizer = normalizers.NFC()
         by_type = {kind: [t for t, k in zip(vocab.tokens, vocab.types, strict=True) if k is kind] for kind in TokenType}
         encoder.add_special_tokens(
             [AddedToken(text, normalized=False, special=True) for text in by_type[TokenType.CONTROL]]
@@ -85,6 +89,7 @@ class Tokenizer:
             unwritable=missing_bytes(ids, where),
             bos_id=vocab.bos_id,
             pad_id=vocab.pad_id,
+            unk_id=vocab.unk_id,
             eos_ids=vocab.end_ids,
             add_bos=vocab.add_bos,
         )
@@ -108,6 +113,7 @@ class Tokenizer:
             unwritable=missing_bytes(file.pieces, str(path)),
             bos_id=file.bos_id,
             pad_id=file.pad_id,
+            unk_id=file.unk_id,
             eos_ids=file.end_ids,
             add_bos=file.add_bos,
         )
@@ -165,10 +171,10 @@ class Tokenizer:
     def token_bytes(self, token_id: int, *, skip_special: bool = False) -> bytes:
         """The bytes of a token, which may be part of a character.
 
-        Ids below n_vocab without a token (padding of the embedding) have no bytes.
+        Ids without a token, which pad the model's embedding within the vocabulary and beyond it, have no bytes.
         """
-        if not 0 <= token_id < self.n_vocab:
-            raise InvalidRequestError(f"token id {token_id} is out of range: the vocabulary has {self.n_vocab} ids")
+        if token_id < 0:
+            raise InvalidRequestError(f"token id {token_id} is out of range: ids start at 0")
         if skip_special and token_id in self._special:
             return b""
         return self._bytes.get(token_id, b"")

@@ -14,9 +14,16 @@ from typing import cast
 from tokenizers import Tokenizer as Encoder
 
 from lucebox.errors import FormatError, UnsupportedError
-from lucebox.text.vocab import MAX_TOKENS
+from lucebox.text.vocab import MAX_TOKENS, end_ids_by_text
 
-__all__ = ["AddedPiece", "TokenizerFile", "read_json"]
+__all__ = [
+    "AddedPiece",
+    "TokenizerFile",
+    "optional_problem",
+    "read_json",
+    "read_optional_json",
+    "special_tokens_settings",
+]
 
 _MAX_BYTES = 1 << 28
 
@@ -39,6 +46,7 @@ class TokenizerFile:
     added: list[AddedPiece]
     bos_id: int | None
     pad_id: int | None
+    unk_id: int | None
     end_ids: tuple[int, ...]
     add_bos: bool
 
@@ -57,7 +65,7 @@ class TokenizerFile:
         added = _added(root.get("added_tokens"), pieces, where)
         ids = pieces | {token.content: token.id for token in added}
         encoder = _encoder(path, where)
-        settings = _neighbour(path, "tokenizer_config.json")
+        settings = special_tokens_settings(path.parent)
         bos_id = _named_id(settings.get("bos_token"), ids)
         prefix = encoder.encode("", add_special_tokens=True).ids
         return TokenizerFile(
@@ -66,7 +74,8 @@ class TokenizerFile:
             added=added,
             bos_id=bos_id,
             pad_id=_named_id(settings.get("pad_token"), ids),
-            end_ids=_end_ids(path, settings, ids),
+            unk_id=_named_id(settings.get("unk_token"), ids),
+            end_ids=_end_ids(path, settings, ids, {token.id for token in added if token.special}),
             add_bos=bos_id is not None and (settings.get("add_bos_token") is True or prefix[:1] == [bos_id]),
         )
 
@@ -148,6 +157,8 @@ def _encoder(path: Path, where: str) -> Encoder:
         encoder = Encoder.from_file(str(path))
         encoder.no_truncation()
         encoder.no_padding()
+        if encoder.model.dropout is not None:
+            encoder.model.dropout = None  # random merges, which only training wants
     except BaseException as error:
         # The library raises a plain Exception for a bad file; a panic of its Rust code is only a BaseException.
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
@@ -156,20 +167,44 @@ def _encoder(path: Path, where: str) -> Encoder:
     return encoder
 
 
-def _end_ids(path: Path, settings: Mapping[str, object], ids: Mapping[str, int]) -> tuple[int, ...]:
+def _end_ids(
+    path: Path, settings: Mapping[str, object], ids: Mapping[str, int], special: set[int]
+) -> tuple[int, ...]:
     found = [_named_id(settings.get("eos_token"), ids)]
     for name in ("generation_config.json", "config.json"):
-        value = _neighbour(path, name).get("eos_token_id")
-        for item in value if isinstance(value, list) else [value]:
-            if item is not None:
-                _check_id(item, str(path.with_name(name)), "eos_token_id")
-                found.append(cast(int, item))
+        root = read_optional_json(path.with_name(name))
+        inner = root.get("text_config")  # of a multimodal wrapper
+        for config in (root, inner) if isinstance(inner, dict) else (root,):
+            value = config.get("eos_token_id")
+            for item in value if isinstance(value, list) else [value]:
+                if item is not None:
+                    _check_id(item, str(path.with_name(name)), "eos_token_id")
+                    found.append(cast(int, item))
+    found += end_ids_by_text(ids, special.__contains__)
     return tuple(dict.fromkeys(i for i in found if i is not None))
 
 
-def _neighbour(path: Path, name: str) -> dict[str, object]:
-    beside = path.with_name(name)
-    return read_json(beside) if beside.is_file() else {}
+def special_tokens_settings(folder: Path) -> dict[str, object]:
+    """The keys of tokenizer_config.json, and of special_tokens_map.json where the former has none."""
+    older = read_optional_json(folder / "special_tokens_map.json")
+    settings = read_optional_json(folder / "tokenizer_config.json")
+    return older | {key: value for key, value in settings.items() if value is not None}
+
+
+def read_optional_json(path: Path) -> dict[str, object]:
+    """A JSON object from a file that a model can do without; empty where the file is missing or damaged
+    (`optional_problem` says why)."""
+    return {} if not path.is_file() or optional_problem(path) else read_json(path)
+
+
+def optional_problem(path: Path) -> str | None:
+    """The reason why a file that a model can do without is set aside; None for a good or a missing one."""
+    try:
+        if path.is_file():
+            read_json(path)
+    except FormatError as error:
+        return str(error)
+    return None
 
 
 def _named_id(token: object, ids: Mapping[str, int]) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NoReturn
@@ -16,7 +16,7 @@ from typing import NoReturn
 from lucebox.errors import FormatError, UnsupportedError
 from lucebox.text.byte_level import BYTE_TO_CHAR
 
-__all__ = ["MAX_TOKENS", "TokenType", "Vocabulary", "missing_bytes"]
+__all__ = ["MAX_TOKENS", "TokenType", "Vocabulary", "end_ids_by_text", "missing_bytes"]
 
 # The largest published vocabularies have about 2^18 entries.
 MAX_TOKENS = 1 << 22
@@ -25,9 +25,14 @@ _KEY = "tokenizer.ggml."
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 # Bytes of ordinary text. Real vocabularies lack some of the others (SmolLM2: 0x04, ...).
 _ESSENTIAL_BYTES = (0x09, 0x0A, *range(0x20, 0x7F))
-# A model may have several end-of-sequence tokens. generation_config.json lists all, GGUF names one. Control tokens
-# with these texts end a text in every model that has them.
-_END_TEXTS = frozenset({"<|endoftext|>", "<|im_end|>", "<|end_of_text|>", "<|eot_id|>"})
+# A model may have several end-of-generation tokens, and its files often name only one of them. Tokens with these texts
+# end an answer in every model that has them, whatever type the file gives them: nobody writes them as ordinary text.
+_END_TEXTS = (
+    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "<|return|>", "<|call|>",
+    "<end_of_turn>", "<end_of_utterance>", "<\uff5cend\u2581of\u2581sentence\uff5c>",
+)  # fmt: skip
+# These may also be ordinary text, so only control tokens count.
+_END_CONTROLS = ("</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]")
 
 
 class TokenType(IntEnum):
@@ -51,6 +56,7 @@ class Vocabulary:
     pre: str
     bos_id: int | None
     pad_id: int | None
+    unk_id: int | None
     end_ids: tuple[int, ...]
     add_bos: bool
 
@@ -63,6 +69,12 @@ class Vocabulary:
             UnsupportedError: the vocabulary is not byte-level BPE.
         """
         return _Reader(metadata, where).read()
+
+
+def end_ids_by_text(ids: Mapping[str, int], is_control: Callable[[int], bool]) -> list[int]:
+    """The tokens that end an answer by their text."""
+    found = [ids[text] for text in _END_TEXTS if text in ids]
+    return found + [ids[text] for text in _END_CONTROLS if text in ids and is_control(ids[text])]
 
 
 def missing_bytes(pieces: Mapping[str, int], where: str) -> frozenset[int]:
@@ -102,14 +114,16 @@ class _Reader:
         # Llama 3 files omit the key although the models expect BOS. For every other pre-tokenizer, absent means no.
         add_bos = self.flag("add_bos_token", default=pre in ("llama-bpe", "llama3", "llama-v3")) and bos_id is not None
         ends = [self.token_id(key, len(tokens)) for key in ("eos_token_id", "eot_token_id", "eom_token_id")]
-        ends += [ids[text] for text in sorted(_END_TEXTS) if text in ids and types[ids[text]] is TokenType.CONTROL]
+        ends += self.token_ids("eos_token_ids", len(tokens))
+        ends += end_ids_by_text(ids, lambda i: types[i] is TokenType.CONTROL)
         return Vocabulary(
             tokens=tokens,
             types=types,
             merges=self.merges(ids),
             pre=pre,
             bos_id=bos_id,
-            pad_id=self.token_id("padding_token_id", len(tokens)),
+            pad_id=self.optional_token_id("padding_token_id", len(tokens)),
+            unk_id=self.optional_token_id("unknown_token_id", len(tokens)),
             end_ids=tuple(dict.fromkeys(i for i in ends if i is not None)),
             add_bos=add_bos,
         )
@@ -198,7 +212,23 @@ class _Reader:
     def token_id(self, key: str, n_tokens: int) -> int | None:
         if _KEY + key not in self.metadata:
             return None
-        value = self.integer(key, self.value(key))
+        return self.checked_id(key, self.value(key), n_tokens)
+
+    def token_ids(self, key: str, n_tokens: int) -> list[int]:
+        """The ids of a key that newer files have; a single id where a file has no array."""
+        value = self.metadata.get(_KEY + key)
+        if value is None:
+            return []
+        items = value if isinstance(value, list) else [value]
+        return [self.checked_id(key, item, n_tokens) for item in items]
+
+    def optional_token_id(self, key: str, n_tokens: int) -> int | None:
+        """The id of a token that only templates name; None where it is out of range, as -1 often stands for none."""
+        value = self.metadata.get(_KEY + key)
+        return value if isinstance(value, int) and 0 <= value < n_tokens else None
+
+    def checked_id(self, key: str, item: object, n_tokens: int) -> int:
+        value = self.integer(key, item)
         if not 0 <= value < n_tokens:
             self.fail(key, f"is {value}, but the vocabulary has {n_tokens} tokens")
         return value

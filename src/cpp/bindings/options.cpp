@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 
 #include "base/error.h"
@@ -87,8 +88,15 @@ std::string listed(const Words<Enum>& words) {
 
 template <class T>
 void cast_to(T* member, const char* name, nb::handle value) {
-  if (!nb::try_cast(value, *member))
-    throw nb::type_error(cat("the option ", name, " cannot be ", nb::repr(value).c_str()).c_str());
+  if (nb::try_cast(value, *member)) return;
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    using Limits = std::numeric_limits<T>;
+    LB_CHECK(!PyLong_Check(value.ptr()), kInvalid, name, " must be between ", Limits::min(), " and ", Limits::max(),
+             ", got ", nb::repr(value).c_str());
+  }
+  if constexpr (std::is_floating_point_v<T>)
+    LB_CHECK(!PyLong_Check(value.ptr()), kInvalid, name, " is out of range");
+  throw nb::type_error(cat("the option ", name, " cannot be ", nb::repr(value).c_str()).c_str());
 }
 
 template <class T>
@@ -107,7 +115,9 @@ void read(T* member, const char* name, nb::handle value) {
 
 // A mapping of token ids, or its items.
 void read(std::vector<std::pair<int32_t, float>>* member, const char* name, nb::handle value) {
-  cast_to(member, name, nb::hasattr(value, "items") ? nb::list(value.attr("items")()) : nb::borrow(value));
+  const nb::object items = nb::hasattr(value, "items") ? nb::list(value.attr("items")()) : nb::borrow(value);
+  LB_CHECK(nb::try_cast(items, *member), kInvalid, name, " must give a number to each of some token ids, got ",
+           nb::repr(value).c_str());
 }
 
 template <class Struct, class... T>

@@ -105,7 +105,7 @@ TensorView read_tensor_info(GgufReader& in) {
   const DTypeInfo* type = ggml_type_info(type_id);
   if (type == nullptr)
     in.fail_at(ErrorCode::kUnsupported, type_at, "tensor type number ", type_id,
-               " is not known; requantise the model, for example to Q8_0 or Q4_K_M");
+               " is not supported; requantise the model, for example to Q8_0 or Q4_K_M");
   const std::optional<DType> own = dtype_from_ggml(type_id);
   tensor.type = own.value_or(DType::kF32);
   if (!own) tensor.foreign_type = type->name;
