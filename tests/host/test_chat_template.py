@@ -137,6 +137,77 @@ def test_named_templates_and_tokens(tmp_path: Path) -> None:
     assert found is not None and found.render([USER]) == "file !"
 
 
+TOOL_USE = "TOOLS {{ tools | tojson }}{{ pad_token }}{{ unk_token }}"
+
+
+def test_templates_beside_the_model(tmp_path: Path) -> None:
+    """Named ones beside chat_template.jinja, and the file of older processors."""
+    vocabulary = {"tokenizer.ggml.padding_token_id": 34, "tokenizer.ggml.unknown_token_id": 35}
+    tokenizer = Tokenizer.from_gguf(small_vocabulary() | vocabulary, "x")
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "old"}))
+    found = ChatTemplate.from_folder(tmp_path, tokenizer)
+    assert found is not None and found.render([USER]) == "old"
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text(TOOL_USE)
+    (tmp_path / "chat_template.jinja").write_text("plain")
+    found = ChatTemplate.from_folder(tmp_path, tokenizer)
+    assert found is not None and set(found.sources) == {"default", "tool_use"}
+    assert found.render([USER]) == "plain"
+    assert found.render([USER], tools=[WEATHER]) == f"TOOLS [{WEATHER_JSON}]" + tokenizer.token(34) + tokenizer.token(35)
+
+
+def calling(arguments: object, **message: object) -> list[dict[str, object]]:
+    call = {"id": "a", "type": "function", "function": {"name": "get", "arguments": arguments}}
+    return [USER, {"role": "assistant", "content": None, "tool_calls": [call], **message}]
+
+
+NO_TEXT = {
+    "{{ messages[1].content is none }}": "True",
+    "{{ messages[1].content is not none }}": "False",
+    "{{ messages[1]['content'] == none }}": "True",
+    "{{ messages[1].content != none }}": "False",
+    "{{ messages[0].content is none }}": "False",
+    "{{ messages[1].content is string }}": "True",
+    "{{ 'a' + messages[1].content + 'b' }}": "ab",
+    "{{ messages[1].content | trim }}|{{ messages[1].content or 'x' }}": "|x",
+    # Null where a client writes what a message lacks.
+    "{{ messages[1].refusal is defined }} {{ 'name' in messages[1] }}": "False False",
+}
+
+
+@pytest.mark.parametrize("source", NO_TEXT)
+def test_content_that_is_null(source: str) -> None:
+    messages = calling("{}", refusal=None, name=None, reasoning_content=None)
+    assert ChatTemplate(source, where="here").render(messages) == NO_TEXT[source]
+
+
+def test_no_calls_and_null_calls_are_absent() -> None:
+    shown = ChatTemplate("{% for m in messages %}{{ 'tool_calls' in m }} {% endfor %}", where="here")
+    answers = [{"role": "assistant", "content": "x", "tool_calls": calls} for calls in (None, [])]
+    assert shown.render([USER, *answers]) == "False False False "
+
+
+CALL = "messages[1].tool_calls[0].function.arguments"
+ARGUMENTS = {
+    "{{ %s }}": '{"city": "Köln", "n": [1]}',
+    "{{ 'a' + %s + 'b' }}": 'a{"city": "Köln", "n": [1]}b',
+    "{{ 'a' ~ %s }}": 'a{"city": "Köln", "n": [1]}',
+    "{{ %s | tojson }}": '{"city": "Köln", "n": [1]}',
+    "{{ %s | string | length }}": "26",
+    "{{ %s is mapping }} {{ %s is string }}": "True False",
+    "{%% for key, value in %s | items %%}{{ key }}={{ value }};{%% endfor %%}": "city=Köln;n=[1];",
+    "{{ %s.city }}": "Köln",
+}
+
+
+@pytest.mark.parametrize("source", ARGUMENTS)
+@pytest.mark.parametrize("arguments", ['{"city": "Köln", "n": [1]}', {"city": "Köln", "n": [1]}])
+def test_arguments_as_text_and_as_an_object(source: str, arguments: object) -> None:
+    """DeepSeek's template joins them with text, Qwen's asks for JSON, Qwen3.5's lists them."""
+    text = source.replace("%s", CALL).replace("%%", "%")
+    assert ChatTemplate(text, where="here").render(calling(arguments)) == ARGUMENTS[source]
+
+
 def test_folder_without_template(tmp_path: Path) -> None:
     assert ChatTemplate.from_folder(tmp_path, tiny_tokenizer()) is None
 

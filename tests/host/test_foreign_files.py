@@ -304,7 +304,7 @@ NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
     [
         ("<|eom_id|>", CONTROL, True),
         ("<|eot_id|>", USER_DEFINED, True),
-        ("<|im_end|>", NORMAL, True),
+        ("<|end_of_text|>", NORMAL, True),
         ("<end_of_turn>", USER_DEFINED, True),
         ("<|end|>", CONTROL, True),
         ("<\uff5cend\u2581of\u2581sentence\uff5c>", CONTROL, True),

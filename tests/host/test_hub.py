@@ -25,7 +25,22 @@ FOLDER = [
     "config.json", "tokenizer.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
     "model.safetensors.index.json", "pytorch_model.bin", "onnx/model.safetensors", "flax_model.msgpack",
 ]  # fmt: skip
+UNSLOTH = [
+    "Q-UD-Q4_K_XL.gguf", "Q-Q4_K_M.gguf", "Q-UD-IQ2_M.gguf", "Q-BF16.gguf", "mmproj-BF16.gguf", "Q-Q8_0-mmproj.gguf",
+    "imatrix_unsloth.gguf", "MTP/Q-MTP-Q8_0.gguf", "UD-Q8_K_XL/Q-UD-Q8_K_XL-00001-of-00002.gguf",
+    "UD-Q8_K_XL/Q-UD-Q8_K_XL-00002-of-00002.gguf",
+]  # fmt: skip
+MRADERMACHER = ["M.i1-Q4_K_M.gguf", "M.i1-IQ1_S.gguf", "M.imatrix.gguf", "M.mmproj-f16.gguf"]
+TEMPLATES = [
+    "config.json", "tokenizer.json", "model.safetensors", "special_tokens_map.json", "chat_template.jinja",
+    "additional_chat_templates/tool_use.jinja", "README.md",
+]  # fmt: skip
 REPOS = {
+    "org/unsloth": UNSLOTH,
+    "org/mradermacher": MRADERMACHER,
+    "org/templates": TEMPLATES,
+    "org/heads": ["Q-mtp-Q8_0.gguf"],
+    "org/lacking": SPLIT[2:],
     "org/gguf": GGUF,
     "org/split": SPLIT,
     "org/folder": FOLDER,
@@ -133,6 +148,41 @@ def test_gguf(server: str, model: str, file: str) -> None:
     assert names_in(folder) == (SPLIT[:2] if "split" in model else [file])
 
 
+@pytest.mark.parametrize(
+    ("model", "file"),
+    [
+        ("org/unsloth", "Q-Q4_K_M.gguf"),
+        ("org/unsloth:UD-Q4_K_XL", "Q-UD-Q4_K_XL.gguf"),
+        ("org/unsloth:Q4_K_XL", "Q-UD-Q4_K_XL.gguf"),
+        ("org/unsloth:ud-iq2_m", "Q-UD-IQ2_M.gguf"),
+        ("org/unsloth:BF16", "Q-BF16.gguf"),
+        ("org/unsloth:UD-Q8_K_XL", UNSLOTH[-2]),
+        ("org/unsloth:Q-UD-Q8_K_XL.gguf", UNSLOTH[-2]),
+        ("org/unsloth:Q-UD-Q8_K_XL-00002-of-00002.gguf", UNSLOTH[-2]),
+        ("org/unsloth:Q-UD-Q4_K_XL", "Q-UD-Q4_K_XL.gguf"),
+        ("org/unsloth:Q-MTP-Q8_0.gguf", "MTP/Q-MTP-Q8_0.gguf"),
+        ("org/mradermacher", "M.i1-Q4_K_M.gguf"),
+        ("org/mradermacher:i1-Q4_K_M", "M.i1-Q4_K_M.gguf"),
+        ("org/mradermacher:IQ1_S", "M.i1-IQ1_S.gguf"),
+        ("org/mradermacher:M.i1-IQ1_S.gguf", "M.i1-IQ1_S.gguf"),
+    ],
+)
+def test_names_of_files(server: str, model: str, file: str) -> None:
+    found = resolve(model, endpoint=server)
+    assert found.path.as_posix().endswith(f"/{COMMIT}/{file}")
+    assert len(names_in(Path(found.path.as_posix().removesuffix(file)))) == (2 if "of-" in file else 1)
+
+
+def test_a_prediction_block_may_be_named_as_a_drafter(server: str) -> None:
+    assert resolve("org/heads", endpoint=server, is_drafter=True).path.name == "Q-mtp-Q8_0.gguf"
+    named = resolve("org/unsloth:MTP/Q-MTP-Q8_0.gguf", endpoint=server, is_drafter=True)
+    assert named.path.name == "Q-MTP-Q8_0.gguf"
+
+
+def test_files_beside_the_weights(server: str) -> None:
+    assert names_in(resolve("org/templates", endpoint=server).path) == sorted(TEMPLATES[:-1])
+
+
 @pytest.mark.parametrize("model", ["org/folder", "org/both:safetensors"])
 def test_safetensors_take_only_what_is_needed(server: str, model: str) -> None:
     found = resolve(model, endpoint=server)
@@ -204,6 +254,10 @@ def test_cached_models(server: str) -> None:
         ("org/gguf:Q3_K_L", ModelNotFoundError, "no GGUF file for 'Q3_K_L'; it has m-Q4_K_M.gguf"),
         ("org/twice", InvalidRequestError, "a-Q4_K_M.gguf, b-Q4_K_M.gguf; say org/twice:FILE"),
         ("org/none", ModelNotFoundError, "README.md"),
+        ("org/heads", ModelNotFoundError, "has no GGUF file"),
+        ("org/unsloth:mmproj-BF16.gguf", InvalidRequestError, "not a model but a vision projector"),
+        ("org/unsloth:MXFP4", ModelNotFoundError, "no GGUF file for 'MXFP4'; it has Q-BF16.gguf"),
+        ("org/lacking:IQ4_XS", ModelNotFoundError, "of m-IQ4_XS part 2, 3 of 3 is missing"),
         ("org/gguf:safetensors", ModelNotFoundError, r"lacks \*.safetensors"),
         ("org/unknown", ModelNotFoundError, "has no model org/unknown"),
     ],

@@ -197,6 +197,27 @@ def write(folder: Path, root: object) -> Path:
     return path
 
 
+def test_dropout_is_off(tmp_path: Path) -> None:
+    """Files of training runs may leave it on; ids would then be random."""
+    root = tokenizer_json()
+    root["model"]["dropout"] = 0.9  # type: ignore[index]
+    tokenizer = Tokenizer.from_file(write(tmp_path, root))
+    text = " hello" * 40
+    assert tokenizer.encode(text) == [tokenizer.id_of("Ġhello")] * 40
+    assert tokenizer.encode(text, special=False) == tokenizer.encode(text)
+
+
+def test_special_tokens_map(tmp_path: Path) -> None:
+    """It names the tokens that tokenizer_config.json does not."""
+    path = write(tmp_path, tokenizer_json())
+    older = {"eos_token": "a", "pad_token": {"content": "b"}, "unk_token": "c"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(older))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|end|>", "unk_token": null}')
+    tokenizer = Tokenizer.from_file(path)
+    assert tokenizer.eos_ids == (261,)
+    assert (tokenizer.pad_id, tokenizer.unk_id) == (tokenizer.id_of("b"), tokenizer.id_of("c"))
+
+
 def test_tokenizer_json(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": {"content": "<|end|>"}, "eos_token": "<|end|>"}')
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [261, 3]}')
