@@ -11,7 +11,7 @@ from lucebox.errors import InvalidRequestError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import linear as reference
-from reference.linear import BLOCK_TYPES, PLAIN_TYPES, random_weights
+from reference.linear import BLOCK_TYPES, CODEBOOK_TYPES, PLAIN_TYPES, random_weights
 from tolerances import distance, tolerance
 
 ISAS = _engine.available_isas()
@@ -49,7 +49,7 @@ def check(got: F32, want: NDArray[np.float64], scale: NDArray[np.float64], what:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("activations", ["int8", "f32"])
-@pytest.mark.parametrize("dtype", BLOCK_TYPES + PLAIN_TYPES)
+@pytest.mark.parametrize("dtype", BLOCK_TYPES + CODEBOOK_TYPES + PLAIN_TYPES)
 def test_product(dtype: str, activations: str, isa: str) -> None:
     seed = secrets.randbits(32)
     rng = np.random.default_rng(seed)

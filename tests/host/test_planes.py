@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError
-from reference.linear import BLOCK_TYPES, PLAIN_TYPES, block_size, random_weights
+from reference.linear import BLOCK_TYPES, CODEBOOK_TYPES, PLAIN_TYPES, block_size, decode, random_weights
 
 ops = _engine.ops
 TYPES = PLAIN_TYPES + BLOCK_TYPES
@@ -47,6 +47,21 @@ def test_planes_are_aligned_apart_and_hardly_larger_than_the_blocks(dtype: str) 
         padding = 16 * n_out if block_size(dtype)[0] == 1 else 0  # of rows of plain numbers
         more = blocks // 110 * 2 if dtype == "Q3_K" else 0  # d is there twice
         assert blocks <= total <= blocks + more + padding + 256 * len(planes)
+
+
+@pytest.mark.parametrize("dtype", CODEBOOK_TYPES)
+def test_types_without_planes_become_bf16(dtype: str) -> None:
+    """Rounded to nearest even, in tasks of any rows; there is no way back."""
+    n_out, n_in = 5, 3 * block_size(dtype)[0]
+    blocks = random_weights(dtype, n_out * n_in, np.random.default_rng(2))
+    values = decode(blocks, dtype).reshape(n_out, n_in)
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
+    for task_rows in (1, 2, 5):
+        planes = ops.to_planes(blocks, dtype, n_out, n_in, task_rows)
+        assert np.array_equal(planes, ops.to_planes(rounded.reshape(-1).view(np.uint8), "BF16", n_out, n_in))
+    with pytest.raises(InvalidRequestError, match="no planes of its own"):
+        ops.from_planes(planes, dtype, n_out, n_in)
 
 
 def test_alignment_is_filled_with_zeros() -> None:

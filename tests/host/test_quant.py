@@ -11,7 +11,16 @@ from gguf.quants import dequantize
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError
 from numpy.typing import NDArray
-from reference.linear import BLOCK_TYPES, F16_AT, PLAIN_TYPES, block_size, decode, random_weights
+from reference.linear import (
+    BLOCK_TYPES,
+    CODEBOOK_TYPES,
+    PLAIN_TYPES,
+    SCALES_AT,
+    block_size,
+    decode,
+    put_iq1_m_scale,
+    random_weights,
+)
 
 F16_EDGES = np.array([0, -0.0, 6e-8, -6e-8, 6.0976e-05, 6.1035e-05, 1, -1, 65504, -65504], np.float16)
 
@@ -26,14 +35,14 @@ def ours(w: NDArray[np.uint8], dtype: str) -> NDArray[np.float32]:
     return y
 
 
-@pytest.mark.parametrize("dtype", BLOCK_TYPES + PLAIN_TYPES)
+@pytest.mark.parametrize("dtype", BLOCK_TYPES + CODEBOOK_TYPES + PLAIN_TYPES)
 def test_random_bytes(dtype: str) -> None:
     seed = secrets.randbits(32)
     w = random_weights(dtype, 512 * 256, np.random.default_rng(seed))
     assert same_bits(ours(w, dtype), decode(w, dtype)), f"seed {seed}"
 
 
-@pytest.mark.parametrize("dtype", BLOCK_TYPES)
+@pytest.mark.parametrize("dtype", BLOCK_TYPES + CODEBOOK_TYPES)
 def test_edges(dtype: str) -> None:
     """Zero, subnormal and extreme scales, with codes all zero, all one and random."""
     rng = np.random.default_rng(0)
@@ -45,15 +54,24 @@ def test_edges(dtype: str) -> None:
                 block = rng.integers(0, 256, n_bytes, dtype=np.uint8)
                 if fill is not None:
                     block[:] = fill
-                for at, scale in zip(F16_AT[dtype], (first, second), strict=False):
+                for at, scale in zip(SCALES_AT[dtype], (first, second), strict=False):
                     block[at : at + 2] = np.frombuffer(scale.tobytes(), np.uint8)
                 if dtype == "MXFP4":
                     block[0] = rng.choice([0, 1, 2, 127, 254])
+                if dtype == "IQ1_M":
+                    put_iq1_m_scale(block[None], np.array([first]))
                 rows.append(block)
     blocks = np.stack(rows)
     with np.errstate(over="ignore"):  # 2^126 times 12 is an infinity on both sides
         want = dequantize(blocks, gguf.GGMLQuantizationType[dtype]).reshape(-1)
     assert same_bits(ours(blocks.reshape(-1), dtype), want)
+
+
+def test_every_scale_of_nvfp4() -> None:
+    """Unsigned e4m3: its NaN is 0, the sign bit does not count."""
+    blocks = np.random.default_rng(0).integers(0, 256, (64, 36), dtype=np.uint8)
+    blocks[:, :4] = np.arange(256).reshape(64, 4)
+    assert same_bits(ours(blocks.reshape(-1), "NVFP4"), decode(blocks.reshape(-1), "NVFP4"))
 
 
 def test_every_f16() -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from reference import checkpoints
 from reference.decoder import Decoder
 from reference.gguf_files import Shape, write_model
-from reference.linear import BLOCK_TYPES, PLAIN_TYPES
+from reference.linear import BLOCK_TYPES, CODEBOOK_TYPES, PLAIN_TYPES
 from safetensors.numpy import load_file
 from tolerances import tolerance
 
@@ -133,6 +133,12 @@ BY_TYPE = {
 def test_every_tensor_type(written: Write, family: str, dtype: str, isa: str) -> None:
     shape = replace(BY_TYPE[family], dtype=dtype)
     check(written(shape), shape.vocab, isa)
+
+
+@pytest.mark.parametrize("dtype", CODEBOOK_TYPES)
+def test_types_without_kernels_of_their_own(written: Write, dtype: str) -> None:
+    shape = replace(BY_TYPE["llama"], dtype=dtype)
+    check(written(shape), shape.vocab, "auto")
 
 
 VARIANTS = {

@@ -12,7 +12,7 @@ from typing import Any
 import gguf
 import numpy as np
 from numpy.typing import NDArray
-from reference.linear import BLOCK_TYPES, F16_AT, block_size, decode, random_weights
+from reference.linear import SCALES_AT, decode, multiplied, random_weights
 
 F32 = NDArray[np.float32]
 
@@ -162,13 +162,8 @@ def random_matrix(dtype: str, n_out: int, n_in: int, rms: float, rng: np.random.
         return rng.normal(0, rms, (n_out, n_in)).astype(np.float32)
     raw = random_weights(dtype, n_out * n_in, rng)
     factor = rms / float(np.sqrt(np.mean(np.square(decode(raw, dtype), dtype=np.float64))))
-    if dtype in BLOCK_TYPES:
-        blocks = raw.reshape(-1, block_size(dtype)[1])
-        for at in F16_AT[dtype]:
-            scale = blocks[:, at : at + 2].copy().view(np.float16)
-            blocks[:, at : at + 2] = (scale.astype(np.float32) * factor).astype(np.float16).view(np.uint8)
-        if dtype == "MXFP4":
-            blocks[:, 0] = blocks[:, 0].astype(int) + round(np.log2(factor))
+    if dtype in SCALES_AT:
+        raw = multiplied(raw, dtype, factor)
     elif dtype == "F16":
         raw = (raw.view(np.float16).astype(np.float32) * factor).astype(np.float16).view(np.uint8)
     else:

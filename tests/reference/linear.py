@@ -15,6 +15,13 @@ F16_AT = {
     "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,), "MXFP4": (),
 }  # fmt: skip
 BLOCK_TYPES = tuple(F16_AT)
+# Without kernels of their own on a device. IQ1_M spreads its f16 over four words, NVFP4 has none.
+CODEBOOK_F16_AT = {
+    "IQ1_S": (0,), "IQ1_M": (), "IQ2_XXS": (0,), "IQ2_XS": (0,), "IQ2_S": (0,), "IQ3_XXS": (0,), "IQ3_S": (0,),
+    "TQ1_0": (52,), "TQ2_0": (64,), "NVFP4": (),
+}  # fmt: skip
+CODEBOOK_TYPES = tuple(CODEBOOK_F16_AT)
+SCALES_AT = F16_AT | CODEBOOK_F16_AT
 PLAIN_TYPES = ("F32", "F16", "BF16")
 
 
@@ -33,16 +40,47 @@ def random_weights(dtype: str, count: int, rng: np.random.Generator) -> NDArray[
         return (rng.normal(size=count).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
     values, n_bytes = block_size(dtype)
     blocks = rng.integers(0, 256, (count // values, n_bytes), dtype=np.uint8)
-    for at in F16_AT[dtype]:
+    for at in SCALES_AT[dtype]:
         blocks[:, at : at + 2] = rng.normal(0, 0.1, (len(blocks), 1)).astype(np.float16).view(np.uint8)
     if dtype == "MXFP4":
         blocks[:, 0] = rng.integers(120, 132, len(blocks))
+    if dtype == "NVFP4":
+        blocks[:, :4] = rng.integers(0, 64, (len(blocks), 4))
+    if dtype == "IQ1_M":
+        put_iq1_m_scale(blocks, rng.normal(0, 0.1, len(blocks)).astype(np.float16))
+    return blocks.reshape(-1)
+
+
+def put_iq1_m_scale(blocks: NDArray[np.uint8], scale: NDArray[np.float16]) -> None:
+    """Bits 4i to 4i + 3 of the f16 are the top bits of word i of the last eight bytes."""
+    for i in range(4):
+        high = (scale.view(np.uint16) >> 4 * i & 15).astype(np.uint8)
+        blocks[:, 49 + 2 * i] = blocks[:, 49 + 2 * i] & 15 | high << 4
+
+
+def iq1_m_scale(blocks: NDArray[np.uint8]) -> NDArray[np.float16]:
+    parts = [(blocks[:, 49 + 2 * i] >> 4).astype(np.uint16) << 4 * i for i in range(4)]
+    return np.bitwise_or.reduce(parts).view(np.float16)
+
+
+def multiplied(raw: NDArray[np.uint8], dtype: str, factor: float) -> NDArray[np.uint8]:
+    """Blocks with their scales times a factor; where scales are powers of two, the nearest one."""
+    blocks = raw.reshape(-1, block_size(dtype)[1]).copy()
+    for at in SCALES_AT[dtype]:
+        scale = blocks[:, at : at + 2].copy().view(np.float16)
+        blocks[:, at : at + 2] = (scale.astype(np.float32) * factor).astype(np.float16).view(np.uint8)
+    if dtype == "MXFP4":
+        blocks[:, 0] = blocks[:, 0].astype(int) + round(np.log2(factor))
+    if dtype == "NVFP4":
+        blocks[:, :4] = np.clip(blocks[:, :4].astype(int) + 8 * round(np.log2(factor)), 0, 126)
+    if dtype == "IQ1_M":
+        put_iq1_m_scale(blocks, (iq1_m_scale(blocks).astype(np.float32) * factor).astype(np.float16))
     return blocks.reshape(-1)
 
 
 def decode(w: NDArray[np.uint8], dtype: str) -> NDArray[np.float32]:
     """The values as gguf-py has them."""
-    if dtype in BLOCK_TYPES:
+    if dtype in SCALES_AT:
         return dequantize(w.reshape(-1, block_size(dtype)[1]), gguf.GGMLQuantizationType[dtype]).reshape(-1)
     if dtype == "BF16":
         return (w.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
@@ -62,7 +100,7 @@ def linear(w: NDArray[np.uint8], dtype: str, n_out: int, x: NDArray[np.float32],
     """x w^T, and the same with absolute values: the scale of the rounding errors."""
     weights = decode(w, dtype).reshape(n_out, -1).astype(np.float64)
     inputs: F64 = x.astype(np.float64)
-    if activations == "int8" and dtype in BLOCK_TYPES:
+    if activations == "int8" and dtype in SCALES_AT:
         q, scale = quantize_q8(x)
         inputs = q.astype(np.float64) * np.repeat(scale.astype(np.float64), 32, axis=1)
     return inputs @ weights.T, np.abs(inputs) @ np.abs(weights).T

@@ -70,6 +70,8 @@ class TypeShare:
     tensors: int
     values: int
     bytes: int
+    device_dtype: str
+    """The type in which a GPU holds them: BF16 where there are no kernels for the file's type."""
 
 
 def quant_mix(tensors: Sequence[TensorInfo]) -> list[TypeShare]:
@@ -78,7 +80,13 @@ def quant_mix(tensors: Sequence[TensorInfo]) -> list[TypeShare]:
     for tensor in tensors:
         by_type.setdefault(tensor.dtype, []).append(tensor)
     shares = [
-        TypeShare(dtype, len(group), sum(t.n_values for t in group), sum(t.bytes for t in group))
+        TypeShare(
+            dtype,
+            len(group),
+            sum(t.n_values for t in group),
+            sum(t.bytes for t in group),
+            _engine.device_type(dtype),
+        )
         for dtype, group in by_type.items()
     ]
     return sorted(shares, key=lambda share: -share.bytes)
@@ -147,7 +155,7 @@ def print_tables(
 
     mix = quant_mix(tensors)
     console.write("\n")
-    total = TypeShare("all", len(tensors), sum(s.values for s in mix), sum(s.bytes for s in mix))
+    total = TypeShare("all", len(tensors), sum(s.values for s in mix), sum(s.bytes for s in mix), "all")
     console.print_table(
         ["type", ("tensors", "right"), ("values", "right"), ("size", "right"), ("bits per value", "right")],
         [
@@ -162,6 +170,9 @@ def print_tables(
             if s.values
         ],
     )
+    expanded = [share.dtype for share in mix if share.device_dtype != share.dtype]
+    if expanded:
+        console.write(f"no GPU kernels for {', '.join(expanded)}: a GPU holds these weights as BF16\n")
     if args.tensors:
         console.write("\n")
         console.print_table(

@@ -23,7 +23,18 @@ enum class DType : uint8_t {
   kIQ4_NL,
   kIQ4_XS,
   kMXFP4,
+  // Without kernels of their own: on a device their values are BF16.
+  kIQ1_S,
+  kIQ1_M,
+  kIQ2_XXS,
+  kIQ2_XS,
+  kIQ2_S,
+  kIQ3_XXS,
+  kIQ3_S,
+  kTQ1_0,
+  kTQ2_0,
+  kNVFP4,
 };
-inline constexpr int kDTypeCount = 16;
+inline constexpr int kDTypeCount = 26;
 
 }  // namespace lb

@@ -11,6 +11,7 @@
 #include "format/model_file.h"
 #include "format/safetensors.h"
 #include "format/text.h"
+#include "quant/planes.h"
 
 namespace nb = nanobind;
 
@@ -115,6 +116,13 @@ void bind_format(nb::module_& m) {
           "read_tensor",
           [](const SafetensorsModel& self, const std::string& name) { return read_tensor(self.tensors, name); },
           nb::arg("name"), "A copy of the tensor's bytes.");
+  m.def(
+      "device_type",
+      [](const std::string& type) {
+        const auto own = dtype_from_name(type);
+        return own ? std::string(name(quant::device_type(*own))) : type;
+      },
+      nb::arg("type"), "The type in which a device holds weights of a type, by their names.");
   m.def(
       "open_model_file",
       [](const Path& path) -> nb::object {

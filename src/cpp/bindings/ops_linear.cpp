@@ -14,7 +14,7 @@
 #include "bindings/names.h"
 #include "cpu/kernels.h"
 #include "ops/linear.h"
-#include "quant/dequantize.h"
+#include "quant/rows.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -5,7 +5,7 @@
 #include "cpu/kernels.h"
 #include "cpu/linear_f32.h"
 #include "cpu/simd.h"
-#include "quant/dequantize.h"
+#include "quant/rows.h"
 #if defined(__AVX512VNNI__)
 #include "cpu/linear_q8_avx512.h"
 #else

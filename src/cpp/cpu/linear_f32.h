@@ -6,7 +6,7 @@
 
 #include "cpu/kernels.h"
 #include "cpu/simd.h"
-#include "quant/dequantize.h"
+#include "quant/rows.h"
 
 namespace lb::cpu {
 namespace {

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "cpu/kernels.h"
-#include "quant/dequantize.h"
+#include "quant/rows.h"
 #if defined(__AVX2__)
 #include <immintrin.h>
 #endif

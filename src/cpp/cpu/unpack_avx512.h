@@ -12,7 +12,7 @@
 
 #include <immintrin.h>
 
-#include "quant/dequantize.h"
+#include "quant/rows.h"
 
 namespace lb::cpu {
 namespace {
@@ -33,6 +33,37 @@ inline __m512i twice(const void* p) {
 }
 inline __m512i bytes(int v) { return _mm512_set1_epi8(char(v)); }
 inline __m512 half_to_float(__m256i v) { return _mm512_cvtph_ps(v); }
+
+// Any block: unpacks with quant::unpack() and loads what that stored. The specialisations below are fast.
+template <class Block>
+struct Unpack {
+  static constexpr Order kOrder = Block::kSub == 32 ? Order::kNibble : Order::kNatural;
+  static constexpr int kZero = 64, kUnit = Block::kValues < 128 ? 128 : 256;
+  static_assert(kUnit % Block::kValues == 0);
+  struct Step {
+    int n;  // blocks left
+  };
+
+  static Step open(const Block*, int n) { return {n}; }
+  static void group(const Block* b, const Step& s, int h, __m512i* q, __m512* d, __m512*) {
+    alignas(64) int8_t codes[128] = {};
+    alignas(64) float scales[32] = {};
+    for (int i = 0; i < 128 / Block::kSub; ++i) {
+      const int value = 128 * h + i * Block::kSub;
+      if (value / Block::kValues >= s.n) break;
+      int8_t sub_codes[Block::kSub];
+      const quant::ScaleOffset sub =
+          quant::unpack(b[value / Block::kValues], value % Block::kValues / Block::kSub, sub_codes);
+      for (int lane = 4 * i; lane < 4 * i + 4; ++lane) scales[lane] = sub.scale;
+      __builtin_memcpy(codes + 16 * i, sub_codes, 16);
+      if constexpr (Block::kSub == 32) __builtin_memcpy(codes + 64 + 16 * i, sub_codes + 16, 16);
+    }
+    for (int v = 0; v < 2; ++v) {
+      q[v] = _mm512_add_epi8(load_bytes(codes + 64 * v), bytes(kZero));
+      d[v] = _mm512_load_ps(scales + 16 * v);
+    }
+  }
+};
 
 struct Words {
   alignas(64) uint16_t at[32];
@@ -133,9 +164,6 @@ struct UnpackFiveBits : UnpackNibbles<Block> {
     q[1] = with_bits(q[1], pick(s.first, kHigh, s.second));
   }
 };
-
-template <class Block>
-struct Unpack;
 
 template <>
 struct Unpack<quant::BlockQ4_0> : UnpackNibbles<quant::BlockQ4_0> {

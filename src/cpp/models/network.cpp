@@ -25,6 +25,7 @@ void Network::carve_planes(Carver& carver, const CopyMatrix& copy, Stream* strea
     LB_ASSERT(m.layout == WeightLayout::kBlocks);
     copy(to, m);
     m.data = to;
+    m.type = quant::device_type(m.type);
     m.layout = WeightLayout::kPlanes;
   };
   const auto move_array = [&](const void* at, size_t bytes) -> const void* {

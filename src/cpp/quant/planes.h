@@ -3,6 +3,7 @@
 // once.
 //
 //   F32 F16 BF16   values, rows padded with zeros to 16 bytes
+//   IQ1 IQ2 IQ3 TQ1_0 TQ2_0 NVFP4   as BF16: the values, rounded
 //   Q8_0           bytes | d
 //   Q4_0 IQ4_NL    nibbles | d
 //   Q4_1           nibbles | d, m
@@ -47,8 +48,11 @@ struct PlaneFormat {
   int part_bytes[kMaxPlanes];  // of a block's part in each plane
 };
 
+// The type in which a device holds weights of a type.
+LB_FN constexpr DType device_type(DType type) { return type > DType::kMXFP4 ? DType::kBF16 : type; }
+
 LB_FN constexpr PlaneFormat plane_format(DType type) {
-  switch (type) {
+  switch (device_type(type)) {
     case DType::kF32: return {1, 1, 4, {4}};
     case DType::kF16:
     case DType::kBF16: return {1, 1, 2, {2}};
@@ -65,6 +69,7 @@ LB_FN constexpr PlaneFormat plane_format(DType type) {
     case DType::kQ6_K: return {4, 256, 210, {128, 64, 16, 2}};
     case DType::kQ3_K: return {3, 256, 110, {64, 32, 16}};
     case DType::kQ2_K: return {3, 256, 84, {64, 16, 4}};
+    default: break;
   }
   return {};
 }

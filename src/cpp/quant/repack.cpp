@@ -7,7 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "quant/dequantize.h"
+#include "quant/rows.h"
 
 namespace lb::quant {
 namespace {
@@ -261,12 +261,35 @@ void for_blocks(const PlaneLayout& layout, RowRange rows, int n_in, Byte* planes
   }
 }
 
+// Rows of BF16 from blocks of a type that has no planes of its own.
+template <class Block>
+void expand_rows(const PlaneLayout& layout, RowRange rows, int n_in, const Block* blocks, uint8_t* planes) {
+  const size_t padded = layout.row_bytes[0];
+  const Block* block = blocks + rows.first * (size_t(n_in) / Block::kValues);
+  for (int o = rows.first; o < rows.end; ++o) {
+    uint8_t* to = planes + o * padded;
+    for (int i = 0; i < n_in; i += Block::kValues) {
+      float values[Block::kValues];
+      dequantize(*block++, values);
+      for (float value : values) {
+        const uint16_t rounded = f32_to_bf16(value);
+        std::memcpy(to, &rounded, sizeof rounded);
+        to += sizeof rounded;
+      }
+    }
+    std::memset(to, 0, planes + (o + 1) * padded - to);
+  }
+}
+
 void blocks_to_planes(DType type, const PlaneLayout& layout, RowRange rows, int n_in, const void* blocks,
                       uint8_t* planes) {
   if (visit_block(type, [&](auto tag) {
         using Block = decltype(tag);
-        for_blocks<Block>(layout, rows, n_in, planes,
-                          [&](size_t i, Parts parts) { to_parts(static_cast<const Block*>(blocks)[i], parts); });
+        if constexpr (device_type(Block::kType) == Block::kType)
+          for_blocks<Block>(layout, rows, n_in, planes,
+                            [&](size_t i, Parts parts) { to_parts(static_cast<const Block*>(blocks)[i], parts); });
+        else
+          expand_rows(layout, rows, n_in, static_cast<const Block*>(blocks), planes);
       }))
     return;
   const size_t bytes = row_bytes(type, size_t(n_in)), padded = layout.row_bytes[0];
@@ -280,11 +303,12 @@ void planes_to_blocks(DType type, const PlaneLayout& layout, RowRange rows, int 
                       void* blocks) {
   if (visit_block(type, [&](auto tag) {
         using Block = decltype(tag);
-        for_blocks<Block>(layout, rows, n_in, planes, [&](size_t i, ConstParts parts) {
-          Block block = {};
-          from_parts(parts, block);
-          static_cast<Block*>(blocks)[i] = block;
-        });
+        if constexpr (device_type(Block::kType) == Block::kType)
+          for_blocks<Block>(layout, rows, n_in, planes, [&](size_t i, ConstParts parts) {
+            Block block = {};
+            from_parts(parts, block);
+            static_cast<Block*>(blocks)[i] = block;
+          });
       }))
     return;
   const size_t bytes = row_bytes(type, size_t(n_in)), padded = layout.row_bytes[0];
@@ -295,7 +319,7 @@ void planes_to_blocks(DType type, const PlaneLayout& layout, RowRange rows, int 
 }  // namespace
 
 PlaneLayout checked_plane_layout(DType type, int n_out, int n_in) {
-  const int block_values = plane_format(type).block_values;
+  const int block_values = static_cast<int>(info(type).block_values);
   LB_CHECK(n_out >= 0 && n_in >= 0 && n_in % block_values == 0, kInvalid, name(type), " rows are multiples of ",
            block_values, " values, got [", n_out, ", ", n_in, "]");
   return plane_layout(type, n_out, n_in);
@@ -319,6 +343,7 @@ void to_planes(DType type, int n_out, int n_in, const void* blocks, std::byte* p
 }
 
 void from_planes(DType type, int n_out, int n_in, const std::byte* planes, void* blocks) {
+  LB_CHECK(device_type(type) == type, kInvalid, name(type), " has no planes of its own");
   const PlaneLayout layout = checked_plane_layout(type, n_out, n_in);
   planes_to_blocks(type, layout, {0, n_out}, n_in, reinterpret_cast<const uint8_t*>(planes), blocks);
 }

@@ -1,4 +1,5 @@
 // Converts a weight matrix between a file's blocks and a device's planes (quant/planes.h), exactly in both directions.
+// Types without planes of their own become planes of BF16, rounded to nearest even; there is no way back.
 #pragma once
 
 #include <cstddef>

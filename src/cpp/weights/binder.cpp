@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "quant/dequantize.h"
+#include "quant/rows.h"
 
 namespace lb {
 

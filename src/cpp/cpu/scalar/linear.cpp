@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "cpu/scalar/scalar.h"
-#include "quant/dequantize.h"
+#include "quant/rows.h"
 
 namespace lb::cpu::scalar {
 namespace {
