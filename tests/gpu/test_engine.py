@@ -14,8 +14,8 @@ from engines import feed, largest_difference, logits_of, open_engine, path_to, r
 from lucebox import _engine
 from lucebox.errors import OutOfMemoryError
 from numpy.typing import NDArray
-from reference.gguf_files import Shape, write_model
-from reference.linear import BLOCK_TYPES, PLAIN_TYPES
+from reference.gguf_files import Packed, Shape, metadata, tensors, write, write_model
+from reference.linear import BLOCK_TYPES, CODEBOOK_TYPES, PLAIN_TYPES, decode
 from tolerances import tolerance
 
 EXACT = tolerance("logits", "f32_device")
@@ -86,6 +86,25 @@ def test_every_tensor_type(pack: _engine.gpu.Pack, written: Write, dtype: str) -
     ids = random_ids(5, engine.info["vocab"])
     limit = tolerance("logits", "half_device") if dtype in ("F16", "BF16") else EXACT
     assert largest_difference(logits_of(engine, ids, 4), on_cpu(path, 5)) < limit
+
+
+@pytest.mark.parametrize("dtype", CODEBOOK_TYPES)
+def test_types_without_kernels_are_bf16(pack: _engine.gpu.Pack, tmp_path: Path, dtype: str) -> None:
+    """The same bits as a file of the rounded values, and as much device memory."""
+    shape = replace(SHAPES["llama"], dtype=dtype, n_layers=1)
+    weights = tensors(shape)
+    rounded = {name: to_bf16(tensor) if isinstance(tensor, Packed) else tensor for name, tensor in weights.items()}
+    paths = [write(tmp_path / f"{i}.gguf", metadata(shape), each) for i, each in enumerate((weights, rounded))]
+    ids = random_ids(5, shape.vocab)
+    packed, plain = (open_engine(path, pack=pack) for path in paths)
+    assert np.array_equal(logits_of(packed, ids, 4), logits_of(plain, ids, 4))
+    assert packed.plan["total_bytes"] == plain.plan["total_bytes"]
+
+
+def to_bf16(tensor: Packed) -> Packed:
+    bits = np.ascontiguousarray(decode(tensor.rows.reshape(-1), tensor.dtype)).view(np.uint32)
+    halves = (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
+    return Packed("BF16", halves.view(np.uint8).reshape(len(tensor.rows), -1))
 
 
 @pytest.mark.parametrize("family", HYBRID_FIRST)

@@ -216,8 +216,14 @@ def test_equals_beside_neighbours(pack: _engine.gpu.Pack, top_k: int, seed: int)
     assert set(on_device(pack, logits, Options(top_k=top_k), seed)["tokens"].tolist()) <= set(kept)
 
 
-def test_sampling_at_a_temperature_that_overflows(pack: _engine.gpu.Pack, seed: int) -> None:
-    compare(pack, normal(np.random.default_rng(seed), 20, 40, spread=50), Options(temperature=1e-37, top_k=20), seed)
+@pytest.mark.parametrize("temperature", [2e-5, 1e-6, 1e-30, 1e-40])
+def test_temperatures_towards_0(pack: _engine.gpu.Pack, temperature: float, seed: int) -> None:
+    """Below 1e-5 the likeliest token, where the logits' quotients would overflow too."""
+    logits = normal(np.random.default_rng(seed), 20, 40, spread=50)
+    options = Options(temperature=temperature, top_k=20)
+    compare(pack, logits, options, seed)
+    if temperature < 1e-5:
+        assert on_device(pack, logits, options, seed)["tokens"].tolist() == logits.argmax(axis=1).tolist()
 
 
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])

@@ -153,7 +153,8 @@ def test_templates_beside_the_model(tmp_path: Path) -> None:
     found = ChatTemplate.from_folder(tmp_path, tokenizer)
     assert found is not None and set(found.sources) == {"default", "tool_use"}
     assert found.render([USER]) == "plain"
-    assert found.render([USER], tools=[WEATHER]) == f"TOOLS [{WEATHER_JSON}]" + tokenizer.token(34) + tokenizer.token(35)
+    tokens = tokenizer.token(34) + tokenizer.token(35)
+    assert found.render([USER], tools=[WEATHER]) == f"TOOLS [{WEATHER_JSON}]{tokens}"
 
 
 def calling(arguments: object, **message: object) -> list[dict[str, object]]:

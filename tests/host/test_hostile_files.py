@@ -205,7 +205,7 @@ BAD_GGUF: dict[str, tuple[bytes, type[LuceboxError], str]] = {
         r'tensor "t": a row of 33 values is not a whole number of Q8_0 blocks of 32',
     ),
     "rows share a block": (one([128, 2], Q4_K), FormatError, r'tensor "t": a row of 128 values .* Q4_K blocks of 256'),
-    "part of a block of another type": (one([33], 16), FormatError, r'tensor "t": a row of 33 .* IQ2_XXS blocks of 256'),
+    "part of a codebook block": (one([33], 16), FormatError, r'tensor "t": a row of 33 .* IQ2_XXS blocks of 256'),
     "removed type": (one([4], 4), UnsupportedError, r'at byte 45: tensor "t": tensor type number 4 is not supported'),
     "unknown type": (
         one([4], 2**32 - 1),

@@ -63,9 +63,9 @@ def test_yarn_in_gguf(tmp_path: Path, family: str) -> None:
 def test_yarn_options_in_gguf(tmp_path: Path) -> None:
     """The context of the file is the default of the original one; turns, attention factor and multiplier are read."""
     shape = replace(FAMILIES["llama"], max_context=256)
-    fields = {"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.yarn_beta_fast": 8.0,
-              "scaling.yarn_beta_slow": 2.0, "scaling.yarn_log_multiplier": 0.5, "scaling.attn_factor": 1.25}  # fmt: skip
-    path = gguf_model(tmp_path / "y.gguf", shape, **fields)
+    turns = {"scaling.yarn_beta_fast": 8.0, "scaling.yarn_beta_slow": 2.0}
+    factors = {"scaling.factor": 4.0, "scaling.yarn_log_multiplier": 0.5, "scaling.attn_factor": 1.25}
+    path = gguf_model(tmp_path / "y.gguf", shape, **{"scaling.type": "yarn"}, **turns, **factors)
     decoder = Decoder(path)
     decoder.frequencies = rope.yarn_frequencies(decoder.theta, decoder.n_rot, 4, 256, 8, 2)
     decoder.rope_scale = 1.25 * rope.yarn_scale(4) / rope.yarn_scale(4, 0.5)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lucebox import _engine
-from lucebox.errors import FormatError, UnsupportedError
+from lucebox.errors import FormatError
 from safetensors.numpy import save_file
 
 Arrays = dict[str, np.ndarray[Any, Any]]

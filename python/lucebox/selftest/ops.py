@@ -113,9 +113,7 @@ def rope(x: F32, cos: F32, sin: F32, pairs: str = "halves", **on: Any) -> F32:
     return y
 
 
-def rope_table(
-    pos: I32, axis: NDArray[np.uint8], inv_freq: F32, scale: float = 1.0, **on: Any
-) -> tuple[F32, F32]:
+def rope_table(pos: I32, axis: NDArray[np.uint8], inv_freq: F32, scale: float = 1.0, **on: Any) -> tuple[F32, F32]:
     got = run("rope_table", on, pos=pos, axis=axis, inv_freq=inv_freq, scale=scale)
     return got["cos"], got["sin"]
 

@@ -167,9 +167,7 @@ def _encoder(path: Path, where: str) -> Encoder:
     return encoder
 
 
-def _end_ids(
-    path: Path, settings: Mapping[str, object], ids: Mapping[str, int], special: set[int]
-) -> tuple[int, ...]:
+def _end_ids(path: Path, settings: Mapping[str, object], ids: Mapping[str, int], special: set[int]) -> tuple[int, ...]:
     found = [_named_id(settings.get("eos_token"), ids)]
     for name in ("generation_config.json", "config.json"):
         root = read_optional_json(path.with_name(name))

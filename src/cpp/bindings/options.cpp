@@ -94,8 +94,7 @@ void cast_to(T* member, const char* name, nb::handle value) {
     LB_CHECK(!PyLong_Check(value.ptr()), kInvalid, name, " must be between ", Limits::min(), " and ", Limits::max(),
              ", got ", nb::repr(value).c_str());
   }
-  if constexpr (std::is_floating_point_v<T>)
-    LB_CHECK(!PyLong_Check(value.ptr()), kInvalid, name, " is out of range");
+  if constexpr (std::is_floating_point_v<T>) LB_CHECK(!PyLong_Check(value.ptr()), kInvalid, name, " is out of range");
   throw nb::type_error(cat("the option ", name, " cannot be ", nb::repr(value).c_str()).c_str());
 }
 
