@@ -327,5 +327,8 @@ class Safetensors:
     def read_tensor(self, name: str) -> bytes:
         """A copy of the tensor's bytes."""
 
+def device_type(type: str) -> str:
+    """The type in which a device holds weights of a type, by their names."""
+
 def open_model_file(path: str | os.PathLike) -> GgufFile | Safetensors:
     """Opens a GGUF file, a checkpoint folder, or a folder with one GGUF."""
