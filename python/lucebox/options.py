@@ -87,7 +87,7 @@ class Sampling:
     """Maximum tokens to generate, at most what the context has room for. None: 256 for the continuation of a prompt;
     for an answer in a chat, the length that the model's makers recommend, else 16384."""
     temperature: float = 0.0
-    """0 is greedy; otherwise logits are divided by it."""
+    """0 is greedy, as is anything below 1e-5; otherwise logits are divided by it."""
     top_k: int = 0
     """Keep the k most likely tokens; 0 keeps all."""
     top_p: float = 1.0

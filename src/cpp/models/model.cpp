@@ -23,7 +23,6 @@ Model::Model(ModelInfo info, Weights weights)
   for (const Layer& layer : weights_.layers)
     std::visit([&](const auto& mixer) { shapes.emplace_back(mixer.shape()); }, layer.mixer);
   finish(std::move(shapes), {info_.n_heads, info_.n_kv_heads, info_.head_dim}, weights_.vector_bytes);
-  bytes_per_token_ = weight_bytes() - (info_.tied ? 0 : weights_.embedding.bytes());  // an embedding reads one row
 }
 
 void Model::for_each_group(const GroupVisitor& group) const {

@@ -97,7 +97,8 @@ class Model final : public Network {
  public:
   Model(ModelInfo info, Weights weights);
   const ModelInfo& info() const { return info_; }
-  size_t bytes_per_token() const { return bytes_per_token_; }      // bytes of weights that one decoded token reads
+  // Bytes of weights that one decoded token reads; of an embedding that is no head, it reads one row.
+  size_t bytes_per_token() const { return weight_bytes() - (info_.tied ? 0 : weights_.embedding.bytes()); }
   const float* final_norm() const { return weights_.final_norm; }  // [hidden]
   const RopeAngles& rope() const { return weights_.rope; }
 
@@ -122,7 +123,6 @@ class Model final : public Network {
   ModelInfo info_;
   Weights weights_;
   RopeTables rope_;
-  size_t bytes_per_token_ = 0;
 };
 
 // Finds the family that a file's architecture names and binds the weights. The file must outlive the model.

@@ -24,9 +24,11 @@ void Network::carve_planes(Carver& carver, const CopyMatrix& copy, Stream* strea
     if (to == nullptr) return;
     LB_ASSERT(m.layout == WeightLayout::kBlocks);
     copy(to, m);
+    weight_bytes_ -= m.bytes();
     m.data = to;
     m.type = quant::device_type(m.type);
     m.layout = WeightLayout::kPlanes;
+    weight_bytes_ += m.bytes();
   };
   const auto move_array = [&](const void* at, size_t bytes) -> const void* {
     std::byte* to = carver.take<std::byte>(bytes);

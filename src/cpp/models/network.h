@@ -38,7 +38,8 @@ class Network {
   std::span<const LayerShape> layer_shapes() const { return layer_shapes_; }  // what each layer keeps between steps
   const AttentionSizes& attention() const { return attention_; }
   size_t vector_bytes() const { return vector_bytes_; }  // fp32 copies that the binder made, in host memory
-  size_t weight_bytes() const { return weight_bytes_; }  // matrices as in the file, and vectors
+  // Matrices as in the file, or once they lie on a device, in the type they have there; and vectors.
+  size_t weight_bytes() const { return weight_bytes_; }
   int max_n_in() const { return max_n_in_; }             // the largest n_in of any product
 
   // Calls `group` with each set of matrices that multiply the same x.
