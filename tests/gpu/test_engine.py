@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import feed, largest_difference, logits_of, open_engine, path_to, random_ids
+from engines import Decoder, feed, largest_difference, logits_of, open_engine, path_to, random_ids
 from lucebox import _engine
 from lucebox.errors import OutOfMemoryError
 from numpy.typing import NDArray
@@ -86,6 +86,20 @@ def test_every_tensor_type(pack: _engine.gpu.Pack, written: Write, dtype: str) -
     ids = random_ids(5, engine.info["vocab"])
     limit = tolerance("logits", "half_device") if dtype in ("F16", "BF16") else EXACT
     assert largest_difference(logits_of(engine, ids, 4), on_cpu(path, 5)) < limit
+
+
+@pytest.mark.parametrize("way", ["graph", "megakernel"])
+def test_yarn(pack: _engine.gpu.Pack, tmp_path: Path, way: str) -> None:
+    """Prompts and decoded tokens have the scaled angles and the attention factor."""
+    shape = replace(SHAPES["qwen3"], n_layers=1)
+    scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 16}
+    fields = metadata(shape) | {f"rope.scaling.{key}": value for key, value in scaling.items()}
+    path = write(tmp_path / "yarn.gguf", fields, tensors(shape))
+    on_device, on_cpu = (Decoder(open_engine(path, **options), list(range(20))) for options in
+                         ({"pack": pack, "decode_path": way}, {}))  # fmt: skip
+    assert largest_difference(on_device.session.logits(), on_cpu.session.logits()) < EXACT
+    assert on_device.decode(6) == on_cpu.decode(6)
+    assert largest_difference(on_device.session.logits(), on_cpu.session.logits()) < EXACT
 
 
 @pytest.mark.parametrize("dtype", CODEBOOK_TYPES)
