@@ -14,8 +14,9 @@ from engines import Decoder, feed, largest_difference, logits_of, open_engine, p
 from lucebox import _engine
 from lucebox.errors import OutOfMemoryError
 from numpy.typing import NDArray
+from reference import checkpoints
 from reference.gguf_files import Packed, Shape, metadata, tensors, write, write_model
-from reference.linear import BLOCK_TYPES, CODEBOOK_TYPES, PLAIN_TYPES, decode
+from reference.linear import BLOCK_TYPES, CODEBOOK_TYPES, PLAIN_TYPES, decode, to_bf16
 from tolerances import tolerance
 
 EXACT = tolerance("logits", "f32_device")
@@ -107,7 +108,7 @@ def test_types_without_kernels_are_bf16(pack: _engine.gpu.Pack, tmp_path: Path, 
     """The same bits as a file of the rounded values, and as much device memory."""
     shape = replace(SHAPES["llama"], dtype=dtype, n_layers=1)
     weights = tensors(shape)
-    rounded = {name: to_bf16(tensor) if isinstance(tensor, Packed) else tensor for name, tensor in weights.items()}
+    rounded = {name: as_bf16(tensor) if isinstance(tensor, Packed) else tensor for name, tensor in weights.items()}
     paths = [write(tmp_path / f"{i}.gguf", metadata(shape), each) for i, each in enumerate((weights, rounded))]
     ids = random_ids(5, shape.vocab)
     packed, plain = (open_engine(path, pack=pack) for path in paths)
@@ -115,10 +116,29 @@ def test_types_without_kernels_are_bf16(pack: _engine.gpu.Pack, tmp_path: Path, 
     assert packed.plan["total_bytes"] == plain.plan["total_bytes"]
 
 
-def to_bf16(tensor: Packed) -> Packed:
-    bits = np.ascontiguousarray(decode(tensor.rows.reshape(-1), tensor.dtype)).view(np.uint32)
-    halves = (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
+def as_bf16(tensor: Packed) -> Packed:
+    halves = to_bf16(decode(tensor.rows.reshape(-1), tensor.dtype))
     return Packed("BF16", halves.view(np.uint8).reshape(len(tensor.rows), -1))
+
+
+def test_fp8_is_bf16(pack: _engine.gpu.Pack, data: Path, tmp_path: Path) -> None:
+    """Expanded on the host before the weights are copied."""
+    config, weights = checkpoints.from_gguf(data / "tiny" / "llama_a.gguf")
+    rng = np.random.default_rng(0)
+    fp8: dict[str, tuple[str, NDArray[Any]]] = {}
+    bf16: dict[str, tuple[str, NDArray[Any]]] = {}
+    for name, tensor in weights.items():
+        fp8[name] = bf16[name] = ("F32", tensor)
+        if name.endswith("proj.weight"):
+            codes, scale = rng.integers(0, 0x60, tensor.shape, dtype=np.uint8), np.float32(0.003)
+            fp8 |= {name: ("F8_E4M3", codes), f"{name}_scale": ("F32", np.array([scale]))}
+            bf16[name] = ("BF16", to_bf16(checkpoints.e4m3_values()[codes] * scale))
+    logits = []
+    for label, tensors_of in (("fp8", fp8), ("bf16", bf16)):
+        path = checkpoints.write(tmp_path / label, config, {"x": np.zeros(1, np.float32)})
+        checkpoints.write_tensors(path / "model.safetensors", tensors_of)
+        logits.append(logits_of(open_engine(path, pack=pack), random_ids(5, 512), 4))
+    assert np.array_equal(*logits)
 
 
 @pytest.mark.parametrize("family", HYBRID_FIRST)

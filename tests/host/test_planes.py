@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError
-from reference.linear import BLOCK_TYPES, CODEBOOK_TYPES, PLAIN_TYPES, block_size, decode, random_weights
+from reference.linear import (
+    BLOCK_TYPES,
+    CODEBOOK_TYPES,
+    PLAIN_TYPES,
+    block_size,
+    decode,
+    random_weights,
+    to_bf16,
+)
 
 ops = _engine.ops
 TYPES = PLAIN_TYPES + BLOCK_TYPES
@@ -55,8 +63,7 @@ def test_types_without_planes_become_bf16(dtype: str) -> None:
     n_out, n_in = 5, 3 * block_size(dtype)[0]
     blocks = random_weights(dtype, n_out * n_in, np.random.default_rng(2))
     values = decode(blocks, dtype).reshape(n_out, n_in)
-    bits = np.ascontiguousarray(values).view(np.uint32)
-    rounded = (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
+    rounded = to_bf16(values)
     for task_rows in (1, 2, 5):
         planes = ops.to_planes(blocks, dtype, n_out, n_in, task_rows)
         assert np.array_equal(planes, ops.to_planes(rounded.reshape(-1).view(np.uint8), "BF16", n_out, n_in))

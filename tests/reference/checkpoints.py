@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +84,24 @@ def write(folder: Path, config: dict[str, Any], tensors: dict[str, F32]) -> Path
     (folder / "config.json").write_text(json.dumps(config))
     save_file(tensors, folder / "model.safetensors")
     return folder
+
+
+def e4m3_values() -> NDArray[np.float32]:
+    """The value of each code: sign, four bits of exponent (bias 7), three of fraction; NaN, no infinities."""
+    codes = np.arange(256)
+    exponent, fraction = codes >> 3 & 15, codes & 7
+    values = np.where(exponent == 0, fraction / 8 * 2.0**-6, (1 + fraction / 8) * 2.0 ** (exponent - 7))
+    values[(codes & 127) == 127] = np.nan
+    return (np.where(codes < 128, 1, -1) * values).astype(np.float32)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, tuple[str, NDArray[Any]]]) -> None:
+    """The library has no numpy type for FP8 and BF16: (dtype, bytes in the tensor's shape)."""
+    header, at = {}, 0
+    for name, (dtype, array) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [at, at + array.nbytes]}
+        at += array.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    data = b"".join(np.ascontiguousarray(array).tobytes() for _, array in tensors.values())
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)

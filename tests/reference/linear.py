@@ -87,6 +87,12 @@ def decode(w: NDArray[np.uint8], dtype: str) -> NDArray[np.float32]:
     return w.view({"F32": np.float32, "F16": np.float16}[dtype]).astype(np.float32)
 
 
+def to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Rounded to nearest even; the bits."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
+
+
 def quantize_q8(x: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Rows rounded to blocks of 32: scale = max|x| / 127 in fp32, q = round half to even of x / scale in fp32."""
     blocks = x.reshape(len(x), -1, 32)

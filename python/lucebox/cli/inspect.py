@@ -172,7 +172,7 @@ def print_tables(
     )
     expanded = [share.dtype for share in mix if share.device_dtype != share.dtype]
     if expanded:
-        console.write(f"no GPU kernels for {', '.join(expanded)}: a GPU holds these weights as BF16\n")
+        console.write(f"no kernels of a GPU for {', '.join(expanded)}: it holds these weights as BF16\n")
     if args.tensors:
         console.write("\n")
         console.print_table(

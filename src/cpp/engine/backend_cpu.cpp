@@ -37,7 +37,7 @@ class CpuSizes final : public DeviceSizes {
   std::string memory_name() const override { return "memory"; }
   int prefill_chunk() const override { return 512; }
   bool maps_weights() const override { return true; }
-  size_t weight_bytes(Network& network) const override { return network.vector_bytes(); }
+  size_t weight_bytes(Network& network) const override { return network.vector_bytes() + network.expanded_bytes(); }
   size_t scratch_bytes(const Networks& networks, const EngineOptions& options) const override {
     return CpuStream::planned_bytes(stream_options(networks, options));
   }

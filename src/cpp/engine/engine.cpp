@@ -202,6 +202,8 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   resolve(options, backend->sizes());
   Loaded loaded(path, options);
   MemoryPlan plan = make_plan(loaded.models, backend->sizes(), loaded.file_bytes(), options);
+  loaded.models.target->expand(options.n_threads, progress);
+  if (loaded.models.draft) loaded.models.draft->expand(options.n_threads, progress);
   // A forked child has none of the threads and no usable GPU context: joining or freeing them there would hang. The
   // child's copy stays until the child ends.
   const auto destroy = [owner = getpid()](const Engine* engine) {

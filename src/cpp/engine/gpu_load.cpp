@@ -160,6 +160,7 @@ std::unique_ptr<Memory> load_weights(Network& network, GpuStream& stream, const 
   network.carve_planes(carver, [&](std::byte* to, const Matrix& from) { weights.push_back({to, from}); }, &stream);
   stream.queue().synchronize();  // zeroing is complete before the lanes' own queues copy
   load_weights(stream.pack().device(), std::move(weights), options, progress);
+  network.release_copies();
   return memory;
 }
 

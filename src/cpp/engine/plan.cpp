@@ -118,7 +118,10 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
       options.memory_limit > 0 ? std::min(options.memory_limit, sizes.free_bytes()) : sizes.free_bytes();
   const size_t reserved = sizes.reserved_bytes(), available = free > reserved ? free - reserved : 0;
   const size_t target = sizes.weight_bytes(model), draft = models.draft ? sizes.weight_bytes(*models.draft) : 0;
-  const size_t copied = target + draft, mapped = sizes.maps_weights() ? file_bytes : 0, weights = mapped + copied;
+  const size_t copied = target + draft;
+  const size_t expanded =
+      sizes.maps_weights() ? model.expanded_bytes() + (models.draft ? models.draft->expanded_bytes() : 0) : 0;
+  const size_t mapped = sizes.maps_weights() ? file_bytes : 0, weights = mapped + copied;
   const size_t step = sizes.step_bytes(models, options), fixed = weights + step;
   const size_t budget = available > fixed ? available - fixed : 0;
   const int fits = largest_context(models, sizes, options, budget);
@@ -167,7 +170,8 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
       {"kernel scratch", sizes.scratch_bytes(models.networks(), options), sizes.scratch_detail(options)},
       {"sampler", sizes.loop_bytes(model, options), "logits, penalties and history", true},
       {"decode step", step, "tasks, weight offsets and mailboxes of the megakernel", true},
-      {"vectors", sizes.maps_weights() ? copied : 0, "norms and other small weights as F32"},
+      {"expanded weights", expanded, "of FP8, as BF16"},
+      {"vectors", sizes.maps_weights() ? copied - expanded : 0, "norms and other small weights as F32"},
   };
   std::erase_if(plan.entries, [](const PlanEntry& entry) { return entry.bytes == 0; });
   return plan;

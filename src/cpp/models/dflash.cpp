@@ -37,8 +37,7 @@ struct DflashWeights {
   Matrix predecessors, successors;  // [vocab, rank]; DFlash 2
   Matrix selector;                  // [rank, hidden]
   RopeAngles rope;
-  std::vector<std::unique_ptr<float[]>> vectors;
-  size_t vector_bytes = 0;
+  HostCopies copies;  // that the pointers above point into; the network takes them
 };
 
 // The rows of the block that each of its rows sees.
@@ -127,7 +126,7 @@ Dflash::Dflash(DflashConfig config, std::optional<Dflash2Config> second, DflashW
   parents_ = host_parents_.data();
   masks_ = host_masks_.data();
   const ModelInfo& info = config_.info;
-  finish(std::move(shapes), {info.n_heads, info.n_kv_heads, info.head_dim}, w_.vector_bytes);
+  finish(std::move(shapes), {info.n_heads, info.n_kv_heads, info.head_dim}, std::move(w_.copies));
 }
 
 void Dflash::for_each_group(const GroupVisitor& group) const {
@@ -372,8 +371,7 @@ std::unique_ptr<DraftModel> make_dflash(const ModelFile& file, const Model& targ
   for (int i = 0; i < config.info.n_layers; ++i) w.layers.push_back(bind_layer(binder, config, i));
   if (second) bind_second(binder, *second, config.info, w);
   binder.finish();
-  w.vectors = binder.take_vectors();
-  w.vector_bytes = binder.vector_bytes();
+  w.copies = binder.take_copies();
   return std::make_unique<Dflash>(std::move(config), second, std::move(w), target);
 }
 

@@ -167,8 +167,7 @@ std::unique_ptr<Model> finish(Binder& binder, ModelInfo info, Weights weights) {
   // Old checkpoints store the rope's frequencies too; they follow from the configuration.
   binder.skip([](std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); });
   binder.finish();
-  weights.vectors = binder.take_vectors();
-  weights.vector_bytes = binder.vector_bytes();
+  weights.copies = binder.take_copies();
   return std::make_unique<Model>(std::move(info), std::move(weights));
 }
 

@@ -22,7 +22,7 @@ Model::Model(ModelInfo info, Weights weights)
   std::vector<LayerShape> shapes;
   for (const Layer& layer : weights_.layers)
     std::visit([&](const auto& mixer) { shapes.emplace_back(mixer.shape()); }, layer.mixer);
-  finish(std::move(shapes), {info_.n_heads, info_.n_kv_heads, info_.head_dim}, weights_.vector_bytes);
+  finish(std::move(shapes), {info_.n_heads, info_.n_kv_heads, info_.head_dim}, std::move(weights_.copies));
 }
 
 void Model::for_each_group(const GroupVisitor& group) const {

@@ -62,8 +62,7 @@ struct Weights {
   const float* final_norm = nullptr;
   std::vector<Layer> layers;
   RopeAngles rope;
-  std::vector<std::unique_ptr<float[]>> vectors;  // host memory that the fp32 vectors point into
-  size_t vector_bytes = 0;
+  HostCopies copies;  // that the pointers above point into; the network takes them
 };
 
 // Copies of the residual stream behind layers, as draft models read it.

@@ -29,8 +29,7 @@ struct MtpWeights {
   const float* final_norm = nullptr;  // [hidden]; null: the target's
   Matrix embedding, head;             // [vocab, hidden]; without data: the target's
   RopeAngles rope;
-  std::vector<std::unique_ptr<float[]>> vectors;
-  size_t vector_bytes = 0;
+  HostCopies copies;  // that the pointers above point into; the network takes them
 };
 
 class Mtp final : public DraftModel {
@@ -41,7 +40,7 @@ class Mtp final : public DraftModel {
     max_depth_ = kMaxDepth;
     n_rot_ = info_.n_rot;
     finish({w_.mixer.shape(), RowShape{info_.hidden}}, {info_.n_heads, info_.n_kv_heads, info_.head_dim},
-           w_.vector_bytes);
+           std::move(w_.copies));
   }
 
   void for_each_group(const GroupVisitor& group) const override {
@@ -322,8 +321,7 @@ std::unique_ptr<DraftModel> make_mtp(const ModelFile& file, const Model& target)
   const std::string block = binder.is_gguf() ? cat("blk.", at.gguf, ".") : place->hf_prefix;
   binder.skip([&](std::string_view name) { return !name.starts_with(block); });
   binder.finish();
-  w.vectors = binder.take_vectors();
-  w.vector_bytes = binder.vector_bytes();
+  w.copies = binder.take_copies();
   return std::make_unique<Mtp>(info, std::move(w), target);
 }
 

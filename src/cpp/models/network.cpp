@@ -7,10 +7,11 @@
 
 namespace lb {
 
-void Network::finish(std::vector<LayerShape> layer_shapes, const AttentionSizes& attention, size_t vector_bytes) {
+void Network::finish(std::vector<LayerShape> layer_shapes, const AttentionSizes& attention, HostCopies copies) {
   layer_shapes_ = std::move(layer_shapes);
   attention_ = attention;
-  vector_bytes_ = weight_bytes_ = vector_bytes;
+  copies_ = std::move(copies);
+  weight_bytes_ = copies_.vector_bytes;
   const auto count = [&](Matrix& m) {
     weight_bytes_ += m.bytes();
     max_n_in_ = std::max(max_n_in_, m.n_in);

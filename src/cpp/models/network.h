@@ -37,10 +37,18 @@ class Network {
 
   std::span<const LayerShape> layer_shapes() const { return layer_shapes_; }  // what each layer keeps between steps
   const AttentionSizes& attention() const { return attention_; }
-  size_t vector_bytes() const { return vector_bytes_; }  // fp32 copies that the binder made, in host memory
+  // Copies that the binder made, in host memory: vectors as fp32, and matrices of FP8 as BF16.
+  size_t vector_bytes() const { return copies_.vector_bytes; }
+  size_t expanded_bytes() const { return copies_.matrix_bytes; }
+  // Fills these matrices; before anything reads them.
+  void expand(int n_threads, const std::function<void(size_t, size_t)>& progress) {
+    copies_.expand(n_threads, progress);
+  }
+  // Frees all copies, once a device has its own.
+  void release_copies() { copies_ = {}; }
   // Matrices as in the file, or once they lie on a device, in the type they have there; and vectors.
   size_t weight_bytes() const { return weight_bytes_; }
-  int max_n_in() const { return max_n_in_; }             // the largest n_in of any product
+  int max_n_in() const { return max_n_in_; }  // the largest n_in of any product
 
   // Calls `group` with each set of matrices that multiply the same x.
   using Group = std::initializer_list<const Matrix*>;
@@ -57,12 +65,13 @@ class Network {
   // Visits each matrix and array once.
   virtual void visit(const WeightVisitor& visitor) = 0;
   // The last call of a derived constructor: counts the weights.
-  void finish(std::vector<LayerShape> layer_shapes, const AttentionSizes& attention, size_t vector_bytes);
+  void finish(std::vector<LayerShape> layer_shapes, const AttentionSizes& attention, HostCopies copies);
 
  private:
   std::vector<LayerShape> layer_shapes_;
   AttentionSizes attention_;
-  size_t vector_bytes_ = 0, weight_bytes_ = 0;
+  HostCopies copies_;
+  size_t weight_bytes_ = 0;
   int max_n_in_ = 0;
 };
 

@@ -21,6 +21,27 @@ std::string text_model_prefix(const TensorTable& tensors) {
   return "model.";
 }
 
+constexpr std::string_view kFp8 = "F8_E4M3";
+
+// Rows and columns of a block of FP8 that has a scale of its own.
+std::pair<int, int> fp8_block(const ModelFile& file) {
+  std::pair<int, int> block{128, 128};
+  if (file.safetensors() == nullptr) return block;
+  const Json& config = file.safetensors()->config;
+  const Json* text = config.find("text_config");
+  for (const Json* at : {&config, text}) {
+    const Json* quantised = at != nullptr && at->is_object() ? at->find("quantization_config") : nullptr;
+    const Json* size = quantised != nullptr && quantised->is_object() ? quantised->find("weight_block_size") : nullptr;
+    if (size == nullptr || size->is_null()) continue;
+    LB_CHECK(size->array().size() == 2, kFormat, size->where(), ": weight_block_size must list rows and columns");
+    const int64_t rows = size->array()[0].integer(), columns = size->array()[1].integer();
+    LB_CHECK(std::min(rows, columns) >= 1 && std::max(rows, columns) <= 1 << 20, kFormat, size->where(),
+             ": weight_block_size is ", rows, " x ", columns);
+    block = {static_cast<int>(rows), static_cast<int>(columns)};
+  }
+  return block;
+}
+
 }  // namespace
 
 Binder::Binder(const ModelFile& file) : Binder(file, text_model_prefix(file.tensors())) {}
@@ -64,18 +85,69 @@ int Binder::height(const TensorName& name) const { return static_cast<int>(find_
 int Binder::width(const TensorName& name) const { return static_cast<int>(find_matrix(name).shape[1]); }
 
 const TensorView& Binder::take(const TensorName& name, const std::vector<int64_t>& shape) {
+  return check_type(take_any_type(name, shape));
+}
+
+const TensorView& Binder::take_any_type(const TensorName& name, const std::vector<int64_t>& shape) {
   const TensorView* tensor = find(name);
   LB_CHECK(tensor != nullptr, kFormat, file_.path, ": tensor ", file_name(name), " is missing; expected it with shape ",
            shape_text(shape));
   LB_CHECK(tensor->shape == shape, kFormat, to_string(*tensor), " has shape ", shape_text(tensor->shape), "; expected ",
            shape_text(shape));
   used_[tensor - tensors_.all().data()] = true;
-  return check_type(*tensor);
+  return *tensor;
 }
 
 Matrix Binder::matrix(const TensorName& name, int n_out, int n_in) {
-  const TensorView& tensor = take(name, {n_out, n_in});
+  const TensorView& tensor = take_any_type(name, {n_out, n_in});
+  if (tensor.foreign_type == kFp8) return expanded(tensor, n_out, n_in);
+  check_type(tensor);
   return {tensor.data, tensor.type, n_out, n_in, WeightLayout::kBlocks};
+}
+
+// The tensor whose name has `suffix` in the place of "weight", marked as used; null without one.
+const TensorView* Binder::take_beside(const TensorView& tensor, std::string_view suffix) {
+  constexpr std::string_view kWeight = "weight";
+  if (!tensor.name.ends_with(kWeight)) return nullptr;
+  const std::string stem = tensor.name.substr(0, tensor.name.size() - kWeight.size());
+  const TensorView* found = tensors_.find(cat(stem, suffix));
+  if (found != nullptr) used_[found - tensors_.all().data()] = true;
+  return found;
+}
+
+Matrix Binder::expanded(const TensorView& tensor, int n_out, int n_in) {
+  take_beside(tensor, "input_scale");  // of activations, which stay in fp32 here
+  const TensorView* scale = take_beside(tensor, "weight_scale_inv");
+  if (scale == nullptr) scale = take_beside(tensor, "weight_scale");
+  Fp8Expansion m{.codes = reinterpret_cast<const uint8_t*>(tensor.data),
+                 .scales = {1},
+                 .n_out = n_out,
+                 .n_in = n_in,
+                 .block_rows = n_out,
+                 .block_columns = n_in};
+  if (scale != nullptr) {
+    check_type(*scale);
+    const int64_t rows = scale->shape.empty() ? 1 : scale->shape[0];
+    const int64_t columns = scale->shape.size() < 2 ? 1 : scale->shape[1];
+    const auto [block_rows, block_columns] = fp8_block(file_);
+    const bool is_one = rows == 1 && columns == 1, is_by_row = rows == n_out && columns == 1;
+    m.block_rows = is_one ? n_out : is_by_row ? 1 : block_rows;
+    m.block_columns = is_one || is_by_row ? n_in : block_columns;
+    LB_CHECK(scale->shape.size() <= 2 && rows == (n_out + m.block_rows - 1) / m.block_rows &&
+                 columns == (n_in + m.block_columns - 1) / m.block_columns,
+             kFormat, to_string(*scale), " has shape ", shape_text(scale->shape), "; expected scales of a [", n_out,
+             ", ", n_in, "] matrix: one, one per row, or one per block of [", block_rows, ", ", block_columns, "]");
+    m.scales.resize(static_cast<size_t>(rows) * columns);
+    quant::dequantize_row(scale->type, scale->data, m.scales.data(), static_cast<long>(m.scales.size()));
+    for (size_t i = 0; i < m.scales.size(); ++i)
+      LB_CHECK(std::isfinite(m.scales[i]), kFormat, to_string(*scale), ": value ", i, " is not finite");
+  }
+  const size_t count = static_cast<size_t>(n_out) * n_in;
+  copies_.matrices.push_back(std::make_unique_for_overwrite<uint16_t[]>(count));
+  copies_.matrix_bytes += count * sizeof(uint16_t);
+  m.to = copies_.matrices.back().get();
+  copies_.pending.push_back(std::move(m));
+  return {copies_.matrices.back().get(), DType::kBF16, n_out, n_in, WeightLayout::kBlocks};
 }
 
 const float* Binder::copy(const TensorView& tensor, size_t count, HfFix fix) {
@@ -90,9 +162,9 @@ const float* Binder::copy(const TensorView& tensor, size_t count, HfFix fix) {
     if (!is_gguf_ && fix == HfFix::kAddOne) value = 1 + value;
     if (!is_gguf_ && fix == HfFix::kNegExp) value = -std::exp(value);
   }
-  vectors_.push_back(std::move(values));
-  vector_bytes_ += count * sizeof(float);
-  return vectors_.back().get();
+  copies_.vectors.push_back(std::move(values));
+  copies_.vector_bytes += count * sizeof(float);
+  return copies_.vectors.back().get();
 }
 
 const float* Binder::vector(const TensorName& name, int n, HfFix fix) { return copy(take(name, {n}), n, fix); }

@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "format/model_file.h"
 #include "ops/linear.h"
+#include "weights/host_copies.h"
 
 namespace lb {
 
@@ -45,6 +46,7 @@ class Binder {
   int height(const TensorName& name) const;  // rows of a matrix; throws if it is missing
   // Whether two tensors, which exist, have the same type, shape and bytes.
   bool are_equal(const TensorName& a, const TensorName& b) const;
+  // A matrix of FP8 becomes one of BF16 in host memory, once HostCopies::expand() has run.
   Matrix matrix(const TensorName& name, int n_out, int n_in);
   const float* vector(const TensorName& name, int n, HfFix fix = HfFix::kNone);
   // Any number of axes, copied like a vector.
@@ -57,13 +59,15 @@ class Binder {
   // Throws if a tensor is neither bound nor skipped.
   void finish() const;
 
-  // The memory of all vectors; must outlive the pointers that vector() and filter() returned.
-  std::vector<std::unique_ptr<float[]>> take_vectors() { return std::move(vectors_); }
-  size_t vector_bytes() const { return vector_bytes_; }
+  // The memory of all copies; must outlive the pointers that matrix(), vector() and filter() returned.
+  HostCopies take_copies() { return std::move(copies_); }
 
  private:
   std::string file_name(const TensorName& name) const;
   const TensorView& check_type(const TensorView& tensor) const;
+  const TensorView& take_any_type(const TensorName& name, const std::vector<int64_t>& shape);
+  Matrix expanded(const TensorView& tensor, int n_out, int n_in);
+  const TensorView* take_beside(const TensorView& tensor, std::string_view suffix);
   const TensorView& find_matrix(const TensorName& name) const;
   const TensorView* find(const TensorName& name) const;
   const TensorView& take(const TensorName& name, const std::vector<int64_t>& shape);
@@ -75,8 +79,7 @@ class Binder {
   std::string prefix_;       // of text-model tensors in safetensors
   std::string head_prefix_;  // of lm_head.* in safetensors
   std::vector<bool> used_;   // by position in the table
-  std::vector<std::unique_ptr<float[]>> vectors_;
-  size_t vector_bytes_ = 0;
+  HostCopies copies_;
 };
 
 }  // namespace lb
