@@ -47,9 +47,17 @@ def check(got: F32, want: NDArray[np.float64], scale: NDArray[np.float64], what:
     assert worst < tolerance("linear", "element"), f"{what}: element {worst:.2e}"
 
 
+# Sub-blocks of 16 and of 32 values, and blocks of 64. One body serves the others too: 45 s.
+ALIKE = [dtype for dtype in CODEBOOK_TYPES if dtype not in ("IQ1_M", "IQ3_XXS", "NVFP4")]
+PRODUCT_TYPES = [
+    pytest.param(dtype, marks=pytest.mark.slow if dtype in ALIKE else [])
+    for dtype in BLOCK_TYPES + CODEBOOK_TYPES + PLAIN_TYPES
+]
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("activations", ["int8", "f32"])
-@pytest.mark.parametrize("dtype", BLOCK_TYPES + CODEBOOK_TYPES + PLAIN_TYPES)
+@pytest.mark.parametrize("dtype", PRODUCT_TYPES)
 def test_product(dtype: str, activations: str, isa: str) -> None:
     seed = secrets.randbits(32)
     rng = np.random.default_rng(seed)
