@@ -14,8 +14,8 @@ from engines import largest_difference, logits_of, open_engine, random_ids
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from lucebox import LLM, Sampling, _engine
 from lucebox.assets import TensorInfo
+from lucebox.chat import ChatTemplate
 from lucebox.cli.inspect import quant_mix
-from lucebox.cli.recommended import recommended_sampling
 from lucebox.errors import FormatError, InvalidRequestError, LuceboxError, UnsupportedError
 from lucebox.resolve import resolve
 from numpy.typing import NDArray
@@ -284,7 +284,9 @@ def test_recommended_sampling_out_of_range(folder: Write, text: str) -> None:
         dropped = json.loads(text).keys() - RECOMMENDED[text].keys()
         assert {key for key in dropped if any(f": {key} is " in note for note in llm.notes)} == dropped
         assert len(llm.notes) == len(dropped)
-        llm.sampler(recommended_sampling(llm)[0])  # raises where an option is out of range
+        llm.sampler(
+            llm.recommended_sampling(template=ChatTemplate("{{ messages[0].content }}", where="here"))[0]
+        )  # raises where an option is out of range
 
 
 # --- end tokens

@@ -139,7 +139,9 @@ class ChatModel:
         """
         profile, thinking = self.profile, conversation.thinking
         if self.template is None:
-            raise UnsupportedError(f"{self.llm.info.name} has no chat template; continue a prompt, or give a template")
+            why = "".join(f" ({note})" for note in self.llm.notes if "chat template" in note)
+            name = self.llm.info.name
+            raise UnsupportedError(f"{name} has no chat template{why}; continue a prompt, or give a template")
         variables = self._quoting.values(conversation.template_vars)
         if profile.thinking and profile.thinking.variable and thinking.mode != "default":
             variables[profile.thinking.variable] = thinking.mode != "off"
