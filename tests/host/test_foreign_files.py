@@ -265,6 +265,31 @@ def test_damaged_templates_in_a_folder(folder: Write) -> None:
         assert llm.chat_template is None and "chat_template.jinja, line 1" in llm.notes[0]
 
 
+PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+CALLS = (
+    "{% for m in messages %}{% if m.role == 'assistant' and m.content is none %}"
+    "CALL {{ m.tool_calls[0].function.name }}{% elif m.role == 'assistant' %}SAID {{ m.content }}{% else %}{{ m.content }}{% endif %}|{% endfor %}"
+)
+
+
+def test_tools_and_calls_in_the_templates_own_form(folder: Write) -> None:
+    """A template may show the one and not the other."""
+    tool = {"type": "function", "function": {"name": "f"}}
+    named = {"additional_chat_templates/tool_use.jinja": "TOOLS {{ tools[0].function.name }}\n" + PLAIN}
+    with LLM(folder(files={"chat_template.jinja": PLAIN, **named}), device="cpu") as llm:
+        assert llm.render(HI, tools=[tool]).startswith("TOOLS f\nuser: hi\n")
+        assert llm.render(HI) == "user: hi\n"
+    (folder() / "additional_chat_templates" / "tool_use.jinja").unlink()
+    call = {"id": "a", "type": "function", "function": {"name": "get", "arguments": "{}"}}
+    with LLM(folder(files={"chat_template.jinja": CALLS}), device="cpu") as llm:
+        messages = [
+            *HI,
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "content": "20"},
+        ]
+        assert llm.render(messages) == "hi|CALL get|20|"
+
+
 # --- recommended sampling
 
 RECOMMENDED = {

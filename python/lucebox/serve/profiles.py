@@ -67,7 +67,9 @@ class Profile:
     effort: Mapping[str, int] = field(default_factory=dict)
     """Thinking tokens by effort tier; absent tiers follow from max_tokens and most_tokens."""
     takes_tools: bool = False
-    """Whether the template writes tools, calls and results; otherwise rendering.py does."""
+    """Whether the template writes the definitions of tools; otherwise rendering.py does."""
+    takes_calls: bool = False
+    """Whether the template writes calls and results; likewise."""
     takes_late_system: bool = True
     """Whether the template takes system messages after the first message."""
     keeps_special: bool = False
@@ -199,10 +201,15 @@ def _template_capabilities(template: ChatTemplate) -> dict[str, Any]:
     user = {"role": "user", "content": "u"}
     tool = {"type": "function", "function": {"name": _MARK, "description": "", "parameters": {"type": "object"}}}
     call = {"id": "c", "type": "function", "function": {"name": _MARK, "arguments": {}}}
-    called = [user, {"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "content": "r"}, user]
+    called = [
+        user,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "r"},
+        user,
+    ]
     return {
-        "takes_tools": _MARK in (_rendered(template, [user], tools=[tool]) or "")
-        and _MARK in (_rendered(template, called) or ""),
+        "takes_tools": _MARK in (_rendered(template, [user], tools=[tool]) or ""),
+        "takes_calls": _MARK in (_rendered(template, called) or ""),
         "takes_late_system": _MARK in (_rendered(template, [user, {"role": "system", "content": _MARK}, user]) or ""),
     }
 

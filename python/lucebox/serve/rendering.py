@@ -25,9 +25,11 @@ def for_template(
     A longer conversation renders to a longer prompt with the same prefix, unless the template changes earlier turns.
     """
     result = merged_system(messages, takes_late=profile.takes_late_system)
-    if profile.takes_tools:
+    own_tools = profile.takes_tools or not tools  # the template shows them, or there are none
+    if own_tools and profile.takes_calls:
         return result, tools or None
-    return _tools_as_text(result, tools, DIALECTS[profile.dialect]), None
+    text = _tools_as_text(result, [] if own_tools else tools, DIALECTS[profile.dialect])
+    return text, (tools or None) if own_tools else None
 
 
 def merged_system(messages: Sequence[Message], *, takes_late: bool) -> list[Message]:
