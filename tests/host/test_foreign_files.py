@@ -268,7 +268,8 @@ def test_damaged_templates_in_a_folder(folder: Write) -> None:
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 CALLS = (
     "{% for m in messages %}{% if m.role == 'assistant' and m.content is none %}"
-    "CALL {{ m.tool_calls[0].function.name }}{% elif m.role == 'assistant' %}SAID {{ m.content }}{% else %}{{ m.content }}{% endif %}|{% endfor %}"
+    "CALL {{ m.tool_calls[0].function.name }}{% elif m.role == 'assistant' %}SAID {{ m.content }}"
+    "{% else %}{{ m.content }}{% endif %}|{% endfor %}"
 )
 
 
