@@ -53,7 +53,7 @@ def parser(
 
 
 def simple(events: Sequence[Event]) -> list[Simple]:
-    """("text", ...), ("think", ...), ("call", name, arguments), ("unfinished", name, arguments), ("warning", ...)."""
+    """("text", ...), ("think", ...), ("call", name, arguments), ("broken", name, arguments), ("warning", ...)."""
     out: list[Simple] = []
     for event in events:
         match event:
@@ -64,14 +64,14 @@ def simple(events: Sequence[Event]) -> list[Simple]:
                 else:
                     out.append((kind, text))
             case ToolStart(index, id, name):
-                assert id == f"id{index}" and index == sum(e[0] in ("call", "open") for e in out)
+                assert id == f"id{index}" and index == sum(e[0] in ("call", "broken", "open") for e in out)
                 out.append(("open", name, ""))
             case ToolArguments(_, delta):
                 assert out[-1][0] == "open"
                 out[-1] = (*out[-1][:2], out[-1][2] + delta)
-            case ToolEnd(index):
+            case ToolEnd(_, is_broken):
                 at = max(i for i, e in enumerate(out) if e[0] == "open")
-                out[at] = ("call", *out[at][1:])
+                out[at] = ("broken" if is_broken else "call", *out[at][1:])
             case Warning(text):
                 out.append(("warning", text))
     assert not any(e[0] == "open" for e in out)

@@ -185,7 +185,7 @@ def test_a_truncated_call() -> None:
         ("hermes_json", JSON_CALL[:-18], '{"city": "Par'),
     ):
         kind, name, arguments = read(text, parser(dialect))[0]
-        assert (kind, name) == ("call", "get_weather") and begun.startswith(arguments[:10])
+        assert (kind, name) == ("broken", "get_weather") and begun.startswith(arguments[:10])
         with pytest.raises(ValueError, match=r"Unterminated|Expecting"):
             json.loads(arguments)
         assert read(text, parser(dialect))[1][0] == "warning"
@@ -194,8 +194,8 @@ def test_a_truncated_call() -> None:
 def test_a_call_malformed_after_its_name() -> None:
     text = '<tool_call>{"name": "write", "arguments": {"path": 1,,}}</tool_call>'
     call, warning, rest = read(text, parser("hermes_json"))
-    assert call == ("call", "write", '{"path": 1,')
-    assert "malformed" in warning[1] and rest == ("text", text)
+    assert call == ("broken", "write", '{"path": 1,')
+    assert "malformed" in warning[1] and rest == ("text", ",}}</tool_call>")
 
 
 def test_tool_choice() -> None:

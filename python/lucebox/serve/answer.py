@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from lucebox.embedding import Embedding
 from lucebox.results import TokenLogprob
-from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolStart, Warning
+from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.request import Embedded, Finished, Item, PromptToken, Started
 
 __all__ = ["Answer", "Block", "Reasoning", "Text", "ToolCall"]
@@ -28,6 +28,8 @@ class ToolCall:
     id: str
     name: str
     arguments: str = ""
+    is_broken: bool = False
+    """As ToolEnd.is_broken."""
 
 
 Block: TypeAlias = Text | Reasoning | ToolCall
@@ -55,6 +57,8 @@ class Answer:
                 self.blocks.append(ToolCall(id, name))
             case ToolArguments(index, delta):
                 self.calls[index].arguments += delta
+            case ToolEnd(index, is_broken):
+                self.calls[index].is_broken = is_broken
             case Warning(text):
                 self.warnings.append(text)
             case PromptToken():
@@ -79,6 +83,11 @@ class Answer:
     @property
     def calls(self) -> list[ToolCall]:
         return [block for block in self.blocks if isinstance(block, ToolCall)]
+
+    @property
+    def may_run(self) -> bool:
+        """Whether the answer has calls, all of them complete."""
+        return bool(self.calls) and not any(call.is_broken for call in self.calls)
 
     def _continue(self, kind: type[Text] | type[Reasoning], text: str) -> None:
         if self.blocks and isinstance(last := self.blocks[-1], kind):

@@ -59,9 +59,11 @@ class ToolArguments:
 
 @dataclass(frozen=True, slots=True)
 class ToolEnd:
-    """A call's arguments are complete."""
+    """A call ends."""
 
     index: int
+    is_broken: bool = False
+    """The call broke off: its arguments are incomplete, and no client may run it. They are not valid JSON."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 __all__ = ["JsonScanner", "Malformed"]
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_UNICODE = re.compile(r"\\u[0-9a-fA-F]{0,4}")
 _LITERALS = ("true", "false", "null")
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
 _MAX_DEPTH = 256
@@ -17,23 +19,30 @@ class Malformed(ValueError):
 
 
 class JsonScanner:
-    """Scans one JSON value. The results of `push` join to valid JSON: raw control characters in strings are escaped."""
+    """Scans one JSON value. The results of `push` join to valid JSON: raw control characters in strings are escaped, and
+    a backslash that begins no escape becomes a character (C:\\path, \\d), except before an apostrophe, where it goes."""
 
     def __init__(self) -> None:
         self.done = False
         self._open: list[str] = []  # brackets
         self._expected = "value"
         self._scalar = ""  # number or literal so far
-        self._hex = 0  # digits of \uXXXX still to come
+        self._escape = ""  # an escape that is not complete
+        self._key: str | None = None  # the key so far, inside one
+        self._keys: list[set[str]] = []  # keys of each open bracket
 
     def push(self, char: str) -> str | None:
-        """The character, escaped if needed; None if the value ended before it, so that it was not consumed.
+        """The text that the character completes, often itself; None if the value ended before it, so that it was not
+        consumed.
 
         Raises:
             Malformed: the character cannot follow.
         """
         if self._expected == "string":
-            return self._in_string(char)
+            text = self._in_string(char)
+            if self._key is not None:
+                self._read_key(text)
+            return text
         if self._expected == "scalar":
             if char.isalnum() or char in "+-.":
                 self._scalar += char
@@ -66,7 +75,7 @@ class JsonScanner:
                 self._begin_value(char)
         elif expected in ("key", "key or end"):
             if char == '"':
-                self._expected, self._after_string = "string", "colon"
+                self._expected, self._after_string, self._key = "string", "colon", ""
             elif char == "}" and expected == "key or end":
                 self._close()
             else:
@@ -87,6 +96,7 @@ class JsonScanner:
             if len(self._open) == _MAX_DEPTH:
                 raise Malformed(f"nested more than {_MAX_DEPTH} levels deep")
             self._open.append(char)
+            self._keys.append(set())
             self._expected = "key or end" if char == "{" else "value or end"
         elif char == '"':
             self._expected, self._after_string = "string", "end"
@@ -96,27 +106,43 @@ class JsonScanner:
             raise Malformed(f"expected a value, got {char!r}")
 
     _after_string = "end"  # the state that the closing quote leads to
-    _escaped = False  # after a backslash
 
     def _in_string(self, char: str) -> str:
-        if self._hex:
-            if char not in "0123456789abcdefABCDEF":
-                raise Malformed(f"expected a hexadecimal digit, got {char!r}")
-            self._hex -= 1
-        elif self._escaped:
-            if char not in '"\\/bfnrtu':
-                raise Malformed(f"unknown escape \\{char}")
-            self._escaped = False
-            self._hex = 4 if char == "u" else 0
-        elif char == "\\":
-            self._escaped = True
-        elif char == '"':
+        if self._escape:
+            return self._in_escape(char)
+        if char == "\\":
+            self._escape = char
+            return ""
+        if char == '"':
             self._expected = self._after_string
             if self._expected == "end":
                 self._end_value()
         elif char < " ":
             return _ESCAPES.get(char, f"\\u{ord(char):04x}")
         return char
+
+    def _in_escape(self, char: str) -> str:
+        escape = self._escape + char
+        if len(escape) == 2 and char in '"\\/bfnrt':
+            self._escape = ""
+            return escape
+        if _UNICODE.fullmatch(escape):
+            self._escape = escape if len(escape) < 6 else ""
+            return "" if self._escape else escape
+        kept, self._escape = self._escape, ""
+        if escape == "\\'":
+            return char
+        return f"\\{kept}{self._in_string(char)}"
+
+    def _read_key(self, text: str) -> None:
+        assert self._key is not None
+        if self._expected == "string":
+            self._key += text
+            return
+        key, self._key = json.loads(f'"{self._key}"'), None
+        if key in self._keys[-1]:
+            raise Malformed(f"the key {key[:100]!r} is written twice")
+        self._keys[-1].add(key)
 
     def _end_scalar(self) -> None:
         if self._scalar not in _LITERALS and not _NUMBER.fullmatch(self._scalar):
@@ -125,6 +151,7 @@ class JsonScanner:
 
     def _close(self) -> None:
         self._open.pop()
+        self._keys.pop()
         self._end_value()
 
     def _end_value(self) -> None:

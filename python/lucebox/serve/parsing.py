@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 
 from lucebox.serve.dialects import DIALECTS, ReaderType
-from lucebox.serve.dialects.reader import Arguments, CallReader, Name, Part
+from lucebox.serve.dialects.reader import Arguments, CallReader, End, Name, Part
 from lucebox.serve.events import Event, ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.json_text import Malformed
 from lucebox.serve.profiles import Profile
@@ -34,6 +34,8 @@ class _Mode(Enum):
     """After complete draft calls, still thinking."""
     CLOSED = auto()
     """After complete draft calls and the closing tag."""
+    BROKEN = auto()
+    """After a call that broke off: everything is text, because the call may have quoted others."""
 
 
 def new_call_id() -> str:
@@ -80,6 +82,9 @@ class OutputParser:
         self._reader: CallReader | None = None  # set inside a block of calls
         self._raw = ""  # text of the current block, to emit if it is no call
         self._started = False  # ToolStart was emitted, ToolEnd not yet
+        self._begins = False  # the started call has no arguments yet
+        self._unknown: str | None = None  # the tool of the current call, if it does not exist; the call becomes text
+        self._is_dropping = False  # the last call of the block was of an unknown tool
         self._n_calls = 0
         self._drafts: list[Part] = []  # parsed calls of the thinking
 
@@ -101,14 +106,21 @@ class OutputParser:
             self._end_block() if self._mode is _Mode.CALL else self._end_drafts()
         self._plain(self._withheld)
         self._withheld = ""
-        if self._mode is _Mode.TEXT and not (self._is_fresh and self._drops_space):
+        if self._mode in (_Mode.TEXT, _Mode.BROKEN) and not (self._is_fresh and self._drops_space):
             self._emit(TextDelta(self._space))
         self._space = ""
         return self._take_events()
 
     @property
+    def ends_with_call(self) -> bool:
+        """Whether calls that were made while thinking count if the answer ends here."""
+        if self._mode is _Mode.DRAFT:
+            return self._reader is not None and self._reader.may_end
+        return self._mode is _Mode.DRAFTED and not self._withheld.strip()
+
+    @property
     def _is_scanning(self) -> bool:
-        return self._mode in (_Mode.TEXT, _Mode.THINKING)
+        return self._mode in (_Mode.TEXT, _Mode.THINKING, _Mode.BROKEN)
 
     def _push(self, char: str) -> None:
         if self._mode is _Mode.CALL:
@@ -117,6 +129,8 @@ class OutputParser:
             self._read_draft(char)
         elif self._mode in (_Mode.DRAFTED, _Mode.CLOSED):
             self._after_draft(char)
+        elif self._mode is _Mode.BROKEN:
+            self._plain(char)
         else:
             self._scan(char)
 
@@ -145,7 +159,7 @@ class OutputParser:
         elif self._mode is _Mode.THINKING:
             self._mode = _Mode.DRAFT
             self._raw += tag
-            self._reader = self._openers[tag](self._tools)
+            self._reader = self._draft_reader(tag)
         else:
             self._mode = _Mode.CALL
             self._raw, self._started = tag, False
@@ -203,41 +217,64 @@ class OutputParser:
         except Malformed as error:
             self._fail(str(error))
             return
-        self._emit_parts(parts)
+        self._emit_parts(parts, self._reader.unread if self._reader.rest is None else self._reader.rest)
         if self._reader.rest is not None:
-            rest = self._reader.rest
-            self._leave_block()
-            for char in rest:
-                self._push(char)
+            self._leave_block(self._reader.rest)
 
-    def _emit_parts(self, parts: Sequence[Part]) -> None:
+    def _emit_parts(self, parts: Sequence[Part], beyond: str = "") -> None:
+        """beyond: the end of self._raw that follows the last call."""
         for part in parts:
-            if isinstance(part, Name):
+            if isinstance(part, Name) and part.name not in self._tools:
+                self._unknown = part.name
+            elif self._unknown is not None:
+                if isinstance(part, End):
+                    self._drop_unknown(beyond)
+            elif isinstance(part, Name):
                 self._space = ""
-                self._started = True
+                self._started = self._begins = True
+                self._is_dropping = False
                 self._emit(ToolStart(self._n_calls, self._new_id(), part.name))
             elif isinstance(part, Arguments):
+                self._begins = False
                 self._emit(ToolArguments(self._n_calls, part.text))
             else:
                 self._emit(ToolEnd(self._n_calls))
                 self._n_calls += 1
                 self._started = False
-                self._raw = ""
+                self._raw = beyond
 
-    def _leave_block(self) -> None:
-        self._reader = None
-        self._raw = ""
-        self._mode = _Mode.TEXT
-        self._segment()
+    def _drop_unknown(self, beyond: str = "") -> None:
+        """Emits the call of an unknown tool as text, which is not scanned again: its values may quote calls."""
+        name, raw = self._unknown or "", self._raw[: len(self._raw) - len(beyond)]
+        self._unknown, self._raw, self._is_dropping = None, beyond, True
+        self._emit(Warning(f"a tool call was emitted as text: there is no tool {name[:100]!r} to call"))
+        self._plain(raw)
 
-    def _fail(self, reason: str) -> None:
-        """Emits a malformed call as text. Its text is scanned again for calls, unless its name was already emitted."""
-        raw, self._reader, self._raw, self._mode = self._raw, None, "", _Mode.TEXT
-        self._emit(Warning(f"a malformed tool call was emitted as text: {reason}"))
-        if self._started:
-            self._end_started()
+    def _leave_block(self, rest: str) -> None:
+        """Ends a block of calls; `rest` is text that was read beyond it."""
+        raw = self._raw[: len(self._raw) - len(rest)]
+        self._reader, self._raw, self._mode = None, "", _Mode.TEXT
+        if self._is_dropping:
+            self._is_dropping = False
             self._plain(raw)
         else:
+            self._segment()
+        for char in rest:
+            self._push(char)
+
+    def _fail(self, reason: str) -> None:
+        """Ends a malformed call. If its name is unknown, the call is text. If its name was emitted, the call is broken,
+        and what follows is text. Otherwise its text is scanned again for calls."""
+        reader, raw, self._reader, self._raw, self._mode = self._reader, self._raw, None, "", _Mode.TEXT
+        assert reader is not None
+        if self._started:
+            self._break("", f"a malformed tool call was broken off: {reason}")
+            self._plain(reader.unread)
+        elif self._unknown is not None:
+            self._raw, self._mode = raw, _Mode.BROKEN  # the call may quote others
+            self._drop_unknown()
+        else:
+            self._emit(Warning(f"a malformed tool call was emitted as text: {reason}"))
             self._rescan(raw)
 
     def _rescan(self, raw: str) -> None:
@@ -246,25 +283,37 @@ class OutputParser:
         for char in raw[1:]:
             self._push(char)
 
-    def _end_started(self) -> None:
-        self._emit(ToolEnd(self._n_calls))
+    def _break(self, held: str, warning: str) -> None:
+        """Ends the started call as broken. Its arguments are not valid JSON, because their last brace is missing."""
+        arguments = ("{" if self._begins else "") + held
+        if arguments:
+            self._emit(ToolArguments(self._n_calls, arguments))
+        self._emit(ToolEnd(self._n_calls, is_broken=True))
+        self._emit(Warning(warning))
         self._n_calls += 1
         self._started = False
         self._segment()
+        self._mode = _Mode.BROKEN
 
     def _end_block(self) -> None:
         """Handles the end of the answer inside a block."""
-        assert self._reader is not None
-        if self._reader.may_end:
-            self._leave_block()
+        reader = self._reader
+        assert reader is not None
+        self._emit_parts(reader.finish(), reader.rest or "")
+        if reader.may_end:
+            self._leave_block(reader.rest or "")
         elif self._started:
-            self._emit(Warning("the answer ended inside a tool call; its arguments are incomplete"))
-            self._end_started()
-            self._leave_block()
+            self._break(reader.cut(), "the answer ended inside a tool call; its arguments are incomplete")
+            self._reader, self._raw = None, ""
         else:
             self._fail("it is incomplete")
 
     # --- calls while thinking
+
+    def _draft_reader(self, tag: str) -> CallReader:
+        reader = self._openers[tag](self._tools)
+        reader.looks_ahead = False  # the thinking goes on after a call that is only planned
+        return reader
 
     def _read_draft(self, char: str) -> None:
         assert self._reader is not None
@@ -275,7 +324,10 @@ class OutputParser:
             self._tag(self._close)
             return
         try:
-            self._drafts += self._reader.push(char)
+            parts = self._reader.push(char)
+            if any(isinstance(part, Name) and part.name not in self._tools for part in parts):
+                raise Malformed("there is no such tool")
+            self._drafts += parts
         except Malformed:
             raw, self._raw = self._raw, ""
             self._drop_drafts()
@@ -297,7 +349,7 @@ class OutputParser:
             self._withheld, self._mode = "", _Mode.CLOSED
         elif tag in self._openers and not is_closed:
             self._raw, self._withheld, self._mode = self._raw + self._withheld, "", _Mode.DRAFT
-            self._reader = self._openers[tag](self._tools)
+            self._reader = self._draft_reader(tag)
         elif is_closed or not any(expected.startswith(tag) for expected in (*self._openers, self._close)):
             if not tag:
                 return

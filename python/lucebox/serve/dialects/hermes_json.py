@@ -4,8 +4,9 @@
     {"name": "f", "arguments": {"a": 1}}
     </tool_call>
 
-The reader also accepts a list of such objects in one pair of tags (SmolLM2), "parameters" for "arguments", the object
-inside a "function" (OpenAI's form), arguments as a JSON string, and a missing closing tag.
+The reader also accepts several such objects or a list of them in one pair of tags (SmolLM2), "parameters" for
+"arguments", the object inside a "function" (OpenAI's form), arguments as a JSON string, surplus closing braces, and a
+missing closing tag.
 """
 
 from __future__ import annotations
@@ -95,14 +96,18 @@ def call_objects(reader: CallReader, char: str) -> Generator[None, str, None]:
 
 
 def closing(reader: CallReader) -> Steps:
-    """Reads the closing tag after white space; returns the text read if something else follows."""
+    """Reads the closing tag after white space and surplus braces, and any further call objects before it; returns the
+    text read if something else follows."""
     read = ""
     while True:
         read += yield
-        tag = read.lstrip()
+        tag = read.lstrip(" \t\r\n}")
         if tag == CLOSE:
             return ""
-        if not CLOSE.startswith(tag):
+        if tag == "{":
+            yield from call_object(reader, tag)
+            read = ""
+        elif not CLOSE.startswith(tag):
             return read
 
 
@@ -117,19 +122,20 @@ _KEYS = frozenset({"name", "arguments", "parameters", "function", "type", "id"})
 
 
 class _Object:
-    """Reads one call object. Arguments that precede the name are withheld until the name is known."""
+    """Reads one call object. Arguments that precede the name are withheld until the name is known, and their last brace
+    until the object ends, so that the arguments of a call that breaks off are never valid JSON."""
 
     def __init__(self, reader: CallReader) -> None:
         self._reader = reader
         self._name: str | None = None
         self._early = ""
+        self._last = "{}"  # of the arguments
         self._has_arguments = False
 
     def end(self) -> None:
         if self._name is None:
             raise Malformed("the call has no name")
-        if not self._has_arguments:
-            self._reader.give("{}")
+        self._reader.give(self._last)
         self._reader.end()
 
     def read(self, char: str) -> Generator[None, str, None]:
@@ -181,15 +187,18 @@ class _Object:
         if char != "{":
             text: list[str] = []
             char = yield from _whole(char, text)
-            self._give(_object_text("".join(text)))
+            arguments = _object_text("".join(text))
+            self._give(arguments[:-1])
+            self._last = "}"
             return char
         scanner = JsonScanner()
         while True:
-            piece = scanner.push(char)
-            self._give(piece or "")
-            char = yield
+            piece = scanner.push(char) or ""
             if scanner.done:
-                return char
+                self._last = piece
+                return (yield)
+            self._give(piece)
+            char = yield
 
 
 def _object_text(text: str) -> str:
@@ -206,7 +215,7 @@ def _object_text(text: str) -> str:
     scanner.finish()
     if not inside.startswith("{"):
         raise Malformed("the arguments are not an object")
-    return "".join(filter(None, pieces))
+    return "".join(filter(None, pieces)).rstrip()
 
 
 def _whole(char: str, text: list[str]) -> Generator[None, str, str]:

@@ -2,7 +2,7 @@
 
     {"name": "f", "parameters": {"a": 1}}
 
-Several calls are separated by semicolons. <|python_tag|> may precede them.
+Several calls are separated by semicolons. <|python_tag|> may precede them, and surplus closing braces follow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LlamaReader(CallReader):
         while True:
             yield from call_object(self, char)
             read = yield
-            while read.isspace() or read.strip() == ";":
+            while not read.strip(" \t\r\n};"):  # a model may write a brace too many
                 read += yield
             char = read[-1]
             if char != "{":

@@ -8,34 +8,34 @@
     </function>
     </tool_call>
 
-Values are plain text; the tool's schema gives their types (`schema_types`). A value ends at a closing tag only if
-another parameter or the end of the function follows, so a value may quote the tag. The reader also accepts a block
-without outer tags, and JSON inside them.
+Values are plain text; the tool's schema gives their types (`schema_types`). A value may quote tags, also a whole call:
+`xml_tags` decides where it ends. The reader also accepts a block without outer tags, and JSON inside them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Any
 
-from lucebox.serve.dialects.hermes_json import CLOSE, JSON_FORM, OPEN, call_objects, closing, lines_of
-from lucebox.serve.dialects.reader import CallReader, Steps, after_space, literal
-from lucebox.serve.dialects.schema_types import converted, is_text, property_schema
+from lucebox.serve.dialects.hermes_json import JSON_FORM, OPEN, call_objects, closing, lines_of
+from lucebox.serve.dialects.reader import CallReader, Part, Steps, after_space, literal
+from lucebox.serve.dialects.schema_types import converted, is_text, properties_of, property_schema
+from lucebox.serve.dialects.xml_tags import BARE_OPEN, CLOSE, END_FUNCTION, END_PARAMETER, PARAMETER, Kind, find_tag
 from lucebox.serve.json_text import Malformed
 from lucebox.serve.tools import Tool
 
 __all__ = ["BARE_OPEN", "CLOSE", "OPEN", "BareXmlReader", "XmlReader", "grammar", "render_call"]
 
-BARE_OPEN = "<function="
-_PARAMETER, _END_PARAMETER, _END_FUNCTION = "<parameter=", "</parameter>", "</function>"
-_AFTER_VALUE = (_PARAMETER, _END_FUNCTION, CLOSE)
 _MAX_NAME = 200
-_MAX_SPACE = 64  # characters of white space between two tags
 
 
 class XmlReader(CallReader):
     """Reads a block from after its opening tag."""
+
+    _text = _withheld = ""  # of the open value: not given yet, and not decided yet
+    _streams = False  # the open value is a string, given as it arrives
+    _ahead: str | None = None  # text after a call that is complete unless the rest of its value follows
 
     def _read(self) -> Steps:
         char = yield from after_space((yield))
@@ -45,55 +45,145 @@ class XmlReader(CallReader):
         yield from literal(BARE_OPEN, char)
         return (yield from self._calls())
 
+    def finish(self) -> list[Part]:
+        if self._ahead is not None:
+            self.rest = "" if CLOSE.startswith(self._ahead.strip()) else self._ahead
+            self.give('"')
+            self._end_call(1)
+        return self._take_parts()
+
+    def cut(self) -> str:
+        return _inside(self._withheld) if self._streams else self._text + self._withheld
+
     def _calls(self) -> Steps:
         while True:
-            yield from self._call()
-            read = yield from _between()
+            read = yield from self._call()
+            if read is None:
+                read = yield from _between()
+            self.unread = read
             if read.lstrip() != BARE_OPEN:
                 return "" if read.lstrip() == CLOSE else read
 
-    def _call(self) -> Generator[None, str, None]:
-        """Reads a function from its name on."""
-        name = yield from _tag_rest()
+    def _call(self) -> Generator[None, str, str | None]:
+        """Reads a function from its name on; returns the text read beyond its closing tag, None if none was read."""
+        name = yield from _tag_rest(self.tools)
         self.begin(name)
-        schema = self.tools[name]
-        tag = yield from _one_of((_PARAMETER, _END_FUNCTION))
-        n = 0
-        while tag == _PARAMETER:
-            key = yield from _tag_rest()
-            self.give(f"{'{' if n == 0 else ', '}{json.dumps(key, ensure_ascii=False)}: ")
-            tag = yield from self._value(property_schema(schema, key))
-            n += 1
-        if tag != _END_FUNCTION:
-            raise Malformed(f"expected {_END_FUNCTION!r}")
-        self.give("{}" if n == 0 else "}")
+        schema = self.tools.get(name, {})
+        declared = properties_of(schema)
+        tag = yield from _one_of((PARAMETER, END_FUNCTION, CLOSE))
+        if tag != PARAMETER:
+            self._end_call(0)
+            return "" if tag == CLOSE else None
+        key = yield from _tag_rest(declared)
+        keys: set[str] = set()
+        while True:
+            if key in keys:
+                self.unread = f"{PARAMETER}{key}>"
+                raise Malformed(f"the parameter {key[:100]!r} is written twice")
+            self.give(f"{', ' if keys else '{'}{json.dumps(key, ensure_ascii=False)}: ")
+            keys.add(key)
+            kind, after = yield from self._value(key, property_schema(schema, key), declared)
+            if kind in (Kind.FUNCTION, Kind.BLOCK):
+                self._end_call(len(keys))
+                return "" if kind is Kind.BLOCK and after is None else after
+            key = after or (yield from _tag_rest(declared))
+
+    def _end_call(self, n_parameters: int) -> None:
+        self.give("}" if n_parameters else "{}")
+        self._ahead = None
         self.end()
 
-    def _value(self, schema: Mapping[str, Any]) -> Generator[None, str, str]:
-        """Reads a value, its closing tag and the tag after that; returns the last one.
+    def _value(
+        self, key: str, schema: Mapping[str, Any], declared: Collection[str]
+    ) -> Generator[None, str, tuple[Kind, str | None]]:
+        """Reads a value and the tags that end it. A string is given as it arrives, other types once complete.
 
-        A string is emitted as it arrives, other types once they are complete.
+        Returns the kind of the end, and with Kind.NAMED the next parameter's name, otherwise text read beyond the tags.
         """
-        streams = is_text(schema)
-        if streams:
+        self._streams = is_text(schema)
+        self._text = self._withheld = ""
+        if self._streams:
             self.give('"')
-        text, withheld, is_first = "", "", True
+        depth, is_inline, is_empty = 0, False, True
+        char = yield
+        if char == "\n":
+            char = yield
+        else:
+            is_inline = True
         while True:
-            withheld += yield
-            if is_first:
-                is_first = False
-                if withheld == "\n":
-                    withheld = ""
+            self._withheld += char
+            while self._withheld:
+                found = None
+                if _may_be_tag(self._withheld):
+                    begins_line = is_inline or is_empty
+                    found = find_tag(self._withheld, key, declared, depth=depth, begins_line=begins_line)
+                if found is None:
+                    self._take(1)
+                    is_empty = False
+                elif found.kind is Kind.MAYBE:
+                    break
+                elif found.kind in (Kind.INNER_OPEN, Kind.INNER_CLOSE):
+                    depth += 1 if found.kind is Kind.INNER_OPEN else -1
+                    self._take(found.end)
+                    is_empty = False
+                else:
+                    after: str | None = found.name or None
+                    if found.kind in (Kind.FUNCTION, Kind.BLOCK) and self._streams and self.looks_ahead:
+                        self._give_text()
+                        after = yield from self._look_ahead(key, found.kind)
+                        if after is None:
+                            continue
+                    self._end_value(schema)
+                    return found.kind, after
+            self._give_text()
+            char = yield
+
+    def _look_ahead(self, key: str, kind: Kind) -> Generator[None, str, str | None]:
+        """Reads on after a call whose last value is a string: the value had only quoted these tags if its own closing
+        tags still follow. Returns the text read if the call is complete; None if the value goes on."""
+        self.may_end = True
+        self._ahead, at = "", 0
+        while True:
+            self._ahead += yield
+            tag = self._ahead.lstrip()
+            if kind is Kind.FUNCTION:
+                if tag == BARE_OPEN:
+                    return self._ahead
+                if tag == CLOSE:
+                    self._withheld, self._ahead, kind = self._withheld + self._ahead, "", Kind.BLOCK
                     continue
-            while withheld and not _may_end_value(withheld):
-                text, withheld = text + withheld[0], withheld[1:]
-            if streams and text:
-                self.give(json.dumps(text, ensure_ascii=False)[1:-1])
-                text = ""
-            tag = _after_value(withheld)
-            if tag in _AFTER_VALUE:
-                self.give('"' if streams else converted(text, schema))
-                return tag
+                if CLOSE.startswith(tag) or BARE_OPEN.startswith(tag):
+                    continue
+            while (at := self._ahead.find("<", at)) >= 0:
+                tag = self._ahead[at:]
+                if tag in (OPEN, BARE_OPEN):
+                    return self._ahead
+                found = find_tag(tag, key, (), depth=0, begins_line=False)
+                if found is None and not OPEN.startswith(tag):
+                    at += 1
+                elif found is None or found.kind is Kind.MAYBE:
+                    break
+                else:
+                    at -= self._ahead[at - 1 : at] == "\n"
+                    self._text += self._withheld + self._ahead[:at]
+                    self._withheld, self._ahead, self.may_end = self._ahead[at:], None, False
+                    return None
+            at = len(self._ahead) if at < 0 else at
+
+    def _take(self, n: int) -> None:
+        """Moves n decided characters to the value's text."""
+        self._text, self._withheld = self._text + self._withheld[:n], self._withheld[n:]
+
+    def _give_text(self) -> None:
+        if self._streams and self._text:
+            self.give(_inside(self._text))
+            self._text = ""
+        self.unread = self._text + self._withheld
+
+    def _end_value(self, schema: Mapping[str, Any]) -> None:
+        self._give_text()
+        self.give('"' if self._streams else converted(self._text, schema))
+        self._text = self._withheld = ""
 
 
 class BareXmlReader(XmlReader):
@@ -101,6 +191,15 @@ class BareXmlReader(XmlReader):
 
     def _read(self) -> Steps:
         return (yield from self._calls())
+
+
+def _may_be_tag(text: str) -> bool:
+    return text[0] == "<" or (text[0] == "\n" and text[1:2] in ("", "<"))
+
+
+def _inside(text: str) -> str:
+    """The text inside a JSON string."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _between() -> Generator[None, str, str]:
@@ -113,10 +212,12 @@ def _between() -> Generator[None, str, str]:
             return read
 
 
-def _tag_rest() -> Generator[None, str, str]:
-    """Reads the name in a tag, up to the closing bracket."""
+def _tag_rest(known: Collection[str]) -> Generator[None, str, str]:
+    """Reads the name in a tag, up to the closing bracket, or up to the line's end if the name is known."""
     name = ""
     while (char := (yield)) != ">":
+        if char == "\n" and name.strip() in known:
+            break
         name += char
         if len(name) > _MAX_NAME or char in "\n<":
             raise Malformed("a tag that is not closed")
@@ -136,32 +237,14 @@ def _one_of(tags: tuple[str, ...]) -> Generator[None, str, str]:
             raise Malformed(f"expected {' or '.join(tags)}")
 
 
-def _after_value(text: str) -> str:
-    """The text after the closing tag of a value; empty if `text` does not begin with that tag."""
-    text = text.removeprefix("\n")
-    return text[len(_END_PARAMETER) :].lstrip() if text.startswith(_END_PARAMETER) else ""
-
-
-def _may_end_value(text: str) -> bool:
-    """Whether the text is a prefix of a closing tag followed by one of _AFTER_VALUE."""
-    text = text.removeprefix("\n")
-    if len(text) <= len(_END_PARAMETER):
-        return _END_PARAMETER.startswith(text)
-    if not text.startswith(_END_PARAMETER):
-        return False
-    after = text[len(_END_PARAMETER) :]
-    tag = after.lstrip()
-    return len(after) - len(tag) <= _MAX_SPACE and any(follower.startswith(tag) for follower in _AFTER_VALUE)
-
-
 def render_call(name: str, arguments: Mapping[str, Any]) -> str:
     """A call in this dialect."""
     parameters = "".join(
-        f"{_PARAMETER}{key}>\n{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}\n"
-        f"{_END_PARAMETER}\n"
+        f"{PARAMETER}{key}>\n{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}\n"
+        f"{END_PARAMETER}\n"
         for key, value in arguments.items()
     )
-    return f"{OPEN}\n{BARE_OPEN}{name}>\n{parameters}{_END_FUNCTION}\n{CLOSE}"
+    return f"{OPEN}\n{BARE_OPEN}{name}>\n{parameters}{END_FUNCTION}\n{CLOSE}"
 
 
 def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
@@ -169,7 +252,7 @@ def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
     one = " | ".join(f"call_{i}" for i in range(len(tools)))
     rules = [
         f"calls: {lines_of('one', parallel)}",
-        f'one: "{OPEN}\\n" ({one}) "{_END_FUNCTION}\\n{CLOSE}"',
+        f'one: "{OPEN}\\n" ({one}) "{END_FUNCTION}\\n{CLOSE}"',
         'text[suffix="\\n</parameter>\\n"]: /(?s:.*)/',
     ]
     for i, tool in enumerate(tools):
@@ -177,7 +260,7 @@ def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
         names = [f"value_{i}_{k}{'' if key in required else '?'}" for k, key in enumerate(_properties(tool))]
         rules.append(f"call_{i}: {_quoted(f'{BARE_OPEN}{tool.name}>' + chr(10))} {' '.join(names)}")
         for k, key in enumerate(_properties(tool)):
-            opening = _quoted(f"{_PARAMETER}{key}>\n")
+            opening = _quoted(f"{PARAMETER}{key}>\n")
             rules.append(f"value_{i}_{k}: {opening} {_value_rule(property_schema(tool.parameters, key))}")
     return "\n".join(rules)
 
@@ -188,7 +271,7 @@ def _properties(tool: Tool) -> list[str]:
 
 
 def _value_rule(schema: Mapping[str, Any]) -> str:
-    closing = _quoted(f"\n{_END_PARAMETER}\n")
+    closing = _quoted(f"\n{END_PARAMETER}\n")
     choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if choices:
         texts = [c if isinstance(c, str) else json.dumps(c, ensure_ascii=False) for c in choices]

@@ -13,7 +13,7 @@ __all__ = ["Arguments", "CallReader", "End", "Name", "Part", "Steps"]
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A call begins; its name is complete."""
+    """A call begins; its name is complete. The tool may be unknown."""
 
     name: str
 
@@ -48,6 +48,10 @@ class CallReader:
         """Whether every call begun is complete, so that the text may end here."""
         self.rest: str | None = None
         """Set when the block ends: text that was read beyond it."""
+        self.unread = ""
+        """Text that no part holds yet."""
+        self.looks_ahead = True
+        """Whether the text after a call may show that the call had not ended."""
         self.tools = tools
         self._steps = self._read()
         next(self._steps)
@@ -58,24 +62,36 @@ class CallReader:
         Raises:
             Malformed: the text is not a call; the message says why.
         """
+        self.unread += char
         try:
             self._steps.send(char)
         except StopIteration as end:
             self.rest = end.value
+        return self._take_parts()
+
+    def finish(self) -> list[Part]:
+        """The parts that the end of the text completes; none by default."""
+        return []
+
+    def cut(self) -> str:
+        """The end of the arguments of a call that breaks off: what `push` has withheld of them."""
+        return ""
+
+    def _take_parts(self) -> list[Part]:
         parts, self.parts = self.parts, []
         return parts
 
     def begin(self, name: str) -> None:
-        if name not in self.tools:
-            raise Malformed(f"there is no tool {name[:100]!r} to call")
         self.may_end = False
         self.parts.append(Name(name))
 
     def give(self, arguments: str) -> None:
+        self.unread = ""
         if arguments:
             self.parts.append(Arguments(arguments))
 
     def end(self) -> None:
+        self.unread = ""
         self.parts.append(End())
         self.may_end = True
 

@@ -6,19 +6,29 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["DEFINITIONS", "converted", "is_text", "property_schema"]
+__all__ = ["DEFINITIONS", "converted", "is_text", "properties_of", "property_schema"]
 
 DEFINITIONS = ("$defs", "definitions")  # keys of the root schema that $ref points into
 _MAX_DEPTH = 16  # of nested references and alternatives
 
 
+def properties_of(schema: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """The schemas of each property, also behind references and in alternatives."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for part in _parts(schema, schema, _MAX_DEPTH):
+        properties = part.get("properties")
+        for name, value in properties.items() if isinstance(properties, Mapping) else ():
+            found.setdefault(name, []).append(value if isinstance(value, Mapping) else {})
+    return found
+
+
 def property_schema(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
     """The schema of one property, with the definitions it may refer to; empty if the property is unknown."""
-    properties = schema.get("properties")
-    found = properties.get(key) if isinstance(properties, Mapping) else None
-    if not isinstance(found, Mapping):
+    schemas = properties_of(schema).get(key)
+    if not schemas:
         return {}
-    return {**{name: schema[name] for name in DEFINITIONS if name in schema}, **found}
+    definitions = {name: schema[name] for name in DEFINITIONS if name in schema}
+    return {**definitions, **(schemas[0] if len(schemas) == 1 else {"anyOf": schemas})}
 
 
 def is_text(schema: Mapping[str, Any], *, among_others: bool = False) -> bool:
@@ -59,29 +69,35 @@ def _type_of(value: object) -> set[str]:
 
 def _types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Iterator[str]:
     """The types a schema allows; none if it does not restrict them."""
+    for part in _parts(schema, root, depth):
+        kind = part.get("type")
+        if isinstance(kind, str):
+            yield kind
+        elif isinstance(kind, list):
+            yield from (item for item in kind if isinstance(item, str))
+        elif "const" in part or "enum" in part:
+            values = part.get("enum", [part.get("const")])
+            for value in values if isinstance(values, list) else []:
+                yield from {"string"} if isinstance(value, str) else _type_of(value)
+        elif "properties" in part:
+            yield "object"
+        elif "items" in part:
+            yield "array"
+
+
+def _parts(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
+    """The schema, then the schemas that it combines or refers to."""
     if depth == 0:
         return
-    kind = schema.get("type")
-    if isinstance(kind, str):
-        yield kind
-    elif isinstance(kind, list):
-        yield from (item for item in kind if isinstance(item, str))
-    elif "const" in schema or "enum" in schema:
-        values = schema.get("enum", [schema.get("const")])
-        for value in values if isinstance(values, list) else []:
-            yield from {"string"} if isinstance(value, str) else _type_of(value)
-    elif "properties" in schema:
-        yield "object"
-    elif "items" in schema:
-        yield "array"
+    yield schema
     for name in ("anyOf", "oneOf", "allOf"):
         options = schema.get(name)
         for option in options if isinstance(options, list) else []:
             if isinstance(option, Mapping):
-                yield from _types(option, root, depth - 1)
+                yield from _parts(option, root, depth - 1)
     if isinstance(reference := schema.get("$ref"), str):
         found: object = root
         for step in reference.removeprefix("#/").split("/"):
             found = found.get(step) if isinstance(found, Mapping) else None
         if isinstance(found, Mapping):
-            yield from _types(found, root, depth - 1)
+            yield from _parts(found, root, depth - 1)
