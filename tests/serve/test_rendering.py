@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from lucebox.chat import ChatTemplate
 from lucebox.chat.messages import checked_messages
+from lucebox.serve.dialects import DIALECTS
 from lucebox.serve.parsing import OutputParser
 from lucebox.serve.profiles import Profile, profile_for
-from lucebox.serve.rendering import for_template
+from lucebox.serve.rendering import for_template, with_broken_calls
 from lucebox.serve.tools import Tool, ToolChoice
 from test_chat_template import CHATML
 from text_data import DATA, tiny_tokenizer
@@ -159,6 +160,37 @@ def test_calls_written_by_a_template_are_parsed_back(name: str) -> None:
     starts = [event for event in events if type(event).__name__ == "ToolStart"]
     arguments = "".join(event.delta for event in events if type(event).__name__ == "ToolArguments")  # type: ignore[union-attr]
     assert len(starts) == 2 and arguments == '{"at": "left", "n": 2}{"at": "right"}'
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "written"),
+    [
+        ("qwen35", '{"at": "le', "<tool_call>\n<function=look>\n<parameter=at>\nle"),
+        ("qwen35", '{"at": "a\\nb", "n": 12',
+         "<tool_call>\n<function=look>\n<parameter=at>\na\nb\n</parameter>\n<parameter=n>\n12"),
+        ("qwen35", '{"at": "a\\', "<tool_call>\n<function=look>\n<parameter=at>\na"),
+        ("qwen35", '{"at": "a\\u00', "<tool_call>\n<function=look>\n<parameter=at>\na"),
+        ("qwen35", '{"at"', "<tool_call>\n<function=look>"),
+        ("qwen35", "{", "<tool_call>\n<function=look>"),
+        ("qwen35", "[1]", "<tool_call>\n<function=look>\n[1]"),
+        ("qwen3", '{"at": "le', '<tool_call>\n{"name": "look", "arguments": {"at": "le'),
+        ("smollm2", "[1]", '<tool_call>\n{"name": "look", "arguments": [1]'),
+        ("llama", '{"at": "le', '{"name": "look", "parameters": {"at": "le'),
+    ],
+)  # fmt: skip
+def test_a_broken_call_is_shown_as_it_was(name: str, arguments: str, written: str) -> None:
+    """Also whole calls before it, and the messages after it."""
+    broken = {"id": "b", "type": "function", "function": {"name": "look", "arguments": arguments}}
+    for calls in ([broken], [TURN[3]["tool_calls"][0], broken]):
+        turn = {"role": "assistant", "content": "I look.", "tool_calls": calls}
+        messages = with_broken_calls(profile(name), [TURN[2], turn, TURN[4], TURN[2]])
+        whole = DIALECTS[profile(name).dialect].render_call("look", {"at": "left", "n": 2})
+        before = "" if len(calls) == 1 else f"{whole}\n"
+        assert f"I look.\n\n{before}{written}" in prompt(name, messages, [LOOK])
+
+
+def test_whole_calls_are_left_to_the_template() -> None:
+    assert with_broken_calls(profile("qwen35"), TURN) == TURN
 
 
 def test_a_longer_conversation_extends_the_prompt() -> None:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from answers import parser, simple
 from hypothesis import given
 from hypothesis import strategies as st
 from lucebox.chat import ChatTemplate
@@ -79,6 +80,39 @@ def test_without_thinking_nothing_is_counted() -> None:
 def test_an_answer_that_ends_while_thinking_is_continued() -> None:
     got, thinking = run(OPENED, 100, "hm")
     assert got == "hm</think>\n\n" and not thinking.is_thinking
+
+
+CALL = "<tool_call>\n<function=write>\n<parameter=path>\n/a\n</parameter>\n</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        (f"I write.\n{CALL}", True),
+        (f"I write.\n{CALL}\n", True),
+        (f"I write.\n{CALL}\n{CALL}", True),
+        (CALL.removesuffix("\n</tool_call>"), True),
+        (f"I write.\n{CALL}\nOr do I?", False),
+        (f"I write.\n{CALL[:-40]}", False),
+        (f"I write.\n{CALL}\n{CALL[:-40]}", False),
+        (CALL.replace("write", "unknown"), False),
+        ("I write.", False),
+    ],
+)
+def test_an_answer_that_ends_after_a_call_while_thinking(text: str, counts: bool) -> None:
+    """The end is not replaced by the closing tag, and the call counts."""
+    reader, tokenizer = parser("qwen_xml", prompt=OPENED), tiny_tokenizer()
+    limit = ThinkingBudget(
+        TAGS, tokenizer, OPENED, limit=500, end_ids=tokenizer.eos_ids, may_end=lambda: reader.ends_with_call
+    )
+    events = []
+    for token in tokenizer.encode(text, add_bos=False):
+        assert limit.push(token) == []
+        events += reader.push(tokenizer.decode([token], skip_special=False))
+    forced = limit.push(tokenizer.eos_ids[0])
+    assert (forced == []) is counts
+    calls = [event[1:] for event in simple(events + reader.finish()) if event[0] == "call"]
+    assert calls == ([("write", '{"path": "/a"}')] * text.count("<function=") if counts else [])
 
 
 @given(st.lists(st.sampled_from(["</think>", "</th", "<", "ink>", "x", "é"])), st.data())

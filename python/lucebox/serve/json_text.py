@@ -19,8 +19,8 @@ class Malformed(ValueError):
 
 
 class JsonScanner:
-    """Scans one JSON value. The results of `push` join to valid JSON: raw control characters in strings are escaped, and
-    a backslash that begins no escape becomes a character (C:\\path, \\d), except before an apostrophe, where it goes."""
+    """Scans one JSON value. The results of `push` join to valid JSON: in strings, raw control characters are escaped, a
+    backslash that begins no escape is doubled (C:\\path), and one before an apostrophe dropped. No key may repeat."""
 
     def __init__(self) -> None:
         self.done = False

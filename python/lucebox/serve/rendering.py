@@ -6,13 +6,13 @@ All protocols convert to one form, OpenAI's: role, content as text, tool_calls, 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from lucebox.serve.dialects import DIALECTS, Dialect
 from lucebox.serve.profiles import Profile
 
-__all__ = ["Message", "for_template"]
+__all__ = ["Message", "for_template", "with_broken_calls"]
 
 Message: TypeAlias = dict[str, Any]
 
@@ -30,6 +30,29 @@ def for_template(
         return result, tools or None
     text = _tools_as_text(result, [] if own_tools else tools, DIALECTS[profile.dialect])
     return text, (tools or None) if own_tools else None
+
+
+def with_broken_calls(profile: Profile, messages: Sequence[Message]) -> list[Message]:
+    """The messages, before they are checked. If arguments in an earlier turn are not a JSON object, that turn's calls
+    become text in the dialect, as the model wrote them, because templates take arguments only as objects."""
+    return [
+        _with_calls(message, DIALECTS[profile.dialect])
+        if any(isinstance(_arguments(call), str) for call in message.get("tool_calls") or ())
+        else message
+        for message in messages
+    ]
+
+
+def _arguments(call: Mapping[str, Any]) -> Mapping[str, Any] | str:
+    """The arguments of a call: an object, or their text if it is no object."""
+    arguments = call.get("function", call).get("arguments")
+    if not isinstance(arguments, str):
+        return arguments or {}
+    try:
+        value = json.loads(arguments) if arguments.strip() else {}
+    except (ValueError, RecursionError):
+        return arguments
+    return value if isinstance(value, dict) else arguments
 
 
 def merged_system(messages: Sequence[Message], *, takes_late: bool) -> list[Message]:
@@ -78,10 +101,13 @@ def _tools_as_text(messages: Sequence[Message], tools: list[dict[str, Any]], dia
 def _with_calls(message: Message, dialect: Dialect) -> Message:
     calls = []
     for call in message["tool_calls"]:
-        function = call.get("function", call)
-        calls.append(dialect.render_call(function["name"], function.get("arguments") or {}))
+        name, arguments = call.get("function", call)["name"], _arguments(call)
+        if isinstance(arguments, str):
+            calls.append(dialect.render_broken(name, arguments))
+        else:
+            calls.append(dialect.render_call(name, arguments))
     text = "\n".join(calls)
-    before = message["content"].rstrip()
+    before = (message.get("content") or "").rstrip()
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
     return {**rest, "content": f"{before}\n\n{text}" if before else text}
 

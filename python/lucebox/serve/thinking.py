@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -88,15 +88,25 @@ class ThinkingBudget:
 
     The forced tokens close the thinking at the limit, or at a line end shortly before. If the model ends its answer
     while thinking, they replace the end token.
+
+    may_end: whether the answer may end while thinking, after a whole call, because the call is then the answer.
     """
 
     def __init__(
-        self, tags: Thinking, tokenizer: Tokenizer, prompt_text: str, *, limit: int, end_ids: Sequence[int]
+        self,
+        tags: Thinking,
+        tokenizer: Tokenizer,
+        prompt_text: str,
+        *,
+        limit: int,
+        end_ids: Sequence[int],
+        may_end: Callable[[], bool] = lambda: False,
     ) -> None:
         self._tokenizer = tokenizer
         self._tags = tags
         self._limit = limit
         self._ends = frozenset(end_ids)
+        self._may_end = may_end
         self._start = b""
         self._watch = TagWatch(tags.close)
         self._is_open = begins_open(tags, prompt_text)
@@ -120,7 +130,7 @@ class ThinkingBudget:
             return []
         data = self._tokenizer.token_bytes(token)
         if token in self._ends:
-            return self._close(self._tags.close + "\n\n") if self._is_open else []
+            return self._close(self._tags.close + "\n\n") if self._is_open and not self._may_end() else []
         self._read(data)
         if not self._is_open:
             return []

@@ -35,6 +35,8 @@ class Dialect:
     """A Lark grammar of calls of some tools."""
     render_call: Callable[[str, Mapping[str, Any]], str]
     """The text of a call, from its name and arguments."""
+    render_broken: Callable[[str, str], str]
+    """The text of a call that broke off, from its name and the JSON text of its arguments so far."""
 
 
 DIALECTS: Mapping[str, Dialect] = {
@@ -44,9 +46,15 @@ DIALECTS: Mapping[str, Dialect] = {
         {},
         qwen_xml.grammar,
         qwen_xml.render_call,
+        qwen_xml.render_broken,
     ),
     "hermes_json": Dialect(
-        "hermes_json", {hermes_json.OPEN: hermes_json.HermesReader}, {}, hermes_json.grammar, hermes_json.render_call
+        "hermes_json",
+        {hermes_json.OPEN: hermes_json.HermesReader},
+        {},
+        hermes_json.grammar,
+        hermes_json.render_call,
+        hermes_json.render_broken,
     ),
     "llama_json": Dialect(
         "llama_json",
@@ -54,6 +62,7 @@ DIALECTS: Mapping[str, Dialect] = {
         {llama_json.BARE_OPEN: llama_json.LlamaReader},
         llama_json.grammar,
         llama_json.render_call,
+        llama_json.render_broken,
     ),
 }
 

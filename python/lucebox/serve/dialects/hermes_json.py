@@ -20,7 +20,7 @@ from lucebox.serve.dialects.schema_types import DEFINITIONS
 from lucebox.serve.json_text import JsonScanner, Malformed
 from lucebox.serve.tools import Tool
 
-__all__ = ["CLOSE", "OPEN", "HermesReader", "call_object", "call_objects", "grammar", "render_call"]
+__all__ = ["CLOSE", "OPEN", "HermesReader", "call_object", "call_objects", "grammar", "render_broken", "render_call"]
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 MAX_CALLS = 16  # in one answer, by grammar
@@ -38,6 +38,11 @@ class HermesReader(CallReader):
 def render_call(name: str, arguments: Mapping[str, Any]) -> str:
     """A call in this dialect."""
     return f"{OPEN}\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n{CLOSE}"
+
+
+def render_broken(name: str, arguments: str) -> str:
+    """A call of this dialect that broke off inside its arguments."""
+    return f'{OPEN}\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments}'
 
 
 def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:

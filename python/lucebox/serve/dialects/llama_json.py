@@ -15,7 +15,7 @@ from lucebox.serve.dialects.hermes_json import MAX_CALLS, call_object, object_ru
 from lucebox.serve.dialects.reader import CallReader, Steps, after_space
 from lucebox.serve.tools import Tool
 
-__all__ = ["BARE_OPEN", "OPEN", "LlamaReader", "grammar", "render_call"]
+__all__ = ["BARE_OPEN", "OPEN", "LlamaReader", "grammar", "render_broken", "render_call"]
 
 OPEN = "<|python_tag|>"
 BARE_OPEN = "{"
@@ -40,6 +40,11 @@ class LlamaReader(CallReader):
 def render_call(name: str, arguments: Mapping[str, Any]) -> str:
     """A call in this dialect."""
     return json.dumps({"name": name, "parameters": arguments}, ensure_ascii=False)
+
+
+def render_broken(name: str, arguments: str) -> str:
+    """A call of this dialect that broke off inside its arguments."""
+    return f'{{"name": {json.dumps(name, ensure_ascii=False)}, "parameters": {arguments}'
 
 
 def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:

@@ -18,6 +18,7 @@ import json
 from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Any
 
+from lucebox.serve.dialects.broken_json import members_of
 from lucebox.serve.dialects.hermes_json import JSON_FORM, OPEN, call_objects, closing, lines_of
 from lucebox.serve.dialects.reader import CallReader, Part, Steps, after_space, literal
 from lucebox.serve.dialects.schema_types import converted, is_text, properties_of, property_schema
@@ -25,7 +26,7 @@ from lucebox.serve.dialects.xml_tags import BARE_OPEN, CLOSE, END_FUNCTION, END_
 from lucebox.serve.json_text import Malformed
 from lucebox.serve.tools import Tool
 
-__all__ = ["BARE_OPEN", "CLOSE", "OPEN", "BareXmlReader", "XmlReader", "grammar", "render_call"]
+__all__ = ["BARE_OPEN", "CLOSE", "OPEN", "BareXmlReader", "XmlReader", "grammar", "render_broken", "render_call"]
 
 _MAX_NAME = 200
 
@@ -240,11 +241,24 @@ def _one_of(tags: tuple[str, ...]) -> Generator[None, str, str]:
 def render_call(name: str, arguments: Mapping[str, Any]) -> str:
     """A call in this dialect."""
     parameters = "".join(
-        f"{PARAMETER}{key}>\n{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}\n"
-        f"{END_PARAMETER}\n"
+        _parameter(key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
         for key, value in arguments.items()
     )
     return f"{OPEN}\n{BARE_OPEN}{name}>\n{parameters}{END_FUNCTION}\n{CLOSE}"
+
+
+def render_broken(name: str, arguments: str) -> str:
+    """A call of this dialect that broke off inside its arguments."""
+    text = f"{OPEN}\n{BARE_OPEN}{name}>\n"
+    for member in members_of(arguments):
+        text += (
+            _parameter(member.key, member.value) if member.is_complete else f"{PARAMETER}{member.key}>\n{member.value}"
+        )
+    return text if arguments.lstrip().startswith("{") else text + arguments
+
+
+def _parameter(key: str, value: str) -> str:
+    return f"{PARAMETER}{key}>\n{value}\n{END_PARAMETER}\n"
 
 
 def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:

@@ -83,6 +83,7 @@ class CallReader:
 
     def begin(self, name: str) -> None:
         self.may_end = False
+        self.unread = ""
         self.parts.append(Name(name))
 
     def give(self, arguments: str) -> None:

@@ -22,7 +22,9 @@ _Part: TypeAlias = str | tuple[str, ...] | re.Pattern[str]
 _SPACE = re.compile(r"\s{0,64}")
 _NAME = re.compile(r"[^<>\n]{1,200}")
 _AFTER_NAME = (">", "\n")
-_CLOSER = re.compile(r"[^\s<>]{0,64}>?")  # the rest of </parameter>, </parameter/>, </parameter_function> or </parameter
+_CLOSER = re.compile(
+    r"[^\s<>]{0,64}>?"
+)  # the rest of </parameter>, </parameter/>, </parameter_function> or </parameter
 _FOLLOWERS = (PARAMETER, END_FUNCTION, CLOSE)
 
 

@@ -52,7 +52,7 @@ class ToolUseBlock(Body):
     type: Literal["tool_use"]
     id: str
     name: str = Field(min_length=1, max_length=256)
-    input: dict[str, Any]
+    input: dict[str, Any] | str = Field(description="An object; the text of a call that broke off is accepted too.")
     cache_control: Ignored = None
     caller: Ignored = None
 
@@ -195,10 +195,14 @@ def _assistant(blocks: Sequence[Block]) -> Message:
     calls = [b for b in blocks if isinstance(b, ToolUseBlock)]
     if calls:
         message["tool_calls"] = [
-            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": json.dumps(c.input)}}
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": _arguments(c.input)}}
             for c in calls
         ]
     return message
+
+
+def _arguments(given: dict[str, Any] | str) -> str:
+    return given if isinstance(given, str) else json.dumps(given)
 
 
 def _result_text(block: ToolResultBlock) -> str:

@@ -30,7 +30,7 @@ class MessageWriter:
         self._index = -1  # index of the newest block
         self._open: Kind | None = None  # kind of the open block
         self._reasoning = ""  # text of the open thinking block
-        self._has_calls = False
+        self._has_calls = self._has_broken = False
         self._finished: Finished | None = None
 
     def open(self) -> bytes:
@@ -52,7 +52,8 @@ class MessageWriter:
                 return self._end() + self._block("tool_use", {"id": id, "name": name, "input": {}})
             case ToolArguments(_, delta):
                 return self._delta("input_json_delta", partial_json=delta)
-            case ToolEnd():
+            case ToolEnd(_, is_broken):
+                self._has_broken |= is_broken
                 return self._end()
             case Warning(text):
                 return comment(text)
@@ -63,7 +64,10 @@ class MessageWriter:
     def close(self) -> bytes:
         finished = self._finished
         assert finished is not None
-        stop = {"stop_reason": _stop_reason(finished, self._has_calls), "stop_sequence": finished.stop_string}
+        stop = {
+            "stop_reason": _stop_reason(finished, self._has_calls and not self._has_broken),
+            "stop_sequence": finished.stop_string,
+        }
         message_delta = _event("message_delta", delta=stop, usage=_usage_of(finished), timings=timings(finished))
         return self._end() + message_delta + _event("message_stop")
 
@@ -76,7 +80,7 @@ class MessageWriter:
         finished = answer.finished
         message = self._message(
             [self._content(block) for block in answer.blocks],
-            _stop_reason(finished, bool(answer.calls)),
+            _stop_reason(finished, answer.may_run),
             finished.stop_string,
             _usage_of(finished),
         )
@@ -90,11 +94,10 @@ class MessageWriter:
             case Reasoning(text):
                 shown = "" if self._omits_thinking else text
                 return {"type": "thinking", "thinking": shown, "signature": encode_reasoning(text)}
-            case ToolCall(id, name, arguments):
-                try:
-                    return {"type": "tool_use", "id": id, "name": name, "input": json.loads(arguments or "{}")}
-                except ValueError:  # the answer was truncated inside the call: shown as text, so that no client runs it
+            case ToolCall(id, name, arguments, is_broken):
+                if is_broken:  # as text, because a tool_use block takes only complete input
                     return {"type": "text", "text": f"{name}: {arguments}"}
+                return {"type": "tool_use", "id": id, "name": name, "input": json.loads(arguments)}
 
     def _message(
         self, content: list[Any], stop_reason: str | None, stop_sequence: str | None, usage: dict[str, int]
@@ -152,9 +155,10 @@ def _usage_of(finished: Finished) -> dict[str, int]:
     return _usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
 
 
-def _stop_reason(finished: Finished, has_calls: bool) -> str:
+def _stop_reason(finished: Finished, may_run: bool) -> str:
+    """may_run: the answer has calls, and none of them broke off."""
     if finished.reason == "length":
         return "max_tokens"
-    if has_calls:
+    if may_run:
         return "tool_use"
     return "stop_sequence" if finished.reason == "stop_string" else "end_turn"

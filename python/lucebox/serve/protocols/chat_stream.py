@@ -11,17 +11,18 @@ from lucebox.results import TokenLogprob
 from lucebox.serve.answer import Answer
 from lucebox.serve.delivery import sse
 from lucebox.serve.errors import ApiError, openai_error
-from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolStart, Warning
+from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.protocols.openai_common import DONE, LogprobWriter, comment, timings, usage
 from lucebox.serve.request import Finished, Item
 
 __all__ = ["ChatWriter", "chat_completion"]
 
 
-def finish_reason(finished: Finished, has_calls: bool) -> str:
+def finish_reason(finished: Finished, may_run: bool) -> str:
+    """may_run: the answer has calls, and none of them broke off."""
     if finished.reason == "length":
         return "length"
-    return "tool_calls" if has_calls else "stop"
+    return "tool_calls" if may_run else "stop"
 
 
 class ChatWriter:
@@ -39,6 +40,7 @@ class ChatWriter:
         self._logprobs = logprobs
         self._pending: list[list[TokenLogprob]] = [[] for _ in range(self._n)]
         self._has_calls = [False] * self._n
+        self._has_broken = [False] * self._n
         self._finished: list[Finished] = []
 
     def open(self) -> bytes:
@@ -56,13 +58,16 @@ class ChatWriter:
                 return self._delta(index, {"tool_calls": [call]})
             case ToolArguments(i, delta):
                 return self._delta(index, {"tool_calls": [{"index": i, "function": {"arguments": delta}}]})
+            case ToolEnd(_, is_broken):
+                self._has_broken[index] |= is_broken
             case TokenLogprob():
                 self._pending[index].append(item)
             case Warning(text):
                 return comment(text)
             case Finished():
                 self._finished.append(item)
-                return self._delta(index, {}, finish_reason(item, self._has_calls[index]))
+                may_run = self._has_calls[index] and not self._has_broken[index]
+                return self._delta(index, {}, finish_reason(item, may_run))
         return b""
 
     def close(self) -> bytes:
@@ -98,7 +103,7 @@ def chat_completion(model: str, answers: Sequence[Answer], logprobs: LogprobWrit
                 "index": index,
                 "message": _message(answer),
                 "logprobs": logprobs and {"content": logprobs.chat(answer.logprobs), "refusal": None},
-                "finish_reason": finish_reason(finished[index], bool(answer.calls)),
+                "finish_reason": finish_reason(finished[index], answer.may_run),
             }
             for index, answer in enumerate(answers)
         ],

@@ -135,6 +135,8 @@ class ResponseWriter:
         if isinstance(block, Text):
             data = self._part_event("response.output_text.done", text=block.text, logprobs=[])
             data += self._part_event("response.content_part.done", part=_text_part(block.text))
+        elif isinstance(block, ToolCall) and block.is_broken:
+            data = b""  # the arguments never become complete
         elif isinstance(block, ToolCall):
             done = {"name": block.name, "arguments": block.arguments}
             data = self._item_event("response.function_call_arguments.done", **done)
@@ -152,10 +154,12 @@ class ResponseWriter:
         return [self._item(block, _new_id(block)) for block in answer.blocks]
 
     def _item(self, block: Block, item_id: str) -> dict[str, Any]:
+        status = "completed"
         match block:
             case Text(text):
                 item = {"type": "message", "role": "assistant", "content": [_text_part(text)]}
-            case ToolCall(id, name, arguments):
+            case ToolCall(id, name, arguments, is_broken):
+                status = "incomplete" if is_broken else "completed"
                 item = {"type": "function_call", "call_id": id, "name": name, "arguments": arguments}
                 if name in self._namespaces:
                     item["namespace"] = self._namespaces[name]
@@ -166,7 +170,7 @@ class ResponseWriter:
                     item["content"] = [{"type": "reasoning_text", "text": text}]
                 if self._encrypts:
                     item["encrypted_content"] = encode_reasoning(text)
-        return {"id": item_id, **item, "status": "completed"}
+        return {"id": item_id, **item, "status": status}
 
     @property
     def _reasoning_kind(self) -> str:
