@@ -23,6 +23,7 @@ from lucebox.serve.constraints import (
     tools_grammar,
 )
 from lucebox.serve.dialects import DIALECTS
+from lucebox.serve.dialects.schema_types import forms_of
 from lucebox.serve.events import Constraint
 from lucebox.serve.profiles import Profile, Thinking
 from lucebox.serve.tools import Tool, ToolChoice
@@ -228,6 +229,79 @@ def test_schemas_with_references(dialect: str, where: str) -> None:
     grammar = tools_grammar(Profile("x", dialect=dialect), [tool], ToolChoice("required"))
     assert refused_at(TokenConstraint(tokens(), grammar), write("put", {"items": [{"n": 1}, {"n": 2}]})) is None
     assert refused_at(TokenConstraint(tokens(), grammar), write("put", {"items": [{"m": 1}]})) is not None
+
+
+POINT = {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "integer"}}, "required": ["x"]}
+NAMED = {"type": "object", "properties": {"name": {"$ref": "#/$defs/name"}}, "required": ["name"]}
+DEFS = {"point": POINT, "named": NAMED, "name": {"enum": ["a", "b"]}, "a/b": {"const": 7}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"$ref": "#/$defs/point"}, [{"x": 1}, {"x": 1, "y": 2}], [{}, {"y": 2}, {"x": "a"}, {"x": 1, "z": 2}]),
+        (
+            {"allOf": [{"$ref": "#/$defs/point"}, {"$ref": "#/$defs/named"}]},
+            [{"x": 1, "y": 2, "name": "b"}, {"x": 1, "name": "a"}],
+            [{"x": 1}, {"name": "a"}, {"x": 1, "name": "c"}],
+        ),
+        (
+            {"anyOf": [{"$ref": "#/$defs/point"}, {"$ref": "#/$defs/named"}, {"type": "null"}]},
+            [{"x": 1}, {"name": "a"}],
+            [{}, {"x": 1, "name": "a"}, {"name": "c"}],
+        ),
+        (
+            {"type": "object", "properties": {"at": {"anyOf": [{"$ref": "#/$defs/point"}, {"type": "null"}]}}},
+            [{"at": {"x": 1}}, {"at": None}, {}],
+            [{"at": {"y": 1}}, {"at": 5}],
+        ),
+        (
+            {"properties": {"n": {"anyOf": [{"$ref": "#/$defs/name"}, {"type": "null"}]}}, "required": ["n"]},
+            [{"n": "a"}, {"n": None}],
+            [{"n": "c"}, {}],
+        ),
+        ({"properties": {"n": {"allOf": [{"$ref": "#/$defs/name"}]}}}, [{"n": "b"}], [{"n": "bb"}, {"n": 1}]),
+        ({"properties": {"n": {"$ref": "#/$defs/a~1b"}, "m": {"$ref": "#/properties/n"}}},
+         [{"n": 7, "m": 7}], [{"m": 8}]),
+        ({"properties": {"deep": {"$ref": "#"}, "n": {"type": "integer"}}},
+         [{"deep": {"deep": {"n": 1}}}], [{"deep": 1}]),
+        ({**POINT, "additionalProperties": True}, [{"x": 1}], [{"x": 1, "x ": 1}]),
+        ({"properties": {"a": {"type": "integer"}}, "$ref": "#/$defs/point"},
+         [{"a": 1, "x": 1}], [{"a": 1}, {"a": "b"}]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_schemas_are_followed(dialect: str, schema: Any, good: list[Any], bad: list[Any]) -> None:
+    """Forced calls hold them, and values written as text have their types."""
+    tool, write = Tool("put", parameters={**schema, "$defs": DEFS}), DIALECTS[dialect].render_call
+    grammar = tools_grammar(Profile("x", dialect=dialect), [tool], ToolChoice("required", parallel=False))
+    for arguments in good:
+        constraint, text = TokenConstraint(tokens(), grammar), write("put", arguments)
+        assert refused_at(constraint, text) is None and ends(constraint), arguments
+        ((_, _, got),) = read(text, parser(dialect, tools=[tool]))
+        assert json.loads(got) == arguments
+    for arguments in bad:
+        assert refused_at(TokenConstraint(tokens(), grammar), write("put", arguments)) is not None, arguments
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_forced_call_never_repeats_a_key(dialect: str) -> None:
+    for schema in ({"$ref": "#/$defs/point"}, POINT, {"allOf": [POINT]}, {**POINT, "additionalProperties": True}):
+        tool = Tool("put", parameters={**schema, "$defs": DEFS})
+        grammar = tools_grammar(Profile("x", dialect=dialect), [tool], ToolChoice("required", parallel=False))
+        text = DIALECTS[dialect].render_call("put", {"x": 1, "y": 2, "z": 3})
+        for repeated in ("x", "y"):
+            wrong = text.replace('"z"', f'"{repeated}"').replace("=z>", f"={repeated}>")
+            assert refused_at(TokenConstraint(tokens(), grammar), wrong) is not None
+
+
+def test_many_alternatives_become_one_form() -> None:
+    options = [
+        {"properties": {f"k{i}": {"type": "integer"}, "all": {}}, "required": [f"k{i}", "all"]} for i in range(40)
+    ]
+    (form,) = forms_of({"anyOf": options})
+    assert form.required == {"all"} and len(form.properties) == 41
+    assert len(forms_of({"allOf": [{"anyOf": options}] * 9})) == 1
 
 
 def test_a_tool_choice_without_tools() -> None:

@@ -16,7 +16,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from lucebox.serve.dialects.reader import CallReader, Steps, after_space, literal
-from lucebox.serve.dialects.schema_types import DEFINITIONS
+from lucebox.serve.dialects.schema_types import forms_of, self_contained
 from lucebox.serve.json_text import JsonScanner, Malformed
 from lucebox.serve.tools import Tool
 
@@ -62,13 +62,14 @@ def lines_of(rule: str, several: bool) -> str:
 
 def object_rule(i: int, tool: Tool, key: str) -> str:
     """The Lark rule `call_i`: the JSON object of a call of this tool."""
+    arguments = arguments_schema(tool)
     schema = {
         "type": "object",
-        "properties": {"name": {"const": tool.name}, key: arguments_schema(tool)},
+        "properties": {"name": {"const": tool.name}, key: arguments},
         "required": ["name", key],
         "additionalProperties": False,
         "x-guidance": JSON_FORM,
-        **{name: tool.parameters[name] for name in DEFINITIONS if name in tool.parameters},
+        "$defs": arguments.pop("$defs", {}),
     }
     return f"call_{i}: %json {json.dumps(schema)}"
 
@@ -78,9 +79,21 @@ JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separato
 
 
 def arguments_schema(tool: Tool) -> dict[str, Any]:
-    """The schema of a tool's arguments: an object without additional properties, unless the tool allows them."""
-    schema = {key: value for key, value in tool.parameters.items() if key not in ("$schema", *DEFINITIONS)}
-    return {"type": "object", **({"additionalProperties": False} if "properties" in schema else {}), **schema}
+    """The schema of a tool's arguments: an object with the declared properties only, so that no key can repeat; any
+    object if the schema has no properties."""
+    forms = [
+        {
+            "type": "object",
+            "properties": dict(form.properties),
+            "required": [key for key in form.properties if key in form.required],
+            "additionalProperties": False,
+        }
+        for form in forms_of(tool.parameters)
+    ]
+    if not any(form["properties"] for form in forms):
+        closed = {"additionalProperties": False} if "properties" in tool.parameters else {}
+        return self_contained({"type": "object", **closed, **tool.parameters}, tool.parameters)
+    return self_contained(forms[0] if len(forms) == 1 else {"anyOf": forms}, tool.parameters)
 
 
 def call_objects(reader: CallReader, char: str) -> Generator[None, str, None]:

@@ -21,7 +21,14 @@ from typing import Any
 from lucebox.serve.dialects.broken_json import members_of
 from lucebox.serve.dialects.hermes_json import JSON_FORM, OPEN, call_objects, closing, lines_of
 from lucebox.serve.dialects.reader import CallReader, Part, Steps, after_space, literal
-from lucebox.serve.dialects.schema_types import converted, is_text, properties_of, property_schema
+from lucebox.serve.dialects.schema_types import (
+    choices_of,
+    converted,
+    forms_of,
+    is_text,
+    property_schema,
+    self_contained,
+)
 from lucebox.serve.dialects.xml_tags import BARE_OPEN, CLOSE, END_FUNCTION, END_PARAMETER, PARAMETER, Kind, find_tag
 from lucebox.serve.json_text import Malformed
 from lucebox.serve.tools import Tool
@@ -70,7 +77,7 @@ class XmlReader(CallReader):
         name = yield from _tag_rest(self.tools)
         self.begin(name)
         schema = self.tools.get(name, {})
-        declared = properties_of(schema)
+        declared = {key for form in forms_of(schema) for key in form.properties}
         tag = yield from _one_of((PARAMETER, END_FUNCTION, CLOSE))
         if tag != PARAMETER:
             self._end_call(0)
@@ -270,24 +277,22 @@ def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
         'text[suffix="\\n</parameter>\\n"]: /(?s:.*)/',
     ]
     for i, tool in enumerate(tools):
-        required = set(tool.parameters.get("required", ()))  # the others are optional
-        names = [f"value_{i}_{k}{'' if key in required else '?'}" for k, key in enumerate(_properties(tool))]
-        rules.append(f"call_{i}: {_quoted(f'{BARE_OPEN}{tool.name}>' + chr(10))} {' '.join(names)}")
-        for k, key in enumerate(_properties(tool)):
-            opening = _quoted(f"{PARAMETER}{key}>\n")
-            rules.append(f"value_{i}_{k}: {opening} {_value_rule(property_schema(tool.parameters, key))}")
+        forms = forms_of(tool.parameters)
+        bodies = " | ".join(f"form_{i}_{f}" for f in range(len(forms)))
+        rules.append(f"call_{i}: {_quoted(f'{BARE_OPEN}{tool.name}>' + chr(10))} ({bodies})")
+        for f, form in enumerate(forms):
+            names = [f"value_{i}_{f}_{k}{'' if key in form.required else '?'}" for k, key in enumerate(form.properties)]
+            rules.append(f"form_{i}_{f}: " + (" ".join(names) or '""'))
+            for k, (key, schema) in enumerate(form.properties.items()):
+                opening = _quoted(f"{PARAMETER}{key}>\n")
+                value = self_contained(schema if isinstance(schema, Mapping) else {}, tool.parameters)
+                rules.append(f"value_{i}_{f}_{k}: {opening} {_value_rule(value)}")
     return "\n".join(rules)
-
-
-def _properties(tool: Tool) -> list[str]:
-    properties = tool.parameters.get("properties", {})
-    return list(properties) if isinstance(properties, Mapping) else []
 
 
 def _value_rule(schema: Mapping[str, Any]) -> str:
     closing = _quoted(f"\n{END_PARAMETER}\n")
-    choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    if choices:
+    if choices := choices_of(schema):
         texts = [c if isinstance(c, str) else json.dumps(c, ensure_ascii=False) for c in choices]
         return f"({' | '.join(map(_quoted, texts))}) {closing}"
     if is_text(schema, among_others=True):

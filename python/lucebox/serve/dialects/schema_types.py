@@ -1,34 +1,138 @@
-"""Types of parameters that are written as plain text, from the tool's JSON schema."""
+"""A tool's JSON schema as calls need it: the parameters with their schemas, and the types of values written as text.
+
+References, `allOf` and alternatives are followed at the root and in each parameter.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
-__all__ = ["DEFINITIONS", "converted", "is_text", "properties_of", "property_schema"]
+__all__ = ["Form", "choices_of", "converted", "forms_of", "is_text", "property_schema", "self_contained"]
 
-DEFINITIONS = ("$defs", "definitions")  # keys of the root schema that $ref points into
 _MAX_DEPTH = 16  # of nested references and alternatives
+_MAX_FORMS = 16
+_COMBINING = ("anyOf", "oneOf", "allOf")
+_WHOLE = "arguments"  # key in $defs of the whole schema that references point into
 
 
-def properties_of(schema: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
-    """The schemas of each property, also behind references and in alternatives."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
-    for part in _parts(schema, schema, _MAX_DEPTH):
-        properties = part.get("properties")
-        for name, value in properties.items() if isinstance(properties, Mapping) else ():
-            found.setdefault(name, []).append(value if isinstance(value, Mapping) else {})
-    return found
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One form that an object may take: its properties in order, and those that are required."""
+
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    required: frozenset[str] = frozenset()
+
+    def __or__(self, other: Form) -> Form:
+        """The object that has both forms."""
+        properties = dict(self.properties)
+        for key, schema in other.properties.items():
+            known = properties.get(key, schema)
+            properties[key] = schema if known == schema else {"allOf": [known, schema]}
+        return Form(properties, self.required | other.required)
+
+
+def forms_of(schema: Mapping[str, Any]) -> list[Form]:
+    """The forms of an object with this schema, at least one. Too many alternatives become one form in which only the
+    properties that all of them require are required."""
+    forms = list(itertools.islice(_forms(schema, schema, _MAX_DEPTH), _MAX_FORMS * _MAX_FORMS))
+    if len(forms) <= _MAX_FORMS:
+        return forms or [Form()]
+    merged: dict[str, Any] = {}
+    for form in forms:
+        for key, value in form.properties.items():
+            known = merged.get(key, value)
+            merged[key] = value if known == value else {"anyOf": [known, value]}
+    return [Form(merged, frozenset.intersection(*(form.required for form in forms)))]
+
+
+def _forms(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Iterator[Form]:
+    if depth == 0 or schema.get("type", "object") != "object":
+        return
+    properties, required = schema.get("properties"), schema.get("required")
+    own = Form(
+        properties if isinstance(properties, Mapping) else {},
+        frozenset(key for key in required if isinstance(key, str)) if isinstance(required, list) else frozenset(),
+    )
+    factors: list[Iterable[Form]] = []
+    if (target := _target(schema, root)) is not None:
+        factors.append(_forms(target, root, depth - 1))
+    factors += [_forms(part, root, depth - 1) for part in _options(schema, "allOf")]
+    for name in ("anyOf", "oneOf"):
+        if options := _options(schema, name):
+            factors.append(itertools.chain.from_iterable(_forms(option, root, depth - 1) for option in options))
+    for parts in itertools.product(*factors):
+        form = own
+        for part in parts:
+            form |= part
+        yield form
 
 
 def property_schema(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The schema of one property, with the definitions it may refer to; empty if the property is unknown."""
-    schemas = properties_of(schema).get(key)
-    if not schemas:
+    """The self-contained schema of one property; empty if the property is unknown."""
+    found: list[Any] = []
+    for form in forms_of(schema):
+        if key in form.properties and form.properties[key] not in found:
+            found.append(form.properties[key])
+    if not found:
         return {}
-    definitions = {name: schema[name] for name in DEFINITIONS if name in schema}
-    return {**definitions, **(schemas[0] if len(schemas) == 1 else {"anyOf": schemas})}
+    part = found[0] if len(found) == 1 else {"anyOf": found}
+    return self_contained(part if isinstance(part, Mapping) else {}, schema)
+
+
+def self_contained(part: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
+    """A part of a schema that also has what its references point to."""
+    if not _has_reference(part):
+        return dict(part)
+    whole = {"type": "object", **{key: value for key, value in _moved(root).items() if key not in ("$schema", "$id")}}
+    return {**_moved(part), "$defs": {_WHOLE: whole}}
+
+
+def _moved(value: Any) -> Any:
+    """A schema whose references point into the definition of the whole schema."""
+    if isinstance(value, Mapping):
+        return {
+            key: f"#/$defs/{_WHOLE}{item[1:]}"
+            if key == "$ref" and isinstance(item, str) and item.startswith("#")
+            else _moved(item)
+            for key, item in value.items()
+        }
+    return [_moved(item) for item in value] if isinstance(value, list) else value
+
+
+def _has_reference(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return isinstance(value.get("$ref"), str) or any(map(_has_reference, value.values()))
+    return isinstance(value, list) and any(map(_has_reference, value))
+
+
+def choices_of(schema: Mapping[str, Any]) -> list[Any] | None:
+    """All values of a self-contained schema that allows only some; None if it does not list them."""
+    return _choices(schema, schema, _MAX_DEPTH)
+
+
+def _choices(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> list[Any] | None:
+    if depth == 0:
+        return None
+    if isinstance(values := schema.get("enum"), list):
+        return values
+    if "const" in schema:
+        return [schema["const"]]
+    if schema.get("type") == "null":
+        return [None]
+    target = _target(schema, root)
+    for part in ([] if target is None else [target]) + _options(schema, "allOf"):
+        if (values := _choices(part, root, depth - 1)) is not None:
+            return values
+    for name in ("anyOf", "oneOf"):
+        found = [_choices(option, root, depth - 1) for option in _options(schema, name)]
+        if found and None not in found:
+            return [value for values in found for value in values or ()]
+    return None
 
 
 def is_text(schema: Mapping[str, Any], *, among_others: bool = False) -> bool:
@@ -90,14 +194,28 @@ def _parts(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> It
     if depth == 0:
         return
     yield schema
-    for name in ("anyOf", "oneOf", "allOf"):
-        options = schema.get(name)
-        for option in options if isinstance(options, list) else []:
-            if isinstance(option, Mapping):
-                yield from _parts(option, root, depth - 1)
-    if isinstance(reference := schema.get("$ref"), str):
-        found: object = root
-        for step in reference.removeprefix("#/").split("/"):
+    for name in _COMBINING:
+        for option in _options(schema, name):
+            yield from _parts(option, root, depth - 1)
+    if (target := _target(schema, root)) is not None:
+        yield from _parts(target, root, depth - 1)
+
+
+def _options(schema: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    options = schema.get(name)
+    return [option for option in options if isinstance(option, Mapping)] if isinstance(options, list) else []
+
+
+def _target(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The schema that a reference points to."""
+    reference = schema.get("$ref")
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    found: Any = root
+    for step in filter(None, reference[1:].split("/")):
+        step = unquote(step).replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and step.isdecimal() and int(step) < len(found):
+            found = found[int(step)]
+        else:
             found = found.get(step) if isinstance(found, Mapping) else None
-        if isinstance(found, Mapping):
-            yield from _parts(found, root, depth - 1)
+    return found if isinstance(found, Mapping) else None
