@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from answers import NOTHING, WEATHER, WRITE, parser, read
@@ -25,8 +27,10 @@ from lucebox.serve.constraints import (
 from lucebox.serve.dialects import DIALECTS
 from lucebox.serve.dialects.schema_types import forms_of
 from lucebox.serve.events import Constraint
+from lucebox.serve.held_schemas import held_schema, held_tools
 from lucebox.serve.profiles import Profile, Thinking
 from lucebox.serve.tools import Tool, ToolChoice
+from running import Running
 from text_data import TINY_HYBRID, tiny_tokenizer, vocab_tokenizer
 
 TAGS = Thinking()
@@ -316,12 +320,92 @@ def test_a_tool_choice_without_tools() -> None:
 @pytest.mark.parametrize("dialect", ["qwen_xml", "hermes_json"])
 def test_strict_tools_are_free_outside_of_calls(dialect: str) -> None:
     write = DIALECTS[dialect].render_call
-    constraint = StrictCalls(tokens(), Profile("x", dialect=dialect), [WEATHER, NOTHING])
+    strict = [replace(tool, strict=True) for tool in (WEATHER, NOTHING)]
+    constraint = StrictCalls(tokens(), Profile("x", dialect=dialect), strict)
     assert constraint.mask() is None
     assert refused_at(constraint, f"Text, {write('nothing', {})} more, <tool") is None
     assert constraint.mask() is None and not constraint.done
     assert refused_at(constraint, " and" + write("get_weather", {"city": "x", "days": 1})) is None
     assert refused_at(constraint, "\n" + write("get_weather", {"days": 1})) is not None
+
+
+@pytest.mark.parametrize("dialect", ["qwen_xml", "hermes_json"])
+def test_plain_tools_are_free_beside_strict_ones(dialect: str) -> None:
+    write = DIALECTS[dialect].render_call
+    tools = [replace(WEATHER, strict=True), WRITE, replace(NOTHING, parameters={"pattern": "(?!a)b"})]
+    constraint = StrictCalls(tokens(), Profile("x", dialect=dialect), tools)
+    plain = write("write", {"anything": [1], "text": "x"}).replace("text", "text ")
+    assert refused_at(constraint, f"Text {plain} and {write('nothing', {'a': 1})}") is None
+    assert constraint.mask() is None
+    assert refused_at(constraint, "\n" + write("get_weather", {"days": 1})) is not None
+
+
+# --- schemas that cannot be held in full
+
+LOOK_AROUND = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"  # pydantic's pattern of a Decimal
+
+
+@pytest.mark.parametrize(
+    ("part", "note"),
+    [
+        ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "uniqueItems"),
+        ({"type": "object", "propertyNames": {"pattern": "x"}}, "propertyNames"),
+        ({"not": {"type": "null"}}, "not"),
+        ({"type": "string", "format": "file-path"}, "file-path"),
+        ({"type": "string", "pattern": LOOK_AROUND}, "look-around"),
+        ({"type": "array", "items": {"type": "string", "pattern": "(a"}}, "unclosed group"),
+        ({"type": "array", "contains": {"type": "null"}}, "contains"),
+        ({"if": {"type": "string"}, "then": {"maxLength": 3}}, "then"),
+        ({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}, "oneOf"),
+        ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, None),
+        ({"type": "object", "properties": {"b": {"type": "string"}}, "required": None}, None),
+        ({"type": "string", "format": None, "enum": ["x", None]}, None),
+        ({"type": "string", "format": "uuid", "pattern": "^[a-f0-9-]+$", "description": "An id."}, None),
+    ],
+)
+def test_keywords_that_cannot_be_held_loosen(part: dict[str, Any], note: str | None) -> None:
+    tool = Tool("put", parameters={"type": "object", "properties": {"a": part}, "required": ["a"]})
+    (held,), warnings = held_tools([tool])
+    assert len(warnings) == (note is not None)
+    assert note is None or ("the tool 'put'" in warnings[0] and note in warnings[0])
+    for dialect in DIALECTS:
+        TokenConstraint(tokens(), tools_grammar(Profile("x", dialect=dialect), [held], ToolChoice("required")))
+    schema, warnings = held_schema(tool.parameters, "the response format", must_hold=False)
+    assert len(warnings) == (note is not None)
+    TokenConstraint(tokens(), json_grammar(schema))
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"type": "string", "pattern": LOOK_AROUND}, "the tool 'put' is strict, but cannot be held: the pattern"),
+        ({"type": "strin"}, "the schema of the tool 'put' cannot be held: Invalid type: strin"),
+        (
+            {"type": "integer", "minimum": "x"},
+            "the schema of the tool 'put' cannot be held: Expected f64 for 'minimum'",
+        ),
+    ],
+)
+def test_a_schema_that_must_hold_is_refused_by_its_tool(part: dict[str, Any], message: str) -> None:
+    tool = Tool("put", parameters={"type": "object", "properties": {"a": part}}, strict=True)
+    with pytest.raises(InvalidRequestError, match=re.escape(message)):
+        held_tools([NOTHING, tool])
+
+
+def test_requests_with_such_schemas(server: Running) -> None:
+    """Plain tools are not read at all; forced ones warn; strict ones are refused, and the message names the tool."""
+    decimal = {"type": "object", "properties": {"a": {"type": "string", "pattern": LOOK_AROUND}}}
+
+    def ask(client: httpx.Client, strict: bool, choice: str) -> httpx.Response:
+        function = {"name": "pay", "parameters": decimal, "strict": strict}
+        body = {"messages": [{"role": "user", "content": "Go."}], "max_tokens": 1, "tool_choice": choice}
+        return client.post("/v1/chat/completions", json={**body, "tools": [{"type": "function", "function": function}]})
+
+    with server.client() as client:
+        plain, forced, strict = (ask(client, *how) for how in ((False, "auto"), (False, "required"), (True, "auto")))
+    assert plain.status_code == 200 and "warnings" not in plain.json()
+    assert forced.status_code == 200 and "the tool 'pay'" in forced.json()["warnings"][0]
+    assert strict.status_code == 400 and "the tool 'pay' is strict" in strict.json()["error"]["message"]
 
 
 # --- complete answers

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lucebox.errors import InvalidRequestError
 from lucebox.serve.dialects import DIALECTS
-from lucebox.serve.dialects.hermes_json import JSON_FORM
+from lucebox.serve.dialects.hermes_json import CLOSE, JSON_FORM
 from lucebox.serve.profiles import Profile, Thinking
 from lucebox.serve.thinking import TagWatch, begins_open
 from lucebox.serve.tools import Tool, ToolChoice, callable_tools
@@ -158,15 +158,15 @@ class TokenConstraint:
 
 
 class StrictCalls:
-    """Leaves text free and holds every tool call to its schema: strict tools with tool_choice auto
-    (events.Constraint)."""
+    """Leaves text free and holds the calls of strict tools to their schemas, with tool_choice auto (events.Constraint).
+    Calls of other tools are free after their name."""
 
     def __init__(self, tokens: GrammarTokens, profile: Profile, tools: Sequence[Tool]) -> None:
         self._tokens = tokens
         self._mask = _no_tokens(tokens)
         self._opener = next(iter(DIALECTS[profile.dialect].openers))
         self._watch = TagWatch(self._opener)
-        self._call = _matcher(tokens, tools_grammar(profile, tools, ToolChoice("required", parallel=False)))
+        self._call = _matcher(tokens, _strict_grammar(profile, tools))
         self._matcher: LLMatcher | None = None  # set inside a call
 
     @property
@@ -195,6 +195,18 @@ class StrictCalls:
             self._matcher = matcher
         if self._matcher.is_stopped():
             self._matcher = None
+
+
+def _strict_grammar(profile: Profile, tools: Sequence[Tool]) -> str:
+    """A grammar of one call: held to its schema if the tool is strict, otherwise free up to a closing tag."""
+    dialect = DIALECTS[profile.dialect]
+    strict, free = [tool for tool in tools if tool.strict], [tool for tool in tools if not tool.strict]
+    grammar = dialect.grammar(strict, parallel=False)
+    if not free:
+        return f"start: calls\n{grammar}"
+    begun = " | ".join(json.dumps(dialect.render_begun(tool.name), ensure_ascii=False) for tool in free)
+    rest = f"rest[suffix={json.dumps(CLOSE)}]: /(?s:.*)/"
+    return f"start: calls | free\n{grammar}\nfree: ({begun}) rest\n{rest}"
 
 
 def _no_tokens(tokens: GrammarTokens) -> NDArray[np.uint32]:

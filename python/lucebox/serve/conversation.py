@@ -22,6 +22,8 @@ class AnswerFormat:
     schema: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
     """The regular expression or grammar."""
+    is_strict: bool = False
+    """Refuse a schema with a pattern that cannot be held."""
 
 
 @dataclass(slots=True)

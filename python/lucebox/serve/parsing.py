@@ -48,6 +48,7 @@ class OutputParser:
     tools: empty if the request has none. With tool_choice "none", calls stay text.
     thinking: separate reasoning from text; otherwise the tags stay in the text.
     prompt_text: the rendered prompt, which may already open the thinking.
+    warnings: notes on the request, emitted first.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class OutputParser:
         thinking: bool,
         prompt_text: str,
         *,
+        warnings: Sequence[str] = (),
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
         dialect, tags = DIALECTS[profile.dialect], profile.thinking if thinking else None
@@ -73,7 +75,7 @@ class OutputParser:
         first_chars = {tag[0] for tag in initial_tags}
         self._no_tag = re.compile(f"[^{re.escape(''.join(first_chars))}]+" if first_chars else "(?s:.+)")
         self._new_id = new_id
-        self._events: list[Event] = []
+        self._events: list[Event] = [Warning(text) for text in warnings]
         self._mode = _Mode.THINKING if tags and begins_open(tags, prompt_text) else _Mode.TEXT
         self._withheld = ""  # may become a tag
         self._space = ""  # white space, emitted only if text follows

@@ -35,6 +35,8 @@ class Dialect:
     """A Lark grammar of calls of some tools."""
     render_call: Callable[[str, Mapping[str, Any]], str]
     """The text of a call, from its name and arguments."""
+    render_begun: Callable[[str], str]
+    """The text of a call up to its name."""
     render_broken: Callable[[str, str], str]
     """The text of a call that broke off, from its name and the JSON text of its arguments so far."""
 
@@ -46,6 +48,7 @@ DIALECTS: Mapping[str, Dialect] = {
         {},
         qwen_xml.grammar,
         qwen_xml.render_call,
+        qwen_xml.render_begun,
         qwen_xml.render_broken,
     ),
     "hermes_json": Dialect(
@@ -54,6 +57,7 @@ DIALECTS: Mapping[str, Dialect] = {
         {},
         hermes_json.grammar,
         hermes_json.render_call,
+        hermes_json.render_begun,
         hermes_json.render_broken,
     ),
     "llama_json": Dialect(
@@ -62,6 +66,7 @@ DIALECTS: Mapping[str, Dialect] = {
         {llama_json.BARE_OPEN: llama_json.LlamaReader},
         llama_json.grammar,
         llama_json.render_call,
+        llama_json.render_begun,
         llama_json.render_broken,
     ),
 }

@@ -20,7 +20,17 @@ from lucebox.serve.dialects.schema_types import forms_of, self_contained
 from lucebox.serve.json_text import JsonScanner, Malformed
 from lucebox.serve.tools import Tool
 
-__all__ = ["CLOSE", "OPEN", "HermesReader", "call_object", "call_objects", "grammar", "render_broken", "render_call"]
+__all__ = [
+    "CLOSE",
+    "OPEN",
+    "HermesReader",
+    "call_object",
+    "call_objects",
+    "grammar",
+    "render_begun",
+    "render_broken",
+    "render_call",
+]
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 MAX_CALLS = 16  # in one answer, by grammar
@@ -40,9 +50,14 @@ def render_call(name: str, arguments: Mapping[str, Any]) -> str:
     return f"{OPEN}\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n{CLOSE}"
 
 
+def render_begun(name: str) -> str:
+    """A call of this dialect up to its name."""
+    return f'{OPEN}\n{{"name": {json.dumps(name, ensure_ascii=False)}'
+
+
 def render_broken(name: str, arguments: str) -> str:
     """A call of this dialect that broke off inside its arguments."""
-    return f'{OPEN}\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments}'
+    return f'{render_begun(name)}, "arguments": {arguments}'
 
 
 def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
@@ -75,7 +90,8 @@ def object_rule(i: int, tool: Tool, key: str) -> str:
 
 
 # The separators of json.dumps and the templates. With flexible white space, a small model may emit blanks forever.
-JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+# lenient: keywords without support are not held; held_schemas warns of them.
+JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True}
 
 
 def arguments_schema(tool: Tool) -> dict[str, Any]:

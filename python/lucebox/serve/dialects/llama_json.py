@@ -15,7 +15,7 @@ from lucebox.serve.dialects.hermes_json import MAX_CALLS, call_object, object_ru
 from lucebox.serve.dialects.reader import CallReader, Steps, after_space
 from lucebox.serve.tools import Tool
 
-__all__ = ["BARE_OPEN", "OPEN", "LlamaReader", "grammar", "render_broken", "render_call"]
+__all__ = ["BARE_OPEN", "OPEN", "LlamaReader", "grammar", "render_begun", "render_broken", "render_call"]
 
 OPEN = "<|python_tag|>"
 BARE_OPEN = "{"
@@ -42,9 +42,14 @@ def render_call(name: str, arguments: Mapping[str, Any]) -> str:
     return json.dumps({"name": name, "parameters": arguments}, ensure_ascii=False)
 
 
+def render_begun(name: str) -> str:
+    """A call of this dialect up to its name."""
+    return f'{{"name": {json.dumps(name, ensure_ascii=False)}'
+
+
 def render_broken(name: str, arguments: str) -> str:
     """A call of this dialect that broke off inside its arguments."""
-    return f'{{"name": {json.dumps(name, ensure_ascii=False)}, "parameters": {arguments}'
+    return f'{render_begun(name)}, "parameters": {arguments}'
 
 
 def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:

@@ -33,7 +33,17 @@ from lucebox.serve.dialects.xml_tags import BARE_OPEN, CLOSE, END_FUNCTION, END_
 from lucebox.serve.json_text import Malformed
 from lucebox.serve.tools import Tool
 
-__all__ = ["BARE_OPEN", "CLOSE", "OPEN", "BareXmlReader", "XmlReader", "grammar", "render_broken", "render_call"]
+__all__ = [
+    "BARE_OPEN",
+    "CLOSE",
+    "OPEN",
+    "BareXmlReader",
+    "XmlReader",
+    "grammar",
+    "render_begun",
+    "render_broken",
+    "render_call",
+]
 
 _MAX_NAME = 200
 
@@ -254,9 +264,14 @@ def render_call(name: str, arguments: Mapping[str, Any]) -> str:
     return f"{OPEN}\n{BARE_OPEN}{name}>\n{parameters}{END_FUNCTION}\n{CLOSE}"
 
 
+def render_begun(name: str) -> str:
+    """A call of this dialect up to its name."""
+    return f"{OPEN}\n{BARE_OPEN}{name}>"
+
+
 def render_broken(name: str, arguments: str) -> str:
     """A call of this dialect that broke off inside its arguments."""
-    text = f"{OPEN}\n{BARE_OPEN}{name}>\n"
+    text = f"{render_begun(name)}\n"
     for member in members_of(arguments):
         text += (
             _parameter(member.key, member.value) if member.is_complete else f"{PARAMETER}{member.key}>\n{member.value}"

@@ -241,7 +241,7 @@ def _thinking(body: CountRequest) -> ThinkingRequest:
 
 def _format(body: CountRequest) -> AnswerFormat | None:
     output_format = body.output_format or (body.output_config and body.output_config.format)
-    return AnswerFormat("json_schema", output_format.schema_) if output_format else None
+    return AnswerFormat("json_schema", output_format.schema_, is_strict=True) if output_format else None
 
 
 router = APIRouter()

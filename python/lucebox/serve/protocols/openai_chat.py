@@ -236,7 +236,7 @@ def format_of(response_format: ResponseFormat | None) -> AnswerFormat | None:
         case JsonObjectFormat():
             return AnswerFormat("json_object")
         case JsonSchemaFormat(json_schema=schema):
-            return AnswerFormat("json_schema", schema.schema_)
+            return AnswerFormat("json_schema", schema.schema_, is_strict=bool(schema.strict))
         case RegexFormat(regex=text):
             return AnswerFormat("regex", text=text)
         case GrammarFormat(grammar=text):

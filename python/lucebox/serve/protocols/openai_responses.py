@@ -279,8 +279,8 @@ def _format(text: TextConfig | None) -> AnswerFormat | None:
     match text and text.format:
         case JsonObjectFormat():
             return AnswerFormat("json_object")
-        case JsonSchemaFormat(schema_=schema):
-            return AnswerFormat("json_schema", schema)
+        case JsonSchemaFormat(schema_=schema, strict=strict):
+            return AnswerFormat("json_schema", schema, is_strict=bool(strict))
     return None
 
 

@@ -1,0 +1,90 @@
+"""Schemas made ready for llguidance: keywords that it cannot hold are loosened, and a warning names them.
+
+A schema whose values must hold (`strict`) is refused for a pattern that cannot be compiled. Other keywords without
+support (uniqueItems, not, unknown formats) loosen in strict schemas too, as OpenAI's clients send them everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from llguidance import LLMatcher
+
+from lucebox.errors import InvalidRequestError
+from lucebox.serve.constraints import json_grammar, regex_grammar
+from lucebox.serve.tools import Tool
+
+__all__ = ["held_schema", "held_tools"]
+
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_VALUES = ("const", "default", "enum", "examples")
+
+
+def held_tools(tools: Sequence[Tool]) -> tuple[list[Tool], list[str]]:
+    """The tools with schemas that can be held, and warnings.
+
+    Raises:
+        InvalidRequestError: a schema is invalid, or a strict one cannot be held; the message names the tool.
+    """
+    held, warnings = [], []
+    for tool in tools:
+        schema, notes = held_schema(tool.parameters, f"the tool {tool.name!r}", must_hold=tool.strict)
+        held.append(replace(tool, parameters=schema))
+        warnings += notes
+    return held, warnings
+
+
+def held_schema(schema: Mapping[str, Any], owner: str, *, must_hold: bool) -> tuple[dict[str, Any], list[str]]:
+    """A schema that can be held, and warnings that name its owner and the keywords that are not held.
+
+    Raises:
+        InvalidRequestError: the schema is invalid, or has a pattern that must hold and cannot.
+    """
+    loosened = _Loosened(owner, must_hold)
+    result: dict[str, Any] = loosened.schema(schema)
+    failed, messages = LLMatcher.validate_grammar_with_warnings(json_grammar(result))
+    if failed:
+        reason = messages[0].splitlines()[0].rpartition("JSON schema: ")[2]
+        raise InvalidRequestError(f"the schema of {owner} cannot be held: {reason[:300]}")
+    return result, [f"the schema of {owner} is not held in full: {note}" for note in (*loosened.notes, *messages)]
+
+
+class _Loosened:
+    def __init__(self, owner: str, must_hold: bool) -> None:
+        self.notes: list[str] = []
+        self._owner = owner
+        self._must_hold = must_hold
+
+    def schema(self, schema: Any) -> Any:
+        """The schema without null keywords, which mean absent ones, and without patterns that cannot be compiled."""
+        if not isinstance(schema, Mapping):
+            return schema
+        result: dict[str, Any] = {}
+        for key, value in schema.items():
+            if key in _VALUES:
+                result[key] = value
+            elif key in _MAPS and isinstance(value, Mapping):
+                result[key] = {name: self.schema(part) for name, part in value.items()}
+            elif key in _LISTS and isinstance(value, list):
+                result[key] = [self.schema(part) for part in value]
+            elif key == "pattern" and isinstance(value, str):
+                if self._holds(value):
+                    result[key] = value
+            elif value is not None:
+                result[key] = self.schema(value)
+        return result
+
+    def _holds(self, pattern: str) -> bool:
+        failed, messages = LLMatcher.validate_grammar_with_warnings(regex_grammar(pattern))
+        if not failed:
+            return True
+        error = next((line for line in messages[0].splitlines() if line.startswith("error: ")), "error: it is invalid")
+        reason = f"the pattern {json.dumps(pattern)[:200]}: {error.removeprefix('error: ')}"
+        if self._must_hold:
+            raise InvalidRequestError(f"the schema of {self._owner} is strict, but cannot be held: {reason}")
+        self.notes.append(reason)
+        return False
