@@ -119,7 +119,7 @@ class Answering:
             logprobs=tuple(answer.logprobs) if request.sampling.logprobs is not None else None,
             stop_string=end.stop_string,
             reasoning=answer.reasoning,
-            tool_calls=tuple(ToolCall(call.id, call.name, call.arguments) for call in answer.calls),
+            tool_calls=tuple(ToolCall(call.id, call.name, call.arguments, call.is_broken) for call in answer.calls),
             warnings=tuple(answer.warnings),
         )
         yield Chunk(last.text, ids, last.logprobs, last.reasoning, result)

@@ -95,6 +95,8 @@ class ToolCall:
     name: str
     arguments: str
     """JSON text of the arguments object."""
+    is_broken: bool = False
+    """The call was cut or is malformed: its arguments are not valid JSON, and it must not be run."""
 
 
 @dataclass(frozen=True, slots=True)

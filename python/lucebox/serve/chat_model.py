@@ -23,7 +23,7 @@ from lucebox.serve.conversation import AnswerFormat, Conversation
 from lucebox.serve.events import Constraint
 from lucebox.serve.parsing import OutputParser
 from lucebox.serve.profiles import Profile, Thinking, profile_for
-from lucebox.serve.rendering import for_template
+from lucebox.serve.rendering import for_template, with_broken_calls
 from lucebox.serve.request import GenerationRequest, Ids
 from lucebox.serve.thinking import ThinkingBudget, thinking_limit
 from lucebox.serve.tools import callable_tools
@@ -147,7 +147,8 @@ class ChatModel:
             variables[profile.thinking.variable] = thinking.mode != "off"
         tools = callable_tools(conversation.tools, conversation.tool_choice)
         shown = self._quoting.values([tool.for_template() for tool in tools])
-        messages, shown = for_template(profile, self._quoting.messages(conversation.messages), shown)
+        messages = self._quoting.messages(with_broken_calls(profile, conversation.messages))
+        messages, shown = for_template(profile, messages, shown)
         text = self.template.render(messages, tools=shown, **variables)
         return unmarked(text), np.asarray(self.llm.tokenizer.encode_marked(text), np.int32)
 
@@ -174,17 +175,25 @@ class ChatModel:
             sampling = replace(profile.defaults(thinking=tags is not None, tools=bool(tools)), **sampling)
         sampling = replace(sampling, max_tokens=max_tokens, stop=limits.stop)
         limit = thinking_limit(profile, conversation.thinking, max_tokens) if tags else 0
-        return [
-            GenerationRequest(
-                ids,
-                each,
-                OutputParser(profile, tools, choice, profile.thinking is not None, text),
-                self._constraint(conversation, tags, text),
-                ThinkingBudget(tags, self.llm.tokenizer, text, limit=limit, end_ids=self.llm.end_ids) if tags else None,
-                endpoint,
-            )
-            for each in self.seeded(sampling, n)
-        ]
+
+        def request(each: Sampling) -> GenerationRequest:
+            constraint, warnings = self._constraint(conversation, tags, text)
+            parser = OutputParser(profile, tools, choice, profile.thinking is not None, text, warnings=warnings)
+            budget = None
+            if tags:
+                # A required call or format begins after the thinking, so it would not hold a call made before.
+                is_free = choice.mode != "required" and conversation.answer_format is None
+                budget = ThinkingBudget(
+                    tags,
+                    self.llm.tokenizer,
+                    text,
+                    limit=limit,
+                    end_ids=self.llm.end_ids,
+                    may_end=lambda: is_free and parser.ends_with_call,
+                )
+            return GenerationRequest(ids, each, parser, constraint, budget, endpoint)
+
+        return [request(each) for each in self.seeded(sampling, n)]
 
     def recommended_sampling(self, conversation: Conversation) -> Sampling:
         """The sampling of an answer that says nothing else."""
@@ -218,26 +227,35 @@ class ChatModel:
             raise PromptTooLongError(n_prompt, self._context)
         return min(n for n in (requested, self._max_tokens, room) if n is not None)
 
-    def _constraint(self, conversation: Conversation, tags: Thinking | None, prompt_text: str) -> Constraint | None:
-        """The constraint of the answer; None leaves it free."""
+    def _constraint(
+        self, conversation: Conversation, tags: Thinking | None, prompt_text: str
+    ) -> tuple[Constraint | None, list[str]]:
+        """The constraint of the answer, and warnings of what it does not hold; None leaves the answer free."""
         answer_format, choice = conversation.answer_format, conversation.tool_choice
         tools = callable_tools(conversation.tools, choice)
         is_strict = any(tool.strict for tool in tools)
         if choice.mode != "required" and answer_format is None and not is_strict:
-            return None
+            return None, []
         tokens = self._grammars.tokens()
         from lucebox.serve.constraints import StrictCalls, TokenConstraint, json_or_tools_grammar, tools_grammar
+        from lucebox.serve.held_schemas import held_format, held_tools
 
+        if choice.mode != "required" and answer_format is None:
+            strict, warnings = held_tools([tool for tool in tools if tool.strict])
+            held = {tool.name: tool for tool in strict}
+            return StrictCalls(tokens, self.profile, [held.get(tool.name, tool) for tool in tools]), warnings
+        tools, warnings = held_tools(tools)
         if choice.mode == "required":
-            grammar = tools_grammar(self.profile, conversation.tools, choice)
-        elif answer_format is None:
-            return StrictCalls(tokens, self.profile, tools)
-        elif not tools:
-            return self._grammars.constraint(answer_format, thinking=tags, prompt_text=prompt_text)
-        elif answer_format.kind in ("json_object", "json_schema"):
-            grammar = json_or_tools_grammar(self.profile, conversation.tools, choice, answer_format.schema or None)
-        else:
+            grammar = tools_grammar(self.profile, tools, choice)
+            return TokenConstraint(tokens, grammar, thinking=tags, prompt_text=prompt_text), warnings
+        assert answer_format is not None
+        answer_format, notes = held_format(answer_format)
+        warnings += notes
+        if not tools:
+            return self._grammars.constraint(answer_format, thinking=tags, prompt_text=prompt_text), warnings
+        if answer_format.kind not in ("json_object", "json_schema"):
             raise InvalidRequestError(
                 f"response_format: a {answer_format.kind} cannot be combined with tools that may be called"
             )
-        return TokenConstraint(tokens, grammar, thinking=tags, prompt_text=prompt_text)
+        grammar = json_or_tools_grammar(self.profile, tools, choice, answer_format.schema or None)
+        return TokenConstraint(tokens, grammar, thinking=tags, prompt_text=prompt_text), warnings

@@ -15,9 +15,10 @@ from llguidance import LLMatcher
 
 from lucebox.errors import InvalidRequestError
 from lucebox.serve.constraints import json_grammar, regex_grammar
+from lucebox.serve.conversation import AnswerFormat
 from lucebox.serve.tools import Tool
 
-__all__ = ["held_schema", "held_tools"]
+__all__ = ["held_format", "held_schema", "held_tools"]
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -36,6 +37,18 @@ def held_tools(tools: Sequence[Tool]) -> tuple[list[Tool], list[str]]:
         held.append(replace(tool, parameters=schema))
         warnings += notes
     return held, warnings
+
+
+def held_format(answer_format: AnswerFormat) -> tuple[AnswerFormat, list[str]]:
+    """The format with a schema that can be held, and warnings.
+
+    Raises:
+        InvalidRequestError: as held_schema.
+    """
+    if answer_format.kind != "json_schema":
+        return answer_format, []
+    schema, warnings = held_schema(answer_format.schema, "the response format", must_hold=answer_format.is_strict)
+    return replace(answer_format, schema=schema), warnings
 
 
 def held_schema(schema: Mapping[str, Any], owner: str, *, must_hold: bool) -> tuple[dict[str, Any], list[str]]:

@@ -37,10 +37,20 @@ def with_broken_calls(profile: Profile, messages: Sequence[Message]) -> list[Mes
     become text in the dialect, as the model wrote them, because templates take arguments only as objects."""
     return [
         _with_calls(message, DIALECTS[profile.dialect])
-        if any(isinstance(_arguments(call), str) for call in message.get("tool_calls") or ())
+        if any(isinstance(_arguments(call), str) for call in _calls_of(message))
         else message
         for message in messages
     ]
+
+
+def _calls_of(message: Any) -> list[Mapping[str, Any]]:
+    """The calls of a message; none if one is not of the right form, which the check of the messages reports."""
+    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+    if not isinstance(calls, Sequence) or not all(isinstance(call, Mapping) for call in calls):
+        return []
+    functions = [call.get("function", call) for call in calls]
+    is_right = all(isinstance(f, Mapping) and isinstance(f.get("name"), str) for f in functions)
+    return list(calls) if is_right and isinstance(message.get("content") or "", str) else []
 
 
 def _arguments(call: Mapping[str, Any]) -> Mapping[str, Any] | str:
