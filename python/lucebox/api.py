@@ -35,6 +35,7 @@ from lucebox.resolve import resolve
 from lucebox.results import Chunk, Generation
 from lucebox.serve.chat_model import ChatModel, Grammars, Limits
 from lucebox.serve.conversation import Conversation, answer_format_of, tool_choice_of, tools_of
+from lucebox.serve.rendering import with_broken_calls
 from lucebox.serve.request import GenerationRequest
 from lucebox.serve.thinking import ThinkingRequest
 from lucebox.session_pool import SessionPool
@@ -443,7 +444,7 @@ class LLM:
                     f"the chat template of {self.info.name} cannot switch thinking {'on' if enable_thinking else 'off'}"
                 )
         return Conversation(
-            messages=[dict(message) for message in checked_messages(messages)],
+            messages=[dict(message) for message in checked_messages(with_broken_calls(model.profile, messages))],
             tools=tools_of(tools),
             tool_choice=tool_choice_of(tool_choice),
             thinking=ThinkingRequest("default" if enable_thinking is None else "on" if enable_thinking else "off"),

@@ -56,7 +56,7 @@ def answer_format_of(response_format: Mapping[str, Any] | None) -> AnswerFormat 
         return AnswerFormat("json_object")
     value = response_format.get(kind) if kind in ("json_schema", "regex", "grammar") else None
     if kind == "json_schema" and isinstance(value, Mapping) and isinstance(value.get("schema"), Mapping):
-        return AnswerFormat("json_schema", value["schema"])
+        return AnswerFormat("json_schema", value["schema"], is_strict=value.get("strict") is True)
     if kind == "regex" and isinstance(value, str):
         return AnswerFormat("regex", text=value)
     if kind == "grammar" and isinstance(value, str):

@@ -305,10 +305,7 @@ class OutputParser:
         if reader.may_end:
             self._leave_block(reader.rest or "")
         elif self._started:
-            held = reader.cut()
-            unread = reader.unread if self._begins and not held else ""
-            self._break(held, "the answer ended inside a tool call; its arguments are incomplete")
-            self._plain(unread)
+            self._break(reader.cut(), "the answer ended inside a tool call; its arguments are incomplete")
             self._reader, self._raw = None, ""
         else:
             self._fail("it is incomplete")

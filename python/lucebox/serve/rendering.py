@@ -32,9 +32,11 @@ def for_template(
     return text, (tools or None) if own_tools else None
 
 
-def with_broken_calls(profile: Profile, messages: Sequence[Message]) -> list[Message]:
+def with_broken_calls(profile: Profile, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """The messages, before they are checked. If arguments in an earlier turn are not a JSON object, that turn's calls
     become text in the dialect, as the model wrote them, because templates take arguments only as objects."""
+    if not isinstance(messages, Sequence):
+        return messages
     return [
         _with_calls(message, DIALECTS[profile.dialect])
         if any(isinstance(_arguments(call), str) for call in _calls_of(message))
@@ -108,7 +110,7 @@ def _tools_as_text(messages: Sequence[Message], tools: list[dict[str, Any]], dia
     return [{"role": "system", "content": preamble}, *result]
 
 
-def _with_calls(message: Message, dialect: Dialect) -> Message:
+def _with_calls(message: Mapping[str, Any], dialect: Dialect) -> Message:
     calls = []
     for call in message["tool_calls"]:
         name, arguments = call.get("function", call)["name"], _arguments(call)
