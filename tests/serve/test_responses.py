@@ -10,6 +10,8 @@ import numpy as np
 import openai
 import pytest
 from lucebox import LLM
+from lucebox.serve.errors import ApiError
+from lucebox.serve.protocols.openai_responses import ResponsesRequest, conversation_of
 from running import ASK, MODEL, Running
 from tolerances import check
 
@@ -272,3 +274,48 @@ def test_completions_of_several_prompts(server: Running) -> None:
     assert [choice.index for choice in done.choices] == [0, 1]
     by_ids = client.completions.create(model=MODEL, prompt=ids, temperature=0, max_tokens=4)
     assert by_ids.choices[0].text == done.choices[0].text
+
+
+def search(namespace: str) -> dict[str, Any]:
+    """A namespace with a function that others have too, and one of its own."""
+    schema = {"type": "object", "properties": {"q": {"const": namespace}}, "required": ["q"]}
+    functions = [{"type": "function", "name": name, "parameters": schema} for name in ("search", f"{namespace}_only")]
+    return {"type": "namespace", "name": namespace, "tools": functions}
+
+
+BOTH = [search("mail"), search("files"), {"type": "function", "name": "search"}]
+
+
+def test_functions_of_two_namespaces_stay_apart() -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "search", "arguments": "{}"}
+    body = ResponsesRequest.model_validate({
+        "input": [call, {**call, "namespace": "files"}, {**call, "namespace": "mail", "name": "mail_only"}],
+        "tools": BOTH,
+        "tool_choice": {"type": "function", "name": "search", "namespace": "mail"},
+    })  # fmt: skip
+    conversation = conversation_of(body, [])
+    assert [tool.name for tool in conversation.tools] == [
+        "mail__search", "mail_only", "files__search", "files_only", "search",
+    ]  # fmt: skip
+    assert [tool.parameters["properties"] for tool in conversation.tools][2] == {"q": {"const": "files"}}
+    (turn,) = conversation.messages
+    assert [c["function"]["name"] for c in turn["tool_calls"]] == ["search", "files__search", "mail_only"]
+    assert conversation.tool_choice.names == ("mail__search",)
+
+    for tools in ([search("mail"), search("mail")], [{"type": "function", "name": "a"}] * 2):
+        with pytest.raises(ApiError, match="two tools have the name"):
+            conversation_of(ResponsesRequest.model_validate({"input": "a", "tools": tools}), [])
+
+
+@pytest.mark.parametrize("namespace", ["mail", "files"])
+def test_a_call_carries_its_own_namespace(server: Running, namespace: str) -> None:
+    choice = {"type": "function", "name": "search", "namespace": namespace}
+    body = {"input": "Go.", "tools": BOTH, "tool_choice": choice, "parallel_tool_calls": False, "temperature": 0}
+    with server.client() as client:
+        answer = client.post("/v1/responses", json=body).json()
+        call = answer["output"][-1]
+        assert (call["name"], call["namespace"], call["status"]) == ("search", namespace, "completed")
+        assert json.loads(call["arguments"]) == {"q": namespace}
+        result = {"type": "function_call_output", "call_id": call["call_id"], "output": "none"}
+        again = client.post("/v1/responses", json={**body, "input": [call, result], "max_output_tokens": 1})
+        assert again.status_code == 200

@@ -155,7 +155,7 @@ def test_messages(replying: Callable[[bytes], str], omits: bool) -> None:
 def test_responses(replying: Callable[[bytes], str], summary: str | None) -> None:
     sent = {"reasoning": {"summary": summary}, "include": ["reasoning.encrypted_content"]}
     kept: list[Any] = []
-    writer = ResponseWriter(sent, "m", {"list": "files"})
+    writer = ResponseWriter(sent, "m", {"list": ("files", "list")})
     writer.store = lambda document, turn: kept.append((document, turn))
     body = streamed(writer, ANSWER)
     with openai_client(replying(body)).responses.stream(model="m", input="a") as stream:
@@ -173,7 +173,7 @@ def test_responses(replying: Callable[[bytes], str], summary: str | None) -> Non
     assert final.usage is not None and final.usage.input_tokens_details.cached_tokens == 4
 
     ((document, turn),) = kept
-    whole = ResponseWriter(sent, "m", {"list": "files"}).document([taken(ANSWER)])
+    whole = ResponseWriter(sent, "m", {"list": ("files", "list")}).document([taken(ANSWER)])
     assert [{**item, "id": ""} for item in whole["output"]] == [{**item, "id": ""} for item in document["output"]]
     items = ResponsesRequest.model_validate({"input": document["output"]}).input
     assert not isinstance(items, str)

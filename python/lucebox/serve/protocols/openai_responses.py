@@ -5,9 +5,10 @@ stored_responses.py has the routes of responses that exist.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -115,6 +116,7 @@ ToolItem = Annotated[FunctionTool | Namespace | HostedTool, Field(discriminator=
 class ChosenTool(Body):
     type: Literal["function"]
     name: str
+    namespace: str | None = None
 
 
 class AllowedTools(Body):
@@ -181,6 +183,10 @@ class ResponsesRequest(Sampled):
     user: Ignored = None
 
 
+Origin: TypeAlias = tuple[str | None, str]
+"""Namespace and name of a function."""
+
+
 def conversation_of(body: ResponsesRequest, history: Sequence[Message]) -> Conversation:
     """The conversation of a request, after the messages of its previous response."""
     messages: list[Message] = [{"role": "system", "content": body.instructions}] if body.instructions else []
@@ -188,20 +194,24 @@ def conversation_of(body: ResponsesRequest, history: Sequence[Message]) -> Conve
     if isinstance(body.input, str):
         messages.append({"role": "user", "content": body.input})
     else:
-        messages += messages_of(body.input)
+        messages += messages_of(body.input, shown_names(body))
     if not any(message["role"] != "system" for message in messages):
         raise ApiError("invalid", "the input has no message to answer", "input")
     return Conversation(
         messages=messages,
-        tools=[_tool(tool) for tool, _ in functions_of(body)],
+        tools=tools_of(body),
         tool_choice=_tool_choice(body),
         thinking=_thinking(body.reasoning),
         answer_format=_format(body.text),
     )
 
 
-def messages_of(items: Sequence[InputItem]) -> list[Message]:
-    """Template messages of the input items; consecutive reasoning, text and calls become one assistant message."""
+def messages_of(items: Sequence[InputItem], shown: Mapping[Origin, str] | None = None) -> list[Message]:
+    """Template messages of the input items; consecutive reasoning, text and calls become one assistant message.
+
+    shown: the names of functions that the model sees.
+    """
+    names = shown or {}
     messages: list[Message] = []
     for item in items:
         match item:
@@ -218,7 +228,8 @@ def messages_of(items: Sequence[InputItem]) -> list[Message]:
                     message = _assistant_message(messages)
                     message["reasoning_content"] = message.get("reasoning_content", "") + text
             case CallItem():
-                call = {"name": item.name, "arguments": item.arguments}
+                name = names.get((item.namespace, item.name), item.name)
+                call = {"name": name, "arguments": item.arguments}
                 _assistant_message(messages).setdefault("tool_calls", []).append(
                     {"id": item.call_id, "type": "function", "function": call}
                 )
@@ -251,22 +262,59 @@ def functions_of(body: ResponsesRequest) -> list[tuple[FunctionTool, str | None]
     return found
 
 
-def _tool(tool: FunctionTool) -> Tool:
-    parameters = tool.parameters or {"type": "object", "properties": {}}
-    return Tool(tool.name, tool.description or "", parameters, bool(tool.strict))
+def shown_names(body: ResponsesRequest) -> dict[Origin, str]:
+    """The name that the model sees of each function: its own, with the namespace in front if another function has the
+    same name.
+
+    Raises:
+        ApiError: two functions of a namespace have the same name.
+    """
+    origins: list[Origin] = [(namespace, function.name) for function, namespace in functions_of(body)]
+    counts = Counter(name for _, name in origins)
+    shown = {(ns, name): name if ns is None or counts[name] == 1 else f"{ns}__{name}" for ns, name in origins}
+    if len(set(shown.values())) < len(origins):
+        name = Counter(shown.get(origin, "") for origin in origins).most_common(1)[0][0]
+        raise ApiError("invalid", f"two tools have the name {name!r}", "tools")
+    return shown
+
+
+def tools_of(body: ResponsesRequest) -> list[Tool]:
+    shown = shown_names(body)
+    return [
+        Tool(
+            shown[namespace, tool.name],
+            tool.description or "",
+            tool.parameters or {"type": "object", "properties": {}},
+            bool(tool.strict),
+        )
+        for tool, namespace in functions_of(body)
+    ]
 
 
 def _tool_choice(body: ResponsesRequest) -> ToolChoice:
     parallel = body.parallel_tool_calls is not False
     match body.tool_choice:
-        case ChosenTool(name=name):
-            return ToolChoice("required", (name,), parallel)
+        case ChosenTool() as tool:
+            return ToolChoice("required", _chosen([tool], body), parallel)
         case AllowedTools(mode=mode, tools=tools):
-            return ToolChoice(mode, tuple(tool.name for tool in tools), parallel)
+            return ToolChoice(mode, _chosen(tools, body), parallel)
         case None:
             return ToolChoice("auto", (), parallel)
         case mode:
             return ToolChoice(mode, (), parallel)
+
+
+def _chosen(tools: Sequence[ChosenTool], body: ResponsesRequest) -> tuple[str, ...]:
+    """The shown names of chosen tools; a name without a namespace means all functions that have it."""
+    found: list[str] = []
+    for tool in tools:
+        names = [
+            shown
+            for (namespace, name), shown in shown_names(body).items()
+            if name == tool.name and tool.namespace in (None, namespace)
+        ]
+        found += names or [tool.name]
+    return tuple(found)
 
 
 def _thinking(reasoning: ReasoningConfig | None) -> ThinkingRequest:
@@ -298,11 +346,11 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     limits = Limits(body.max_output_tokens)
     hosted = [f"tools.{tool.type}" for tool in body.tools or [] if isinstance(tool, HostedTool)]
     ignored = [*body.ignored(), *hosted]
-    namespaces = {function.name: namespace for function, namespace in functions_of(body) if namespace}
+    origins = {shown: origin for origin, shown in shown_names(body).items()}
     sent = body.model_dump(by_alias=True, exclude_none=True, mode="json")
     # Stored without the instructions, which every request sets itself.
     history = conversation.messages[1:] if body.instructions else conversation.messages
-    writer = ResponseWriter(sent, model, namespaces)
+    writer = ResponseWriter(sent, model, origins)
     if body.store is not False:
         store = server.responses.update if body.background else server.responses.put
         writer.store = lambda document, turn: store(StoredResponse(document, [*history, turn], sent["input"]))

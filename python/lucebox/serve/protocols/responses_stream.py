@@ -40,16 +40,16 @@ class ResponseWriter:
     """Formats one response.
 
     sent: the request's fields.
-    namespaces: namespace by name of each function that has one.
+    origins: namespace and name of each function, by the name that the model sees.
     """
 
-    def __init__(self, sent: Mapping[str, Any], model: str, namespaces: Mapping[str, str]) -> None:
+    def __init__(self, sent: Mapping[str, Any], model: str, origins: Mapping[str, tuple[str | None, str]]) -> None:
         self.id = f"resp_{secrets.token_hex(24)}"
         self.store: Callable[[dict[str, Any], Message], None] = lambda document, turn: None
         """Called with the document of a complete response, and its assistant message."""
         self._created = int(time.time())
         self._model = model
-        self._namespaces = namespaces
+        self._origins = origins
         self._echo = {name: sent.get(name, default) for name, default in ECHOED.items()}
         self._summarises = (sent.get("reasoning") or {}).get("summary") not in (None, "none")
         self._encrypts = "reasoning.encrypted_content" in (sent.get("include") or [])
@@ -138,7 +138,7 @@ class ResponseWriter:
         elif isinstance(block, ToolCall) and block.is_broken:
             data = b""  # the arguments never become complete
         elif isinstance(block, ToolCall):
-            done = {"name": block.name, "arguments": block.arguments}
+            done = {"name": item["name"], "arguments": block.arguments}
             data = self._item_event("response.function_call_arguments.done", **done)
         else:
             data = self._part_event(f"{self._reasoning_kind}.done", text=block.text)
@@ -160,9 +160,10 @@ class ResponseWriter:
                 item = {"type": "message", "role": "assistant", "content": [_text_part(text)]}
             case ToolCall(id, name, arguments, is_broken):
                 status = "incomplete" if is_broken else "completed"
-                item = {"type": "function_call", "call_id": id, "name": name, "arguments": arguments}
-                if name in self._namespaces:
-                    item["namespace"] = self._namespaces[name]
+                namespace, own_name = self._origins.get(name, (None, name))
+                item = {"type": "function_call", "call_id": id, "name": own_name, "arguments": arguments}
+                if namespace is not None:
+                    item["namespace"] = namespace
             case Reasoning(text):
                 shown = [{"type": "summary_text", "text": text}] if self._summarises and text else []
                 item = {"type": "reasoning", "summary": shown}
