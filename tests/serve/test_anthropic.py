@@ -162,7 +162,7 @@ def test_errors(server: Running) -> None:
         "type": "error",
         "error": {
             "type": "invalid_request_error",
-            "message": "nonsense: Unrecognized request argument supplied: nonsense",
+            "message": "Unrecognized request argument supplied: nonsense",
         },
     }
 

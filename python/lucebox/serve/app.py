@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -26,6 +25,7 @@ from lucebox.serve.protocols import (
     openai_responses,
     stored_responses,
 )
+from lucebox.serve.protocols.refusals import refusal
 from lucebox.serve.security import Guard, is_anthropic
 from lucebox.serve.server import Server
 from lucebox.serve.settings import ServeSettings
@@ -100,22 +100,13 @@ async def _on_api_error(request: Request, error: Exception) -> Response:
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    # Every member of a union reports errors. The deepest error belongs to the member the client meant.
-    first = max(error.errors(), key=lambda one: len(one["loc"]))
-    param = _path(first["loc"])
+    first = error.errors()[0]
     if first["type"] == "json_invalid":
         return _response(request, ApiError("invalid", f"the body is not JSON: {first['ctx']['error']}"))
-    if first["type"] == "extra_forbidden":
-        return _response(request, ApiError("invalid", f"Unrecognized request argument supplied: {param}", param))
-    return _response(request, ApiError("invalid", f"{param}: {first['msg']}" if param else first["msg"], param))
-
-
-def _path(loc: Sequence[Any]) -> str | None:
-    """The field's path as clients know it: ("body", "messages", 0, "user", "content", "list[TextPart]") is
-    messages.0.content."""
-    members = {"str", "int", "user", "assistant", "system", "developer", "tool", "body", "query", "path"}
-    names = [str(part) for part in loc if part not in members and "[" not in str(part)]
-    return ".".join(names) or None
+    if first["loc"][0] != "body":
+        name = str(first["loc"][-1])
+        return _response(request, ApiError("invalid", f"{name}: {first['msg']}", name))
+    return _response(request, refusal(error.body, error.errors()))
 
 
 async def _on_http(request: Request, error: Exception) -> Response:

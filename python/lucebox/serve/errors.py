@@ -98,7 +98,7 @@ def anthropic_error(error: ApiError) -> dict[str, Any]:
     message = error.message
     if error.kind == "too_long" and error.counts is not None:
         message = f"prompt is too long: {error.counts[0]} tokens > {error.counts[1]} maximum"
-    elif error.param is not None:
+    elif error.param is not None and error.param not in message:
         message = f"{error.param}: {message}"
     return {"type": "error", "error": {"type": _ANTHROPIC_TYPES.get(error.kind, "invalid_request_error"),
                                        "message": message}}  # fmt: skip

@@ -15,7 +15,7 @@ from lucebox.serve.conversation import AnswerFormat, Conversation
 from lucebox.serve.errors import ApiError, anthropic_body
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
-from lucebox.serve.protocols.body import Body, Ignored, Name, Sampled, Stop, sampling_of
+from lucebox.serve.protocols.body import Body, Ignored, Name, ResultPart, Sampled, Stop, sampling_of
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.openapi import ANTHROPIC_ERRORS, documented
 from lucebox.serve.rendering import Message
@@ -60,7 +60,7 @@ class ToolUseBlock(Body):
 class ToolResultBlock(Body):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[TextBlock] | None = None
+    content: str | list[TextBlock | ResultPart] | None = None
     is_error: bool | None = None
     cache_control: Ignored = None
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from lucebox.serve.errors import ApiError
 
-__all__ = ["Body", "Ignored", "Name", "Sampled", "Stop", "sampling_of", "stops_of"]
+__all__ = ["Body", "Ignored", "Name", "ResultPart", "Sampled", "Stop", "sampling_of", "stops_of"]
 
 Ignored = Annotated[Any, Field(description="Accepted and ignored.", json_schema_extra={"x-ignored": True})]
 """A field without effect; the response header `lucebox-ignored` names it."""
@@ -33,6 +33,28 @@ class Body(BaseModel):
             and extra.get("x-ignored")
             and getattr(self, name) is not None
         )
+
+
+class ResultPart(Body):
+    """A part of a tool's result that is not text. The model sees a placeholder, so that the conversation goes on."""
+
+    model_config = Body.model_config | {"extra": "allow"}
+    type: Literal[
+        "image",
+        "image_url",
+        "input_image",
+        "file",
+        "input_file",
+        "document",
+        "input_audio",
+        "audio",
+        "search_result",
+        "tool_reference",
+    ]
+
+    @property
+    def text(self) -> str:
+        return f"[{self.type}: not shown, the model reads only text]"
 
 
 class Sampled(Body):

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from lucebox.serve.conversation import AnswerFormat, Conversation
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
-from lucebox.serve.protocols.body import Body, Ignored, Name, OpenAISampled, Stop, sampling_of, stops_of
+from lucebox.serve.protocols.body import Body, Ignored, Name, OpenAISampled, ResultPart, Stop, sampling_of, stops_of
 from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
 from lucebox.serve.protocols.openai_common import LogprobWriter, StreamOptions
 from lucebox.serve.protocols.openapi import ERRORS, documented
@@ -85,7 +85,7 @@ class AssistantMessage(Body):
 
 class ToolMessage(Body):
     role: Literal["tool"]
-    content: str | list[TextPart]
+    content: str | list[TextPart | ResultPart]
     tool_call_id: str
     name: str | None = None
 
@@ -260,7 +260,7 @@ def message_of(message: Message) -> dict[str, Any]:
     return result
 
 
-def text_of(content: str | Sequence[TextPart] | None) -> str:
+def text_of(content: str | Sequence[TextPart | ResultPart] | None) -> str:
     if content is None:
         return ""
     return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -20,7 +20,7 @@ from lucebox.serve.conversation import AnswerFormat, Conversation
 from lucebox.serve.delivery import Exchange, FailedStream
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
-from lucebox.serve.protocols.body import Body, Ignored, Name, Sampled, sampling_of
+from lucebox.serve.protocols.body import Body, Ignored, Name, ResultPart, Sampled, sampling_of
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.protocols.responses_stream import ResponseWriter
@@ -70,7 +70,7 @@ class CallItem(Body):
 class CallOutputItem(Body):
     type: Literal["function_call_output"]
     call_id: str
-    output: str | list[TextPart]
+    output: str | list[TextPart | ResultPart]
     id: Ignored = None
     status: Ignored = None
 
@@ -245,10 +245,10 @@ def _assistant_message(messages: list[Message]) -> Message:
     return messages[-1]
 
 
-def _text(content: str | Sequence[TextPart | RefusalPart]) -> str:
+def _text(content: str | Sequence[TextPart | RefusalPart | ResultPart]) -> str:
     if isinstance(content, str):
         return content
-    return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
+    return "".join(part.refusal if isinstance(part, RefusalPart) else part.text for part in content)
 
 
 def functions_of(body: ResponsesRequest) -> list[tuple[FunctionTool, str | None]]:
