@@ -6,7 +6,8 @@ import functools
 import json
 import re
 from dataclasses import replace
-from typing import Any
+from enum import Enum
+from typing import Annotated, Any, Literal
 
 import httpx
 import numpy as np
@@ -30,6 +31,7 @@ from lucebox.serve.events import Constraint
 from lucebox.serve.held_schemas import held_schema, held_tools
 from lucebox.serve.profiles import Profile, Thinking
 from lucebox.serve.tools import Tool, ToolChoice
+from pydantic import BaseModel, Field, RootModel
 from running import Running
 from text_data import TINY_HYBRID, tiny_tokenizer, vocab_tokenizer
 
@@ -299,6 +301,20 @@ def test_a_forced_call_never_repeats_a_key(dialect: str) -> None:
             assert refused_at(TokenConstraint(tokens(), grammar), wrong) is not None
 
 
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_objects_inside_a_forced_call_never_repeat_a_key(dialect: str) -> None:
+    schema = {"properties": {"at": {"$ref": "#/$defs/point"}, "all": {"type": "array", "items": POINT}}, "$defs": DEFS}
+    (tool,), warnings = held_tools([Tool("put", parameters=schema)])
+    grammar = tools_grammar(Profile("x", dialect=dialect), [tool], ToolChoice("required", parallel=False))
+    assert warnings == []
+    for arguments in ({"at": {"x": 1, "z": 2}}, {"all": [{"x": 1, "z": 2}]}):
+        text = DIALECTS[dialect].render_call("put", arguments)
+        right = text.replace('"z"', '"y"')
+        assert refused_at(TokenConstraint(tokens(), grammar), right) is None
+        for wrong in (text, text.replace('"z"', '"x"')):
+            assert refused_at(TokenConstraint(tokens(), grammar), wrong) is not None
+
+
 def test_many_alternatives_become_one_form() -> None:
     options = [
         {"properties": {f"k{i}": {"type": "integer"}, "all": {}}, "required": [f"k{i}", "all"]} for i in range(40)
@@ -422,6 +438,50 @@ def test_random_logits_give_complete_calls(dialect: str, seed: int = 5) -> None:
         assert kind == "call" and name in ("person", "nothing")
         if name == "person":
             check_person(json.loads(arguments))
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int = Field(ge=0, le=9)
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    owner: Colour | None
+
+
+class Home(BaseModel):
+    pet: Annotated[Cat | Dog, Field(discriminator="kind")]
+    colour: Colour
+    rooms: Annotated[list[Colour], Field(max_length=2)] | None
+    place: tuple[Annotated[int, Field(ge=0, le=9)], bool]
+
+
+class Tagged(Cat):
+    tags: Annotated[set[bool], Field(max_length=2)]
+
+
+class Either(RootModel[Cat | Dog]): ...
+
+
+@pytest.mark.parametrize(("model", "loosened"), [(Cat, ""), (Home, ""), (Either, ""), (Tagged, "uniqueItems")])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_forced_calls_validate(dialect: str, model: type[BaseModel], loosened: str) -> None:
+    """Schemas as pydantic makes them: random calls are valid, or a warning says which keyword is not held."""
+    rng = np.random.default_rng(3)
+    (tool,), warnings = held_tools([Tool("put", parameters=model.model_json_schema())])
+    assert bool(warnings) == bool(loosened) and all(loosened in warning for warning in warnings)
+    grammar = tools_grammar(Profile("x", dialect=dialect), [tool], ToolChoice("required", parallel=False))
+    for _ in range(5):
+        text = answer(TokenConstraint(tokens(), grammar), lambda: rng.normal(0, 3, tokens().vocab).astype(np.float32))
+        ((kind, _, arguments),) = read(text, parser(dialect, tools=[tool]))
+        assert kind == "call"
+        model.model_validate_json(arguments)  # a set takes equal items
 
 
 def answer(constraint: TokenConstraint, logits: Any) -> str:

@@ -34,7 +34,7 @@ def held_tools(tools: Sequence[Tool]) -> tuple[list[Tool], list[str]]:
     held, warnings = [], []
     for tool in tools:
         schema, notes = held_schema(tool.parameters, f"the tool {tool.name!r}", must_hold=tool.strict)
-        held.append(replace(tool, parameters=schema))
+        held.append(replace(tool, parameters=schema if _joins(schema) else _closed(schema)))
         warnings += notes
     return held, warnings
 
@@ -64,6 +64,36 @@ def held_schema(schema: Mapping[str, Any], owner: str, *, must_hold: bool) -> tu
         reason = messages[0].splitlines()[0].rpartition("JSON schema: ")[2]
         raise InvalidRequestError(f"the schema of {owner} cannot be held: {reason[:300]}")
     return result, [f"the schema of {owner} is not held in full: {note}" for note in (*loosened.notes, *messages)]
+
+
+def _joins(schema: Any) -> bool:
+    """Whether objects are joined somewhere, each of which closed would refuse the other's properties."""
+    if isinstance(schema, list):
+        return any(map(_joins, schema))
+    if not isinstance(schema, Mapping):
+        return False
+    parts = schema.get("allOf")
+    return (isinstance(parts, list) and len(parts) > 1) or any(map(_joins, schema.values()))
+
+
+def _closed(schema: Any) -> Any:
+    """The schema whose objects have only their declared properties: an open object could repeat a key, or never end."""
+    if not isinstance(schema, Mapping):
+        return schema
+    result = {
+        key: value
+        if key in _VALUES
+        else {name: _closed(part) for name, part in value.items()}
+        if key in _MAPS and isinstance(value, Mapping)
+        else [_closed(part) for part in value]
+        if key in _LISTS and isinstance(value, list)
+        else _closed(value)
+        for key, value in schema.items()
+    }
+    is_plain = not any(key in schema for key in ("$ref", "allOf", "anyOf", "oneOf", "patternProperties"))
+    if is_plain and schema.get("properties") and schema.get("additionalProperties", True) is True:
+        result["additionalProperties"] = False
+    return result
 
 
 class _Loosened:
