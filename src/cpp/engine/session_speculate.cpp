@@ -417,8 +417,12 @@ AcceptPath Session::accepted_by_device() const {
 }
 
 void Session::start_walk(const Sampler& sampler, const AcceptPath& accept) {
-  const VerifiedTree tree{
-      .draft = tree_.tree, .logits = tree_.logits, .rows = walk_.draft().rows, .first = tree_row_, .replay_length = walk_.replay_length(tree_row_), .accept = accept};
+  const VerifiedTree tree{.draft = tree_.tree,
+                          .logits = tree_.logits,
+                          .rows = walk_.draft().rows,
+                          .first = tree_row_,
+                          .replay_length = walk_.replay_length(tree_row_),
+                          .accept = accept};
   parts_.start();
   loop_->start_walk(sampler, tree, loop_sampler_ == sampler.version());
   parts_.end(StepPart::kWalk);
