@@ -19,9 +19,11 @@
 namespace lb::gpu {
 
 // 16-bit x takes the registers of two blocks.
-constexpr int gemv_blocks(int x_bits) { return x_bits == 16 ? 2 : LUCEBOX_GEMV_BLOCKS; }
+template <int kXBits>
+constexpr int kGemvBlocks = kXBits == 16 ? 2 : LUCEBOX_GEMV_BLOCKS;
 // Rows in flight. The registers of more than two blocks have no room for as many.
-constexpr int gemv_batch(int x_bits, int batch) { return gemv_blocks(x_bits) > 2 ? batch / 2 : batch; }
+template <int kXBits, int kBatch>
+constexpr int kGemvBatch = kGemvBlocks<kXBits> > 2 ? kBatch / 2 : kBatch;
 
 // One step of sum_eight: each half of the lanes gives half of its values to the other half and adds the values it gets.
 template <int kHalf>

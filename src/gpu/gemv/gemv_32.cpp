@@ -23,7 +23,7 @@ template <int kBits>
 using MXFP4 = Block32Format<DType::kMXFP4, kBits>;
 
 #define X(kernel, wide_kernel, Type, kXBits, kBatch, kWidePieces, kWideBatch, kWideThreads)                            \
-  LB_KERNEL(kernel, Gemv, kGemvThreads, gemv_blocks(kXBits)) { gemv<Type<kXBits>, 1, gemv_batch(kXBits, kBatch)>(p); } \
+  LB_KERNEL(kernel, Gemv, kGemvThreads, kGemvBlocks<kXBits>) { gemv<Type<kXBits>, 1, kGemvBatch<kXBits, kBatch>>(p); } \
   LB_KERNEL(wide_kernel, Gemv, kWideThreads, 1) { gemv<Type<kXBits>, kWidePieces, kWideBatch>(p); }
 LB_GEMV_KERNELS_32(X)
 #undef X
