@@ -1,19 +1,13 @@
 # NVIDIA: one cubin per kernel file and generation. NVRTC of CUDA 12 compiles for drivers from the first of CUDA 12 on,
 # nvcc of CUDA 13 for its own; the host loads the newest that the driver takes (src/cpp/pack/pack.cpp). CMake's CUDA
 # language links a test program, which the PyPI toolkit cannot do, and accepts only files named .cu.
-set(LUCEBOX_NVCC AUTO CACHE STRING "code by nvcc: ON, OFF, or AUTO, which leaves it out where nvcc or g++ is missing")
-if(NOT LUCEBOX_NVCC MATCHES "^(ON|OFF|AUTO)$")
-  message(FATAL_ERROR "LUCEBOX_NVCC: expected ON, OFF or AUTO, got '${LUCEBOX_NVCC}'")
-endif()
-set(LUCEBOX_NVRTC "" CACHE FILEPATH "libnvrtc.so.12 to use, empty: that of the Python environment")
+option(LUCEBOX_NVCC "fail without nvcc and g++, rather than leave nvcc's code out" OFF)
+set(LUCEBOX_NVRTC "" CACHE FILEPATH "libnvrtc.so.12 to use; empty: that of the Python environment; OFF: none")
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/code)
 
 string(JSON nvrtc_kind TYPE "${target}" nvrtc)
-if(nvrtc_kind STREQUAL "OBJECT" AND NOT LUCEBOX_RUNS_ON AND (LUCEBOX_NVRTC OR LUCEBOX_TOOLCHAIN STREQUAL "pypi"))
+if(nvrtc_kind STREQUAL "OBJECT" AND NOT LUCEBOX_RUNS_ON AND NOT LUCEBOX_NVRTC STREQUAL "OFF"
+   AND (LUCEBOX_NVRTC OR LUCEBOX_TOOLCHAIN STREQUAL "pypi"))
   include(LuceboxNvrtc)
 endif()
-if(NOT LUCEBOX_NVCC STREQUAL "OFF")
-  include(LuceboxNvcc)
-elseif(NOT generations)
-  message(FATAL_ERROR "LUCEBOX_NVCC=OFF leaves ${LUCEBOX_TARGET} no compiler: NVRTC does not compile for it here")
-endif()
+include(LuceboxNvcc)

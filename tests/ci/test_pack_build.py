@@ -467,12 +467,11 @@ def test_without_nvcc_a_pack_has_the_code_for_older_drivers(compiler: str, tmp_p
     assert "CMake Error" in said and not (folder / "strict/build.ninja").exists()
 
 
-def test_a_pack_needs_a_compiler(tmp_path: Path) -> None:
-    folder = tree(tmp_path, "sm_86", GOOD)
-    said = configure(folder, "sm_86", interpreter("sm_86"), "-DLUCEBOX_NVCC=OFF", "-DLUCEBOX_TOOLCHAIN=system")
-    assert "LUCEBOX_NVCC=OFF leaves sm_86 no compiler" in " ".join(said.split())
-    said = configure(folder, "sm_86", interpreter("sm_86"), "-DLUCEBOX_NVCC=maybe")
-    assert "expected ON, OFF or AUTO, got 'maybe'" in " ".join(said.split())
+def test_without_nvrtc_a_pack_has_the_code_for_new_drivers(tmp_path: Path) -> None:
+    said, pack = build(tree(tmp_path, "sm_86", GOOD), "sm_86", "-DLUCEBOX_NVRTC=OFF")
+    assert pack.is_dir(), said
+    (code,) = manifest(pack)["generations"]
+    assert (code["compiler"]["name"], code["min_driver"]) == ("nvcc", "580")
 
 
 def test_nvrtc_of_another_release_is_refused(tmp_path: Path) -> None:
