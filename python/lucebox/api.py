@@ -204,8 +204,12 @@ class LLM:
         return self._assets.tokenizer.encode(text)
 
     def detokenize(self, ids: Iterable[int]) -> str:
-        """Text of token ids, control tokens included."""
-        return self._assets.tokenizer.decode(ids, skip_special=False)
+        """Text of token ids, control tokens included.
+
+        Raises:
+            InvalidRequestError: an id is outside the vocabulary.
+        """
+        return self._assets.tokenizer.decode(self.ids(list(ids)).tolist(), skip_special=False)
 
     # --- generation
 

@@ -60,7 +60,7 @@ _REMEDY = {
 def cached() -> dict[str, Path]:
     """Hub models in the client's cache that have GGUF or safetensors files, by repository id."""
     try:
-        repos = huggingface_hub.scan_cache_dir().repos
+        repos = huggingface_hub.scan_cache_dir(constants.HF_HUB_CACHE).repos
     except huggingface_hub.CacheNotFound:
         return {}
     models = {}
@@ -150,7 +150,7 @@ def remove(repo: str) -> int:
         ModelNotFoundError: the cache has no such model.
     """
     try:
-        cache = huggingface_hub.scan_cache_dir()
+        cache = huggingface_hub.scan_cache_dir(constants.HF_HUB_CACHE)
     except huggingface_hub.CacheNotFound:
         cache = None
     found = [one for one in (cache.repos if cache else ()) if one.repo_type == "model" and one.repo_id == repo]

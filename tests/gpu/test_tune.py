@@ -29,9 +29,13 @@ DEFINES = {"LUCEBOX_GEMV_BLOCKS": 3}
 
 
 @pytest.fixture(scope="module")
-def wheel() -> Path:
-    """The wheel of the simulator's pack, up to date with the tree."""
-    (wheel,) = (gpu_packs.build_sim().parents[1] / "wheel").glob("*.whl")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the simulator's pack, up to date with the tree. A build by pip leaves none in its folder."""
+    pack, out = gpu_packs.build_sim(), tmp_path_factory.mktemp("wheel")
+    bill = pack.parents[1] / "sboms" / "lucebox-sim.cdx.json"
+    command = [sys.executable, ROOT / "ci/make_wheel.py", "sim", pack, "--sbom", bill, "--out", out]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,) = out.glob("*.whl")
     return wheel
 
 

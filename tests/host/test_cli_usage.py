@@ -180,7 +180,7 @@ def test_pull_and_rm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     for words, reason in (
         (["rm", "smollm2-135m"], "not on this machine"),
         (["rm", "org/name:Q8_0"], "name the whole repository"),
-        (["pull", str(tmp_path)], "without a GGUF file"),
+        (["pull", str(tmp_path)], "without a GGUF model"),
     ):
         assert main(words) == 1
         assert reason in capsys.readouterr().err
