@@ -33,7 +33,7 @@ class StepCostsFile:
         library = Path(_engine.__file__).stat()
         self._key = {
             "format": FORMAT,
-            "model": engine.fingerprint,
+            "model": engine.layout,
             "draft": draft,
             "device": device,
             "kernels": kernels,

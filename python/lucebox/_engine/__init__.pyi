@@ -81,7 +81,16 @@ class Engine:
         """Earlier outputs, which the suffix drafter reads; None without it."""
 
     @property
-    def fingerprint(self) -> str: ...
+    def fingerprint(self) -> str:
+        """
+        A hash of the files' metadata, all weights and the settings that a saved session depends on. The first access reads all bytes of the files.
+        """
+
+    @property
+    def layout(self) -> str:
+        """
+        A hash of the files' metadata, and names, types and shapes of their tensors.
+        """
 
 class Sampler:
     """Turns logits into tokens, one uniform draw per sampled token."""

@@ -308,7 +308,11 @@ void bind_engine(nb::module_& m) {
           "is_fixed}; None before. Real times of steps replace them unless is_fixed.")
       .def_prop_ro("draft_kind", &draft_kind_of, "Draft model: \"dflash\", \"mtp\", or None without one.")
       .def_prop_ro("outputs", &Engine::outputs, "Earlier outputs, which the suffix drafter reads; None without it.")
-      .def_prop_ro("fingerprint", &Engine::fingerprint);
+      .def_prop_ro("fingerprint", &Engine::fingerprint,
+                   "A hash of the files' metadata, all weights and the settings that a saved "
+                   "session depends on. The first access reads all bytes of the files.")
+      .def_prop_ro("layout", &Engine::layout,
+                   "A hash of the files' metadata, and names, types and shapes of their tensors.");
 
   nb::class_<Sampler>(m, "Sampler", "Turns logits into tokens, one uniform draw per sampled token.")
       .def(

@@ -4,6 +4,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <string_view>
+
 #include "base/error.h"
 #include "cpu/cpu_stream.h"
 
@@ -34,7 +36,11 @@ NB_MODULE(_engine, m) {
       std::rethrow_exception(p);
     } catch (const lb::Error& error) {
       nb::object type = nb::module_::import_("lucebox.errors").attr(python_error(error.code()));
-      PyErr_SetString(type.ptr(), error.what());
+      // A message may quote a damaged file's bytes, which need not be UTF-8.
+      const std::string_view text = error.what();
+      const auto size = static_cast<Py_ssize_t>(text.size());
+      const auto message = nb::steal<nb::object>(PyUnicode_DecodeUTF8(text.data(), size, "backslashreplace"));
+      if (message.is_valid()) PyErr_SetObject(type.ptr(), message.ptr());
     }
   });
   m.def("best_isa", [] { return std::string(lb::name(lb::best_isa())); }, "The fastest CPU kernels this machine runs.");

@@ -48,7 +48,7 @@ void causal_conv(const CausalConv& op, int begin, int end) {
 }
 
 inline void normalise(float* x, int n, float eps, float factor) {
-  const float scale = factor / __builtin_sqrtf(sum_of_squares(x, n) + eps);
+  const float scale = inverse_root(x, n, 1.0f, eps, factor);
   for (int i = 0; i < n; i += kLanes) store(x + i, load(x + i, n - i) * scale, n - i);
 }
 

@@ -22,8 +22,19 @@ inline float sum_of_squares(const float* x, int n) {
   return hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
+// factor / sqrt(sum of squares / divisor + eps). The squares of values beyond 1e19 overflow; such values are scaled
+// first, beside which eps has no effect. An infinite value gives NaN.
+inline float inverse_root(const float* x, int n, float divisor, float eps, float factor = 1.0f) {
+  constexpr float kScale = 0x1p-96f;
+  const float sum = sum_of_squares(x, n);
+  if (sum <= __FLT_MAX__) return factor / __builtin_sqrtf(sum / divisor + eps);
+  float scaled = 0.0f;
+  for (int i = 0; i < n; ++i) scaled += (x[i] * kScale) * (x[i] * kScale);
+  return scaled <= __FLT_MAX__ ? factor * kScale / __builtin_sqrtf(scaled / divisor) : __builtin_nanf("");
+}
+
 inline float inverse_rms(const float* x, int dim, float eps) {
-  return 1.0f / __builtin_sqrtf(sum_of_squares(x, dim) / static_cast<float>(dim) + eps);
+  return inverse_root(x, dim, static_cast<float>(dim), eps);
 }
 
 void rms_norm(const RmsNorm& op, int begin, int end) {

@@ -4,7 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <iomanip>
+#include <iterator>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/system.h"
@@ -14,41 +18,71 @@
 namespace lb {
 namespace {
 
-// FNV-1a over all that a saved session depends on: every tensor's name, type, shape and first 64 bytes, the rope's
-// frequencies, and the settings.
+// A hash of all that a saved session depends on: metadata, tensors with every byte, the rope's frequencies, and
+// settings. The four chains of 8-byte words are independent, so that their products overlap. It tells files apart and
+// resists no forger.
 class Fingerprint {
  public:
   void add(const void* data, size_t bytes) {
-    const auto* p = static_cast<const unsigned char*>(data);
-    for (size_t i = 0; i < bytes; ++i) hash_ = (hash_ ^ p[i]) * 0x100000001b3u;
+    const auto* p = static_cast<const std::byte*>(data);
+    add_word(bytes);
+    size_t at = 0;
+    for (; at + sizeof(chains_) <= bytes; at += sizeof(chains_))
+      for (size_t i = 0; i < std::size(chains_); ++i) chains_[i] = mixed(chains_[i], word(p + at + 8 * i, 8));
+    for (; at < bytes; at += 8) add_word(word(p + at, std::min<size_t>(8, bytes - at)));
   }
   template <class T>
   void add_value(const T& value) {
     add(&value, sizeof(value));
   }
-  void add(const ModelFile& file) {
+  void add_layout(const ModelFile& file) {
+    if (const GgufFile* gguf = file.gguf())
+      for (const GgufEntry& entry : gguf->metadata.all()) {
+        add(entry.key.data(), entry.key.size());
+        add_value(entry.value.type());
+        add_value(entry.value.element_type());
+        add(entry.value.bytes().data(), entry.value.bytes().size());
+      }
+    if (const SafetensorsModel* folder = file.safetensors())
+      add(folder->config_text.data(), folder->config_text.size());
     for (const TensorView& tensor : file.tensors().all()) {
       add(tensor.name.data(), tensor.name.size());
       add_value(tensor.type);
       for (int64_t n : tensor.shape) add_value(n);
-      add(tensor.data, std::min<size_t>(tensor.bytes, 64));
     }
+  }
+  void add_weights(const ModelFile& file) {
+    for (const TensorView& tensor : file.tensors().all()) add(tensor.data, tensor.bytes);
   }
   std::string hex() const {
     std::ostringstream out;
-    out << std::hex << hash_;
+    out << std::hex << std::setfill('0');
+    for (const uint64_t chain : chains_) out << std::setw(16) << mixed(chain, 0);
     return out.str();
   }
 
  private:
-  uint64_t hash_ = 0xcbf29ce484222325u;
+  static uint64_t word(const std::byte* p, size_t bytes) {
+    uint64_t value = 0;
+    std::memcpy(&value, p, bytes);
+    return value;
+  }
+  // The multiplier is 2^64 divided by the golden ratio. The rotation carries high bits, which a product mixes best,
+  // down.
+  static uint64_t mixed(uint64_t chain, uint64_t value) { return std::rotl((chain ^ value) * 0x9e3779b97f4a7c15u, 29); }
+  void add_word(uint64_t value) { chains_[0] = mixed(chains_[0], value); }
+
+  uint64_t chains_[4] = {1, 2, 3, 4};
 };
 
 std::string fingerprint_of(const ModelFile& file, const std::optional<ModelFile>& draft_file, const Model& model,
                            const EngineOptions& options) {
   Fingerprint f;
-  f.add(file);
-  if (draft_file) f.add(*draft_file);
+  for (const ModelFile* each : {&file, draft_file ? &*draft_file : nullptr}) {
+    if (each == nullptr) continue;
+    f.add_layout(*each);
+    f.add_weights(*each);
+  }
   const std::string draft = options.draft_model();
   if (draft == "mtp") f.add(draft.data(), draft.size());
   f.add_value(options.activations);
@@ -160,11 +194,23 @@ Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models model
       backend_(std::move(backend)),
       options_(options),
       plan_(std::move(plan)),
-      fingerprint_(fingerprint_of(file_, draft_file_, *models_.target, options_)),
       executor_(std::make_unique<Executor>(models_, options_, backend_->make_stream(models_.networks(), options_))),
       weights_(backend_->load(*models_.target, options_, *executor_->stream, progress)) {
   if (options_.drafts_suffixes()) outputs_ = std::make_shared<EarlierOutputs>(kEarlierTokens);
   if (models_.draft) draft_weights_ = backend_->load(*models_.draft, options_, *executor_->stream, progress);
+}
+
+const std::string& Engine::fingerprint() const {
+  std::call_once(fingerprint_once_,
+                 [this] { fingerprint_ = fingerprint_of(file_, draft_file_, *models_.target, options_); });
+  return fingerprint_;
+}
+
+std::string Engine::layout() const {
+  Fingerprint f;
+  f.add_layout(file_);
+  if (draft_file_) f.add_layout(*draft_file_);
+  return f.hex();
 }
 
 std::optional<StepCosts> Engine::step_costs() const {

@@ -110,8 +110,11 @@ class Engine {
   // Costs of a step on this device. Empty until the first session measures them or set_step_costs() sets them.
   std::optional<StepCosts> step_costs() const;
   void set_step_costs(const StepCosts& costs) const;
-  // Identifies the weights and settings that a saved session depends on.
-  const std::string& fingerprint() const { return fingerprint_; }
+  // Identifies the files' metadata, all weights and the settings that a saved session depends on. The first call reads
+  // all bytes of the files.
+  const std::string& fingerprint() const;
+  // Identifies the files' metadata, and names, types and shapes of their tensors, which the time of a step depends on.
+  std::string layout() const;
   Executor& executor() const { return *executor_; }
   // The target's forward pass over an append and, behind it, the draft model's rows of the append.
   void forward(Append append, SequenceState& state, Stream& stream, const Taps* taps = nullptr) const;
@@ -127,7 +130,8 @@ class Engine {
   std::unique_ptr<Backend> backend_;
   EngineOptions options_;
   MemoryPlan plan_;
-  std::string fingerprint_;
+  mutable std::once_flag fingerprint_once_;
+  mutable std::string fingerprint_;
   std::unique_ptr<Executor> executor_;
   std::shared_ptr<EarlierOutputs> outputs_;
   mutable std::mutex costs_mutex_;

@@ -204,7 +204,10 @@ std::vector<double> Session::score(std::span<const int32_t> ids, const Interrupt
       download_head(r, n, logits.data());
       for (int i = 0; i < n; ++i) {
         const size_t next = static_cast<size_t>(first) + r + i + 1;
-        if (next < ids.size()) scores.push_back(lb::logprobs({logits.data() + i * vocab, vocab}, ids[next], 0).token);
+        if (next >= ids.size()) continue;
+        const std::span<const float> row(logits.data() + i * vocab, vocab);
+        check_finite(row, next);
+        scores.push_back(lb::logprobs(row, ids[next], 0).token);
       }
     }
   });

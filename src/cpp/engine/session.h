@@ -189,6 +189,8 @@ class Session {
   // --- session_decode.cpp
   // Origin of a step's AppendNumbers: uploaded by the host, or counted up on the device by NextToken.
   enum class NumbersFrom { kHost, kDevice };
+  // Throws when a logit is infinite or NaN; n_tokens precede it.
+  void check_finite(std::span<const float> logits, size_t n_tokens) const;
   int32_t sample_in_loop(Sampler& sampler);
   void start_step(NumbersFrom from, bool waits_for_mask);
   bool adopt_step(std::span<const int32_t> ids);  // commits the pending step if it computes the last of ids

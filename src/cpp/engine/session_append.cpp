@@ -71,6 +71,7 @@ Session::AppendResult Session::append(std::span<const int32_t> ids, const Append
   result.logits.resize(rows * vocab);
   for (size_t r = 0; r < rows; r += Executor::kLogitRows)
     download_head(r, std::min<int>(Executor::kLogitRows, rows - r), result.logits.data() + r * vocab);
+  for (size_t r = 0; r < rows; ++r) check_finite({result.logits.data() + r * vocab, vocab}, tokens_.size() + r + 1);
   return result;
 }
 

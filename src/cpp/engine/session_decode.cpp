@@ -25,13 +25,17 @@ int32_t Session::sample(Sampler& sampler) {
   if (loop_ != nullptr) return walk_.is_active() ? sample_in_tree(sampler) : sample_in_loop(sampler);
   parts_.start();
   const std::span<const float> from = logits();
-  const bool finite = std::ranges::all_of(from, [](float logit) { return std::isfinite(logit); });
-  LB_CHECK(finite, kFormat, engine_->file().path, ": the logits after ", tokens_.size(),
-           " tokens are not finite; the weights are damaged or overflow");
+  check_finite(from, tokens_.size());
   const int32_t token = sampler.sample(from);
   if (!walk_.is_active()) return token;
   parts_.end(StepPart::kWalk);
   return walk_.replayed(token);
+}
+
+void Session::check_finite(std::span<const float> logits, size_t n_tokens) const {
+  const bool finite = std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); });
+  LB_CHECK(finite, kFormat, engine_->file().path, ": the logits after ", n_tokens,
+           " tokens are not finite; the weights are damaged or overflow");
 }
 
 // Starts the step that takes the token as input before reading the token, so that the device never waits for the host.

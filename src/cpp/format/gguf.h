@@ -53,6 +53,8 @@ class GgufValue {
     size_t at = 0;
     for (uint64_t i = 0; i < count_; ++i) visit(element(at));
   }
+  std::span<const std::byte> bytes() const { return bytes_; }  // as stored
+
   // "u32", "array of string": for messages.
   std::string type_text() const;
 

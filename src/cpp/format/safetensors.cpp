@@ -232,7 +232,9 @@ SafetensorsModel open_safetensors(const std::string& folder) {
   model.folder = folder;
   LB_CHECK(has_safetensors(folder), kFormat, printable(folder), ": expected ", kSingle, " or ", kIndex,
            " in this folder");
-  model.config = read_json_file(join(folder, "config.json"));
+  const std::string config = join(folder, "config.json");
+  model.config_text = MappedFile::open(config)->text();
+  model.config = parse_json(model.config_text, config);
   LB_CHECK(model.config.is_object(), kFormat, model.config.where(), ": expected an object");
   if (!exists(join(folder, kSingle))) {
     model.tensors = open_shards(folder);

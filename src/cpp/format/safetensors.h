@@ -14,6 +14,7 @@ namespace lb {
 
 struct SafetensorsModel {
   Json config;
+  std::string config_text;  // the file, from which config was parsed
   TensorTable tensors;
   std::string folder;
 };
