@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from lucebox import hub
-from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
+from lucebox.checksums import check_once
+from lucebox.errors import FormatError, HubError, InvalidRequestError, ModelNotFoundError
 from lucebox.hub import Progress
 
 __all__ = ["CatalogEntry", "cache_folder", "cached", "drafter", "entries", "fetch", "fetch_drafter", "find", "remove"]
@@ -92,6 +93,11 @@ def cached() -> dict[str, Path]:
 def cache_folder() -> Path:
     """The folder of fetched models: LUCEBOX_CACHE, else ~/.cache/lucebox."""
     return Path(os.environ.get("LUCEBOX_CACHE") or Path.home() / ".cache" / "lucebox").expanduser()
+
+
+def record_folder() -> Path:
+    """The folder of the records of verified files."""
+    return cache_folder() / "verified"
 
 
 def fetch(name: str, *, offline: bool = False, progress: Progress | None = None) -> Path:
@@ -170,7 +176,18 @@ def fetch_drafter(name: str) -> Path:
 def _local(file: CatalogFile) -> Path | None:
     """A file in the cache folder, in a package or in the checkout that lucebox runs from."""
     paths = (folder / file.file for folder in (cache_folder() / "models", *_folders_of(file)))
-    return next((path for path in paths if path.is_file() and path.stat().st_size == file.bytes), None)
+    return next((path for path in paths if _is_that(path, file)), None)
+
+
+def _is_that(path: Path, file: CatalogFile) -> bool:
+    """Whether the path is the catalog's file: its size and hash, which is computed once."""
+    try:
+        if not path.is_file() or path.stat().st_size != file.bytes:
+            return False
+        check_once(path, file.sha256, record_folder())
+    except (HubError, FormatError, OSError):
+        return False
+    return True
 
 
 def _folders_of(file: CatalogFile) -> Iterator[Path]:

@@ -25,6 +25,7 @@ from huggingface_hub.errors import (
 )
 from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
 
+from lucebox.checksums import check_once
 from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
 
 __all__ = ["Progress", "cached", "download", "fetch", "fetch_data", "model_in_folder", "remove"]
@@ -109,7 +110,22 @@ def download(
     absent = [name for name in files if not (folder / name).is_file()]
     if absent:
         raise HubError(f"{repo} on the hub: {absent[0]} is not in the cache, and the hub did not give it")
+    for name in files:
+        _check(folder / name, progress)
     return folder
+
+
+def _check(file: Path, progress: Progress | None) -> None:
+    """Compares a file with the SHA-256 that the hub told, after which the client names a large file in its cache."""
+    told = file.resolve().name
+    if not re.fullmatch(r"[0-9a-f]{64}", told):
+        return
+
+    def report(done: int, total: int) -> None:
+        if progress is not None:
+            progress(f"check {file.name}", done, total)
+
+    check_once(file, told, Path(constants.HF_HUB_CACHE).parent / "lucebox-verified", report)
 
 
 def fetch(

@@ -7,7 +7,7 @@ are marked HOST.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, TypedDict, get_args, get_origin, get_type_hints
@@ -125,6 +125,13 @@ class Sampling:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
                 raise InvalidRequestError(f"{name} must be a whole number or None, got {value!r}")
+        for name in ("top_k", "penalty_window"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not hasattr(value, "__index__"):
+                raise InvalidRequestError(f"{name} must be a whole number, got {value!r}")
+        ids = self.stop_ids
+        if isinstance(ids, str) or not isinstance(ids, Sequence) or not all(hasattr(i, "__index__") for i in ids):
+            raise InvalidRequestError(f"stop_ids must be token ids, got {ids!r}")
         if not isinstance(self.logit_bias, Mapping):
             raise InvalidRequestError(f"logit_bias must map token ids to numbers, got {self.logit_bias!r}")
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:

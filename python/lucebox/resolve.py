@@ -51,7 +51,11 @@ def resolve(
     """
     if not model:
         raise ModelNotFoundError("the name of the model is empty")
-    path = Path(model).expanduser()
+    try:
+        path = Path(model).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, or a home folder that does not exist
+        raise ModelNotFoundError(f"{model[:200]!r} is no path: {getattr(error, 'strerror', None) or error}") from error
     entry = catalog.find(model.removeprefix(_CATALOG_PREFIX))
     if path.exists() and entry is not None:
         raise InvalidRequestError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -167,15 +168,14 @@ def test_completion_knows_commands_flags_and_models(capsys: pytest.CaptureFixtur
 
 
 def test_pull_and_rm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    (entry,) = (one for one in catalog.entries() if one.name == "smollm2-135m")
+    packaged = catalog.cached()["tiny-hybrid"]
     monkeypatch.setenv("LUCEBOX_CACHE", str(tmp_path))
-    file = tmp_path / "models" / entry.model.file
+    file = tmp_path / "models" / packaged.name
     file.parent.mkdir()
-    with file.open("wb") as sparse:
-        sparse.truncate(entry.model.bytes)
-    pulled = json.loads(out_of(capsys, "pull", "SmolLM2-135M", "--offline", "--json"))
-    assert (pulled["path"], pulled["bytes"]) == (str(file), entry.model.bytes)
-    assert json.loads(out_of(capsys, "rm", "smollm2-135m", "--json"))["freed_bytes"] == entry.model.bytes
+    shutil.copy(packaged, file)
+    pulled = json.loads(out_of(capsys, "pull", "Tiny-Hybrid", "--offline", "--json"))
+    assert (pulled["path"], pulled["bytes"]) == (str(file), packaged.stat().st_size)
+    assert json.loads(out_of(capsys, "rm", "tiny-hybrid", "--json"))["freed_bytes"] == packaged.stat().st_size
     assert not file.exists()
     for words, reason in (
         (["rm", "smollm2-135m"], "not on this machine"),

@@ -11,6 +11,7 @@ import jinja2
 from lucebox.chat.messages import checked_messages, checked_tools
 from lucebox.chat.sandbox import MeteredEnvironment, RaisedByTemplate, RunawayError, metered, weigh
 from lucebox.errors import FormatError, InvalidRequestError
+from lucebox.regular_files import read_regular
 from lucebox.text.tokenizer import Tokenizer
 from lucebox.text.tokenizer_json import read_optional_json
 
@@ -154,9 +155,7 @@ def _brief(error: Exception) -> str:
 
 def _read_source(path: Path) -> str:
     try:
-        if path.stat().st_size > 4 * _MAX_SOURCE:
-            raise FormatError(f"{path}: larger than a chat template may be ({_MAX_SOURCE} characters)")
-        return path.read_text(encoding="utf-8")
+        return read_regular(path, 4 * _MAX_SOURCE).decode()
     except OSError as error:
         raise FormatError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -150,7 +150,7 @@ def print_tables(
     args: argparse.Namespace,
 ) -> None:
     console.write(f"{path}\n\n")
-    rows = [[key, str(value) if args.full else cut(value)] for key, value in metadata.items()]
+    rows = [[printable(key), printable(str(value) if args.full else cut(value))] for key, value in metadata.items()]
     console.print_table(["key", "value"], rows)
 
     mix = quant_mix(tensors)
@@ -178,7 +178,7 @@ def print_tables(
         console.print_table(
             ["tensor", "type", "shape", ("bytes", "right"), ("offset", "right"), "file"],
             [
-                [t.name, t.dtype, shape_text(t.shape), f"{t.bytes:,}", f"{t.offset:,}", Path(t.file).name]
+                [printable(t.name), t.dtype, shape_text(t.shape), f"{t.bytes:,}", f"{t.offset:,}", Path(t.file).name]
                 for t in tensors
             ],
         )
@@ -208,6 +208,11 @@ def cut(value: Any) -> str:
 
 def clip(text: str) -> str:
     return text[:MAX_CHARACTERS]
+
+
+def printable(text: str) -> str:
+    """The text with control characters escaped: metadata comes from the file, and a terminal would obey it."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def shape_text(shape: Sequence[int]) -> str:

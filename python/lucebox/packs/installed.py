@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import lucebox
 from lucebox import targets
-from lucebox.errors import PackError
+from lucebox.errors import FormatError, PackError
 from lucebox.packs.manifest import CodeObject, Generation, Manifest, extra, package, split
 from lucebox.packs.pip_command import PipCommand
+from lucebox.regular_files import read_regular
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -38,6 +39,7 @@ __all__ = [
 
 GROUP = "lucebox.packs"
 MANIFEST = "manifest.json"
+MAX_MANIFEST = 4 << 20  # bytes
 XZ = ".xz"
 MAX_UNPACKED_BYTES = 64 << 20  # the largest code object is 2 MB; a hostile file could grow without end
 UNPACK_THREADS = 8
@@ -142,9 +144,11 @@ class Pack:
     def _read(self, entry: CodeObject) -> bytes:
         file = self.folder / entry.file
         try:
-            data = file.read_bytes()
+            data = read_regular(Path(str(file)), entry.bytes + 1)
         except OSError as error:
             raise _damaged(self.name, f"{file} cannot be read ({error.strerror})") from error
+        except FormatError as error:
+            raise _damaged(self.name, f"{error}; the manifest says {entry.bytes} bytes") from error
         if len(data) != entry.bytes:
             defect = f"has {len(data)} bytes, the manifest says {entry.bytes}: it is truncated or replaced"
             raise _damaged(self.name, f"{file} {defect}")
@@ -246,10 +250,12 @@ def _open(point: EntryPoint, version: str) -> Pack:
         folder = files(expected)
     except ModuleNotFoundError as error:
         raise _damaged(name, f"{distribution} is installed but its package {expected} is not") from error
+    except Exception as error:  # the package's own code runs
+        raise _damaged(name, f"{distribution}: importing {expected} raises {type(error).__name__}: {error}") from error
     where = f"{expected}/{MANIFEST}"
     try:
-        text = (folder / MANIFEST).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_regular(Path(str(folder / MANIFEST)), MAX_MANIFEST).decode()
+    except (OSError, UnicodeDecodeError, FormatError) as error:
         raise _damaged(name, f"{where} cannot be read ({_cause(error)})") from error
     try:
         manifest = Manifest.parse(text, where)

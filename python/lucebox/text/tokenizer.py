@@ -7,7 +7,8 @@ differ.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from tokenizers import AddedToken, models, normalizers
@@ -146,7 +147,8 @@ class Tokenizer:
         if MARK not in text:
             return self.encode(text, add_bos=False)
         self._checked(unmarked(text))
-        found = self._encoder.encode_batch([text], add_special_tokens=False)[0]
+        with _own_errors():
+            found = self._encoder.encode_batch([text], add_special_tokens=False)[0]
         ids: list[int] = []
         end = 0
         # The encoder finds control tokens before it splits, so the text between two of them is encoded on its own.
@@ -223,8 +225,20 @@ class Tokenizer:
 
 def _ids(encoder: Encoder, text: str) -> list[int]:
     # A batch of one: encode_batch_fast releases the GIL and computes no offsets.
-    ids: list[int] = encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    with _own_errors():
+        ids: list[int] = encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids
     return ids
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """Turns a panic of the tokenizers library, which is no Exception, into an error of the text."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise InvalidRequestError(f"the text cannot be tokenized: {str(error)[:200]}") from None
 
 
 def _gguf_token_bytes(token: str, kind: TokenType) -> bytes:

@@ -14,6 +14,7 @@ from typing import cast
 from tokenizers import Tokenizer as Encoder
 
 from lucebox.errors import FormatError, UnsupportedError
+from lucebox.regular_files import read_regular
 from lucebox.text.vocab import MAX_TOKENS, end_ids_by_text
 
 __all__ = [
@@ -96,10 +97,7 @@ def read_json(path: Path) -> dict[str, object]:
         return result
 
     try:
-        size = path.stat().st_size
-        if size > _MAX_BYTES:
-            raise FormatError(f"{path}: {size} bytes, expected at most {_MAX_BYTES}")
-        root = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
+        root = json.loads(read_regular(path, _MAX_BYTES).decode(), object_pairs_hook=unique)
     except OSError as error:
         raise FormatError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
