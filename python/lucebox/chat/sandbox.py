@@ -1,9 +1,9 @@
 """The Jinja sandbox of chat templates: the features of Hugging Face's environment, metered.
 
 A template comes from an untrusted file. Jinja's sandbox denies access to Python; the meter bounds time and memory.
-Loops, macro bodies, calls, filters, operators and output spend from one budget. Operations that multiply sizes are
-checked before they run. No value may exceed a size limit, so operations without a meter (comparisons, slices) stay
-short. Filters and methods that templates do not use are left out.
+Loops, macro bodies, calls, filters, tests, operators, comparisons, slices and output spend from one budget, by the
+size of their operands and results. The budget therefore also bounds the memory of all values together. Operations that
+multiply sizes are checked before they run. Filters and methods that templates do not use are left out.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from jinja2.filters import FILTERS
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.tests import TESTS
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
@@ -42,6 +43,7 @@ _STEP = 32
 _ITEM = 8
 _WORK = 20_000_000
 _WORK_PER_INPUT = 50
+_MAX_WORK = 400_000_000
 _VALUE = 4_000_000
 _VALUE_PER_INPUT = 8
 _SECONDS = 10.0
@@ -59,6 +61,11 @@ _TEXT_FILTERS = frozenset({
     "capitalize", "e", "escape", "forceescape", "format", "indent", "join", "lower", "replace", "safe", "string",
     "title", "tojson", "trim", "truncate", "upper", "urlencode", "wordcount",
 })  # fmt: skip
+# These filters look at few items; lazy ones pay for their items in the test or attribute of each.
+_CONSTANT_FILTERS = frozenset({
+    "attr", "count", "d", "default", "first", "items", "last", "length", "map", "reject", "rejectattr", "reverse",
+    "round", "select", "selectattr",
+})  # fmt: skip
 _STR_METHODS = frozenset({
     "capitalize", "casefold", "count", "endswith", "find", "format", "format_map", "index", "isalnum", "isalpha",
     "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isspace", "istitle", "isupper",
@@ -67,7 +74,7 @@ _STR_METHODS = frozenset({
 })  # fmt: skip
 # A format width of four digits or more, or one computed from an argument or a nested field.
 _WIDE_FORMAT = re.compile(r"\d{4}|%[^A-Za-z%]*\*|\{[^{}]*\{")
-_TO_ESCAPE = re.compile(rf"[^\x00-\x7f{MARK}]")
+_ESCAPED_MARK = re.compile(r"(?<!\\)((?:\\\\)*)" + re.escape(json.dumps(MARK)[1:-1]))
 
 
 class RunawayError(SecurityError):
@@ -82,7 +89,7 @@ class _Meter:
     """The budget and size limits of one rendering."""
 
     def __init__(self, input_weight: int) -> None:
-        self.work = _WORK + _WORK_PER_INPUT * input_weight
+        self.work = min(_WORK + _WORK_PER_INPUT * input_weight, _MAX_WORK)
         self.value_limit = _VALUE + _VALUE_PER_INPUT * input_weight
         self.deadline = time.monotonic() + _SECONDS
 
@@ -96,6 +103,14 @@ class _Meter:
     def check(self, size: int) -> None:
         if size > self.value_limit:
             raise RunawayError(f"it builds a value of more than {self.value_limit} characters or items")
+
+    def spend(self, *values: object) -> None:
+        """Charges the sizes of operands that exist already."""
+        for value in values:
+            if isinstance(value, str):
+                self.charge(len(value))
+            elif isinstance(value, list | tuple | dict | Namespace):
+                self.charge(weigh(value, max(self.work, 0)))
 
     def admit(self, value: object) -> None:
         """Checks and charges a value that was just made, or is about to be printed."""
@@ -136,6 +151,19 @@ def weigh(value: object, limit: int = 1 << 62) -> int:
     return total
 
 
+def _indented_weight(value: object, indent: int, limit: int) -> int:
+    """The characters of indented JSON, at most; Python's encoder also takes a step per value and level above it."""
+    total, queue = 0, [(value, 1)]
+    while queue and total <= limit:
+        item, depth = queue.pop()
+        total += depth * (indent + _ITEM)
+        if isinstance(item, Mapping):
+            queue.extend((inner, depth + 1) for inner in item.values())
+        elif isinstance(item, list | tuple):
+            queue.extend((inner, depth + 1) for inner in item)
+    return total
+
+
 class MeteredEnvironment(ImmutableSandboxedEnvironment):
     """Jinja's sandbox with the meter; the head of this file describes both."""
 
@@ -161,7 +189,8 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
         }
         self.filters = {name: _metered_filter(name, FILTERS[name]) for name in _FILTERS}
         self.filters["tojson"] = _metered_filter("tojson", _tojson)
-        self.tests["none"] = lambda value: value is None or isinstance(value, NoText)
+        tests = TESTS | {"none": lambda value: value is None or isinstance(value, NoText)}
+        self.tests = {name: _metered_test(test) for name, test in tests.items()}
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(obj, str) and callable(value) and attr not in _STR_METHODS:
@@ -178,6 +207,9 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(owner, str):
             args = tuple(list(a) if isinstance(a, Iterator) else a for a in args)
             _check_growth(meter, method.__name__, owner, *args, **kwargs)
+            meter.spend(owner, *args, *kwargs.values())
+        elif isinstance(owner, list | tuple):
+            meter.spend(owner)
         result = super().call(__context, __obj, *args, **kwargs)
         meter.admit(result)
         return result
@@ -195,6 +227,7 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
             bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
             if bits > _MAX_INT_BITS:
                 raise RunawayError(f"it computes a number of more than {_MAX_INT_BITS} bits")
+        meter.spend(left, right)
         result = super().call_binop(context, operator, left, right)
         meter.admit(result)
         return result
@@ -209,6 +242,23 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
         for part in parts:
             _METER.get().admit(part)
         return "".join(map(str, parts))
+
+    def compared(self, value: object) -> object:
+        """An operand of a comparison, whose length bounds the time of comparing."""
+        _METER.get().spend(value)
+        return value
+
+    def searched(self, value: object) -> object:
+        """The right operand of `in`. A mapping finds a key without a search."""
+        if not isinstance(value, Mapping):
+            _METER.get().spend(value)
+        return value
+
+    def sliced(self, value: object) -> object:
+        """A slice: a copy of the text, or of the list's references."""
+        if isinstance(value, str | list | tuple):
+            _METER.get().charge(_STEP + len(value) * (1 if isinstance(value, str) else _ITEM))
+        return value
 
     def admitted(self, value: object) -> object:
         """The value of a list, tuple or dict display, checked and charged."""
@@ -230,6 +280,19 @@ class _Instrument(NodeTransformer):
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         return _environment_call("concat_text", self.generic_visit(node).nodes, node.lineno)  # type: ignore[attr-defined]
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        node.expr = _environment_call("compared", [node.expr], node.lineno)
+        for operand in node.ops:
+            name = "searched" if operand.op in ("in", "notin") else "compared"
+            operand.expr = _environment_call(name, [operand.expr], node.lineno)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        inner = self.generic_visit(node)
+        is_slice = isinstance(node.arg, nodes.Slice)
+        return _environment_call("sliced", [inner], node.lineno) if is_slice else inner
 
     def visit_List(self, node: nodes.List) -> nodes.Node:
         return _environment_call("admitted", [self.generic_visit(node)], node.lineno)
@@ -287,6 +350,8 @@ def _metered_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
         meter = _METER.get()
         meter.charge(_STEP)
         values = args[first:]
+        if name not in _CONSTANT_FILTERS:
+            meter.spend(*values, *kwargs.values())
         if name in _TEXT_FILTERS:
             values = tuple(list(a) if isinstance(a, Iterator) else a for a in values)
             for value in (*values, *kwargs.values()):
@@ -299,6 +364,18 @@ def _metered_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
     return wrapper
 
 
+def _metered_test(function: Any) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        meter = _METER.get()
+        meter.charge(_STEP)
+        if len(args) > 1:  # others look only at the type or the existence of the value
+            meter.spend(*args, *kwargs.values())
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
 def _check_growth(meter: _Meter, name: str, value: Any = "", *args: Any, **kwargs: Any) -> None:
     """Refuses an operation before it runs if the result would be far larger than the arguments."""
     options = [*args, *kwargs.values()]
@@ -307,6 +384,9 @@ def _check_growth(meter: _Meter, name: str, value: Any = "", *args: Any, **kwarg
         bound = 64 if name in ("indent", "round", "tojson") else _MAX_RANGE
         if any(abs(n) > bound for n in numbers):
             raise RunawayError(f"it asks the {name} filter for {max(numbers, key=abs)}, more than {bound}")
+    if name == "tojson" and any(isinstance(option, int | str) and not isinstance(option, bool) for option in options):
+        widths = [len(n) if isinstance(n, str) else n for n in options if isinstance(n, int | str)]
+        meter.charge(_indented_weight(value, max(widths), meter.work))
     if name == "sum" and any(isinstance(option, list | tuple) for option in options):
         raise RunawayError("it sums lists")
     longest = max((weigh(option, meter.value_limit) for option in options), default=0)
@@ -349,6 +429,6 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     # Marks (text/spellings.py) must survive escaping.
-    return _TO_ESCAPE.sub(lambda char: json.dumps(char[0])[1:-1], text) if ensure_ascii else text
+    return _ESCAPED_MARK.sub(lambda found: found[1] + MARK, text) if ensure_ascii else text
