@@ -13,6 +13,7 @@ from pathlib import Path
 from numpy.typing import ArrayLike
 
 from lucebox import _engine
+from lucebox.errors import LuceboxError
 from lucebox.serve.prefix_cache.plan import PAGE, Plan
 from lucebox.serve.prefix_cache.store import PartStore
 from lucebox.serve.prefix_cache.tree import Node
@@ -107,6 +108,14 @@ class PrefixCache:
             self._store(session, plan)
             self._parts.evict()
 
+    def forget(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = ()) -> None:
+        """Drops all prefixes of ids, of which one led to an error: a file may be damaged and have a right checksum."""
+        plan = Plan(ids, boundaries, session.prefill_chunk)
+        with self._parts.changed:
+            path = self._parts.walk(plan.segments(len(plan.ids)))
+            parts = [node.pages for node in path[:1] if node.pages is not None]
+            self._parts.drop_damaged(parts, "a prompt that reused it failed")
+
     def stats(self) -> Stats:
         parts = self._parts
         return Stats(
@@ -123,10 +132,13 @@ class PrefixCache:
         )
 
     def _restore(self, session: _engine.Session, plan: Plan) -> int:
-        matched = session.held(plan.ids, plan.ends[:-1])  # the last append is always computed, for its logits
-        # A recurrent state exists at the session's end only; KV can be truncated.
-        own = matched if matched == session.n_tokens or not session.recurrent_bytes else 0
-        while (node := self._longest(session, plan)) is not None and node.end > own:
+        while True:
+            matched = session.held(plan.ids, plan.ends[:-1])  # the last append is always computed, for its logits
+            # A recurrent state exists at the session's end only; KV can be truncated.
+            own = matched if matched == session.n_tokens or not session.recurrent_bytes else 0
+            node = self._longest(session, plan)
+            if node is None or node.end <= own:
+                break
             if self._assemble(session, plan, node, matched):
                 return node.end
         if own == 0:
@@ -143,17 +155,23 @@ class PrefixCache:
     def _assemble(self, session: _engine.Session, plan: Plan, node: Node, matched: int) -> bool:
         """Sets the session to a node's prefix, of which it already has `matched` tokens.
 
-        False if a part could not be read; the node is then gone.
+        False if a part could not be read or is not a state of this model; the node is then gone.
         """
         path = node.path()
         missing = [one for one in path if one.end > matched]
         first = missing[0].segment.start if missing else node.end
         states = [node.state] if session.recurrent_bytes else []
-        data = self._parts.load([part for part in [*(one.pages for one in missing), *states] if part is not None])
+        parts = [part for part in [*(one.pages for one in missing), *states] if part is not None]
+        data = self._parts.load(parts)
         if data is None:
             return False
         state = data.pop() if states else None
-        session.assemble(plan.ids[: node.end], plan.ends_to(node.end), first // PAGE, data, state)
+        try:
+            session.assemble(plan.ids[: node.end], plan.ends_to(node.end), first // PAGE, data, state)
+        except LuceboxError as error:
+            self._parts.drop_damaged(parts, error)
+            session.reset()
+            return False
         self._parts.touch(path, node.state)
         self._parts.evict()
         return True

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucebox.errors import FormatError
+from lucebox.regular_files import open_regular
 from lucebox.serve.prefix_cache.tree import Bytes, Kind
 
 __all__ = ["Files", "PartFile"]
@@ -31,6 +32,7 @@ log = logging.getLogger("lucebox.serve.prefix_cache")
 
 MAGIC = b"LBPREFIX"
 VERSION = 1
+PRIVATE = 0o600  # the files hold prompts
 KINDS: tuple[Kind, ...] = ("pages", "state")
 # magic, version, kind, ids, ends, first token of the segment, bytes of data, fingerprint
 HEADER = struct.Struct("<8sIIQQQQ32s")
@@ -64,8 +66,8 @@ class Files:
     def __init__(self, folder: Path, fingerprint: str) -> None:
         self._folder = folder
         self._fingerprint = hashlib.sha256(fingerprint.encode()).digest()
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (folder / "lock").open("w")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = os.fdopen(os.open(folder / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE), "w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -94,7 +96,7 @@ class Files:
         usable, foreign = [], 0
         for path, _ in self.all():
             try:
-                with path.open("rb") as file:
+                with open_regular(path) as file:
                     found = self._read_header(file, path)
             except (OSError, FormatError) as error:
                 log.warning("ignored a file of the prefix cache: %s", error)
@@ -113,7 +115,7 @@ class Files:
         Raises:
             OSError, FormatError: the file is missing, damaged or another one.
         """
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             found = self._read_header(file, path)
             if found is None or (found.kind, found.n_bytes) != (kind, n_bytes):
                 raise FormatError(f"{path}: the file was replaced by another one")
@@ -134,7 +136,8 @@ class Files:
         path = self._folder / f"{name}.{kind}"
         unfinished = path.with_suffix(".unfinished")
         try:
-            with unfinished.open("wb") as file:
+            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE)
+            with os.fdopen(descriptor, "wb") as file:
                 file.write(header + SUMS.pack(zlib.crc32(prefix, zlib.crc32(header)), zlib.crc32(data.data)) + prefix)
                 file.write(data.data)
                 file.flush()

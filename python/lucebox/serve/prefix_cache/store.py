@@ -84,13 +84,19 @@ class PartStore:
                 try:
                     part.data = self._read(part)
                 except (OSError, FormatError) as error:
-                    log.warning("ignored a file of the prefix cache: %s", error)
-                    self.n_damaged += 1
-                    self._drop(part)
+                    self.drop_damaged([part], error)
                     return None
                 self.memory.put(part, part.n_bytes)
             data.append(part.data)
         return data
+
+    def drop_damaged(self, parts: Iterable[Part], reason: object) -> None:
+        """Drops parts and what continues them, with a warning."""
+        for part in parts:
+            if not part.is_dropped:
+                log.warning("ignored a part of the prefix cache: %s", reason)
+                self.n_damaged += 1
+                self._drop(part)
 
     def touch(self, path: list[Node], state: Part | None = None) -> None:
         """Marks a prefix as used. Its first segment becomes the most recent: eviction starts at the end of a prefix."""
