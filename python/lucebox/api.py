@@ -115,7 +115,9 @@ class LLM:
         self.device_name = selection.info.name if selection.info else processor_name()
         self.step_costs_file: StepCostsFile | None = None
         """What a step costs with drafts, kept for the next start; None without a drafter."""
-        resolved = resolve(os.fspath(model), offline=offline, progress=progress)
+        if not isinstance(model, str | bytes | os.PathLike):
+            raise InvalidRequestError(f"model is {type(model).__name__}, expected a path or a name")
+        resolved = resolve(os.fsdecode(model), offline=offline, progress=progress)
         draft = resolve_draft(wanted.draft, resolved, offline=offline, progress=progress)
         self._engine = _engine.Engine.open(
             str(resolved.path),
@@ -173,6 +175,7 @@ class LLM:
     def close(self) -> None:
         """Frees all memory, once no stream is unfinished. Further calls raise InvalidRequestError."""
         if not self._closed and self._process == os.getpid():
+            self._grammars.close()
             with self._pool.turn:
                 self._closed = True
                 del self._pool, self._engine, self._pack
@@ -556,7 +559,7 @@ class LLM:
     @property
     def end_ids(self) -> tuple[int, ...]:
         """The end tokens of the model."""
-        return self._assets.end_ids
+        return tuple(i for i in self._assets.end_ids if i < self.info.vocab)
 
     @property
     def engine(self) -> _engine.Engine:

@@ -44,6 +44,10 @@ class MemoryPlan:
         entries = tuple(PlanEntry(*entry) for entry in plan["entries"])
         return cls(entries=entries, **{name: value for name, value in plan.items() if name != "entries"})
 
+    def bytes_with(self, sessions: int) -> int:
+        """Private memory with this many sessions."""
+        return self.total_bytes + (sessions - 1) * self.session_bytes
+
     @property
     def session_bytes(self) -> int:
         """Memory of one session, in bytes."""

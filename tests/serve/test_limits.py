@@ -126,7 +126,68 @@ def test_a_foreign_host_name_is_refused(server: Running) -> None:
     """DNS rebinding: a page's own name resolves to this machine."""
     with server.client() as client:
         assert client.get("/v1/models", headers={"host": "page.example"}).status_code == 403
-        assert client.get("/v1/models", headers={"host": "localhost:80"}).status_code == 200
+        for own in ("localhost:80", "LOCALHOST"):
+            assert client.get("/v1/models", headers={"host": own}).status_code == 200
+
+
+def test_pages_of_other_sites_are_refused(server: Running) -> None:
+    """A browser names the site of a page in Origin, even where it needs no permission to send the request."""
+    with server.client() as client:
+        for origin, status in {"https://page.example": 403, "null": 403, server.url: 200, "app://editor": 200}.items():
+            assert client.post("/v1/chat/completions", json=CHAT, headers={"origin": origin}).status_code == status
+        assert client.post("/v1/chat/completions", content=json.dumps(CHAT)).status_code == 415
+
+
+def test_a_grammar_that_overflows_a_stack(server: Running) -> None:
+    chain = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}]} for i in range(999)}
+    schema = {"$ref": "#/$defs/d0", "$defs": {**chain, "d999": {"type": "integer"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    with server.client() as client:
+        refused = client.post("/v1/chat/completions", json=CHAT | {"response_format": form})
+        assert (refused.status_code, "too deeply nested" in refused.text) == (400, True)
+        assert client.post("/v1/chat/completions", json=CHAT).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"messages":' + b"[" * 200 + b"]" * 200 + b"}", "in each other"),
+        (b'{"messages":[' + b'{"role":"x"},' * 60_000 + b"1]}", "objects, lists and members"),
+        (b'{"prompt":[' + b"5," * 1_100_000 + b"5]}", "items"),
+        (b'{"prompt":["\\\\",' + b'"a,[{:",' * 1_000 + b"5]}", "prompt"),  # brackets in strings do not count
+        ('{"prompt":"a"}'.encode("utf-16"), "UTF-8"),
+    ],
+    ids=["depth", "members", "items", "strings", "UTF-16"],
+)
+def test_bodies_of_too_many_values(server: Running, body: bytes, message: str) -> None:
+    with server.client() as client:
+        refused = client.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+    assert (refused.status_code, message in refused.text) == (400, True), refused.text[:300]
+
+
+def test_more_prompts_than_the_queue_holds(server: Running) -> None:
+    with server.client() as client:
+        refused = client.post("/v1/completions", json={"prompt": ["a"] * 5, "n": 16})
+    assert "80 answers are more than" in refused.json()["error"]["message"]
+
+
+def test_a_head_after_an_answer_times_out(guarded: Running) -> None:
+    with connected(guarded) as slow:
+        slow.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        answer = b""
+        while not answer.endswith(b'{"status":"ok"}'):
+            answer += slow.recv(4096)
+        slow.sendall(b"G")
+        assert slow.recv(4096) == b""  # closed by the server
+
+
+def test_private_network_preflight(guarded: Running) -> None:
+    asked = {"access-control-request-method": "POST", "access-control-request-private-network": "true"}
+    with guarded.client() as client:
+        listed = client.options("/v1/messages", headers=asked | {"origin": "https://page.example"})
+        other = client.options("/v1/messages", headers=asked | {"origin": "https://other.example"})
+    assert (listed.status_code, listed.headers["access-control-allow-private-network"]) == (200, "true")
+    assert "access-control-allow-private-network" not in other.headers
 
 
 def test_form_posts_are_refused(server: Running) -> None:

@@ -86,6 +86,6 @@ def test_heartbeats_while_waiting() -> None:
             brief = {"messages": ASK, "max_tokens": 1, "stream": True}
             with client.stream("POST", "/v1/messages", json=brief) as waits:
                 lines = waits.iter_lines()
-                comments = [next(lines), next(lines), next(lines)]
-        assert comments == [": keep-alive", "", ": keep-alive"]
+                first = [next(lines), next(lines), next(lines)]
+        assert first == [": keep-alive", "", "event: ping"]
         server.wait_until(running=0, waiting=0)

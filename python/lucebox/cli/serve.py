@@ -9,6 +9,7 @@ from lucebox.cli import console, options
 from lucebox.cli.session import open_model, opening_line
 from lucebox.errors import UnsupportedError
 from lucebox.options import EngineOptions
+from lucebox.serve.listening import bound_sockets
 from lucebox.serve.settings import ServeSettings
 
 DESCRIPTION = """Serve OpenAI's APIs (chat completions, completions, responses) and Anthropic's (messages).
@@ -41,8 +42,9 @@ def execute(args: argparse.Namespace) -> int:
             raise
         raise UnsupportedError(f"{error.name} is not installed; run: pip install 'lucebox[serve]'") from error
     settings = ServeSettings(**options.given(args, ServeSettings))
-    settings.check_exposure()
+    settings.check()
     EngineOptions(**options.given(args, EngineOptions))  # before a model loads
+    sockets = bound_sockets(settings)
     with open_model(args) as llm:
 
         def on_start(url: str, slots: int) -> None:
@@ -50,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
                 facts = {"url": url, "pid": os.getpid(), "model": settings.model_name or llm.info.name}
                 console.print_json({**facts, "context": llm.memory_plan.context, "slots": slots})
             else:
-                console.note(f"{opening_line(llm)}\n{slots} slots; listening on {url} (Ctrl-C ends)")
+                console.note(f"{opening_line(llm, slots)}\n{slots} slots; listening on {url} (Ctrl-C ends)")
 
-        serve(llm, settings, on_start)
+        serve(llm, settings, sockets, on_start)
     return 0

@@ -90,14 +90,14 @@ def sampling_line(sampling: Sampling, source: str = "") -> str:
     )
 
 
-def opening_line(llm: LLM) -> str:
-    """One line about the model, its kernels and its memory, for the start of a command."""
+def opening_line(llm: LLM, sessions: int = 1) -> str:
+    """One line about the model, its kernels and the memory with this many sessions, for the start of a command."""
     info, plan = llm.info, llm.memory_plan
     parts = (
         f"{info.name}: {info.architecture}, {console.quantity(info.n_params)} parameters",
         f"{llm.options.device}, {llm.kernels}",
         f"{show_size(plan.mapped_bytes)} mapped" if plan.mapped_bytes else "",
-        f"{show_size(plan.total_bytes)} of {show_size(plan.available_bytes)} free memory",
+        f"{show_size(plan.bytes_with(sessions))} of {show_size(plan.available_bytes)} free memory",
         f"context {plan.context}",
         "" if llm.options.draft == "none" else f"draft {llm.draft_label}",
     )

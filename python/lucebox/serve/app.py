@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
@@ -15,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from lucebox import __version__
 from lucebox.api import LLM
 from lucebox.serve import page
+from lucebox.serve.access_log import AccessLog
 from lucebox.serve.errors import ApiError, Kind, anthropic_body, openai_body
 from lucebox.serve.protocols import (
     anthropic,
@@ -63,7 +65,7 @@ def create_app(llm: LLM, settings: ServeSettings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        await asyncio.to_thread(server.scheduler.close, settings.drain)
+        await asyncio.to_thread(server.close)
 
     app = FastAPI(title="lucebox", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.server = server
@@ -76,13 +78,27 @@ def create_app(llm: LLM, settings: ServeSettings | None = None) -> FastAPI:
     app.add_middleware(Guard, settings=settings)
     if settings.cors_origin:
         app.add_middleware(
-            CORSMiddleware,
+            _Cors,
             allow_origins=settings.cors_origin,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=["lucebox-ignored", "retry-after"],
         )
+    if settings.access_log:
+        app.add_middleware(AccessLog)
     return app
+
+
+class _Cors(CORSMiddleware):
+    """CORS that also lets listed pages of public sites in: Chromium asks before requests to private networks."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        asked = "access-control-request-private-network"
+        others = Headers(raw=[field for field in request_headers.raw if field[0].decode("latin-1").lower() != asked])
+        response = super().preflight_response(others)
+        if response.status_code == 200 and request_headers.get(asked) == "true":
+            response.headers["access-control-allow-private-network"] = "true"
+        return response
 
 
 def _response(request: Request, error: ApiError, headers: dict[str, str] | None = None) -> Response:

@@ -25,7 +25,7 @@ from lucebox.serve.parsing import OutputParser
 from lucebox.serve.profiles import Profile, Thinking, profile_for
 from lucebox.serve.rendering import for_template, with_broken_calls
 from lucebox.serve.request import GenerationRequest, Ids
-from lucebox.serve.thinking import ThinkingBudget, thinking_limit
+from lucebox.serve.thinking import ThinkingBudget, closing_text, thinking_limit
 from lucebox.serve.tools import callable_tools
 from lucebox.text.spellings import unmarked
 
@@ -34,6 +34,19 @@ if TYPE_CHECKING:
     from lucebox.serve.constraints import GrammarTokens
 
 __all__ = ["ChatModel", "Grammars", "Limits", "PromptTooLongError"]
+
+
+RESERVED = (
+    "self",
+    "messages",
+    "tools",
+    "bos_token",
+    "eos_token",
+    "pad_token",
+    "unk_token",
+    "add_generation_prompt",
+)
+"""Variables of a template that no request may set."""
 
 
 class PromptTooLongError(InvalidRequestError):
@@ -75,10 +88,17 @@ class Grammars:
             if error.name != "llguidance":
                 raise
             raise UnsupportedError("structured output needs llguidance; run: pip install llguidance") from error
+        if not self._llm.end_ids:
+            raise UnsupportedError("the model has no end token, so an answer cannot be held to a format")
         with self._lock:
             if self._tokens is None:
                 self._tokens = GrammarTokens(self._llm.tokenizer, self._llm.info.vocab, self._llm.end_ids)
             return self._tokens
+
+    def close(self) -> None:
+        """Ends the process that checks grammars."""
+        if self._tokens is not None:
+            self._tokens.check.close()
 
     def constraint(
         self, answer_format: AnswerFormat, *, thinking: Thinking | None = None, prompt_text: str = ""
@@ -142,6 +162,9 @@ class ChatModel:
             why = "".join(f" ({note})" for note in self.llm.notes if "chat template" in note)
             name = self.llm.info.name
             raise UnsupportedError(f"{name} has no chat template{why}; continue a prompt, or give a template")
+        for name in RESERVED:
+            if name in conversation.template_vars:
+                raise InvalidRequestError(f"the template variable {name!r} is set by lucebox itself")
         variables = self._quoting.values(conversation.template_vars)
         if profile.thinking and profile.thinking.variable and thinking.mode != "default":
             variables[profile.thinking.variable] = thinking.mode != "off"
@@ -149,7 +172,11 @@ class ChatModel:
         shown = self._quoting.values([tool.for_template() for tool in tools])
         messages = self._quoting.messages(with_broken_calls(profile, conversation.messages))
         messages, shown = for_template(profile, messages, shown)
+        if continues := _continues(conversation):
+            variables["add_generation_prompt"] = False
         text = self.template.render(messages, tools=shown, **variables)
+        if continues:
+            text = _up_to_answer(text, messages[-1]["content"])
         return unmarked(text), np.asarray(self.llm.tokenizer.encode_marked(text), np.int32)
 
     def requests(
@@ -174,7 +201,11 @@ class ChatModel:
         if not isinstance(sampling, Sampling):
             sampling = replace(profile.defaults(thinking=tags is not None, tools=bool(tools)), **sampling)
         sampling = replace(sampling, max_tokens=max_tokens, stop=limits.stop)
-        limit = thinking_limit(profile, conversation.thinking, max_tokens) if tags else 0
+        limit = 0
+        if tags is not None:
+            tags = replace(tags, stop=closing_text(tags, self.llm.tokenizer, max_tokens))
+            n_closing = len(self.llm.tokenizer.encode(tags.stop, add_bos=False))
+            limit = thinking_limit(profile, conversation.thinking, max_tokens, n_closing)
 
         def request(each: Sampling) -> GenerationRequest:
             constraint, warnings = self._constraint(conversation, tags, text)
@@ -204,7 +235,8 @@ class ChatModel:
         """The tags around the reasoning of an answer; None where it does not think."""
         tags = self.profile.thinking if conversation.thinking.mode != "off" else None
         # The template may have closed the thinking already.
-        return None if tags is None or prompt_text.rstrip().endswith(tags.close) else tags
+        is_closed = tags is None or prompt_text.rstrip().endswith(tags.close)
+        return None if is_closed or _continues(conversation) else tags
 
     def seeded(self, sampling: Sampling, n: int) -> list[Sampling]:
         """n copies with consecutive seeds, from the clock where there is none.
@@ -241,15 +273,15 @@ class ChatModel:
         from lucebox.serve.held_schemas import held_format, held_tools
 
         if choice.mode != "required" and answer_format is None:
-            strict, warnings = held_tools([tool for tool in tools if tool.strict])
+            strict, warnings = held_tools(tokens.check, [tool for tool in tools if tool.strict])
             held = {tool.name: tool for tool in strict}
             return StrictCalls(tokens, self.profile, [held.get(tool.name, tool) for tool in tools]), warnings
-        tools, warnings = held_tools(tools)
+        tools, warnings = held_tools(tokens.check, tools)
         if choice.mode == "required":
             grammar = tools_grammar(self.profile, tools, choice)
             return TokenConstraint(tokens, grammar, thinking=tags, prompt_text=prompt_text), warnings
         assert answer_format is not None
-        answer_format, notes = held_format(answer_format)
+        answer_format, notes = held_format(tokens.check, answer_format)
         warnings += notes
         if not tools:
             return self._grammars.constraint(answer_format, thinking=tags, prompt_text=prompt_text), warnings
@@ -259,3 +291,31 @@ class ChatModel:
             )
         grammar = json_or_tools_grammar(self.profile, tools, choice, answer_format.schema or None)
         return TokenConstraint(tokens, grammar, thinking=tags, prompt_text=prompt_text), warnings
+
+
+def _continues(conversation: Conversation) -> bool:
+    """Whether the conversation ends with an assistant message, which the answer continues.
+
+    Raises:
+        InvalidRequestError: that message is a tool call, which needs its result first, or has no text.
+    """
+    last = conversation.messages[-1] if conversation.messages else {}
+    if last.get("role") != "assistant":
+        return False
+    if last.get("tool_calls"):
+        raise InvalidRequestError("messages: the last one calls a tool, and no message has the result")
+    content = last.get("content")
+    if not isinstance(content, str) or not content.strip():
+        raise InvalidRequestError("messages: the last one is an assistant's without text to continue")
+    return True
+
+
+def _up_to_answer(text: str, answer: str) -> str:
+    """A rendered conversation up to the end of its last message, without the template's end of turn. Templates trim
+    messages, so white space at the end is dropped."""
+    at = text.rfind(answer.strip())
+    if at < 0:
+        raise InvalidRequestError(
+            "messages: this model's template changes answers, so the last one cannot be continued"
+        )
+    return text[: at + len(answer.strip())]

@@ -27,7 +27,7 @@ def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[Ht
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._head_timer = self.loop.call_later(head_timeout_s, self._drop_without_head)
+            self._expect_head()
 
         def connection_lost(self, exc: Exception | None) -> None:
             for timer in (self._head_timer, self._write_timer):
@@ -40,11 +40,19 @@ def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[Ht
             super().data_received(data)
             if self._is_in_body or self._n_ends != n_ends or self.transport.is_closing():
                 return  # data that completes a head or body is not counted, not even the bytes after its end
+            self._expect_head()
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD:
                 self.send_400_response(f"the head of the request has more than {MAX_HEAD} bytes")
 
+        def on_message_begin(self) -> None:
+            self._expect_head()
+            super().on_message_begin()
+
         def on_headers_complete(self) -> None:
+            if self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
             self._is_in_body, self._n_ends = True, self._n_ends + 1
             super().on_headers_complete()
 
@@ -61,8 +69,9 @@ def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[Ht
                 self._write_timer.cancel()
             super().resume_writing()
 
-        def _drop_without_head(self) -> None:
-            if self.cycle is None:  # no request yet; between requests uvicorn's own keep-alive timer runs
-                self.transport.abort()
+        def _expect_head(self) -> None:
+            """Limits the time of a head that has begun; between requests uvicorn's own keep-alive timer runs."""
+            if self._head_timer is None:
+                self._head_timer = self.loop.call_later(head_timeout_s, self.transport.abort)
 
     return Connection

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from lucebox.errors import InvalidRequestError
 from lucebox.serve.dialects import DIALECTS
 from lucebox.serve.dialects.hermes_json import CLOSE, JSON_FORM
+from lucebox.serve.grammar_check import GrammarCheck
 from lucebox.serve.profiles import Profile, Thinking
 from lucebox.serve.thinking import TagWatch, begins_open
 from lucebox.serve.tools import Tool, ToolChoice, callable_tools
@@ -46,6 +47,7 @@ class GrammarTokens:
         self.line_ends = frozenset(
             i for text in ("\n", "\n\n") if len(ids := tokenizer.encode(text, add_bos=False)) == 1 for i in ids
         )
+        self.check = GrammarCheck()
         self.table = LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer, vocab, self.end_ids)), vocab, list(end_ids))
 
 
@@ -214,7 +216,8 @@ def _no_tokens(tokens: GrammarTokens) -> NDArray[np.uint32]:
 
 
 def _matcher(tokens: GrammarTokens, grammar: str) -> LLMatcher:
-    matcher = LLMatcher(tokens.table, grammar)
+    tokens.check.check(grammar)
+    matcher = LLMatcher(tokens.table, grammar, log_level=0)
     if error := " ".join(matcher.get_error().split()):
         raise InvalidRequestError(f"the constraint cannot be compiled: {error[:300]}")
     return matcher

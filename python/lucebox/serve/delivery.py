@@ -20,7 +20,17 @@ from lucebox.serve.errors import ApiError
 from lucebox.serve.request import Failed, Finished, GenerationRequest, Item
 from lucebox.serve.scheduler import Scheduler
 
-__all__ = ["ErrorBody", "Exchange", "FailedStream", "JsonAnswer", "StreamedAnswer", "Writer", "compact_json", "sse"]
+__all__ = [
+    "KEEP_ALIVE",
+    "ErrorBody",
+    "Exchange",
+    "FailedStream",
+    "JsonAnswer",
+    "StreamedAnswer",
+    "Writer",
+    "compact_json",
+    "sse",
+]
 
 KEEP_ALIVE = b": keep-alive\n\n"
 STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not buffer events
@@ -38,6 +48,10 @@ class Writer(Protocol):
 
     def write(self, index: int, item: Item) -> bytes: ...
 
+    def beat(self) -> bytes:
+        """Sent in silent periods: an event where clients time out on comments."""
+        ...
+
     def close(self) -> bytes:
         """Sent after the last job finishes."""
         ...
@@ -47,6 +61,10 @@ class Writer(Protocol):
         ...
 
 
+# Line ends of Unicode, at which some clients split a stream. JSON escapes those of ASCII.
+_LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
+
+
 def compact_json(data: object) -> bytes:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
 
@@ -54,7 +72,8 @@ def compact_json(data: object) -> bytes:
 def sse(data: object, event: str | None = None) -> bytes:
     """One server-sent event."""
     head = b"data: " if event is None else b"event: " + event.encode() + b"\ndata: "
-    return head + compact_json(data) + b"\n\n"
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(_LINE_ENDS)
+    return head + text.encode("utf-8", "replace") + b"\n\n"
 
 
 class Exchange:
@@ -64,6 +83,8 @@ class Exchange:
         self._scheduler = scheduler
         self._channel = Channel()
         self._n_open = len(requests)
+        self.owner = ""
+        """The digest of the API key of the request, where the response is stored."""
         self._jobs = scheduler.submit(requests, [self._channel.sink(i) for i in range(len(requests))])
 
     @property
@@ -119,7 +140,7 @@ class _Delivery(Response):
 
 
 class StreamedAnswer(_Delivery):
-    """An answer as server-sent events, with keep-alive comments in silent periods."""
+    """An answer as server-sent events, with heartbeats in silent periods."""
 
     def __init__(self, exchange: Exchange, writer: Writer, heartbeat_s: float, headers: Mapping[str, str]) -> None:
         super().__init__(exchange, {"content-type": "text/event-stream; charset=utf-8", **STREAM_HEADERS, **headers})
@@ -152,7 +173,7 @@ class StreamedAnswer(_Delivery):
             self._is_silent = True
             await asyncio.sleep(self._heartbeat_s)
             if self._is_silent:
-                await body(KEEP_ALIVE)
+                await body(self._writer.beat())
 
 
 class FailedStream(Response):

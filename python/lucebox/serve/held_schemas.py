@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from llguidance import LLMatcher
-
 from lucebox.errors import InvalidRequestError
 from lucebox.serve.constraints import json_grammar, regex_grammar
 from lucebox.serve.conversation import AnswerFormat
+from lucebox.serve.grammar_check import GrammarCheck
 from lucebox.serve.tools import Tool
 
 __all__ = ["held_format", "held_schema", "held_tools"]
@@ -25,7 +24,7 @@ _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _VALUES = ("const", "default", "enum", "examples")
 
 
-def held_tools(tools: Sequence[Tool]) -> tuple[list[Tool], list[str]]:
+def held_tools(check: GrammarCheck, tools: Sequence[Tool]) -> tuple[list[Tool], list[str]]:
     """The tools with schemas that can be held, and warnings.
 
     Raises:
@@ -33,13 +32,13 @@ def held_tools(tools: Sequence[Tool]) -> tuple[list[Tool], list[str]]:
     """
     held, warnings = [], []
     for tool in tools:
-        schema, notes = held_schema(tool.parameters, f"the tool {tool.name!r}", must_hold=tool.strict)
+        schema, notes = held_schema(check, tool.parameters, f"the tool {tool.name!r}", must_hold=tool.strict)
         held.append(replace(tool, parameters=schema if _joins(schema) else _closed(schema)))
         warnings += notes
     return held, warnings
 
 
-def held_format(answer_format: AnswerFormat) -> tuple[AnswerFormat, list[str]]:
+def held_format(check: GrammarCheck, answer_format: AnswerFormat) -> tuple[AnswerFormat, list[str]]:
     """The format with a schema that can be held, and warnings.
 
     Raises:
@@ -47,21 +46,25 @@ def held_format(answer_format: AnswerFormat) -> tuple[AnswerFormat, list[str]]:
     """
     if answer_format.kind != "json_schema":
         return answer_format, []
-    schema, warnings = held_schema(answer_format.schema, "the response format", must_hold=answer_format.is_strict)
+    is_strict = answer_format.is_strict
+    schema, warnings = held_schema(check, answer_format.schema, "the response format", must_hold=is_strict)
     return replace(answer_format, schema=schema), warnings
 
 
-def held_schema(schema: Mapping[str, Any], owner: str, *, must_hold: bool) -> tuple[dict[str, Any], list[str]]:
+def held_schema(
+    check: GrammarCheck, schema: Mapping[str, Any], owner: str, *, must_hold: bool
+) -> tuple[dict[str, Any], list[str]]:
     """A schema that can be held, and warnings that name its owner and the keywords that are not held.
 
     Raises:
-        InvalidRequestError: the schema is invalid, or has a pattern that must hold and cannot.
+        InvalidRequestError: the schema is invalid, exceeds a limit of the check, or has a pattern that must hold and
+            cannot.
     """
-    loosened = _Loosened(owner, must_hold)
+    loosened = _Loosened(check, owner, must_hold)
     result: dict[str, Any] = loosened.schema(schema)
-    failed, messages = LLMatcher.validate_grammar_with_warnings(json_grammar(result))
-    if failed:
-        reason = messages[0].splitlines()[0].rpartition("JSON schema: ")[2]
+    error, messages = check.report(json_grammar(result))
+    if error:
+        reason = error.splitlines()[0].rpartition("JSON schema: ")[2]
         raise InvalidRequestError(f"the schema of {owner} cannot be held: {reason[:300]}")
     return result, [f"the schema of {owner} is not held in full: {note}" for note in (*loosened.notes, *messages)]
 
@@ -97,7 +100,8 @@ def _closed(schema: Any) -> Any:
 
 
 class _Loosened:
-    def __init__(self, owner: str, must_hold: bool) -> None:
+    def __init__(self, check: GrammarCheck, owner: str, must_hold: bool) -> None:
+        self._check = check
         self.notes: list[str] = []
         self._owner = owner
         self._must_hold = must_hold
@@ -122,10 +126,10 @@ class _Loosened:
         return result
 
     def _holds(self, pattern: str) -> bool:
-        failed, messages = LLMatcher.validate_grammar_with_warnings(regex_grammar(pattern))
-        if not failed:
+        report, _ = self._check.report(regex_grammar(pattern))
+        if not report:
             return True
-        error = next((line for line in messages[0].splitlines() if line.startswith("error: ")), "error: it is invalid")
+        error = next((line for line in report.splitlines() if line.startswith("error: ")), "error: it is invalid")
         reason = f"the pattern {json.dumps(pattern)[:200]}: {error.removeprefix('error: ')}"
         if self._must_hold:
             raise InvalidRequestError(f"the schema of {self._owner} is strict, but cannot be held: {reason}")

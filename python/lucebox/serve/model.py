@@ -37,9 +37,14 @@ class ServedModel:
         self.name = settings.model_name or llm.info.name
         self.created = int(time.time())
         self.context = llm.memory_plan.context
-        self._chat = ChatModel(llm, Grammars(llm), profile=settings.profile, max_tokens=settings.max_tokens)
+        self._grammars = Grammars(llm)
+        self._chat = ChatModel(llm, self._grammars, profile=settings.profile, max_tokens=settings.max_tokens)
         self.profile: Profile = self._chat.profile
         self._aliases = settings.alias
+
+    def close(self) -> None:
+        """Ends the process that checks grammars."""
+        self._grammars.close()
 
     def resolve_name(self, requested: str | None) -> str:
         """The model name of the response: the requested one, because clients compare the two.

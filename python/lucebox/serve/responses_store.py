@@ -1,4 +1,4 @@
-"""The newest responses, in memory: clients fetch, continue, cancel or delete them by id."""
+"""The newest responses, in memory: clients fetch, continue, cancel or delete them by id, each only its own key's."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from lucebox.serve.rendering import Message
 __all__ = ["ResponseStore", "StoredResponse"]
 
 MAX_STORED = 256
+MAX_BYTES = 256 << 20
+"""The most of all stored responses with their inputs and histories, each counted on its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,12 @@ class StoredResponse:
     """The conversation including this response; empty while it runs."""
     input: str | list[dict[str, Any]]
     """The request's input."""
+    owner: str = ""
+    """The digest of the API key that sent it; empty without keys."""
+
+    @property
+    def n_bytes(self) -> int:
+        return _size(self.document) + _size(self.messages) + _size(self.input)
 
 
 class ResponseStore:
@@ -33,73 +41,104 @@ class ResponseStore:
 
     def __init__(self) -> None:
         self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
+        self._sizes: dict[str, int] = {}
+        self._n_bytes = 0
         self._running: WeakValueDictionary[str, Exchange] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     def put(self, stored: StoredResponse) -> None:
         with self._lock:
-            self._stored[stored.document["id"]] = stored
-            while len(self._stored) > MAX_STORED:
-                self._stored.popitem(last=False)
+            self._set(stored)
+            while self._stored and (len(self._stored) > MAX_STORED or self._n_bytes > MAX_BYTES):
+                self._remove(next(iter(self._stored)))
 
     def update(self, stored: StoredResponse) -> None:
         """Replaces a stored response; does nothing if it was deleted meanwhile."""
         with self._lock:
             if stored.document["id"] in self._stored:
-                self._stored[stored.document["id"]] = stored
+                self._set(stored)
 
-    def find(self, response_id: str) -> StoredResponse | None:
+    def _set(self, stored: StoredResponse) -> None:
+        response_id, n_bytes = stored.document["id"], stored.n_bytes
+        self._n_bytes += n_bytes - self._sizes.get(response_id, 0)
+        self._stored[response_id], self._sizes[response_id] = stored, n_bytes
+
+    def _remove(self, response_id: str) -> None:
+        del self._stored[response_id]
+        self._n_bytes -= self._sizes.pop(response_id)
+
+    def find(self, response_id: str, owner: str) -> StoredResponse | None:
+        """A stored response; None if there is none, or another key sent it."""
         with self._lock:
-            return self._stored.get(response_id)
+            stored = self._stored.get(response_id)
+        return stored if stored is not None and stored.owner == owner else None
 
-    def get(self, response_id: str) -> StoredResponse:
+    def get(self, response_id: str, owner: str) -> StoredResponse:
         """A stored response.
 
         Raises:
             ApiError: the id is unknown.
         """
-        if (stored := self.find(response_id)) is None:
+        if (stored := self.find(response_id, owner)) is None:
             raise _unknown(response_id)
         return stored
 
-    def history(self, response_id: str) -> list[Message]:
+    def history(self, response_id: str, owner: str) -> list[Message]:
         """The conversation to continue.
 
         Raises:
             ApiError: the id is unknown, or the response has not ended.
         """
-        stored = self.get(response_id)
+        stored = self.get(response_id, owner)
         if not stored.messages:
             raise ApiError(
                 "invalid", f"Response with id {response_id!r} has no answer to continue from.", "previous_response_id"
             )
         return stored.messages
 
-    def delete(self, response_id: str) -> None:
+    def delete(self, response_id: str, owner: str) -> None:
         """Deletes a response.
 
         Raises:
             ApiError: the id is unknown.
         """
+        self.get(response_id, owner)
         with self._lock:
-            if self._stored.pop(response_id, None) is None:
-                raise _unknown(response_id)
+            if response_id in self._stored:
+                self._remove(response_id)
 
-    def started(self, response_id: str, exchange: Exchange) -> None:
+    def started(self, response_id: str, exchange: Exchange, owner: str) -> None:
         """Registers a running response, which can be cancelled until it ends."""
+        exchange.owner = owner
         self._running[response_id] = exchange
 
-    def cancel(self, response_id: str) -> None:
+    def cancel(self, response_id: str, owner: str) -> None:
         """Cancels a running response; does nothing if it has ended.
 
         Raises:
             ApiError: the id is unknown.
         """
         exchange = self._running.get(response_id)
-        if exchange is not None:
+        if exchange is not None and exchange.owner == owner:
             exchange.cancel()
-        elif self.find(response_id) is None:
+        elif self.find(response_id, owner) is None:
             raise _unknown(response_id)
+
+
+def _size(value: object) -> int:
+    """The characters of a JSON value, and 64 bytes for each object, list and member."""
+    total, queue = 0, [value]
+    while queue:
+        item = queue.pop()
+        total += 64
+        if isinstance(item, str):
+            total += len(item)
+        elif isinstance(item, dict):
+            queue.extend(item.keys())
+            queue.extend(item.values())
+        elif isinstance(item, list):
+            queue.extend(item)
+    return total
 
 
 def _unknown(response_id: str) -> ApiError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import uvicorn
@@ -35,9 +36,12 @@ class _Server(uvicorn.Server):
         self._on_start(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}")
 
 
-def serve(llm: LLM, settings: ServeSettings, on_start: Callable[[str, int], None]) -> None:
+def serve(
+    llm: LLM, settings: ServeSettings, sockets: Sequence[socket.socket], on_start: Callable[[str, int], None]
+) -> None:
     """Serves a model until SIGINT or SIGTERM, then lets running answers finish for `settings.drain` seconds.
 
+    sockets: bound_sockets(settings).
     on_start: called with the URL and the number of slots.
 
     Raises:
@@ -48,8 +52,6 @@ def serve(llm: LLM, settings: ServeSettings, on_start: Callable[[str, int], None
     app = create_app(llm, settings)
     config = uvicorn.Config(
         app,
-        host=settings.host.strip("[]"),
-        port=settings.port,
         http=limited_connection(settings.body_timeout, settings.write_timeout),
         ws="none",
         lifespan="on",
@@ -64,7 +66,7 @@ def serve(llm: LLM, settings: ServeSettings, on_start: Callable[[str, int], None
     # uvicorn raises the signal again after shutdown; these handlers swallow it.
     previous = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        _Server(config, lambda url: on_start(url, app.state.server.scheduler.n_slots)).run()
+        _Server(config, lambda url: on_start(url, app.state.server.scheduler.n_slots)).run(list(sockets))
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -77,6 +77,11 @@ class Scheduler:
     def is_accepting(self) -> bool:
         return not self._is_draining and self._thread.is_alive()
 
+    @property
+    def capacity(self) -> int:
+        """The most jobs that one request can queue."""
+        return self._max_queue + len(self._slots)
+
     def counts(self) -> tuple[int, int]:
         """The numbers of waiting and running jobs."""
         with self._changed:
@@ -202,6 +207,9 @@ class Scheduler:
             finished = work.step()
         except Exception as caught:
             work.slot.session.reset()  # the step may have left any state
+            if work.cached:
+                ids = work.job.request.ids
+                self.cache.forget(work.slot.session, ids, turn_ends(ids, self._llm.end_ids))
             self._end(work, _reported(caught))
             return
         now = time.perf_counter()

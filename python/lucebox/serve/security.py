@@ -1,4 +1,4 @@
-"""Access control: host names, API keys, and limits on a body's size and time. ASGI middleware inside CORS."""
+"""Access control: host names, origins, API keys, and limits on a body. ASGI middleware inside CORS."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lucebox.serve.body_shape import check_shape
 from lucebox.serve.delivery import compact_json
 from lucebox.serve.errors import ApiError, anthropic_body, openai_body
 from lucebox.serve.page import is_page
@@ -32,18 +33,28 @@ class Guard:
         # Guards against DNS rebinding: without a key, only the Host header tells a local user from a web page whose
         # own name resolves to this machine.
         checks_hosts = settings.is_loopback and not self._digests
-        self._hosts = LOOPBACK_NAMES | {*settings.allowed_host} if checks_hosts else None
+        names = {name.lower() for name in settings.allowed_host}
+        self._hosts = LOOPBACK_NAMES | names if checks_hosts else None
+        self._origins = frozenset(settings.cors_origin)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":  # as GET, without the body
+            scope, send = {**scope, "method": "GET"}, _headless(send)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
             self._check_host(headers)
+            self._check_origin(headers)
             if scope["path"] not in OPEN_PATHS and not is_page(scope["path"]):
-                SENDER.set(self._check_key(headers))
+                number = self._check_key(headers)
+                SENDER.set(number)
+                scope["lucebox.owner"] = self._digests[number].hex() if self._digests else ""
             body = await self._body(headers, receive)
+            if body:
+                _check_type(headers)
+                await asyncio.to_thread(check_shape, body)
         except ApiError as error:
             await error_response(scope["path"], error, send)
             return
@@ -52,8 +63,25 @@ class Guard:
 
     def _check_host(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "")
-        if self._hosts is not None and host.rpartition(":")[0] not in self._hosts and host not in self._hosts:
+        if not self._is_own(host):
             raise ApiError("forbidden", f"this server is not called {host!r}; see --allowed-host")
+
+    def _is_own(self, host: str) -> bool:
+        """Whether a host name, with or without a port, is this server's; all are where names are not checked."""
+        name = host.lower()
+        return self._hosts is None or name.rpartition(":")[0] in self._hosts or name in self._hosts
+
+    def _check_origin(self, headers: Mapping[str, str]) -> None:
+        """Refuses web pages of other sites where no key does. Origins of other schemes are programs with a page
+        inside: editors, desktop apps."""
+        origin = headers.get("origin")
+        if origin is None or "*" in self._origins or origin in self._origins:
+            return
+        scheme, _, host = origin.partition("://")
+        if origin == "null" or scheme in ("http", "https"):
+            if self._hosts is None or (origin != "null" and self._is_own(host)):
+                return
+            raise ApiError("forbidden", f"pages of {origin!r} may not use this server; see --cors-origin")
 
     def _check_key(self, headers: Mapping[str, str]) -> int:
         """The number of the request's key; 0 where the server has no keys."""
@@ -95,6 +123,20 @@ class Guard:
 
     def _too_large(self) -> ApiError:
         return ApiError("too_large", f"the body has more than {self._max_body} bytes")
+
+
+def _headless(send: Send) -> Send:
+    async def send_head(message: Message) -> None:
+        await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+    return send_head
+
+
+def _check_type(headers: Mapping[str, str]) -> None:
+    """Only JSON: web pages may send other types across origins without asking."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise ApiError("media_type", f"content-type is {kind!r}, expected application/json")
 
 
 def _digest(text: str) -> bytes:

@@ -16,13 +16,14 @@ from lucebox.serve.delivery import ErrorBody, Exchange, JsonAnswer, StreamedAnsw
 from lucebox.serve.device_load import load_reader
 from lucebox.serve.model import ServedModel
 from lucebox.serve.prefix_cache import PrefixCache, fingerprint
+from lucebox.serve.preparation import Preparation
 from lucebox.serve.request import GenerationRequest
 from lucebox.serve.responses_store import ResponseStore
 from lucebox.serve.scheduler import Scheduler
 from lucebox.serve.settings import ServeSettings
 from lucebox.sizes import show_size
 
-__all__ = ["Server", "fitting_slots", "ignored_header", "server_of"]
+__all__ = ["Server", "fitting_slots", "ignored_header", "owner_of", "server_of"]
 
 T = TypeVar("T")
 DEFAULT_SLOTS = 4
@@ -34,6 +35,7 @@ class Server:
     def __init__(self, llm: LLM, settings: ServeSettings) -> None:
         self.settings = settings
         self.model = ServedModel(llm, settings)
+        self._preparation = Preparation(settings.max_queue)
         self.responses = ResponseStore()
         self.background: dict[str, asyncio.Task[None]] = {}
         """Tasks of background responses, by response id."""
@@ -47,38 +49,60 @@ class Server:
             cache=PrefixCache(
                 settings.prefix_cache,
                 settings.prefix_cache_dir,
-                fingerprint(llm.engine, llm.pack_manifest, llm.code, llm.device_name),
+                # It reads all weights, so only a server with a folder computes it.
+                fingerprint(llm.engine, llm.pack_manifest, llm.code, llm.device_name)
+                if settings.prefix_cache_dir
+                else "",
                 settings.prefix_cache_disk,
             ),
         )
 
-    async def in_thread(self, make: Callable[[], T]) -> T:
-        """Runs work that would block the event loop: rendering and tokenization of long prompts."""
-        return await asyncio.to_thread(make)
+    def close(self) -> None:
+        """Lets running answers finish for `settings.drain` seconds, and stops all threads."""
+        self.scheduler.close(self.settings.drain)
+        self._preparation.close()
+        self.model.close()
+
+    async def in_thread(self, request: Request, make: Callable[[], T]) -> T:
+        """Runs work that would block the event loop: rendering, tokenization and grammars.
+
+        Raises:
+            ApiError: too many requests wait for this, or the client has left.
+        """
+        return await self._preparation.run(request, make)
 
     def stream(
-        self, requests: Sequence[GenerationRequest], writer: Writer, ignored: Sequence[str], name: str | None = None
+        self,
+        requests: Sequence[GenerationRequest],
+        writer: Writer,
+        ignored: Sequence[str],
+        name: str | None = None,
+        owner: str = "",
     ) -> Response:
-        """Queues the requests and streams their answers. With a name, they can be cancelled.
+        """Queues the requests and streams their answers. With a name, their owner can cancel them.
 
         Raises:
             ApiError: the queue is full, or the server is shutting down.
         """
         exchange = Exchange(self.scheduler, requests)
         if name is not None:
-            self.responses.started(name, exchange)
+            self.responses.started(name, exchange, owner)
         return StreamedAnswer(exchange, writer, self.settings.heartbeat, ignored_header(ignored))
 
     def in_background(
-        self, name: str, requests: Sequence[GenerationRequest], consume: Callable[[Exchange], Coroutine[Any, Any, None]]
+        self,
+        name: str,
+        owner: str,
+        requests: Sequence[GenerationRequest],
+        consume: Callable[[Exchange], Coroutine[Any, Any, None]],
     ) -> None:
-        """Queues the requests and consumes their items in a task without a client. The name allows to cancel them.
+        """Queues the requests and consumes their items in a task without a client. Their owner can cancel them.
 
         Raises:
             ApiError: the queue is full, or the server is shutting down.
         """
         exchange = Exchange(self.scheduler, requests)
-        self.responses.started(name, exchange)
+        self.responses.started(name, exchange, owner)
         self.background[name] = task = asyncio.create_task(consume(exchange))
         task.add_done_callback(lambda _: self.background.pop(name))
 
@@ -102,6 +126,13 @@ def server_of(request: Request) -> Server:
     server = request.app.state.server
     assert isinstance(server, Server)
     return server
+
+
+def owner_of(request: Request) -> str:
+    """The digest of the request's API key, which the guard has checked; empty without keys."""
+    owner = request.scope.get("lucebox.owner", "")
+    assert isinstance(owner, str)
+    return owner
 
 
 def fitting_slots(llm: LLM, requested: int | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,6 +69,8 @@ class ServeSettings:
     """Certificate chain for TLS (PEM). None: plain HTTP."""
     ssl_keyfile: str | None = None
     """Private key of the certificate, unless its file contains the key."""
+    access_log: bool = False
+    """Write a line per request to stderr: time, client, method, path, status, bytes, seconds; no query and no body."""
 
     def __post_init__(self) -> None:
         for name in ("port", "max_queue", "prefix_cache", "prefix_cache_disk"):
@@ -116,6 +119,31 @@ class ServeSettings:
             if not key or not key.isascii() or not key.isprintable() or " " in key:
                 raise InvalidRequestError("an API key must be printable ASCII without spaces")
         return tuple(keys)
+
+    def check(self) -> None:
+        """Checks what would otherwise fail after the model has loaded: keys, exposure and the files of TLS.
+
+        Raises:
+            InvalidRequestError: one of these cannot be used; the message says why.
+        """
+        try:
+            self.all_keys()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise InvalidRequestError(f"--api-key-file {self.api_key_file}: {reason}") from error
+        self.check_exposure()
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise InvalidRequestError("--ssl-keyfile needs --ssl-certfile")
+        if self.ssl_certfile is None:
+            return
+        for file in filter(None, (self.ssl_certfile, self.ssl_keyfile)):
+            if not Path(file).is_file():
+                raise InvalidRequestError(f"TLS: there is no file {file}")
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.ssl_certfile, self.ssl_keyfile)
+        except OSError as error:  # SSLError is one
+            files = " and ".join(filter(None, (self.ssl_certfile, self.ssl_keyfile)))
+            raise InvalidRequestError(f"TLS: {files} are not a certificate and its key: {error}") from error
 
     def check_exposure(self) -> None:
         """Checks that a server on a public address has a key.

@@ -21,7 +21,10 @@ def metrics_text(server: Server) -> str:
         "lucebox_requests_running": ("Requests on a slot.", running),
         "lucebox_slots": ("Slots.", server.scheduler.n_slots),
         "lucebox_context_tokens": ("Context length of a slot.", server.model.context),
-        "lucebox_planned_memory_bytes": ("Memory in the engine's plan.", server.model.llm.memory_plan.total_bytes),
+        "lucebox_planned_memory_bytes": (
+            "Memory in the engine's plan.",
+            server.model.llm.memory_plan.bytes_with(server.scheduler.n_slots),
+        ),
         "lucebox_start_time_seconds": ("Start of the server in Unix time.", server.scheduler.metrics.started_at),
     }
     cache = server.scheduler.cache.stats()
@@ -72,6 +75,7 @@ def status_document(server: Server) -> dict[str, Any]:
         "device_load": asdict(server.device_load()),
         "memory": {
             "place": plan.place,
+            "total_bytes": plan.bytes_with(server.scheduler.n_slots),
             "available_bytes": plan.available_bytes,
             "mapped_bytes": plan.mapped_bytes,
             "entries": [asdict(entry) for entry in plan.entries],

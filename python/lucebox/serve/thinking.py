@@ -10,7 +10,7 @@ from lucebox.errors import InvalidRequestError
 from lucebox.serve.profiles import Profile, Thinking
 from lucebox.text import Tokenizer
 
-__all__ = ["EFFORTS", "TagWatch", "ThinkingBudget", "ThinkingRequest", "begins_open", "thinking_limit"]
+__all__ = ["EFFORTS", "TagWatch", "ThinkingBudget", "ThinkingRequest", "begins_open", "closing_text", "thinking_limit"]
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 _SHARES = {"minimal": 1 / 32, "low": 1 / 8, "medium": 1 / 2, "high": 1.0}  # fractions of max_tokens
@@ -37,8 +37,15 @@ def begins_open(tags: Thinking, prompt: str) -> bool:
     return tail == tags.open
 
 
-def thinking_limit(profile: Profile, request: ThinkingRequest, max_tokens: int) -> int:
-    """Maximum thinking tokens in an answer of max_tokens, with some reserved for the reply.
+def closing_text(tags: Thinking, tokenizer: Tokenizer, max_tokens: int) -> str:
+    """The text that ends thinking at its limit: the profile's, or the bare tag in an answer shorter than four of it."""
+    is_short = len(tokenizer.encode(tags.stop, add_bos=False)) <= max_tokens // 4
+    return tags.stop if is_short else tags.close + "\n\n"
+
+
+def thinking_limit(profile: Profile, request: ThinkingRequest, max_tokens: int, n_closing: int = 0) -> int:
+    """Maximum thinking tokens in an answer of max_tokens, with some reserved for the reply and n_closing for the text
+    that ends the thinking.
 
     Raises:
         InvalidRequestError: the effort is unknown, or the budget is not positive.
@@ -50,7 +57,7 @@ def thinking_limit(profile: Profile, request: ThinkingRequest, max_tokens: int) 
     else:
         wanted = effort_tokens(profile, request.effort or "high")
     reserve = min(profile.reply_tokens, max_tokens // 2)
-    return max(1, min(wanted, max_tokens - reserve))
+    return max(1, min(wanted, max_tokens - reserve - n_closing))
 
 
 def effort_tokens(profile: Profile, effort: str) -> int:

@@ -15,7 +15,7 @@ from lucebox.serve.conversation import AnswerFormat, Conversation
 from lucebox.serve.errors import ApiError, anthropic_body
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
-from lucebox.serve.protocols.body import Body, Ignored, Name, ResultPart, Sampled, Stop, sampling_of
+from lucebox.serve.protocols.body import Body, Ignored, Many, Name, ResultPart, Sampled, Stops, sampling_of
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.openapi import ANTHROPIC_ERRORS, documented
 from lucebox.serve.rendering import Message
@@ -72,7 +72,7 @@ Block = Annotated[
 
 class InputMessage(Body):
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block]
+    content: str | Many[Block]
 
 
 class ToolDefinition(Body):
@@ -114,9 +114,9 @@ class CountRequest(Body):
     """Anthropic's token counting."""
 
     model: Name | None = None
-    messages: list[InputMessage] = Field(min_length=1)
-    system: str | list[TextBlock] | None = None
-    tools: list[ToolDefinition] | None = None
+    messages: Many[InputMessage] = Field(min_length=1)
+    system: str | Many[TextBlock] | None = None
+    tools: Many[ToolDefinition] | None = None
     tool_choice: Choice | None = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
@@ -136,7 +136,7 @@ class MessagesRequest(CountRequest, Sampled):
 
     max_tokens: int = Field(ge=1)
     stream: bool | None = None
-    stop_sequences: list[Stop] | None = None
+    stop_sequences: Stops | None = None
 
 
 def conversation_of(body: CountRequest) -> Conversation:
@@ -253,7 +253,9 @@ async def messages(body: MessagesRequest, request: Request) -> Response:
     model = server.model.resolve_name(body.model)
     conversation, sampling = conversation_of(body), sampling_of(body)
     limits = Limits(body.max_tokens, tuple(body.stop_sequences or ()))
-    requests = await server.in_thread(lambda: server.model.chat(conversation, sampling, limits, "/v1/messages"))
+    requests = await server.in_thread(
+        request, lambda: server.model.chat(conversation, sampling, limits, "/v1/messages")
+    )
     writer = MessageWriter(model, omits_thinking=body.thinking is not None and body.thinking.display == "omitted")
     if body.stream:
         return server.stream(requests, writer, body.ignored())
@@ -265,5 +267,5 @@ async def count_tokens(body: CountRequest, request: Request) -> Response:
     server = server_of(request)
     server.model.resolve_name(body.model)
     conversation = conversation_of(body)
-    n = await server.in_thread(lambda: server.model.count(conversation))
+    n = await server.in_thread(request, lambda: server.model.count(conversation))
     return JSONResponse({"input_tokens": n})

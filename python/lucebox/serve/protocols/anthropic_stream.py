@@ -61,6 +61,9 @@ class MessageWriter:
                 self._finished = item
         return b""
 
+    def beat(self) -> bytes:
+        return sse({"type": "ping"}, "ping")
+
     def close(self) -> bytes:
         finished = self._finished
         assert finished is not None

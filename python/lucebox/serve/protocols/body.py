@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from lucebox.serve.errors import ApiError
 
-__all__ = ["Body", "Ignored", "Name", "ResultPart", "Sampled", "Stop", "sampling_of", "stops_of"]
+__all__ = ["Body", "Ignored", "Many", "Name", "ResultPart", "Sampled", "Stop", "Stops", "sampling_of", "stops_of"]
 
 Ignored = Annotated[Any, Field(description="Accepted and ignored.", json_schema_extra={"x-ignored": True})]
 """A field without effect; the response header `lucebox-ignored` names it."""
 
+T = TypeVar("T")
+Many = Annotated[list[T], Field(fail_fast=True)]
+"""A list that may be long: its validation ends at the first error, because each error costs more than an item."""
+
 Name = Annotated[str, Field(max_length=512)]
 Stop = Annotated[str, Field(min_length=1, max_length=4096)]
+Stops = Annotated[list[Stop], Field(max_length=64)]
 
 
 class Body(BaseModel):
@@ -92,9 +97,12 @@ def sampling_of(body: Sampled) -> dict[str, Any]:
 
 def _token_biases(biases: Mapping[str, float]) -> dict[int, float]:
     try:
-        return {int(token): bias for token, bias in biases.items()}
+        found = {int(token): bias for token, bias in biases.items()}
     except ValueError:
         raise ApiError("invalid", "the keys of logit_bias must be token ids", "logit_bias") from None
+    if any(not 0 <= token < 2**31 for token in found):
+        raise ApiError("invalid", "a key of logit_bias is not a token id", "logit_bias")
+    return found
 
 
 def stops_of(stop: str | list[str] | None) -> tuple[str, ...]:

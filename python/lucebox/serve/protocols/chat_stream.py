@@ -9,7 +9,7 @@ from typing import Any
 
 from lucebox.results import TokenLogprob
 from lucebox.serve.answer import Answer
-from lucebox.serve.delivery import sse
+from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, openai_error
 from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.protocols.openai_common import DONE, LogprobWriter, comment, timings, usage
@@ -41,7 +41,7 @@ class ChatWriter:
         self._pending: list[list[TokenLogprob]] = [[] for _ in range(self._n)]
         self._has_calls = [False] * self._n
         self._has_broken = [False] * self._n
-        self._finished: list[Finished] = []
+        self._finished: dict[int, Finished] = {}
 
     def open(self) -> bytes:
         return b"".join(self._delta(i, {"role": "assistant", "content": ""}) for i in range(self._n))
@@ -65,15 +65,19 @@ class ChatWriter:
             case Warning(text):
                 return comment(text)
             case Finished():
-                self._finished.append(item)
+                self._finished[index] = item
                 may_run = self._has_calls[index] and not self._has_broken[index]
                 return self._delta(index, {}, finish_reason(item, may_run))
         return b""
 
+    def beat(self) -> bytes:
+        return KEEP_ALIVE
+
     def close(self) -> bytes:
         if not self._with_usage:
             return DONE
-        totals = {"usage": usage(self._finished), "timings": timings(self._finished[0])}
+        finished = [self._finished[i] for i in range(self._n)]
+        totals = {"usage": usage(finished, self._n), "timings": timings(finished[0])}
         return sse({**self._head, "choices": [], **totals}) + DONE
 
     def fail(self, error: ApiError) -> bytes:
@@ -107,7 +111,7 @@ def chat_completion(model: str, answers: Sequence[Answer], logprobs: LogprobWrit
             }
             for index, answer in enumerate(answers)
         ],
-        "usage": usage(finished),
+        "usage": usage(finished, len(finished)),
         "timings": timings(finished[0]),
     }
     if warnings := [warning for answer in answers for warning in answer.warnings]:

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from lucebox import __version__
 from lucebox.errors import LuceboxError
 from lucebox.serve.errors import ApiError, from_lucebox
-from lucebox.serve.protocols.body import Body, Name
+from lucebox.serve.protocols.body import Body, Many, Name
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.server import Server, server_of
 from lucebox.serve.status import metrics_text, status_document
@@ -37,7 +37,7 @@ class TokenizeRequest(Body):
 
 
 class DetokenizeRequest(Body):
-    tokens: list[int]
+    tokens: Many[int]
     model: Name | None = None
 
 
@@ -93,7 +93,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     has_bos = body.add_special and tokenizer.bos_id is not None
     try:
         ids = await server_of(request).in_thread(
-            lambda: tokenizer.encode(text, special=body.parse_special, add_bos=has_bos)
+            request, lambda: tokenizer.encode(text, special=body.parse_special, add_bos=has_bos)
         )
     except LuceboxError as error:
         raise from_lucebox(error) from error
@@ -106,7 +106,7 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     model = server_of(request).model
     model.resolve_name(body.model)
     try:
-        text = model.llm.detokenize(body.tokens)
+        text = await server_of(request).in_thread(request, lambda: model.llm.detokenize(body.tokens))
     except LuceboxError as error:
         raise from_lucebox(error) from error
     return JSONResponse({"content": text, "prompt": text})

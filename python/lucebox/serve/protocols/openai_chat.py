@@ -13,7 +13,18 @@ from starlette.responses import Response
 from lucebox.serve.conversation import AnswerFormat, Conversation
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
-from lucebox.serve.protocols.body import Body, Ignored, Name, OpenAISampled, ResultPart, Stop, sampling_of, stops_of
+from lucebox.serve.protocols.body import (
+    Body,
+    Ignored,
+    Many,
+    Name,
+    OpenAISampled,
+    ResultPart,
+    Stop,
+    Stops,
+    sampling_of,
+    stops_of,
+)
 from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
 from lucebox.serve.protocols.openai_common import LogprobWriter, StreamOptions
 from lucebox.serve.protocols.openapi import ERRORS, documented
@@ -153,16 +164,16 @@ class ChatRequest(OpenAISampled):
     """OpenAI's chat completion."""
 
     model: Name | None = None
-    messages: list[Message] = Field(min_length=1)
+    messages: Many[Message] = Field(min_length=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
-    stop: Stop | list[Stop] | None = None
+    stop: Stop | Stops | None = None
     n: int | None = Field(None, ge=1, le=16)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    tools: list[ToolDefinition] | None = None
+    tools: Many[ToolDefinition] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
@@ -282,7 +293,8 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
         raise ApiError("invalid", "top_logprobs needs logprobs", "top_logprobs")
     prediction = text_of(body.prediction.content) if body.prediction else ""
     requests = await server.in_thread(
-        lambda: server.model.chat(conversation, sampling, limits, request.url.path, body.n or 1, prediction=prediction)
+        request,
+        lambda: server.model.chat(conversation, sampling, limits, request.url.path, body.n or 1, prediction=prediction),
     )
     if body.stream:
         with_usage = body.stream_options is not None and body.stream_options.include_usage is True

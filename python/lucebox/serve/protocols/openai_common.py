@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from lucebox.serve.protocols.body import Body, Ignored
 from lucebox.serve.request import Finished, PromptToken
 from lucebox.text import Tokenizer
 
-__all__ = ["DONE", "LogprobWriter", "StreamOptions", "comment", "predictions", "timings", "usage"]
+__all__ = ["DONE", "LogprobWriter", "StreamOptions", "TextOffsets", "comment", "predictions", "timings", "usage"]
 
 
 MIN_LOGPROB = -9999.0  # stands for minus infinity, which JSON lacks
@@ -22,15 +23,16 @@ class StreamOptions(Body):
     include_obfuscation: Ignored = None
 
 
-def usage(finished: Sequence[Finished]) -> dict[str, Any]:
-    """Usage of several answers. The n answers to one prompt each count its tokens, computed or cached."""
-    prompt = sum(f.usage.prompt_tokens for f in finished)
+def usage(finished: Sequence[Finished], n: int) -> dict[str, Any]:
+    """Usage of several answers in their order, n to each prompt. A prompt counts once; of its cached tokens, those of
+    its first answer, because the others reuse what that one computed."""
+    prompt = sum(f.usage.prompt_tokens for f in finished[::n])
     completion = sum(f.usage.completion_tokens for f in finished)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": sum(f.usage.cached_tokens for f in finished)},
+        "prompt_tokens_details": {"cached_tokens": sum(f.usage.cached_tokens for f in finished[::n])},
         "completion_tokens_details": {
             "reasoning_tokens": sum(f.reasoning_tokens for f in finished),
             **predictions(finished),
@@ -70,6 +72,19 @@ def comment(text: str) -> bytes:
     return b": " + " ".join(text.split()).encode("utf-8", "replace") + b"\n\n"
 
 
+class TextOffsets:
+    """The positions of an answer's tokens in its text. A token that continues a character stands where it begins."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._n_chars = 0
+
+    def push(self, data: bytes) -> int:
+        start = self._n_chars
+        self._n_chars += len(self._decoder.decode(data))
+        return start
+
+
 class LogprobWriter:
     """Formats log probabilities with the text of their tokens."""
 
@@ -82,7 +97,7 @@ class LogprobWriter:
             for t in tokens
         ]
 
-    def completion(self, tokens: Sequence[PromptToken | TokenLogprob]) -> dict[str, Any]:
+    def completion(self, tokens: Sequence[PromptToken | TokenLogprob], offsets: TextOffsets) -> dict[str, Any]:
         """The first token of a prompt has no log probability: null."""
         return {
             "tokens": [self._text(t.id) for t in tokens],
@@ -91,7 +106,7 @@ class LogprobWriter:
                 None if t.logprob is None else {self._text(id): max(value, MIN_LOGPROB) for id, value in t.top}
                 for t in tokens
             ],
-            "text_offset": [],
+            "text_offset": [offsets.push(self._tokenizer.token_bytes(t.id)) for t in tokens],
         }
 
     def _text(self, token_id: int) -> str:

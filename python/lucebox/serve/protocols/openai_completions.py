@@ -14,12 +14,12 @@ from starlette.responses import Response
 
 from lucebox.results import TokenLogprob
 from lucebox.serve.answer import Answer
-from lucebox.serve.delivery import sse
+from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, openai_body, openai_error
 from lucebox.serve.events import TextDelta
 from lucebox.serve.model import Limits
-from lucebox.serve.protocols.body import Ignored, Name, OpenAISampled, Stop, sampling_of, stops_of
-from lucebox.serve.protocols.openai_common import DONE, LogprobWriter, StreamOptions, timings, usage
+from lucebox.serve.protocols.body import Ignored, Many, Name, OpenAISampled, Stop, Stops, sampling_of, stops_of
+from lucebox.serve.protocols.openai_common import DONE, LogprobWriter, StreamOptions, TextOffsets, timings, usage
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.request import Finished, GenerationRequest, Item, PromptToken
 from lucebox.serve.server import Server, server_of
@@ -33,11 +33,11 @@ class CompletionRequest(OpenAISampled):
     """OpenAI's text completion."""
 
     model: Name | None = None
-    prompt: str | list[str] | list[int] | list[list[int]] = Field(description="Text or tokens, one prompt or several.")
+    prompt: str | Many[str] | Many[int] | Many[Many[int]] = Field(description="Text or tokens, one prompt or several.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(None, ge=0, description="Default 16; 0 only with echo.")
-    stop: Stop | list[Stop] | None = None
+    stop: Stop | Stops | None = None
     n: int | None = Field(None, ge=1, le=16)
     echo: bool | None = Field(None, description="Return the prompt before each text.")
     logprobs: int | None = Field(None, ge=0, le=20)
@@ -76,7 +76,9 @@ class CompletionWriter:
         self._with_logprobs = body.logprobs is not None
         self._logprobs = logprobs
         self._pending: list[list[PromptToken | TokenLogprob]] = [[] for _ in heads]
-        self._finished: list[Finished] = []
+        self._offsets = [TextOffsets() for _ in heads]
+        self._n = body.n or 1
+        self._finished: dict[int, Finished] = {}
 
     def open(self) -> bytes:
         return b"".join(self._chunk(i, text) for i, text in enumerate(self._echoed) if text)
@@ -88,14 +90,18 @@ class CompletionWriter:
             case PromptToken() | TokenLogprob():
                 self._pending[index].append(item)
             case Finished():
-                self._finished.append(item)
+                self._finished[index] = item
                 return self._chunk(index, "", finish_reason(item))
         return b""
+
+    def beat(self) -> bytes:
+        return KEEP_ALIVE
 
     def close(self) -> bytes:
         if not self._with_usage:
             return DONE
-        totals = {"usage": usage(self._finished), "timings": timings(self._finished[0])}
+        finished = [self._finished[i] for i in range(len(self._echoed))]
+        totals = {"usage": usage(finished, self._n), "timings": timings(finished[0])}
         return sse({**self._head, "choices": [], **totals}) + DONE
 
     def fail(self, error: ApiError) -> bytes:
@@ -109,7 +115,7 @@ class CompletionWriter:
             )
             for i, answer in enumerate(answers)
         ]
-        return {**self._head, "choices": choices, "usage": usage(finished), "timings": timings(finished[0])}
+        return {**self._head, "choices": choices, "usage": usage(finished, self._n), "timings": timings(finished[0])}
 
     def _chunk(self, index: int, text: str, reason: str | None = None) -> bytes:
         chunk = {**self._head, "choices": [self._choice(index, text, self._pending[index], reason)]}
@@ -121,7 +127,9 @@ class CompletionWriter:
     def _choice(
         self, index: int, text: str, tokens: Sequence[PromptToken | TokenLogprob], reason: str | None
     ) -> dict[str, Any]:
-        logprobs = self._logprobs.completion(tokens) if self._with_logprobs else None
+        logprobs = None
+        if self._with_logprobs:
+            logprobs = self._logprobs.completion(tokens, self._offsets[index])
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
 
@@ -134,7 +142,11 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     model = server.model.resolve_name(body.model)
     if body.max_tokens == 0 and not body.echo:
         raise ApiError("invalid", "max_tokens is 0, which returns nothing without echo", "max_tokens")
-    requests, heads = await server.in_thread(lambda: _requests(server, body))
+    n_answers = len(prompts_of(body)) * (body.n or 1)
+    if n_answers > server.scheduler.capacity:
+        message = f"{n_answers} answers are more than this server's queue and slots hold: {server.scheduler.capacity}"
+        raise ApiError("invalid", message, "prompt")
+    requests, heads = await server.in_thread(request, lambda: _requests(server, body))
     writer = CompletionWriter(body, model, heads, LogprobWriter(server.model.llm.tokenizer))
     if body.stream:
         return server.stream(requests, writer, body.ignored())

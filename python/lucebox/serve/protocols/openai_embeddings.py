@@ -75,5 +75,5 @@ async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     server = server_of(request)
     model = server.model.resolve_name(body.model)
     texts = texts_of(body)
-    embedding = await server.in_thread(lambda: server.model.embed(texts, body.pooling, request.url.path))
+    embedding = await server.in_thread(request, lambda: server.model.embed(texts, body.pooling, request.url.path))
     return server.document([embedding], lambda answers: document(body, model, answers), openai_body, body.ignored())

@@ -20,14 +20,14 @@ from lucebox.serve.conversation import AnswerFormat, Conversation
 from lucebox.serve.delivery import Exchange, FailedStream
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
-from lucebox.serve.protocols.body import Body, Ignored, Name, ResultPart, Sampled, sampling_of
+from lucebox.serve.protocols.body import Body, Ignored, Many, Name, ResultPart, Sampled, sampling_of
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.protocols.responses_stream import ResponseWriter
 from lucebox.serve.rendering import Message
 from lucebox.serve.request import Started
 from lucebox.serve.responses_store import ResponseStore, StoredResponse
-from lucebox.serve.server import ignored_header, server_of
+from lucebox.serve.server import ignored_header, owner_of, server_of
 from lucebox.serve.thinking import ThinkingRequest
 from lucebox.serve.tools import Tool, ToolChoice
 
@@ -159,11 +159,11 @@ class ResponsesRequest(Sampled):
     """OpenAI's responses."""
 
     model: Name | None = None
-    input: str | list[InputItem]
+    input: str | Many[InputItem]
     instructions: str | None = None
     stream: bool | None = None
     max_output_tokens: int | None = Field(None, ge=1)
-    tools: list[ToolItem] | None = None
+    tools: Many[ToolItem] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
@@ -341,7 +341,8 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     model = server.model.resolve_name(body.model)
     if body.background and (body.stream or body.store is False):
         raise ApiError("invalid", "a background response must be stored and cannot be streamed", "background")
-    previous = server.responses.history(body.previous_response_id) if body.previous_response_id else []
+    owner = owner_of(request)
+    previous = server.responses.history(body.previous_response_id, owner) if body.previous_response_id else []
     conversation, sampling = conversation_of(body, previous), sampling_of(body)
     limits = Limits(body.max_output_tokens)
     hosted = [f"tools.{tool.type}" for tool in body.tools or [] if isinstance(tool, HostedTool)]
@@ -353,25 +354,28 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     writer = ResponseWriter(sent, model, origins)
     if body.store is not False:
         store = server.responses.update if body.background else server.responses.put
-        writer.store = lambda document, turn: store(StoredResponse(document, [*history, turn], sent["input"]))
+        writer.store = lambda document, turn: store(StoredResponse(document, [*history, turn], sent["input"], owner))
     try:
-        requests = await server.in_thread(lambda: server.model.chat(conversation, sampling, limits, "/v1/responses"))
+        requests = await server.in_thread(
+            request, lambda: server.model.chat(conversation, sampling, limits, "/v1/responses")
+        )
     except ApiError as error:
         if body.stream and error.kind == "too_long":  # Codex reads this error from the stream only
             return FailedStream(writer, error)
         raise
     if body.background:
         pending = writer.pending(has_started=False)
-        server.in_background(writer.id, requests, partial(_run_in_background, server.responses, writer, sent["input"]))
-        server.responses.put(StoredResponse(pending, [], sent["input"]))
+        run = partial(_run_in_background, server.responses, writer, sent["input"], owner)
+        server.in_background(writer.id, owner, requests, run)
+        server.responses.put(StoredResponse(pending, [], sent["input"], owner))
         return JSONResponse(pending, headers=ignored_header(ignored))
     if body.stream:
-        return server.stream(requests, writer, ignored, name=writer.id)
+        return server.stream(requests, writer, ignored, name=writer.id, owner=owner)
     return server.document(requests, writer.document, openai_body, ignored)
 
 
 async def _run_in_background(
-    store: ResponseStore, writer: ResponseWriter, sent: str | list[dict[str, Any]], exchange: Exchange
+    store: ResponseStore, writer: ResponseWriter, sent: str | list[dict[str, Any]], owner: str, exchange: Exchange
 ) -> None:
     """Consumes the items of a background response and updates its stored document."""
     answer = Answer()
@@ -380,7 +384,7 @@ async def _run_in_background(
             for _, item in await exchange.get():
                 answer.take(item)
                 if isinstance(item, Started):
-                    store.update(StoredResponse(writer.pending(has_started=True), [], sent))
+                    store.update(StoredResponse(writer.pending(has_started=True), [], sent, owner))
         writer.document([answer])  # stores the document
     except ApiError as error:
-        store.update(StoredResponse(writer.failed(error, answer), [], sent))
+        store.update(StoredResponse(writer.failed(error, answer), [], sent, owner))

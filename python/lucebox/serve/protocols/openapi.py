@@ -33,7 +33,7 @@ class AnthropicError(BaseModel):
 ERROR_DESCRIPTIONS = {
     400: "A field is unknown, missing or invalid, or the prompt is too long.",
     401: "The API key is missing or wrong.",
-    403: "The Host header does not name this server.",
+    403: "The Host header does not name this server, or the page is of another site.",
     404: "The resource does not exist.",
     408: "The body did not arrive in time, or the answer did not finish in time.",
     413: "The body is too large.",

@@ -84,6 +84,9 @@ class ResponseWriter:
                 return comment(text)
         return b""
 
+    def beat(self) -> bytes:
+        return self._event("response.in_progress", response=self._document("in_progress", []))
+
     def close(self) -> bytes:
         ended = self._end()
         document = self._finished_document(self._answer, self._items)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from lucebox.serve.protocols.openapi import ERRORS, documented
-from lucebox.serve.server import server_of
+from lucebox.serve.server import owner_of, server_of
 
 __all__ = ["router"]
 
@@ -18,12 +18,12 @@ router = APIRouter()
 
 @router.get("/v1/responses/{response_id}", **documented("Fetches a stored response.", ERRORS, streams=False))
 async def retrieve(response_id: str, request: Request) -> Response:
-    return JSONResponse(server_of(request).responses.get(response_id).document)
+    return JSONResponse(server_of(request).responses.get(response_id, owner_of(request)).document)
 
 
 @router.get("/v1/responses/{response_id}/input_items", **documented("The input of a response.", ERRORS, streams=False))
 async def input_items(response_id: str, request: Request) -> Response:
-    sent = server_of(request).responses.get(response_id).input
+    sent = server_of(request).responses.get(response_id, owner_of(request)).input
     items = [{"type": "message", "role": "user", "content": sent}] if isinstance(sent, str) else sent
     return JSONResponse({"object": "list", "data": items, "has_more": False})
 
@@ -31,9 +31,9 @@ async def input_items(response_id: str, request: Request) -> Response:
 @router.delete("/v1/responses/{response_id}", **documented("Deletes a stored response.", ERRORS, streams=False))
 async def delete(response_id: str, request: Request) -> Response:
     server = server_of(request)
-    server.responses.delete(response_id)
+    server.responses.delete(response_id, owner_of(request))
     if response_id in server.background:
-        server.responses.cancel(response_id)
+        server.responses.cancel(response_id, owner_of(request))
     return JSONResponse({"id": response_id, "object": "response", "deleted": True})
 
 
@@ -41,8 +41,9 @@ async def delete(response_id: str, request: Request) -> Response:
 async def cancel(response_id: str, request: Request) -> Response:
     """A stream that is cancelled ends with response.failed. A response that has ended stays unchanged."""
     server = server_of(request)
-    server.responses.cancel(response_id)
+    owner = owner_of(request)
+    server.responses.cancel(response_id, owner)
     if task := server.background.get(response_id):
         await asyncio.wait([task])  # cancelled jobs end before their next turn
-    stored = server.responses.find(response_id)
+    stored = server.responses.find(response_id, owner)
     return JSONResponse(stored.document if stored else {"id": response_id, "object": "response", "status": "cancelled"})

@@ -1,0 +1,71 @@
+"""The process that compiles untrusted grammars first: a script that imports only llguidance and has limits.
+
+It reads grammars from stdin and answers each on stdout: 4 bytes with the length, then a JSON list of the error, empty
+without one, and the warnings. A stack overflow, the memory limit or a kill ends this process and not the server
+(grammar_check.py).
+"""
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # this folder, whose modules must not hide others
+
+import ctypes
+import json
+import os
+import resource
+import struct
+import threading
+from pathlib import Path
+
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+
+MEMORY = 512 << 20
+"""Bytes of address space beyond those of the started process."""
+STACK = 2 << 20
+"""Bytes: a quarter of a server thread's stack, so that the server has room for every grammar that compiles here."""
+LENGTH = struct.Struct("<I")
+
+
+class _Bytes:
+    """A vocabulary of the 256 bytes and an end token."""
+
+    eos_token_id = 256
+    bos_token_id = None
+    tokens = (*(bytes([i]) for i in range(256)), b"<end>")
+    special_token_ids = (256,)
+
+    def __call__(self, text: str) -> list[int]:
+        return list(text.encode())
+
+
+def report_of(table: LLTokenizer, grammar: str) -> list[str]:
+    """The error of a grammar, up to the mask of its first token, and the warnings. Each is cut."""
+    matcher = LLMatcher(table, grammar, log_level=0)
+    mask = bytearray((257 + 31) // 32 * 4)
+    if not matcher.is_error():
+        matcher.unsafe_compute_mask_ptr(ctypes.addressof(ctypes.c_char.from_buffer(mask)), len(mask))
+    return [str(text)[:8000] for text in (matcher.get_error(), *matcher.get_grammar_warnings()[:16])]
+
+
+def _answer_all() -> None:
+    table = LLTokenizer(TokenizerWrapper(_Bytes()), 257, [256])
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    limit = pages * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(5)  # the engine's threads come first
+    read, write = sys.stdin.buffer, sys.stdout.buffer
+    while head := read.read(LENGTH.size):
+        report = json.dumps(report_of(table, read.read(*LENGTH.unpack(head)).decode())).encode()
+        write.write(LENGTH.pack(len(report)) + report)
+        write.flush()
+
+
+if __name__ == "__main__":
+    threading.stack_size(STACK)
+    thread = threading.Thread(target=_answer_all)
+    thread.start()
+    thread.join()

@@ -1,0 +1,67 @@
+"""Preparation of requests in worker threads: a bounded number at a time, abandoned when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from lucebox.serve.errors import overloaded
+from lucebox.serve.presence import LEFT, set_left
+
+__all__ = ["Preparation"]
+
+T = TypeVar("T")
+THREADS = 16
+"""Requests prepared at a time. More than cores: a thread may wait for the process that compiles grammars."""
+
+
+class Preparation:
+    """The worker threads of one server."""
+
+    def __init__(self, max_waiting: int) -> None:
+        self._threads = ThreadPoolExecutor(THREADS, "lucebox-prepare")
+        self._seats = asyncio.Semaphore(THREADS)
+        self._max_waiting = max_waiting
+        self._n_waiting = 0
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, request: Request, make: Callable[[], T]) -> T:
+        """The result of `make`, run in a thread once a seat is free.
+
+        Raises:
+            ApiError: too many requests wait for a seat, the client has disconnected, or `make` raises it.
+        """
+        if self._n_waiting >= self._max_waiting + THREADS:
+            raise overloaded(f"the queue is full: {self._n_waiting} requests are being prepared", 1)
+        left = threading.Event()
+        watch = asyncio.create_task(_watch(request, left))
+        self._n_waiting += 1
+        try:
+            async with self._seats:
+                if left.is_set():
+                    raise LEFT
+                context = contextvars.copy_context()  # with the request's SENDER
+                return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, _run, left, make)
+        finally:
+            self._n_waiting -= 1
+            watch.cancel()
+
+
+def _run(left: threading.Event, make: Callable[[], T]) -> T:
+    set_left(left)
+    return make()
+
+
+async def _watch(request: Request, left: threading.Event) -> None:
+    """Sets `left` when the client disconnects. The guard has read the body, so nothing else can arrive."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    left.set()

@@ -1,0 +1,30 @@
+"""Whether the client of the request that this thread prepares is still there."""
+
+from __future__ import annotations
+
+import threading
+from contextvars import ContextVar
+
+from lucebox.serve.errors import ApiError
+
+__all__ = ["LEFT", "check_present", "set_left"]
+
+LEFT = ApiError("cancelled", "the client has disconnected")
+
+_LEFT: ContextVar[threading.Event | None] = ContextVar("left", default=None)
+
+
+def set_left(left: threading.Event) -> None:
+    """Names the event that tells, until this thread's next request."""
+    _LEFT.set(left)
+
+
+def check_present() -> None:
+    """Called between the steps of long preparations.
+
+    Raises:
+        ApiError: the client has disconnected.
+    """
+    left = _LEFT.get()
+    if left is not None and left.is_set():
+        raise LEFT

@@ -1,0 +1,132 @@
+"""The start of a server: errors before the model loads, the memory of all slots, and the access log."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from lucebox import LLM
+from lucebox.errors import InvalidRequestError
+from lucebox.serve import server as server_module
+from lucebox.serve.listening import bound_sockets
+from lucebox.serve.prefix_cache import fingerprint
+from lucebox.serve.settings import ServeSettings
+from running import MODEL, Running
+
+SECRET = "xylophone"
+
+
+def refused(*flags: str) -> str:
+    """The error of a server that does not start, whose model would not be found either."""
+    command = [sys.executable, "-m", "lucebox", "serve", "no-such-model", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.strip().splitlines()
+    return line
+
+
+def test_a_port_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        line = refused("--port", str(taken.getsockname()[1]))
+    assert "cannot listen on 127.0.0.1 port" in line and "in use" in line
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"port": 65536}, "at most 65535"),
+        ({"port": -1}, "must not be negative"),
+        ({"api_key": ("",)}, "printable ASCII"),
+        ({"api_key_file": "/no/such/file"}, "--api-key-file /no/such/file: No such file"),
+        ({"api_key_file": "/dev"}, "Is a directory"),
+        ({"ssl_keyfile": "key.pem"}, "needs --ssl-certfile"),
+        ({"ssl_certfile": "/no/cert.pem"}, "there is no file /no/cert.pem"),
+        ({"ssl_certfile": __file__}, "are not a certificate and its key"),
+        ({"host": "0.0.0.0"}, "is not a loopback address"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_work(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        ServeSettings(**settings).check()  # type: ignore[arg-type]
+
+
+def test_a_key_file_that_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidRequestError, match="not UTF-8 text"):
+        ServeSettings(api_key_file=str(tmp_path / "keys")).check()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]"])
+def test_sockets(host: str) -> None:
+    try:
+        bound = bound_sockets(ServeSettings(host=host))
+    except InvalidRequestError:
+        assert "::" in host  # a machine without IPv6
+        return
+    assert len({one.getsockname()[1] for one in bound}) == 1
+    for one in bound:
+        one.close()
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "203.0.113.7", "a" * 300])
+def test_hosts_that_are_not_this_machine(host: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"has no address|cannot listen"):
+        bound_sockets(ServeSettings(host=host))
+
+
+def test_memory_of_every_slot(server: Running) -> None:
+    memory = server.status()["memory"]
+    once = sum(entry["bytes"] for entry in memory["entries"])
+    each = sum(entry["bytes"] for entry in memory["entries"] if entry["per_session"])
+    assert memory["total_bytes"] == once + each and each > 0  # two slots
+    assert f"lucebox_planned_memory_bytes {memory['total_bytes']}" in server.client().get("/metrics").text
+
+
+def test_only_a_cache_in_files_reads_all_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fingerprint reads the whole model, which a start from a slow disk would wait for."""
+    prints: list[str] = []
+
+    def counted(*args: Any) -> str:
+        prints.append(fingerprint(*args))
+        return prints[-1]
+
+    monkeypatch.setattr(server_module, "fingerprint", counted)
+    with LLM(MODEL, context=128, threads=1) as llm:
+        for folder, n_prints in ((None, 0), (str(tmp_path), 1)):
+            server_module.Server(llm, ServeSettings(slots=1, prefix_cache_dir=folder)).close()
+            assert len(prints) == n_prints
+
+
+def test_the_access_log_has_no_text() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "lucebox",
+        "serve",
+        MODEL,
+        "--port",
+        "0",
+        "--json",
+        "--context",
+        "256",
+        "--access-log",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        url = json.loads(process.stdout.readline())["url"]
+        ask = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 1}
+        httpx.post(f"{url}/v1/chat/completions?q={SECRET}", json=ask, timeout=60)
+        httpx.get(f"{url}/a%0Ab%20c", headers={"x-api-key": SECRET})
+        process.terminate()
+        log = process.stderr.read()
+    lines = [line.split(" ") for line in log.splitlines() if "127.0.0.1" in line]
+    assert SECRET not in log
+    assert [line[2:5] for line in lines] == [["POST", "/v1/chat/completions", "200"], ["GET", "/a\\x0ab\\x20c", "404"]]
+    assert all(int(line[5]) > 0 and float(line[6]) >= 0 for line in lines)
