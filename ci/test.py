@@ -17,7 +17,7 @@ import test_packs
 from project import PYTEST, ROOT, build_wheel, install, run
 
 PYTHON = Path(sys.executable)
-TESTS = ("tests/ci", "tests/host", "tests/model", "tests/serve", "tests/gpu")
+TESTS = ("tests/attack", "tests/ci", "tests/host", "tests/model", "tests/serve", "tests/gpu")
 
 
 def script(name: str) -> Callable[[], None]:
