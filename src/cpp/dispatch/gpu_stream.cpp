@@ -207,7 +207,10 @@ void GpuStream::flush() {
   chain_is_at_end_ = false;
 }
 
-void GpuStream::run(const RopeTable& op) { send(op); }
+void GpuStream::run(const RopeTable& op) {
+  send(op);
+  table_is_new_ = true;
+}
 void GpuStream::run(const CopyRows& op) { send(op); }
 void GpuStream::run(const PreviousRow& op) { send(op); }
 void GpuStream::run(const BlockConv& op) { send(op); }

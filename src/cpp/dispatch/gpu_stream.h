@@ -95,6 +95,8 @@ class GpuStream final : public Stream {
   template <class Params>
   void start_now(gpu::Launch launch, const Params& params) {
     launch.keeps_l1 = keeps_l1_;
+    launch.overlap_previous = launch.overlap_previous && !table_is_new_;
+    table_is_new_ = false;
     if (timer_ != nullptr) timer_->begin(launch.kernel);
     pack_->run(launch, params, queue_);
     if (timer_ != nullptr) timer_->end();
@@ -124,8 +126,11 @@ class GpuStream final : public Stream {
   gpu::Buffer arrived_;  // counters of a skinny GEMM's blocks
   gpu::Buffer staging_;
   gpu::DeferredGemm chain_;
-  bool chain_is_at_end_ = false;       // the x buffer of the deferred GEMM is at the end of the scratch
-  bool keeps_l1_ = false;              // carve-out of the last product; ops between products keep it
+  bool chain_is_at_end_ = false;  // the x buffer of the deferred GEMM is at the end of the scratch
+  bool keeps_l1_ = false;         // carve-out of the last product; ops between products keep it
+  // The last launch was a table of angles. Kernels read the table ahead of their wait, so the next launch does not
+  // overlap.
+  bool table_is_new_ = false;
   size_t staged_ = 0;                  // bytes of staging_ used since the last synchronisation
   gpu::KernelTimer* timer_ = nullptr;  // while time_kernels() runs; else null
 };
