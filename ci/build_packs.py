@@ -4,7 +4,6 @@ build_packs.py                     every target
 build_packs.py sm_75 gfx1151       these
 build_packs.py --isolated sm_86    in pip's isolation: a fresh environment from PyPI for every pack
 build_packs.py --system sm_86      with the compilers of this machine
-build_packs.py --no-nvrtc sm_86    by nvcc alone: half the time
 
 NVIDIA packs get the code of every driver: by nvcc too, which `pip wheel ./targets/sm_86` alone leaves out. Without
 --isolated the compilers are installed once, into build/toolchain. A pack that fails does not stop the others; what its
@@ -86,7 +85,7 @@ def commit() -> str:
     return "" if changed.returncode or changed.stdout else head.stdout.strip()
 
 
-def build(name: str, python: Path, *, isolated: bool, system: bool, with_nvrtc: bool) -> Built:
+def build(name: str, python: Path, *, isolated: bool, system: bool) -> Built:
     slug = targets.load(name).slug
     for old in PACKS.glob(f"lucebox_{slug}-*.whl"):
         old.unlink()
@@ -95,8 +94,7 @@ def build(name: str, python: Path, *, isolated: bool, system: bool, with_nvrtc: 
     settings = [f"cmake.define.LUCEBOX_COMMIT={commit()}"]
     if targets.load(name).nvrtc:
         settings.append(f"{generate_targets.NVCC}=true")
-        library = [] if isolated else nvrtc(name)  # the tests of the build need it in any case
-        settings += library if with_nvrtc else ["cmake.define.LUCEBOX_NVRTC=OFF"]
+        settings += [] if isolated else nvrtc(name)
     if system:
         settings.append("cmake.define.LUCEBOX_TOOLCHAIN=system")
     if name == "sim":  # the tests of kernels go on with this build (tests/gpu_packs.py)
@@ -133,7 +131,6 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", help="folders of targets/; none: all of them")
     parser.add_argument("--isolated", action="store_true", help="a fresh environment from PyPI for every pack")
     parser.add_argument("--system", action="store_true", help="compile with this machine's nvcc and clang")
-    parser.add_argument("--no-nvrtc", action="store_true", help="leave out the code for older drivers")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     arguments = parser.parse_args()
     chosen = arguments.targets or targets.names()
@@ -144,9 +141,7 @@ def main() -> int:
     python = Path(sys.executable) if arguments.isolated else toolchain(chosen)
     rows = []
     for name in chosen:
-        row = build(
-            name, python, isolated=arguments.isolated, system=arguments.system, with_nvrtc=not arguments.no_nvrtc
-        )
+        row = build(name, python, isolated=arguments.isolated, system=arguments.system)
         rows.append(row)
         if not arguments.json:
             result = "FAILED" if row.problem else f"{row.bytes / 1000:8.0f} kB{row.kernels:>6} kernels"

@@ -33,7 +33,7 @@ def wheel() -> None:
 
 
 def packs() -> None:
-    test_packs.build_and_verify(test_packs.ONE_PER_VENDOR, "--no-nvrtc")  # which would take 85 s more
+    test_packs.build_and_verify(test_packs.ONE_PER_VENDOR)
 
 
 EVERYDAY: dict[str, Callable[[], None]] = {

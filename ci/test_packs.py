@@ -20,9 +20,9 @@ INDEX = BUILD / "index"
 PYTHON, CI = Path(sys.executable), ROOT / "ci"
 
 
-def build_and_verify(chosen: tuple[str, ...], *options: str) -> list[Path]:
-    """The wheels: the host's and a pack of each target, built with these options of build_packs.py."""
-    run(PYTHON, CI / "build_packs.py", *options, *chosen)
+def build_and_verify(chosen: tuple[str, ...]) -> list[Path]:
+    """The wheels: the host's and a pack of each target."""
+    run(PYTHON, CI / "build_packs.py", *chosen)
     slugs = [targets.load(name).slug for name in chosen]
     wheels = [build_wheel(), *(next((BUILD / "packs").glob(f"lucebox_{slug}-*.whl")) for slug in slugs)]
     run(PYTHON, CI / "verify_wheel.py", *wheels)

@@ -2,12 +2,11 @@
 # nvcc of CUDA 13 for its own; the host loads the newest that the driver takes (src/cpp/pack/pack.cpp). CMake's CUDA
 # language links a test program, which the PyPI toolkit cannot do, and accepts only files named .cu.
 option(LUCEBOX_NVCC "fail without nvcc and g++, rather than leave nvcc's code out" OFF)
-set(LUCEBOX_NVRTC "" CACHE FILEPATH "libnvrtc.so.12 to use; empty: that of the Python environment; OFF: none")
+set(LUCEBOX_NVRTC "" CACHE FILEPATH "libnvrtc.so.12 to use, empty: that of the Python environment")
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/code)
 
 string(JSON nvrtc_kind TYPE "${target}" nvrtc)
-if(nvrtc_kind STREQUAL "OBJECT" AND NOT LUCEBOX_RUNS_ON AND NOT LUCEBOX_NVRTC STREQUAL "OFF"
-   AND (LUCEBOX_NVRTC OR LUCEBOX_TOOLCHAIN STREQUAL "pypi"))
+if(nvrtc_kind STREQUAL "OBJECT" AND NOT LUCEBOX_RUNS_ON AND (LUCEBOX_NVRTC OR LUCEBOX_TOOLCHAIN STREQUAL "pypi"))
   include(LuceboxNvrtc)
 endif()
 include(LuceboxNvcc)
