@@ -72,13 +72,17 @@ def execute(args: argparse.Namespace) -> int:
             console.note(
                 f"{opening_line(llm)}\nsampling: {chat.sampling_note}\n/help lists the commands, Ctrl-D leaves"
             )
-        while (line := read()) is not None:
+        while True:
             try:
-                if line.startswith("/"):
-                    if not chat.command(line):
-                        break
-                elif line:
+                line = read()
+                if line is None or (line.startswith("/") and not chat.command(line)):
+                    break
+                if line and not line.startswith("/"):
                     chat.answer(line)
+            except interrupted:  # before an answer has begun, or twice
+                if not is_interactive:
+                    raise
+                console.note("interrupted")
             except (LuceboxError, OSError) as error:
                 if not is_interactive:
                     raise
@@ -125,7 +129,9 @@ class LineReader:
                 while line.endswith("\\"):
                     line = line[:-1] + "\n" + (self._line(MORE) or "")
                 return line
-            except EOFError:
+            except (EOFError, OSError):  # Ctrl-D, or the terminal is gone
+                if not self._is_interactive:
+                    raise
                 console.note("")
                 return None
             except KeyboardInterrupt:
