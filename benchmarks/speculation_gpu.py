@@ -91,7 +91,7 @@ class Run:
     """One way to decode the prompt."""
 
     ms: float
-    """Of a token."""
+    """Time of a token."""
     verifies: int
     accepted: int
     parts: dict[str, float | None]

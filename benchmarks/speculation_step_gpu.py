@@ -40,7 +40,7 @@ class Row:
     model: str
     draft: str
     rows: int
-    """Of the verified tree, the root among them."""
+    """Rows of the verified tree, the root among them."""
     draft_ms: float
     tree_ms: float
     verify_ms: float

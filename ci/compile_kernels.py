@@ -47,7 +47,7 @@ class CompileError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What to compile."""
+    """A compilation: sources, target and flags."""
 
     target: Target
     sources: tuple[Path, ...]

@@ -114,7 +114,7 @@ class LLM:
         """The compiler of the pack's code that the driver loads: "nvcc 13.0.88"; None on the CPU."""
         self.device_name = selection.info.name if selection.info else processor_name()
         self.step_costs_file: StepCostsFile | None = None
-        """What a step costs with drafts, kept for the next start; None without a drafter."""
+        """The measured costs of a step with drafts, kept for the next start; None without a drafter."""
         if not isinstance(model, str | bytes | os.PathLike):
             raise InvalidRequestError(f"model is {type(model).__name__}, expected a path or a name")
         resolved = resolve(os.fsdecode(model), offline=offline, progress=progress)

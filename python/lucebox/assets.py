@@ -55,7 +55,7 @@ class TextAssets:
     generation_defaults: Mapping[str, Any]
     tensors: tuple[TensorInfo, ...]
     notes: tuple[str, ...]
-    """What was set aside because it is damaged or out of range, a sentence each."""
+    """Parts set aside because they are damaged or out of range, a sentence each."""
 
     @staticmethod
     def load(path: Path) -> TextAssets:

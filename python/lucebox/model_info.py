@@ -1,4 +1,4 @@
-"""What a model is: its shape, size and tensor types."""
+"""A model's shape, size and tensor types."""
 
 from __future__ import annotations
 

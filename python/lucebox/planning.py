@@ -33,7 +33,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """What a plan needs of a device."""
+    """The facts of a device that a plan needs."""
 
     name: str
     kernels: str

@@ -118,7 +118,7 @@ def test_the_right_call(text: str, expected: Any) -> None:
     ],
 )  # fmt: skip
 def test_a_broken_call_ends_the_calls(text: str, arguments: str, rest: str) -> None:
-    """What follows is text, because the call may have quoted others."""
+    """The rest is text, because the call may have quoted others."""
     call, after = parsed(text + INNER)
     assert call == ("broken", "edit", arguments)
     assert after[0] == "text" and after[1].startswith(rest) and after[1].endswith(INNER)

@@ -12,7 +12,7 @@ from lucebox.sizes import show_size
 
 DESCRIPTION = """Fetch a model of the catalog or of the hub, so that later commands run without the network.
 
-What is here already is not fetched again; an interrupted download continues."""
+Files that are here already are not fetched again; an interrupted download continues."""
 JSON_HELP = "print one JSON object with name, source, path and bytes"
 
 

@@ -1,7 +1,7 @@
 """Turns a conversation or a prompt into all that its answer needs besides a session: token ids, sampling, parser,
 constraint and thinking budget. `LLM` and the server share it.
 
-That can take seconds: the template is rendered, the prompt tokenised, the grammar compiled.
+Preparation can take seconds: the template is rendered, the prompt tokenised, the grammar compiled.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Compiled:
     """A pack's code with some files compiled again."""
 
     manifest: Json
-    """Of the pack, with one generation."""
+    """The pack's manifest, with one generation."""
     files: Mapping[str, bytes]
     """The new files."""
     images: Mapping[str, bytes]

@@ -111,7 +111,7 @@ class Bench:
         self._code = code
         self.sizes = sizes_of(selection.info.vendor)
         self.skipped: list[str] = []
-        """What could not be measured, and why."""
+        """Trials that could not be measured, and why."""
         self._name = name
         self._started: set[str] = set()
         self._compiled: Mapping[int, Compiled] = {}

@@ -24,12 +24,12 @@ __all__ = ["SCHEMA", "Progress", "Report", "Result", "select_device", "tune"]
 SCHEMA = 1
 MEASURING = 0.7  # share of the budget for trials; the rest is for measuring before and after
 Progress = Callable[[str, float], None]
-"""What is measured now, and the seconds left at most."""
+"""Called with the trial in progress and the seconds left at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was measured and chosen. It names no file or folder of the machine."""
+    """The measurements and the choice. It names no file or folder of the machine."""
 
     schema: int
     lucebox: str
@@ -45,7 +45,7 @@ class Report:
     memory_bytes: int
     driver: str
     compiler: str
-    """Of the pack's code: "nvcc 13.0.88"."""
+    """The compiler of the pack's code: "nvcc 13.0.88"."""
     bandwidth_gb_s: float
     models: tuple[Model, ...]
     constants: tuple[Constant, ...]
@@ -64,7 +64,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What `tune` found."""
+    """The findings of `tune`."""
 
     report: Report
     choice: Choice

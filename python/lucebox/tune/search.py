@@ -45,7 +45,7 @@ TESTS = {
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What the limits of a model depend on."""
+    """The facts that the limits of a model depend on."""
 
     name: str
     weights: str
@@ -125,7 +125,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the measurements say."""
+    """The constants that the measurements choose."""
 
     constants: tuple[Constant, ...]
     tuning: Mapping[str, int]

@@ -50,7 +50,7 @@ struct QueryTile {
   int n() const { return rows * group; }
 };
 
-// What a tile of queries has seen so far, and its buffers.
+// The running sums of a tile of queries, and its buffers.
 struct Softmax {
   float *m, *l, *o;
   const float* queries;  // [n, dim], scaled

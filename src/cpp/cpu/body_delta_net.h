@@ -135,7 +135,7 @@ struct Block {
   void store(float* x, int v, vf value) const { kWhole ? cpu::store(x + v * kLanes, value) : cpu::store(x, value, n); }
 };
 
-// What a row reads of its parent's state: S^T k and S^T q.
+// A row's products with its parent's state: S^T k and S^T q.
 template <int kVectors>
 struct RowSums {
   vf k[kVectors] = {}, q[kVectors] = {};

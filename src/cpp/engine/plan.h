@@ -9,7 +9,7 @@ namespace lb {
 // would fit.
 MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options);
 
-// Of a session: with the context settled.
+// The state options of a session, with the context settled.
 StateOptions state_options(const EngineOptions& options);
 
 // Bytes of a session's StepRows; 0 where no draft model reads them, or no device decodes.

@@ -161,7 +161,7 @@ class Session {
                const std::function<void(int first, int rows)>& after_chunk);
   void forward(std::span<const int32_t> ids, std::span<const int32_t> positions, const Tree& tree,
                const Interrupted& interrupted, const Taps* taps);
-  // What the rows of an append are, in the stream's memory.
+  // The inputs of an append's rows, in the stream's memory.
   struct RowInputs {
     int32_t *tokens, *positions, *parents;  // positions: [3, rows]
     uint64_t* ancestors;

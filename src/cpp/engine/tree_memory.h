@@ -1,4 +1,4 @@
-// What a session that drafts keeps in the stream's memory: the tree being verified with its logits, and of the draft
+// The memory of a session that drafts, in the stream: the tree being verified with its logits, and of the draft
 // model the candidates of the next tree. The memory is the session's own, so a draft may run before other sessions'
 // work and its verify after it.
 #pragma once

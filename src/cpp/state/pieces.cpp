@@ -24,7 +24,7 @@ Parts page_parts(const SequenceState& state, int first, int count) {
   return parts;
 }
 
-// What each of the other layers keeps at a length.
+// The parts of every other layer at a length.
 Parts recurrent_parts(const SequenceState& state, int n_tokens) {
   Parts parts;
   for (int layer = 0; layer < static_cast<int>(state.layers().size()); ++layer)
