@@ -247,7 +247,7 @@ def _of_quant(models: list[list[str]], key: str) -> list[list[str]]:
 
 
 def _names_of(files: list[str]) -> set[str]:
-    """Names of a model that a user may give: the path or name of a part, with and without .gguf, and the name of the set."""
+    """Names that a user may give: the path or name of a part, with and without .gguf, and the name of the set."""
     names = {*files, *(name.rsplit("/", 1)[-1] for name in files)}
     names |= {_SPLIT.sub(".gguf", name) for name in names}
     return names | {name[: -len(".gguf")] for name in names}
