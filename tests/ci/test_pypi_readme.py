@@ -20,7 +20,7 @@ def relative(text: str) -> list[str]:
 
 
 def test_the_page_has_links_to_change() -> None:
-    assert len(relative(README)) > 10 and "docs/images/serve.png" in relative(README)
+    assert len(relative(README)) > 10 and "docs/images/serve-1024.png" in relative(README)
 
 
 def test_every_link_leads_to_a_file_at_the_tag() -> None:
@@ -28,13 +28,13 @@ def test_every_link_leads_to_a_file_at_the_tag() -> None:
     assert relative(text) == []
     paths = re.findall(rf"{REPOSITORY}/(?:blob|raw)/v0\.1\.0/([^)#]+)", text)
     assert len(paths) == len(relative(README)) and all((ROOT / path).exists() for path in paths)
-    assert f"]({REPOSITORY}/raw/v0.1.0/docs/images/serve.png)" in text
+    assert f"]({REPOSITORY}/raw/v0.1.0/docs/images/serve-1024.png)" in text
     assert f"[what runs where]({REPOSITORY}/blob/v0.1.0/README.md#what-runs-where)" in text
 
 
 def test_without_an_address_the_words_stay() -> None:
     text = long_description(README, None, "v0.1.0")
-    assert relative(text) == [] and "serve.png" not in text and "on the CPU (what runs where)." in text
+    assert relative(text) == [] and "serve-1024.png" not in text and "on the CPU (what runs where)." in text
     assert LINK.sub(lambda found: "" if found[1] else found[2], FENCE.sub("", README)).split() == (
         FENCE.sub("", text).split()
     )

@@ -1,11 +1,17 @@
-"""Servers for the tests: `lucebox serve` in a process of its own, on a free loopback port."""
+"""Servers for the tests: `lucebox serve` in a process of its own, on a free loopback port. A browser for their page,
+which needs Chromium on PATH and the package playwright."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+from browsing import CHROMIUM, FLAGS
 from running import WHOLE_CONTEXT, Running, started
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +26,28 @@ def patient() -> Iterator[Running]:
     """A server with a long context, for answers that must still run when the test looks."""
     with started("--slots", "2", context=WHOLE_CONTEXT) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    api = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on PATH")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A tab of a fresh profile, wide enough for all views. Any script error fails the test."""
+    with browser.new_context(viewport={"width": 1500, "height": 800}) as context:
+        context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if "Content Security" in message.text else None)
+        yield page
+        assert not errors

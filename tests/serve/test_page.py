@@ -1,15 +1,13 @@
-"""The page at "/" in a headless browser. Needs Chromium on PATH and the package playwright; the tests of the files need
-neither."""
+"""The page at "/": its files, an answer, and the live view. Chats: test_page_chats.py."""
 
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from browsing import answered, messages, opened, opened_chat, send, until
 from lucebox import LLM
 from oracle import plain_text, with_oracle
 from running import Running, in_process, started
@@ -17,7 +15,8 @@ from running import Running, in_process, started
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FILES = ("main", "chat", "chats", "message", "markdown", "blocks", "inline", "live", "store", "theme")
+WIDTHS = {390: {"chats", "chat", "live"}, 1024: {"chats", "live"}, 1920: set()}  # views behind a button
 
 
 def test_files_come_with_their_types_and_policy(server: Running) -> None:
@@ -32,52 +31,11 @@ def test_files_come_with_their_types_and_policy(server: Running) -> None:
         assert client.get("/static/%2e%2e%2fapp.py").status_code == 404
 
 
-def test_nothing_is_loaded_from_elsewhere(server: Running) -> None:
+def test_nothing_is_loaded_from_elsewhere_nor_made_from_html(server: Running) -> None:
     with server.client() as client:
-        texts = [client.get(path).text for path in ("/", "/static/main.js", "/static/page.css", "/static/live.js")]
-    assert not [text for text in texts if re.search(r"https?://|//cdn", text)]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    api = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on PATH")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A fresh tab in which any script error fails the test."""
-    with browser.new_context(viewport={"width": 1200, "height": 800}) as context:
-        page = context.new_page()
-        errors: list[str] = []
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda message: errors.append(message.text) if "Content Security" in message.text else None)
-        yield page
-        assert not errors
-
-
-def until(page: Page, condition: str) -> None:
-    """Waits for a JavaScript expression. The page's policy forbids eval(), so the browser cannot wait by itself."""
-    for _ in range(600):
-        if page.evaluate(condition):
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError(f"never came true: {condition}; the page says {page.inner_text('body')!r}")
-
-
-def ask(page: Page, server: Running, text: str, **fields: int) -> None:
-    page.goto(server.url)
-    until(page, "document.querySelector('[name=temperature]').placeholder !== ''")
-    page.click("#controls summary")
-    for name, value in fields.items():
-        page.fill(f"[name={name}]", str(value))
-    page.fill("#prompt", text)
-    page.press("#prompt", "Enter")
+        texts = [client.get(path).text for path in ("/", "/static/page.css", *(f"/static/{name}.js" for name in FILES))]
+    forbidden = r"https?://\w|//cdn|innerHTML|outerHTML|insertAdjacentHTML|document\.write|parseFromString|srcdoc"
+    assert [found for text in texts for found in re.findall(forbidden, text)] == []
 
 
 def card(page: Page, name: str) -> str:
@@ -85,12 +43,13 @@ def card(page: Page, name: str) -> str:
 
 
 def test_an_answer_streams_and_the_counters_move(page: Page, server: Running) -> None:
-    ask(page, server, "Once upon a time", temperature=0, max_tokens=24)
-    until(page, "document.querySelector('.assistant .note').textContent.includes('24 tokens')")
+    opened(page, server.url, temperature=0, max_tokens=24)
+    answered(page, "Once upon a time")
+    assert "24 tokens" in page.inner_text(".assistant .note")
     whole = server.openai().chat.completions.create(
         model="tiny-hybrid", messages=[{"role": "user", "content": "Once upon a time"}], temperature=0, max_tokens=24
     )
-    assert page.locator(".assistant .text").last.text_content() == whole.choices[0].message.content
+    assert messages(page)[-1] == {"role": "assistant", "content": whole.choices[0].message.content}
     generated = server.status()["totals"]["generated_tokens"]
     until(page, f"Number(document.querySelector('.card[data-name=\"generated tokens\"] b').textContent) >= {generated}")
     until(page, "document.querySelectorAll('#requests tbody tr').length > 0")
@@ -99,46 +58,27 @@ def test_an_answer_streams_and_the_counters_move(page: Page, server: Running) ->
 
 
 def test_stop_cancels_on_the_page_and_the_server(page: Page, patient: Running) -> None:
-    ask(page, patient, "Tell me everything.", temperature=2, max_tokens=8000, seed=1)
-    until(page, "document.querySelector('.assistant .text')?.textContent.length > 20")
+    opened(page, patient.url, temperature=2, max_tokens=8000, seed=1)
+    send(page, "Tell me everything.")
+    until(page, "document.querySelector('.assistant .markdown')?.textContent.length > 20")
     page.click("#stop")
     until(page, "document.querySelector('.assistant .note').textContent.startsWith('stopped')")
     assert patient.wait_until(running=0)["requests"][-1]["outcome"] == "cancelled"
-    page.click("#again")
-    until(page, "document.querySelector('.assistant .text')?.textContent.length > 20")
+    page.click("text=Regenerate")
+    until(page, "document.querySelector('.assistant .markdown')?.textContent.length > 20")
     assert page.locator(".assistant").count() == 1
-    page.click("#stop")
-    page.wait_for_selector("#send:visible")
-    page.click("#clear")
+    page.click("#new")  # also stops a running answer
+    assert patient.wait_until(running=0)["requests"][-1]["outcome"] == "cancelled"
     assert page.locator(".message").count() == 0
 
 
-def test_an_error_is_shown_and_the_chat_continues(page: Page, server: Running) -> None:
-    ask(page, server, "word " * 4000)
-    page.wait_for_selector(".failure")
-    assert "context" in page.inner_text(".failure")
-    page.click("#clear")
-    page.fill("[name=max_tokens]", "3")
-    page.fill("#prompt", "Hello")
-    page.press("#prompt", "Enter")
-    until(page, "document.querySelector('.assistant .note').textContent.includes('3 tokens')")
-
-
-def test_text_of_the_model_is_never_markup(page: Page, server: Running) -> None:
-    """User text takes the same path."""
-    ask(page, server, "<img src=x onerror=alert(1)><b>bold</b>", max_tokens=2)
-    page.wait_for_selector(".assistant")
-    assert page.locator(".message img, .message b").count() == 0
-    assert "<b>bold</b>" in page.inner_text(".user .text")
-
-
 def test_tool_calls_are_shown_and_answered(page: Page, server: Running) -> None:
-    ask(page, server, "unused", max_tokens=1)
-    page.wait_for_selector(".assistant .note")
+    opened(page, server.url)
     page.evaluate(
         """async () => {
             const { AnswerView } = await import("/static/message.js");
-            const view = new AnswerView(document.getElementById("messages"), (results) => { window.given = results; });
+            const view = new AnswerView({ sendResults: (results) => { window.given = results; return true; } });
+            document.getElementById("messages").append(view.element);
             const take = (delta, reason = null) => view.take({ choices: [{ delta, finish_reason: reason }] });
             take({ reasoning_content: "let me see" });
             take({ content: "I look." });
@@ -146,7 +86,7 @@ def test_tool_calls_are_shown_and_answered(page: Page, server: Running) -> None:
             take({ tool_calls: [{ index: 0, function: { arguments: '{"city":' } }] });
             take({ tool_calls: [{ index: 0, function: { arguments: '"Bonn"}' } }] }, "tool_calls");
             view.end();
-            window.message = view.message();
+            window.message = view.turn().message;
         }"""
     )
     last = page.locator(".assistant").last
@@ -172,15 +112,11 @@ def test_the_acceptance_of_drafts_is_live(page: Page) -> None:
         prompt = plain.tokenize(plain.render([{"role": "user", "content": "add"}]))
     known = plain_text("tiny-hybrid", prompt, 60, **exact)
     with LLM("tiny-hybrid", draft="suffix", **exact) as llm, in_process(with_oracle(llm, [known], 3)) as url:
-        page.goto(url)
+        opened(page, url, temperature=0, max_tokens=9)
         until(page, "document.querySelector('.card[data-name=\"tokens per verify\"] b')?.textContent === '\\u2013'")
-        page.click("#controls summary")
-        page.fill("[name=temperature]", "0")
-        page.fill("[name=max_tokens]", "9")
-        page.fill("#prompt", "add")
-        page.press("#prompt", "Enter")
+        answered(page, "add")
         # two verifies at tokens 0 and 4, of three accepted tokens each: eight tokens are computed
-        until(page, "document.querySelector('.assistant .note').textContent.includes('3.00 tokens per step')")
+        assert "3.00 tokens per step" in page.inner_text(".assistant .note")
         until(page, "document.querySelector('.card[data-name=\"tokens per verify\"] b').textContent === '4.00'")
         until(page, "document.querySelector('#requests tbody tr td:last-child')?.textContent === '4.00'")
 
@@ -193,3 +129,36 @@ def test_a_key_unlocks_the_page(page: Page) -> None:
         page.press("#key", "Tab")
         until(page, "document.getElementById('model').textContent === 'tiny-hybrid'")
         assert httpx.get(f"{guarded.url}/status").status_code == 401
+        page.reload()
+        assert page.input_value("#key") == ""  # the browser keeps no key
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_layout_fits(browser: Browser, server: Running, width: int) -> None:
+    """Every view is reachable, long code, tables and words stay inside it, and the curve keeps its height."""
+    while len(server.status()["requests"]) < 30:  # rows that would press on the curve
+        with server.client() as client:
+            client.post("/v1/completions", json={"prompt": ["a"] * 16, "max_tokens": 1})
+    with browser.new_context(viewport={"width": width, "height": 700}) as context:
+        page = context.new_page()
+        content = f"```\n{'code ' * 99}\n```\n\n|{'cell|' * 40}\n{'|-' * 40}|\n\n{'word' * 200}\n\n" * 4
+        chat = [{"role": role, "content": content} for role in ("user", "assistant")]
+        opened_chat(page, server.url, *chat)
+        assert {view for view in ("chats", "chat", "live") if page.is_visible(f"nav [data-pane={view}]")} == WIDTHS[
+            width
+        ]
+        for view in ("chats", "live", "chat"):
+            if view in WIDTHS[width]:
+                page.click(f"nav [data-pane={view}]")
+            assert page.is_visible(f"section#{view}")
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            assert page.evaluate("document.documentElement.scrollHeight") == 700
+            for pane in ("messages", "live", "list"):
+                assert page.evaluate(f"{pane}.scrollWidth <= {pane}.clientWidth"), pane
+            if view == "live":
+                until(page, "document.querySelectorAll('#requests tbody tr').length >= 30")
+                assert page.evaluate("document.getElementById('curve').getBoundingClientRect().height") > 50
+        composer = page.locator("#ask").bounding_box()
+        assert composer is not None
+        assert composer["y"] + composer["height"] <= 700
+        assert page.evaluate("document.getElementById('messages').clientHeight") > 300

@@ -1,96 +1,170 @@
-// The chat: a list of API messages, each with the element that shows it.
-import { AnswerView, showUser } from "/static/message.js";
+// The chat: turns, each a message of the API and the element that shows it. A request without answer changes nothing.
+import { AnswerView, resultView, userView } from "/static/message.js";
 import { events } from "/static/server.js";
+import { request } from "/static/settings.js";
+import { deleteChat, saveChat } from "/static/store.js";
 
+const SAVE_MS = 2000; // between saves of an answer that streams
 const $ = (id) => document.getElementById(id);
-const history = []; // {message, element}
-let abort = null; // AbortController of the running answer
+let turns = []; // {message, element, ...}, see AnswerView.turn
+let id = null; // the chat's, from its first request on
+let editing = null; // the user's turn that the next prompt replaces
+let running = null; // the request: {abort, ended}
+let showList = null; // called after a save
 
-export function startChat() {
+export function startChat(onSave) {
+  showList = onSave;
   $("ask").addEventListener("submit", (event) => {
     event.preventDefault();
-    send($("prompt").value);
+    send();
   });
   $("prompt").addEventListener("keydown", (event) => {
+    if (event.key === "Escape") edit(null);
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     $("ask").requestSubmit();
   });
-  $("stop").addEventListener("click", () => abort?.abort());
-  $("again").addEventListener("click", regenerate);
-  $("clear").addEventListener("click", () => truncate(0));
+  $("stop").addEventListener("click", () => running?.abort.abort());
+  $("cancel").addEventListener("click", () => edit(null));
 }
 
-async function send(text) {
-  if (abort || !text.trim()) return;
+export const current = () => ({ id, turns });
+
+// Opens a kept chat, or an empty one, up to the last answer. A prompt behind it goes back into the box.
+export async function openChat(chat) {
+  running?.abort.abort();
+  await running?.ended;
+  id = chat?.id ?? null;
+  edit(null);
+  $("problem").textContent = "";
+  const kept = chat?.turns ?? [];
+  const count = kept.findLastIndex(({ message }) => message.role === "assistant") + 1;
+  if (kept[count]?.message.role === "user") returnPrompt(kept[count].message.content);
+  show(kept.slice(0, count).map((turn, i) => ({ ...turn, element: shown(turn, i === count - 1) })));
+  showAddress();
+  $("messages").scrollTop = $("messages").scrollHeight;
+  await showList();
+}
+
+function shown({ message, ...rest }, isLast) {
+  if (message.role === "user") return userTurn(message.content).element;
+  if (message.role === "tool") return resultView(message.content);
+  return AnswerView.restored({ message, ...rest }, isLast, handlers).element;
+}
+
+function userTurn(text) {
+  const turn = { message: { role: "user", content: text } };
+  turn.element = userView(text, ({ target }) => edit(turns.find(({ element }) => element.contains(target))));
+  return turn;
+}
+
+const handlers = {
+  regenerate: ({ target }) => exchange(turns.findIndex(({ element }) => element.contains(target)), []),
+  sendResults: (results) =>
+    exchange(
+      turns.length,
+      results.map(({ id: call, content }) => {
+        return { message: { role: "tool", tool_call_id: call, content }, element: resultView(content) };
+      }),
+    ),
+};
+
+async function send() {
+  const text = $("prompt").value;
+  if (running || !text.trim()) return;
+  const replaced = editing;
+  edit(null);
   $("prompt").value = "";
-  append({ role: "user", content: text }, showUser(text));
-  await answer();
+  const isAnswered = await exchange(replaced ? turns.indexOf(replaced) : turns.length, [userTurn(text)]);
+  if (isAnswered) return;
+  if (turns.includes(replaced)) edit(replaced);
+  returnPrompt(text);
 }
 
-async function regenerate() {
-  const last = history.findLastIndex(({ message }) => message.role !== "assistant");
-  if (abort || last < 0) return;
-  truncate(last + 1);
-  await answer();
+// Puts a prompt before whatever was typed meanwhile.
+function returnPrompt(text) {
+  const typed = editing ? "" : $("prompt").value;
+  $("prompt").value = [text, typed].filter(Boolean).join("\n\n");
 }
 
-async function answer() {
-  abort = new AbortController();
+// Loads a turn of the user into the box, to replace it and all turns behind it; null ends that.
+function edit(turn) {
+  if (running) return;
+  if (turn || editing) $("prompt").value = turn?.message.content ?? "";
+  editing = turn;
+  const from = turn ? turns.indexOf(turn) : turns.length;
+  for (const [i, { element }] of turns.entries()) element.classList.toggle("replaced", i >= from);
+  if (turn) $("prompt").focus();
   showState();
-  const view = new AnswerView($("messages"), sendResults);
+}
+
+// Requests an answer to the turns before an index and some new ones; whether there was any.
+async function exchange(from, added) {
+  if (running) return false;
+  const before = turns;
+  const view = new AnswerView(handlers);
+  edit(null);
+  show([...turns.slice(0, from), ...added]);
+  $("messages").append(view.element);
+  $("messages").scrollTop = $("messages").scrollHeight;
+  $("problem").textContent = "";
+  let end = null;
+  running = { abort: new AbortController(), ended: new Promise((resolve) => (end = resolve)) };
+  showState();
+  id ??= Date.now();
+  await save(turns);
+  const failure = await stream(view, running.abort.signal);
+  const isLost = failure !== null && view.isEmpty;
+  show(isLost ? before : [...turns, view.turn()]);
+  if (isLost && failure.name !== "AbortError") $("problem").textContent = failure.message;
+  await save(turns);
+  running = null;
+  showState();
+  end();
+  return !isLost;
+}
+
+// Shows the events of an answer as they come; the error that ended them, or null.
+async function stream(view, signal) {
+  let savedAt = Date.now();
   try {
-    for await (const event of events("/v1/chat/completions", request(), abort.signal)) view.take(event);
+    for await (const event of events("/v1/chat/completions", request(turns.map(({ message }) => message)), signal)) {
+      view.take(event);
+      if (view.isEmpty || Date.now() - savedAt < SAVE_MS) continue;
+      savedAt = Date.now();
+      await save([...turns, view.turn()]);
+    }
     view.end();
+    return null;
   } catch (error) {
-    view.end(error.name === "AbortError" ? "stopped" : "failed", error);
-  }
-  history.push({ message: view.message(), element: view.element });
-  abort = null;
-  showState();
-}
-
-// Sends the results of the tool calls as the next messages.
-async function sendResults(results) {
-  for (const { id, content } of results) append({ role: "tool", tool_call_id: id, content }, showUser(content));
-  await answer();
-}
-
-function request() {
-  const body = { messages: history.map(({ message }) => message), stream: true, stream_options: { include_usage: true } };
-  const system = $("system").value.trim();
-  if (system) body.messages.unshift({ role: "system", content: system });
-  for (const field of document.querySelectorAll("#controls input[name]")) {
-    if (field.value !== "") body[field.name] = Number(field.value);
-  }
-  if ($("thinking").value) body.chat_template_kwargs = { enable_thinking: $("thinking").value === "on" };
-  const tools = $("tools").value.trim();
-  if (tools) body.tools = parsedTools(tools);
-  return body;
-}
-
-function parsedTools(text) {
-  try {
-    return JSON.parse(text);
-  } catch (error) {
-    throw new Error(`the tools are not JSON: ${error.message}`);
+    view.fail(error);
+    return error;
   }
 }
 
-function append(message, element) {
-  $("messages").append(element);
-  history.push({ message, element });
-  element.scrollIntoView({ block: "end" });
+async function save(all) {
+  const kept = all.map(({ element, ...turn }) => turn);
+  const saved = kept.length ? saveChat({ id, updated: Date.now(), turns: kept }) : deleteChat(id);
+  if (!kept.length) id = null;
+  showAddress();
+  await saved.catch((error) => ($("kept").textContent = `This chat is not kept: ${error.message}`));
+  await showList();
 }
 
-function truncate(from) {
-  for (const { element } of history.splice(from)) element.remove();
+// A reload opens the chat that the address names.
+const showAddress = () => history.replaceState(null, "", id === null ? "/" : `#${id}`);
+
+function show(next) {
+  turns = next;
+  $("messages").replaceChildren(...turns.map(({ element }) => element));
   showState();
 }
 
 function showState() {
-  const isBusy = abort !== null;
+  const isBusy = running !== null;
+  document.body.classList.toggle("busy", isBusy); // hides what would change the turns
   $("send").hidden = isBusy;
   $("stop").hidden = !isBusy;
-  for (const id of ["again", "clear"]) $(id).disabled = isBusy || history.length === 0;
+  for (const name of ["editing", "cancel"]) $(name).hidden = editing === null;
+  $("hint").hidden = editing !== null;
 }

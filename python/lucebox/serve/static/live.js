@@ -72,7 +72,9 @@ function acceptance({ verifies, accepted_tokens: accepted }) {
 
 function showCurve() {
   const top = Math.max(1, ...speeds);
-  const points = speeds.map((speed, i) => `${((POINTS - speeds.length + i) * 240) / (POINTS - 1)},${46 - (44 * speed) / top}`);
+  $("peak").textContent = `peak of two minutes: ${Math.max(...speeds).toFixed(1)} tok/s`;
+  const x = (i) => ((POINTS - speeds.length + i) * 240) / (POINTS - 1);
+  const points = speeds.map((speed, i) => `${x(i)},${46 - (44 * speed) / top}`);
   $("curve").firstElementChild.setAttribute("points", points.join(" "));
 }
 

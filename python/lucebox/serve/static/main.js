@@ -1,21 +1,28 @@
-// The page at "/": a chat on the left, the live view of the server on the right. Text leaves this tab in requests only.
-import { startChat } from "/static/chat.js";
+// The page at "/": the kept chats, a chat, and the live view of the server. Text leaves this browser in requests only.
+import { startChats } from "/static/chats.js";
 import { startLive } from "/static/live.js";
 import { getJson } from "/static/server.js";
+import { restoreSettings } from "/static/settings.js";
 
-startLive();
-const key = document.getElementById("key");
 const controls = document.getElementById("controls");
+
+// Narrow windows show one view, or the chat and one view beside it.
+for (const button of document.querySelectorAll("nav button")) {
+  button.addEventListener("click", () => (document.body.dataset.pane = button.dataset.pane));
+}
 
 // Shows the server's defaults as placeholders of empty fields. Repeated when the API key changes.
 async function showDefaults() {
   const props = await getJson("/props").catch(() => null);
   controls.open ||= props === null;
   for (const [name, value] of Object.entries(props?.default_generation_settings.params ?? {})) {
-    const field = document.querySelector(`#controls input[name="${name}"]`);
+    const field = controls.querySelector(`input[name="${name}"]`);
     if (field && value !== null) field.placeholder = value;
   }
 }
-key.addEventListener("change", showDefaults);
+
+startLive();
+restoreSettings();
+document.getElementById("key").addEventListener("change", showDefaults);
+await startChats();
 await showDefaults();
-startChat();

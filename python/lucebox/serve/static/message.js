@@ -1,31 +1,34 @@
-// Renders messages. Model and user text is set as text, never as HTML.
+// Shows messages. The user's text stays text; the model's is Markdown.
+import { copyButton } from "/static/copy.js";
+import { button, made } from "/static/elements.js";
+import { MarkdownView } from "/static/markdown.js";
 
-function element(tag, className, text = "") {
-  const made = document.createElement(tag);
-  made.className = className;
-  made.textContent = text;
-  return made;
+export function userView(text, edit) {
+  const actions = made("div", [button("Edit", edit, "change"), copyButton(() => text)], "actions");
+  return made("article", [made("div", [text], "text"), actions], "message user");
 }
 
-export function showUser(text) {
-  const made = element("div", "message user");
-  made.append(element("div", "text", text));
-  return made;
+export function resultView(text) {
+  return made("article", [made("div", [text], "text")], "message result");
 }
 
 // A streamed answer: folded thinking, text, tool calls, and statistics at the end.
 export class AnswerView {
-  constructor(parent, sendResults) {
-    this.parent = parent;
+  constructor({ regenerate, sendResults }) {
     this.sendResults = sendResults;
-    this.element = element("div", "message assistant");
-    this.thinking = element("details", "");
-    this.thinking.append(element("summary", "", "thinking …"), element("div", "text"));
-    this.text = element("div", "text");
-    this.calls = element("div", "");
-    this.note = element("div", "note");
-    this.element.append(this.text, this.calls, this.note);
-    parent.append(this.element);
+    this.thinking = made("details", [made("summary", ["thinking …"]), made("div", [], "text")]);
+    this.thinking.hidden = true;
+    this.text = made("div", [], "markdown");
+    this.calls = made("div");
+    this.failure = made("p", [], "problem");
+    this.note = made("span", [], "note");
+    const again = button("Regenerate", regenerate, "change");
+    this.actions = made("div", [copyButton(() => this.content), again, this.note], "actions");
+    const parts = [this.thinking, this.text, this.calls, this.failure, this.actions];
+    this.element = made("article", parts, "message assistant");
+    this.markdown = new MarkdownView(this.text);
+    this.timer = null; // of the next time that text is shown
+    this.pause = 0;
     this.content = "";
     this.reasoning = "";
     this.toolCalls = [];
@@ -36,6 +39,20 @@ export class AnswerView {
     this.timings = null;
   }
 
+  // A view of what turn() gave; the last one asks for the results of its calls.
+  static restored({ message, reason, note, failure }, isLast, handlers) {
+    const view = new AnswerView(handlers);
+    const calls = message.tool_calls?.map((call, index) => ({ index, ...call }));
+    view.take({ choices: [{ delta: { ...message, tool_calls: calls }, finish_reason: reason }] });
+    view.close(note, failure);
+    if (isLast && reason === "tool_calls") view.askForResults();
+    return view;
+  }
+
+  get isEmpty() {
+    return !this.content && !this.reasoning && this.toolCalls.length === 0;
+  }
+
   take(event) {
     this.usage = event.usage ?? this.usage;
     this.timings = event.timings ?? this.timings;
@@ -44,49 +61,62 @@ export class AnswerView {
     this.reason = choice.finish_reason ?? this.reason;
     const { content, reasoning_content: reasoning, tool_calls: calls } = choice.delta;
     if (content || reasoning || calls) this.firstAt ??= performance.now();
-    this.following(() => {
-      if (reasoning) this.addReasoning(reasoning);
-      if (content) this.addText(content);
-      for (const call of calls ?? []) this.addCall(call);
-    });
+    if (reasoning) this.following(() => this.addReasoning(reasoning));
+    for (const call of calls ?? []) this.following(() => this.addCall(call));
+    if (!content) return;
+    this.content += content;
+    this.timer ??= setTimeout(() => this.showText(), this.pause);
   }
 
   // Scrolls along with the text, unless the user has scrolled up.
   following(change) {
-    const { scrollHeight, scrollTop, clientHeight } = this.parent;
+    const parent = this.element.parentElement;
+    const isAtEnd = parent !== null && parent.scrollHeight - parent.scrollTop - parent.clientHeight < 60;
     change();
-    if (scrollHeight - scrollTop - clientHeight < 60) this.parent.scrollTop = this.parent.scrollHeight;
+    if (isAtEnd) parent.scrollTop = parent.scrollHeight;
+  }
+
+  // Takes a tenth of the time at most, however long the text is.
+  showText() {
+    const start = performance.now();
+    this.timer = null;
+    this.thinking.firstChild.textContent = "thinking";
+    this.following(() => this.markdown.show(this.content));
+    this.pause = 9 * (performance.now() - start);
   }
 
   addReasoning(piece) {
-    if (!this.reasoning) this.element.prepend(this.thinking);
+    this.thinking.hidden = false;
     this.reasoning += piece;
     this.thinking.lastChild.append(piece);
   }
 
-  addText(piece) {
-    this.thinking.firstChild.textContent = "thinking";
-    this.content += piece;
-    this.text.append(piece);
-  }
-
   addCall({ index, id, function: { name, arguments: piece } }) {
     if (id) {
-      const box = element("div", "call");
-      box.append(element("b", "", name), element("pre", ""));
-      this.calls.append(box);
+      this.calls.append(made("div", [made("b", [name]), made("pre")], "call"));
       this.toolCalls[index] = { id, type: "function", function: { name, arguments: "" } };
     }
     this.toolCalls[index].function.arguments += piece ?? "";
     this.calls.children[index].lastChild.append(piece ?? "");
   }
 
-  end(reason = this.reason, error = null) {
+  end() {
+    this.close([this.reason, ...this.numbers()].join(" · "));
+    if (this.reason === "tool_calls") this.following(() => this.askForResults());
+  }
+
+  fail(error) {
+    const isStopped = error.name === "AbortError";
+    this.reason = null;
+    this.close([isStopped ? "stopped" : "failed", ...this.numbers()].join(" · "), isStopped ? "" : error.message);
+  }
+
+  close(note, failure = "") {
+    clearTimeout(this.timer);
+    this.showText();
     this.following(() => {
-      this.thinking.firstChild.textContent = "thinking";
-      this.note.textContent = [reason, ...this.numbers()].join(" · ");
-      if (reason === "failed") this.element.append(element("div", "failure", error.message));
-      if (reason === "tool_calls") this.askForResults();
+      this.note.textContent = note;
+      this.failure.textContent = failure;
     });
   }
 
@@ -103,26 +133,27 @@ export class AnswerView {
   }
 
   askForResults() {
-    const form = element("form", "");
     const fields = this.toolCalls.map((call) => {
       const field = document.createElement("textarea");
       field.placeholder = `result of ${call.function.name}`;
-      form.append(field);
       return field;
     });
-    form.append(element("button", "", "Send results"));
-    form.addEventListener("submit", (event) => {
+    const form = made("form", [...fields, made("button", ["Send results"])]);
+    form.addEventListener("submit", async (event) => {
       event.preventDefault();
-      form.remove();
-      this.sendResults(fields.map((field, i) => ({ id: this.toolCalls[i].id, content: field.value })));
+      const results = fields.map((field, i) => ({ id: this.toolCalls[i].id, content: field.value }));
+      form.hidden = true;
+      form.hidden = await this.sendResults(results);
     });
-    this.element.append(form);
+    this.element.insertBefore(form, this.actions);
   }
 
-  message() {
+  // The turn, as it is kept: `reason` is the protocol's finish reason, null where none came.
+  turn() {
     const message = { role: "assistant", content: this.content };
     if (this.reasoning) message.reasoning_content = this.reasoning;
     if (this.toolCalls.length) message.tool_calls = this.toolCalls;
-    return message;
+    const { reason, element } = this;
+    return { message, reason, note: this.note.textContent, failure: this.failure.textContent, element };
   }
 }

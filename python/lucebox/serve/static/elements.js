@@ -1,0 +1,25 @@
+// Elements by name, children and class. Strings become text, never HTML.
+
+export function made(tag, children = [], className = "") {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  let text = ""; // neighbouring strings become one node
+  for (const child of children) {
+    if (typeof child === "string") {
+      text += child;
+      continue;
+    }
+    if (text) element.append(text);
+    element.append(child);
+    text = "";
+  }
+  if (text) element.append(text);
+  return element;
+}
+
+export function button(label, action, className = "") {
+  const element = made("button", [label], className);
+  element.type = "button";
+  element.addEventListener("click", action);
+  return element;
+}

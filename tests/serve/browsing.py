@@ -1,0 +1,86 @@
+"""The server's page in a headless Chromium. The page's policy forbids eval(), so tests wait with `until`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ["--no-sandbox", "--host-resolver-rules=MAP lan.test 127.0.0.1"]  # lan.test: not loopback to the browser
+
+
+def until(page: Page, condition: str) -> None:
+    """Waits for a JavaScript expression."""
+    for _ in range(600):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never came true: {condition}; the page says {page.inner_text('body')!r}")
+
+
+def opened(page: Page, url: str, **settings: object) -> None:
+    """Opens the page with these settings."""
+    page.goto(url)
+    until(page, "document.querySelector('[name=temperature]').placeholder !== ''")
+    configure(page, **settings)
+
+
+def configure(page: Page, **settings: object) -> None:
+    page.evaluate("document.getElementById('controls').open = true")
+    for name, value in settings.items():
+        page.fill(f"#controls [name={name}], #controls #{name}", str(value))
+    page.evaluate("document.getElementById('controls').open = false")
+
+
+def opened_chat(page: Page, url: str, *messages: dict[str, Any]) -> None:
+    """Opens a chat of these messages, as the browser keeps it."""
+    page.goto(url)
+    page.evaluate(
+        """async (messages) => {
+            const { saveChat } = await import("/static/store.js");
+            const turn = (message) => ({ message, reason: message.tool_calls ? "tool_calls" : "stop" });
+            await saveChat({ id: 1, updated: 1, turns: messages.map(turn) });
+            location.hash = "#1";
+        }""",
+        messages,
+    )
+    page.reload()
+    page.wait_for_selector(".message")
+
+
+def send(page: Page, text: str) -> None:
+    page.fill("#prompt", text)
+    page.press("#prompt", "Enter")
+
+
+def answered(page: Page, text: str) -> None:
+    """Sends a prompt and waits for the end of its answer."""
+    send(page, text)
+    page.wait_for_selector("#send:visible")
+    assert page.inner_text("#problem") == ""
+
+
+def refused(page: Page, word: str) -> None:
+    """Waits for the end of a request that fails with a message."""
+    until(page, f"document.getElementById('problem').textContent.includes('{word}')")
+    page.wait_for_selector("#send:visible")
+
+
+def turns(page: Page) -> list[str]:
+    """Texts of the turns, as shown."""
+    return page.locator(".message > :is(.text, .markdown)").all_inner_texts()
+
+
+def exported(page: Page, name: str) -> str:
+    with page.expect_download() as download:
+        page.click(f"#export-{name}")
+    return Path(download.value.path()).read_text()
+
+
+def messages(page: Page) -> list[dict[str, Any]]:
+    return list(json.loads(exported(page, "json"))["messages"])
