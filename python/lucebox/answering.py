@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
@@ -23,7 +23,10 @@ from lucebox.serve.request import GenerationRequest
 if TYPE_CHECKING:
     from lucebox.api import LLM
 
-__all__ = ["Answering", "cancellable"]
+__all__ = ["Answering", "PromptProgress", "cancellable"]
+
+PromptProgress = Callable[[int, int], None]
+"""Called with the tokens of the prompt that are computed, and with all of them."""
 
 _stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
 
@@ -41,9 +44,10 @@ def cancellable(stop: threading.Event) -> Iterator[None]:
 class Answering:
     """The answer to one request. `stream` runs it."""
 
-    def __init__(self, llm: LLM, request: GenerationRequest) -> None:
+    def __init__(self, llm: LLM, request: GenerationRequest, progress: PromptProgress | None = None) -> None:
         self._llm = llm
         self._request = request
+        self._progress = progress
         self._stop = _stop.get()
         self._items: list[Event | TokenLogprob] = []  # of the step in progress
         self._answer = Answer()
@@ -72,6 +76,8 @@ class Answering:
             with turn:
                 n_done = next(prefill)
             cached = n_done if cached < 0 else cached
+            if self._progress is not None:
+                self._progress(n_done, len(request.ids))
         with turn:
             session.expect(NO_IDS if request.prediction is None else request.prediction)
         loop = DecodeLoop(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucebox import _engine
-from lucebox.answering import Answering
+from lucebox.answering import Answering, PromptProgress
 from lucebox.assets import TextAssets
 from lucebox.asynchronous import last_of, stream_in_thread
 from lucebox.chat.messages import checked_messages
@@ -64,6 +64,7 @@ class GenerateOptions(SamplingFields, total=False):
 
     prediction: str
     response_format: Mapping[str, Any] | None
+    on_prompt: PromptProgress | None
 
 
 class ChatOptions(GenerateOptions, total=False):
@@ -265,6 +266,7 @@ class LLM:
         n: int | None = None,
         prediction: str = "",
         response_format: Mapping[str, Any] | None = None,
+        on_prompt: PromptProgress | None = None,
         **fields: Unpack[SamplingFields],
     ) -> Generation | list[Generation] | Iterator[Chunk]:
         """Continues a prompt: text, or token ids [n_tokens]. Greedy unless told otherwise, at most 256 tokens.
@@ -276,6 +278,7 @@ class LLM:
         prediction: text that the answer is likely to repeat, wholly or in parts: the suffix drafter drafts from it.
         response_format: holds the text to a form, as the server does: {"type": "json_object"}, {"type": "json_schema",
             "json_schema": {"schema": {...}}}, {"type": "regex", "regex": "..."}, {"type": "grammar", "grammar": "..."}.
+        on_prompt: called with (tokens computed, tokens of the prompt) at its start and after each chunk of it.
 
         Ctrl-C raises KeyboardInterrupt and leaves the LLM usable.
 
@@ -293,7 +296,7 @@ class LLM:
             for one in ([cast(Prompt, prompt)] if prompts is None else prompts)
             for request in self._continuations(self.ids(one), base, prediction, response_format, 1 if n is None else n)
         ]
-        streams = [Answering(self, request).stream() for request in requests]
+        streams = [Answering(self, request, on_prompt).stream() for request in requests]
         if stream:
             return streams[0]
         results = [_last(chunks) for chunks in streams]
@@ -342,6 +345,7 @@ class LLM:
         template: ChatTemplate | None = None,
         prediction: str = "",
         response_format: Mapping[str, Any] | None = None,
+        on_prompt: PromptProgress | None = None,
         **fields: Unpack[SamplingFields],
     ) -> Generation | list[Generation] | Iterator[Chunk]:
         """Answers a conversation through the model's chat template (or `template`), as the server does.
@@ -350,7 +354,7 @@ class LLM:
             ones.
         tools, tool_choice: in OpenAI's form. The result has the calls in `tool_calls`.
         enable_thinking: switches reasoning on or off. The result has it in `reasoning`.
-        stream, n, prediction, response_format: as in `generate`.
+        stream, n, prediction, response_format, on_prompt: as in `generate`.
 
         Only the template can write control tokens; where messages or tools spell one, it stays text.
 
@@ -371,7 +375,8 @@ class LLM:
             Limits(wanted.max_tokens, wanted.stop),
             n=1 if n is None else n,
         )
-        streams = [Answering(self, replace(one, prediction=self.expected_ids(prediction))).stream() for one in requests]
+        expected = self.expected_ids(prediction)
+        streams = [Answering(self, replace(one, prediction=expected), on_prompt).stream() for one in requests]
         if stream:
             return streams[0]
         results = [_last(chunks) for chunks in streams]

@@ -99,6 +99,25 @@ def test_closing_a_stream_early_leaves_the_session_usable(llm: LLM) -> None:
     assert llm.generate(PROMPT, Sampling(max_tokens=20)).ids == want
 
 
+def test_a_prompt_tells_its_progress() -> None:
+    with LLM("tiny-hybrid", context=512, prefill_chunk=64) as small:
+        ids = list(range(5, 205))
+        seen: list[tuple[int, int]] = []
+        small.generate(ids, max_tokens=1, on_prompt=lambda done, total: seen.append((done, total)))
+        assert seen == [(0, 200), (64, 200), (128, 200), (192, 200), (200, 200)]
+        seen.clear()
+        small.generate(ids, max_tokens=1, on_prompt=lambda done, total: seen.append((done, total)))
+        assert seen == [(192, 200), (200, 200)]  # the reused prefix ends with an append
+
+        def stop(done: int, total: int) -> None:
+            if done == 64:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            small.generate(ids[::-1], on_prompt=stop)
+        assert small.generate(ids, max_tokens=1).usage.cached_tokens <= 192
+
+
 def test_streams_may_interleave(llm: LLM) -> None:
     prompts = (PROMPT, "import os\n")
     alone = [llm.generate(prompt, Sampling(max_tokens=6)).ids for prompt in prompts]

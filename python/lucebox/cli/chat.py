@@ -202,17 +202,19 @@ class Chat:
         self.n_answers += 1
         was_reasoning = False
         try:
-            for chunk in self.llm.chat(
-                [*self.messages, question],
-                sampling,
-                stream=True,
-                enable_thinking=self.args.thinking,
-                template=self.template,
-            ):
-                pieces.append(chunk.text)
-                self.last = chunk.result or self.last
-                if not self.args.json:
-                    was_reasoning = console.write_chunk(chunk, was_reasoning)
+            with console.reading() as on_prompt:
+                for chunk in self.llm.chat(
+                    [*self.messages, question],
+                    sampling,
+                    stream=True,
+                    enable_thinking=self.args.thinking,
+                    template=self.template,
+                    on_prompt=on_prompt,
+                ):
+                    pieces.append(chunk.text)
+                    self.last = chunk.result or self.last
+                    if not self.args.json:
+                        was_reasoning = console.write_chunk(chunk, was_reasoning)
         except interrupted:
             pass
         content = "".join(pieces)

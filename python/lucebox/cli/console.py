@@ -222,6 +222,33 @@ def counting() -> Iterator[Callable[[int, int, str], None]]:
 
 
 @contextmanager
+def reading() -> Iterator[Callable[[int, int], None]]:
+    """A callback (tokens done, total) that draws a progress bar while a prompt is computed, and takes it away at the
+    end of the prompt, before the answer begins; without a terminal, nothing."""
+    if not is_terminal():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("reading the prompt"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = progress.add_task("")
+
+    def show(done: int, total: int) -> None:
+        if done < total:
+            progress.start()
+            progress.update(task, completed=done, total=total)
+        else:
+            progress.stop()
+
+    try:
+        yield show
+    finally:
+        progress.stop()
+
+
+@contextmanager
 def status() -> Iterator[Callable[[str], None]]:
     """A callback that shows the current work on one line; without a terminal, nothing."""
     if not is_terminal():

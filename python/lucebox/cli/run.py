@@ -25,6 +25,7 @@ from lucebox.options import EngineOptions, Sampling
 from lucebox.results import Chunk, FinishReason, Generation
 
 if TYPE_CHECKING:
+    from lucebox.answering import PromptProgress
     from lucebox.api import LLM
 
 DESCRIPTION = """Stream the continuation of PROMPT, or with --chat the answer to it.
@@ -85,14 +86,15 @@ def execute(args: argparse.Namespace) -> int:
         result: Generation | None = None
         was_reasoning = False
         try:
-            for chunk in start(llm, prompt, sampling, args, template, form):
-                pieces.append(chunk.text)
-                ids += chunk.ids
-                result = chunk.result or result
-                if args.quiet and not args.json:
-                    console.write(chunk.text)
-                elif not args.json:
-                    was_reasoning = console.write_chunk(chunk, was_reasoning)
+            with console.reading() as on_prompt:
+                for chunk in start(llm, prompt, sampling, args, template, form, on_prompt):
+                    pieces.append(chunk.text)
+                    ids += chunk.ids
+                    result = chunk.result or result
+                    if args.quiet and not args.json:
+                        console.write(chunk.text)
+                    elif not args.json:
+                        was_reasoning = console.write_chunk(chunk, was_reasoning)
         except interrupted:
             result = None
 
@@ -163,14 +165,21 @@ def start(
     args: argparse.Namespace,
     template: Any,
     form: Mapping[str, Any] | None,
+    on_prompt: PromptProgress,
 ) -> Iterator[Chunk]:
     if not args.chat:
-        return llm.generate(prompt, sampling, stream=True, response_format=form)
+        return llm.generate(prompt, sampling, stream=True, response_format=form, on_prompt=on_prompt)
     messages = [{"role": "user", "content": prompt}]
     if args.system is not None:
         messages.insert(0, {"role": "system", "content": args.system})
     return llm.chat(
-        messages, sampling, stream=True, enable_thinking=args.thinking, template=template, response_format=form
+        messages,
+        sampling,
+        stream=True,
+        enable_thinking=args.thinking,
+        template=template,
+        response_format=form,
+        on_prompt=on_prompt,
     )
 
 
