@@ -112,9 +112,12 @@ def test_types_without_kernels_are_bf16(pack: _engine.gpu.Pack, tmp_path: Path, 
     rounded = {name: as_bf16(tensor) if isinstance(tensor, Packed) else tensor for name, tensor in weights.items()}
     paths = [write(tmp_path / f"{i}.gguf", metadata(shape), each) for i, each in enumerate((weights, rounded))]
     ids = random_ids(5, shape.vocab)
-    packed, plain = (open_engine(path, pack=pack) for path in paths)
-    assert np.array_equal(logits_of(packed, ids, 4), logits_of(plain, ids, 4))
-    assert packed.plan["total_bytes"] == plain.plan["total_bytes"]
+    for way in ("graph", "megakernel"):
+        packed, plain = (open_engine(path, pack=pack, decode_path=way) for path in paths)
+        assert np.array_equal(logits_of(packed, ids, 4), logits_of(plain, ids, 4))
+        assert packed.plan["entries"] == plain.plan["entries"]
+        assert packed.info["bytes_per_token"] == plain.info["bytes_per_token"]
+        assert Decoder(packed, [3, 1, 4]).decode(4) == Decoder(plain, [3, 1, 4]).decode(4)
 
 
 def as_bf16(tensor: Packed) -> Packed:

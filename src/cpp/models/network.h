@@ -46,7 +46,9 @@ class Network {
   }
   // Frees all copies, once a device has its own.
   void release_copies() { copies_ = {}; }
-  // Matrices as in the file, or once they lie on a device, in the type they have there; and vectors.
+  // Before a plan for a device is made: ops and sizes are of the types in which the device will hold the matrices.
+  void use_device_types();
+  // Matrices in the types that ops read, and vectors.
   size_t weight_bytes() const { return weight_bytes_; }
   int max_n_in() const { return max_n_in_; }  // the largest n_in of any product
 

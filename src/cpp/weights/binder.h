@@ -22,13 +22,14 @@ struct TensorName {
   std::string gguf, hf;
 };
 
-// A weight matrix: blocks in the mapped file when bound, planes once it lies on a device (Model::carve_planes).
+// A weight matrix: blocks in the mapped file when bound, planes once it lies on a device (Network::carve_planes).
 struct Matrix {
-  const void* data = nullptr;  // [n_out, n_in] of type, in `layout`
-  DType type = DType::kF32;
+  const void* data = nullptr;   // [n_out, n_in], in `layout`
+  DType type = DType::kF32;     // of the ops that read it
   int n_out = 0, n_in = 0;
   WeightLayout layout = WeightLayout::kBlocks;
-  size_t bytes() const { return n_out * row_bytes(type, n_in); }  // of the blocks
+  DType block_type = type;      // of the blocks; Network::use_device_types() changes `type` alone
+  size_t bytes() const { return n_out * row_bytes(type, n_in); }
 };
 
 // Transform of a safetensors vector. The GGUF converter has already applied it to the GGUF counterpart.
