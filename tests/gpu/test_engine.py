@@ -125,20 +125,27 @@ def as_bf16(tensor: Packed) -> Packed:
     return Packed("BF16", halves.view(np.uint8).reshape(len(tensor.rows), -1))
 
 
-def test_fp8_is_bf16(pack: _engine.gpu.Pack, data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["fp8", "nvfp4"])
+def test_checkpoints_of_few_bits_are_bf16(pack: _engine.gpu.Pack, data: Path, tmp_path: Path, kind: str) -> None:
     """Expanded on the host before the weights are copied."""
     config, weights = checkpoints.from_gguf(data / "tiny" / "llama_a.gguf")
     rng = np.random.default_rng(0)
-    fp8: dict[str, tuple[str, NDArray[Any]]] = {}
-    bf16: dict[str, tuple[str, NDArray[Any]]] = {}
+    packed: checkpoints.Typed = {}
+    bf16: checkpoints.Typed = {}
     for name, tensor in weights.items():
-        fp8[name] = bf16[name] = ("F32", tensor)
-        if name.endswith("proj.weight"):
+        if not name.endswith("proj.weight"):
+            packed[name] = bf16[name] = ("F32", tensor)
+            continue
+        if kind == "fp8":
             codes, scale = rng.integers(0, 0x60, tensor.shape, dtype=np.uint8), np.float32(0.003)
-            fp8 |= {name: ("F8_E4M3", codes), f"{name}_scale": ("F32", np.array([scale]))}
-            bf16[name] = ("BF16", to_bf16(checkpoints.e4m3_values()[codes] * scale))
+            packed |= {name: ("F8_E4M3", codes), f"{name}_scale": ("F32", np.array([scale]))}
+            values = checkpoints.e4m3_values()[codes] * scale
+        else:
+            made, values = checkpoints.nvfp4(name, tensor.shape, "modelopt", rng)
+            packed |= made
+        bf16[name] = ("BF16", to_bf16(values))
     logits = []
-    for label, tensors_of in (("fp8", fp8), ("bf16", bf16)):
+    for label, tensors_of in ((kind, packed), ("bf16", bf16)):
         path = checkpoints.write(tmp_path / label, config, {"x": np.zeros(1, np.float32)})
         checkpoints.write_tensors(path / "model.safetensors", tensors_of)
         logits.append(logits_of(open_engine(path, pack=pack), random_ids(5, 512), 4))

@@ -37,7 +37,7 @@ class Network {
 
   std::span<const LayerShape> layer_shapes() const { return layer_shapes_; }  // what each layer keeps between steps
   const AttentionSizes& attention() const { return attention_; }
-  // Copies that the binder made, in host memory: vectors as fp32, and matrices of FP8 as BF16.
+  // Copies that the binder made, in host memory: vectors as fp32, and matrices of FP8 and scaled NVFP4 as BF16.
   size_t vector_bytes() const { return copies_.vector_bytes; }
   size_t expanded_bytes() const { return copies_.matrix_bytes; }
   // Fills these matrices; before anything reads them.
