@@ -338,7 +338,12 @@ NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
         ("<\uff5cend\u2581of\u2581sentence\uff5c>", CONTROL, True),
         ("</s>", CONTROL, True),
         ("</s>", NORMAL, False),  # HTML
-        ("<|fim_pad|>", CONTROL, False),
+        ("<|fim_pad|>", CONTROL, True),
+        ("<|repo_name|>", USER_DEFINED, True),
+        ("<|file_sep|>", NORMAL, True),
+        ("<reponame>", CONTROL, True),
+        ("<reponame>", NORMAL, False),  # a word in angle brackets
+        ("<|fim_middle|>", CONTROL, False),
     ],
 )
 def test_tokens_that_end_an_answer_by_text(data: Path, gguf: Write, token: str, kind: int, ends: bool) -> None:
@@ -350,6 +355,8 @@ def test_tokens_that_end_an_answer_by_text(data: Path, gguf: Write, token: str, 
 def test_tokens_that_end_an_answer_by_id(data: Path, gguf: Write, folder: Write) -> None:
     with LLM(gguf("llama_a.gguf", {"tokenizer.ggml.eos_token_ids": [400, 401]}), device="cpu") as llm:
         assert {400, 401} <= set(llm.end_ids)
+    with LLM(gguf("llama_a.gguf", {"tokenizer.ggml.fim_sep_token_id": 402}), device="cpu") as llm:
+        assert 402 in llm.end_ids
     with pytest.raises(FormatError, match="eos_token_ids is 99999"):
         LLM(gguf("llama_a.gguf", {"tokenizer.ggml.eos_token_ids": [400, 99999]}), device="cpu")
     path = folder(lambda c: wrapped(c | {"eos_token_id": [7, 9]}, eos_token_id=11), renamed("model.language_model."))
