@@ -285,6 +285,12 @@ def test_tools_and_calls_in_the_templates_own_form(folder: Write) -> None:
             {"role": "tool", "content": "20"},
         ]
         assert llm.render(messages) == "hi|CALL get|20|"
+    only_with_tools = "{% if tools %}TOOLS {{ tools[0].function.name }} " + CALLS + "{% else %}" + PLAIN + "{% endif %}"
+    with LLM(folder(files={"chat_template.jinja": only_with_tools}), device="cpu") as llm:
+        assert llm.render(messages, tools=[tool]).startswith("TOOLS f hi|CALL get|20|")
+        # Without tools the template writes no calls, so they are text in the model's dialect.
+        assert "user: <tool_response>\n20\n</tool_response>" in llm.render(messages)
+        assert '<tool_call>\n{"name": "get", "arguments": {}}\n</tool_call>' in llm.render(messages)
 
 
 # --- recommended sampling
