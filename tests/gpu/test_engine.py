@@ -16,7 +16,7 @@ from lucebox.errors import OutOfMemoryError
 from numpy.typing import NDArray
 from reference import checkpoints
 from reference.gguf_files import Packed, Shape, metadata, tensors, write, write_model
-from reference.linear import BLOCK_TYPES, PLAIN_TYPES, decode, to_bf16
+from reference.linear import BLOCK_TYPES, CODEBOOK_TYPES, PLAIN_TYPES, decode, to_bf16
 from tolerances import tolerance
 
 EXACT = tolerance("logits", "f32_device")
@@ -103,8 +103,14 @@ def test_yarn(pack: _engine.gpu.Pack, tmp_path: Path, way: str) -> None:
     assert largest_difference(on_device.session.logits(), on_cpu.session.logits()) < EXACT
 
 
-# tests/host/test_planes.py has every type.
-@pytest.mark.parametrize("dtype", ["IQ2_S", "IQ1_M", "NVFP4"])
+# tests/host/test_planes.py has the rounding of every type.
+EXPANDED = [
+    pytest.param(dtype, marks=[] if dtype in ("IQ2_S", "IQ1_M", "NVFP4") else pytest.mark.slow)  # 1.5 s each
+    for dtype in CODEBOOK_TYPES
+]
+
+
+@pytest.mark.parametrize("dtype", EXPANDED)
 def test_types_without_kernels_are_bf16(pack: _engine.gpu.Pack, tmp_path: Path, dtype: str) -> None:
     """The same bits as a file of the rounded values, and as much device memory."""
     shape = replace(SHAPES["llama"], dtype=dtype, n_layers=1)
