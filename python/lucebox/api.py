@@ -55,6 +55,7 @@ Messages: TypeAlias = Sequence[Mapping[str, Any]]
 """A conversation in OpenAI's form: role, content, tool_calls, tool_call_id, reasoning_content."""
 
 CONTINUATION_MAX_TOKENS = 256  # a continuation may never reach an end token
+MAX_ANSWERS = 1024  # all requests of a call are made before the first is answered
 SEED_MASK = (1 << 64) - 1
 LOGITS_CHUNK = 16  # rows of logits per append
 
@@ -271,8 +272,8 @@ class LLM:
 
         sampling: how tokens are chosen; `fields` (max_tokens=64, temperature=0.7, ...) set single ones, over it.
         stream: an iterator of chunks, which may be closed early. The last chunk carries the whole result.
-        n: a list of that many results, with consecutive seeds. A list of prompts gives a list of results too, those of
-            a prompt after each other.
+        n: a list of that many results, 1 to 1024, with consecutive seeds. A list of prompts gives a list of results too,
+            those of a prompt after each other.
         prediction: text that the answer is likely to repeat, wholly or in parts: the suffix drafter drafts from it.
         response_format: holds the text to a form, as the server does: {"type": "json_object"}, {"type": "json_schema",
             "json_schema": {"schema": {...}}}, {"type": "regex", "regex": "..."}, {"type": "grammar", "grammar": "..."}.
@@ -704,8 +705,8 @@ class LLM:
 
 
 def _check_n(n: int | None) -> None:
-    if n is not None and (not isinstance(n, int) or n < 1):
-        raise InvalidRequestError(f"n must be a positive whole number, got {n!r}")
+    if n is not None and (not isinstance(n, int) or not 1 <= n <= MAX_ANSWERS):
+        raise InvalidRequestError(f"n must be a whole number from 1 to {MAX_ANSWERS}, got {n!r}; call again for more")
 
 
 def _with_fields(sampling: Sampling | None, fields: SamplingFields) -> Sampling:

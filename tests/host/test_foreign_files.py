@@ -392,6 +392,8 @@ def test_numbers_that_are_too_large(data: Path, number: int) -> None:
                 llm.generate("a", sampling)
         with pytest.raises(InvalidRequestError, match="token ids must be between 0 and 511"):
             llm.generate([number])
+        with pytest.raises(InvalidRequestError, match=f"n must be a whole number from 1 to 1024, got {number};"):
+            llm.generate("a", n=number)
         assert llm.generate("a", Sampling(seed=number, max_tokens=1, temperature=1)).ids
     for option in ("context", "threads", "prefill_chunk", "draft_budget"):
         with pytest.raises(InvalidRequestError, match=option):
