@@ -39,6 +39,7 @@ from lucebox.serve.rendering import with_broken_calls
 from lucebox.serve.request import GenerationRequest
 from lucebox.serve.thinking import ThinkingRequest
 from lucebox.session_pool import SessionPool
+from lucebox.sizes import parse_size
 from lucebox.step_costs import StepCostsFile
 from lucebox.text import Tokenizer
 
@@ -129,7 +130,7 @@ class LLM:
         self.memory_plan = MemoryPlan.from_engine(self._engine.plan)
         with self._step_costs(draft):
             n_sessions = min(wanted.sessions, self.memory_plan.max_sessions)
-            self._pool = SessionPool(self._engine, n_sessions, wanted.prefix_cache)
+            self._pool = SessionPool(self._engine, n_sessions, parse_size(wanted.prefix_cache))
         self._assets = TextAssets.load(resolved.path)
         self._process = os.getpid()
         self._closed = False
@@ -272,7 +273,7 @@ class LLM:
 
         sampling: how tokens are chosen; `fields` (max_tokens=64, temperature=0.7, ...) set single ones, over it.
         stream: an iterator of chunks, which may be closed early. The last chunk carries the whole result.
-        n: a list of that many results, 1 to 1024, with consecutive seeds. A list of prompts gives a list of results too,
+        n: a list of that many results, 1 to 1024, with consecutive seeds. A list of prompts gives a list of results,
             those of a prompt after each other.
         prediction: text that the answer is likely to repeat, wholly or in parts: the suffix drafter drafts from it.
         response_format: holds the text to a form, as the server does: {"type": "json_object"}, {"type": "json_schema",

@@ -94,6 +94,12 @@ def test_options_check_their_words() -> None:
         EngineOptions(kv="fp16")  # type: ignore[arg-type]
 
 
+def test_sizes_may_have_units() -> None:
+    with LLM("tiny-hybrid", context=64, prefix_cache="3 MB", memory_limit="1GiB") as llm:
+        assert llm.pool.cache.stats().memory_budget_bytes == 3_000_000
+        assert llm.options.memory_limit == 2**30
+
+
 # sessions
 
 
