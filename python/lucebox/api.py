@@ -30,7 +30,7 @@ from lucebox.hub import Progress
 from lucebox.machine import processor_name
 from lucebox.memory import MemoryPlan
 from lucebox.model_info import model_info
-from lucebox.options import EngineOptions, Sampling, SamplingFields, engine_fields
+from lucebox.options import EngineOptions, Sampling, SamplingFields, check_names, engine_fields
 from lucebox.resolve import resolve
 from lucebox.results import Chunk, Generation
 from lucebox.serve.chat_model import ChatModel, Grammars, Limits
@@ -103,6 +103,7 @@ class LLM:
         progress: Progress | None = None,
         **options: Unpack[EngineFields],
     ) -> None:
+        check_names(EngineOptions, options)
         wanted = EngineOptions(**options)
         selection = resolve_device(wanted.device, wanted.pack)
         self.device_reason = "; ".join(selection.report)
@@ -717,6 +718,7 @@ def _with_fields(sampling: Sampling | None, fields: SamplingFields) -> Sampling:
 
 
 def _values(fields: SamplingFields) -> dict[str, Any]:
+    check_names(Sampling, fields)
     return {**fields}
 
 

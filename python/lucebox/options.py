@@ -7,7 +7,7 @@ are marked HOST.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, TypedDict, get_args, get_origin, get_type_hints
@@ -16,7 +16,7 @@ from lucebox.errors import InvalidRequestError
 from lucebox.names import did_you_mean
 from lucebox.sizes import parse_size
 
-__all__ = ["EngineFields", "EngineOptions", "Sampling", "SamplingFields", "engine_fields"]
+__all__ = ["EngineFields", "EngineOptions", "Sampling", "SamplingFields", "check_names", "engine_fields"]
 
 HOST = {"host": True}
 MAX_INT = 2**31 - 1  # the engine counts in 32 bits
@@ -193,6 +193,19 @@ class EngineFields(TypedDict, total=False):
     draft_budget: int | None
     memory_limit: str | int | None
     isa: Literal["auto", "scalar", "portable", "avx2", "avx512"]
+
+
+def check_names(options: type[EngineOptions] | type[Sampling], given: Iterable[str]) -> None:
+    """Checks keywords before they become options.
+
+    Raises:
+        TypeError: there is no option of a name.
+    """
+    known = [one.name for one in fields(options)]
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"; the options are {', '.join(known)}"
+            raise TypeError(f"there is no option {name!r} of {options.__name__}{hint}")
 
 
 def engine_fields(options: EngineOptions | Sampling) -> dict[str, Any]:
