@@ -30,7 +30,7 @@ from lucebox.hub import Progress
 from lucebox.machine import processor_name
 from lucebox.memory import MemoryPlan
 from lucebox.model_info import model_info
-from lucebox.options import EngineOptions, Sampling, SamplingFields, engine_fields
+from lucebox.options import EngineOptions, Sampling, SamplingFields, check_names, engine_fields
 from lucebox.resolve import resolve
 from lucebox.results import Chunk, Generation
 from lucebox.serve.chat_model import ChatModel, Grammars, Limits
@@ -39,6 +39,7 @@ from lucebox.serve.rendering import with_broken_calls
 from lucebox.serve.request import GenerationRequest
 from lucebox.serve.thinking import ThinkingRequest
 from lucebox.session_pool import SessionPool
+from lucebox.sizes import parse_size
 from lucebox.step_costs import StepCostsFile
 from lucebox.text import Tokenizer
 
@@ -55,6 +56,7 @@ Messages: TypeAlias = Sequence[Mapping[str, Any]]
 """A conversation in OpenAI's form: role, content, tool_calls, tool_call_id, reasoning_content."""
 
 CONTINUATION_MAX_TOKENS = 256  # a continuation may never reach an end token
+MAX_ANSWERS = 1024  # all requests of a call are made before the first is answered
 SEED_MASK = (1 << 64) - 1
 LOGITS_CHUNK = 16  # rows of logits per append
 
@@ -102,6 +104,7 @@ class LLM:
         progress: Progress | None = None,
         **options: Unpack[EngineFields],
     ) -> None:
+        check_names(EngineOptions, options)
         wanted = EngineOptions(**options)
         selection = resolve_device(wanted.device, wanted.pack)
         self.device_reason = "; ".join(selection.report)
@@ -129,7 +132,7 @@ class LLM:
         self.memory_plan = MemoryPlan.from_engine(self._engine.plan)
         with self._step_costs(draft):
             n_sessions = min(wanted.sessions, self.memory_plan.max_sessions)
-            self._pool = SessionPool(self._engine, n_sessions, wanted.prefix_cache)
+            self._pool = SessionPool(self._engine, n_sessions, parse_size(wanted.prefix_cache))
         self._assets = TextAssets.load(resolved.path)
         self._process = os.getpid()
         self._closed = False
@@ -273,8 +276,8 @@ class LLM:
 
         sampling: how tokens are chosen; `fields` (max_tokens=64, temperature=0.7, ...) set single ones, over it.
         stream: an iterator of chunks, which may be closed early. The last chunk carries the whole result.
-        n: a list of that many results, with consecutive seeds. A list of prompts gives a list of results too, those of
-            a prompt after each other.
+        n: a list of that many results, 1 to 1024, with consecutive seeds. A list of prompts gives a list of results,
+            those of a prompt after each other.
         prediction: text that the answer is likely to repeat, wholly or in parts: the suffix drafter drafts from it.
         response_format: holds the text to a form, as the server does: {"type": "json_object"}, {"type": "json_schema",
             "json_schema": {"schema": {...}}}, {"type": "regex", "regex": "..."}, {"type": "grammar", "grammar": "..."}.
@@ -709,8 +712,8 @@ class LLM:
 
 
 def _check_n(n: int | None) -> None:
-    if n is not None and (not isinstance(n, int) or n < 1):
-        raise InvalidRequestError(f"n must be a positive whole number, got {n!r}")
+    if n is not None and (not isinstance(n, int) or not 1 <= n <= MAX_ANSWERS):
+        raise InvalidRequestError(f"n must be a whole number from 1 to {MAX_ANSWERS}, got {n!r}; call again for more")
 
 
 def _with_fields(sampling: Sampling | None, fields: SamplingFields) -> Sampling:
@@ -720,6 +723,7 @@ def _with_fields(sampling: Sampling | None, fields: SamplingFields) -> Sampling:
 
 
 def _values(fields: SamplingFields) -> dict[str, Any]:
+    check_names(Sampling, fields)
     return {**fields}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from lucebox.generation_defaults import checked_defaults
 from lucebox.text import Tokenizer
 from lucebox.text.tokenizer_json import optional_problem, read_optional_json
 
-__all__ = ["TensorInfo", "TextAssets"]
+__all__ = ["TensorInfo", "TextAssets", "list_tensors"]
 
 # GGUF keys under the names generation_config.json uses.
 GGUF_DEFAULTS = {
@@ -43,6 +43,22 @@ class TensorInfo:
         return math.prod(self.shape)
 
 
+def list_tensors(file: _engine.GgufFile | _engine.Safetensors) -> tuple[TensorInfo, ...]:
+    """The tensors of a file. The bytes of a checkpoint's NVFP4, two values each, count as what they are."""
+    tensors = tuple(TensorInfo(*tensor) for tensor in file.tensors)
+    names = {tensor.name for tensor in tensors}
+
+    def is_nvfp4(tensor: TensorInfo) -> bool:
+        return tensor.dtype == "U8" and (
+            tensor.name.endswith(".weight_packed") or f"{tensor.name.removesuffix('weight')}weight_scale_2" in names
+        )
+
+    def unpacked(tensor: TensorInfo) -> TensorInfo:
+        return replace(tensor, dtype="NVFP4", shape=(*tensor.shape[:-1], 2 * tensor.shape[-1]))
+
+    return tuple(unpacked(tensor) if is_nvfp4(tensor) else tensor for tensor in tensors)
+
+
 # Files of a checkpoint folder that a model can do without. A damaged one is set aside with a note.
 OPTIONAL_FILES = ("generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.json")
 
@@ -66,7 +82,7 @@ class TextAssets:
         """
         notes: list[str] = []
         file = _engine.open_model_file(str(path))
-        tensors = tuple(TensorInfo(*tensor) for tensor in file.tensors)
+        tensors = list_tensors(file)
         if isinstance(file, _engine.GgufFile):
             metadata = file.metadata
             tokenizer = Tokenizer.from_gguf(metadata, str(path))

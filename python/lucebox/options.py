@@ -7,7 +7,7 @@ are marked HOST.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, TypedDict, get_args, get_origin, get_type_hints
@@ -16,7 +16,7 @@ from lucebox.errors import InvalidRequestError
 from lucebox.names import did_you_mean
 from lucebox.sizes import parse_size
 
-__all__ = ["EngineFields", "EngineOptions", "Sampling", "SamplingFields", "engine_fields"]
+__all__ = ["EngineFields", "EngineOptions", "Sampling", "SamplingFields", "check_names", "engine_fields"]
 
 HOST = {"host": True}
 MAX_INT = 2**31 - 1  # the engine counts in 32 bits
@@ -44,9 +44,9 @@ class EngineOptions:
     sessions: int = field(default=4, metadata=HOST)
     """Generations that may run at once, each with a session of `context` tokens. A session is made when it is first
     needed; where memory has room for fewer, fewer run. Further generations wait. `lucebox serve` has --slots."""
-    prefix_cache: int = field(default=1 << 30, metadata=HOST | {"size": True})
-    """Bytes of main memory, at most, that keep computed prefixes of prompts for later generations. 0: a prompt reuses
-    only what its session has."""
+    prefix_cache: str | int = field(default=1 << 30, metadata=HOST | {"size": True})
+    """Main memory, at most, that keeps computed prefixes of prompts for later generations: "2GiB", "2GB", or a number
+    of bytes. 0: a prompt reuses only what its session has."""
     seed: int = field(default=0, metadata=HOST)
     """Seed of requests without their own."""
     prefill_chunk: int | None = None
@@ -69,13 +69,14 @@ class EngineOptions:
         _check_choices(self)
         for name in ("context", "threads", "prefill_chunk", "draft_budget", "sessions"):
             value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
+                raise InvalidRequestError(f"{name} must be a whole number, got {value!r}")
             if value is not None and not 1 <= value <= MAX_INT:
                 limit = "positive" if value < 1 else f"at most {MAX_INT}"
                 raise InvalidRequestError(f"{name} must be {limit}, got {value}")
         if self.memory_limit is not None and parse_size(self.memory_limit) < 1:
             raise InvalidRequestError("memory_limit must be at least a byte, got 0")
-        if self.prefix_cache < 0:
-            raise InvalidRequestError(f"prefix_cache must not be negative, got {self.prefix_cache}")
+        parse_size(self.prefix_cache)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +185,7 @@ class EngineFields(TypedDict, total=False):
     activations: Literal["int8", "f32"]
     kv: Literal["f16", "bf16", "f32"]
     sessions: int
-    prefix_cache: int
+    prefix_cache: str | int
     seed: int
     prefill_chunk: int | None
     decode_path: Literal["auto", "graph", "megakernel"]
@@ -192,6 +193,19 @@ class EngineFields(TypedDict, total=False):
     draft_budget: int | None
     memory_limit: str | int | None
     isa: Literal["auto", "scalar", "portable", "avx2", "avx512"]
+
+
+def check_names(options: type[EngineOptions] | type[Sampling], given: Iterable[str]) -> None:
+    """Checks keywords before they become options.
+
+    Raises:
+        TypeError: there is no option of a name.
+    """
+    known = [one.name for one in fields(options)]
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"; the options are {', '.join(known)}"
+            raise TypeError(f"there is no option {name!r} of {options.__name__}{hint}")
 
 
 def engine_fields(options: EngineOptions | Sampling) -> dict[str, Any]:

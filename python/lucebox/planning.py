@@ -13,7 +13,7 @@ from lucebox.drafters import draft_label, resolve_draft
 from lucebox.errors import InvalidRequestError, PackError
 from lucebox.hub import Progress
 from lucebox.memory import MemoryPlan
-from lucebox.options import EngineOptions, engine_fields
+from lucebox.options import EngineOptions, check_names, engine_fields
 from lucebox.resolve import resolve
 from lucebox.sizes import parse_size
 
@@ -61,6 +61,7 @@ def plan_memory(
         OutOfMemoryError: no context fits, or not the one asked for; the message says how much memory would do.
         InvalidRequestError, PackError: no such board, or no pack for it.
     """
+    check_names(EngineOptions, options)
     wanted = EngineOptions(**options)
     device = _local_device(wanted) if board is None else _board(board, wanted)
     if wanted.memory_limit is not None:

@@ -80,10 +80,12 @@ class Timings:
 
     @property
     def prefill_tok_s(self) -> float:
+        """Prompt tokens that were computed, per second; 0 where none was."""
         return self.prefill_tokens / self.prefill_s if self.prefill_s > 0 else 0.0
 
     @property
     def decode_tok_s(self) -> float:
+        """Tokens after the first per second; 0 where there are none."""
         return self.decode_tokens / self.decode_s if self.decode_s > 0 else 0.0
 
 

@@ -16,7 +16,7 @@ from lucebox.errors import OutOfMemoryError
 from numpy.typing import NDArray
 from reference import checkpoints
 from reference.gguf_files import Packed, Shape, metadata, tensors, write, write_model
-from reference.linear import BLOCK_TYPES, PLAIN_TYPES, decode, to_bf16
+from reference.linear import BLOCK_TYPES, CODEBOOK_TYPES, PLAIN_TYPES, decode, to_bf16
 from tolerances import tolerance
 
 EXACT = tolerance("logits", "f32_device")
@@ -103,8 +103,14 @@ def test_yarn(pack: _engine.gpu.Pack, tmp_path: Path, way: str) -> None:
     assert largest_difference(on_device.session.logits(), on_cpu.session.logits()) < EXACT
 
 
-# tests/host/test_planes.py has every type.
-@pytest.mark.parametrize("dtype", ["IQ2_S", "IQ1_M", "NVFP4"])
+# tests/host/test_planes.py has the rounding of every type.
+EXPANDED = [
+    pytest.param(dtype, marks=[] if dtype in ("IQ2_S", "IQ1_M", "NVFP4") else pytest.mark.slow)  # 1.5 s each
+    for dtype in CODEBOOK_TYPES
+]
+
+
+@pytest.mark.parametrize("dtype", EXPANDED)
 def test_types_without_kernels_are_bf16(pack: _engine.gpu.Pack, tmp_path: Path, dtype: str) -> None:
     """The same bits as a file of the rounded values, and as much device memory."""
     shape = replace(SHAPES["llama"], dtype=dtype, n_layers=1)
@@ -112,9 +118,12 @@ def test_types_without_kernels_are_bf16(pack: _engine.gpu.Pack, tmp_path: Path, 
     rounded = {name: as_bf16(tensor) if isinstance(tensor, Packed) else tensor for name, tensor in weights.items()}
     paths = [write(tmp_path / f"{i}.gguf", metadata(shape), each) for i, each in enumerate((weights, rounded))]
     ids = random_ids(5, shape.vocab)
-    packed, plain = (open_engine(path, pack=pack) for path in paths)
-    assert np.array_equal(logits_of(packed, ids, 4), logits_of(plain, ids, 4))
-    assert packed.plan["total_bytes"] == plain.plan["total_bytes"]
+    for way in ("graph", "megakernel"):
+        packed, plain = (open_engine(path, pack=pack, decode_path=way) for path in paths)
+        assert np.array_equal(logits_of(packed, ids, 4), logits_of(plain, ids, 4))
+        assert packed.plan["entries"] == plain.plan["entries"]
+        assert packed.info["bytes_per_token"] == plain.info["bytes_per_token"]
+        assert Decoder(packed, [3, 1, 4]).decode(4) == Decoder(plain, [3, 1, 4]).decode(4)
 
 
 def as_bf16(tensor: Packed) -> Packed:
@@ -122,20 +131,27 @@ def as_bf16(tensor: Packed) -> Packed:
     return Packed("BF16", halves.view(np.uint8).reshape(len(tensor.rows), -1))
 
 
-def test_fp8_is_bf16(pack: _engine.gpu.Pack, data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["fp8", "nvfp4"])
+def test_checkpoints_of_few_bits_are_bf16(pack: _engine.gpu.Pack, data: Path, tmp_path: Path, kind: str) -> None:
     """Expanded on the host before the weights are copied."""
     config, weights = checkpoints.from_gguf(data / "tiny" / "llama_a.gguf")
     rng = np.random.default_rng(0)
-    fp8: dict[str, tuple[str, NDArray[Any]]] = {}
-    bf16: dict[str, tuple[str, NDArray[Any]]] = {}
+    packed: checkpoints.Typed = {}
+    bf16: checkpoints.Typed = {}
     for name, tensor in weights.items():
-        fp8[name] = bf16[name] = ("F32", tensor)
-        if name.endswith("proj.weight"):
+        if not name.endswith("proj.weight"):
+            packed[name] = bf16[name] = ("F32", tensor)
+            continue
+        if kind == "fp8":
             codes, scale = rng.integers(0, 0x60, tensor.shape, dtype=np.uint8), np.float32(0.003)
-            fp8 |= {name: ("F8_E4M3", codes), f"{name}_scale": ("F32", np.array([scale]))}
-            bf16[name] = ("BF16", to_bf16(checkpoints.e4m3_values()[codes] * scale))
+            packed |= {name: ("F8_E4M3", codes), f"{name}_scale": ("F32", np.array([scale]))}
+            values = checkpoints.e4m3_values()[codes] * scale
+        else:
+            made, values = checkpoints.nvfp4(name, tensor.shape, "modelopt", rng)
+            packed |= made
+        bf16[name] = ("BF16", to_bf16(values))
     logits = []
-    for label, tensors_of in (("fp8", fp8), ("bf16", bf16)):
+    for label, tensors_of in ((kind, packed), ("bf16", bf16)):
         path = checkpoints.write(tmp_path / label, config, {"x": np.zeros(1, np.float32)})
         checkpoints.write_tensors(path / "model.safetensors", tensors_of)
         logits.append(logits_of(open_engine(path, pack=pack), random_ids(5, 512), 4))

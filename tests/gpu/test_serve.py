@@ -12,6 +12,7 @@ testclient = pytest.importorskip("starlette.testclient", reason="the server's li
 serve = pytest.importorskip("lucebox.serve.app", reason="the server's libraries are not installed")
 
 from lucebox.serve.settings import ServeSettings  # noqa: E402
+from text_data import TINY_HYBRID  # noqa: E402
 
 ASK = {"temperature": 0, "max_tokens": 3, "logprobs": True, "top_logprobs": 5}
 QUESTIONS = (f"{'The small dog sat by the sea. ' * 5}Where is it?", "And the cat?")  # the first: over a page
@@ -25,7 +26,7 @@ def asked(client: Any, body: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow  # 10 s: a real model on the simulator
 def test_turns_and_forms_on_a_device(on_pack: str) -> None:
-    with LLM("tiny-hybrid", device=on_pack, context=256, prefill_chunk=64) as llm:
+    with LLM(str(TINY_HYBRID), device=on_pack, context=256, prefill_chunk=64) as llm:
 
         def client() -> Any:
             return testclient.TestClient(serve.create_app(llm, ServeSettings(slots=1)), base_url="http://localhost")

@@ -229,6 +229,10 @@ def test_bad_prompts(llm: LLM, prompt: list, error: str) -> None:
         ({"isa": "neon"}, InvalidRequestError),
         ({"prefill_chunk": 0}, InvalidRequestError),
         ({"sessions": 0}, InvalidRequestError),
+        ({"sessions": "4"}, InvalidRequestError),
+        ({"context": 64.0}, InvalidRequestError),
+        ({"prefix_cache": -1}, InvalidRequestError),
+        ({"prefix_cache": "2XB"}, InvalidRequestError),
         ({"memory_limit": "24"}, OutOfMemoryError),
         ({"memory_limit": "24 gibibytes"}, InvalidRequestError),
     ],
@@ -240,8 +244,10 @@ def test_bad_options(options: dict, error: type[Exception] | tuple[type[Exceptio
 
 def test_the_engine_reads_every_field_that_python_does_not(llm: LLM) -> None:
     assert llm.engine.options == engine_fields(llm.options) | {"draft_budget": 0, "memory_limit": 0}  # None there
-    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+    with pytest.raises(TypeError, match="no option 'colour' of EngineOptions; the options are device, pack, context"):
         LLM("tiny-hybrid", colour=1)
+    with pytest.raises(TypeError, match=r"no option 'max_token' of Sampling; did you mean max_tokens\?"):
+        llm.generate("x", max_token=1)
     with pytest.raises(TypeError, match="no option colour"):
         _engine.Sampler(10, **engine_fields(Sampling()), colour=1)
     with pytest.raises(TypeError, match="option top_k cannot be 'many'"):

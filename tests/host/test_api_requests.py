@@ -9,16 +9,19 @@ import dataclasses
 import json
 import pickle
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import two_threads
 from lucebox import LLM, EngineOptions, InvalidRequestError, Sampling, UnsupportedError
 from lucebox.chat.template import ChatTemplate
 from lucebox.serve import ServeSettings
 from lucebox.serve.chat_model import Limits
 from lucebox.serve.conversation import Conversation
 from lucebox.serve.model import ServedModel
+from tolerances import tolerance
 
 PROMPT = "def fibonacci(n):\n"
 LONG = "import os\nimport sys\n\n\ndef walk(folder):\n" * 12  # more than a page of tokens
@@ -91,6 +94,12 @@ def test_options_check_their_words() -> None:
         EngineOptions(kv="fp16")  # type: ignore[arg-type]
 
 
+def test_sizes_may_have_units() -> None:
+    with LLM("tiny-hybrid", context=64, prefix_cache="3 MB", memory_limit="1GiB") as llm:
+        assert llm.pool.cache.stats().memory_budget_bytes == 3_000_000
+        assert llm.options.memory_limit == 2**30
+
+
 # sessions
 
 
@@ -131,6 +140,14 @@ def test_streams_and_threads_have_sessions_of_their_own(llm: LLM) -> None:
     for thread in threads:
         thread.join()
     assert [got[i] for i in range(4)] == alone * 2
+
+
+@pytest.mark.slow  # 3 s alone, more beside other work: eight rounds, of which the fastest count
+def test_two_threads_take_as_long_as_the_same_work_in_turn() -> None:
+    with LLM("tiny-hybrid", context=1024, threads=1, sessions=2) as llm:
+        in_turn, in_threads = two_threads.times(llm, max_tokens=64, clock=time.process_time)
+    print(f"in turn {in_turn:.3f} s, in two threads {in_threads:.3f} s, ratio {in_threads / in_turn:.3f}")
+    assert in_threads < tolerance("speed", "two_threads") * in_turn
 
 
 def test_a_stream_too_many_is_refused_and_a_closed_one_makes_room(llm: LLM) -> None:

@@ -13,15 +13,11 @@ import pytest
 from engines import largest_difference, logits_of, open_engine, random_ids
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from lucebox import LLM, Sampling, _engine
-from lucebox.assets import TensorInfo
 from lucebox.chat import ChatTemplate
-from lucebox.cli.inspect import quant_mix
 from lucebox.errors import FormatError, InvalidRequestError, LuceboxError, UnsupportedError
 from lucebox.resolve import resolve
 from numpy.typing import NDArray
 from reference import checkpoints
-from reference.checkpoints import e4m3_values, write_tensors
-from reference.linear import to_bf16
 from safetensors.numpy import load_file
 
 IDS = random_ids(20, 500)
@@ -289,6 +285,12 @@ def test_tools_and_calls_in_the_templates_own_form(folder: Write) -> None:
             {"role": "tool", "content": "20"},
         ]
         assert llm.render(messages) == "hi|CALL get|20|"
+    only_with_tools = "{% if tools %}TOOLS {{ tools[0].function.name }} " + CALLS + "{% else %}" + PLAIN + "{% endif %}"
+    with LLM(folder(files={"chat_template.jinja": only_with_tools}), device="cpu") as llm:
+        assert llm.render(messages, tools=[tool]).startswith("TOOLS f hi|CALL get|20|")
+        # Without tools the template writes no calls, so they are text in the model's dialect.
+        assert "user: <tool_response>\n20\n</tool_response>" in llm.render(messages)
+        assert '<tool_call>\n{"name": "get", "arguments": {}}\n</tool_call>' in llm.render(messages)
 
 
 # --- recommended sampling
@@ -342,7 +344,12 @@ NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
         ("<\uff5cend\u2581of\u2581sentence\uff5c>", CONTROL, True),
         ("</s>", CONTROL, True),
         ("</s>", NORMAL, False),  # HTML
-        ("<|fim_pad|>", CONTROL, False),
+        ("<|fim_pad|>", CONTROL, True),
+        ("<|repo_name|>", USER_DEFINED, True),
+        ("<|file_sep|>", NORMAL, True),
+        ("<reponame>", CONTROL, True),
+        ("<reponame>", NORMAL, False),  # a word in angle brackets
+        ("<|fim_middle|>", CONTROL, False),
     ],
 )
 def test_tokens_that_end_an_answer_by_text(data: Path, gguf: Write, token: str, kind: int, ends: bool) -> None:
@@ -354,6 +361,8 @@ def test_tokens_that_end_an_answer_by_text(data: Path, gguf: Write, token: str, 
 def test_tokens_that_end_an_answer_by_id(data: Path, gguf: Write, folder: Write) -> None:
     with LLM(gguf("llama_a.gguf", {"tokenizer.ggml.eos_token_ids": [400, 401]}), device="cpu") as llm:
         assert {400, 401} <= set(llm.end_ids)
+    with LLM(gguf("llama_a.gguf", {"tokenizer.ggml.fim_sep_token_id": 402}), device="cpu") as llm:
+        assert 402 in llm.end_ids
     with pytest.raises(FormatError, match="eos_token_ids is 99999"):
         LLM(gguf("llama_a.gguf", {"tokenizer.ggml.eos_token_ids": [400, 99999]}), device="cpu")
     path = folder(lambda c: wrapped(c | {"eos_token_id": [7, 9]}, eos_token_id=11), renamed("model.language_model."))
@@ -383,6 +392,8 @@ def test_numbers_that_are_too_large(data: Path, number: int) -> None:
                 llm.generate("a", sampling)
         with pytest.raises(InvalidRequestError, match="token ids must be between 0 and 511"):
             llm.generate([number])
+        with pytest.raises(InvalidRequestError, match=f"n must be a whole number from 1 to 1024, got {number};"):
+            llm.generate("a", n=number)
         assert llm.generate("a", Sampling(seed=number, max_tokens=1, temperature=1)).ids
     for option in ("context", "threads", "prefill_chunk", "draft_budget"):
         with pytest.raises(InvalidRequestError, match=option):
@@ -405,80 +416,3 @@ def test_largest_difference_sees_another_rope(data: Path, folder: Write) -> None
     other = folder(lambda c: c | {"rms_norm_eps": 1e-2})
     a, b = (logits_of(open_engine(path), IDS) for path in (other, data / "tiny" / "qwen35_a"))
     assert largest_difference(a, b) > 0
-
-
-# --- FP8
-
-
-# Scales of a matrix [n_out, n_in], and their name.
-FP8_SCALES: dict[str, tuple[str, Callable[[int, int], tuple[int, ...]]]] = {
-    "blocks": ("weight_scale_inv", lambda n_out, n_in: (-(-n_out // 32), -(-n_in // 48))),
-    "rows": ("weight_scale", lambda n_out, _: (n_out, 1)),
-    "a row's, without columns": ("weight_scale", lambda n_out, _: (n_out,)),
-    "one": ("weight_scale", lambda *_: (1,)),
-    "a scalar": ("weight_scale", lambda *_: ()),
-    "none": ("", lambda *_: ()),
-}
-
-
-@pytest.mark.parametrize("kind", FP8_SCALES)
-def test_fp8(data: Path, tmp_path: Path, kind: str) -> None:
-    """The same bits as a checkpoint of the products, rounded to BF16."""
-    config, weights = checkpoints.from_gguf(data / "tiny" / "llama_a.gguf")
-    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [32, 48]}
-    rng = np.random.default_rng(0)
-    suffix, shape_of = FP8_SCALES[kind]
-    fp8: dict[str, tuple[str, NDArray[Any]]] = {}
-    bf16: dict[str, tuple[str, NDArray[Any]]] = {}
-    for name, tensor in weights.items():
-        if not name.endswith("proj.weight"):
-            fp8[name] = bf16[name] = ("F32", tensor)
-            continue
-        codes = rng.integers(0, 0x60, tensor.shape, dtype=np.uint8) | rng.choice([0, 128], tensor.shape).astype(
-            np.uint8
-        )
-        fp8[name] = ("F8_E4M3", codes)
-        values = e4m3_values()[codes]
-        if suffix:
-            scales = rng.uniform(0.001, 0.01, shape_of(*tensor.shape)).astype(np.float32)
-            fp8[name.removesuffix("weight") + suffix] = ("F32", scales)
-            fp8[name.removesuffix("weight") + "input_scale"] = ("F32", np.ones(1, np.float32))
-            grid = scales.reshape(-1, scales.shape[1] if scales.ndim == 2 else 1)
-            size = [-(-n // parts) for n, parts in zip(tensor.shape, grid.shape, strict=True)]
-            size = [32, 48] if kind == "blocks" else size
-            whole = grid.repeat(size[0], 0).repeat(size[1], 1)[: tensor.shape[0], : tensor.shape[1]]
-            values = values * whole
-        bf16[name] = ("BF16", to_bf16(values))
-    paths = []
-    for label, tensors in (("fp8", fp8), ("bf16", bf16)):
-        paths.append(checkpoints.write(tmp_path / label, config, {"x": np.zeros(1, np.float32)}))
-        write_tensors(paths[-1] / "model.safetensors", tensors)
-    same_logits(*paths)
-    entries = {name: size for name, size, *_ in open_engine(paths[0]).plan["entries"]}
-    assert entries["expanded weights"] == sum(2 * tensor.size for dtype, tensor in bf16.values() if dtype == "BF16")
-
-
-def test_fp8_with_other_scales(data: Path, tmp_path: Path) -> None:
-    config, weights = checkpoints.from_gguf(data / "tiny" / "llama_a.gguf")
-    tensors: dict[str, tuple[str, NDArray[Any]]] = {name: ("F32", tensor) for name, tensor in weights.items()}
-    name = "model.layers.0.mlp.up_proj.weight"
-    tensors[name] = ("F8_E4M3", np.zeros(weights[name].shape, np.uint8))
-    path = checkpoints.write(tmp_path / "m", config, {"x": np.zeros(1, np.float32)})
-    for scales, part in (
-        (np.ones((3, 7), np.float32), "expected scales of a"),
-        (np.array([np.nan], np.float32), "value 0 is not finite"),
-    ):
-        tensors[name + "_scale"] = ("F32", scales)
-        write_tensors(path / "model.safetensors", tensors)
-        with pytest.raises(FormatError, match=part):
-            open_engine(path)
-    tensors[name] = ("F8_E5M2", np.zeros(weights[name].shape, np.uint8))
-    write_tensors(path / "model.safetensors", tensors)
-    with pytest.raises(UnsupportedError, match="has type F8_E5M2, which is not supported"):
-        open_engine(path)
-
-
-def test_inspect_says_what_a_gpu_holds() -> None:
-    shares = quant_mix([TensorInfo(dtype, dtype, (256,), "m", 0, 82) for dtype in ("IQ2_S", "Q4_K", "F8_E4M3", "I64")])
-    held = {share.dtype: share.device_dtype for share in shares}
-    assert held == {"IQ2_S": "BF16", "Q4_K": "Q4_K", "F8_E4M3": "BF16", "I64": "I64"}

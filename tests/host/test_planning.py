@@ -13,7 +13,8 @@ from lucebox.errors import InvalidRequestError, OutOfMemoryError, PackError
 from lucebox.memory import MemoryPlan
 from lucebox.planning import plan_memory
 from pack_data import install, manifest, on_path
-from text_data import TINY_HYBRID
+from reference.gguf_files import Shape, metadata, tensors, write
+from text_data import TINY_HYBRID, small_vocabulary
 
 import targets as families
 
@@ -133,3 +134,17 @@ def test_the_plan_is_that_of_a_load() -> None:
     flags = {"device": "cpu", "threads": 1, "context": 512, "draft": "suffix"}
     with LLM(str(TINY_HYBRID), **flags) as llm:
         assert plan_memory(TINY_HYBRID, **flags).memory.entries == llm.memory_plan.entries
+
+
+def test_a_plan_has_the_types_that_a_device_holds(tmp_path: Path) -> None:
+    """A type without kernels is planned as BF16, the megakernel's tables too."""
+    install(tmp_path / "pack", "sm_90", content=full_manifest("sm_90"))
+    shape = Shape("llama", n_layers=1, hidden=256, ffn=512, head_dim=64, vocab=266, tied=True)
+    plans = {}
+    with on_path(tmp_path / "pack"):
+        for dtype in ("IQ2_S", "NVFP4", "BF16"):
+            typed = replace(shape, dtype=dtype)
+            file = write(tmp_path / f"{dtype}.gguf", metadata(typed) | small_vocabulary(), tensors(typed))
+            plans[dtype] = plan_memory(file, board="H100 SXM").memory
+    assert entry(plans["BF16"], "decode step") > 0
+    assert plans["IQ2_S"].entries == plans["NVFP4"].entries == plans["BF16"].entries

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 F32 = NDArray[np.float32]
+Typed = dict[str, tuple[str, NDArray[Any]]]  # (dtype, values or bytes in the tensor's shape)
 
 LAYER_NAMES = {
     "attn_norm": "input_layernorm",
@@ -93,6 +94,28 @@ def e4m3_values() -> NDArray[np.float32]:
     values = np.where(exponent == 0, fraction / 8 * 2.0**-6, (1 + fraction / 8) * 2.0 ** (exponent - 7))
     values[(codes & 127) == 127] = np.nan
     return (np.where(codes < 128, 1, -1) * values).astype(np.float32)
+
+
+def nvfp4(name: str, shape: tuple[int, int], maker: str, rng: np.random.Generator) -> tuple[Typed, F32]:
+    """Random tensors of a matrix as a maker's tool writes them, and its values as that tool reads them back."""
+    codes = rng.integers(0, 16, shape, dtype=np.uint8)
+    scales = rng.integers(0, 0x7F, (shape[0], shape[1] // 16), dtype=np.uint8)
+    stem = name.removesuffix("weight")
+    packed = codes[:, ::2] | codes[:, 1::2] << 4
+    made: Typed = {f"{stem}weight_scale": ("F8_E4M3", scales)}
+    if maker == "modelopt":
+        factor = np.float32(rng.uniform(1e-5, 1e-4))
+        made |= {f"{stem}weight": ("U8", packed), f"{stem}weight_scale_2": ("F32", np.array(factor))}
+        made[f"{stem}input_scale"] = ("F32", np.array(np.float32(0.25)))
+        by_block = e4m3_values()[scales] * factor
+    else:
+        factor = np.float32(rng.uniform(1e4, 1e5))
+        made |= {f"{stem}weight_packed": ("U8", packed), f"{stem}weight_global_scale": ("F32", np.array([factor]))}
+        made[f"{stem}input_global_scale"] = ("F32", np.array([4], np.float32))
+        by_block = e4m3_values()[scales] / factor
+    magnitudes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+    values = np.where(codes < 8, 1, -1).astype(np.float32) * magnitudes[codes & 7]
+    return made, values * by_block.repeat(16, axis=1)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, tuple[str, NDArray[Any]]]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lucebox import _engine
-from lucebox.assets import TensorInfo
+from lucebox.assets import TensorInfo, list_tensors
 from lucebox.cli import console, options
 from lucebox.errors import LuceboxError
 from lucebox.options import EngineOptions
@@ -53,7 +53,7 @@ def execute(args: argparse.Namespace) -> int:
         path = resolve(args.model, offline=args.offline, progress=progress).path
     model = _engine.open_model_file(str(path))
     metadata = model.metadata if isinstance(model, _engine.GgufFile) else flatten(cast(Mapping[str, Any], model.config))
-    tensors = [TensorInfo(*row) for row in model.tensors]
+    tensors = list_tensors(model)
     plan = plan_of(args)
     if args.json:
         print_json(path, metadata, tensors, plan, args)

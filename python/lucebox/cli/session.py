@@ -38,10 +38,10 @@ SEED_BITS = 32  # short enough to type
 
 
 @contextmanager
-def open_model(args: argparse.Namespace, prefix_cache: int = 0) -> Iterator[LLM]:
+def open_model(args: argparse.Namespace, prefix_cache: str | int = 0) -> Iterator[LLM]:
     """The model of a command, opened with its engine flags; shows progress bars while it loads.
 
-    prefix_cache: its bytes, for a command with several prompts.
+    prefix_cache: its size, for a command with several prompts.
     """
     with importing():
         from lucebox.api import LLM

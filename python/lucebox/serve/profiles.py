@@ -69,7 +69,9 @@ class Profile:
     takes_tools: bool = False
     """Whether the template writes the definitions of tools; otherwise rendering.py does."""
     takes_calls: bool = False
-    """Whether the template writes calls and results; likewise."""
+    """Whether the template writes calls and results of a request without tools; likewise."""
+    takes_calls_with_tools: bool = False
+    """Whether it writes them in a request with tools."""
     takes_late_system: bool = True
     """Whether the template takes system messages after the first message."""
     keeps_special: bool = False
@@ -199,7 +201,10 @@ _MARK = "lucebox_probe"
 def _template_capabilities(template: ChatTemplate) -> dict[str, Any]:
     """Renders small conversations and looks whether the mark appears in the prompt."""
     user = {"role": "user", "content": "u"}
-    tool = {"type": "function", "function": {"name": _MARK, "description": "", "parameters": {"type": "object"}}}
+    tool, other = (
+        {"type": "function", "function": {"name": name, "description": "", "parameters": {"type": "object"}}}
+        for name in (_MARK, "f")
+    )
     call = {"id": "c", "type": "function", "function": {"name": _MARK, "arguments": {}}}
     called = [
         user,
@@ -210,6 +215,7 @@ def _template_capabilities(template: ChatTemplate) -> dict[str, Any]:
     return {
         "takes_tools": _MARK in (_rendered(template, [user], tools=[tool]) or ""),
         "takes_calls": _MARK in (_rendered(template, called) or ""),
+        "takes_calls_with_tools": _MARK in (_rendered(template, called, tools=[other]) or ""),
         "takes_late_system": _MARK in (_rendered(template, [user, {"role": "system", "content": _MARK}, user]) or ""),
     }
 

@@ -26,7 +26,7 @@ def for_template(
     """
     result = merged_system(messages, takes_late=profile.takes_late_system)
     own_tools = profile.takes_tools or not tools  # the template shows them, or there are none
-    if own_tools and profile.takes_calls:
+    if own_tools and (profile.takes_calls_with_tools if tools else profile.takes_calls):
         return result, tools or None
     text = _tools_as_text(result, [] if own_tools else tools, DIALECTS[profile.dialect])
     return text, (tools or None) if own_tools else None

@@ -30,9 +30,13 @@ _ESSENTIAL_BYTES = (0x09, 0x0A, *range(0x20, 0x7F))
 _END_TEXTS = (
     "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "<|return|>", "<|call|>",
     "<end_of_turn>", "<end_of_utterance>", "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    # Where a model of code, which fills in the middle, goes on to padding, another file or another repository.
+    "<|fim_pad|>", "<|fim_repo|>", "<|repo_name|>", "<|file_sep|>", "<fim-pad>", "<fim_pad>", "<fim-repo>",
 )  # fmt: skip
 # These may also be ordinary text, so only control tokens count.
-_END_CONTROLS = ("</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]")
+_END_CONTROLS = ("</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<PAD>", "[PAD]", "<REPO>", "<reponame>")
+# GGUF keys of tokens that end an answer.
+_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id", "fim_pad_token_id", "fim_rep_token_id", "fim_sep_token_id")
 
 
 class TokenType(IntEnum):
@@ -113,7 +117,7 @@ class _Reader:
         bos_id = self.token_id("bos_token_id", len(tokens))
         # Llama 3 files omit the key although the models expect BOS. For every other pre-tokenizer, absent means no.
         add_bos = self.flag("add_bos_token", default=pre in ("llama-bpe", "llama3", "llama-v3")) and bos_id is not None
-        ends = [self.token_id(key, len(tokens)) for key in ("eos_token_id", "eot_token_id", "eom_token_id")]
+        ends = [self.token_id(key, len(tokens)) for key in _END_KEYS]
         ends += self.token_ids("eos_token_ids", len(tokens))
         ends += end_ids_by_text(ids, lambda i: types[i] is TokenType.CONTROL)
         return Vocabulary(

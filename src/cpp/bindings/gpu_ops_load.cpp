@@ -57,6 +57,7 @@ nb::dict time_load(PythonPack& pack, const std::string& path, int threads, size_
                    const nb::object& progress) {
   const ModelFile file = open_model_file(path);
   const std::unique_ptr<Model> model = make_model(file);
+  model->use_device_types();
   GpuStream stream(pack.shared(), 0, 0);
   const auto began = std::chrono::steady_clock::now();
   std::unique_ptr<Memory> memory;

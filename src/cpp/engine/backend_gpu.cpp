@@ -78,9 +78,8 @@ std::vector<LinearGroup> product_groups(const Networks& networks, Activations ac
       LinearGroup group = {};
       std::vector<std::pair<DType, int>> key = {{DType::kF32, (*matrices.begin())->n_in}};
       for (const Matrix* m : matrices) {
-        const DType type = quant::device_type(m->type);
-        group.products[group.n++] = {.type = type, .n_in = m->n_in, .n_out = m->n_out, .activations = activations};
-        key.emplace_back(type, m->n_out);
+        group.products[group.n++] = {.type = m->type, .n_in = m->n_in, .n_out = m->n_out, .activations = activations};
+        key.emplace_back(m->type, m->n_out);
       }
       if (seen.insert(key).second) groups.push_back(group);
     });

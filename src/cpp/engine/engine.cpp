@@ -119,7 +119,7 @@ struct Loaded {
   std::optional<ModelFile> draft_file;
   Models models;
 
-  Loaded(const std::string& path, const EngineOptions& options)
+  Loaded(const std::string& path, const EngineOptions& options, const DeviceSizes& sizes)
       : file(open_model_file(path)), models{.target = make_model(file), .draft = nullptr} {
     const std::string draft = options.draft_model();
     if (draft == "mtp") {
@@ -129,6 +129,9 @@ struct Loaded {
       draft_file = open_model_file(draft);
       models.draft = make_draft_model(*draft_file, *models.target);
     }
+    if (sizes.maps_weights()) return;
+    models.target->use_device_types();
+    if (models.draft) models.draft->use_device_types();
   }
   size_t file_bytes() const {
     return file.tensors().total_bytes() + (draft_file ? draft_file->tensors().total_bytes() : 0);
@@ -238,7 +241,7 @@ StateOptions Engine::state_options() const { return lb::state_options(options_);
 
 MemoryPlan Engine::plan(const std::string& path, EngineOptions& options, const DeviceSizes& sizes) {
   resolve(options, sizes);
-  const Loaded loaded(path, options);
+  const Loaded loaded(path, options, sizes);
   return make_plan(loaded.models, sizes, loaded.file_bytes(), options);
 }
 
@@ -246,7 +249,7 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
                                      const LoadProgress& progress) {
   if (backend == nullptr) backend = cpu_backend();
   resolve(options, backend->sizes());
-  Loaded loaded(path, options);
+  Loaded loaded(path, options, backend->sizes());
   MemoryPlan plan = make_plan(loaded.models, backend->sizes(), loaded.file_bytes(), options);
   loaded.models.target->expand(options.n_threads, progress);
   if (loaded.models.draft) loaded.models.draft->expand(options.n_threads, progress);

@@ -26,9 +26,9 @@ struct Range {
   const Matrix& matrix() const { return weight->from; }
   const std::byte* blocks() const {
     LB_ASSERT(matrix().layout == WeightLayout::kBlocks);
-    return static_cast<const std::byte*>(matrix().data) + first_row * row_bytes(matrix().type, matrix().n_in);
+    return static_cast<const std::byte*>(matrix().data) + first_row * row_bytes(matrix().block_type, matrix().n_in);
   }
-  size_t bytes() const { return n_rows * row_bytes(matrix().type, matrix().n_in); }
+  size_t bytes() const { return n_rows * row_bytes(matrix().block_type, matrix().n_in); }
   quant::PlaneLayout layout() const { return quant::checked_plane_layout(matrix().type, n_rows, matrix().n_in); }
 };
 
@@ -69,7 +69,7 @@ class Lane {
     const Slot& slot = slots_[next_slot_++ % kSlots];
     slot.copied.synchronize();  // its previous range
     const Matrix& m = range.matrix();
-    quant::to_planes(m.type, range.n_rows, m.n_in, range.blocks(), slot.memory);
+    quant::to_planes(m.block_type, range.n_rows, m.n_in, range.blocks(), slot.memory);
     const quant::PlaneLayout part = range.layout(), whole = quant::plane_layout(m.type, m.n_out, m.n_in);
     for (int j = 0; j < part.n_planes; ++j)
       queue_.copy_to_device(range.weight->to + whole.offset[j] + range.first_row * whole.row_bytes[j],

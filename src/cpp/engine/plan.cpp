@@ -170,7 +170,7 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
       {"kernel scratch", sizes.scratch_bytes(models.networks(), options), sizes.scratch_detail(options)},
       {"sampler", sizes.loop_bytes(model, options), "logits, penalties and history", true},
       {"decode step", step, "tasks, weight offsets and mailboxes of the megakernel", true},
-      {"expanded weights", expanded, "of FP8, as BF16"},
+      {"expanded weights", expanded, "of FP8 and scaled NVFP4, as BF16"},
       {"vectors", sizes.maps_weights() ? copied - expanded : 0, "norms and other small weights as F32"},
   };
   std::erase_if(plan.entries, [](const PlanEntry& entry) { return entry.bytes == 0; });

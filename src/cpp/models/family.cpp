@@ -2,6 +2,7 @@
 #include "models/family.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "models/rope_angles.h"
@@ -164,8 +165,12 @@ AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber
 }
 
 std::unique_ptr<Model> finish(Binder& binder, ModelInfo info, Weights weights) {
-  // Old checkpoints store the rope's frequencies too; they follow from the configuration.
-  binder.skip([](std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); });
+  // Old checkpoints store the rope's frequencies too; they follow from the configuration. Quantised ones may have
+  // scales of an FP8 KV cache, which this engine does not have.
+  binder.skip([](std::string_view name) {
+    return std::ranges::any_of(std::array{".rotary_emb.inv_freq", ".k_scale", ".v_scale"},
+                               [&](const char* end) { return name.ends_with(end); });
+  });
   binder.finish();
   weights.copies = binder.take_copies();
   return std::make_unique<Model>(std::move(info), std::move(weights));

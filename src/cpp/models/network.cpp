@@ -19,17 +19,23 @@ void Network::finish(std::vector<LayerShape> layer_shapes, const AttentionSizes&
   visit({count, [](const void* at, size_t) { return at; }});
 }
 
+void Network::use_device_types() {
+  const auto change = [&](Matrix& m) {
+    weight_bytes_ -= m.bytes();
+    m.type = quant::device_type(m.block_type);
+    weight_bytes_ += m.bytes();
+  };
+  visit({change, [](const void* at, size_t) { return at; }});
+}
+
 void Network::carve_planes(Carver& carver, const CopyMatrix& copy, Stream* stream) {
   const auto move_matrix = [&](Matrix& m) {
     std::byte* to = carver.take<std::byte>(quant::checked_plane_layout(m.type, m.n_out, m.n_in).bytes);
     if (to == nullptr) return;
-    LB_ASSERT(m.layout == WeightLayout::kBlocks);
+    LB_ASSERT(m.layout == WeightLayout::kBlocks && m.type == quant::device_type(m.block_type));
     copy(to, m);
-    weight_bytes_ -= m.bytes();
     m.data = to;
-    m.type = quant::device_type(m.type);
     m.layout = WeightLayout::kPlanes;
-    weight_bytes_ += m.bytes();
   };
   const auto move_array = [&](const void* at, size_t bytes) -> const void* {
     std::byte* to = carver.take<std::byte>(bytes);

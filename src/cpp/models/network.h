@@ -37,7 +37,7 @@ class Network {
 
   std::span<const LayerShape> layer_shapes() const { return layer_shapes_; }  // what each layer keeps between steps
   const AttentionSizes& attention() const { return attention_; }
-  // Copies that the binder made, in host memory: vectors as fp32, and matrices of FP8 as BF16.
+  // Copies that the binder made, in host memory: vectors as fp32, and matrices of FP8 and scaled NVFP4 as BF16.
   size_t vector_bytes() const { return copies_.vector_bytes; }
   size_t expanded_bytes() const { return copies_.matrix_bytes; }
   // Fills these matrices; before anything reads them.
@@ -46,7 +46,9 @@ class Network {
   }
   // Frees all copies, once a device has its own.
   void release_copies() { copies_ = {}; }
-  // Matrices as in the file, or once they lie on a device, in the type they have there; and vectors.
+  // Before a plan for a device is made: ops and sizes are of the types in which the device will hold the matrices.
+  void use_device_types();
+  // Matrices in the types that ops read, and vectors.
   size_t weight_bytes() const { return weight_bytes_; }
   int max_n_in() const { return max_n_in_; }  // the largest n_in of any product
 

@@ -13,15 +13,17 @@ namespace lb {
 
 namespace {
 
+constexpr const char* kUseOtherWeights = "Use a checkpoint in BF16, FP8 or NVFP4, or a GGUF file";
+constexpr std::string_view kFp8 = "F8_E4M3", kBytes = "U8", kWeight = "weight", kPacked = "weight_packed";
+
 // Where the text model lies: in a causal language model, in a multimodal wrapper (of newer and older transformers), or
 // alone, as in embedding models.
 std::string text_model_prefix(const TensorTable& tensors) {
   for (const char* prefix : {"model.", "model.language_model.", "language_model.model.", ""})
-    if (tensors.find(cat(prefix, "embed_tokens.weight")) != nullptr) return prefix;
+    for (const std::string_view suffix : {kWeight, kPacked})
+      if (tensors.find(cat(prefix, "embed_tokens.", suffix)) != nullptr) return prefix;
   return "model.";
 }
-
-constexpr std::string_view kFp8 = "F8_E4M3";
 
 // Rows and columns of a block of FP8 that has a scale of its own.
 std::pair<int, int> fp8_block(const ModelFile& file) {
@@ -59,7 +61,12 @@ std::string Binder::file_name(const TensorName& name) const {
   return (name.hf.starts_with("lm_head.") ? head_prefix_ : prefix_) + name.hf;
 }
 
-const TensorView* Binder::find(const TensorName& name) const { return tensors_.find(file_name(name)); }
+const TensorView* Binder::find(const TensorName& name) const {
+  const std::string in_file = file_name(name);
+  const TensorView* tensor = tensors_.find(in_file);
+  if (tensor != nullptr || is_gguf_ || !in_file.ends_with(kWeight)) return tensor;
+  return tensors_.find(cat(in_file.substr(0, in_file.size() - kWeight.size()), kPacked));
+}
 
 const TensorView& Binder::find_matrix(const TensorName& name) const {
   const TensorView* tensor = find(name);
@@ -82,7 +89,10 @@ bool Binder::are_equal(const TensorName& a, const TensorName& b) const {
 }
 
 int Binder::height(const TensorName& name) const { return static_cast<int>(find_matrix(name).shape[0]); }
-int Binder::width(const TensorName& name) const { return static_cast<int>(find_matrix(name).shape[1]); }
+int Binder::width(const TensorName& name) const {
+  const TensorView& tensor = find_matrix(name);
+  return static_cast<int>(tensor.shape[1]) * (is_packed(tensor) ? 2 : 1);
+}
 
 const TensorView& Binder::take(const TensorName& name, const std::vector<int64_t>& shape) {
   return check_type(take_any_type(name, shape));
@@ -90,7 +100,13 @@ const TensorView& Binder::take(const TensorName& name, const std::vector<int64_t
 
 const TensorView& Binder::take_any_type(const TensorName& name, const std::vector<int64_t>& shape) {
   const TensorView* tensor = find(name);
-  LB_CHECK(tensor != nullptr, kFormat, file_.path, ": tensor ", file_name(name), " is missing; expected it with shape ",
+  const std::string in_file = file_name(name);
+  if (tensor == nullptr && in_file.ends_with(".weight")) {
+    const std::string integers = cat(in_file.substr(0, in_file.size() - kWeight.size()), "qweight");
+    LB_CHECK(tensors_.find(integers) == nullptr, kUnsupported, file_.path, ": tensor ", integers,
+             " has weights of GPTQ or AWQ, which are not supported. ", kUseOtherWeights);
+  }
+  LB_CHECK(tensor != nullptr, kFormat, file_.path, ": tensor ", in_file, " is missing; expected it with shape ",
            shape_text(shape));
   LB_CHECK(tensor->shape == shape, kFormat, to_string(*tensor), " has shape ", shape_text(tensor->shape), "; expected ",
            shape_text(shape));
@@ -99,55 +115,112 @@ const TensorView& Binder::take_any_type(const TensorName& name, const std::vecto
 }
 
 Matrix Binder::matrix(const TensorName& name, int n_out, int n_in) {
+  if (const TensorView* tensor = find(name); tensor != nullptr && is_packed(*tensor))
+    return expanded(n_out, n_in, row_reader(packed(name, n_out, n_in)));
   const TensorView& tensor = take_any_type(name, {n_out, n_in});
-  if (tensor.foreign_type == kFp8) return expanded(tensor, n_out, n_in);
+  if (tensor.foreign_type == kFp8) return expanded(n_out, n_in, row_reader(fp8(tensor, n_out, n_in)));
   check_type(tensor);
+  if (tensor.type == DType::kNVFP4) {
+    take_beside(tensor, "input_scale");
+    const TensorView* scale = take_beside(tensor, "scale");
+    if (scale == nullptr) scale = take_beside(tensor, "weight.scale");
+    if (scale != nullptr)
+      return expanded(n_out, n_in, row_reader(ScaledBlocks{tensor.data, tensor.type, n_in, number(*scale)}));
+  }
   return {tensor.data, tensor.type, n_out, n_in, WeightLayout::kBlocks};
 }
 
-// The tensor whose name has `suffix` in the place of "weight", marked as used; null without one.
+bool Binder::is_packed(const TensorView& tensor) const {
+  return tensor.name.ends_with(kPacked) || (tensor.foreign_type == kBytes && beside(tensor, "weight_scale_2"));
+}
+
+// The tensor whose name has `suffix` in the place of "weight"; null without one.
+const TensorView* Binder::beside(const TensorView& tensor, std::string_view suffix) const {
+  for (const std::string_view end : {kWeight, kPacked})
+    if (tensor.name.ends_with(end))
+      return tensors_.find(cat(tensor.name.substr(0, tensor.name.size() - end.size()), suffix));
+  return nullptr;
+}
+
+// Likewise, marked as used.
 const TensorView* Binder::take_beside(const TensorView& tensor, std::string_view suffix) {
-  constexpr std::string_view kWeight = "weight";
-  if (!tensor.name.ends_with(kWeight)) return nullptr;
-  const std::string stem = tensor.name.substr(0, tensor.name.size() - kWeight.size());
-  const TensorView* found = tensors_.find(cat(stem, suffix));
+  const TensorView* found = beside(tensor, suffix);
   if (found != nullptr) used_[found - tensors_.all().data()] = true;
   return found;
 }
 
-Matrix Binder::expanded(const TensorView& tensor, int n_out, int n_in) {
+std::vector<float> Binder::numbers(const TensorView& tensor) const {
+  check_type(tensor);
+  LB_CHECK(info(tensor.type).block_values == 1, kFormat, to_string(tensor), " is ", name(tensor.type),
+           "; scales must be F32, F16 or BF16");
+  std::vector<float> values(tensor.bytes / info(tensor.type).block_bytes);
+  quant::dequantize_row(tensor.type, tensor.data, values.data(), static_cast<long>(values.size()));
+  for (size_t i = 0; i < values.size(); ++i)
+    LB_CHECK(std::isfinite(values[i]), kFormat, to_string(tensor), ": value ", i, " is not finite");
+  return values;
+}
+
+float Binder::number(const TensorView& tensor) const {
+  const std::vector<float> values = numbers(tensor);
+  LB_CHECK(values.size() == 1, kFormat, to_string(tensor), " has shape ", shape_text(tensor.shape),
+           "; expected one scale of the whole tensor");
+  return values[0];
+}
+
+Fp8Matrix Binder::fp8(const TensorView& tensor, int n_out, int n_in) {
   take_beside(tensor, "input_scale");  // of activations, which stay in fp32 here
   const TensorView* scale = take_beside(tensor, "weight_scale_inv");
   if (scale == nullptr) scale = take_beside(tensor, "weight_scale");
-  Fp8Expansion m{.codes = reinterpret_cast<const uint8_t*>(tensor.data),
-                 .scales = {1},
-                 .n_out = n_out,
-                 .n_in = n_in,
-                 .block_rows = n_out,
-                 .block_columns = n_in};
-  if (scale != nullptr) {
-    check_type(*scale);
-    const int64_t rows = scale->shape.empty() ? 1 : scale->shape[0];
-    const int64_t columns = scale->shape.size() < 2 ? 1 : scale->shape[1];
-    const auto [block_rows, block_columns] = fp8_block(file_);
-    const bool is_one = rows == 1 && columns == 1, is_by_row = rows == n_out && columns == 1;
-    m.block_rows = is_one ? n_out : is_by_row ? 1 : block_rows;
-    m.block_columns = is_one || is_by_row ? n_in : block_columns;
-    LB_CHECK(scale->shape.size() <= 2 && rows == (n_out + m.block_rows - 1) / m.block_rows &&
-                 columns == (n_in + m.block_columns - 1) / m.block_columns,
-             kFormat, to_string(*scale), " has shape ", shape_text(scale->shape), "; expected scales of a [", n_out,
-             ", ", n_in, "] matrix: one, one per row, or one per block of [", block_rows, ", ", block_columns, "]");
-    m.scales.resize(static_cast<size_t>(rows) * columns);
-    quant::dequantize_row(scale->type, scale->data, m.scales.data(), static_cast<long>(m.scales.size()));
-    for (size_t i = 0; i < m.scales.size(); ++i)
-      LB_CHECK(std::isfinite(m.scales[i]), kFormat, to_string(*scale), ": value ", i, " is not finite");
-  }
+  Fp8Matrix m{.codes = reinterpret_cast<const uint8_t*>(tensor.data),
+              .scales = {1},
+              .n_in = n_in,
+              .block_rows = n_out,
+              .block_columns = n_in};
+  if (scale == nullptr) return m;
+  const int64_t rows = scale->shape.empty() ? 1 : scale->shape[0];
+  const int64_t columns = scale->shape.size() < 2 ? 1 : scale->shape[1];
+  const auto [block_rows, block_columns] = fp8_block(file_);
+  const bool is_one = rows == 1 && columns == 1, is_by_row = rows == n_out && columns == 1;
+  m.block_rows = is_one ? n_out : is_by_row ? 1 : block_rows;
+  m.block_columns = is_one || is_by_row ? n_in : block_columns;
+  LB_CHECK(scale->shape.size() <= 2 && rows == (n_out + m.block_rows - 1) / m.block_rows &&
+               columns == (n_in + m.block_columns - 1) / m.block_columns,
+           kFormat, to_string(*scale), " has shape ", shape_text(scale->shape), "; expected scales of a [", n_out, ", ",
+           n_in, "] matrix: one, one per row, or one per block of [", block_rows, ", ", block_columns, "]");
+  m.scales = numbers(*scale);
+  return m;
+}
+
+// NVFP4 as NVIDIA's tools write it (weight, weight_scale_2) and as compressed-tensors does (weight_packed,
+// weight_global_scale, which divides).
+Nvfp4Matrix Binder::packed(const TensorName& name, int n_out, int n_in) {
+  constexpr int kBlock = Nvfp4Matrix::kBlock;
+  LB_CHECK(find(name)->foreign_type == kBytes, kUnsupported, to_string(*find(name)), " has type ",
+           type_name(*find(name)), "; packed weights must be NVFP4 (U8). ", kUseOtherWeights);
+  const TensorView& tensor = take_any_type(name, {n_out, (n_in + 1) / 2});
+  const bool is_divisor = tensor.name.ends_with(kPacked);
+  const char* by_tensor = is_divisor ? "weight_global_scale" : "weight_scale_2";
+  for (const char* of_activations : {"input_scale", "input_global_scale"}) take_beside(tensor, of_activations);
+  const TensorView *scales = take_beside(tensor, "weight_scale"), *scale = take_beside(tensor, by_tensor);
+  LB_CHECK(scales != nullptr && scale != nullptr, kFormat, to_string(tensor), ": NVFP4 needs weight_scale and ",
+           by_tensor, " beside it");
+  LB_CHECK(scales->foreign_type == kFp8 && n_in % kBlock == 0 && scales->shape.size() == 2 &&
+               scales->shape[0] == n_out && scales->shape[1] == n_in / kBlock,
+           kFormat, to_string(*scales), " is ", type_name(*scales), " ", shape_text(scales->shape), "; expected ", kFp8,
+           " [", n_out, ", ", n_in / kBlock, "]: one per ", kBlock, " values of a row");
+  const float factor = number(*scale);
+  LB_CHECK(factor != 0, kFormat, to_string(*scale), " is 0");
+  const auto bytes = [](const TensorView* t) { return reinterpret_cast<const uint8_t*>(t->data); };
+  return {bytes(&tensor), bytes(scales), n_in, factor, is_divisor};
+}
+
+Matrix Binder::expanded(int n_out, int n_in, RowReader read) {
   const size_t count = static_cast<size_t>(n_out) * n_in;
   copies_.matrices.push_back(std::make_unique_for_overwrite<uint16_t[]>(count));
   copies_.matrix_bytes += count * sizeof(uint16_t);
-  m.to = copies_.matrices.back().get();
-  copies_.pending.push_back(std::move(m));
-  return {copies_.matrices.back().get(), DType::kBF16, n_out, n_in, WeightLayout::kBlocks};
+  uint16_t* to = copies_.matrices.back().get();
+  copies_.pending.push_back({std::move(read), n_out, n_in, to});
+  return {to, DType::kBF16, n_out, n_in, WeightLayout::kBlocks};
 }
 
 const float* Binder::copy(const TensorView& tensor, size_t count, HfFix fix) {

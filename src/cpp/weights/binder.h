@@ -22,13 +22,14 @@ struct TensorName {
   std::string gguf, hf;
 };
 
-// A weight matrix: blocks in the mapped file when bound, planes once it lies on a device (Model::carve_planes).
+// A weight matrix: blocks in the mapped file when bound, planes once it lies on a device (Network::carve_planes).
 struct Matrix {
-  const void* data = nullptr;  // [n_out, n_in] of type, in `layout`
-  DType type = DType::kF32;
+  const void* data = nullptr;  // [n_out, n_in], in `layout`
+  DType type = DType::kF32;    // of the ops that read it
   int n_out = 0, n_in = 0;
   WeightLayout layout = WeightLayout::kBlocks;
-  size_t bytes() const { return n_out * row_bytes(type, n_in); }  // of the blocks
+  DType block_type = type;  // of the blocks; Network::use_device_types() changes `type` alone
+  size_t bytes() const { return n_out * row_bytes(type, n_in); }
 };
 
 // Transform of a safetensors vector. The GGUF converter has already applied it to the GGUF counterpart.
@@ -46,7 +47,8 @@ class Binder {
   int height(const TensorName& name) const;  // rows of a matrix; throws if it is missing
   // Whether two tensors, which exist, have the same type, shape and bytes.
   bool are_equal(const TensorName& a, const TensorName& b) const;
-  // A matrix of FP8 becomes one of BF16 in host memory, once HostCopies::expand() has run.
+  // A matrix of FP8, or of NVFP4 with a scale of the whole tensor, becomes one of BF16 in host memory, once
+  // HostCopies::expand() has run.
   Matrix matrix(const TensorName& name, int n_out, int n_in);
   const float* vector(const TensorName& name, int n, HfFix fix = HfFix::kNone);
   // Any number of axes, copied like a vector.
@@ -66,8 +68,14 @@ class Binder {
   std::string file_name(const TensorName& name) const;
   const TensorView& check_type(const TensorView& tensor) const;
   const TensorView& take_any_type(const TensorName& name, const std::vector<int64_t>& shape);
-  Matrix expanded(const TensorView& tensor, int n_out, int n_in);
+  Matrix expanded(int n_out, int n_in, RowReader read);
+  Fp8Matrix fp8(const TensorView& tensor, int n_out, int n_in);
+  Nvfp4Matrix packed(const TensorName& name, int n_out, int n_in);
+  bool is_packed(const TensorView& tensor) const;
+  const TensorView* beside(const TensorView& tensor, std::string_view suffix) const;
   const TensorView* take_beside(const TensorView& tensor, std::string_view suffix);
+  std::vector<float> numbers(const TensorView& tensor) const;
+  float number(const TensorView& tensor) const;  // the only one
   const TensorView& find_matrix(const TensorName& name) const;
   const TensorView* find(const TensorName& name) const;
   const TensorView& take(const TensorName& name, const std::vector<int64_t>& shape);

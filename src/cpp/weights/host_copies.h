@@ -1,4 +1,4 @@
-// Host memory that a binder makes for a network: vectors as fp32, and matrices of FP8 as BF16.
+// Host memory that a binder makes for a network: vectors as fp32, and matrices as BF16 whose type no op reads.
 #pragma once
 
 #include <cstddef>
@@ -7,20 +7,21 @@
 #include <memory>
 #include <vector>
 
+#include "weights/row_readers.h"
+
 namespace lb {
 
-// A matrix of FP8 (e4m3, with NaN and without infinities) times the scales of its blocks, to be rounded to BF16.
-struct Fp8Expansion {
-  const uint8_t* codes = nullptr;  // [n_out, n_in] in the mapped file
-  std::vector<float> scales;       // [ceil(n_out / block_rows), ceil(n_in / block_columns)]
-  int n_out = 0, n_in = 0, block_rows = 0, block_columns = 0;
+// A matrix to be rounded to BF16.
+struct Expansion {
+  RowReader read;
+  int n_out = 0, n_in = 0;
   uint16_t* to = nullptr;  // [n_out, n_in]
 };
 
 struct HostCopies {
   std::vector<std::unique_ptr<float[]>> vectors;
   std::vector<std::unique_ptr<uint16_t[]>> matrices;  // untouched until expand()
-  std::vector<Fp8Expansion> pending;                  // of the matrices
+  std::vector<Expansion> pending;                     // of the matrices
   size_t vector_bytes = 0, matrix_bytes = 0;
 
   // Fills the matrices. `progress` gets bytes done and in total, on the caller's thread, between matrices.
