@@ -66,8 +66,9 @@ const char* name(StepKind kind) {
   return "plain";
 }
 
-StepCosts costs_of(const std::vector<std::pair<int, double>>& append, double plain_ms, double draft_ms) {
-  StepCosts costs{.append = {}, .plain_ms = plain_ms, .draft_ms = draft_ms};
+StepCosts costs_of(const std::vector<std::pair<int, double>>& append, double plain_ms, double draft_ms,
+                   double context_ms) {
+  StepCosts costs{.append = {}, .plain_ms = plain_ms, .draft_ms = draft_ms, .context_ms = context_ms};
   for (const auto& [rows, ms] : append) costs.append.push_back({rows, ms});
   return costs;
 }
@@ -121,15 +122,17 @@ void bind_speculation(nb::module_& m) {
       .def(
           "__init__",
           [](StepWidth* self, const std::vector<std::pair<int, double>>& append, double plain_ms, double draft_ms,
-             bool has_model,
-             int draft_budget) { new (self) StepWidth(costs_of(append, plain_ms, draft_ms), has_model, draft_budget); },
-          "append"_a, "plain_ms"_a, "draft_ms"_a = 0.0, "has_model"_a = false, "draft_budget"_a = 0)
+             bool has_model, int draft_budget, double context_ms) {
+            new (self) StepWidth(costs_of(append, plain_ms, draft_ms, context_ms), has_model, draft_budget);
+          },
+          "append"_a, "plain_ms"_a, "draft_ms"_a = 0.0, "has_model"_a = false, "draft_budget"_a = 0,
+          "context_ms"_a = 0.0)
       .def(
           "set_costs",
-          [](StepWidth& width, const std::vector<std::pair<int, double>>& append, double plain_ms, double draft_ms) {
-            width.set_costs(costs_of(append, plain_ms, draft_ms));
-          },
-          "append"_a, "plain_ms"_a, "draft_ms"_a = 0.0)
+          [](StepWidth& width, const std::vector<std::pair<int, double>>& append, double plain_ms, double draft_ms,
+             double context_ms) { width.set_costs(costs_of(append, plain_ms, draft_ms, context_ms)); },
+          "append"_a, "plain_ms"_a, "draft_ms"_a = 0.0, "context_ms"_a = 0.0)
+      .def_prop_ro("model_may_pay", &StepWidth::model_may_pay)
       .def(
           "choose",
           [](StepWidth& width, const std::optional<Rows>& suffix, int max_rows) {

@@ -228,7 +228,7 @@ class Session {
   void start_walk(const Sampler& sampler, const AcceptPath& accept);
   void choose_from_row(const Sampler& sampler);
   StepCosts measure_step_costs();
-  double time(int n, const Work& work);
+  double time(int n, const Work& work, const Work& before = {});
   void time_prefill(int rows, const Work& work);  // work computes so many rows of the sequence
   int max_tree_rows() const;
   void enter_row(int row);

@@ -1,6 +1,7 @@
 #include "speculation/width.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "speculation/merge.h"
@@ -10,14 +11,18 @@ namespace {
 
 // The loss is bounded by an account in tokens of plain decoding. A step of time t that emits n tokens changes it by
 // n - t, and each emitted token adds kShare. A step may begin only if the account covers its loss should no drafted
-// token be accepted. So N tokens take at most (1 + kShare) N + kFirstCredit: less than 1 % more than plain from 4,800
-// tokens on.
-constexpr double kShare = 0.005, kFirstCredit = 24;
+// token be accepted. So without a draft model N tokens take at most (1 + kShare) N + kFirstCredit: less than 1 % more
+// than plain from 100 tokens on. A draft model may also lose at first what kFirstDrafts of its drafts should gain.
+constexpr double kShare = 0.005, kFirstCredit = 0.5;
+constexpr int kFirstDrafts = 2;
 constexpr double kMaxCredit = 64;  // what gains of the past may pay for, after the drafts went bad
 
+// Before a draft model has drafted: probability of each token of a path, its parent being accepted. The trained
+// drafters of small models reach 0.6 and 0.7, recorded ones of a 27B 0.75 (MTP) and 0.85 (DFlash).
+constexpr double kPriorChance = 0.7;
+
 constexpr double kTrialShare = 0.005;   // of the time: what trials are expected to lose
-constexpr int kFirstTrials = 8;         // before trials have to be saved up
-constexpr double kModelMean = 1.0 / 8;  // weight of the newest tree
+constexpr double kModelMean = 1.0 / 8;  // weight of the newest tree; the prior weighs as much as the first one
 constexpr double kTimeMean = 1.0 / 8;   // weight of the newest time
 constexpr double kMostChange = 2;       // of a time at once
 // Steps after which a plain token is timed again: too high a time would never be corrected, as drafts look better then.
@@ -33,12 +38,20 @@ StepWidth::StepWidth(const StepCosts& costs, bool has_model, int draft_budget)
   costs_.append.reserve(kMaxTree);
   ratios_.reserve(kMaxTree);
   set_costs(costs);
+  double chance = 1;
+  for (int n = 2; n <= kMaxTree; ++n) model_accepted_[n] = model_accepted_[n - 1] + (chance *= kPriorChance);
+  if (!has_model || draft_budget > 0) return;
+  credit_ = std::numeric_limits<double>::infinity();
+  const Width prior = best_width(kMaxTree, draft_time(), [&](int n) { return model_accepted_[n]; });
+  model_may_pay_ = prior.rate() > 1;
+  credit_ = kFirstCredit + kFirstDrafts * std::max(0.0, prior.tokens - prior.time);
 }
 
 void StepWidth::set_costs(const StepCosts& costs) {
   if (budget_ > 0) return;
-  LB_CHECK(costs.plain_ms > 0 && costs.draft_ms >= 0, kInvalid,
-           "a plain token takes time and a draft no negative one: ", costs.plain_ms, " ms and ", costs.draft_ms, " ms");
+  LB_CHECK(costs.plain_ms > 0 && costs.draft_ms >= 0 && costs.context_ms >= 0, kInvalid,
+           "a plain token takes time and a draft no negative one: ", costs.plain_ms, " ms, ", costs.draft_ms, " ms and ",
+           costs.context_ms, " ms");
   LB_CHECK(!costs.append.empty(), kInvalid, "no append was measured");
   int below = 1;
   for (const StepCosts::Append& append : costs.append) {
@@ -157,9 +170,9 @@ void StepWidth::learn_size(const Draft& corrected) {
   const auto accepted = expected_tokens(corrected);
   for (int n = 1; n <= kMaxTree; ++n) {
     const double newest = accepted[std::min(n, std::max(corrected.rows, 1))];
-    model_accepted_[n] += (newest - model_accepted_[n]) * (has_drafted_ ? kModelMean : 1);
+    model_accepted_[n] += (newest - model_accepted_[n]) * std::max(kModelMean, 1.0 / (n_trees_ + 2));
   }
-  has_drafted_ = true;
+  ++n_trees_;
 }
 
 double StepWidth::time_of_rows(int rows) const {
@@ -235,6 +248,7 @@ void StepWidth::record(std::span<const int32_t> path) {
   }
   const double emitted = std::max<double>(1, path.size());
   credit_ = std::min(kMaxCredit, credit_ + kShare * emitted + emitted - time_);
+  is_after_plain_ = tree_.rows < 2;
 
   for (const Source source : {kFromSuffix, kFromModel}) {
     Trial& trial = trials_[source];
@@ -243,8 +257,7 @@ void StepWidth::record(std::span<const int32_t> path) {
       continue;
     }
     const bool is_tried = is_trial_ && source == (kind_ == StepKind::kModel ? kFromModel : kFromSuffix);
-    trial.n += is_tried;
-    trial.waited = is_tried && trial.n < kFirstTrials ? kLongAgo : 0;
+    trial.waited = 0;
     trial.gain = is_tried ? std::max(0.0, trial.gain + emitted - time_ * bar_) : 0;
     if (tree_.rows < 2) continue;
     std::array<Acceptance::Node, kMaxTree> nodes;

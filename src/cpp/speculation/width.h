@@ -10,7 +10,6 @@
 #pragma once
 
 #include <array>
-#include <limits>
 #include <span>
 #include <vector>
 
@@ -27,6 +26,7 @@ struct StepCosts {
   std::vector<Append> append;
   double plain_ms = 0;    // one token decoded without speculation
   double draft_ms = 0;    // one tree of the draft model; 0 without one
+  double context_ms = 0;  // the draft model's K and V of the plain tokens before a draft
   bool is_fixed = false;  // real times of steps do not replace them: then widths are the same in every run
 };
 
@@ -65,6 +65,8 @@ class StepWidth {
 
   // Tokens of plain decoding whose time speculation may lose before it must earn some.
   double credit() const { return credit_; }
+  // Whether the draft model gains at these costs if its drafts are as good as those of trained drafters mostly are.
+  bool model_may_pay() const { return model_may_pay_; }
 
  private:
   enum Source { kFromSuffix, kFromModel, kSources };
@@ -76,12 +78,10 @@ class StepWidth {
     double tokens = 0;  // expected, at least 1
     double rate() const { return tokens / time; }
   };
-  static constexpr double kLongAgo = std::numeric_limits<double>::infinity();
   // When a source is tried although another choice looks better.
   struct Trial {
-    double waited = kLongAgo;  // plain tokens: since the source was used
-    double gain = 0;           // plain tokens: of the trials in a row, over the best other choice
-    int n = 0;                 // trials so far
+    double waited = 0;  // plain tokens: since the source was used
+    double gain = 0;    // plain tokens: of the trials in a row, over the best other choice
   };
   // A drafted node that is in tree_.
   struct Followed {
@@ -93,7 +93,9 @@ class StepWidth {
   double ratio(size_t i) const { return ratios_[i] > 0 ? ratios_[i] : ratio_; }
   double plain_ms() const { return costs_.plain_ms * ratio(0); }
   double append_time(size_t tile) const { return costs_.append[tile].ms * ratio(tile + 1) / plain_ms(); }
-  double draft_time() const { return costs_.draft_ms * ratio_ / plain_ms(); }
+  double draft_time() const {
+    return (costs_.draft_ms + (is_after_plain_ ? costs_.context_ms : 0)) * ratio_ / plain_ms();
+  }
   template <class Accepted>
   Width best_width(int rows, double before, const Accepted& accepted) const;
   void start_trial(const std::array<Width, kSources>& widths);
@@ -113,8 +115,10 @@ class StepWidth {
 
   std::array<Acceptance, kSources> acceptance_;
   std::array<Trial, kSources> trials_;
-  std::array<double, kMaxTree + 1> model_accepted_{};  // expected of the first n rows of a model's tree, running mean
-  bool has_drafted_ = false;
+  std::array<double, kMaxTree + 1> model_accepted_{};  // expected of the first n rows of a model's tree
+  int n_trees_ = 0;              // of the draft model
+  bool model_may_pay_ = true;
+  bool is_after_plain_ = false;  // the step before was a plain token
   double credit_;
 
   // --- of the step
