@@ -310,7 +310,7 @@ void bind_engine(nb::module_& m) {
           "context_ms, is_fixed}; None before. Real times of steps replace them unless is_fixed.")
       .def_prop_ro("draft_may_pay", &Engine::draft_may_pay,
                    "Whether the draft model gains at these costs if its drafts are as good as those of trained "
-                   "drafters mostly are. True before they are measured, and with a fixed budget.")
+                   "drafters mostly are. True without a draft model, without costs and with a fixed budget.")
       .def_prop_ro("draft_kind", &draft_kind_of, "Draft model: \"dflash\", \"mtp\", or None without one.")
       .def_prop_ro("outputs", &Engine::outputs, "Earlier outputs, which the suffix drafter reads; None without it.")
       .def_prop_ro("fingerprint", &Engine::fingerprint,

@@ -220,7 +220,7 @@ std::optional<StepCosts> Engine::step_costs() const {
 
 bool Engine::draft_may_pay() const {
   const std::optional<StepCosts> costs = step_costs();
-  return !costs || StepWidth(*costs, true, options_.draft_budget).model_may_pay();
+  return models_.draft == nullptr || !costs || StepWidth(*costs, true, options_.draft_budget).model_may_pay();
 }
 
 void Engine::set_step_costs(const StepCosts& costs) const {
