@@ -79,6 +79,8 @@ def _is_valid(costs: Any) -> bool:
             and all(one < following for one, following in pairwise(rows))
             and all(isinstance(ms, float) and 0 < ms < math.inf for ms in times)
             and all(isinstance(ms, float) and 0 <= ms < math.inf for ms in besides)
+            and type(costs["draft_depth"]) is int
+            and 0 <= costs["draft_depth"] < 64
         )
     except (KeyError, TypeError, ValueError):
         return False

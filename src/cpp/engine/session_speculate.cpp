@@ -164,7 +164,7 @@ bool Session::propose(int32_t root, int max_rows, bool has_draft) {
         draft = width_->tree(&draft);
       } else if (loop_ != nullptr && width_->rows_ahead() > 1) {
         tree_is_known_ = false;
-        draft.rows = std::min(width_->rows_ahead(), max_tree(max_rows));
+        draft.rows = std::min(width_->rows_ahead(), max_tree(max_rows, sent_depth_));
       } else {
         const Draft grown = grown_tree(max_rows);
         draft = width_->tree(&grown);
@@ -176,14 +176,16 @@ bool Session::propose(int32_t root, int max_rows, bool has_draft) {
   return false;
 }
 
-// Levels of the draft model's tree.
-int Session::draft_depth(int max_rows) const { return std::min(engine_->draft_model()->max_depth(), max_rows - 1); }
+// Levels of the draft model's next tree.
+int Session::draft_depth(int max_rows) const {
+  return std::min({engine_->draft_model()->max_depth(), max_rows - 1, width_ ? width_->draft_depth() : kMaxTree});
+}
 
 // Rows of the draft model's tree: all of its candidates, or max_rows.
-int Session::max_tree(int max_rows) const {
+int Session::max_tree(int max_rows, int depth) const {
   const int k = engine_->draft_model()->n_candidates();
   long rows = 1, level = 1;
-  for (int depth = draft_depth(max_rows); depth > 0 && rows < max_rows; --depth) rows += level *= k;
+  for (; depth > 0 && rows < max_rows; --depth) rows += level *= k;
   return static_cast<int>(std::min<long>(rows, max_rows));
 }
 
@@ -210,6 +212,7 @@ void Session::start_draft(int32_t root, int max_rows) {
 }
 
 void Session::send_draft(int depth) {
+  sent_depth_ = depth;
   Stream& stream = state_.stream();
   stream.replay(draft_recordings_[depth], [&] {
     DraftWorkspace workspace = engine_->executor().draft;
@@ -234,7 +237,7 @@ void Session::grow_tree(int max_rows, int rows) {
                .ancestors = tree.ancestors,
                .positions = tree_.positions,
                .sequences = 1,
-               .depth = draft_depth(max_rows),
+               .depth = std::min(sent_depth_, max_rows - 1),
                .k = engine_->draft_model()->n_candidates(),
                .max_rows = max_rows,
                .rows = rows},
@@ -386,6 +389,7 @@ StepCosts Session::measure_step_costs() {
   for (size_t i = costs.append.size(); i-- > 1;)
     costs.append[i - 1].ms = std::min(costs.append[i - 1].ms, costs.append[i].ms);
   if (engine_->draft_model() != nullptr) {
+    if (engine_->draft_model()->is_sequential()) costs.draft_depth = draft_depth(max_tree_rows());
     costs.draft_ms = time(kCostRuns, [&] { propose_by_model(0, max_tree_rows()); });
     const Work decode_twice = [&] { decode(), decode(); };  // the second step is pending, and has no row yet
     if (step_rows_) costs.context_ms = time(kCostRuns, [&] { drop_step(); }, decode_twice);
@@ -404,7 +408,7 @@ void Session::time_prefill(int rows, const Work& work) {
 // Whether the device may accept its path and draft below the path's end, without the host.
 bool Session::can_draft_ahead() const {
   if (tree_row_ != 0 || tree_is_known_ || !width_->draft_may_run_ahead()) return false;
-  const int n_longest = state_.n_tokens() + draft_depth(max_tree_rows()) + 1;
+  const int n_longest = state_.n_tokens() + sent_depth_ + 1;
   return n_longest + engine_->draft_model()->max_depth() + 1 <= context();
 }
 

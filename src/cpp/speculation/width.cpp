@@ -18,13 +18,14 @@ constexpr int kFirstDrafts = 2;
 constexpr double kMaxCredit = 64;  // what gains of the past may pay for, after the drafts went bad
 
 // Before a draft model has drafted: probability of each token of a path, its parent being accepted. The trained
-// drafters of small models reach 0.6 and 0.7, recorded ones of a 27B 0.75 (MTP) and 0.85 (DFlash).
-constexpr double kPriorChance = 0.7;
+// drafters of small models reach 0.6 to 0.8, recorded ones of a 27B 0.75 (MTP) and 0.85 (DFlash).
+constexpr double kPriorChance = 0.6;
 
-constexpr double kTrialShare = 0.005;   // of the time: what trials are expected to lose
-constexpr double kModelMean = 1.0 / 8;  // weight of the newest tree; the prior weighs as much as the first one
-constexpr double kTimeMean = 1.0 / 8;   // weight of the newest time
-constexpr double kMostChange = 2;       // of a time at once
+constexpr double kTrialShare = 0.005;     // of the time: what trials are expected to lose
+constexpr double kModelMean = 1.0 / 8;    // weight of the newest tree; the prior weighs as much as the first one
+constexpr double kDeeperMean = 1.0 / 64;  // of what the newest tree lets expect below its own depth
+constexpr double kTimeMean = 1.0 / 8;     // weight of the newest time
+constexpr double kMostChange = 2;         // of a time at once
 // Steps after which a plain token is timed again: too high a time would never be corrected, as drafts look better then.
 constexpr int kFirstPlain = 4, kPlainEvery = 48;
 
@@ -42,16 +43,17 @@ StepWidth::StepWidth(const StepCosts& costs, bool has_model, int draft_budget)
   for (int n = 2; n <= kMaxTree; ++n) model_accepted_[n] = model_accepted_[n - 1] + (chance *= kPriorChance);
   if (!has_model || draft_budget > 0) return;
   credit_ = std::numeric_limits<double>::infinity();
-  const Width prior = best_width(kMaxTree, draft_time(), [&](int n) { return model_accepted_[n]; });
+  const Width prior = best_width(
+      kMaxTree, [&](int n) { return draft_time(depth_of_rows(n)); }, [&](int n) { return model_accepted_[n]; });
   model_may_pay_ = prior.rate() > 1;
   credit_ = kFirstCredit + kFirstDrafts * std::max(0.0, prior.tokens - prior.time);
 }
 
 void StepWidth::set_costs(const StepCosts& costs) {
   if (budget_ > 0) return;
-  LB_CHECK(costs.plain_ms > 0 && costs.draft_ms >= 0 && costs.context_ms >= 0, kInvalid,
-           "a plain token takes time and a draft no negative one: ", costs.plain_ms, " ms, ", costs.draft_ms, " ms and ",
-           costs.context_ms, " ms");
+  LB_CHECK(costs.plain_ms > 0 && costs.draft_ms >= 0 && costs.draft_depth >= 0 && costs.context_ms >= 0, kInvalid,
+           "a plain token takes time and a draft no negative one: ", costs.plain_ms, " ms, ", costs.draft_ms,
+           " ms and ", costs.context_ms, " ms");
   LB_CHECK(!costs.append.empty(), kInvalid, "no append was measured");
   int below = 1;
   for (const StepCosts::Append& append : costs.append) {
@@ -85,17 +87,28 @@ void StepWidth::took(int rows, double ms) {
   if (rows > 1) time_ += append_time(tile) - append_time_;
 }
 
+// Depth of the draft for a tree of so many rows.
+int StepWidth::depth_of_rows(int rows) const {
+  return costs_.draft_depth > 0 ? std::clamp(rows - 1, 1, costs_.draft_depth) : kMaxTree;
+}
+
+double StepWidth::draft_time(int depth) const {
+  const double share = costs_.draft_depth > 0 ? double(std::min(depth, costs_.draft_depth)) / costs_.draft_depth : 1;
+  return (costs_.draft_ms * share + (is_after_plain_ ? costs_.context_ms : 0)) * ratio_ / plain_ms();
+}
+
 // The affordable width with the most tokens per time. accepted(n): expected accepted tokens of the first n rows;
-// before: time that the step takes besides the append.
-template <class Accepted>
-StepWidth::Width StepWidth::best_width(int rows, double before, const Accepted& accepted) const {
+// before(n): time that the step takes besides the append.
+template <class Before, class Accepted>
+StepWidth::Width StepWidth::best_width(int rows, const Before& before, const Accepted& accepted) const {
   Width best;
   for (size_t i = 0; i < costs_.append.size(); ++i) {
     const StepCosts::Append& tile = costs_.append[i];
     const int n = std::min(tile.rows, rows);
-    const double append = append_time(i);
-    const Width width{.rows = n, .append = append, .time = before + append, .tokens = 1 + accepted(n)};
-    const double loss = std::max(width.time, before + 1) - 1;  // should nothing be accepted, or the draft be dropped
+    const double append = append_time(i), time_before = before(n);
+    const Width width{.rows = n, .append = append, .time = time_before + append, .tokens = 1 + accepted(n)};
+    const double loss =
+        std::max(width.time, time_before + 1) - 1;  // should nothing be accepted, or the draft be dropped
     if (loss <= credit_ && width.rate() > best.rate()) best = width;
     if (tile.rows >= rows) break;
   }
@@ -124,10 +137,13 @@ StepKind StepWidth::choose(const Draft& suffix, int max_rows) {
   std::array<Width, kSources> widths;
   const auto by_suffix = expected_tokens(corrected_suffix_);
   const auto suffix_accepted = [&](int n) { return by_suffix[std::min(n, std::max(suffix_rows, 1))]; };
-  if (suffix_rows > 1) widths[kFromSuffix] = best_width(std::min(suffix_rows, max_rows), 0, suffix_accepted);
+  if (suffix_rows > 1)
+    widths[kFromSuffix] = best_width(std::min(suffix_rows, max_rows), [](int) { return 0.0; }, suffix_accepted);
   if (has_model_)  // the union with the suffix draft has at least the better one's tokens
-    widths[kFromModel] =
-        best_width(max_rows, draft_time(), [&](int n) { return std::max(model_accepted_[n], suffix_accepted(n)); });
+    widths[kFromModel] = best_width(
+        max_rows, [&](int n) { return draft_time(depth_of_rows(n)); },
+        [&](int n) { return std::max(model_accepted_[n], suffix_accepted(n)); });
+  if (widths[kFromModel].rows > 0) draft_depth_ = depth_of_rows(widths[kFromModel].rows);
 
   bar_ = 1;
   if (widths[kFromSuffix].rate() > bar_) bar_ = widths[kFromSuffix].rate(), kind_ = StepKind::kSuffix;
@@ -168,11 +184,28 @@ void StepWidth::set_tree(const Draft& draft, int rows, double before, double app
 
 void StepWidth::learn_size(const Draft& corrected) {
   const auto accepted = expected_tokens(corrected);
-  for (int n = 1; n <= kMaxTree; ++n) {
+  // The first rows of a deeper tree are the same: row n is at most n deep.
+  const int deepest = *std::max_element(corrected.depths, corrected.depths + std::max(corrected.rows, 1));
+  const int known = deepest < costs_.draft_depth ? deepest + 1 : kMaxTree;
+  for (int n = 1; n <= known; ++n) {
     const double newest = accepted[std::min(n, std::max(corrected.rows, 1))];
     model_accepted_[n] += (newest - model_accepted_[n]) * std::max(kModelMean, 1.0 / (n_trees_ + 2));
   }
   ++n_trees_;
+  expect_deeper(known);
+}
+
+// A drafter that is seldom deep would never learn that depth pays: slowly the rows below the known ones come to look as
+// likely as the last known one.
+void StepWidth::expect_deeper(int known) {
+  const auto gain = [&](int n) { return n > 1 ? model_accepted_[n] - model_accepted_[n - 1] : 1; };
+  double expected = model_accepted_[known], last = gain(known);
+  const double chance = known > 1 && gain(known - 1) > 0 ? std::clamp(last / gain(known - 1), 0.0, 1.0) : 0;
+  for (int n = known + 1; n <= kMaxTree; ++n) {
+    expected += last *= chance;
+    model_accepted_[n] += (expected - model_accepted_[n]) * kDeeperMean;
+    model_accepted_[n] = std::max(model_accepted_[n], model_accepted_[n - 1]);
+  }
 }
 
 double StepWidth::time_of_rows(int rows) const {
@@ -186,17 +219,17 @@ void StepWidth::verified(const Draft& model, int rows) {
   LB_ASSERT(rows_ahead_ >= rows);
   const Draft rescored = acceptance_[kFromModel].rescored(model);
   learn_size(rescored);
-  budget_ > 0 ? set_tree(rescored, rows, 0, 1) : set_tree(rescored, rows, draft_time(), time_of_rows(rows));
+  budget_ > 0 ? set_tree(rescored, rows, 0, 1) : set_tree(rescored, rows, draft_time(draft_depth_), time_of_rows(rows));
   follow(kFromModel, model);
 }
 
 bool StepWidth::draft_may_run_ahead() const {
   if (rows_ahead_ == 0 || budget_ > 0) return rows_ahead_ > 0;
-  return credit_ >= 2 * (draft_time() + time_of_rows(rows_ahead_) - 1);
+  return credit_ >= 2 * (draft_time(draft_depth_) + time_of_rows(rows_ahead_) - 1);
 }
 
 void StepWidth::drop_draft() {
-  if (budget_ == 0) credit_ -= draft_time();
+  if (budget_ == 0) credit_ -= draft_time(draft_depth_);
 }
 
 const Draft& StepWidth::tree(const Draft* model) {
@@ -207,14 +240,15 @@ const Draft& StepWidth::tree(const Draft* model) {
     const Draft corrected = acceptance_[kFromModel].corrected(*model);
     learn_size(corrected);
     best = merge(best, corrected);
-    before = draft_time();
+    before = draft_time(draft_depth_);
   }
   const int rows = std::min(best.rows, max_rows_);
   if (budget_ > 0) {
     set_tree(best, std::min(rows, budget_ + 1), 0, 1);
   } else {
     const auto accepted = expected_tokens(best);
-    const Width width = rows > 1 ? best_width(rows, before, [&](int n) { return accepted[n]; }) : Width{};
+    const Width width =
+        rows > 1 ? best_width(rows, [&](int) { return before; }, [&](int n) { return accepted[n]; }) : Width{};
     const bool is_worth_it = is_trial_ || width.rate() > 1 / (before + 1);
     if (width.rows == 0 || !is_worth_it) {
       set_tree(best, 0, before, 1);

@@ -26,6 +26,7 @@ struct StepCosts {
   std::vector<Append> append;
   double plain_ms = 0;    // one token decoded without speculation
   double draft_ms = 0;    // one tree of the draft model; 0 without one
+  int draft_depth = 0;    // of that tree, where a shallower one takes less; 0: any depth takes as long
   double context_ms = 0;  // the draft model's K and V of the plain tokens before a draft
   bool is_fixed = false;  // real times of steps do not replace them: then widths are the same in every run
 };
@@ -54,6 +55,8 @@ class StepWidth {
   // After kModel: how many rows to verify of a tree not yet known, as recent trees were; 0: call tree(), because a
   // suffix draft joins the tree, or it is the model's trial and most likely not worth a verify.
   int rows_ahead() const { return rows_ahead_; }
+  // Depth of the model's tree after kModel, and of one that is drafted ahead. At most kMaxTree: the model's own limit.
+  int draft_depth() const { return draft_depth_; }
   // The model's tree of such a step, whose first `rows` rows are verified in its own order.
   void verified(const Draft& model, int rows);
   // Whether the model's draft for the next step may run before this step's tokens are known: after rows_ahead(), if
@@ -93,14 +96,14 @@ class StepWidth {
   double ratio(size_t i) const { return ratios_[i] > 0 ? ratios_[i] : ratio_; }
   double plain_ms() const { return costs_.plain_ms * ratio(0); }
   double append_time(size_t tile) const { return costs_.append[tile].ms * ratio(tile + 1) / plain_ms(); }
-  double draft_time() const {
-    return (costs_.draft_ms + (is_after_plain_ ? costs_.context_ms : 0)) * ratio_ / plain_ms();
-  }
-  template <class Accepted>
-  Width best_width(int rows, double before, const Accepted& accepted) const;
+  int depth_of_rows(int rows) const;
+  double draft_time(int depth) const;
+  template <class Before, class Accepted>
+  Width best_width(int rows, const Before& before, const Accepted& accepted) const;
   void start_trial(const std::array<Width, kSources>& widths);
   void set_tree(const Draft& draft, int rows, double before, double append);
   void learn_size(const Draft& corrected);
+  void expect_deeper(int known);
   double time_of_rows(int rows) const;  // of the append
   void follow(Source source, const Draft& draft);
   bool uses(Source source) const;
@@ -116,7 +119,7 @@ class StepWidth {
   std::array<Acceptance, kSources> acceptance_;
   std::array<Trial, kSources> trials_;
   std::array<double, kMaxTree + 1> model_accepted_{};  // expected of the first n rows of a model's tree
-  int n_trees_ = 0;              // of the draft model
+  int n_trees_ = 0;                                    // of the draft model
   bool model_may_pay_ = true;
   bool is_after_plain_ = false;  // the step before was a plain token
   double credit_;
@@ -125,7 +128,7 @@ class StepWidth {
   StepKind kind_ = StepKind::kPlain;
   bool is_trial_ = false;
   double bar_ = 1;  // rate of the best choice
-  int max_rows_ = 0, rows_ahead_ = 0;
+  int max_rows_ = 0, rows_ahead_ = 0, draft_depth_ = kMaxTree;
   double time_ = 1;                      // in plain tokens
   double append_time_ = 0;               // part of it
   Draft suffix_{}, corrected_suffix_{};  // as drafted, and with corrected scores
