@@ -154,7 +154,7 @@ void bind_speculation(nb::module_& m) {
       .def(
           "verified", [](StepWidth& width, const Rows& model, int rows) { width.verified(draft_of(model), rows); },
           "model"_a, "rows"_a)
-      .def("start_sequence", &StepWidth::start_sequence)
+      .def("start_sequence", &StepWidth::start_sequence, "is_timed"_a)
       .def("took", &StepWidth::took, "rows"_a, "ms"_a)
       .def(
           "record", [](StepWidth& width, const std::vector<int32_t>& path) { width.record(path); }, "path"_a)

@@ -401,8 +401,12 @@ StepCosts Session::measure_step_costs() {
 void Session::time_prefill(int rows, const Work& work) {
   const Clock::time_point start = Clock::now();
   work();
-  if (!width_ || loop_ != nullptr) return;
-  rows == 1 ? width_->took(1, ms_since(start)) : width_->start_sequence();
+  if (!width_) return;
+  if (rows > 1) {
+    width_->start_sequence(loop_ == nullptr);
+  } else if (loop_ == nullptr) {
+    width_->took(1, ms_since(start));
+  }
 }
 
 // Whether the device may accept its path and draft below the path's end, without the host.

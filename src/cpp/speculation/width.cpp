@@ -12,10 +12,11 @@ namespace {
 // The loss is bounded by an account in tokens of plain decoding. A step of time t that emits n tokens changes it by
 // n - t, and each emitted token adds kShare. A step may begin only if the account covers its loss should no drafted
 // token be accepted. So without a draft model N tokens take at most (1 + kShare) N + kFirstCredit: less than 1 % more
-// than plain from 100 tokens on. A draft model may also lose at first what kFirstDrafts of its drafts should gain.
-constexpr double kShare = 0.005, kFirstCredit = 0.5;
+// than plain from 200 tokens on. A draft model may also lose at first what kFirstDrafts of its drafts should gain. A
+// sequence inherits no more than that from the ones before: their gains tell little about other text.
+constexpr double kShare = 0.0075, kFirstCredit = 0.5;
 constexpr int kFirstDrafts = 2;
-constexpr double kMaxCredit = 64;  // what gains of the past may pay for, after the drafts went bad
+constexpr double kMaxCredit = 64;  // what gains in a sequence may pay for, after the drafts went bad
 
 // Before a draft model has drafted: probability of each token of a path, its parent being accepted. The trained
 // drafters of small models reach 0.6 to 0.8, recorded ones of a 27B 0.75 (MTP) and 0.85 (DFlash).
@@ -24,15 +25,17 @@ constexpr double kPriorChance = 0.6;
 constexpr double kTrialShare = 0.005;     // of the time: what trials are expected to lose
 constexpr double kModelMean = 1.0 / 8;    // weight of the newest tree; the prior weighs as much as the first one
 constexpr double kDeeperMean = 1.0 / 64;  // of what the newest tree lets expect below its own depth
-constexpr double kTimeMean = 1.0 / 8;     // weight of the newest time
-constexpr double kMostChange = 2;         // of a time at once
-// Steps after which a plain token is timed again: too high a time would never be corrected, as drafts look better then.
-constexpr int kFirstPlain = 4, kPlainEvery = 48;
+// Weight of the newest time. A step may be held up, and cannot be hurried up: lower times weigh more.
+constexpr double kSlowerMean = 1.0 / 8, kFasterMean = 1.0 / 2;
+constexpr double kMostChange = 2;  // of a time at once
+// A sequence begins with plain tokens, the fastest of which tells the scale of all times: the first one finds cold
+// caches. Too high a time of a plain token would never be corrected, as drafts look better then: it is timed again.
+constexpr int kFirstPlain = 3, kPlainEvery = 48;
 
 }  // namespace
 
 StepWidth::StepWidth(const StepCosts& costs, bool has_model, int draft_budget)
-    : has_model_(has_model), budget_(draft_budget), credit_(kFirstCredit) {
+    : has_model_(has_model), budget_(draft_budget), first_credit_(kFirstCredit), credit_(kFirstCredit) {
   LB_CHECK(draft_budget >= 0 && draft_budget < kMaxTree, kInvalid, "draft_budget must be 0 to ", kMaxTree - 1, ", not ",
            draft_budget);
   for (auto& followed : followed_) followed.reserve(kMaxTree);
@@ -46,7 +49,7 @@ StepWidth::StepWidth(const StepCosts& costs, bool has_model, int draft_budget)
   const Width prior = best_width(
       kMaxTree, [&](int n) { return draft_time(depth_of_rows(n)); }, [&](int n) { return model_accepted_[n]; });
   model_may_pay_ = prior.rate() > 1;
-  credit_ = kFirstCredit + kFirstDrafts * std::max(0.0, prior.tokens - prior.time);
+  first_credit_ = credit_ = kFirstCredit + kFirstDrafts * std::max(0.0, prior.tokens - prior.time);
 }
 
 void StepWidth::set_costs(const StepCosts& costs) {
@@ -63,26 +66,32 @@ void StepWidth::set_costs(const StepCosts& costs) {
     below = append.rows;
   }
   costs_ = costs;
-  start_sequence();
+  start_sequence(false);
 }
 
-void StepWidth::start_sequence() {
+void StepWidth::start_sequence(bool is_timed) {
+  credit_ = std::min(credit_, first_credit_);
   ratios_.assign(costs_.append.size() + 1, 0);
   ratio_ = 1;
+  since_plain_ = n_plain_ = 0;
+  is_after_plain_ = false;
+  is_timed_ = is_timed && budget_ == 0 && !costs_.is_fixed;
 }
 
 void StepWidth::took(int rows, double ms) {
   if (budget_ > 0 || costs_.is_fixed) return;
-  is_timed_ = true;
-  since_plain_ = rows > 1 ? since_plain_ + 1 : 0;
   size_t tile = 0;
   while (rows > 1 && costs_.append[tile].rows < rows && tile + 1 < costs_.append.size()) ++tile;
   const size_t i = rows > 1 ? tile + 1 : 0;
   const double now = ms / (rows > 1 ? costs_.append[tile].ms : costs_.plain_ms);
-  // A step that another process held up is no measure. The first one may have any context.
-  const bool is_first = std::ranges::all_of(ratios_, [](double ratio) { return ratio == 0; });
-  const double likely = is_first ? now : std::clamp(now, ratio(i) / kMostChange, ratio(i) * kMostChange);
-  ratios_[i] = ratios_[i] > 0 ? ratios_[i] + (likely - ratios_[i]) * kTimeMean : likely;
+  since_plain_ = rows > 1 ? since_plain_ + 1 : 0;
+  if (rows == 1 && n_plain_ < kFirstPlain) {
+    ratios_[0] = n_plain_++ > 0 ? std::min(ratios_[0], now) : now;
+  } else {
+    const double likely = std::clamp(now, ratio(i) / kMostChange, ratio(i) * kMostChange);
+    const double weight = likely > ratio(i) && ratios_[i] > 0 ? kSlowerMean : kFasterMean;
+    ratios_[i] = ratio(i) + (likely - ratio(i)) * weight;
+  }
   ratio_ = ratios_[i];
   if (rows > 1) time_ += append_time(tile) - append_time_;
 }
@@ -126,7 +135,7 @@ StepKind StepWidth::choose(const Draft& suffix, int max_rows) {
   time_ = 1;
   for (auto& followed : followed_) followed.clear();
   if (max_rows < 2) return kind_;
-  if (is_timed_ && since_plain_ >= (ratios_[0] > 0 ? kPlainEvery : kFirstPlain)) return kind_;
+  if (is_timed_ && (n_plain_ < kFirstPlain || since_plain_ >= kPlainEvery)) return kind_;
   const int suffix_rows = corrected_suffix_.rows;
   const bool is_alone = has_model_ && suffix_rows <= 1;
   if (budget_ > 0) {

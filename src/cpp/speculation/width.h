@@ -40,8 +40,8 @@ class StepWidth {
 
   // New costs. What was learned stays.
   void set_costs(const StepCosts& costs);
-  // The sequence is another one, of any length: real times are of no use any more.
-  void start_sequence();
+  // Another sequence begins, of any length. is_timed: took() is called for each of its steps.
+  void start_sequence(bool is_timed);
   // Milliseconds that an append of so many rows took just now; 1: a plain token. Costs grow with the context, and real
   // times replace the measured ones. Call it before record(): the account pays the real time.
   void took(int rows, double ms);
@@ -111,8 +111,9 @@ class StepWidth {
   StepCosts costs_;             // as measured at first
   std::vector<double> ratios_;  // real times over costs_: of a plain token, then of each tile; 0: none yet
   double ratio_ = 1;            // the newest one, which stands for what was not run yet
-  bool is_timed_ = false;       // took() is called
+  bool is_timed_ = false;       // took() is called in this sequence
   int since_plain_ = 0;         // steps
+  int n_plain_ = 0;             // timed plain tokens of this sequence, up to kFirstPlain
   bool has_model_;
   int budget_;
 
@@ -122,7 +123,7 @@ class StepWidth {
   int n_trees_ = 0;                                    // of the draft model
   bool model_may_pay_ = true;
   bool is_after_plain_ = false;  // the step before was a plain token
-  double credit_;
+  double first_credit_, credit_;
 
   // --- of the step
   StepKind kind_ = StepKind::kPlain;
