@@ -71,7 +71,7 @@ def _is_valid(costs: Any) -> bool:
     try:
         times = [costs["plain_ms"], *(ms for _, ms in costs["append"])]
         rows = [1, *(rows for rows, _ in costs["append"])]
-        besides = [costs["draft_ms"], costs["context_ms"]]
+        besides = [costs["draft_ms"], costs["first_ms"], costs["context_ms"]]
         return (
             costs["is_fixed"] is False
             and len(rows) > 1
@@ -80,7 +80,8 @@ def _is_valid(costs: Any) -> bool:
             and all(isinstance(ms, float) and 0 < ms < math.inf for ms in times)
             and all(isinstance(ms, float) and 0 <= ms < math.inf for ms in besides)
             and type(costs["draft_depth"]) is int
-            and 0 <= costs["draft_depth"] < 64
+            and (costs["draft_depth"] == 0 or 1 < costs["draft_depth"] < 64)
+            and costs["first_ms"] <= costs["draft_ms"]
         )
     except (KeyError, TypeError, ValueError):
         return False

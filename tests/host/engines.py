@@ -20,6 +20,7 @@ STEP_COSTS = {
     "plain_ms": 1.0,
     "draft_ms": 0.2,
     "draft_depth": 0,
+    "first_ms": 0.0,
     "context_ms": 0.0,
     "is_fixed": True,
 }

@@ -154,6 +154,7 @@ bool Session::propose(int32_t root, int max_rows, bool has_draft) {
   }
   const Draft suffix = propose_by_suffix(root, max_rows);
   parts_.end(StepPart::kDraft);
+  const Clock::time_point start = Clock::now();
   width_chose_ = true;
   switch (width_->choose(suffix, max_rows)) {
     case StepKind::kPlain: break;
@@ -167,6 +168,7 @@ bool Session::propose(int32_t root, int max_rows, bool has_draft) {
         draft.rows = std::min(width_->rows_ahead(), max_tree(max_rows, sent_depth_));
       } else {
         const Draft grown = grown_tree(max_rows);
+        if (loop_ == nullptr) width_->drafted(ms_since(start));
         draft = width_->tree(&grown);
       }
   }
@@ -389,8 +391,17 @@ StepCosts Session::measure_step_costs() {
   for (size_t i = costs.append.size(); i-- > 1;)
     costs.append[i - 1].ms = std::min(costs.append[i - 1].ms, costs.append[i].ms);
   if (engine_->draft_model() != nullptr) {
-    if (engine_->draft_model()->is_sequential()) costs.draft_depth = draft_depth(max_tree_rows());
-    costs.draft_ms = time(kCostRuns, [&] { propose_by_model(0, max_tree_rows()); });
+    const auto draft_ms = [&](int depth) {
+      return time(kCostRuns, [&] {
+        if (propose_by_model(0, depth + 1)) grown_tree(max_tree_rows());
+      });
+    };
+    const int depth = draft_depth(max_tree_rows());
+    costs.draft_ms = draft_ms(depth);
+    if (engine_->draft_model()->is_sequential() && depth > 1) {
+      costs.draft_depth = depth;
+      costs.first_ms = std::min(costs.draft_ms, draft_ms(1));
+    }
     const Work decode_twice = [&] { decode(), decode(); };  // the second step is pending, and has no row yet
     if (step_rows_) costs.context_ms = time(kCostRuns, [&] { drop_step(); }, decode_twice);
   }

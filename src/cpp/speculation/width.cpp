@@ -54,9 +54,13 @@ StepWidth::StepWidth(const StepCosts& costs, bool has_model, int draft_budget)
 
 void StepWidth::set_costs(const StepCosts& costs) {
   if (budget_ > 0) return;
-  LB_CHECK(costs.plain_ms > 0 && costs.draft_ms >= 0 && costs.draft_depth >= 0 && costs.context_ms >= 0, kInvalid,
+  LB_CHECK(costs.plain_ms > 0 && costs.draft_ms >= 0 && costs.context_ms >= 0, kInvalid,
            "a plain token takes time and a draft no negative one: ", costs.plain_ms, " ms, ", costs.draft_ms,
            " ms and ", costs.context_ms, " ms");
+  LB_CHECK(costs.draft_depth == 0 || (costs.draft_depth > 1 && costs.first_ms >= 0 && costs.first_ms <= costs.draft_ms),
+           kInvalid, "a draft of depth ", costs.draft_depth, " takes ", costs.draft_ms,
+           " ms, and one of depth 1 takes ", costs.first_ms,
+           " ms; expected two depths and no longer time for the first");
   LB_CHECK(!costs.append.empty(), kInvalid, "no append was measured");
   int below = 1;
   for (const StepCosts::Append& append : costs.append) {
@@ -73,9 +77,23 @@ void StepWidth::start_sequence(bool is_timed) {
   credit_ = std::min(credit_, first_credit_);
   ratios_.assign(costs_.append.size() + 1, 0);
   ratio_ = 1;
+  draft_ratio_ = 0;
   since_plain_ = n_plain_ = 0;
   is_after_plain_ = false;
   is_timed_ = is_timed && budget_ == 0 && !costs_.is_fixed;
+}
+
+// A step that another process held up is no measure.
+double StepWidth::mean_ratio(double mean, bool has_mean, double newest) {
+  const double likely = std::clamp(newest, mean / kMostChange, mean * kMostChange);
+  return mean + (likely - mean) * (likely > mean && has_mean ? kSlowerMean : kFasterMean);
+}
+
+void StepWidth::drafted(double ms) {
+  const double expected = draft_ms(draft_depth_);
+  if (!is_timed_ || expected <= 0) return;
+  const bool has_mean = draft_ratio_ > 0;
+  draft_ratio_ = mean_ratio(has_mean ? draft_ratio_ : ratio_, has_mean, ms / expected);
 }
 
 void StepWidth::took(int rows, double ms) {
@@ -88,9 +106,7 @@ void StepWidth::took(int rows, double ms) {
   if (rows == 1 && n_plain_ < kFirstPlain) {
     ratios_[0] = n_plain_++ > 0 ? std::min(ratios_[0], now) : now;
   } else {
-    const double likely = std::clamp(now, ratio(i) / kMostChange, ratio(i) * kMostChange);
-    const double weight = likely > ratio(i) && ratios_[i] > 0 ? kSlowerMean : kFasterMean;
-    ratios_[i] = ratio(i) + (likely - ratio(i)) * weight;
+    ratios_[i] = mean_ratio(ratio(i), ratios_[i] > 0, now);
   }
   ratio_ = ratios_[i];
   if (rows > 1) time_ += append_time(tile) - append_time_;
@@ -101,9 +117,15 @@ int StepWidth::depth_of_rows(int rows) const {
   return costs_.draft_depth > 0 ? std::clamp(rows - 1, 1, costs_.draft_depth) : kMaxTree;
 }
 
+double StepWidth::draft_ms(int depth) const {
+  double ms = costs_.draft_ms;
+  if (depth < costs_.draft_depth)
+    ms -= (ms - costs_.first_ms) * (costs_.draft_depth - depth) / (costs_.draft_depth - 1);
+  return ms + (is_after_plain_ ? costs_.context_ms : 0);
+}
+
 double StepWidth::draft_time(int depth) const {
-  const double share = costs_.draft_depth > 0 ? double(std::min(depth, costs_.draft_depth)) / costs_.draft_depth : 1;
-  return (costs_.draft_ms * share + (is_after_plain_ ? costs_.context_ms : 0)) * ratio_ / plain_ms();
+  return draft_ms(depth) * (draft_ratio_ > 0 ? draft_ratio_ : ratio_) / plain_ms();
 }
 
 // The affordable width with the most tokens per time. accepted(n): expected accepted tokens of the first n rows;

@@ -27,6 +27,7 @@ struct StepCosts {
   double plain_ms = 0;    // one token decoded without speculation
   double draft_ms = 0;    // one tree of the draft model; 0 without one
   int draft_depth = 0;    // of that tree, where a shallower one takes less; 0: any depth takes as long
+  double first_ms = 0;    // then: a tree of depth 1
   double context_ms = 0;  // the draft model's K and V of the plain tokens before a draft
   bool is_fixed = false;  // real times of steps do not replace them: then widths are the same in every run
 };
@@ -42,6 +43,8 @@ class StepWidth {
   void set_costs(const StepCosts& costs);
   // Another sequence begins, of any length. is_timed: took() is called for each of its steps.
   void start_sequence(bool is_timed);
+  // Milliseconds that the model's draft took just now. Call it before took().
+  void drafted(double ms);
   // Milliseconds that an append of so many rows took just now; 1: a plain token. Costs grow with the context, and real
   // times replace the measured ones. Call it before record(): the account pays the real time.
   void took(int rows, double ms);
@@ -93,10 +96,12 @@ class StepWidth {
   };
 
   // Times in plain tokens.
+  static double mean_ratio(double mean, bool has_mean, double newest);
   double ratio(size_t i) const { return ratios_[i] > 0 ? ratios_[i] : ratio_; }
   double plain_ms() const { return costs_.plain_ms * ratio(0); }
   double append_time(size_t tile) const { return costs_.append[tile].ms * ratio(tile + 1) / plain_ms(); }
   int depth_of_rows(int rows) const;
+  double draft_ms(int depth) const;  // as measured at first
   double draft_time(int depth) const;
   template <class Before, class Accepted>
   Width best_width(int rows, const Before& before, const Accepted& accepted) const;
@@ -111,6 +116,7 @@ class StepWidth {
   StepCosts costs_;             // as measured at first
   std::vector<double> ratios_;  // real times over costs_: of a plain token, then of each tile; 0: none yet
   double ratio_ = 1;            // the newest one, which stands for what was not run yet
+  double draft_ratio_ = 0;      // of drafts; 0: none yet
   bool is_timed_ = false;       // took() is called in this sequence
   int since_plain_ = 0;         // steps
   int n_plain_ = 0;             // timed plain tokens of this sequence, up to kFirstPlain
