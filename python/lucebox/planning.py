@@ -55,8 +55,8 @@ def plan_memory(
     """The plan that `LLM` would make with these options (fields of `EngineOptions`), from the files' metadata.
 
     `board` plans for a card that is not here, by its name in `lucebox targets`; the pack of its target must be
-    installed. `memory_limit` takes the place of the device's free memory. The plan of `draft="auto"` is that of the first
-    drafter that fits; a start takes another one where that one does not pay.
+    installed. `memory_limit` takes the place of the device's free memory. With `draft="auto"` the plan has the first
+    drafter that fits; a start leaves it out where it does not pay.
 
     Raises:
         OutOfMemoryError: no context fits, or not the one asked for; the message says how much memory would do.
