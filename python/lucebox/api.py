@@ -83,7 +83,8 @@ class LLM:
 
     Calls from several threads, and streams of one thread, run side by side: each has a session of its own, up to the
     option `sessions`, and they take turns on the device token by token. A prompt reuses what was computed before where
-    that gives the same bits as a fresh computation, so equal requests give equal ids.
+    that gives the same bits as a fresh computation, so equal requests give equal ids; on a GPU with `draft="none"`,
+    since drafts change which rows are computed together, and with them the last bits.
 
     An LLM belongs to the process that loaded it: after a fork, calls in the child raise InvalidRequestError.
 
