@@ -12,15 +12,18 @@ namespace {
 // The loss is bounded by an account in tokens of plain decoding. A step of time t that emits n tokens changes it by
 // n - t, and each emitted token adds kShare. A step may begin only if the account covers its loss should no drafted
 // token be accepted. So without a draft model N tokens take at most (1 + kShare) N + kFirstCredit: less than 1 % more
-// than plain from 200 tokens on. A draft model may also lose at first what kFirstDrafts of its drafts should gain. A
+// than plain from 100 tokens on. A draft model may also lose at first what kFirstDrafts of its drafts should gain. A
 // sequence inherits no more than that from the ones before: their gains tell little about other text.
-constexpr double kShare = 0.0075, kFirstCredit = 0.5;
+constexpr double kShare = 0.0075, kFirstCredit = 0.25;
 constexpr int kFirstDrafts = 2;
 constexpr double kMaxCredit = 64;  // what gains in a sequence may pay for, after the drafts went bad
 
 // Before a draft model has drafted: probability of each token of a path, its parent being accepted. The trained
 // drafters of small models reach 0.6 to 0.8, recorded ones of a 27B 0.75 (MTP) and 0.85 (DFlash).
 constexpr double kPriorChance = 0.6;
+// Tokens per plain token's time that the prior has to reach for a draft model to be worth its keys and values, which
+// took up to 6 % of a plain token and of a prompt on a CPU.
+constexpr double kMinRate = 1.15;
 
 constexpr double kTrialShare = 0.005;     // of the time: what trials are expected to lose
 constexpr double kModelMean = 1.0 / 8;    // weight of the newest tree; the prior weighs as much as the first one
@@ -48,7 +51,7 @@ StepWidth::StepWidth(const StepCosts& costs, bool has_model, int draft_budget)
   credit_ = std::numeric_limits<double>::infinity();
   const Width prior = best_width(
       kMaxTree, [&](int n) { return draft_time(depth_of_rows(n)); }, [&](int n) { return model_accepted_[n]; });
-  model_may_pay_ = prior.rate() > 1;
+  model_may_pay_ = prior.rate() > kMinRate;
   first_credit_ = credit_ = kFirstCredit + kFirstDrafts * std::max(0.0, prior.tokens - prior.time);
 }
 
