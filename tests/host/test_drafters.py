@@ -107,7 +107,7 @@ def test_a_bad_budget_is_refused(budget: int, message: str) -> None:
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
     """Without drafts of its own."""
-    with LLM("tiny-hybrid", **OPTIONS) as loaded:
+    with LLM("tiny-hybrid", draft="none", **OPTIONS) as loaded:
         yield loaded
 
 

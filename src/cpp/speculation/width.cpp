@@ -23,7 +23,7 @@ constexpr double kMaxCredit = 64;  // what gains in a sequence may pay for, afte
 constexpr double kPriorChance = 0.6;
 // Tokens per plain token's time that the prior has to reach for a draft model to be worth its keys and values, which
 // took up to 6 % of a plain token and of a prompt on a CPU.
-constexpr double kMinRate = 1.15;
+constexpr double kMinRate = 1.25;
 
 constexpr double kTrialShare = 0.005;     // of the time: what trials are expected to lose
 constexpr double kModelMean = 1.0 / 8;    // weight of the newest tree; the prior weighs as much as the first one
