@@ -68,8 +68,12 @@ const char* name(StepKind kind) {
 
 StepCosts costs_of(const std::vector<std::pair<int, double>>& append, double plain_ms, double draft_ms,
                    double context_ms, int draft_depth, double first_ms) {
-  StepCosts costs{
-      .append = {}, .plain_ms = plain_ms, .draft_ms = draft_ms, .draft_depth = draft_depth, .context_ms = context_ms};
+  StepCosts costs{.append = {},
+                  .plain_ms = plain_ms,
+                  .draft_ms = draft_ms,
+                  .draft_depth = draft_depth,
+                  .first_ms = first_ms,
+                  .context_ms = context_ms};
   for (const auto& [rows, ms] : append) costs.append.push_back({rows, ms});
   return costs;
 }

@@ -393,7 +393,9 @@ StepCosts Session::measure_step_costs() {
   if (engine_->draft_model() != nullptr) {
     const auto draft_ms = [&](int depth) {
       return time(kCostRuns, [&] {
-        if (propose_by_model(0, depth + 1)) grown_tree(max_tree_rows());
+        if (!propose_by_model(0, depth + 1)) return;
+        const std::lock_guard lock(engine_->executor().mutex);
+        grow_tree(max_tree_rows(), 1);
       });
     };
     const int depth = draft_depth(max_tree_rows());
