@@ -145,7 +145,7 @@ def bench_model(path: Path, args: argparse.Namespace, peers: Sequence[Peer]) -> 
     """The pack that ran the model, and its rows, which are printed too."""
     start = time.perf_counter()
     context = context_for(args.prefill, args.decode, args.batch, args.depth, args.runs)
-    with lucebox.LLM(path, device=args.device, context=context) as llm:
+    with lucebox.LLM(path, device=args.device, context=context, draft="none") as llm:
         seconds = time.perf_counter() - start
         if llm.pack is None:
             raise SystemExit(f"{args.device} is no GPU")

@@ -42,7 +42,7 @@ def main() -> int:
     try:
         facts = json.loads(server.stdout.readline())
         connection = http.client.HTTPConnection(facts["url"].removeprefix("http://"))  # kept alive, as clients do
-        with LLM(args.model, context=CONTEXT, threads=args.threads) as llm:
+        with LLM(args.model, context=CONTEXT, threads=args.threads, draft="none") as llm:
             measure(llm, connection, server.pid, args)
     finally:
         server.send_signal(signal.SIGTERM)

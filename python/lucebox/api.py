@@ -22,9 +22,9 @@ from lucebox.asynchronous import last_of, stream_in_thread
 from lucebox.chat.messages import checked_messages
 from lucebox.chat.template import ChatTemplate
 from lucebox.devices import open_pack, resolve_device
-from lucebox.drafters import draft_label, resolve_draft
+from lucebox.drafters import draft_label, resolve_drafts
 from lucebox.embedding import Embedder, Embedding, Pooling
-from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.errors import FormatError, InvalidRequestError, OutOfMemoryError, UnsupportedError
 from lucebox.generation import Ids
 from lucebox.hub import Progress
 from lucebox.machine import processor_name
@@ -86,7 +86,8 @@ class LLM:
 
     Calls from several threads, and streams of one thread, run side by side: each has a session of its own, up to the
     option `sessions`, and they take turns on the device token by token. A prompt reuses what was computed before where
-    that gives the same bits as a fresh computation, so equal requests give equal ids.
+    that gives the same bits as a fresh computation, so equal requests give equal ids; on a GPU with `draft="none"`,
+    since drafts change which rows are computed together, and with them the last bits.
 
     An LLM belongs to the process that loaded it: after a fork, calls in the child raise InvalidRequestError.
 
@@ -117,22 +118,15 @@ class LLM:
         self.code = None if selection.choice is None else str(selection.choice.code.compiler)
         """The compiler of the pack's code that the driver loads: "nvcc 13.0.88"; None on the CPU."""
         self.device_name = selection.info.name if selection.info else processor_name()
-        self.step_costs_file: StepCostsFile | None = None
-        """The measured costs of a step with drafts, kept for the next start; None without a drafter."""
         if not isinstance(model, str | bytes | os.PathLike):
             raise InvalidRequestError(f"model is {type(model).__name__}, expected a path or a name")
         resolved = resolve(os.fsdecode(model), offline=offline, progress=progress)
-        draft = resolve_draft(wanted.draft, resolved, offline=offline, progress=progress)
-        self._engine = _engine.Engine.open(
-            str(resolved.path),
-            pack=self._pack,
-            progress=progress and partial(progress, "loading weights"),
-            **engine_fields(replace(wanted, draft=draft)),
-        )
-        self.memory_plan = MemoryPlan.from_engine(self._engine.plan)
-        with self._step_costs(draft):
-            n_sessions = min(wanted.sessions, self.memory_plan.max_sessions)
-            self._pool = SessionPool(self._engine, n_sessions, parse_size(wanted.prefix_cache))
+        self.step_costs_file: StepCostsFile | None = None
+        """The measured costs of a step with drafts, kept for the next start; None without a drafter."""
+        self.draft_reason = ""
+        """The drafters that `draft="auto"` left out, and why."""
+        drafts = resolve_drafts(wanted.draft, resolved, offline=offline, progress=progress)
+        self._open_with_one_of(drafts, resolved.path, wanted, progress)
         self._assets = TextAssets.load(resolved.path)
         self._process = os.getpid()
         self._closed = False
@@ -153,10 +147,43 @@ class LLM:
             f"{self.options.device}, {self.kernels}>"
         )
 
+    def _open_with_one_of(
+        self, drafts: Sequence[str], path: Path, options: EngineOptions, progress: Progress | None
+    ) -> None:
+        """Opens the engine with the first drafter that fits and may pay on this device; the last one has to do."""
+        left_out = []
+        for draft in drafts:
+            try:
+                self._open(draft, path, options, progress)
+            except (FormatError, OutOfMemoryError, UnsupportedError) as error:
+                if draft == drafts[-1]:
+                    raise
+                why = "does not fit in memory" if isinstance(error, OutOfMemoryError) else f"cannot be used ({error})"
+                left_out.append(f"{draft_label(draft)} {why}")
+                continue
+            if draft == drafts[-1] or self._engine.draft_may_pay:
+                break
+            del self._pool, self._engine
+            left_out.append(f"{draft_label(draft)} does not pay on this device")
+        self.draft_reason = "; ".join(left_out)
+
+    def _open(self, draft: str, path: Path, options: EngineOptions, progress: Progress | None) -> None:
+        self._engine = _engine.Engine.open(
+            str(path),
+            pack=self._pack,
+            progress=progress and partial(progress, "loading weights"),
+            **engine_fields(replace(options, draft=draft)),
+        )
+        self.memory_plan = MemoryPlan.from_engine(self._engine.plan)
+        with self._step_costs(draft):
+            n_sessions = min(options.sessions, self.memory_plan.max_sessions)
+            self._pool = SessionPool(self._engine, n_sessions, parse_size(options.prefix_cache))
+
     @contextmanager
     def _step_costs(self, draft: str) -> Iterator[None]:
         """The first session measures what a step costs, unless an earlier start on this device has."""
         if draft == "none":
+            self.step_costs_file = None
             yield
             return
         kernels = "" if self.pack is None else f"{self.pack} {self.code} {self.pack_manifest}"

@@ -1,8 +1,12 @@
-"""Resolves the option `draft` to the engine's: "none", "suffix", "mtp" or a file, the last two also with "+suffix"."""
+"""Resolves the option `draft` to the engine's: "none", "suffix", "mtp" or a file, the last two also with "+suffix".
+
+"auto" is a list of those, the best first: a start takes the first that fits in memory and may pay on its device.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from lucebox import _engine, catalog
@@ -10,7 +14,7 @@ from lucebox.errors import InvalidRequestError
 from lucebox.hub import Progress
 from lucebox.resolve import ResolvedModel, resolve
 
-__all__ = ["draft_label", "resolve_draft"]
+__all__ = ["draft_label", "resolve_drafts"]
 
 _WITH_SUFFIX = "+suffix"
 # Tensors of a prediction block, in GGUF files and in checkpoints.
@@ -20,19 +24,19 @@ _MTP_TENSOR = {
 }
 
 
-def resolve_draft(
+def resolve_drafts(
     draft: str,
     model: ResolvedModel,
     *,
     offline: bool = False,
     progress: Progress | None = None,
     endpoint: str | None = None,
-) -> str:
-    """Resolves the drafter of a model.
+) -> tuple[str, ...]:
+    """The drafters to try for a model, in this order; only "auto" has more than one.
 
-    draft: "none", "suffix", "mtp", or a drafter as `resolve` finds it. "auto" is the catalog's drafter of the model,
-    else the prediction block (MTP) in its file, and the suffix drafter in any case. "mtp+suffix" and "DRAFTER+suffix"
-    draft with both.
+    draft: "none", "suffix", "mtp", or a drafter as `resolve` finds it. "mtp+suffix" and "DRAFTER+suffix" draft with
+    both. "auto" fetches nothing: it is the drafter that the catalog has for the model, where that is on this machine,
+    then the prediction block (MTP) in its file, both with the suffix drafter, then that one alone, then none.
 
     Raises:
         ModelNotFoundError, HubError: the drafter cannot be found or fetched.
@@ -43,13 +47,12 @@ def resolve_draft(
     if name in ("none", "suffix"):
         if with_suffix:
             raise InvalidRequestError(f"draft cannot be {draft!r}: {_WITH_SUFFIX} follows auto, mtp or a drafter")
-        return name
+        return (name,)
     if name == "auto":
-        own = _own_drafter(model)
-        return "suffix" if own is None else own + _WITH_SUFFIX
+        return *(own + _WITH_SUFFIX for own in _own_drafters(model)), "suffix", "none"
     if name != "mtp":
         name = str(resolve(name, offline=offline, progress=progress, endpoint=endpoint, is_drafter=True).path)
-    return name + with_suffix
+    return (name + with_suffix,)
 
 
 def draft_label(draft: str) -> str:
@@ -57,10 +60,11 @@ def draft_label(draft: str) -> str:
     return draft if draft in ("none", "suffix") else Path(draft).name
 
 
-def _own_drafter(model: ResolvedModel) -> str | None:
-    """The drafter that comes with a model: the catalog's, else the block in its file."""
+def _own_drafters(model: ResolvedModel) -> Iterator[str]:
+    """The drafters that come with a model: the catalog's, and the block in its file."""
     file = catalog.drafter(model.name) if model.source == "catalog" else None
     if file is not None:
-        return str(file)
+        yield str(file)
     opened = _engine.open_model_file(str(model.path))
-    return "mtp" if any(_MTP_TENSOR[type(opened)].match(name) for name, *_ in opened.tensors) else None
+    if any(_MTP_TENSOR[type(opened)].match(name) for name, *_ in opened.tensors):
+        yield "mtp"

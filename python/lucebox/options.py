@@ -54,10 +54,11 @@ class EngineOptions:
     default, 512 on the CPU."""
     decode_path: Literal["auto", "graph", "megakernel"] = "auto"
     """How a GPU decodes: "graph" (a launch per op), "megakernel" (a launch per token), or "auto": the faster one."""
-    draft: str = "none"
+    draft: str = "auto"
     """Speculation: "none", "suffix" (from what was written before), "mtp" (the block in the model's file), a drafter (a
-    file, a hub id, or the catalog name of its model), or "auto": the catalog's drafter, else the block, and suffix.
-    "mtp+suffix" and "DRAFTER+suffix" use both. Drafts change no token, on a GPU but where two tie."""
+    file, a hub id, or the catalog name of its model), or "auto": suffix, and the catalog's drafter or the block where
+    it fits and pays on the device. "mtp+suffix" and "DRAFTER+suffix" use both. Drafts change no token, on a GPU but
+    where two tie."""
     draft_budget: int | None = None
     """Tokens of a draft, 1 to 63. None: chosen for each step."""
     memory_limit: str | int | None = field(default=None, metadata={"size": True})

@@ -9,8 +9,8 @@ from typing import Any
 from lucebox import _engine, packs, targets
 from lucebox.assets import TextAssets
 from lucebox.devices import resolve_device
-from lucebox.drafters import draft_label, resolve_draft
-from lucebox.errors import InvalidRequestError, PackError
+from lucebox.drafters import draft_label, resolve_drafts
+from lucebox.errors import FormatError, InvalidRequestError, OutOfMemoryError, PackError, UnsupportedError
 from lucebox.hub import Progress
 from lucebox.memory import MemoryPlan
 from lucebox.options import EngineOptions, check_names, engine_fields
@@ -55,7 +55,8 @@ def plan_memory(
     """The plan that `LLM` would make with these options (fields of `EngineOptions`), from the files' metadata.
 
     `board` plans for a card that is not here, by its name in `lucebox targets`; the pack of its target must be
-    installed. `memory_limit` takes the place of the device's free memory.
+    installed. `memory_limit` takes the place of the device's free memory. With `draft="auto"` the plan has the first
+    drafter that fits; a start leaves it out where it does not pay.
 
     Raises:
         OutOfMemoryError: no context fits, or not the one asked for; the message says how much memory would do.
@@ -67,15 +68,21 @@ def plan_memory(
     if wanted.memory_limit is not None:
         device = replace(device, free_bytes=parse_size(wanted.memory_limit))
     found = resolve(os.fspath(model), offline=offline, progress=progress)
-    draft = resolve_draft(wanted.draft, found, offline=offline, progress=progress)
-    plan, resolved = _engine.plan_memory(
-        str(found.path),
-        device.free_bytes,
-        device.manifest_json,
-        device.n_sms,
-        device.name,
-        **engine_fields(replace(wanted, draft=draft, memory_limit=None)),
-    )
+    drafts = resolve_drafts(wanted.draft, found, offline=offline, progress=progress)
+    for draft in drafts:
+        try:
+            plan, resolved = _engine.plan_memory(
+                str(found.path),
+                device.free_bytes,
+                device.manifest_json,
+                device.n_sms,
+                device.name,
+                **engine_fields(replace(wanted, draft=draft, memory_limit=None)),
+            )
+            break
+        except (FormatError, OutOfMemoryError, UnsupportedError):
+            if draft == drafts[-1]:
+                raise
     TextAssets.load(found.path)  # raises where the engine has no tokenizer for the file
     kernels = device.kernels or f"{resolved['threads']} threads, {resolved['isa']}"
     return Plan(MemoryPlan.from_engine(plan), f"{device.name}, {kernels}", draft_label(draft))

@@ -205,6 +205,8 @@ def measure_drafts(
 
     with ExitStack() as stack:
         speculative = stack.enter_context(open_llm(draft))
+        if speculative.options.draft == "none":
+            raise InvalidRequestError(f"[bench] no drafter of {draft!r} can be used: {speculative.draft_reason}")
         report = _report(speculative, suite, temperature)
         try:
             plain = stack.enter_context(open_llm("none"))

@@ -16,7 +16,7 @@ from lucebox.catalog import cache_folder
 
 __all__ = ["StepCostsFile", "folder"]
 
-FORMAT = 1
+FORMAT = 2
 OPTIONS = ("threads", "isa", "activations", "kv", "prefill_chunk", "decode_path", "draft_budget")
 
 
@@ -71,15 +71,17 @@ def _is_valid(costs: Any) -> bool:
     try:
         times = [costs["plain_ms"], *(ms for _, ms in costs["append"])]
         rows = [1, *(rows for rows, _ in costs["append"])]
-        draft_ms = costs["draft_ms"]
+        besides = [costs["draft_ms"], costs["first_ms"], costs["context_ms"]]
         return (
             costs["is_fixed"] is False
             and len(rows) > 1
             and all(type(n) is int and n <= 64 for n in rows)
             and all(one < following for one, following in pairwise(rows))
             and all(isinstance(ms, float) and 0 < ms < math.inf for ms in times)
-            and isinstance(draft_ms, float)
-            and 0 <= draft_ms < math.inf
+            and all(isinstance(ms, float) and 0 <= ms < math.inf for ms in besides)
+            and type(costs["draft_depth"]) is int
+            and (costs["draft_depth"] == 0 or 1 < costs["draft_depth"] < 64)
+            and costs["first_ms"] <= costs["draft_ms"]
         )
     except (KeyError, TypeError, ValueError):
         return False

@@ -15,7 +15,7 @@ LONG = "The small dog sat by the sea. " * 10  # over a page
 
 @pytest.mark.slow  # 15 s: a real model on the simulator
 def test_requests_streams_and_embeddings_on_a_device(on_pack: str) -> None:
-    with LLM(str(TINY_HYBRID), device=on_pack, context=256, prefill_chunk=64, sessions=2) as llm:
+    with LLM(str(TINY_HYBRID), device=on_pack, context=256, prefill_chunk=64, sessions=2, draft="none") as llm:
         first = llm.generate(LONG, max_tokens=3)
         other = llm.generate("x = 1", max_tokens=3)
         again = llm.generate(LONG, max_tokens=3)

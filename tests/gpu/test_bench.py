@@ -86,7 +86,7 @@ def test_logits_asked_for_must_be_rows(pack: _engine.gpu.Pack, small: Path) -> N
 
 @pytest.mark.slow  # 4 s
 def test_a_report_of_a_device(on_pack: str, synthetic: Path, tmp_path: Path) -> None:
-    with lucebox.LLM(synthetic, device=on_pack, context=64) as llm:
+    with lucebox.LLM(synthetic, device=on_pack, context=64, draft="none") as llm:
         report = measure(llm, prefill=(5,), decode=(2,), batch=(3,), depth=2, runs=1)
         profiles = profile(llm, prefill=5, decode=2, depth=2)
     assert [m.label for m in report.measurements] == ["pp5", "tg2 @2", "b1 @2", "b3 @2"]
@@ -128,7 +128,7 @@ def test_the_table_beside_peers(
     table = tmp_path / "models.csv"
     flags = ["--device", on_pack, "--prefill", "3", "--decode", "1", "--batch", "2", "--runs", "1", "--csv", str(table)]
     monkeypatch.setattr(sys, "argv", ["decode_gpu.py", str(synthetic), *flags])
-    with lucebox.LLM(synthetic, device=on_pack, context=8) as llm:
+    with lucebox.LLM(synthetic, device=on_pack, context=8, draft="none") as llm:
         info = llm.info
         shape = (str(info.n_layers), str(info.hidden), "Q8_0")
         peer = decode_gpu.Peer(llm.device_name, "peer", "any", info.architecture, *shape, "b1", "", "1e-3", "", "here")
@@ -145,7 +145,7 @@ def test_the_table_beside_peers(
 
 
 def test_comparison_with_the_cpu(on_pack: str, synthetic: Path) -> None:
-    exact = {"context": 32, "activations": "f32", "kv": "f32"}
+    exact = {"context": 32, "activations": "f32", "kv": "f32", "draft": "none"}
     with (
         lucebox.LLM(synthetic, device=on_pack, **exact) as llm,
         lucebox.LLM(synthetic, device="cpu", **exact) as reference,

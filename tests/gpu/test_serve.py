@@ -26,7 +26,7 @@ def asked(client: Any, body: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow  # 10 s: a real model on the simulator
 def test_turns_and_forms_on_a_device(on_pack: str) -> None:
-    with LLM(str(TINY_HYBRID), device=on_pack, context=256, prefill_chunk=64) as llm:
+    with LLM(str(TINY_HYBRID), device=on_pack, context=256, prefill_chunk=64, draft="none") as llm:
 
         def client() -> Any:
             return testclient.TestClient(serve.create_app(llm, ServeSettings(slots=1)), base_url="http://localhost")

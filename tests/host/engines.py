@@ -19,6 +19,9 @@ STEP_COSTS = {
     "append": [(2, 1.1), (4, 1.2), (8, 1.3), (16, 1.4), (32, 2.0), (64, 4.0)],
     "plain_ms": 1.0,
     "draft_ms": 0.2,
+    "draft_depth": 0,
+    "first_ms": 0.0,
+    "context_ms": 0.0,
     "is_fixed": True,
 }
 

@@ -47,5 +47,5 @@ def with_oracle(llm: LLM, texts: Sequence[Sequence[int]], n_right: int) -> LLM:
 
 def plain_text(model: str, prompt: Sequence[int], n: int, **options: Any) -> list[int]:
     """A prompt and the n greedy tokens after it, the end token among them."""
-    with LLM(model, **options) as llm:
+    with LLM(model, draft="none", **options) as llm:
         return [*prompt, *llm.generate(prompt, Sampling(max_tokens=n, ignore_eos=True)).ids]

@@ -90,10 +90,12 @@ def test_run_sampling_flags_reach_the_engine(greedy: dict[str, Any]) -> None:
 
 def test_run_with_drafts_writes_the_same_and_tells_tokens_per_step(greedy: dict[str, Any]) -> None:
     exact = ("--activations", "f32", "--kv", "f32")
-    plain = json_of("run", MODEL, PROMPT, "-n", "24", *exact)
+    plain = json_of("run", MODEL, PROMPT, "-n", "24", "--draft", "none", *exact)
     assert (plain["usage"]["drafts"], plain["timings"]["tokens_per_step"]) == (None, 1)
     drafted = json_of("run", MODEL, PROMPT, "-n", "24", "--draft", "suffix", "--draft-budget", "8", *exact)
-    assert drafted["ids"] == plain["ids"]
+    default = json_of("run", MODEL, PROMPT, "-n", "24", *exact)
+    assert drafted["ids"] == default["ids"] == plain["ids"]
+    assert default["usage"]["drafts"].keys() == drafted["usage"]["drafts"].keys()
     assert drafted["usage"]["drafts"].keys() == {"verifies", "drafted_tokens", "accepted_tokens", "by_length"}
     done = lucebox("run", MODEL, PROMPT, "-n", "4", "--draft", "suffix")
     assert "| draft suffix\n" in done.stderr
@@ -354,8 +356,9 @@ def test_inspect_cuts_long_values_and_says_their_length() -> None:
 
 
 def test_inspect_plans_memory_for_drafts() -> None:
-    plain, drafting = (json_of("inspect", MODEL, *flags) for flags in ([], ["--draft", "suffix"]))
+    plain, drafting = (json_of("inspect", MODEL, "--draft", draft) for draft in ("none", "suffix"))
     assert (plain["draft"], drafting["draft"]) == ("none", "suffix")
+    assert json_of("inspect", MODEL)["draft"] == "tiny-hybrid-dflash.BF16.gguf+suffix"
     assert drafting["memory_plan"]["total_bytes"] > plain["memory_plan"]["total_bytes"]
     assert stdout_of("inspect", MODEL, "--draft", "suffix").endswith("draft: suffix\n")
     refused = json_of("inspect", MODEL, "--draft", "absent.gguf")

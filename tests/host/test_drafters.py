@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 import pytest
 from lucebox import LLM, Sampling, catalog
-from lucebox.drafters import draft_label, resolve_draft
+from lucebox.drafters import draft_label, resolve_drafts
 from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
 from lucebox.generation import DraftTally
 from lucebox.resolve import ResolvedModel, resolve
@@ -52,30 +52,31 @@ def folder_with(path: Path, *tensors: str) -> ResolvedModel:
 def test_words_stay_and_files_are_found(tmp_path: Path) -> None:
     model = ResolvedModel(TINY_HYBRID, "path", "tiny-hybrid.Q8_0")
     for word in ("none", "suffix", "mtp", "mtp+suffix"):
-        assert resolve_draft(word, model) == word
+        assert resolve_drafts(word, model) == (word,)
     file = tmp_path / "drafter.gguf"
     file.touch()
-    assert resolve_draft(str(file), model) == str(file)
-    assert resolve_draft(f"{file}+suffix", model) == f"{file}+suffix"
+    assert resolve_drafts(str(file), model) == (str(file),)
+    assert resolve_drafts(f"{file}+suffix", model) == (f"{file}+suffix",)
     with pytest.raises(ModelNotFoundError, match="'absent' is not a file"):
-        resolve_draft("absent+suffix", model)
+        resolve_drafts("absent+suffix", model)
     for nonsense in ("none+suffix", "suffix+suffix"):
         with pytest.raises(InvalidRequestError, match=r"draft cannot be '(none|suffix)\+suffix'"):
-            resolve_draft(nonsense, model)
+            resolve_drafts(nonsense, model)
 
 
-def test_auto_takes_what_comes_with_the_model(tmp_path: Path) -> None:
+def test_auto_lists_what_comes_with_the_model(tmp_path: Path) -> None:
     block = ("blk.0.attn_norm.weight", "blk.1.nextn.eh_proj.weight")
+    with_block, without = ("mtp+suffix", "suffix", "none"), ("suffix", "none")
     for kind in ("auto", "auto+suffix"):
-        assert resolve_draft(kind, gguf_with(tmp_path / f"a-{kind}.gguf", *block)) == "mtp+suffix"
-        assert resolve_draft(kind, gguf_with(tmp_path / f"b-{kind}.gguf", block[0])) == "suffix"
+        assert resolve_drafts(kind, gguf_with(tmp_path / f"a-{kind}.gguf", *block)) == with_block
+        assert resolve_drafts(kind, gguf_with(tmp_path / f"b-{kind}.gguf", block[0])) == without
     for name in ("mtp.fc.weight", "model.mtp.layers.0.mlp.up_proj.weight"):
-        assert resolve_draft("auto", folder_with(tmp_path / name, "model.norm.weight", name)) == "mtp+suffix"
-    assert resolve_draft("auto", folder_with(tmp_path / "plain", "model.norm.weight")) == "suffix"
+        assert resolve_drafts("auto", folder_with(tmp_path / name, "model.norm.weight", name)) == with_block
+    assert resolve_drafts("auto", folder_with(tmp_path / "plain", "model.norm.weight")) == without
 
 
 def test_the_catalog_names_drafters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The drafter comes with the model's package, or lies in the cache folder."""
+    """The drafter comes with the model's package, or lies in the cache folder; auto fetches none."""
     assert DRAFTER is not None
     packaged = catalog.fetch_drafter("tiny-hybrid")
     monkeypatch.setenv("LUCEBOX_CACHE", str(tmp_path))
@@ -83,14 +84,15 @@ def test_the_catalog_names_drafters(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     file = tmp_path / "models" / DRAFTER.file
     shutil.copy(packaged, file)
     model = resolve("tiny-hybrid")
-    assert resolve_draft("auto", model) == f"{file}+suffix"
-    assert resolve_draft("tiny-hybrid", model) == str(file)
+    assert resolve_drafts("auto", model) == (f"{file}+suffix", "mtp+suffix", "suffix", "none")
+    assert resolve_drafts("tiny-hybrid", model) == (str(file),)
     assert draft_label(f"{file}+suffix") == f"{DRAFTER.file}+suffix"
     with pytest.raises(ModelNotFoundError, match="no drafter for 'absent'; it has one for tiny-hybrid, smollm2-135m"):
         catalog.fetch_drafter("absent")
     monkeypatch.setattr(catalog, "_local", lambda file: None)
+    assert resolve_drafts("auto", model) == ("mtp+suffix", "suffix", "none")
     with pytest.raises(HubError, match=rf"{DRAFTER.file}, the drafter of tiny-hybrid, is not on this machine"):
-        resolve_draft("tiny-hybrid", model)
+        resolve_drafts("tiny-hybrid", model)
 
 
 @pytest.mark.parametrize(("budget", "message"), [(0, "must be positive, got 0"), (64, "between 1 and 63, got 64")])
@@ -105,7 +107,7 @@ def test_a_bad_budget_is_refused(budget: int, message: str) -> None:
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
     """Without drafts of its own."""
-    with LLM("tiny-hybrid", **OPTIONS) as loaded:
+    with LLM("tiny-hybrid", draft="none", **OPTIONS) as loaded:
         yield loaded
 
 

@@ -45,7 +45,7 @@ def test_other_options_have_other_files() -> None:
     [
         lambda text: b"",
         lambda text: b"\xff{",
-        lambda text: text.replace(b'"format": 1', b'"format": 0'),
+        lambda text: text.replace(b'"format": 2', b'"format": 1'),
         lambda text: text.replace(b'"plain_ms": ', b'"plain_ms": -'),
         lambda text: text.replace(b'"append"', b'"appends"'),
         lambda text: text.replace(b'"is_fixed": false', b'"is_fixed": true'),

@@ -30,7 +30,7 @@ Send = Callable[..., httpx.Response]
 
 @pytest.fixture
 def llm() -> Iterator[LLM]:
-    with LLM(MODEL, **OPTIONS) as plain:
+    with LLM(MODEL, draft="none", **OPTIONS) as plain:
         prompts = [plain.tokenize(text) for text in (TEXT, plain.render(ASK))]
     known = [plain_text(MODEL, prompt, TOKENS + N_RIGHT + 1, **OPTIONS) for prompt in prompts]
     with LLM(MODEL, draft="suffix", **OPTIONS) as drafting:
@@ -74,7 +74,7 @@ def test_chat_completions(send: Send) -> None:
     document = send("/v1/chat/completions", body).json()
     assert document["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0, **PREDICTIONS}
     check_timings(document["timings"])
-    with LLM(MODEL, **OPTIONS) as plain:
+    with LLM(MODEL, draft="none", **OPTIONS) as plain:
         text = plain.chat(ASK, Sampling(max_tokens=TOKENS, ignore_eos=True)).text
     assert document["choices"][0]["message"]["content"].strip() == text.strip()
 
@@ -150,7 +150,7 @@ def test_a_prediction_reaches_the_session_of_its_request(llm: LLM, send: Send) -
 
 def test_a_prediction_is_drafted_from() -> None:
     """The suffix drafter has nothing else to draft from: a short prompt, and no earlier output."""
-    with LLM(MODEL, **OPTIONS) as plain:
+    with LLM(MODEL, draft="none", **OPTIONS) as plain:
         answer = plain.generate(TEXT, Sampling(max_tokens=60, ignore_eos=True))
     accepted = []
     for prediction in ("", answer.text):
@@ -170,8 +170,28 @@ def test_a_prediction_for_a_generation(llm: LLM) -> None:
     assert (short, len(long), none) == (llm.tokenize("def"), 512, [])
 
 
+def test_the_default_drafter_writes_the_text_of_plain_decoding() -> None:
+    texts = []
+    for options in ({}, {"draft": "none"}):
+        with LLM(MODEL, **(OPTIONS | options)) as llm:
+            app = create_app(llm, ServeSettings(slots=1))
+
+            async def answers(app: Any = app) -> list[str]:
+                transport = httpx.ASGITransport(app=app)
+                async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=60) as client:
+                    bodies = [{"prompt": TEXT * 2, "max_tokens": 60, "seed": 5, "temperature": t} for t in (0, 0.8)]
+                    documents = [(await client.post("/v1/completions", json=body)).json() for body in bodies]
+                return [document["choices"][0]["text"] for document in documents]
+
+            try:
+                texts.append(asyncio.run(answers()))
+            finally:
+                app.state.server.scheduler.close()
+    assert texts[0] == texts[1] and all(texts[0])
+
+
 def test_without_drafts_there_are_zeros() -> None:
-    with LLM(MODEL, **OPTIONS) as plain:
+    with LLM(MODEL, draft="none", **OPTIONS) as plain:
         app = create_app(plain, ServeSettings(slots=1))
         server = app.state.server
         try:

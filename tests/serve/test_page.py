@@ -108,7 +108,7 @@ def test_tool_calls_are_shown_and_answered(page: Page, server: Running) -> None:
 
 def test_the_acceptance_of_drafts_is_live(page: Page) -> None:
     exact: dict[str, Any] = {"context": 512, "threads": 1, "activations": "f32", "kv": "f32"}
-    with LLM("tiny-hybrid", **exact) as plain:
+    with LLM("tiny-hybrid", draft="none", **exact) as plain:
         prompt = plain.tokenize(plain.render([{"role": "user", "content": "add"}]))
     known = plain_text("tiny-hybrid", prompt, 60, **exact)
     with LLM("tiny-hybrid", draft="suffix", **exact) as llm, in_process(with_oracle(llm, [known], 3)) as url:

@@ -66,11 +66,17 @@ class Engine:
     @property
     def step_costs(self) -> object:
         """
-        Milliseconds of a step, which the first session measures: {append: [(rows, ms)], plain_ms, draft_ms, is_fixed}; None before. Real times of steps replace them unless is_fixed.
+        Milliseconds of a step, which the first session measures: {append: [(rows, ms)], plain_ms, draft_ms, draft_depth, first_ms, context_ms, is_fixed}; None before. Real times of steps replace them unless is_fixed.
         """
 
     @step_costs.setter
     def step_costs(self, arg: dict, /) -> None: ...
+
+    @property
+    def draft_may_pay(self) -> bool:
+        """
+        Whether the draft model gains at these costs if its drafts are as good as those of trained drafters mostly are. True without a draft model, without costs and with a fixed budget.
+        """
 
     @property
     def draft_kind(self) -> str | None:

@@ -96,10 +96,11 @@ def execute(args: argparse.Namespace) -> int:
     if args.set_power_limit and not args.power_sweep:
         args.parser.error("--set-power-limit is for --power-sweep")
     check_outputs(args)
+    if bench_drafts.is_wanted(args) and not args.power_sweep:
+        return bench_drafts.execute(args)
+    args.draft = "none"  # the tests are of single appends
     if args.power_sweep:
         return sweep_power(args)
-    if bench_drafts.is_wanted(args):
-        return bench_drafts.execute(args)
     if not (args.prefill or args.decode or args.batch or args.compare):
         args.parser.error("nothing to measure: --prefill, --decode and --batch are all 0")
     if args.timeline and getattr(args, "decode_path", "") == "graph":
@@ -221,7 +222,7 @@ def show_points(args: argparse.Namespace, measured: Sequence[PowerPoint], points
 
 def compare_with_cpu(llm: LLM) -> Comparison:
     """Compares with the same file on the CPU in fp32."""
-    with LLM(llm.info.path, device="cpu", context=N_IDS, activations="f32", kv="f32") as reference:
+    with LLM(llm.info.path, device="cpu", context=N_IDS, activations="f32", kv="f32", draft="none") as reference:
         return compare(llm, reference)
 
 

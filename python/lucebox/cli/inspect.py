@@ -121,7 +121,7 @@ def print_json(
         "path": str(path),
         "metadata": shown,
         "quant_mix": quant_mix(tensors),
-        "draft": getattr(args, "draft", "none"),
+        "draft": getattr(args, "draft", EngineOptions().draft),
         "memory_plan": None,
     }
     if isinstance(plan, str):

@@ -100,6 +100,7 @@ def opening_line(llm: LLM, sessions: int = 1) -> str:
         f"{show_size(plan.bytes_with(sessions))} of {show_size(plan.available_bytes)} free memory",
         f"context {plan.context}",
         "" if llm.options.draft == "none" else f"draft {llm.draft_label}",
+        llm.draft_reason,
     )
     return " | ".join(part for part in parts if part)
 

@@ -147,6 +147,9 @@ nb::object step_costs_of(const Engine& engine) {
   d["append"] = append;
   d["plain_ms"] = costs->plain_ms;
   d["draft_ms"] = costs->draft_ms;
+  d["draft_depth"] = costs->draft_depth;
+  d["first_ms"] = costs->first_ms;
+  d["context_ms"] = costs->context_ms;
   d["is_fixed"] = costs->is_fixed;
   return d;
 }
@@ -161,6 +164,9 @@ void set_step_costs(Engine& engine, const nb::dict& d) {
     costs.append.push_back({rows, ms});
   costs.plain_ms = nb::cast<double>(d["plain_ms"]);
   costs.draft_ms = nb::cast<double>(d["draft_ms"]);
+  costs.draft_depth = nb::cast<int>(d["draft_depth"]);
+  costs.first_ms = nb::cast<double>(d["first_ms"]);
+  costs.context_ms = nb::cast<double>(d["context_ms"]);
   costs.is_fixed = nb::cast<bool>(d["is_fixed"]);
   engine.set_step_costs(costs);
 }
@@ -305,7 +311,11 @@ void bind_engine(nb::module_& m) {
       .def_prop_rw(
           "step_costs", &step_costs_of, &set_step_costs,
           "Milliseconds of a step, which the first session measures: {append: [(rows, ms)], plain_ms, draft_ms, "
-          "is_fixed}; None before. Real times of steps replace them unless is_fixed.")
+          "draft_depth, first_ms, context_ms, is_fixed}; None before. Real times of steps replace them unless "
+          "is_fixed.")
+      .def_prop_ro("draft_may_pay", &Engine::draft_may_pay,
+                   "Whether the draft model gains at these costs if its drafts are as good as those of trained "
+                   "drafters mostly are. True without a draft model, without costs and with a fixed budget.")
       .def_prop_ro("draft_kind", &draft_kind_of, "Draft model: \"dflash\", \"mtp\", or None without one.")
       .def_prop_ro("outputs", &Engine::outputs, "Earlier outputs, which the suffix drafter reads; None without it.")
       .def_prop_ro("fingerprint", &Engine::fingerprint,

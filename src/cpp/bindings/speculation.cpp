@@ -66,8 +66,14 @@ const char* name(StepKind kind) {
   return "plain";
 }
 
-StepCosts costs_of(const std::vector<std::pair<int, double>>& append, double plain_ms, double draft_ms) {
-  StepCosts costs{.append = {}, .plain_ms = plain_ms, .draft_ms = draft_ms};
+StepCosts costs_of(const std::vector<std::pair<int, double>>& append, double plain_ms, double draft_ms,
+                   double context_ms, int draft_depth, double first_ms) {
+  StepCosts costs{.append = {},
+                  .plain_ms = plain_ms,
+                  .draft_ms = draft_ms,
+                  .draft_depth = draft_depth,
+                  .first_ms = first_ms,
+                  .context_ms = context_ms};
   for (const auto& [rows, ms] : append) costs.append.push_back({rows, ms});
   return costs;
 }
@@ -121,15 +127,21 @@ void bind_speculation(nb::module_& m) {
       .def(
           "__init__",
           [](StepWidth* self, const std::vector<std::pair<int, double>>& append, double plain_ms, double draft_ms,
-             bool has_model,
-             int draft_budget) { new (self) StepWidth(costs_of(append, plain_ms, draft_ms), has_model, draft_budget); },
-          "append"_a, "plain_ms"_a, "draft_ms"_a = 0.0, "has_model"_a = false, "draft_budget"_a = 0)
+             bool has_model, int draft_budget, double context_ms, int draft_depth, double first_ms) {
+            new (self) StepWidth(costs_of(append, plain_ms, draft_ms, context_ms, draft_depth, first_ms), has_model,
+                                 draft_budget);
+          },
+          "append"_a, "plain_ms"_a, "draft_ms"_a = 0.0, "has_model"_a = false, "draft_budget"_a = 0,
+          "context_ms"_a = 0.0, "draft_depth"_a = 0, "first_ms"_a = 0.0)
       .def(
           "set_costs",
-          [](StepWidth& width, const std::vector<std::pair<int, double>>& append, double plain_ms, double draft_ms) {
-            width.set_costs(costs_of(append, plain_ms, draft_ms));
+          [](StepWidth& width, const std::vector<std::pair<int, double>>& append, double plain_ms, double draft_ms,
+             double context_ms, int draft_depth, double first_ms) {
+            width.set_costs(costs_of(append, plain_ms, draft_ms, context_ms, draft_depth, first_ms));
           },
-          "append"_a, "plain_ms"_a, "draft_ms"_a = 0.0)
+          "append"_a, "plain_ms"_a, "draft_ms"_a = 0.0, "context_ms"_a = 0.0, "draft_depth"_a = 0, "first_ms"_a = 0.0)
+      .def_prop_ro("draft_depth", &StepWidth::draft_depth)
+      .def_prop_ro("model_may_pay", &StepWidth::model_may_pay)
       .def(
           "choose",
           [](StepWidth& width, const std::optional<Rows>& suffix, int max_rows) {
@@ -147,7 +159,8 @@ void bind_speculation(nb::module_& m) {
       .def(
           "verified", [](StepWidth& width, const Rows& model, int rows) { width.verified(draft_of(model), rows); },
           "model"_a, "rows"_a)
-      .def("start_sequence", &StepWidth::start_sequence)
+      .def("start_sequence", &StepWidth::start_sequence, "is_timed"_a)
+      .def("drafted", &StepWidth::drafted, "ms"_a)
       .def("took", &StepWidth::took, "rows"_a, "ms"_a)
       .def(
           "record", [](StepWidth& width, const std::vector<int32_t>& path) { width.record(path); }, "path"_a)

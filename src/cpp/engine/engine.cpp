@@ -221,6 +221,11 @@ std::optional<StepCosts> Engine::step_costs() const {
   return step_costs_;
 }
 
+bool Engine::draft_may_pay() const {
+  const std::optional<StepCosts> costs = step_costs();
+  return models_.draft == nullptr || !costs || StepWidth(*costs, true, options_.draft_budget).model_may_pay();
+}
+
 void Engine::set_step_costs(const StepCosts& costs) const {
   StepWidth check(costs, false);  // throws where they are not valid
   const std::lock_guard lock(costs_mutex_);

@@ -110,6 +110,8 @@ class Engine {
   // Costs of a step on this device. Empty until the first session measures them or set_step_costs() sets them.
   std::optional<StepCosts> step_costs() const;
   void set_step_costs(const StepCosts& costs) const;
+  // StepWidth::model_may_pay() at these costs. True without a draft model, without costs and with a fixed budget.
+  bool draft_may_pay() const;
   // Identifies the files' metadata, all weights and the settings that a saved session depends on. The first call reads
   // all bytes of the files.
   const std::string& fingerprint() const;

@@ -216,7 +216,7 @@ class Session {
   void start_draft(int32_t root, int max_rows);
   void send_draft(int depth);
   int draft_depth(int max_rows) const;
-  int max_tree(int max_rows) const;
+  int max_tree(int max_rows, int depth) const;
   void grow_tree(int max_rows, int rows);
   Draft grown_tree(int max_rows);
   void upload_tree(Stream& stream, const RowInputs& to);
@@ -228,7 +228,7 @@ class Session {
   void start_walk(const Sampler& sampler, const AcceptPath& accept);
   void choose_from_row(const Sampler& sampler);
   StepCosts measure_step_costs();
-  double time(int n, const Work& work);
+  double time(int n, const Work& work, const Work& before = {});
   void time_prefill(int rows, const Work& work);  // work computes so many rows of the sequence
   int max_tree_rows() const;
   void enter_row(int row);
@@ -283,6 +283,7 @@ class Session {
   int32_t indexed_root_ = -1;
   std::optional<StepWidth> width_;
   bool width_chose_ = false;             // the tree in walk_
+  int sent_depth_ = 0;                   // of the draft whose candidates are in tree_
   std::unique_ptr<Memory> tree_memory_;  // null where the engine does not draft
   TreeMemory tree_;
   int tree_row_ = 0;           // of the current logits

@@ -154,6 +154,7 @@ bool Session::propose(int32_t root, int max_rows, bool has_draft) {
   }
   const Draft suffix = propose_by_suffix(root, max_rows);
   parts_.end(StepPart::kDraft);
+  const Clock::time_point start = Clock::now();
   width_chose_ = true;
   switch (width_->choose(suffix, max_rows)) {
     case StepKind::kPlain: break;
@@ -164,9 +165,10 @@ bool Session::propose(int32_t root, int max_rows, bool has_draft) {
         draft = width_->tree(&draft);
       } else if (loop_ != nullptr && width_->rows_ahead() > 1) {
         tree_is_known_ = false;
-        draft.rows = std::min(width_->rows_ahead(), max_tree(max_rows));
+        draft.rows = std::min(width_->rows_ahead(), max_tree(max_rows, sent_depth_));
       } else {
         const Draft grown = grown_tree(max_rows);
+        if (loop_ == nullptr) width_->drafted(ms_since(start));
         draft = width_->tree(&grown);
       }
   }
@@ -176,14 +178,16 @@ bool Session::propose(int32_t root, int max_rows, bool has_draft) {
   return false;
 }
 
-// Levels of the draft model's tree.
-int Session::draft_depth(int max_rows) const { return std::min(engine_->draft_model()->max_depth(), max_rows - 1); }
+// Levels of the draft model's next tree.
+int Session::draft_depth(int max_rows) const {
+  return std::min({engine_->draft_model()->max_depth(), max_rows - 1, width_ ? width_->draft_depth() : kMaxTree});
+}
 
 // Rows of the draft model's tree: all of its candidates, or max_rows.
-int Session::max_tree(int max_rows) const {
+int Session::max_tree(int max_rows, int depth) const {
   const int k = engine_->draft_model()->n_candidates();
   long rows = 1, level = 1;
-  for (int depth = draft_depth(max_rows); depth > 0 && rows < max_rows; --depth) rows += level *= k;
+  for (; depth > 0 && rows < max_rows; --depth) rows += level *= k;
   return static_cast<int>(std::min<long>(rows, max_rows));
 }
 
@@ -210,6 +214,7 @@ void Session::start_draft(int32_t root, int max_rows) {
 }
 
 void Session::send_draft(int depth) {
+  sent_depth_ = depth;
   Stream& stream = state_.stream();
   stream.replay(draft_recordings_[depth], [&] {
     DraftWorkspace workspace = engine_->executor().draft;
@@ -234,7 +239,7 @@ void Session::grow_tree(int max_rows, int rows) {
                .ancestors = tree.ancestors,
                .positions = tree_.positions,
                .sequences = 1,
-               .depth = draft_depth(max_rows),
+               .depth = std::min(sent_depth_, max_rows - 1),
                .k = engine_->draft_model()->n_candidates(),
                .max_rows = max_rows,
                .rows = rows},
@@ -334,10 +339,12 @@ void Session::end_walk(bool is_whole) {
 
 // --- costs
 
-// Milliseconds of the fastest of up to n runs, at least two: another process may hold up the first.
-double Session::time(int n, const Work& work) {
+// Milliseconds of the fastest of up to n runs, at least two: another process may hold up the first. before: runs ahead
+// of each and is not timed.
+double Session::time(int n, const Work& work, const Work& before) {
   double best = std::numeric_limits<double>::infinity(), sum = 0;
   for (int i = 0; i < n && (i < 2 || sum < kEnoughMs); ++i) {
+    if (before) before(), state_.stream().wait();
     const Clock::time_point start = Clock::now();
     work();
     state_.stream().wait();
@@ -383,8 +390,23 @@ StepCosts Session::measure_step_costs() {
   // More rows take no less time: a longer one was held up.
   for (size_t i = costs.append.size(); i-- > 1;)
     costs.append[i - 1].ms = std::min(costs.append[i - 1].ms, costs.append[i].ms);
-  if (engine_->draft_model() != nullptr)
-    costs.draft_ms = time(kCostRuns, [&] { propose_by_model(0, max_tree_rows()); });
+  if (engine_->draft_model() != nullptr) {
+    const auto draft_ms = [&](int depth) {
+      return time(kCostRuns, [&] {
+        if (!propose_by_model(0, depth + 1)) return;
+        const std::lock_guard lock(engine_->executor().mutex);
+        grow_tree(max_tree_rows(), 1);
+      });
+    };
+    const int depth = draft_depth(max_tree_rows());
+    costs.draft_ms = draft_ms(depth);
+    if (engine_->draft_model()->is_sequential() && depth > 1) {
+      costs.draft_depth = depth;
+      costs.first_ms = std::min(costs.draft_ms, draft_ms(1));
+    }
+    const Work decode_twice = [&] { decode(), decode(); };  // the second step is pending, and has no row yet
+    if (step_rows_) costs.context_ms = time(kCostRuns, [&] { drop_step(); }, decode_twice);
+  }
   reset();
   return costs;
 }
@@ -392,14 +414,18 @@ StepCosts Session::measure_step_costs() {
 void Session::time_prefill(int rows, const Work& work) {
   const Clock::time_point start = Clock::now();
   work();
-  if (!width_ || loop_ != nullptr) return;
-  rows == 1 ? width_->took(1, ms_since(start)) : width_->start_sequence();
+  if (!width_) return;
+  if (rows > 1) {
+    width_->start_sequence(loop_ == nullptr);
+  } else if (loop_ == nullptr) {
+    width_->took(1, ms_since(start));
+  }
 }
 
 // Whether the device may accept its path and draft below the path's end, without the host.
 bool Session::can_draft_ahead() const {
   if (tree_row_ != 0 || tree_is_known_ || !width_->draft_may_run_ahead()) return false;
-  const int n_longest = state_.n_tokens() + draft_depth(max_tree_rows()) + 1;
+  const int n_longest = state_.n_tokens() + sent_depth_ + 1;
   return n_longest + engine_->draft_model()->max_depth() + 1 <= context();
 }
 

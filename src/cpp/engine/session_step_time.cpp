@@ -16,8 +16,8 @@ DraftStepTimes Session::time_draft_step(std::span<const int32_t> ids, int rows, 
   drop_step();
   has_logits_ = false;
   const int max_rows = draft_room(), n_layers = static_cast<int>(state_.layers().size());
-  LB_CHECK(n >= 1 && max_rows >= 2 && rows >= 2 && rows <= max_tree(max_rows), kInvalid, "a step verifies 2 to ",
-           max_rows < 2 ? 0 : max_tree(max_rows), " rows here, not ", rows);
+  const int most = max_rows < 2 ? 0 : max_tree(max_rows, draft_depth(max_rows));
+  LB_CHECK(n >= 1 && rows >= 2 && rows <= most, kInvalid, "a step verifies 2 to ", most, " rows here, not ", rows);
   Sampler greedy({}, engine_->model().info().vocab);
   const std::lock_guard lock(engine_->executor().mutex);
   Stream& stream = state_.stream();

@@ -51,11 +51,12 @@ struct DraftWorkspace {
 
 class DraftModel : public Network {
  public:
-  const std::string& kind() const { return kind_; }    // "dflash", "mtp"
-  std::span<const int> taps() const { return taps_; }  // layers of the target that context() reads the output of
-  int tap_width() const;                               // n_taps * hidden
-  int max_depth() const { return max_depth_; }         // most tokens of a path
-  int n_candidates() const { return n_candidates_; }   // tokens that propose() leaves at each depth
+  const std::string& kind() const { return kind_; }      // "dflash", "mtp"
+  std::span<const int> taps() const { return taps_; }    // layers of the target that context() reads the output of
+  int tap_width() const;                                 // n_taps * hidden
+  int max_depth() const { return max_depth_; }           // most tokens of a path
+  int n_candidates() const { return n_candidates_; }     // tokens that propose() leaves at each depth
+  bool is_sequential() const { return is_sequential_; }  // propose() runs depth by depth: fewer take less time
 
   size_t workspace_bytes(int max_rows) const;  // max_rows: of an append of the target
   DraftWorkspace workspace(Carver carver, int max_rows) const;
@@ -87,6 +88,7 @@ class DraftModel : public Network {
   std::string kind_;
   std::vector<int> taps_;
   int max_depth_ = 0, n_candidates_ = kMaxTopTokens, n_rot_ = 0;
+  bool is_sequential_ = false;
 
  private:
   DraftWorkspace carve(Carver& carver, int max_rows) const;

@@ -38,6 +38,7 @@ class Mtp final : public DraftModel {
       : DraftModel("mtp", target), info_(info), w_(std::move(weights)), rope_(w_.rope) {
     taps_ = {info_.n_layers - 1};
     max_depth_ = kMaxDepth;
+    is_sequential_ = true;
     n_rot_ = info_.n_rot;
     finish({w_.mixer.shape(), RowShape{info_.hidden}}, {info_.n_heads, info_.n_kv_heads, info_.head_dim},
            std::move(w_.copies));

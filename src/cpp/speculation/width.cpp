@@ -1,6 +1,7 @@
 #include "speculation/width.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "speculation/merge.h"
@@ -10,35 +11,59 @@ namespace {
 
 // The loss is bounded by an account in tokens of plain decoding. A step of time t that emits n tokens changes it by
 // n - t, and each emitted token adds kShare. A step may begin only if the account covers its loss should no drafted
-// token be accepted. So N tokens take at most (1 + kShare) N + kFirstCredit: less than 1 % more than plain from 4,800
-// tokens on.
-constexpr double kShare = 0.005, kFirstCredit = 24;
-constexpr double kMaxCredit = 64;  // what gains of the past may pay for, after the drafts went bad
+// token be accepted. So without a draft model N tokens take at most (1 + kShare) N + kFirstCredit: less than 1 % more
+// than plain from 100 tokens on. A draft model may also lose at first what kFirstDrafts of its drafts should gain. A
+// sequence inherits no more than that from the ones before: their gains tell little about other text.
+constexpr double kShare = 0.0075, kFirstCredit = 0.25;
+constexpr int kFirstDrafts = 2;
+constexpr double kMaxCredit = 64;  // what gains in a sequence may pay for, after the drafts went bad
 
-constexpr double kTrialShare = 0.005;   // of the time: what trials are expected to lose
-constexpr int kFirstTrials = 8;         // before trials have to be saved up
-constexpr double kModelMean = 1.0 / 8;  // weight of the newest tree
-constexpr double kTimeMean = 1.0 / 8;   // weight of the newest time
-constexpr double kMostChange = 2;       // of a time at once
-// Steps after which a plain token is timed again: too high a time would never be corrected, as drafts look better then.
-constexpr int kFirstPlain = 4, kPlainEvery = 48;
+// Before a draft model has drafted: probability of each token of a path, its parent being accepted. The trained
+// drafters of small models reach 0.6 to 0.8, recorded ones of a 27B 0.75 (MTP) and 0.85 (DFlash).
+constexpr double kPriorChance = 0.6;
+// Tokens per plain token's time that the prior has to reach for a draft model to be worth its keys and values, which
+// took up to 6 % of a plain token and of a prompt on a CPU.
+constexpr double kMinRate = 1.25;
+
+constexpr double kTrialShare = 0.005;     // of the time: what trials are expected to lose
+constexpr double kModelMean = 1.0 / 8;    // weight of the newest tree; the prior weighs as much as the first one
+constexpr double kDeeperMean = 1.0 / 64;  // of what the newest tree lets expect below its own depth
+// Weight of the newest time. A step may be held up, and cannot be hurried up: lower times weigh more.
+constexpr double kSlowerMean = 1.0 / 8, kFasterMean = 1.0 / 2;
+constexpr double kMostChange = 2;  // of a time at once
+// A sequence begins with plain tokens, the fastest of which tells the scale of all times: the first one finds cold
+// caches. Too high a time of a plain token would never be corrected, as drafts look better then: it is timed again.
+constexpr int kFirstPlain = 3, kPlainEvery = 48;
 
 }  // namespace
 
 StepWidth::StepWidth(const StepCosts& costs, bool has_model, int draft_budget)
-    : has_model_(has_model), budget_(draft_budget), credit_(kFirstCredit) {
+    : has_model_(has_model), budget_(draft_budget), first_credit_(kFirstCredit), credit_(kFirstCredit) {
   LB_CHECK(draft_budget >= 0 && draft_budget < kMaxTree, kInvalid, "draft_budget must be 0 to ", kMaxTree - 1, ", not ",
            draft_budget);
   for (auto& followed : followed_) followed.reserve(kMaxTree);
   costs_.append.reserve(kMaxTree);
   ratios_.reserve(kMaxTree);
   set_costs(costs);
+  double chance = 1;
+  for (int n = 2; n <= kMaxTree; ++n) model_accepted_[n] = model_accepted_[n - 1] + (chance *= kPriorChance);
+  if (!has_model || draft_budget > 0) return;
+  credit_ = std::numeric_limits<double>::infinity();
+  const Width prior = best_width(
+      kMaxTree, [&](int n) { return draft_time(depth_of_rows(n)); }, [&](int n) { return model_accepted_[n]; });
+  model_may_pay_ = prior.rate() > kMinRate;
+  first_credit_ = credit_ = kFirstCredit + kFirstDrafts * std::max(0.0, prior.tokens - prior.time);
 }
 
 void StepWidth::set_costs(const StepCosts& costs) {
   if (budget_ > 0) return;
-  LB_CHECK(costs.plain_ms > 0 && costs.draft_ms >= 0, kInvalid,
-           "a plain token takes time and a draft no negative one: ", costs.plain_ms, " ms and ", costs.draft_ms, " ms");
+  LB_CHECK(costs.plain_ms > 0 && costs.draft_ms >= 0 && costs.context_ms >= 0, kInvalid,
+           "a plain token takes time and a draft no negative one: ", costs.plain_ms, " ms, ", costs.draft_ms,
+           " ms and ", costs.context_ms, " ms");
+  LB_CHECK(costs.draft_depth == 0 || (costs.draft_depth > 1 && costs.first_ms >= 0 && costs.first_ms <= costs.draft_ms),
+           kInvalid, "a draft of depth ", costs.draft_depth, " takes ", costs.draft_ms,
+           " ms, and one of depth 1 takes ", costs.first_ms,
+           " ms; expected two depths and no longer time for the first");
   LB_CHECK(!costs.append.empty(), kInvalid, "no append was measured");
   int below = 1;
   for (const StepCosts::Append& append : costs.append) {
@@ -48,41 +73,76 @@ void StepWidth::set_costs(const StepCosts& costs) {
     below = append.rows;
   }
   costs_ = costs;
-  start_sequence();
+  start_sequence(false);
 }
 
-void StepWidth::start_sequence() {
+void StepWidth::start_sequence(bool is_timed) {
+  credit_ = std::min(credit_, first_credit_);
   ratios_.assign(costs_.append.size() + 1, 0);
   ratio_ = 1;
+  draft_ratio_ = 0;
+  since_plain_ = n_plain_ = 0;
+  is_after_plain_ = false;
+  is_timed_ = is_timed && budget_ == 0 && !costs_.is_fixed;
+}
+
+// A step that another process held up is no measure.
+double StepWidth::mean_ratio(double mean, bool has_mean, double newest) {
+  const double likely = std::clamp(newest, mean / kMostChange, mean * kMostChange);
+  return mean + (likely - mean) * (likely > mean && has_mean ? kSlowerMean : kFasterMean);
+}
+
+void StepWidth::drafted(double ms) {
+  const double expected = draft_ms(draft_depth_);
+  if (!is_timed_ || expected <= 0) return;
+  const bool has_mean = draft_ratio_ > 0;
+  draft_ratio_ = mean_ratio(has_mean ? draft_ratio_ : ratio_, has_mean, ms / expected);
 }
 
 void StepWidth::took(int rows, double ms) {
   if (budget_ > 0 || costs_.is_fixed) return;
-  is_timed_ = true;
-  since_plain_ = rows > 1 ? since_plain_ + 1 : 0;
   size_t tile = 0;
   while (rows > 1 && costs_.append[tile].rows < rows && tile + 1 < costs_.append.size()) ++tile;
   const size_t i = rows > 1 ? tile + 1 : 0;
   const double now = ms / (rows > 1 ? costs_.append[tile].ms : costs_.plain_ms);
-  // A step that another process held up is no measure. The first one may have any context.
-  const bool is_first = std::ranges::all_of(ratios_, [](double ratio) { return ratio == 0; });
-  const double likely = is_first ? now : std::clamp(now, ratio(i) / kMostChange, ratio(i) * kMostChange);
-  ratios_[i] = ratios_[i] > 0 ? ratios_[i] + (likely - ratios_[i]) * kTimeMean : likely;
+  since_plain_ = rows > 1 ? since_plain_ + 1 : 0;
+  if (rows == 1 && n_plain_ < kFirstPlain) {
+    ratios_[0] = n_plain_++ > 0 ? std::min(ratios_[0], now) : now;
+  } else {
+    ratios_[i] = mean_ratio(ratio(i), ratios_[i] > 0, now);
+  }
   ratio_ = ratios_[i];
   if (rows > 1) time_ += append_time(tile) - append_time_;
 }
 
+// Depth of the draft for a tree of so many rows.
+int StepWidth::depth_of_rows(int rows) const {
+  return costs_.draft_depth > 0 ? std::clamp(rows - 1, 1, costs_.draft_depth) : kMaxTree;
+}
+
+double StepWidth::draft_ms(int depth) const {
+  double ms = costs_.draft_ms;
+  if (depth < costs_.draft_depth)
+    ms -= (ms - costs_.first_ms) * (costs_.draft_depth - depth) / (costs_.draft_depth - 1);
+  return ms + (is_after_plain_ ? costs_.context_ms : 0);
+}
+
+double StepWidth::draft_time(int depth) const {
+  return draft_ms(depth) * (draft_ratio_ > 0 ? draft_ratio_ : ratio_) / plain_ms();
+}
+
 // The affordable width with the most tokens per time. accepted(n): expected accepted tokens of the first n rows;
-// before: time that the step takes besides the append.
-template <class Accepted>
-StepWidth::Width StepWidth::best_width(int rows, double before, const Accepted& accepted) const {
+// before(n): time that the step takes besides the append.
+template <class Before, class Accepted>
+StepWidth::Width StepWidth::best_width(int rows, const Before& before, const Accepted& accepted) const {
   Width best;
   for (size_t i = 0; i < costs_.append.size(); ++i) {
     const StepCosts::Append& tile = costs_.append[i];
     const int n = std::min(tile.rows, rows);
-    const double append = append_time(i);
-    const Width width{.rows = n, .append = append, .time = before + append, .tokens = 1 + accepted(n)};
-    const double loss = std::max(width.time, before + 1) - 1;  // should nothing be accepted, or the draft be dropped
+    const double append = append_time(i), time_before = before(n);
+    const Width width{.rows = n, .append = append, .time = time_before + append, .tokens = 1 + accepted(n)};
+    const double loss =
+        std::max(width.time, time_before + 1) - 1;  // should nothing be accepted, or the draft be dropped
     if (loss <= credit_ && width.rate() > best.rate()) best = width;
     if (tile.rows >= rows) break;
   }
@@ -100,7 +160,7 @@ StepKind StepWidth::choose(const Draft& suffix, int max_rows) {
   time_ = 1;
   for (auto& followed : followed_) followed.clear();
   if (max_rows < 2) return kind_;
-  if (is_timed_ && since_plain_ >= (ratios_[0] > 0 ? kPlainEvery : kFirstPlain)) return kind_;
+  if (is_timed_ && (n_plain_ < kFirstPlain || since_plain_ >= kPlainEvery)) return kind_;
   const int suffix_rows = corrected_suffix_.rows;
   const bool is_alone = has_model_ && suffix_rows <= 1;
   if (budget_ > 0) {
@@ -111,10 +171,13 @@ StepKind StepWidth::choose(const Draft& suffix, int max_rows) {
   std::array<Width, kSources> widths;
   const auto by_suffix = expected_tokens(corrected_suffix_);
   const auto suffix_accepted = [&](int n) { return by_suffix[std::min(n, std::max(suffix_rows, 1))]; };
-  if (suffix_rows > 1) widths[kFromSuffix] = best_width(std::min(suffix_rows, max_rows), 0, suffix_accepted);
+  if (suffix_rows > 1)
+    widths[kFromSuffix] = best_width(std::min(suffix_rows, max_rows), [](int) { return 0.0; }, suffix_accepted);
   if (has_model_)  // the union with the suffix draft has at least the better one's tokens
-    widths[kFromModel] =
-        best_width(max_rows, draft_time(), [&](int n) { return std::max(model_accepted_[n], suffix_accepted(n)); });
+    widths[kFromModel] = best_width(
+        max_rows, [&](int n) { return draft_time(depth_of_rows(n)); },
+        [&](int n) { return std::max(model_accepted_[n], suffix_accepted(n)); });
+  if (widths[kFromModel].rows > 0) draft_depth_ = depth_of_rows(widths[kFromModel].rows);
 
   bar_ = 1;
   if (widths[kFromSuffix].rate() > bar_) bar_ = widths[kFromSuffix].rate(), kind_ = StepKind::kSuffix;
@@ -155,11 +218,28 @@ void StepWidth::set_tree(const Draft& draft, int rows, double before, double app
 
 void StepWidth::learn_size(const Draft& corrected) {
   const auto accepted = expected_tokens(corrected);
-  for (int n = 1; n <= kMaxTree; ++n) {
+  // The first rows of a deeper tree are the same: row n is at most n deep.
+  const int deepest = *std::max_element(corrected.depths, corrected.depths + std::max(corrected.rows, 1));
+  const int known = deepest < costs_.draft_depth ? deepest + 1 : kMaxTree;
+  for (int n = 1; n <= known; ++n) {
     const double newest = accepted[std::min(n, std::max(corrected.rows, 1))];
-    model_accepted_[n] += (newest - model_accepted_[n]) * (has_drafted_ ? kModelMean : 1);
+    model_accepted_[n] += (newest - model_accepted_[n]) * std::max(kModelMean, 1.0 / (n_trees_ + 2));
   }
-  has_drafted_ = true;
+  ++n_trees_;
+  expect_deeper(known);
+}
+
+// A drafter that is seldom deep would never learn that depth pays: slowly the rows below the known ones come to look as
+// likely as the last known one.
+void StepWidth::expect_deeper(int known) {
+  const auto gain = [&](int n) { return n > 1 ? model_accepted_[n] - model_accepted_[n - 1] : 1; };
+  double expected = model_accepted_[known], last = gain(known);
+  const double chance = known > 1 && gain(known - 1) > 0 ? std::clamp(last / gain(known - 1), 0.0, 1.0) : 0;
+  for (int n = known + 1; n <= kMaxTree; ++n) {
+    expected += last *= chance;
+    model_accepted_[n] += (expected - model_accepted_[n]) * kDeeperMean;
+    model_accepted_[n] = std::max(model_accepted_[n], model_accepted_[n - 1]);
+  }
 }
 
 double StepWidth::time_of_rows(int rows) const {
@@ -173,17 +253,17 @@ void StepWidth::verified(const Draft& model, int rows) {
   LB_ASSERT(rows_ahead_ >= rows);
   const Draft rescored = acceptance_[kFromModel].rescored(model);
   learn_size(rescored);
-  budget_ > 0 ? set_tree(rescored, rows, 0, 1) : set_tree(rescored, rows, draft_time(), time_of_rows(rows));
+  budget_ > 0 ? set_tree(rescored, rows, 0, 1) : set_tree(rescored, rows, draft_time(draft_depth_), time_of_rows(rows));
   follow(kFromModel, model);
 }
 
 bool StepWidth::draft_may_run_ahead() const {
   if (rows_ahead_ == 0 || budget_ > 0) return rows_ahead_ > 0;
-  return credit_ >= 2 * (draft_time() + time_of_rows(rows_ahead_) - 1);
+  return credit_ >= 2 * (draft_time(draft_depth_) + time_of_rows(rows_ahead_) - 1);
 }
 
 void StepWidth::drop_draft() {
-  if (budget_ == 0) credit_ -= draft_time();
+  if (budget_ == 0) credit_ -= draft_time(draft_depth_);
 }
 
 const Draft& StepWidth::tree(const Draft* model) {
@@ -194,14 +274,15 @@ const Draft& StepWidth::tree(const Draft* model) {
     const Draft corrected = acceptance_[kFromModel].corrected(*model);
     learn_size(corrected);
     best = merge(best, corrected);
-    before = draft_time();
+    before = draft_time(draft_depth_);
   }
   const int rows = std::min(best.rows, max_rows_);
   if (budget_ > 0) {
     set_tree(best, std::min(rows, budget_ + 1), 0, 1);
   } else {
     const auto accepted = expected_tokens(best);
-    const Width width = rows > 1 ? best_width(rows, before, [&](int n) { return accepted[n]; }) : Width{};
+    const Width width =
+        rows > 1 ? best_width(rows, [&](int) { return before; }, [&](int n) { return accepted[n]; }) : Width{};
     const bool is_worth_it = is_trial_ || width.rate() > 1 / (before + 1);
     if (width.rows == 0 || !is_worth_it) {
       set_tree(best, 0, before, 1);
@@ -235,6 +316,7 @@ void StepWidth::record(std::span<const int32_t> path) {
   }
   const double emitted = std::max<double>(1, path.size());
   credit_ = std::min(kMaxCredit, credit_ + kShare * emitted + emitted - time_);
+  is_after_plain_ = tree_.rows < 2;
 
   for (const Source source : {kFromSuffix, kFromModel}) {
     Trial& trial = trials_[source];
@@ -243,8 +325,7 @@ void StepWidth::record(std::span<const int32_t> path) {
       continue;
     }
     const bool is_tried = is_trial_ && source == (kind_ == StepKind::kModel ? kFromModel : kFromSuffix);
-    trial.n += is_tried;
-    trial.waited = is_tried && trial.n < kFirstTrials ? kLongAgo : 0;
+    trial.waited = 0;
     trial.gain = is_tried ? std::max(0.0, trial.gain + emitted - time_ * bar_) : 0;
     if (tree_.rows < 2) continue;
     std::array<Acceptance::Node, kMaxTree> nodes;

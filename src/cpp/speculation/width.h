@@ -10,7 +10,6 @@
 #pragma once
 
 #include <array>
-#include <limits>
 #include <span>
 #include <vector>
 
@@ -27,6 +26,9 @@ struct StepCosts {
   std::vector<Append> append;
   double plain_ms = 0;    // one token decoded without speculation
   double draft_ms = 0;    // one tree of the draft model; 0 without one
+  int draft_depth = 0;    // of that tree, where a shallower one takes less; 0: any depth takes as long
+  double first_ms = 0;    // then: a tree of depth 1
+  double context_ms = 0;  // the draft model's K and V of the plain tokens before a draft
   bool is_fixed = false;  // real times of steps do not replace them: then widths are the same in every run
 };
 
@@ -39,8 +41,10 @@ class StepWidth {
 
   // New costs. What was learned stays.
   void set_costs(const StepCosts& costs);
-  // The sequence is another one, of any length: real times are of no use any more.
-  void start_sequence();
+  // Another sequence begins, of any length. is_timed: took() is called for each of its steps.
+  void start_sequence(bool is_timed);
+  // Milliseconds that the model's draft took just now. Call it before took().
+  void drafted(double ms);
   // Milliseconds that an append of so many rows took just now; 1: a plain token. Costs grow with the context, and real
   // times replace the measured ones. Call it before record(): the account pays the real time.
   void took(int rows, double ms);
@@ -54,6 +58,8 @@ class StepWidth {
   // After kModel: how many rows to verify of a tree not yet known, as recent trees were; 0: call tree(), because a
   // suffix draft joins the tree, or it is the model's trial and most likely not worth a verify.
   int rows_ahead() const { return rows_ahead_; }
+  // Depth of the model's tree after kModel, and of one that is drafted ahead. At most kMaxTree: the model's own limit.
+  int draft_depth() const { return draft_depth_; }
   // The model's tree of such a step, whose first `rows` rows are verified in its own order.
   void verified(const Draft& model, int rows);
   // Whether the model's draft for the next step may run before this step's tokens are known: after rows_ahead(), if
@@ -65,6 +71,8 @@ class StepWidth {
 
   // Tokens of plain decoding whose time speculation may lose before it must earn some.
   double credit() const { return credit_; }
+  // Whether the draft model gains at these costs if its drafts are as good as those of trained drafters mostly are.
+  bool model_may_pay() const { return model_may_pay_; }
 
  private:
   enum Source { kFromSuffix, kFromModel, kSources };
@@ -76,12 +84,10 @@ class StepWidth {
     double tokens = 0;  // expected, at least 1
     double rate() const { return tokens / time; }
   };
-  static constexpr double kLongAgo = std::numeric_limits<double>::infinity();
   // When a source is tried although another choice looks better.
   struct Trial {
-    double waited = kLongAgo;  // plain tokens: since the source was used
-    double gain = 0;           // plain tokens: of the trials in a row, over the best other choice
-    int n = 0;                 // trials so far
+    double waited = 0;  // plain tokens: since the source was used
+    double gain = 0;    // plain tokens: of the trials in a row, over the best other choice
   };
   // A drafted node that is in tree_.
   struct Followed {
@@ -90,15 +96,19 @@ class StepWidth {
   };
 
   // Times in plain tokens.
+  static double mean_ratio(double mean, bool has_mean, double newest);
   double ratio(size_t i) const { return ratios_[i] > 0 ? ratios_[i] : ratio_; }
   double plain_ms() const { return costs_.plain_ms * ratio(0); }
   double append_time(size_t tile) const { return costs_.append[tile].ms * ratio(tile + 1) / plain_ms(); }
-  double draft_time() const { return costs_.draft_ms * ratio_ / plain_ms(); }
-  template <class Accepted>
-  Width best_width(int rows, double before, const Accepted& accepted) const;
+  int depth_of_rows(int rows) const;
+  double draft_ms(int depth) const;  // as measured at first
+  double draft_time(int depth) const;
+  template <class Before, class Accepted>
+  Width best_width(int rows, const Before& before, const Accepted& accepted) const;
   void start_trial(const std::array<Width, kSources>& widths);
   void set_tree(const Draft& draft, int rows, double before, double append);
   void learn_size(const Draft& corrected);
+  void expect_deeper(int known);
   double time_of_rows(int rows) const;  // of the append
   void follow(Source source, const Draft& draft);
   bool uses(Source source) const;
@@ -106,22 +116,26 @@ class StepWidth {
   StepCosts costs_;             // as measured at first
   std::vector<double> ratios_;  // real times over costs_: of a plain token, then of each tile; 0: none yet
   double ratio_ = 1;            // the newest one, which stands for what was not run yet
-  bool is_timed_ = false;       // took() is called
+  double draft_ratio_ = 0;      // of drafts; 0: none yet
+  bool is_timed_ = false;       // took() is called in this sequence
   int since_plain_ = 0;         // steps
+  int n_plain_ = 0;             // timed plain tokens of this sequence, up to kFirstPlain
   bool has_model_;
   int budget_;
 
   std::array<Acceptance, kSources> acceptance_;
   std::array<Trial, kSources> trials_;
-  std::array<double, kMaxTree + 1> model_accepted_{};  // expected of the first n rows of a model's tree, running mean
-  bool has_drafted_ = false;
-  double credit_;
+  std::array<double, kMaxTree + 1> model_accepted_{};  // expected of the first n rows of a model's tree
+  int n_trees_ = 0;                                    // of the draft model
+  bool model_may_pay_ = true;
+  bool is_after_plain_ = false;  // the step before was a plain token
+  double first_credit_, credit_;
 
   // --- of the step
   StepKind kind_ = StepKind::kPlain;
   bool is_trial_ = false;
   double bar_ = 1;  // rate of the best choice
-  int max_rows_ = 0, rows_ahead_ = 0;
+  int max_rows_ = 0, rows_ahead_ = 0, draft_depth_ = kMaxTree;
   double time_ = 1;                      // in plain tokens
   double append_time_ = 0;               // part of it
   Draft suffix_{}, corrected_suffix_{};  // as drafted, and with corrected scores
