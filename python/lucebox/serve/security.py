@@ -16,7 +16,7 @@ from lucebox.serve.page import is_page
 from lucebox.serve.request import SENDER
 from lucebox.serve.settings import ServeSettings
 
-__all__ = ["Guard", "error_response", "is_anthropic"]
+__all__ = ["Guard", "error_response", "is_anthropic", "key_owners"]
 
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})  # no key needed: for process monitors
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -48,9 +48,9 @@ class Guard:
             self._check_host(headers)
             self._check_origin(headers)
             if scope["path"] not in OPEN_PATHS and not is_page(scope["path"]):
-                number = self._check_key(headers)
-                SENDER.set(number)
-                scope["lucebox.owner"] = self._digests[number].hex() if self._digests else ""
+                owner = self._check_key(headers)
+                SENDER.set(owner)
+                scope["lucebox.owner"] = owner
             body = await self._body(headers, receive)
             if body:
                 _check_type(headers)
@@ -83,10 +83,10 @@ class Guard:
                 return
             raise ApiError("forbidden", f"pages of {origin!r} may not use this server; see --cors-origin")
 
-    def _check_key(self, headers: Mapping[str, str]) -> int:
-        """The number of the request's key; 0 where the server has no keys."""
+    def _check_key(self, headers: Mapping[str, str]) -> str:
+        """The digest of the request's key; empty where the server has no keys."""
         if not self._digests:
-            return 0
+            return ""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = [headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
         # Compares every key with every candidate, so that the time reveals nothing.
@@ -94,7 +94,7 @@ class Guard:
         if not any(matches):
             problem = "Incorrect API key provided" if any(given) else "No API key provided"
             raise ApiError("unauthorized", f"{problem}: send it as Authorization: Bearer KEY or as x-api-key: KEY")
-        return matches.index(True) % len(self._digests)
+        return self._digests[matches.index(True) % len(self._digests)].hex()
 
     async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes | None:
         """The complete body; None if the client disconnects first."""
@@ -137,6 +137,11 @@ def _check_type(headers: Mapping[str, str]) -> None:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise ApiError("media_type", f"content-type is {kind!r}, expected application/json")
+
+
+def key_owners(keys: Sequence[str]) -> tuple[str, ...]:
+    """The digests of API keys, by which requests and what they leave behind are told apart."""
+    return tuple(_digest(key).hex() for key in keys)
 
 
 def _digest(text: str) -> bytes:

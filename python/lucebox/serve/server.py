@@ -20,6 +20,7 @@ from lucebox.serve.preparation import Preparation
 from lucebox.serve.request import GenerationRequest
 from lucebox.serve.responses_store import ResponseStore
 from lucebox.serve.scheduler import Scheduler
+from lucebox.serve.security import key_owners
 from lucebox.serve.settings import ServeSettings
 from lucebox.sizes import show_size
 
@@ -40,12 +41,13 @@ class Server:
         self.background: dict[str, asyncio.Task[None]] = {}
         """Tasks of background responses, by response id."""
         self.device_load = load_reader(llm.device_info)
+        owners = key_owners(settings.all_keys())
         self.scheduler = Scheduler(
             llm,
             slots=fitting_slots(llm, settings.slots),
             max_queue=settings.max_queue,
             request_timeout_s=settings.request_timeout,
-            senders=max(1, len(settings.all_keys())),
+            senders=owners,
             cache=PrefixCache(
                 settings.prefix_cache,
                 settings.prefix_cache_dir,
@@ -54,6 +56,7 @@ class Server:
                 if settings.prefix_cache_dir
                 else "",
                 settings.prefix_cache_disk,
+                owners or ("",),
             ),
         )
 
