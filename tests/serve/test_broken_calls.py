@@ -253,6 +253,19 @@ def data_of(writer: Any, items: list[Item]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def streamed_blocks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The content of a streamed message, as a client joins it: the input of every tool_use block is whole."""
+    blocks: list[dict[str, Any]] = []
+    for event in events:
+        if event["type"] == "content_block_start":
+            blocks.append(event["content_block"])
+        elif event["type"] == "content_block_delta" and "text" in event["delta"]:
+            blocks[-1]["text"] += event["delta"]["text"]
+        elif event["type"] == "content_block_delta":
+            blocks[-1]["input"] = json.loads(event["delta"]["partial_json"])
+    return blocks
+
+
 @pytest.mark.parametrize(
     ("text", "dialect", "reason", "chat", "messages", "status"),
     [
@@ -286,6 +299,7 @@ def test_no_client_runs_a_broken_call(
     events = data_of(MessageWriter("m", omits_thinking=False), items)
     (delta,) = [event["delta"] for event in events if event["type"] == "message_delta"]
     assert delta["stop_reason"] == messages
+    assert streamed_blocks(events) == document["content"]
 
     document = ResponseWriter({}, "m", {}).document([answer_of(items)])
     *_, item = [item for item in document["output"] if item["type"] == "function_call"]

@@ -158,8 +158,8 @@ class StreamedAnswer(_Delivery):
         try:
             while not self._exchange.is_over:
                 items = await self._exchange.get()
-                self._is_silent = False
                 if data := b"".join([self._writer.write(index, item) for index, item in items]):
+                    self._is_silent = False
                     await body(data)
             await body(self._writer.close())
         except ApiError as error:
