@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -86,8 +87,6 @@ A_AND_HI = edit(path="/a", content="hi")
          edit(content=xml(f"<parameter=content>\n{INNER}\n</parameter>"))),
         (xml("<parameter=content>\n<function=edit>\n</function>\n</parameter>"),
          edit(content="<function=edit>\n</function>")),
-        (xml("<parameter=content>\nx\n</parameter>\n</function>\n</tool_call>\nIt ends so.\n</parameter>"),
-         edit(content="x\n</parameter>\n</function>\n</tool_call>\nIt ends so.")),
         (xml("<parameter=content>\n<function>\n<parameter>a</parameter>\n</function>\n\n<b/>\n</parameter>"),
          edit(content="<function>\n<parameter>a</parameter>\n</function>\n\n<b/>")),
         (xml("<parameter=content>\nif s == '<function=': '</parameter>'\n</parameter>"),
@@ -102,6 +101,34 @@ def test_the_right_call(text: str, expected: Any) -> None:
     assert parsed(f"{text}\n{text}") == [expected, expected] or not text.endswith("</tool_call>")
     if text.endswith("</tool_call>"):
         assert parsed(f"{text} Done, with <b>tags</b>.") == [expected, ("text", "Done, with <b>tags</b>.")]
+
+
+CLOSING = "</parameter>\n</function>\n</tool_call>"
+
+
+def test_closers_that_a_value_quotes() -> None:
+    """They end no call whose own closers still follow. Where a further call begins first, the value may have quoted it."""
+    value = f"x\n{CLOSING}\nIt ends so."
+    text = xml(f"<parameter=content>\n{value}\n</parameter>")
+    assert parsed(text) == [edit(content=value)]
+    assert parsed(f"{text} Done.") == [edit(content=value), ("text", "Done.")]
+    assert parsed(f"{text}\n{INNER}") == [edit(content=value), edit(path="/b")]
+    for quoted in (f"x\n{CLOSING}\n{INNER}", f"x\n{CLOSING}\n<function=edit>"):
+        call, rest = parsed(xml(f"<parameter=content>\n{quoted}\n</parameter>"))
+        assert call == ("broken", "edit", '{"content": "x')
+        assert rest == ("text", f"{quoted[2:]}\n{CLOSING}")
+
+
+def test_a_parameter_that_no_schema_names() -> None:
+    """The value before it may have quoted it, if it is text and the tool takes no other parameters."""
+    text = xml("<parameter=content>\na\n</parameter>\n<parameter=x>\nb\n</parameter>")
+    assert parsed(text) == [
+        ("broken", "edit", '{"content": "a"'),
+        ("text", f"<parameter=x>\nb\n{CLOSING}"),
+    ]
+    open_tool = replace(EDIT, parameters={**EDIT.parameters, "additionalProperties": True})
+    assert parsed(text, tools=[open_tool]) == [edit(content="a", x="b")]
+    assert parsed(text.replace("content", "line").replace("a\n", "7\n")) == [edit(line=7, x="b")]
 
 
 @pytest.mark.parametrize(
@@ -211,6 +238,33 @@ def test_a_call_cut_anywhere(dialect: str, arguments: dict[str, Any], closer: st
                 value = str(arguments[member.key])
                 assert value == member.value or not member.is_complete
                 assert value.startswith(member.value) or member.value.startswith(value)
+
+
+CLOSERS_INSIDE = st.lists(
+    st.sampled_from(
+        ["a", "\n", " ", "</parameter>", "</function>", "</tool_call>", f"\n{CLOSING}\n", INNER, "\n<parameter=x>\n"]
+    ),
+    max_size=6,
+).map("".join)  # fmt: skip
+NULLABLE = replace(
+    EDIT, parameters={"properties": {"path": {"type": "string"}, "content": {"type": ["string", "null"]}}}
+)
+
+
+@settings(max_examples=200)
+@given(
+    st.fixed_dictionaries({"content": CLOSERS_INSIDE}, optional={"path": CLOSERS_INSIDE}),
+    st.sampled_from(["", " Done.", f"\n{INNER}"]),
+    st.sampled_from([EDIT, NULLABLE]),
+)
+def test_closers_that_match_nothing(arguments: dict[str, str], after: str, tool: Tool) -> None:
+    """The call that was written, or a broken one with text after it."""
+    first, *rest = parsed(written("qwen_xml", arguments, "</parameter>") + after, tools=[tool])
+    if first[0] == "broken":
+        assert {kind for kind, *_ in rest} == {"text"}
+    else:
+        assert first == edit(**arguments)
+        assert rest == ([edit(path="/b")] if after.strip() == INNER else [("text", "Done.")] if after else [])
 
 
 @given(st.text(st.sampled_from('{}[]",:\\u0a1 \n'), max_size=30))

@@ -68,7 +68,9 @@ class Work:
         elif request.scores_prompt:
             self._prefill = scored_prefill(slot.session, request.ids, request.sampling.logprobs or 0, job.sink)
         else:
-            self._prefill = cache.prefill(slot.session, request.ids, turn_ends(request.ids, llm.end_ids), request.sender)
+            self._prefill = cache.prefill(
+                slot.session, request.ids, turn_ends(request.ids, llm.end_ids), request.sender
+            )
         self.cached = self._n_done = next(self._prefill)  # the prefix reused from the slot or the cache
         slot.session.share_outputs(outputs)
         slot.session.expect(NO_IDS if request.prediction is None else request.prediction)

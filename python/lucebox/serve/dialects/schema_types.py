@@ -12,7 +12,17 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-__all__ = ["Form", "choices_of", "converted", "forms_of", "is_text", "property_schema", "self_contained"]
+__all__ = [
+    "Form",
+    "allows_others",
+    "choices_of",
+    "converted",
+    "forms_of",
+    "is_text",
+    "may_quote",
+    "property_schema",
+    "self_contained",
+]
 
 _MAX_DEPTH = 16  # of nested references and alternatives
 _MAX_FORMS = 16
@@ -139,6 +149,19 @@ def is_text(schema: Mapping[str, Any], *, among_others: bool = False) -> bool:
     """Whether every value is a string; with among_others, whether a value may be a string."""
     kinds = set(_types(schema, schema, _MAX_DEPTH))
     return not kinds or ("string" in kinds if among_others else kinds == {"string"})
+
+
+def may_quote(schema: Mapping[str, Any]) -> bool:
+    """Whether a value may contain other text: strings do, and lists and objects of strings."""
+    kinds = set(_types(schema, schema, _MAX_DEPTH))
+    return not kinds or not kinds.isdisjoint(("string", "array", "object"))
+
+
+def allows_others(schema: Mapping[str, Any]) -> bool:
+    """Whether an object may have properties that its schema does not name."""
+    parts = list(_parts(schema, schema, _MAX_DEPTH))
+    named = any(isinstance(part.get("properties"), Mapping) for part in parts)
+    return not named or any(part.get("additionalProperties") or part.get("patternProperties") for part in parts)
 
 
 def converted(text: str, schema: Mapping[str, Any]) -> str:

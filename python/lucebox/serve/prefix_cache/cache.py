@@ -88,9 +88,7 @@ class PrefixCache:
                 self.store(session, plan.ids, boundaries, owner)
                 yield end
 
-    def restore(
-        self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = (), owner: str = ""
-    ) -> int:
+    def restore(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = (), owner: str = "") -> int:
         """Sets the session to the longest cached proper prefix of ids; returns its length.
 
         For bit-identical results, the caller computes the rest in appends that end at `append_ends`.
@@ -104,9 +102,7 @@ class PrefixCache:
         self._reused_tokens += reused
         return reused
 
-    def store(
-        self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = (), owner: str = ""
-    ) -> None:
+    def store(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = (), owner: str = "") -> None:
         """Stores the session's prefix of ids, as far as it was computed in the appends of a cold run.
 
         Called after every append, because the session has the recurrent state of its last position only.
@@ -116,9 +112,7 @@ class PrefixCache:
             self._store(session, plan)
             self._parts.evict()
 
-    def forget(
-        self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = (), owner: str = ""
-    ) -> None:
+    def forget(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = (), owner: str = "") -> None:
         """Drops all prefixes of ids, of which one led to an error: a file may be damaged and have a right checksum."""
         plan = Plan(ids, boundaries, session.prefill_chunk, owner)
         with self._parts.changed:
