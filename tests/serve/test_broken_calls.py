@@ -22,6 +22,7 @@ from lucebox.serve.json_text import JsonScanner
 from lucebox.serve.parsing import OutputParser
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
 from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
+from lucebox.serve.protocols.ollama_stream import OllamaWriter
 from lucebox.serve.protocols.responses_stream import ResponseWriter
 from lucebox.serve.request import Finished, Item, Started
 from lucebox.serve.tools import Tool
@@ -107,7 +108,7 @@ CLOSING = "</parameter>\n</function>\n</tool_call>"
 
 
 def test_closers_that_a_value_quotes() -> None:
-    """They end no call whose own closers still follow. Where a further call begins first, the value may have quoted it."""
+    """They end no call whose own closers still follow. The value may also quote a call that begins before these."""
     value = f"x\n{CLOSING}\nIt ends so."
     text = xml(f"<parameter=content>\n{value}\n</parameter>")
     assert parsed(text) == [edit(content=value)]
@@ -301,9 +302,13 @@ def answer_of(items: list[Item]) -> Answer:
     return answer
 
 
+def written_by(writer: Any, items: list[Item]) -> str:
+    stream: bytes = writer.open() + b"".join(writer.write(0, item) for item in items) + writer.close()
+    return stream.decode()
+
+
 def data_of(writer: Any, items: list[Item]) -> list[dict[str, Any]]:
-    stream = writer.open() + b"".join(writer.write(0, item) for item in items) + writer.close()
-    lines = [line[6:] for line in stream.decode().splitlines() if line.startswith("data: {")]
+    lines = [line[6:] for line in written_by(writer, items).splitlines() if line.startswith("data: {")]
     return [json.loads(line) for line in lines]
 
 
@@ -354,6 +359,14 @@ def test_no_client_runs_a_broken_call(
     (delta,) = [event["delta"] for event in events if event["type"] == "message_delta"]
     assert delta["stop_reason"] == messages
     assert streamed_blocks(events) == document["content"]
+
+    ended = OllamaWriter("chat", "m", None).document([answer_of(items)])
+    assert len(ended["message"].get("tool_calls", [])) == kinds.count("tool_use")
+    lines = [json.loads(line) for line in written_by(OllamaWriter("chat", "m", None), items).splitlines()]
+    assert "".join(line["message"]["content"] for line in lines) == ended["message"]["content"]
+    assert sum(len(line["message"].get("tool_calls", [])) for line in lines) == kinds.count("tool_use")
+    assert lines[-1]["done_reason"] == ended["done_reason"] == ("length" if reason == "length" else "stop")
+    assert bool(ended["message"]["content"]) is not is_whole
 
     document = ResponseWriter({}, "m", {}).document([answer_of(items)])
     *_, item = [item for item in document["output"] if item["type"] == "function_call"]

@@ -226,6 +226,18 @@ class ChatModel:
 
         return [request(each) for each in self.seeded(sampling, n)]
 
+    def constraint(self, answer_format: AnswerFormat) -> tuple[Constraint, list[str]]:
+        """The constraint of a continuation of a raw prompt, and warnings of what it does not hold.
+
+        Raises:
+            InvalidRequestError, UnsupportedError: the format cannot be compiled.
+        """
+        tokens = self._grammars.tokens()
+        from lucebox.serve.held_schemas import held_format
+
+        held, warnings = held_format(tokens.check, answer_format)
+        return self._grammars.constraint(held), warnings
+
     def recommended_sampling(self, conversation: Conversation) -> Sampling:
         """The sampling of an answer that says nothing else."""
         tags = None if self.template is None else self._thinking_tags(conversation, self.prompt(conversation)[0])

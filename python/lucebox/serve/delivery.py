@@ -21,7 +21,9 @@ from lucebox.serve.request import Failed, Finished, GenerationRequest, Item
 from lucebox.serve.scheduler import Scheduler
 
 __all__ = [
+    "EVENTS",
     "KEEP_ALIVE",
+    "LINES",
     "ErrorBody",
     "Exchange",
     "FailedStream",
@@ -32,6 +34,8 @@ __all__ = [
     "sse",
 ]
 
+EVENTS = "text/event-stream; charset=utf-8"
+LINES = "application/x-ndjson"
 KEEP_ALIVE = b": keep-alive\n\n"
 STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not buffer events
 
@@ -40,7 +44,7 @@ ErrorBody = Callable[[ApiError], tuple[int, dict[str, Any]]]
 
 
 class Writer(Protocol):
-    """Formats one protocol's stream as bytes of server-sent events."""
+    """Formats one protocol's stream: server-sent events, or lines of JSON."""
 
     def open(self) -> bytes:
         """Sent at once, before anything is computed."""
@@ -140,10 +144,12 @@ class _Delivery(Response):
 
 
 class StreamedAnswer(_Delivery):
-    """An answer as server-sent events, with heartbeats in silent periods."""
+    """An answer as a stream, with heartbeats in silent periods."""
 
-    def __init__(self, exchange: Exchange, writer: Writer, heartbeat_s: float, headers: Mapping[str, str]) -> None:
-        super().__init__(exchange, {"content-type": "text/event-stream; charset=utf-8", **STREAM_HEADERS, **headers})
+    def __init__(
+        self, exchange: Exchange, writer: Writer, heartbeat_s: float, media_type: str, headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(exchange, {"content-type": media_type, **STREAM_HEADERS, **headers})
         self._writer = writer
         self._heartbeat_s = heartbeat_s
 
@@ -153,7 +159,7 @@ class StreamedAnswer(_Delivery):
         async def body(data: bytes) -> None:
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
-        await body(self._writer.open() or KEEP_ALIVE)
+        await body(self._writer.open())
         beat = asyncio.create_task(self._beat(body))
         try:
             while not self._exchange.is_over:

@@ -88,6 +88,11 @@ class Scheduler:
         with self._changed:
             return len(self._queue), len(self._works)
 
+    def busy(self) -> list[bool]:
+        """Whether each slot has a job."""
+        with self._changed:
+            return [slot not in self._free for slot in self._slots]
+
     def submit(self, requests: Sequence[GenerationRequest], sinks: Sequence[Sink]) -> list[Job]:
         """Queues all requests or none. Each request's items go to its sink; the last item is Finished or Failed.
 

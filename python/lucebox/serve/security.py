@@ -11,12 +11,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lucebox.serve.body_shape import check_shape
 from lucebox.serve.delivery import compact_json
-from lucebox.serve.errors import ApiError, anthropic_body, openai_body
+from lucebox.serve.errors import ApiError, body_of
 from lucebox.serve.page import is_page
 from lucebox.serve.request import SENDER
 from lucebox.serve.settings import ServeSettings
 
-__all__ = ["Guard", "error_response", "is_anthropic", "key_owners"]
+__all__ = ["Guard", "error_response", "key_owners"]
 
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})  # no key needed: for process monitors
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -158,13 +158,9 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
-def is_anthropic(path: str) -> bool:
-    return path == "/v1/messages" or path.startswith("/v1/messages/")
-
-
 async def error_response(path: str, error: ApiError, send: Send, headers: Sequence[tuple[str, str]] = ()) -> None:
     """Sends an error in the format of the path's protocol."""
-    status, body = anthropic_body(error) if is_anthropic(path) else openai_body(error)
+    status, body = body_of(path, error)
     data = compact_json(body)
     fields = [("content-type", "application/json"), ("content-length", str(len(data))), *headers]
     if error.retry_after is not None:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from lucebox.api import LLM
 from lucebox.errors import OutOfMemoryError
 from lucebox.serve.answer import Answer
-from lucebox.serve.delivery import ErrorBody, Exchange, JsonAnswer, StreamedAnswer, Writer
+from lucebox.serve.delivery import EVENTS, ErrorBody, Exchange, JsonAnswer, StreamedAnswer, Writer
 from lucebox.serve.device_load import load_reader
 from lucebox.serve.model import ServedModel
 from lucebox.serve.prefix_cache import PrefixCache, fingerprint
@@ -81,6 +81,8 @@ class Server:
         ignored: Sequence[str],
         name: str | None = None,
         owner: str = "",
+        *,
+        media_type: str = EVENTS,
     ) -> Response:
         """Queues the requests and streams their answers. With a name, their owner can cancel them.
 
@@ -90,7 +92,7 @@ class Server:
         exchange = Exchange(self.scheduler, requests)
         if name is not None:
             self.responses.started(name, exchange, owner)
-        return StreamedAnswer(exchange, writer, self.settings.heartbeat, ignored_header(ignored))
+        return StreamedAnswer(exchange, writer, self.settings.heartbeat, media_type, ignored_header(ignored))
 
     def in_background(
         self,

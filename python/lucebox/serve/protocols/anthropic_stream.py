@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from lucebox.serve.answer import Answer, Reasoning, Text, ToolCall
-from lucebox.serve.delivery import sse
+from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, anthropic_error
 from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.protocols.encoded_reasoning import encode_reasoning
@@ -38,7 +38,7 @@ class MessageWriter:
         self._finished: Finished | None = None
 
     def open(self) -> bytes:
-        return b""  # message_start needs the number of cached tokens, which is unknown before admission
+        return KEEP_ALIVE  # message_start needs the number of cached tokens, which is unknown before admission
 
     def write(self, index: int, item: Item) -> bytes:
         match item:
