@@ -32,6 +32,7 @@ from lucebox.serve.dialects.schema_types import (
     property_schema,
     self_contained,
 )
+from lucebox.serve.dialects.text_values import options_of, text_terminal
 from lucebox.serve.dialects.xml_tags import (
     BARE_OPEN,
     CLOSE,
@@ -316,8 +317,8 @@ def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
     rules = [
         f"calls: {lines_of('one', parallel)}",
         f'one: "{OPEN}\\n" ({one}) "{END_FUNCTION}\\n{CLOSE}"',
-        'text[suffix="\\n</parameter>\\n"]: /(?s:.*)/',
     ]
+    texts: dict[str, str] = {}  # rules of strings by their terminals
     for i, tool in enumerate(tools):
         forms = forms_of(tool.parameters)
         bodies = " | ".join(f"form_{i}_{f}" for f in range(len(forms)))
@@ -328,17 +329,21 @@ def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
             for k, (key, schema) in enumerate(form.properties.items()):
                 opening = _quoted(f"{PARAMETER}{key}>\n")
                 value = self_contained(schema if isinstance(schema, Mapping) else {}, tool.parameters)
-                rules.append(f"value_{i}_{f}_{k}: {opening} {_value_rule(value)}")
+                rules.append(
+                    f"value_{i}_{f}_{k}: {opening} ({' | '.join(_value_rule(option, texts) for option in options_of(value))})"
+                )
+    for terminal, rule in texts.items():
+        rules += [f'{rule}[suffix="\\n</parameter>\\n"]: {rule.upper()}', f"{rule.upper()}: {terminal}"]
     return "\n".join(rules)
 
 
-def _value_rule(schema: Mapping[str, Any]) -> str:
+def _value_rule(schema: Mapping[str, Any], texts: dict[str, str]) -> str:
     closing = _quoted(f"\n{END_PARAMETER}\n")
     if choices := choices_of(schema):
-        texts = [c if isinstance(c, str) else json.dumps(c, ensure_ascii=False) for c in choices]
-        return f"({' | '.join(map(_quoted, texts))}) {closing}"
+        written = [c if isinstance(c, str) else json.dumps(c, ensure_ascii=False) for c in choices]
+        return f"({' | '.join(map(_quoted, written))}) {closing}"
     if is_text(schema, among_others=True):
-        return "text"
+        return texts.setdefault(text_terminal(schema), f"text_{len(texts)}")
     return f"%json {json.dumps({**schema, 'x-guidance': JSON_FORM})} {closing}"
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "forms_of",
     "is_text",
     "may_quote",
+    "parts_of",
     "property_schema",
     "self_contained",
 ]
@@ -159,7 +160,7 @@ def may_quote(schema: Mapping[str, Any]) -> bool:
 
 def allows_others(schema: Mapping[str, Any]) -> bool:
     """Whether an object may have properties that its schema does not name."""
-    parts = list(_parts(schema, schema, _MAX_DEPTH))
+    parts = list(parts_of(schema))
     named = any(isinstance(part.get("properties"), Mapping) for part in parts)
     return not named or any(part.get("additionalProperties") or part.get("patternProperties") for part in parts)
 
@@ -210,6 +211,11 @@ def _types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> It
             yield "object"
         elif "items" in part:
             yield "array"
+
+
+def parts_of(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A self-contained schema, then the schemas that it combines or refers to."""
+    return _parts(schema, schema, _MAX_DEPTH)
 
 
 def _parts(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
