@@ -329,9 +329,8 @@ def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
             for k, (key, schema) in enumerate(form.properties.items()):
                 opening = _quoted(f"{PARAMETER}{key}>\n")
                 value = self_contained(schema if isinstance(schema, Mapping) else {}, tool.parameters)
-                rules.append(
-                    f"value_{i}_{f}_{k}: {opening} ({' | '.join(_value_rule(option, texts) for option in options_of(value))})"
-                )
+                values = " | ".join(_value_rule(option, texts) for option in options_of(value))
+                rules.append(f"value_{i}_{f}_{k}: {opening} ({values})")
     for terminal, rule in texts.items():
         rules += [f'{rule}[suffix="\\n</parameter>\\n"]: {rule.upper()}', f"{rule.upper()}: {terminal}"]
     return "\n".join(rules)
