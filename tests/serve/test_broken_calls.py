@@ -127,8 +127,8 @@ def test_a_parameter_that_no_schema_names() -> None:
         ("broken", "edit", '{"content": "a"'),
         ("text", f"<parameter=x>\nb\n{CLOSING}"),
     ]
-    open_tool = replace(EDIT, parameters={**EDIT.parameters, "additionalProperties": True})
-    assert parsed(text, tools=[open_tool]) == [edit(content="a", x="b")]
+    for more in ({"additionalProperties": {}}, {"additionalProperties": True}, {"patternProperties": {"x": {}}}):
+        assert parsed(text, tools=[replace(EDIT, parameters={**EDIT.parameters, **more})]) == [edit(content="a", x="b")]
     assert parsed(text.replace("content", "line").replace("a\n", "7\n")) == [edit(line=7, x="b")]
 
 

@@ -529,3 +529,28 @@ def test_a_large_vocabulary() -> None:
         assert allows(constraint, token)
         constraint.accept(token)
     assert constraint.done
+
+
+@pytest.mark.parametrize(
+    ("part", "good", "bad", "note"),
+    [
+        ({"type": "string", "minLength": 2, "maxLength": 4}, ["ab", "a\nbc"], ["a", "abcde"], None),
+        ({"type": "string", "pattern": "^[a-f/]+$", "maxLength": 3}, ["a/b"], ["abcd", "x"], None),
+        ({"type": "string", "pattern": "b"}, ["abc"], ["ac"], None),
+        ({"type": "string", "minLength": 3}, ["a\nb"], ["ab"], None),
+        ({"type": "string", "pattern": "^a|b$"}, ["x"], [], "pattern"),
+        ({"type": "string", "format": "date"}, ["x"], [], "format"),
+        ({"type": "string", "maxLength": 10**9}, ["x"], [], "maxLength"),
+        ({"type": "string", "pattern": r"^\^[$^]\$$"}, ["^$$", "^^$"], ["a"], None),
+        ({"anyOf": [{"enum": ["low", "high"]}, {"type": "integer", "maximum": 9}]}, ["low", "7"], ["10", "x"], None),
+        ({"type": ["string", "null"], "maxLength": 2}, ["null", "abc"], [], "maxLength"),
+    ],
+)
+def test_strings_in_tags(part: dict[str, Any], good: list[str], bad: list[str], note: str | None) -> None:
+    tool = Tool("put", parameters={"type": "object", "properties": {"a": part}, "required": ["a"]})
+    (held,), warnings = held_tools(tokens().check, [tool], DIALECTS["qwen_xml"])
+    assert len(warnings) == (note is not None) and all(f": {note} of text in tags" in warning for warning in warnings)
+    grammar = tools_grammar(Profile("x", dialect="qwen_xml"), [held], ToolChoice("required", parallel=False))
+    for value in (*good, *bad):
+        text = DIALECTS["qwen_xml"].render_call("put", {"a": value})
+        assert (refused_at(TokenConstraint(tokens(), grammar), text) is None) is (value in good)

@@ -162,7 +162,9 @@ def allows_others(schema: Mapping[str, Any]) -> bool:
     """Whether an object may have properties that its schema does not name."""
     parts = list(parts_of(schema))
     named = any(isinstance(part.get("properties"), Mapping) for part in parts)
-    return not named or any(part.get("additionalProperties") or part.get("patternProperties") for part in parts)
+    return not named or any(
+        part.get("additionalProperties") not in (None, False) or part.get("patternProperties") for part in parts
+    )
 
 
 def converted(text: str, schema: Mapping[str, Any]) -> str:

@@ -11,8 +11,11 @@ from lucebox.serve.dialects.schema_types import choices_of, forms_of, is_text, p
 __all__ = ["options_of", "text_terminal", "unheld_keywords"]
 
 ANY = "/(?s:.*)/"
+NO_CLOSER = r"~/(?s:.*)\n<\/parameter(?s:.*)/"
+"""Without it, the closing tag of a string that is still too short would count as its text."""
 _ANNOTATIONS = ("$defs", "title", "description", "default", "examples", "discriminator")
 _KEYWORDS = ("const", "enum", "format", "maxLength", "minLength", "pattern")
+_MAX_LENGTH = 1 << 16  # a longer string hardly fits in a context
 _ESCAPED = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)  # characters and classes that are no operators
 
 
@@ -27,7 +30,7 @@ def text_terminal(schema: Mapping[str, Any]) -> str:
     pattern = schema.get("pattern")
     if isinstance(pattern, str) and (text := _whole(pattern)) is not None:
         terminals.append(f"/{text}/")
-    return " & ".join(terminals) or ANY
+    return " & ".join([*terminals, NO_CLOSER]) if terminals else ANY
 
 
 def unheld_keywords(parameters: Mapping[str, Any]) -> list[str]:
@@ -51,10 +54,13 @@ def _unheld(properties: Mapping[str, Any], parameters: Mapping[str, Any]) -> Ite
             if choices_of(schema) or not is_text(schema, among_others=True):
                 continue
             found = {key for one in parts_of(schema) for key in _KEYWORDS if one.get(key) is not None}
-            if _is_plain(schema):
-                is_whole = isinstance(schema.get("pattern"), str) and _whole(schema["pattern"]) is not None
-                found -= {"maxLength", "minLength", *(["pattern"] if is_whole else [])}
-            yield from found
+            yield from found - (_held(schema) if _is_plain(schema) else set())
+
+
+def _held(schema: Mapping[str, Any]) -> set[str]:
+    held = {key for key in ("minLength", "maxLength") if _length(schema.get(key)) is not None}
+    pattern = schema.get("pattern")
+    return held | {"pattern"} if isinstance(pattern, str) and _whole(pattern) is not None else held
 
 
 def _is_plain(schema: Mapping[str, Any]) -> bool:
@@ -62,7 +68,7 @@ def _is_plain(schema: Mapping[str, Any]) -> bool:
 
 
 def _length(value: Any) -> int | None:
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= _MAX_LENGTH else None
 
 
 def _whole(pattern: str) -> str | None:
