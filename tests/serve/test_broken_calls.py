@@ -419,6 +419,7 @@ def test_every_protocol_accepts_broken_arguments(server: Running, arguments: str
                     ],
                 },
             ),
+            ("/api/chat", {"messages": [*chat, result, *TAIL], "options": {"num_predict": 1}, "stream": False}),
         ):
             answer = client.post(path, json={"model": "claude-x", **body})
             assert answer.status_code == 200, answer.text

@@ -31,6 +31,7 @@ __all__ = [
     "StreamedAnswer",
     "Writer",
     "compact_json",
+    "json_line",
     "sse",
 ]
 
@@ -76,8 +77,13 @@ def compact_json(data: object) -> bytes:
 def sse(data: object, event: str | None = None) -> bytes:
     """One server-sent event."""
     head = b"data: " if event is None else b"event: " + event.encode() + b"\ndata: "
+    return head + json_line(data) + b"\n"
+
+
+def json_line(data: object) -> bytes:
+    """JSON on one line, with the line's end."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(_LINE_ENDS)
-    return head + text.encode("utf-8", "replace") + b"\n\n"
+    return text.encode("utf-8", "replace") + b"\n"
 
 
 class Exchange:

@@ -101,7 +101,9 @@ class _Answered(_Request):
 
 class CalledFunction(Body):
     name: str = Field(min_length=1, max_length=256)
-    arguments: dict[str, Any] = Field(default_factory=dict)
+    arguments: dict[str, Any] | str = Field(
+        default_factory=dict, description="An object; the text of a call that broke off is accepted too."
+    )
     description: Ignored = None
     index: Ignored = None
 
@@ -267,8 +269,9 @@ def _message(message: ChatMessage) -> Message:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    function = {"name": call.function.name, "arguments": json.dumps(call.function.arguments)}
-    return {"id": call.id, "type": "function", "function": function}
+    given = call.function.arguments
+    arguments = given if isinstance(given, str) else json.dumps(given)
+    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 
 def _tool(function: Function) -> Tool:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from lucebox.results import TokenLogprob
 from lucebox.serve.answer import Answer, Text, ToolCall
-from lucebox.serve.delivery import compact_json
+from lucebox.serve.delivery import json_line
 from lucebox.serve.errors import ApiError, ollama_error
 from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.protocols.openai_common import LogprobWriter
@@ -64,10 +64,10 @@ class OllamaWriter:
 
     def close(self) -> bytes:
         assert self._finished is not None
-        return self._json({**self._part(), **_ending(self._finished, self._warnings)})
+        return json_line({**self._part(), **_ending(self._finished, self._warnings)})
 
     def fail(self, error: ApiError) -> bytes:
-        return self._json(ollama_error(error))
+        return json_line(ollama_error(error))
 
     def document(self, answers: Sequence[Answer]) -> dict[str, Any]:
         (answer,) = answers
@@ -87,7 +87,7 @@ class OllamaWriter:
         return {**self._part(), "done": True, "done_reason": "load"}
 
     def _line(self, content: str = "", thinking: str = "", calls: Sequence[ToolCall] = ()) -> bytes:
-        return self._json({**self._part(content, thinking, calls), "done": False})
+        return json_line({**self._part(content, thinking, calls), "done": False})
 
     def _part(self, content: str = "", thinking: str = "", calls: Sequence[ToolCall] = ()) -> dict[str, Any]:
         part: dict[str, Any] = {"model": self._model, "created_at": created_at()}
@@ -108,9 +108,6 @@ class OllamaWriter:
             part["logprobs"] = self._logprobs.chat(self._pending)
             self._pending = []
         return part
-
-    def _json(self, data: dict[str, Any]) -> bytes:
-        return compact_json(data) + b"\n"
 
 
 def created_at() -> str:
