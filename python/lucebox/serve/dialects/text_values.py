@@ -15,7 +15,7 @@ NO_CLOSER = r"~/(?s:.*)\n<\/parameter(?s:.*)/"
 """Without it, the closing tag of a string that is still too short would count as its text."""
 _ANNOTATIONS = ("$defs", "title", "description", "default", "examples", "discriminator")
 _KEYWORDS = ("const", "enum", "format", "maxLength", "minLength", "pattern")
-_MAX_LENGTH = 1 << 16  # a longer string hardly fits in a context
+_MAX_LENGTH = 1000  # a mask of a string with a length takes 1.7 ms, of others 4 us (medians, a vocabulary of 248320)
 _ESCAPED = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)  # characters and classes that are no operators
 
 
@@ -23,14 +23,15 @@ def text_terminal(schema: Mapping[str, Any]) -> str:
     """A Lark terminal of the strings of a self-contained schema, as far as it can be held."""
     if not _is_plain(schema):
         return ANY
-    terminals = []
     least, most = (_length(schema.get(key)) for key in ("minLength", "maxLength"))
-    if least is not None or most is not None:
-        terminals.append(f"/(?s:.{{{least or 0},{'' if most is None else most}}})/")
     pattern = schema.get("pattern")
-    if isinstance(pattern, str) and (text := _whole(pattern)) is not None:
-        terminals.append(f"/{text}/")
-    return " & ".join([*terminals, NO_CLOSER]) if terminals else ANY
+    whole = _whole(pattern) if isinstance(pattern, str) else None
+    terminals = [] if whole is None else [f"/{whole}/"]
+    if least or most is not None:
+        terminals.append(f"/(?s:.{{{least or 0},{'' if most is None else most}}})/")
+    if least or whole is not None:
+        terminals.append(NO_CLOSER)
+    return " & ".join(terminals) or ANY
 
 
 def unheld_keywords(parameters: Mapping[str, Any]) -> list[str]:
