@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from lucebox.serve.json_text import JsonScanner
 from lucebox.serve.parsing import OutputParser
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
 from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
+from lucebox.serve.protocols.ollama_stream import OllamaWriter
 from lucebox.serve.protocols.responses_stream import ResponseWriter
 from lucebox.serve.request import Finished, Item, Started
 from lucebox.serve.tools import Tool
@@ -86,8 +88,6 @@ A_AND_HI = edit(path="/a", content="hi")
          edit(content=xml(f"<parameter=content>\n{INNER}\n</parameter>"))),
         (xml("<parameter=content>\n<function=edit>\n</function>\n</parameter>"),
          edit(content="<function=edit>\n</function>")),
-        (xml("<parameter=content>\nx\n</parameter>\n</function>\n</tool_call>\nIt ends so.\n</parameter>"),
-         edit(content="x\n</parameter>\n</function>\n</tool_call>\nIt ends so.")),
         (xml("<parameter=content>\n<function>\n<parameter>a</parameter>\n</function>\n\n<b/>\n</parameter>"),
          edit(content="<function>\n<parameter>a</parameter>\n</function>\n\n<b/>")),
         (xml("<parameter=content>\nif s == '<function=': '</parameter>'\n</parameter>"),
@@ -102,6 +102,34 @@ def test_the_right_call(text: str, expected: Any) -> None:
     assert parsed(f"{text}\n{text}") == [expected, expected] or not text.endswith("</tool_call>")
     if text.endswith("</tool_call>"):
         assert parsed(f"{text} Done, with <b>tags</b>.") == [expected, ("text", "Done, with <b>tags</b>.")]
+
+
+CLOSING = "</parameter>\n</function>\n</tool_call>"
+
+
+def test_closers_that_a_value_quotes() -> None:
+    """They end no call whose own closers still follow. The value may also quote a call that begins before these."""
+    value = f"x\n{CLOSING}\nIt ends so."
+    text = xml(f"<parameter=content>\n{value}\n</parameter>")
+    assert parsed(text) == [edit(content=value)]
+    assert parsed(f"{text} Done.") == [edit(content=value), ("text", "Done.")]
+    assert parsed(f"{text}\n{INNER}") == [edit(content=value), edit(path="/b")]
+    for quoted in (f"x\n{CLOSING}\n{INNER}", f"x\n{CLOSING}\n<function=edit>"):
+        call, rest = parsed(xml(f"<parameter=content>\n{quoted}\n</parameter>"))
+        assert call == ("broken", "edit", '{"content": "x')
+        assert rest == ("text", f"{quoted[2:]}\n{CLOSING}")
+
+
+def test_a_parameter_that_no_schema_names() -> None:
+    """The value before it may have quoted it, if it is text and the tool takes no other parameters."""
+    text = xml("<parameter=content>\na\n</parameter>\n<parameter=x>\nb\n</parameter>")
+    assert parsed(text) == [
+        ("broken", "edit", '{"content": "a"'),
+        ("text", f"<parameter=x>\nb\n{CLOSING}"),
+    ]
+    for more in ({"additionalProperties": {}}, {"additionalProperties": True}, {"patternProperties": {"x": {}}}):
+        assert parsed(text, tools=[replace(EDIT, parameters={**EDIT.parameters, **more})]) == [edit(content="a", x="b")]
+    assert parsed(text.replace("content", "line").replace("a\n", "7\n")) == [edit(line=7, x="b")]
 
 
 @pytest.mark.parametrize(
@@ -213,6 +241,33 @@ def test_a_call_cut_anywhere(dialect: str, arguments: dict[str, Any], closer: st
                 assert value.startswith(member.value) or member.value.startswith(value)
 
 
+CLOSERS_INSIDE = st.lists(
+    st.sampled_from(
+        ["a", "\n", " ", "</parameter>", "</function>", "</tool_call>", f"\n{CLOSING}\n", INNER, "\n<parameter=x>\n"]
+    ),
+    max_size=6,
+).map("".join)  # fmt: skip
+NULLABLE = replace(
+    EDIT, parameters={"properties": {"path": {"type": "string"}, "content": {"type": ["string", "null"]}}}
+)
+
+
+@settings(max_examples=200)
+@given(
+    st.fixed_dictionaries({"content": CLOSERS_INSIDE}, optional={"path": CLOSERS_INSIDE}),
+    st.sampled_from(["", " Done.", f"\n{INNER}"]),
+    st.sampled_from([EDIT, NULLABLE]),
+)
+def test_closers_that_match_nothing(arguments: dict[str, str], after: str, tool: Tool) -> None:
+    """The call that was written, or a broken one with text after it."""
+    first, *rest = parsed(written("qwen_xml", arguments, "</parameter>") + after, tools=[tool])
+    if first[0] == "broken":
+        assert {kind for kind, *_ in rest} == {"text"}
+    else:
+        assert first == edit(**arguments)
+        assert rest == ([edit(path="/b")] if after.strip() == INNER else [("text", "Done.")] if after else [])
+
+
 @given(st.text(st.sampled_from('{}[]",:\\u0a1 \n'), max_size=30))
 def test_scanned_json_is_valid(text: str) -> None:
     scanner, out = JsonScanner(), ""
@@ -247,10 +302,27 @@ def answer_of(items: list[Item]) -> Answer:
     return answer
 
 
+def written_by(writer: Any, items: list[Item]) -> str:
+    stream: bytes = writer.open() + b"".join(writer.write(0, item) for item in items) + writer.close()
+    return stream.decode()
+
+
 def data_of(writer: Any, items: list[Item]) -> list[dict[str, Any]]:
-    stream = writer.open() + b"".join(writer.write(0, item) for item in items) + writer.close()
-    lines = [line[6:] for line in stream.decode().splitlines() if line.startswith("data: {")]
+    lines = [line[6:] for line in written_by(writer, items).splitlines() if line.startswith("data: {")]
     return [json.loads(line) for line in lines]
+
+
+def streamed_blocks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The content of a streamed message, as a client joins it: the input of every tool_use block is whole."""
+    blocks: list[dict[str, Any]] = []
+    for event in events:
+        if event["type"] == "content_block_start":
+            blocks.append(event["content_block"])
+        elif event["type"] == "content_block_delta" and "text" in event["delta"]:
+            blocks[-1]["text"] += event["delta"]["text"]
+        elif event["type"] == "content_block_delta":
+            blocks[-1]["input"] = json.loads(event["delta"]["partial_json"])
+    return blocks
 
 
 @pytest.mark.parametrize(
@@ -286,6 +358,15 @@ def test_no_client_runs_a_broken_call(
     events = data_of(MessageWriter("m", omits_thinking=False), items)
     (delta,) = [event["delta"] for event in events if event["type"] == "message_delta"]
     assert delta["stop_reason"] == messages
+    assert streamed_blocks(events) == document["content"]
+
+    ended = OllamaWriter("chat", "m", None).document([answer_of(items)])
+    assert len(ended["message"].get("tool_calls", [])) == kinds.count("tool_use")
+    lines = [json.loads(line) for line in written_by(OllamaWriter("chat", "m", None), items).splitlines()]
+    assert "".join(line["message"]["content"] for line in lines) == ended["message"]["content"]
+    assert sum(len(line["message"].get("tool_calls", [])) for line in lines) == kinds.count("tool_use")
+    assert lines[-1]["done_reason"] == ended["done_reason"] == ("length" if reason == "length" else "stop")
+    assert bool(ended["message"]["content"]) is not is_whole
 
     document = ResponseWriter({}, "m", {}).document([answer_of(items)])
     *_, item = [item for item in document["output"] if item["type"] == "function_call"]
@@ -338,6 +419,7 @@ def test_every_protocol_accepts_broken_arguments(server: Running, arguments: str
                     ],
                 },
             ),
+            ("/api/chat", {"messages": [*chat, result, *TAIL], "options": {"num_predict": 1}, "stream": False}),
         ):
             answer = client.post(path, json={"model": "claude-x", **body})
             assert answer.status_code == 200, answer.text

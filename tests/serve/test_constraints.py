@@ -304,7 +304,7 @@ def test_a_forced_call_never_repeats_a_key(dialect: str) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_objects_inside_a_forced_call_never_repeat_a_key(dialect: str) -> None:
     schema = {"properties": {"at": {"$ref": "#/$defs/point"}, "all": {"type": "array", "items": POINT}}, "$defs": DEFS}
-    (tool,), warnings = held_tools(tokens().check, [Tool("put", parameters=schema)])
+    (tool,), warnings = held_tools(tokens().check, [Tool("put", parameters=schema)], DIALECTS[dialect])
     grammar = tools_grammar(Profile("x", dialect=dialect), [tool], ToolChoice("required", parallel=False))
     assert warnings == []
     for arguments in ({"at": {"x": 1, "z": 2}}, {"all": [{"x": 1, "z": 2}]}):
@@ -381,7 +381,7 @@ LOOK_AROUND = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"  # pydantic's pattern of a Decim
 )
 def test_keywords_that_cannot_be_held_loosen(part: dict[str, Any], note: str | None) -> None:
     tool = Tool("put", parameters={"type": "object", "properties": {"a": part}, "required": ["a"]})
-    (held,), warnings = held_tools(tokens().check, [tool])
+    (held,), warnings = held_tools(tokens().check, [tool], DIALECTS["hermes_json"])
     assert len(warnings) == (note is not None)
     assert note is None or ("the tool 'put'" in warnings[0] and note in warnings[0])
     for dialect in DIALECTS:
@@ -405,7 +405,7 @@ def test_keywords_that_cannot_be_held_loosen(part: dict[str, Any], note: str | N
 def test_a_schema_that_must_hold_is_refused_by_its_tool(part: dict[str, Any], message: str) -> None:
     tool = Tool("put", parameters={"type": "object", "properties": {"a": part}}, strict=True)
     with pytest.raises(InvalidRequestError, match=re.escape(message)):
-        held_tools(tokens().check, [NOTHING, tool])
+        held_tools(tokens().check, [NOTHING, tool], DIALECTS["hermes_json"])
 
 
 def test_requests_with_such_schemas(server: Running) -> None:
@@ -474,7 +474,8 @@ class Either(RootModel[Cat | Dog]): ...
 def test_forced_calls_validate(dialect: str, model: type[BaseModel], loosened: str) -> None:
     """Schemas as pydantic makes them: random calls are valid, or a warning says which keyword is not held."""
     rng = np.random.default_rng(3)
-    (tool,), warnings = held_tools(tokens().check, [Tool("put", parameters=model.model_json_schema())])
+    put = Tool("put", parameters=model.model_json_schema())
+    (tool,), warnings = held_tools(tokens().check, [put], DIALECTS[dialect])
     assert bool(warnings) == bool(loosened) and all(loosened in warning for warning in warnings)
     grammar = tools_grammar(Profile("x", dialect=dialect), [tool], ToolChoice("required", parallel=False))
     for _ in range(5):
@@ -528,3 +529,28 @@ def test_a_large_vocabulary() -> None:
         assert allows(constraint, token)
         constraint.accept(token)
     assert constraint.done
+
+
+@pytest.mark.parametrize(
+    ("part", "good", "bad", "note"),
+    [
+        ({"type": "string", "minLength": 2, "maxLength": 4}, ["ab", "a\nbc"], ["a", "abcde"], None),
+        ({"type": "string", "pattern": "^[a-f/]+$", "maxLength": 3}, ["a/b"], ["abcd", "x"], None),
+        ({"type": "string", "pattern": "b"}, ["abc"], ["ac"], None),
+        ({"type": "string", "minLength": 3}, ["a\nb"], ["ab"], None),
+        ({"type": "string", "pattern": "^a|b$"}, ["x"], [], "pattern"),
+        ({"type": "string", "format": "date"}, ["x"], [], "format"),
+        ({"type": "string", "maxLength": 1001}, ["x"], [], "maxLength"),
+        ({"type": "string", "pattern": r"^\^[$^]\$$"}, ["^$$", "^^$"], ["a"], None),
+        ({"anyOf": [{"enum": ["low", "high"]}, {"type": "integer", "maximum": 9}]}, ["low", "7"], ["10", "x"], None),
+        ({"type": ["string", "null"], "maxLength": 2}, ["null", "abc"], [], "maxLength"),
+    ],
+)
+def test_strings_in_tags(part: dict[str, Any], good: list[str], bad: list[str], note: str | None) -> None:
+    tool = Tool("put", parameters={"type": "object", "properties": {"a": part}, "required": ["a"]})
+    (held,), warnings = held_tools(tokens().check, [tool], DIALECTS["qwen_xml"])
+    assert len(warnings) == (note is not None) and all(f": {note} of text in tags" in warning for warning in warnings)
+    grammar = tools_grammar(Profile("x", dialect="qwen_xml"), [held], ToolChoice("required", parallel=False))
+    for value in (*good, *bad):
+        text = DIALECTS["qwen_xml"].render_call("put", {"a": value})
+        assert (refused_at(TokenConstraint(tokens(), grammar), text) is None) is (value in good)

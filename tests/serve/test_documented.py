@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from lucebox.serve.protocols.anthropic import MessagesRequest
 from lucebox.serve.protocols.body import Body
+from lucebox.serve.protocols.llama_cpp import CompletionRequest as LlamaCppCompletion
+from lucebox.serve.protocols.ollama_bodies import ChatRequest as OllamaChat
+from lucebox.serve.protocols.ollama_bodies import EmbedRequest, Options
+from lucebox.serve.protocols.ollama_bodies import GenerateRequest as OllamaGenerate
 from lucebox.serve.protocols.openai_chat import ChatRequest
 from lucebox.serve.protocols.openai_completions import CompletionRequest
 from lucebox.serve.protocols.openai_responses import ResponsesRequest
@@ -28,7 +32,7 @@ ELSEWHERE = {"model", "messages", "prompt", "input", "modalities", "truncation"}
 
 
 def names(text: str) -> set[str]:
-    return {name.partition(".")[0] for name in re.findall(r"`([a-z_.]+)`", text)}
+    return {name.partition(".")[0] for name in re.findall(r"`([a-z0-9_.]+)`", text)}
 
 
 def ignored(body: type[Body]) -> set[str]:
@@ -48,6 +52,29 @@ def test_fields(protocol: str) -> None:
     assert documented - {"allowed_tools", *FORMS} == set(body.model_fields) - ignored(body) - ELSEWHERE
     (line,) = [row for row in IGNORED.splitlines() if row.startswith(f"| {protocol} |")]
     assert names(line) - {"tools"} == ignored(body)
+
+
+OTHERS = {
+    "`/api/chat`": OllamaChat,
+    "`/api/generate`": OllamaGenerate,
+    "`options`": Options,
+    "`/api/embed`": EmbedRequest,
+    "`/completion`": LlamaCppCompletion,
+}
+REFUSED = {"suffix", "template", "context", "images", "mirostat"}
+
+
+def test_fields_of_other_servers() -> None:
+    (table,) = [table for table in TABLES if "/api/chat` |" in table]
+    rows = {cells[1].strip(): cells for row in table.splitlines()[2:] if (cells := row.split("|"))}
+    assert rows.keys() == OTHERS.keys()
+    previous: set[str] = set()
+    for name, body in OTHERS.items():
+        has_effect, no_effect = rows[name][2:4]
+        previous = previous if no_effect.strip() == "the same" else names(no_effect)
+        refused = REFUSED - names(no_effect)
+        assert names(has_effect) | previous == body.model_fields.keys() - refused
+        assert ignored(body) <= previous
 
 
 FORMS = {"json_object", "json_schema", "regex", "grammar"}  # values of response_format.type

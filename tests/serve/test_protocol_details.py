@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from lucebox.serve.delivery import sse
+from lucebox.serve.delivery import json_line, sse
 from lucebox.serve.profiles import Profile, Thinking
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
 from lucebox.serve.protocols.responses_stream import ResponseWriter
@@ -27,7 +27,7 @@ def busy() -> Iterator[Running]:
         yield running
 
 
-@pytest.mark.parametrize("path", [*READ, "/api/tags", "/api/version", "/openapi.json"])
+@pytest.mark.parametrize("path", [*READ, "/api/tags", "/api/ps", "/slots", "/openapi.json"])
 def test_head(server: Running, path: str) -> None:
     with server.client() as client:
         head, get = client.head(path), client.get(path)
@@ -62,9 +62,9 @@ def test_heartbeats(busy: Running, path: str) -> None:
 
 @pytest.mark.parametrize("char", ["\u2028", "\u2029", "\x85"])
 def test_line_ends_of_unicode(char: str) -> None:
-    event = sse({"text": f"a{char}b"})
-    assert len(event.decode().strip().splitlines()) == 1
-    assert json.loads(event[6:])["text"] == f"a{char}b"
+    event, line = sse({"text": f"a{char}b"}), json_line({"text": f"a{char}b"})
+    assert len(event.decode().strip().splitlines()) == len(line.decode().splitlines()) == 1
+    assert json.loads(event[6:]) == json.loads(line) == {"text": f"a{char}b"}
 
 
 def test_heartbeats_have_the_form_of_events() -> None:

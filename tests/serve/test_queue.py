@@ -89,3 +89,20 @@ def test_heartbeats_while_waiting() -> None:
                 first = [next(lines), next(lines), next(lines)]
         assert first == [": keep-alive", "", "event: ping"]
         server.wait_until(running=0, waiting=0)
+
+
+def test_heartbeats_while_a_call_is_held() -> None:
+    """A stream of messages sends a call once it is whole."""
+    schema = {"type": "object", "properties": {"text": {"type": "string", "minLength": 4000}}, "required": ["text"]}
+    body = {
+        "messages": ASK,
+        "max_tokens": 400,
+        "stream": True,
+        "tools": [{"name": "write", "input_schema": schema}],
+        "tool_choice": {"type": "any"},
+        "thinking": {"type": "disabled"},
+    }
+    with started("--slots", "1", "--heartbeat", "0.05") as server, server.client() as client:
+        events = [line for line in client.post("/v1/messages", json=body).text.splitlines() if "event: " in line]
+    start, block = events.index("event: message_start"), events.index("event: content_block_start")
+    assert set(events[start + 1 : block]) == {"event: ping"} and block - start > 3

@@ -17,10 +17,13 @@ from lucebox import __version__
 from lucebox.api import LLM
 from lucebox.serve import page
 from lucebox.serve.access_log import AccessLog
-from lucebox.serve.errors import ApiError, Kind, anthropic_body, openai_body
+from lucebox.serve.errors import ApiError, Kind, body_of
 from lucebox.serve.protocols import (
     anthropic,
     info,
+    llama_cpp,
+    ollama,
+    ollama_info,
     openai_chat,
     openai_completions,
     openai_embeddings,
@@ -28,7 +31,7 @@ from lucebox.serve.protocols import (
     stored_responses,
 )
 from lucebox.serve.protocols.refusals import refusal
-from lucebox.serve.security import Guard, is_anthropic
+from lucebox.serve.security import Guard
 from lucebox.serve.server import Server
 from lucebox.serve.settings import ServeSettings
 
@@ -43,6 +46,9 @@ ROUTERS = tuple(
         openai_responses,
         stored_responses,
         anthropic,
+        ollama,
+        ollama_info,
+        llama_cpp,
         info,
         page,
     )
@@ -102,7 +108,7 @@ class _Cors(CORSMiddleware):
 
 
 def _response(request: Request, error: ApiError, headers: dict[str, str] | None = None) -> Response:
-    status, body = (anthropic_body if is_anthropic(request.url.path) else openai_body)(error)
+    status, body = body_of(request.url.path, error)
     fields = dict(headers or {})
     if error.retry_after is not None:
         fields["retry-after"] = str(error.retry_after)

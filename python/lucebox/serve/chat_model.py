@@ -20,6 +20,7 @@ from lucebox.chat.template import ChatTemplate
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.options import Sampling
 from lucebox.serve.conversation import AnswerFormat, Conversation
+from lucebox.serve.dialects import DIALECTS
 from lucebox.serve.events import Constraint
 from lucebox.serve.parsing import OutputParser
 from lucebox.serve.profiles import Profile, Thinking, profile_for
@@ -226,6 +227,18 @@ class ChatModel:
 
         return [request(each) for each in self.seeded(sampling, n)]
 
+    def constraint(self, answer_format: AnswerFormat) -> tuple[Constraint, list[str]]:
+        """The constraint of a continuation of a raw prompt, and warnings of what it does not hold.
+
+        Raises:
+            InvalidRequestError, UnsupportedError: the format cannot be compiled.
+        """
+        tokens = self._grammars.tokens()
+        from lucebox.serve.held_schemas import held_format
+
+        held, warnings = held_format(tokens.check, answer_format)
+        return self._grammars.constraint(held), warnings
+
     def recommended_sampling(self, conversation: Conversation) -> Sampling:
         """The sampling of an answer that says nothing else."""
         tags = None if self.template is None else self._thinking_tags(conversation, self.prompt(conversation)[0])
@@ -272,11 +285,12 @@ class ChatModel:
         from lucebox.serve.constraints import StrictCalls, TokenConstraint, json_or_tools_grammar, tools_grammar
         from lucebox.serve.held_schemas import held_format, held_tools
 
+        dialect = DIALECTS[self.profile.dialect]
         if choice.mode != "required" and answer_format is None:
-            strict, warnings = held_tools(tokens.check, [tool for tool in tools if tool.strict])
+            strict, warnings = held_tools(tokens.check, [tool for tool in tools if tool.strict], dialect)
             held = {tool.name: tool for tool in strict}
             return StrictCalls(tokens, self.profile, [held.get(tool.name, tool) for tool in tools]), warnings
-        tools, warnings = held_tools(tokens.check, tools)
+        tools, warnings = held_tools(tokens.check, tools, dialect)
         if choice.mode == "required":
             grammar = tools_grammar(self.profile, tools, choice)
             return TokenConstraint(tokens, grammar, thinking=tags, prompt_text=prompt_text), warnings

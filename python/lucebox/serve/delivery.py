@@ -21,7 +21,9 @@ from lucebox.serve.request import Failed, Finished, GenerationRequest, Item
 from lucebox.serve.scheduler import Scheduler
 
 __all__ = [
+    "EVENTS",
     "KEEP_ALIVE",
+    "LINES",
     "ErrorBody",
     "Exchange",
     "FailedStream",
@@ -29,9 +31,12 @@ __all__ = [
     "StreamedAnswer",
     "Writer",
     "compact_json",
+    "json_line",
     "sse",
 ]
 
+EVENTS = "text/event-stream; charset=utf-8"
+LINES = "application/x-ndjson"
 KEEP_ALIVE = b": keep-alive\n\n"
 STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not buffer events
 
@@ -40,7 +45,7 @@ ErrorBody = Callable[[ApiError], tuple[int, dict[str, Any]]]
 
 
 class Writer(Protocol):
-    """Formats one protocol's stream as bytes of server-sent events."""
+    """Formats one protocol's stream: server-sent events, or lines of JSON."""
 
     def open(self) -> bytes:
         """Sent at once, before anything is computed."""
@@ -72,8 +77,13 @@ def compact_json(data: object) -> bytes:
 def sse(data: object, event: str | None = None) -> bytes:
     """One server-sent event."""
     head = b"data: " if event is None else b"event: " + event.encode() + b"\ndata: "
+    return head + json_line(data) + b"\n"
+
+
+def json_line(data: object) -> bytes:
+    """JSON on one line, with the line's end."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(_LINE_ENDS)
-    return head + text.encode("utf-8", "replace") + b"\n\n"
+    return text.encode("utf-8", "replace") + b"\n"
 
 
 class Exchange:
@@ -140,10 +150,12 @@ class _Delivery(Response):
 
 
 class StreamedAnswer(_Delivery):
-    """An answer as server-sent events, with heartbeats in silent periods."""
+    """An answer as a stream, with heartbeats in silent periods."""
 
-    def __init__(self, exchange: Exchange, writer: Writer, heartbeat_s: float, headers: Mapping[str, str]) -> None:
-        super().__init__(exchange, {"content-type": "text/event-stream; charset=utf-8", **STREAM_HEADERS, **headers})
+    def __init__(
+        self, exchange: Exchange, writer: Writer, heartbeat_s: float, media_type: str, headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(exchange, {"content-type": media_type, **STREAM_HEADERS, **headers})
         self._writer = writer
         self._heartbeat_s = heartbeat_s
 
@@ -153,13 +165,13 @@ class StreamedAnswer(_Delivery):
         async def body(data: bytes) -> None:
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
-        await body(self._writer.open() or KEEP_ALIVE)
+        await body(self._writer.open())
         beat = asyncio.create_task(self._beat(body))
         try:
             while not self._exchange.is_over:
                 items = await self._exchange.get()
-                self._is_silent = False
                 if data := b"".join([self._writer.write(index, item) for index, item in items]):
+                    self._is_silent = False
                     await body(data)
             await body(self._writer.close())
         except ApiError as error:

@@ -16,7 +16,12 @@ __all__ = [
     "Kind",
     "anthropic_body",
     "anthropic_error",
+    "body_of",
     "from_lucebox",
+    "llama_cpp_body",
+    "llama_cpp_error",
+    "ollama_body",
+    "ollama_error",
     "openai_body",
     "openai_error",
     "overloaded",
@@ -25,7 +30,7 @@ __all__ = [
 
 Kind: TypeAlias = Literal[
     "invalid", "unauthorized", "forbidden", "not_found", "method", "timeout", "too_large", "too_long", "overloaded",
-    "media_type", "internal", "cancelled",
+    "media_type", "internal", "cancelled", "unsupported",
 ]  # fmt: skip
 
 
@@ -64,6 +69,7 @@ _STATUS: dict[Kind, int] = {
     "overloaded": 503,
     "internal": 500,
     "cancelled": 499,
+    "unsupported": 501,
 }
 
 _OPENAI_TYPES: dict[Kind, tuple[str, str | None]] = {  # type and code
@@ -73,6 +79,7 @@ _OPENAI_TYPES: dict[Kind, tuple[str, str | None]] = {  # type and code
     "timeout": ("server_error", "timeout"),
     "internal": ("server_error", None),
     "cancelled": ("server_error", "cancelled"),
+    "unsupported": ("invalid_request_error", "unsupported"),
 }
 
 _ANTHROPIC_TYPES: dict[Kind, str] = {
@@ -86,6 +93,19 @@ _ANTHROPIC_TYPES: dict[Kind, str] = {
     "cancelled": "api_error",
 }
 
+_LLAMA_CPP_TYPES: dict[Kind, str] = {
+    "unauthorized": "authentication_error",
+    "forbidden": "permission_error",
+    "not_found": "not_found_error",
+    "too_long": "exceed_context_size_error",
+    "overloaded": "unavailable_error",
+    "unsupported": "not_supported_error",
+    "timeout": "server_error",
+    "internal": "server_error",
+    "cancelled": "server_error",
+}
+_LLAMA_CPP_PATHS = frozenset({"/completion", "/completions", "/rerank", "/v1/rerank", "/reranking", "/v1/reranking"})
+
 
 def openai_error(error: ApiError) -> dict[str, Any]:
     """The JSON of an error response or error event in OpenAI's APIs."""
@@ -95,13 +115,32 @@ def openai_error(error: ApiError) -> dict[str, Any]:
 
 def anthropic_error(error: ApiError) -> dict[str, Any]:
     """The JSON of an error response or error event in Anthropic's API."""
-    message = error.message
+    message = _with_param(error)
     if error.kind == "too_long" and error.counts is not None:
         message = f"prompt is too long: {error.counts[0]} tokens > {error.counts[1]} maximum"
-    elif error.param is not None and error.param not in message:
-        message = f"{error.param}: {message}"
     return {"type": "error", "error": {"type": _ANTHROPIC_TYPES.get(error.kind, "invalid_request_error"),
                                        "message": message}}  # fmt: skip
+
+
+def ollama_error(error: ApiError) -> dict[str, Any]:
+    """The JSON of an error response, or of a stream's last line, in Ollama's API."""
+    return {"error": _with_param(error)}
+
+
+def llama_cpp_error(error: ApiError) -> dict[str, Any]:
+    """The JSON of an error response or error event in llama.cpp's own API."""
+    kind = _LLAMA_CPP_TYPES.get(error.kind, "invalid_request_error")
+    detail: dict[str, Any] = {"code": error.status, "message": _with_param(error), "type": kind}
+    if error.counts is not None:
+        detail |= {"n_prompt_tokens": error.counts[0], "n_ctx": error.counts[1] + 1}
+    return {"error": detail}
+
+
+def _with_param(error: ApiError) -> str:
+    """The message, with the field that it is about."""
+    if error.param is None or error.param in error.message or error.kind == "too_long":
+        return error.message
+    return f"{error.param}: {error.message}"
 
 
 def anthropic_status(error: ApiError) -> int:
@@ -115,6 +154,23 @@ def openai_body(error: ApiError) -> tuple[int, dict[str, Any]]:
 
 def anthropic_body(error: ApiError) -> tuple[int, dict[str, Any]]:
     return anthropic_status(error), anthropic_error(error)
+
+
+def ollama_body(error: ApiError) -> tuple[int, dict[str, Any]]:
+    return error.status, ollama_error(error)
+
+
+def llama_cpp_body(error: ApiError) -> tuple[int, dict[str, Any]]:
+    return error.status, llama_cpp_error(error)
+
+
+def body_of(path: str, error: ApiError) -> tuple[int, dict[str, Any]]:
+    """The status and body of an error in the protocol of a path."""
+    if path == "/v1/messages" or path.startswith("/v1/messages/"):
+        return anthropic_body(error)
+    if path.startswith("/api/"):
+        return ollama_body(error)
+    return llama_cpp_body(error) if path in _LLAMA_CPP_PATHS else openai_body(error)
 
 
 def too_long(n_tokens: int, context: int) -> ApiError:

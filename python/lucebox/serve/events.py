@@ -5,6 +5,7 @@ The scheduler pushes text into a `Parser` and passes its events on. Each protoco
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -96,8 +97,13 @@ class PlainText:
 
     keeps_special = False
 
+    def __init__(self, warnings: Sequence[str] = ()) -> None:
+        """warnings: notes on the request, emitted first."""
+        self._warnings: list[Event] = [Warning(text) for text in warnings]
+
     def push(self, text: str) -> list[Event]:
-        return [TextDelta(text)] if text else []
+        return [*self.finish(), TextDelta(text)] if text else []
 
     def finish(self) -> list[Event]:
-        return []
+        warnings, self._warnings = self._warnings, []
+        return warnings

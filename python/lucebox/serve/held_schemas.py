@@ -10,10 +10,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 from lucebox.errors import InvalidRequestError
 from lucebox.serve.constraints import json_grammar, regex_grammar
 from lucebox.serve.conversation import AnswerFormat
+from lucebox.serve.dialects import Dialect
 from lucebox.serve.grammar_check import GrammarCheck
 from lucebox.serve.tools import Tool
 
@@ -21,18 +23,22 @@ __all__ = ["held_format", "held_schema", "held_tools"]
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_URI = "%#/?:@!$&'()*+,;=~[]"  # characters that need no quoting in a reference; some makers quote no others either
 _VALUES = ("const", "default", "enum", "examples")
 
 
-def held_tools(check: GrammarCheck, tools: Sequence[Tool]) -> tuple[list[Tool], list[str]]:
-    """The tools with schemas that can be held, and warnings.
+def held_tools(check: GrammarCheck, tools: Sequence[Tool], dialect: Dialect) -> tuple[list[Tool], list[str]]:
+    """The tools with schemas that can be held in calls of a dialect, and warnings.
 
     Raises:
         InvalidRequestError: a schema is invalid, or a strict one cannot be held; the message names the tool.
     """
     held, warnings = [], []
     for tool in tools:
-        schema, notes = held_schema(check, tool.parameters, f"the tool {tool.name!r}", must_hold=tool.strict)
+        owner = f"the tool {tool.name!r}"
+        schema, notes = held_schema(check, tool.parameters, owner, must_hold=tool.strict)
+        if keywords := dialect.unheld(schema):
+            notes.append(_note(owner, f"{', '.join(keywords)} of text in tags"))
         held.append(replace(tool, parameters=schema if _joins(schema) else _closed(schema)))
         warnings += notes
     return held, warnings
@@ -66,7 +72,11 @@ def held_schema(
     if error:
         reason = error.splitlines()[0].rpartition("JSON schema: ")[2]
         raise InvalidRequestError(f"the schema of {owner} cannot be held: {reason[:300]}")
-    return result, [f"the schema of {owner} is not held in full: {note}" for note in (*loosened.notes, *messages)]
+    return result, [_note(owner, note) for note in (*loosened.notes, *messages)]
+
+
+def _note(owner: str, note: str) -> str:
+    return f"the schema of {owner} is not held in full: {note}"
 
 
 def _joins(schema: Any) -> bool:
@@ -118,6 +128,8 @@ class _Loosened:
                 result[key] = {name: self.schema(part) for name, part in value.items()}
             elif key in _LISTS and isinstance(value, list):
                 result[key] = [self.schema(part) for part in value]
+            elif key == "$ref" and isinstance(value, str):
+                result[key] = quote(value, safe=_URI)
             elif key == "pattern" and isinstance(value, str):
                 if self._holds(value):
                     result[key] = value

@@ -18,8 +18,9 @@ from lucebox.embedding import Embedding, Pooling
 from lucebox.errors import LuceboxError
 from lucebox.options import Sampling
 from lucebox.serve.chat_model import ChatModel, Grammars, Limits, PromptTooLongError
-from lucebox.serve.conversation import Conversation
+from lucebox.serve.conversation import AnswerFormat, Conversation
 from lucebox.serve.errors import ApiError, from_lucebox, too_long
+from lucebox.serve.events import PlainText
 from lucebox.serve.profiles import Profile
 from lucebox.serve.request import GenerationRequest
 from lucebox.serve.settings import ServeSettings
@@ -102,6 +103,7 @@ class ServedModel:
         endpoint: str,
         n: int = 1,
         *,
+        answer_format: AnswerFormat | None = None,
         scores_prompt: bool = False,
     ) -> list[GenerationRequest]:
         """Requests for n continuations of a raw prompt.
@@ -118,10 +120,12 @@ class ServedModel:
             base = Sampling(**{"temperature": 1.0, **sampling}, max_tokens=max_tokens, stop=limits.stop)
             return self._chat.seeded(base, n)
 
-        return [
-            GenerationRequest(ids, each, endpoint=endpoint, scores_prompt=scores_prompt)
-            for each in _with_api_errors(make)
-        ]
+        def request(each: Sampling) -> GenerationRequest:
+            constraint, warnings = self._chat.constraint(answer_format) if answer_format else (None, [])
+            parser = PlainText(warnings)
+            return GenerationRequest(ids, each, parser, constraint, endpoint=endpoint, scores_prompt=scores_prompt)
+
+        return _with_api_errors(lambda: [request(each) for each in make()])
 
     def embed(self, texts: Sequence[str | Sequence[int]], pooling: Pooling | None, endpoint: str) -> GenerationRequest:
         """The request for the embeddings of texts.

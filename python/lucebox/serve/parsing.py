@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 
 from lucebox.serve.dialects import DIALECTS, ReaderType
-from lucebox.serve.dialects.reader import Arguments, CallReader, End, Name, Part
+from lucebox.serve.dialects.reader import Ahead, Arguments, CallReader, End, Name, Part
 from lucebox.serve.events import Event, ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.json_text import Malformed
 from lucebox.serve.profiles import Profile
@@ -88,6 +88,7 @@ class OutputParser:
         self._unknown: str | None = None  # the tool of the current call, if it does not exist; the call becomes text
         self._is_dropping = False  # the last call of the block was of an unknown tool
         self._n_calls = 0
+        self._ahead = Ahead.END
         self._drafts: list[Part] = []  # parsed calls of the thinking
 
     def push(self, text: str) -> list[Event]:
@@ -166,6 +167,7 @@ class OutputParser:
             self._mode = _Mode.CALL
             self._raw, self._started = tag, False
             self._reader = {**self._first, **self._openers}[tag](self._tools)
+            self._reader.ahead = self._ahead
             if tag in self._first:
                 self._raw = ""
                 self._read_call(tag)
@@ -301,7 +303,13 @@ class OutputParser:
         """Handles the end of the answer inside a block."""
         reader = self._reader
         assert reader is not None
-        self._emit_parts(reader.finish(), reader.rest or "")
+        self._ahead = Ahead.CALL  # this reader has seen the end of the answer
+        try:
+            parts = reader.finish()
+        except Malformed as error:
+            self._fail(str(error))
+            return
+        self._emit_parts(parts, reader.rest or "")
         if reader.may_end:
             self._leave_block(reader.rest or "")
         elif self._started:
@@ -314,7 +322,7 @@ class OutputParser:
 
     def _draft_reader(self, tag: str) -> CallReader:
         reader = self._openers[tag](self._tools)
-        reader.looks_ahead = False  # the thinking goes on after a call that is only planned
+        reader.ahead = Ahead.NONE  # the thinking goes on after a call that is only planned
         return reader
 
     def _read_draft(self, char: str) -> None:

@@ -27,8 +27,8 @@ __all__ = [
 ]
 
 
-SENDER: ContextVar[int] = ContextVar("sender", default=0)
-"""Number of the API key of the HTTP request that is being handled."""
+SENDER: ContextVar[str] = ContextVar("sender", default="")
+"""Digest of the API key of the HTTP request that is being handled; empty without keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class GenerationRequest:
     budget: Budget | None = None
     endpoint: str = ""
     """Label in the metrics."""
-    sender: int = field(default_factory=SENDER.get)
-    """Number of the API key of the request; 0 without keys."""
+    sender: str = field(default_factory=SENDER.get)
+    """Digest of the API key of the request; empty without keys."""
     prediction: Ids | None = None
     """Text that the answer is likely to repeat, for the suffix drafter; None: none is known."""
     embedding: Embedding | None = None

@@ -45,9 +45,10 @@ class Scheduler:
         max_queue: int = 64,
         request_timeout_s: float = math.inf,
         cache: PrefixCache | None = None,
-        senders: int = 1,
+        senders: Sequence[str] = (),
     ) -> None:
-        """senders: API keys. The outputs of one key are no drafts of another's answers, whose speed would tell."""
+        """senders: digests of the API keys. Neither the outputs nor the prefixes of one key speed up another's answers,
+        whose time would tell what the first one sent."""
         self.metrics = Metrics()
         self._llm = llm
         self.cache = cache or PrefixCache(0)
@@ -56,10 +57,10 @@ class Scheduler:
         self._slots = [Slot(session) for session in llm.sessions(slots)]
         self.metrics.drafts.watch(slot.session for slot in self._slots)
         self._free = list(self._slots)
-        capacity = max(MIN_EARLIER_TOKENS, _engine.Engine.EARLIER_TOKENS // senders)
-        self._outputs: list[_engine.speculation.EarlierOutputs | None] = [None]
-        if senders > 1 and llm.options.draft != "none":
-            self._outputs = [_engine.speculation.EarlierOutputs(capacity) for _ in range(senders)]
+        self._outputs: dict[str, _engine.speculation.EarlierOutputs] = {}
+        if len(senders) > 1 and llm.options.draft != "none":
+            capacity = max(MIN_EARLIER_TOKENS, _engine.Engine.EARLIER_TOKENS // len(senders))
+            self._outputs = {sender: _engine.speculation.EarlierOutputs(capacity) for sender in senders}
         self._queue: deque[Job] = deque()
         self._works: list[Work] = []
         self._changed = threading.Condition()
@@ -86,6 +87,11 @@ class Scheduler:
         """The numbers of waiting and running jobs."""
         with self._changed:
             return len(self._queue), len(self._works)
+
+    def busy(self) -> list[bool]:
+        """Whether each slot has a job."""
+        with self._changed:
+            return [slot not in self._free for slot in self._slots]
 
     def submit(self, requests: Sequence[GenerationRequest], sinks: Sequence[Sink]) -> list[Job]:
         """Queues all requests or none. Each request's items go to its sink; the last item is Finished or Failed.
@@ -181,16 +187,19 @@ class Scheduler:
         return admitted
 
     def _nearest(self, job: Job) -> Slot:
-        ids = job.request.ids
+        ids, sender = job.request.ids, job.request.sender
         chunk = self._llm.options.prefill_chunk
         assert chunk is not None
         ends = append_ends(len(ids), turn_ends(ids, self._llm.end_ids), chunk)
-        return max(self._free, key=lambda slot: (slot.session.held(ids, ends), -slot.used_at))
+
+        def match(slot: Slot) -> tuple[int, float]:
+            return slot.session.held(ids, ends) if slot.sender == sender else 0, -slot.used_at
+
+        return max(self._free, key=match)
 
     def _start(self, job: Job, slot: Slot) -> None:
         try:
-            outputs = self._outputs[job.request.sender % len(self._outputs)]
-            work = Work(self._llm, slot, job, self.cache, outputs)
+            work = Work(self._llm, slot, job, self.cache, self._outputs.get(job.request.sender))
         except Exception as caught:
             slot.session.reset()
             with self._changed:
@@ -209,7 +218,7 @@ class Scheduler:
             work.slot.session.reset()  # the step may have left any state
             if work.cached:
                 ids = work.job.request.ids
-                self.cache.forget(work.slot.session, ids, turn_ends(ids, self._llm.end_ids))
+                self.cache.forget(work.slot.session, ids, turn_ends(ids, self._llm.end_ids), work.job.request.sender)
             self._end(work, _reported(caught))
             return
         now = time.perf_counter()

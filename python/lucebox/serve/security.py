@@ -11,12 +11,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lucebox.serve.body_shape import check_shape
 from lucebox.serve.delivery import compact_json
-from lucebox.serve.errors import ApiError, anthropic_body, openai_body
+from lucebox.serve.errors import ApiError, body_of
 from lucebox.serve.page import is_page
 from lucebox.serve.request import SENDER
 from lucebox.serve.settings import ServeSettings
 
-__all__ = ["Guard", "error_response", "is_anthropic"]
+__all__ = ["Guard", "error_response", "key_owners"]
 
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})  # no key needed: for process monitors
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -48,9 +48,9 @@ class Guard:
             self._check_host(headers)
             self._check_origin(headers)
             if scope["path"] not in OPEN_PATHS and not is_page(scope["path"]):
-                number = self._check_key(headers)
-                SENDER.set(number)
-                scope["lucebox.owner"] = self._digests[number].hex() if self._digests else ""
+                owner = self._check_key(headers)
+                SENDER.set(owner)
+                scope["lucebox.owner"] = owner
             body = await self._body(headers, receive)
             if body:
                 _check_type(headers)
@@ -83,10 +83,10 @@ class Guard:
                 return
             raise ApiError("forbidden", f"pages of {origin!r} may not use this server; see --cors-origin")
 
-    def _check_key(self, headers: Mapping[str, str]) -> int:
-        """The number of the request's key; 0 where the server has no keys."""
+    def _check_key(self, headers: Mapping[str, str]) -> str:
+        """The digest of the request's key; empty where the server has no keys."""
         if not self._digests:
-            return 0
+            return ""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = [headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
         # Compares every key with every candidate, so that the time reveals nothing.
@@ -94,7 +94,7 @@ class Guard:
         if not any(matches):
             problem = "Incorrect API key provided" if any(given) else "No API key provided"
             raise ApiError("unauthorized", f"{problem}: send it as Authorization: Bearer KEY or as x-api-key: KEY")
-        return matches.index(True) % len(self._digests)
+        return self._digests[matches.index(True) % len(self._digests)].hex()
 
     async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes | None:
         """The complete body; None if the client disconnects first."""
@@ -139,6 +139,11 @@ def _check_type(headers: Mapping[str, str]) -> None:
         raise ApiError("media_type", f"content-type is {kind!r}, expected application/json")
 
 
+def key_owners(keys: Sequence[str]) -> tuple[str, ...]:
+    """The digests of API keys, by which requests and what they leave behind are told apart."""
+    return tuple(_digest(key).hex() for key in keys)
+
+
 def _digest(text: str) -> bytes:
     """A digest, because compare_digest takes constant time only for equal lengths."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
@@ -153,13 +158,9 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
-def is_anthropic(path: str) -> bool:
-    return path == "/v1/messages" or path.startswith("/v1/messages/")
-
-
 async def error_response(path: str, error: ApiError, send: Send, headers: Sequence[tuple[str, str]] = ()) -> None:
     """Sends an error in the format of the path's protocol."""
-    status, body = anthropic_body(error) if is_anthropic(path) else openai_body(error)
+    status, body = body_of(path, error)
     data = compact_json(body)
     fields = [("content-type", "application/json"), ("content-length", str(len(data))), *headers]
     if error.retry_after is not None:

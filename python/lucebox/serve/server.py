@@ -12,7 +12,7 @@ from starlette.responses import Response
 from lucebox.api import LLM
 from lucebox.errors import OutOfMemoryError
 from lucebox.serve.answer import Answer
-from lucebox.serve.delivery import ErrorBody, Exchange, JsonAnswer, StreamedAnswer, Writer
+from lucebox.serve.delivery import EVENTS, ErrorBody, Exchange, JsonAnswer, StreamedAnswer, Writer
 from lucebox.serve.device_load import load_reader
 from lucebox.serve.model import ServedModel
 from lucebox.serve.prefix_cache import PrefixCache, fingerprint
@@ -20,6 +20,7 @@ from lucebox.serve.preparation import Preparation
 from lucebox.serve.request import GenerationRequest
 from lucebox.serve.responses_store import ResponseStore
 from lucebox.serve.scheduler import Scheduler
+from lucebox.serve.security import key_owners
 from lucebox.serve.settings import ServeSettings
 from lucebox.sizes import show_size
 
@@ -40,12 +41,13 @@ class Server:
         self.background: dict[str, asyncio.Task[None]] = {}
         """Tasks of background responses, by response id."""
         self.device_load = load_reader(llm.device_info)
+        owners = key_owners(settings.all_keys())
         self.scheduler = Scheduler(
             llm,
             slots=fitting_slots(llm, settings.slots),
             max_queue=settings.max_queue,
             request_timeout_s=settings.request_timeout,
-            senders=max(1, len(settings.all_keys())),
+            senders=owners,
             cache=PrefixCache(
                 settings.prefix_cache,
                 settings.prefix_cache_dir,
@@ -54,6 +56,7 @@ class Server:
                 if settings.prefix_cache_dir
                 else "",
                 settings.prefix_cache_disk,
+                owners or ("",),
             ),
         )
 
@@ -78,6 +81,8 @@ class Server:
         ignored: Sequence[str],
         name: str | None = None,
         owner: str = "",
+        *,
+        media_type: str = EVENTS,
     ) -> Response:
         """Queues the requests and streams their answers. With a name, their owner can cancel them.
 
@@ -87,7 +92,7 @@ class Server:
         exchange = Exchange(self.scheduler, requests)
         if name is not None:
             self.responses.started(name, exchange, owner)
-        return StreamedAnswer(exchange, writer, self.settings.heartbeat, ignored_header(ignored))
+        return StreamedAnswer(exchange, writer, self.settings.heartbeat, media_type, ignored_header(ignored))
 
     def in_background(
         self,

@@ -62,7 +62,7 @@ class ServeSettings:
     write_timeout: float = 60.0
     """Seconds after which a client that stops reading is dropped."""
     heartbeat: float = 5.0
-    """Seconds of silence after which a stream sends a keep-alive comment."""
+    """Seconds of silence after which a stream sends a heartbeat."""
     drain: float = 30.0
     """Seconds for running answers to finish when the server stops."""
     ssl_certfile: str | None = None

@@ -31,11 +31,12 @@ class Job:
 
 
 class Slot:
-    """A session, and the submission time of its latest job."""
+    """A session, the submission time of its latest job, and that job's sender."""
 
     def __init__(self, session: _engine.Session) -> None:
         self.session = session
         self.used_at = 0.0
+        self.sender = ""
 
 
 class Work:
@@ -59,12 +60,17 @@ class Work:
         self.first_token_s: float | None = None
         self.prefill_s = self.decode_s = 0.0
         self.n_prompt = len(request.ids)
+        if slot.sender != request.sender:
+            slot.session.reset()
+            slot.sender = request.sender
         if request.embedding is not None:
             self._prefill = request.embedding.prefill(slot.session)
         elif request.scores_prompt:
             self._prefill = scored_prefill(slot.session, request.ids, request.sampling.logprobs or 0, job.sink)
         else:
-            self._prefill = cache.prefill(slot.session, request.ids, turn_ends(request.ids, llm.end_ids))
+            self._prefill = cache.prefill(
+                slot.session, request.ids, turn_ends(request.ids, llm.end_ids), request.sender
+            )
         self.cached = self._n_done = next(self._prefill)  # the prefix reused from the slot or the cache
         slot.session.share_outputs(outputs)
         slot.session.expect(NO_IDS if request.prediction is None else request.prediction)

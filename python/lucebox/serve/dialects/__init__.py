@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from lucebox.serve.dialects import hermes_json, llama_json, qwen_xml
 from lucebox.serve.dialects.reader import CallReader
+from lucebox.serve.dialects.text_values import unheld_keywords
 from lucebox.serve.tools import Tool
 
 __all__ = ["DIALECTS", "Dialect", "dialect_of"]
@@ -33,6 +34,8 @@ class Dialect:
     """Openers that count only at the beginning of the answer. The reader gets the opener's text too."""
     grammar: _Grammar
     """A Lark grammar of calls of some tools."""
+    unheld: Callable[[Mapping[str, Any]], Sequence[str]]
+    """Keywords of a tool's parameters that this grammar does not hold."""
     render_call: Callable[[str, Mapping[str, Any]], str]
     """The text of a call, from its name and arguments."""
     render_begun: Callable[[str], str]
@@ -47,6 +50,7 @@ DIALECTS: Mapping[str, Dialect] = {
         {qwen_xml.OPEN: qwen_xml.XmlReader, qwen_xml.BARE_OPEN: qwen_xml.BareXmlReader},
         {},
         qwen_xml.grammar,
+        unheld_keywords,
         qwen_xml.render_call,
         qwen_xml.render_begun,
         qwen_xml.render_broken,
@@ -56,6 +60,7 @@ DIALECTS: Mapping[str, Dialect] = {
         {hermes_json.OPEN: hermes_json.HermesReader},
         {},
         hermes_json.grammar,
+        lambda parameters: (),
         hermes_json.render_call,
         hermes_json.render_begun,
         hermes_json.render_broken,
@@ -65,6 +70,7 @@ DIALECTS: Mapping[str, Dialect] = {
         {llama_json.OPEN: llama_json.LlamaReader},
         {llama_json.BARE_OPEN: llama_json.LlamaReader},
         llama_json.grammar,
+        lambda parameters: (),
         llama_json.render_call,
         llama_json.render_begun,
         llama_json.render_broken,

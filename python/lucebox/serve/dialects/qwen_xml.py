@@ -16,20 +16,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Generator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from lucebox.serve.dialects.broken_json import members_of
 from lucebox.serve.dialects.hermes_json import JSON_FORM, OPEN, call_objects, closing, lines_of
-from lucebox.serve.dialects.reader import CallReader, Part, Steps, after_space, literal
+from lucebox.serve.dialects.reader import Ahead, CallReader, Part, Steps, after_space, literal
 from lucebox.serve.dialects.schema_types import (
+    allows_others,
     choices_of,
     converted,
     forms_of,
     is_text,
+    may_quote,
     property_schema,
     self_contained,
 )
-from lucebox.serve.dialects.xml_tags import BARE_OPEN, CLOSE, END_FUNCTION, END_PARAMETER, PARAMETER, Kind, find_tag
+from lucebox.serve.dialects.text_values import options_of, text_terminal
+from lucebox.serve.dialects.xml_tags import (
+    BARE_OPEN,
+    CLOSE,
+    END_FUNCTION,
+    END_PARAMETER,
+    PARAMETER,
+    Kind,
+    closes_again,
+    find_tag,
+)
 from lucebox.serve.json_text import Malformed
 from lucebox.serve.tools import Tool
 
@@ -52,8 +65,10 @@ class XmlReader(CallReader):
     """Reads a block from after its opening tag."""
 
     _text = _withheld = ""  # of the open value: not given yet, and not decided yet
+    _schema: Mapping[str, Any] = MappingProxyType({})  # of the open value
     _streams = False  # the open value is a string, given as it arrives
     _ahead: str | None = None  # text after a call that is complete unless the rest of its value follows
+    _has_next = False  # a further call begins in that text
 
     def _read(self) -> Steps:
         char = yield from after_space((yield))
@@ -65,8 +80,10 @@ class XmlReader(CallReader):
 
     def finish(self) -> list[Part]:
         if self._ahead is not None:
+            if self._has_next and closes_again(self._ahead):
+                raise Malformed("more closing tags than calls follow: its last value may have quoted them")
             self.rest = "" if CLOSE.startswith(self._ahead.strip()) else self._ahead
-            self.give('"')
+            self._end_value()
             self._end_call(1)
         return self._take_parts()
 
@@ -88,6 +105,7 @@ class XmlReader(CallReader):
         self.begin(name)
         schema = self.tools.get(name, {})
         declared = {key for form in forms_of(schema) for key in form.properties}
+        is_open = allows_others(schema)
         tag = yield from _one_of((PARAMETER, END_FUNCTION, CLOSE))
         if tag != PARAMETER:
             self._end_call(0)
@@ -105,6 +123,9 @@ class XmlReader(CallReader):
                 self._end_call(len(keys))
                 return "" if kind is Kind.BLOCK and after is None else after
             key = after or (yield from _tag_rest(declared))
+            if key not in declared and not is_open and may_quote(self._schema):
+                self.unread = f"{PARAMETER}{key}>"
+                raise Malformed(f"the parameter {key[:100]!r} is unknown: the value before it may have quoted it")
 
     def _end_call(self, n_parameters: int) -> None:
         self.give("}" if n_parameters else "{}")
@@ -118,7 +139,7 @@ class XmlReader(CallReader):
 
         Returns the kind of the end, and with Kind.NAMED the next parameter's name, otherwise text read beyond the tags.
         """
-        self._streams = is_text(schema)
+        self._schema, self._streams = schema, is_text(schema)
         self._text = self._withheld = ""
         if self._streams:
             self.give('"')
@@ -146,36 +167,43 @@ class XmlReader(CallReader):
                     is_empty = False
                 else:
                     after: str | None = found.name or None
-                    if found.kind in (Kind.FUNCTION, Kind.BLOCK) and self._streams and self.looks_ahead:
+                    looks_ahead = self.ahead is not Ahead.NONE and may_quote(schema)
+                    if looks_ahead and found.kind in (Kind.FUNCTION, Kind.BLOCK):
                         self._give_text()
                         after = yield from self._look_ahead(key, found.kind)
                         if after is None:
                             continue
-                    self._end_value(schema)
+                    self._end_value()
                     return found.kind, after
             self._give_text()
             char = yield
 
     def _look_ahead(self, key: str, kind: Kind) -> Generator[None, str, str | None]:
-        """Reads on after a call whose last value is a string: the value had only quoted these tags if its own closing
-        tags still follow. Returns the text read if the call is complete; None if the value goes on."""
+        """Reads on after a call whose last value may quote tags: it had only quoted these if its own closing tags still
+        follow. Returns the text read if the call is complete; None if the value goes on.
+
+        Once a further call begins, only the end of the answer shows whether the value quoted that too (`finish`).
+        """
         self.may_end = True
         self._ahead, at = "", 0
         while True:
             self._ahead += yield
+            if self._has_next:
+                continue
             tag = self._ahead.lstrip()
             if kind is Kind.FUNCTION:
-                if tag == BARE_OPEN:
-                    return self._ahead
                 if tag == CLOSE:
                     self._withheld, self._ahead, kind = self._withheld + self._ahead, "", Kind.BLOCK
                     continue
-                if CLOSE.startswith(tag) or BARE_OPEN.startswith(tag):
+                if CLOSE.startswith(tag):
                     continue
             while (at := self._ahead.find("<", at)) >= 0:
                 tag = self._ahead[at:]
                 if tag in (OPEN, BARE_OPEN):
-                    return self._ahead
+                    if self.ahead is Ahead.CALL:
+                        return self._ahead
+                    self._has_next = True
+                    break
                 found = find_tag(tag, key, (), depth=0, begins_line=False)
                 if found is None and not OPEN.startswith(tag):
                     at += 1
@@ -198,9 +226,9 @@ class XmlReader(CallReader):
             self._text = ""
         self.unread = self._text + self._withheld
 
-    def _end_value(self, schema: Mapping[str, Any]) -> None:
+    def _end_value(self) -> None:
         self._give_text()
-        self.give('"' if self._streams else converted(self._text, schema))
+        self.give('"' if self._streams else converted(self._text, self._schema))
         self._text = self._withheld = ""
 
 
@@ -289,8 +317,8 @@ def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
     rules = [
         f"calls: {lines_of('one', parallel)}",
         f'one: "{OPEN}\\n" ({one}) "{END_FUNCTION}\\n{CLOSE}"',
-        'text[suffix="\\n</parameter>\\n"]: /(?s:.*)/',
     ]
+    texts: dict[str, str] = {}  # rules of strings by their terminals
     for i, tool in enumerate(tools):
         forms = forms_of(tool.parameters)
         bodies = " | ".join(f"form_{i}_{f}" for f in range(len(forms)))
@@ -301,17 +329,20 @@ def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
             for k, (key, schema) in enumerate(form.properties.items()):
                 opening = _quoted(f"{PARAMETER}{key}>\n")
                 value = self_contained(schema if isinstance(schema, Mapping) else {}, tool.parameters)
-                rules.append(f"value_{i}_{f}_{k}: {opening} {_value_rule(value)}")
+                values = " | ".join(_value_rule(option, texts) for option in options_of(value))
+                rules.append(f"value_{i}_{f}_{k}: {opening} ({values})")
+    for terminal, rule in texts.items():
+        rules += [f'{rule}[suffix="\\n</parameter>\\n"]: {rule.upper()}', f"{rule.upper()}: {terminal}"]
     return "\n".join(rules)
 
 
-def _value_rule(schema: Mapping[str, Any]) -> str:
+def _value_rule(schema: Mapping[str, Any], texts: dict[str, str]) -> str:
     closing = _quoted(f"\n{END_PARAMETER}\n")
     if choices := choices_of(schema):
-        texts = [c if isinstance(c, str) else json.dumps(c, ensure_ascii=False) for c in choices]
-        return f"({' | '.join(map(_quoted, texts))}) {closing}"
+        written = [c if isinstance(c, str) else json.dumps(c, ensure_ascii=False) for c in choices]
+        return f"({' | '.join(map(_quoted, written))}) {closing}"
     if is_text(schema, among_others=True):
-        return "text"
+        return texts.setdefault(text_terminal(schema), f"text_{len(texts)}")
     return f"%json {json.dumps({**schema, 'x-guidance': JSON_FORM})} {closing}"
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, TypeAlias
 
 from lucebox.serve.json_text import Malformed
 
-__all__ = ["Arguments", "CallReader", "End", "Name", "Part", "Steps"]
+__all__ = ["Ahead", "Arguments", "CallReader", "End", "Name", "Part", "Steps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,16 @@ class Arguments:
 @dataclass(frozen=True, slots=True)
 class End:
     """The call's arguments are complete."""
+
+
+class Ahead(Enum):
+    """The text that is read after a call before the call counts as complete."""
+
+    NONE = auto()
+    CALL = auto()
+    """Up to the next call."""
+    END = auto()
+    """Up to the end of the answer."""
 
 
 Part: TypeAlias = Name | Arguments | End
@@ -50,8 +61,8 @@ class CallReader:
         """Set when the block ends: text that was read beyond it."""
         self.unread = ""
         """Text that no part holds yet."""
-        self.looks_ahead = True
-        """Whether the text after a call may show that the call had not ended."""
+        self.ahead = Ahead.END
+        """Which text after a call may show that the call had not ended."""
         self.tools = tools
         self._steps = self._read()
         next(self._steps)
@@ -70,7 +81,11 @@ class CallReader:
         return self._take_parts()
 
     def finish(self) -> list[Part]:
-        """The parts that the end of the text completes; none by default."""
+        """The parts that the end of the text completes; none by default.
+
+        Raises:
+            Malformed: the text after a call shows that its end was not where it seemed to be.
+        """
         return []
 
     def cut(self) -> str:

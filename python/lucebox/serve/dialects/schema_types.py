@@ -12,7 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-__all__ = ["Form", "choices_of", "converted", "forms_of", "is_text", "property_schema", "self_contained"]
+__all__ = [
+    "Form",
+    "allows_others",
+    "choices_of",
+    "converted",
+    "forms_of",
+    "is_text",
+    "may_quote",
+    "parts_of",
+    "property_schema",
+    "self_contained",
+]
 
 _MAX_DEPTH = 16  # of nested references and alternatives
 _MAX_FORMS = 16
@@ -141,6 +152,21 @@ def is_text(schema: Mapping[str, Any], *, among_others: bool = False) -> bool:
     return not kinds or ("string" in kinds if among_others else kinds == {"string"})
 
 
+def may_quote(schema: Mapping[str, Any]) -> bool:
+    """Whether a value may contain other text: strings do, and lists and objects of strings."""
+    kinds = set(_types(schema, schema, _MAX_DEPTH))
+    return not kinds or not kinds.isdisjoint(("string", "array", "object"))
+
+
+def allows_others(schema: Mapping[str, Any]) -> bool:
+    """Whether an object may have properties that its schema does not name."""
+    parts = list(parts_of(schema))
+    named = any(isinstance(part.get("properties"), Mapping) for part in parts)
+    return not named or any(
+        part.get("additionalProperties") not in (None, False) or part.get("patternProperties") for part in parts
+    )
+
+
 def converted(text: str, schema: Mapping[str, Any]) -> str:
     """The JSON value of a text. A text that matches no type of the schema becomes a string; the tool reports it."""
     kinds = set(_types(schema, schema, _MAX_DEPTH))
@@ -187,6 +213,11 @@ def _types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> It
             yield "object"
         elif "items" in part:
             yield "array"
+
+
+def parts_of(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A self-contained schema, then the schemas that it combines or refers to."""
+    return _parts(schema, schema, _MAX_DEPTH)
 
 
 def _parts(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:

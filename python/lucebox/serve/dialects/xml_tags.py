@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
-__all__ = ["BARE_OPEN", "CLOSE", "END_FUNCTION", "END_PARAMETER", "PARAMETER", "Found", "Kind", "find_tag"]
+__all__ = [
+    "BARE_OPEN",
+    "CLOSE",
+    "END_FUNCTION",
+    "END_PARAMETER",
+    "PARAMETER",
+    "Found",
+    "Kind",
+    "closes_again",
+    "find_tag",
+]
 
 CLOSE = "</tool_call>"
 BARE_OPEN, END_FUNCTION = "<function=", "</function>"
@@ -26,6 +36,11 @@ _CLOSER = re.compile(
     r"[^\s<>]{0,64}>?"
 )  # the rest of </parameter>, </parameter/>, </parameter_function> or </parameter
 _FOLLOWERS = (PARAMETER, END_FUNCTION, CLOSE)
+_BOUNDARY = re.compile(
+    rf"(?P<begin><function[^<>\n]{{0,200}}>\s{{0,64}}(?=<parameter|{END_FUNCTION}))"
+    rf"|</parameter[^\s<>]{{0,64}}>?\s{{0,64}}(?:(?P<next>{PARAMETER})|{END_FUNCTION}|{CLOSE})"
+    rf"|(?P<end>{END_FUNCTION})(?P<block>\s{{0,64}}{CLOSE})?"
+)
 
 
 class Kind(Enum):
@@ -75,6 +90,20 @@ def find_tag(text: str, key: str, declared: Collection[str], *, depth: int, begi
             return found
         is_open = is_open or found is not None
     return MAYBE if is_open else None
+
+
+def closes_again(text: str) -> bool:
+    """Whether the text after a call has closing tags to which none of its own calls belongs. The call's last value may
+    then have quoted all of it."""
+    depth = 0
+    for found in _BOUNDARY.finditer(text):
+        if found["begin"]:
+            depth += 1
+        elif depth > 0:
+            depth -= not found["next"]
+        elif not found["end"] or found["block"]:
+            return True
+    return False
 
 
 def _candidates(

@@ -6,7 +6,7 @@ Answers are bit-identical to those without the cache.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +52,7 @@ class PrefixCache:
 
     In all methods `ids` is a complete prompt. `boundaries` are positions where prompts may diverge or continue, such as
     the ends of the system prompt and of each turn. Prompts with a common prefix must have the same boundaries in it.
+    A prefix is restored only for the `owner` that it was stored for, one of `owners`.
     """
 
     def __init__(
@@ -60,36 +61,39 @@ class PrefixCache:
         folder: str | os.PathLike[str] | None = None,
         fingerprint: str = "",
         disk_bytes: int = DISK_BYTES,
+        owners: Sequence[str] = ("",),
     ) -> None:
-        self._parts = PartStore(budget_bytes, None if folder is None else Path(folder), fingerprint, disk_bytes)
+        self._parts = PartStore(budget_bytes, None if folder is None else Path(folder), fingerprint, disk_bytes, owners)
         self._lookups = self._hits = self._prompt_tokens = self._reused_tokens = 0
 
     def close(self) -> None:
         """Writes pending parts to the folder."""
         self._parts.close()
 
-    def prefill(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = ()) -> Iterator[int]:
+    def prefill(
+        self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = (), owner: str = ""
+    ) -> Iterator[int]:
         """Restores a prefix, then computes and stores the rest of the prompt.
 
         Yields the number of tokens done: first the reused ones, then after every append. At the end the session has the
         logits of the last token.
         """
         boundaries = tuple(boundaries)
-        plan = Plan(ids, boundaries, session.prefill_chunk)
-        done = self.restore(session, plan.ids, boundaries)
+        plan = Plan(ids, boundaries, session.prefill_chunk, owner)
+        done = self.restore(session, plan.ids, boundaries, owner)
         yield done
         for end in plan.ends:
             if end > done:
                 session.sync(plan.ids[:end])
-                self.store(session, plan.ids, boundaries)
+                self.store(session, plan.ids, boundaries, owner)
                 yield end
 
-    def restore(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = ()) -> int:
+    def restore(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = (), owner: str = "") -> int:
         """Sets the session to the longest cached proper prefix of ids; returns its length.
 
         For bit-identical results, the caller computes the rest in appends that end at `append_ends`.
         """
-        plan = Plan(ids, boundaries, session.prefill_chunk)
+        plan = Plan(ids, boundaries, session.prefill_chunk, owner)
         with self._parts.changed:
             reused = self._restore(session, plan)
         self._lookups += 1
@@ -98,21 +102,21 @@ class PrefixCache:
         self._reused_tokens += reused
         return reused
 
-    def store(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = ()) -> None:
+    def store(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = (), owner: str = "") -> None:
         """Stores the session's prefix of ids, as far as it was computed in the appends of a cold run.
 
         Called after every append, because the session has the recurrent state of its last position only.
         """
-        plan = Plan(ids, boundaries, session.prefill_chunk)
+        plan = Plan(ids, boundaries, session.prefill_chunk, owner)
         with self._parts.changed:
             self._store(session, plan)
             self._parts.evict()
 
-    def forget(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = ()) -> None:
+    def forget(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = (), owner: str = "") -> None:
         """Drops all prefixes of ids, of which one led to an error: a file may be damaged and have a right checksum."""
-        plan = Plan(ids, boundaries, session.prefill_chunk)
+        plan = Plan(ids, boundaries, session.prefill_chunk, owner)
         with self._parts.changed:
-            path = self._parts.walk(plan.segments(len(plan.ids)))
+            path = self._parts.walk(plan.owner, plan.segments(len(plan.ids)))
             parts = [node.pages for node in path[:1] if node.pages is not None]
             self._parts.drop_damaged(parts, "a prompt that reused it failed")
 
@@ -149,7 +153,7 @@ class PrefixCache:
 
     def _longest(self, session: _engine.Session, plan: Plan) -> Node | None:
         """The node of the longest cached prefix that a session can continue from."""
-        path = self._parts.walk(plan.segments(len(plan.ids) - 1))
+        path = self._parts.walk(plan.owner, plan.segments(len(plan.ids) - 1))
         return next((node for node in reversed(path) if node.state or not session.recurrent_bytes), None)
 
     def _assemble(self, session: _engine.Session, plan: Plan, node: Node, matched: int) -> bool:
@@ -178,7 +182,7 @@ class PrefixCache:
 
     def _store(self, session: _engine.Session, plan: Plan) -> None:
         budget, n_bytes = self._parts.memory.budget_bytes, 0
-        node, path = self._parts.root, list[Node]()
+        node, path = self._parts.root(plan.owner), list[Node]()
         for segment in plan.segments(session.held(plan.ids, plan.ends)):
             n_bytes += segment.n_pages * session.page_bytes
             if n_bytes > budget:

@@ -14,7 +14,7 @@ import logging
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ class PartFile:
     """The header of a file."""
 
     path: Path
+    owner: str
     kind: Kind
     start: int
     """First token of the segment."""
@@ -57,15 +58,16 @@ class PartFile:
 
 
 class Files:
-    """The files of one fingerprint in a folder. Other models may keep their files there too.
+    """The files of one fingerprint and some owners in a folder. Other models may keep their files there too.
 
     Raises:
         OSError: the folder cannot be created, or another process uses it.
     """
 
-    def __init__(self, folder: Path, fingerprint: str) -> None:
+    def __init__(self, folder: Path, fingerprint: str, owners: Sequence[str]) -> None:
         self._folder = folder
-        self._fingerprint = hashlib.sha256(fingerprint.encode()).digest()
+        self._fingerprints = {owner: hashlib.sha256((fingerprint + owner).encode()).digest() for owner in owners}
+        self._owner_of = {digest: owner for owner, digest in self._fingerprints.items()}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = os.fdopen(os.open(folder / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE), "w")
         try:
@@ -89,7 +91,7 @@ class Files:
         return [(path, n_bytes) for _, path, n_bytes in sorted(found)]
 
     def read_all(self) -> Iterator[PartFile]:
-        """The usable files of this fingerprint, shortest prefix first and pages before their state.
+        """The usable files of this fingerprint and these owners, shortest prefix first and pages before their state.
 
         Logs a warning for all others.
         """
@@ -106,7 +108,7 @@ class Files:
             else:
                 usable.append(found)
         if foreign:
-            log.warning("ignored %d files in %s of another model, version or options", foreign, self._folder)
+            log.warning("ignored %d files in %s of another model, version, API key or options", foreign, self._folder)
         yield from sorted(usable, key=lambda one: (len(one.ids), KINDS.index(one.kind)))
 
     def load(self, path: Path, kind: Kind, n_bytes: int) -> Bytes:
@@ -125,14 +127,13 @@ class Files:
         return data
 
     def write(
-        self, kind: Kind, start: int, ids: NDArray[np.int32], ends: tuple[int, ...], data: Bytes
+        self, owner: str, kind: Kind, start: int, ids: NDArray[np.int32], ends: tuple[int, ...], data: Bytes
     ) -> tuple[Path, int]:
         """Writes a part; returns its file and the file's size in bytes."""
+        fingerprint = self._fingerprints[owner]
         prefix = ids.tobytes() + np.array(ends, np.int32).tobytes()
-        header = HEADER.pack(
-            MAGIC, VERSION, KINDS.index(kind), len(ids), len(ends), start, data.nbytes, self._fingerprint
-        )
-        name = hashlib.sha256(self._fingerprint + prefix).hexdigest()[:40]
+        header = HEADER.pack(MAGIC, VERSION, KINDS.index(kind), len(ids), len(ends), start, data.nbytes, fingerprint)
+        name = hashlib.sha256(fingerprint + prefix).hexdigest()[:40]
         path = self._folder / f"{name}.{kind}"
         unfinished = path.with_suffix(".unfinished")
         try:
@@ -158,12 +159,13 @@ class Files:
             os.close(folder)
 
     def _read_header(self, file: Any, path: Path) -> PartFile | None:
-        """The header; leaves `file` at the data. None for another version or fingerprint."""
+        """The header; leaves `file` at the data. None for another version, fingerprint or owner."""
         header = file.read(HEADER.size)
         if len(header) < HEADER.size or not header.startswith(MAGIC):
             raise FormatError(f"{path}: not a prefix cache file")
         _, version, kind, n_ids, n_ends, start, n_bytes, fingerprint = HEADER.unpack(header)
-        if version != VERSION or fingerprint != self._fingerprint:
+        owner = self._owner_of.get(fingerprint)
+        if version != VERSION or owner is None:
             return None
         n_prefix = 4 * (n_ids + n_ends)
         if HEADER.size + SUMS.size + n_prefix + n_bytes != os.fstat(file.fileno()).st_size:
@@ -174,4 +176,4 @@ class Files:
             raise FormatError(f"{path}: checksum mismatch; the header is damaged")
         ids = np.frombuffer(prefix, np.int32, n_ids)
         ends = tuple(np.frombuffer(prefix, np.int32, offset=4 * n_ids).tolist())
-        return PartFile(path, KINDS[kind], start, ids, ends, n_bytes, data_sum)
+        return PartFile(path, owner, KINDS[kind], start, ids, ends, n_bytes, data_sum)

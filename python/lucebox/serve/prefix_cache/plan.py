@@ -66,9 +66,10 @@ class Segment:
 
 
 class Plan:
-    """The append ends and the reusable segments of one prompt."""
+    """The append ends and the reusable segments of one prompt, which only prompts of the same owner reuse."""
 
-    def __init__(self, ids: ArrayLike, boundaries: Iterable[int], chunk: int) -> None:
+    def __init__(self, ids: ArrayLike, boundaries: Iterable[int], chunk: int, owner: str = "") -> None:
+        self.owner = owner
         self.ids: Ids = np.ascontiguousarray(ids, np.int32)
         self._boundaries = {boundary // PAGE * PAGE for boundary in boundaries}
         self._chunk = chunk

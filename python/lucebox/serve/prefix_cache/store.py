@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lucebox.errors import FormatError
 from lucebox.serve.prefix_cache.files import Files, PartFile
@@ -28,9 +29,12 @@ log = logging.getLogger("lucebox.serve.prefix_cache")
 class PartStore:
     """The parts of all cached prefixes. The caller holds the lock `changed` around every call but `close`."""
 
-    def __init__(self, memory_bytes: int, folder: Path | None, fingerprint: str, disk_bytes: int) -> None:
+    def __init__(
+        self, memory_bytes: int, folder: Path | None, fingerprint: str, disk_bytes: int, owners: Sequence[str]
+    ) -> None:
         self.changed = threading.Condition()
-        self.root = Node()
+        self._roots: dict[str, Node] = {}
+        self._owners = owners
         self.memory: Lru[Part] = Lru(memory_bytes)
         self.disk: Lru[Path] = Lru(disk_bytes)
         self.n_nodes = self.n_evicted = self.n_damaged = 0
@@ -56,11 +60,15 @@ class PartStore:
             for part in self.memory.all():
                 part.data = None
                 self.memory.remove(part)
-            self.root = Node()
+            self._roots.clear()
 
-    def walk(self, segments: Iterable[Segment]) -> list[Node]:
-        """The nodes of the longest cached path of segments. Compares every token."""
-        path = [self.root]
+    def root(self, owner: str) -> Node:
+        """The root of an owner's prefixes."""
+        return self._roots.setdefault(owner, Node(owner=owner))
+
+    def walk(self, owner: str, segments: Iterable[Segment]) -> list[Node]:
+        """The nodes of the longest cached path of an owner's segments. Compares every token."""
+        path = [self.root(owner)]
         for segment in segments:
             child = path[-1].children.get(segment.key)
             if child is None:
@@ -157,7 +165,7 @@ class PartStore:
 
     def _open(self, folder: Path, fingerprint: str) -> Files | None:
         try:
-            files = Files(folder, fingerprint)
+            files = Files(folder, fingerprint, self._owners)
         except OSError as error:
             log.warning("the prefix cache is not kept across restarts: %s", error)
             return None
@@ -171,7 +179,7 @@ class PartStore:
     def _adopt(self, file: PartFile) -> None:
         """Adds a file to the tree; its data is read on demand. Files come shortest prefix first, so a file whose parent
         is missing is useless and deleted."""
-        node = self._find(file.ids[: file.start], file.ends)
+        node = self._find(file.owner, file.ids[: file.start], file.ends)
         if node is None:
             return self._unlink(file.path)
         if file.kind == "pages":
@@ -186,9 +194,9 @@ class PartStore:
         part.file = file.path
         self._part_of[file.path] = part
 
-    def _find(self, ids: np.ndarray[tuple[int], np.dtype[np.int32]], ends: tuple[int, ...]) -> Node | None:
-        """The node whose prefix is ids, computed in appends with these ends."""
-        node = self.root
+    def _find(self, owner: str, ids: NDArray[np.int32], ends: tuple[int, ...]) -> Node | None:
+        """The owner's node whose prefix is ids, computed in appends with these ends."""
+        node = self.root(owner)
         while node.end < len(ids):
             start = node.end
             matching = (
@@ -228,7 +236,7 @@ class PartStore:
         ends = tuple(end for node in path for end in node.segment.ends)
         start = part.node.segment.start if part.kind == "pages" else part.node.end
         try:
-            file, n_bytes = files.write(part.kind, start, ids, ends, data)
+            file, n_bytes = files.write(part.node.owner, part.kind, start, ids, ends, data)
         except OSError as error:
             log.warning("the prefix cache no longer writes files: %s", error)
             with self.changed:

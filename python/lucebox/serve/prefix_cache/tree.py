@@ -38,10 +38,11 @@ class Part:
 
 
 class Node:
-    """A segment after its parent's prefix, with its stored parts. The root's segment is empty."""
+    """A segment after its parent's prefix, with its stored parts. A root has an owner and an empty segment."""
 
-    def __init__(self, parent: Node | None = None, segment: Segment = EMPTY) -> None:
+    def __init__(self, parent: Node | None = None, segment: Segment = EMPTY, owner: str = "") -> None:
         self.parent = parent
+        self.owner: str = parent.owner if parent else owner
         self.segment = segment
         self.children: dict[tuple[bytes, tuple[int, ...]], Node] = {}
         self.pages: Part | None = None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from lucebox.serve.answer import Answer, Reasoning, Text, ToolCall
-from lucebox.serve.delivery import sse
+from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, anthropic_error
 from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.protocols.encoded_reasoning import encode_reasoning
@@ -21,7 +21,10 @@ Kind: TypeAlias = Literal["text", "thinking", "tool_use"]
 
 
 class MessageWriter:
-    """Formats one answer. One block is open at a time; an event of another kind closes it."""
+    """Formats one answer. One block is open at a time; an event of another kind closes it.
+
+    A call is held until it is whole: clients may run a tool_use block that has ended, and no event takes one back.
+    """
 
     def __init__(self, model: str, *, omits_thinking: bool) -> None:
         self._id = f"msg_{secrets.token_hex(12)}"
@@ -30,11 +33,12 @@ class MessageWriter:
         self._index = -1  # index of the newest block
         self._open: Kind | None = None  # kind of the open block
         self._reasoning = ""  # text of the open thinking block
+        self._call: ToolCall | None = None  # the call that is held
         self._has_calls = self._has_broken = False
         self._finished: Finished | None = None
 
     def open(self) -> bytes:
-        return b""  # message_start needs the number of cached tokens, which is unknown before admission
+        return KEEP_ALIVE  # message_start needs the number of cached tokens, which is unknown before admission
 
     def write(self, index: int, item: Item) -> bytes:
         match item:
@@ -49,12 +53,16 @@ class MessageWriter:
                 return data if self._omits_thinking else data + self._delta("thinking_delta", thinking=text)
             case ToolStart(_, id, name):
                 self._has_calls = True
-                return self._end() + self._block("tool_use", {"id": id, "name": name, "input": {}})
+                self._call = ToolCall(id, name)
+                return self._end()
             case ToolArguments(_, delta):
-                return self._delta("input_json_delta", partial_json=delta)
+                assert self._call is not None
+                self._call.arguments += delta
             case ToolEnd(_, is_broken):
                 self._has_broken |= is_broken
-                return self._end()
+                assert self._call is not None
+                self._call.is_broken = is_broken
+                return self._held_call(self._call)
             case Warning(text):
                 return comment(text)
             case Finished():
@@ -97,9 +105,9 @@ class MessageWriter:
             case Reasoning(text):
                 shown = "" if self._omits_thinking else text
                 return {"type": "thinking", "thinking": shown, "signature": encode_reasoning(text)}
-            case ToolCall(id, name, arguments, is_broken):
-                if is_broken:  # as text, because a tool_use block takes only complete input
-                    return {"type": "text", "text": f"{name}: {arguments}"}
+            case ToolCall(is_broken=True):
+                return {"type": "text", "text": _broken_text(block)}
+            case ToolCall(id, name, arguments):
                 return {"type": "tool_use", "id": id, "name": name, "input": json.loads(arguments)}
 
     def _message(
@@ -115,6 +123,12 @@ class MessageWriter:
             "stop_sequence": stop_sequence,
             "usage": usage,
         }
+
+    def _held_call(self, call: ToolCall) -> bytes:
+        if call.is_broken:
+            return self._block("text", {"text": ""}) + self._delta("text_delta", text=_broken_text(call)) + self._end()
+        block = self._block("tool_use", {"id": call.id, "name": call.name, "input": {}})
+        return block + self._delta("input_json_delta", partial_json=call.arguments) + self._end()
 
     def _block(self, kind: Kind, fields: dict[str, Any]) -> bytes:
         """Opens a block of this kind unless it is open."""
@@ -137,6 +151,11 @@ class MessageWriter:
             self._reasoning = ""
         self._open = None
         return data + _event("content_block_stop", index=self._index)
+
+
+def _broken_text(call: ToolCall) -> str:
+    """A broken call as text, because a tool_use block takes only complete input."""
+    return f"{call.name}: {call.arguments}"
 
 
 def _event(kind: str, **fields: Any) -> bytes:

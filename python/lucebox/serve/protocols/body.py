@@ -9,7 +9,19 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lucebox.serve.errors import ApiError
 
-__all__ = ["Body", "Ignored", "Many", "Name", "ResultPart", "Sampled", "Stop", "Stops", "sampling_of", "stops_of"]
+__all__ = [
+    "Body",
+    "Ignored",
+    "Many",
+    "Name",
+    "ResultPart",
+    "Sampled",
+    "Stop",
+    "Stops",
+    "sampling_of",
+    "stops_of",
+    "token_biases",
+]
 
 Ignored = Annotated[Any, Field(description="Accepted and ignored.", json_schema_extra={"x-ignored": True})]
 """A field without effect; the response header `lucebox-ignored` names it."""
@@ -91,11 +103,16 @@ def sampling_of(body: Sampled) -> dict[str, Any]:
     names = [*OpenAISampled.model_fields] if isinstance(body, OpenAISampled) else [*Sampled.model_fields]
     given = {name: value for name in names if (value := getattr(body, name)) is not None}
     if "logit_bias" in given:
-        given["logit_bias"] = _token_biases(given["logit_bias"])
+        given["logit_bias"] = token_biases(given["logit_bias"])
     return given
 
 
-def _token_biases(biases: Mapping[str, float]) -> dict[int, float]:
+def token_biases(biases: Mapping[str, float]) -> dict[int, float]:
+    """Biases by token id.
+
+    Raises:
+        ApiError: a key is no token id.
+    """
     try:
         found = {int(token): bias for token, bias in biases.items()}
     except ValueError:

@@ -1,5 +1,5 @@
-"""Informational routes: models, tokenization, health, metrics, status, and what clients of llama.cpp, Ollama and vLLM
-look for."""
+"""Informational routes: models, tokenization, health, metrics, status, and what clients of llama.cpp and vLLM look
+for."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class TokenizeRequest(Body):
     model: Name | None = None
     add_special: bool = Field(False, description="Prepend the BOS token, if the model has one.")
     parse_special: bool = Field(True, description="Parse control tokens in the text.")
+    with_pieces: bool = Field(False, description="Return each token as an object with its id and text.")
 
 
 class DetokenizeRequest(Body):
@@ -97,7 +98,18 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         )
     except LuceboxError as error:
         raise from_lucebox(error) from error
-    return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": model.context})
+    tokens: list[Any] = ids
+    if body.with_pieces:
+        tokens = [{"id": i, "piece": _piece(tokenizer.token_bytes(i))} for i in ids]
+    return JSONResponse({"tokens": tokens, "count": len(ids), "max_model_len": model.context})
+
+
+def _piece(data: bytes) -> str | list[int]:
+    """A token's text, or its bytes if they are not whole characters, as llama.cpp has it."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return list(data)
 
 
 @router.post("/v1/detokenize", **documented("Detokenizes token ids.", ERRORS, streams=False))
@@ -155,25 +167,6 @@ async def metrics(request: Request) -> Response:
     return PlainTextResponse(metrics_text(server_of(request)), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@router.get("/api/tags", **documented("Lists the models, in Ollama's format.", ERRORS, streams=False))
-async def tags(request: Request) -> Response:
-    server = server_of(request)
-    info = server.model.llm.info
-    entry = {
-        "name": server.model.name,
-        "model": server.model.name,
-        "modified_at": _model(server)["created_at"],
-        "size": info.file_bytes,
-        "details": {
-            "format": "gguf" if info.path.endswith(".gguf") else "safetensors",
-            "family": info.architecture,
-            "context_length": server.model.context,
-        },
-    }
-    return JSONResponse({"models": [entry]})
-
-
-@router.get("/api/version", **documented("The server's version.", ERRORS, streams=False))
 @router.get("/version", **documented("The server's version.", ERRORS, streams=False))
 async def version() -> Response:
     return JSONResponse({"version": __version__})

@@ -28,6 +28,7 @@ from lucebox.serve.protocols.body import (
 from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
 from lucebox.serve.protocols.openai_common import LogprobWriter, StreamOptions
 from lucebox.serve.protocols.openapi import ERRORS, documented
+from lucebox.serve.protocols.structured_outputs import Guided, guided_format
 from lucebox.serve.server import server_of
 from lucebox.serve.thinking import ThinkingRequest
 from lucebox.serve.tools import Tool, ToolChoice
@@ -160,7 +161,7 @@ class Prediction(Body):
     content: str | list[TextPart]
 
 
-class ChatRequest(OpenAISampled):
+class ChatRequest(OpenAISampled, Guided):
     """OpenAI's chat completion."""
 
     model: Name | None = None
@@ -203,7 +204,7 @@ def conversation_of(body: ChatRequest) -> Conversation:
         tools=[tool_of(tool.function) for tool in body.tools or []],
         tool_choice=tool_choice_of(body),
         thinking=thinking_of(body, switch),
-        answer_format=format_of(body.response_format),
+        answer_format=guided_format(body, format_of(body.response_format)),
         template_vars=variables,
     )
 

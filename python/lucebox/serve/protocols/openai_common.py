@@ -86,10 +86,11 @@ class TextOffsets:
 
 
 class LogprobWriter:
-    """Formats log probabilities with the text of their tokens."""
+    """Formats log probabilities with the text of their tokens, and with their ids where a protocol has them."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, with_ids: bool = False) -> None:
         self._tokenizer = tokenizer
+        self._with_ids = with_ids
 
     def chat(self, tokens: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
         return [
@@ -114,4 +115,5 @@ class LogprobWriter:
 
     def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
         data = self._tokenizer.token_bytes(token_id)
-        return {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, MIN_LOGPROB), "bytes": list(data)}
+        entry = {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, MIN_LOGPROB), "bytes": list(data)}
+        return {"id": token_id, **entry} if self._with_ids else entry

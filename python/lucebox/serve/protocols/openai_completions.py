@@ -16,11 +16,20 @@ from lucebox.results import TokenLogprob
 from lucebox.serve.answer import Answer
 from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, openai_body, openai_error
-from lucebox.serve.events import TextDelta
+from lucebox.serve.events import TextDelta, Warning
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.body import Ignored, Many, Name, OpenAISampled, Stop, Stops, sampling_of, stops_of
-from lucebox.serve.protocols.openai_common import DONE, LogprobWriter, StreamOptions, TextOffsets, timings, usage
+from lucebox.serve.protocols.openai_common import (
+    DONE,
+    LogprobWriter,
+    StreamOptions,
+    TextOffsets,
+    comment,
+    timings,
+    usage,
+)
 from lucebox.serve.protocols.openapi import ERRORS, documented
+from lucebox.serve.protocols.structured_outputs import Guided, guided_format
 from lucebox.serve.request import Finished, GenerationRequest, Item, PromptToken
 from lucebox.serve.server import Server, server_of
 
@@ -29,7 +38,7 @@ __all__ = ["CompletionRequest", "router"]
 DEFAULT_MAX_TOKENS = 16  # OpenAI's default; a continuation of raw text may not end by itself
 
 
-class CompletionRequest(OpenAISampled):
+class CompletionRequest(OpenAISampled, Guided):
     """OpenAI's text completion."""
 
     model: Name | None = None
@@ -81,7 +90,7 @@ class CompletionWriter:
         self._finished: dict[int, Finished] = {}
 
     def open(self) -> bytes:
-        return b"".join(self._chunk(i, text) for i, text in enumerate(self._echoed) if text)
+        return b"".join(self._chunk(i, text) for i, text in enumerate(self._echoed) if text) or KEEP_ALIVE
 
     def write(self, index: int, item: Item) -> bytes:
         match item:
@@ -89,6 +98,8 @@ class CompletionWriter:
                 return self._chunk(index, text)
             case PromptToken() | TokenLogprob():
                 self._pending[index].append(item)
+            case Warning(text):
+                return comment(text)
             case Finished():
                 self._finished[index] = item
                 return self._chunk(index, "", finish_reason(item))
@@ -115,7 +126,9 @@ class CompletionWriter:
             )
             for i, answer in enumerate(answers)
         ]
-        return {**self._head, "choices": choices, "usage": usage(finished, self._n), "timings": timings(finished[0])}
+        totals = {"usage": usage(finished, self._n), "timings": timings(finished[0])}
+        warnings = [warning for answer in answers for warning in answer.warnings]
+        return {**self._head, "choices": choices, **totals} | ({"warnings": warnings} if warnings else {})
 
     def _chunk(self, index: int, text: str, reason: str | None = None) -> bytes:
         chunk = {**self._head, "choices": [self._choice(index, text, self._pending[index], reason)]}
@@ -160,12 +173,19 @@ def _requests(server: Server, body: CompletionRequest) -> tuple[list[GenerationR
         sampling["logprobs"] = body.logprobs
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     limits = Limits(max_tokens, stops_of(body.stop))
+    answer_format = guided_format(body)
     scores_prompt = body.echo is True and body.logprobs is not None
     requests: list[GenerationRequest] = []
     heads: list[str] = []
     for prompt in prompts_of(body):
         prompt_requests = server.model.complete(
-            prompt, sampling, limits, "/v1/completions", body.n or 1, scores_prompt=scores_prompt
+            prompt,
+            sampling,
+            limits,
+            "/v1/completions",
+            body.n or 1,
+            answer_format=answer_format,
+            scores_prompt=scores_prompt,
         )
         text = prompt if isinstance(prompt, str) else server.model.llm.detokenize(prompt)
         requests += prompt_requests

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-__all__ = ["ANTHROPIC_ERRORS", "ERRORS", "documented"]
+__all__ = ["ANTHROPIC_ERRORS", "ERRORS", "LLAMA_CPP_ERRORS", "OLLAMA_ERRORS", "documented"]
 
 
 class OpenAIErrorDetail(BaseModel):
@@ -18,6 +18,20 @@ class OpenAIErrorDetail(BaseModel):
 
 class OpenAIError(BaseModel):
     error: OpenAIErrorDetail
+
+
+class OllamaError(BaseModel):
+    error: str
+
+
+class LlamaCppErrorDetail(BaseModel):
+    code: int
+    message: str
+    type: str
+
+
+class LlamaCppError(BaseModel):
+    error: LlamaCppErrorDetail
 
 
 class AnthropicErrorDetail(BaseModel):
@@ -59,12 +73,17 @@ def _errors(model: type[BaseModel], overloaded: int) -> dict[int | str, dict[str
 
 ERRORS = _errors(OpenAIError, 503)
 ANTHROPIC_ERRORS = _errors(AnthropicError, 529)
+OLLAMA_ERRORS = _errors(OllamaError, 503)
+LLAMA_CPP_ERRORS = _errors(LlamaCppError, 503)
 
 
-def documented(summary: str, errors: dict[int | str, dict[str, Any]], *, streams: bool = True) -> dict[str, Any]:
-    """Arguments of a route decorator: the response is a JSON document or, if it streams, server-sent events."""
+def documented(
+    summary: str, errors: dict[int | str, dict[str, Any]], *, streams: bool = True, lines: bool = False
+) -> dict[str, Any]:
+    """Arguments of a route decorator: the response is a JSON document or, if it streams, server-sent events or lines of
+    JSON."""
     content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
     if streams:
-        content["text/event-stream"] = {"schema": EVENT}
+        content |= {"application/x-ndjson": {}} if lines else {"text/event-stream": {"schema": EVENT}}
     success = {"description": summary, "content": content}
     return {"summary": summary, "response_model": None, "responses": {**errors, 200: success}}

@@ -1,0 +1,134 @@
+"""Ollama's routes that compute something: /api/chat, /api/generate, /api/embed, /api/embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from lucebox.errors import InvalidRequestError
+from lucebox.serve.answer import Answer
+from lucebox.serve.delivery import LINES
+from lucebox.serve.errors import ApiError, ollama_body
+from lucebox.serve.protocols.ollama_bodies import (
+    ChatRequest,
+    EmbeddingsRequest,
+    EmbedRequest,
+    GenerateRequest,
+    check_generate,
+    conversation_of,
+    format_of,
+    limits_of,
+    model_of,
+    options_of,
+    prompt_of,
+)
+from lucebox.serve.protocols.ollama_stream import OllamaWriter, Route
+from lucebox.serve.protocols.openai_common import LogprobWriter
+from lucebox.serve.protocols.openapi import OLLAMA_ERRORS, documented
+from lucebox.serve.request import GenerationRequest
+from lucebox.serve.server import Server, server_of
+
+__all__ = ["router"]
+
+MAX_TEXTS = 2048
+
+router = APIRouter()
+
+
+@router.post("/api/chat", **documented("Answers a conversation, in Ollama's format.", OLLAMA_ERRORS, lines=True))
+async def chat(body: ChatRequest, request: Request) -> Response:
+    server = server_of(request)
+    writer = _writer(server, body, "chat")
+    if not body.messages:
+        return JSONResponse(writer.loaded())
+    conversation, sampling, limits = conversation_of(body), options_of(body), limits_of(body)
+    return await _answer(
+        request, body, writer, lambda: server.model.chat(conversation, sampling, limits, request.url.path)
+    )
+
+
+@router.post("/api/generate", **documented("Continues a prompt, in Ollama's format.", OLLAMA_ERRORS, lines=True))
+async def generate(body: GenerateRequest, request: Request) -> Response:
+    server = server_of(request)
+    writer = _writer(server, body, "generate")
+    prompt = body.prompt
+    check_generate(body)
+    if not prompt:
+        return JSONResponse(writer.loaded())
+    sampling, limits = options_of(body), limits_of(body)
+
+    def make() -> list[GenerationRequest]:
+        if body.raw:
+            answer_format = format_of(body)
+            return server.model.complete(prompt, sampling, limits, request.url.path, answer_format=answer_format)
+        return server.model.chat(prompt_of(body), sampling, limits, request.url.path)
+
+    return await _answer(request, body, writer, make)
+
+
+def _writer(server: Server, body: ChatRequest | GenerateRequest, route: Route) -> OllamaWriter:
+    logprobs = LogprobWriter(server.model.llm.tokenizer) if body.logprobs else None
+    return OllamaWriter(route, model_of(server.model, body.model), logprobs)
+
+
+async def _answer(
+    request: Request,
+    body: ChatRequest | GenerateRequest,
+    writer: OllamaWriter,
+    make: Callable[[], list[GenerationRequest]],
+) -> Response:
+    server = server_of(request)
+    requests = await server.in_thread(request, make)
+    if body.stream is False:
+        return server.document(requests, writer.document, ollama_body, body.ignored())
+    return server.stream(requests, writer, body.ignored(), media_type=LINES)
+
+
+@router.post("/api/embed", **documented("Embeds texts, in Ollama's format.", OLLAMA_ERRORS, streams=False))
+async def embed(body: EmbedRequest, request: Request) -> Response:
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    if not 1 <= len(texts) <= MAX_TEXTS:
+        raise ApiError("invalid", f"input has {len(texts)} texts, expected 1 to {MAX_TEXTS}", "input")
+    model = model_of(server_of(request).model, body.model)
+
+    def document(answers: Sequence[Answer]) -> dict[str, Any]:
+        (answer,) = answers
+        assert answer.embedding is not None and answer.finished is not None
+        return {
+            "model": model,
+            "embeddings": _vectors(answer, body.dimensions),
+            "total_duration": round(1e9 * (answer.finished.queue_s + answer.finished.timings.prefill_s)),
+            "load_duration": 0,
+            "prompt_eval_count": answer.embedding.n_tokens,
+        }
+
+    return await _embedded(request, body, texts, document)
+
+
+@router.post("/api/embeddings", **documented("Embeds a text, in Ollama's older format.", OLLAMA_ERRORS, streams=False))
+async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
+    model_of(server_of(request).model, body.model)
+    return await _embedded(request, body, [body.prompt], lambda answers: {"embedding": _vectors(answers[0], None)[0]})
+
+
+async def _embedded(
+    request: Request,
+    body: EmbedRequest | EmbeddingsRequest,
+    texts: Sequence[str],
+    document: Callable[[list[Answer]], dict[str, Any]],
+) -> Response:
+    server = server_of(request)
+    job = await server.in_thread(request, lambda: server.model.embed(texts, body.pooling, request.url.path))
+    return server.document([job], document, ollama_body, body.ignored())
+
+
+def _vectors(answer: Answer, dimensions: int | None) -> list[list[float]]:
+    assert answer.embedding is not None
+    try:
+        return [pooler.vector(normalize=True, dimensions=dimensions).tolist() for pooler in answer.embedding.poolers]
+    except InvalidRequestError as error:
+        raise ApiError("invalid", str(error), "dimensions") from error

@@ -1,0 +1,118 @@
+"""Ollama's informational routes: /api/tags, /api/ps, /api/show, /api/version."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import datetime, timezone
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from lucebox import __version__
+from lucebox.serve.model import ServedModel
+from lucebox.serve.protocols.ollama_bodies import ShowRequest, model_of
+from lucebox.serve.protocols.openapi import OLLAMA_ERRORS, documented
+from lucebox.serve.server import server_of
+
+__all__ = ["router"]
+
+NEVER = "9999-12-31T23:59:59Z"  # the model stays loaded
+# Ollama's names of sampling parameters.
+PARAMETERS = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "repeat_penalty",
+    "penalty_window": "repeat_last_n",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+}
+
+router = APIRouter()
+
+
+@router.get("/api/tags", **documented("Lists the models, in Ollama's format.", OLLAMA_ERRORS, streams=False))
+async def tags(request: Request) -> Response:
+    model = server_of(request).model
+    return JSONResponse({"models": [_entry(model) | {"modified_at": _modified_at(model)}]})
+
+
+@router.get("/api/ps", **documented("Lists the loaded models, in Ollama's format.", OLLAMA_ERRORS, streams=False))
+async def loaded(request: Request) -> Response:
+    model = server_of(request).model
+    is_cpu = model.llm.options.device == "cpu"
+    facts = {
+        "expires_at": NEVER,
+        "size_vram": 0 if is_cpu else model.llm.info.file_bytes,
+        "context_length": model.context,
+    }
+    return JSONResponse({"models": [_entry(model) | facts]})
+
+
+@router.post("/api/show", **documented("Describes the model, in Ollama's format.", OLLAMA_ERRORS, streams=False))
+async def show(body: ShowRequest, request: Request) -> Response:
+    model = server_of(request).model
+    model_of(model, body.model or body.name)
+    info, template = model.llm.info, model.llm.chat_template
+    sampling = model.profile.defaults(thinking=model.profile.thinking is not None, tools=False)
+    values = {field.name: getattr(sampling, field.name) for field in fields(sampling)}
+    lines = [f"num_ctx {model.context}", *(f"{name} {values[own]}" for own, name in PARAMETERS.items())]
+    return JSONResponse(
+        {
+            "modelfile": "",
+            "parameters": "\n".join(lines),
+            "template": template.sources["default"] if template else "",
+            "details": _details(model),
+            "model_info": {
+                "general.architecture": info.architecture,
+                "general.basename": info.name,
+                "general.parameter_count": info.n_params,
+                f"{info.architecture}.context_length": model.context,
+                f"{info.architecture}.embedding_length": info.hidden,
+                f"{info.architecture}.block_count": info.n_layers,
+                f"{info.architecture}.attention.head_count": info.n_heads,
+                f"{info.architecture}.attention.head_count_kv": info.n_kv_heads,
+            },
+            "capabilities": _capabilities(model),
+            "modified_at": _modified_at(model),
+        }
+    )
+
+
+@router.get("/api/version", **documented("The server's version.", OLLAMA_ERRORS, streams=False))
+async def version() -> Response:
+    return JSONResponse({"version": __version__})
+
+
+def _entry(model: ServedModel) -> dict[str, Any]:
+    return {"name": model.name, "model": model.name, "size": model.llm.info.file_bytes, "details": _details(model)}
+
+
+def _details(model: ServedModel) -> dict[str, Any]:
+    info = model.llm.info
+    return {
+        "parent_model": "",
+        "format": "gguf" if info.path.endswith(".gguf") else "safetensors",
+        "family": info.architecture,
+        "families": [info.architecture],
+        "parameter_size": f"{info.n_params / 1e9:.1f}B" if info.n_params >= 1e9 else f"{info.n_params / 1e6:.1f}M",
+        "quantization_level": max(info.quant_mix, key=lambda name: info.quant_mix[name]),
+        "context_length": model.context,
+    }
+
+
+def _capabilities(model: ServedModel) -> list[str]:
+    """Abilities under Ollama's names, which clients read before they send tools or `think`."""
+    found = ["completion"]
+    if model.llm.embedder.pooling is not None:
+        found.append("embedding")
+    if model.llm.chat_template is not None:
+        found += ["tools", *(["thinking"] if model.profile.thinking is not None else [])]
+    return found
+
+
+def _modified_at(model: ServedModel) -> str:
+    return datetime.fromtimestamp(model.created, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

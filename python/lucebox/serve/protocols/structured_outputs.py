@@ -1,0 +1,103 @@
+"""vLLM's fields for the form of an answer: `guided_*` and, of its later versions, `structured_outputs`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from llguidance.gbnf_to_lark import any_to_lark
+from pydantic import Field
+
+from lucebox.serve.conversation import AnswerFormat
+from lucebox.serve.errors import ApiError
+from lucebox.serve.protocols.body import Body, Ignored
+
+__all__ = ["Guided", "guided_format", "lark_of"]
+
+MAX_GBNF = 16 << 10
+"""Characters of a grammar that is translated. The translation takes the square of their number: 0.2 s."""
+
+Choices = list[str]
+
+
+class StructuredOutputs(Body):
+    json_: dict[str, Any] | str | None = Field(None, alias="json", description="A JSON schema, or its text.")
+    regex: str | None = None
+    choice: Choices | None = None
+    grammar: str | None = Field(None, description="Lark or GBNF.")
+    json_object: bool | None = None
+    disable_any_whitespace: Ignored = None
+    whitespace_pattern: Ignored = None
+
+
+class Guided(Body):
+    """The fields, of which a request may have one."""
+
+    guided_json: dict[str, Any] | str | None = Field(None, description="A JSON schema, or its text.")
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = Field(None, description="Lark or GBNF.")
+    structured_outputs: StructuredOutputs | None = None
+    guided_decoding_backend: Ignored = None
+    guided_whitespace_pattern: Ignored = None
+
+
+def guided_format(body: Guided, other: AnswerFormat | None = None) -> AnswerFormat | None:
+    """The form of the answer; `other` is that of the protocol's own field.
+
+    Raises:
+        ApiError: there are several, or one cannot be read.
+    """
+    later = body.structured_outputs or StructuredOutputs.model_validate({})
+    found = [] if other is None else [other]
+    for prefix, json_, regex, choice, grammar in (
+        ("guided_", body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar),
+        ("structured_outputs.", later.json_, later.regex, later.choice, later.grammar),
+    ):
+        if json_ is not None:
+            found.append(AnswerFormat("json_schema", _schema(json_, f"{prefix}json")))
+        if regex is not None:
+            found.append(AnswerFormat("regex", text=regex))
+        if choice is not None:
+            found.append(AnswerFormat("grammar", text=_choice(choice, f"{prefix}choice")))
+        if grammar is not None:
+            found.append(AnswerFormat("grammar", text=lark_of(grammar, f"{prefix}grammar")))
+    if later.json_object:
+        found.append(AnswerFormat("json_object"))
+    if len(found) > 1:
+        raise ApiError("invalid", "the form of the answer is given more than once")
+    return found[0] if found else None
+
+
+def _schema(given: dict[str, Any] | str, field: str) -> dict[str, Any]:
+    if isinstance(given, dict):
+        return given
+    try:
+        schema = json.loads(given)
+    except (ValueError, RecursionError) as error:
+        raise ApiError("invalid", f"it is not JSON: {error}", field) from None
+    if not isinstance(schema, dict):
+        raise ApiError("invalid", "it is not a JSON schema", field)
+    return schema
+
+
+def _choice(texts: Choices, field: str) -> str:
+    if not texts or not all(texts):
+        raise ApiError("invalid", "expected a list of texts, none of them empty", field)
+    return "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+
+
+def lark_of(grammar: str, field: str) -> str:
+    """A grammar in Lark, translated from GBNF if it is that.
+
+    Raises:
+        ApiError: it cannot be translated.
+    """
+    if "::=" not in grammar:
+        return grammar
+    if len(grammar) > MAX_GBNF:
+        raise ApiError("invalid", f"it has {len(grammar)} characters of GBNF, more than {MAX_GBNF}", field)
+    try:
+        return any_to_lark(grammar)
+    except Exception as error:  # the translator raises plain exceptions
+        raise ApiError("invalid", f"it is not GBNF: {' '.join(str(error).split())[:300]}", field) from None
