@@ -50,6 +50,9 @@ class ShapeFields {
   void scalar(const char* name, DType& value) {
     if (const nb::object given = take(name); given.is_valid()) value = dtype_named(nb::cast<std::string>(given));
   }
+  void scalar(const char* name, KvType& value) {
+    if (const nb::object given = take(name); given.is_valid()) value = kv_type_named(nb::cast<std::string>(given));
+  }
   void scalar(const char*, auto&) {}
   void stride(const char*, long&) {}
   void in(const char*, auto*& p, Axes, Axes = {}) { put(p); }
@@ -59,7 +62,7 @@ class ShapeFields {
   void indices(const char*, auto*& p, Axes, long, long) { put(p); }
   void optional_indices(const char*, auto*&, Axes, long, long) {}
   void weights(const char*, const void*& p, DType, int, int) { p = address(); }
-  void pages(const char*, void*& p, DType, int, int, Access) { p = address(); }
+  void pages(const char*, void*& p, KvType, int, int, Access) { p = address(); }
   void page_table(const char*, const int32_t*& p) { put(p); }
   void rounded(const char*, RoundedRows&, int, int) {}
   template <class T>

@@ -22,15 +22,15 @@ LB_DEVICE Eight widened(const void* values, long at) {
   for (int i = 0; i < 8; ++i) wide.v[i / 4][i % 4] = to_f32(stored[i]);
   return wide;
 }
-LB_DEVICE Eight eight_of(const void* values, DType type, long at) {
-  if (type == DType::kF16) return widened<f16>(values, at);
-  if (type == DType::kBF16) return widened<bf16>(values, at);
+LB_DEVICE Eight eight_of(const void* values, KvType type, long at) {
+  if (type == KvType::kF16) return widened<f16>(values, at);
+  if (type == KvType::kBF16) return widened<bf16>(values, at);
   const float* plain = static_cast<const float*>(values) + at;
   return {{load_cached<f32x4>(plain), load_cached<f32x4>(plain + 4)}};
 }
 
 // Slots [slot, slot + kFp32Slots) of K or V to shared memory, [kFp32Slots][head_dim + 4]; zeros from `end` on.
-LB_DEVICE void read_slots(float* to, const void* values, DType type, const KvLayer& cache, int kv_head, int slot,
+LB_DEVICE void read_slots(float* to, const void* values, KvType type, const KvLayer& cache, int kv_head, int slot,
                           int end) {
   const long page = load_cached<int32_t>(cache.page_table + slot / kPageTokens);
   const long at = ((page * cache.n_kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * cache.head_dim;

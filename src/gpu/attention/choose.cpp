@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <span>
 
-#include "base/dtype.h"
 #include "base/error.h"
 #include "gpu/attention/instances.h"
+#include "quant/kv_names.h"
 
 namespace lb::gpu {
 namespace {
@@ -21,13 +21,13 @@ constexpr int kPagesPerSplit = 2;      // fewer would not pay for their partials
 std::string to_string(const Attention& op) {
   const KvLayer& cache = op.cache;
   return cat("[attention] [", op.rows, ", ", op.n_heads, ", ", cache.head_dim, "] over ", cache.n_kv_heads,
-             " heads of ", name(cache.k_type), " and ", name(cache.v_type));
+             " heads of ", kv_name(cache.k_type), " and ", kv_name(cache.v_type));
 }
 
 void check_cache(const KvLayer& cache, const std::string& what, const Target& target) {
-  for (DType type : {cache.k_type, cache.v_type})
-    LB_CHECK(type == DType::kF32 || type == DType::kF16 || type == DType::kBF16, kUnsupported, what, " on ",
-             target.name, ": no kernel reads or writes ", name(type), " pages");
+  for (KvType type : {cache.k_type, cache.v_type})
+    LB_CHECK(type == KvType::kF32 || type == KvType::kF16 || type == KvType::kBF16, kUnsupported, what, " on ",
+             target.name, ": no kernel reads or writes ", kv_name(type), " pages");
   LB_CHECK(cache.n_kv_heads >= 1 && cache.head_dim >= 8 && cache.head_dim % 8 == 0 && cache.head_dim <= 512, kInvalid,
            what, ": head_dim must be a multiple of 8 up to 512");
 }
@@ -35,10 +35,10 @@ void check_cache(const KvLayer& cache, const std::string& what, const Target& ta
 // The kernels on matrix units, by cache type and head_dim.
 struct TileKernel {
   const char* name;
-  DType type;
+  KvType type;
   int head_dim;
 };
-#define X(kernel, Type, Stored, kDim) {#kernel, DType::k##Type, kDim},
+#define X(kernel, Type, Stored, kDim) {#kernel, KvType::k##Type, kDim},
 constexpr TileKernel kDecode[] = {LB_ATTENTION_DECODE(X)};
 constexpr TileKernel kPrefill16[] = {LB_ATTENTION_PREFILL_16(X)};
 constexpr TileKernel kPrefill32[] = {LB_ATTENTION_PREFILL_32(X)};
@@ -161,7 +161,7 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
 
 size_t bytes_of(const Attention& op, int n_past) {
   const KvLayer& cache = op.cache;
-  const size_t slot = row_bytes(cache.k_type, size_t(cache.head_dim)) + row_bytes(cache.v_type, size_t(cache.head_dim));
+  const size_t slot = kv_slot_bytes(cache.k_type, cache.head_dim) + kv_slot_bytes(cache.v_type, cache.head_dim);
   const size_t values = size_t(op.rows) * op.n_heads * cache.head_dim;
   return slot * cache.n_kv_heads * (size_t(n_past) + op.rows) + values * (op.gate ? 3 : 2) * sizeof(float);
 }
@@ -173,7 +173,7 @@ double flops_of(const Attention& op, int n_past) {
 
 Launch choose(const KvAppend& op, const Target& target) {
   const std::string what = cat("[kv_append] ", op.rows, " rows of ", op.cache.n_kv_heads, " heads of ",
-                               op.cache.head_dim, " to ", name(op.cache.k_type), " and ", name(op.cache.v_type));
+                               op.cache.head_dim, " to ", kv_name(op.cache.k_type), " and ", kv_name(op.cache.v_type));
   check_cache(op.cache, what, target);
   LB_CHECK(op.rows >= 1, kInvalid, what, ": nothing to append");
   LB_CHECK(is_aligned(op.k) && is_aligned(op.v), kInvalid, what, ": k and v must be 16-byte aligned");
@@ -200,12 +200,12 @@ MoveLaunch choose(std::span<const KvMove> moves, const Target& target) {
     ++move.n;
   }
   const std::string what = cat("[kv_move] ", op.cache.n_kv_heads, " heads of ", op.cache.head_dim, " of ",
-                               name(op.cache.k_type), " and ", name(op.cache.v_type));
+                               kv_name(op.cache.k_type), " and ", kv_name(op.cache.v_type));
   check_cache(op.cache, what, target);
   constexpr int kThreads = 128;
   size_t pieces = 0;  // of 16 bytes in a slot of K or of V, the larger
-  for (DType type : {op.cache.k_type, op.cache.v_type})
-    pieces = std::max(pieces, row_bytes(type, size_t(op.cache.head_dim)) * op.cache.n_kv_heads / 16);
+  for (KvType type : {op.cache.k_type, op.cache.v_type})
+    pieces = std::max(pieces, kv_slot_bytes(type, op.cache.head_dim) * op.cache.n_kv_heads / 16);
   move.launch = checked({.kernel = "kv_move_kernel",
                          .grid = {static_cast<uint32_t>((pieces + kThreads - 1) / kThreads), 2 * uint32_t(move.n), 1},
                          .block = {kThreads, 1, 1},

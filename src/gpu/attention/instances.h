@@ -1,7 +1,7 @@
 // Every attention kernel on matrix units, once: the kernel files instantiate these lists, and choose.cpp looks names up
 // in them. A row is one cache type, of K and V, and one head_dim:
 //   kernel   its name, also in a pack's manifest
-//   Type     DType::k<Type> of the pages
+//   Type     KvType::k<Type> of the pages
 //   Stored   the dialect's type of a stored value
 //   kDim     head_dim
 #pragma once

@@ -28,10 +28,10 @@ LB_KERNEL(kv_append_kernel, KvAppend, 256, 1) {
   const bool is_v = block_id_y() != 0;
   const f32x4 x = load_stream<f32x4>((is_v ? p.v : p.k) + i);
   void* values = is_v ? cache.v : cache.k;
-  const DType type = is_v ? cache.v_type : cache.k_type;
-  if (type == DType::kF16)
+  const KvType type = is_v ? cache.v_type : cache.k_type;
+  if (type == KvType::kF16)
     store_four<f16>(values, at, x);
-  else if (type == DType::kBF16)
+  else if (type == KvType::kBF16)
     store_four<bf16>(values, at, x);
   else
     store_four<float>(values, at, x);
@@ -47,8 +47,8 @@ LB_KERNEL(kv_move_kernel, KvMoves, 128, 1) {
   const KvLayer& cache = op.cache;
   const int layer = block_id_y() / 2;
   const bool is_v = block_id_y() % 2 != 0;
-  const DType type = is_v ? cache.v_type : cache.k_type;
-  const long head_bytes = long(cache.head_dim) * (type == DType::kF32 ? 4 : 2);
+  const KvType type = is_v ? cache.v_type : cache.k_type;
+  const long head_bytes = long(cache.head_dim) * (type == KvType::kF32 ? 4 : 2);
   const long piece = 16 * (long(block_id()) * n_threads() + thread_id());
   const long head = piece / head_bytes;
   if (head >= cache.n_kv_heads) return;

@@ -18,10 +18,10 @@ LB_DEVICE void store_four(void* values, long at, const f32x4& x) {
   for (int j = 0; j < 4; ++j) rounded[j] = stored_as(x[j], T{});
   store(static_cast<T*>(values) + at, rounded);
 }
-LB_DEVICE void store_four(void* values, DType type, long at, const f32x4& x) {
-  if (type == DType::kF16)
+LB_DEVICE void store_four(void* values, KvType type, long at, const f32x4& x) {
+  if (type == KvType::kF16)
     store_four<f16>(values, at, x);
-  else if (type == DType::kBF16)
+  else if (type == KvType::kBF16)
     store_four<bf16>(values, at, x);
   else
     store_four<float>(values, at, x);
