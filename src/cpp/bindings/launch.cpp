@@ -123,7 +123,8 @@ std::vector<nb::dict> launches_of(const SelectCandidates& op, int, const gpu::Ta
 std::vector<nb::dict> launches_of(const Attention& op, int capacity, const gpu::Target& target) {
   const int head_dim = op.cache.head_dim;
   const gpu::AttentionLaunches chosen = gpu::choose(op, capacity, nullptr, target);
-  const size_t values = chosen.n > 1 ? size_t(chosen.params.n_splits) * op.rows * op.n_heads * (head_dim + 2) : 0;
+  const int n_splits = chosen.params.n_splits, per_split = n_splits > 1 ? head_dim + 2 : 2;  // o, m and l
+  const size_t values = chosen.n > 1 ? size_t(n_splits) * op.rows * op.n_heads * per_split : 0;
   LB_CHECK(values * sizeof(float) <= gpu::attention_scratch_bytes(op.rows, op.n_heads, head_dim, capacity, target),
            kInternal, "attention_scratch_bytes is too little");
   return dicts_of({chosen.launches, size_t(chosen.n)});

@@ -19,6 +19,11 @@
 
 #include "quant/half.h"  // LB_FN
 
+// The qualifiers of a table that kernels index. A device dialect defines LB_TABLE before it includes this file.
+#ifndef LB_TABLE
+#define LB_TABLE
+#endif
+
 namespace lb {
 
 enum class KvType : uint8_t { kF32, kF16, kBF16, kFp8, kQ8_0, kQ5_1, kQ5_0, kQ4_1, kQ4_0, kTQ3_0, kWHT4, kWHT3 };
@@ -45,7 +50,7 @@ inline constexpr int kRotatedGroup = 128;
 // Lloyd-Max levels of a coordinate of a random unit vector of 128 values: tq3_0's as the format's users have them, the
 // others rounded to integers, which costs 0.05 % of the squared error at most. 256 keeps small scales out of f16's
 // subnormal numbers.
-inline constexpr KvTraits kKvTraits[kKvTypeCount] = {
+LB_TABLE constexpr KvTraits kKvTraits[kKvTypeCount] = {
     {"f32", 32, 32, KvCode::kNumber, 0, {}},
     {"f16", 16, 16, KvCode::kNumber, 0, {}},
     {"bf16", 16, 16, KvCode::kNumber, 0, {}},
