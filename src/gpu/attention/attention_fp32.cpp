@@ -16,16 +16,15 @@ LB_DEVICE void read_slots(float* to, void* pages, KvType type, const KvLayer& ca
   const int dim = cache.head_dim, shift = scale_shift(type, dim);
   const KvRowBytes bytes = row_bytes(type, dim);
   uint8_t* head = head_of(pages, bytes, cache, page_of(cache, slot), kv_head);
-  with_kv_type(type, [&](auto tag) {
-    for (int i = 8 * thread_id(); i < kFp32Slots * dim; i += 8 * kAttentionThreads) {
-      const int row = i / dim, column = i % dim;
-      f32x4 x[2] = {};
-      if (slot + row < end)
-        load_eight<tag.kType, FromGlobal>(row_of(head, bytes, slot % kPageTokens + row), column, shift, x);
-      store(to + row * (dim + 4) + column, x[0]);
-      store(to + row * (dim + 4) + column + 4, x[1]);
-    }
-  });
+  for (int i = 8 * thread_id(); i < kFp32Slots * dim; i += 8 * kAttentionThreads) {
+    const int row = i / dim, column = i % dim;
+    const quant::KvRow from = row_of(head, bytes, slot % kPageTokens + row);
+    f32x4 x[2] = {};
+    if (slot + row < end)  // the switch is in the loop: a loop per type would take too many registers on AMD
+      with_kv_type(type, [&](auto tag) { load_eight<tag.kType, FromGlobal>(from, column, shift, x); });
+    store(to + row * (dim + 4) + column, x[0]);
+    store(to + row * (dim + 4) + column + 4, x[1]);
+  }
 }
 
 LB_KERNEL(attention_fp32_kernel, AttentionSplits, kAttentionThreads, 1) {
