@@ -194,7 +194,8 @@ def check_stored(got: NDArray[Any], want: NDArray[Any], kv: str, dim: int) -> No
         assert np.array_equal(a[~there], b[~there])
     unit = np.abs(beside[there]).max(-1, keepdims=True)
     check("kv_store", mine[there], beside[there], unit)
-    assert np.mean(here.codes != cpu.codes) < tolerance("kv_store", "other_codes")
+    if kv_types.bits_of(kv)[0] < 16:
+        assert np.mean(here.codes[there] != cpu.codes[there]) < tolerance("kv_store", "other_codes")
 
 
 @pytest.mark.parametrize("kv", TYPES)
