@@ -1,6 +1,6 @@
-// The ring of packed tiles, for every pair of K and V types but F32: tiles come to shared memory as the pages hold them,
-// by asynchronous copies, and become operands of f16 when they are taken. Packed tiles are small, so many bytes of the
-// context are in flight. Without asynchronous copies (ring 0) a tile is read from the page when it is taken.
+// The ring of packed tiles, for every pair of K and V types but F32: tiles come to shared memory as the pages hold
+// them, by asynchronous copies, and become operands of f16 when they are taken. Packed tiles are small, so many bytes
+// of the context are in flight. Without asynchronous copies (ring 0) a tile is read from the page when it is taken.
 #pragma once
 
 #include "gpu/attention/kv_load.h"
