@@ -77,6 +77,14 @@ LB_DEVICE u32x2 lookup8(const u32x2& table, uint32_t nibbles) {
 LB_DEVICE u32x2 lookup8_order(uint32_t low, uint32_t high) {
   return {permute_bytes(low, high, 0x5140), permute_bytes(low, high, 0x7362)};
 }
+// Pairs of f16 from a table of eight, given by its low and its high bytes. Nibbles 0 to 3 of `indices` are those of
+// values 0, 2, 4, 6, and nibbles 4 to 7 those of values 1, 3, 5, 7; all are below 8.
+LB_DEVICE u32x4 lookup8_f16(const u32x2& low, const u32x2& high, uint32_t indices) {
+  const uint32_t ordered = permute_bytes(indices, 0, 0x3120);  // 0, 2, 1, 3; 4, 6, 5, 7
+  const u32x2 lows = lookup8(low, ordered), highs = lookup8(high, ordered);
+  return {permute_bytes(lows[0], highs[0], 0x6240), permute_bytes(lows[0], highs[0], 0x7351),
+          permute_bytes(lows[1], highs[1], 0x6240), permute_bytes(lows[1], highs[1], 0x7351)};
+}
 
 LB_DEVICE float max(float a, float b) { return fmaxf(a, b); }
 LB_DEVICE float min(float a, float b) { return fminf(a, b); }

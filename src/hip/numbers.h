@@ -43,6 +43,15 @@ LB_DEVICE u32x2 lookup8(const u32x2& table, uint32_t nibbles) {
           __builtin_amdgcn_perm(table[1], table[0], which >> 4 & 0x0f0f0f0fu)};
 }
 LB_DEVICE u32x2 lookup8_order(uint32_t low, uint32_t high) { return {low, high}; }
+// Pairs of f16 from a table of eight, given by its low and its high bytes. Nibbles 0 to 3 of `indices` are those of
+// values 0, 2, 4, 6, and nibbles 4 to 7 those of values 1, 3, 5, 7; all are below 8.
+LB_DEVICE u32x4 lookup8_f16(const u32x2& low, const u32x2& high, uint32_t indices) {
+  const uint32_t even = indices & 0x0f0f0f0fu, odd = indices >> 4 & 0x0f0f0f0fu;  // 0, 4, 1, 5; 2, 6, 3, 7
+  const u32x2 lows = {__builtin_amdgcn_perm(low[1], low[0], even), __builtin_amdgcn_perm(low[1], low[0], odd)};
+  const u32x2 highs = {__builtin_amdgcn_perm(high[1], high[0], even), __builtin_amdgcn_perm(high[1], high[0], odd)};
+  return {__builtin_amdgcn_perm(highs[0], lows[0], 0x06020400), __builtin_amdgcn_perm(highs[1], lows[1], 0x06020400),
+          __builtin_amdgcn_perm(highs[0], lows[0], 0x07030501), __builtin_amdgcn_perm(highs[1], lows[1], 0x07030501)};
+}
 
 LB_DEVICE float max(float a, float b) { return __builtin_fmaxf(a, b); }
 LB_DEVICE float min(float a, float b) { return __builtin_fminf(a, b); }

@@ -71,6 +71,18 @@ inline u32x2 lookup8_order(uint32_t low, uint32_t high) {
   for (int i = 0; i < 8; ++i) y[i / 4] |= ((i % 2 ? high : low) >> 8 * (i / 2) & 0xff) << 8 * (i % 4);
   return y;
 }
+// Pairs of f16 from a table of eight, given by its low and its high bytes. Nibbles 0 to 3 of `indices` are those of
+// values 0, 2, 4, 6, and nibbles 4 to 7 those of values 1, 3, 5, 7; all are below 8.
+inline u32x4 lookup8_f16(const u32x2& low, const u32x2& high, uint32_t indices) {
+  u32x4 pairs = {};
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t index = indices >> (i / 2 * 4 + i % 2 * 16) & 15, shift = 8 * (index % 4);
+    if (index >= 8) sim::machine().fail("lookup8_f16 takes indices below 8, got %08x", indices);
+    const uint32_t bits = (low[int(index / 4)] >> shift & 0xff) | (high[int(index / 4)] >> shift & 0xff) << 8;
+    pairs[i / 2] |= bits << 16 * (i % 2);
+  }
+  return pairs;
+}
 
 inline float max(float a, float b) { return std::fmax(a, b); }
 inline float min(float a, float b) { return std::fmin(a, b); }

@@ -183,15 +183,18 @@ def kv_append(
     k: F32, v: F32, k_pages: Array, v_pages: Array, k_type: str, v_type: str, page_table: I32, n_past: int, **on: Any
 ) -> tuple[Array, Array]:
     """The pages of K and of V after the append."""
-    got = run("kv_append", on, k=k, v=v, **_cache(k_pages, v_pages, k_type, v_type, page_table, n_past))
+    cache = _cache(k_pages, v_pages, k_type, v_type, page_table, n_past, k.shape[2])
+    got = run("kv_append", on, k=k, v=v, **cache)
     return got["k_pages"], got["v_pages"]
 
 
 def kv_move(
-    k_pages: Array, v_pages: Array, k_type: str, v_type: str, page_table: I32, path: I32, n_past: int, **on: Any
-) -> tuple[Array, Array]:
-    """The pages of K and of V after the move."""
-    got = run("kv_move", on, **_cache(k_pages, v_pages, k_type, v_type, page_table, n_past), **_accepted(path))
+    k_pages: Array, v_pages: Array, k_type: str, v_type: str, page_table: I32, path: I32, n_past: int,
+    head_dim: int | None = None, **on: Any,
+) -> tuple[Array, Array]:  # fmt: skip
+    """The pages of K and of V after the move. Pages of plain numbers tell head_dim."""
+    cache = _cache(k_pages, v_pages, k_type, v_type, page_table, n_past, head_dim or k_pages.shape[3])
+    got = run("kv_move", on, **cache, **_accepted(path))
     return got["k_pages"], got["v_pages"]
 
 
@@ -201,9 +204,9 @@ def attention_prepare(
 ) -> tuple[F32, Array, Array]:  # fmt: skip
     """q, and the pages of K and of V. The queries are the first head_dim values of each head of u. Without norms, and
     where a head has no more values, q is made in place, as the engine does."""
-    dim = k_pages.shape[3]
+    dim = k.shape[2]
     in_place = "u" if q_norm is None and u.shape[2] == dim else None
-    cache = _cache(k_pages, v_pages, k_type, v_type, page_table, n_past)
+    cache = _cache(k_pages, v_pages, k_type, v_type, page_table, n_past, dim)
     got = run("attention_prepare", on, u=u[:, :, :dim], k=k, v=v, q_norm=q_norm, k_norm=k_norm, cos=cos, sin=sin,
               q=in_place, eps=eps, pairs=pairs, **cache)  # fmt: skip
     return got["q"], got["k_pages"], got["v_pages"]
@@ -217,7 +220,7 @@ def attention(
     """The gate is the last head_dim values of each head of `gate`. With bits, 8 or 16, also the bytes of the rounded
     rows, from a device."""
     own_gate = None if gate is None else gate[:, :, gate.shape[2] - q.shape[2] :]
-    cache = _cache(k_pages, v_pages, k_type, v_type, page_table, n_past)
+    cache = _cache(k_pages, v_pages, k_type, v_type, page_table, n_past, q.shape[2])
     got = run("attention", on, q=q, gate=own_gate, parent=parent, ancestors=ancestors, scale=scale, rounded=bits,
               first_slot=first_slot, window=window, **cache)  # fmt: skip
     return got["o"] if bits is None else (got["o"], got["rounded"])
@@ -302,8 +305,11 @@ def delta_net(
     return got["product"], got["started"], got["history"], got["pending"], *_state_after(got)
 
 
-def _cache(k_pages: Array, v_pages: Array, k_type: str, v_type: str, page_table: I32, n_past: int) -> dict[str, Any]:
-    """The fields of a KvLayer. Pages: [n, n_kv_heads, 64, head_dim] of float32 or of 16-bit patterns."""
+def _cache(
+    k_pages: Array, v_pages: Array, k_type: str, v_type: str, page_table: I32, n_past: int, head_dim: int
+) -> dict[str, Any]:
+    """The fields of a KvLayer. Pages: [n, n_kv_heads, 64, head_dim] of float32 or of 16-bit patterns; of other types
+    [n, n_kv_heads, 64, bytes of a slot] of bytes."""
     return {
         "k_pages": k_pages,
         "v_pages": v_pages,
@@ -311,6 +317,7 @@ def _cache(k_pages: Array, v_pages: Array, k_type: str, v_type: str, page_table:
         "v_type": v_type,
         "page_table": page_table,
         "n_past": int(n_past),
+        "head_dim": int(head_dim),
     }
 
 

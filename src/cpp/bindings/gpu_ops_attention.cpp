@@ -8,17 +8,19 @@ using namespace nanobind::literals;
 namespace lb {
 namespace {
 
-// Keys or values between 1/2 and 1 of either sign: bits without a pattern, and no infinity or NaN.
-gpu::Buffer random_pages(PythonPack& pack, DType type, size_t count, uint64_t seed) {
-  const uint64_t keep = type == DType::kF16 ? 0x83ff'83ff'83ff'83ff : 0x807f'807f'807f'807f;
-  const uint64_t exponents = type == DType::kF16 ? 0x3800'3800'3800'3800 : 0x3f00'3f00'3f00'3f00;
-  gpu::Buffer buffer(pack.device(), count * info(type).block_bytes);
+// Bits without a pattern. Numbers of 16 or 32 bits are between 1/2 and 1, of either sign; of other types every 16 bits
+// are an f16 of this kind, so that no scale is infinite.
+gpu::Buffer random_pages(PythonPack& pack, KvType type, size_t bytes, uint64_t seed) {
+  const bool is_bf16 = type == KvType::kBF16;
+  const uint64_t keep = is_bf16 ? 0x807f'807f'807f'807f : 0x83ff'83ff'83ff'83ff;
+  const uint64_t exponents = is_bf16 ? 0x3f00'3f00'3f00'3f00 : 0x3800'3800'3800'3800;
+  gpu::Buffer buffer(pack.device(), bytes);
   std::vector<uint64_t> values((std::min<size_t>(buffer.size(), 64 << 20) + 7) / 8);
   for (uint64_t& value : values) {
     seed ^= seed << 13;
     seed ^= seed >> 7;
     seed ^= seed << 17;
-    value = type == DType::kF32 ? (seed & 0x807f'ffff'807f'ffff) | 0x3f00'0000'3f00'0000 : (seed & keep) | exponents;
+    value = type == KvType::kF32 ? (seed & 0x807f'ffff'807f'ffff) | 0x3f00'0000'3f00'0000 : (seed & keep) | exponents;
   }
   const size_t piece = values.size() * 8;
   for (size_t at = 0; at < buffer.size(); at += piece)
@@ -27,18 +29,18 @@ gpu::Buffer random_pages(PythonPack& pack, DType type, size_t count, uint64_t se
   return buffer;
 }
 
-nb::dict time_attention(PythonPack& pack, const std::string& dtype, int rows, int n_heads, int n_kv_heads, int head_dim,
+nb::dict time_attention(PythonPack& pack, const std::string& kv, int rows, int n_heads, int n_kv_heads, int head_dim,
                         int n_past, int capacity, int sets, int replays, int tries) {
   LB_CHECK(sets >= 1 && replays >= 1 && tries >= 1, kInvalid, "sets, replays and tries must be at least 1");
   LB_CHECK(n_past >= 0 && n_past + rows <= capacity, kInvalid, "n_past and rows do not fit the capacity");
-  const DType type = dtype_named(dtype);
+  const auto types = kv_types_from_text(kv);
+  LB_CHECK(types, kInvalid, "kv must be ", kv_names(), ", or two of them as K/V, got ", kv);
   const int n_pages = (capacity + kPageTokens - 1) / kPageTokens;
-  const size_t values = size_t(n_pages) * kPageTokens * n_kv_heads * head_dim,
-               q_values = size_t(rows) * n_heads * head_dim;
+  const size_t heads = size_t(n_pages) * n_kv_heads, q_values = size_t(rows) * n_heads * head_dim;
   std::vector<int32_t> table(n_pages);
   for (int i = 0; i < n_pages; ++i) table[i] = n_pages - 1 - i;
   Call call(pack);
-  const gpu::Buffer q = random_pages(pack, DType::kF32, q_values, 88172645463325252ull);
+  const gpu::Buffer q = random_pages(pack, KvType::kF32, q_values * sizeof(float), 88172645463325252ull);
   float* o = call.out<float>(q_values);
   std::byte* scratch =
       call.out<std::byte>(gpu::attention_scratch_bytes(rows, n_heads, head_dim, capacity, pack.target()));
@@ -48,12 +50,18 @@ nb::dict time_attention(PythonPack& pack, const std::string& dtype, int rows, in
   std::vector<gpu::AttentionLaunches> all;
   Attention op{};
   for (int set = 0; set < sets; ++set) {
-    void* k = memory.emplace_back(random_pages(pack, type, values, 88172645463325252ull + set)).data();
-    void* v = memory.emplace_back(random_pages(pack, type, values, 77172645463325252ull + set)).data();
+    void* k = memory
+                  .emplace_back(random_pages(pack, types->k, heads * kv_head_bytes(types->k, head_dim),
+                                             88172645463325252ull + set))
+                  .data();
+    void* v = memory
+                  .emplace_back(random_pages(pack, types->v, heads * kv_head_bytes(types->v, head_dim),
+                                             77172645463325252ull + set))
+                  .data();
     op = {.q = reinterpret_cast<const float*>(q.data()),
           .gate = nullptr,
           .o = o,
-          .cache = {k, v, device_table, type, type, n_kv_heads, head_dim},
+          .cache = {k, v, device_table, types->k, types->v, n_kv_heads, head_dim},
           .tree = {},
           .n_past = device_n_past,
           .rows = rows,
@@ -79,7 +87,7 @@ nb::dict time_attention(PythonPack& pack, const std::string& dtype, int rows, in
 }  // namespace
 
 void bind_gpu_attention(nb::module_& m) {
-  m.def("time_attention", &time_attention, "pack"_a, "dtype"_a, "rows"_a, "n_heads"_a, "n_kv_heads"_a, "head_dim"_a,
+  m.def("time_attention", &time_attention, "pack"_a, "kv"_a, "rows"_a, "n_heads"_a, "n_kv_heads"_a, "head_dim"_a,
         "n_past"_a, "capacity"_a, "sets"_a = 1, "replays"_a = 20, "tries"_a = 5,
         "Seconds of the attention of a chain, its merge included, over `sets` rotated caches; the bytes that have to "
         "move, "

@@ -50,6 +50,9 @@ class ShapeFields {
   void scalar(const char* name, DType& value) {
     if (const nb::object given = take(name); given.is_valid()) value = dtype_named(nb::cast<std::string>(given));
   }
+  void scalar(const char* name, KvType& value) {
+    if (const nb::object given = take(name); given.is_valid()) value = kv_type_named(nb::cast<std::string>(given));
+  }
   void scalar(const char*, auto&) {}
   void stride(const char*, long&) {}
   void in(const char*, auto*& p, Axes, Axes = {}) { put(p); }
@@ -59,7 +62,7 @@ class ShapeFields {
   void indices(const char*, auto*& p, Axes, long, long) { put(p); }
   void optional_indices(const char*, auto*&, Axes, long, long) {}
   void weights(const char*, const void*& p, DType, int, int) { p = address(); }
-  void pages(const char*, void*& p, DType, int, int, Access) { p = address(); }
+  void pages(const char*, void*& p, KvType, int, int, Access) { p = address(); }
   void page_table(const char*, const int32_t*& p) { put(p); }
   void rounded(const char*, RoundedRows&, int, int) {}
   template <class T>
@@ -120,7 +123,8 @@ std::vector<nb::dict> launches_of(const SelectCandidates& op, int, const gpu::Ta
 std::vector<nb::dict> launches_of(const Attention& op, int capacity, const gpu::Target& target) {
   const int head_dim = op.cache.head_dim;
   const gpu::AttentionLaunches chosen = gpu::choose(op, capacity, nullptr, target);
-  const size_t values = chosen.n > 1 ? size_t(chosen.params.n_splits) * op.rows * op.n_heads * (head_dim + 2) : 0;
+  const int n_splits = chosen.params.n_splits, per_split = n_splits > 1 ? head_dim + 2 : 2;  // o, m and l
+  const size_t values = chosen.n > 1 ? size_t(n_splits) * op.rows * op.n_heads * per_split : 0;
   LB_CHECK(values * sizeof(float) <= gpu::attention_scratch_bytes(op.rows, op.n_heads, head_dim, capacity, target),
            kInternal, "attention_scratch_bytes is too little");
   return dicts_of({chosen.launches, size_t(chosen.n)});

@@ -7,12 +7,19 @@
 #include "base/error.h"
 #include "cpu/kernels.h"
 #include "ops/linear.h"
+#include "quant/kv_names.h"
 
 namespace lb {
 
 inline DType dtype_named(const std::string& text) {
   const auto type = dtype_from_name(text);
   LB_CHECK(type, kInvalid, "unknown element type \"", text, "\"");
+  return *type;
+}
+
+inline KvType kv_type_named(const std::string& text) {
+  const auto type = kv_type_from_name(text);
+  LB_CHECK(type, kInvalid, "unknown KV type \"", text, "\"; there are: ", kv_names());
   return *type;
 }
 

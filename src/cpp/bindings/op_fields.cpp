@@ -112,6 +112,8 @@ void OpFields::scalar(const char* name, DType& value) {
   value = dtype_named(word(name, "the name of an element type"));
 }
 
+void OpFields::scalar(const char* name, KvType& value) { value = kv_type_named(word(name, "the name of a KV type")); }
+
 void OpFields::scalar(const char* name, RopePairs& value) {
   const std::string text = word(name, "halves or adjacent");
   LB_CHECK(text == "halves" || text == "adjacent", kInvalid, name, " must be halves or adjacent, got ", text);
@@ -206,14 +208,19 @@ void OpFields::weights(const char* name, const void*& p, DType type, int& n_out,
   p = memory_.weights(blocks, type, n_out, n_in);
 }
 
-void OpFields::pages(const char* name, void*& p, DType type, const int& n_kv_heads, const int& head_dim,
+// Plain numbers as [pages, n_kv_heads, 64, head_dim]; other types as bytes, [pages, n_kv_heads, 64, bytes of a slot].
+void OpFields::pages(const char* name, void*& p, KvType type, const int& n_kv_heads, const int& head_dim,
                      Access access) {
   LB_CHECK(is_given(name), kInvalid, what_, name, " is missing");
   const AnyArray given = array(name, given_[name]);
-  LB_CHECK(given.itemsize() == info(type).block_bytes, kInvalid, what_, name, " of ", lb::name(type),
-           " holds values of ", info(type).block_bytes, " bytes, got ", given.itemsize());
-  const Field& pages = add(name, access, given.dtype(), {kAnySize, n_kv_heads, kPageTokens, head_dim}, {},
-                           [&p](std::byte* at) { p = at; });
+  const size_t bits = kKvTraits[int(type)].bits, item = bits < 16 ? 1 : bits / 8;
+  LB_CHECK(given.itemsize() == item, kInvalid, what_, name, " of ", kv_name(type), " holds values of ", item,
+           " bytes, got ", given.itemsize());
+  const auto place = [&p](std::byte* at) { p = at; };
+  const int slot_bytes = int(kv_slot_bytes(type, head_dim));
+  const Field& pages =
+      bits < 16 ? add(name, access, given.dtype(), {kAnySize, n_kv_heads, kPageTokens, slot_bytes}, {}, place)
+                : add(name, access, given.dtype(), {kAnySize, n_kv_heads, kPageTokens, head_dim}, {}, place);
   LB_CHECK(n_pages_ == 0 || n_pages_ == pages.shape[0], kInvalid, what_, "K and V must have as many pages");
   n_pages_ = pages.shape[0];
 }

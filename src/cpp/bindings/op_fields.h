@@ -45,6 +45,7 @@ class OpFields {
   }
   void scalar(const char* name, float& value);
   void scalar(const char* name, DType& value);
+  void scalar(const char* name, KvType& value);
   void scalar(const char* name, RopePairs& value);
   void scalar(const char* name, HeadOrder& value);
   void scalar(const char* name, Activations& value);
@@ -77,7 +78,7 @@ class OpFields {
     if (is_given(name)) indices(name, p, shape, first, end);
   }
   void weights(const char* name, const void*& p, DType type, int& n_out, const int& n_in);
-  void pages(const char* name, void*& p, DType type, const int& n_kv_heads, const int& head_dim, Access access);
+  void pages(const char* name, void*& p, KvType type, const int& n_kv_heads, const int& head_dim, Access access);
   void page_table(const char* name, const int32_t*& p) { indices(name, p, {kAnySize}, 0, n_pages_); }
   void rounded(const char* name, RoundedRows& rows_out, int rows, int n_in);  // given as its bits, 8 or 16
   template <class T>

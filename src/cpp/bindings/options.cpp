@@ -69,10 +69,6 @@ Words<Activations> words() {
   return {{"int8", Activations::kInt8}, {"f32", Activations::kF32}};
 }
 template <>
-Words<DType> words() {
-  return {{"f16", DType::kF16}, {"bf16", DType::kBF16}, {"f32", DType::kF32}};
-}
-template <>
 Words<DecodePath> words() {
   return {{"auto", DecodePath::kAuto}, {"graph", DecodePath::kGraph}, {"megakernel", DecodePath::kMegakernel}};
 }
@@ -119,6 +115,15 @@ void read(std::vector<std::pair<int32_t, float>>* member, const char* name, nb::
            nb::repr(value).c_str());
 }
 
+// "q8_0", or "K/V".
+void read(KvTypes* member, const char* name, nb::handle value) {
+  std::string text;
+  cast_to(&text, name, value);
+  const auto types = kv_types_from_text(text);
+  LB_CHECK(types, kInvalid, name, " must be ", kv_names(), ", or two of them as K/V, got \"", text, "\"");
+  *member = *types;
+}
+
 template <class Struct, class... T>
 Struct filled(Struct result, const nb::kwargs& options, const std::tuple<Field<Struct, T>...>& fields) {
   std::vector<std::string_view> names;
@@ -142,6 +147,8 @@ nb::object object_of(const T& value) {
     for (const auto& [word, meant] : words<T>())
       if (meant == value) name = nb::str(word);
     return name;
+  } else if constexpr (std::is_same_v<T, KvTypes>) {
+    return nb::str(to_string(value).c_str());
   } else {
     return nb::cast(value);
   }

@@ -9,6 +9,7 @@
 #include "cpu/body_matmul.h"
 #include "cpu/kernels.h"
 #include "cpu/tree.h"
+#include "quant/kv_rows.h"
 
 namespace lb::cpu {
 namespace {
@@ -30,10 +31,23 @@ inline void append_rows(const float* x, void* data, const KvAppend& op, int begi
       narrow(slot_of<T>(data, op.cache, h, *op.n_past + r), x + (long(r) * op.cache.n_kv_heads + h) * dim, dim);
 }
 
-inline void append_rows(const float* x, void* data, DType type, const KvAppend& op, int begin, int end) {
-  if (type == DType::kF16) return append_rows<Half>(x, data, op, begin, end);
-  if (type == DType::kBF16) return append_rows<BFloat>(x, data, op, begin, end);
-  append_rows<float>(x, data, op, begin, end);
+// The page of a slot, of one head.
+inline uint8_t* head_of(void* data, KvType type, const KvLayer& cache, int kv_head, int slot) {
+  const size_t page = cache.page_table[slot / kPageTokens];
+  return static_cast<uint8_t*>(data) + (page * cache.n_kv_heads + kv_head) * kv_head_bytes(type, cache.head_dim);
+}
+
+inline void append_rows(const float* x, void* data, KvType type, const KvAppend& op, int begin, int end) {
+  if (type == KvType::kF16) return append_rows<Half>(x, data, op, begin, end);
+  if (type == KvType::kBF16) return append_rows<BFloat>(x, data, op, begin, end);
+  if (type == KvType::kF32) return append_rows<float>(x, data, op, begin, end);
+  const int dim = op.cache.head_dim;
+  for (int r = begin; r < end; ++r)
+    for (int h = 0; h < op.cache.n_kv_heads; ++h) {
+      const int slot = *op.n_past + r;
+      quant::store_row(type, x + (long(r) * op.cache.n_kv_heads + h) * dim, dim, head_of(data, type, op.cache, h, slot),
+                       slot % kPageTokens);
+    }
 }
 
 void kv_append(const KvAppend& op, int begin, int end) {
@@ -74,16 +88,27 @@ inline void transpose_keys(const T* keys, int n_slots, int dim, float* to) {
 
 inline int pad(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
+// n_slots slots of a page as fp32, [n_slots, dim].
+inline const float* load_slots(void* data, KvType type, const QueryTile& tile, int slot, int n_slots, float* to) {
+  const KvLayer& cache = tile.op.cache;
+  const uint8_t* head = head_of(data, type, cache, tile.kv_head, slot);
+  for (int s = 0; s < n_slots; ++s)
+    quant::load_row(type, head, slot % kPageTokens + s, cache.head_dim, to + long(s) * cache.head_dim);
+  return to;
+}
+
 // Scores of all queries and n_slots slots of a page, from `slot` on.
 inline void score_page(const QueryTile& tile, const Softmax& at, int slot, int n_slots, float* scores) {
   const KvLayer& cache = tile.op.cache;
   const int dim = cache.head_dim;
-  if (cache.k_type == DType::kF16)
+  if (cache.k_type == KvType::kF16)
     transpose_keys(slot_of<const Half>(cache.k, cache, tile.kv_head, slot), n_slots, dim, at.keys);
-  else if (cache.k_type == DType::kBF16)
+  else if (cache.k_type == KvType::kBF16)
     transpose_keys(slot_of<const BFloat>(cache.k, cache, tile.kv_head, slot), n_slots, dim, at.keys);
-  else
+  else if (cache.k_type == KvType::kF32)
     transpose_keys(slot_of<const float>(cache.k, cache, tile.kv_head, slot), n_slots, dim, at.keys);
+  else
+    transpose_keys(load_slots(cache.k, cache.k_type, tile, slot, n_slots, at.values), n_slots, dim, at.keys);
   multiply(Product<float>{at.queries, dim, 1, at.keys, kPageTokens, scores, kScoreRow, tile.n(), pad(n_slots), dim,
                           nullptr});
 }
@@ -141,12 +166,15 @@ inline void accumulate_values(const QueryTile& tile, const Softmax& at, const T*
 
 inline void accumulate_page(const QueryTile& tile, const Softmax& at, int slot, int n_slots, const float* weights) {
   const KvLayer& cache = tile.op.cache;
-  if (cache.v_type == DType::kF16)
+  if (cache.v_type == KvType::kF16)
     accumulate_values<Half>(tile, at, slot_of<const Half>(cache.v, cache, tile.kv_head, slot), n_slots, weights);
-  else if (cache.v_type == DType::kBF16)
+  else if (cache.v_type == KvType::kBF16)
     accumulate_values<BFloat>(tile, at, slot_of<const BFloat>(cache.v, cache, tile.kv_head, slot), n_slots, weights);
-  else
+  else if (cache.v_type == KvType::kF32)
     accumulate_values<float>(tile, at, slot_of<const float>(cache.v, cache, tile.kv_head, slot), n_slots, weights);
+  else
+    accumulate_values<float>(tile, at, load_slots(cache.v, cache.v_type, tile, slot, n_slots, at.values), n_slots,
+                             weights);
 }
 
 // n_slots slots of a page, where places and slots are the same: of committed tokens, or of a chain.
@@ -241,6 +269,12 @@ void attention_add(int n, int head_dim, const float* from_m, const float* from_l
   }
 }
 
+inline const float* unrotate_head(const float* o, int dim, float* to) {
+  for (int i = 0; i < dim; ++i) to[i] = o[i];
+  for (int i = 0; i < dim; i += rotated_group(dim)) quant::unrotate(to + i, rotated_group(dim));
+  return to;
+}
+
 void attention_finish(const Attention& op, int head_begin, int head_end, int row_begin, int row_end, const float* l,
                       const float* o) {
   const int dim = op.cache.head_dim;
@@ -249,8 +283,11 @@ void attention_finish(const Attention& op, int head_begin, int head_end, int row
       float* y = op.o + (long(r) * op.n_heads + h) * dim;
       const float scale = 1.0f / *l;
       const float* gate = op.gate ? op.gate + r * op.gate_row_stride + h * op.gate_head_stride : nullptr;
+      const float* sum = o;
+      float plain[kMaxHeadDim];
+      if (is_rotated(op.cache.v_type)) sum = unrotate_head(o, dim, plain);
       for (int i = 0; i < dim; i += kLanes) {
-        vf value = load(o + i, dim - i) * scale;
+        vf value = load(sum + i, dim - i) * scale;
         if (gate) value *= sigmoid(load(gate + i, dim - i));
         store(y + i, value, dim - i);
       }

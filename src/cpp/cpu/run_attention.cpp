@@ -2,11 +2,11 @@
 // splits are added in order, by one task or by several: the number of rows changes no bit of a row.
 #include <cstring>
 
-#include "base/dtype.h"
 #include "base/error.h"
 #include "cpu/kernels.h"
 #include "cpu/tasks.h"
 #include "cpu/tree.h"
+#include "quant/kv_rows.h"
 
 namespace lb {
 namespace {
@@ -87,20 +87,29 @@ void CpuStream::run(const AttentionPrepare& op) {
   }
   if (op.n_heads > 0) run(Rope{op.q, op.cos, op.sin, op.rows, op.n_heads, dim, op.n_pairs, op.pairs});
   run(Rope{op.k, op.cos, op.sin, op.rows, n_kv, dim, op.n_pairs, op.pairs});
+  if (is_rotated(op.cache.k_type))
+    cpu::for_ranges(pool(), op.rows * op.n_heads, 16L * dim, [&](int begin, int end) {
+      for (long i = long(begin) * dim; i < long(end) * dim; i += rotated_group(dim))
+        quant::rotate(op.q + i, rotated_group(dim));
+    });
   run(KvAppend{op.k, op.v, op.cache, op.n_past, op.rows});
 }
 
 void CpuStream::run(const KvMove& op) {
   const KvLayer& cache = op.cache;
-  auto move = [&](void* data, DType type, int from, int to) {
-    const size_t bytes = row_bytes(type, cache.head_dim);
+  auto move = [&](void* data, KvType type, int from, int to) {
+    const KvRowBytes bytes = kv_row_bytes(type, cache.head_dim);
     for (int h = 0; h < cache.n_kv_heads; ++h) {
       auto at = [&](int slot) {
         const size_t page = cache.page_table[slot / kPageTokens];
-        return static_cast<std::byte*>(data) +
-               ((page * cache.n_kv_heads + h) * kPageTokens + slot % kPageTokens) * bytes;
+        uint8_t* head =
+            static_cast<uint8_t*>(data) + (page * cache.n_kv_heads + h) * kv_head_bytes(type, cache.head_dim);
+        return quant::kv_row(type, cache.head_dim, head, slot % kPageTokens);
       };
-      std::memcpy(at(to), at(from), bytes);
+      const quant::KvRow source = at(from), target = at(to);
+      std::memcpy(target.codes, source.codes, bytes.codes);
+      std::memcpy(target.high, source.high, bytes.high);
+      std::memcpy(target.scales, source.scales, bytes.scales);
     }
   };
   for (int j = 0; j < *op.accepted.n; ++j) {

@@ -98,8 +98,6 @@ void check(const EngineOptions& options) {
            "prefill_chunk must be between 1 and 4096, got ", options.prefill_chunk);
   LB_CHECK(options.draft_budget >= 0 && options.draft_budget < kMaxTree, kInvalid,
            "draft_budget must be between 1 and ", kMaxTree - 1, ", got ", options.draft_budget);
-  LB_CHECK(options.kv == DType::kF32 || options.kv == DType::kF16 || options.kv == DType::kBF16, kInvalid, "kv type ",
-           name(options.kv), " is not supported; supported: f16, bf16, f32");
 }
 
 // Checks the options and replaces the defaults that depend on machine and device, but for the context.

@@ -13,6 +13,7 @@
 #include "format/model_file.h"
 #include "models/model.h"
 #include "ops/linear.h"
+#include "quant/kv_names.h"
 #include "speculation/suffix.h"
 #include "speculation/width.h"
 #include "state/sequence_state.h"
@@ -27,7 +28,7 @@ struct EngineOptions {
   int n_threads = 0;  // 0: one per usable core
   Isa isa = Isa::kPortable;
   Activations activations = Activations::kInt8;
-  DType kv = DType::kF16;
+  KvTypes kv;
   int prefill_chunk = 0;                // rows of a prompt computed at once; 0: the backend's default
   DecodePath path = DecodePath::kAuto;  // kAuto: the faster one on the target; the CPU supports kAuto only
   // Drafter: "none", "suffix", "mtp" (the block in the model's file) or a drafter's file; a draft model and the suffix

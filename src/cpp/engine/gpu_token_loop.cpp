@@ -476,7 +476,7 @@ size_t gpu_step_bytes(const Models& models, const EngineOptions& options, const 
   if (!wants_mega(model, options, target)) return 0;
   const int context = options.context == 0 ? kPageTokens : options.context;  // any: the tables do not depend on it
   gpu::Schedule planner(target);
-  SequenceState state({model.layer_shapes().begin(), model.layer_shapes().end()}, {context, options.kv, options.kv},
+  SequenceState state({model.layer_shapes().begin(), model.layer_shapes().end()}, {context, options.kv.k, options.kv.v},
                       planner);
   const auto workspace = planner.reserve(model.workspace_bytes(1)),
              memory = planner.reserve(gpu_token_loop_bytes(model, context));

@@ -24,7 +24,7 @@ struct KvSizes {
   int n_rings = 0, ring_rows = 0;     // layers that keep a ring, and the rows of the longest
 
   std::string detail(const EngineOptions& options) const {
-    std::string text = cat(options.context, " tokens, ", name(options.kv));
+    std::string text = cat(options.context, " tokens, ", to_string(options.kv));
     if (token_bytes > 0) text += cat(", ", kib(token_bytes), " a token");
     if (n_rings > 0) text += cat("; ", n_rings, " of the layers keep ", ring_rows, " rows");
     return text;
@@ -108,7 +108,7 @@ size_t step_row_bytes(const DraftModel* draft, const DeviceSizes& sizes, const M
 }
 
 StateOptions state_options(const EngineOptions& options) {
-  return {options.context, options.kv, options.kv, options.prefill_chunk};
+  return {options.context, options.kv.k, options.kv.v, options.prefill_chunk};
 }
 
 MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options) {
@@ -142,7 +142,7 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
            mib(weights), " of weights; ", mib(available), " of ", memory, " are available, and ",
            mib(fixed + needed + reserved), " of free memory would do. ",
            fits > 0 ? cat("context = ", fits, " would fit") : std::string("No context fits"),
-           "; a smaller prefill_chunk or a 16-bit kv type also saves memory");
+           "; a smaller prefill_chunk or a smaller kv type also saves memory");
   options = with_context(options, options.context);
 
   MemoryPlan plan;

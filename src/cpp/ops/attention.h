@@ -4,23 +4,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/dtype_id.h"
 #include "ops/append.h"
 #include "ops/rope.h"
+#include "quant/kv_type.h"
 
 namespace lb {
 
-// One layer's cache. A page holds 64 tokens of every KV head: [page][n_kv_heads][64][head_dim].
-// Token slot s of the sequence lives in page page_table[s / 64], row s % 64.
+// One layer's cache. A page holds 64 tokens of every KV head: [page][n_kv_heads], each kv_head_bytes() of
+// quant/kv_type.h. Token slot s of the sequence lives in page page_table[s / 64], row s % 64.
 struct KvLayer {
   void* k;
   void* v;
   const int32_t* page_table;  // [ceil(capacity / 64)]
-  DType k_type, v_type;       // F32, F16 or BF16
+  KvType k_type, v_type;
   int n_kv_heads, head_dim;
 };
 
-// slot n_past + r <- k[r], v[r], rounded to the cache types (nearest even).
+static_assert(kPageTokens == kPageSlots);
+
+// slot n_past + r <- k[r], v[r], as the cache types store them. Rotated types store rotated values.
 struct KvAppend {
   const float* k;  // [rows, n_kv_heads, head_dim]
   const float* v;  // [rows, n_kv_heads, head_dim]
@@ -30,7 +32,7 @@ struct KvAppend {
 };
 
 // Everything between the projections and the attention, fused: RmsNorm of q and k per head (if the model has norm
-// weights), Rope of both, KvAppend of k and v.
+// weights), Rope of both, KvAppend of k and v. Where K is of a rotated type, q is rotated like K.
 struct AttentionPrepare {
   const float* u;       // [rows, n_heads, head_dim] projected queries, strides below
   float* q;             // [rows, n_heads, head_dim] contiguous; u itself when there are no norms
@@ -57,6 +59,8 @@ struct KvMove {
 };
 
 // o[r,h,:] = sigmoid(gate[r,h,:]) * sum_s softmax_s(scale * q[r,h].k[s]) v[s]
+// k and v are the values that the cache stores, also of this append's rows. A rotated K takes rotated queries; the sum
+// over a rotated V is rotated back before the gate.
 // Query head h reads KV head h / (n_heads / n_kv_heads). The rows of this append are already in the cache. Row r sees
 // slots [0, n_past) and the rows of this append up to r (chain: causal mask) or those of ancestors[r] (tree). A bit of
 // ancestors[r] may stand for a row behind r, as in a block that attends in both directions. first_slot and window hide

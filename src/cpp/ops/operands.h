@@ -9,7 +9,7 @@
 //   optional_in(name, pointer, shape, strides)        may be null
 //   indices, optional_indices(name, pointer, shape, first, end)    integers in [first, end)
 //   weights(name, pointer, type, n_out, n_in)         blocks on the CPU, planes on devices
-//   pages(name, pointer, type, n_kv_heads, head_dim, access)       any number of pages
+//   pages(name, pointer, type, n_kv_heads, head_dim, access)       any number of pages, of a KvType
 //   page_table(name, pointer)                         any number of entries
 //   rounded(name, rows_out, rows, n_in)               may be null
 //   inside(pointer, name, offset)                     points into another operand, `offset` values from its start; null
@@ -468,7 +468,7 @@ struct OperandVisitor {
   void weights(const char*, const void* p, DType type, int n_out, int n_in) const {
     each(Operand{Access::kIn, p, row_bytes(type, size_t(n_in)) * n_out});
   }
-  void pages(const char*, const void* p, DType, int, int, Access access) const { each(Operand{access, p, 0}); }
+  void pages(const char*, const void* p, KvType, int, int, Access access) const { each(Operand{access, p, 0}); }
   void page_table(const char*, const int32_t* p) const { each(Operand{Access::kIn, p, 0}); }
   void rounded(const char*, const RoundedRows&, int, int) const {}
   void inside(const auto*, const char*, long) const {}

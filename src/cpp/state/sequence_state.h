@@ -14,7 +14,6 @@
 #include <variant>
 #include <vector>
 
-#include "base/dtype.h"
 #include "base/memory.h"
 #include "ops/attention.h"
 #include "ops/delta_net.h"
@@ -42,7 +41,7 @@ inline bool folds(const LayerShape& shape) { return !std::holds_alternative<KvSh
 
 struct StateOptions {
   int capacity = 0;  // tokens, committed and appended
-  DType k_type = DType::kF16, v_type = DType::kF16;
+  KvType k_type = KvType::kF16, v_type = KvType::kF16;
   int append_rows = 0;  // most rows of an append; kMaxTree if less
 };
 

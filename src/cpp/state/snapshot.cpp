@@ -124,7 +124,7 @@ std::vector<int32_t> load_snapshot(std::span<const std::byte> bytes, SequenceSta
   LB_CHECK(std::string_view(reinterpret_cast<const char*>(saved_fingerprint.data()), saved_fingerprint.size()) ==
                fingerprint,
            kUnsupported, where, ": the snapshot belongs to another model or to other settings");
-  const DType k_type = in.value<DType>(), v_type = in.value<DType>();
+  const KvType k_type = in.value<KvType>(), v_type = in.value<KvType>();
   LB_CHECK(k_type == state.options().k_type && v_type == state.options().v_type, kUnsupported, where,
            ": the snapshot has other KV types than this session");
   const uint32_t n = in.value<uint32_t>();

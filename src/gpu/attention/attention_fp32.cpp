@@ -1,45 +1,34 @@
-// Attention in fp32, for the shapes that the kernels on matrix units do not take: F32 pages, K and V of different
-// types, any head_dim that is a multiple of 8, up to 512.
+// Attention in fp32, for the caches that the kernels on matrix units do not take: F32 pages, and any head_dim up to 512
+// that is a multiple of 8, with packed types of 32.
 //
 // Grid: tiles of 8 queries, KV heads, splits of the context. 16 slots at a time: a thread first computes one score,
 // then four columns of o for all 8 queries. Bound: shared memory, about one read per multiplication; each tile of
 // queries reads K and V once.
 #include "dialect.h"
 
+#include "gpu/attention/kv_load.h"
 #include "gpu/attention/queries.h"
 
 namespace lb::gpu {
 
-// Values [at, at + 8) of the cache, as fp32.
-struct Eight {
-  f32x4 v[2];
-};
-template <class T>
-LB_DEVICE Eight widened(const void* values, long at) {
-  const auto stored = load_cached<Vec<T, 8>>(static_cast<const T*>(values) + at);
-  Eight wide;
-  LB_UNROLL
-  for (int i = 0; i < 8; ++i) wide.v[i / 4][i % 4] = to_f32(stored[i]);
-  return wide;
-}
-LB_DEVICE Eight eight_of(const void* values, DType type, long at) {
-  if (type == DType::kF16) return widened<f16>(values, at);
-  if (type == DType::kBF16) return widened<bf16>(values, at);
-  const float* plain = static_cast<const float*>(values) + at;
-  return {{load_cached<f32x4>(plain), load_cached<f32x4>(plain + 4)}};
-}
-
-// Slots [slot, slot + kFp32Slots) of K or V to shared memory, [kFp32Slots][head_dim + 4]; zeros from `end` on.
-LB_DEVICE void read_slots(float* to, const void* values, DType type, const KvLayer& cache, int kv_head, int slot,
-                          int end) {
-  const long page = load_cached<int32_t>(cache.page_table + slot / kPageTokens);
-  const long at = ((page * cache.n_kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * cache.head_dim;
-  for (int i = 8 * thread_id(); i < kFp32Slots * cache.head_dim; i += 8 * kAttentionThreads) {
-    const int row = i / cache.head_dim, column = i % cache.head_dim;
-    const Eight x = slot + row < end ? eight_of(values, type, at + i) : Eight{};
-    store(to + row * (cache.head_dim + 4) + column, x.v[0]);
-    store(to + row * (cache.head_dim + 4) + column + 4, x.v[1]);
+// Slots [first, first + kFp32Slots) of a head's page to shared memory, [kFp32Slots][head_dim + 4]; zeros from n_valid
+// on. Not inlined: two copies of every type's loop would not fit AMD's scalar registers.
+LB_NOINLINE void read_slots(float* to, uint8_t* head, KvType type, int dim, int first, int n_valid) {
+  assume_shared(to);
+  const int shift = scale_shift(type, dim);
+  const KvRowBytes bytes = row_bytes(type, dim);
+  for (int i = 8 * thread_id(); i < kFp32Slots * dim; i += 8 * kAttentionThreads) {
+    const int row = i / dim, column = i % dim;
+    const quant::KvRow from = row_of(head, bytes, first + row);
+    f32x4 x[2] = {};
+    if (row < n_valid) with_kv_type(type, [&](auto tag) { load_eight<tag.kType, FromGlobal>(from, column, shift, x); });
+    store(to + row * (dim + 4) + column, x[0]);
+    store(to + row * (dim + 4) + column + 4, x[1]);
   }
+}
+LB_DEVICE void read_slots(float* to, void* pages, KvType type, const KvLayer& cache, int kv_head, int slot, int end) {
+  uint8_t* head = head_of(pages, row_bytes(type, cache.head_dim), cache, page_of(cache, slot), kv_head);
+  read_slots(to, head, type, cache.head_dim, slot % kPageTokens, end - slot);
 }
 
 LB_KERNEL(attention_fp32_kernel, AttentionSplits, kAttentionThreads, 1) {
@@ -119,14 +108,14 @@ LB_KERNEL(attention_fp32_kernel, AttentionSplits, kAttentionThreads, 1) {
   for (int lanes = kFp32Slots / 2; lanes > 0; lanes /= 2) l += shuffle_xor(l, lanes);
   if (own_slot == 0) {
     store(factors + own_query, l);
-    if (p.n_splits > 1 && first + own_query < queries.n) write_softmax(p, queries, first + own_query, m, l, split);
+    if (p.has_merge && first + own_query < queries.n) write_softmax(p, queries, first + own_query, m, l, split);
   }
   block_barrier();
   if (own_column >= dim) return;
   LB_UNROLL
   for (int i = 0; i < kFp32Queries; ++i) {
     if (first + i >= queries.n) break;
-    const float scale = p.n_splits > 1 ? 1.0f : 1.0f / load<float>(factors + i);
+    const float scale = p.has_merge ? 1.0f : 1.0f / load<float>(factors + i);
     LB_UNROLL
     for (int j = 0; j < 4; ++j) o[i][j] *= scale;
     write_columns(p, queries, first + i, own_column, o[i], split);

@@ -1,5 +1,6 @@
 // Merges the splits of the context into one softmax, gates, and optionally rounds:
 //   o = sigmoid(gate) * sum_s 2^(m_s - m) o_s / sum_s 2^(m_s - m) l_s
+// The sum over a rotated V is rotated back before the gate.
 //
 // One block per head of a row, a thread per four columns of a part of the splits (every n_parts-th), so that many loads
 // are in flight. The order of the sums depends on the shape and on how many splits have pages. The gate is older than
@@ -7,6 +8,7 @@
 // head.
 #include "dialect.h"
 
+#include "gpu/attention/kv_store.h"
 #include "gpu/attention/queries.h"
 #include "gpu/round_block.h"
 
@@ -75,7 +77,7 @@ LB_KERNEL(attention_merge_kernel, AttentionSplits, kMergeThreads, 1) {
   part_m[thread_id()] = sums.m;
   part_l[thread_id()] = sums.l;
   block_barrier();
-  if (warp() * 32 >= n_columns) return;  // whole warps, as round_four needs
+  if (warp() * 32 >= n_columns) return;  // whole warps, as round_four and the rotation need
 
   const bool is_inside = part == 0;
   const int n_used_parts = min(n_parts, n_live), own = is_inside ? thread_id() : 0;
@@ -90,10 +92,14 @@ LB_KERNEL(attention_merge_kernel, AttentionSplits, kMergeThreads, 1) {
     merged.add(part_m[at], part_l[at], part_o[at]);
   }
   const float scale = 1.0f / merged.l;
+  f32x4 o[1];
   LB_UNROLL
-  for (int j = 0; j < 4; ++j) merged.o[j] *= scale * (op.gate != nullptr ? sigmoid(gate[j]) : 1.0f);
-  if (is_inside) store(op.o + first * dim + column, merged.o);
-  if (p.rounded.high != nullptr) round_four(p.rounded, first * dim + column, merged.o, is_inside);
+  for (int j = 0; j < 4; ++j) o[0][j] = merged.o[j] * scale;
+  if (stores_rotated(op.cache.v_type)) unrotate_head(o, rotated_group(dim));
+  LB_UNROLL
+  for (int j = 0; j < 4; ++j) o[0][j] *= op.gate != nullptr ? sigmoid(gate[j]) : 1.0f;
+  if (is_inside) store(op.o + first * dim + column, o[0]);
+  if (p.rounded.high != nullptr) round_four(p.rounded, first * dim + column, o[0], is_inside);
 }
 
 }  // namespace lb::gpu

@@ -368,11 +368,11 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T*
     const int query = own_first + lane_row(i);
     const float l = row_sum(tile.l[i]);
     scale[i] = 1.0f / l;
-    if (p.n_splits > 1 && lane() % 4 == 0 && query < work.queries.n)
+    if (p.has_merge && lane() % 4 == 0 && query < work.queries.n)
       write_softmax(p, work.queries, query, tile.m[i], l, work.split);
   }
   if (n_tiles == 0) return;
-  if (p.n_splits > 1) {  // partials, as 8-byte writes: short code, because it runs once
+  if (p.has_merge) {  // partials, as 8-byte writes: short code, because it runs once
     LB_UNROLL
     for (int i = 0; i < kLaneRows; ++i) {
       const int query = own_first + lane_row(i);

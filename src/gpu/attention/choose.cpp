@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <span>
 
-#include "base/dtype.h"
 #include "base/error.h"
 #include "gpu/attention/instances.h"
+#include "gpu/ceil_div.h"
+#include "quant/kv_names.h"
 
 namespace lb::gpu {
 namespace {
@@ -21,28 +22,33 @@ constexpr int kPagesPerSplit = 2;      // fewer would not pay for their partials
 std::string to_string(const Attention& op) {
   const KvLayer& cache = op.cache;
   return cat("[attention] [", op.rows, ", ", op.n_heads, ", ", cache.head_dim, "] over ", cache.n_kv_heads,
-             " heads of ", name(cache.k_type), " and ", name(cache.v_type));
+             " heads of ", kv_name(cache.k_type), " and ", kv_name(cache.v_type));
 }
 
-void check_cache(const KvLayer& cache, const std::string& what, const Target& target) {
-  for (DType type : {cache.k_type, cache.v_type})
-    LB_CHECK(type == DType::kF32 || type == DType::kF16 || type == DType::kBF16, kUnsupported, what, " on ",
-             target.name, ": no kernel reads or writes ", name(type), " pages");
-  LB_CHECK(cache.n_kv_heads >= 1 && cache.head_dim >= 8 && cache.head_dim % 8 == 0 && cache.head_dim <= 512, kInvalid,
-           what, ": head_dim must be a multiple of 8 up to 512");
+void check_cache(const KvLayer& cache, const std::string& what) {
+  LB_CHECK(cache.n_kv_heads >= 1 && cache.head_dim >= 8 && cache.head_dim % 8 == 0 && cache.head_dim <= kMaxHeadDim,
+           kInvalid, what, ": head_dim must be a multiple of 8 up to ", kMaxHeadDim);
+  for (KvType type : {cache.k_type, cache.v_type})
+    LB_CHECK(has_whole_groups(type, cache.head_dim), kInvalid, what, ": ", kv_name(type),
+             " takes head_dim in multiples of 32");
 }
 
 // The kernels on matrix units, by cache type and head_dim.
 struct TileKernel {
   const char* name;
-  DType type;
+  KvType type;
   int head_dim;
 };
-#define X(kernel, Type, Stored, kDim) {#kernel, DType::k##Type, kDim},
+#define X(kernel, Type, Stored, kDim) {#kernel, KvType::k##Type, kDim},
 constexpr TileKernel kDecode[] = {LB_ATTENTION_DECODE(X)};
 constexpr TileKernel kPrefill16[] = {LB_ATTENTION_PREFILL_16(X)};
 constexpr TileKernel kPrefill32[] = {LB_ATTENTION_PREFILL_32(X)};
 constexpr TileKernel kPrefillSm90[] = {LB_ATTENTION_PREFILL_SM90(X)};
+#undef X
+#define X(kernel, kDim) {#kernel, {}, kDim},
+constexpr TileKernel kDecodePacked[] = {LB_ATTENTION_DECODE_PACKED(X)};
+constexpr TileKernel kPrefill16Packed[] = {LB_ATTENTION_PREFILL_16_PACKED(X)};
+constexpr TileKernel kPrefill32Packed[] = {LB_ATTENTION_PREFILL_32_PACKED(X)};
 #undef X
 // Null if no kernel of the list reads the cache.
 const char* tile_kernel(std::span<const TileKernel> list, const KvLayer& cache) {
@@ -50,46 +56,79 @@ const char* tile_kernel(std::span<const TileKernel> list, const KvLayer& cache) 
     if (entry.type == cache.k_type && entry.type == cache.v_type && entry.head_dim == cache.head_dim) return entry.name;
   return nullptr;
 }
+// Among the kernels of 16-bit pages, or where the cache has others, of packed pages.
+const char* tile_kernel(std::span<const TileKernel> list, std::span<const TileKernel> packed, const KvLayer& cache) {
+  if (const char* const name = tile_kernel(list, cache)) return name;
+  if (cache.k_type == KvType::kF32 || cache.v_type == KvType::kF32) return nullptr;
+  for (const TileKernel& entry : packed)
+    if (entry.head_dim == cache.head_dim) return entry.name;
+  return nullptr;
+}
+bool is_packed(const KvLayer& cache) { return tile_kernel(kDecode, cache) == nullptr; }
 
 // A kernel and what one of its thread blocks takes.
 struct BlockShape {
   const char* kernel;
-  int queries, per_sm;  // queries of a block, co-resident blocks per SM
-  int ring;             // AttentionSplits::ring
+  int queries, per_sm;   // queries of a block, co-resident blocks per SM
+  int ring, tile_bytes;  // of AttentionSplits
   size_t shared_bytes;
   bool splits_first;  // grid x is the split; else x is the tile of queries and z the split
   uint32_t threads = kAttentionThreads;
 };
 
-// Tiles in the ring: three if copies are asynchronous and three fit. A fourth would not raise the bytes in flight.
+// Tiles in the ring, and the block's shared memory: bytes(ring, tile_bytes). 16-bit tiles: three if copies are
+// asynchronous and three fit. A fourth would not raise the bytes in flight. Packed tiles are smaller: four, or as many
+// as leave room for per_sm blocks; none without asynchronous copies.
+struct Ring {
+  int tiles, tile_bytes;
+  size_t shared_bytes;
+};
 template <class Bytes>
-int ring_of(const Target& target, Bytes&& bytes) {
-  int ring = target.capabilities.async_copy ? 3 : 1;
-  while (ring > 1 && bytes(ring) > target.shared_block_bytes) --ring;
-  return ring;
+Ring ring_of(const KvLayer& cache, int slots, int per_sm, const Target& target, Bytes&& bytes) {
+  const bool has_async = target.capabilities.async_copy;
+  if (!is_packed(cache)) {
+    int ring = has_async ? 3 : 1;
+    while (ring > 1 && bytes(ring, 0) > target.shared_block_bytes) --ring;
+    return {ring, 0, bytes(ring, 0)};
+  }
+  const size_t slot =
+      std::max(kv_slot_bytes(cache.k_type, cache.head_dim), kv_slot_bytes(cache.v_type, cache.head_dim));
+  const int tile = slots * int(slot);
+  constexpr size_t kReserved = 1024;  // of each block, by the chip
+  for (int blocks = per_sm; has_async && blocks > 0; --blocks)
+    for (int ring = 4; ring >= 2; --ring)
+      if (bytes(ring, tile) <= (target.shared_block_bytes + kReserved) / blocks - kReserved)
+        return {ring, tile, bytes(ring, tile)};
+  return {0, tile, bytes(0, tile)};
 }
 
 BlockShape block_shape(const Attention& op, int capacity, const Target& target) {
-  const int dim = op.cache.head_dim;
-  const char* const decode = tile_kernel(kDecode, op.cache);
-  if (decode == nullptr) return {"attention_fp32_kernel", kFp32Queries, kBlocksPerSm, 0, fp32_shared_bytes(dim), false};
+  const KvLayer& cache = op.cache;
+  const int dim = cache.head_dim;
+  const char* const decode = tile_kernel(kDecode, kDecodePacked, cache);
+  if (decode == nullptr)
+    return {"attention_fp32_kernel", kFp32Queries, kBlocksPerSm, 0, 0, fp32_shared_bytes(dim), false};
   const int queries = op.rows * (op.n_heads / op.cache.n_kv_heads);
   if (queries <= kDecodeQueries) {
-    const int ring = ring_of(target, [&](int n) { return decode_shared_bytes(dim, n); });
-    return {decode, kDecodeQueries, decode_blocks_per_sm(dim), ring, decode_shared_bytes(dim, ring), true};
+    const int per_sm = decode_blocks_per_sm(dim);
+    const Ring ring = ring_of(cache, kDecodeSlots, per_sm, target,
+                              [&](int n, int tile) { return decode_shared_bytes(dim, n, tile); });
+    return {decode, kDecodeQueries, per_sm, ring.tiles, ring.tile_bytes, ring.shared_bytes, true};
   }
-  const char* const sm90 = tile_kernel(kPrefillSm90, op.cache);
-  if (queries > kSm90Queries / 2 && capacity > kSm90MinCapacity && target.has(sm90))
-    return {sm90, kSm90Queries, 1, 0, sm90_shared_bytes(dim), false, kSm90BlockThreads};
-  const char* const prefill_32 = tile_kernel(kPrefill32, op.cache);
+  const char* const sm90 = tile_kernel(kPrefillSm90, cache);
+  if (queries > kSm90Queries / 2 && capacity > kSm90MinCapacity && sm90 != nullptr && target.has(sm90))
+    return {sm90, kSm90Queries, 1, 0, 0, sm90_shared_bytes(dim), false, kSm90BlockThreads};
+  const char* const prefill_32 = tile_kernel(kPrefill32, kPrefill32Packed, cache);
   const bool is_prefill_32 = op.rows > kMaxTree && prefill_32 != nullptr && target.has(prefill_32);
   const int n_tiles = is_prefill_32 ? 2 : 1;
-  const int ring = ring_of(target, [&](int n) { return prefill_shared_bytes(dim, n_tiles, n); });
-  return {is_prefill_32 ? prefill_32 : tile_kernel(kPrefill16, op.cache),
+  const Ring ring = ring_of(cache, prefill_slots(dim, n_tiles), kBlocksPerSm, target,
+                            [&](int n, int tile) { return prefill_shared_bytes(dim, n_tiles, n, tile); });
+  return {is_prefill_32 ? prefill_32 : tile_kernel(kPrefill16, kPrefill16Packed, cache),
           prefill_queries(n_tiles),
           kBlocksPerSm,
-          ring,
-          prefill_shared_bytes(dim, n_tiles, ring),
+          ring.tiles,
+          ring.tile_bytes,
+          ring.shared_bytes,
           false};
 }
 
@@ -107,14 +146,16 @@ bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0
 size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capacity, const Target& target) {
   const long by_blocks = long(kBlocksPerSm) * target.n_sms * prefill_queries(head_dim > 128 ? 1 : 2);
   const long by_rows = long(max_rows) * n_heads * max_splits(capacity);
-  return size_t(std::min(by_blocks, by_rows)) * (head_dim + 2) * sizeof(float) + 32;
+  // One split of a rotated V leaves o in its place: m and l alone.
+  const size_t unsplit = size_t(max_rows) * n_heads * 2;
+  return std::max(size_t(std::min(by_blocks, by_rows)) * (head_dim + 2), unsplit) * sizeof(float) + 32;
 }
 
 bool can_round(const Attention& op) { return op.cache.head_dim % kRoundBlock == 0; }
 
 AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const Target& target) {
   const std::string what = to_string(op);
-  check_cache(op.cache, what, target);
+  check_cache(op.cache, what);
   LB_CHECK(op.rows >= 1 && op.n_heads >= 1 && op.n_heads % op.cache.n_kv_heads == 0, kInvalid, what,
            ": nothing to compute, or heads that do not share KV heads evenly");
   LB_CHECK(op.tree.ancestors == nullptr || op.rows <= kMaxTree, kInvalid, what, ": a tree has at most ", kMaxTree,
@@ -135,12 +176,21 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
   const int n_splits = int(std::clamp<long>(long(block.per_sm) * target.n_sms / blocks, 1, max_splits(capacity)));
 
   AttentionLaunches result = {};
-  result.n = n_splits > 1 ? 2 : 1;
-  result.params = {.op = op, .n_splits = n_splits, .ring = block.ring, .m = nullptr, .l = nullptr, .o = nullptr};
-  if (n_splits > 1) {  // o first: it must be 16-byte aligned
+  const bool has_merge = n_splits > 1 || is_rotated(op.cache.v_type);
+  result.n = has_merge ? 2 : 1;
+  result.params = {.op = op,
+                   .n_splits = n_splits,
+                   .has_merge = has_merge,
+                   .ring = block.ring,
+                   .tile_bytes = block.tile_bytes,
+                   .m = nullptr,
+                   .l = nullptr,
+                   .o = nullptr};
+  if (has_merge) {  // o first: it must be 16-byte aligned
     const long entries = long(n_splits) * op.rows * op.n_heads;
-    result.params.o = static_cast<float*>(scratch);
-    result.params.m = result.params.o + entries * op.cache.head_dim;
+    float* const partials = static_cast<float*>(scratch);
+    result.params.o = n_splits > 1 ? partials : op.o;
+    result.params.m = n_splits > 1 ? partials + entries * op.cache.head_dim : partials;
     result.params.l = result.params.m + entries;
     result.launches[1] = checked({.kernel = "attention_merge_kernel",
                                   .grid = {static_cast<uint32_t>(op.rows * op.n_heads), 1, 1},
@@ -161,7 +211,7 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
 
 size_t bytes_of(const Attention& op, int n_past) {
   const KvLayer& cache = op.cache;
-  const size_t slot = row_bytes(cache.k_type, size_t(cache.head_dim)) + row_bytes(cache.v_type, size_t(cache.head_dim));
+  const size_t slot = kv_slot_bytes(cache.k_type, cache.head_dim) + kv_slot_bytes(cache.v_type, cache.head_dim);
   const size_t values = size_t(op.rows) * op.n_heads * cache.head_dim;
   return slot * cache.n_kv_heads * (size_t(n_past) + op.rows) + values * (op.gate ? 3 : 2) * sizeof(float);
 }
@@ -173,15 +223,15 @@ double flops_of(const Attention& op, int n_past) {
 
 Launch choose(const KvAppend& op, const Target& target) {
   const std::string what = cat("[kv_append] ", op.rows, " rows of ", op.cache.n_kv_heads, " heads of ",
-                               op.cache.head_dim, " to ", name(op.cache.k_type), " and ", name(op.cache.v_type));
-  check_cache(op.cache, what, target);
+                               op.cache.head_dim, " to ", kv_name(op.cache.k_type), " and ", kv_name(op.cache.v_type));
+  check_cache(op.cache, what);
   LB_CHECK(op.rows >= 1, kInvalid, what, ": nothing to append");
   LB_CHECK(is_aligned(op.k) && is_aligned(op.v), kInvalid, what, ": k and v must be 16-byte aligned");
-  constexpr int kThreads = 256;
-  const long fours = long(op.rows) * op.cache.n_kv_heads * op.cache.head_dim / 4;
+  constexpr int kWarps = kAppendThreads / 32;
+  const long heads = long(op.rows) * op.cache.n_kv_heads;
   return checked({.kernel = "kv_append_kernel",
-                  .grid = {static_cast<uint32_t>((fours + kThreads - 1) / kThreads), 2, 1},
-                  .block = {kThreads, 1, 1},
+                  .grid = {static_cast<uint32_t>((heads + kWarps - 1) / kWarps), 2, 1},
+                  .block = {kAppendThreads, 1, 1},
                   .overlap_previous = true},
                  target, what);
 }
@@ -200,15 +250,17 @@ MoveLaunch choose(std::span<const KvMove> moves, const Target& target) {
     ++move.n;
   }
   const std::string what = cat("[kv_move] ", op.cache.n_kv_heads, " heads of ", op.cache.head_dim, " of ",
-                               name(op.cache.k_type), " and ", name(op.cache.v_type));
-  check_cache(op.cache, what, target);
-  constexpr int kThreads = 128;
-  size_t pieces = 0;  // of 16 bytes in a slot of K or of V, the larger
-  for (DType type : {op.cache.k_type, op.cache.v_type})
-    pieces = std::max(pieces, row_bytes(type, size_t(op.cache.head_dim)) * op.cache.n_kv_heads / 16);
+                               kv_name(op.cache.k_type), " and ", kv_name(op.cache.v_type));
+  check_cache(op.cache, what);
+  int pieces = 0;  // of a slot of K or of V, the larger
+  for (KvType type : {op.cache.k_type, op.cache.v_type}) {
+    const KvRowBytes row = kv_row_bytes(type, op.cache.head_dim);
+    pieces = std::max(pieces,
+                      op.cache.n_kv_heads * (move_pieces(row.codes) + move_pieces(row.high) + move_pieces(row.scales)));
+  }
   move.launch = checked({.kernel = "kv_move_kernel",
-                         .grid = {static_cast<uint32_t>((pieces + kThreads - 1) / kThreads), 2 * uint32_t(move.n), 1},
-                         .block = {kThreads, 1, 1},
+                         .grid = {static_cast<uint32_t>(ceil_div(pieces, kMoveThreads)), 2 * uint32_t(move.n), 1},
+                         .block = {kMoveThreads, 1, 1},
                          .overlap_previous = true},
                         target, what);
   return move;
@@ -218,7 +270,7 @@ Launch choose(const AttentionPrepare& op, const Target& target) {
   const KvLayer& cache = op.cache;
   const std::string what = cat("[attention_prepare] ", op.rows, " rows of ", op.n_heads, " and ", cache.n_kv_heads,
                                " heads of ", cache.head_dim);
-  check_cache(cache, what, target);
+  check_cache(cache, what);
   LB_CHECK(op.rows >= 1 && op.n_heads >= 0, kInvalid, what, ": nothing to compute");
   LB_CHECK(2 * op.n_pairs <= cache.head_dim, kInvalid, what, ": cannot rotate ", op.n_pairs, " pairs");
   for (const void* p :

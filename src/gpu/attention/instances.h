@@ -1,7 +1,8 @@
 // Every attention kernel on matrix units, once: the kernel files instantiate these lists, and choose.cpp looks names up
-// in them. A row is one cache type, of K and V, and one head_dim:
+// in them. A row is one cache type, of K and V, and one head_dim. Kernels of packed pages take every pair of types but
+// F32, and have rows of a name and a head_dim alone.
 //   kernel   its name, also in a pack's manifest
-//   Type     DType::k<Type> of the pages
+//   Type     KvType::k<Type> of the pages
 //   Stored   the dialect's type of a stored value
 //   kDim     head_dim
 #pragma once
@@ -38,5 +39,20 @@
   X(attention_prefill_sm90_bf16_64_kernel, BF16, bf16, 64) \
   X(attention_prefill_sm90_bf16_128_kernel, BF16, bf16, 128) \
   X(attention_prefill_sm90_bf16_256_kernel, BF16, bf16, 256)
+
+// X(kernel, kDim)
+#define LB_ATTENTION_DECODE_PACKED(X) \
+  X(attention_decode_packed_64_kernel, 64) \
+  X(attention_decode_packed_128_kernel, 128) \
+  X(attention_decode_packed_256_kernel, 256)
+
+#define LB_ATTENTION_PREFILL_16_PACKED(X) \
+  X(attention_prefill_16_packed_64_kernel, 64) \
+  X(attention_prefill_16_packed_128_kernel, 128) \
+  X(attention_prefill_16_packed_256_kernel, 256)
+
+#define LB_ATTENTION_PREFILL_32_PACKED(X) \
+  X(attention_prefill_32_packed_64_kernel, 64) \
+  X(attention_prefill_32_packed_128_kernel, 128)
 
 // clang-format on

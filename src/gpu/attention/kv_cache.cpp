@@ -1,68 +1,90 @@
-// The paged cache: kv_append rounds new keys and values into their slots, kv_move compacts the rows of an accepted
-// path. Bound: latency for few rows, else bandwidth: 4 bytes per value plus the cache type's.
+// The paged cache: kv_append stores new keys and values in their slots, kv_move compacts the rows of an accepted path.
+// Bound: latency for few rows, else bandwidth: 4 bytes per value plus the cache type's.
 #include "dialect.h"
 
-#include "gpu/attention/kv_slots.h"
+#include "gpu/attention/kv_store.h"
 #include "gpu/attention/shape.h"
 
 namespace lb::gpu {
 
-template <class T>
-LB_DEVICE void store_four(void* values, long at, const f32x4& x) {
-  Vec<T, 4> out;
+template <int kRounds>
+LB_DEVICE void append_head(const KvAppend& p, const float* from, const quant::KvRow& slot, KvType type) {
+  const int dim = p.cache.head_dim;
+  f32x4 x[kRounds];
   LB_UNROLL
-  for (int j = 0; j < 4; ++j) out[j] = stored_as(x[j], T{});
-  store(static_cast<T*>(values) + at, out);
+  for (int j = 0; j < kRounds; ++j) {
+    x[j] = {};
+    if (head_column(j) < dim) x[j] = load_stream<f32x4>(from + head_column(j));
+  }
+  store_head(type, slot, x, dim);
 }
 
-// Grid y: K, V. A thread has four values.
-LB_KERNEL(kv_append_kernel, KvAppend, 256, 1) {
+// Grid y: K, V. A warp has a head of a row.
+LB_KERNEL(kv_append_kernel, KvAppend, kAppendThreads, 1) {
   dependents_may_launch();
   wait_for_previous();
   const KvLayer& cache = p.cache;
-  const long i = 4 * (long(block_id()) * n_threads() + thread_id());
-  const int row_values = cache.n_kv_heads * cache.head_dim;
-  if (i >= long(p.rows) * row_values) return;
-  const int row = int(i / row_values), head = int(i % row_values) / cache.head_dim, column = int(i % cache.head_dim);
-  const long at = slot_row(cache, *p.n_past + row, head) * cache.head_dim + column;
+  const int item = block_id() * n_warps() + warp(), row = item / cache.n_kv_heads, head = item % cache.n_kv_heads;
+  if (row >= p.rows) return;
   const bool is_v = block_id_y() != 0;
-  const f32x4 x = load_stream<f32x4>((is_v ? p.v : p.k) + i);
-  void* values = is_v ? cache.v : cache.k;
-  const DType type = is_v ? cache.v_type : cache.k_type;
-  if (type == DType::kF16)
-    store_four<f16>(values, at, x);
-  else if (type == DType::kBF16)
-    store_four<bf16>(values, at, x);
+  const KvType type = is_v ? cache.v_type : cache.k_type;
+  const float* from = (is_v ? p.v : p.k) + long(item) * cache.head_dim;
+  const quant::KvRow slot = slot_of(is_v ? cache.v : cache.k, type, cache, *p.n_past + row, head);
+  if (cache.head_dim <= 128)
+    append_head<1>(p, from, slot, type);
+  else if (cache.head_dim <= 256)
+    append_head<2>(p, from, slot, type);
   else
-    store_four<float>(values, at, x);
+    append_head<kMaxHeadDim / 128>(p, from, slot, type);
 }
 
-// Grid y: K and V of each layer. A thread moves the same 16 bytes of every row, so no other thread touches them.
-// path[j] >= j and path ascends, so every row is read before it is overwritten, also in batches of kBatch reads.
-LB_KERNEL(kv_move_kernel, KvMoves, 128, 1) {
+// Moves one piece of a slot, a V, along the path. at(row) is its place in a row of the append.
+template <class V, class At>
+LB_DEVICE void move_piece(const Accepted& accepted, At&& at) {
   constexpr int kBatch = 8;
+  const int n = *accepted.n;
+  for (int first = 0; first < n; first += kBatch) {
+    V moved[kBatch] = {};
+    LB_UNROLL
+    for (int j = 0; j < kBatch; ++j)
+      if (first + j < n) moved[j] = load<V>(at(accepted.path[first + j]));
+    LB_UNROLL
+    for (int j = 0; j < kBatch; ++j)
+      if (first + j < n) store(at(first + j), moved[j]);
+  }
+}
+
+// Grid y: K and V of each layer. A thread moves the same piece of every row, so no other thread touches it. path[j] >=
+// j and path ascends, so every row is read before it is overwritten, also in batches of reads.
+LB_KERNEL(kv_move_kernel, KvMoves, kMoveThreads, 1) {
   dependents_may_launch();
   wait_for_previous();
   const KvMove& op = p.op;
   const KvLayer& cache = op.cache;
   const int layer = block_id_y() / 2;
   const bool is_v = block_id_y() % 2 != 0;
-  const DType type = is_v ? cache.v_type : cache.k_type;
-  const long head_bytes = long(cache.head_dim) * (type == DType::kF32 ? 4 : 2);
-  const long piece = 16 * (long(block_id()) * n_threads() + thread_id());
-  const long head = piece / head_bytes;
+  const KvRowBytes bytes = row_bytes(is_v ? cache.v_type : cache.k_type, cache.head_dim);
+  const int n_codes = move_pieces(bytes.codes), n_high = move_pieces(bytes.high), n_scales = move_pieces(bytes.scales);
+  const int i = block_id() * n_threads() + thread_id(), n_pieces = n_codes + n_high + n_scales;
+  const int head = i / n_pieces, of_head = i % n_pieces;
   if (head >= cache.n_kv_heads) return;
-  unsigned char* values = static_cast<unsigned char*>(is_v ? p.v[layer] : p.k[layer]) + piece % head_bytes;
-  const int n_past = *op.n_past, n = *op.accepted.n;
-  const auto at = [&](int row) { return values + slot_row(cache, n_past + row, int(head)) * head_bytes; };
-  for (int first = 0; first < n; first += kBatch) {
-    u32x4 moved[kBatch] = {};
-    LB_UNROLL
-    for (int j = 0; j < kBatch; ++j)
-      if (first + j < n) moved[j] = load<u32x4>(at(op.accepted.path[first + j]));
-    LB_UNROLL
-    for (int j = 0; j < kBatch; ++j)
-      if (first + j < n) store(at(first + j), moved[j]);
+
+  // The piece's plane: its offset in a page of the head, the bytes of its rows, the piece in the row.
+  const bool is_code = of_head < n_codes, is_high = !is_code && of_head < n_codes + n_high;
+  const int plane = is_code ? 0 : kPageTokens * (is_high ? bytes.codes : bytes.codes + bytes.high);
+  const int per_row = is_code ? bytes.codes : is_high ? bytes.high : bytes.scales, each = move_bytes(per_row);
+  const int piece = (is_code ? of_head : is_high ? of_head - n_codes : of_head - n_codes - n_high) * each;
+  const int n_past = *op.n_past;
+  void* pages = is_v ? p.v[layer] : p.k[layer];
+  const auto at = [&](int row) {
+    const int slot = n_past + row;
+    return head_of(pages, bytes, cache, page_of(cache, slot), head) + plane + slot % kPageTokens * per_row + piece;
+  };
+  switch (each) {
+    case 16: return move_piece<u32x4>(op.accepted, at);
+    case 8: return move_piece<u32x2>(op.accepted, at);
+    case 4: return move_piece<uint32_t>(op.accepted, at);
+    default: return move_piece<uint16_t>(op.accepted, at);
   }
 }
 

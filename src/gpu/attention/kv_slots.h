@@ -1,9 +1,55 @@
-// Addresses of keys and values in the paged cache, and rounding to its types.
+// Addresses of keys and values in the paged cache, and rounding to its types of 16 and 32 bits.
 #pragma once
 
 #include "ops/attention.h"
+#include "quant/kv_rows.h"
 
 namespace lb::gpu {
+
+// Calls body with a KvTag of the type: one switch, outside of loops over values.
+template <KvType kValue>
+struct KvTag {
+  static constexpr KvType kType = kValue;
+};
+template <class Body>
+LB_DEVICE void with_kv_type(KvType type, Body&& body) {
+  switch (type) {
+    case KvType::kF32: return body(KvTag<KvType::kF32>{});
+    case KvType::kF16: return body(KvTag<KvType::kF16>{});
+    case KvType::kBF16: return body(KvTag<KvType::kBF16>{});
+    case KvType::kFp8: return body(KvTag<KvType::kFp8>{});
+    case KvType::kQ8_0: return body(KvTag<KvType::kQ8_0>{});
+    case KvType::kQ5_1: return body(KvTag<KvType::kQ5_1>{});
+    case KvType::kQ5_0: return body(KvTag<KvType::kQ5_0>{});
+    case KvType::kQ4_1: return body(KvTag<KvType::kQ4_1>{});
+    case KvType::kQ4_0: return body(KvTag<KvType::kQ4_0>{});
+    case KvType::kTQ3_0: return body(KvTag<KvType::kTQ3_0>{});
+    case KvType::kWHT4: return body(KvTag<KvType::kWHT4>{});
+    case KvType::kWHT3: return body(KvTag<KvType::kWHT3>{});
+  }
+}
+
+// kv_row_bytes without a table in memory.
+LB_DEVICE KvRowBytes row_bytes(KvType type, int head_dim) {
+  KvRowBytes bytes = {};
+  with_kv_type(type, [&](auto tag) { bytes = kv_row_bytes(tag.kType, head_dim); });
+  return bytes;
+}
+
+LB_DEVICE bool stores_rotated(KvType type) {
+  return type == KvType::kTQ3_0 || type == KvType::kWHT4 || type == KvType::kWHT3;
+}
+
+// A page of a KV head: its planes start at bytes 0, 64 codes and 64 (codes + high).
+LB_DEVICE uint8_t* head_of(void* pages, const KvRowBytes& bytes, const KvLayer& cache, int32_t page, int head) {
+  return static_cast<uint8_t*>(pages) +
+         (long(page) * cache.n_kv_heads + head) * (kPageTokens * (bytes.codes + bytes.high + bytes.scales));
+}
+// A row of a head's page.
+LB_DEVICE quant::KvRow row_of(uint8_t* head, const KvRowBytes& bytes, int in_page) {
+  return {head + in_page * bytes.codes, head + kPageTokens * bytes.codes + in_page * bytes.high,
+          reinterpret_cast<uint16_t*>(head + kPageTokens * (bytes.codes + bytes.high) + in_page * bytes.scales)};
+}
 
 LB_DEVICE int32_t page_of(const KvLayer& cache, int slot) {
   return load_cached<int32_t>(cache.page_table + slot / kPageTokens);
@@ -14,6 +60,12 @@ LB_DEVICE long row_in(const KvLayer& cache, int32_t page, int slot, int head) {
 }
 LB_DEVICE long slot_row(const KvLayer& cache, int slot, int head) {
   return row_in(cache, page_of(cache, slot), slot, head);
+}
+
+// A slot's row. pages: those of K or of V, and their type.
+LB_DEVICE quant::KvRow slot_of(void* pages, KvType type, const KvLayer& cache, int slot, int head) {
+  const KvRowBytes bytes = row_bytes(type, cache.head_dim);
+  return row_of(head_of(pages, bytes, cache, page_of(cache, slot), head), bytes, slot % kPageTokens);
 }
 
 LB_DEVICE float stored_as(float x, float) { return x; }

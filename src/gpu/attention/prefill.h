@@ -37,9 +37,8 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   begin_attention();
 
   Ring<Stored, kDim, kSlots, kAttentionThreads, BlockBarrier> ring = {
-      .cache = op.cache,
+      .p = p,
       .kv_head = queries.kv_head,
-      .n_buffers = p.ring,
       .thread = thread_id(),
       .buffers = buffers,
       .first_slot = first_slot,
@@ -74,7 +73,7 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   LB_UNROLL
   for (int t = 0; t < kTiles; ++t) {
     const int first_of_tile = own_first + 16 * t;
-    if (p.n_splits > 1) {
+    if (p.has_merge) {
       for_each_row(tile.o[t][0], [&](int i, int column, float&) {
         const int query = first_of_tile + lane_row(i);
         if (column == 0 && query < queries.n) write_softmax(p, queries, query, tile.m[t][i], tile.l[t][i], split);
@@ -82,7 +81,7 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
       if (ring.n_tiles == 0) continue;
     }
     LB_UNROLL
-    for (int i = 0; i < kLaneRows; ++i) tile.l[t][i] = p.n_splits > 1 ? 1.0f : 1.0f / tile.l[t][i];
+    for (int i = 0; i < kLaneRows; ++i) tile.l[t][i] = p.has_merge ? 1.0f : 1.0f / tile.l[t][i];
     LB_UNROLL
     for (int half = 0; half < 2; ++half) {
       warp_barrier();

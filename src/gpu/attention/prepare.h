@@ -1,31 +1,15 @@
-// The body of AttentionPrepare, for its kernel and for the megakernel: RmsNorm and Rope of queries and keys, keys and
-// values into the cache.
+// The body of AttentionPrepare: RmsNorm and Rope of queries and keys, the rotation of both where the cache stores
+// rotated keys, keys and values into the cache.
 //
 // One item is a head of a row: the query heads, then K's, then V's. One warp has it, four consecutive values per lane
 // and round. Pairs of the rotation meet in shared memory. Loaded ahead of start(), which waits for the previous kernel:
 // norm weights and everything older than the step's embedding (the table of angles, n_past, the page table).
 #pragma once
 
-#include "gpu/attention/kv_slots.h"
+#include "gpu/attention/kv_store.h"
 #include "gpu/attention/shape.h"
 
 namespace lb::gpu {
-
-template <class T>
-LB_DEVICE void store_four(void* values, long at, const f32x4& x) {
-  Vec<T, 4> rounded;
-  LB_UNROLL
-  for (int j = 0; j < 4; ++j) rounded[j] = stored_as(x[j], T{});
-  store(static_cast<T*>(values) + at, rounded);
-}
-LB_DEVICE void store_four(void* values, DType type, long at, const f32x4& x) {
-  if (type == DType::kF16)
-    store_four<f16>(values, at, x);
-  else if (type == DType::kBF16)
-    store_four<bf16>(values, at, x);
-  else
-    store_four<float>(values, at, x);
-}
 
 // Heads of up to 128 kRounds values. kRounds is a template parameter because instructions bound this kernel. With four
 // rounds the table of angles is loaded late: ahead, it would take too many registers for 8 blocks per SM.
@@ -40,7 +24,7 @@ LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* sta
   const int head = is_q ? item_of_row : is_v ? item_of_row - p.n_heads - n_kv : item_of_row - p.n_heads;
 
   const float* norm = is_q ? p.q_norm : is_v ? nullptr : p.k_norm;
-  const auto column = [](int j) { return 4 * lane() + 128 * j; };
+  const auto column = [](int j) { return head_column(j); };
   f32x4 w[kRounds], x[kRounds];
   float cos[kPairRounds], sin[kPairRounds];
   const auto read_table = [&](int j) {
@@ -54,7 +38,9 @@ LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* sta
   LB_UNROLL
   for (int j = 0; j < kPairsAhead; ++j)
     if (!is_v && lane() + 32 * j < p.n_pairs) read_table(j);
-  const long at = is_q ? (long(row) * p.n_heads + head) * dim : slot_row(cache, *p.n_past + row, head) * dim;
+  const KvType type = is_v ? cache.v_type : cache.k_type;
+  quant::KvRow slot = {};
+  if (!is_q) slot = slot_of(is_v ? cache.v : cache.k, type, cache, *p.n_past + row, head);
   start();
 
   const float* from =
@@ -99,14 +85,12 @@ LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* sta
     for (int j = 0; j < kRounds; ++j)
       if (column(j) < dim) x[j] = load<f32x4>(staged + column(j));
   }
+  if (!is_q) return store_head(type, slot, x, dim);
+  if (stores_rotated(type)) rotate_head(x, rotated_group(dim));
+  float* q = p.q + (long(row) * p.n_heads + head) * dim;
   LB_UNROLL
-  for (int j = 0; j < kRounds; ++j) {
-    if (column(j) >= dim) continue;
-    if (is_q)
-      store(p.q + at + column(j), x[j]);
-    else
-      store_four(is_v ? cache.v : cache.k, is_v ? cache.v_type : cache.k_type, at + column(j), x[j]);
-  }
+  for (int j = 0; j < kRounds; ++j)
+    if (column(j) < dim) store(q + column(j), x[j]);
 }
 
 // Called by a warp. staged: [head_dim] in shared memory, the warp's own. Every warp calls start() once, before it reads
@@ -118,7 +102,7 @@ LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* sta
   else if (p.cache.head_dim <= 256)
     attention_prepare<2>(p, item, staged, start);
   else
-    attention_prepare<kMaxPreparedDim / 128>(p, item, staged, start);
+    attention_prepare<kMaxHeadDim / 128>(p, item, staged, start);
 }
 
 }  // namespace lb::gpu

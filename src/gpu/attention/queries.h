@@ -72,12 +72,12 @@ LB_DEVICE float gate_of(const Attention& op, int row, int head, int i) {
   return op.gate == nullptr ? 1.0f : sigmoid(op.gate[row * op.gate_row_stride + head * op.gate_head_stride + i]);
 }
 
-// Writes four columns of a query's o: gated, to op.o, if there is one split; else to the partials.
+// Writes four columns of a query's o: to the partials if there is a merge; else gated, to op.o.
 LB_DEVICE void write_columns(const AttentionSplits& p, const Queries& queries, int query, int column, f32x4 o,
                              int split) {
   const Attention& op = p.op;
   const long at = queries.at(op, query);
-  if (p.n_splits > 1) {
+  if (p.has_merge) {
     store(p.o + (long(split) * op.rows * op.n_heads + at) * op.cache.head_dim + column, o);
     return;
   }

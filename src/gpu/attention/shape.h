@@ -11,17 +11,19 @@ namespace lb::gpu {
 
 // Parameters of every attention kernel, and of the merge. The context is cut into n_splits ranges of whole pages; the
 // kernel derives the ranges from *n_past.
-//   n_splits == 1: the kernel gates the result and writes op.o.
-//   n_splits > 1:  each split writes partials: m (maximum score, as an exponent of 2), l (sum of weights), o
-//                  (unnormalised). A split that a row sees nothing of has m = -inf, l = 0 and does not write o. A split
-//                  without pages writes nothing.
+//   has_merge false: the kernel gates the result and writes op.o.
+//   has_merge true:  each split writes partials: m (maximum score, as an exponent of 2), l (sum of weights), o
+//                    (unnormalised). A split that a row sees nothing of has m = -inf, l = 0 and does not write o. A
+//                    split without pages writes nothing.
 struct AttentionSplits {
   Attention op;
   int n_splits;
+  bool has_merge;         // more than one split, or a rotated V, whose sum the merge rotates back
   int ring;               // tiles of K or V in the ring in shared memory
+  int tile_bytes;         // of a packed tile in the ring; 0: a kernel of plain 16-bit pages
   float* m;               // [n_splits, rows, n_heads]
   float* l;               // [n_splits, rows, n_heads]
-  float* o;               // [n_splits, rows, n_heads, head_dim]
+  float* o;               // [n_splits, rows, n_heads, head_dim]; op.o itself if there is one split
   RoundedRows rounded{};  // [rows, n_heads * head_dim] op.o rounded as by RoundRows, by the merge; null: not written
 };
 
@@ -31,7 +33,9 @@ inline constexpr int kDecodeQueries = 16;  // attention_decode: all of them in e
 inline constexpr int kFp32Queries = 8, kFp32Slots = 16;  // attention_fp32: tile of queries, tile of slots
 inline constexpr int kMergeThreads = 256;
 inline constexpr int kMaxSplits = 512;
-inline constexpr int kPrepareThreads = 128, kMaxPreparedDim = 512;  // attention_prepare: a warp per head of a row
+inline constexpr int kPrepareThreads = 128;  // attention_prepare: a warp per head of a row
+inline constexpr int kAppendThreads = 256;   // kv_append: a warp per head of a row of K or of V
+inline constexpr int kMoveThreads = 128;     // kv_move: a thread per piece of a slot
 
 // attention_prefill_16 and _32 (n_tiles 1 and 2): queries of a block, 16 n_tiles per warp; slots of a tile of K or V,
 // as many as registers have room for scores.
@@ -43,16 +47,23 @@ LB_FN constexpr int operand_stride(int head_dim) { return head_dim + 8; }
 LB_FN constexpr size_t operand_bytes(int rows, int head_dim) { return size_t(rows) * operand_stride(head_dim) * 2; }
 inline constexpr int kOperandScratch = 16 * 24;  // 16-bit values per warp, scratch of to_operand()
 
+// A ring of tiles of 16-bit operands; with packed tiles (tile_bytes > 0) one tile of operands, and the packed ones.
+LB_FN constexpr size_t ring_bytes(int slots, int head_dim, int ring, int tile_bytes) {
+  return tile_bytes == 0 ? operand_bytes(slots, head_dim) * ring
+                         : operand_bytes(slots, head_dim) + size_t(tile_bytes) * ring;
+}
 // Dynamic shared memory of attention_decode: queries; scratch per warp; m and l per warp and of the block; a ring per
 // warp. At the end each ring holds half of its warp's o.
-LB_FN constexpr size_t decode_shared_bytes(int head_dim, int ring) {
-  return operand_bytes(kDecodeQueries, head_dim) * (1 + kAttentionWarps * ring) +
+inline constexpr int kDecodeSlots = 16;
+LB_FN constexpr size_t decode_shared_bytes(int head_dim, int ring, int tile_bytes) {
+  return operand_bytes(kDecodeQueries, head_dim) +
+         kAttentionWarps * ring_bytes(kDecodeSlots, head_dim, ring, tile_bytes) +
          size_t(kAttentionWarps) * kOperandScratch * 2 + sizeof(float) * 2 * kDecodeQueries * (kAttentionWarps + 1);
 }
 // Shared memory of attention_prefill_16 and _32: queries; scratch per warp; one ring.
-LB_FN constexpr size_t prefill_shared_bytes(int head_dim, int n_tiles, int ring) {
+LB_FN constexpr size_t prefill_shared_bytes(int head_dim, int n_tiles, int ring, int tile_bytes) {
   return operand_bytes(prefill_queries(n_tiles), head_dim) + size_t(kAttentionWarps) * kOperandScratch * 2 +
-         operand_bytes(prefill_slots(head_dim, n_tiles), head_dim) * ring;
+         ring_bytes(prefill_slots(head_dim, n_tiles), head_dim, ring, tile_bytes);
 }
 
 // attention_prefill_sm90: one producer warpgroup, two consumer warpgroups of 64 queries each. A tile has as many slots
@@ -77,6 +88,12 @@ LB_FN constexpr size_t fp32_shared_bytes(int head_dim) {
 
 // KvMove of several layers of one shape and page table.
 inline constexpr int kMaxMovedLayers = 32;
+// Bytes of a row of a plane that one thread moves: as many as divide the row, up to 16. 0: the plane is empty.
+LB_FN constexpr int move_bytes(int row_bytes) {
+  const int lowest_bit = row_bytes & -row_bytes;
+  return lowest_bit < 16 ? lowest_bit : 16;
+}
+LB_FN constexpr int move_pieces(int row_bytes) { return row_bytes == 0 ? 0 : row_bytes / move_bytes(row_bytes); }
 struct KvMoves {
   KvMove op;  // with the pages of the first layer
   void* k[kMaxMovedLayers];

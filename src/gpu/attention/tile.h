@@ -54,40 +54,42 @@ struct Ring {
   using T = Operand<Stored>;
   static constexpr int kTile = kSlots * operand_stride(kDim);
 
-  const KvLayer& cache;
-  int kv_head, n_buffers, thread;
-  T* buffers;                          // [n_buffers][kTile]
+  const AttentionSplits& p;
+  int kv_head, thread;
+  T* buffers;                          // [p.ring][kTile]
   int first_slot, step, end, n_tiles;  // tile i: slots from first_slot + i * step on, those before `end`
   Barrier barrier = {};
   int n_issued = 0, next = 0, now = 0;
 
+  LB_DEVICE static int values(const AttentionSplits& p) { return p.ring * kTile; }  // the size of the ring
   LB_DEVICE void issue() {
     if (n_issued < 2 * n_tiles) {
+      const KvLayer& cache = p.op.cache;
       const int slot = first_slot + n_issued / 2 * step;
       const long page = load_cached<int32_t>(cache.page_table + slot / kPageTokens);
       const long at = ((page * cache.n_kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * kDim;
       const Stored* from = static_cast<const Stored*>(n_issued % 2 ? cache.v : cache.k) + at;
       copy_slots<T, kDim, kSlots, kThreads>(buffers + next * kTile, from, end - slot, thread);
-      next = next + 1 == n_buffers ? 0 : next + 1;
+      next = next + 1 == p.ring ? 0 : next + 1;
       ++n_issued;
     }
     copy_commit();  // also without copies: copy_wait counts groups
   }
   LB_DEVICE void start() {
-    for (int i = 0; i < n_buffers - 1; ++i) issue();
+    for (int i = 0; i < p.ring - 1; ++i) issue();
   }
   // Waits for the next tile, and frees the buffer of the tile before.
   LB_DEVICE const T* take() {
-    if (n_buffers == 3) copy_wait<1>();
-    if (n_buffers == 2) copy_wait<0>();
+    if (p.ring == 3) copy_wait<1>();
+    if (p.ring == 2) copy_wait<0>();
     barrier();
     issue();
-    if (n_buffers == 1) {  // no copy runs ahead
+    if (p.ring == 1) {  // no copy runs ahead
       copy_wait<0>();
       barrier();
     }
     const T* tile = buffers + now * kTile;
-    now = now + 1 == n_buffers ? 0 : now + 1;
+    now = now + 1 == p.ring ? 0 : now + 1;
     return tile;
   }
 };

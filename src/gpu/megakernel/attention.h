@@ -191,8 +191,8 @@ LB_DEVICE void attention_splits(const SplitTask& p, int part, int n_parts, void*
     const bool is_first = i == part;
     if (!is_first) block_barrier();  // tiles and queries are overwritten
     switch (p.op.cache.k_type) {
-      case DType::kF16: attention_split<f16>(p, i, is_first, pool, wait); break;
-      case DType::kBF16: attention_split<bf16>(p, i, is_first, pool, wait); break;
+      case KvType::kF16: attention_split<f16>(p, i, is_first, pool, wait); break;
+      case KvType::kBF16: attention_split<bf16>(p, i, is_first, pool, wait); break;
       default: attention_split<float>(p, i, is_first, pool, wait);
     }
   }

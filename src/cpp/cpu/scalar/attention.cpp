@@ -4,31 +4,15 @@
 
 #include "cpu/scalar/scalar.h"
 #include "cpu/tree.h"
-#include "quant/half.h"
+#include "quant/kv_rows.h"
 
 namespace lb::cpu::scalar {
 namespace {
 
-float load(const void* data, DType type, long i) {
-  switch (type) {
-    case DType::kF16: return quant::f16_to_f32(static_cast<const uint16_t*>(data)[i]);
-    case DType::kBF16: return quant::bf16_to_f32(static_cast<const uint16_t*>(data)[i]);
-    default: return static_cast<const float*>(data)[i];
-  }
-}
-
-void store(void* data, DType type, long i, float x) {
-  switch (type) {
-    case DType::kF16: static_cast<uint16_t*>(data)[i] = quant::f32_to_f16(x); break;
-    case DType::kBF16: static_cast<uint16_t*>(data)[i] = quant::f32_to_bf16(x); break;
-    default: static_cast<float*>(data)[i] = x;
-  }
-}
-
-// Index of the first value of a token slot, in both K and V.
-long slot_at(const KvLayer& cache, int kv_head, int slot) {
-  const long page = cache.page_table[slot / kPageTokens];
-  return ((page * cache.n_kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * cache.head_dim;
+// The page of a token slot, of one head.
+uint8_t* head_of(void* data, KvType type, const KvLayer& cache, int kv_head, int slot) {
+  const size_t page = cache.page_table[slot / kPageTokens];
+  return static_cast<uint8_t*>(data) + (page * cache.n_kv_heads + kv_head) * kv_head_bytes(type, cache.head_dim);
 }
 
 }  // namespace
@@ -38,11 +22,9 @@ void kv_append(const KvAppend& op, int begin, int end) {
   for (int r = begin; r < end; ++r)
     for (int h = 0; h < cache.n_kv_heads; ++h) {
       const long from = (long(r) * cache.n_kv_heads + h) * cache.head_dim;
-      const long to = slot_at(cache, h, *op.n_past + r);
-      for (int i = 0; i < cache.head_dim; ++i) {
-        store(cache.k, cache.k_type, to + i, op.k[from + i]);
-        store(cache.v, cache.v_type, to + i, op.v[from + i]);
-      }
+      const int slot = *op.n_past + r, row = slot % kPageTokens, dim = cache.head_dim;
+      quant::store_row(cache.k_type, op.k + from, dim, head_of(cache.k, cache.k_type, cache, h, slot), row);
+      quant::store_row(cache.v_type, op.v + from, dim, head_of(cache.v, cache.v_type, cache, h, slot), row);
     }
 }
 
@@ -63,16 +45,18 @@ void attention(const Attention& op, int kv_head, int row_begin, int row_end, int
         if (row >= 0 && !(op.tree.ancestors ? op.tree.ancestors[r] >> row & 1 : row <= r)) continue;
         const bool is_hidden = place++ < begin || slot < first_slot(op, n_past, r);
         if (is_hidden) continue;
-        const long at = slot_at(cache, kv_head, slot);
+        float k[kMaxHeadDim], v[kMaxHeadDim];
+        quant::load_row(cache.k_type, head_of(cache.k, cache.k_type, cache, kv_head, slot), slot % kPageTokens, dim, k);
+        quant::load_row(cache.v_type, head_of(cache.v, cache.v_type, cache, kv_head, slot), slot % kPageTokens, dim, v);
         float score = 0;
-        for (int i = 0; i < dim; ++i) score += q[i] * load(cache.k, cache.k_type, at + i);
+        for (int i = 0; i < dim; ++i) score += q[i] * k[i];
         score *= op.scale;
         const float maximum = std::max(*m, score);
         const float shrink = std::exp(*m - maximum);
         const float weight = std::exp(score - maximum);
         *m = maximum;
         *l = *l * shrink + weight;
-        for (int i = 0; i < dim; ++i) o[i] = o[i] * shrink + weight * load(cache.v, cache.v_type, at + i);
+        for (int i = 0; i < dim; ++i) o[i] = o[i] * shrink + weight * v[i];
       }
     }
 }
@@ -96,7 +80,10 @@ void attention_finish(const Attention& op, int head_begin, int head_end, int row
     for (int h = head_begin; h < head_end; ++h, ++l, o += dim) {
       float* y = op.o + (long(r) * op.n_heads + h) * dim;
       const float* gate = op.gate ? op.gate + r * op.gate_row_stride + h * op.gate_head_stride : nullptr;
-      for (int i = 0; i < dim; ++i) y[i] = o[i] * ((gate ? sigmoid(gate[i]) : 1.0f) / *l);
+      for (int i = 0; i < dim; ++i) y[i] = o[i] / *l;
+      if (is_rotated(op.cache.v_type))
+        for (int i = 0; i < dim; i += rotated_group(dim)) quant::unrotate(y + i, rotated_group(dim));
+      for (int i = 0; gate != nullptr && i < dim; ++i) y[i] *= sigmoid(gate[i]);
     }
 }
 

@@ -40,7 +40,7 @@ size_t Schedule::pool_bytes() const {
     if (node.task.kind == TaskKind::kDeltaStep) bytes = std::max(bytes, kDeltaPoolBytes);
     if (node.task.kind == TaskKind::kAttentionSplits) {
       const KvLayer& cache = node.task.attention.op.cache;
-      bytes = std::max(bytes, split_pool_bytes(cache.head_dim, cache.k_type == DType::kF32 ? 4 : 2));
+      bytes = std::max(bytes, split_pool_bytes(cache.head_dim, cache.k_type == KvType::kF32 ? 4 : 2));
     }
     if (node.task.kind == TaskKind::kAttentionMerge) bytes = std::max(bytes, kMergePoolBytes);
   }

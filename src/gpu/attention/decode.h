@@ -1,0 +1,117 @@
+// The body of attention_decode (split-K): up to 16 queries per KV head. Queries are rows times the query heads that
+// share the KV head.
+//
+// Grid: splits of the context, KV heads. Each of the four warps has all queries, every fourth tile of 16 slots, its own
+// ring of tiles and its own online softmax, so the loop has no block barrier. At the end the block merges the four.
+// Bound: read bandwidth, the bytes of K and V up to the last slot.
+#pragma once
+
+#include "gpu/attention/tile.h"
+
+namespace lb::gpu {
+
+struct WarpBarrier {
+  LB_DEVICE void operator()() const { warp_barrier(); }
+};
+
+template <class Stored, int kDim>
+LB_DEVICE void attention_decode(const AttentionSplits& p) {
+  using T = Operand<Stored>;
+  constexpr int kSlots = kDecodeSlots, kTile = kDecodeQueries * operand_stride(kDim);
+  unsigned char* shared = dynamic_shared<unsigned char>();
+  T* q = reinterpret_cast<T*>(shared);
+  T* scratch = q + kTile + warp() * kOperandScratch;
+  float* stats = reinterpret_cast<float*>(q + kTile + kAttentionWarps * kOperandScratch);  // [2][5][16]: m, l
+  T* rings = reinterpret_cast<T*>(stats + 2 * (kAttentionWarps + 1) * kDecodeQueries);
+  using Tiles = Ring<Stored, kDim, kSlots, 32, WarpBarrier>;
+  const int ring_values = Tiles::values(p);
+  T* own_ring = rings + warp() * ring_values;
+
+  const Attention& op = p.op;
+  const Queries queries(op, block_id_y());
+  const int split = block_id(), n_past = *op.n_past, end = n_past + op.rows;
+  const PageRange pages = pages_of(p, split, n_past, end);
+  if (pages.begin == pages.end) return;
+  begin_attention();
+
+  const int first_slot = pages.begin * kPageTokens + warp() * kSlots;
+  const int last_slot = (pages.end - 1) * kPageTokens + warp() * kSlots;
+  Tiles ring = {
+      .p = p,
+      .kv_head = queries.kv_head,
+      .thread = lane(),
+      .buffers = own_ring,
+      .first_slot = first_slot,
+      .step = kPageTokens,
+      .end = end,
+      .n_tiles = pages.end - pages.begin - (last_slot < end ? 0 : 1),
+  };
+  ring.start();
+  stage_queries<T, kDim, kDecodeQueries>(q, op, queries, 0);
+  block_barrier();
+
+  QueryTiles<T, kDim, kSlots, 1> tile;
+  for (int i = 0; i < ring.n_tiles; ++i) {
+    const int offset =
+        first_slot + i * kPageTokens - n_past;  // the tile's first slot, counted from this append's row 0
+    const T* k = ring.take();
+    tile.attend(
+        q, k, [&] { return ring.take(); }, scratch, offset + kSlots > 0 || offset < first_seen(op, n_past, op.rows - 1),
+        [&](int row, int slot) { return sees(op, n_past, min(queries.row(row), op.rows - 1), offset + slot); });
+  }
+  tile.close();
+
+  // m and l of each warp; then m and l of the block, and the factor that normalises o.
+  float* all_m = stats;
+  float* all_l = stats + (kAttentionWarps + 1) * kDecodeQueries;
+  for_each_row(tile.o[0][0], [&](int i, int column, float&) {
+    if (column != 0) return;
+    store(all_m + warp() * kDecodeQueries + lane_row(i), tile.m[0][i]);
+    store(all_l + warp() * kDecodeQueries + lane_row(i), tile.l[0][i]);
+  });
+  block_barrier();
+  float* block_m = all_m + kAttentionWarps * kDecodeQueries;
+  float* block_scale = all_l + kAttentionWarps * kDecodeQueries;
+  if (thread_id() < kDecodeQueries) {
+    float m = kNothingSeen, l = 0;
+    for (int w = 0; w < kAttentionWarps; ++w) m = max(m, load<float>(all_m + w * kDecodeQueries + thread_id()));
+    const float base = m == kNothingSeen ? 0.0f : m;
+    for (int w = 0; w < kAttentionWarps; ++w)
+      l += load<float>(all_l + w * kDecodeQueries + thread_id()) *
+           exp2_fast(load<float>(all_m + w * kDecodeQueries + thread_id()) - base);
+    store(block_m + thread_id(), m);
+    store(block_scale + thread_id(), p.has_merge ? 1.0f : 1.0f / l);
+    if (p.has_merge && thread_id() < queries.n) write_softmax(p, queries, thread_id(), m, l, split);
+  }
+  block_barrier();
+
+  // The block's o, half of the columns at a time: each warp leaves its rescaled o in its ring, then the block adds
+  // them.
+  constexpr int kHalf = kDim / 2;
+  float factors[kLaneRows];
+  LB_UNROLL
+  for (int i = 0; i < kLaneRows; ++i) {
+    const float m = load<float>(block_m + lane_row(i));
+    factors[i] = exp2_fast(tile.m[0][i] - (m == kNothingSeen ? 0.0f : m)) * load<float>(block_scale + lane_row(i));
+  }
+  LB_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    tile.put(reinterpret_cast<float*>(own_ring), 0, half, factors);
+    block_barrier();
+    for (int i = 4 * thread_id(); i < queries.n * kHalf; i += 4 * n_threads()) {
+      const int query = i / kHalf, column = i % kHalf;
+      f32x4 sum = {};
+      LB_UNROLL
+      for (int w = 0; w < kAttentionWarps; ++w) {
+        const float* part = reinterpret_cast<const float*>(rings + w * ring_values);
+        const auto v = load<f32x4>(part + query * (kHalf + 4) + column);
+        LB_UNROLL
+        for (int j = 0; j < 4; ++j) sum[j] += v[j];
+      }
+      write_columns(p, queries, query, half * kHalf + column, sum, split);
+    }
+    block_barrier();
+  }
+}
+
+}  // namespace lb::gpu

@@ -1,0 +1,120 @@
+// The ring of packed tiles, for every pair of K and V types but F32: tiles come to shared memory as the pages hold
+// them, by asynchronous copies, and become operands of f16 when they are taken. Packed tiles are small, so many bytes
+// of the context are in flight. Without asynchronous copies (ring 0) a tile is read from the page when it is taken.
+#pragma once
+
+#include "gpu/attention/kv_load.h"
+#include "gpu/attention/tile.h"
+
+namespace lb::gpu {
+
+struct Packed {};  // stored values of any type, K's and V's each their own
+template <>
+struct OperandOf<kHasBf16Matrix, Packed> {
+  using Type = f16;
+};
+
+// Slots of one type to operands [kSlots][operand_stride(kDim)]. Slots from n_valid on become zero, as in copy_slots.
+template <KvType kType, class From, int kDim, int kSlots, int kThreads>
+LB_DEVICE void convert_slots(f16* to, const quant::KvRow& first, int n_valid, int thread) {
+  constexpr KvRowBytes kBytes = kv_row_bytes(kType, kDim);
+  LB_UNROLL_BY(2)
+  for (int i = 0; i < kSlots * kDim / 8 / kThreads; ++i) {
+    const int piece = thread + i * kThreads, slot = piece / (kDim / 8), column = piece % (kDim / 8) * 8;
+    u32x4 operands = {};
+    if (slot < n_valid)
+      operands = load_operands<kType, From>({first.codes + slot * kBytes.codes, first.high + slot * kBytes.high,
+                                             first.scales + slot * (kBytes.scales / 2)},
+                                            column, scale_shift(kType, kDim));
+    store(to + slot * operand_stride(kDim) + column, operands);
+  }
+}
+
+template <int kDim, int kSlots, int kThreads, class Barrier>
+struct Ring<Packed, kDim, kSlots, kThreads, Barrier> {
+  static constexpr int kTile = kSlots * operand_stride(kDim);
+
+  const AttentionSplits& p;
+  int kv_head, thread;
+  f16* buffers;                        // the operands [kTile], then packed tiles [p.ring][p.tile_bytes]
+  int first_slot, step, end, n_tiles;  // tile i: slots from first_slot + i * step on, those before `end`
+  Barrier barrier = {};
+  int n_issued = 0, n_taken = 0, next = 0, now = 0;
+
+  LB_DEVICE static int values(const AttentionSplits& p) { return kTile + p.ring * p.tile_bytes / 2; }
+
+  LB_DEVICE uint8_t* packed(int i) const { return reinterpret_cast<uint8_t*>(buffers + kTile) + i * p.tile_bytes; }
+  // Tile i, of K if i is even, else of V: its type, and its first slot.
+  struct Source {
+    KvType type;
+    int slot;
+    bool is_v;
+  };
+  LB_DEVICE Source source(int i) const {
+    const bool is_v = i % 2 != 0;
+    return {is_v ? p.op.cache.v_type : p.op.cache.k_type, first_slot + i / 2 * step, is_v};
+  }
+  // The row of its first slot.
+  LB_DEVICE quant::KvRow row(const Source& tile, const KvRowBytes& bytes) const {
+    const KvLayer& cache = p.op.cache;
+    return row_of(head_of(tile.is_v ? cache.v : cache.k, bytes, cache, page_of(cache, tile.slot), kv_head), bytes,
+                  tile.slot % kPageTokens);
+  }
+
+  // The rows of a plane are one run of bytes, also those behind `end`: a page has them, whatever they hold.
+  LB_DEVICE void issue() {
+    if (kHasAsyncCopy && n_issued < 2 * n_tiles) {
+      const Source tile = source(n_issued);
+      const KvRowBytes bytes = row_bytes(tile.type, kDim);
+      const quant::KvRow from = row(tile, bytes);
+      const int codes = kSlots * bytes.codes, high = kSlots * bytes.high;
+      uint8_t* to = packed(next);
+      LB_UNROLL_BY(2)
+      for (int at = 16 * thread; at < codes + high + kSlots * bytes.scales; at += 16 * kThreads) {
+        const uint8_t* plane = at < codes          ? from.codes
+                               : at < codes + high ? from.high - codes
+                                                   : reinterpret_cast<uint8_t*>(from.scales) - codes - high;
+        copy_async<16>(to + at, plane + at);
+      }
+      next = next + 1 == p.ring ? 0 : next + 1;
+      ++n_issued;
+    }
+    copy_commit();  // also without copies: copy_wait counts groups
+  }
+  LB_DEVICE void start() {
+    for (int i = 0; i < p.ring - 1; ++i) issue();
+  }
+  // Waits for the next tile, frees the buffer of the tile before, and converts.
+  LB_DEVICE const f16* take() {
+    const Source tile = source(n_taken++);
+    if (p.ring == 4) copy_wait<2>();
+    if (p.ring == 3) copy_wait<1>();
+    if (p.ring == 2) copy_wait<0>();
+    barrier();  // the copies of other threads; and nobody reads the operands any more
+    if (kHasAsyncCopy && p.ring != 0) {
+      issue();
+      convert<FromShared>(tile, packed(now));
+      now = now + 1 == p.ring ? 0 : now + 1;
+    } else {
+      convert<FromGlobal>(tile, nullptr);
+    }
+    barrier();
+    return buffers;
+  }
+
+  template <class From>
+  LB_DEVICE void convert(const Source& tile, uint8_t* in_shared) {
+    const int own = opaque(thread);  // so that no type's offsets are kept in registers throughout the loop over tiles
+    with_kv_type(tile.type, [&](auto tag) {
+      if constexpr (tag.kType != KvType::kF32) {
+        constexpr KvRowBytes kBytes = kv_row_bytes(tag.kType, kDim);
+        quant::KvRow first = {in_shared, in_shared + kSlots * kBytes.codes,
+                              reinterpret_cast<uint16_t*>(in_shared + kSlots * (kBytes.codes + kBytes.high))};
+        if (in_shared == nullptr) first = row(tile, kBytes);
+        convert_slots<tag.kType, From, kDim, kSlots, kThreads>(buffers, first, end - tile.slot, own);
+      }
+    });
+  }
+};
+
+}  // namespace lb::gpu

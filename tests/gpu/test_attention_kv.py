@@ -1,0 +1,276 @@
+"""Packed types of keys and values on a device: what is stored, and attention to what is stored in fp64, for K and V of
+every type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gpu_packs
+import numpy as np
+import pytest
+from lucebox import _engine
+from lucebox.errors import InvalidRequestError
+from lucebox.selftest import ops
+from numpy.typing import NDArray
+from reference import attention as reference
+from reference import kv_types
+from reference.rms_norm import sigmoid
+from tolerances import check, tolerance
+from tree_data import block_masks, path_to, random_tree
+
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+PAGE = kv_types.PAGE
+TYPES = kv_types.TYPES
+# Every type once as K and once as V, and pairs of two types that differ in every way.
+PAIRS = (*((t, t) for t in TYPES if t not in ("f32", "f16", "bf16")), ("f16", "q4_0"), ("wht4", "bf16"),
+         ("q8_0", "tq3_0"), ("bf16", "f16"), ("fp8", "q5_1"), ("wht3", "q4_1"))  # fmt: skip
+
+
+@dataclass
+class Cache:
+    """Shuffled pages, NaN wherever nothing was appended, and the stored values: of rotated types the rotated ones."""
+
+    k_pages: NDArray[Any]
+    v_pages: NDArray[Any]
+    k_type: str
+    v_type: str
+    table: NDArray[np.int32]
+    k: F32
+    v: F32
+
+    @property
+    def pages(self) -> tuple[Any, ...]:
+        return self.k_pages, self.v_pages, self.k_type, self.v_type, self.table
+
+
+def normal(rng: np.random.Generator, *shape: int) -> F32:
+    return rng.normal(size=shape).astype(np.float32)
+
+
+def poisoned(n_pages: int, kv_heads: int, kv: str, dim: int) -> NDArray[Any]:
+    """Pages of ones: NaN as a number, as a scale and as e4m3."""
+    if kv_types.bits_of(kv)[0] < 16:
+        return np.full((n_pages, kv_heads, PAGE, kv_types.slot_bytes(kv, dim)), 0xFF, np.uint8)
+    ones = np.float32(np.nan) if kv == "f32" else np.uint16(0x7FFF)
+    return np.full((n_pages, kv_heads, PAGE, dim), ones)
+
+
+def cache_of(
+    slots: int, kv_heads: int, dim: int, k_type: str, v_type: str, rng: np.random.Generator, capacity: int = 0
+) -> Cache:
+    """`slots` appended by the CPU."""
+    n_pages = max(slots, capacity) // PAGE + 2
+    table = rng.permutation(n_pages).astype(np.int32)
+    k, v = (normal(rng, slots, kv_heads, dim) for _ in range(2))
+    pages = [poisoned(n_pages, kv_heads, kv, dim) for kv in (k_type, v_type)]
+    pages = list(ops.kv_append(k, v, *pages, k_type, v_type, table, 0))
+    stored = [values_of(*given, table, slots, dim) for given in zip(pages, (k_type, v_type), strict=True)]
+    return Cache(pages[0], pages[1], k_type, v_type, table, *stored)
+
+
+def values_of(pages: NDArray[Any], kv: str, table: NDArray[np.int32], slots: int, dim: int) -> F32:
+    """[slots, kv_heads, head_dim]"""
+    by_slot = np.moveaxis(kv_types.stored_values(pages, kv, dim)[table], 1, 2)
+    return by_slot.reshape(-1, *by_slot.shape[2:])[:slots].astype(np.float32)
+
+
+def compare(
+    pack: _engine.gpu.Pack, cache: Cache, q: F32, n_past: int, gate: F32 | None = None,
+    ancestors: NDArray[np.uint64] | None = None, parent: NDArray[np.int32] | None = None, **hidden: Any,
+) -> F32:  # fmt: skip
+    rows, _, dim = q.shape
+    scale = dim**-0.5
+    mask = reference.visible(rows, n_past, ancestors, **hidden)
+    want = reference.attention(q, cache.k, cache.v, scale, mask)
+    if kv_types.is_rotated(cache.v_type):
+        want = kv_types.unrotate(want)
+    if gate is not None:
+        want = want * sigmoid(gate)
+    got = ops.attention(q, *cache.pages, n_past, scale, gate, ancestors, **hidden, pack=pack)
+    # A rotated value may be larger than each of those that it was made from.
+    unit = np.abs(cache.v).max() * (2 if kv_types.is_rotated(cache.v_type) else 1)
+    check("attention_packed", got, want, unit)
+    beside = ops.attention(q, *cache.pages, n_past, scale, gate, ancestors, parent, **hidden)
+    check("attention_packed", got, beside, unit)
+    return np.asarray(got)
+
+
+@pytest.mark.parametrize(("k_type", "v_type"), PAIRS)
+@pytest.mark.parametrize(
+    ("dim", "heads", "n_past", "rows", "kernel"),
+    (
+        (64, 3, 63, 1, "decode"),
+        (256, 4, 66, 3, "decode"),
+        (128, 2, 70, 33, "prefill_16"),
+        (64, 1, 31, 67, "prefill_32"),
+    ),
+)
+def test_pairs(
+    pack: _engine.gpu.Pack, k_type: str, v_type: str, dim: int, heads: int, n_past: int, rows: int, kernel: str,
+    seed: int,
+) -> None:  # fmt: skip
+    """One to 67 rows around the ends of pages, with a gate."""
+    rng = np.random.default_rng(seed)
+    cache = cache_of(n_past + rows, 2, dim, k_type, v_type, rng)
+    pack.take_started()
+    q, gate = normal(rng, rows, 2 * heads, dim) * np.float32(3), normal(rng, rows, 2 * heads, dim)
+    compare(pack, cache, q, n_past, gate)
+    started = set(pack.take_started())
+    names = {kernel} if kernel == "decode" else {kernel, "prefill_16", "prefill_sm90"}
+    assert started & {f"attention_{name}_packed_{dim}_kernel" for name in names}
+
+
+def test_every_pair(pack: _engine.gpu.Pack, seed: int) -> None:
+    """All 144, one row or five of a tree, across a page's end; the kernel is the pair's."""
+    rng = np.random.default_rng(seed)
+    for k_type in TYPES:
+        for v_type in TYPES:
+            rows, dim = int(rng.choice([1, 5])), int(rng.choice([64, 32, 96]))
+            cache = cache_of(62 + rows, 1, dim, k_type, v_type, rng)
+            parent, masks = random_tree(rows, rng)
+            compare(pack, cache, normal(rng, rows, 2, dim), 62, None, masks, parent)
+
+
+@pytest.mark.parametrize(("mask", "first_slot", "window"), (("chain", 0, 40), ("all", 7, 65), ("random", 0, 1)))
+@pytest.mark.parametrize(
+    ("dim", "heads", "rows", "n_past", "capacity"),
+    (
+        (64, 1, 16, 130, 0),
+        (256, 2, 5, 190, 1500),
+        (128, 2, 22, 200, 1500),
+        (256, 6, 11, 300, 1500),
+        (160, 2, 5, 140, 1500),
+    ),
+)
+def test_trees_windows_and_splits(
+    pack: _engine.gpu.Pack, dim: int, heads: int, rows: int, n_past: int, capacity: int, mask: str, first_slot: int,
+    window: int, seed: int,
+) -> None:  # fmt: skip
+    """Pages that no row sees hold NaN. With a large cache the context is split."""
+    rng = np.random.default_rng(seed)
+    k_type, v_type = PAIRS[int(rng.integers(len(PAIRS)))]
+    cache = cache_of(n_past + rows, 1, dim, k_type, v_type, rng, capacity=capacity)
+    words = block_masks(rows, mask, rng)
+    hidden = {"first_slot": first_slot, "window": window}
+    seen = reference.visible(rows, n_past, words, **hidden)
+    for page in range(np.flatnonzero(seen.any(0))[0] // PAGE):
+        for pages, kv in ((cache.k_pages, k_type), (cache.v_pages, v_type)):
+            pages[cache.table[page]] = poisoned(1, 1, kv, dim)[0]
+    q, gate = normal(rng, rows, heads, dim) * np.float32(3), normal(rng, rows, heads, dim)
+    got = compare(pack, cache, q, n_past, gate, words, **hidden)
+    again = ops.attention(q, *cache.pages, n_past, dim**-0.5, gate, words, **hidden, pack=pack)
+    assert np.array_equal(got, again)
+
+
+@pytest.mark.parametrize("n_past", (0, 700))
+def test_the_merge_rotates_and_rounds(pack: _engine.gpu.Pack, n_past: int, seed: int) -> None:
+    """The same bits as rounding afterwards, with one split and with many."""
+    rng = np.random.default_rng(seed)
+    cache = cache_of(n_past + 5, 1, 128, "q8_0", "wht4", rng, capacity=1200)
+    q, gate = normal(rng, 5, 3, 128), normal(rng, 5, 3, 128)
+    plain = compare(pack, cache, q, n_past, gate)
+    o, rounded = ops.attention(q, *cache.pages, n_past, 128**-0.5, gate, bits=8, pack=pack)
+    assert np.array_equal(o, plain)
+    assert np.array_equal(rounded, ops.round_rows(plain.reshape(5, -1), 8, pack=pack))
+
+
+@pytest.mark.parametrize(("async_copy", "shared"), ((False, 65536), (True, 101376)))
+@pytest.mark.parametrize(("dim", "rows"), ((256, 1), (256, 30), (64, 2), (128, 70)))
+def test_rings_of_smaller_chips(
+    pack_folder: Path, dim: int, rows: int, async_copy: bool, shared: int, seed: int
+) -> None:
+    """The same bits without a ring, and from rings of other sizes."""
+    manifest = gpu_packs.manifest_of(pack_folder)
+    whole = gpu_packs.load(pack_folder, manifest)
+    manifest["capabilities"] |= {"async_copy": async_copy, "shared_block_bytes": shared}
+    smaller = gpu_packs.load(pack_folder, manifest)
+    rng = np.random.default_rng(seed)
+    for pair in (("q5_1", "wht3"), ("f16", "fp8")):
+        cache = cache_of(150 + rows, 1, dim, *pair, rng)
+        q = normal(rng, rows, 2, dim)
+        want = ops.attention(q, *cache.pages, 150, 0.1, pack=whole)
+        assert np.array_equal(ops.attention(q, *cache.pages, 150, 0.1, pack=smaller), want)
+
+
+def check_stored(got: NDArray[Any], want: NDArray[Any], kv: str, dim: int) -> None:
+    """Pages of a device beside the CPU's: the same but for codes that another rounding takes to their neighbours, and
+    poison where nothing was stored."""
+    mine, beside = (kv_types.stored_values(pages, kv, dim) for pages in (got, want))
+    there = ~np.isnan(beside).any(-1)
+    assert np.array_equal(~np.isnan(mine).any(-1), there)
+    here, cpu = (kv_types.split(pages, kv, dim) for pages in (got, want))
+    for a, b in ((here.codes, cpu.codes), (here.scales.view(np.uint16), cpu.scales.view(np.uint16))):
+        assert np.array_equal(a[~there], b[~there])
+    unit = np.abs(beside[there]).max(-1, keepdims=True)
+    check("kv_store", mine[there], beside[there], unit)
+    if kv_types.bits_of(kv)[0] < 16:
+        assert np.mean(here.codes[there] != cpu.codes[there]) < tolerance("kv_store", "other_codes")
+
+
+@pytest.mark.parametrize("kv", TYPES)
+@pytest.mark.parametrize(
+    ("rows", "kv_heads", "dim", "n_past"),
+    ((1, 1, 32, 63), (9, 2, 96, 60), (70, 3, 128, 63), (3, 2, 256, 0), (2, 1, 512, 1)),
+)
+def test_append(pack: _engine.gpu.Pack, kv: str, rows: int, kv_heads: int, dim: int, n_past: int, seed: int) -> None:
+    """V has another type than K. Heads of zeros, and of one value, are among them."""
+    rng = np.random.default_rng(seed)
+    v_type = TYPES[(TYPES.index(kv) + 5) % len(TYPES)]
+    k, v = normal(rng, rows, kv_heads, dim), normal(rng, rows, kv_heads, dim)
+    k[0, 0], v[-1, -1, 1:] = 0, 0
+    n_pages = (n_past + rows) // PAGE + 2
+    pages = [poisoned(n_pages, kv_heads, t, dim) for t in (kv, v_type)]
+    where = (kv, v_type, rng.permutation(n_pages).astype(np.int32), n_past)
+    got = ops.kv_append(k, v, *pages, *where, pack=pack)
+    beside = ops.kv_append(k, v, *pages, *where)
+    for mine, want, t in zip(got, beside, where[:2], strict=True):
+        check_stored(mine, want, t, dim)
+
+
+@pytest.mark.parametrize("kv", TYPES)
+@pytest.mark.parametrize(("rows", "heads", "dim", "n_pairs"), ((1, 3, 256, 32), (3, 1, 64, 32), (70, 2, 96, 7)))
+def test_prepare(pack: _engine.gpu.Pack, kv: str, rows: int, heads: int, dim: int, n_pairs: int, seed: int) -> None:
+    """Queries are rotated where keys are, and the stored rows are those of an append."""
+    rng = np.random.default_rng(seed)
+    v_type = TYPES[(TYPES.index(kv) + 7) % len(TYPES)]
+    u, k, v = normal(rng, rows, heads, dim), normal(rng, rows, 2, dim), normal(rng, rows, 2, dim)
+    w = normal(rng, dim), normal(rng, dim)
+    angle = rng.uniform(-9, 9, (rows, n_pairs))
+    table = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+    n_past = 62
+    n_pages = (n_past + rows) // PAGE + 2
+    pages = [poisoned(n_pages, 2, t, dim) for t in (kv, v_type)]
+    where = (kv, v_type, rng.permutation(n_pages).astype(np.int32), n_past)
+    got = ops.attention_prepare(u, k, v, *w, *table, *pages, *where, 1e-6, pack=pack)
+    beside = ops.attention_prepare(u, k, v, *w, *table, *pages, *where, 1e-6)
+    q: F64 = ops.rope(ops.rms_norm(u, w[0], 1e-6), *table).astype(np.float64)
+    if kv_types.is_rotated(kv):
+        q = kv_types.rotate(q)
+    check("attention_prepare", got[0], q, np.abs(q).max(axis=-1, keepdims=True))
+    for mine, want, t in zip(got[1:], beside[1:], where[:2], strict=True):
+        check_stored(mine, want, t, dim)
+
+
+@pytest.mark.parametrize("kv", TYPES)
+@pytest.mark.parametrize("dim", (96, 128))
+def test_move_keeps_the_accepted_path(pack: _engine.gpu.Pack, kv: str, dim: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_past, rows = 50, 30  # the tree spans two pages
+    v_type = TYPES[(TYPES.index(kv) + 3) % len(TYPES)]
+    cache = cache_of(n_past + rows, 3, dim, kv, v_type, rng)
+    parent, _ = random_tree(rows, rng)
+    for path in (path_to(parent, rows - 1), np.arange(0, rows, 2)):
+        got = ops.kv_move(*cache.pages, path.astype(np.int32), n_past, dim, pack=pack)
+        beside = ops.kv_move(*cache.pages, path.astype(np.int32), n_past, dim)
+        for mine, want in zip(got, beside, strict=True):
+            assert mine.tobytes() == want.tobytes()
+
+
+def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
+    pages = np.zeros((1, 1, PAGE, kv_types.slot_bytes("q8_0", 40)), np.uint8)
+    with pytest.raises(InvalidRequestError, match=r"\[attention\] .*: q8_0 takes head_dim in multiples of 32"):
+        q = np.zeros((1, 1, 40), np.float32)
+        ops.attention(q, pages, pages, "q8_0", "q8_0", np.zeros(1, np.int32), 0, 1.0, pack=pack)
