@@ -1,7 +1,7 @@
 """Types of stored keys and values in fp64: encoders, decoders, and the planes of a page's bytes.
 
-A page of a head holds the plane of codes, the plane of their highest bits and the plane of f16 scales; each has 64 rows,
-one a slot. A word of 32 bits holds values 0, 2, 4, ... in its low half and 1, 3, 5, ... in its high half.
+A page of a head holds the plane of codes, the plane of their highest bits and the plane of f16 scales; each has a row
+per slot, 64 in all. A word of 32 bits holds values 0, 2, 4, ... in its low half and 1, 3, 5, ... in its high half.
 """
 
 from __future__ import annotations
