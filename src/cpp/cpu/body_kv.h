@@ -83,9 +83,29 @@ inline vf value_of(vi code, vf scale, vf minimum) {
   if constexpr (kCode == KvCode::kLevel) return level_of<Code::kKv>(code) * scale;
 }
 
-template <int kEach, class Words, int... kLane>
-inline vi repeat(Words words, LaneIndices<kLane...>) {
-  return __builtin_shufflevector(words, words, (kLane / kEach)...);
+// Each of kLanes / kEach words in kEach lanes. These are 2 or 4 words: other ways to load them pass through memory.
+template <int kEach>
+inline vi repeat_words(const uint8_t* at) {
+  vi index = {};
+  for (int lane = 0; lane < kLanes; ++lane) index[lane] = lane / kEach;
+#if defined(__AVX2__)
+  static_assert(kLanes / kEach == 2 || kLanes / kEach == 4);
+  const __m128i* from = reinterpret_cast<const __m128i*>(at);
+  const __m128i words = kLanes / kEach == 2 ? _mm_loadl_epi64(from) : _mm_loadu_si128(from);
+#endif
+#if defined(__AVX512F__)
+  return __builtin_bit_cast(
+      vi, _mm512_permutexvar_epi32(__builtin_bit_cast(__m512i, index), _mm512_castsi128_si512(words)));
+#elif defined(__AVX2__)
+  return __builtin_bit_cast(
+      vi, _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(words), __builtin_bit_cast(__m256i, index)));
+#else
+  int32_t words[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) __builtin_memcpy(words + lane, at + 4 * index[lane], 4);
+  vi repeated;
+  __builtin_memcpy(&repeated, words, sizeof repeated);
+  return repeated;
+#endif
 }
 
 // Codes of `kBits` bits of values i ... i + kLanes - 1 of a row; i is a multiple of kLanes.
@@ -101,10 +121,7 @@ inline vi codes_at(const uint8_t* row, int i) {
     words = splat(word);
     shifts += i % kWordCodes / 2 * kBits;
   } else {
-    typedef int32_t some __attribute__((vector_size(4 * kLanes / kWordCodes)));
-    some few;
-    __builtin_memcpy(&few, at, sizeof few);
-    words = repeat<kWordCodes>(few, kAllLanes);
+    words = repeat_words<kWordCodes>(at);
   }
   return words >> shifts & ((1 << kBits) - 1);
 }
