@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["MemoryPlan", "PlanEntry"]
+__all__ = ["KvFit", "MemoryPlan", "PlanEntry"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,17 @@ class PlanEntry:
     detail: str
     per_session: bool
     """Whether every session makes this reservation. Other reservations are made once per engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvFit:
+    """A type of keys and values that the model's heads can have."""
+
+    kv: str
+    token_bytes: int
+    """Of the layers that keep all tokens, a draft model's included."""
+    largest_context: int
+    """The longest context that fits, in tokens; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +49,14 @@ class MemoryPlan:
     """Maximum of the model, in tokens."""
     largest_context: int
     """The longest context that fits, in tokens."""
+    kv_fits: tuple[KvFit, ...]
+    """The same memory with every type of keys and values, the largest first."""
 
     @classmethod
     def from_engine(cls, plan: Mapping[str, Any]) -> MemoryPlan:
         entries = tuple(PlanEntry(*entry) for entry in plan["entries"])
-        return cls(entries=entries, **{name: value for name, value in plan.items() if name != "entries"})
+        fits = tuple(KvFit(*fit) for fit in plan["kv_fits"])
+        return cls(**{**plan, "entries": entries, "kv_fits": fits})
 
     def bytes_with(self, sessions: int) -> int:
         """Private memory with this many sessions."""

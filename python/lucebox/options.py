@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
 from lucebox.errors import InvalidRequestError
-from lucebox.names import did_you_mean
+from lucebox.names import did_you_mean, same_name
 from lucebox.sizes import parse_size
 
 __all__ = ["EngineFields", "EngineOptions", "Sampling", "SamplingFields", "check_names", "engine_fields"]
@@ -39,8 +39,9 @@ class EngineOptions:
     """Worker threads on the CPU. None: one per physical core that this process may use."""
     activations: Literal["int8", "f32"] = "int8"
     """Activations of products with quantised weights: "int8" rounds to 8-bit blocks of 32 (fast), "f32" is exact."""
-    kv: Literal["f16", "bf16", "f32"] = "f16"
-    """Element type of the KV cache: "f16", "bf16" or "f32"."""
+    kv: str = "f16"
+    """Type of the stored keys and values: f32, f16, bf16, fp8, q8_0, q5_1, q5_0, q4_1, q4_0, tq3_0, wht4 or wht3, or
+    two of them as K/V: "q8_0/q4_0". All but f32 round: see docs/kv.md."""
     sessions: int = field(default=4, metadata=HOST)
     """Generations that may run at once, each with a session of `context` tokens. A session is made when it is first
     needed; where memory has room for fewer, fewer run. Further generations wait. `lucebox serve` has --slots."""
@@ -68,6 +69,7 @@ class EngineOptions:
 
     def __post_init__(self) -> None:
         _check_choices(self)
+        _check_kv(self.kv)
         for name in ("context", "threads", "prefill_chunk", "draft_budget", "sessions"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
@@ -184,7 +186,7 @@ class EngineFields(TypedDict, total=False):
     context: int | None
     threads: int | None
     activations: Literal["int8", "f32"]
-    kv: Literal["f16", "bf16", "f32"]
+    kv: str
     sessions: int
     prefix_cache: str | int
     seed: int
@@ -229,3 +231,15 @@ def _check_choices(options: EngineOptions) -> None:
         if value not in words:
             hint = did_you_mean(value, words) if isinstance(value, str) else ""
             raise InvalidRequestError(f"{name} must be {', '.join(words)}, got {value!r}{hint}")
+
+
+def _check_kv(kv: object) -> None:
+    from lucebox import _engine
+
+    known = _engine.kv_types()
+    words = kv.split("/") if isinstance(kv, str) else [repr(kv)]
+    wrong = next((word for word in words if same_name(word, known) is None), None)
+    if wrong is None and len(words) <= 2:
+        return
+    hint = did_you_mean(wrong, known) if wrong else ""
+    raise InvalidRequestError(f"kv must be one of {', '.join(known)}, or two of them as K/V, got {kv!r}{hint}")

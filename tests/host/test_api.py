@@ -224,7 +224,7 @@ def test_bad_prompts(llm: LLM, prompt: list, error: str) -> None:
         ({"context": 0}, InvalidRequestError),
         ({"context": 10**6}, InvalidRequestError),
         ({"threads": -1}, InvalidRequestError),
-        ({"kv": "q8_0"}, InvalidRequestError),
+        ({"kv": "q8"}, InvalidRequestError),
         ({"activations": "int4"}, InvalidRequestError),
         ({"isa": "neon"}, InvalidRequestError),
         ({"prefill_chunk": 0}, InvalidRequestError),

@@ -90,8 +90,16 @@ def test_repr_names_model_device_and_context(llm: LLM) -> None:
 
 
 def test_options_check_their_words() -> None:
-    with pytest.raises(InvalidRequestError, match=r"kv must be f16, bf16, f32, got 'fp16'; did you mean f16\?"):
-        EngineOptions(kv="fp16")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match=r"activations must be int8, f32, got 'int4'; did you mean int8\?"):
+        EngineOptions(activations="int4")  # type: ignore[arg-type]
+    for kv in ("fp16", "q8_0/fp16"):
+        with pytest.raises(
+            InvalidRequestError, match=r"kv must be one of f32, f16, .* wht3, or two .* did you mean f16\?"
+        ):
+            EngineOptions(kv=kv)
+    with pytest.raises(InvalidRequestError, match="got 'f16/f16/f16'"):
+        EngineOptions(kv="f16/f16/f16")
+    assert EngineOptions(kv="Q8_0/WHT4").kv == "Q8_0/WHT4"
 
 
 def test_sizes_may_have_units() -> None:

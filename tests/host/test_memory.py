@@ -58,6 +58,7 @@ WIDE_STATE = Shape(n_layers=3, recurrent=(True, True, False), n_k_heads=8, n_v_h
     [
         (WIDE_CACHE, {"context": 1024, "kv": "f32", "threads": 1, "prefill_chunk": 64}),
         (WIDE_CACHE, {"context": 2048, "kv": "f16", "threads": 2, "prefill_chunk": 128}),
+        (WIDE_CACHE, {"context": 2048, "kv": "q5_1/wht3", "threads": 1, "prefill_chunk": 64}),
         (WIDE_STATE, {"context": 256, "kv": "f16", "threads": 2, "prefill_chunk": 64}),
     ],
     ids=["cache", "narrow cache", "recurrent state"],
@@ -156,7 +157,9 @@ def test_context_above_the_models(tmp_path: Path) -> None:
         ({"prefill_chunk": -1}, "prefill_chunk must be between 1 and 4096, got -1"),
         ({"prefill_chunk": 4097}, "prefill_chunk must be between 1 and 4096, got 4097"),
         ({"isa": "mmx"}, 'isa must be .*"mmx"'),
-        ({"kv": "q8"}, 'kv must be .*"q8"'),
+        ({"kv": "q8"}, 'kv must be f32, f16, .* or wht3, or two of them as K/V, got "q8"'),
+        ({"kv": "q8_0/"}, 'kv must be .*"q8_0/"'),
+        ({"kv": "f16/f16/f16"}, 'kv must be .*"f16/f16/f16"'),
         ({"activations": "int4"}, 'activations must be .*"int4"'),
     ],
 )

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from draft_pairs import FIRST, TARGET
+from engines import open_engine
 from kernel_sources import kernels_of_sources
 from lucebox import LLM, synthetic, targets
-from lucebox.errors import InvalidRequestError, OutOfMemoryError, PackError
+from lucebox.errors import InvalidRequestError, OutOfMemoryError, PackError, UnsupportedError
 from lucebox.memory import MemoryPlan
 from lucebox.planning import plan_memory
 from pack_data import install, manifest, on_path
-from reference.gguf_files import Shape, metadata, tensors, write
+from reference import draft_files
+from reference.gguf_files import Shape, metadata, tensors, write, write_model
 from text_data import TINY_HYBRID, small_vocabulary
 
 import targets as families
@@ -91,6 +94,41 @@ def test_a_memory_too_small_for_any_context(large: tuple[Path, Path]) -> None:
     enough = float(str(refused.value).split("available, and ")[1].split(" MiB")[0])  # rounded to 0.1
     plan = plan_memory(model, device="cpu", draft=str(drafter), memory_limit=f"{enough + 1}MiB")
     assert plan.memory.context >= 64
+
+
+def test_contexts_by_type(large: tuple[Path, Path]) -> None:
+    """The table tells what a plan with each type finds; a refusal names those that would do."""
+    flags = {"device": "cpu", "memory_limit": "24GiB", "threads": 1}
+    memory = plan_memory(large[0], **flags).memory
+    by_type = {fit.kv: fit for fit in memory.kv_fits}
+    assert list(by_type)[:2] == ["f32", "f16"] and len(by_type) == 12
+    values = 16 * 2 * 4 * 256  # of a token
+    bits = {"f16": 16, "q8_0": 8.5, "q4_0": 4.5, "tq3_0": 3.5, "wht4": 4.125, "wht3": 3.125}
+    assert all(by_type[kv].token_bytes == values * n / 8 for kv, n in bits.items())
+    assert by_type["f16"].largest_context == memory.largest_context
+    assert by_type["wht4"].largest_context == plan_memory(large[0], kv="wht4", **flags).memory.largest_context
+    with pytest.raises(OutOfMemoryError, match=r"\n  kv     KiB a token  largest context\n") as refused:
+        plan_memory(large[0], context=262144, **flags)
+    lines = [line.split() for line in str(refused.value).splitlines()[2:]]
+    assert [kv for kv, _, _ in lines] == [fit.kv for fit in memory.kv_fits if fit.token_bytes < values * 2]
+    assert ["wht4", "16.50", str(by_type["wht4"].largest_context)] in lines
+
+
+def test_a_type_that_the_heads_cannot_have(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "odd.gguf", Shape("qwen3", n_layers=1, head_dim=40))
+    wanted = (
+        r"kv = f16/q4_0: q4_0 stores groups of 32 values, and the model has heads of 40\. Use kv = f16, bf16 or f32"
+    )
+    for make in (plan_memory, LLM):
+        with pytest.raises(UnsupportedError, match=wanted):
+            make(str(path), device="cpu", threads=1, kv="f16/q4_0")
+    shape = replace(FIRST, head_dim=40)
+    target = write_model(tmp_path / "target.gguf", TARGET)
+    named = draft_files.tensors(shape)
+    draft = draft_files.write_hf(tmp_path / "draft", draft_files.hf_config(shape), named)
+    with pytest.raises(UnsupportedError, match="kv = wht4: wht4 .* and the draft model has heads of 40"):
+        open_engine(target, kv="wht4", draft=str(draft))
+    assert open_engine(target, kv="bf16/f16", draft=str(draft)).options["kv"] == "bf16/f16"
 
 
 def full_manifest(name: str) -> dict[str, Any]:

@@ -51,6 +51,18 @@ def test_a_hundred_turns_have_the_bits_of_cold_runs(model: Path, chunk: int) -> 
     assert stats.lookups == 100 and stats.hits > 90 and stats.reused_tokens == sum(reused)
 
 
+@pytest.mark.parametrize("kv", ["q8_0", "q5_1/wht3", "tq3_0/fp8"])
+def test_every_type_of_keys_and_values(model: Path, kv: str) -> None:
+    """Reused pages have the bits of cold runs, and the cache counts their bytes."""
+    narrow, wide = (open_engine(model, **FAST | {"kv": one}) for one in (kv, "f16"))
+    caches = PrefixCache(BIG), PrefixCache(BIG)
+    reused = [
+        list(replay(engine, cache, talk(5, 40), 10)) for engine, cache in zip((narrow, wide), caches, strict=True)
+    ]
+    assert reused[0] == reused[1] and max(reused[0]) > 128
+    assert 0 < caches[0].stats().memory_bytes < caches[1].stats().memory_bytes
+
+
 @pytest.mark.parametrize("chunk", [1, 48, 100])
 def test_chunks_that_are_not_pages(model: Path, chunk: int) -> None:
     engine = open_engine(model, prefill_chunk=chunk, **FAST)

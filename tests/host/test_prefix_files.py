@@ -30,9 +30,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.fixture(params=SHAPES)
+@pytest.fixture(params=[("hybrid", "f16"), ("attention", "f16"), ("attention", "q8_0/wht3")], ids="-".join)
 def engine(request: pytest.FixtureRequest, models: Path) -> _engine.Engine:
-    return open_engine(models / f"{request.param}.gguf", activations="int8", kv="f16", context=2048)
+    name, kv = request.param
+    return open_engine(models / f"{name}.gguf", activations="int8", kv=kv, context=2048)
 
 
 @pytest.fixture
@@ -177,7 +178,15 @@ def test_a_disk_that_refuses(engine: _engine.Engine, tmp_path: Path, caplog: pyt
 
 def test_fingerprint_tells_options_apart(models: Path) -> None:
     path = models / "hybrid.gguf"
-    variants = [{}, {"kv": "f16"}, {"activations": "int8"}, {"context": 512}, {"prefill_chunk": 32}, {"isa": "scalar"}]
+    variants = [
+        {},
+        {"kv": "f16"},
+        {"kv": "f16/q8_0"},
+        {"activations": "int8"},
+        {"context": 512},
+        {"prefill_chunk": 32},
+        {"isa": "scalar"},
+    ]
     prints = [fingerprint(open_engine(path, **options)) for options in variants]
     prints += [fingerprint(open_engine(path), "{}", code, "GPU") for code in ("nvcc 13.0.88", "nvrtc 12.4.127")]
     prints.append(fingerprint(open_engine(models / "attention.gguf")))

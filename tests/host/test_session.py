@@ -196,7 +196,7 @@ def test_sessions_of_one_engine_do_not_disturb_each_other(model: Path) -> None:
 # --- snapshots
 
 
-@pytest.mark.parametrize("kv", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("kv", ["f32", "f16", "q8_0/q4_1", "tq3_0", "wht4/fp8"])
 @pytest.mark.parametrize("n", [1, 64, 90])
 def test_restored_equals_kept(model: Path, kv: str, n: int) -> None:
     """Bit for bit the session that was saved, in a fresh session and in a used one."""
@@ -328,6 +328,7 @@ def test_foreign_snapshots(folder: Path, refuses) -> None:  # type: ignore[no-un
         (folder / "other.gguf", {}),
         (folder / "hybrid.gguf", {"activations": "int8"}),
         (folder / "hybrid.gguf", {"kv": "f16"}),
+        (folder / "hybrid.gguf", {"kv": "f32/q8_0"}),
     ):
         foreign = _engine.Session(open_engine(path, **options))
         feed(foreign, random_ids(10, VOCAB))

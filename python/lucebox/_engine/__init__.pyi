@@ -23,6 +23,9 @@ def best_isa() -> str:
 def available_isas() -> list:
     """Instruction sets this build has bodies for and this machine runs."""
 
+def kv_types() -> list:
+    """Types of stored keys and values, by falling size."""
+
 def allow_leaks() -> None:
     """Objects that threads hold at exit are not reported."""
 

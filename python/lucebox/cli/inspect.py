@@ -22,7 +22,8 @@ DESCRIPTION = """Show a model's metadata, the types of its tensors and the memor
 
 Long values are truncated, with their full length; --full shows them whole. The memory plan is that of `run` with the
 same engine flags, without loading the weights. --board plans for a card that is not here, and --memory-limit for a
-device with that much free memory."""
+device with that much free memory. The table of KV types has, for each, the bytes of a token and the longest context
+that fits."""
 JSON_HELP = "print one JSON object"
 
 MAX_CHARACTERS = 80
@@ -187,6 +188,9 @@ def print_tables(
         return
     memory = plan.memory
     console.write(f"\n{plan.kernels}\n{memory}\n")
+    rows = [[fit.kv, f"{fit.token_bytes / 1024:,.2f}", f"{fit.largest_context:,}"] for fit in memory.kv_fits]
+    console.write("\n")
+    console.print_table(["kv", ("KiB a token", "right"), ("largest context", "right")], rows)
     most = " (the model's maximum)" if memory.largest_context == memory.max_context else ""
     console.write(f"context: {memory.context:,} tokens; up to {memory.largest_context:,} fit{most}\n")
     if plan.draft != "none":

@@ -126,6 +126,10 @@ nb::dict dict_of_plan(const MemoryPlan& plan) {
   d["context"] = plan.context;
   d["max_context"] = plan.max_context;
   d["largest_context"] = plan.largest_context;
+  nb::list fits;
+  for (const KvFit& fit : plan.kv_fits)
+    fits.append(nb::make_tuple(to_string(fit.kv), fit.token_bytes, fit.largest_context));
+  d["kv_fits"] = fits;
   return d;
 }
 

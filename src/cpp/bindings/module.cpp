@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "cpu/cpu_stream.h"
+#include "quant/kv_type.h"
 
 namespace nb = nanobind;
 
@@ -53,6 +54,14 @@ NB_MODULE(_engine, m) {
         return names;
       },
       "Instruction sets this build has bodies for and this machine runs.");
+  m.def(
+      "kv_types",
+      [] {
+        nb::list names;
+        for (const lb::KvTraits& traits : lb::kKvTraits) names.append(traits.name);
+        return names;
+      },
+      "Types of stored keys and values, by falling size.");
   m.def("allow_leaks", [] { nb::set_leak_warnings(false); }, "Objects that threads hold at exit are not reported.");
   lb::bind_engine(m);
   lb::bind_draft(m);

@@ -6,10 +6,10 @@
 //   softmax, and the weights of other rows are 0, which changes no sum.
 #pragma once
 
+#include "cpu/body_kv.h"
 #include "cpu/body_matmul.h"
 #include "cpu/kernels.h"
 #include "cpu/tree.h"
-#include "quant/kv_rows.h"
 
 namespace lb::cpu {
 namespace {
@@ -88,15 +88,6 @@ inline void transpose_keys(const T* keys, int n_slots, int dim, float* to) {
 
 inline int pad(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
-// n_slots slots of a page as fp32, [n_slots, dim].
-inline const float* load_slots(void* data, KvType type, const QueryTile& tile, int slot, int n_slots, float* to) {
-  const KvLayer& cache = tile.op.cache;
-  const uint8_t* head = head_of(data, type, cache, tile.kv_head, slot);
-  for (int s = 0; s < n_slots; ++s)
-    quant::load_row(type, head, slot % kPageTokens + s, cache.head_dim, to + long(s) * cache.head_dim);
-  return to;
-}
-
 // Scores of all queries and n_slots slots of a page, from `slot` on.
 inline void score_page(const QueryTile& tile, const Softmax& at, int slot, int n_slots, float* scores) {
   const KvLayer& cache = tile.op.cache;
@@ -108,7 +99,10 @@ inline void score_page(const QueryTile& tile, const Softmax& at, int slot, int n
   else if (cache.k_type == KvType::kF32)
     transpose_keys(slot_of<const float>(cache.k, cache, tile.kv_head, slot), n_slots, dim, at.keys);
   else
-    transpose_keys(load_slots(cache.k, cache.k_type, tile, slot, n_slots, at.values), n_slots, dim, at.keys);
+    with_codes(cache.k_type, [&](auto code) {
+      transpose_slots<decltype(code)>(head_of(cache.k, cache.k_type, cache, tile.kv_head, slot), dim,
+                                      slot % kPageTokens, n_slots, at.keys);
+    });
   multiply(Product<float>{at.queries, dim, 1, at.keys, kPageTokens, scores, kScoreRow, tile.n(), pad(n_slots), dim,
                           nullptr});
 }
@@ -173,8 +167,11 @@ inline void accumulate_page(const QueryTile& tile, const Softmax& at, int slot, 
   else if (cache.v_type == KvType::kF32)
     accumulate_values<float>(tile, at, slot_of<const float>(cache.v, cache, tile.kv_head, slot), n_slots, weights);
   else
-    accumulate_values<float>(tile, at, load_slots(cache.v, cache.v_type, tile, slot, n_slots, at.values), n_slots,
-                             weights);
+    with_codes(cache.v_type, [&](auto code) {
+      load_slots<decltype(code)>(head_of(cache.v, cache.v_type, cache, tile.kv_head, slot), cache.head_dim,
+                                 slot % kPageTokens, n_slots, at.values);
+      accumulate_values<float>(tile, at, at.values, n_slots, weights);
+    });
 }
 
 // n_slots slots of a page, where places and slots are the same: of committed tokens, or of a chain.

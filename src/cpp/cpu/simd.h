@@ -110,6 +110,13 @@ inline float hmax(vf x) {
 
 template <int... kLane>
 struct LaneIndices {};
+#if defined(__AVX512F__)
+constexpr LaneIndices<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15> kAllLanes;
+#elif defined(__AVX2__)
+constexpr LaneIndices<0, 1, 2, 3, 4, 5, 6, 7> kAllLanes;
+#else
+constexpr LaneIndices<0, 1, 2, 3> kAllLanes;
+#endif
 
 // The lanes of a and b in turn, from lane kFirst on.
 template <int kFirst, int... kLane>
@@ -119,18 +126,11 @@ inline vf interleave(vf a, vf b, LaneIndices<kLane...>) {
 
 // x[i][j] <-> x[j][i]
 inline void transpose(vf* x) {
-#if defined(__AVX512F__)
-  constexpr LaneIndices<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15> lanes;
-#elif defined(__AVX2__)
-  constexpr LaneIndices<0, 1, 2, 3, 4, 5, 6, 7> lanes;
-#else
-  constexpr LaneIndices<0, 1, 2, 3> lanes;
-#endif
   for (int stage = 1; stage < kLanes; stage *= 2) {
     vf y[kLanes];
     for (int i = 0; i < kLanes / 2; ++i) {
-      y[2 * i] = interleave<0>(x[i], x[i + kLanes / 2], lanes);
-      y[2 * i + 1] = interleave<kLanes / 2>(x[i], x[i + kLanes / 2], lanes);
+      y[2 * i] = interleave<0>(x[i], x[i + kLanes / 2], kAllLanes);
+      y[2 * i + 1] = interleave<kLanes / 2>(x[i], x[i + kLanes / 2], kAllLanes);
     }
     for (int i = 0; i < kLanes; ++i) x[i] = y[i];
   }

@@ -51,6 +51,13 @@ struct PlanEntry {
   bool per_session = false;  // reserved by every session; other entries are reserved once per engine
 };
 
+// A type of keys and values that the heads can have.
+struct KvFit {
+  KvTypes kv;
+  size_t token_bytes;   // of the layers that keep all rows, a draft model's included
+  int largest_context;  // tokens that fit; 0: none
+};
+
 struct MemoryPlan {
   std::string device;                // "cpu", "cuda:0"
   std::vector<PlanEntry> entries;    // private memory
@@ -58,6 +65,7 @@ struct MemoryPlan {
   size_t available_bytes = 0;        // free memory of the device when the plan was made
   int context = 0, max_context = 0;  // tokens: of this engine, of the model
   int largest_context = 0;           // tokens: the longest context that fits; 0: none
+  std::vector<KvFit> kv_fits;        // the same type for K and V, largest first
   size_t total_bytes() const;        // sum of the entries, with one session
 };
 

@@ -2,7 +2,10 @@
 #include "engine/plan.h"
 
 #include <algorithm>
+#include <functional>
 #include <iomanip>
+#include <optional>
+#include <sstream>
 
 #include "base/error.h"
 #include "engine/step_rows.h"
@@ -75,6 +78,19 @@ EngineOptions with_context(EngineOptions options, int context) {
   return options;
 }
 
+// A layer whose heads a type cannot hold, or nothing.
+std::optional<std::string> problem_of_heads(const Models& models, const KvTypes& kv) {
+  const std::vector<LayerShape> shapes = models.layer_shapes();
+  for (size_t i = 0; i < shapes.size(); ++i)
+    if (const auto* shape = std::get_if<KvShape>(&shapes[i]))
+      for (KvType type : {kv.k, kv.v})
+        if (!has_whole_groups(type, shape->head_dim))
+          return cat(kv_name(type), " stores groups of 32 values, and ",
+                     int(i) < models.target->info().n_layers ? "the model" : "the draft model", " has heads of ",
+                     shape->head_dim);
+  return std::nullopt;
+}
+
 // One session and the buffers of the executor, at this context.
 size_t session_bytes(const Models& models, const DeviceSizes& sizes, const EngineOptions& any, int context) {
   const EngineOptions options = with_context(any, context);
@@ -100,6 +116,32 @@ int largest_context(const Models& models, const DeviceSizes& sizes, const Engine
   return low * kPageTokens;
 }
 
+// The context of every type that the heads can have.
+std::vector<KvFit> kv_fits(const Models& models, const DeviceSizes& sizes, EngineOptions options, size_t budget) {
+  std::vector<KvFit> fits;
+  for (int i = 0; i < kKvTypeCount; ++i) {
+    options.kv = {KvType(i), KvType(i)};
+    if (problem_of_heads(models, options.kv)) continue;
+    const StateSizes state = state_sizes(models, with_context(options, models.target->info().max_context));
+    fits.push_back({options.kv, state.target.token_bytes + state.draft.token_bytes,
+                    largest_context(models, sizes, options, budget)});
+  }
+  std::ranges::stable_sort(fits, std::greater(), &KvFit::token_bytes);
+  return fits;
+}
+
+// The smaller types and their contexts as lines of a table; empty: no smaller one fits any context.
+std::string smaller_types(const std::vector<KvFit>& fits, size_t token_bytes) {
+  std::ostringstream text;
+  for (const KvFit& fit : fits) {
+    if (fit.token_bytes >= token_bytes || fit.largest_context == 0) continue;
+    if (text.tellp() == 0) text << "\n  kv     KiB a token  largest context";
+    text << "\n  " << std::left << std::setw(6) << to_string(fit.kv) << std::right << std::fixed << std::setprecision(2)
+         << std::setw(12) << fit.token_bytes / 1024.0 << std::setw(17) << fit.largest_context;
+  }
+  return text.str();
+}
+
 }  // namespace
 
 size_t step_row_bytes(const DraftModel* draft, const DeviceSizes& sizes, const Model& model,
@@ -113,6 +155,9 @@ StateOptions state_options(const EngineOptions& options) {
 
 MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options) {
   Model& model = *models.target;
+  if (const auto problem = problem_of_heads(models, options.kv))
+    fail(ErrorCode::kUnsupported, "kv = ", to_string(options.kv), ": ", *problem,
+         ". Use kv = f16, bf16 or f32, which take heads of any size");
   const int max_context = model.info().max_context;
   const size_t free =
       options.memory_limit > 0 ? std::min(options.memory_limit, sizes.free_bytes()) : sizes.free_bytes();
@@ -125,14 +170,17 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
   const size_t step = sizes.step_bytes(models, options), fixed = weights + step;
   const size_t budget = available > fixed ? available - fixed : 0;
   const int fits = largest_context(models, sizes, options, budget);
+  const std::vector<KvFit> types = kv_fits(models, sizes, options, budget);
   const std::string memory = sizes.memory_name();
+  const StateSizes asked = state_sizes(models, with_context(options, max_context));
+  const std::string smaller = smaller_types(types, asked.target.token_bytes + asked.draft.token_bytes);
   if (options.context == 0) {
     const size_t smallest = session_bytes(models, sizes, options, std::min(kPageTokens, max_context));
     LB_CHECK(fits > 0, kMemory, "the weights take ", mib(weights),
              models.draft ? cat(", ", mib(models.draft->weight_bytes()), " of them the draft model's,") : "",
              " and the smallest session ", mib(smallest), "; ", mib(available), " of ", memory, " are available, and ",
              mib(fixed + smallest + reserved), " of free memory would do. Use a smaller model or quantisation",
-             models.draft ? ", draft without a draft model" : "", ", or free memory");
+             models.draft ? ", draft without a draft model" : "", ", or free memory", smaller);
     options.context = fits;
   }
   LB_CHECK(options.context <= max_context, kInvalid, "context = ", options.context, " exceeds the model's maximum of ",
@@ -142,7 +190,7 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
            mib(weights), " of weights; ", mib(available), " of ", memory, " are available, and ",
            mib(fixed + needed + reserved), " of free memory would do. ",
            fits > 0 ? cat("context = ", fits, " would fit") : std::string("No context fits"),
-           "; a smaller prefill_chunk or a smaller kv type also saves memory");
+           "; a smaller prefill_chunk or a smaller kv type also saves memory", smaller);
   options = with_context(options, options.context);
 
   MemoryPlan plan;
@@ -152,6 +200,7 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
   plan.context = options.context;
   plan.max_context = max_context;
   plan.largest_context = fits;
+  plan.kv_fits = types;
   const StateSizes state = state_sizes(models, options);
   const size_t logits = sizeof(float) * Executor::kLogitRows * model.info().vocab;
   plan.entries = {
