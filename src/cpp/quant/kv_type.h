@@ -45,7 +45,7 @@ inline constexpr int kRotatedGroup = 128;
 // Lloyd-Max levels of a coordinate of a random unit vector of 128 values: tq3_0's as the format's users have them, the
 // others rounded to integers, which costs 0.05 % of the squared error at most. 256 keeps small scales out of f16's
 // subnormal numbers.
-inline constexpr KvTraits kKvTraits[kKvTypeCount] = {
+constexpr KvTraits kKvTraits[kKvTypeCount] = {
     {"f32", 32, 32, KvCode::kNumber, 0, {}},
     {"f16", 16, 16, KvCode::kNumber, 0, {}},
     {"bf16", 16, 16, KvCode::kNumber, 0, {}},

@@ -8,8 +8,8 @@
 namespace lb::quant {
 
 // Bit i: the sign of value i is minus.
-inline constexpr uint32_t kSignsBefore[4] = {0xe46a0359, 0x42f85949, 0xa4c63bbb, 0x49f250a9};
-inline constexpr uint32_t kSignsAfter[4] = {0x16acee90, 0x3f628fdc, 0xb7a5357a, 0xbea56562};
+constexpr uint32_t kSignsBefore[4] = {0xe46a0359, 0x42f85949, 0xa4c63bbb, 0x49f250a9};
+constexpr uint32_t kSignsAfter[4] = {0x16acee90, 0x3f628fdc, 0xb7a5357a, 0xbea56562};
 
 LB_FN float with_sign(float x, const uint32_t (&signs)[4], int i) {
   return float_of(bits_of(x) ^ (signs[i / 32] >> i % 32 & 1) << 31);
