@@ -93,9 +93,7 @@ def test_options_check_their_words() -> None:
     with pytest.raises(InvalidRequestError, match=r"activations must be int8, f32, got 'int4'; did you mean int8\?"):
         EngineOptions(activations="int4")  # type: ignore[arg-type]
     for kv in ("fp16", "q8_0/fp16"):
-        with pytest.raises(
-            InvalidRequestError, match=r"kv must be one of f32, f16, .* wht3, or two .* did you mean f16\?"
-        ):
+        with pytest.raises(InvalidRequestError, match=r"kv must be one of f32, .* wht3, or two .* did you mean f16\?"):
             EngineOptions(kv=kv)
     with pytest.raises(InvalidRequestError, match="got 'f16/f16/f16'"):
         EngineOptions(kv="f16/f16/f16")

@@ -58,10 +58,10 @@ WIDE_STATE = Shape(n_layers=3, recurrent=(True, True, False), n_k_heads=8, n_v_h
     [
         (WIDE_CACHE, {"context": 1024, "kv": "f32", "threads": 1, "prefill_chunk": 64}),
         (WIDE_CACHE, {"context": 2048, "kv": "f16", "threads": 2, "prefill_chunk": 128}),
-        (WIDE_CACHE, {"context": 2048, "kv": "q5_1/wht3", "threads": 1, "prefill_chunk": 64}),
+        (WIDE_CACHE, {"context": 2048, "kv": "q8_0/wht4", "threads": 1, "prefill_chunk": 64}),
         (WIDE_STATE, {"context": 256, "kv": "f16", "threads": 2, "prefill_chunk": 64}),
     ],
-    ids=["cache", "narrow cache", "recurrent state"],
+    ids=["cache", "narrow cache", "coded cache", "recurrent state"],
 )
 def test_plan_is_what_is_used(tmp_path: Path, shape: Shape, options: dict[str, Any]) -> None:
     measured = measure(write_model(tmp_path / "model.gguf", shape), **options)

@@ -10,11 +10,6 @@
 
 #include "base/dtype_id.h"
 
-// The qualifiers of a table that kernels index. A device dialect defines LB_TABLE before it includes this file.
-#ifndef LB_TABLE
-#define LB_TABLE
-#endif
-
 namespace lb::quant {
 
 struct BlockQ4_0 {

@@ -1,12 +1,16 @@
 // Converts f16 and bf16 to fp32 exactly, and fp32 to them with round to nearest even. NaN stays NaN.
 // LB_FN declares the functions of quant/. On the host they have internal linkage, because files compiled for one
-// instruction set include them (see cpu/kernels.h). A device dialect defines LB_FN with its own qualifiers first.
+// instruction set include them (see cpu/kernels.h). LB_TABLE declares tables that kernels index. A device dialect
+// defines both with its own qualifiers first.
 #pragma once
 
 #include <stdint.h>
 
 #ifndef LB_FN
 #define LB_FN [[maybe_unused]] static inline
+#endif
+#ifndef LB_TABLE
+#define LB_TABLE
 #endif
 
 namespace lb::quant {

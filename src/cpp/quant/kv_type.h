@@ -19,11 +19,6 @@
 
 #include "quant/half.h"  // LB_FN
 
-// The qualifiers of a table that kernels index. A device dialect defines LB_TABLE before it includes this file.
-#ifndef LB_TABLE
-#define LB_TABLE
-#endif
-
 namespace lb {
 
 enum class KvType : uint8_t { kF32, kF16, kBF16, kFp8, kQ8_0, kQ5_1, kQ5_0, kQ4_1, kQ4_0, kTQ3_0, kWHT4, kWHT3 };
