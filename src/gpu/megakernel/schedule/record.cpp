@@ -47,6 +47,7 @@ SplitTask split_task(const Attention& op, const AttentionPrepare& prepare, const
           .query_tiles = tiles,
           .tile_queries = parts_of(group, tiles),
           .splits_shift = std::countr_zero(unsigned(n_splits)),
+          .slot_mask = packed.stages > 0 ? kSplitTile - 1 : 0,
           .n_units = cache.n_kv_heads * tiles * n_splits,
           .n_merge_units = op.n_heads * head_units,
           .head_units = head_units,
