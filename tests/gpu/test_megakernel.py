@@ -12,7 +12,7 @@ from typing import Any
 import gpu_packs
 import numpy as np
 import pytest
-from engines import F32, largest_difference, open_engine
+from engines import F32, Decoder, largest_difference, open_engine
 from lucebox import _engine
 from lucebox.errors import LuceboxError
 from reference.gguf_files import Shape, write_model
@@ -283,3 +283,40 @@ def test_timeouts(pack: _engine.gpu.Pack, options: dict[str, Any], phase: int) -
     x = np.ones(256, np.float32)
     with pytest.raises(LuceboxError, match=f"gave up waiting for phase {phase}"):
         _engine.gpu_ops.megakernel(pack, x, x, 1e-6, np.zeros(256 * 8, np.uint8), "F16", 4, **options)
+
+
+# Heads of 64, 128, 192 and 256; the row's own slot at the ends of tiles and of pages; one and two tiles of queries.
+PACKED = [
+    ("wht4", SHAPES["qwen35"], 14, False),
+    ("q8_0/q4_0", SHAPES["qwen35"], 63, True),
+    ("wht3/f16", MIDDLE, 65, True),
+    ("f16/tq3_0", WIDE, 37, True),
+    ("bf16/f16", SHAPES["llama"], 17, True),
+    ("f32/q5_1", MIDDLE, 130, True),
+    ("q4_1/wht4", replace(MIDDLE, head_dim=192, n_heads=3, n_kv_heads=1), 47, True),
+    ("fp8/q5_0", WIDE, 128, True),
+]
+
+
+@pytest.mark.parametrize(
+    ("kv", "shape", "n_prompt"),
+    [
+        pytest.param(kv, *rest, marks=pytest.mark.slow if is_slow else (), id=kv)  # 6 s each on the simulator
+        for kv, *rest, is_slow in PACKED
+    ],
+)
+def test_packed_keys_and_values(pack: _engine.gpu.Pack, write: Write, kv: str, shape: Shape, n_prompt: int) -> None:
+    """The graph's logits, also where the row's own slot ends a tile or begins one."""
+    path, prompt = write(shape), [7 * i % 61 for i in range(n_prompt)]
+    graph, mega = (
+        Decoder(open_engine(path, kv=kv, pack=pack, decode_path=way), prompt) for way in ("graph", "megakernel")
+    )
+    for _ in range(4):
+        token = graph.choose()
+        assert mega.choose() == token
+        for decoder in (graph, mega):
+            decoder.ids.append(token)
+            decoder.sync()
+        difference = largest_difference(mega.session.logits(), graph.session.logits())
+        assert difference < tolerance("logits", "packed_device")
+    assert mega.session.decode_path.startswith("megakernel_")

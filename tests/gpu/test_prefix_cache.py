@@ -18,13 +18,15 @@ SHAPES = {
     "qwen3": Shape("qwen3", n_layers=2, hidden=64, ffn=64, n_heads=2, n_kv_heads=1, head_dim=64),
 }
 VOCAB = SHAPES["qwen35"].vocab
+KV_TYPES = ("f16", "q8_0", "wht4/q4_0", "tq3_0", "q5_1/wht3", "fp8/bf16")
 Open = Callable[[int], _engine.Engine]
 
 
 @pytest.fixture(params=SHAPES)
-def open_model(request: pytest.FixtureRequest, pack: _engine.gpu.Pack, tmp_path: Path) -> Open:
+def open_model(request: pytest.FixtureRequest, pack: _engine.gpu.Pack, tmp_path: Path, seed: int) -> Open:
     path = write_model(tmp_path / "model.gguf", SHAPES[request.param])
-    options = {"activations": "int8", "kv": "f16", "context": 1024, "pack": pack}
+    kv = KV_TYPES[seed % len(KV_TYPES)]
+    options = {"activations": "int8", "kv": kv, "context": 1024, "pack": pack}
     return lambda chunk: open_engine(path, prefill_chunk=chunk, **options)
 
 

@@ -26,18 +26,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-EVERYDAY = (("hybrid", "greedy", False, "graph"), ("hybrid", "penalised", True, "megakernel"))
-CASES = [
-    pytest.param(*case, marks=() if case in EVERYDAY else pytest.mark.slow)  # 6 s each on the simulator
-    for case in product(SHAPES, ("greedy", "penalised"), (False, True), ("graph", "megakernel"))
+EVERYDAY = [
+    ("hybrid", "greedy", False, "graph", "wht4/q4_0"),
+    ("hybrid", "penalised", True, "megakernel", "q8_0/wht3"),
+]
+REST = [
+    pytest.param(*case, marks=pytest.mark.slow)  # 6 s each on the simulator
+    for case in product(SHAPES, ("greedy", "penalised"), (False, True), ("graph", "megakernel"), ("f32",))
 ]
 
 
-@pytest.mark.parametrize("model, sampling, masked, path", CASES)
+@pytest.mark.parametrize("model, sampling, masked, path, kv", EVERYDAY + REST)
 def test_trees_change_no_token(
-    pack: _engine.gpu.Pack, folder: Path, model: str, sampling: str, masked: bool, path: str, seed: int
+    pack: _engine.gpu.Pack, folder: Path, model: str, sampling: str, masked: bool, path: str, kv: str, seed: int
 ) -> None:
-    engine = open_engine(folder / f"{model}.gguf", pack=pack, draft="suffix", decode_path=path)
+    engine = open_engine(folder / f"{model}.gguf", pack=pack, draft="suffix", decode_path=path, kv=kv)
     prompt = random_ids(37, VOCAB, seed).tolist()
     options = SAMPLINGS[sampling]
     plain = decode(_engine.Session(engine), prompt, N, masked=masked, **options)

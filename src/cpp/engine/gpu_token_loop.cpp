@@ -134,15 +134,23 @@ bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Tar
 }
 
 // The longest context, in tokens, whose steps the megakernel runs: the graph reads long K and V faster. A tile of the
-// megakernel has a fixed number of slots, so it reads heads with half the columns half as fast.
+// megakernel has a fixed number of slots, so it reads heads with half the columns half as fast, and slots of fewer than
+// 16 bits a value no faster than those of 16.
 int max_mega_tokens(const Model& model, const SequenceState& state, const EngineOptions& options,
                     const gpu::Target& target) {
   if (options.path == DecodePath::kMegakernel) return state.capacity();
+  StateOptions counted = state.options();
+  for (KvType* type : {&counted.k_type, &counted.v_type})
+    if (kKvTraits[int(*type)].bits < 16) *type = KvType::kF16;
   int max_head_dim = 1;
+  size_t page = 0;
   for (const LayerShape& shape : model.layer_shapes())
-    if (const auto* kv = std::get_if<KvShape>(&shape)) max_head_dim = std::max(max_head_dim, kv->head_dim);
+    if (const auto* kv = std::get_if<KvShape>(&shape)) {
+      max_head_dim = std::max(max_head_dim, kv->head_dim);
+      if (kv->window == 0) page += page_bytes(*kv, counted);
+    }
   const size_t bytes = (size_t(target.tune("megakernel_max_kv_mib")) << 20) * max_head_dim / gpu::kSplitMaxDim;
-  return int(std::min(bytes * kPageTokens / std::max(page_bytes(state), size_t(1)), size_t(state.capacity())));
+  return int(std::min(bytes * kPageTokens / std::max(page, size_t(1)), size_t(state.capacity())));
 }
 
 // Whether a graph may take the megakernel's place: not where options ask for the megakernel by name.

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/dtype_id.h"
+#include "quant/half.h"  // LB_TABLE
 
 namespace lb::quant {
 

@@ -1,15 +1,17 @@
-// Attention of more than 64 queries per KV head over F16 or BF16 pages, on wgmma (sm_90a). Warp-specialised.
+// Attention of more than 64 queries per KV head on wgmma (sm_90a). Warp-specialised.
 //
 // Grid: tiles of 128 queries, KV heads, splits of the context; the longest query tiles of a prefill start first. One
 // producer warpgroup copies tiles of K and V into two rings. Two consumer warpgroups have 64 queries each and never
 // synchronise with each other. They wait on full barriers; the producer waits on empty barriers, at which both
 // consumers arrive. A consumer issues S of tile i and P V of tile i - 1 together; both overlap with its softmax of S
-// and with the other consumer's.
+// and with the other consumer's. K and V of one 16-bit type are copied to the rings. Other pages pass through a third
+// ring as they are stored, and the producer converts them to f16.
 // Bound: arithmetic, 4 head_dim flops per query and slot.
 // Needs: wgmma
 #include "dialect.h"
 
 #include "gpu/attention/instances.h"
+#include "gpu/attention/packed_slots.h"
 #include "gpu/attention/queries.h"
 #include "warpgroup.h"
 
@@ -133,6 +135,87 @@ LB_DEVICE void copy_tiles(const AttentionSplits& p, const BlockWork& work, T* k_
   }
   copy_wait<0>();
   publish(v_done);
+}
+
+// copy_tiles for pages of any two types. A warp has a quarter of each tile, as units of kSm90Unit slots. Units come to
+// p.ring stages of its own as they are stored; from there it converts them.
+template <int kDim>
+LB_DEVICE void convert_tiles(const AttentionSplits& p, const BlockWork& work, f16* k_tiles, f16* v_tiles,
+                             unsigned char* stages, const TileRing& k_ring, const TileRing& v_ring) {
+  constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim, kOwnSlots = kSlots / kSm90ProducerWarps, kRowPieces = kDim / 8;
+  constexpr int kUnits = kOwnSlots / kSm90Unit;
+  const KvLayer& cache = p.op.cache;
+  const PackedSlots<kSm90Unit> k_slots = {row_bytes(cache.k_type, kDim)}, v_slots = {row_bytes(cache.v_type, kDim)};
+  const int n_tiles = (work.n_slots + kSlots - 1) / kSlots, own_first = warp() * kOwnSlots;
+  stages += warp() * p.ring * p.tile_bytes;
+
+  // K i, then V i - 1, the order in which consumers use them: steps 2 i and 2 i + 1. The first V and the last K of this
+  // order are no tiles.
+  const auto tile_of = [](int step) { return step / 2 - step % 2; };
+  int n_issued = 0, next = 0, now = 0;
+  const auto issue = [&] {
+    const int step = n_issued / kUnits, tile = tile_of(step);
+    const int in_tile = own_first + n_issued % kUnits * kSm90Unit, slot = tile * kSlots + in_tile;
+    if (tile >= 0 && slot < work.n_slots) {
+      const bool is_v = step % 2 != 0;
+      const PackedSlots<kSm90Unit> slots = {is_v ? v_slots.bytes : k_slots.bytes};
+      const int at = work.first_slot + slot;
+      const uint8_t* head =
+          head_of(is_v ? cache.v : cache.k, slots.bytes, cache, page_of(cache, at), work.queries.kv_head);
+      LB_UNROLL_BY(1)
+      for (int i = 16 * lane(); i < slots.size(); i += 16 * 32)
+        slots.copy_piece(stages + next * p.tile_bytes, head, at % kPageTokens, i);
+    }
+    copy_commit();  // also without copies: copy_wait counts groups
+    ++n_issued;
+    next = next + 1 == p.ring ? 0 : next + 1;
+  };
+
+  begin_attention();
+  for (int i = 0; i < p.ring; ++i) issue();
+  for (int step = 0; step < 2 * n_tiles + 2; ++step) {
+    const int tile = tile_of(step);
+    const bool is_v = step % 2 != 0, is_tile = tile >= 0 && tile < n_tiles;
+    const KvType type = is_v ? cache.v_type : cache.k_type;
+    TileRing ring = is_v ? v_ring : k_ring;
+    ring.stage = tile % ring.n_stages;
+    ring.parity = tile / ring.n_stages & 1;
+    f16* to = (is_v ? v_tiles : k_tiles) + ring.stage * kTile;
+    if (is_tile) ring.wait_empty();
+    for (int unit = 0; unit < kUnits; ++unit) {
+      if (p.ring == 4)
+        copy_wait<3>();
+      else if (p.ring == 3)
+        copy_wait<2>();
+      else if (p.ring == 2)
+        copy_wait<1>();
+      else
+        copy_wait<0>();
+      warp_barrier();
+      const int first = own_first + unit * kSm90Unit, n_valid = work.n_slots - tile * kSlots - first;
+      if (is_tile) {
+        with_kv_type(type, [&](auto tag) {
+          if constexpr (tag.kType == KvType::kF32) return;  // choose.cpp has another kernel
+          constexpr PackedSlots<kSm90Unit> kUnitSlots = {kv_row_bytes(tag.kType, kDim)};
+          LB_UNROLL_BY(2)
+          for (int i = 0; i < kSm90Unit * kRowPieces / 32; ++i) {
+            const int piece = lane() + 32 * i, slot = piece / kRowPieces, column = piece % kRowPieces * 8;
+            u32x4 eight = {};
+            if (slot < n_valid)
+              eight = unpack_eight<tag.kType>(kUnitSlots.row(stages + now * p.tile_bytes, slot), column, scale_shift(tag.kType, kDim));
+            store(to + tile_index(kSlots, first + slot, column), eight);
+          }
+        });
+      }
+      warp_barrier();
+      now = now + 1 == p.ring ? 0 : now + 1;
+      issue();
+    }
+    if (!is_tile) continue;
+    fence_async_proxy();
+    warp_barrier();
+    ring.arrive(ring.full);
+  }
 }
 
 // The block's queries to shared memory, for head_dim 256: scaled so that scores are exponents of 2, zeros beyond the
@@ -418,10 +501,12 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T*
   }
 }
 
-template <class T, int kDim>
+// kCopies: K and V have one type, T.
+template <class T, int kDim, bool kCopies>
 LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   constexpr int kStages = sm90_stages(kDim), kTile = sm90_slots(kDim) * kDim;
   LB_SHARED(CountedBarrier, barriers, 4 * kStages + 1);
+  static_assert(sizeof(CountedBarrier) * (4 * kStages + 1) <= kSm90StaticBytes);
   unsigned char* shared = dynamic_shared<unsigned char>();
   shared += (kTileAlignment - reinterpret_cast<size_t>(shared) % kTileAlignment) % kTileAlignment;
   T* q = reinterpret_cast<T*>(shared);
@@ -438,18 +523,29 @@ LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   CountedBarrier* at = barriers;
   const TileRing k_ring = {.full = at, .empty = at + kStages, .n_stages = kStages};
   const TileRing v_ring = {.full = at + 2 * kStages, .empty = at + 3 * kStages, .n_stages = kStages};
+  T* scratch = v_tiles + kStages * kTile;
   if (warp() < kSm90GroupThreads / 32) {
-    dealloc_registers<40>();
-    if (work.n_slots > 0) copy_tiles<T, kDim>(p, work, k_tiles, v_tiles, k_ring, v_ring);
+    dealloc_registers<kCopies ? 40 : 56>();
+    if (work.n_slots == 0) return;
+    if constexpr (kCopies)
+      copy_tiles<T, kDim>(p, work, k_tiles, v_tiles, k_ring, v_ring);
+    else
+      convert_tiles<kDim>(p, work, k_tiles, v_tiles,
+                          reinterpret_cast<unsigned char*>(scratch + kSm90Queries / 16 * kOperandScratch), k_ring,
+                          v_ring);
   } else {
-    alloc_registers<232>();
-    consume_tiles<T, kDim>(p, work, q, at + 4 * kStages, k_tiles, v_tiles, v_tiles + kStages * kTile, k_ring, v_ring);
+    alloc_registers<kCopies ? 232 : 224>();
+    consume_tiles<T, kDim>(p, work, q, at + 4 * kStages, k_tiles, v_tiles, scratch, k_ring, v_ring);
   }
 }
 
 #define X(kernel, Type, Stored, kDim) \
-  LB_KERNEL(kernel, AttentionSplits, kSm90BlockThreads, 1) { attention_prefill_sm90<Stored, kDim>(p); }
+  LB_KERNEL(kernel, AttentionSplits, kSm90BlockThreads, 1) { attention_prefill_sm90<Stored, kDim, true>(p); }
 LB_ATTENTION_PREFILL_SM90(X)
+#undef X
+#define X(kernel, kDim) \
+  LB_KERNEL(kernel, AttentionSplits, kSm90BlockThreads, 1) { attention_prefill_sm90<f16, kDim, false>(p); }
+LB_ATTENTION_PREFILL_SM90_PACKED(X)
 #undef X
 
 }  // namespace lb::gpu

@@ -3,6 +3,7 @@
 #include "gpu/attention/choose.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 
 #include "base/error.h"
@@ -49,6 +50,7 @@ constexpr TileKernel kPrefillSm90[] = {LB_ATTENTION_PREFILL_SM90(X)};
 constexpr TileKernel kDecodePacked[] = {LB_ATTENTION_DECODE_PACKED(X)};
 constexpr TileKernel kPrefill16Packed[] = {LB_ATTENTION_PREFILL_16_PACKED(X)};
 constexpr TileKernel kPrefill32Packed[] = {LB_ATTENTION_PREFILL_32_PACKED(X)};
+constexpr TileKernel kPrefillSm90Packed[] = {LB_ATTENTION_PREFILL_SM90_PACKED(X)};
 #undef X
 // Null if no kernel of the list reads the cache.
 const char* tile_kernel(std::span<const TileKernel> list, const KvLayer& cache) {
@@ -102,22 +104,36 @@ Ring ring_of(const KvLayer& cache, int slots, int per_sm, const Target& target, 
   return {0, tile, bytes(0, tile)};
 }
 
+// The kernel on wgmma, if there is one. Where it converts pages, its ring has as many units as fit.
+std::optional<BlockShape> sm90_shape(const KvLayer& cache, const Target& target) {
+  const char* const kernel = tile_kernel(kPrefillSm90, kPrefillSm90Packed, cache);
+  if (kernel == nullptr || !target.has(kernel)) return std::nullopt;
+  BlockShape shape = {kernel, kSm90Queries, 1, 0, 0, sm90_shared_bytes(cache.head_dim), false, kSm90BlockThreads};
+  if (!is_packed(cache)) return shape;
+  shape.tile_bytes = kSm90Unit * int(std::max(kv_slot_bytes(cache.k_type, cache.head_dim),
+                                              kv_slot_bytes(cache.v_type, cache.head_dim)));
+  const size_t room = target.shared_block_bytes - kSm90StaticBytes - shape.shared_bytes;
+  const size_t stage = size_t(kSm90ProducerWarps) * shape.tile_bytes;
+  shape.ring = int(std::min(room / stage, size_t{kSm90MaxUnits}));
+  shape.shared_bytes += shape.ring * stage;
+  return shape.ring > 0 ? std::optional(shape) : std::nullopt;
+}
+
 BlockShape block_shape(const Attention& op, int capacity, const Target& target) {
   const KvLayer& cache = op.cache;
   const int dim = cache.head_dim;
   const char* const decode = tile_kernel(kDecode, kDecodePacked, cache);
   if (decode == nullptr)
     return {"attention_fp32_kernel", kFp32Queries, kBlocksPerSm, 0, 0, fp32_shared_bytes(dim), false};
-  const int queries = op.rows * (op.n_heads / op.cache.n_kv_heads);
+  const int queries = op.rows * (op.n_heads / cache.n_kv_heads);
   if (queries <= kDecodeQueries) {
     const int per_sm = decode_blocks_per_sm(dim);
     const Ring ring = ring_of(cache, kDecodeSlots, per_sm, target,
                               [&](int n, int tile) { return decode_shared_bytes(dim, n, tile); });
     return {decode, kDecodeQueries, per_sm, ring.tiles, ring.tile_bytes, ring.shared_bytes, true};
   }
-  const char* const sm90 = tile_kernel(kPrefillSm90, cache);
-  if (queries > kSm90Queries / 2 && capacity > kSm90MinCapacity && sm90 != nullptr && target.has(sm90))
-    return {sm90, kSm90Queries, 1, 0, 0, sm90_shared_bytes(dim), false, kSm90BlockThreads};
+  if (queries > kSm90Queries / 2 && capacity > kSm90MinCapacity)
+    if (const auto sm90 = sm90_shape(cache, target)) return *sm90;
   const char* const prefill_32 = tile_kernel(kPrefill32, kPrefill32Packed, cache);
   const bool is_prefill_32 = op.rows > kMaxTree && prefill_32 != nullptr && target.has(prefill_32);
   const int n_tiles = is_prefill_32 ? 2 : 1;

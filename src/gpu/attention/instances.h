@@ -55,4 +55,9 @@
   X(attention_prefill_32_packed_64_kernel, 64) \
   X(attention_prefill_32_packed_128_kernel, 128)
 
+#define LB_ATTENTION_PREFILL_SM90_PACKED(X) \
+  X(attention_prefill_sm90_packed_64_kernel, 64) \
+  X(attention_prefill_sm90_packed_128_kernel, 128) \
+  X(attention_prefill_sm90_packed_256_kernel, 256)
+
 // clang-format on

@@ -80,6 +80,9 @@ LB_FN constexpr size_t sm90_shared_bytes(int head_dim) {
          size_t(2) * sm90_stages(head_dim) * sm90_slots(head_dim) * head_dim * 2 +
          size_t(kSm90Queries / 16) * kOperandScratch * 2;
 }
+// Packed pages pass through a third ring: each warp of the producer has up to kSm90MaxUnits units of 8 slots.
+inline constexpr int kSm90ProducerWarps = kSm90GroupThreads / 32, kSm90Unit = 8, kSm90MaxUnits = 4;
+inline constexpr size_t kSm90StaticBytes = 128;
 
 // attention_fp32: queries, one tile of K or V, weights, and a rescale factor per query.
 LB_FN constexpr size_t fp32_shared_bytes(int head_dim) {

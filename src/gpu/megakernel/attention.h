@@ -12,16 +12,9 @@
 // dimensions are multiples of 64, and the host divides.
 #pragma once
 
-#include "gpu/attention/prepare.h"
-#include "gpu/megakernel/attention_sums.h"
-#include "gpu/megakernel/mailbox.h"
+#include "gpu/megakernel/attention_packed.h"
 
 namespace lb::gpu {
-
-// Slots of each split; the last splits may have fewer or none.
-LB_DEVICE int split_slots(const SplitTask& p, int n_slots) {
-  return max(kSplitMinSlots, (n_slots + (1 << p.splits_shift) - 1) >> p.splits_shift);
-}
 
 // Copies slots [begin, begin + n_there) of a head to a tile. V gets zeros from slot n on, since a weight of zero would
 // not hide a NaN. Slots [n_there, n) are the row's own. Warps take the slots in turn.
@@ -48,102 +41,20 @@ LB_DEVICE void load_tile(const KvLayer& cache, int kv_head, int begin, int n_the
   copy_commit();
 }
 
-// One head of the row's q, k or v, by a warp: normalised and rotated; a lane has four columns in each 128. Norm weights
-// and, behind the wait, the rotation's table are loaded before the projections are there.
-struct RowHead {
-  static constexpr int kFours = kSplitMaxDim / 128, kPairsAhead = 2;
-  MailboxSource source;
-  int at[kFours];  // of each four in its vector; below 0: beyond the head
-  bool has_norm;
-  int n_pairs;  // to rotate
-  f32x4 w[kFours];
-  float cos[kPairsAhead], sin[kPairsAhead];
-
-  LB_DEVICE static int column(int j) { return 4 * lane() + 128 * j; }
-
-  // of_kind below 0: query head `head`; 0: K of kv_head; 1: V of kv_head.
-  LB_DEVICE RowHead(const SplitTask& task, int of_kind, int head, int kv_head) {
-    const AttentionPrepare& p = task.prepare;
-    const int dim = p.cache.head_dim, first = of_kind < 0 ? head * int(p.u_head_stride) : kv_head * dim;
-    const float* norm = of_kind < 0 ? p.q_norm : of_kind > 0 ? nullptr : p.k_norm;
-    source = of_kind < 0 ? task.u_mailbox : of_kind > 0 ? task.v_mailbox : task.k_mailbox;
-    has_norm = norm != nullptr;
-    n_pairs = of_kind > 0 ? 0 : p.n_pairs;
-    LB_UNROLL
-    for (int j = 0; j < kFours; ++j) {
-      const bool is_there = column(j) < dim;
-      at[j] = is_there ? first + column(j) : -1;
-      w[j] = {1, 1, 1, 1};
-      if (has_norm && is_there) w[j] = load_cached<f32x4>(norm + column(j));
-    }
-  }
-
-  // Behind the wait: where that is a barrier, the table is this token's only then.
-  LB_DEVICE void load_table(const AttentionPrepare& p) {
-    LB_UNROLL
-    for (int j = 0; j < kPairsAhead; ++j) {
-      const int pair = min(lane() + 32 * j, p.n_pairs - 1);
-      cos[j] = p.cos[pair];
-      sin[j] = p.sin[pair];
-    }
-  }
-
-  // scratch: [dim], the warp's own.
-  LB_DEVICE void make(const AttentionPrepare& p, float* scratch, const PhaseWait& wait, f32x4 (&x)[kFours]) const {
-    read_fours(wait, source, nullptr, at, x);
-    if (has_norm) {
-      float sum = 0;
-      LB_UNROLL
-      for (int j = 0; j < kFours; ++j) LB_UNROLL
-      for (int i = 0; i < 4; ++i) sum += x[j][i] * x[j][i];
-      const float scale = rsqrt_fast(warp_sum(sum) / float(p.cache.head_dim) + p.eps);
-      LB_UNROLL
-      for (int j = 0; j < kFours; ++j) LB_UNROLL
-      for (int i = 0; i < 4; ++i) x[j][i] *= scale * w[j][i];
-    }
-    if (n_pairs == 0) return;
-    LB_UNROLL
-    for (int j = 0; j < kFours; ++j)
-      if (at[j] >= 0) store(scratch + column(j), x[j]);
-    warp_barrier();
-    const int step = p.pairs == RopePairs::kHalves ? 1 : 2, other = step == 1 ? n_pairs : 1;
-    const auto rotate = [&](int pair, float cosine, float sine) {
-      if (pair >= n_pairs) return;
-      float* one = scratch + step * pair;
-      const float a = load<float>(one), b = load<float>(one + other);
-      store(one, a * cosine - b * sine);
-      store(one + other, b * cosine + a * sine);
-    };
-    LB_UNROLL
-    for (int j = 0; j < kPairsAhead; ++j) rotate(lane() + 32 * j, cos[j], sin[j]);
-    LB_UNROLL_BY(1)
-    for (int pair = lane() + 32 * kPairsAhead; pair < n_pairs; pair += 32) rotate(pair, p.cos[pair], p.sin[pair]);
-    warp_barrier();
-    LB_UNROLL
-    for (int j = 0; j < kFours; ++j)
-      if (at[j] >= 0) x[j] = load<f32x4>(scratch + column(j));
-  }
-};
-
 // Unit i. is_first: the block's first unit.
 template <class T>
 LB_NOINLINE void attention_split(const SplitTask& p, int i, bool is_first, void* pool, PhaseWait wait) {
   assume_shared(&p);
   const Attention& op = p.op;
   const KvLayer& cache = op.cache;
-  const int dim = cache.head_dim, n_past = mega_state().numbers.n_past, each = split_slots(p, n_past + 1);
-  const int which = i >> p.splits_shift, split = i - (which << p.splits_shift), begin = split * each;
-  const int end = min(begin + each, n_past + 1), n_tiles = max(end - begin + kSplitTile - 1, 0) / kSplitTile;
-  const int kv_head = quotient(which, p.query_tiles_step),
-            first_query = (which - kv_head * p.query_tiles) * p.tile_queries;
-  const SplitUnit unit = {.split = split,
-                          .first_head = kv_head * p.group + first_query,
-                          .n_queries = min(p.group - first_query, p.tile_queries)};
+  const int dim = cache.head_dim, n_past = mega_state().numbers.n_past;
+  const SplitUnit unit(p, i, n_past);
+  const int kv_head = unit.kv_head, begin = unit.begin, end = unit.end, n_tiles = unit.n_tiles();
   if (n_tiles == 0) {
     if (is_first) wait.without_mailboxes();
     return;
   }
-  const SplitMemory<T> memory(pool, dim);
+  const SplitMemory<T> memory(pool, dim, 2);
   const int own = n_past - begin, of_kind = warp() - unit.n_queries;  // own: the row's slot in the split
   const bool is_query = of_kind < 0, is_maker = of_kind < (end > n_past ? 2 : 0);
   RowHead head(p, of_kind, unit.first_head + warp(), kv_head);
@@ -190,6 +101,10 @@ LB_DEVICE void attention_splits(const SplitTask& p, int part, int n_parts, void*
   for (int i = part; i < p.n_units; i += n_parts) {
     const bool is_first = i == part;
     if (!is_first) block_barrier();  // tiles and queries are overwritten
+    if (p.packed.stages > 0) {
+      attention_split_packed(p, i, is_first, pool, wait);
+      continue;
+    }
     switch (p.op.cache.k_type) {
       case KvType::kF16: attention_split<f16>(p, i, is_first, pool, wait); break;
       case KvType::kBF16: attention_split<bf16>(p, i, is_first, pool, wait); break;

@@ -9,30 +9,53 @@
 
 namespace lb::gpu {
 
-// Shared memory of a block. Rows are split_row_stride() apart. K and V are double-buffered: two tiles each.
+// Shared memory of a block. Rows are split_row_stride() apart. K and V have n_tiles tiles each: two where slots are
+// copied to the tiles, one where they are converted.
 template <class T>
 struct SplitMemory {
   int stride;
-  T *k, *v;       // [2, kSplitTile, dim] each
-  float* heads;   // [kSplitQueries + 2, dim], dense: scratch of the warps that make heads; the second tile of K later
+  T *k, *v;       // [n_tiles, kSplitTile, dim] each
+  float* heads;   // [kSplitQueries + 2, dim], dense: scratch of the warps that make heads; the last tile of K later
   T* queries;     // [kSplitRows, dim]
   float* scores;  // [kSplitRows, kSplitTile], for PlainSums
+  unsigned char* stored;  // where slots are converted: kOwnSlotBytes for the row's K and for its V, then tiles as they
+                          // are stored
 
-  LB_DEVICE SplitMemory(void* pool, int dim)
+  LB_DEVICE SplitMemory(void* pool, int dim, int n_tiles)
       : stride(split_row_stride(dim, sizeof(T))),
         k(static_cast<T*>(pool)),
-        v(k + 2 * kSplitTile * stride),
-        heads(reinterpret_cast<float*>(k + kSplitTile * stride)),
-        queries(v + 2 * kSplitTile * stride),
-        scores(reinterpret_cast<float*>(queries + kSplitRows * stride)) {}
+        v(k + n_tiles * kSplitTile * stride),
+        heads(reinterpret_cast<float*>(v - kSplitTile * stride)),
+        queries(v + n_tiles * kSplitTile * stride),
+        scores(reinterpret_cast<float*>(queries + kSplitRows * stride)),
+        stored(reinterpret_cast<unsigned char*>(scores + kSplitRows * kSplitTile)) {}
+  LB_DEVICE unsigned char* own(bool is_v) const { return stored + (is_v ? kOwnSlotBytes : 0); }
   // Row `slot` of tile 0 or 1.
   LB_DEVICE int row(int tile, int slot) const { return (tile * kSplitTile + slot) * stride; }
 };
 static_assert((kSplitQueries + 2) * sizeof(float) <= kSplitTile * sizeof(f16));
 
+// Slots of each split; the last splits may have fewer or none.
+LB_DEVICE int split_slots(const SplitTask& p, int n_slots) {
+  const int each = max(kSplitMinSlots, (n_slots + (1 << p.splits_shift) - 1) >> p.splits_shift);
+  return (each + p.slot_mask) & ~p.slot_mask;
+}
+
 // The work of a block: a split of the context, for some queries of a KV head.
 struct SplitUnit {
-  int split, first_head, n_queries;
+  int split, begin, end, kv_head, first_head, n_queries;
+
+  LB_DEVICE SplitUnit(const SplitTask& p, int i, int n_past) {
+    const int each = split_slots(p, n_past + 1), which = i >> p.splits_shift;
+    split = i - (which << p.splits_shift);
+    begin = split * each;
+    end = min(begin + each, n_past + 1);
+    kv_head = quotient(which, p.query_tiles_step);
+    const int first_query = (which - kv_head * p.query_tiles) * p.tile_queries;
+    first_head = kv_head * p.group + first_query;
+    n_queries = min(p.group - first_query, p.tile_queries);
+  }
+  LB_DEVICE int n_tiles() const { return max(end - begin + kSplitTile - 1, 0) / kSplitTile; }
 };
 
 template <class T>
@@ -102,7 +125,7 @@ struct MatrixSums {
     }
   }
 
-  LB_DEVICE void write(const SplitTask& p, const SplitUnit&, uint32_t tag) {
+  LB_DEVICE void write(const SplitTask& p, const SplitUnit& unit, uint32_t tag) {
     Mailbox* mailboxes = mega_state().mailboxes + p.split_mailbox.at;
     if (o_at >= 0) {
       const int eight = split_columns(p) > 8 ? 4 : 8 << p.splits_shift;  // mailboxes from a column to the one 8 further
@@ -115,8 +138,24 @@ struct MatrixSums {
         store_relaxed(to + eight, mailbox_of(sum.v[4], tag), mailbox_of(sum.v[5], tag));
       }
     }
+    write_softmax(p, unit, tag);
+  }
+
+  LB_DEVICE void write_softmax(const SplitTask& p, const SplitUnit&, uint32_t tag) {
     l = row_sum(l);
+    Mailbox* mailboxes = mega_state().mailboxes + p.split_mailbox.at;
     if (softmax_at >= 0) store_relaxed(mailboxes + softmax_at, mailbox_of(m, tag), mailbox_of(l, tag));
+  }
+
+  // o to [n_queries, dim] in shared memory.
+  LB_DEVICE void put(const SplitUnit& unit, float* to, int dim) const {
+    if (lane() / 4 >= unit.n_queries) return;
+    LB_UNROLL
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const int column = 16 * warp() + 128 * piece;
+      if (column >= dim) continue;
+      for_each_own([&](int i, int own) { store(to + lane() / 4 * dim + column + own, o[piece].v[i]); });
+    }
   }
 
  private:
@@ -163,10 +202,27 @@ struct PlainSums {
       const int head = unit.first_head + query(h);
       store_relaxed(to + mailbox_index(split_at(p, head, unit.split, column)), mailbox_of(o[h][0], tag),
                     mailbox_of(o[h][1], tag));
+    }
+    write_softmax(p, unit, tag);
+  }
+
+  LB_DEVICE void write_softmax(const SplitTask& p, const SplitUnit& unit, uint32_t tag) {
+    Mailbox* to = mega_state().mailboxes + p.split_mailbox.at;
+    LB_UNROLL
+    for (int h = 0; h < kOwnQueries; ++h) {
+      if (!has(h, unit.n_queries)) continue;
       const float sum = warp_sum(l[h]);
       if (column == 0)
-        store_relaxed(to + split_sums_at(p, head, unit.split), mailbox_of(m[h], tag), mailbox_of(sum, tag));
+        store_relaxed(to + split_sums_at(p, unit.first_head + query(h), unit.split), mailbox_of(m[h], tag),
+                      mailbox_of(sum, tag));
     }
+  }
+
+  // o to [n_queries, dim] in shared memory.
+  LB_DEVICE void put(const SplitUnit& unit, float* to, int dim) const {
+    LB_UNROLL
+    for (int h = 0; h < kOwnQueries; ++h)
+      if (has(h, unit.n_queries)) store(to + query(h) * dim + column, f32x2{o[h][0], o[h][1]});
   }
 
  private:

@@ -133,6 +133,14 @@ LB_FN int n_parts(uint32_t order) { return int(order >> 10 & 63); }       // cop
 LB_FN constexpr uint32_t division_step(int d) { return uint32_t((1 << 20) + d - 1) / uint32_t(d); }
 LB_FN constexpr int quotient(int n, uint32_t step) { return int(uint32_t(n) * step >> 20); }
 
+// Slots of types that are converted to f16, on their way through shared memory. stages: tiles of 16 slots of K and V, 1,
+// 2 or 4; 0: K and V are of one type that the tiles have too. k_rotated, v_rotated: values that are rotated together;
+// 0: none.
+struct PackedKv {
+  KvRowBytes k, v;
+  int stages, k_rotated, v_rotated;
+};
+
 // Split-K attention of one row, in two tasks. kAttentionSplits: a softmax over each split of the context; a unit is one
 // split for one tile of a KV head's queries. kAttentionMerge: one softmax of all splits; a unit is 4 * 2^quads_shift
 // columns of a head. Projections arrive in mailboxes, and so do the splits' results: o, m (an exponent of 2) and l.
@@ -141,6 +149,7 @@ struct SplitTask {
   Attention op;
   int group, query_tiles, tile_queries;  // queries of a KV head; their tiles; queries of each tile but the last
   int splits_shift;                      // there are 2^splits_shift splits
+  int slot_mask;                         // splits begin at multiples of slot_mask + 1
   int n_units, n_merge_units;            // of each task
   int head_units;                        // merge units of a head
   int quads_shift;
@@ -148,6 +157,7 @@ struct SplitTask {
   MailboxSource u_mailbox, k_mailbox, v_mailbox, gate_mailbox, split_mailbox;
   int gate_at;        // of the gates, in the vector of gate_mailbox
   int32_t y_mailbox;  // first of o, [n_heads, head_dim]
+  PackedKv packed;
 };
 
 // The splits' mailboxes: o as a vector of [n_merge_units, n_splits, columns of a unit], then pairs of m and l,
@@ -297,6 +307,16 @@ LB_FN constexpr int split_row_stride(int dim, int value_bytes) { return value_by
 LB_FN constexpr size_t split_pool_bytes(int dim, int value_bytes) {
   return size_t(4 * kSplitTile + kSplitRows) * split_row_stride(dim, value_bytes) * value_bytes +
          size_t(kSplitRows) * kSplitTile * 4;
+}
+// Slots that are converted: one tile, the row's own K and V, and stored tiles in the place of the second tile. Four of
+// 4-bit types or two of Q8_0 take about as much.
+LB_FN constexpr size_t packed_tile_bytes(const PackedKv& kv) {
+  return size_t(kSplitTile) * (kv.k.codes + kv.k.high + kv.k.scales + kv.v.codes + kv.v.high + kv.v.scales);
+}
+inline constexpr int kOwnSlotBytes = kSplitMaxDim * 4;
+LB_FN constexpr size_t packed_pool_bytes(int dim, const PackedKv& kv) {
+  return size_t(2 * kSplitTile + kSplitRows) * split_row_stride(dim, 2) * 2 + size_t(kSplitRows) * kSplitTile * 4 +
+         2 * kOwnSlotBytes + kv.stages * packed_tile_bytes(kv);
 }
 inline constexpr size_t kMergePoolBytes = size_t(kMegaThreads / 32) * 128 * 4;
 inline constexpr size_t kSamplePoolBytes = 1024;

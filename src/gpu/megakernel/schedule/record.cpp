@@ -19,18 +19,35 @@ bool are_rounded(const LinearGroup& readers) {
                               [](const Linear& reader) { return is_plain(reader.type); });
 }
 
+// K and V of one type of 16 or 32 bits are copied; others are converted.
+PackedKv packed_kv(const KvLayer& cache, const Target& target) {
+  if (cache.k_type == cache.v_type && cache.k_type <= KvType::kBF16) return {};
+  const int dim = cache.head_dim, rotated = rotated_group(dim);
+  PackedKv kv = {.k = kv_row_bytes(cache.k_type, dim),
+                 .v = kv_row_bytes(cache.v_type, dim),
+                 .stages = 1,
+                 .k_rotated = is_rotated(cache.k_type) ? rotated : 0,
+                 .v_rotated = is_rotated(cache.v_type) ? rotated : 0};
+  if (!target.capabilities.async_copy) return kv;
+  const size_t two_of_q8_0 = size_t{2} * kSplitTile * 2 * kv_slot_bytes(KvType::kQ8_0, dim);
+  kv.stages = 4 * packed_tile_bytes(kv) <= two_of_q8_0 ? 4 : 2;
+  return kv;
+}
+
 // As many splits as each head has blocks, so that a block has one unit. In the merge, a thread has one split.
-SplitTask split_task(const Attention& op, const AttentionPrepare& prepare, int n_blocks) {
+SplitTask split_task(const Attention& op, const AttentionPrepare& prepare, const Target& target) {
   const KvLayer& cache = op.cache;
   const int group = op.n_heads / cache.n_kv_heads, tiles = parts_of(group, kSplitQueries);
-  const int n_splits = std::bit_floor(unsigned(std::clamp(n_blocks / cache.n_kv_heads / tiles, 1, kSplitMaxCount)));
+  const int n_splits = std::bit_floor(unsigned(std::clamp(target.n_sms / cache.n_kv_heads / tiles, 1, kSplitMaxCount)));
   const int quads = std::min<int>(kMegaThreads / n_splits, 32), head_units = parts_of(cache.head_dim, 4 * quads);
+  const PackedKv packed = packed_kv(cache, target);
   return {.prepare = prepare,
           .op = op,
           .group = group,
           .query_tiles = tiles,
           .tile_queries = parts_of(group, tiles),
           .splits_shift = std::countr_zero(unsigned(n_splits)),
+          .slot_mask = packed.stages > 0 ? kSplitTile - 1 : 0,
           .n_units = cache.n_kv_heads * tiles * n_splits,
           .n_merge_units = op.n_heads * head_units,
           .head_units = head_units,
@@ -44,7 +61,8 @@ SplitTask split_task(const Attention& op, const AttentionPrepare& prepare, int n
           .gate_mailbox = {},
           .split_mailbox = {},
           .gate_at = 0,
-          .y_mailbox = -1};
+          .y_mailbox = -1,
+          .packed = packed};
 }
 
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
@@ -259,9 +277,8 @@ void Schedule::run(const Attention& op) {
   prepare_.reset();
   const KvLayer& cache = op.cache;
   require(cache.head_dim <= kSplitMaxDim && cache.head_dim % 64 == 0, "takes heads of 64, 128, 192 or 256");
-  require(cache.k_type == cache.v_type, "takes K and V of one type");
   const size_t dim = cache.head_dim, row = op.n_heads * dim, kv = cache.n_kv_heads * dim * 4;
-  const SplitTask task = split_task(op, prepare, target_.n_sms);
+  const SplitTask task = split_task(op, prepare, target_);
   const Range splits = {splits_->data(), 1};
   const size_t table = size_t(prepare.n_pairs) * 4;
   add({.task = {.kind = TaskKind::kAttentionSplits, .attention = task},

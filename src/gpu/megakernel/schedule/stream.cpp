@@ -39,8 +39,10 @@ size_t Schedule::pool_bytes() const {
       bytes = std::max(bytes, product_pool_bytes(node.task.product.op.n_in, !is_plain(node.task.product.op.type)));
     if (node.task.kind == TaskKind::kDeltaStep) bytes = std::max(bytes, kDeltaPoolBytes);
     if (node.task.kind == TaskKind::kAttentionSplits) {
-      const KvLayer& cache = node.task.attention.op.cache;
-      bytes = std::max(bytes, split_pool_bytes(cache.head_dim, cache.k_type == KvType::kF32 ? 4 : 2));
+      const SplitTask& task = node.task.attention;
+      const int dim = task.op.cache.head_dim, value_bytes = task.op.cache.k_type == KvType::kF32 ? 4 : 2;
+      bytes = std::max(bytes, task.packed.stages > 0 ? packed_pool_bytes(dim, task.packed)
+                                                     : split_pool_bytes(dim, value_bytes));
     }
     if (node.task.kind == TaskKind::kAttentionMerge) bytes = std::max(bytes, kMergePoolBytes);
   }
