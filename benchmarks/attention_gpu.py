@@ -2,6 +2,7 @@
 the same run, prefill as a matrix rate.
 
 attention_gpu.py --pack build/sm_90/pack/lucebox_sm90                  the shapes, depths and rows below
+attention_gpu.py --pack FOLDER --types f16 q8_0 q8_0/q4_0 wht4         types of K and V
 attention_gpu.py --pack FOLDER --shapes 24/4x256 --depths 32768 --rows 1 22 2048 --csv out.csv
 
 A shape is query heads / KV heads x head_dim. Decoding rotates its caches, so no launch finds its own in the L2 cache.
@@ -51,13 +52,11 @@ def measure(
 ) -> Row:
     heads, rest = shape.split("/")
     kv_heads, head_dim = rest.split("x")
-    cache_bytes = 2 * (depth + rows) * int(kv_heads) * int(head_dim) * (4 if dtype == "F32" else 2)
-    sets = int(4 * info.l2_bytes / cache_bytes) + 1 if rows <= 64 else 1
-    replays = 5 if rows <= 64 else 2
     capacity = -(-(depth + rows) // 64) * 64
-    got = _engine.gpu_ops.time_attention(
-        pack, dtype, rows, int(heads), int(kv_heads), int(head_dim), depth, capacity, min(sets, 64), replays, 4
-    )
+    what = (pack, dtype, rows, int(heads), int(kv_heads), int(head_dim), depth, capacity)
+    cache_bytes = _engine.gpu_ops.time_attention(*what, 1, 1, 1)["bytes"]
+    sets = int(4 * info.l2_bytes / cache_bytes) + 1 if rows <= 64 else 1
+    got = _engine.gpu_ops.time_attention(*what, min(sets, 64), 5 if rows <= 64 else 2, 4)
     row = Row(
         date=date.today().isoformat(),
         commit=commit(),
@@ -75,7 +74,7 @@ def measure(
         command=" ".join(["attention_gpu.py", *sys.argv[1:]]),
     )
     print(
-        f"{dtype:4} {shape:>9} depth {depth:6} {rows:5} rows {row.us:10.2f} us {row.gb_s:8.1f} GB/s {row.share:6.1%} "
+        f"{dtype:11} {shape:>9} depth {depth:6} {rows:5} rows {row.us:10.2f} us {row.gb_s:8.1f} GB/s {row.share:6.1%} "
         f"{row.tflop_s:7.2f} TFLOP/s   {row.launch}",
         flush=True,
     )
@@ -86,7 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pack", type=Path, required=True, help="folder with manifest.json")
     parser.add_argument("--device", type=int, default=0)
-    parser.add_argument("--types", nargs="+", default=["F16"], choices=["F16", "BF16", "F32"])
+    parser.add_argument("--types", nargs="+", default=["f16"], help="of K and V, or K/V")
     parser.add_argument("--shapes", nargs="+", default=SHAPES)
     parser.add_argument("--depths", nargs="+", type=int, default=DEPTHS)
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS)

@@ -54,7 +54,8 @@ def poisoned(n_pages: int, kv_heads: int, kv: str, dim: int) -> NDArray[Any]:
     """Pages of ones: NaN as a number, as a scale and as e4m3."""
     if kv_types.bits_of(kv)[0] < 16:
         return np.full((n_pages, kv_heads, PAGE, kv_types.slot_bytes(kv, dim)), 0xFF, np.uint8)
-    return np.full((n_pages, kv_heads, PAGE, dim), np.nan if kv == "f32" else 0x7FFF, np.float32 if kv == "f32" else np.uint16)  # fmt: skip
+    ones = np.float32(np.nan) if kv == "f32" else np.uint16(0x7FFF)
+    return np.full((n_pages, kv_heads, PAGE, dim), ones)
 
 
 def cache_of(
@@ -100,7 +101,12 @@ def compare(
 @pytest.mark.parametrize(("k_type", "v_type"), PAIRS)
 @pytest.mark.parametrize(
     ("dim", "heads", "n_past", "rows", "kernel"),
-    ((64, 3, 63, 1, "decode"), (256, 4, 66, 3, "decode"), (128, 2, 70, 33, "prefill_16"), (64, 1, 31, 67, "prefill_32")),
+    (
+        (64, 3, 63, 1, "decode"),
+        (256, 4, 66, 3, "decode"),
+        (128, 2, 70, 33, "prefill_16"),
+        (64, 1, 31, 67, "prefill_32"),
+    ),
 )
 def test_pairs(
     pack: _engine.gpu.Pack, k_type: str, v_type: str, dim: int, heads: int, n_past: int, rows: int, kernel: str,
@@ -112,9 +118,9 @@ def test_pairs(
     pack.take_started()
     q, gate = normal(rng, rows, 2 * heads, dim) * np.float32(3), normal(rng, rows, 2 * heads, dim)
     compare(pack, cache, q, n_past, gate)
-    started = pack.take_started()
-    assert any(name in (f"attention_{kernel}_packed_{dim}_kernel", f"attention_prefill_16_packed_{dim}_kernel",
-                        f"attention_prefill_sm90_packed_{dim}_kernel") for name in started)  # fmt: skip
+    started = set(pack.take_started())
+    names = {kernel} if kernel == "decode" else {kernel, "prefill_16", "prefill_sm90"}
+    assert started & {f"attention_{name}_packed_{dim}_kernel" for name in names}
 
 
 @pytest.mark.parametrize(
@@ -151,7 +157,13 @@ def test_every_pair(pack: _engine.gpu.Pack, seed: int) -> None:
 @pytest.mark.parametrize(("mask", "first_slot", "window"), (("chain", 0, 40), ("all", 7, 65), ("random", 0, 1)))
 @pytest.mark.parametrize(
     ("dim", "heads", "rows", "n_past", "capacity"),
-    ((64, 1, 16, 130, 0), (256, 2, 5, 190, 1500), (128, 2, 22, 200, 1500), (256, 6, 11, 300, 1500), (160, 2, 5, 140, 1500)),
+    (
+        (64, 1, 16, 130, 0),
+        (256, 2, 5, 190, 1500),
+        (128, 2, 22, 200, 1500),
+        (256, 6, 11, 300, 1500),
+        (160, 2, 5, 140, 1500),
+    ),
 )
 def test_trees_windows_and_splits(
     pack: _engine.gpu.Pack, dim: int, heads: int, rows: int, n_past: int, capacity: int, mask: str, first_slot: int,
@@ -214,11 +226,15 @@ def check_stored(got: NDArray[Any], want: NDArray[Any], kv: str, dim: int) -> No
         assert np.array_equal(a[~there], b[~there])
     unit = np.abs(beside[there]).max(-1, keepdims=True)
     check("kv_store", mine[there], beside[there], unit)
-    assert np.mean(here.codes != cpu.codes) < tolerance("kv_store", "other_codes")
+    if kv_types.bits_of(kv)[0] < 16:
+        assert np.mean(here.codes[there] != cpu.codes[there]) < tolerance("kv_store", "other_codes")
 
 
 @pytest.mark.parametrize("kv", TYPES)
-@pytest.mark.parametrize(("rows", "kv_heads", "dim", "n_past"), ((1, 1, 32, 63), (9, 2, 96, 60), (70, 3, 128, 63), (3, 2, 256, 0), (2, 1, 512, 1)))  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "kv_heads", "dim", "n_past"),
+    ((1, 1, 32, 63), (9, 2, 96, 60), (70, 3, 128, 63), (3, 2, 256, 0), (2, 1, 512, 1)),
+)
 def test_append(pack: _engine.gpu.Pack, kv: str, rows: int, kv_heads: int, dim: int, n_past: int, seed: int) -> None:
     """V has another type than K. Heads of zeros, and of one value, are among them."""
     rng = np.random.default_rng(seed)

@@ -23,7 +23,7 @@ def read_bandwidth(pack: lucebox._engine.gpu.Pack, bytes: int = 1073741824, sets
     Bytes a second of a kernel that only reads `bytes` a launch, from `sets` buffers in turn.
     """
 
-def time_attention(pack: lucebox._engine.gpu.Pack, dtype: str, rows: int, n_heads: int, n_kv_heads: int, head_dim: int, n_past: int, capacity: int, sets: int = 1, replays: int = 20, tries: int = 5) -> dict:
+def time_attention(pack: lucebox._engine.gpu.Pack, kv: str, rows: int, n_heads: int, n_kv_heads: int, head_dim: int, n_past: int, capacity: int, sets: int = 1, replays: int = 20, tries: int = 5) -> dict:
     """
     Seconds of the attention of a chain, its merge included, over `sets` rotated caches; the bytes that have to move, the flops of the slots its rows see, and the launch.
     """

@@ -16,9 +16,7 @@ constexpr std::array<int32_t, kMaxTree> kIdentity = [] {
 
 int n_pages(int capacity) { return (capacity + kPageTokens - 1) / kPageTokens; }
 
-size_t page_bytes(const KvShape& shape, KvType type) {
-  return shape.n_kv_heads * kv_head_bytes(type, shape.head_dim);
-}
+size_t page_bytes(const KvShape& shape, KvType type) { return shape.n_kv_heads * kv_head_bytes(type, shape.head_dim); }
 
 bool any_folds(std::span<const LayerShape> shapes) { return std::ranges::any_of(shapes, folds); }
 

@@ -11,21 +11,24 @@
 
 namespace lb::gpu {
 
-// Slots [slot, slot + kFp32Slots) of K or V to shared memory, [kFp32Slots][head_dim + 4]; zeros from `end` on.
-LB_DEVICE void read_slots(float* to, void* pages, KvType type, const KvLayer& cache, int kv_head, int slot, int end) {
-  const int dim = cache.head_dim, shift = scale_shift(type, dim);
+// Slots [first, first + kFp32Slots) of a head's page to shared memory, [kFp32Slots][head_dim + 4]; zeros from n_valid
+// on. Not inlined: two copies of every type's loop would not fit AMD's scalar registers.
+LB_NOINLINE void read_slots(float* to, uint8_t* head, KvType type, int dim, int first, int n_valid) {
+  assume_shared(to);
+  const int shift = scale_shift(type, dim);
   const KvRowBytes bytes = row_bytes(type, dim);
-  uint8_t* head = head_of(pages, bytes, cache, page_of(cache, slot), kv_head);
-  with_kv_type(type, [&](auto tag) {
-    for (int i = 8 * thread_id(); i < kFp32Slots * dim; i += 8 * kAttentionThreads) {
-      const int row = i / dim, column = i % dim;
-      f32x4 x[2] = {};
-      if (slot + row < end)
-        load_eight<tag.kType, FromGlobal>(row_of(head, bytes, slot % kPageTokens + row), column, shift, x);
-      store(to + row * (dim + 4) + column, x[0]);
-      store(to + row * (dim + 4) + column + 4, x[1]);
-    }
-  });
+  for (int i = 8 * thread_id(); i < kFp32Slots * dim; i += 8 * kAttentionThreads) {
+    const int row = i / dim, column = i % dim;
+    const quant::KvRow from = row_of(head, bytes, first + row);
+    f32x4 x[2] = {};
+    if (row < n_valid) with_kv_type(type, [&](auto tag) { load_eight<tag.kType, FromGlobal>(from, column, shift, x); });
+    store(to + row * (dim + 4) + column, x[0]);
+    store(to + row * (dim + 4) + column + 4, x[1]);
+  }
+}
+LB_DEVICE void read_slots(float* to, void* pages, KvType type, const KvLayer& cache, int kv_head, int slot, int end) {
+  uint8_t* head = head_of(pages, row_bytes(type, cache.head_dim), cache, page_of(cache, slot), kv_head);
+  read_slots(to, head, type, cache.head_dim, slot % kPageTokens, end - slot);
 }
 
 LB_KERNEL(attention_fp32_kernel, AttentionSplits, kAttentionThreads, 1) {

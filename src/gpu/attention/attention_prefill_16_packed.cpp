@@ -1,9 +1,9 @@
 // Attention of more than 16 queries per KV head over pages of any pair of types but F32, 16 queries per warp.
 #include "dialect.h"
 
-#include "gpu/attention/prefill.h"
 #include "gpu/attention/instances.h"
 #include "gpu/attention/packed_ring.h"
+#include "gpu/attention/prefill.h"
 
 namespace lb::gpu {
 

@@ -2,9 +2,9 @@
 // Needs: nvidia
 #include "dialect.h"
 
-#include "gpu/attention/prefill.h"
 #include "gpu/attention/instances.h"
 #include "gpu/attention/packed_ring.h"
+#include "gpu/attention/prefill.h"
 
 namespace lb::gpu {
 

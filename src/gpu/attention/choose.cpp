@@ -27,9 +27,8 @@ std::string to_string(const Attention& op) {
 }
 
 void check_cache(const KvLayer& cache, const std::string& what) {
-  LB_CHECK(
-      cache.n_kv_heads >= 1 && cache.head_dim >= 8 && cache.head_dim % 8 == 0 && cache.head_dim <= kMaxHeadDim,
-      kInvalid, what, ": head_dim must be a multiple of 8 up to ", kMaxHeadDim);
+  LB_CHECK(cache.n_kv_heads >= 1 && cache.head_dim >= 8 && cache.head_dim % 8 == 0 && cache.head_dim <= kMaxHeadDim,
+           kInvalid, what, ": head_dim must be a multiple of 8 up to ", kMaxHeadDim);
   for (KvType type : {cache.k_type, cache.v_type})
     LB_CHECK(has_whole_groups(type, cache.head_dim), kInvalid, what, ": ", kv_name(type),
              " takes head_dim in multiples of 32");
@@ -72,7 +71,7 @@ bool is_packed(const KvLayer& cache) { return tile_kernel(kDecode, cache) == nul
 // A kernel and what one of its thread blocks takes.
 struct BlockShape {
   const char* kernel;
-  int queries, per_sm;  // queries of a block, co-resident blocks per SM
+  int queries, per_sm;   // queries of a block, co-resident blocks per SM
   int ring, tile_bytes;  // of AttentionSplits
   size_t shared_bytes;
   bool splits_first;  // grid x is the split; else x is the tile of queries and z the split
@@ -94,7 +93,8 @@ Ring ring_of(const KvLayer& cache, int slots, int per_sm, const Target& target, 
     while (ring > 1 && bytes(ring, 0) > target.shared_block_bytes) --ring;
     return {ring, 0, bytes(ring, 0)};
   }
-  const size_t slot = std::max(kv_slot_bytes(cache.k_type, cache.head_dim), kv_slot_bytes(cache.v_type, cache.head_dim));
+  const size_t slot =
+      std::max(kv_slot_bytes(cache.k_type, cache.head_dim), kv_slot_bytes(cache.v_type, cache.head_dim));
   const int tile = slots * int(slot);
   constexpr size_t kReserved = 1024;  // of each block, by the chip
   for (int blocks = per_sm; has_async && blocks > 0; --blocks)
@@ -271,8 +271,8 @@ MoveLaunch choose(std::span<const KvMove> moves, const Target& target) {
   int pieces = 0;  // of a slot of K or of V, the larger
   for (KvType type : {op.cache.k_type, op.cache.v_type}) {
     const KvRowBytes row = kv_row_bytes(type, op.cache.head_dim);
-    pieces = std::max(pieces, op.cache.n_kv_heads *
-                                  (move_pieces(row.codes) + move_pieces(row.high) + move_pieces(row.scales)));
+    pieces = std::max(pieces,
+                      op.cache.n_kv_heads * (move_pieces(row.codes) + move_pieces(row.high) + move_pieces(row.scales)));
   }
   move.launch = checked({.kernel = "kv_move_kernel",
                          .grid = {static_cast<uint32_t>(ceil_div(pieces, kMoveThreads)), 2 * uint32_t(move.n), 1},

@@ -1,5 +1,5 @@
-// The body of attention_decode (split-K): up to 16 queries per KV head. Queries are rows times the query heads that share
-// the KV head.
+// The body of attention_decode (split-K): up to 16 queries per KV head. Queries are rows times the query heads that
+// share the KV head.
 //
 // Grid: splits of the context, KV heads. Each of the four warps has all queries, every fourth tile of 16 slots, its own
 // ring of tiles and its own online softmax, so the loop has no block barrier. At the end the block merges the four.

@@ -54,8 +54,8 @@ LB_DEVICE void move_piece(const Accepted& accepted, At&& at) {
   }
 }
 
-// Grid y: K and V of each layer. A thread moves the same piece of every row, so no other thread touches it. path[j] >= j
-// and path ascends, so every row is read before it is overwritten, also in batches of reads.
+// Grid y: K and V of each layer. A thread moves the same piece of every row, so no other thread touches it. path[j] >=
+// j and path ascends, so every row is read before it is overwritten, also in batches of reads.
 LB_KERNEL(kv_move_kernel, KvMoves, kMoveThreads, 1) {
   dependents_may_launch();
   wait_for_previous();

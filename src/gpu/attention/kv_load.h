@@ -76,8 +76,7 @@ LB_DEVICE u32x4 load_numbers(const quant::KvRow& row, int column) {
       low = From::template load<uint32_t>(row.codes + column / 2);
     else
       low = From::template load<uint32_t>(row.codes + column / 16 * 4) >> (column & 8);
-    if constexpr (kBits > kLowBits)
-      high = From::template load<uint32_t>(row.high + column / 32 * 4) >> column % 32 / 2;
+    if constexpr (kBits > kLowBits) high = From::template load<uint32_t>(row.high + column / 32 * 4) >> column % 32 / 2;
     if constexpr (kCode == KvCode::kLevel) {
       u32x2 low_bytes, high_bytes;
       level_bytes<kType>(low_bytes, high_bytes);
@@ -89,8 +88,7 @@ LB_DEVICE u32x4 load_numbers(const quant::KvRow& row, int column) {
       }
       pairs = lookup8_f16(low_bytes, high_bytes, indices);
       LB_UNROLL
-      for (int j = 0; j < 4; ++j)
-        pairs[j] ^= (kLowBits == 4 ? low << (12 - 4 * j) : high << (15 - j)) & 0x80008000;
+      for (int j = 0; j < 4; ++j) pairs[j] ^= (kLowBits == 4 ? low << (12 - 4 * j) : high << (15 - j)) & 0x80008000;
     } else {
       constexpr uint32_t kOffset = kCode == KvCode::kOffset ? 1u << (kBits - 1) : 0;
       LB_UNROLL

@@ -143,8 +143,7 @@ LB_DEVICE void store_levels(const quant::KvRow& row, f32x4 (&x)[kRounds], int he
   float length[kRounds];
   LB_UNROLL
   for (int j = 0; j < kRounds; ++j)
-    length[j] =
-        sqrt(group_sum((x[j][0] * x[j][0] + x[j][1] * x[j][1]) + (x[j][2] * x[j][2] + x[j][3] * x[j][3]), n));
+    length[j] = sqrt(group_sum((x[j][0] * x[j][0] + x[j][1] * x[j][1]) + (x[j][2] * x[j][2] + x[j][3] * x[j][3]), n));
   rotate_head(x, n);
   LB_UNROLL
   for (int j = 0; j < kRounds; ++j) {

@@ -1,6 +1,6 @@
-// The ring of packed tiles, for every pair of K and V types but F32: tiles come to shared memory as the pages hold them,
-// by asynchronous copies, and become operands of f16 when they are taken. Packed tiles are small, so many bytes of the
-// context are in flight. Without asynchronous copies (ring 0) a tile is read from the page when it is taken.
+// The ring of packed tiles, for every pair of K and V types but F32: tiles come to shared memory as the pages hold
+// them, by asynchronous copies, and become operands of f16 when they are taken. Packed tiles are small, so many bytes
+// of the context are in flight. Without asynchronous copies (ring 0) a tile is read from the page when it is taken.
 #pragma once
 
 #include "gpu/attention/kv_load.h"
@@ -63,7 +63,7 @@ struct Ring<Packed, kDim, kSlots, kThreads, Barrier> {
 
   // The rows of a plane are one run of bytes, also those behind `end`: a page has them, whatever they hold.
   LB_DEVICE void issue() {
-    if (n_issued < 2 * n_tiles) {
+    if (kHasAsyncCopy && n_issued < 2 * n_tiles) {
       const Source tile = source(n_issued);
       const KvRowBytes bytes = row_bytes(tile.type, kDim);
       const quant::KvRow from = row(tile, bytes);
@@ -91,7 +91,7 @@ struct Ring<Packed, kDim, kSlots, kThreads, Barrier> {
     if (p.ring == 3) copy_wait<1>();
     if (p.ring == 2) copy_wait<0>();
     barrier();  // the copies of other threads; and nobody reads the operands any more
-    if (p.ring != 0) {
+    if (kHasAsyncCopy && p.ring != 0) {
       issue();
       convert<FromShared>(tile, packed(now));
       now = now + 1 == p.ring ? 0 : now + 1;
@@ -104,13 +104,14 @@ struct Ring<Packed, kDim, kSlots, kThreads, Barrier> {
 
   template <class From>
   LB_DEVICE void convert(const Source& tile, uint8_t* in_shared) {
+    const int own = opaque(thread);  // so that no type's offsets are kept in registers throughout the loop over tiles
     with_kv_type(tile.type, [&](auto tag) {
       if constexpr (tag.kType != KvType::kF32) {
         constexpr KvRowBytes kBytes = kv_row_bytes(tag.kType, kDim);
         quant::KvRow first = {in_shared, in_shared + kSlots * kBytes.codes,
                               reinterpret_cast<uint16_t*>(in_shared + kSlots * (kBytes.codes + kBytes.high))};
         if (in_shared == nullptr) first = row(tile, kBytes);
-        convert_slots<tag.kType, From, kDim, kSlots, kThreads>(buffers, first, end - tile.slot, thread);
+        convert_slots<tag.kType, From, kDim, kSlots, kThreads>(buffers, first, end - tile.slot, own);
       }
     });
   }

@@ -56,7 +56,8 @@ LB_FN constexpr size_t ring_bytes(int slots, int head_dim, int ring, int tile_by
 // warp. At the end each ring holds half of its warp's o.
 inline constexpr int kDecodeSlots = 16;
 LB_FN constexpr size_t decode_shared_bytes(int head_dim, int ring, int tile_bytes) {
-  return operand_bytes(kDecodeQueries, head_dim) + kAttentionWarps * ring_bytes(kDecodeSlots, head_dim, ring, tile_bytes) +
+  return operand_bytes(kDecodeQueries, head_dim) +
+         kAttentionWarps * ring_bytes(kDecodeSlots, head_dim, ring, tile_bytes) +
          size_t(kAttentionWarps) * kOperandScratch * 2 + sizeof(float) * 2 * kDecodeQueries * (kAttentionWarps + 1);
 }
 // Shared memory of attention_prefill_16 and _32: queries; scratch per warp; one ring.
