@@ -142,7 +142,8 @@ LB_DEVICE void copy_tiles(const AttentionSplits& p, const BlockWork& work, T* k_
 template <int kDim>
 LB_DEVICE void convert_tiles(const AttentionSplits& p, const BlockWork& work, f16* k_tiles, f16* v_tiles,
                              unsigned char* stages, const TileRing& k_ring, const TileRing& v_ring) {
-  constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim, kOwnSlots = kSlots / kSm90ProducerWarps, kRowPieces = kDim / 8;
+  constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim, kOwnSlots = kSlots / kSm90ProducerWarps,
+                kRowPieces = kDim / 8;
   constexpr int kUnits = kOwnSlots / kSm90Unit;
   const KvLayer& cache = p.op.cache;
   const PackedSlots<kSm90Unit> k_slots = {row_bytes(cache.k_type, kDim)}, v_slots = {row_bytes(cache.v_type, kDim)};
@@ -202,7 +203,8 @@ LB_DEVICE void convert_tiles(const AttentionSplits& p, const BlockWork& work, f1
             const int piece = lane() + 32 * i, slot = piece / kRowPieces, column = piece % kRowPieces * 8;
             u32x4 eight = {};
             if (slot < n_valid)
-              eight = unpack_eight<tag.kType>(kUnitSlots.row(stages + now * p.tile_bytes, slot), column, scale_shift(tag.kType, kDim));
+              eight = unpack_eight<tag.kType>(kUnitSlots.row(stages + now * p.tile_bytes, slot), column,
+                                              scale_shift(tag.kType, kDim));
             store(to + tile_index(kSlots, first + slot, column), eight);
           }
         });

@@ -5,8 +5,8 @@
 
 namespace lb::gpu {
 
-// kCount consecutive slots of a KV head in shared memory: rows of codes, rows of high bits, rows of scales. With kCount a
-// multiple of 8 and head_dim of 64, each part is a multiple of 16 bytes, here and in the page.
+// kCount consecutive slots of a KV head in shared memory: rows of codes, rows of high bits, rows of scales. With kCount
+// a multiple of 8 and head_dim of 64, each part is a multiple of 16 bytes, here and in the page.
 template <int kCount>
 struct PackedSlots {
   KvRowBytes bytes;

@@ -2,7 +2,8 @@
 // type).
 //
 // Slots come to shared memory as they are stored, up to four tiles ahead, and become f16 there. The row's own K and V
-// are stored in shared memory as in the cache, and copied there; they stand in for the row's slot in its tile. Where V is rotated, every split rotates its o back: the rotation is linear, so splits may do it.
+// are stored in shared memory as in the cache, and copied there; they stand in for the row's slot in its tile. Where V
+// is rotated, every split rotates its o back: the rotation is linear, so splits may do it.
 #pragma once
 
 #include "gpu/attention/kv_store.h"
@@ -71,7 +72,9 @@ LB_DEVICE void store_own(const SplitTask& p, const SplitMemory<f16>& memory, boo
   LB_UNROLL_BY(1)
   for (int i = 2 * lane(); i < bytes.codes + bytes.high + bytes.scales; i += 64) {
     const int in_high = i - bytes.codes, in_scales = in_high - bytes.high;
-    uint8_t* at = in_high < 0 ? to.codes + i : in_scales < 0 ? to.high + in_high : reinterpret_cast<uint8_t*>(to.scales) + in_scales;
+    uint8_t* at = in_high < 0     ? to.codes + i
+                  : in_scales < 0 ? to.high + in_high
+                                  : reinterpret_cast<uint8_t*>(to.scales) + in_scales;
     store(at, load<uint16_t>(from + i));
   }
 }
@@ -101,7 +104,8 @@ LB_DEVICE void unpack_tile(const PackedRing& ring, const SplitMemory<f16>& memor
 }
 
 // The block's o, rotated back: a warp has a query.
-LB_DEVICE void write_unrotated(const SplitTask& p, const SplitMemory<f16>& memory, const SplitUnit& unit, uint32_t tag) {
+LB_DEVICE void write_unrotated(const SplitTask& p, const SplitMemory<f16>& memory, const SplitUnit& unit,
+                               uint32_t tag) {
   if (warp() >= unit.n_queries) return;
   const int dim = p.op.cache.head_dim;
   f32x4 x[RowHead::kFours];

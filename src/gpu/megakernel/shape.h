@@ -133,9 +133,9 @@ LB_FN int n_parts(uint32_t order) { return int(order >> 10 & 63); }       // cop
 LB_FN constexpr uint32_t division_step(int d) { return uint32_t((1 << 20) + d - 1) / uint32_t(d); }
 LB_FN constexpr int quotient(int n, uint32_t step) { return int(uint32_t(n) * step >> 20); }
 
-// Slots of types that are converted to f16, on their way through shared memory. stages: tiles of 16 slots of K and V, 1,
-// 2 or 4; 0: K and V are of one type that the tiles have too. k_rotated, v_rotated: values that are rotated together;
-// 0: none.
+// Slots of types that are converted to f16, on their way through shared memory. stages: tiles of 16 slots of K and V,
+// 1, 2 or 4; 0: K and V are of one type that the tiles have too. k_rotated, v_rotated: values that are rotated
+// together; 0: none.
 struct PackedKv {
   KvRowBytes k, v;
   int stages, k_rotated, v_rotated;

@@ -41,8 +41,8 @@ size_t Schedule::pool_bytes() const {
     if (node.task.kind == TaskKind::kAttentionSplits) {
       const SplitTask& task = node.task.attention;
       const int dim = task.op.cache.head_dim, value_bytes = task.op.cache.k_type == KvType::kF32 ? 4 : 2;
-      bytes = std::max(bytes, task.packed.stages > 0 ? packed_pool_bytes(dim, task.packed)
-                                                     : split_pool_bytes(dim, value_bytes));
+      bytes = std::max(
+          bytes, task.packed.stages > 0 ? packed_pool_bytes(dim, task.packed) : split_pool_bytes(dim, value_bytes));
     }
     if (node.task.kind == TaskKind::kAttentionMerge) bytes = std::max(bytes, kMergePoolBytes);
   }
