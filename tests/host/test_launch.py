@@ -371,8 +371,8 @@ def choose_attention(
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("types", [("F16", "F16"), ("BF16", "BF16"), ("F32", "F32"), ("F16", "BF16")])
-@pytest.mark.parametrize(("n_heads", "n_kv_heads", "head_dim"), [(24, 4, 256), (16, 8, 128), (9, 3, 64), (6, 1, 40)])
+@pytest.mark.parametrize("types", [("F16", "F16"), ("BF16", "BF16"), ("F32", "F32"), ("F16", "Q8_0"), ("Q5_1", "WHT4")])
+@pytest.mark.parametrize(("n_heads", "n_kv_heads", "head_dim"), [(24, 4, 256), (16, 8, 128), (9, 3, 64), (6, 1, 96)])
 def test_attention(name: str, types: tuple[str, str], n_heads: int, n_kv_heads: int, head_dim: int) -> None:
     """Wide launches fill the chip and are not split; narrow ones are cut as far as the cache is long."""
     group = n_heads // n_kv_heads
@@ -382,26 +382,27 @@ def test_attention(name: str, types: tuple[str, str], n_heads: int, n_kv_heads: 
             for launch in chosen:
                 check(launch, name)
             kernel, grid = str(chosen[0]["kernel"]), np.array(chosen[0]["grid"])
-            if types[0] == types[1] and types[0] != "F32" and head_dim in (64, 128, 256):
+            if types[0] != "F32" and head_dim in (64, 128, 256):
+                stored = types[0].lower() if types[0] == types[1] else "packed"
                 is_decode = rows * group <= 16
                 is_wide = rows > 64 and head_dim < 256 and "gfx" not in name
                 queries, form = (16, "decode") if is_decode else (128, "prefill_32") if is_wide else (64, "prefill_16")
                 per_sm = {64: 4, 128: 3, 256: 2}[head_dim] if is_decode else 2
-                if rows * group > 64 and name in ("sm_90", "sim"):
+                if rows * group > 64 and name in ("sm_90", "sim") and stored != "packed":
                     queries, form, per_sm = 128, "prefill_sm90", 1
-                assert kernel == f"attention_{form}_{types[0].lower()}_{head_dim}_kernel"
+                assert kernel == f"attention_{form}_{stored}_{head_dim}_kernel"
             else:
                 queries, per_sm = 8, 2
                 assert kernel == "attention_fp32_kernel"
             blocks = n_kv_heads * -(-rows * group // queries)
             assert grid.prod() <= max(blocks, per_sm * N_SMS)
             assert grid.prod() > per_sm * N_SMS // 2 or grid.prod() == blocks * -(-capacity // 128)
-            assert (len(chosen) > 1) == (grid.prod() > blocks)
+            assert (len(chosen) > 1) == (grid.prod() > blocks or types[1] == "WHT4")  # the merge rotates back
 
 
 def test_what_attention_refuses() -> None:
-    with pytest.raises(UnsupportedError, match=r"\[1, 4, 64\] over 2 heads of F16 and Q8_0 on sm_90: no kernel reads"):
-        choose_attention("sm_90", ("F16", "Q8_0"), 1, 4, 2, 64, 1024)
+    with pytest.raises(InvalidRequestError, match=r"\[1, 4, 40\] over 2 heads of f16 and q8_0: q8_0 takes head_dim in"):
+        choose_attention("sm_90", ("F16", "Q8_0"), 1, 4, 2, 40, 1024)
     with pytest.raises(InvalidRequestError, match="a cache of 8 tokens cannot hold the rows"):
         choose_attention("sm_90", ("F16", "F16"), 9, 4, 2, 64, 8)
 
