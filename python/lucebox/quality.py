@@ -1,0 +1,285 @@
+"""Quality of the types of the KV cache: the negative log-likelihood of a text and its KL divergence from f16, and the
+share of questions about long documents that are answered right. The CLI and plots.py show the results.
+
+Logits come from appends of up to 64 rows, as in verifying drafts: rows read the stored keys and values, those of the
+same append included, so the split into appends changes nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lucebox.bench import MAX_APPEND
+from lucebox.errors import FormatError, InvalidRequestError
+from lucebox.generation import Ids
+from lucebox.recall import EncodedDocument, EncodedQuestion
+
+if TYPE_CHECKING:
+    from lucebox import _engine
+    from lucebox.api import LLM
+
+__all__ = [
+    "CSV_COLUMNS",
+    "REFERENCE",
+    "RecallScore",
+    "TextScore",
+    "TypeReport",
+    "measure_quality",
+    "save_rows",
+    "score_rows",
+    "text_windows",
+]
+
+REFERENCE = "f16"
+CSV_COLUMNS = ("date", "model", "device", "kernels", "kv", "token_bytes", "test", "length", "kind", "n", "value")
+
+OpenLLM = Callable[[str], "LLM"]  # with this type of the KV cache
+OnStep = Callable[[str], None]  # what is measured now
+Rows = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class TextScore:
+    """Predictions of every token of a text but the first one of each window."""
+
+    n_tokens: int
+    nll: float
+    """Mean negative log-likelihood, in nat."""
+    kl: float
+    """Mean KL(f16 || type), in nat."""
+    kl_p99: float
+    """99th percentile of the KL divergence."""
+    same_top: float
+    """Share of tokens before which f16 and the type have the same most likely token."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecallScore:
+    """Questions of one kind about documents of one length."""
+
+    length: int
+    kind: str
+    asked: int
+    right: int
+    """Answers whose every token, and then an end token, is the most likely one."""
+    changed: int
+    """Answers that are right with f16 and wrong with the type, or the reverse."""
+    answer_nll: float
+    """Mean negative log-likelihood of the answers' tokens, in nat."""
+
+    @property
+    def share(self) -> float:
+        return self.right / self.asked
+
+
+@dataclass(frozen=True, slots=True)
+class TypeReport:
+    """All measurements of one type."""
+
+    model: str
+    device: str
+    device_name: str
+    kernels: str
+    kv: str
+    token_bytes: float
+    """Bytes of the keys and values of a token, in all layers."""
+    text: TextScore | None
+    recall: tuple[RecallScore, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    is_right: bool
+    nll: float  # sum over the tokens
+    n_tokens: int
+
+
+def text_windows(ids: Ids, window: int) -> list[Ids]:
+    """Windows of this many tokens, and a shorter last one; a single token predicts nothing."""
+    windows = [ids[at : at + window] for at in range(0, len(ids), window)]
+    return [one for one in windows if len(one) > 1]
+
+
+def measure_quality(
+    open_llm: OpenLLM,
+    kv_types: Sequence[str],
+    windows: Sequence[Ids],
+    documents: Sequence[EncodedDocument],
+    on_step: OnStep = lambda text: None,
+) -> Iterator[TypeReport]:
+    """A report per type as soon as it is measured, f16 first whether or not it is among them.
+
+    The f16 log-probabilities of the text wait in a temporary file: 4 bytes per token and entry of the vocabulary.
+
+    Raises:
+        InvalidRequestError: there is nothing to measure, or an answer has more tokens than an append.
+    """
+    if not windows and not documents:
+        raise InvalidRequestError("[quality] there is neither a text nor a document to measure with")
+    n_rows = sum(len(one) - 1 for one in windows)
+    baseline: list[_Answer] = []
+    with tempfile.TemporaryFile() as file:
+        reference: NDArray[np.float32] | None = None
+        for kv in dict.fromkeys((REFERENCE, *kv_types)):
+            with open_llm(kv) as llm, llm.locked_session() as session:
+                text = None
+                if windows:
+                    if reference is None:
+                        reference = np.memmap(file, np.float32, "w+", shape=(n_rows, llm.info.vocab))
+                    text = _score_text(session, windows, reference, kv == REFERENCE, lambda at: on_step(f"{kv}: {at}"))
+                answers = []
+                for i, document in enumerate(documents):
+                    on_step(f"{kv}: document {i + 1} of {len(documents)}, {document.length} tokens")
+                    answers += _answers(session, document, llm.end_ids)
+                baseline = baseline or answers
+                yield TypeReport(
+                    model=llm.info.name,
+                    device=llm.options.device,
+                    device_name=llm.device_name,
+                    kernels=llm.kernels,
+                    kv=kv,
+                    token_bytes=session.page_bytes / 64,
+                    text=text,
+                    recall=_by_kind(documents, answers, baseline),
+                )
+
+
+# --- text
+
+
+def log_softmax(logits: NDArray[np.float32]) -> Rows:
+    """[n, vocab] natural log-probabilities."""
+    rows = logits.astype(np.float64)
+    rows -= rows.max(axis=1, keepdims=True)
+    rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
+    return rows
+
+
+def score_rows(logits: NDArray[np.float32], ids: Ids, reference: NDArray[np.float32] | None) -> tuple[Rows, Rows]:
+    """[n, 3] the negative log-likelihood of each id, the KL divergence of the logits [n, vocab] from the reference's
+    log-probabilities, and whether the most likely tokens are equal; and the log-probabilities. None: the logits' own.
+    """
+    own = log_softmax(logits)
+    nll = -own[np.arange(len(ids)), ids]
+    if reference is None:
+        return np.stack([nll, np.zeros_like(nll), np.ones_like(nll)], axis=1), own
+    wanted = reference.astype(np.float64)
+    kl = (np.exp(wanted) * (wanted - own)).sum(axis=1)
+    return np.stack([nll, kl, wanted.argmax(axis=1) == own.argmax(axis=1)], axis=1), own
+
+
+def _score_text(
+    session: _engine.Session,
+    windows: Sequence[Ids],
+    reference: NDArray[np.float32],
+    is_reference: bool,
+    on_step: OnStep,
+) -> TextScore:
+    """The scores of the windows. Writes the log-probabilities of the reference, and reads them for the other types."""
+    scores, done = [], 0
+    for number, ids in enumerate(windows):
+        on_step(f"window {number + 1} of {len(windows)}")
+        session.reset()
+        for at in range(0, len(ids) - 1, MAX_APPEND):
+            chunk = ids[at : min(at + MAX_APPEND, len(ids) - 1)]
+            logits, _ = session.append(chunk)
+            session.commit(list(range(len(chunk))))
+            rows = slice(done, done + len(chunk))
+            following = ids[at + 1 : at + 1 + len(chunk)]
+            score, own = score_rows(logits, following, None if is_reference else reference[rows])
+            if is_reference:
+                reference[rows] = own
+            scores.append(score)
+            done += len(chunk)
+    table = np.concatenate(scores)
+    nll, kl, same_top = table.mean(axis=0).tolist()
+    return TextScore(len(table), nll, kl, float(np.percentile(table[:, 1], 99)), same_top)
+
+
+# --- recall
+
+
+def _answers(session: _engine.Session, document: EncodedDocument, end_ids: Sequence[int]) -> list[_Answer]:
+    """The answers to a document's questions: one prefill of what the prompts share, then an append per question."""
+    shared, held = document.n_shared, -1
+    answers = []
+    for question in document.questions:
+        whole = np.concatenate([question.prompt, question.answer])
+        if len(question.answer) >= MAX_APPEND:
+            raise InvalidRequestError(f"[quality] an answer has {len(question.answer)} tokens; {MAX_APPEND - 1} fit")
+        begin = shared if len(whole) - shared <= MAX_APPEND else len(question.prompt) - 1
+        if begin != held or begin > shared:
+            session.sync(whole[:begin])
+            held = begin
+        logits, _ = session.append(whole[begin:])
+        answers.append(_answer(logits[len(question.prompt) - 1 - begin :], question, end_ids))
+    return answers
+
+
+def _answer(logits: NDArray[np.float32], question: EncodedQuestion, end_ids: Sequence[int]) -> _Answer:
+    """logits: [len(answer) + 1, vocab], before each token of the answer and before its end."""
+    n = len(question.answer)
+    likeliest = logits.argmax(axis=1)
+    is_right = bool((likeliest[:n] == question.answer).all()) and int(likeliest[n]) in end_ids
+    nll = -log_softmax(logits[:n])[np.arange(n), question.answer]
+    return _Answer(is_right, float(nll.sum()), n)
+
+
+def _by_kind(
+    documents: Sequence[EncodedDocument], answers: Sequence[_Answer], baseline: Sequence[_Answer]
+) -> tuple[RecallScore, ...]:
+    """A score per length and kind, in the order of their first questions."""
+    cells: dict[tuple[int, str], list[tuple[_Answer, _Answer]]] = {}
+    keys = [(document.length, question.kind) for document in documents for question in document.questions]
+    for key, own, other in zip(keys, answers, baseline, strict=True):
+        cells.setdefault(key, []).append((own, other))
+    return tuple(
+        RecallScore(
+            length,
+            kind,
+            asked=len(pairs),
+            right=sum(own.is_right for own, _ in pairs),
+            changed=sum(own.is_right != other.is_right for own, other in pairs),
+            answer_nll=sum(own.nll for own, _ in pairs) / sum(own.n_tokens for own, _ in pairs),
+        )
+        for (length, kind), pairs in cells.items()
+    )
+
+
+# --- files
+
+
+def save_rows(file: Path, report: TypeReport) -> None:
+    """Appends the numbers of a type to a CSV file, which is created where it is missing: a row per number.
+
+    Raises:
+        FormatError: the file has other columns.
+    """
+    is_new = not file.exists()
+    if not is_new and file.read_text().partition("\n")[0].split(",") != list(CSV_COLUMNS):
+        raise FormatError(f"{file} has other columns than {', '.join(CSV_COLUMNS)}; name a new file")
+    common = (
+        date.today().isoformat(), report.model, report.device_name, report.kernels, report.kv,
+        f"{report.token_bytes:g}",
+    )  # fmt: skip
+    with file.open("a", newline="") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        if is_new:
+            writer.writerow(CSV_COLUMNS)
+        if report.text is not None:
+            for name in ("nll", "kl", "kl_p99", "same_top"):
+                writer.writerow((*common, name, "", "", report.text.n_tokens, f"{getattr(report.text, name):.6g}"))
+        for cell in report.recall:
+            where = (cell.length, cell.kind, cell.asked)
+            writer.writerow((*common, "right", *where, cell.right))
+            writer.writerow((*common, "changed", *where, cell.changed))
+            writer.writerow((*common, "answer_nll", *where, f"{cell.answer_nll:.6g}"))
