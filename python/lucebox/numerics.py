@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from lucebox.api import LLM
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["Comparison", "compare", "log_softmax"]
 
 N_IDS = 64
 SEED = 0
@@ -36,7 +36,7 @@ def compare(llm: LLM, reference: LLM, n_tokens: int = N_IDS) -> Comparison:
     """Compares two LLMs of the same file; `reference` is on the CPU."""
     ids = np.random.default_rng(SEED).integers(0, llm.info.vocab, n_tokens).tolist()
     got, want = (model.logits(ids).astype(np.float64) for model in (llm, reference))
-    p, q = _log_softmax(want), _log_softmax(got)
+    p, q = log_softmax(want), log_softmax(got)
     options = reference.options
     return Comparison(
         reference=f"{options.device}, {options.activations} activations, {options.kv} KV",
@@ -47,7 +47,8 @@ def compare(llm: LLM, reference: LLM, n_tokens: int = N_IDS) -> Comparison:
     )
 
 
-def _log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+def log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[n, vocab] natural log-probabilities."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return result

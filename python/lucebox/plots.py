@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lucebox.bench import Measurement, Profile, Report
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.power_sweep import PowerPoint
+from lucebox.quality import TypeReport
 from lucebox.speculation import DraftReport
 from lucebox.timeline import Timeline
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["check_plot", "save_bench_plot", "save_drafts_plot", "save_power_plot", "save_timeline_plot"]
+__all__ = ["check_plot", "save_bench_plot", "save_drafts_plot", "save_power_plot", "save_quality_plot",
+           "save_timeline_plot"]  # fmt: skip
 
 BAR_COLOR = "#3b6ea5"
 SPREAD_COLOR = "#1d2733"
@@ -145,6 +147,56 @@ def save_drafts_plot(reports: Sequence[DraftReport], path: str | Path) -> None:
     title = f"{first.model} on {first.device_name}, {first.kernels}, draft {first.draft}, {prompts}"
     figure.suptitle(title, fontsize=10)
     _save(figure, path)
+
+
+def save_quality_plot(reports: Sequence[TypeReport], path: str | Path) -> None:
+    """Writes, over the bytes per token of each type, the KL divergence of the text and the share of right answers per
+    length; panels without a measurement are left out.
+
+    Raises:
+        UnsupportedError: matplotlib is not installed or does not know the file ending.
+    """
+    panels: list[Callable[[Axes], None]] = []
+    if any(report.text for report in reports):
+        panels.append(partial(_draw_divergence, reports))
+    if any(report.recall for report in reports):
+        panels.append(partial(_draw_recall, reports))
+    figure = _figure(figsize=(7, 1 + 3.2 * len(panels)))
+    grid = figure.subplots(len(panels), 1, squeeze=False)
+    sizes = {report.kv: report.token_bytes for report in reports}
+    for axes, draw in zip(grid[:, 0], panels, strict=True):
+        draw(axes)
+        axes.set_xticks(range(len(reports)), [f"{kv}\n{size:g} B" for kv, size in sizes.items()], fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    grid[-1, 0].set_xlabel("type of keys and values, bytes per token")
+    first = reports[0]
+    figure.suptitle(f"{first.model} on {first.device_name}, {first.kernels}", fontsize=10)
+    _save(figure, path)
+
+
+def _draw_divergence(reports: Sequence[TypeReport], axes: Axes) -> None:
+    values = [report.text.kl if report.text else 0 for report in reports]
+    axes.bar(range(len(reports)), values, color=BAR_COLOR)
+    for x, (value, report) in enumerate(zip(values, reports, strict=True)):
+        if report.text:
+            axes.annotate(f"NLL {report.text.nll:.4f}", (x, value), ha="center", va="bottom", fontsize=7)
+    if any(values):
+        axes.set_yscale("log")
+    axes.set_ylabel("mean KL from f16, nat")
+
+
+def _draw_recall(reports: Sequence[TypeReport], axes: Axes) -> None:
+    lengths = list(dict.fromkeys(cell.length for cell in reports[0].recall))
+    width = 0.8 / len(lengths)
+    for i, length in enumerate(lengths):
+        cells = [[cell for cell in report.recall if cell.length == length] for report in reports]
+        shares = [sum(cell.right for cell in own) / sum(cell.asked for cell in own) for own in cells]
+        places = [x + (i - (len(lengths) - 1) / 2) * width for x in range(len(reports))]
+        n = sum(cell.asked for cell in cells[0])
+        axes.bar(places, shares, width=0.9 * width, label=f"{length:,} tokens, {n} questions")
+    axes.set_ylim(0, 1)
+    axes.set_ylabel("share of right answers")
+    axes.legend(fontsize=8, frameon=False, loc="lower left")
 
 
 def _draw_speeds(report: DraftReport, axes: Axes) -> None:

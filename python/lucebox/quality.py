@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from lucebox.bench import MAX_APPEND
 from lucebox.errors import FormatError, InvalidRequestError
 from lucebox.generation import Ids
+from lucebox.numerics import log_softmax
 from lucebox.recall import EncodedDocument, EncodedQuestion
+from lucebox.serve.prefix_cache.plan import PAGE
 
 if TYPE_CHECKING:
     from lucebox import _engine
@@ -135,7 +137,8 @@ def measure_quality(
                 if windows:
                     if reference is None:
                         reference = np.memmap(file, np.float32, "w+", shape=(n_rows, llm.info.vocab))
-                    text = _score_text(session, windows, reference, kv == REFERENCE, lambda at: on_step(f"{kv}: {at}"))
+                    on_step(f"{kv}: {n_rows} tokens of text")
+                    text = _score_text(session, windows, reference, kv == REFERENCE)
                 answers = []
                 for i, document in enumerate(documents):
                     on_step(f"{kv}: document {i + 1} of {len(documents)}, {document.length} tokens")
@@ -147,7 +150,7 @@ def measure_quality(
                     device_name=llm.device_name,
                     kernels=llm.kernels,
                     kv=kv,
-                    token_bytes=session.page_bytes / 64,
+                    token_bytes=session.page_bytes / PAGE,
                     text=text,
                     recall=_by_kind(documents, answers, baseline),
                 )
@@ -156,19 +159,11 @@ def measure_quality(
 # --- text
 
 
-def log_softmax(logits: NDArray[np.float32]) -> Rows:
-    """[n, vocab] natural log-probabilities."""
-    rows = logits.astype(np.float64)
-    rows -= rows.max(axis=1, keepdims=True)
-    rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
-    return rows
-
-
 def score_rows(logits: NDArray[np.float32], ids: Ids, reference: NDArray[np.float32] | None) -> tuple[Rows, Rows]:
     """[n, 3] the negative log-likelihood of each id, the KL divergence of the logits [n, vocab] from the reference's
     log-probabilities, and whether the most likely tokens are equal; and the log-probabilities. None: the logits' own.
     """
-    own = log_softmax(logits)
+    own = log_softmax(logits.astype(np.float64))
     nll = -own[np.arange(len(ids)), ids]
     if reference is None:
         return np.stack([nll, np.zeros_like(nll), np.ones_like(nll)], axis=1), own
@@ -178,16 +173,11 @@ def score_rows(logits: NDArray[np.float32], ids: Ids, reference: NDArray[np.floa
 
 
 def _score_text(
-    session: _engine.Session,
-    windows: Sequence[Ids],
-    reference: NDArray[np.float32],
-    is_reference: bool,
-    on_step: OnStep,
+    session: _engine.Session, windows: Sequence[Ids], reference: NDArray[np.float32], is_reference: bool
 ) -> TextScore:
     """The scores of the windows. Writes the log-probabilities of the reference, and reads them for the other types."""
     scores, done = [], 0
-    for number, ids in enumerate(windows):
-        on_step(f"window {number + 1} of {len(windows)}")
+    for ids in windows:
         session.reset()
         for at in range(0, len(ids) - 1, MAX_APPEND):
             chunk = ids[at : min(at + MAX_APPEND, len(ids) - 1)]
@@ -230,7 +220,7 @@ def _answer(logits: NDArray[np.float32], question: EncodedQuestion, end_ids: Seq
     n = len(question.answer)
     likeliest = logits.argmax(axis=1)
     is_right = bool((likeliest[:n] == question.answer).all()) and int(likeliest[n]) in end_ids
-    nll = -log_softmax(logits[:n])[np.arange(n), question.answer]
+    nll = -log_softmax(logits[:n].astype(np.float64))[np.arange(n), question.answer]
     return _Answer(is_right, float(nll.sum()), n)
 
 

@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import json
 import sysconfig
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -170,33 +168,37 @@ def make_documents(
     them, and a question about each fact. Equal arguments give equal documents.
 
     Raises:
-        InvalidRequestError: a length has no room for the facts, or exceeds the filler.
+        InvalidRequestError: a length has no room for the facts, or the filler is shorter.
     """
     lines = (_standard_library() if filler is None else filler).splitlines(keepends=True)
-    ends = list(accumulate(len(assets.tokenizer.encode(line, special=False, add_bos=False)) for line in lines))
     documents = []
     for length in lengths:
         for number in range(n):
             rng = Random(f"{seed} {length} {number}")
             facts = [_fact(kind, rng) for kind in KINDS for _ in range(FACTS_PER_KIND)]
             hidden = [f"{sentence}\n" for sentences, _ in facts for sentence in sentences]
-            n_hidden = sum(len(assets.tokenizer.encode(line, special=False, add_bos=False)) for line in hidden)
-            window = _window(lines, ends, length - n_hidden - TAIL_TOKENS, length, rng)
-            text = _with_hidden(window, hidden, rng)
+            n_filler = length - TAIL_TOKENS - sum(_n_tokens(line, assets) for line in hidden)
+            if n_filler < MIN_FILLER:
+                raise InvalidRequestError(f"a document of {length} tokens has no room for its facts; 1024 tokens have")
+            text = _with_hidden(_window(lines, n_filler, assets, rng), hidden, rng)
             documents.append(Document(length, text, tuple(question for _, question in facts)))
     return documents
 
 
-def _window(lines: Sequence[str], ends: Sequence[int], n_tokens: int, length: int, rng: Random) -> Sequence[str]:
-    """Consecutive lines of n_tokens at most, from a random place."""
-    if n_tokens < MIN_FILLER:
-        raise InvalidRequestError(f"a document of {length} tokens has no room for its facts; 1024 tokens have")
-    last = bisect_right(ends, ends[-1] - n_tokens)
-    if last == 0:
-        raise InvalidRequestError(f"a document of {length} tokens needs more filler than {ends[-1]} tokens")
-    begin = rng.randrange(last)
-    before = ends[begin - 1] if begin else 0
-    return lines[begin : bisect_right(ends, before + n_tokens)]
+def _n_tokens(line: str, assets: TextAssets) -> int:
+    return len(assets.tokenizer.encode(line, special=False, add_bos=False))
+
+
+def _window(lines: Sequence[str], n_tokens: int, assets: TextAssets, rng: Random) -> Sequence[str]:
+    """Consecutive lines of n_tokens at most, from a random line on. The first line follows the last."""
+    begin = rng.randrange(max(1, len(lines)))
+    window = []
+    for line in (*lines[begin:], *lines[:begin]):
+        n_tokens -= _n_tokens(line, assets)
+        if n_tokens < 0:
+            return window
+        window.append(line)
+    raise InvalidRequestError(f"the filler has {n_tokens} tokens too few for a document: name a longer file")
 
 
 def _with_hidden(lines: Sequence[str], hidden: list[str], rng: Random) -> str:

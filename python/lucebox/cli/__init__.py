@@ -26,6 +26,7 @@ COMMANDS = {
     "serve": "serve a model over HTTP",
     "inspect": "show a model's metadata and the memory it needs",
     "bench": "measure prefill and decode speed",
+    "quality": "measure what each type of the KV cache costs in quality",
     "models": "list the catalog and the cached models",
     "pull": "fetch a model, or continue an interrupted fetch",
     "rm": "delete a fetched model",

@@ -63,8 +63,8 @@ def add_chat(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    _add_fields(parser.add_argument_group("engine"), EngineOptions, NOT_ENGINE_FLAGS)
+def add_engine(parser: argparse.ArgumentParser, hidden: Collection[str] = ()) -> None:
+    _add_fields(parser.add_argument_group("engine"), EngineOptions, {*NOT_ENGINE_FLAGS, *hidden})
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
