@@ -42,7 +42,10 @@ __all__ = [
 ]
 
 REFERENCE = "f16"
-CSV_COLUMNS = ("date", "model", "device", "kernels", "kv", "token_bytes", "test", "length", "kind", "n", "value")
+CSV_COLUMNS = (
+    "date", "model", "device", "kernels", "kv", "token_bytes", "length", "kind", "n", "nll", "kl", "kl_p99", "same_top",
+    "right", "changed",
+)  # fmt: skip
 
 OpenLLM = Callable[[str], "LLM"]  # with this type of the KV cache
 OnStep = Callable[[str], None]  # what is measured now
@@ -249,7 +252,8 @@ def _by_kind(
 
 
 def save_rows(file: Path, report: TypeReport) -> None:
-    """Appends the numbers of a type to a CSV file, which is created where it is missing: a row per number.
+    """Appends a row for the text and one per length and kind of the documents to a CSV file, which is created where it
+    is missing. `n` counts tokens of the text (kind "text") or questions.
 
     Raises:
         FormatError: the file has other columns.
@@ -257,19 +261,22 @@ def save_rows(file: Path, report: TypeReport) -> None:
     is_new = not file.exists()
     if not is_new and file.read_text().partition("\n")[0].split(",") != list(CSV_COLUMNS):
         raise FormatError(f"{file} has other columns than {', '.join(CSV_COLUMNS)}; name a new file")
-    common = (
-        date.today().isoformat(), report.model, report.device_name, report.kernels, report.kv,
-        f"{report.token_bytes:g}",
-    )  # fmt: skip
+    common = {
+        "date": date.today().isoformat(),
+        "model": report.model,
+        "device": report.device_name,
+        "kernels": report.kernels,
+        "kv": report.kv,
+        "token_bytes": f"{report.token_bytes:g}",
+    }
     with file.open("a", newline="") as out:
-        writer = csv.writer(out, lineterminator="\n")
+        writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\n")
         if is_new:
-            writer.writerow(CSV_COLUMNS)
-        if report.text is not None:
-            for name in ("nll", "kl", "kl_p99", "same_top"):
-                writer.writerow((*common, name, "", "", report.text.n_tokens, f"{getattr(report.text, name):.6g}"))
+            writer.writeheader()
+        if (text := report.text) is not None:
+            numbers = {name: f"{getattr(text, name):.6g}" for name in ("nll", "kl", "kl_p99", "same_top")}
+            writer.writerow({**common, "kind": "text", "n": text.n_tokens, **numbers})
         for cell in report.recall:
-            where = (cell.length, cell.kind, cell.asked)
-            writer.writerow((*common, "right", *where, cell.right))
-            writer.writerow((*common, "changed", *where, cell.changed))
-            writer.writerow((*common, "answer_nll", *where, f"{cell.answer_nll:.6g}"))
+            where = {"length": cell.length, "kind": cell.kind, "n": cell.asked}
+            numbers = {"nll": f"{cell.answer_nll:.6g}", "right": f"{cell.right}", "changed": f"{cell.changed}"}
+            writer.writerow({**common, **where, **numbers})

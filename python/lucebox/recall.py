@@ -192,7 +192,7 @@ def _n_tokens(line: str, assets: TextAssets) -> int:
 def _window(lines: Sequence[str], n_tokens: int, assets: TextAssets, rng: Random) -> Sequence[str]:
     """Consecutive lines of n_tokens at most, from a random line on. The first line follows the last."""
     begin = rng.randrange(max(1, len(lines)))
-    window = []
+    window: list[str] = []
     for line in (*lines[begin:], *lines[:begin]):
         n_tokens -= _n_tokens(line, assets)
         if n_tokens < 0:
