@@ -150,12 +150,13 @@ def save_drafts_plot(reports: Sequence[DraftReport], path: str | Path) -> None:
 
 
 def save_quality_plot(reports: Sequence[TypeReport], path: str | Path) -> None:
-    """Writes, over the bytes per token of each type, the KL divergence of the text and the share of right answers per
-    length; panels without a measurement are left out.
+    """Writes, per type from the largest to the smallest, the KL divergence of the text and the share of right answers
+    per length; panels without a measurement are left out.
 
     Raises:
         UnsupportedError: matplotlib is not installed or does not know the file ending.
     """
+    reports = sorted(reports, key=lambda report: -report.token_bytes)
     panels: list[Callable[[Axes], None]] = []
     if any(report.text for report in reports):
         panels.append(partial(_draw_divergence, reports))
@@ -175,14 +176,17 @@ def save_quality_plot(reports: Sequence[TypeReport], path: str | Path) -> None:
 
 
 def _draw_divergence(reports: Sequence[TypeReport], axes: Axes) -> None:
-    values = [report.text.kl if report.text else 0 for report in reports]
-    axes.bar(range(len(reports)), values, color=BAR_COLOR)
-    for x, (value, report) in enumerate(zip(values, reports, strict=True)):
-        if report.text:
-            axes.annotate(f"NLL {report.text.nll:.4f}", (x, value), ha="center", va="bottom", fontsize=7)
-    if any(values):
+    scores = [(x, report.text) for x, report in enumerate(reports) if report.text is not None]
+    apart = [(x, text.kl) for x, text in scores if text.kl > 0]
+    if apart:
         axes.set_yscale("log")
+        axes.plot([x for x, _ in apart], [kl for _, kl in apart], "o", color=BAR_COLOR)
+        axes.margins(y=0.2)
+    for x, text in scores:
+        axes.text(x, 0.97, f"{text.nll:.4f}", ha="center", fontsize=7, transform=axes.get_xaxis_transform())
+    axes.set_xlim(-0.5, len(reports) - 0.5)
     axes.set_ylabel("mean KL from f16, nat")
+    axes.set_title(f"NLL of {scores[0][1].n_tokens} tokens (numbers), and KL divergence", fontsize=9)
 
 
 def _draw_recall(reports: Sequence[TypeReport], axes: Axes) -> None:
@@ -194,9 +198,11 @@ def _draw_recall(reports: Sequence[TypeReport], axes: Axes) -> None:
         places = [x + (i - (len(lengths) - 1) / 2) * width for x in range(len(reports))]
         n = sum(cell.asked for cell in cells[0])
         axes.bar(places, shares, width=0.9 * width, label=f"{length:,} tokens, {n} questions")
-    axes.set_ylim(0, 1)
+        for x, share, own in zip(places, shares, cells, strict=True):
+            axes.text(x, share, f"{sum(cell.right for cell in own)}", ha="center", va="bottom", fontsize=7)
+    axes.set_ylim(0, 1.05)
     axes.set_ylabel("share of right answers")
-    axes.legend(fontsize=8, frameon=False, loc="lower left")
+    axes.legend(fontsize=8, framealpha=1, loc="lower left")
 
 
 def _draw_speeds(report: DraftReport, axes: Axes) -> None:
