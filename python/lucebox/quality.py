@@ -48,7 +48,7 @@ CSV_COLUMNS = (
 )  # fmt: skip
 
 OpenLLM = Callable[[str], "LLM"]  # with this type of the KV cache
-OnStep = Callable[[str], None]  # what is measured now
+OnStep = Callable[[str], None]  # the current measurement
 Rows = NDArray[np.float64]
 
 
