@@ -167,7 +167,8 @@ def save_quality_plot(reports: Sequence[TypeReport], path: str | Path) -> None:
     sizes = {report.kv: report.token_bytes for report in reports}
     for axes, draw in zip(grid[:, 0], panels, strict=True):
         draw(axes)
-        axes.set_xticks(range(len(reports)), [f"{kv}\n{size:g} B" for kv, size in sizes.items()], fontsize=8)
+        labels = [kv.replace("/", "/\n") + f"\n{size:g} B" for kv, size in sizes.items()]
+        axes.set_xticks(range(len(reports)), labels, fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
     grid[-1, 0].set_xlabel("type of keys and values, bytes per token")
     first = reports[0]
