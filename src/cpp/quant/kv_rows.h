@@ -23,17 +23,6 @@ LB_FN uint8_t f32_to_fp8(float x) {
   return uint8_t(sign | (magnitude - (120u << 23) + 0x7ffff + odd) >> 20);
 }
 
-// The planes of a head in a page, and a row in them.
-struct KvRow {
-  uint8_t *codes, *high;
-  uint16_t* scales;
-};
-LB_FN KvRow kv_row(KvType type, int head_dim, uint8_t* head, int slot) {
-  const KvRowBytes bytes = kv_row_bytes(type, head_dim);
-  return {head + slot * bytes.codes, head + kPageSlots * bytes.codes + slot * bytes.high,
-          reinterpret_cast<uint16_t*>(head + kPageSlots * (bytes.codes + bytes.high) + slot * bytes.scales)};
-}
-
 LB_FN void put_bits(uint8_t* row, int i, int bits, uint32_t code) {
   uint32_t* word = reinterpret_cast<uint32_t*>(row) + i / (32 / bits);
   const int shift = kv_code_shift(i, bits);

@@ -104,4 +104,18 @@ LB_FN constexpr int kv_code_shift(int i, int bits) {
   return in_word / 2 * bits + in_word % 2 * 16;
 }
 
+namespace quant {
+
+// The planes of a head in a page, and a row in them.
+struct KvRow {
+  uint8_t *codes, *high;
+  uint16_t* scales;
+};
+LB_FN KvRow kv_row(KvType type, int head_dim, uint8_t* head, int slot) {
+  const KvRowBytes bytes = kv_row_bytes(type, head_dim);
+  return {head + slot * bytes.codes, head + kPageSlots * bytes.codes + slot * bytes.high,
+          reinterpret_cast<uint16_t*>(head + kPageSlots * (bytes.codes + bytes.high) + slot * bytes.scales)};
+}
+
+}  // namespace quant
 }  // namespace lb

@@ -526,8 +526,11 @@ LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   const TileRing k_ring = {.full = at, .empty = at + kStages, .n_stages = kStages};
   const TileRing v_ring = {.full = at + 2 * kStages, .empty = at + 3 * kStages, .n_stages = kStages};
   T* scratch = v_tiles + kStages * kTile;
+  // Of the 168 registers that three warpgroups have each, conversion needs more than copies, most where heads are short.
+  constexpr int kProducerRegisters = kCopies ? 40 : kDim > 64 ? 56 : 72;
+  constexpr int kConsumerRegisters = (3 * 168 - kProducerRegisters) / 2;
   if (warp() < kSm90GroupThreads / 32) {
-    dealloc_registers<kCopies ? 40 : 56>();
+    dealloc_registers<kProducerRegisters>();
     if (work.n_slots == 0) return;
     if constexpr (kCopies)
       copy_tiles<T, kDim>(p, work, k_tiles, v_tiles, k_ring, v_ring);
@@ -536,7 +539,7 @@ LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
                           reinterpret_cast<unsigned char*>(scratch + kSm90Queries / 16 * kOperandScratch), k_ring,
                           v_ring);
   } else {
-    alloc_registers<kCopies ? 232 : 224>();
+    alloc_registers<kConsumerRegisters>();
     consume_tiles<T, kDim>(p, work, q, at + 4 * kStages, k_tiles, v_tiles, scratch, k_ring, v_ring);
   }
 }

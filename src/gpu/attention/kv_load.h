@@ -7,7 +7,7 @@
 #pragma once
 
 #include "gpu/attention/kv_slots.h"
-#include "quant/kv_rows.h"
+#include "quant/kv_type.h"
 
 namespace lb::gpu {
 

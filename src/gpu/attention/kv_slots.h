@@ -2,7 +2,6 @@
 #pragma once
 
 #include "ops/attention.h"
-#include "quant/kv_rows.h"
 
 namespace lb::gpu {
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "gpu/attention/kv_slots.h"
+#include "quant/rotation.h"
 
 namespace lb::gpu {
 
