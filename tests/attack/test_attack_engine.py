@@ -127,8 +127,8 @@ def test_a_pipe_in_a_model_folder(tmp_path: Path, name: str) -> None:
 
 def test_cache_files_are_private_and_regular(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
-    files = Files(folder, "model")
-    path, _ = files.write("pages", 0, np.arange(4, dtype=np.int32), (4,), np.zeros(9, np.uint8))
+    files = Files(folder, "model", [""])
+    path, _ = files.write("", "pages", 0, np.arange(4, dtype=np.int32), (4,), np.zeros(9, np.uint8))
     modes = [stat.S_IMODE(one.stat().st_mode) for one in (folder, path, folder / "lock")]
     assert modes == [0o700, 0o600, 0o600]
     os.mkfifo(folder / f"{'0' * 40}.pages")
@@ -143,10 +143,10 @@ def test_a_damaged_part_with_a_right_checksum_is_dropped(tmp_path: Path) -> None
     cache = PrefixCache(1 << 24, tmp_path / "cache", "model")
     list(cache.prefill(_engine.Session(engine), ids))
     cache.close()
-    files = Files(tmp_path / "cache", "model")
+    files = Files(tmp_path / "cache", "model", [""])
     for part in [*files.read_all()]:
         nan = np.full(part.n_bytes // 4, np.nan, np.float32).view(np.uint8)
-        files.write(part.kind, part.start, part.ids, part.ends, nan)
+        files.write(part.owner, part.kind, part.start, part.ids, part.ends, nan)
     files.close()
 
     cache, session = PrefixCache(1 << 24, tmp_path / "cache", "model"), _engine.Session(engine)

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import two_threads
 from lucebox import LLM
 from text_data import TINY_HYBRID
-from tolerances import tolerance
 
 LONG = "The small dog sat by the sea. " * 10  # over a page
 
@@ -29,12 +27,3 @@ def test_requests_streams_and_embeddings_on_a_device(on_pack: str) -> None:
             session.reset()
             taps = session.append(ids, taps=[llm.info.n_layers])[1][0]
             np.testing.assert_array_equal(session.hidden(ids), taps)
-
-
-def test_two_threads_take_as_long_as_the_same_work_in_turn(on_pack: str) -> None:
-    if on_pack == "sim":
-        pytest.skip("times of the simulator say nothing of a device; tests/host has them of the CPU")
-    with LLM(str(TINY_HYBRID), device=on_pack, context=1024, sessions=2) as llm:
-        in_turn, in_threads = two_threads.times(llm, max_tokens=256)
-    print(f"in turn {in_turn:.3f} s, in two threads {in_threads:.3f} s, ratio {in_threads / in_turn:.3f}")
-    assert in_threads < tolerance("speed", "two_threads") * in_turn

@@ -204,6 +204,8 @@ def test_rings_of_smaller_chips(
 ) -> None:
     """The same bits without a ring, and from rings of other sizes."""
     manifest = gpu_packs.manifest_of(pack_folder)
+    for code in manifest["generations"]:  # smaller chips have no wgmma
+        code["kernels"] = [kernel for kernel in code["kernels"] if "prefill_sm90" not in kernel["name"]]
     whole = gpu_packs.load(pack_folder, manifest)
     manifest["capabilities"] |= {"async_copy": async_copy, "shared_block_bytes": shared}
     smaller = gpu_packs.load(pack_folder, manifest)

@@ -163,7 +163,7 @@ def test_run_ends_quietly_when_its_reader_goes() -> None:
         ["run", MODEL, PROMPT, "one more"],
         ["run", MODEL, PROMPT, "--system", "without --chat"],
         ["run", MODEL, PROMPT, "--logit-bias", "5"],
-        ["run", MODEL, PROMPT, "--kv", "f8"],
+        ["run", MODEL, PROMPT, "--activations", "f8"],
         ["run", MODEL, PROMPT, "--regex", "x", "--json-object"],
         ["bench", MODEL, "-p", "12,x"],
         ["serve", MODEL, "--prefix-cache", "2XB"],

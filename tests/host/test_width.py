@@ -491,9 +491,10 @@ def test_real_times_replace_wrong_costs(wrong: str, growth: float) -> None:
     held_up = 5.0
     append = [(rows, time * (held_up if wrong == "append" else 1)) for rows, time in real.append]
     width = StepWidth(append, held_up if wrong == "plain" else 1.0, real.draft, True)
+    width.start_sequence(is_timed=True)
     rng, time, tokens, before = random.Random(2), 0.0, 0, 0
     right = 0.0 if wrong == "plain" else 0.95
-    first = 4000 if wrong == "append" else 0
+    first = 6000 if wrong == "append" else 0
     while tokens < first + 5000:
         if tokens < first:
             time, before = 0.0, tokens

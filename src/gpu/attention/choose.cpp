@@ -109,12 +109,13 @@ std::optional<BlockShape> sm90_shape(const KvLayer& cache, const Target& target)
   const char* const kernel = tile_kernel(kPrefillSm90, kPrefillSm90Packed, cache);
   if (kernel == nullptr || !target.has(kernel)) return std::nullopt;
   BlockShape shape = {kernel, kSm90Queries, 1, 0, 0, sm90_shared_bytes(cache.head_dim), false, kSm90BlockThreads};
+  const size_t fixed = kSm90StaticBytes + shape.shared_bytes;
+  if (fixed > target.shared_block_bytes) return std::nullopt;
   if (!is_packed(cache)) return shape;
   shape.tile_bytes = kSm90Unit * int(std::max(kv_slot_bytes(cache.k_type, cache.head_dim),
                                               kv_slot_bytes(cache.v_type, cache.head_dim)));
-  const size_t room = target.shared_block_bytes - kSm90StaticBytes - shape.shared_bytes;
   const size_t stage = size_t(kSm90ProducerWarps) * shape.tile_bytes;
-  shape.ring = int(std::min(room / stage, size_t{kSm90MaxUnits}));
+  shape.ring = int(std::min((target.shared_block_bytes - fixed) / stage, size_t{kSm90MaxUnits}));
   shape.shared_bytes += shape.ring * stage;
   return shape.ring > 0 ? std::optional(shape) : std::nullopt;
 }
