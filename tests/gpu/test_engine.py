@@ -71,7 +71,10 @@ def test_chunks_agree(pack: _engine.gpu.Pack, written: Write, family: str, chunk
     assert largest_difference(logits_of(engine, ids, chunk), on_cpu(path, N_IDS)) < EXACT
 
 
-@pytest.mark.parametrize("kv", ["wht4/q4_0", "q5_1/tq3_0"])
+@pytest.mark.parametrize(
+    "kv",
+    ["wht4/q4_0", pytest.param("q5_1/tq3_0", marks=pytest.mark.slow)],  # 12 s each
+)
 def test_chunks_of_packed_keys_agree(pack: _engine.gpu.Pack, written: Write, kv: str) -> None:
     """Every row reads stored values, those of its own append too, so chunks differ by the order of sums alone: much
     less than by the rounding of keys and values."""

@@ -52,7 +52,7 @@ class Collected:
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM("tiny-hybrid", context=1024, threads=1, prefill_chunk=32) as llm:
+    with LLM("tiny-hybrid", context=1024, threads=1, prefill_chunk=32, draft="none") as llm:
         yield llm
 
 
@@ -75,7 +75,7 @@ def submit(scheduler: Scheduler, request: GenerationRequest) -> tuple[Job, Colle
 
 
 def fresh_texts(llm: LLM, prompts: list[str], max_tokens: int) -> list[str]:
-    with LLM("tiny-hybrid", context=1024, threads=1, prefill_chunk=32) as alone:
+    with LLM("tiny-hybrid", context=1024, threads=1, prefill_chunk=32, draft="none") as alone:
         return [alone.generate(p, Sampling(max_tokens=max_tokens, ignore_eos=True)).text for p in prompts]
 
 
@@ -241,7 +241,7 @@ def test_a_budget_forces_tokens(llm: LLM, scheduler: Scheduler) -> None:
     request = GenerationRequest(llm.ids(TEXT), sampling, PlainText(), budget=Budget(forced))
     text = submit(scheduler, request)[1].answer().text
     ids = llm.ids(TEXT).tolist() + llm.tokenizer.encode(plain, add_bos=False)[:2] + forced
-    with LLM("tiny-hybrid", context=1024, threads=1, prefill_chunk=32) as alone:
+    with LLM("tiny-hybrid", context=1024, threads=1, prefill_chunk=32, draft="none") as alone:
         rest = alone.generate(ids, Sampling(max_tokens=3, ignore_eos=True)).text
     assert text.endswith(llm.detokenize(forced) + rest)
 
