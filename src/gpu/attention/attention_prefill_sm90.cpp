@@ -526,8 +526,7 @@ LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   const TileRing k_ring = {.full = at, .empty = at + kStages, .n_stages = kStages};
   const TileRing v_ring = {.full = at + 2 * kStages, .empty = at + 3 * kStages, .n_stages = kStages};
   T* scratch = v_tiles + kStages * kTile;
-  // Of the 168 registers that three warpgroups have each, conversion needs more than copies, most where heads are
-  // short.
+  // Three warpgroups share 3 x 168 registers. Conversion needs more of them than copies, most where heads are short.
   constexpr int kProducerRegisters = kCopies ? 40 : kDim > 64 ? 56 : 72;
   constexpr int kConsumerRegisters = (3 * 168 - kProducerRegisters) / 2;
   if (warp() < kSm90GroupThreads / 32) {
