@@ -195,16 +195,19 @@ LB_DEVICE void convert_tiles(const AttentionSplits& p, const BlockWork& work, f1
       warp_barrier();
       const int first = own_first + unit * kSm90Unit, n_valid = work.n_slots - tile * kSlots - first;
       if (is_tile) {
+        unsigned char* const unit_slots = stages + now * p.tile_bytes;
+        if (n_valid < kSm90Unit) {
+          (is_v ? v_slots : k_slots).clear(unit_slots, n_valid);
+          warp_barrier();
+        }
         with_kv_type(type, [&](auto tag) {
           if constexpr (tag.kType == KvType::kF32) return;  // choose.cpp has another kernel
           constexpr PackedSlots<kSm90Unit> kUnitSlots = {kv_row_bytes(tag.kType, kDim)};
-          LB_UNROLL_BY(2)
+          LB_UNROLL_BY(4)
           for (int i = 0; i < kSm90Unit * kRowPieces / 32; ++i) {
             const int piece = lane() + 32 * i, slot = piece / kRowPieces, column = piece % kRowPieces * 8;
-            u32x4 eight = {};
-            if (slot < n_valid)
-              eight = unpack_eight<tag.kType>(kUnitSlots.row(stages + now * p.tile_bytes, slot), column,
-                                              scale_shift(tag.kType, kDim));
+            const u32x4 eight =
+                unpack_eight<tag.kType>(kUnitSlots.row(unit_slots, slot), column, scale_shift(tag.kType, kDim));
             store(to + tile_index(kSlots, first + slot, column), eight);
           }
         });

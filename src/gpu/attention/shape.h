@@ -60,6 +60,20 @@ LB_FN constexpr size_t decode_shared_bytes(int head_dim, int ring, int tile_byte
          kAttentionWarps * ring_bytes(kDecodeSlots, head_dim, ring, tile_bytes) +
          size_t(kAttentionWarps) * kOperandScratch * 2 + sizeof(float) * 2 * kDecodeQueries * (kAttentionWarps + 1);
 }
+// Dynamic shared memory of attention_decode_8: queries, m and l, a ring of stored tiles per warp. At the end each ring
+// holds its warp's o.
+inline constexpr int kDecode8Queries = 8, kDecode8Pad = 16;  // bytes behind each row of codes
+LB_FN constexpr int decode_8_query_stride(int head_dim) { return head_dim + 32; }
+LB_FN constexpr int decode_8_sum_stride(int head_dim) { return head_dim + 4; }
+LB_FN constexpr size_t decode_8_ring_bytes(int head_dim, int ring, int tile_bytes) {
+  const size_t tiles = size_t(ring) * tile_bytes, sums = kDecode8Queries * sizeof(float) * decode_8_sum_stride(head_dim);
+  return tiles > sums ? tiles : sums;
+}
+LB_FN constexpr size_t decode_8_shared_bytes(int head_dim, int ring, int tile_bytes) {
+  return size_t(kDecode8Queries) * decode_8_query_stride(head_dim) * 2 +
+         sizeof(float) * 2 * kDecode8Queries * (kAttentionWarps + 1) +
+         kAttentionWarps * decode_8_ring_bytes(head_dim, ring, tile_bytes);
+}
 // Shared memory of attention_prefill_16 and _32: queries; scratch per warp; one ring.
 LB_FN constexpr size_t prefill_shared_bytes(int head_dim, int n_tiles, int ring, int tile_bytes) {
   return operand_bytes(prefill_queries(n_tiles), head_dim) + size_t(kAttentionWarps) * kOperandScratch * 2 +
