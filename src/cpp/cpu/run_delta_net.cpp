@@ -1,4 +1,5 @@
 // Gated DeltaNet. Tasks of the convolution are ranges of channels; tasks of the recurrence are (value head, columns).
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"

@@ -36,6 +36,7 @@ struct StoredRing {
   int first_slot, end, n_tiles;  // tile i: slots from first_slot + i * kPageTokens on, those before `end`
   StoredSlots k, v;
   int n_issued = 0, n_taken = 0, next = 0, now = 0;
+  int32_t page = 0, next_page = 0;
 
   // The rows of a plane are one run of bytes, also those behind `end`: a page has them, whatever they hold.
   LB_DEVICE void issue() {
@@ -43,17 +44,19 @@ struct StoredRing {
       const bool is_v = n_issued % 2 != 0;
       const StoredSlots slots = {is_v ? v.bytes : k.bytes, is_v ? v.code_shift : k.code_shift};
       const KvLayer& cache = p.op.cache;
-      const int slot = first_slot + n_issued / 2 * kPageTokens;
-      const uint8_t* head = head_of(is_v ? cache.v : cache.k, slots.bytes, cache, page_of(cache, slot), kv_head);
-      LB_UNROLL_BY(1)
-      for (int i = 16 * lane(); i < slots.stored_bytes(); i += 16 * 32)
-        slots.copy_piece(tiles + next * p.tile_bytes, head, slot % kPageTokens, i);
+      if (!is_v) {  // the page of the next pair is on its way meanwhile
+        page = next_page;
+        next_page = load_cached<int32_t>(cache.page_table + min((first_slot + n_issued / 2 * kPageTokens) / kPageTokens + 1, (end - 1) / kPageTokens));
+      }
+      const uint8_t* head = head_of(is_v ? cache.v : cache.k, slots.bytes, cache, page, kv_head);
+      slots.copy(tiles + next * p.tile_bytes, head, first_slot % kPageTokens, lane(), 32);
       next = next + 1 == p.ring ? 0 : next + 1;
       ++n_issued;
     }
     copy_commit();
   }
   LB_DEVICE void start() {
+    next_page = page_of(p.op.cache, first_slot);
     for (int i = 0; i < p.ring - 1; ++i) issue();
   }
   // Waits for the next tile, and frees the one before. Values of slots from `end` on are zeros: a weight of zero would

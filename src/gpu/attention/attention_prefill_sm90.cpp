@@ -137,89 +137,108 @@ LB_DEVICE void copy_tiles(const AttentionSplits& p, const BlockWork& work, T* k_
   publish(v_done);
 }
 
+// A warp's unit of stored slots to f16, rows [first, first + kSm90Unit) of a tile; first is a multiple of kSm90Unit.
+template <KvType kType, int kDim>
+LB_DEVICE void convert_unit(f16* tile, unsigned char* unit, int first, int own_lane) {
+  constexpr PackedSlots<kSm90Unit> kSlots = {kv_row_bytes(kType, kDim)};
+  constexpr int kRowLanes = kDim / 8, kStep = 32 / kRowLanes, kRounds = kSm90Unit / kStep;
+  constexpr int kInFlight = kDim > 128 ? 4 : 2;  // loads ahead of stores: the compiler must not swap them
+  const int column = own_lane % kRowLanes * 8, own_slot = own_lane / kRowLanes;
+  f16* to = tile + tile_index(sm90_slots(kDim), first, column / 64 * 64);
+  LB_UNROLL
+  for (int done = 0; done < kRounds; done += kInFlight) {
+    u32x4 eight[kInFlight];
+    LB_UNROLL
+    for (int i = 0; i < kInFlight; ++i)
+      eight[i] = unpack_eight<kType>(kSlots.row(unit, own_slot + (done + i) * kStep), column, scale_shift(kType, kDim));
+    LB_UNROLL
+    for (int i = 0; i < kInFlight; ++i) {
+      const int slot = own_slot + (done + i) * kStep;
+      store(to + tile_index(kSm90Unit, slot, column % 64), eight[i]);
+    }
+  }
+}
+
 // copy_tiles for pages of any two types. A warp has a quarter of each tile, as units of kSm90Unit slots. Units come to
 // p.ring stages of its own as they are stored; from there it converts them.
 template <int kDim>
 LB_DEVICE void convert_tiles(const AttentionSplits& p, const BlockWork& work, f16* k_tiles, f16* v_tiles,
                              unsigned char* stages, const TileRing& k_ring, const TileRing& v_ring) {
-  constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim, kOwnSlots = kSlots / kSm90ProducerWarps,
-                kRowPieces = kDim / 8;
+  constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim, kOwnSlots = kSlots / kSm90ProducerWarps;
   constexpr int kUnits = kOwnSlots / kSm90Unit;
   const KvLayer& cache = p.op.cache;
-  const PackedSlots<kSm90Unit> k_slots = {row_bytes(cache.k_type, kDim)}, v_slots = {row_bytes(cache.v_type, kDim)};
   const int n_tiles = (work.n_slots + kSlots - 1) / kSlots, own_first = warp() * kOwnSlots;
   stages += warp() * p.ring * p.tile_bytes;
 
-  // K i, then V i - 1, the order in which consumers use them: steps 2 i and 2 i + 1. The first V and the last K of this
-  // order are no tiles.
-  const auto tile_of = [](int step) { return step / 2 - step % 2; };
-  int n_issued = 0, next = 0, now = 0;
-  const auto issue = [&] {
-    const int step = n_issued / kUnits, tile = tile_of(step);
-    const int in_tile = own_first + n_issued % kUnits * kSm90Unit, slot = tile * kSlots + in_tile;
-    if (tile >= 0 && slot < work.n_slots) {
-      const bool is_v = step % 2 != 0;
-      const PackedSlots<kSm90Unit> slots = {is_v ? v_slots.bytes : k_slots.bytes};
-      const int at = work.first_slot + slot;
-      const uint8_t* head =
-          head_of(is_v ? cache.v : cache.k, slots.bytes, cache, page_of(cache, at), work.queries.kv_head);
-      LB_UNROLL_BY(1)
-      for (int i = 16 * lane(); i < slots.size(); i += 16 * 32)
-        slots.copy_piece(stages + next * p.tile_bytes, head, at % kPageTokens, i);
+  // Unit n: of K i, then of V i - 1, the order in which consumers use them. The first V and the last K of this order
+  // are no tiles.
+  struct Unit {
+    bool is_v;
+    int tile, in_tile;
+  };
+  const auto unit_of = [&](int n) -> Unit {
+    const int step = int(unsigned(n) / kUnits), is_v = step & 1;
+    return {is_v != 0, step / 2 - is_v, own_first + n % kUnits * kSm90Unit};
+  };
+  const auto page_at = [&](int n) {
+    const Unit unit = unit_of(n);
+    const int slot = min(work.first_slot + max(unit.tile, 0) * kSlots + unit.in_tile, work.end - 1);
+    return page_of(cache, slot);
+  };
+  int32_t page = page_at(0);  // of the next unit to be copied
+  const auto issue = [&](int n, int stage) {
+    const Unit unit = unit_of(n);
+    if (unit.tile >= 0 && unit.tile * kSlots + unit.in_tile < work.n_slots) {
+      const PackedSlots<kSm90Unit> slots = {row_bytes(unit.is_v ? cache.v_type : cache.k_type, kDim)};
+      const uint8_t* head = head_of(unit.is_v ? cache.v : cache.k, slots.bytes, cache, page, work.queries.kv_head);
+      slots.copy(stages + stage * p.tile_bytes, head, unit.in_tile % kPageTokens, lane(), 32);
     }
     copy_commit();  // also without copies: copy_wait counts groups
-    ++n_issued;
-    next = next + 1 == p.ring ? 0 : next + 1;
+    page = page_at(n + 1);
   };
 
   begin_attention();
-  for (int i = 0; i < p.ring; ++i) issue();
-  for (int step = 0; step < 2 * n_tiles + 2; ++step) {
-    const int tile = tile_of(step);
-    const bool is_v = step % 2 != 0, is_tile = tile >= 0 && tile < n_tiles;
-    const KvType type = is_v ? cache.v_type : cache.k_type;
-    TileRing ring = is_v ? v_ring : k_ring;
-    ring.stage = tile % ring.n_stages;
-    ring.parity = tile / ring.n_stages & 1;
-    f16* to = (is_v ? v_tiles : k_tiles) + ring.stage * kTile;
-    if (is_tile) ring.wait_empty();
-    for (int unit = 0; unit < kUnits; ++unit) {
-      if (p.ring == 4)
-        copy_wait<3>();
-      else if (p.ring == 3)
-        copy_wait<2>();
-      else if (p.ring == 2)
-        copy_wait<1>();
-      else
-        copy_wait<0>();
-      warp_barrier();
-      const int first = own_first + unit * kSm90Unit, n_valid = work.n_slots - tile * kSlots - first;
-      if (is_tile) {
-        unsigned char* const unit_slots = stages + now * p.tile_bytes;
-        if (n_valid < kSm90Unit) {
-          (is_v ? v_slots : k_slots).clear(unit_slots, n_valid);
-          warp_barrier();
-        }
-        with_kv_type(type, [&](auto tag) {
-          if constexpr (tag.kType == KvType::kF32) return;  // choose.cpp has another kernel
-          constexpr PackedSlots<kSm90Unit> kUnitSlots = {kv_row_bytes(tag.kType, kDim)};
-          LB_UNROLL_BY(4)
-          for (int i = 0; i < kSm90Unit * kRowPieces / 32; ++i) {
-            const int piece = lane() + 32 * i, slot = piece / kRowPieces, column = piece % kRowPieces * 8;
-            const u32x4 eight =
-                unpack_eight<tag.kType>(kUnitSlots.row(unit_slots, slot), column, scale_shift(tag.kType, kDim));
-            store(to + tile_index(kSlots, first + slot, column), eight);
-          }
-        });
-      }
-      warp_barrier();
-      now = now + 1 == p.ring ? 0 : now + 1;
-      issue();
-    }
-    if (!is_tile) continue;
-    fence_async_proxy();
+  for (int n = 0; n < p.ring; ++n) issue(n, n);
+  for (int n = 0, stage = 0; n < (2 * n_tiles + 2) * kUnits; ++n) {
+    const Unit unit = unit_of(n);
+    const bool is_tile = unit.tile >= 0 && unit.tile < n_tiles;
+    TileRing ring = unit.is_v ? v_ring : k_ring;
+    ring.stage = int(unsigned(unit.tile) % unsigned(ring.n_stages));
+    ring.parity = int(unsigned(unit.tile) / unsigned(ring.n_stages) & 1);
+    if (is_tile && n % kUnits == 0) ring.wait_empty();
+    if (p.ring == 4)
+      copy_wait<3>();
+    else if (p.ring == 3)
+      copy_wait<2>();
+    else if (p.ring == 2)
+      copy_wait<1>();
+    else
+      copy_wait<0>();
     warp_barrier();
-    ring.arrive(ring.full);
+    if (is_tile) {
+      unsigned char* const slots = stages + stage * p.tile_bytes;
+      const KvType type = unit.is_v ? cache.v_type : cache.k_type;
+      const int n_valid = work.n_slots - unit.tile * kSlots - unit.in_tile;
+      if (n_valid < kSm90Unit) {  // a weight of zero would not hide a NaN
+        PackedSlots<kSm90Unit>{row_bytes(type, kDim)}.clear(slots, n_valid);
+        warp_barrier();
+      }
+      f16* const to = (unit.is_v ? v_tiles : k_tiles) + ring.stage * kTile;
+      const int own_lane = opaque(lane());  // so that no type's offsets are kept in registers throughout the loop
+      with_kv_type(type, [&](auto tag) {
+        if constexpr (tag.kType != KvType::kF32)  // choose.cpp has another kernel
+          convert_unit<tag.kType, kDim>(to, slots, unit.in_tile, own_lane);
+      });
+    }
+    if (is_tile && n % kUnits == kUnits - 1) {
+      fence_async_proxy();
+      warp_barrier();
+      ring.arrive(ring.full);
+    } else {
+      warp_barrier();
+    }
+    issue(n + p.ring, stage);
+    stage = stage + 1 == p.ring ? 0 : stage + 1;
   }
 }
 
@@ -450,10 +469,11 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T*
     group_wait<0>(tile.o);
   }
 
+  const int first = opaque(own_first);  // so that nothing of the end is kept in registers throughout the loop
   float scale[kLaneRows];
   LB_UNROLL
   for (int i = 0; i < kLaneRows; ++i) {
-    const int query = own_first + lane_row(i);
+    const int query = first + lane_row(i);
     const float l = row_sum(tile.l[i]);
     scale[i] = 1.0f / l;
     if (p.has_merge && lane() % 4 == 0 && query < work.queries.n)
@@ -463,7 +483,7 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T*
   if (p.has_merge) {  // partials, as 8-byte writes: short code, because it runs once
     LB_UNROLL
     for (int i = 0; i < kLaneRows; ++i) {
-      const int query = own_first + lane_row(i);
+      const int query = first + lane_row(i);
       if (query >= work.queries.n) continue;
       const long at = long(work.split) * op.rows * op.n_heads + work.queries.at(op, query);
       float* to = p.o + at * kDim + lane() % 4 * 2;
@@ -476,7 +496,7 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T*
     return;
   }
   // Two neighbouring lanes hold two columns each of the same two rows. After an exchange each has four columns of one.
-  const int own = lane() % 2, query = own_first + lane_row(own), is_inside = query < work.queries.n;
+  const int own = lane() % 2, query = first + lane_row(own), is_inside = query < work.queries.n;
   const int row = work.queries.row(query), head = work.queries.head(query), first_column = lane() % 4 / 2 * 4;
   float* to = op.o + work.queries.at(op, query) * kDim + first_column;
   const float* gate = nullptr;
@@ -530,7 +550,7 @@ LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   const TileRing v_ring = {.full = at + 2 * kStages, .empty = at + 3 * kStages, .n_stages = kStages};
   T* scratch = v_tiles + kStages * kTile;
   // Three warpgroups share 3 x 168 registers. Conversion needs more of them than copies, most where heads are short.
-  constexpr int kProducerRegisters = kCopies ? 40 : kDim > 64 ? 56 : 72;
+  constexpr int kProducerRegisters = kCopies ? 40 : kDim == 128 ? 56 : 72;
   constexpr int kConsumerRegisters = (3 * 168 - kProducerRegisters) / 2;
   if (warp() < kSm90GroupThreads / 32) {
     dealloc_registers<kProducerRegisters>();

@@ -170,6 +170,12 @@ int max_splits(int capacity) {
   return std::clamp((pages + kPagesPerSplit - 1) / kPagesPerSplit, 1, kMaxSplits);
 }
 
+// So many that each reads its splits at once, if possible.
+uint32_t merge_threads(int n_splits, int head_dim) {
+  const int wanted = ceil_div(n_splits, kMergeInFlight) * (head_dim / 4);
+  return uint32_t(std::clamp(ceil_div(wanted, 32) * 32, kMinMergeThreads, kMaxMergeThreads));
+}
+
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 }  // namespace
@@ -227,7 +233,7 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
     result.params.l = result.params.m + entries;
     result.launches[1] = checked({.kernel = "attention_merge_kernel",
                                   .grid = {static_cast<uint32_t>(op.rows * op.n_heads), 1, 1},
-                                  .block = {kMergeThreads, 1, 1},
+                                  .block = {merge_threads(n_splits, op.cache.head_dim), 1, 1},
                                   .overlap_previous = true},
                                  target, what);
   }

@@ -3,7 +3,7 @@
 // of the context are in flight. Without asynchronous copies (ring 0) a tile is read from the page when it is taken.
 #pragma once
 
-#include "gpu/attention/kv_load.h"
+#include "gpu/attention/packed_slots.h"
 #include "gpu/attention/tile.h"
 
 namespace lb::gpu {
@@ -66,16 +66,9 @@ struct Ring<Packed, kDim, kSlots, kThreads, Barrier> {
     if (kHasAsyncCopy && n_issued < 2 * n_tiles) {
       const Source tile = source(n_issued);
       const KvRowBytes bytes = row_bytes(tile.type, kDim);
-      const quant::KvRow from = row(tile, bytes);
-      const int codes = kSlots * bytes.codes, high = kSlots * bytes.high;
-      uint8_t* to = packed(next);
-      LB_UNROLL_BY(2)
-      for (int at = 16 * thread; at < codes + high + kSlots * bytes.scales; at += 16 * kThreads) {
-        const uint8_t* plane = at < codes          ? from.codes
-                               : at < codes + high ? from.high - codes
-                                                   : reinterpret_cast<uint8_t*>(from.scales) - codes - high;
-        copy_async<16>(to + at, plane + at);
-      }
+      const KvLayer& cache = p.op.cache;
+      const uint8_t* head = head_of(tile.is_v ? cache.v : cache.k, bytes, cache, page_of(cache, tile.slot), kv_head);
+      PackedSlots<kSlots>{bytes}.copy(packed(next), head, tile.slot % kPageTokens, thread, kThreads);
       next = next + 1 == p.ring ? 0 : next + 1;
       ++n_issued;
     }

@@ -13,26 +13,22 @@ struct PackedSlots {
   KvRowBytes bytes;
   int code_shift = 0;  // with pads: a row has 2^code_shift bytes of codes
 
-  LB_DEVICE int stored_bytes() const { return kCount * (bytes.codes + bytes.high + bytes.scales); }  // without pads
-  LB_DEVICE int size() const { return stored_bytes() + kCount * kPad; }
+  LB_DEVICE int size() const { return kCount * (bytes.codes + kPad + bytes.high + bytes.scales); }
 
-  // Copies the 16 bytes at `offset` of the stored ones. head: of the page; first: the first slot in the page, a
-  // multiple of 8.
-  LB_DEVICE void copy_piece(unsigned char* to, const uint8_t* head, int first, int offset) const {
+  // By `n_threads` threads: copies the slots of a page's head from `first` on, a multiple of 8, asynchronously.
+  LB_DEVICE void copy(unsigned char* to, const uint8_t* head, int first, int thread, int n_threads) const {
     static_assert(kCount % 8 == 0);
-    const int high_at = kCount * bytes.codes, scales_at = high_at + kCount * bytes.high;
-    const int codes_before = kPageTokens * bytes.codes, high_before = codes_before + kPageTokens * bytes.high;
-    const uint8_t* from = head + offset;
-    to += offset;
-    if (offset < high_at) {
-      from += first * bytes.codes;
-      if constexpr (kPad > 0) to += (offset >> code_shift) * kPad;
-    } else {
-      from += offset < scales_at ? codes_before + first * bytes.high - high_at
-                                 : high_before + first * bytes.scales - scales_at;
-      to += kCount * kPad;
-    }
-    copy_async<16>(to, from);
+    const int codes = kCount * bytes.codes, high = kCount * bytes.high, rest = high + kCount * bytes.scales;
+    const uint8_t* from = head + first * bytes.codes;
+    LB_UNROLL_BY(1)
+    for (int i = 16 * thread; i < codes; i += 16 * n_threads)
+      copy_async<16>(to + i + (kPad > 0 ? (i >> code_shift) * kPad : 0), from + i);
+    to += codes + kCount * kPad;
+    const uint8_t* from_high = head + kPageTokens * bytes.codes + first * bytes.high;
+    const uint8_t* from_scales = head + kPageTokens * (bytes.codes + bytes.high) + first * bytes.scales - high;
+    LB_UNROLL_BY(1)
+    for (int i = 16 * thread; i < rest; i += 16 * n_threads)
+      copy_async<16>(to + i, (i < high ? from_high : from_scales) + i);
   }
 
   LB_DEVICE quant::KvRow row(unsigned char* at, int slot) const {

@@ -31,7 +31,7 @@ struct AttentionSplits {
 inline constexpr int kAttentionThreads = 128, kAttentionWarps = 4;
 inline constexpr int kDecodeQueries = 16;  // attention_decode: all of them in each warp, a quarter of the slots
 inline constexpr int kFp32Queries = 8, kFp32Slots = 16;  // attention_fp32: tile of queries, tile of slots
-inline constexpr int kMergeThreads = 256;
+inline constexpr int kMinMergeThreads = 256, kMaxMergeThreads = 1024, kMergeInFlight = 4;  // splits read at once
 inline constexpr int kMaxSplits = 512;
 inline constexpr int kPrepareThreads = 128;  // attention_prepare: a warp per head of a row
 inline constexpr int kAppendThreads = 256;   // kv_append: a warp per head of a row of K or of V
