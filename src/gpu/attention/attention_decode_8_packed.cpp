@@ -3,17 +3,17 @@
 // Grid, splits and the block's merge: as attention_decode. Each of the four warps has all queries, every fourth tile of
 // 16 slots, and its own ring of tiles as the pages hold them. Codes become operand registers in the lane that loads
 // them, without a second way through shared memory:
-//   S = Q K^T      eight values of a slot are operand B of two products; Q's inner dimension has the same order
-//   O^T = V^T P^T  the same eight columns of four slots, paired by byte permutation, are operand A of four products;
-//                  the lane's weights are operand B as they are
-// O^T of 8 queries takes head_dim / 4 registers a lane, so more warps are resident than with 16.
+//   S^T = K Q^T    eight values of two slots are operand A of two products; Q's inner dimension has the same order
+//   O^T = V^T P^T  words of the same columns of two slots are mixed to words of pairs of slots, and converted to operand
+//                  A; transposing S^T gives operand B
+// With queries as columns no product has idle rows, and O^T of 8 queries takes head_dim / 4 registers a lane.
 // Bound: read bandwidth, the bytes of K and V up to the last slot.
 // Needs: nvidia, bf16
 #include "dialect.h"
 
+#include "gpu/attention/decode.h"
 #include "gpu/attention/instances.h"
 #include "gpu/attention/packed_slots.h"
-#include "gpu/attention/warp_merge.h"
 #include "pairs.h"
 
 namespace lb::gpu {
@@ -78,81 +78,114 @@ struct StoredRing {
   }
 };
 
-// The queries of a warp and their online softmax. With g = lane / 4 and t = lane % 4, a lane has the scores of query g
-// and slots 8h + 2t + j, and sums o of queries 2t + j.
+// Words of the same columns of two slots to words of pairs of slots: of the even columns, and of the odd ones.
+template <KvType kType>
+LB_DEVICE void pair_slots(const KvWords<kType>& a, const KvWords<kType>& b, KvWords<kType> (&pairs)[2]) {
+  constexpr uint32_t kHalves[2] = {0x5410, 0x7632};  // the low halves of two words, the high ones
+  LB_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    LB_UNROLL
+    for (int n = 0; n < KvWords<kType>::kCount; ++n)
+      pairs[i].codes[n] = permute_bytes(a.codes[n], b.codes[n], kHalves[i]);
+    pairs[i].high = permute_bytes(a.high, b.high, kHalves[i]);
+  }
+}
+
+// The queries of a warp and their online softmax. With g = lane / 4 and t = lane % 4, a lane has sums o of queries
+// 2t + j, and their scores of slots g + 8h.
 template <int kDim>
 struct FewQueries {
   static constexpr int kEights = kDim / 64;  // runs of eight columns of o a lane: those from 64 e + 8 g on
-  float m = kNothingSeen, l = 0;             // of query g; until close() l sums the lane's slots only
-  float o[kEights][4][4] = {};               // [e][i][2 c + j]: column 2 i + c of run e, query 2 t + j
+  float m[2] = {kNothingSeen, kNothingSeen}, l[2] = {};  // until close() l sums the lane's slots only
+  float o[kEights][4][4] = {};                           // [e][i][2 c + j]: column 2 i + c of run e, query 2t + j
 
   template <KvType kType>
-  LB_DEVICE static void add_scores(float (&s)[2][2], const f16* q, unsigned char* tile, int own_lane) {
+  LB_DEVICE static void add_scores(float (&s)[4], const f16* q, unsigned char* tile, int own_lane) {
     constexpr StoredSlots kSlots = {kv_row_bytes(kType, kDim)};
     const int g = own_lane / 4, first = own_lane % 4 * 8;
-    float sums[2][2][4] = {};  // even and odd products: chains half as long
-    LB_UNROLL
+    float sums[2][4] = {};  // even and odd products: chains half as long
+    LB_UNROLL_BY(4)         // not all: a step finds the code in no cache
     for (int k = 0; k < kDim; k += 32) {
       const auto eight_q = load<u32x4>(q + g * decode_8_query_stride(kDim) + k + first);
+      u32x4 keys[2];
       LB_UNROLL
-      for (int h = 0; h < 2; ++h) {
-        const u32x4 eight =
-            load_operands<kType, FromShared>(kSlots.row(tile, 8 * h + g), k + first, scale_shift(kType, kDim));
-        LB_UNROLL
-        for (int i = 0; i < 2; ++i)
-          multiply_pairs(sums[h][i], PairsA{{eight_q[2 * i], 0, eight_q[2 * i + 1], 0}}, eight[2 * i],
-                         eight[2 * i + 1]);
-      }
+      for (int h = 0; h < 2; ++h)
+        keys[h] = load_operands<kType, FromShared>(kSlots.row(tile, g + 8 * h), k + first, scale_shift(kType, kDim));
+      LB_UNROLL
+      for (int i = 0; i < 2; ++i)
+        multiply_pairs(sums[i], PairsA{{keys[0][2 * i], keys[1][2 * i], keys[0][2 * i + 1], keys[1][2 * i + 1]}},
+                       eight_q[2 * i], eight_q[2 * i + 1]);
     }
     LB_UNROLL
-    for (int h = 0; h < 2; ++h) {
-      LB_UNROLL
-      for (int j = 0; j < 2; ++j) s[h][j] = sums[h][0][j] + sums[h][1][j];
-    }
+    for (int n = 0; n < 4; ++n) s[n] = sums[0][n] + sums[1][n];
   }
 
   // Online softmax: scores become weights under the new maximum; l and o are rescaled if a maximum of the warp grew.
-  LB_DEVICE void update_softmax(float (&s)[2][2]) {
-    float top = row_max(max(max(s[0][0], s[0][1]), max(s[1][0], s[1][1])));
-    top = max(top, m);
-    if (any(top > m)) {
-      const float shrink = top == m ? 1.0f : exp2_fast(m - top);
-      l *= shrink;
-      m = top;
-      const float factors[2] = {shuffle(shrink, lane() % 4 * 8), shuffle(shrink, lane() % 4 * 8 + 4)};
+  LB_DEVICE void update_softmax(float (&s)[4]) {
+    float top[2];
+    LB_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      top[j] = max(max(s[j], s[2 + j]), m[j]);
       LB_UNROLL
-      for (int e = 0; e < kEights; ++e) {
+      for (int mask = 4; mask < 32; mask *= 2) top[j] = max(top[j], shuffle_xor(top[j], mask));
+    }
+    if (any(top[0] > m[0] || top[1] > m[1])) {
+      LB_UNROLL
+      for (int j = 0; j < 2; ++j) {
+        const float shrink = top[j] == m[j] ? 1.0f : exp2_fast(m[j] - top[j]);
+        l[j] *= shrink;
+        m[j] = top[j];
         LB_UNROLL
-        for (int i = 0; i < 16; ++i) o[e][i / 4][i % 4] *= factors[i % 2];
+        for (int e = 0; e < kEights; ++e) {
+          LB_UNROLL
+          for (int i = 0; i < 8; ++i) o[e][i / 2][i % 2 * 2 + j] *= shrink;
+        }
       }
     }
-    const float base = m == kNothingSeen ? 0.0f : m;
     LB_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      float& score = s[i / 2][i % 2];
-      score = exp2_fast(score - base);
-      l += score;
+    for (int n = 0; n < 4; ++n) {
+      s[n] = exp2_fast(s[n] - (m[n % 2] == kNothingSeen ? 0.0f : m[n % 2]));
+      l[n % 2] += s[n];
     }
   }
 
+  // With the weights of the lane's scores.
   template <KvType kType>
-  LB_DEVICE void add_values(const uint32_t (&weights)[2], unsigned char* tile, int own_lane) {
+  LB_DEVICE void add_values(const float (&s)[4], unsigned char* tile, int own_lane) {
     constexpr StoredSlots kSlots = {kv_row_bytes(kType, kDim)};
+    constexpr int kShift = scale_shift(kType, kDim);
     const int first_column = own_lane / 4 * 8, first_slot = own_lane % 4 * 2;
+    uint32_t weights[2];  // of query g, slots 2t + n + 8h
+    LB_UNROLL
+    for (int h = 0; h < 2; ++h)
+      weights[h] = transpose_pairs(__builtin_bit_cast(uint32_t, to_f16x2(s[2 * h], s[2 * h + 1])));
     LB_UNROLL
     for (int e = 0; e < kEights; ++e) {
-      u32x4 v[4];
+      const int column = 64 * e + first_column;
+      u32x4 values[2][2];  // [h][c]: pairs of slots, even and odd columns
       LB_UNROLL
-      for (int n = 0; n < 4; ++n)
-        v[n] = load_operands<kType, FromShared>(kSlots.row(tile, first_slot + n / 2 * 8 + n % 2),
-                                                64 * e + first_column, scale_shift(kType, kDim));
-      LB_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        constexpr uint32_t kLow = 0x5410, kHigh = 0x7632;  // the low and the high halves of two words
-        const PairsA a = {{permute_bytes(v[0][i], v[1][i], kLow), permute_bytes(v[0][i], v[1][i], kHigh),
-                           permute_bytes(v[2][i], v[3][i], kLow), permute_bytes(v[2][i], v[3][i], kHigh)}};
-        multiply_pairs(o[e][i], a, weights[0], weights[1]);
+      for (int h = 0; h < 2; ++h) {
+        const quant::KvRow a = kSlots.row(tile, first_slot + 8 * h), b = kSlots.row(tile, first_slot + 8 * h + 1);
+        KvWords<kType> pairs[2];
+        pair_slots(load_words<kType, FromShared>(a, column), load_words<kType, FromShared>(b, column), pairs);
+        const KvScale of_a = load_scale<kType, FromShared>(a, column, kShift),
+                      of_b = load_scale<kType, FromShared>(b, column, kShift);
+        const KvScale scale = {(of_a.scale & 0xffff) | of_b.scale << 16, (of_a.minimum & 0xffff) | of_b.minimum << 16};
+        LB_UNROLL
+        for (int c = 0; c < 2; ++c) values[h][c] = to_operands(pairs[c], scale);
       }
+      LB_UNROLL
+      for (int i = 0; i < 4; ++i)
+        multiply_pairs(o[e][i], PairsA{{values[0][0][i], values[0][1][i], values[1][0][i], values[1][1][i]}},
+                       weights[0], weights[1]);
+    }
+  }
+
+  LB_DEVICE void close() {
+    LB_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      LB_UNROLL
+      for (int mask = 4; mask < 32; mask *= 2) l[j] += shuffle_xor(l[j], mask);
     }
   }
 };
@@ -173,7 +206,6 @@ LB_DEVICE void attention_decode_8(const AttentionSplits& p) {
   const int split = block_id(), n_past = *op.n_past, end = n_past + op.rows;
   const PageRange pages = pages_of(p, split, n_past, end);
   if (pages.begin == pages.end) return;
-  begin_attention();
 
   const int first_slot = pages.begin * kPageTokens + warp() * kDecodeSlots;
   const int last_slot = (pages.end - 1) * kPageTokens + warp() * kDecodeSlots;
@@ -187,7 +219,7 @@ LB_DEVICE void attention_decode_8(const AttentionSplits& p) {
       .k = stored_slots<kDim>(cache.k_type),
       .v = stored_slots<kDim>(cache.v_type),
   };
-  ring.start();
+  start_around_wait(ring, n_past);
   // The queries as f16, scaled so that scores are exponents of 2; zeros beyond the last.
   LB_UNROLL_BY(2)
   for (int i = 4 * thread_id(); i < kDecode8Queries * kDim; i += 4 * kAttentionThreads) {
@@ -202,10 +234,11 @@ LB_DEVICE void attention_decode_8(const AttentionSplits& p) {
   block_barrier();
 
   FewQueries<kDim> few;
-  const int own_row = min(queries.row(lane() / 4), op.rows - 1);
+  const int own_rows[2] = {min(queries.row(lane() % 4 * 2), op.rows - 1),
+                           min(queries.row(lane() % 4 * 2 + 1), op.rows - 1)};
   for (int i = 0; i < ring.n_tiles; ++i) {
     const int offset = first_slot + i * kPageTokens - n_past;  // the tile's first slot, from this append's row 0
-    float s[2][2];
+    float s[4];  // [2h + j]: slot g + 8h, query 2t + j
     const int own_lane = opaque(lane());  // so that no type's offsets are kept in registers throughout the loop
     unsigned char* tile = ring.take();
     with_kv_type(cache.k_type, [&](auto tag) {
@@ -213,23 +246,21 @@ LB_DEVICE void attention_decode_8(const AttentionSplits& p) {
     });
     if (offset + kDecodeSlots > 0 || offset < first_seen(op, n_past, op.rows - 1)) {
       LB_UNROLL
-      for (int n = 0; n < 4; ++n) {
-        const int slot = offset + n / 2 * 8 + lane() % 4 * 2 + n % 2;
-        if (!sees(op, n_past, own_row, slot)) s[n / 2][n % 2] = kNothingSeen;
-      }
+      for (int n = 0; n < 4; ++n)
+        if (!sees(op, n_past, own_rows[n % 2], offset + lane() / 4 + n / 2 * 8)) s[n] = kNothingSeen;
     }
     few.update_softmax(s);
-    uint32_t weights[2];
-    LB_UNROLL
-    for (int h = 0; h < 2; ++h) weights[h] = __builtin_bit_cast(uint32_t, to_f16x2(s[h][0], s[h][1]));
     tile = ring.take();
     with_kv_type(cache.v_type, [&](auto tag) {
-      if constexpr (tag.kType != KvType::kF32) few.template add_values<tag.kType>(weights, tile, own_lane);
+      if constexpr (tag.kType != KvType::kF32) few.template add_values<tag.kType>(s, tile, own_lane);
     });
   }
 
-  const float l = row_sum(few.l);
-  if (lane() % 4 == 0) merge.put(lane() / 4, few.m, l);
+  few.close();
+  if (lane() < 4) {
+    LB_UNROLL
+    for (int j = 0; j < 2; ++j) merge.put(lane() * 2 + j, few.m[j], few.l[j]);
+  }
   block_barrier();
   merge.merge(p, queries, split);
   block_barrier();
@@ -238,7 +269,7 @@ LB_DEVICE void attention_decode_8(const AttentionSplits& p) {
   LB_UNROLL
   for (int j = 0; j < 2; ++j) {
     const int query = lane() % 4 * 2 + j;
-    const float factor = merge.factor(query, load<float>(merge.m + warp() * kDecode8Queries + query));
+    const float factor = merge.factor(query, few.m[j]);
     LB_UNROLL
     for (int e = 0; e < FewQueries<kDim>::kEights; ++e) {
       LB_UNROLL

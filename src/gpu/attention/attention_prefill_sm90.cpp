@@ -7,13 +7,13 @@
 // and with the other consumer's. K and V of one 16-bit type are copied to the rings. Other pages pass through a third
 // ring as they are stored, and the producer converts them to f16.
 // Bound: arithmetic, 4 head_dim flops per query and slot.
-// Needs: wgmma
+// Needs: wgmma, tma
 #include "dialect.h"
 
 #include "gpu/attention/instances.h"
 #include "gpu/attention/packed_slots.h"
 #include "gpu/attention/queries.h"
-#include "warpgroup.h"
+#include "transfer.h"
 
 namespace lb::gpu {
 
@@ -159,86 +159,90 @@ LB_DEVICE void convert_unit(f16* tile, unsigned char* unit, int first, int own_l
   }
 }
 
+// By one thread: copies a unit of stored slots; it completes on a barrier.
+LB_DEVICE void copy_unit(unsigned char* to, const KvRowBytes& bytes, const uint8_t* head, int first,
+                         CountedBarrier* barrier) {
+  const quant::KvRow from = row_of(const_cast<uint8_t*>(head), bytes, first);
+  const int codes = kSm90Unit * bytes.codes, high = kSm90Unit * bytes.high, scales = kSm90Unit * bytes.scales;
+  barrier_expect(barrier, codes + high + scales);
+  copy_bulk(to, from.codes, codes, barrier);
+  if (high > 0) copy_bulk(to + codes, from.high, high, barrier);
+  if (scales > 0) copy_bulk(to + codes + high, from.scales, scales, barrier);
+}
+
 // copy_tiles for pages of any two types. A warp has a quarter of each tile, as units of kSm90Unit slots. Units come to
-// p.ring stages of its own as they are stored; from there it converts them.
+// p.ring stages of its own as they are stored; from there it converts them. arrived: a barrier per stage of the warp.
 template <int kDim>
 LB_DEVICE void convert_tiles(const AttentionSplits& p, const BlockWork& work, f16* k_tiles, f16* v_tiles,
-                             unsigned char* stages, const TileRing& k_ring, const TileRing& v_ring) {
+                             unsigned char* stages, CountedBarrier* arrived, const TileRing& k_ring,
+                             const TileRing& v_ring) {
   constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim, kOwnSlots = kSlots / kSm90ProducerWarps;
-  constexpr int kUnits = kOwnSlots / kSm90Unit;
+  constexpr int kUnits = kOwnSlots / kSm90Unit, kStages = sm90_stages(kDim);
   const KvLayer& cache = p.op.cache;
   const int n_tiles = (work.n_slots + kSlots - 1) / kSlots, own_first = warp() * kOwnSlots;
   stages += warp() * p.ring * p.tile_bytes;
+  arrived += warp() * kSm90MaxUnits;
 
-  // Unit n: of K i, then of V i - 1, the order in which consumers use them. The first V and the last K of this order
-  // are no tiles.
+  // Unit n: of K i, then of V i - 1, the order in which consumers use them. K 0 has no V before it, the last V no K.
   struct Unit {
     bool is_v;
     int tile, in_tile;
   };
   const auto unit_of = [&](int n) -> Unit {
-    const int step = int(unsigned(n) / kUnits), is_v = step & 1;
-    return {is_v != 0, step / 2 - is_v, own_first + n % kUnits * kSm90Unit};
+    const int step = int(unsigned(n) / kUnits), in_tile = own_first + n % kUnits * kSm90Unit;
+    const bool is_v = (step > 0 && step % 2 == 0) || step == 2 * n_tiles - 1;
+    return {is_v, is_v ? (step - 1) / 2 : (step + 1) / 2, in_tile};
   };
   const auto page_at = [&](int n) {
     const Unit unit = unit_of(n);
-    const int slot = min(work.first_slot + max(unit.tile, 0) * kSlots + unit.in_tile, work.end - 1);
-    return page_of(cache, slot);
+    return page_of(cache, min(work.first_slot + unit.tile * kSlots + unit.in_tile, work.end - 1));
   };
+  // Slots behind `end` are copied too: a page has them, whatever they hold.
+  const int n_units = 2 * n_tiles * kUnits;
   int32_t page = page_at(0);  // of the next unit to be copied
   const auto issue = [&](int n, int stage) {
+    if (n >= n_units) return;
     const Unit unit = unit_of(n);
-    if (unit.tile >= 0 && unit.tile * kSlots + unit.in_tile < work.n_slots) {
-      const PackedSlots<kSm90Unit> slots = {row_bytes(unit.is_v ? cache.v_type : cache.k_type, kDim)};
-      const uint8_t* head = head_of(unit.is_v ? cache.v : cache.k, slots.bytes, cache, page, work.queries.kv_head);
-      slots.copy(stages + stage * p.tile_bytes, head, unit.in_tile % kPageTokens, lane(), 32);
-    }
-    copy_commit();  // also without copies: copy_wait counts groups
-    page = page_at(n + 1);
+    const KvRowBytes bytes = row_bytes(unit.is_v ? cache.v_type : cache.k_type, kDim);
+    const uint8_t* head = head_of(unit.is_v ? cache.v : cache.k, bytes, cache, page, work.queries.kv_head);
+    copy_unit(stages + stage * p.tile_bytes, bytes, head, unit.in_tile % kPageTokens, arrived + stage);
+    if (n + 1 < n_units) page = page_at(n + 1);
   };
 
   begin_attention();
-  for (int n = 0; n < p.ring; ++n) issue(n, n);
-  for (int n = 0, stage = 0; n < (2 * n_tiles + 2) * kUnits; ++n) {
+  if (lane() == 0) {
+    for (int n = 0; n < p.ring; ++n) issue(n, n);
+  }
+  for (int n = 0, stage = 0, parity = 0; n < n_units; ++n) {
     const Unit unit = unit_of(n);
-    const bool is_tile = unit.tile >= 0 && unit.tile < n_tiles;
     TileRing ring = unit.is_v ? v_ring : k_ring;
-    ring.stage = int(unsigned(unit.tile) % unsigned(ring.n_stages));
-    ring.parity = int(unsigned(unit.tile) / unsigned(ring.n_stages) & 1);
-    if (is_tile && n % kUnits == 0) ring.wait_empty();
-    if (p.ring == 4)
-      copy_wait<3>();
-    else if (p.ring == 3)
-      copy_wait<2>();
-    else if (p.ring == 2)
-      copy_wait<1>();
-    else
-      copy_wait<0>();
+    ring.stage = int(unsigned(unit.tile) % kStages);
+    ring.parity = int(unsigned(unit.tile) / kStages & 1);
+    if (n % kUnits == 0) ring.wait_empty();
+    barrier_wait(arrived + stage, parity);
+
+    unsigned char* const slots = stages + stage * p.tile_bytes;
+    const KvType type = unit.is_v ? cache.v_type : cache.k_type;
+    const int n_valid = work.n_slots - unit.tile * kSlots - unit.in_tile;
+    if (n_valid < kSm90Unit) {  // a weight of zero would not hide a NaN
+      PackedSlots<kSm90Unit>{row_bytes(type, kDim)}.clear(slots, n_valid);
+      fence_async_proxy();  // a later copy overwrites the zeros
+      warp_barrier();
+    }
+    f16* const to = (unit.is_v ? v_tiles : k_tiles) + ring.stage * kTile;
+    const int own_lane = opaque(lane());  // so that no type's offsets are kept in registers throughout the loop
+    with_kv_type(type, [&](auto tag) {
+      if constexpr (tag.kType != KvType::kF32)  // choose.cpp has another kernel
+        convert_unit<tag.kType, kDim>(to, slots, unit.in_tile, own_lane);
+    });
+    if (n % kUnits == kUnits - 1) fence_async_proxy();
     warp_barrier();
-    if (is_tile) {
-      unsigned char* const slots = stages + stage * p.tile_bytes;
-      const KvType type = unit.is_v ? cache.v_type : cache.k_type;
-      const int n_valid = work.n_slots - unit.tile * kSlots - unit.in_tile;
-      if (n_valid < kSm90Unit) {  // a weight of zero would not hide a NaN
-        PackedSlots<kSm90Unit>{row_bytes(type, kDim)}.clear(slots, n_valid);
-        warp_barrier();
-      }
-      f16* const to = (unit.is_v ? v_tiles : k_tiles) + ring.stage * kTile;
-      const int own_lane = opaque(lane());  // so that no type's offsets are kept in registers throughout the loop
-      with_kv_type(type, [&](auto tag) {
-        if constexpr (tag.kType != KvType::kF32)  // choose.cpp has another kernel
-          convert_unit<tag.kType, kDim>(to, slots, unit.in_tile, own_lane);
-      });
+    if (n % kUnits == kUnits - 1) ring.arrive(ring.full);
+    if (lane() == 0) issue(n + p.ring, stage);
+    if (++stage == p.ring) {
+      stage = 0;
+      parity ^= 1;
     }
-    if (is_tile && n % kUnits == kUnits - 1) {
-      fence_async_proxy();
-      warp_barrier();
-      ring.arrive(ring.full);
-    } else {
-      warp_barrier();
-    }
-    issue(n + p.ring, stage);
-    stage = stage + 1 == p.ring ? 0 : stage + 1;
   }
 }
 
@@ -530,8 +534,9 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T*
 template <class T, int kDim, bool kCopies>
 LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   constexpr int kStages = sm90_stages(kDim), kTile = sm90_slots(kDim) * kDim;
-  LB_SHARED(CountedBarrier, barriers, 4 * kStages + 1);
-  static_assert(sizeof(CountedBarrier) * (4 * kStages + 1) <= kSm90StaticBytes);
+  constexpr int kUnitBarriers = kCopies ? 0 : kSm90ProducerWarps * kSm90MaxUnits, kBarriers = 4 * kStages + 1;
+  LB_SHARED(CountedBarrier, barriers, kBarriers + kUnitBarriers);
+  static_assert(sizeof(CountedBarrier) * (kBarriers + kUnitBarriers) <= kSm90StaticBytes);
   unsigned char* shared = dynamic_shared<unsigned char>();
   shared += (kTileAlignment - reinterpret_cast<size_t>(shared) % kTileAlignment) % kTileAlignment;
   T* q = reinterpret_cast<T*>(shared);
@@ -539,9 +544,11 @@ LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   T* v_tiles = k_tiles + kStages * kTile;
   const BlockWork work(p);
   if (work.split >= live_splits(p, work.n_past)) return;
-  if (thread_id() <= 4 * kStages) {
+  if (thread_id() < kBarriers) {
     const bool is_full = thread_id() < 4 * kStages && thread_id() / kStages % 2 == 0;
     barrier_init(&barriers[thread_id()], (is_full ? 1 : 2) * kSm90GroupThreads / 32);
+  } else if (thread_id() < kBarriers + kUnitBarriers) {
+    barrier_init(&barriers[thread_id()], 1);
   }
   block_barrier();
 
@@ -559,8 +566,8 @@ LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
       copy_tiles<T, kDim>(p, work, k_tiles, v_tiles, k_ring, v_ring);
     else
       convert_tiles<kDim>(p, work, k_tiles, v_tiles,
-                          reinterpret_cast<unsigned char*>(scratch + kSm90Queries / 16 * kOperandScratch), k_ring,
-                          v_ring);
+                          reinterpret_cast<unsigned char*>(scratch + kSm90Queries / 16 * kOperandScratch),
+                          at + kBarriers, k_ring, v_ring);
   } else {
     alloc_registers<kConsumerRegisters>();
     consume_tiles<T, kDim>(p, work, q, at + 4 * kStages, k_tiles, v_tiles, scratch, k_ring, v_ring);

@@ -18,15 +18,25 @@ struct OperandOf<kHasBf16Matrix, Packed> {
 template <KvType kType, class From, int kDim, int kSlots, int kThreads>
 LB_DEVICE void convert_slots(f16* to, const quant::KvRow& first, int n_valid, int thread) {
   constexpr KvRowBytes kBytes = kv_row_bytes(kType, kDim);
-  LB_UNROLL_BY(2)
-  for (int i = 0; i < kSlots * kDim / 8 / kThreads; ++i) {
-    const int piece = thread + i * kThreads, slot = piece / (kDim / 8), column = piece % (kDim / 8) * 8;
-    u32x4 operands = {};
-    if (slot < n_valid)
-      operands = load_operands<kType, From>({first.codes + slot * kBytes.codes, first.high + slot * kBytes.high,
-                                             first.scales + slot * (kBytes.scales / 2)},
-                                            column, scale_shift(kType, kDim));
-    store(to + slot * operand_stride(kDim) + column, operands);
+  constexpr int kRounds = kSlots * kDim / 8 / kThreads, kInFlight = 2;
+  static_assert(kRounds % kInFlight == 0);
+  LB_UNROLL_BY(1)
+  for (int done = 0; done < kRounds; done += kInFlight) {
+    u32x4 operands[kInFlight];  // loads ahead of stores: the compiler must not swap them
+    LB_UNROLL
+    for (int i = 0; i < kInFlight; ++i) {
+      const int piece = thread + (done + i) * kThreads, slot = piece / (kDim / 8), column = piece % (kDim / 8) * 8;
+      operands[i] = {};
+      if (slot < n_valid)
+        operands[i] = load_operands<kType, From>({first.codes + slot * kBytes.codes, first.high + slot * kBytes.high,
+                                                  first.scales + slot * (kBytes.scales / 2)},
+                                                 column, scale_shift(kType, kDim));
+    }
+    LB_UNROLL
+    for (int i = 0; i < kInFlight; ++i) {
+      const int piece = thread + (done + i) * kThreads, slot = piece / (kDim / 8), column = piece % (kDim / 8) * 8;
+      store(to + slot * operand_stride(kDim) + column, operands[i]);
+    }
   }
 }
 

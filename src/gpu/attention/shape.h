@@ -96,7 +96,7 @@ LB_FN constexpr size_t sm90_shared_bytes(int head_dim) {
 }
 // Packed pages pass through a third ring: each warp of the producer has up to kSm90MaxUnits units of 8 slots.
 inline constexpr int kSm90ProducerWarps = kSm90GroupThreads / 32, kSm90Unit = 8, kSm90MaxUnits = 4;
-inline constexpr size_t kSm90StaticBytes = 128;
+inline constexpr size_t kSm90StaticBytes = 256;  // barriers
 
 // attention_fp32: queries, one tile of K or V, weights, and a rescale factor per query.
 LB_FN constexpr size_t fp32_shared_bytes(int head_dim) {
