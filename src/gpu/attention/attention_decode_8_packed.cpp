@@ -11,9 +11,9 @@
 // Needs: nvidia, bf16
 #include "dialect.h"
 
-#include "gpu/attention/decode.h"
 #include "gpu/attention/instances.h"
 #include "gpu/attention/packed_slots.h"
+#include "gpu/attention/warp_merge.h"
 #include "pairs.h"
 
 namespace lb::gpu {
@@ -55,9 +55,16 @@ struct StoredRing {
     }
     copy_commit();
   }
-  LB_DEVICE void start() {
-    next_page = page_of(p.op.cache, first_slot);
-    for (int i = 0; i < p.ring - 1; ++i) issue();
+  // Waits for the previous kernel, after the first copies where these are of older slots only: of two tiles at most.
+  LB_DEVICE void start(int n_past) {
+    const bool is_old = first_slot + kPageTokens + kDecodeSlots <= n_past;
+    LB_UNROLL_BY(1)
+    for (int n = 0; n < 2; ++n) {
+      if (n == 1) begin_attention();
+      if (is_old != (n == 0)) continue;
+      next_page = page_of(p.op.cache, first_slot);
+      for (int i = 0; i < p.ring - 1; ++i) issue();
+    }
   }
   // Waits for the next tile, and frees the one before. Values of slots from `end` on are zeros: a weight of zero would
   // not hide a NaN.
@@ -219,7 +226,7 @@ LB_DEVICE void attention_decode_8(const AttentionSplits& p) {
       .k = stored_slots<kDim>(cache.k_type),
       .v = stored_slots<kDim>(cache.v_type),
   };
-  start_around_wait(ring, n_past);
+  ring.start(n_past);
   // The queries as f16, scaled so that scores are exponents of 2; zeros beyond the last.
   LB_UNROLL_BY(2)
   for (int i = 4 * thread_id(); i < kDecode8Queries * kDim; i += 4 * kAttentionThreads) {

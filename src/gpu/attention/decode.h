@@ -11,18 +11,6 @@
 
 namespace lb::gpu {
 
-// Starts a warp's ring: ahead of the wait for the previous kernel if it first reads older slots only. ring.start() reads
-// K and V of two tiles at most, a page apart.
-template <class Tiles>
-LB_DEVICE void start_around_wait(Tiles& ring, int n_past) {
-  const bool is_old = ring.first_slot + kPageTokens + kDecodeSlots <= n_past;
-  LB_UNROLL_BY(1)
-  for (int i = 0; i < 2; ++i) {  // one copy of the code of start()
-    if (is_old == (i == 0)) ring.start();
-    if (i == 0) begin_attention();
-  }
-}
-
 struct WarpBarrier {
   LB_DEVICE void operator()() const { warp_barrier(); }
 };
@@ -46,6 +34,7 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
   const int split = block_id(), n_past = *op.n_past, end = n_past + op.rows;
   const PageRange pages = pages_of(p, split, n_past, end);
   if (pages.begin == pages.end) return;
+  begin_attention();
 
   const int first_slot = pages.begin * kPageTokens + warp() * kSlots;
   const int last_slot = (pages.end - 1) * kPageTokens + warp() * kSlots;
@@ -59,7 +48,7 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
       .end = end,
       .n_tiles = pages.end - pages.begin - (last_slot < end ? 0 : 1),
   };
-  start_around_wait(ring, n_past);
+  ring.start();
   stage_queries<T, kDim, kDecodeQueries>(q, op, queries, 0);
   block_barrier();
 
