@@ -145,7 +145,7 @@ LB_DEVICE void convert_unit(f16* tile, unsigned char* unit, int first, int own_l
   constexpr int kInFlight = kDim > 128 ? 4 : 2;  // loads ahead of stores: the compiler must not swap them
   const int column = own_lane % kRowLanes * 8, own_slot = own_lane / kRowLanes;
   f16* to = tile + tile_index(sm90_slots(kDim), first, column / 64 * 64);
-  LB_UNROLL
+  LB_UNROLL_BY(2)
   for (int done = 0; done < kRounds; done += kInFlight) {
     u32x4 eight[kInFlight];
     LB_UNROLL
@@ -288,7 +288,7 @@ struct WarpgroupQueries {
 
   // Clears the state. If queries stay in registers: loads Q, scaled so that scores are exponents of 2, zeros beyond the
   // last query.
-  LB_DEVICE void load_queries(const Attention& op, const Queries& queries, int first, T* scratch) {
+  LB_DEVICE void load_queries(const Attention& op, const Queries& queries, int first) {
     const float scale = op.scale * kLog2E;
     LB_UNROLL
     for (int d = 0; d < kDim / 16; ++d) fill(o[d], 0);
@@ -307,7 +307,7 @@ struct WarpgroupQueries {
       for (int d = 0; d < kDim / 16; ++d) {
         FragmentC values;
         for_each_row(values, [&](int i, int column, float& value) { value = from[i][16 * d + column] * scales[i]; });
-        to_operand(q[d], values, scratch);
+        sum_as_operand(q[d], values);
       }
     }
   }
@@ -374,18 +374,17 @@ struct WarpgroupQueries {
     return any(max_grew);
   }
 
-  LB_DEVICE void round_weights(T* scratch) {
+  LB_DEVICE void round_weights() {
     LB_UNROLL
-    for (int j = 0; j < kSlots / 16; ++j) to_operand(weights[j], s[j], scratch);
+    for (int j = 0; j < kSlots / 16; ++j) sum_as_operand(weights[j], s[j]);
   }
 };
 
 template <class T, int kDim>
 LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T* shared_q, CountedBarrier* has_queries,
-                             const T* k_tiles, const T* v_tiles, T* scratch, TileRing k_ring, TileRing v_ring) {
+                             const T* k_tiles, const T* v_tiles, TileRing k_ring, TileRing v_ring) {
   constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim;
   const int own_warp = warp() - kSm90GroupThreads / 32;
-  scratch += own_warp * kOperandScratch;
   const Attention& op = p.op;
   const int own_first = work.first + own_warp * 16;
   const int n_tiles = (work.n_slots + kSlots - 1) / kSlots;
@@ -398,7 +397,7 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T*
     if (lane() == 0) barrier_arrive(has_queries);
     barrier_wait(has_queries, 0);
   }
-  tile.load_queries(op, work.queries, own_first, scratch);
+  tile.load_queries(op, work.queries, own_first);
   if constexpr (!tile.kHasRegisters) shared_q += (warp() / 4 - 1) * 64 * kDim;
   int rows[kLaneRows];
   uint64_t ancestors[kLaneRows];  // bit masks
@@ -465,7 +464,7 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T*
       }
     }
     k_ring.step();
-    tile.round_weights(scratch);
+    tile.round_weights();
   }
   if (n_tiles > 0) {
     v_ring.wait_full();
@@ -535,7 +534,7 @@ template <class T, int kDim, bool kCopies>
 LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   constexpr int kStages = sm90_stages(kDim), kTile = sm90_slots(kDim) * kDim;
   constexpr int kUnitBarriers = kCopies ? 0 : kSm90ProducerWarps * kSm90MaxUnits, kBarriers = 4 * kStages + 1;
-  LB_SHARED(CountedBarrier, barriers, kBarriers + kUnitBarriers);
+  LB_SHARED(CountedBarrier, barriers, kSm90StaticBytes / sizeof(CountedBarrier));  // all, or tiles would start later
   static_assert(sizeof(CountedBarrier) * (kBarriers + kUnitBarriers) <= kSm90StaticBytes);
   unsigned char* shared = dynamic_shared<unsigned char>();
   shared += (kTileAlignment - reinterpret_cast<size_t>(shared) % kTileAlignment) % kTileAlignment;
@@ -555,7 +554,7 @@ LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   CountedBarrier* at = barriers;
   const TileRing k_ring = {.full = at, .empty = at + kStages, .n_stages = kStages};
   const TileRing v_ring = {.full = at + 2 * kStages, .empty = at + 3 * kStages, .n_stages = kStages};
-  T* scratch = v_tiles + kStages * kTile;
+  unsigned char* units = reinterpret_cast<unsigned char*>(v_tiles + kStages * kTile);
   // Three warpgroups share 3 x 168 registers. Conversion needs more of them than copies, most where heads are short.
   constexpr int kProducerRegisters = kCopies ? 40 : kDim == 128 ? 56 : 72;
   constexpr int kConsumerRegisters = (3 * 168 - kProducerRegisters) / 2;
@@ -565,12 +564,10 @@ LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
     if constexpr (kCopies)
       copy_tiles<T, kDim>(p, work, k_tiles, v_tiles, k_ring, v_ring);
     else
-      convert_tiles<kDim>(p, work, k_tiles, v_tiles,
-                          reinterpret_cast<unsigned char*>(scratch + kSm90Queries / 16 * kOperandScratch),
-                          at + kBarriers, k_ring, v_ring);
+      convert_tiles<kDim>(p, work, k_tiles, v_tiles, units, at + kBarriers, k_ring, v_ring);
   } else {
     alloc_registers<kConsumerRegisters>();
-    consume_tiles<T, kDim>(p, work, q, at + 4 * kStages, k_tiles, v_tiles, scratch, k_ring, v_ring);
+    consume_tiles<T, kDim>(p, work, q, at + 4 * kStages, k_tiles, v_tiles, k_ring, v_ring);
   }
 }
 

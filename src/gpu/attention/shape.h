@@ -88,15 +88,14 @@ LB_FN constexpr int sm90_stages(int head_dim) { return head_dim > 128 ? 2 : 3; }
 LB_FN constexpr size_t sm90_query_bytes(int head_dim) {
   return head_dim > 128 ? size_t(kSm90Queries) * head_dim * 2 : 0;
 }
-LB_FN constexpr size_t sm90_shared_bytes(int head_dim) {
-  constexpr size_t kAlignment = 1024;  // of tiles; the kernel aligns the start of its shared memory up to it
-  return kAlignment + sm90_query_bytes(head_dim) +
-         size_t(2) * sm90_stages(head_dim) * sm90_slots(head_dim) * head_dim * 2 +
-         size_t(kSm90Queries / 16) * kOperandScratch * 2;
-}
-// Packed pages pass through a third ring: each warp of the producer has up to kSm90MaxUnits units of 8 slots.
-inline constexpr int kSm90ProducerWarps = kSm90GroupThreads / 32, kSm90Unit = 8, kSm90MaxUnits = 4;
 inline constexpr size_t kSm90StaticBytes = 256;  // barriers
+LB_FN constexpr size_t sm90_shared_bytes(int head_dim) {
+  // Tiles start at a multiple of 1024 bytes. Static memory starts at one, and dynamic memory behind it.
+  constexpr size_t kGap = 1024 - kSm90StaticBytes;
+  return kGap + sm90_query_bytes(head_dim) + size_t(2) * sm90_stages(head_dim) * sm90_slots(head_dim) * head_dim * 2;
+}
+// Packed pages pass through a third ring: each warp of the producer has up to kSm90MaxUnits units of 16 slots.
+inline constexpr int kSm90ProducerWarps = kSm90GroupThreads / 32, kSm90Unit = 16, kSm90MaxUnits = 4;
 
 // attention_fp32: queries, one tile of K or V, weights, and a rescale factor per query.
 LB_FN constexpr size_t fp32_shared_bytes(int head_dim) {
