@@ -4,7 +4,8 @@
 // 16 slots, and its own ring of tiles as the pages hold them. Codes become operand registers in the lane that loads
 // them, without a second way through shared memory:
 //   S^T = K Q^T    eight values of two slots are operand A of two products; Q's inner dimension has the same order
-//   O^T = V^T P^T  words of the same columns of two slots are mixed to words of pairs of slots, and converted to operand
+//   O^T = V^T P^T  words of the same columns of two slots are mixed to words of pairs of slots, and converted to
+//   operand
 //                  A; transposing S^T gives operand B
 // With queries as columns no product has idle rows, and O^T of 8 queries takes head_dim / 4 registers a lane.
 // Bound: read bandwidth, the bytes of K and V up to the last slot.
@@ -46,7 +47,9 @@ struct StoredRing {
       const KvLayer& cache = p.op.cache;
       if (!is_v) {  // the page of the next pair is on its way meanwhile
         page = next_page;
-        next_page = load_cached<int32_t>(cache.page_table + min((first_slot + n_issued / 2 * kPageTokens) / kPageTokens + 1, (end - 1) / kPageTokens));
+        next_page =
+            load_cached<int32_t>(cache.page_table + min((first_slot + n_issued / 2 * kPageTokens) / kPageTokens + 1,
+                                                        (end - 1) / kPageTokens));
       }
       const uint8_t* head = head_of(is_v ? cache.v : cache.k, slots.bytes, cache, page, kv_head);
       slots.copy(tiles + next * p.tile_bytes, head, first_slot % kPageTokens, lane(), 32);
@@ -102,7 +105,7 @@ LB_DEVICE void pair_slots(const KvWords<kType>& a, const KvWords<kType>& b, KvWo
 // 2t + j, and their scores of slots g + 8h.
 template <int kDim>
 struct FewQueries {
-  static constexpr int kEights = kDim / 64;  // runs of eight columns of o a lane: those from 64 e + 8 g on
+  static constexpr int kEights = kDim / 64;              // runs of eight columns of o a lane: those from 64 e + 8 g on
   float m[2] = {kNothingSeen, kNothingSeen}, l[2] = {};  // until close() l sums the lane's slots only
   float o[kEights][4][4] = {};                           // [e][i][2 c + j]: column 2 i + c of run e, query 2t + j
 
@@ -245,7 +248,7 @@ LB_DEVICE void attention_decode_8(const AttentionSplits& p) {
                            min(queries.row(lane() % 4 * 2 + 1), op.rows - 1)};
   for (int i = 0; i < ring.n_tiles; ++i) {
     const int offset = first_slot + i * kPageTokens - n_past;  // the tile's first slot, from this append's row 0
-    float s[4];  // [2h + j]: slot g + 8h, query 2t + j
+    float s[4];                                                // [2h + j]: slot g + 8h, query 2t + j
     const int own_lane = opaque(lane());  // so that no type's offsets are kept in registers throughout the loop
     unsigned char* tile = ring.take();
     with_kv_type(cache.k_type, [&](auto tag) {

@@ -170,7 +170,8 @@ int max_splits(int capacity) {
   return std::clamp((pages + kPagesPerSplit - 1) / kPagesPerSplit, 1, kMaxSplits);
 }
 
-// So many that each reads its splits at once, if possible; up to 16 for a column, since their sums are added one by one.
+// So many that each reads its splits at once, if possible; up to 16 for a column, since their sums are added one by
+// one.
 uint32_t merge_threads(int n_splits, int head_dim) {
   const int wanted = std::min(ceil_div(n_splits, kMergeInFlight), 16) * (head_dim / 4);
   return uint32_t(std::clamp(ceil_div(wanted, 32) * 32, kMinMergeThreads, kMaxMergeThreads));

@@ -1,9 +1,9 @@
 // Stored keys and values to numbers: eight consecutive values of a row at a time, from a page in global memory or from
 // a tile in shared memory. The layout stands in quant/kv_type.h.
 //
-// A word of codes holds neighbours in its halves, so a mask gives a pair. An integer below 1024 becomes an f16 in place:
-// 0x6400 | n is 1024 + n, from which 1024 is subtracted exactly. Only then comes the scale: an fma with -1024 * scale
-// would round the 1024's product.
+// A word of codes holds neighbours in its halves, so a mask gives a pair. An integer below 1024 becomes an f16 in
+// place: 0x6400 | n is 1024 + n, from which 1024 is subtracted exactly. Only then comes the scale: an fma with -1024 *
+// scale would round the 1024's product.
 #pragma once
 
 #include "gpu/attention/kv_slots.h"
@@ -43,8 +43,8 @@ LB_DEVICE void level_bytes(u32x2& low, u32x2& high) {
   }
 }
 
-// Eight values of a row as stored, without their scale. Halves of all words are alike: the low ones hold the even values
-// of the eight, the high ones the odd values.
+// Eight values of a row as stored, without their scale. Halves of all words are alike: the low ones hold the even
+// values of the eight, the high ones the odd values.
 template <KvType kType>
 struct KvWords {
   static constexpr int kBits = kKvTraits[int(kType)].bits, kLowBits = kKvTraits[int(kType)].low_bits;
@@ -89,8 +89,8 @@ LB_DEVICE u32x4 to_numbers(const KvWords<kType>& words) {
       pairs[j] = words.codes[j];
     } else if constexpr (kType == KvType::kBF16) {
       const uint32_t two = words.codes[j];
-      pairs[j] = __builtin_bit_cast(uint32_t, to_f16x2(__builtin_bit_cast(float, two << 16),
-                                                       __builtin_bit_cast(float, two & 0xffff0000)));
+      pairs[j] = __builtin_bit_cast(
+          uint32_t, to_f16x2(__builtin_bit_cast(float, two << 16), __builtin_bit_cast(float, two & 0xffff0000)));
     } else if constexpr (Words::kBits == 8) {
       const uint32_t word = words.codes[j / 2] >> 8 * (j % 2);
       if constexpr (kType == KvType::kFp8) {  // an f16 of 1/256 of the value; all ones are NaN

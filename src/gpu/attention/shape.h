@@ -66,7 +66,8 @@ inline constexpr int kDecode8Queries = 8, kDecode8Pad = 16;  // bytes behind eac
 LB_FN constexpr int decode_8_query_stride(int head_dim) { return head_dim + 32; }
 LB_FN constexpr int decode_8_sum_stride(int head_dim) { return head_dim + 4; }
 LB_FN constexpr size_t decode_8_ring_bytes(int head_dim, int ring, int tile_bytes) {
-  const size_t tiles = size_t(ring) * tile_bytes, sums = kDecode8Queries * sizeof(float) * decode_8_sum_stride(head_dim);
+  const size_t tiles = size_t(ring) * tile_bytes,
+               sums = kDecode8Queries * sizeof(float) * decode_8_sum_stride(head_dim);
   return tiles > sums ? tiles : sums;
 }
 LB_FN constexpr size_t decode_8_shared_bytes(int head_dim, int ring, int tile_bytes) {
