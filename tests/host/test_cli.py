@@ -17,6 +17,7 @@ from typing import Any
 
 import gguf
 import pytest
+from lucebox import bench
 from lucebox.cli import main
 from lucebox.cli.options import NOT_ENGINE_FLAGS, field_docs, parse_field
 from lucebox.errors import InvalidRequestError
@@ -55,6 +56,12 @@ def stdout_of(*args: str, stdin: str = "") -> str:
 
 def json_of(*args: str, stdin: str = "") -> Any:
     return json.loads(stdout_of(*args, "--json", stdin=stdin))
+
+
+@pytest.fixture(autouse=True)
+def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory's bandwidth from 16 MiB: no test needs the right number, and each would take a second for it."""
+    monkeypatch.setattr(bench, "BANDWIDTH_BYTES", 16 << 20)
 
 
 # run
