@@ -61,7 +61,7 @@ def on_cpu(path: Path, n: int) -> NDArray[np.float32]:
     return logits_of(engine, random_ids(n, engine.info["vocab"]))
 
 
-@pytest.mark.parametrize("name", ["qwen35_a", "qwen3_a", "llama_a"])
+@pytest.mark.parametrize("name", ["qwen35_a", pytest.param("qwen3_a", marks=pytest.mark.slow), "llama_a"])  # 4 s each
 def test_golden_logits(pack: _engine.gpu.Pack, data: Path, name: str) -> None:
     arrays = np.load(data / "tiny" / f"{name}.npz")
     engine = open_engine(data / "tiny" / f"{name}.gguf", pack=pack)
@@ -233,11 +233,11 @@ def test_merged_splits_make_what_the_next_product_reads(pack: _engine.gpu.Pack, 
 
 @pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_rewind(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
-    """Back to every length that can be reached, then on along another way."""
+    """Back to lengths that can be reached, then on along another way."""
     path = written(SHAPES[family])
     engines = (open_engine(path), open_engine(path, pack=pack))
     ids = random_ids(12, SHAPES[family].vocab, seed=1)
-    for n in (6, 5, 2, 1, 0):
+    for n in (5, 1, 0):
         sessions = [_engine.Session(engine) for engine in engines]
         for session in sessions:
             feed(session, ids[:6], 6)
@@ -372,7 +372,7 @@ def test_snapshots_move_between_devices(pack: _engine.gpu.Pack, written: Write) 
 
 def test_two_runs_give_the_same_bits(pack: _engine.gpu.Pack, written: Write) -> None:
     path = written(SHAPES["qwen35"])
-    ids = random_ids(N_IDS, SHAPES["qwen35"].vocab)
+    ids = random_ids(27, SHAPES["qwen35"].vocab)
     first, second = (logits_of(open_engine(path, pack=pack, activations="int8"), ids, 13) for _ in range(2))
     assert np.array_equal(first, second)
 

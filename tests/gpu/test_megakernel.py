@@ -96,7 +96,7 @@ def test_tokens(pack: _engine.gpu.Pack, write: Write, family: str, options: dict
     ("shape", "n_prompt", "kv"),
     [
         (SHAPES["qwen35"], 15, "f32"),
-        (SHAPES["qwen35"], 33, "f32"),
+        pytest.param(SHAPES["qwen35"], 33, "f32", marks=pytest.mark.slow),  # 4 s each
         (SHAPES["qwen35"], 79, "f32"),
         (WIDE, 37, "f16"),
         pytest.param(WIDE, 79, "f16", marks=pytest.mark.slow),
@@ -233,7 +233,7 @@ def test_tokens_of_a_launch(pack: _engine.gpu.Pack, seed: int, most: int, allowe
         ("F16", 32, 512, 4096),
         ("Q8_0", 32, 1024, 4352),
         ("F16", 256, 512, 32768),
-        ("F32", 2048, 64, 32768),
+        pytest.param("F32", 2048, 64, 32768, marks=pytest.mark.slow),  # 6 s
         ("Q8_0", 1056, 256, 0),
         ("Q4_K", 2560, 256, 0),
     ],
