@@ -153,7 +153,7 @@ def test_a_chat_run_prints_its_sampling_and_its_seed() -> None:
 
 
 def test_run_interrupted_keeps_what_was_written() -> None:
-    command = [*COMMAND, "run", MODEL, PROMPT, "-n", "8000", "--ignore-eos", "--isa", "scalar"]
+    command = [*COMMAND, "run", MODEL, PROMPT, "-n", "8000", "--ignore-eos", "--isa", "scalar", "--draft", "none"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     first = process.stdout.read(1)
@@ -327,7 +327,7 @@ def test_chat_in_a_terminal_stops_an_answer_at_ctrl_c_and_leaves_at_ctrl_d() -> 
 
     pid, terminal = pty.fork()
     if pid == 0:
-        flags = ["--ignore-eos", "--isa", "scalar", "-n", "8000"]
+        flags = ["--ignore-eos", "--isa", "scalar", "-n", "8000", "--draft", "none"]
         os.execv(sys.executable, [*COMMAND, "chat", MODEL, *flags])
     screen = b""
 
