@@ -143,9 +143,7 @@ def main() -> int:
     python = Path(sys.executable) if arguments.isolated else toolchain(chosen)
     rows = []
     for name in chosen:
-        row = build(
-            name, python, isolated=arguments.isolated, system=arguments.system, nvcc=not arguments.nvrtc
-        )
+        row = build(name, python, isolated=arguments.isolated, system=arguments.system, nvcc=not arguments.nvrtc)
         rows.append(row)
         if not arguments.json:
             result = "FAILED" if row.problem else f"{row.bytes / 1000:8.0f} kB{row.kernels:>6} kernels"
