@@ -48,6 +48,7 @@ MORE: dict[str, Callable[[], None]] = {
     "release-link": script("release_link.py"),
     "reproducible": script("check_reproducible.py"),
     "pythons": script("test_pythons.py"),
+    "oldest": script("test_oldest.py"),
     "sanitizers": script("sanitize.py"),
     "all-packs": lambda: test_packs.test(test_packs.EVERY),
     "release-dry-run": script("release_dry_run.py"),
