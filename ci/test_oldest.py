@@ -1,7 +1,7 @@
 """The server's tests with the oldest versions that pyproject.toml allows of what lucebox needs, in build/oldest.
 
-`fastapi>=0.115` is tested with 0.115, whatever newer version a tool of the tests wants. A bound that does not install or
-pass is raised in pyproject.toml.
+`fastapi>=0.115` is tested with 0.115, whatever newer version a tool of the tests wants. A bound that does not install
+or pass is raised in pyproject.toml.
 """
 
 from __future__ import annotations

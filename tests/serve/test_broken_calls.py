@@ -268,13 +268,9 @@ def test_closers_that_match_nothing(arguments: dict[str, str], after: str, tool:
         assert rest == ([edit(path="/b")] if after.strip() == INNER else [("text", "Done.")] if after else [])
 
 
-TAGS_INSIDE = st.lists(
-    st.sampled_from(
-        ["a", "\n", " ", "<parameter=x>", "\n<parameter=x>\n", "<function=edit>", "<tool_call>", "</parameter>"]
-        + ["</function>", "</tool_call>", "\n</parameter>\n", "\n</function>\n", f"\n{CLOSING}\n", INNER]
-    ),
-    max_size=6,
-).map("".join)  # fmt: skip
+TAGS = ("<tool_call>", "<function=edit>", "<parameter=x>", "\n<parameter=x>\n", "</parameter>", "\n</parameter>\n",
+        "</function>", "\n</function>\n", "</tool_call>", f"\n{CLOSING}\n", INNER)  # fmt: skip
+TAGS_INSIDE = st.lists(st.sampled_from(("a", "\n", " ", *TAGS)), max_size=6).map("".join)
 
 
 @settings(max_examples=300)
