@@ -68,7 +68,10 @@ def test_golden_logits(pack: _engine.gpu.Pack, data: Path, name: str) -> None:
     assert largest_difference(logits_of(engine, arrays["ids"]), arrays["logits"]) < EXACT
 
 
-@pytest.mark.parametrize(("first", "chunk"), [(58, 1), (49, 7), (64, 64)])
+@pytest.mark.parametrize(
+    ("first", "chunk"),
+    [(58, 1), pytest.param(49, 7, marks=pytest.mark.slow), (64, 64)],  # 3 s each
+)
 @pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_chunks_agree(pack: _engine.gpu.Pack, written: Write, family: str, first: int, chunk: int) -> None:
     path = written(SHAPES[family])
@@ -79,17 +82,16 @@ def test_chunks_agree(pack: _engine.gpu.Pack, written: Write, family: str, first
 
 @pytest.mark.parametrize(
     "kv",
-    ["wht4/q4_0", pytest.param("q5_1/tq3_0", marks=pytest.mark.slow)],  # 4 s each
+    ["wht4/q4_0", pytest.param("q5_1/tq3_0", marks=pytest.mark.slow)],  # 5 s each
 )
 def test_chunks_of_packed_keys_agree(pack: _engine.gpu.Pack, written: Write, kv: str) -> None:
     """Every row reads stored values, those of its own append too, so chunks differ by the order of sums alone: much
     less than by the rounding of keys and values."""
     path = written(SHAPES["qwen35"])
     engine, ids = open_engine(path, pack=pack, kv=kv), random_ids(N_IDS, SHAPES["qwen35"].vocab)
-    one, *others = (logits_after(engine, ids, *parts) for parts in ((58, 1), (49, 7), (64, 64)))
+    one, other = (logits_after(engine, ids, *parts) for parts in ((58, 1), (64, 64)))
     rounding = np.square(one - on_cpu(path, N_IDS)).mean()
-    for other in others:
-        assert np.square(other - one).mean() < tolerance("logits", "chunks_of_packed") * rounding
+    assert np.square(other - one).mean() < tolerance("logits", "chunks_of_packed") * rounding
 
 
 def test_long_chunk(pack: _engine.gpu.Pack, written: Write) -> None:
@@ -197,7 +199,7 @@ def test_few_rows_make_what_the_next_product_reads(pack: _engine.gpu.Pack, writt
         assert launches["rms_norm_kernel"] == 2 and "swiglu_kernel" not in launches  # the first and the last
 
 
-@pytest.mark.parametrize("dtype", ["BF16", "F16"])
+@pytest.mark.parametrize("dtype", ["BF16", pytest.param("F16", marks=pytest.mark.slow)])  # 4 s each
 @pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_few_rows_of_plain_weights(pack: _engine.gpu.Pack, written: Write, family: str, dtype: str) -> None:
     """What the next product reads is made where the sums are, as for quantised weights, but norms of f16."""
@@ -237,7 +239,7 @@ def test_rewind(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
     path = written(SHAPES[family])
     engines = (open_engine(path), open_engine(path, pack=pack))
     ids = random_ids(12, SHAPES[family].vocab, seed=1)
-    for n in (5, 1, 0):
+    for n in (5, 0):
         sessions = [_engine.Session(engine) for engine in engines]
         for session in sessions:
             feed(session, ids[:6], 6)
@@ -246,7 +248,7 @@ def test_rewind(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
         assert largest_difference(got, want) < EXACT, n
 
 
-@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_tree_rows(pack: _engine.gpu.Pack, written: Write, family: str, seed: int) -> None:
     """Random trees: every row as if its path had been decoded alone, and so what follows an accepted path."""
     rng = np.random.default_rng(seed)
@@ -304,7 +306,7 @@ def generated(engine: _engine.Engine, n: int, **options: Any) -> tuple[list[int]
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 7}])
-@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_generation(pack: _engine.gpu.Pack, written: Write, family: str, options: dict[str, Any]) -> None:
     path = written(SHAPES[family])
     want, got = (generated(engine, 12, **options) for engine in (open_engine(path), open_engine(path, pack=pack)))

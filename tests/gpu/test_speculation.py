@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 EVERYDAY = [
     ("hybrid", "greedy", False, "graph", "wht4/q4_0"),
-    ("hybrid", "penalised", True, "megakernel", "q8_0/wht3"),
+    pytest.param("hybrid", "penalised", True, "megakernel", "q8_0/wht3", marks=pytest.mark.slow),
 ]
 REST = [
     pytest.param(*case, marks=pytest.mark.slow)  # 6 s each on the simulator
