@@ -133,7 +133,7 @@ def quotes_whole_calls(value: str) -> bool:
                 return False
             if found["parameter"] or found["closer"]:
                 calls.append((has_opener, bool(found["parameter"])))
-            elif bool(found["block"]) != has_opener:
+            elif is_inside or bool(found["block"]) != has_opener:
                 return False
     return not calls
 
