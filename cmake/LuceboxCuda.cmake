@@ -3,6 +3,9 @@
 # language links a test program, which the PyPI toolkit cannot do, and accepts only files named .cu.
 set(LUCEBOX_NVCC AUTO CACHE STRING "code by nvcc, ON: always, OFF: only without NVRTC, AUTO: where nvcc and g++ are")
 set_property(CACHE LUCEBOX_NVCC PROPERTY STRINGS AUTO ON OFF)
+if(NOT LUCEBOX_NVCC MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "LUCEBOX_NVCC: expected AUTO, ON or OFF, got '${LUCEBOX_NVCC}'")
+endif()
 set(LUCEBOX_NVRTC "" CACHE FILEPATH "libnvrtc.so.12 to use, empty: that of the Python environment")
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/code)
 
