@@ -1,34 +1,34 @@
-"""Anchors: chunks that repeat words of the question. They come first whatever their scores are."""
+"""Anchors: places that repeat words of the question. They come first whatever their scores are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from lucebox.compression.scores import CHUNK, ChunkScore
+from lucebox.compression.scores import CHUNK, ScoredText
 from lucebox.generation import Ids
 
 __all__ = ["anchored"]
 
 GRAM = 4  # tokens that must match
 TIERS = ((1024, 2, 8), (2048, 4, 16), (1 << 62, 8, 32))
-"""(chunks of the text, below; chunks kept on either side of a match; matches of a gram that tells nothing, above)"""
+"""(chunks of the text, below; chunks around a match that count; matches at most, of a run that counts)"""
 
 
-def anchored(chunks: Sequence[ChunkScore], ids: Ids, question: Ids) -> tuple[ChunkScore, ...]:
-    """The chunks of a text with token ids [n_tokens]; those near a run of GRAM tokens of the question [n_question] get
-    1 added to their scores, which puts them before all others. Runs that occur often do not count."""
-    _, radius, max_hits = next(tier for tier in TIERS if len(chunks) < tier[0])
-    is_near = np.zeros(len(chunks), bool)
-    n_places = len(ids) - GRAM + 1
-    for gram in {tuple(question[at : at + GRAM]) for at in range(len(question) - GRAM + 1)} if n_places > 0 else ():
-        matches = np.all([ids[i : i + n_places] == gram[i] for i in range(GRAM)], axis=0)
-        hits = np.flatnonzero(matches) // CHUNK
-        if len(hits) <= max_hits:
-            for hit in hits:
-                is_near[max(0, hit - radius) : hit + radius + 1] = True
-    return tuple(
-        replace(chunk, score=chunk.score + 1) if near else chunk for chunk, near in zip(chunks, is_near, strict=True)
-    )
+def anchored(scored: ScoredText, body: Ids, question: Ids) -> ScoredText:
+    """The text with 1 added to the scores near anchors, which puts them before all others.
+
+    An anchor is a run of GRAM tokens of the question [n_question] in the body [n_body], the first tokens of the text.
+    Runs that occur often do not count.
+    """
+    n_chunks = -(-len(scored.ids) // CHUNK)
+    _, radius, max_hits = next(tier for tier in TIERS if n_chunks < tier[0])
+    is_near = np.zeros(len(scored.ids), bool)
+    n_places = max(0, len(body) - GRAM + 1)
+    for gram in {tuple(question[at : at + GRAM]) for at in range(len(question) - GRAM + 1)}:
+        hits = np.flatnonzero(np.all([body[i : i + n_places] == gram[i] for i in range(GRAM)], axis=0))
+        for hit in hits if len(hits) <= max_hits else ():
+            chunk = hit // CHUNK
+            is_near[max(0, chunk - radius) * CHUNK : (chunk + radius + 1) * CHUNK] = True
+    return replace(scored, scores=scored.scores + is_near)

@@ -72,11 +72,10 @@ def compress(
         with Scorer(scorer) as loaded:
             return compress(prompt, scorer=loaded, keep=keep, anchors=anchors)
     scored = scorer.score(prompt)
-    chunks, count, whole = scored.chunks(), TokenCounts(scored.starts), (0, len(prompt))
-    ranked = anchored(chunks, *scorer.body_and_question(scored)) if anchors else chunks
-    region = cuttable(prompt, whole, count, has_question=True)
-    kept = select(prompt, [region], ranked, count, int(ratio.at(len(scored.ids)) * count(region)))
+    ranked = anchored(scored, *scorer.body_and_question(scored)) if anchors else scored
+    count, n_tokens = TokenCounts(scored.starts), len(scored.ids)
+    region = cuttable(prompt, (0, len(prompt)), count, has_question=True)
+    kept = select(ranked, [region], count, int(ratio.at(n_tokens) * count(region)))
     spans = tuple(merged([(0, region[0]), *kept, (region[1], len(prompt))]))
-    return CompressedPrompt(
-        prompt, spans, chunks, joined(prompt, spans), sum(map(count, spans)), len(scored.ids), scorer.name
-    )
+    text, kept_tokens = joined(prompt, spans), sum(map(count, spans))
+    return CompressedPrompt(prompt, spans, scored.chunks(), text, kept_tokens, n_tokens, scorer.name)

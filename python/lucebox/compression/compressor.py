@@ -18,7 +18,7 @@ from lucebox.compression.turns import EarlierTurns
 from lucebox.results import CutMessage
 from lucebox.text import Tokenizer
 
-__all__ = ["Compressor", "CutConversation", "MIN_MESSAGE_TOKENS"]
+__all__ = ["MIN_MESSAGE_TOKENS", "Compressor", "CutConversation"]
 
 Messages = Sequence[dict[str, Any]]
 
@@ -80,12 +80,13 @@ class Compressor:
         n_known, cut = self._turns.find(messages, settings)
         replayed = _replaced(messages, cut)
         score_s = 0.0
-        if policy.mode == "always" or (count_prompt(replayed) if cut else n_tokens) >= policy.threshold:
-            if candidates := self._candidates(messages, n_known, n_tokens):
-                began = time.perf_counter()
-                cut = (*cut, *self._cut(candidates, self._question(messages), ratio, policy.uses_anchors))
-                score_s = time.perf_counter() - began
-                self._turns.put(messages, settings, cut)
+        is_long = policy.mode == "always" or (count_prompt(replayed) if cut else n_tokens) >= policy.threshold
+        candidates = self._candidates(messages, n_known, n_tokens) if is_long else []
+        if candidates:
+            began = time.perf_counter()
+            cut = (*cut, *self._cut(candidates, self._question(messages), ratio, policy.uses_anchors))
+            score_s = time.perf_counter() - began
+            self._turns.put(messages, settings, cut)
         if not cut:
             return None
         return CutConversation(_replaced(messages, cut), cut, self.scorer.name, ratio, score_s)
@@ -117,7 +118,9 @@ class Compressor:
         whole = (0, len(content))
         return str(content[cuttable(content, whole, count, has_question=True)[1] :])
 
-    def _cut(self, candidates: Sequence[_Candidate], question: str, ratio: float, uses_anchors: bool) -> list[CutMessage]:
+    def _cut(
+        self, candidates: Sequence[_Candidate], question: str, ratio: float, uses_anchors: bool
+    ) -> list[CutMessage]:
         """The candidates that became shorter. One budget is shared among them all."""
         text = SEPARATOR.join(one.content for one in candidates)
         count = TokenCounts(self._tokenizer.encode_with_starts(text)[1])
@@ -130,10 +133,9 @@ class Compressor:
         if candidates[-1].has_question:
             question = ""  # the text's own end
         scored = self.scorer.score(text, question, in_turn=self.in_turn)
-        chunks = scored.chunks()
         if uses_anchors:
-            chunks = anchored(chunks, *self.scorer.body_and_question(scored, question))
-        kept = select(text, regions, chunks, count, int(ratio * sum(map(count, regions))))
+            scored = anchored(scored, *self.scorer.body_and_question(scored, question))
+        kept = select(scored, regions, count, int(ratio * sum(map(count, regions))))
         found = []
         for one, (begin, end), region in zip(candidates, places, regions, strict=True):
             inside = [span for span in kept if begin <= span[0] < end]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -44,7 +45,7 @@ class KeepRatio:
                 ) from None
         if not all(0 < share <= 1 for _, share in points):
             raise InvalidRequestError(f"the shares of a keep ratio must be above 0 and at most 1, got {text!r}")
-        if any(a >= b for (a, _), (b, _) in zip(points, points[1:], strict=False)):
+        if any(a >= b for (a, _), (b, _) in pairwise(points)):
             raise InvalidRequestError(f"the token counts of a keep ratio must ascend, got {text!r}")
         return cls(tuple(points))
 

@@ -4,39 +4,41 @@ question."""
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lucebox import catalog
+from lucebox import _engine, catalog
+from lucebox.assets import TextAssets
 from lucebox.compression.scores import ScoredText, smoothed
+from lucebox.devices import open_pack, resolve_device
 from lucebox.errors import InvalidRequestError
 from lucebox.generation import NO_IDS, Ids
 from lucebox.hub import Progress
+from lucebox.memory import MemoryPlan
+from lucebox.options import EngineOptions, check_names, engine_fields
+from lucebox.planning import SCORED_ROWS, local_device, plan_scorer
+from lucebox.resolve import resolve
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from lucebox.api import LLM
-    from lucebox.memory import MemoryPlan
     from lucebox.options import EngineFields
-    from lucebox.text import Tokenizer
 
-__all__ = ["InTurn", "Scorer", "scorer_options"]
+__all__ = ["InTurn", "Scorer"]
 
 Weights = NDArray[np.float32]
 InTurn: TypeAlias = Callable[[Callable[[], Weights]], Weights]
 """Calls a function while no other model computes on the device."""
 
-MAX_CONTEXT = 32768
-"""Tokens scored together by default: the keys of more need much memory beside the target."""
 QUESTION_TOKENS = 96
-"""The question, where a text holds its own and is scored in parts: its last tokens."""
-TAIL_ROWS = 8
-"""Last tokens of the scorer's prompt, whose attention is averaged."""
+"""The question, where a text holds its own: its last tokens."""
 _CONTENT = "\u241f"  # stands for the text in the rendered template: SYMBOL FOR UNIT SEPARATOR
 
 
@@ -44,8 +46,9 @@ class Scorer:
     """A loaded scorer. Safe to share between threads, which take turns.
 
     `model` is a path, a hub id or a catalog name of a model with attention layers. `options` are fields of
-    `EngineOptions`. A text that exceeds the scorer's context is scored in equal parts, with the question behind each.
-    layers: the attention layers whose weights count, from 0; None: those of the catalog, else all.
+    `EngineOptions`; the context is the model's maximum, and at most 131072 tokens, unless given. A text that exceeds
+    the context is scored in equal parts, with the question behind each.
+    layers: the attention layers whose weights count, from 0, ascending; None: those of the catalog, else all.
 
     Raises:
         ModelNotFoundError, HubError, FormatError, UnsupportedError, OutOfMemoryError: as `LLM`.
@@ -60,11 +63,28 @@ class Scorer:
         progress: Progress | None = None,
         **options: Unpack[EngineFields],
     ) -> None:
-        from lucebox.api import LLM
-
-        self._llm = LLM(model, offline=offline, progress=progress, **scorer_options(model, options, offline, progress))
-        self._layers = catalog.scored_layers(os.fspath(model)) if layers is None else tuple(layers)
-        self._before, self._after = _frame(self._llm)
+        check_names(EngineOptions, options)
+        wanted = EngineOptions(**options)
+        selection = resolve_device(wanted.device, wanted.pack)
+        found = resolve(os.fspath(model), offline=offline, progress=progress)
+        plan = plan_scorer(found.path, wanted, local_device(wanted))
+        engine = _engine.Engine.open(
+            str(found.path),
+            pack=open_pack(selection),
+            progress=progress and partial(progress, "loading the scorer"),
+            score_rows=SCORED_ROWS,
+            **engine_fields(replace(wanted, draft="none", context=plan.context)),
+        )
+        self.name = found.name
+        """The name that the model was loaded by."""
+        self.memory_plan = MemoryPlan.from_engine(engine.plan)
+        """The memory of the scorer, apart from that of any target."""
+        assets = TextAssets.load(found.path)
+        self.tokenizer = assets.tokenizer
+        self._before, self._after = _frame(assets)
+        self._layers = catalog.scored_layers(found.name) if layers is None else tuple(layers)
+        self._native: _engine.PromptScorer | None = _engine.PromptScorer(engine)
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Scorer:
         return self
@@ -75,23 +95,9 @@ class Scorer:
         self.close()
 
     def close(self) -> None:
-        """Frees all memory."""
-        self._llm.close()
-
-    @property
-    def name(self) -> str:
-        """The name that the model was loaded by."""
-        return self._llm.info.name
-
-    @property
-    def memory_plan(self) -> MemoryPlan:
-        """The memory of the scorer, apart from that of any target."""
-        return self._llm.memory_plan
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The scorer's tokenizer."""
-        return self._llm.tokenizer
+        """Frees all memory. Further calls raise InvalidRequestError."""
+        with self._lock:
+            self._native = None
 
     def score(self, text: str, question: str = "", *, in_turn: InTurn = lambda compute: compute()) -> ScoredText:
         """The scores of a text's tokens: the attention of the question, which follows the text. An empty question is
@@ -128,31 +134,23 @@ class Scorer:
         return self.memory_plan.context - len(self._before) - len(asked) - len(self._after)
 
     def _weights(self, part: Ids, asked: Ids) -> Weights:
-        """[len(part)] mean over the last TAIL_ROWS tokens of the maximum over heads and layers of their attention."""
+        """[len(part)] the largest attention weight of each token among heads and layers, as a mean over the last
+        SCORED_ROWS tokens of the prompt."""
         prompt = np.concatenate([self._before, part, asked, self._after])
-        begin = len(self._before)
-        with self._llm.locked_session() as session:
-            weights = session.score_prompt(prompt, tail_rows=min(TAIL_ROWS, len(prompt)), layers=self._layers)
-        return cast(Weights, weights[begin : begin + len(part)])
+        with self._lock:
+            if self._native is None:
+                raise InvalidRequestError("this scorer was closed")
+            weights = self._native.score(prompt, self._layers or ())
+        return weights[len(self._before) :][: len(part)]
 
 
-def scorer_options(
-    model: str | os.PathLike[str], options: EngineFields, offline: bool, progress: Progress | None
-) -> dict[str, Any]:
-    """The options of a scorer's LLM: those given, without drafts and with one session."""
-    from lucebox.planning import plan_memory
-
-    wanted: dict[str, Any] = {**options, "draft": "none", "sessions": 1, "prefix_cache": 0}
-    if wanted.get("context") is None:
-        plan = plan_memory(model, offline=offline, progress=progress, **wanted).memory
-        wanted["context"] = min(MAX_CONTEXT, plan.context)
-    return wanted
-
-
-def _frame(llm: LLM) -> tuple[Ids, Ids]:
+def _frame(assets: TextAssets) -> tuple[Ids, Ids]:
     """Token ids before and after a text: those of the scorer's chat template around a user message."""
-    template, tokenizer = llm.chat_template, llm.tokenizer
-    if template is None:
+    tokenizer = assets.tokenizer
+    if assets.template is None:
         return np.asarray(tokenizer.encode(""), np.int32), NO_IDS
-    before, _, after = template.render([{"role": "user", "content": _CONTENT}]).partition(_CONTENT)
-    return tuple(np.asarray(tokenizer.encode(part, add_bos=False), np.int32) for part in (before, after))  # type: ignore[return-value]
+    before, _, after = assets.template.render([{"role": "user", "content": _CONTENT}]).partition(_CONTENT)
+    return (
+        np.asarray(tokenizer.encode(before, add_bos=False), np.int32),
+        np.asarray(tokenizer.encode(after, add_bos=False), np.int32),
+    )

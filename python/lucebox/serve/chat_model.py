@@ -249,9 +249,7 @@ class ChatModel:
             return conversation, text, ids, None
         shorter = replace(conversation, messages=found.messages)
         text, kept = self.prompt(shorter)
-        record = PromptCompression(
-            found.scorer, found.keep_ratio, len(ids), len(kept), found.score_s, found.cut
-        )
+        record = PromptCompression(found.scorer, found.keep_ratio, len(ids), len(kept), found.score_s, found.cut)
         return shorter, text, kept, record
 
     def constraint(self, answer_format: AnswerFormat) -> tuple[Constraint, list[str]]:
