@@ -41,13 +41,15 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def joined(text: str, spans: Sequence[Span]) -> str:
-    """The text of the spans. Where a cut has no white space on either side, a space keeps words apart."""
+    """The text of the spans. Where a cut has no white space on either side, a space keeps words apart. Where the end of
+    the text was cut, so is the white space before it."""
     parts: list[str] = []
     for start, stop in spans:
         if parts and not parts[-1][-1].isspace() and not text[start].isspace():
             parts.append(" ")
         parts.append(text[start:stop])
-    return "".join(parts)
+    is_cut = not spans or spans[-1][1] < len(text)
+    return "".join(parts).rstrip() if is_cut else "".join(parts)
 
 
 def _mean_score(scored: ScoredText, unit: Span) -> float:
