@@ -22,7 +22,7 @@ from lucebox.asynchronous import last_of, stream_in_thread
 from lucebox.chat.messages import checked_messages
 from lucebox.chat.template import ChatTemplate
 from lucebox.compression.compressor import Compressor
-from lucebox.compression.loading import load_beside, options_beside, without_room
+from lucebox.compression.loading import load_beside, options_beside
 from lucebox.compression.policy import CompressionRequest, Policy
 from lucebox.devices import open_pack, resolve_device
 from lucebox.drafters import draft_label, resolve_drafts
@@ -34,6 +34,7 @@ from lucebox.machine import processor_name
 from lucebox.memory import MemoryPlan
 from lucebox.model_info import model_info
 from lucebox.options import EngineOptions, Sampling, SamplingFields, check_names, engine_fields
+from lucebox.planning import without_room
 from lucebox.resolve import resolve
 from lucebox.results import Chunk, Generation
 from lucebox.serve.chat_model import ChatModel, Grammars, Limits
@@ -138,12 +139,13 @@ class LLM:
             if scorer is not None:
                 scorer.close()
                 if isinstance(error, OutOfMemoryError):
-                    raise without_room(error, scorer) from error
+                    raise without_room(error, scorer.name, scorer.memory_plan) from error
             raise
         self._process = os.getpid()
         self._closed = False
         self.info = model_info(resolved.name, resolved.path, self._engine.info, self._assets.tensors)
         came_to = self._engine.options
+        del came_to["score_rows"]  # of scorers
         for name in ("draft_budget", "memory_limit"):
             came_to[name] = came_to[name] or None  # the engine's 0
         self.options = replace(wanted, device=selection.device, **came_to)

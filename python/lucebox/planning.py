@@ -16,9 +16,10 @@ from lucebox.hub import Progress
 from lucebox.memory import MemoryPlan
 from lucebox.options import EngineOptions, check_names, engine_fields
 from lucebox.resolve import resolve
-from lucebox.sizes import parse_size
+from lucebox.sizes import parse_size, show_size
 
-__all__ = ["SCORED_ROWS", "Device", "Plan", "local_device", "plan_memory", "plan_scorer", "scorer_fields"]
+__all__ = ["SCORED_ROWS", "Device", "Plan", "local_device", "plan_memory", "plan_scorer", "scorer_fields",
+           "without_room"]  # fmt: skip
 
 SCORED_ROWS = 8
 """Last tokens of a scorer's prompt, whose attention is averaged."""
@@ -93,9 +94,12 @@ def plan_memory(
                 **engine_fields(replace(wanted, draft=draft, memory_limit=None)),
             )
             break
-        except (FormatError, OutOfMemoryError, UnsupportedError):
-            if draft == drafts[-1]:
-                raise
+        except (FormatError, OutOfMemoryError, UnsupportedError) as error:
+            if draft != drafts[-1]:
+                continue
+            if scorer is not None and isinstance(error, OutOfMemoryError):
+                raise without_room(error, str(wanted.prefill_drafter), scorer) from error
+            raise
     TextAssets.load(found.path)  # raises where the engine has no tokenizer for the file
     kernels = device.kernels or f"{resolved['threads']} threads, {resolved['isa']}"
     return Plan(MemoryPlan.from_engine(plan), f"{device.name}, {kernels}", draft_label(draft), scorer)
@@ -119,6 +123,14 @@ def plan_scorer(path: Path, options: EngineOptions, device: Device) -> MemoryPla
 
     largest = plan(options.context)
     return largest if options.context is not None or largest.context <= MAX_SCORER_CONTEXT else plan(MAX_SCORER_CONTEXT)
+
+
+def without_room(error: OutOfMemoryError, scorer: str, plan: MemoryPlan) -> OutOfMemoryError:
+    """The error of a target that does not fit, with the memory that its scorer takes."""
+    return OutOfMemoryError(
+        f"{error}. The scorer {scorer} beside it takes {show_size(plan.total_bytes)} for texts of {plan.context} "
+        "tokens: name a smaller prefill_drafter, a smaller context, or no scorer"
+    )
 
 
 def scorer_fields(options: EngineOptions) -> dict[str, Any]:

@@ -72,7 +72,9 @@ def model_of(llm: LLM, template: str) -> ChatModel:
 
 def document(seed: int, n_lines: int) -> str:
     rng = random.Random(seed)
-    return "\n".join(f"{rng.randrange(10**6)}: value {rng.random():.4f} <|im_end|> of item {i}." for i in range(n_lines))
+    return "\n".join(
+        f"{rng.randrange(10**6)}: value {rng.random():.4f} <|im_end|> of item {i}." for i in range(n_lines)
+    )
 
 
 def agent(seed: int) -> list[dict[str, Any]]:

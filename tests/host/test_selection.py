@@ -18,7 +18,10 @@ from lucebox.compression.selection import joined, merged, select
 from lucebox.errors import InvalidRequestError
 from text_data import tiny_tokenizer
 
-WORDS = "def return Alpha beta gamma, delta. Why? x = 1 'quoted.' e.g. 3.14 Ünïcode 漢字です。 👩‍🔬 ﬁ http://a.b/c?d=e".split()
+WORDS = (
+    "def", "return", "Alpha", "beta", "gamma,", "delta.", "Why?", "x", "=", "1", "'quoted.'", "e.g.", "3.14", "Ünïcode",
+    "漢字です。", "👩\u200d🔬", "ﬁ", "http://a.b/c?d=e",
+)  # fmt: skip
 BREAKS = (" ", "\n", "\n\n", "  ", "\n    ", "", ". ", "\t", "\r\n", "\u2028")
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lucebox.compression.scorer import Scorer
-from lucebox.errors import OutOfMemoryError
 from lucebox.hub import Progress
 from lucebox.options import EngineOptions
 from lucebox.planning import scorer_fields
-from lucebox.sizes import parse_size, show_size
+from lucebox.sizes import parse_size
 
-__all__ = ["load_beside", "options_beside", "without_room"]
+__all__ = ["load_beside", "options_beside"]
 
 
 def load_beside(options: EngineOptions, *, offline: bool, progress: Progress | None) -> Scorer | None:
@@ -27,12 +26,3 @@ def options_beside(options: EngineOptions, scorer: Scorer | None) -> EngineOptio
         return options
     left = parse_size(options.memory_limit) - scorer.memory_plan.total_bytes
     return replace(options, memory_limit=max(1, left))
-
-
-def without_room(error: OutOfMemoryError, scorer: Scorer) -> OutOfMemoryError:
-    """The target's error, with the memory that its scorer takes."""
-    plan = scorer.memory_plan
-    return OutOfMemoryError(
-        f"{error}. The scorer {scorer.name} beside it takes {show_size(plan.total_bytes)} for texts of {plan.context} "
-        "tokens: name a smaller prefill_drafter, a smaller context, or no scorer"
-    )
