@@ -60,10 +60,10 @@ class CatalogEntry:
     licence: str
     model: CatalogFile
     drafter: CatalogFile | None
-    scored_layers: tuple[int, ...] | None
+    sources: tuple[Mapping[str, Any], ...]
+    scored_layers: tuple[int, ...] | None = None
     """The attention layers that score prompts where the model is a scorer, from 0; the last one ends its forward pass.
     None: all."""
-    sources: tuple[Mapping[str, Any], ...]
 
 
 @functools.cache
