@@ -24,7 +24,7 @@ from text_data import DATA
 
 TEMPLATES = ["own", "Qwen3.5-4B", "Qwen-Qwen3-0.6B"]
 SYSTEM = "You answer from the documents.\n" + "Rule: be exact. " * 400
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
         "function": {

@@ -53,7 +53,7 @@ def execute(args: argparse.Namespace, read_documents: ReadDocuments) -> int:
         for document in documents
         for one in document.questions
     )
-    flags.setdefault("context", -(-longest // PAGE + 1) * PAGE)
+    flags.setdefault("context", (longest // PAGE + 2) * PAGE)
     with console.status() as show, LLM(path, **flags, draft="none", prefix_cache=0, sessions=1) as llm:
         reports = measure_compression(llm, assets, documents, args.keep, show)
     for report in reports:

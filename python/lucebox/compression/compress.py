@@ -46,7 +46,7 @@ class CompressedPrompt:
         from lucebox.plots import check_plot, save_compression_plot
 
         check_plot(Path(path))
-        save_compression_plot(self, path)
+        save_compression_plot(self, Path(path))
 
 
 def compress(
