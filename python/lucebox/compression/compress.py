@@ -11,11 +11,11 @@ from lucebox.compression.pieces import Span, TokenCounts
 from lucebox.compression.policy import KeepRatio
 from lucebox.compression.regions import cuttable
 from lucebox.compression.scorer import Scorer
-from lucebox.compression.scores import ChunkScore
+from lucebox.compression.scores import ChunkScore, ScoredText
 from lucebox.compression.selection import joined, merged, select
 from lucebox.errors import InvalidRequestError
 
-__all__ = ["CompressedPrompt", "compress"]
+__all__ = ["CompressedPrompt", "compress", "spans_to_keep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,14 @@ class CompressedPrompt:
         save_compression_plot(self, Path(path))
 
 
+def spans_to_keep(scored: ScoredText, count: TokenCounts, ratio: float) -> tuple[Span, ...]:
+    """The spans to keep of a text with its question at the end: head, tail, and this share of the tokens between."""
+    whole = len(scored.text)
+    region = cuttable(scored.text, (0, whole), count, has_question=True)
+    kept = select(scored, [region], count, int(ratio * count(region)))
+    return tuple(merged([(0, region[0]), *kept, (region[1], whole)]))
+
+
 def compress(
     prompt: str, *, scorer: str | os.PathLike[str] | Scorer, keep: str | float = 0.1, anchors: bool = False
 ) -> CompressedPrompt:
@@ -74,8 +82,6 @@ def compress(
     scored = scorer.score(prompt)
     ranked = anchored(scored, *scorer.body_and_question(scored)) if anchors else scored
     count, n_tokens = TokenCounts(scored.starts), len(scored.ids)
-    region = cuttable(prompt, (0, len(prompt)), count, has_question=True)
-    kept = select(ranked, [region], count, int(ratio.at(n_tokens) * count(region)))
-    spans = tuple(merged([(0, region[0]), *kept, (region[1], len(prompt))]))
+    spans = spans_to_keep(ranked, count, ratio.at(n_tokens))
     text, kept_tokens = joined(prompt, spans), sum(map(count, spans))
     return CompressedPrompt(prompt, spans, scored.chunks(), text, kept_tokens, n_tokens, scorer.name)

@@ -4,6 +4,7 @@ CLI shows the results."""
 from __future__ import annotations
 
 import csv
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -12,7 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lucebox.compression.policy import CompressionRequest
+from lucebox.compression.anchors import anchored
+from lucebox.compression.compress import spans_to_keep
+from lucebox.compression.pieces import TokenCounts
+from lucebox.compression.selection import joined
 from lucebox.errors import FormatError, InvalidRequestError
 from lucebox.quality import Answer, RecallScore, answers_to, scores_by_kind
 from lucebox.recall import Document, EncodedDocument, EncodedQuestion, encode_text, text_of
@@ -20,7 +24,6 @@ from lucebox.recall import Document, EncodedDocument, EncodedQuestion, encode_te
 if TYPE_CHECKING:
     from lucebox.api import LLM
     from lucebox.assets import TextAssets
-    from lucebox.compression.compressor import Compressor, CutConversation
 
 __all__ = ["CSV_COLUMNS", "FULL", "KeepReport", "PromptLength", "measure_compression", "save_keep_rows"]
 
@@ -77,51 +80,46 @@ def measure_compression(
         raise InvalidRequestError("[compression] there is no scorer: load the model with prefill_drafter")
     if not documents:
         raise InvalidRequestError("[compression] there is no document to ask about")
+    scorer, with_anchors = llm.compressor.scorer, llm.options.prefill_anchors
     ratios = (FULL, *keeps)
     answers: dict[float, list[Answer]] = {keep: [] for keep in ratios}
     encoded: dict[float, list[EncodedDocument]] = {keep: [] for keep in ratios}
     seconds: list[float] = []  # of the scorer, for each question
     for i, document in enumerate(documents):
+        where = f"document {i + 1} of {len(documents)}, {document.length} tokens"
         questions: dict[float, list[EncodedQuestion]] = {keep: [] for keep in ratios}
         for question in document.questions:
-            on_step(f"document {i + 1} of {len(documents)}, {document.length} tokens: scores for {question.text}")
+            on_step(f"{where}: scores for {question.text}")
+            text = text_of(document, question)
+            began = time.perf_counter()
+            scored = scorer.score(text)
+            seconds.append(time.perf_counter() - began)
+            if with_anchors:
+                scored = anchored(scored, *scorer.body_and_question(scored))
+            count = TokenCounts(assets.tokenizer.encode_with_starts(text)[1])
             answer = np.asarray(assets.tokenizer.encode(question.answer, special=False, add_bos=False), np.int32)
-            text, spent = text_of(document, question), 0.0
-            full = encode_text(text, assets)
             for keep in ratios:
-                found = _cut(llm.compressor, text, len(full), keep)
-                prompt = full if found is None else encode_text(found.messages[0]["content"], assets)
-                questions[keep].append(EncodedQuestion(question.kind, prompt, answer))
-                spent += 0.0 if found is None else found.score_s
-            seconds.append(spent)
+                shorter = text if keep == FULL else joined(text, spans_to_keep(scored, count, keep))
+                questions[keep].append(EncodedQuestion(question.kind, encode_text(shorter, assets), answer))
         for keep in ratios:
-            on_step(f"document {i + 1} of {len(documents)}, {document.length} tokens: answers with keep {keep:g}")
-            one = EncodedDocument(document.length, tuple(questions[keep]))
-            encoded[keep].append(one)
+            on_step(f"{where}: answers with {'the full prompts' if keep == FULL else f'keep ratio {keep:g}'}")
+            encoded[keep].append(EncodedDocument(document.length, tuple(questions[keep])))
             with llm.locked_session() as session:
-                answers[keep] += answers_to(session, one, llm.end_ids)
+                answers[keep] += answers_to(session, encoded[keep][-1], llm.end_ids)
     return [
         KeepReport(
             model=llm.info.name,
-            scorer=llm.compressor.scorer.name,
+            scorer=scorer.name,
             device=llm.options.device,
             device_name=llm.device_name,
             kernels=llm.kernels,
-            anchors=llm.options.prefill_anchors,
+            anchors=with_anchors,
             keep=keep,
             recall=scores_by_kind(encoded[keep], answers[keep], answers[FULL]),
             prompts=_by_length(encoded[FULL], encoded[keep], seconds),
         )
         for keep in ratios
     ]
-
-
-def _cut(compressor: Compressor, text: str, n_tokens: int, keep: float) -> CutConversation | None:
-    """A text of that many tokens as the only message, cut."""
-    messages = [{"role": "user", "content": text}]
-    if keep == FULL:
-        return None
-    return compressor.cut(messages, n_tokens, lambda _: n_tokens, CompressionRequest("always", keep))
 
 
 def _by_length(

@@ -61,8 +61,6 @@ class CompressionRequest:
 
     mode: Mode | None = None
     keep_ratio: float | None = None
-    wants_spans: bool = False
-    """The answer lists the kept spans."""
 
     def __post_init__(self) -> None:
         if self.mode not in (None, *get_args(Mode)):

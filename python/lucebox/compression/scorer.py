@@ -85,7 +85,6 @@ class Scorer:
         self._layers = catalog.scored_layers(found.name) if layers is None else tuple(layers)
         self._native: _engine.PromptScorer | None = _engine.PromptScorer(engine)
         self._lock = threading.Lock()
-        self._latest: tuple[tuple[str, str], ScoredText] | None = None  # the same prompt with another ratio is frequent
 
     def __enter__(self) -> Scorer:
         return self
@@ -107,8 +106,6 @@ class Scorer:
         Raises:
             InvalidRequestError: the text is empty, or the question fills the scorer's context.
         """
-        if self._latest is not None and self._latest[0] == (text, question):
-            return self._latest[1]
         ids, starts = self.tokenizer.encode_with_starts(text)
         if not len(ids):
             raise InvalidRequestError("there is no text to score")
@@ -124,9 +121,7 @@ class Scorer:
             )
         n_parts = -(-len(ids) // room)
         raw = [in_turn(lambda part=part: self._weights(part, asked)) for part in np.array_split(ids, n_parts)]  # type: ignore[misc]
-        scored = ScoredText(text, ids, starts, smoothed(np.concatenate(raw)))
-        self._latest = (text, question), scored
-        return scored
+        return ScoredText(text, ids, starts, smoothed(np.concatenate(raw)))
 
     def body_and_question(self, scored: ScoredText, question: str = "") -> tuple[Ids, Ids]:
         """The token ids of a scored text and of the end of its question, which an empty one takes from the text."""
