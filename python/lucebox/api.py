@@ -156,7 +156,8 @@ class LLM:
         """Cuts long prompts; None without a scorer."""
         if scorer is not None:
             policy = Policy.from_options(wanted)
-            self.compressor = Compressor(scorer, self._assets.tokenizer, policy, self._in_turn)
+            context = self.memory_plan.context
+            self.compressor = Compressor(scorer, self._assets.tokenizer, policy, self._in_turn, context=context)
 
     def __repr__(self) -> str:
         if self._closed:

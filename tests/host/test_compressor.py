@@ -62,7 +62,7 @@ def llm() -> Iterator[LLM]:
 
 def compressor_of(llm: LLM, policy: Policy = ALWAYS) -> Compressor:
     scorer: Any = RandomScorer(llm)
-    return Compressor(scorer, llm.tokenizer, policy, lambda compute: compute())
+    return Compressor(scorer, llm.tokenizer, policy, lambda compute: compute(), context=8192)
 
 
 def model_of(llm: LLM, template: str) -> ChatModel:
@@ -261,3 +261,6 @@ def test_a_prompt_may_exceed_the_context_before_it_is_cut(llm: LLM) -> None:
     finally:
         llm.compressor = None
     assert request.compression is not None and len(request.ids) == request.compression.kept_tokens < 8192
+    compressor = compressor_of(llm)
+    assert compressor.cut(conversation.messages, 8192 * 11, lambda _: 0) is None  # a tenth of it does not fit
+    assert compressor.scorer.questions == []  # type: ignore[attr-defined]

@@ -98,6 +98,14 @@ def test_pieces_cover_a_span_and_end_at_borders(text: str, data: st.DataObject) 
             assert text[b - 1].isspace() or count((a, b + 1)) >= 1
 
 
+@pytest.mark.parametrize("unit", [" ", "\n", ". ", ".)", "a", "\n ", '!"', "a\t", "\u3000", "é"])
+def test_pieces_take_linear_time(unit: str) -> None:
+    """Texts that make regular expressions backtrack, of 300,000 characters; quadratic time is minutes."""
+    text = unit * (300_000 // len(unit))
+    units = pieces(text, (0, len(text)), TokenCounts(np.arange(0, len(text), 4)))
+    assert (units[0][0], units[-1][1]) == (0, len(text))
+
+
 @settings(max_examples=40)
 @given(texts, st.integers(0, 200), st.integers(0, 99), st.booleans())
 def test_selection_stays_in_its_bounds(text: str, budget: int, seed: int, has_question: bool) -> None:

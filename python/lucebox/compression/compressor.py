@@ -51,12 +51,13 @@ class _Candidate:
 class Compressor:
     """Cuts the long messages of conversations with one model. Safe to share between threads."""
 
-    def __init__(self, scorer: Scorer, tokenizer: Tokenizer, policy: Policy, in_turn: InTurn) -> None:
-        """tokenizer: the target's, which counts. in_turn: runs a pass of the scorer."""
+    def __init__(self, scorer: Scorer, tokenizer: Tokenizer, policy: Policy, in_turn: InTurn, *, context: int) -> None:
+        """tokenizer, context: the target's. in_turn: runs a pass of the scorer."""
         self.scorer = scorer
         self.policy = policy
         self.in_turn = in_turn
         self._tokenizer = tokenizer
+        self._context = context
         self._turns = EarlierTurns()
 
     def cut(
@@ -67,7 +68,8 @@ class Compressor:
         request: CompressionRequest | None = None,
         sender: str = "",
     ) -> CutConversation | None:
-        """The conversation to compute instead of this one; None where it stays as it is.
+        """The conversation to compute instead of this one; None where it stays as it is, also a prompt whose kept share
+        alone would exceed the context: scores of a text without an end would hold up the device.
 
         n_tokens: of the prompt of these messages; count_prompt counts those of others.
         sender: conversations of one sender are not compared with those of another.
@@ -76,6 +78,8 @@ class Compressor:
         if policy.mode == "off":
             return None
         ratio = policy.keep.at(n_tokens)
+        if ratio * n_tokens > self._context:
+            return None
         settings = repr((sender, self.scorer.name, policy.keep, policy.uses_anchors))
         n_known, cut = self._turns.find(messages, settings)
         replayed = _replaced(messages, cut)

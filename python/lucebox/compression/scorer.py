@@ -120,7 +120,7 @@ class Scorer:
                 f"{self.memory_plan.context}"
             )
         n_parts = -(-len(ids) // room)
-        raw = [in_turn(lambda part=part: self._weights(part, asked)) for part in np.array_split(ids, n_parts)]  # type: ignore[misc]
+        raw = [in_turn(partial(self._weights, part, asked)) for part in np.array_split(ids, n_parts)]
         return ScoredText(text, ids, starts, smoothed(np.concatenate(raw)))
 
     def body_and_question(self, scored: ScoredText, question: str = "") -> tuple[Ids, Ids]:
