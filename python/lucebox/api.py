@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -144,8 +144,8 @@ class LLM:
         self._process = os.getpid()
         self._closed = False
         self.info = model_info(resolved.name, resolved.path, self._engine.info, self._assets.tensors)
-        came_to = self._engine.options
-        del came_to["score_rows"]  # of scorers
+        names = {one.name for one in fields(EngineOptions)}  # scorers have more
+        came_to = {name: value for name, value in self._engine.options.items() if name in names}
         for name in ("draft_budget", "memory_limit"):
             came_to[name] = came_to[name] or None  # the engine's 0
         self.options = replace(wanted, device=selection.device, **came_to)

@@ -76,6 +76,9 @@ class EngineOptions:
     "8000:0.5,32000:0.1,128000:0.05", linear between its points."""
     prefill_anchors: bool = field(default=False, metadata=HOST)
     """Compression keeps first what repeats four tokens of the question in a row."""
+    prefill_sparse_alpha: float = field(default=0.0, metadata=HOST)
+    """Block-sparse attention of the scorer: a row reads the blocks of 128 keys whose weight is at least this share of
+    the largest block's, 0 to 1. Larger is faster and less exact; 0: all blocks."""
     prefill_drafter: str | None = field(default=None, metadata=HOST)
     """The scorer of compression, a small model loaded beside the target: a file, a hub id or a catalog name. None:
     prompts are not compressed."""
@@ -214,6 +217,7 @@ class EngineFields(TypedDict, total=False):
     prefill_threshold: int
     prefill_keep_ratio: str | float
     prefill_anchors: bool
+    prefill_sparse_alpha: float
     prefill_drafter: str | None
 
 

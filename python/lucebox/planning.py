@@ -18,8 +18,16 @@ from lucebox.options import EngineOptions, check_names, engine_fields
 from lucebox.resolve import resolve
 from lucebox.sizes import parse_size, show_size
 
-__all__ = ["SCORED_ROWS", "Device", "Plan", "local_device", "plan_memory", "plan_scorer", "scorer_fields",
-           "without_room"]  # fmt: skip
+__all__ = [
+    "Device",
+    "Plan",
+    "local_device",
+    "plan_memory",
+    "plan_scorer",
+    "scorer_fields",
+    "scoring_fields",
+    "without_room",
+]
 
 SCORED_ROWS = 8
 """Last tokens of a scorer's prompt, whose attention is averaged."""
@@ -117,12 +125,17 @@ def plan_scorer(path: Path, options: EngineOptions, device: Device) -> MemoryPla
     def plan(context: int | None) -> MemoryPlan:
         fields = engine_fields(replace(options, draft="none", context=context, memory_limit=None))
         numbers, _ = _engine.plan_memory(
-            str(path), free_bytes, device.manifest_json, device.n_sms, device.name, score_rows=SCORED_ROWS, **fields
+            str(path), free_bytes, device.manifest_json, device.n_sms, device.name, **fields, **scoring_fields(options)
         )
         return MemoryPlan.from_engine(numbers)
 
     largest = plan(options.context)
     return largest if options.context is not None or largest.context <= MAX_SCORER_CONTEXT else plan(MAX_SCORER_CONTEXT)
+
+
+def scoring_fields(options: EngineOptions) -> dict[str, Any]:
+    """The engine's fields of scorers."""
+    return {"score_rows": SCORED_ROWS, "sparse_alpha": options.prefill_sparse_alpha}
 
 
 def without_room(error: OutOfMemoryError, scorer: str, plan: MemoryPlan) -> OutOfMemoryError:
@@ -135,7 +148,7 @@ def without_room(error: OutOfMemoryError, scorer: str, plan: MemoryPlan) -> OutO
 
 def scorer_fields(options: EngineOptions) -> dict[str, Any]:
     """The options that a scorer takes from its target."""
-    names = ("device", "pack", "threads", "activations", "isa", "memory_limit")
+    names = ("device", "pack", "threads", "activations", "isa", "memory_limit", "prefill_sparse_alpha")
     return {name: getattr(options, name) for name in names}
 
 

@@ -81,6 +81,14 @@ def test_a_text_beyond_the_context_is_scored_in_parts(document: Document) -> Non
         short.score("text")
 
 
+def test_sparse_attention_keeps_the_fact(scorer: Scorer, document: Document) -> None:
+    question, fact = direct(document)[0]
+    text = text_of(document, question)
+    with Scorer(SCORER, threads=1, context=4096, prefill_sparse_alpha=0.2) as sparse:
+        assert fact in compress(text, scorer=sparse, keep=0.1).text
+        assert (sparse.score(text).scores != scorer.score(text).scores).any()
+
+
 def test_wrong_prompts_and_ratios(scorer: Scorer) -> None:
     for prompt, keep in (("", 0.1), ("text", 0), ("text", 1.1), ("text", "much")):
         with pytest.raises(InvalidRequestError):
@@ -104,6 +112,8 @@ def test_the_target_has_what_the_scorer_leaves() -> None:
 
 
 def test_compression_needs_a_scorer() -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "tiny-hybrid", "a raw prompt", "--prefill-compression", "auto"])
     with pytest.raises(InvalidRequestError, match="prefill_drafter"):
         EngineOptions(prefill_compression="auto")
     with pytest.raises(InvalidRequestError, match="ascend"):

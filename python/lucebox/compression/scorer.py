@@ -23,7 +23,7 @@ from lucebox.generation import NO_IDS, Ids
 from lucebox.hub import Progress
 from lucebox.memory import MemoryPlan
 from lucebox.options import EngineOptions, check_names, engine_fields
-from lucebox.planning import SCORED_ROWS, local_device, plan_scorer
+from lucebox.planning import local_device, plan_scorer, scoring_fields
 from lucebox.resolve import resolve
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ class Scorer:
             str(found.path),
             pack=open_pack(selection),
             progress=progress and partial(progress, "loading the scorer"),
-            score_rows=SCORED_ROWS,
             **engine_fields(replace(wanted, draft="none", context=plan.context)),
+            **scoring_fields(wanted),
         )
         self.name = found.name
         """The name that the model was loaded by."""
@@ -135,7 +135,7 @@ class Scorer:
 
     def _weights(self, part: Ids, asked: Ids) -> Weights:
         """[len(part)] the largest attention weight of each token among heads and layers, as a mean over the last
-        SCORED_ROWS tokens of the prompt."""
+        8 tokens of the prompt."""
         prompt = np.concatenate([self._before, part, asked, self._after])
         with self._lock:
             if self._native is None:
