@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lucebox.api import LLM
+    from lucebox.compression.compress import CompressedPrompt, compress
+    from lucebox.compression.scorer import Scorer
     from lucebox.errors import (
         CancelledError,
         DeviceError,
@@ -27,7 +29,18 @@ if TYPE_CHECKING:
     from lucebox.memory import MemoryPlan, PlanEntry
     from lucebox.model_info import ModelInfo
     from lucebox.options import EngineOptions, Sampling
-    from lucebox.results import Chunk, DraftCounts, FinishReason, Generation, Timings, TokenLogprob, ToolCall, Usage
+    from lucebox.results import (
+        Chunk,
+        CutMessage,
+        DraftCounts,
+        FinishReason,
+        Generation,
+        PromptCompression,
+        Timings,
+        TokenLogprob,
+        ToolCall,
+        Usage,
+    )
 
     __version__: str
 
@@ -35,6 +48,8 @@ __all__ = [
     "LLM",
     "CancelledError",
     "Chunk",
+    "CompressedPrompt",
+    "CutMessage",
     "DeviceError",
     "DraftCounts",
     "EngineOptions",
@@ -51,19 +66,24 @@ __all__ = [
     "OutOfMemoryError",
     "PackError",
     "PlanEntry",
+    "PromptCompression",
     "Sampling",
+    "Scorer",
     "Timings",
     "TokenLogprob",
     "ToolCall",
     "UnsupportedError",
     "Usage",
     "__version__",
+    "compress",
 ]
 
 # Each public name and its module. They load on first use: numpy, the tokenizers and the hub client take 0.3 s.
 _MODULES = {
     "CancelledError": "lucebox.errors",
     "Chunk": "lucebox.results",
+    "CompressedPrompt": "lucebox.compression.compress",
+    "CutMessage": "lucebox.results",
     "DeviceError": "lucebox.errors",
     "DraftCounts": "lucebox.results",
     "EngineOptions": "lucebox.options",
@@ -81,12 +101,15 @@ _MODULES = {
     "OutOfMemoryError": "lucebox.errors",
     "PackError": "lucebox.errors",
     "PlanEntry": "lucebox.memory",
+    "PromptCompression": "lucebox.results",
     "Sampling": "lucebox.options",
+    "Scorer": "lucebox.compression.scorer",
     "Timings": "lucebox.results",
     "TokenLogprob": "lucebox.results",
     "ToolCall": "lucebox.results",
     "UnsupportedError": "lucebox.errors",
     "Usage": "lucebox.results",
+    "compress": "lucebox.compression.compress",
 }
 
 

@@ -120,7 +120,7 @@ class Answering:
             text=answer.text,
             ids=loop.ids,
             finish_reason="length" if end.reason == "length" else "stop",
-            usage=Usage(len(request.ids), loop.n_generated, cached, loop.drafts),
+            usage=Usage(len(request.ids), loop.n_generated, cached, loop.drafts, request.compression),
             timings=Timings(prefill_s, decode_s, len(request.ids) - cached, max(0, loop.n_generated - 1)),
             logprobs=tuple(answer.logprobs) if request.sampling.logprobs is not None else None,
             stop_string=end.stop_string,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +21,9 @@ from lucebox.assets import TextAssets
 from lucebox.asynchronous import last_of, stream_in_thread
 from lucebox.chat.messages import checked_messages
 from lucebox.chat.template import ChatTemplate
+from lucebox.compression.compressor import Compressor
+from lucebox.compression.loading import load_beside, options_beside
+from lucebox.compression.policy import CompressionRequest, Policy
 from lucebox.devices import open_pack, resolve_device
 from lucebox.drafters import draft_label, resolve_drafts
 from lucebox.embedding import Embedder, Embedding, Pooling
@@ -31,6 +34,7 @@ from lucebox.machine import processor_name
 from lucebox.memory import MemoryPlan
 from lucebox.model_info import model_info
 from lucebox.options import EngineOptions, Sampling, SamplingFields, check_names, engine_fields
+from lucebox.planning import without_room
 from lucebox.resolve import resolve
 from lucebox.results import Chunk, Generation
 from lucebox.serve.chat_model import ChatModel, Grammars, Limits
@@ -76,6 +80,7 @@ class ChatOptions(GenerateOptions, total=False):
     tool_choice: str | Mapping[str, Any]
     enable_thinking: bool | None
     template: ChatTemplate | None
+    compression: Mapping[str, Any] | None
 
 
 class LLM:
@@ -126,18 +131,33 @@ class LLM:
         self.draft_reason = ""
         """The drafters that `draft="auto"` left out, and why."""
         drafts = resolve_drafts(wanted.draft, resolved, offline=offline, progress=progress)
-        self._open_with_one_of(drafts, resolved.path, wanted, progress)
-        self._assets = TextAssets.load(resolved.path)
+        scorer = load_beside(wanted, offline=offline, progress=progress)
+        try:
+            self._open_with_one_of(drafts, resolved.path, options_beside(wanted, scorer), progress)
+            self._assets = TextAssets.load(resolved.path)
+        except BaseException as error:
+            if scorer is not None:
+                scorer.close()
+                if isinstance(error, OutOfMemoryError):
+                    raise without_room(error, scorer.name, scorer.memory_plan) from error
+            raise
         self._process = os.getpid()
         self._closed = False
         self.info = model_info(resolved.name, resolved.path, self._engine.info, self._assets.tensors)
-        came_to = self._engine.options
+        names = {one.name for one in fields(EngineOptions)}  # scorers have more
+        came_to = {name: value for name, value in self._engine.options.items() if name in names}
         for name in ("draft_budget", "memory_limit"):
             came_to[name] = came_to[name] or None  # the engine's 0
         self.options = replace(wanted, device=selection.device, **came_to)
         self._grammars = Grammars(self)
         self._chat_model: ChatModel | None = None
         self._embedder: Embedder | None = None
+        self.compressor: Compressor | None = None
+        """Cuts long prompts; None without a scorer."""
+        if scorer is not None:
+            policy = Policy.from_options(wanted)
+            context = self.memory_plan.context
+            self.compressor = Compressor(scorer, self._assets.tokenizer, policy, self._in_turn, context=context)
 
     def __repr__(self) -> str:
         if self._closed:
@@ -210,6 +230,8 @@ class LLM:
             with self._pool.turn:
                 self._closed = True
                 del self._pool, self._engine, self._pack
+            if self.compressor is not None:
+                self.compressor.scorer.close()
 
     # --- text
 
@@ -373,6 +395,7 @@ class LLM:
         tool_choice: str | Mapping[str, Any] = "auto",
         enable_thinking: bool | None = None,
         template: ChatTemplate | None = None,
+        compression: Mapping[str, Any] | None = None,
         prediction: str = "",
         response_format: Mapping[str, Any] | None = None,
         on_prompt: PromptProgress | None = None,
@@ -384,16 +407,20 @@ class LLM:
             ones.
         tools, tool_choice: in OpenAI's form. The result has the calls in `tool_calls`.
         enable_thinking: switches reasoning on or off. The result has it in `reasoning`.
+        compression: this conversation's own choices over the options prefill_*: {"mode": "off" | "auto" | "always",
+            "keep_ratio": 0.1}. The result has what was kept in `usage.compression`.
         stream, n, prediction, response_format, on_prompt: as in `generate`.
 
         Only the template can write control tokens; where messages or tools spell one, it stays text.
 
         Raises:
             InvalidRequestError: as `generate`, or a message or tool is malformed, or the template refuses them.
-            UnsupportedError: there is no chat template, or it has no switch for the thinking asked for.
+            UnsupportedError: there is no chat template, it has no switch for the thinking asked for, or there is no
+                scorer for the compression asked for.
         """
         model = self.chat_model(template)
         conversation = self._conversation(model, messages, tools, tool_choice, enable_thinking, response_format)
+        conversation.compression = CompressionRequest.parse(compression)
         wanted = _with_fields(sampling, fields)
         if stream and n is not None:
             raise InvalidRequestError("a stream has one answer: leave n away")
@@ -642,6 +669,11 @@ class LLM:
         self.check_usable()
         with self._pool.session(lambda free: free[-1]) as session, self._pool.turn:
             yield session
+
+    def _in_turn(self, compute: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
+        """Calls a function while no session computes."""
+        with self.pool.turn:
+            return compute()
 
     @property
     def pool(self) -> SessionPool:

@@ -30,7 +30,8 @@ from lucebox.checksums import check_once
 from lucebox.errors import FormatError, HubError, InvalidRequestError, ModelNotFoundError
 from lucebox.hub import Progress
 
-__all__ = ["CatalogEntry", "cache_folder", "cached", "drafter", "entries", "fetch", "fetch_drafter", "find", "remove"]
+__all__ = ["CatalogEntry", "cache_folder", "cached", "drafter", "entries", "fetch", "fetch_drafter", "find", "remove",
+           "scored_layers"]  # fmt: skip
 
 
 _CHUNK = 1 << 20
@@ -60,6 +61,9 @@ class CatalogEntry:
     model: CatalogFile
     drafter: CatalogFile | None
     sources: tuple[Mapping[str, Any], ...]
+    scored_layers: tuple[int, ...] | None = None
+    """The attention layers that score prompts where the model is a scorer, from 0; the last one ends its forward pass.
+    None: all."""
 
 
 @functools.cache
@@ -73,6 +77,7 @@ def entries() -> tuple[CatalogEntry, ...]:
             licence=item["licence"],
             model=CatalogFile(**item["model"]),
             drafter=CatalogFile(**item["drafter"]) if "drafter" in item else None,
+            scored_layers=tuple(item["scored_layers"]) if "scored_layers" in item else None,
             sources=tuple(item["sources"]),
         )
         for item in root["models"]
@@ -151,6 +156,12 @@ def drafter(name: str) -> Path | None:
     """The speculative drafter of a catalog model, where it has one on this machine."""
     entry = find(name)
     return _local(entry.drafter) if entry is not None and entry.drafter is not None else None
+
+
+def scored_layers(name: str) -> tuple[int, ...] | None:
+    """The layers that score prompts, of a catalog model; None where they are not known."""
+    entry = find(name)
+    return None if entry is None else entry.scored_layers
 
 
 def fetch_drafter(name: str) -> Path:

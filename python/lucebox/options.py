@@ -66,11 +66,27 @@ class EngineOptions:
     """Most of the device's free memory to use: "24GiB", "24GB", or a number of bytes. None: all that is free."""
     isa: Literal["auto", "scalar", "portable", "avx2", "avx512"] = "auto"
     """Instruction set of the CPU kernels: "auto", "scalar" (the readable reference), "portable", "avx2" or "avx512"."""
+    prefill_compression: Literal["off", "auto", "always"] = field(default="off", metadata=HOST)
+    """Lossy compression of the long messages of a conversation, before the model reads them: "off", "auto" (prompts of
+    prefill_threshold tokens or more) or "always". Needs prefill_drafter. See docs/compression.md."""
+    prefill_threshold: int = field(default=32000, metadata=HOST)
+    """Tokens of a prompt from which prefill_compression="auto" compresses it."""
+    prefill_keep_ratio: str | float = field(default=0.05, metadata=HOST)
+    """Share of the tokens of long messages that compression keeps: 0.05, or a curve over the tokens of the prompt,
+    "8000:0.5,32000:0.1,128000:0.05", linear between its points."""
+    prefill_anchors: bool = field(default=False, metadata=HOST)
+    """Compression keeps first what repeats four tokens of the question in a row."""
+    prefill_sparse_alpha: float = field(default=0.0, metadata=HOST)
+    """Block-sparse attention of the scorer: a row reads the blocks of 128 keys whose weight is at least this share of
+    the largest block's, 0 to 1. Larger is faster and less exact; 0: all blocks."""
+    prefill_drafter: str | None = field(default=None, metadata=HOST)
+    """The scorer of compression, a small model loaded beside the target: a file, a hub id or a catalog name. None:
+    prompts are not compressed."""
 
     def __post_init__(self) -> None:
         _check_choices(self)
         _check_kv(self.kv)
-        for name in ("context", "threads", "prefill_chunk", "draft_budget", "sessions"):
+        for name in ("context", "threads", "prefill_chunk", "draft_budget", "sessions", "prefill_threshold"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
                 raise InvalidRequestError(f"{name} must be a whole number, got {value!r}")
@@ -80,6 +96,7 @@ class EngineOptions:
         if self.memory_limit is not None and parse_size(self.memory_limit) < 1:
             raise InvalidRequestError("memory_limit must be at least a byte, got 0")
         parse_size(self.prefix_cache)
+        _check_compression(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +213,12 @@ class EngineFields(TypedDict, total=False):
     draft_budget: int | None
     memory_limit: str | int | None
     isa: Literal["auto", "scalar", "portable", "avx2", "avx512"]
+    prefill_compression: Literal["off", "auto", "always"]
+    prefill_threshold: int
+    prefill_keep_ratio: str | float
+    prefill_anchors: bool
+    prefill_sparse_alpha: float
+    prefill_drafter: str | None
 
 
 def check_names(options: type[EngineOptions] | type[Sampling], given: Iterable[str]) -> None:
@@ -231,6 +254,17 @@ def _check_choices(options: EngineOptions) -> None:
         if value not in words:
             hint = did_you_mean(value, words) if isinstance(value, str) else ""
             raise InvalidRequestError(f"{name} must be {', '.join(words)}, got {value!r}{hint}")
+
+
+def _check_compression(options: EngineOptions) -> None:
+    from lucebox.compression.policy import Policy
+
+    Policy.from_options(options)
+    if options.prefill_compression != "off" and options.prefill_drafter is None:
+        raise InvalidRequestError(
+            f"prefill_compression is {options.prefill_compression!r}, which needs a scorer: name one with "
+            "prefill_drafter, a small model of the family qwen3, llama or qwen35"
+        )
 
 
 def _check_kv(kv: object) -> None:

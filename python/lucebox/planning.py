@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from lucebox import _engine, packs, targets
@@ -15,9 +16,23 @@ from lucebox.hub import Progress
 from lucebox.memory import MemoryPlan
 from lucebox.options import EngineOptions, check_names, engine_fields
 from lucebox.resolve import resolve
-from lucebox.sizes import parse_size
+from lucebox.sizes import parse_size, show_size
 
-__all__ = ["Plan", "plan_memory"]
+__all__ = [
+    "Device",
+    "Plan",
+    "local_device",
+    "plan_memory",
+    "plan_scorer",
+    "scorer_fields",
+    "scoring_fields",
+    "without_room",
+]
+
+SCORED_ROWS = 8
+"""Last tokens of a scorer's prompt, whose attention is averaged."""
+MAX_SCORER_CONTEXT = 131072
+"""Tokens that a scorer has memory for, unless it is told: a row of activations for each, and keys of one layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +44,12 @@ class Plan:
     """The device and its kernels: "GeForce RTX 3090, pack sm_86 by nvcc 13.0.88"."""
     draft: str
     """The drafter: "none", "suffix", "mtp+suffix", "drafter.gguf"."""
+    scorer: MemoryPlan | None = None
+    """The memory of the scorer of prompts, which the target's plan leaves free; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Device:
+class Device:
     """The facts of a device that a plan needs."""
 
     name: str
@@ -64,10 +81,15 @@ def plan_memory(
     """
     check_names(EngineOptions, options)
     wanted = EngineOptions(**options)
-    device = _local_device(wanted) if board is None else _board(board, wanted)
+    device = local_device(wanted) if board is None else _board(board, wanted)
     if wanted.memory_limit is not None:
         device = replace(device, free_bytes=parse_size(wanted.memory_limit))
     found = resolve(os.fspath(model), offline=offline, progress=progress)
+    scorer = None
+    if wanted.prefill_drafter is not None:
+        path = resolve(wanted.prefill_drafter, offline=offline, progress=progress).path
+        scorer = plan_scorer(path, EngineOptions(**scorer_fields(wanted)), device)
+        device = replace(device, free_bytes=max(1, scorer.available_bytes - scorer.total_bytes))
     drafts = resolve_drafts(wanted.draft, found, offline=offline, progress=progress)
     for draft in drafts:
         try:
@@ -80,25 +102,69 @@ def plan_memory(
                 **engine_fields(replace(wanted, draft=draft, memory_limit=None)),
             )
             break
-        except (FormatError, OutOfMemoryError, UnsupportedError):
-            if draft == drafts[-1]:
-                raise
+        except (FormatError, OutOfMemoryError, UnsupportedError) as error:
+            if draft != drafts[-1]:
+                continue
+            if scorer is not None and isinstance(error, OutOfMemoryError):
+                raise without_room(error, str(wanted.prefill_drafter), scorer) from error
+            raise
     TextAssets.load(found.path)  # raises where the engine has no tokenizer for the file
     kernels = device.kernels or f"{resolved['threads']} threads, {resolved['isa']}"
-    return Plan(MemoryPlan.from_engine(plan), f"{device.name}, {kernels}", draft_label(draft))
+    return Plan(MemoryPlan.from_engine(plan), f"{device.name}, {kernels}", draft_label(draft), scorer)
 
 
-def _local_device(options: EngineOptions) -> _Device:
+def plan_scorer(path: Path, options: EngineOptions, device: Device) -> MemoryPlan:
+    """The plan of a scorer of prompts. Without a context in the options, it has the model's maximum, up to
+    MAX_SCORER_CONTEXT, or less where memory does not suffice.
+
+    Raises:
+        OutOfMemoryError: no context fits, or not the one asked for.
+    """
+    free_bytes = device.free_bytes if options.memory_limit is None else parse_size(options.memory_limit)
+
+    def plan(context: int | None) -> MemoryPlan:
+        fields = engine_fields(replace(options, draft="none", context=context, memory_limit=None))
+        numbers, _ = _engine.plan_memory(
+            str(path), free_bytes, device.manifest_json, device.n_sms, device.name, **fields, **scoring_fields(options)
+        )
+        return MemoryPlan.from_engine(numbers)
+
+    largest = plan(options.context)
+    return largest if options.context is not None or largest.context <= MAX_SCORER_CONTEXT else plan(MAX_SCORER_CONTEXT)
+
+
+def scoring_fields(options: EngineOptions) -> dict[str, Any]:
+    """The engine's fields of scorers."""
+    return {"score_rows": SCORED_ROWS, "sparse_alpha": options.prefill_sparse_alpha}
+
+
+def without_room(error: OutOfMemoryError, scorer: str, plan: MemoryPlan) -> OutOfMemoryError:
+    """The error of a target that does not fit, with the memory that its scorer takes."""
+    return OutOfMemoryError(
+        f"{error}. The scorer {scorer} beside it takes {show_size(plan.total_bytes)} for texts of {plan.context} "
+        "tokens: name a smaller prefill_drafter, a smaller context, or no scorer"
+    )
+
+
+def scorer_fields(options: EngineOptions) -> dict[str, Any]:
+    """The options that a scorer takes from its target."""
+    names = ("device", "pack", "threads", "activations", "isa", "memory_limit", "prefill_sparse_alpha")
+    return {name: getattr(options, name) for name in names}
+
+
+def local_device(options: EngineOptions) -> Device:
+    """The device of this machine that the options name."""
+
     selection = resolve_device(options.device, options.pack)
     if selection.info is None or selection.choice is None:
-        return _Device(selection.device, "")
+        return Device(selection.device, "")
     device = _engine.gpu.Device(selection.info.vendor, selection.info.index)
     pack, code = selection.choice.pack, selection.choice.code
     kernels = f"pack {pack.name} by {code.compiler}"
-    return _Device(selection.device, kernels, device.memory()[0], pack.manifest_json, device.info.n_sms)
+    return Device(selection.device, kernels, device.memory()[0], pack.manifest_json, device.info.n_sms)
 
 
-def _board(name: str, options: EngineOptions) -> _Device:
+def _board(name: str, options: EngineOptions) -> Device:
     target, board = targets.find_board(name)
     if options.device != "auto":
         raise InvalidRequestError(f"a plan is for the board {board.name} or for the device {options.device}, not both")
@@ -118,4 +184,4 @@ def _board(name: str, options: EngineOptions) -> _Device:
             f"the maker of {board.name} states no number of multiprocessors; plan for another board"
         )
     kernels = f"pack {pack.name} by {pack.manifest.generations[0].compiler}"
-    return _Device(board.name, kernels, int((board.memory_gb or 0) * 2**30), pack.manifest_json, board.sm_count)
+    return Device(board.name, kernels, int((board.memory_gb or 0) * 2**30), pack.manifest_json, board.sm_count)

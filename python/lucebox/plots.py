@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lucebox.bench import Measurement, Profile, Report
+from lucebox.compression.compress import CompressedPrompt
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.power_sweep import PowerPoint
 from lucebox.quality import TypeReport
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["check_plot", "save_bench_plot", "save_drafts_plot", "save_power_plot", "save_quality_plot",
-           "save_timeline_plot"]  # fmt: skip
+__all__ = ["check_plot", "save_bench_plot", "save_compression_plot", "save_drafts_plot", "save_power_plot",
+           "save_quality_plot", "save_timeline_plot"]  # fmt: skip
 
 BAR_COLOR = "#3b6ea5"
 SPREAD_COLOR = "#1d2733"
@@ -225,6 +226,28 @@ def _draw_lengths(report: DraftReport, axes: Axes) -> None:
     axes.bar(range(len(report.by_length)), report.by_length, color=BAR_COLOR)
     axes.set_xlabel(f"accepted tokens; {report.tokens_per_verify:.2f} tokens per verify")
     axes.set_ylabel("verifies")
+
+
+def save_compression_plot(compressed: CompressedPrompt, path: str | Path) -> None:
+    """Writes the score of every chunk over the characters of the prompt, on a logarithmic scale, with the kept spans
+    shaded. The file ending chooses the format.
+
+    Raises:
+        UnsupportedError: matplotlib is not installed or does not know the file ending.
+    """
+    figure = _figure(figsize=(9, 3))
+    axes = figure.subplots()
+    edges = [chunk.start for chunk in compressed.chunks] + [len(compressed.prompt)]
+    axes.stairs([chunk.score for chunk in compressed.chunks], edges, color=BAR_COLOR, baseline=None)
+    for start, stop in compressed.spans:
+        axes.axvspan(start, stop, color=WAITING_COLOR, zorder=0)
+    axes.set_yscale("log")
+    axes.set_xlim(0, len(compressed.prompt))
+    axes.set_xlabel("character of the prompt; kept spans are shaded")
+    axes.set_ylabel("mean attention weight")
+    kept, total = compressed.kept_tokens, compressed.total_tokens
+    axes.set_title(f"{kept:,} of {total:,} tokens kept ({kept / total:.1%}), scored by {compressed.scorer}")
+    _save(figure, path)
 
 
 def _draw_parts(report: DraftReport, axes: Axes) -> None:

@@ -32,12 +32,15 @@ if TYPE_CHECKING:
 __all__ = [
     "CSV_COLUMNS",
     "REFERENCE",
+    "Answer",
     "RecallScore",
     "TextScore",
     "TypeReport",
+    "answers_to",
     "measure_quality",
     "save_rows",
     "score_rows",
+    "scores_by_kind",
     "text_windows",
 ]
 
@@ -102,7 +105,9 @@ class TypeReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class Answer:
+    """The answer to one question."""
+
     is_right: bool
     nll: float  # sum over the tokens
     n_tokens: int
@@ -131,7 +136,7 @@ def measure_quality(
     if not windows and not documents:
         raise InvalidRequestError("[quality] there is neither a text nor a document to measure with")
     n_rows = sum(len(one) - 1 for one in windows)
-    baseline: list[_Answer] = []
+    baseline: list[Answer] = []
     with tempfile.TemporaryFile() as file:
         reference: NDArray[np.float32] | None = None
         for kv in dict.fromkeys((REFERENCE, *kv_types)):
@@ -145,7 +150,7 @@ def measure_quality(
                 answers = []
                 for i, document in enumerate(documents):
                     on_step(f"{kv}: document {i + 1} of {len(documents)}, {document.length} tokens")
-                    answers += _answers(session, document, llm.end_ids)
+                    answers += answers_to(session, document, llm.end_ids)
                 baseline = baseline or answers
                 yield TypeReport(
                     model=llm.info.name,
@@ -155,7 +160,7 @@ def measure_quality(
                     kv=kv,
                     token_bytes=session.page_bytes / PAGE,
                     text=text,
-                    recall=_by_kind(documents, answers, baseline),
+                    recall=scores_by_kind(documents, answers, baseline),
                 )
 
 
@@ -201,7 +206,7 @@ def _score_text(
 # --- recall
 
 
-def _answers(session: _engine.Session, document: EncodedDocument, end_ids: Sequence[int]) -> list[_Answer]:
+def answers_to(session: _engine.Session, document: EncodedDocument, end_ids: Sequence[int]) -> list[Answer]:
     """The answers to a document's questions: one prefill of what the prompts share, then an append per question."""
     shared, held = document.n_shared, -1
     answers = []
@@ -218,20 +223,20 @@ def _answers(session: _engine.Session, document: EncodedDocument, end_ids: Seque
     return answers
 
 
-def _answer(logits: NDArray[np.float32], question: EncodedQuestion, end_ids: Sequence[int]) -> _Answer:
+def _answer(logits: NDArray[np.float32], question: EncodedQuestion, end_ids: Sequence[int]) -> Answer:
     """logits: [len(answer) + 1, vocab], before each token of the answer and before its end."""
     n = len(question.answer)
     likeliest = logits.argmax(axis=1)
     is_right = bool((likeliest[:n] == question.answer).all()) and int(likeliest[n]) in end_ids
     nll = -log_softmax(logits[:n].astype(np.float64))[np.arange(n), question.answer]
-    return _Answer(is_right, float(nll.sum()), n)
+    return Answer(is_right, float(nll.sum()), n)
 
 
-def _by_kind(
-    documents: Sequence[EncodedDocument], answers: Sequence[_Answer], baseline: Sequence[_Answer]
+def scores_by_kind(
+    documents: Sequence[EncodedDocument], answers: Sequence[Answer], baseline: Sequence[Answer]
 ) -> tuple[RecallScore, ...]:
-    """A score per length and kind, in the order of their first questions."""
-    cells: dict[tuple[int, str], list[tuple[_Answer, _Answer]]] = {}
+    """A score per length and kind, in the order of their first questions; `changed` counts against the baseline."""
+    cells: dict[tuple[int, str], list[tuple[Answer, Answer]]] = {}
     keys = [(document.length, question.kind) for document in documents for question in document.questions]
     for key, own, other in zip(keys, answers, baseline, strict=True):
         cells.setdefault(key, []).append((own, other))

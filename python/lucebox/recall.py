@@ -21,7 +21,19 @@ from lucebox.suites import Prompt, encode
 if TYPE_CHECKING:
     from lucebox.assets import TextAssets
 
-__all__ = ["BUILT_IN", "KINDS", "Document", "Question", "encode_documents", "load_documents", "make_documents"]
+__all__ = [
+    "BUILT_IN",
+    "KINDS",
+    "Document",
+    "EncodedDocument",
+    "EncodedQuestion",
+    "Question",
+    "encode_documents",
+    "encode_text",
+    "load_documents",
+    "make_documents",
+    "text_of",
+]
 
 BUILT_IN = "builtin"
 KINDS = ("magic", "vault", "constant", "city", "hop")
@@ -92,7 +104,7 @@ def encode_documents(documents: Sequence[Document], assets: TextAssets) -> list[
             tuple(
                 EncodedQuestion(
                     question.kind,
-                    _prompt(document.text, question.text, assets),
+                    encode_text(text_of(document, question), assets),
                     np.asarray(assets.tokenizer.encode(question.answer, special=False, add_bos=False), np.int32),
                 )
                 for question in document.questions
@@ -102,8 +114,13 @@ def encode_documents(documents: Sequence[Document], assets: TextAssets) -> list[
     ]
 
 
-def _prompt(document: str, question: str, assets: TextAssets) -> Ids:
-    text = f"{document}\n\n{question}"
+def text_of(document: Document, question: Question) -> str:
+    """A document with a question behind it."""
+    return f"{document.text}\n\n{question.text}"
+
+
+def encode_text(text: str, assets: TextAssets) -> Ids:
+    """The prompt of a document with its question, or of what compression left of them."""
     if assets.template is None:
         return encode(Prompt("", text + "\n"), assets.tokenizer, None)
     return encode(Prompt("", text, ({"role": "user", "content": text},)), assets.tokenizer, assets.template)

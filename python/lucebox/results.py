@@ -7,9 +7,11 @@ from typing import Any, Literal
 
 __all__ = [
     "Chunk",
+    "CutMessage",
     "DraftCounts",
     "FinishReason",
     "Generation",
+    "PromptCompression",
     "Timings",
     "TokenLogprob",
     "ToolCall",
@@ -48,6 +50,37 @@ class DraftCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class CutMessage:
+    """A message whose content was cut."""
+
+    index: int
+    """Its position in the conversation in OpenAI's form: the system message and every tool result count."""
+    spans: tuple[tuple[int, int], ...]
+    """Characters [start, stop) of its content that stay, ascending and apart."""
+    n_characters: int
+    """Length of its content before."""
+    content: str
+    """Its content after."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptCompression:
+    """What compression left of a prompt."""
+
+    scorer: str
+    """The model that chose the parts to keep."""
+    keep_ratio: float
+    """The share of cuttable tokens that was asked for."""
+    original_tokens: int
+    """Tokens of the prompt as it was sent."""
+    kept_tokens: int
+    """Tokens of the prompt that was computed."""
+    score_s: float
+    """Seconds of the scorer; 0 where earlier turns had scored everything."""
+    cut: tuple[CutMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts of one request."""
 
@@ -57,6 +90,8 @@ class Usage:
     """Prompt tokens reused from the session or the cache."""
     drafts: DraftCounts | None = None
     """None where the model was opened without drafts."""
+    compression: PromptCompression | None = None
+    """None where the prompt was computed as it was sent; else `prompt_tokens` are those that compression kept."""
 
     @property
     def tokens_per_step(self) -> float:

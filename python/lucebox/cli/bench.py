@@ -88,7 +88,7 @@ def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentPar
         help="measure --power-sweep at each of these power limits, then restore the old one (needs rights)",
     )
     bench_drafts.add_flags(parser)
-    options.add_engine(parser)
+    options.add_engine(parser, hidden=options.COMPRESSION_FLAGS)
     return parser
 
 

@@ -23,7 +23,7 @@ DESCRIPTION = """Show a model's metadata, the types of its tensors and the memor
 Long values are truncated, with their full length; --full shows them whole. The memory plan is that of `run` with the
 same engine flags, without loading the weights. --board plans for a card that is not here, and --memory-limit for a
 device with that much free memory. The table of KV types has, for each, the bytes of a token and the longest context
-that fits."""
+that fits. --prefill-drafter adds the scorer of prompts, which loads first."""
 JSON_HELP = "print one JSON object"
 
 MAX_CHARACTERS = 80
@@ -129,6 +129,8 @@ def print_json(
         report["memory_plan_error"] = plan
     else:
         report |= {"draft": plan.draft, "memory_plan": plan.memory, "kernels": plan.kernels}
+        if plan.scorer is not None:
+            report["scorer_plan"] = plan.scorer
     if args.tensors:
         report["tensors"] = tensors
     console.print_json(report)
@@ -195,6 +197,9 @@ def print_tables(
     console.write(f"context: {memory.context:,} tokens; up to {memory.largest_context:,} fit{most}\n")
     if plan.draft != "none":
         console.write(f"draft: {plan.draft}\n")
+    if plan.scorer is not None:
+        left = "the memory that it leaves is the target's"
+        console.write(f"\nscorer {args.prefill_drafter}: {left}\n{plan.scorer}\n")
 
 
 def cut(value: Any) -> str:

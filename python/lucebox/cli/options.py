@@ -22,6 +22,7 @@ from lucebox.serve.settings import ServeSettings
 from lucebox.sizes import parse_size, show_size
 
 __all__ = [
+    "COMPRESSION_FLAGS",
     "Subparsers",
     "add_chat",
     "add_engine",
@@ -41,6 +42,10 @@ SHORT = {"max_tokens": "-n", "temperature": "-t", "context": "-c", "decode_path"
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 # Commands that sample have Sampling's own --seed; a command runs one generation at a time; serve has its own cache.
 NOT_ENGINE_FLAGS = frozenset({"seed", "sessions", "prefix_cache"})
+COMPRESSION_FLAGS = frozenset(field.name for field in fields(EngineOptions) if field.name.startswith("prefill_")) - {
+    "prefill_chunk"
+}
+"""Flags of commands that answer conversations."""
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:

@@ -13,13 +13,13 @@ import numpy as np
 
 from lucebox.api import LLM
 from lucebox.assets import TextAssets
-from lucebox.cli import console, options
+from lucebox.cli import console, options, quality_compression
 from lucebox.cli.session import check_files
 from lucebox.errors import InvalidRequestError
 from lucebox.generation import Ids
 from lucebox.options import EngineOptions
 from lucebox.quality import REFERENCE, TypeReport, measure_quality, save_rows, text_windows
-from lucebox.recall import BUILT_IN, EncodedDocument, encode_documents, load_documents, make_documents
+from lucebox.recall import BUILT_IN, Document, EncodedDocument, encode_documents, load_documents, make_documents
 from lucebox.resolve import resolve
 from lucebox.serve.prefix_cache.plan import PAGE
 
@@ -29,7 +29,9 @@ DESCRIPTION = """Measure what each type of the KV cache costs in quality, compar
 --recall: the share of right answers to questions about facts in long documents. An answer is right if each of its
 tokens, and then an end token, is the most likely one. "builtin" hides facts between lines of Python source; FILE has a
 JSON object a line: {"document": "...", "length": 4096, "questions": [{"question": "...", "answer": "...", "kind":
-"city"}]}."""
+"city"}]}.
+--prefill-drafter: with --recall, the share of right answers to compressed prompts in place of types of the KV cache,
+compared with full prompts."""
 JSON_HELP = "print one JSON object with every number"
 DEFAULT_KV = "f16,q8_0,q4_0,wht4,tq3_0,wht3"
 
@@ -71,16 +73,22 @@ def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentPar
     parser.add_argument(
         "--filler", metavar="FILE", help="the text between the builtin facts. Not given: Python's standard library"
     )
+    quality_compression.add_flags(parser)
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also append a row per number to this CSV file")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="also plot the results; the file ending chooses the format"
     )
-    options.add_engine(parser, hidden=("kv", "draft", "draft_budget"))
+    options.add_engine(
+        parser,
+        hidden={"kv", "draft", "draft_budget", *options.COMPRESSION_FLAGS} - {"prefill_drafter", "prefill_anchors"},
+    )
     return parser
 
 
 def execute(args: argparse.Namespace) -> int:
     check(args)
+    if hasattr(args, "prefill_drafter"):
+        return quality_compression.execute(args, raw_documents)
     flags = options.given(args, EngineOptions)
     with console.loading() as progress:
         path = resolve(args.model, offline=args.offline, progress=progress).path
@@ -114,6 +122,8 @@ def check(args: argparse.Namespace) -> None:
     """Checks the flags before minutes of measuring."""
     if args.text is None and args.recall is None:
         args.parser.error("nothing to measure: give --text or --recall")
+    if hasattr(args, "prefill_drafter") and (args.recall is None or args.text or args.plot):
+        args.parser.error("--prefill-drafter needs --recall, without --text and --plot")
     if min(args.window, args.tokens) < 2 or args.limit < 1:
         args.parser.error("--window and --tokens must be at least 2, --limit at least 1")
     for kv in args.kv_types:
@@ -138,12 +148,15 @@ def read_windows(args: argparse.Namespace, assets: TextAssets) -> list[Ids]:
 
 
 def read_documents(args: argparse.Namespace, assets: TextAssets) -> list[EncodedDocument]:
-    if args.recall is None:
-        return []
+    return [] if args.recall is None else encode_documents(raw_documents(args, assets), assets)
+
+
+def raw_documents(args: argparse.Namespace, assets: TextAssets) -> list[Document]:
+    """The documents of --recall."""
     if args.recall != BUILT_IN:
-        return encode_documents(load_documents(Path(args.recall), args.limit), assets)
+        return load_documents(Path(args.recall), args.limit)
     filler = None if args.filler is None else Path(args.filler).read_text(encoding="utf-8")
-    return encode_documents(make_documents(args.lengths, args.limit, assets, filler=filler), assets)
+    return make_documents(args.lengths, args.limit, assets, filler=filler)
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:

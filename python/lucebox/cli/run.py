@@ -65,6 +65,8 @@ def execute(args: argparse.Namespace) -> int:
         for flag, value in (("--system", args.system), ("--template", args.template), ("--thinking", args.thinking)):
             if value is not None:
                 args.parser.error(f"{flag} needs --chat")
+        if hasattr(args, "prefill_compression"):
+            args.parser.error("--prefill-compression needs --chat: only the messages of conversations are compressed")
     check_files(args.template)
     given = options.given(args, Sampling)
     Sampling(**given).check()  # before a model loads

@@ -101,19 +101,21 @@ def opening_line(llm: LLM, sessions: int = 1) -> str:
         f"context {plan.context}",
         "" if llm.options.draft == "none" else f"draft {llm.draft_label}",
         llm.draft_reason,
+        "" if llm.compressor is None else f"scorer {llm.compressor.scorer.name}",
     )
     return " | ".join(part for part in parts if part)
 
 
 def summary(result: Generation) -> str:
     """One line: `prompt 12 tokens (8 reused), 340.1 tok/s | answer 64 tokens, 160.2 tok/s | stop`. With drafts, the
-    tokens per step follow the speed of the answer."""
+    tokens per step follow the speed of the answer; a compressed prompt is `prompt 12 of 240 tokens`."""
     usage, timings = result.usage, result.timings
     reused = f" ({usage.cached_tokens} reused)" if usage.cached_tokens else ""
+    original = "" if usage.compression is None else f" of {usage.compression.original_tokens}"
     per_step = f", {usage.tokens_per_step:.2f} tokens/step" if usage.drafts else ""
     speed = f", {timings.decode_tok_s:,.1f} tok/s" if timings.decode_tokens else ""
     return (
-        f"prompt {usage.prompt_tokens} tokens{reused}, {timings.prefill_tok_s:,.1f} tok/s"
+        f"prompt {usage.prompt_tokens}{original} tokens{reused}, {timings.prefill_tok_s:,.1f} tok/s"
         f" | answer {usage.completion_tokens} tokens{speed}{per_step}"
         f" | {result.finish_reason}"
     )

@@ -88,7 +88,7 @@ def create_app(llm: LLM, settings: ServeSettings | None = None) -> FastAPI:
             allow_origins=settings.cors_origin,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["lucebox-ignored", "retry-after"],
+            expose_headers=["lucebox-compression", "lucebox-ignored", "retry-after"],
         )
     if settings.access_log:
         app.add_middleware(AccessLog)

@@ -19,13 +19,14 @@ from lucebox.chat.quoting import Quoting
 from lucebox.chat.template import ChatTemplate
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.options import Sampling
+from lucebox.results import PromptCompression
 from lucebox.serve.conversation import AnswerFormat, Conversation
 from lucebox.serve.dialects import DIALECTS
 from lucebox.serve.events import Constraint
 from lucebox.serve.parsing import OutputParser
 from lucebox.serve.profiles import Profile, Thinking, profile_for
-from lucebox.serve.rendering import for_template, with_broken_calls
-from lucebox.serve.request import GenerationRequest, Ids
+from lucebox.serve.rendering import Message, for_template, with_broken_calls
+from lucebox.serve.request import SENDER, GenerationRequest, Ids
 from lucebox.serve.thinking import ThinkingBudget, closing_text, thinking_limit
 from lucebox.serve.tools import callable_tools
 from lucebox.text.spellings import unmarked
@@ -193,7 +194,7 @@ class ChatModel:
         Raises:
             InvalidRequestError, UnsupportedError: as prompt(), the prompt does not fit, or an option is out of range.
         """
-        text, ids = self.prompt(conversation)
+        conversation, text, ids, compression = self._compressed(conversation, *self.prompt(conversation))
         profile, tools, choice = self.profile, conversation.tools, conversation.tool_choice
         max_tokens = self.max_answer_tokens(
             len(ids), profile.max_tokens if limits.max_tokens is None else limits.max_tokens
@@ -223,9 +224,33 @@ class ChatModel:
                     end_ids=self.llm.end_ids,
                     may_end=lambda: is_free and parser.ends_with_call,
                 )
-            return GenerationRequest(ids, each, parser, constraint, budget, endpoint)
+            return GenerationRequest(ids, each, parser, constraint, budget, endpoint, compression=compression)
 
         return [request(each) for each in self.seeded(sampling, n)]
+
+    def _compressed(
+        self, conversation: Conversation, text: str, ids: Ids
+    ) -> tuple[Conversation, str, Ids, PromptCompression | None]:
+        """The conversation to compute and its prompt, with the record of what was cut."""
+        compressor, request = self.llm.compressor, conversation.compression
+        if compressor is None:
+            if request is not None and request.mode in ("auto", "always"):
+                raise UnsupportedError(
+                    f"{self.llm.info.name} was loaded without a scorer, so prompts cannot be compressed: load it with "
+                    "prefill_drafter (--prefill-drafter MODEL)"
+                )
+            return conversation, text, ids, None
+
+        def count(messages: list[Message]) -> int:
+            return len(self.prompt(replace(conversation, messages=messages))[1])
+
+        found = compressor.cut(conversation.messages, len(ids), count, request, SENDER.get())
+        if found is None:
+            return conversation, text, ids, None
+        shorter = replace(conversation, messages=found.messages)
+        text, kept = self.prompt(shorter)
+        record = PromptCompression(found.scorer, found.keep_ratio, len(ids), len(kept), found.score_s, found.cut)
+        return shorter, text, kept, record
 
     def constraint(self, answer_format: AnswerFormat) -> tuple[Constraint, list[str]]:
         """The constraint of a continuation of a raw prompt, and warnings of what it does not hold.

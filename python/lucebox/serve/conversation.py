@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+from lucebox.compression.policy import CompressionRequest
 from lucebox.errors import InvalidRequestError
 from lucebox.serve.rendering import Message
 from lucebox.serve.thinking import ThinkingRequest
@@ -36,6 +37,7 @@ class Conversation:
     thinking: ThinkingRequest = field(default_factory=ThinkingRequest)
     answer_format: AnswerFormat | None = None
     template_vars: dict[str, Any] = field(default_factory=dict)
+    compression: CompressionRequest | None = None
 
 
 def answer_format_of(response_format: Mapping[str, Any] | None) -> AnswerFormat | None:

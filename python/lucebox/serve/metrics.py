@@ -98,6 +98,8 @@ class RequestRecord:
     outcome: str
     """The stop reason, or the kind of error."""
     prompt_tokens: int
+    original_tokens: int | None
+    """Tokens of the prompt before its compression; None where it was computed as it was sent."""
     cached_tokens: int
     generated_tokens: int
     queue_s: float
@@ -119,6 +121,7 @@ class Metrics:
         self.rejected = Counter("lucebox_requests_rejected_total", "Requests refused because the queue was full.")
         self.prompt_tokens = Counter("lucebox_prompt_tokens_total", "Prompt tokens, reused ones included.")
         self.cached_tokens = Counter("lucebox_cached_tokens_total", "Prompt tokens that were reused.")
+        self.cut_tokens = Counter("lucebox_cut_tokens_total", "Prompt tokens that compression left out.")
         self.generated_tokens = Counter("lucebox_generated_tokens_total", "Tokens generated.")
         self.prefill_s = Counter("lucebox_prefill_seconds_total", "Engine time of prompts.")
         self.decode_s = Counter("lucebox_decode_seconds_total", "Engine time of generated tokens.")
@@ -157,8 +160,8 @@ class Metrics:
             ]
         yield from exposition("lucebox_requests_total", "counter", "Requests that ended, by outcome.", outcomes)
         for metric in (
-            self.rejected, self.prompt_tokens, self.cached_tokens, self.generated_tokens, self.prefill_s,
-            self.decode_s, self.queue_s, self.first_token_s, self.request_s, self.drafts,
+            self.rejected, self.prompt_tokens, self.cached_tokens, self.cut_tokens, self.generated_tokens,
+            self.prefill_s, self.decode_s, self.queue_s, self.first_token_s, self.request_s, self.drafts,
         ):  # fmt: skip
             yield from metric.lines()
 

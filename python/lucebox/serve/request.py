@@ -9,7 +9,7 @@ from typing import TypeAlias
 from lucebox.embedding import Embedding
 from lucebox.generation import Ids, StopReason
 from lucebox.options import Sampling
-from lucebox.results import Timings, TokenLogprob, Usage
+from lucebox.results import PromptCompression, Timings, TokenLogprob, Usage
 from lucebox.serve.errors import ApiError
 from lucebox.serve.events import Budget, Constraint, Event, Parser, PlainText
 
@@ -52,6 +52,8 @@ class GenerationRequest:
     """Embed these texts instead of answering: ids are theirs in one row, max_tokens is 0."""
     scores_prompt: bool = False
     """Also return the prompt's tokens, each with its log probability and sampling.logprobs alternatives."""
+    compression: PromptCompression | None = None
+    """What compression left of the prompt; None: all of it."""
 
 
 @dataclass(frozen=True, slots=True)

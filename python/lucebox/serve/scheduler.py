@@ -12,7 +12,9 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from lucebox import _engine
 from lucebox.api import LLM
@@ -27,6 +29,8 @@ from lucebox.serve.work import Job, Slot, Work
 __all__ = ["Scheduler"]
 
 log = logging.getLogger("lucebox.serve")
+
+T = TypeVar("T")
 
 MAX_RETRY_AFTER = 60
 MIN_EARLIER_TOKENS = 2048  # of each API key's outputs
@@ -63,6 +67,7 @@ class Scheduler:
             self._outputs = {sender: _engine.speculation.EarlierOutputs(capacity) for sender in senders}
         self._queue: deque[Job] = deque()
         self._works: list[Work] = []
+        self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._changed = threading.Condition()
         self._is_draining = self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="lucebox-engine", daemon=True)
@@ -111,6 +116,20 @@ class Scheduler:
             self._changed.notify()
         return jobs
 
+    def in_turn(self, compute: Callable[[], T]) -> T:
+        """The result of a computation of another model, run on the engine's thread between two turns.
+
+        Raises:
+            ApiError: the scheduler is closing, or `compute` raises it.
+        """
+        result: Future[T] = Future()
+        with self._changed:
+            if self._is_closed:
+                raise CLOSING
+            self._calls.append((result, compute))
+            self._changed.notify()
+        return result.result()
+
     def cancel(self, job: Job) -> None:
         """Cancels a job before its next turn; does nothing if the job has ended."""
         with self._changed:
@@ -140,6 +159,7 @@ class Scheduler:
     def _run(self) -> None:
         while self._wait():
             self._drop_ended()
+            self._call()
             for job, slot in self._admit():
                 self._start(job, slot)
             if self._works:
@@ -147,15 +167,18 @@ class Scheduler:
         for work in list(self._works):
             self._end(work, CLOSING)
         with self._changed:
-            waiting = list(self._queue)
+            waiting, calls = list(self._queue), list(self._calls)
             self._queue.clear()
+            self._calls.clear()
         for job in waiting:
             self._fail(job, CLOSING)
+        for result, _ in calls:
+            result.set_exception(CLOSING)
 
     def _wait(self) -> bool:
         """Waits for work; False once the scheduler is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._queue or self._works)
+            self._changed.wait_for(lambda: self._is_closed or self._queue or self._works or self._calls)
             return not self._is_closed
 
     def _drop_ended(self) -> None:
@@ -171,6 +194,17 @@ class Scheduler:
                 self._queue.remove(job)
         for job in late:
             self._fail(job, self._late("started"))
+
+    def _call(self) -> None:
+        """Runs one computation of in_turn."""
+        with self._changed:
+            if not self._calls:
+                return
+            result, compute = self._calls.popleft()
+        try:
+            result.set_result(compute())
+        except Exception as error:
+            result.set_exception(error)
 
     def _late(self, what: str) -> ApiError:
         return ApiError("timeout", f"the request was not {what} within {self._request_timeout_s:g} s")
@@ -237,6 +271,8 @@ class Scheduler:
     def _end(self, work: Work, result: Finished | ApiError) -> None:
         self.metrics.prompt_tokens.add(work.n_prompt)
         self.metrics.cached_tokens.add(work.cached)
+        if (record := work.job.request.compression) is not None:
+            self.metrics.cut_tokens.add(record.original_tokens - record.kept_tokens)
         with self._changed:
             self._works.remove(work)
             self._free.append(work.slot)
@@ -269,6 +305,7 @@ def _record(job: Job, outcome: str, work: Work | None) -> RequestRecord:
         endpoint=job.request.endpoint,
         outcome=outcome,
         prompt_tokens=len(job.request.ids),
+        original_tokens=job.request.compression.original_tokens if job.request.compression else None,
         cached_tokens=work.cached if work else 0,
         generated_tokens=work.n_generated if work else 0,
         queue_s=work.queue_s if work else total_s,

@@ -17,6 +17,7 @@ from lucebox.serve.device_load import load_reader
 from lucebox.serve.model import ServedModel
 from lucebox.serve.prefix_cache import PrefixCache, fingerprint
 from lucebox.serve.preparation import Preparation
+from lucebox.serve.protocols.compression import compression_header
 from lucebox.serve.request import GenerationRequest
 from lucebox.serve.responses_store import ResponseStore
 from lucebox.serve.scheduler import Scheduler
@@ -59,6 +60,8 @@ class Server:
                 owners or ("",),
             ),
         )
+        if llm.compressor is not None:
+            llm.compressor.in_turn = self.scheduler.in_turn
 
     def close(self) -> None:
         """Lets running answers finish for `settings.drain` seconds, and stops all threads."""
@@ -92,7 +95,7 @@ class Server:
         exchange = Exchange(self.scheduler, requests)
         if name is not None:
             self.responses.started(name, exchange, owner)
-        return StreamedAnswer(exchange, writer, self.settings.heartbeat, media_type, ignored_header(ignored))
+        return StreamedAnswer(exchange, writer, self.settings.heartbeat, media_type, _headers(requests, ignored))
 
     def in_background(
         self,
@@ -124,7 +127,7 @@ class Server:
             ApiError: the queue is full, or the server is shutting down.
         """
         exchange = Exchange(self.scheduler, requests)
-        return JsonAnswer(exchange, len(requests), write, error_body, ignored_header(ignored))
+        return JsonAnswer(exchange, len(requests), write, error_body, _headers(requests, ignored))
 
 
 def server_of(request: Request) -> Server:
@@ -156,6 +159,10 @@ def fitting_slots(llm: LLM, requested: int | None) -> int:
             f"with a context of {plan.context}. Use fewer, or a smaller --context"
         )
     return requested
+
+
+def _headers(requests: Sequence[GenerationRequest], ignored: Sequence[str]) -> dict[str, str]:
+    return {**ignored_header(ignored), **compression_header([request.compression for request in requests])}
 
 
 def ignored_header(ignored: Sequence[str]) -> dict[str, str]:

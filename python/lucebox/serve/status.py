@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lucebox import __version__
+from lucebox.api import LLM
 from lucebox.serve.metrics import exposition
 from lucebox.serve.server import Server
 
@@ -63,6 +64,7 @@ def status_document(server: Server) -> dict[str, Any]:
         "totals": {
             "prompt_tokens": metrics.prompt_tokens.value,
             "cached_tokens": metrics.cached_tokens.value,
+            "cut_tokens": metrics.cut_tokens.value,
             "generated_tokens": metrics.generated_tokens.value,
             "prefill_s": metrics.prefill_s.value,
             "decode_s": metrics.decode_s.value,
@@ -72,6 +74,7 @@ def status_document(server: Server) -> dict[str, Any]:
             "accepted_tokens": metrics.drafts.total("accepted"),
         },
         "prefix_cache": asdict(scheduler.cache.stats()),
+        "compression": _compression(llm),
         "device_load": asdict(server.device_load()),
         "memory": {
             "place": plan.place,
@@ -81,4 +84,18 @@ def status_document(server: Server) -> dict[str, Any]:
             "entries": [asdict(entry) for entry in plan.entries],
         },
         "requests": [asdict(record) for record in metrics.records()],
+    }
+
+
+def _compression(llm: LLM) -> dict[str, Any] | None:
+    """The server's own setting, and its scorer; None without one."""
+    if llm.compressor is None:
+        return None
+    policy, scorer = llm.compressor.policy, llm.compressor.scorer
+    return {
+        "mode": policy.mode,
+        "threshold": policy.threshold,
+        "keep_ratio": llm.options.prefill_keep_ratio,
+        "scorer": scorer.name,
+        "scorer_bytes": scorer.memory_plan.total_bytes,
     }

@@ -127,7 +127,7 @@ class Work:
         return Finished(
             reason=end.reason,
             stop_string=end.stop_string,
-            usage=Usage(self.n_prompt, self.n_generated, self.cached, self.drafts),
+            usage=Usage(self.n_prompt, self.n_generated, self.cached, self.drafts, self.job.request.compression),
             reasoning_tokens=self._output.reasoning_tokens,
             timings=Timings(self.prefill_s, self.decode_s, self.n_prompt - self.cached, max(0, self.n_generated - 1)),
             queue_s=self.queue_s,

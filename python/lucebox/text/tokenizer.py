@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import AddedToken, models, normalizers
 from tokenizers import Tokenizer as Encoder
 
@@ -135,6 +137,19 @@ class Tokenizer:
                 raise InvalidRequestError("add_bos=True, but the model's files name no begin-of-text token")
             ids.insert(0, self.bos_id)
         return ids
+
+    def encode_with_starts(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """[n_tokens] the ids of a plain text without BOS, control tokens in it as text, and [n_tokens] the character at
+        which each begins. Tokens within a character begin at it.
+
+        Raises:
+            InvalidRequestError: as `encode`.
+        """
+        self._checked(text)
+        with _own_errors():
+            found = self._encoder_for(False).encode_batch([text], add_special_tokens=False)[0]
+        starts = np.asarray(found.offsets, np.int64).reshape(-1, 2)[:, 0]
+        return np.asarray(found.ids, np.int32), np.maximum.accumulate(starts)
 
     def encode_marked(self, text: str) -> list[int]:
         """Token ids of a rendered chat template whose callers' texts are marked (spellings.py).

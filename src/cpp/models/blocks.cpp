@@ -5,7 +5,9 @@
 #include <cmath>
 
 #include "ops/attention.h"
+#include "ops/key_scores.h"
 #include "ops/linear.h"
+#include "ops/select_blocks.h"
 
 namespace lb {
 
@@ -113,33 +115,69 @@ AttentionPrepare prepare(const AttentionBlock& block, int layer, const Step& ste
           .pairs = block.pairs};
 }
 
-// result = o(attention over the layer's slots and the projected rows) (+ add)
-void attend(const AttentionBlock& block, int layer, const AttentionBuffers& b, const float* add, float* result,
-            const Step& step) {
-  const int dim = block.head_dim;
-  const long u_head = dim * (block.gated ? 2L : 1L), u_row = block.n_heads * u_head;
+// With the queries of all rows.
+AttentionPrepare prepare(const AttentionBlock& block, int layer, const AttentionBuffers& b, const Step& step) {
   AttentionPrepare op = prepare(block, layer, step);
   op.u = b.u;
   op.q = b.q;
   op.k = b.k;
   op.v = b.v;
   op.n_heads = block.n_heads;
-  op.u_row_stride = u_row;
-  op.u_head_stride = u_head;
+  op.u_head_stride = block.head_dim * (block.gated ? 2L : 1L);
+  op.u_row_stride = block.n_heads * op.u_head_stride;
+  return op;
+}
+
+float softmax_scale(const AttentionBlock& block) { return 1 / std::sqrt(static_cast<float>(block.head_dim)); }
+
+// The key blocks that the prepared rows attend to.
+SelectBlocks select_blocks(const AttentionBlock& block, const AttentionPrepare& rows, const Step& step) {
+  const SparseBlocks& sparse = *step.sparse;
+  run(KeyMeans{.cache = rows.cache,
+               .means = sparse.means,
+               .n_past = step.n_past,
+               .rows = step.rows,
+               .max_blocks = sparse.max_blocks},
+      step.stream);
+  const SelectBlocks op = {.q = rows.q,
+                           .means = sparse.means,
+                           .blocks = sparse.blocks,
+                           .n_past = step.n_past,
+                           .rows = step.rows,
+                           .n_heads = block.n_heads,
+                           .n_kv_heads = block.n_kv_heads,
+                           .head_dim = block.head_dim,
+                           .n_query_blocks = query_blocks(step.rows, block.n_heads / block.n_kv_heads),
+                           .list_size = sparse.max_blocks + 1,
+                           .max_blocks = sparse.max_blocks,
+                           .scale = softmax_scale(block),
+                           .alpha = sparse.alpha};
   run(op, step.stream);
+  return op;
+}
+
+// result = o(attention over the layer's slots and the projected rows) (+ add)
+void attend(const AttentionBlock& block, int layer, const AttentionBuffers& b, const float* add, float* result,
+            const Step& step) {
+  const AttentionPrepare op = prepare(block, layer, b, step);
+  run(op, step.stream);
+  const SelectBlocks selection = step.sparse != nullptr ? select_blocks(block, op, step) : SelectBlocks{};
   run_fused(Attention{.q = b.q,
-                      .gate = block.gated ? b.u + dim : nullptr,
+                      .gate = block.gated ? b.u + block.head_dim : nullptr,
                       .o = b.o,
                       .cache = op.cache,
                       .tree = step.tree,
                       .n_past = step.n_past,
                       .rows = step.rows,
                       .n_heads = block.n_heads,
-                      .gate_row_stride = u_row,
-                      .gate_head_stride = u_head,
-                      .scale = 1 / std::sqrt(static_cast<float>(dim)),
+                      .gate_row_stride = op.u_row_stride,
+                      .gate_head_stride = op.u_head_stride,
+                      .scale = softmax_scale(block),
                       .first_slot = block.first_slot,
-                      .window = block.window},
+                      .window = block.window,
+                      .blocks = selection.blocks,
+                      .n_query_blocks = selection.n_query_blocks,
+                      .list_size = selection.list_size},
             {{product(block.o, b.o, result, step, add)}, 1}, step.stream);
 }
 
@@ -229,6 +267,27 @@ void AttentionBlock::forward(int layer, const float* y, float* result, const Ste
   const AttentionBuffers b(scratch, *this, step.rows);
   run(queries_keys_values(*this, y, b, step), step.stream);
   attend(*this, layer, b, nullptr, result, step);
+}
+
+void AttentionBlock::score(int layer, const RmsNorm& in, const ScoredRows& scored, const Step& step) const {
+  Carver scratch = step.scratch;
+  const AttentionBuffers b(scratch, *this, step.rows);
+  run_fused(in, queries_keys_values(*this, in.y, b, step), step.stream);
+  AttentionPrepare op = prepare(*this, layer, b, step);
+  op.n_pairs = 0;
+  run(op, step.stream);
+  if (scored.rows == 0) return;
+  run(KeyScores{.q = b.q + long(scored.first_row) * n_heads * head_dim,
+                .cache = op.cache,
+                .scores = scored.scores,
+                .parts = scored.parts,
+                .n_past = step.n_past,
+                .first_row = scored.first_row,
+                .rows = scored.rows,
+                .n_heads = n_heads,
+                .stride = scored.stride,
+                .scale = softmax_scale(*this)},
+      step.stream);
 }
 
 void carve_keys_values(const AttentionBlock& block, Carver& scratch, int rows) {

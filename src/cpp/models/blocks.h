@@ -16,6 +16,14 @@
 
 namespace lb {
 
+// Buffers of block-sparse attention (ops/select_blocks.h), for one layer after the other.
+struct SparseBlocks {
+  float* means;     // [n_kv_heads, head_dim, max_blocks]
+  int32_t* blocks;  // [query blocks, n_kv_heads, 1 + max_blocks]
+  int max_blocks;
+  float alpha;
+};
+
 // The append in progress, as a block sees it.
 struct Step {
   int rows;
@@ -27,6 +35,7 @@ struct Step {
   Activations activations;
   Carver scratch;  // copied by each block, so that all blocks carve the same region
   Stream& stream;
+  const SparseBlocks* sparse = nullptr;  // attention to selected key blocks; null: to all
 };
 
 // y = w x (+ add)
@@ -46,6 +55,14 @@ struct SwiGluMlp {
   void groups(auto&& group) const { group({&gate, &up}), group({&down}); }
 };
 
+// Rows of an append whose looks at earlier tokens are scored (ops/key_scores.h).
+struct ScoredRows {
+  int first_row = 0, rows = 0;
+  float* scores = nullptr;  // [rows, stride]
+  float* parts = nullptr;   // [kKeyScoreParts, rows, n_heads, 2] scratch
+  int stride = 0;
+};
+
 // Grouped-query attention with optional per-head norms of q and k, and an optional output gate. The q projection then
 // makes both: [n_heads][query head_dim, gate head_dim].
 struct AttentionBlock {
@@ -61,6 +78,9 @@ struct AttentionBlock {
   // result = x + attention(in.y); result may be x
   void forward(int layer, const RmsNorm& in, const float* x, float* result, const Step& step) const;
   void forward(int layer, const float* y, float* result, const Step& step) const;  // result = attention(y)
+  // Appends keys without rotation, and scores rows by their queries without rotation: by what tokens are, wherever
+  // they stand.
+  void score(int layer, const RmsNorm& in, const ScoredRows& scored, const Step& step) const;
   void carve(Carver& scratch, int rows) const;
   void visit(auto&& matrix, auto&& vector) {
     matrix(q), matrix(k), matrix(v), matrix(o);

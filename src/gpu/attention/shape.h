@@ -4,7 +4,9 @@
 #include <stddef.h>
 
 #include "ops/attention.h"
+#include "ops/key_scores.h"
 #include "ops/round_rows.h"
+#include "ops/select_blocks.h"
 #include "quant/half.h"
 
 namespace lb::gpu {
@@ -101,6 +103,27 @@ inline constexpr int kSm90ProducerWarps = kSm90GroupThreads / 32, kSm90Unit = 16
 // attention_fp32: queries, one tile of K or V, weights, and a rescale factor per query.
 LB_FN constexpr size_t fp32_shared_bytes(int head_dim) {
   return sizeof(float) * (size_t(kFp32Queries + kFp32Slots) * (head_dim + 4) + kFp32Queries * (kFp32Slots + 1));
+}
+
+// key_scores: slots of a tile, and queries of a pass over them, whole rows. Shared memory: the maximum and sum of every
+// query, queries, keys.
+inline constexpr int kKeyThreads = 128, kKeySlots = 32, kKeyQueries = 16;
+LB_FN constexpr int key_rows(int group) { return group < kKeyQueries ? kKeyQueries / group : 1; }
+LB_FN constexpr int key_state(int rows, int n_heads) { return (2 * rows * n_heads + 3) / 4 * 4; }
+LB_FN constexpr size_t key_shared_bytes(int rows, int n_heads, int group, int head_dim) {
+  return sizeof(float) * (key_state(rows, n_heads) + size_t(key_rows(group) * group + kKeySlots) * (head_dim + 4));
+}
+
+// key_means: sums of each group of threads [head_dim]. select_blocks: queries and means of a pass, m, 1 / l and n_seen
+// of each query, scores.
+inline constexpr int kMeansThreads = 128, kSelectQueries = 64;
+LB_FN constexpr int select_means(int head_dim) { return head_dim > 128 ? 32 : 64; }
+LB_FN constexpr size_t means_shared_bytes(int head_dim) {
+  return sizeof(float) * (kMeansThreads / (head_dim / 8)) * head_dim;
+}
+LB_FN constexpr size_t block_scores_shared_bytes(int head_dim, int list_size) {
+  return operand_bytes(kSelectQueries + select_means(head_dim), head_dim) +
+         sizeof(float) * (3 * kSelectQueries + size_t(list_size));
 }
 
 // KvMove of several layers of one shape and page table.

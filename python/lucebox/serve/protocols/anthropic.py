@@ -16,6 +16,7 @@ from lucebox.serve.errors import ApiError, anthropic_body
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
 from lucebox.serve.protocols.body import Body, Ignored, Many, Name, ResultPart, Sampled, Stops, sampling_of
+from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.openapi import ANTHROPIC_ERRORS, documented
 from lucebox.serve.rendering import Message
@@ -131,7 +132,7 @@ class CountRequest(Body):
     diagnostics: Ignored = None
 
 
-class MessagesRequest(CountRequest, Sampled):
+class MessagesRequest(CountRequest, Sampled, Compressible):
     """Anthropic's messages."""
 
     max_tokens: int = Field(ge=1)
@@ -252,11 +253,13 @@ async def messages(body: MessagesRequest, request: Request) -> Response:
     server = server_of(request)
     model = server.model.resolve_name(body.model)
     conversation, sampling = conversation_of(body), sampling_of(body)
+    conversation.compression = compression_of(body)
     limits = Limits(body.max_tokens, tuple(body.stop_sequences or ()))
     requests = await server.in_thread(
         request, lambda: server.model.chat(conversation, sampling, limits, "/v1/messages")
     )
-    writer = MessageWriter(model, omits_thinking=body.thinking is not None and body.thinking.display == "omitted")
+    omits_thinking = body.thinking is not None and body.thinking.display == "omitted"
+    writer = MessageWriter(model, omits_thinking=omits_thinking, with_spans=wants_spans(body))
     if body.stream:
         return server.stream(requests, writer, body.ignored())
     return server.document(requests, writer.document, anthropic_body, body.ignored())

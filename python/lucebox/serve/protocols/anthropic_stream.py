@@ -11,8 +11,9 @@ from lucebox.serve.answer import Answer, Reasoning, Text, ToolCall
 from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, anthropic_error
 from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
+from lucebox.serve.protocols.compression import compression_field
 from lucebox.serve.protocols.encoded_reasoning import encode_reasoning
-from lucebox.serve.protocols.openai_common import comment, timings
+from lucebox.serve.protocols.openai_common import comment, original_tokens, timings
 from lucebox.serve.request import Finished, Item, Started
 
 __all__ = ["MessageWriter"]
@@ -26,10 +27,11 @@ class MessageWriter:
     A call is held until it is whole: clients may run a tool_use block that has ended, and no event takes one back.
     """
 
-    def __init__(self, model: str, *, omits_thinking: bool) -> None:
+    def __init__(self, model: str, *, omits_thinking: bool, with_spans: bool = False) -> None:
         self._id = f"msg_{secrets.token_hex(12)}"
         self._model = model
         self._omits_thinking = omits_thinking
+        self._with_spans = with_spans
         self._index = -1  # index of the newest block
         self._open: Kind | None = None  # kind of the open block
         self._reasoning = ""  # text of the open thinking block
@@ -79,7 +81,8 @@ class MessageWriter:
             "stop_reason": _stop_reason(finished, self._has_calls and not self._has_broken),
             "stop_sequence": finished.stop_string,
         }
-        message_delta = _event("message_delta", delta=stop, usage=_usage_of(finished), timings=timings(finished))
+        facts = {"usage": _usage_of(finished), "timings": timings(finished)}
+        message_delta = _event("message_delta", delta=stop, **facts, **compression_field(finished, self._with_spans))
         return self._end() + message_delta + _event("message_stop")
 
     def fail(self, error: ApiError) -> bytes:
@@ -95,7 +98,7 @@ class MessageWriter:
             finished.stop_string,
             _usage_of(finished),
         )
-        message["timings"] = timings(finished)
+        message |= {"timings": timings(finished), **compression_field(finished, self._with_spans)}
         return message | ({"warnings": answer.warnings} if answer.warnings else {})
 
     def _content(self, block: Text | Reasoning | ToolCall) -> dict[str, Any]:
@@ -174,7 +177,8 @@ def _usage(prompt: int, cached: int, output: int) -> dict[str, int]:
 
 def _usage_of(finished: Finished) -> dict[str, int]:
     usage = finished.usage
-    return _usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+    counts = _usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+    return counts | original_tokens(finished, "original_input_tokens")
 
 
 def _stop_reason(finished: Finished, may_run: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lucebox.results import TokenLogprob
@@ -12,6 +12,7 @@ from lucebox.serve.answer import Answer
 from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, openai_error
 from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
+from lucebox.serve.protocols.compression import compression_field
 from lucebox.serve.protocols.openai_common import DONE, LogprobWriter, comment, timings, usage
 from lucebox.serve.request import Finished, Item
 
@@ -28,7 +29,9 @@ def finish_reason(finished: Finished, may_run: bool) -> str:
 class ChatWriter:
     """Formats the stream of a chat completion with n answers."""
 
-    def __init__(self, model: str, *, n: int, with_usage: bool, logprobs: LogprobWriter | None) -> None:
+    def __init__(
+        self, model: str, *, n: int, with_usage: bool, logprobs: LogprobWriter | None, with_spans: bool = False
+    ) -> None:
         self._head = {
             "id": f"chatcmpl-{secrets.token_hex(12)}",
             "object": "chat.completion.chunk",
@@ -37,6 +40,7 @@ class ChatWriter:
         }
         self._n = n
         self._with_usage = with_usage
+        self._with_spans = with_spans
         self._logprobs = logprobs
         self._pending: list[list[TokenLogprob]] = [[] for _ in range(self._n)]
         self._has_calls = [False] * self._n
@@ -67,7 +71,7 @@ class ChatWriter:
             case Finished():
                 self._finished[index] = item
                 may_run = self._has_calls[index] and not self._has_broken[index]
-                return self._delta(index, {}, finish_reason(item, may_run))
+                return self._delta(index, {}, finish_reason(item, may_run), compression_field(item, self._with_spans))
         return b""
 
     def beat(self) -> bytes:
@@ -83,18 +87,23 @@ class ChatWriter:
     def fail(self, error: ApiError) -> bytes:
         return sse(openai_error(error))
 
-    def _delta(self, index: int, delta: dict[str, Any], reason: str | None = None) -> bytes:
+    def _delta(
+        self, index: int, delta: dict[str, Any], reason: str | None = None, fields: Mapping[str, Any] | None = None
+    ) -> bytes:
+        """A chunk; fields: further ones of it."""
         choice: dict[str, Any] = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
         if self._logprobs is not None and self._pending[index]:
             choice["logprobs"] = {"content": self._logprobs.chat(self._pending[index]), "refusal": None}
             self._pending[index] = []
-        chunk: dict[str, Any] = {**self._head, "choices": [choice]}
+        chunk: dict[str, Any] = {**self._head, "choices": [choice], **(fields or {})}
         if self._with_usage:
             chunk["usage"] = None
         return sse(chunk)
 
 
-def chat_completion(model: str, answers: Sequence[Answer], logprobs: LogprobWriter | None) -> dict[str, Any]:
+def chat_completion(
+    model: str, answers: Sequence[Answer], logprobs: LogprobWriter | None, *, with_spans: bool = False
+) -> dict[str, Any]:
     """The document of a chat completion without streaming."""
     finished = [answer.finished for answer in answers if answer.finished is not None]
     result = {
@@ -113,6 +122,7 @@ def chat_completion(model: str, answers: Sequence[Answer], logprobs: LogprobWrit
         ],
         "usage": usage(finished, len(finished)),
         "timings": timings(finished[0]),
+        **compression_field(finished[0], with_spans),
     }
     if warnings := [warning for answer in answers for warning in answer.warnings]:
         result["warnings"] = warnings

@@ -26,6 +26,7 @@ from lucebox.serve.protocols.body import (
     stops_of,
 )
 from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
+from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
 from lucebox.serve.protocols.openai_common import LogprobWriter, StreamOptions
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.protocols.structured_outputs import Guided, guided_format
@@ -161,7 +162,7 @@ class Prediction(Body):
     content: str | list[TextPart]
 
 
-class ChatRequest(OpenAISampled, Guided):
+class ChatRequest(OpenAISampled, Guided, Compressible):
     """OpenAI's chat completion."""
 
     model: Name | None = None
@@ -206,6 +207,7 @@ def conversation_of(body: ChatRequest) -> Conversation:
         thinking=thinking_of(body, switch),
         answer_format=guided_format(body, format_of(body.response_format)),
         template_vars=variables,
+        compression=compression_of(body),
     )
 
 
@@ -299,8 +301,13 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     )
     if body.stream:
         with_usage = body.stream_options is not None and body.stream_options.include_usage is True
-        writer = ChatWriter(model, n=body.n or 1, with_usage=with_usage, logprobs=logprobs)
+        writer = ChatWriter(
+            model, n=body.n or 1, with_usage=with_usage, logprobs=logprobs, with_spans=wants_spans(body)
+        )
         return server.stream(requests, writer, body.ignored())
     return server.document(
-        requests, lambda answers: chat_completion(model, answers, logprobs), openai_body, body.ignored()
+        requests,
+        lambda answers: chat_completion(model, answers, logprobs, with_spans=wants_spans(body)),
+        openai_body,
+        body.ignored(),
     )

@@ -11,7 +11,17 @@ from lucebox.serve.protocols.body import Body, Ignored
 from lucebox.serve.request import Finished, PromptToken
 from lucebox.text import Tokenizer
 
-__all__ = ["DONE", "LogprobWriter", "StreamOptions", "TextOffsets", "comment", "predictions", "timings", "usage"]
+__all__ = [
+    "DONE",
+    "LogprobWriter",
+    "StreamOptions",
+    "TextOffsets",
+    "comment",
+    "original_tokens",
+    "predictions",
+    "timings",
+    "usage",
+]
 
 
 MIN_LOGPROB = -9999.0  # stands for minus infinity, which JSON lacks
@@ -32,12 +42,21 @@ def usage(finished: Sequence[Finished], n: int) -> dict[str, Any]:
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": sum(f.usage.cached_tokens for f in finished[::n])},
+        "prompt_tokens_details": {
+            "cached_tokens": sum(f.usage.cached_tokens for f in finished[::n]),
+            **original_tokens(finished[0], "original_tokens"),
+        },
         "completion_tokens_details": {
             "reasoning_tokens": sum(f.reasoning_tokens for f in finished),
             **predictions(finished),
         },
     }
+
+
+def original_tokens(finished: Finished, name: str) -> dict[str, int]:
+    """The tokens of a compressed prompt as it was sent, under this name; empty where nothing was cut."""
+    record = finished.usage.compression
+    return {} if record is None else {name: record.original_tokens}
 
 
 def predictions(finished: Sequence[Finished]) -> dict[str, int]:
@@ -57,6 +76,8 @@ def timings(finished: Finished) -> dict[str, float]:
         "prefill_tokens_per_second": round(times.prefill_tok_s, 2),
         "decode_tokens_per_second": round(times.decode_tok_s, 2),
     }
+    if usage.compression is not None:
+        result["compression_ms"] = round(1e3 * usage.compression.score_s, 2)
     if usage.drafts is not None:
         result |= {
             "verifies": usage.drafts.verifies,

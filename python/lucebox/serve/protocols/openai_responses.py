@@ -21,6 +21,7 @@ from lucebox.serve.delivery import Exchange, FailedStream
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.body import Body, Ignored, Many, Name, ResultPart, Sampled, sampling_of
+from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.protocols.responses_stream import ResponseWriter
@@ -155,7 +156,7 @@ class ReasoningConfig(Body):
     context: Ignored = None
 
 
-class ResponsesRequest(Sampled):
+class ResponsesRequest(Sampled, Compressible):
     """OpenAI's responses."""
 
     model: Name | None = None
@@ -203,6 +204,7 @@ def conversation_of(body: ResponsesRequest, history: Sequence[Message]) -> Conve
         tool_choice=_tool_choice(body),
         thinking=_thinking(body.reasoning),
         answer_format=_format(body.text),
+        compression=compression_of(body),
     )
 
 
@@ -351,7 +353,7 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     sent = body.model_dump(by_alias=True, exclude_none=True, mode="json")
     # Stored without the instructions, which every request sets itself.
     history = conversation.messages[1:] if body.instructions else conversation.messages
-    writer = ResponseWriter(sent, model, origins)
+    writer = ResponseWriter(sent, model, origins, with_spans=wants_spans(body))
     if body.store is not False:
         store = server.responses.update if body.background else server.responses.put
         writer.store = lambda document, turn: store(StoredResponse(document, [*history, turn], sent["input"], owner))

@@ -11,8 +11,9 @@ from lucebox.serve.answer import Answer, Block, Reasoning, Text, ToolCall
 from lucebox.serve.delivery import sse
 from lucebox.serve.errors import ApiError, openai_error
 from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
+from lucebox.serve.protocols.compression import compression_field
 from lucebox.serve.protocols.encoded_reasoning import encode_reasoning
-from lucebox.serve.protocols.openai_common import comment, predictions, timings
+from lucebox.serve.protocols.openai_common import comment, original_tokens, predictions, timings
 from lucebox.serve.rendering import Message
 from lucebox.serve.request import Finished, Item
 
@@ -43,7 +44,14 @@ class ResponseWriter:
     origins: namespace and name of each function, by the name that the model sees.
     """
 
-    def __init__(self, sent: Mapping[str, Any], model: str, origins: Mapping[str, tuple[str | None, str]]) -> None:
+    def __init__(
+        self,
+        sent: Mapping[str, Any],
+        model: str,
+        origins: Mapping[str, tuple[str | None, str]],
+        *,
+        with_spans: bool = False,
+    ) -> None:
         self.id = f"resp_{secrets.token_hex(24)}"
         self.store: Callable[[dict[str, Any], Message], None] = lambda document, turn: None
         """Called with the document of a complete response, and its assistant message."""
@@ -53,6 +61,7 @@ class ResponseWriter:
         self._echo = {name: sent.get(name, default) for name, default in ECHOED.items()}
         self._summarises = (sent.get("reasoning") or {}).get("summary") not in (None, "none")
         self._encrypts = "reasoning.encrypted_content" in (sent.get("include") or [])
+        self._with_spans = with_spans
         self._n_events = 0
         self._answer = Answer()
         self._items: list[dict[str, Any]] = []  # completed output items
@@ -209,6 +218,7 @@ class ResponseWriter:
         if is_truncated:
             document["incomplete_details"] = {"reason": "max_output_tokens"}
         document |= {"completed_at": int(time.time()), "usage": _usage(finished), "timings": timings(finished)}
+        document |= compression_field(finished, self._with_spans)
         if answer.warnings:
             document["warnings"] = answer.warnings
         self.store(document, _assistant_message(answer))
@@ -254,7 +264,10 @@ def _usage(finished: Finished) -> dict[str, Any]:
     usage = finished.usage
     return {
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            **original_tokens(finished, "original_tokens"),
+        },
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": finished.reasoning_tokens, **predictions([finished])},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,

@@ -34,7 +34,7 @@ function show(status) {
   if (speeds.length > POINTS) speeds.shift();
   showCards(status, speed);
   showCurve();
-  showMemory(status.memory, status.prefix_cache);
+  showMemory(status.memory, status.prefix_cache, status.compression);
   showRequests(status.requests);
 }
 
@@ -50,6 +50,7 @@ function showCards(status, speed) {
     "running / slots": `${status.running} / ${status.slots}`,
     waiting: status.waiting,
     "cached prompt tokens": totals.prompt_tokens ? percent(totals.cached_tokens / totals.prompt_tokens) : "–",
+    ...(status.compression === null ? {} : { "prompt tokens left out": totals.cut_tokens }),
     "generated tokens": totals.generated_tokens,
     "device load": load.busy === null ? "–" : percent(load.busy),
     power: load.watts === null ? "–" : `${load.watts.toFixed(0)} W`,
@@ -78,10 +79,11 @@ function showCurve() {
   $("curve").firstElementChild.setAttribute("points", points.join(" "));
 }
 
-function showMemory({ entries, mapped_bytes: mapped, available_bytes: available, place }, cache) {
+function showMemory({ entries, mapped_bytes: mapped, available_bytes: available, place }, cache, compression) {
   const rows = [
     ...entries.map(({ name, bytes }) => [name, bytes]),
     ["weights, mapped from the file", mapped],
+    ...(compression === null ? [] : [[`scorer ${compression.scorer}`, compression.scorer_bytes]]),
     ["prefix cache, main memory", cache.memory_bytes],
     ["prefix cache, disk", cache.disk_bytes],
   ];
@@ -103,7 +105,7 @@ function showRequests(requests) {
       ["td", new Date(one.ended_at * 1000).toLocaleTimeString()],
       ["td", one.endpoint],
       ["td", one.outcome],
-      ["td", one.prompt_tokens],
+      ["td", one.original_tokens === null ? one.prompt_tokens : `${one.prompt_tokens} of ${one.original_tokens}`],
       ["td", one.cached_tokens],
       ["td", one.generated_tokens],
       ["td", `${one.queue_s.toFixed(2)} s`],

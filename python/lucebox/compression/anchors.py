@@ -1,0 +1,34 @@
+"""Anchors: places that repeat words of the question. They come first whatever their scores are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lucebox.compression.scores import CHUNK, ScoredText
+from lucebox.generation import Ids
+
+__all__ = ["anchored"]
+
+GRAM = 4  # tokens that must match
+TIERS = ((1024, 2, 8), (2048, 4, 16), (1 << 62, 8, 32))
+"""(chunks of the text, below; chunks around a match that count; matches at most, of a run that counts)"""
+
+
+def anchored(scored: ScoredText, body: Ids, question: Ids) -> ScoredText:
+    """The text with 1 added to the scores near anchors, which puts them before all others.
+
+    An anchor is a run of GRAM tokens of the question [n_question] in the body [n_body], the first tokens of the text.
+    Runs that occur often do not count.
+    """
+    n_chunks = -(-len(scored.ids) // CHUNK)
+    _, radius, max_hits = next(tier for tier in TIERS if n_chunks < tier[0])
+    is_near = np.zeros(len(scored.ids), bool)
+    n_places = max(0, len(body) - GRAM + 1)
+    for gram in {tuple(question[at : at + GRAM]) for at in range(len(question) - GRAM + 1)}:
+        hits = np.flatnonzero(np.all([body[i : i + n_places] == gram[i] for i in range(GRAM)], axis=0))
+        for hit in hits if len(hits) <= max_hits else ():
+            chunk = hit // CHUNK
+            is_near[max(0, chunk - radius) * CHUNK : (chunk + radius + 1) * CHUNK] = True
+    return replace(scored, scores=scored.scores + is_near)

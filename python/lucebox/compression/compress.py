@@ -1,0 +1,87 @@
+"""`compress`: the parts of a long prompt that a scorer finds worth reading, for use without a target."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from lucebox.compression.anchors import anchored
+from lucebox.compression.pieces import Span, TokenCounts
+from lucebox.compression.policy import KeepRatio
+from lucebox.compression.regions import cuttable
+from lucebox.compression.scorer import Scorer
+from lucebox.compression.scores import ChunkScore, ScoredText
+from lucebox.compression.selection import joined, merged, select
+from lucebox.errors import InvalidRequestError
+
+__all__ = ["CompressedPrompt", "compress", "spans_to_keep"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedPrompt:
+    """A prompt, and the parts of it that stay."""
+
+    prompt: str
+    """The text before."""
+    spans: tuple[Span, ...]
+    """Characters [start, stop) of the prompt that stay, ascending and apart."""
+    chunks: tuple[ChunkScore, ...]
+    """[ceil(total_tokens / 32)] the scores, in the order of the prompt."""
+    text: str
+    """The text after: the spans, with a space where a cut would join words."""
+    kept_tokens: int
+    """Tokens of the spans, in the scorer's vocabulary."""
+    total_tokens: int
+    """Tokens of the prompt, in the scorer's vocabulary."""
+    scorer: str
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Writes the scores over the prompt, with the spans that stay shaded. The file ending chooses the format.
+
+        Raises:
+            UnsupportedError: matplotlib is not installed or does not know the file ending.
+            InvalidRequestError: the folder is absent.
+        """
+        from lucebox.plots import check_plot, save_compression_plot
+
+        check_plot(Path(path))
+        save_compression_plot(self, Path(path))
+
+
+def spans_to_keep(scored: ScoredText, count: TokenCounts, ratio: float) -> tuple[Span, ...]:
+    """The spans to keep of a text with its question at the end: head, tail, and this share of the tokens between."""
+    whole = len(scored.text)
+    region = cuttable(scored.text, (0, whole), count, has_question=True)
+    kept = select(scored, [region], count, int(ratio * count(region)))
+    return tuple(merged([(0, region[0]), *kept, (region[1], whole)]))
+
+
+def compress(
+    prompt: str, *, scorer: str | os.PathLike[str] | Scorer, keep: str | float = 0.1, anchors: bool = False
+) -> CompressedPrompt:
+    """Keeps the parts of a prompt that its end, the question, attends to. Lossy.
+
+    The head (32 tokens at most) and the tail (96 tokens or more) stay whole; what stays between them are lines, or
+    sentences of long lines.
+
+    scorer: a model as `Scorer` takes it, loaded for this call, or a loaded `Scorer`.
+    keep: the share of tokens between head and tail to keep, above 0 and at most 1, or a curve "TOKENS:SHARE,...".
+    anchors: parts that repeat four tokens of the question in a row come first.
+
+    Raises:
+        InvalidRequestError: the prompt is empty, or keep is out of range.
+        ModelNotFoundError, HubError, FormatError, UnsupportedError, OutOfMemoryError: the scorer cannot be loaded.
+    """
+    ratio = KeepRatio.parse(keep)
+    if not isinstance(prompt, str) or not prompt:
+        raise InvalidRequestError("there is no prompt to compress: expected a text that is not empty")
+    if not isinstance(scorer, Scorer):
+        with Scorer(scorer) as loaded:
+            return compress(prompt, scorer=loaded, keep=keep, anchors=anchors)
+    scored = scorer.score(prompt)
+    ranked = anchored(scored, *scorer.body_and_question(scored)) if anchors else scored
+    count, n_tokens = TokenCounts(scored.starts), len(scored.ids)
+    spans = spans_to_keep(ranked, count, ratio.at(n_tokens))
+    text, kept_tokens = joined(prompt, spans), sum(map(count, spans))
+    return CompressedPrompt(prompt, spans, scored.chunks(), text, kept_tokens, n_tokens, scorer.name)

@@ -1,0 +1,162 @@
+"""Compresses conversations: long messages are cut before the chat template renders them, so that no token of the
+template, of the tools and of the system message is ever cut."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lucebox.compression.anchors import anchored
+from lucebox.compression.pieces import TokenCounts
+from lucebox.compression.policy import CompressionRequest, Policy
+from lucebox.compression.regions import cuttable
+from lucebox.compression.scorer import InTurn, Scorer
+from lucebox.compression.selection import joined, merged, select
+from lucebox.compression.turns import EarlierTurns
+from lucebox.results import CutMessage
+from lucebox.text import Tokenizer
+
+__all__ = ["MIN_MESSAGE_TOKENS", "Compressor", "CutConversation"]
+
+Messages = Sequence[dict[str, Any]]
+
+MIN_MESSAGE_TOKENS = 512
+"""Shorter messages are never cut."""
+SEPARATOR = "\n\n"  # between the messages that are scored together
+
+
+@dataclass(frozen=True, slots=True)
+class CutConversation:
+    """A conversation with cut messages."""
+
+    messages: list[dict[str, Any]]
+    cut: tuple[CutMessage, ...]
+    scorer: str
+    keep_ratio: float
+    score_s: float
+    """Seconds of the scorer; 0 where an earlier turn had scored everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A message that may be cut."""
+
+    index: int
+    content: str
+    has_question: bool
+
+
+class Compressor:
+    """Cuts the long messages of conversations with one model. Safe to share between threads."""
+
+    def __init__(self, scorer: Scorer, tokenizer: Tokenizer, policy: Policy, in_turn: InTurn, *, context: int) -> None:
+        """tokenizer, context: the target's. in_turn: runs a pass of the scorer."""
+        self.scorer = scorer
+        self.policy = policy
+        self.in_turn = in_turn
+        self._tokenizer = tokenizer
+        self._context = context
+        self._turns = EarlierTurns()
+
+    def cut(
+        self,
+        messages: Messages,
+        n_tokens: int,
+        count_prompt: Callable[[list[dict[str, Any]]], int],
+        request: CompressionRequest | None = None,
+        sender: str = "",
+    ) -> CutConversation | None:
+        """The conversation to compute instead of this one; None where it stays as it is, also a prompt whose kept share
+        alone would exceed the context: scores of a text without an end would hold up the device.
+
+        n_tokens: of the prompt of these messages; count_prompt counts those of others.
+        sender: conversations of one sender are not compared with those of another.
+        """
+        policy = self.policy.of(request)
+        if policy.mode == "off":
+            return None
+        ratio = policy.keep.at(n_tokens)
+        if ratio * n_tokens > self._context:
+            return None
+        settings = repr((sender, self.scorer.name, policy.keep, policy.uses_anchors))
+        n_known, cut = self._turns.find(messages, settings)
+        replayed = _replaced(messages, cut)
+        score_s = 0.0
+        is_long = policy.mode == "always" or (count_prompt(replayed) if cut else n_tokens) >= policy.threshold
+        candidates = self._candidates(messages, n_known, n_tokens) if is_long else []
+        if candidates:
+            began = time.perf_counter()
+            cut = (*cut, *self._cut(candidates, self._question(messages), ratio, policy.uses_anchors))
+            score_s = time.perf_counter() - began
+            self._turns.put(messages, settings, cut)
+        if not cut:
+            return None
+        return CutConversation(_replaced(messages, cut), cut, self.scorer.name, ratio, score_s)
+
+    def _candidates(self, messages: Messages, first: int, n_tokens: int) -> list[_Candidate]:
+        """The messages from `first` on that may be cut. The last user message is one only where it is most of the
+        prompt: a document with its question. An assistant message at the end, which the answer continues, is none."""
+        last_user = _last_user(messages)
+        found = []
+        for i, message in enumerate(messages[first:], first):
+            is_continued = i == len(messages) - 1 and message["role"] == "assistant"
+            if message["role"] in ("system", "developer") or is_continued:
+                continue
+            n = self._n_tokens(message["content"])
+            if n >= MIN_MESSAGE_TOKENS and (i != last_user or 2 * n > n_tokens):
+                found.append(_Candidate(i, message["content"], i == last_user))
+        return found
+
+    def _n_tokens(self, content: str) -> int:
+        return len(self._tokenizer.encode_with_starts(content)[0])
+
+    def _question(self, messages: Messages) -> str:
+        """The last user message, or its end where it is long."""
+        last_user = _last_user(messages)
+        content = messages[last_user]["content"] if last_user is not None else ""
+        if self._n_tokens(content) < MIN_MESSAGE_TOKENS:
+            return str(content)
+        count = TokenCounts(self._tokenizer.encode_with_starts(content)[1])
+        whole = (0, len(content))
+        return str(content[cuttable(content, whole, count, has_question=True)[1] :])
+
+    def _cut(
+        self, candidates: Sequence[_Candidate], question: str, ratio: float, uses_anchors: bool
+    ) -> list[CutMessage]:
+        """The candidates that became shorter. One budget is shared among them all."""
+        text = SEPARATOR.join(one.content for one in candidates)
+        count = TokenCounts(self._tokenizer.encode_with_starts(text)[1])
+        places, regions, start = [], [], 0
+        for one in candidates:
+            place = (start, start + len(one.content))
+            places.append(place)
+            regions.append(cuttable(text, place, count, has_question=one.has_question))
+            start = place[1] + len(SEPARATOR)
+        if candidates[-1].has_question:
+            question = ""  # the text's own end
+        scored = self.scorer.score(text, question, in_turn=self.in_turn)
+        if uses_anchors:
+            scored = anchored(scored, *self.scorer.body_and_question(scored, question))
+        kept = select(scored, regions, count, int(ratio * sum(map(count, regions))))
+        found = []
+        for one, (begin, end), region in zip(candidates, places, regions, strict=True):
+            inside = [span for span in kept if begin <= span[0] < end]
+            stays = merged(sorted([(begin, region[0]), *inside, (region[1], end)]))
+            if stays != [(begin, end)]:
+                spans = tuple((a - begin, b - begin) for a, b in stays)
+                found.append(CutMessage(one.index, spans, len(one.content), joined(one.content, spans)))
+        return found
+
+
+def _last_user(messages: Messages) -> int | None:
+    return max((i for i, message in enumerate(messages) if message["role"] == "user"), default=None)
+
+
+def _replaced(messages: Messages, cut: Sequence[CutMessage]) -> list[dict[str, Any]]:
+    """The messages with the contents of the cut ones."""
+    contents = {one.index: one.content for one in cut}
+    return [
+        {**message, "content": contents[i]} if i in contents else dict(message) for i, message in enumerate(messages)
+    ]

@@ -1,0 +1,112 @@
+"""When a prompt is compressed, and how much of it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from lucebox.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from lucebox.options import EngineOptions
+
+__all__ = ["CompressionRequest", "KeepRatio", "Mode", "Policy"]
+
+Mode = Literal["off", "auto", "always"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeepRatio:
+    """The share of the cuttable tokens to keep, 0 to 1: the same for all prompts, or piecewise linear in the tokens of
+    the prompt and constant beyond the ends of the curve."""
+
+    points: tuple[tuple[int, float], ...]
+    """(tokens of the prompt, share), ascending."""
+
+    @classmethod
+    def parse(cls, text: str | float) -> KeepRatio:
+        """Reads "0.05", or a curve "8000:0.5,32000:0.1,128000:0.05".
+
+        Raises:
+            InvalidRequestError: another form, a share outside (0, 1], or token counts that do not ascend.
+        """
+        points = []
+        for item in str(text).split(","):
+            tokens, colon, share = item.rpartition(":")
+            try:
+                points.append((int(tokens) if colon else 0, float(share)))
+            except ValueError:
+                raise InvalidRequestError(
+                    f"a keep ratio is a share such as 0.05, or a curve TOKENS:SHARE,TOKENS:SHARE, got {text!r}"
+                ) from None
+        if not all(0 < share <= 1 for _, share in points):
+            raise InvalidRequestError(f"the shares of a keep ratio must be above 0 and at most 1, got {text!r}")
+        if any(a >= b for (a, _), (b, _) in pairwise(points)):
+            raise InvalidRequestError(f"the token counts of a keep ratio must ascend, got {text!r}")
+        return cls(tuple(points))
+
+    def at(self, n_tokens: int) -> float:
+        """The share of a prompt of that many tokens."""
+        tokens, shares = zip(*self.points, strict=True)
+        return float(np.interp(n_tokens, tokens, shares))
+
+
+@dataclass(frozen=True, slots=True)
+class CompressionRequest:
+    """A request's own choices; None follows the options of the LLM."""
+
+    mode: Mode | None = None
+    keep_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in (None, *get_args(Mode)):
+            raise InvalidRequestError(f"the mode of compression is off, auto or always, got {self.mode!r}")
+        if self.keep_ratio is not None:
+            KeepRatio.parse(self.keep_ratio)
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any] | None) -> CompressionRequest | None:
+        """The choices in a mapping with the keys mode and keep_ratio.
+
+        Raises:
+            InvalidRequestError: another key, or a value out of range.
+        """
+        if given is None:
+            return None
+        if not isinstance(given, Mapping) or not set(given) <= {"mode", "keep_ratio"}:
+            raise InvalidRequestError(
+                f'compression is {given!r}, expected {{"mode": "off" | "auto" | "always", "keep_ratio": 0.1}}'
+            )
+        return cls(given.get("mode"), given.get("keep_ratio"))
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The choices for one prompt."""
+
+    mode: Mode
+    threshold: int
+    """Tokens from which "auto" compresses a prompt."""
+    keep: KeepRatio
+    uses_anchors: bool
+
+    @classmethod
+    def from_options(cls, options: EngineOptions) -> Policy:
+        """The policy of an LLM.
+
+        Raises:
+            InvalidRequestError: the keep ratio is malformed.
+        """
+        mode, threshold = options.prefill_compression, options.prefill_threshold
+        return cls(mode, threshold, KeepRatio.parse(options.prefill_keep_ratio), options.prefill_anchors)
+
+    def of(self, request: CompressionRequest | None) -> Policy:
+        """The policy with a request's own choices."""
+        if request is None:
+            return self
+        keep = self.keep if request.keep_ratio is None else KeepRatio.parse(request.keep_ratio)
+        return Policy(request.mode or self.mode, self.threshold, keep, self.uses_anchors)

@@ -1,0 +1,35 @@
+"""The part of a text that may be cut: all but its head, and but its tail where that is the question."""
+
+from __future__ import annotations
+
+from lucebox.compression.pieces import Span, TokenCounts, pieces
+
+__all__ = ["cuttable"]
+
+HEAD_TOKENS = 32
+"""Tokens at the beginning that stay, at most, in whole pieces: the name of a file, an instruction."""
+TAIL_TOKENS = 96
+"""Tokens at the end that stay, at least, in whole pieces: the question zone."""
+PARAGRAPH_TOKENS = 256
+"""The tail grows to the beginning of its paragraph, up to this many tokens."""
+
+
+def cuttable(text: str, span: Span, count: TokenCounts, *, has_question: bool) -> Span:
+    """The part of a span of a text that may be cut; empty where head and tail are all of it.
+
+    has_question: the span ends with the question, so that its tail stays.
+    """
+    begin, end = span
+    units = pieces(text, span, count)
+    start = begin
+    for _, stop in units:
+        if count((begin, stop)) > HEAD_TOKENS:
+            break
+        start = stop
+    if not has_question:
+        return start, end
+    tail = next((unit[0] for unit in reversed(units) if count((unit[0], end)) >= TAIL_TOKENS), begin)
+    paragraph = text.rfind("\n\n", begin, tail) + 2
+    if paragraph >= 2 and count((paragraph, end)) <= PARAGRAPH_TOKENS:
+        tail = paragraph
+    return start, max(start, tail)

@@ -1,0 +1,156 @@
+"""A scorer: a small model that reads a long text and weighs its tokens by the attention of the last ones, which are the
+question."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lucebox import _engine, catalog
+from lucebox.assets import TextAssets
+from lucebox.compression.scores import ScoredText, smoothed
+from lucebox.devices import open_pack, resolve_device
+from lucebox.errors import InvalidRequestError
+from lucebox.generation import NO_IDS, Ids
+from lucebox.hub import Progress
+from lucebox.memory import MemoryPlan
+from lucebox.options import EngineOptions, check_names, engine_fields
+from lucebox.planning import local_device, plan_scorer, scoring_fields
+from lucebox.resolve import resolve
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from lucebox.options import EngineFields
+
+__all__ = ["InTurn", "Scorer"]
+
+Weights = NDArray[np.float32]
+InTurn: TypeAlias = Callable[[Callable[[], Weights]], Weights]
+"""Calls a function while no other model computes on the device."""
+
+QUESTION_TOKENS = 96
+"""The question, where a text holds its own: its last tokens."""
+_CONTENT = "\u241f"  # stands for the text in the rendered template: SYMBOL FOR UNIT SEPARATOR
+
+
+class Scorer:
+    """A loaded scorer. Safe to share between threads, which take turns.
+
+    `model` is a path, a hub id or a catalog name of a model with attention layers. `options` are fields of
+    `EngineOptions`; the context is the model's maximum, and at most 131072 tokens, unless given. A text that exceeds
+    the context is scored in equal parts, with the question behind each.
+    layers: the attention layers whose weights count, from 0, ascending; None: those of the catalog, else all.
+
+    Raises:
+        ModelNotFoundError, HubError, FormatError, UnsupportedError, OutOfMemoryError: as `LLM`.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        layers: Sequence[int] | None = None,
+        offline: bool = False,
+        progress: Progress | None = None,
+        **options: Unpack[EngineFields],
+    ) -> None:
+        check_names(EngineOptions, options)
+        wanted = EngineOptions(**options)
+        selection = resolve_device(wanted.device, wanted.pack)
+        found = resolve(os.fspath(model), offline=offline, progress=progress)
+        plan = plan_scorer(found.path, wanted, local_device(wanted))
+        engine = _engine.Engine.open(
+            str(found.path),
+            pack=open_pack(selection),
+            progress=progress and partial(progress, "loading the scorer"),
+            **engine_fields(replace(wanted, draft="none", context=plan.context)),
+            **scoring_fields(wanted),
+        )
+        self.name = found.name
+        """The name that the model was loaded by."""
+        self.memory_plan = MemoryPlan.from_engine(engine.plan)
+        """The memory of the scorer, apart from that of any target."""
+        assets = TextAssets.load(found.path)
+        self.tokenizer = assets.tokenizer
+        self._before, self._after = _frame(assets)
+        self._layers = catalog.scored_layers(found.name) if layers is None else tuple(layers)
+        self._native: _engine.PromptScorer | None = _engine.PromptScorer(engine)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Scorer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees all memory. Further calls raise InvalidRequestError."""
+        with self._lock:
+            self._native = None
+
+    def score(self, text: str, question: str = "", *, in_turn: InTurn = lambda compute: compute()) -> ScoredText:
+        """The scores of a text's tokens: the attention of the question, which follows the text. An empty question is
+        the end of the text itself.
+
+        Raises:
+            InvalidRequestError: the text is empty, or the question fills the scorer's context.
+        """
+        ids, starts = self.tokenizer.encode_with_starts(text)
+        if not len(ids):
+            raise InvalidRequestError("there is no text to score")
+        asked = self.tokenizer.encode_with_starts(f"\n\n{question}")[0] if question else NO_IDS
+        room = self._room(asked)
+        if len(ids) > room and not question:
+            asked = ids[-QUESTION_TOKENS:]
+            room = self._room(asked)
+        if room < 1:
+            raise InvalidRequestError(
+                f"the question has {len(asked)} tokens; the context of the scorer {self.name} holds "
+                f"{self.memory_plan.context}"
+            )
+        n_parts = -(-len(ids) // room)
+        raw = [in_turn(partial(self._weights, part, asked)) for part in np.array_split(ids, n_parts)]
+        return ScoredText(text, ids, starts, smoothed(np.concatenate(raw)))
+
+    def body_and_question(self, scored: ScoredText, question: str = "") -> tuple[Ids, Ids]:
+        """The token ids of a scored text and of the end of its question, which an empty one takes from the text."""
+        if question:
+            return scored.ids, self.tokenizer.encode_with_starts(question)[0][-QUESTION_TOKENS:]
+        return scored.ids[:-QUESTION_TOKENS], scored.ids[-QUESTION_TOKENS:]
+
+    def _room(self, asked: Ids) -> int:
+        """Tokens of text that fit in the context beside the question."""
+        return self.memory_plan.context - len(self._before) - len(asked) - len(self._after)
+
+    def _weights(self, part: Ids, asked: Ids) -> Weights:
+        """[len(part)] the largest attention weight of each token among heads and layers, as a mean over the last
+        8 tokens of the prompt."""
+        prompt = np.concatenate([self._before, part, asked, self._after])
+        with self._lock:
+            if self._native is None:
+                raise InvalidRequestError("this scorer was closed")
+            weights = self._native.score(prompt, self._layers or ())
+        return weights[len(self._before) :][: len(part)]
+
+
+def _frame(assets: TextAssets) -> tuple[Ids, Ids]:
+    """Token ids before and after a text: those of the scorer's chat template around a user message."""
+    tokenizer = assets.tokenizer
+    if assets.template is None:
+        return np.asarray(tokenizer.encode(""), np.int32), NO_IDS
+    before, _, after = assets.template.render([{"role": "user", "content": _CONTENT}]).partition(_CONTENT)
+    return (
+        np.asarray(tokenizer.encode(before, add_bos=False), np.int32),
+        np.asarray(tokenizer.encode(after, add_bos=False), np.int32),
+    )
