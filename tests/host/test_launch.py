@@ -397,6 +397,8 @@ def test_attention(name: str, types: tuple[str, str], n_heads: int, n_kv_heads: 
                 is_wide = rows > 64 and head_dim < 256 and "gfx" not in name
                 queries, form = (16, "decode") if is_decode else (128, "prefill_32") if is_wide else (64, "prefill_16")
                 per_sm = {64: 4, 128: 3, 256: 2}[head_dim] if is_decode else 2
+                if stored == "packed" and rows * group <= 8 and "gfx" not in name and name != "sm_75":
+                    queries, form, per_sm = 8, "decode_8", 3 if head_dim == 256 else 4
                 if rows * group > 64 and name in ("sm_90", "sim"):
                     queries, form, per_sm = 128, "prefill_sm90", 1
                 assert kernel == f"attention_{form}_{stored}_{head_dim}_kernel"
