@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from lucebox import LLM, EngineOptions, OutOfMemoryError, Scorer, compress
+from lucebox import LLM, EngineOptions, OutOfMemoryError, Scorer, catalog, compress
 from lucebox.cli import main
 from lucebox.compression.scores import smoothed
 from lucebox.errors import InvalidRequestError, UnsupportedError
@@ -69,6 +70,19 @@ def test_scores_are_those_of_the_rendered_prompt(scorer: Scorer) -> None:
     first = ids.index(got.ids[0])
     wanted = smoothed(native.score(np.asarray(ids, np.int32), [])[first : first + len(got.ids)])
     np.testing.assert_allclose(got.scores, wanted, rtol=1e-6)
+
+
+def test_the_catalog_names_the_layers(scorer: Scorer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LUCEBOX_CACHE", str(tmp_path))
+    sha256 = hashlib.sha256(SCORER.read_bytes()).hexdigest()
+    file = catalog.CatalogFile(SCORER.name, SCORER.stat().st_size, sha256, checkout="tests/data/recall")
+    entry = catalog.CatalogEntry("recall-scorer", "a test", "none", file, None, (), scored_layers=(3, 5))
+    monkeypatch.setattr(catalog, "entries", lambda: (entry,))
+    text = "x = 5\ny = 6\n\nWhat is y?"
+    with Scorer("recall-scorer", threads=1) as by_name, Scorer(SCORER, threads=1, layers=[3, 5]) as by_layers:
+        scores = by_name.score(text).scores
+        np.testing.assert_array_equal(scores, by_layers.score(text).scores)
+    assert (scores != scorer.score(text).scores).any()
 
 
 def test_a_text_beyond_the_context_is_scored_in_parts(document: Document) -> None:

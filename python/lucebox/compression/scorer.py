@@ -82,7 +82,9 @@ class Scorer:
         assets = TextAssets.load(found.path)
         self.tokenizer = assets.tokenizer
         self._before, self._after = _frame(assets)
-        self._layers = catalog.scored_layers(found.name) if layers is None else tuple(layers)
+        if layers is None and found.source == "catalog":
+            layers = catalog.scored_layers(found.name)
+        self._layers = tuple(layers or ())
         self._native: _engine.PromptScorer | None = _engine.PromptScorer(engine)
         self._lock = threading.Lock()
 
@@ -140,7 +142,7 @@ class Scorer:
         with self._lock:
             if self._native is None:
                 raise InvalidRequestError("this scorer was closed")
-            weights = self._native.score(prompt, self._layers or ())
+            weights = self._native.score(prompt, self._layers)
         return weights[len(self._before) :][: len(part)]
 
 
