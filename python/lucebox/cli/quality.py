@@ -101,7 +101,7 @@ def execute(args: argparse.Namespace) -> int:
     reports: list[TypeReport] = []
     with console.status() as show:
         measured = measure_quality(
-            lambda kv: LLM(path, **flags, kv=kv, prefix_cache=0), args.kv_types, windows, documents, show
+            lambda kv: LLM(path, **flags, kv=kv, prefix_cache=0, draft="none"), args.kv_types, windows, documents, show
         )
         for report in measured:
             reports.append(report)
