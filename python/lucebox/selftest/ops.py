@@ -226,6 +226,16 @@ def attention(
     return got["o"] if bits is None else (got["o"], got["rounded"])
 
 
+def key_scores(
+    q: F32, k_pages: Array, k_type: str, page_table: I32, n_past: int, scale: float, scores: F32, first_row: int = 0,
+    **on: Any,
+) -> F32:  # fmt: skip
+    """The scores, raised where the rows look more: [rows, capacity]."""
+    cache = _cache(k_pages, k_pages, k_type, k_type, page_table, n_past, q.shape[2])
+    got = run("key_scores", on, q=q, scale=scale, scores=scores, first_row=first_row, **cache)
+    return np.asarray(got["scores"])
+
+
 def causal_conv(
     x: F32, w: F32, history: F32, pending: F32, accepted: I32 | None = None, parent: I32 | None = None, **on: Any
 ) -> tuple[F32, F32, F32]:

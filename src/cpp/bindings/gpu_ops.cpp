@@ -39,6 +39,10 @@ void start(PythonPack& pack, OpFields&, const KvMove& op, const RoundedRows&) {
   pack.run(move.launch, move.params);
 }
 
+void start(PythonPack& pack, OpFields&, const KeyScores& op, const RoundedRows&) {
+  for (const gpu::Launch& launch : gpu::choose(op, pack.target())) pack.run(launch, op);
+}
+
 // Both launches twice into the same scratch, as a graph replays them.
 void start(PythonPack& pack, OpFields& fields, const TopTokens& op, const RoundedRows&) {
   void* scratch = fields.scratch(gpu::top_tokens_scratch_bytes(op.rows));

@@ -114,6 +114,9 @@ std::vector<nb::dict> launches_of(const GatedDelta& op, int, const gpu::Target& 
 std::vector<nb::dict> launches_of(const KvMove& op, int, const gpu::Target& target) {
   return {dict_of(gpu::choose(std::span(&op, 1), target).launch)};
 }
+std::vector<nb::dict> launches_of(const KeyScores& op, int, const gpu::Target& target) {
+  return dicts_of(gpu::choose(op, target));
+}
 std::vector<nb::dict> launches_of(const TopTokens& op, int, const gpu::Target& target) {
   return dicts_of(gpu::choose(op, nullptr, target).launches);
 }

@@ -54,6 +54,13 @@ CpuStreamOptions scratch_of(const Attention& op) {
   return {.shared_scratch_bytes = attention_shared_scratch(op.rows, op.n_heads, dim, *op.n_past + op.rows),
           .thread_scratch_bytes = attention_thread_scratch(dim, op.n_heads, n_kv_heads)};
 }
+CpuStreamOptions scratch_of(const KeyScores& op) {
+  const int n_kv_heads = op.cache.n_kv_heads;
+  LB_CHECK(n_kv_heads > 0 && op.n_heads % n_kv_heads == 0 && op.rows <= kMaxKeyScoreRows, kInvalid, "[key_scores] ",
+           op.rows, " rows of ", op.n_heads, " heads do not fit a cache of ", n_kv_heads, " heads");
+  return {.shared_scratch_bytes = 0,
+          .thread_scratch_bytes = key_scores_thread_scratch(op.rows, op.n_heads, n_kv_heads, op.cache.head_dim)};
+}
 CpuStreamOptions scratch_of(const GatedDelta& op) {
   LB_CHECK(op.n_k_heads > 0 && op.n_v_heads % op.n_k_heads == 0, kInvalid,
            "value heads must be a multiple of key heads, got ", op.n_v_heads, " and ", op.n_k_heads);

@@ -252,6 +252,58 @@ void attention(const Attention& op, int kv_head, int row_begin, int row_end, int
   if (is_tree && end > tail) attend_tree(tile, at, begin, end);
 }
 
+// --- KeyScores
+
+// Scores of the queries of a KV head with slots [begin, end) of a page, in exponents of e; -inf where a row does not see
+// a slot. Rows of kScoreRow values, [rows * group].
+inline float* page_scores(const KeyScores& op, int kv_head, int begin, int end, std::byte* scratch) {
+  const int dim = op.cache.head_dim, group = op.n_heads / op.cache.n_kv_heads, n_slots = end - begin;
+  Attention attention = {};
+  attention.cache = op.cache;
+  attention.n_heads = op.n_heads;
+  const QueryTile tile{attention, kv_head, group, 0, op.rows, 0};
+  float* queries = reinterpret_cast<float*>(scratch);  // run_key_scores.cpp counts this layout
+  float* keys = queries + long(tile.n()) * dim;
+  float* values = keys + long(dim) * kPageTokens;
+  float* scores = values + long(dim) * kPageTokens;
+  for (int r = 0; r < op.rows; ++r) {
+    const float* q = op.q + (long(r) * op.n_heads + kv_head * group) * dim;
+    for (int i = 0; i < group * dim; i += kLanes)
+      store(queries + long(r) * group * dim + i, load(q + i, group * dim - i) * op.scale, group * dim - i);
+  }
+  const Softmax at{nullptr, nullptr, nullptr, queries, keys, values, scores, nullptr};
+  score_page(tile, at, begin, n_slots, scores);
+  for (int i = 0; i < tile.n(); ++i) {
+    const int seen = *op.n_past + op.first_row + i / group + 1 - begin;
+    for (int s = seen < 0 ? 0 : seen < n_slots ? seen : n_slots; s < pad(n_slots); ++s)
+      scores[i * kScoreRow + s] = -kInfinity;
+  }
+  return scores;
+}
+
+void key_sums(const KeyScores& op, int kv_head, int begin, int end, float* parts, std::byte* scratch) {
+  const int group = op.n_heads / op.cache.n_kv_heads;
+  float* scores = page_scores(op, kv_head, begin, end, scratch);
+  for (int i = 0; i < op.rows * group; ++i) {
+    float* sums = parts + 2 * (i / group * op.n_heads + kv_head * group + i % group);
+    weigh(scores + i * kScoreRow, pad(end - begin), 0, sums[0], sums[1], nullptr);
+  }
+}
+
+void key_scores(const KeyScores& op, int kv_head, int begin, int end, const float* sums, std::byte* scratch) {
+  const int group = op.n_heads / op.cache.n_kv_heads, n_slots = end - begin;
+  const float* scores = page_scores(op, kv_head, begin, end, scratch);
+  for (int i = 0; i < op.rows * group; ++i) {
+    const float* own = sums + 2 * (i / group * op.n_heads + kv_head * group + i % group);
+    float* best = op.scores + long(i / group) * op.capacity + begin;
+    const float scale = 1 / own[1];
+    for (int s = 0; s < n_slots; s += kLanes) {
+      const vf weight = exp(load(scores + i * kScoreRow + s) - own[0]) * scale;
+      store(best + s, max(load(best + s, n_slots - s), weight), n_slots - s);
+    }
+  }
+}
+
 void attention_add(int n, int head_dim, const float* from_m, const float* from_l, const float* from_o, float* m,
                    float* l, float* o) {
   for (int i = 0; i < n; ++i, from_o += head_dim, o += head_dim) {

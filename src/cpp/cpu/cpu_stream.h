@@ -62,6 +62,7 @@ class CpuStream final : public Stream {
   void run(const KvMove&) override;
   void run(const AttentionPrepare&) override;
   void run(const Attention&) override;
+  void run(const KeyScores&) override;
   void run(const CausalConv&) override;
   void run(const DeltaPrepare&) override;
   void run(const GatedDelta&) override;

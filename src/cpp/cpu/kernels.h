@@ -9,6 +9,7 @@
 #include <cstddef>
 
 #include "cpu/cpu_stream.h"
+#include "ops/key_scores.h"
 #include "ops/attention.h"
 #include "ops/block_conv.h"
 #include "ops/delta_net.h"
@@ -59,6 +60,11 @@ struct Kernels {
   // Normalises the whole result and applies the gate, for query heads [head_begin, head_end).
   void (*attention_finish)(const Attention&, int head_begin, int head_end, int row_begin, int row_end, const float* l,
                            const float* o);
+
+  // Slots [begin, end) of one page of a KV head. key_sums adds them to the running maximum and sum of each query,
+  // parts [rows, n_heads, 2]; key_scores takes the maximum and sum over the whole context, and raises the scores.
+  void (*key_sums)(const KeyScores&, int kv_head, int begin, int end, float* parts, std::byte* scratch);
+  void (*key_scores)(const KeyScores&, int kv_head, int begin, int end, const float* sums, std::byte* scratch);
 
   // Weight rows [begin, end), all activation rows.
   void (*quantize_q8)(const float* x, int n_in, int stride, int8_t* q, float* scale, int32_t* sum);  // one row

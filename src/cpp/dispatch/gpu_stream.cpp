@@ -284,6 +284,10 @@ void GpuStream::run(const Attention& op) {
   for (int i = 0; i < attention.n; ++i) start(attention.launches[i], attention.params);
 }
 
+void GpuStream::run(const KeyScores& op) {
+  for (const gpu::Launch& launch : gpu::choose(op, pack_->target())) start(launch, op);
+}
+
 // The kernel that merges the splits rounds o. Its partials lie in the scratch after the rounded o.
 void GpuStream::run_fused(const Attention& op, const LinearGroup& readers) {
   LB_ASSERT(readers.products[0].x == op.o);

@@ -61,6 +61,7 @@ class GpuStream final : public Stream {
   void run(std::span<const KvMove>) override;
   void run(const AttentionPrepare&) override;
   void run(const Attention&) override;
+  void run(const KeyScores&) override;
   void run(const CausalConv&) override;
   void run(const DeltaPrepare&) override;
   void run(const GatedDelta&) override;

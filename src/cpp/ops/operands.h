@@ -33,6 +33,7 @@
 #include "ops/delta_net.h"
 #include "ops/embed.h"
 #include "ops/grow_tree.h"
+#include "ops/key_scores.h"
 #include "ops/linear.h"
 #include "ops/previous_row.h"
 #include "ops/rms_norm.h"
@@ -227,6 +228,21 @@ void operands(Attention& op, Visit&& visit) {
                     {op.gate_row_stride, op.gate_head_stride, 1});
   operands(op.tree, visit, op.rows);
   visit.out("o", op.o, {op.rows, op.n_heads, op.cache.head_dim});
+}
+
+template <class Visit>
+void operands(KeyScores& op, Visit&& visit) {
+  static constexpr int kParts = kKeyScoreParts, kPair = 2;
+  visit.scalar("rows", op.rows);
+  visit.scalar("n_heads", op.n_heads);
+  visit.scalar("first_row", op.first_row);
+  visit.scalar("capacity", op.capacity);
+  visit.scalar("scale", op.scale);
+  operands(op.cache, visit, Access::kIn);
+  visit.in("n_past", op.n_past, {1});
+  visit.in("q", op.q, {op.rows, op.n_heads, op.cache.head_dim});
+  visit.in_out("scores", op.scores, {op.rows, op.capacity});
+  visit.out("parts", op.parts, {kParts, op.rows, op.n_heads, kPair});
 }
 
 template <class Visit>
@@ -512,6 +528,7 @@ auto with_op(std::string_view name, F&& f) {
   if (name == "kv_move") return f(KvMove{});
   if (name == "attention_prepare") return f(AttentionPrepare{});
   if (name == "attention") return f(Attention{});
+  if (name == "key_scores") return f(KeyScores{});
   if (name == "copy_rows") return f(CopyRows{});
   if (name == "previous_row") return f(PreviousRow{});
   if (name == "top_tokens") return f(TopTokens{});

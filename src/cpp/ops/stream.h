@@ -14,6 +14,7 @@
 #include "ops/delta_net.h"
 #include "ops/embed.h"
 #include "ops/grow_tree.h"
+#include "ops/key_scores.h"
 #include "ops/linear.h"
 #include "ops/previous_row.h"
 #include "ops/rms_norm.h"
@@ -64,6 +65,7 @@ class Stream {
   }
   virtual void run(const AttentionPrepare&) = 0;
   virtual void run(const Attention&) = 0;
+  virtual void run(const KeyScores&) = 0;
   virtual void run(const CausalConv&) = 0;
   virtual void run(const DeltaPrepare&) = 0;
   virtual void run(const GatedDelta&) = 0;

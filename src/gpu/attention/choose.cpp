@@ -261,6 +261,28 @@ double flops_of(const Attention& op, int n_past) {
   return 4.0 * op.n_heads * op.cache.head_dim * slots;
 }
 
+std::array<Launch, 2> choose(const KeyScores& op, const Target& target) {
+  const KvLayer& cache = op.cache;
+  const std::string what = cat("[key_scores] [", op.rows, ", ", op.n_heads, ", ", cache.head_dim, "] over ",
+                               cache.n_kv_heads, " heads of ", kv_name(cache.k_type));
+  check_cache(cache, what, target);
+  LB_CHECK(op.rows >= 1 && op.rows <= kMaxKeyScoreRows && op.first_row >= 0, kInvalid, what, ": takes 1 to ",
+           kMaxKeyScoreRows, " rows");
+  LB_CHECK(op.n_heads >= 1 && op.n_heads % cache.n_kv_heads == 0, kInvalid, what,
+           ": heads do not share KV heads evenly");
+  LB_CHECK(is_aligned(op.q), kInvalid, what, ": q must be 16-byte aligned");
+  const size_t shared = key_shared_bytes(op.rows, op.n_heads, op.n_heads / cache.n_kv_heads, cache.head_dim);
+  const auto launch = [&](const char* kernel, int heads) {
+    return checked({.kernel = kernel,
+                    .grid = {kKeyScoreParts, static_cast<uint32_t>(heads), 1},
+                    .block = {kKeyThreads, 1, 1},
+                    .shared_bytes = shared,
+                    .overlap_previous = true},
+                   target, what);
+  };
+  return {launch("key_sums_kernel", cache.n_kv_heads), launch("key_scores_kernel", 1)};
+}
+
 Launch choose(const KvAppend& op, const Target& target) {
   const std::string what = cat("[kv_append] ", op.rows, " rows of ", op.cache.n_kv_heads, " heads of ",
                                op.cache.head_dim, " to ", kv_name(op.cache.k_type), " and ", kv_name(op.cache.v_type));

@@ -1,6 +1,7 @@
 // Choice of kernel, grid and parameters for attention and the paged KV cache.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 
@@ -29,6 +30,9 @@ size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capa
 // Bytes that must move (K and V once), and flops of a chain under its causal mask.
 size_t bytes_of(const Attention& op, int n_past);
 double flops_of(const Attention& op, int n_past);
+
+// key_sums_kernel, then key_scores_kernel.
+std::array<Launch, 2> choose(const KeyScores& op, const Target& target);
 
 Launch choose(const KvAppend& op, const Target& target);
 

@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "ops/attention.h"
+#include "ops/key_scores.h"
 #include "ops/round_rows.h"
 #include "quant/half.h"
 
@@ -101,6 +102,15 @@ inline constexpr int kSm90ProducerWarps = kSm90GroupThreads / 32, kSm90Unit = 16
 // attention_fp32: queries, one tile of K or V, weights, and a rescale factor per query.
 LB_FN constexpr size_t fp32_shared_bytes(int head_dim) {
   return sizeof(float) * (size_t(kFp32Queries + kFp32Slots) * (head_dim + 4) + kFp32Queries * (kFp32Slots + 1));
+}
+
+// key_scores: slots of a tile, and queries of a pass over them, whole rows. Shared memory: the maximum and sum of every
+// query, queries, keys.
+inline constexpr int kKeyThreads = 128, kKeySlots = 32, kKeyQueries = 16;
+LB_FN constexpr int key_rows(int group) { return group < kKeyQueries ? kKeyQueries / group : 1; }
+LB_FN constexpr int key_state(int rows, int n_heads) { return (2 * rows * n_heads + 3) / 4 * 4; }
+LB_FN constexpr size_t key_shared_bytes(int rows, int n_heads, int group, int head_dim) {
+  return sizeof(float) * (key_state(rows, n_heads) + size_t(key_rows(group) * group + kKeySlots) * (head_dim + 4));
 }
 
 // KvMove of several layers of one shape and page table.

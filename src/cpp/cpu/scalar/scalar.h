@@ -26,6 +26,9 @@ void attention_add(int n, int head_dim, const float* from_m, const float* from_l
 void attention_finish(const Attention&, int head_begin, int head_end, int row_begin, int row_end, const float* l,
                       const float* o);
 
+void key_sums(const KeyScores&, int kv_head, int begin, int end, float* parts, std::byte* scratch);
+void key_scores(const KeyScores&, int kv_head, int begin, int end, const float* sums, std::byte* scratch);
+
 void quantize_q8(const float* x, int n_in, int stride, int8_t* q, float* scale, int32_t* sum);
 void linear_q8(const Linear&, const Q8Rows& x, int begin, int end, std::byte* scratch);
 void linear_f32(const Linear&, int begin, int end, std::byte* scratch);
