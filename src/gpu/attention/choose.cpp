@@ -265,7 +265,7 @@ std::array<Launch, 2> choose(const KeyScores& op, const Target& target) {
   const KvLayer& cache = op.cache;
   const std::string what = cat("[key_scores] [", op.rows, ", ", op.n_heads, ", ", cache.head_dim, "] over ",
                                cache.n_kv_heads, " heads of ", kv_name(cache.k_type));
-  check_cache(cache, what, target);
+  check_cache(cache, what);
   LB_CHECK(op.rows >= 1 && op.rows <= kMaxKeyScoreRows && op.first_row >= 0, kInvalid, what, ": takes 1 to ",
            kMaxKeyScoreRows, " rows");
   LB_CHECK(op.n_heads >= 1 && op.n_heads % cache.n_kv_heads == 0, kInvalid, what,
