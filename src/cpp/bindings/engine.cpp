@@ -9,13 +9,13 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <chrono>
 #include <limits>
 
 #include "base/bandwidth.h"
 #include "base/error.h"
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
+#include "bindings/calls.h"
 #include "bindings/gpu_call.h"
 #include "bindings/options.h"
 #include "engine/backend_cpu.h"
@@ -48,33 +48,6 @@ Bytes filled(size_t size, Fill&& fill) {
   }
   nb::capsule owner(bytes.get(), [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
   return Bytes(bytes.release(), {size}, owner);
-}
-
-// Polls for Python signals, at most every 50 ms. Called without the GIL.
-class SignalPoll {
- public:
-  bool operator()() {
-    const auto now = std::chrono::steady_clock::now();
-    if (now - last_ < std::chrono::milliseconds(50)) return false;
-    last_ = now;
-    nb::gil_scoped_acquire gil;
-    return PyErr_CheckSignals() != 0;
-  }
-
- private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
-
-// Runs work without the GIL. A Python error raised by a signal handler or a callback replaces kCancelled.
-template <class Work>
-auto without_gil(Work&& work) {
-  try {
-    nb::gil_scoped_release release;
-    return work();
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kCancelled && PyErr_Occurred() != nullptr) throw nb::python_error();
-    throw;
-  }
 }
 
 std::shared_ptr<Engine> open_engine(const std::string& path, const PythonPack* pack, const nb::object& progress,
@@ -177,13 +150,7 @@ void set_step_costs(Engine& engine, const nb::dict& d) {
 
 int sync(Session& session, const Ids& ids, const nb::object& progress) {
   SignalPoll poll;
-  Progress report;
-  if (!progress.is_none())
-    report = [&](int done, int total) {
-      nb::gil_scoped_acquire gil;
-      progress(done, total);
-    };
-  return without_gil([&] { return session.sync(span(ids), std::ref(poll), report); });
+  return without_gil([&] { return session.sync(span(ids), std::ref(poll), progress_of(progress)); });
 }
 
 nb::tuple append(Session& session, const Ids& ids, const std::vector<int32_t>& parents, const nb::object& positions,

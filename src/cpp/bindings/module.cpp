@@ -64,6 +64,7 @@ NB_MODULE(_engine, m) {
       "Types of stored keys and values, by falling size.");
   m.def("allow_leaks", [] { nb::set_leak_warnings(false); }, "Objects that threads hold at exit are not reported.");
   lb::bind_engine(m);
+  lb::bind_prompt_scorer(m);
   lb::bind_draft(m);
   lb::bind_format(m);
   nb::module_ ops = m.def_submodule("ops", "Single ops on numpy arrays, for tests and benchmarks.");

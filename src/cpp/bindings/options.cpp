@@ -32,6 +32,7 @@ constexpr std::tuple kEngineFields{
     Field{"decode_path", &EngineOptions::path},
     Field{"draft", &EngineOptions::draft},
     Field{"draft_budget", &EngineOptions::draft_budget},
+    Field{"score_rows", &EngineOptions::score_rows},
     Field{"memory_limit", &EngineOptions::memory_limit},
 };
 

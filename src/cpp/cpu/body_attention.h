@@ -295,7 +295,7 @@ void key_scores(const KeyScores& op, int kv_head, int begin, int end, const floa
   const float* scores = page_scores(op, kv_head, begin, end, scratch);
   for (int i = 0; i < op.rows * group; ++i) {
     const float* own = sums + 2 * (i / group * op.n_heads + kv_head * group + i % group);
-    float* best = op.scores + long(i / group) * op.capacity + begin;
+    float* best = op.scores + long(i / group) * op.stride + begin;
     const float scale = 1 / own[1];
     for (int s = 0; s < n_slots; s += kLanes) {
       const vf weight = exp(load(scores + i * kScoreRow + s) - own[0]) * scale;

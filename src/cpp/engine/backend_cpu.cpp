@@ -20,7 +20,8 @@ CpuStreamOptions stream_options(const Networks& networks, const EngineOptions& o
     shared = std::max({shared, linear_shared_scratch(rows, network->max_n_in()),
                        attention_shared_scratch(rows, n_heads, head_dim, options.context)});
     thread = std::max(
-        {thread, linear_thread_scratch(network->max_n_in()), attention_thread_scratch(head_dim, n_heads, n_kv_heads)});
+        {thread, linear_thread_scratch(network->max_n_in()), attention_thread_scratch(head_dim, n_heads, n_kv_heads),
+         key_scores_thread_scratch(options.score_rows, n_heads, n_kv_heads, head_dim)});
     for (const LayerShape& shape : network->layer_shapes())
       if (const auto* r = std::get_if<RecurrentShape>(&shape))
         thread = std::max(thread, delta_thread_scratch(r->dk, r->dv));

@@ -98,6 +98,10 @@ void check(const EngineOptions& options) {
            "prefill_chunk must be between 1 and 4096, got ", options.prefill_chunk);
   LB_CHECK(options.draft_budget >= 0 && options.draft_budget < kMaxTree, kInvalid,
            "draft_budget must be between 1 and ", kMaxTree - 1, ", got ", options.draft_budget);
+  LB_CHECK(options.score_rows >= 0 && options.score_rows <= kMaxKeyScoreRows, kInvalid,
+           "score_rows must be between 0 and ", kMaxKeyScoreRows, ", got ", options.score_rows);
+  LB_CHECK(options.score_rows == 0 || !options.drafts(), kInvalid,
+           "an engine that scores prompts generates nothing: draft must be none, got ", options.draft);
 }
 
 // Checks the options and replaces the defaults that depend on machine and device, but for the context.
@@ -199,6 +203,15 @@ Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models model
       weights_(backend_->load(*models_.target, options_, *executor_->stream, progress)) {
   if (options_.drafts_suffixes()) outputs_ = std::make_shared<EarlierOutputs>(kEarlierTokens);
   if (models_.draft) draft_weights_ = backend_->load(*models_.draft, options_, *executor_->stream, progress);
+}
+
+void Engine::check_ids(std::span<const int32_t> ids) const {
+  const int vocab = model().info().vocab;
+  for (size_t i = 0; i < ids.size(); ++i)
+    LB_CHECK(ids[i] >= 0 && ids[i] < vocab, kInvalid, "token ", i, " is ", ids[i], "; the vocabulary has ", vocab,
+             " tokens");
+  LB_CHECK(ids.size() <= static_cast<size_t>(options_.context), kInvalid, ids.size(), " tokens do not fit the context of ",
+           options_.context, "; load the model with a larger context");
 }
 
 const std::string& Engine::fingerprint() const {

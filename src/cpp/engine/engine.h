@@ -1,9 +1,11 @@
 // Engine: one model's weights on one device, immutable once open, with the plan of all memory it will use.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +38,8 @@ struct EngineOptions {
   std::string draft = "none";
   static constexpr std::string_view kWithSuffix = "+suffix";
   int draft_budget = 0;     // tokens of a draft; 0: chosen for each step
+  // > 0: the engine scores prompts by so many last rows (PromptScorer), and has no sessions.
+  int score_rows = 0;
   size_t memory_limit = 0;  // most bytes of the device's free memory that a plan may use; 0: all
 
   bool drafts() const { return draft != "none"; }
@@ -93,6 +97,12 @@ struct Executor {
   static void carve_io(Executor* self, Carver& carver, const Models& models, int max_rows);
 };
 
+// Polled between layers and between chunks. Returning true stops the work with kCancelled; the caller's object stays
+// usable.
+using Interrupted = std::function<bool()>;
+// Called as a prompt is computed, with tokens done and tokens to do.
+using Progress = std::function<void(int done, int total)>;
+
 class Engine {
  public:
   static constexpr int kEarlierTokens = 1 << 16;   // of other sequences' outputs
@@ -114,6 +124,8 @@ class Engine {
   const EngineOptions& options() const { return options_; }  // with every default resolved
   const MemoryPlan& plan() const { return plan_; }
   StateOptions state_options() const;
+  // Throws unless all ids are in the vocabulary and fit the context.
+  void check_ids(std::span<const int32_t> ids) const;
   // Outputs of all sessions, for the suffix drafter; null without it.
   const std::shared_ptr<EarlierOutputs>& outputs() const { return outputs_; }
   // Costs of a step on this device. Empty until the first session measures them or set_step_costs() sets them.

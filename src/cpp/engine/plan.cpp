@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "engine/prompt_scorer.h"
 #include "engine/step_rows.h"
 #include "engine/tree_memory.h"
 
@@ -17,8 +18,18 @@ namespace {
 std::string mib(size_t bytes) { return cat(std::fixed, std::setprecision(1), bytes / 1048576.0, " MiB"); }
 std::string kib(size_t bytes) { return cat(std::fixed, std::setprecision(1), bytes / 1024.0, " KiB"); }
 
+// Layers of a session's state, or of a scorer's.
+std::vector<LayerShape> state_shapes(const Models& models, const EngineOptions& options) {
+  return options.score_rows > 0 ? PromptScorer::state_shapes(*models.target) : models.layer_shapes();
+}
+
 size_t state_bytes(const Models& models, const EngineOptions& options) {
-  return SequenceState::planned_bytes(models.layer_shapes(), state_options(options));
+  return SequenceState::planned_bytes(state_shapes(models, options), state_options(options));
+}
+
+// Memory of a session besides its state: of the token loop and of trees. A scorer has neither.
+size_t loop_bytes(const Models& models, const DeviceSizes& sizes, const EngineOptions& options) {
+  return options.score_rows > 0 ? 0 : sizes.loop_bytes(*models.target, options);
 }
 
 // Keys and values of some layers.
@@ -41,7 +52,7 @@ struct StateSizes {
 };
 
 StateSizes state_sizes(const Models& models, const EngineOptions& options) {
-  const std::vector<LayerShape> shapes = models.layer_shapes();
+  const std::vector<LayerShape> shapes = state_shapes(models, options);
   const StateOptions state = state_options(options);
   const bool has_folding = std::ranges::any_of(shapes, folds);
   StateSizes sizes;
@@ -96,7 +107,8 @@ size_t session_bytes(const Models& models, const DeviceSizes& sizes, const Engin
   const EngineOptions options = with_context(any, context);
   return state_bytes(models, options) + tree_bytes(models, options) +
          step_row_bytes(models.draft.get(), sizes, *models.target, options) +
-         sizes.loop_bytes(*models.target, options) + sizes.scratch_bytes(models.networks(), options) +
+         loop_bytes(models, sizes, options) + PromptScorer::planned_bytes(*models.target, options) +
+         sizes.scratch_bytes(models.networks(), options) +
          Executor::planned_bytes(models, options.prefill_chunk);
 }
 
@@ -167,7 +179,7 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
   const size_t expanded =
       sizes.maps_weights() ? model.expanded_bytes() + (models.draft ? models.draft->expanded_bytes() : 0) : 0;
   const size_t mapped = sizes.maps_weights() ? file_bytes : 0, weights = mapped + copied;
-  const size_t step = sizes.step_bytes(models, options), fixed = weights + step;
+  const size_t step = options.score_rows > 0 ? 0 : sizes.step_bytes(models, options), fixed = weights + step;
   const size_t budget = available > fixed ? available - fixed : 0;
   const int fits = largest_context(models, sizes, options, budget);
   const std::vector<KvFit> types = kv_fits(models, sizes, options, budget);
@@ -217,7 +229,9 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
       {"draft rows", step_row_bytes(models.draft.get(), sizes, model, options),
        cat("tapped rows of ", StepRing::kRows, " plain steps"), true},
       {"kernel scratch", sizes.scratch_bytes(models.networks(), options), sizes.scratch_detail(options)},
-      {"sampler", sizes.loop_bytes(model, options), "logits, penalties and history", true},
+      {"sampler", loop_bytes(models, sizes, options), "logits, penalties and history", true},
+      {"prompt", PromptScorer::planned_bytes(model, options),
+       cat("rows of ", options.context, " tokens between two layers, scores of ", options.score_rows, " rows, F32"), true},
       {"decode step", step, "tasks, weight offsets and mailboxes of the megakernel", true},
       {"expanded weights", expanded, "of FP8 and scaled NVFP4, as BF16"},
       {"vectors", sizes.maps_weights() ? copied - expanded : 0, "norms and other small weights as F32"},

@@ -14,6 +14,8 @@ Session::Session(std::shared_ptr<const Engine> engine, WithoutDrafts)
       positions_(3 * static_cast<size_t>(std::max(engine_->executor().max_rows, kMaxTree))),
       logits_(engine_->model().info().vocab),
       parts_(state_.stream()) {
+  LB_CHECK(engine_->options().score_rows == 0, kInvalid,
+           "the model is open to score prompts, and has no memory for sessions. Open it with score_rows = 0");
   const std::lock_guard lock(engine_->executor().mutex);
   if (step_row_bytes(engine_->draft_model(), engine_->backend().sizes(), engine_->model(), engine_->options()) > 0)
     step_rows_ = std::make_unique<StepRows>(*engine_, state_);
@@ -42,18 +44,9 @@ Session::Session(std::shared_ptr<const Engine> shared) : Session(std::move(share
   drafting_ = true;
 }
 
-void Session::check_ids(std::span<const int32_t> ids) const {
-  const int vocab = engine_->model().info().vocab;
-  for (size_t i = 0; i < ids.size(); ++i)
-    LB_CHECK(ids[i] >= 0 && ids[i] < vocab, kInvalid, "token ", i, " is ", ids[i], "; the vocabulary has ", vocab,
-             " tokens");
-  LB_CHECK(ids.size() <= static_cast<size_t>(context()), kInvalid, ids.size(), " tokens do not fit the context of ",
-           context(), "; load the model with a larger context");
-}
-
 int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, const Progress& progress) {
   LB_CHECK(!ids.empty(), kInvalid, "the prompt has no tokens; the model needs at least one");
-  check_ids(ids);
+  engine_->check_ids(ids);
   if (adopt_step(ids) || adopt_tree(ids) || follow_tree(ids) || verify_draft(ids, interrupted))
     return static_cast<int>(ids.size());
   const auto mismatch = std::mismatch(tokens_.begin(), tokens_.end(), ids.begin(), ids.end());
@@ -192,7 +185,7 @@ void Session::reset() {
 
 std::vector<double> Session::score(std::span<const int32_t> ids, const Interrupted& interrupted) {
   LB_CHECK(ids.size() >= 2, kInvalid, "scoring needs at least two tokens, got ", ids.size());
-  check_ids(ids);
+  engine_->check_ids(ids);
   reset();
   const size_t vocab = engine_->model().info().vocab;
   std::vector<float> logits(Executor::kLogitRows * vocab);
@@ -215,7 +208,7 @@ std::vector<double> Session::score(std::span<const int32_t> ids, const Interrupt
 }
 
 std::vector<float> Session::hidden(std::span<const int32_t> ids, const Interrupted& interrupted) {
-  check_ids(ids);
+  engine_->check_ids(ids);
   drop_step();
   const size_t kept = tokens_.size();
   const bool continues = kept < ids.size() && std::equal(tokens_.begin(), tokens_.end(), ids.begin());

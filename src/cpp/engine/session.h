@@ -25,11 +25,6 @@
 
 namespace lb {
 
-// Polled between layers and between chunks. Returning true stops the work with kCancelled; the session stays usable.
-using Interrupted = std::function<bool()>;
-// Called after every prefill chunk with tokens done and tokens to do.
-using Progress = std::function<void(int done, int total)>;
-
 // Milliseconds of a speculative step on a device whose tokens the host does not wait for, and of the kernels of its
 // parts, which then do not overlap.
 struct DraftStepTimes {
@@ -154,7 +149,6 @@ class Session {
   Session(std::shared_ptr<const Engine> engine, WithoutDrafts);
 
   // --- session.cpp
-  void check_ids(std::span<const int32_t> ids) const;
   // Computes ids[tokens_.size()..) in chunks that end at multiples of the chunk size. after_chunk finds the chunk's
   // final hidden rows in the executor's workspace.y.
   void prefill(std::span<const int32_t> ids, const Interrupted& interrupted,

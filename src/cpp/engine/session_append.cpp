@@ -32,7 +32,7 @@ struct TreeRows {
 void Session::check_append(std::span<const int32_t> ids, const AppendOptions& options) const {
   const int rows = static_cast<int>(ids.size()), max_rows = engine_->executor().max_rows;
   const int n_layers = engine_->model().info().n_layers;
-  check_ids(ids);
+  engine_->check_ids(ids);
   LB_CHECK(rows >= 1 && rows <= max_rows, kInvalid, "an append has 1 to ", max_rows, " rows, got ", rows);
   LB_CHECK(options.parents.empty() || options.parents.size() == ids.size(), kInvalid,
            "parents must name one row each: ", rows, " rows, ", options.parents.size(), " parents");

@@ -52,7 +52,7 @@ void Session::check_pieces(int n_tokens, int n_pages, int n_matched, const Piece
 
 void Session::assemble(std::span<const int32_t> ids, std::span<const int32_t> ends, const Pieces& pieces) {
   const int n = static_cast<int>(ids.size()), n_pages = (n + kPageTokens - 1) / kPageTokens;
-  check_ids(ids);
+  engine_->check_ids(ids);
   LB_CHECK(!ends.empty() && ends.front() > 0 && ends.back() == n &&
                std::ranges::adjacent_find(ends, std::ranges::greater_equal()) == ends.end(),
            kInvalid, "the ends of appends must ascend to ", n, ", the number of tokens");

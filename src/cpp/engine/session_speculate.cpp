@@ -40,7 +40,7 @@ bool Session::extends_by_one(std::span<const int32_t> ids) const {
 }
 
 void Session::suggest(std::span<const int32_t> tokens, std::span<const int32_t> parents) {
-  check_ids(tokens);
+  engine_->check_ids(tokens);
   LB_CHECK(tree_.logits != nullptr, kUnsupported, "the engine was opened without speculation");
   LB_CHECK(tokens.size() == parents.size() && tokens.size() < kMaxTree, kInvalid, "a draft has at most ", kMaxTree - 1,
            " tokens and a parent each; got ", tokens.size(), " and ", parents.size());
@@ -98,7 +98,7 @@ void Session::enter_row(int row) {
 }
 
 void Session::expect(std::span<const int32_t> text) {
-  check_ids(text.first(std::min(text.size(), static_cast<size_t>(context()))));
+  engine_->check_ids(text.first(std::min(text.size(), static_cast<size_t>(context()))));
   if (suffix_ != nullptr) suffix_->expect(text);
 }
 

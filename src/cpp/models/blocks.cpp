@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "ops/attention.h"
+#include "ops/key_scores.h"
 #include "ops/linear.h"
 
 namespace lb {
@@ -113,31 +114,37 @@ AttentionPrepare prepare(const AttentionBlock& block, int layer, const Step& ste
           .pairs = block.pairs};
 }
 
-// result = o(attention over the layer's slots and the projected rows) (+ add)
-void attend(const AttentionBlock& block, int layer, const AttentionBuffers& b, const float* add, float* result,
-            const Step& step) {
-  const int dim = block.head_dim;
-  const long u_head = dim * (block.gated ? 2L : 1L), u_row = block.n_heads * u_head;
+// With the queries of all rows.
+AttentionPrepare prepare(const AttentionBlock& block, int layer, const AttentionBuffers& b, const Step& step) {
   AttentionPrepare op = prepare(block, layer, step);
   op.u = b.u;
   op.q = b.q;
   op.k = b.k;
   op.v = b.v;
   op.n_heads = block.n_heads;
-  op.u_row_stride = u_row;
-  op.u_head_stride = u_head;
+  op.u_head_stride = block.head_dim * (block.gated ? 2L : 1L);
+  op.u_row_stride = block.n_heads * op.u_head_stride;
+  return op;
+}
+
+float softmax_scale(const AttentionBlock& block) { return 1 / std::sqrt(static_cast<float>(block.head_dim)); }
+
+// result = o(attention over the layer's slots and the projected rows) (+ add)
+void attend(const AttentionBlock& block, int layer, const AttentionBuffers& b, const float* add, float* result,
+            const Step& step) {
+  const AttentionPrepare op = prepare(block, layer, b, step);
   run(op, step.stream);
   run_fused(Attention{.q = b.q,
-                      .gate = block.gated ? b.u + dim : nullptr,
+                      .gate = block.gated ? b.u + block.head_dim : nullptr,
                       .o = b.o,
                       .cache = op.cache,
                       .tree = step.tree,
                       .n_past = step.n_past,
                       .rows = step.rows,
                       .n_heads = block.n_heads,
-                      .gate_row_stride = u_row,
-                      .gate_head_stride = u_head,
-                      .scale = 1 / std::sqrt(static_cast<float>(dim)),
+                      .gate_row_stride = op.u_row_stride,
+                      .gate_head_stride = op.u_head_stride,
+                      .scale = softmax_scale(block),
                       .first_slot = block.first_slot,
                       .window = block.window},
             {{product(block.o, b.o, result, step, add)}, 1}, step.stream);
@@ -229,6 +236,27 @@ void AttentionBlock::forward(int layer, const float* y, float* result, const Ste
   const AttentionBuffers b(scratch, *this, step.rows);
   run(queries_keys_values(*this, y, b, step), step.stream);
   attend(*this, layer, b, nullptr, result, step);
+}
+
+void AttentionBlock::score(int layer, const RmsNorm& in, const ScoredRows& scored, const Step& step) const {
+  Carver scratch = step.scratch;
+  const AttentionBuffers b(scratch, *this, step.rows);
+  run_fused(in, queries_keys_values(*this, in.y, b, step), step.stream);
+  AttentionPrepare op = prepare(*this, layer, b, step);
+  op.n_pairs = 0;
+  run(op, step.stream);
+  if (scored.rows == 0) return;
+  run(KeyScores{.q = b.q + long(scored.first_row) * n_heads * head_dim,
+                .cache = op.cache,
+                .scores = scored.scores,
+                .parts = scored.parts,
+                .n_past = step.n_past,
+                .first_row = scored.first_row,
+                .rows = scored.rows,
+                .n_heads = n_heads,
+                .stride = scored.stride,
+                .scale = softmax_scale(*this)},
+      step.stream);
 }
 
 void carve_keys_values(const AttentionBlock& block, Carver& scratch, int rows) {

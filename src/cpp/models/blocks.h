@@ -46,6 +46,14 @@ struct SwiGluMlp {
   void groups(auto&& group) const { group({&gate, &up}), group({&down}); }
 };
 
+// Rows of an append whose looks at earlier tokens are scored (ops/key_scores.h).
+struct ScoredRows {
+  int first_row = 0, rows = 0;
+  float* scores = nullptr;  // [rows, stride]
+  float* parts = nullptr;   // [kKeyScoreParts, rows, n_heads, 2] scratch
+  int stride = 0;
+};
+
 // Grouped-query attention with optional per-head norms of q and k, and an optional output gate. The q projection then
 // makes both: [n_heads][query head_dim, gate head_dim].
 struct AttentionBlock {
@@ -61,6 +69,9 @@ struct AttentionBlock {
   // result = x + attention(in.y); result may be x
   void forward(int layer, const RmsNorm& in, const float* x, float* result, const Step& step) const;
   void forward(int layer, const float* y, float* result, const Step& step) const;  // result = attention(y)
+  // Appends keys without rotation, and scores rows by their queries without rotation: by what tokens are, wherever
+  // they stand.
+  void score(int layer, const RmsNorm& in, const ScoredRows& scored, const Step& step) const;
   void carve(Carver& scratch, int rows) const;
   void visit(auto&& matrix, auto&& vector) {
     matrix(q), matrix(k), matrix(v), matrix(o);

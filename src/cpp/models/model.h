@@ -85,6 +85,14 @@ struct Taps {
   float* out;                   // [layers.size(), rows, hidden]
 };
 
+// Rows of a prompt that one layer computes.
+struct LayerRows {
+  float* x;                  // [n, hidden] residual stream, in place
+  const int32_t* positions;  // [3, n]
+  int n;
+  int state_layer;  // the layer of the state that stands for this one
+};
+
 // Buffers of a forward pass, carved once for the most rows of an append.
 struct Workspace {
   float *x, *y;  // [rows, hidden] residual stream, and a block's normed input; at the end y has the final hidden rows
@@ -110,6 +118,13 @@ class Model final : public Network {
   // before and end_append() after. Throws kCancelled when append.interrupted returns true.
   void forward(const Append& append, SequenceState& state, const Workspace& ws, Activations activations, Stream& stream,
                const Taps* taps = nullptr) const;
+  // Runs one layer over rows, as forward() does. The caller calls state.begin_append() before and end_append() after.
+  void run_layer(int i, const LayerRows& rows, SequenceState& state, const Workspace& ws, Activations activations,
+                 Stream& stream) const;
+  // AttentionBlock::score() of one layer that has_attention(); x stays as it is.
+  void score_layer(int i, const LayerRows& rows, const ScoredRows& scored, SequenceState& state, const Workspace& ws,
+                   Activations activations, Stream& stream) const;
+  bool has_attention(int layer) const { return std::holds_alternative<AttentionBlock>(weights_.layers[layer].mixer); }
   // x[r,:] = embedding[tokens[r],:]
   void embed(const int32_t* tokens, int rows, float* x, Stream& stream) const;
   // logits[r,:] = head(hidden[r,:])

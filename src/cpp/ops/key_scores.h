@@ -15,10 +15,10 @@ namespace lb {
 struct KeyScores {
   const float* q;  // [rows, n_heads, head_dim] the append's rows first_row, first_row + 1, ...
   KvLayer cache;   // V is not read
-  float* scores;   // [rows, capacity]
+  float* scores;   // [rows, stride]
   float* parts;    // [kKeyScoreParts, rows, n_heads, 2] scratch: maximum and sum of each part of the context
   const int32_t* n_past;  // [1]
-  int first_row, rows, n_heads, capacity;
+  int first_row, rows, n_heads, stride;
   float scale;
 };
 

@@ -236,12 +236,12 @@ void operands(KeyScores& op, Visit&& visit) {
   visit.scalar("rows", op.rows);
   visit.scalar("n_heads", op.n_heads);
   visit.scalar("first_row", op.first_row);
-  visit.scalar("capacity", op.capacity);
+  visit.scalar("stride", op.stride);
   visit.scalar("scale", op.scale);
   operands(op.cache, visit, Access::kIn);
   visit.in("n_past", op.n_past, {1});
   visit.in("q", op.q, {op.rows, op.n_heads, op.cache.head_dim});
-  visit.in_out("scores", op.scores, {op.rows, op.capacity});
+  visit.in_out("scores", op.scores, {op.rows, op.stride});
   visit.out("parts", op.parts, {kParts, op.rows, op.n_heads, kPair});
 }
 

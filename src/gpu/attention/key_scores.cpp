@@ -152,7 +152,7 @@ LB_KERNEL(key_scores_kernel, KeyScores, kKeyThreads, 1) {
         },
         [&](int row, int slot) {
           if (slot <= *p.n_past + p.first_row + row) {
-            float* at = p.scores + long(row) * p.capacity + slot;
+            float* at = p.scores + long(row) * p.stride + slot;
             *at = max(*at, best);
           }
           best = 0;

@@ -43,7 +43,7 @@ void key_sums(const KeyScores& op, int kv_head, int begin, int end, float* parts
 void key_scores(const KeyScores& op, int kv_head, int begin, int end, const float* sums, std::byte*) {
   for_each_score(op, kv_head, begin, end, [&](int t, int h, int slot, float score) {
     const float m = sums[2 * (t * op.n_heads + h)], l = sums[2 * (t * op.n_heads + h) + 1];
-    float& best = op.scores[long(t) * op.capacity + slot];
+    float& best = op.scores[long(t) * op.stride + slot];
     best = std::max(best, std::exp(score - m) / l);
   });
 }

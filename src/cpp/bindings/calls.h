@@ -1,0 +1,50 @@
+// Long calls from Python: without the GIL, with signals polled and progress reported.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <chrono>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/engine.h"
+
+namespace lb {
+
+// Polls for Python signals, at most every 50 ms. Called without the GIL.
+class SignalPoll {
+ public:
+  bool operator()() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_ < std::chrono::milliseconds(50)) return false;
+    last_ = now;
+    nanobind::gil_scoped_acquire gil;
+    return PyErr_CheckSignals() != 0;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+// Runs work without the GIL. A Python error raised by a signal handler or a callback replaces kCancelled.
+template <class Work>
+auto without_gil(Work&& work) {
+  try {
+    nanobind::gil_scoped_release release;
+    return work();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kCancelled && PyErr_Occurred() != nullptr) throw nanobind::python_error();
+    throw;
+  }
+}
+
+// Calls a Python function, or nothing where it is None. `callback` must outlive the result.
+inline Progress progress_of(const nanobind::object& callback) {
+  if (callback.is_none()) return {};
+  return [&callback](int done, int total) {
+    nanobind::gil_scoped_acquire gil;
+    callback(done, total);
+  };
+}
+
+}  // namespace lb

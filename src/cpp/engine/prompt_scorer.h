@@ -1,0 +1,55 @@
+// PromptScorer: how much the last rows of a prompt look at each of its tokens, by a small model's attention. Computes
+// layer by layer over the whole prompt, so that the keys and values of one layer are in memory, not those of all. A scored
+// layer runs twice: for keys without rotation, then as the model has it.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/engine.h"
+#include "state/sequence_state.h"
+
+namespace lb {
+
+class PromptScorer {
+ public:
+  // engine: opened with score_rows > 0.
+  explicit PromptScorer(std::shared_ptr<const Engine> engine);
+
+  // One layer of each kind, in the order of the model.
+  static std::vector<LayerShape> state_shapes(const Model& model);
+  // Memory besides the state; 0 where the engine does not score.
+  static size_t planned_bytes(const Model& model, const EngineOptions& options);
+
+  // score[j] = mean over the last score_rows rows of the largest softmax weight of token j, among all heads of `layers`;
+  // a row sees the tokens up to itself. layers: ascending, of those with attention; empty: all of them. Layers behind
+  // the last of them are not computed. Throws kCancelled when interrupted() returns true.
+  std::vector<float> score(std::span<const int32_t> ids, std::span<const int> layers = {},
+                           const Interrupted& interrupted = {}, const Progress& progress = {});
+
+ private:
+  struct Buffers {
+    float* x;            // [context, hidden] residual stream of the whole prompt
+    int32_t* positions;  // of each chunk [3, rows]
+    float* scores;       // [score_rows, tokens of the prompt]
+    float* parts;        // see KeyScores
+  };
+  static Buffers carve(Carver& carver, const Model& model, const EngineOptions& options);
+  std::vector<int> checked_layers(std::span<const int> layers) const;
+  void embed(std::span<const int32_t> ids, const Interrupted& interrupted);
+  void score_layer(int layer, int n_tokens, const Interrupted& interrupted);
+  void run_layer(int layer, int n_tokens, const Interrupted& interrupted);
+  template <class Visit>
+  void for_chunks(int n_tokens, const Interrupted& interrupted, Visit&& visit);
+  template <class Send>
+  void run_chunks(int layer, int n_tokens, const Interrupted& interrupted, Send&& send);
+  int state_layer(int layer) const;
+
+  std::shared_ptr<const Engine> engine_;
+  SequenceState state_;
+  std::unique_ptr<Memory> memory_;
+  Buffers buffers_;
+};
+
+}  // namespace lb
