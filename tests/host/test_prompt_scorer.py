@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,11 @@ class Watched(Decoder):
         return mean
 
 
+@cache
+def wanted(path: Path, n: int, seed: int, rows: int, layers: tuple[int, ...] = ()) -> F64:
+    return Watched(path).scores(random_ids(n, VOCAB, seed), rows, list(layers))
+
+
 def scorer(path: Path, **options: Any) -> _engine.PromptScorer:
     return _engine.PromptScorer(open_engine(path, **({"score_rows": 8} | options)))
 
@@ -68,7 +74,7 @@ def test_all_layers(model: Path, isa: str, n: int) -> None:
     """Prompts shorter than the rows, at and beyond the end of a page; chunks of 64 cut the last rows of 65 and 150."""
     ids = random_ids(n, VOCAB, seed=n)
     got = scorer(model, isa=isa).score(ids)
-    want = Watched(model).scores(ids, min(n, 8), [])
+    want = wanted(model, n, n, min(n, 8))
     assert got.dtype == np.float32
     check("key_scores_model", got, want, want.max())
 
@@ -77,10 +83,10 @@ def test_all_layers(model: Path, isa: str, n: int) -> None:
 def test_layers_of_a_hybrid(folder: Path, layers: list[int]) -> None:
     path, ids = folder / "qwen35.gguf", random_ids(90, VOCAB)
     got = scorer(path, threads=2, prefill_chunk=40).score(ids, layers)
-    want = Watched(path).scores(ids, 8, layers)
+    want = wanted(path, 90, 0, 8, tuple(layers))
     check("key_scores_model", got, want, want.max())
-    others = [other for other in ([1], [3], [1, 3]) if other != layers]
-    assert all(np.abs(Watched(path).scores(ids, 8, other) - want).max() > 1e-3 for other in others)
+    others = [other for other in ((1,), (3,), (1, 3)) if other != tuple(layers)]
+    assert all(np.abs(wanted(path, 90, 0, 8, other) - want).max() > 1e-3 for other in others)
 
 
 def test_layers_behind_the_last_scored_are_not_computed(folder: Path, tmp_path: Path) -> None:
@@ -111,7 +117,7 @@ def test_again_and_in_other_chunks(model: Path) -> None:
 def test_rows_and_types_of_keys(folder: Path) -> None:
     path, ids = folder / "qwen3.gguf", random_ids(100, VOCAB)
     for rows in (1, 16):
-        want = Watched(path).scores(ids, rows, [])
+        want = wanted(path, 100, 0, rows)
         check("key_scores_model", scorer(path, score_rows=rows).score(ids), want, want.max())
     exact = scorer(path).score(ids)
     assert np.abs(scorer(path, kv="f16").score(ids) - exact).max() < 1e-3 * exact.max()

@@ -230,7 +230,7 @@ def key_scores(
     q: F32, k_pages: Array, k_type: str, page_table: I32, n_past: int, scale: float, scores: F32, first_row: int = 0,
     **on: Any,
 ) -> F32:  # fmt: skip
-    """The scores, raised where the rows look more: [rows, capacity]."""
+    """The scores, raised where the rows look more: [rows, stride]."""
     cache = _cache(k_pages, k_pages, k_type, k_type, page_table, n_past, q.shape[2])
     got = run("key_scores", on, q=q, scale=scale, scores=scores, first_row=first_row, **cache)
     return np.asarray(got["scores"])
