@@ -2,6 +2,7 @@
 set(gpu ${CMAKE_CURRENT_LIST_DIR})
 target_sources(lucebox_engine PRIVATE
   ${gpu}/attention/choose.cpp
+  ${gpu}/attention/choose_selection.cpp
   ${gpu}/delta_net/choose.cpp
   ${gpu}/draft/choose.cpp
   ${gpu}/elementwise/choose.cpp

@@ -215,14 +215,14 @@ def attention_prepare(
 def attention(
     q: F32, k_pages: Array, v_pages: Array, k_type: str, v_type: str, page_table: I32, n_past: int, scale: float,
     gate: F32 | None = None, ancestors: Masks | None = None, parent: I32 | None = None, bits: int | None = None,
-    first_slot: int = 0, window: int = 0, **on: Any,
+    first_slot: int = 0, window: int = 0, blocks: I32 | None = None, **on: Any,
 ) -> Any:  # fmt: skip
     """The gate is the last head_dim values of each head of `gate`. With bits, 8 or 16, also the bytes of the rounded
     rows, from a device."""
     own_gate = None if gate is None else gate[:, :, gate.shape[2] - q.shape[2] :]
     cache = _cache(k_pages, v_pages, k_type, v_type, page_table, n_past, q.shape[2])
     got = run("attention", on, q=q, gate=own_gate, parent=parent, ancestors=ancestors, scale=scale, rounded=bits,
-              first_slot=first_slot, window=window, **cache)  # fmt: skip
+              first_slot=first_slot, window=window, blocks=blocks, **cache)  # fmt: skip
     return got["o"] if bits is None else (got["o"], got["rounded"])
 
 
@@ -234,6 +234,24 @@ def key_scores(
     cache = _cache(k_pages, k_pages, k_type, k_type, page_table, n_past, q.shape[2])
     got = run("key_scores", on, q=q, scale=scale, scores=scores, first_row=first_row, **cache)
     return np.asarray(got["scores"])
+
+
+def key_means(
+    means: F32, k_pages: Array, k_type: str, page_table: I32, n_past: int, rows: int, **on: Any
+) -> F32:  # fmt: skip
+    """means [kv_heads, dim, max_blocks] with those of the blocks that `rows` rows after n_past complete."""
+    cache = _cache(k_pages, k_pages, k_type, k_type, page_table, n_past, means.shape[1])
+    return np.asarray(run("key_means", on, means=means, rows=rows, **cache)["means"])
+
+
+def select_blocks(
+    q: F32, means: F32, n_past: int, scale: float, alpha: float, n_query_blocks: int, **on: Any
+) -> I32:  # fmt: skip
+    """[n_query_blocks, kv_heads, 2 + max_blocks] lists of key blocks behind their lengths."""
+    blocks = np.zeros((n_query_blocks, means.shape[0], 2 + means.shape[2]), np.int32)
+    got = run("select_blocks", on, q=q, means=means, blocks=blocks, n_past=np.array([n_past], np.int32), scale=scale,
+              alpha=alpha)  # fmt: skip
+    return np.asarray(got["blocks"])
 
 
 def causal_conv(

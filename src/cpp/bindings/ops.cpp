@@ -61,6 +61,9 @@ CpuStreamOptions scratch_of(const KeyScores& op) {
   return {.shared_scratch_bytes = 0,
           .thread_scratch_bytes = key_scores_thread_scratch(op.rows, op.n_heads, n_kv_heads, op.cache.head_dim)};
 }
+CpuStreamOptions scratch_of(const SelectBlocks& op) {
+  return {.shared_scratch_bytes = 0, .thread_scratch_bytes = select_blocks_thread_scratch(op.max_blocks)};
+}
 CpuStreamOptions scratch_of(const GatedDelta& op) {
   LB_CHECK(op.n_k_heads > 0 && op.n_v_heads % op.n_k_heads == 0, kInvalid,
            "value heads must be a multiple of key heads, got ", op.n_v_heads, " and ", op.n_k_heads);

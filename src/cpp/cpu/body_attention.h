@@ -247,8 +247,9 @@ void attention(const Attention& op, int kv_head, int row_begin, int row_end, int
   }
   const int tail = tile.base / kPageTokens * kPageTokens;
   const int last = is_tree && tail < end ? tail : end;
+  const int32_t* blocks = blocks_of(op, row_begin, kv_head);
   for (int slot = begin; slot < last; slot += kPageTokens)
-    attend_page(tile, at, slot, last - slot < kPageTokens ? last - slot : kPageTokens);
+    if (is_selected(blocks, slot)) attend_page(tile, at, slot, last - slot < kPageTokens ? last - slot : kPageTokens);
   if (is_tree && end > tail) attend_tree(tile, at, begin, end);
 }
 

@@ -63,6 +63,8 @@ class CpuStream final : public Stream {
   void run(const AttentionPrepare&) override;
   void run(const Attention&) override;
   void run(const KeyScores&) override;
+  void run(const KeyMeans&) override;
+  void run(const SelectBlocks&) override;
   void run(const CausalConv&) override;
   void run(const DeltaPrepare&) override;
   void run(const GatedDelta&) override;

@@ -6,6 +6,7 @@
 #include "cpu/kernels.h"
 #include "cpu/tasks.h"
 #include "cpu/tree.h"
+#include "ops/select_blocks.h"
 #include "quant/kv_rows.h"
 
 namespace lb {
@@ -131,6 +132,7 @@ void CpuStream::run(const Attention& op) {
   const long values = long(op.rows) * op.n_heads * dim * (n_places - first) / 4;
 
   LB_ASSERT(op.rows <= kMaxTree || (op.first_slot == 0 && op.window == 0));
+  LB_ASSERT(op.blocks == nullptr || (op.tree.ancestors == nullptr && tile == sparse_rows(group)));
   const auto end_of = [&](int row_tile) { return std::min(op.rows, (row_tile + 1) * tile); };
   // Computes a tile of rows over one split. A chain's causal mask ends the split at the tile's last row.
   const auto partial = [&](int row_tile, int kv_head, int split, const Partials& to, int thread) {

@@ -1,10 +1,11 @@
-// Accessors of an append's tree, and the key head of a value head. Every function is static, because files of all
+// Accessors of an append's tree and of the slots that its rows see, and the key head of a value head. Every function is static, because files of all
 // instruction sets include this header (see kernels.h).
 #pragma once
 
 #include "ops/append.h"
 #include "ops/attention.h"
 #include "ops/delta_net.h"
+#include "ops/select_blocks.h"
 
 namespace lb::cpu {
 
@@ -22,6 +23,19 @@ namespace lb::cpu {
   const int in_window = op.window > 0 ? n_past + row - op.window + 1 : 0;
   const int first = in_window > op.first_slot ? in_window : op.first_slot;
   return first < n_past ? first : n_past;
+}
+
+// The list of key blocks that the rows of a query block attend to; null: all.
+[[maybe_unused]] static inline const int32_t* blocks_of(const Attention& op, int row, int kv_head) {
+  if (op.blocks == nullptr) return nullptr;
+  const int group = op.n_heads / op.cache.n_kv_heads;
+  return op.blocks + (long(row / sparse_rows(group)) * op.cache.n_kv_heads + kv_head) * op.list_size;
+}
+[[maybe_unused]] static inline bool is_selected(const int32_t* blocks, int slot) {
+  if (blocks == nullptr) return true;
+  int i = 1;
+  while (i <= blocks[0] && blocks[i] < slot / kSparseBlock) ++i;
+  return i <= blocks[0] && blocks[i] == slot / kSparseBlock;
 }
 
 [[maybe_unused]] static inline int key_head(const GatedDelta& op, int v_head) {

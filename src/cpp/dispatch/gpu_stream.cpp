@@ -288,6 +288,9 @@ void GpuStream::run(const KeyScores& op) {
   for (const gpu::Launch& launch : gpu::choose(op, pack_->target())) start(launch, op);
 }
 
+void GpuStream::run(const KeyMeans& op) { send(op); }
+void GpuStream::run(const SelectBlocks& op) { send(op); }
+
 // The kernel that merges the splits rounds o. Its partials lie in the scratch after the rounded o.
 void GpuStream::run_fused(const Attention& op, const LinearGroup& readers) {
   LB_ASSERT(readers.products[0].x == op.o);

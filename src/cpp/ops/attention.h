@@ -80,6 +80,10 @@ struct Attention {
   float scale;
   int first_slot = 0;  // slots before both it and n_past are hidden
   int window = 0;      // > 0: of the slots before n_past, row r sees those after n_past + r - window
+  // [n_query_blocks, n_kv_heads, list_size] the key blocks that each query block of a chain attends to (SelectBlocks);
+  // other slots are hidden. null: none are.
+  const int32_t* blocks = nullptr;
+  long n_query_blocks = 0, list_size = 0;
 };
 
 size_t attention_shared_scratch(int max_rows, int n_heads, int head_dim, int max_context);

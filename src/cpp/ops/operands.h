@@ -39,6 +39,7 @@
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
 #include "ops/round_rows.h"
+#include "ops/select_blocks.h"
 #include "ops/select_candidates.h"
 #include "ops/top_tokens.h"
 
@@ -227,6 +228,9 @@ void operands(Attention& op, Visit&& visit) {
   visit.optional_in("gate", op.gate, {op.rows, op.n_heads, op.cache.head_dim},
                     {op.gate_row_stride, op.gate_head_stride, 1});
   operands(op.tree, visit, op.rows);
+  visit.stride("n_query_blocks", op.n_query_blocks);
+  visit.stride("list_size", op.list_size);
+  visit.optional_in("blocks", op.blocks, {op.n_query_blocks, op.cache.n_kv_heads, op.list_size});
   visit.out("o", op.o, {op.rows, op.n_heads, op.cache.head_dim});
 }
 
@@ -243,6 +247,32 @@ void operands(KeyScores& op, Visit&& visit) {
   visit.in("q", op.q, {op.rows, op.n_heads, op.cache.head_dim});
   visit.in_out("scores", op.scores, {op.rows, op.stride});
   visit.out("parts", op.parts, {kParts, op.rows, op.n_heads, kPair});
+}
+
+template <class Visit>
+void operands(KeyMeans& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("max_blocks", op.max_blocks);
+  operands(op.cache, visit, Access::kIn);
+  visit.in("n_past", op.n_past, {1});
+  visit.in_out("means", op.means, {op.cache.n_kv_heads, op.cache.head_dim, op.max_blocks});
+}
+
+template <class Visit>
+void operands(SelectBlocks& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("n_heads", op.n_heads);
+  visit.scalar("n_kv_heads", op.n_kv_heads);
+  visit.scalar("head_dim", op.head_dim);
+  visit.scalar("n_query_blocks", op.n_query_blocks);
+  visit.scalar("max_blocks", op.max_blocks);
+  visit.scalar("list_size", op.list_size);
+  visit.scalar("scale", op.scale);
+  visit.scalar("alpha", op.alpha);
+  visit.in("n_past", op.n_past, {1});
+  visit.in("q", op.q, {op.rows, op.n_heads, op.head_dim});
+  visit.in("means", op.means, {op.n_kv_heads, op.head_dim, op.max_blocks});
+  visit.in_out("blocks", op.blocks, {op.n_query_blocks, op.n_kv_heads, op.list_size});
 }
 
 template <class Visit>
@@ -529,6 +559,8 @@ auto with_op(std::string_view name, F&& f) {
   if (name == "attention_prepare") return f(AttentionPrepare{});
   if (name == "attention") return f(Attention{});
   if (name == "key_scores") return f(KeyScores{});
+  if (name == "key_means") return f(KeyMeans{});
+  if (name == "select_blocks") return f(SelectBlocks{});
   if (name == "copy_rows") return f(CopyRows{});
   if (name == "previous_row") return f(PreviousRow{});
   if (name == "top_tokens") return f(TopTokens{});

@@ -19,6 +19,7 @@
 #include "ops/previous_row.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
+#include "ops/select_blocks.h"
 #include "ops/select_candidates.h"
 #include "ops/top_tokens.h"
 
@@ -66,6 +67,8 @@ class Stream {
   virtual void run(const AttentionPrepare&) = 0;
   virtual void run(const Attention&) = 0;
   virtual void run(const KeyScores&) = 0;
+  virtual void run(const KeyMeans&) = 0;
+  virtual void run(const SelectBlocks&) = 0;
   virtual void run(const CausalConv&) = 0;
   virtual void run(const DeltaPrepare&) = 0;
   virtual void run(const GatedDelta&) = 0;

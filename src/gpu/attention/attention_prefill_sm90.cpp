@@ -12,7 +12,7 @@
 
 #include "gpu/attention/instances.h"
 #include "gpu/attention/packed_slots.h"
-#include "gpu/attention/queries.h"
+#include "gpu/attention/selected.h"
 #include "transfer.h"
 
 namespace lb::gpu {
@@ -52,6 +52,56 @@ struct BlockWork {
     first_slot = pages.begin * kPageTokens;
     n_slots = min(pages.end * kPageTokens, end) - first_slot;
   }
+  template <int kSlots>
+  LB_DEVICE int n_tiles() const {
+    return (n_slots + kSlots - 1) / kSlots;
+  }
+  // The first slot of tile i, its page, and the slots from there on.
+  template <int kSlots>
+  LB_DEVICE int slot(int i) const {
+    return first_slot + i * kSlots;
+  }
+  template <int kSlots>
+  LB_DEVICE int first_page(int i) const {
+    return first_slot / kPageTokens + i * (kSlots / kPageTokens);
+  }
+  template <int kSlots>
+  LB_DEVICE int n_valid(int i) const {
+    return n_slots - i * kSlots;
+  }
+};
+
+// The queries of a query block, and the key blocks selected for it. Waits for the previous kernel.
+struct SelectedWork : BlockWork {
+  SelectedSlots slots;
+  const int32_t* list;
+
+  LB_DEVICE SelectedWork(const AttentionSplits& p) : BlockWork(p) {
+    first = first_of_query_block(queries, n_blocks() - 1 - block_id(), kSm90Queries);
+    first_row = queries.row(first);
+    last_row = queries.row(queries.n - 1);
+    n_slots = end = slots_seen(p.op, n_past, last_row);
+    first_slot = 0;
+    begin_attention();
+    list = selected_blocks(p.op, queries, first);
+    slots.blocks = list + 1;
+  }
+  template <int kSlots>
+  LB_DEVICE int n_tiles() const {
+    return n_selected_tiles(list, end, kSlots);
+  }
+  template <int kSlots>
+  LB_DEVICE int slot(int i) const {
+    return slots(0, kSlots, i);
+  }
+  template <int kSlots>
+  LB_DEVICE int first_page(int i) const {  // also of a tile behind the last
+    return slot<kSlots>(min(i, n_tiles<kSlots>() - 1)) / kPageTokens;
+  }
+  template <int kSlots>
+  LB_DEVICE int n_valid(int i) const {
+    return end - slot<kSlots>(i);
+  }
 };
 
 // Copies the slots of a tile to shared memory. Slots from n_valid on become zero: a weight of zero would not hide a
@@ -81,19 +131,19 @@ LB_DEVICE void copy_tile(T* to, const void* values, const KvLayer& cache, int kv
   }
 }
 
-template <class T, int kDim>
-LB_DEVICE void copy_tiles(const AttentionSplits& p, const BlockWork& work, T* k_tiles, T* v_tiles, TileRing k_ring,
+template <class T, int kDim, class Work>
+LB_DEVICE void copy_tiles(const AttentionSplits& p, const Work& work, T* k_tiles, T* v_tiles, TileRing k_ring,
                           TileRing v_ring) {
   constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim, kPages = kSlots / kPageTokens;
   const KvLayer& cache = p.op.cache;
-  const int n_tiles = (work.n_slots + kSlots - 1) / kSlots, last_page = (work.end - 1) / kPageTokens;
+  const int n_tiles = work.template n_tiles<kSlots>(), last_page = (work.end - 1) / kPageTokens;
   TileRing k_done = k_ring, v_done = v_ring;  // the oldest tiles still being copied
   int k_pages[kPages], v_pages[kPages], next_pages[kPages];
   const auto find_pages = [&](int i) {  // of tile i, one tile ahead
+    const int first_page = work.template first_page<kSlots>(i);
     LB_UNROLL
     for (int page = 0; page < kPages; ++page)
-      next_pages[page] =
-          load_cached<int32_t>(cache.page_table + min(work.first_slot / kPageTokens + i * kPages + page, last_page));
+      next_pages[page] = load_cached<int32_t>(cache.page_table + min(first_page + page, last_page));
   };
   const auto publish = [&](TileRing& ring) {
     fence_async_proxy();
@@ -113,7 +163,7 @@ LB_DEVICE void copy_tiles(const AttentionSplits& p, const BlockWork& work, T* k_
       find_pages(i + 1);
       k_ring.wait_empty();
       copy_tile<T, kDim>(k_tiles + k_ring.stage * kTile, cache.k, cache, work.queries.kv_head, k_pages,
-                         work.n_slots - i * kSlots);
+                         work.template n_valid<kSlots>(i));
       k_ring.step();
     }
     copy_commit();
@@ -124,7 +174,7 @@ LB_DEVICE void copy_tiles(const AttentionSplits& p, const BlockWork& work, T* k_
     if (i > 0) {
       v_ring.wait_empty();
       copy_tile<T, kDim>(v_tiles + v_ring.stage * kTile, cache.v, cache, work.queries.kv_head, v_pages,
-                         work.n_slots - (i - 1) * kSlots);
+                         work.template n_valid<kSlots>(i - 1));
       v_ring.step();
     }
     copy_commit();
@@ -380,14 +430,14 @@ struct WarpgroupQueries {
   }
 };
 
-template <class T, int kDim>
-LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T* shared_q, CountedBarrier* has_queries,
+template <class T, int kDim, class Work>
+LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shared_q, CountedBarrier* has_queries,
                              const T* k_tiles, const T* v_tiles, TileRing k_ring, TileRing v_ring) {
   constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim;
   const int own_warp = warp() - kSm90GroupThreads / 32;
   const Attention& op = p.op;
   const int own_first = work.first + own_warp * 16;
-  const int n_tiles = (work.n_slots + kSlots - 1) / kSlots;
+  const int n_tiles = work.template n_tiles<kSlots>();
   begin_attention();
   WarpgroupQueries<T, kDim> tile;
   if constexpr (!tile.kHasRegisters) {
@@ -408,8 +458,8 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T*
   }
   const bool is_chain = op.tree.ancestors == nullptr;
   const auto mask = [&](int i) {
-    const int offset = work.first_slot + i * kSlots - work.n_past;  // the tile's first slot, from this append's row 0
-    const int n_valid = work.n_slots - i * kSlots;                  // slots beyond belong to the next split
+    const int offset = work.template slot<kSlots>(i) - work.n_past;  // the tile's first slot, from this append's row 0
+    const int n_valid = work.template n_valid<kSlots>(i);            // slots beyond belong to the next split
     const bool hides_first = offset < first_seen(op, work.n_past, work.last_row);
     if (offset + kSlots <= (is_chain ? work.first_row + 1 : 0) && n_valid >= kSlots && !hides_first) return;
     if (hides_first) {
@@ -530,7 +580,7 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const BlockWork& work, T*
 }
 
 // kCopies: K and V have one type, T.
-template <class T, int kDim, bool kCopies>
+template <class T, int kDim, bool kCopies, class Work = BlockWork>
 LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   constexpr int kStages = sm90_stages(kDim), kTile = sm90_slots(kDim) * kDim;
   constexpr int kUnitBarriers = kCopies ? 0 : kSm90ProducerWarps * kSm90MaxUnits, kBarriers = 4 * kStages + 1;
@@ -541,7 +591,7 @@ LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   T* q = reinterpret_cast<T*>(shared);
   T* k_tiles = q + sm90_query_bytes(kDim) / sizeof(T);
   T* v_tiles = k_tiles + kStages * kTile;
-  const BlockWork work(p);
+  const Work work(p);
   if (work.split >= live_splits(p, work.n_past)) return;
   if (thread_id() < kBarriers) {
     const bool is_full = thread_id() < 4 * kStages && thread_id() / kStages % 2 == 0;
@@ -574,6 +624,12 @@ LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
 #define X(kernel, Type, Stored, kDim) \
   LB_KERNEL(kernel, AttentionSplits, kSm90BlockThreads, 1) { attention_prefill_sm90<Stored, kDim, true>(p); }
 LB_ATTENTION_PREFILL_SM90(X)
+#undef X
+#define X(kernel, Type, Stored, kDim) \
+  LB_KERNEL(kernel, AttentionSplits, kSm90BlockThreads, 1) { \
+    attention_prefill_sm90<Stored, kDim, true, SelectedWork>(p); \
+  }
+LB_ATTENTION_SPARSE_SM90(X)
 #undef X
 #define X(kernel, kDim) \
   LB_KERNEL(kernel, AttentionSplits, kSm90BlockThreads, 1) { attention_prefill_sm90<f16, kDim, false>(p); }

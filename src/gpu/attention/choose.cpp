@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "gpu/attention/instances.h"
 #include "gpu/ceil_div.h"
+#include "ops/select_blocks.h"
 #include "quant/kv_names.h"
 
 namespace lb::gpu {
@@ -27,14 +28,6 @@ std::string to_string(const Attention& op) {
              " heads of ", kv_name(cache.k_type), " and ", kv_name(cache.v_type));
 }
 
-void check_cache(const KvLayer& cache, const std::string& what) {
-  LB_CHECK(cache.n_kv_heads >= 1 && cache.head_dim >= 8 && cache.head_dim % 8 == 0 && cache.head_dim <= kMaxHeadDim,
-           kInvalid, what, ": head_dim must be a multiple of 8 up to ", kMaxHeadDim);
-  for (KvType type : {cache.k_type, cache.v_type})
-    LB_CHECK(has_whole_groups(type, cache.head_dim), kInvalid, what, ": ", kv_name(type),
-             " takes head_dim in multiples of 32");
-}
-
 // The kernels on matrix units, by cache type and head_dim.
 struct TileKernel {
   const char* name;
@@ -46,6 +39,9 @@ constexpr TileKernel kDecode[] = {LB_ATTENTION_DECODE(X)};
 constexpr TileKernel kPrefill16[] = {LB_ATTENTION_PREFILL_16(X)};
 constexpr TileKernel kPrefill32[] = {LB_ATTENTION_PREFILL_32(X)};
 constexpr TileKernel kPrefillSm90[] = {LB_ATTENTION_PREFILL_SM90(X)};
+constexpr TileKernel kSparse16[] = {LB_ATTENTION_SPARSE_16(X)};
+constexpr TileKernel kSparse32[] = {LB_ATTENTION_SPARSE_32(X)};
+constexpr TileKernel kSparseSm90[] = {LB_ATTENTION_SPARSE_SM90(X)};
 #undef X
 #define X(kernel, kDim) {#kernel, {}, kDim},
 constexpr TileKernel kDecodePacked[] = {LB_ATTENTION_DECODE_PACKED(X)};
@@ -165,6 +161,22 @@ BlockShape block_shape(const Attention& op, int capacity, const Target& target) 
           false};
 }
 
+// The kernel of a query block's tiles, over the key blocks that were selected.
+BlockShape sparse_shape(const Attention& op, const Target& target) {
+  const KvLayer& cache = op.cache;
+  const int dim = cache.head_dim;
+  const char *const sm90 = tile_kernel(kSparseSm90, cache), *const wide = tile_kernel(kSparse32, cache);
+  const char* const narrow = tile_kernel(kSparse16, cache);
+  LB_CHECK(narrow != nullptr, kUnsupported, to_string(op),
+           ": selected blocks take an f16 cache of heads of 64, 128 or 256. Use kv = f16, or all blocks");
+  if (sm90 != nullptr && target.has(sm90))
+    return {sm90, kSm90Queries, 1, 0, 0, sm90_shared_bytes(dim), false, kSm90BlockThreads};
+  const int n_tiles = wide != nullptr && target.has(wide) ? 2 : 1;
+  const Ring ring = ring_of(cache, prefill_slots(dim, n_tiles), kBlocksPerSm, target,
+                            [&](int n, int tile) { return prefill_shared_bytes(dim, n_tiles, n, tile); });
+  return {n_tiles == 2 ? wide : narrow, prefill_queries(n_tiles), kBlocksPerSm, ring.tiles, 0, ring.shared_bytes, false};
+}
+
 int max_splits(int capacity) {
   const int pages = (capacity + kPageTokens - 1) / kPageTokens;
   return std::clamp((pages + kPagesPerSplit - 1) / kPagesPerSplit, 1, kMaxSplits);
@@ -180,6 +192,14 @@ uint32_t merge_threads(int n_splits, int head_dim) {
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 }  // namespace
+
+void check_cache(const KvLayer& cache, const std::string& what) {
+  LB_CHECK(cache.n_kv_heads >= 1 && cache.head_dim >= 8 && cache.head_dim % 8 == 0 && cache.head_dim <= kMaxHeadDim,
+           kInvalid, what, ": head_dim must be a multiple of 8 up to ", kMaxHeadDim);
+  for (KvType type : {cache.k_type, cache.v_type})
+    LB_CHECK(has_whole_groups(type, cache.head_dim), kInvalid, what, ": ", kv_name(type),
+             " takes head_dim in multiples of 32");
+}
 
 // If the context is split, the grid is at most one wave: kBlocksPerSm blocks per SM of up to 128 queries each, or twice
 // as many of kDecodeQueries.
@@ -209,11 +229,20 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
   LB_CHECK(is_aligned(op.gate) && op.gate_row_stride % 4 == 0 && op.gate_head_stride % 4 == 0, kInvalid, what,
            ": the gate must be 16-byte aligned");
 
-  const BlockShape block = block_shape(op, capacity, target);
-  const int n_queries = op.rows * (op.n_heads / op.cache.n_kv_heads);
-  const int n_tiles = (n_queries + block.queries - 1) / block.queries;
+  const int group = op.n_heads / op.cache.n_kv_heads, n_queries = op.rows * group;
+  const bool is_sparse = op.blocks != nullptr;
+  if (is_sparse)
+    LB_CHECK(op.tree.ancestors == nullptr && op.first_slot == 0 && op.window == 0 && group <= kSparseBlock &&
+                 op.n_query_blocks == query_blocks(op.rows, group),
+             kInvalid, what, ": selected blocks are of a chain without a window, ", query_blocks(op.rows, group),
+             " query blocks");
+  const BlockShape block = is_sparse ? sparse_shape(op, target) : block_shape(op, capacity, target);
+  const int n_tiles = is_sparse ? int(op.n_query_blocks) * (kSparseBlock / block.queries)
+                                : (n_queries + block.queries - 1) / block.queries;
   const long blocks = long(n_tiles) * op.cache.n_kv_heads;
-  const int n_splits = int(std::clamp<long>(long(block.per_sm) * target.n_sms / blocks, 1, max_splits(capacity)));
+  // Selected blocks are not split: where they pay, the queries alone fill the chip.
+  const int n_splits =
+      is_sparse ? 1 : int(std::clamp<long>(long(block.per_sm) * target.n_sms / blocks, 1, max_splits(capacity)));
 
   AttentionLaunches result = {};
   const bool has_merge = n_splits > 1 || is_rotated(op.cache.v_type);
@@ -259,28 +288,6 @@ size_t bytes_of(const Attention& op, int n_past) {
 double flops_of(const Attention& op, int n_past) {
   const double slots = op.rows * (n_past + (op.rows + 1) / 2.0);
   return 4.0 * op.n_heads * op.cache.head_dim * slots;
-}
-
-std::array<Launch, 2> choose(const KeyScores& op, const Target& target) {
-  const KvLayer& cache = op.cache;
-  const std::string what = cat("[key_scores] [", op.rows, ", ", op.n_heads, ", ", cache.head_dim, "] over ",
-                               cache.n_kv_heads, " heads of ", kv_name(cache.k_type));
-  check_cache(cache, what);
-  LB_CHECK(op.rows >= 1 && op.rows <= kMaxKeyScoreRows && op.first_row >= 0, kInvalid, what, ": takes 1 to ",
-           kMaxKeyScoreRows, " rows");
-  LB_CHECK(op.n_heads >= 1 && op.n_heads % cache.n_kv_heads == 0, kInvalid, what,
-           ": heads do not share KV heads evenly");
-  LB_CHECK(is_aligned(op.q), kInvalid, what, ": q must be 16-byte aligned");
-  const size_t shared = key_shared_bytes(op.rows, op.n_heads, op.n_heads / cache.n_kv_heads, cache.head_dim);
-  const auto launch = [&](const char* kernel, int heads) {
-    return checked({.kernel = kernel,
-                    .grid = {kKeyScoreParts, static_cast<uint32_t>(heads), 1},
-                    .block = {kKeyThreads, 1, 1},
-                    .shared_bytes = shared,
-                    .overlap_previous = true},
-                   target, what);
-  };
-  return {launch("key_sums_kernel", cache.n_kv_heads), launch("key_scores_kernel", 1)};
 }
 
 Launch choose(const KvAppend& op, const Target& target) {

@@ -33,6 +33,11 @@ double flops_of(const Attention& op, int n_past);
 
 // key_sums_kernel, then key_scores_kernel.
 std::array<Launch, 2> choose(const KeyScores& op, const Target& target);
+Launch choose(const KeyMeans& op, const Target& target);
+Launch choose(const SelectBlocks& op, const Target& target);
+
+// Throws where no kernel takes such heads of such types.
+void check_cache(const KvLayer& cache, const std::string& what);
 
 Launch choose(const KvAppend& op, const Target& target);
 

@@ -40,7 +40,27 @@
   X(attention_prefill_sm90_bf16_128_kernel, BF16, bf16, 128) \
   X(attention_prefill_sm90_bf16_256_kernel, BF16, bf16, 256)
 
+// Over selected key blocks.
+#define LB_ATTENTION_SPARSE_16(X) \
+  X(attention_sparse_16_f16_64_kernel, F16, f16, 64) \
+  X(attention_sparse_16_f16_128_kernel, F16, f16, 128) \
+  X(attention_sparse_16_f16_256_kernel, F16, f16, 256)
+
+#define LB_ATTENTION_SPARSE_32(X) \
+  X(attention_sparse_32_f16_64_kernel, F16, f16, 64) \
+  X(attention_sparse_32_f16_128_kernel, F16, f16, 128)
+
+#define LB_ATTENTION_SPARSE_SM90(X) \
+  X(attention_sparse_sm90_f16_64_kernel, F16, f16, 64) \
+  X(attention_sparse_sm90_f16_128_kernel, F16, f16, 128) \
+  X(attention_sparse_sm90_f16_256_kernel, F16, f16, 256)
+
 // X(kernel, kDim)
+#define LB_SELECT_BLOCKS(X) \
+  X(select_blocks_64_kernel, 64) \
+  X(select_blocks_128_kernel, 128) \
+  X(select_blocks_256_kernel, 256)
+
 #define LB_ATTENTION_DECODE_PACKED(X) \
   X(attention_decode_packed_64_kernel, 64) \
   X(attention_decode_packed_128_kernel, 128) \

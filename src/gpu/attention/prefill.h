@@ -6,6 +6,7 @@
 // Bound: bandwidth up to about 64 queries per KV head; beyond, arithmetic: 4 head_dim flops per query and slot.
 #pragma once
 
+#include "gpu/attention/selected.h"
 #include "gpu/attention/tile.h"
 
 namespace lb::gpu {
@@ -14,7 +15,8 @@ struct BlockBarrier {
   LB_DEVICE void operator()() const { block_barrier(); }
 };
 
-template <class Stored, int kDim, int kTiles>
+// Slots: of the tiles of K and V.
+template <class Stored, int kDim, int kTiles, class Slots = AllSlots>
 LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   using T = Operand<Stored>;
   constexpr int kSlots = prefill_slots(kDim, kTiles), kStride = operand_stride(kDim);
@@ -25,10 +27,14 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   T* buffers = scratch + kAttentionWarps * kOperandScratch;
 
   const Attention& op = p.op;
-  const Queries queries(op, block_id_y());
+  Queries queries(op, block_id_y());
   const int split = block_id_z(), n_past = *op.n_past;
   if (split >= live_splits(p, n_past)) return;
-  const int first = (n_blocks() - 1 - block_id()) * kQueries;
+  int first = (n_blocks() - 1 - block_id()) * kQueries;
+  if constexpr (Slots::kSelects) {
+    first = first_of_query_block(queries, n_blocks() - 1 - block_id(), kQueries);
+    if (first >= queries.n) return;
+  }
   const int first_row = queries.row(first), last_row = queries.row(min(first + kQueries, queries.n) - 1);
   const int end = slots_seen(op, n_past, last_row);
   const PageRange pages = pages_of(p, split, n_past, end);
@@ -36,7 +42,7 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   const int n_slots = min(pages.end * kPageTokens, end) - first_slot;
   begin_attention();
 
-  Ring<Stored, kDim, kSlots, kAttentionThreads, BlockBarrier> ring = {
+  Ring<Stored, kDim, kSlots, kAttentionThreads, BlockBarrier, Slots> ring = {
       .p = p,
       .kv_head = queries.kv_head,
       .thread = thread_id(),
@@ -46,6 +52,11 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
       .end = end,
       .n_tiles = (n_slots + kSlots - 1) / kSlots,
   };
+  if constexpr (Slots::kSelects) {
+    const int32_t* list = selected_blocks(op, queries, first);
+    ring.slots.blocks = list + 1;
+    ring.n_tiles = n_selected_tiles(list, end, kSlots);
+  }
   ring.start();
   stage_queries<T, kDim, kQueries>(q, op, queries, first);
   block_barrier();
@@ -54,7 +65,7 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   const int own_first = first + warp() * kWarpQueries;
   T* own_q = q + warp() * kWarpQueries * kStride;
   for (int i = 0; i < ring.n_tiles; ++i) {
-    const int offset = first_slot + i * kSlots - n_past;  // the tile's first slot, counted from this append's row 0
+    const int offset = ring.slots(first_slot, kSlots, i) - n_past;  // the tile's first slot, counted from this append's row 0
     const bool is_masked = offset + kSlots > (op.tree.ancestors == nullptr ? first_row + 1 : 0) ||
                            offset < first_seen(op, n_past, op.rows - 1);
     const T* k = ring.take();

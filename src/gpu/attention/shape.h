@@ -6,6 +6,7 @@
 #include "ops/attention.h"
 #include "ops/key_scores.h"
 #include "ops/round_rows.h"
+#include "ops/select_blocks.h"
 #include "quant/half.h"
 
 namespace lb::gpu {
@@ -111,6 +112,18 @@ LB_FN constexpr int key_rows(int group) { return group < kKeyQueries ? kKeyQueri
 LB_FN constexpr int key_state(int rows, int n_heads) { return (2 * rows * n_heads + 3) / 4 * 4; }
 LB_FN constexpr size_t key_shared_bytes(int rows, int n_heads, int group, int head_dim) {
   return sizeof(float) * (key_state(rows, n_heads) + size_t(key_rows(group) * group + kKeySlots) * (head_dim + 4));
+}
+
+// key_means: sums of each group of threads [head_dim]. select_blocks: queries and means of a pass, m, 1 / l and n_seen
+// of each query, scores.
+inline constexpr int kMeansThreads = 128, kSelectQueries = 64;
+LB_FN constexpr int select_means(int head_dim) { return head_dim > 128 ? 32 : 64; }
+LB_FN constexpr size_t means_shared_bytes(int head_dim) {
+  return sizeof(float) * (kMeansThreads / (head_dim / 8)) * head_dim;
+}
+LB_FN constexpr size_t block_scores_shared_bytes(int head_dim, int list_size) {
+  return operand_bytes(kSelectQueries + select_means(head_dim), head_dim) +
+         sizeof(float) * (3 * kSelectQueries + size_t(list_size));
 }
 
 // KvMove of several layers of one shape and page table.

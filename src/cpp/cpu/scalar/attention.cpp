@@ -43,7 +43,8 @@ void attention(const Attention& op, int kv_head, int row_begin, int row_end, int
       for (int slot = 0, place = 0; slot < n_past + op.rows && place < end; ++slot) {
         const int row = slot - n_past;  // of this append
         if (row >= 0 && !(op.tree.ancestors ? op.tree.ancestors[r] >> row & 1 : row <= r)) continue;
-        const bool is_hidden = place++ < begin || slot < first_slot(op, n_past, r);
+        const bool is_hidden =
+            place++ < begin || slot < first_slot(op, n_past, r) || !is_selected(blocks_of(op, r, kv_head), slot);
         if (is_hidden) continue;
         float k[kMaxHeadDim], v[kMaxHeadDim];
         quant::load_row(cache.k_type, head_of(cache.k, cache.k_type, cache, kv_head, slot), slot % kPageTokens, dim, k);

@@ -64,6 +64,8 @@ class Schedule final : public lb::Stream {
   void run(const KvAppend&) override { refuse("an append of its own"); }
   void run(const KvMove&) override { refuse("a compaction of the cache"); }
   void run(const KeyScores&) override { refuse("scores of keys"); }
+  void run(const KeyMeans&) override { refuse("means of keys"); }
+  void run(const SelectBlocks&) override { refuse("a selection of key blocks"); }
   void run(const AttentionPrepare& op) override;
   void run(const Attention& op) override;
   void run(const CausalConv&) override { refuse("a convolution of its own"); }

@@ -1,0 +1,40 @@
+// Attention to selected key blocks (ops/select_blocks.h): the queries of a block of threads, and its tiles of K and V.
+#pragma once
+
+#include "gpu/attention/queries.h"
+
+namespace lb::gpu {
+
+// The first query of tile `tile`, where the tiles of a query block have tile_queries each. Queries behind the query
+// block are cut off.
+LB_DEVICE int first_of_query_block(Queries& queries, int tile, int tile_queries) {
+  const int n = sparse_rows(queries.group) * queries.group, tiles = kSparseBlock / tile_queries;
+  const int first = tile / tiles * n;
+  queries.n = min(queries.n, first + n);
+  return first + tile % tiles * tile_queries;
+}
+
+// The list of the query block of query `first`. Call after begin_attention(): the kernel before wrote it.
+LB_DEVICE const int32_t* selected_blocks(const Attention& op, const Queries& queries, int first) {
+  const long query_block = queries.row(first) / sparse_rows(queries.group);
+  return op.blocks + (query_block * op.cache.n_kv_heads + queries.kv_head) * op.list_size;
+}
+
+// Tiles of the blocks of a list, up to slot `end`.
+LB_DEVICE int n_selected_tiles(const int32_t* list, int end, int tile_slots) {
+  const int n = load_cached<int32_t>(list), last = load_cached<int32_t>(list + n) * kSparseBlock;
+  const int in_last = min(max(end - last + tile_slots - 1, 0) / tile_slots, kSparseBlock / tile_slots);
+  return (n - 1) * (kSparseBlock / tile_slots) + in_last;
+}
+
+// The first slot of tile i.
+struct SelectedSlots {
+  static constexpr bool kSelects = true;
+  const int32_t* blocks = nullptr;
+  LB_DEVICE int operator()(int, int tile_slots, int i) const {
+    const int tiles = kSparseBlock / tile_slots;
+    return load_cached<int32_t>(blocks + i / tiles) * kSparseBlock + i % tiles * tile_slots;
+  }
+};
+
+}  // namespace lb::gpu
