@@ -166,3 +166,19 @@ def test_the_plan_has_keys_of_one_layer(model: Path) -> None:
     hidden = open_engine(model).info["hidden"]
     assert bytes_of[0]["prompt"] >= 4096 * 4 * (hidden + 3 + 8)
     assert "prompt" not in bytes_of[1]
+
+
+@pytest.mark.parametrize("chunk", (100, 512))
+def test_sparse_attention(folder: Path, chunk: int) -> None:
+    """An alpha of next to nothing selects all blocks: the scores of dense attention. A larger one selects fewer."""
+    path, ids = folder / "qwen3.gguf", random_ids(1500, VOCAB)
+    options = {"context": 1536, "prefill_chunk": chunk, "isa": "auto", "threads": 2}
+    want = scorer(path, **options).score(ids)
+    all_blocks = scorer(path, sparse_alpha=1e-30, **options).score(ids)
+    check("key_scores_model", all_blocks, want, want.max())
+    fewer = scorer(path, sparse_alpha=1.0, **options).score(ids)
+    assert 1e-4 < np.abs(fewer - want).max() / want.max() < 0.5
+    assert np.array_equal(scorer(path, sparse_alpha=1.0, **options).score(ids[:300]),
+                          scorer(path, **options).score(ids[:300]))  # fmt: skip
+    with pytest.raises(InvalidRequestError, match="sparse_alpha needs score_rows"):
+        open_engine(path, sparse_alpha=0.5)

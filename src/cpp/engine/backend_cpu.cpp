@@ -6,6 +6,8 @@
 #include "base/error.h"
 #include "base/system.h"
 #include "cpu/cpu_stream.h"
+#include "ops/key_scores.h"
+#include "ops/select_blocks.h"
 #include "engine/engine.h"
 
 namespace lb {
@@ -21,7 +23,8 @@ CpuStreamOptions stream_options(const Networks& networks, const EngineOptions& o
                        attention_shared_scratch(rows, n_heads, head_dim, options.context)});
     thread = std::max(
         {thread, linear_thread_scratch(network->max_n_in()), attention_thread_scratch(head_dim, n_heads, n_kv_heads),
-         key_scores_thread_scratch(options.score_rows, n_heads, n_kv_heads, head_dim)});
+         key_scores_thread_scratch(options.score_rows, n_heads, n_kv_heads, head_dim),
+         options.sparse_alpha > 0 ? select_blocks_thread_scratch(sparse_blocks(options.context)) : 0});
     for (const LayerShape& shape : network->layer_shapes())
       if (const auto* r = std::get_if<RecurrentShape>(&shape))
         thread = std::max(thread, delta_thread_scratch(r->dk, r->dv));

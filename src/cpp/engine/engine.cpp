@@ -100,6 +100,10 @@ void check(const EngineOptions& options) {
            "draft_budget must be between 1 and ", kMaxTree - 1, ", got ", options.draft_budget);
   LB_CHECK(options.score_rows >= 0 && options.score_rows <= kMaxKeyScoreRows, kInvalid,
            "score_rows must be between 0 and ", kMaxKeyScoreRows, ", got ", options.score_rows);
+  LB_CHECK(options.sparse_alpha >= 0 && options.sparse_alpha <= 1, kInvalid,
+           "sparse_alpha must be between 0 and 1, got ", options.sparse_alpha);
+  LB_CHECK(options.sparse_alpha == 0 || options.score_rows > 0, kInvalid,
+           "only engines that score prompts have block-sparse attention: sparse_alpha needs score_rows");
   LB_CHECK(options.score_rows == 0 || !options.drafts(), kInvalid,
            "an engine that scores prompts generates nothing: draft must be none, got ", options.draft);
 }
@@ -112,6 +116,9 @@ void resolve(EngineOptions& options, const DeviceSizes& sizes) {
            options.n_threads);
   LB_CHECK(options.path == DecodePath::kAuto || !sizes.maps_weights(), kUnsupported,
            "graph and megakernel are ways to decode on a GPU; the model is opened on ", sizes.name());
+  LB_CHECK(options.sparse_alpha == 0 || sizes.maps_weights() ||
+               (options.kv.k == KvType::kF16 && options.kv.v == KvType::kF16),
+           kUnsupported, "block-sparse attention on ", sizes.name(), " takes kv = f16, got ", to_string(options.kv));
   if (options.prefill_chunk == 0) options.prefill_chunk = sizes.prefill_chunk();
 }
 

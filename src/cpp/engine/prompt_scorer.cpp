@@ -4,8 +4,15 @@
 
 #include "base/error.h"
 #include "ops/key_scores.h"
+#include "ops/select_blocks.h"
 
 namespace lb {
+namespace {
+
+// The last rows of a prompt, whose attention is dense: those that score, and what they look at first.
+constexpr int kDenseRows = 2 * kSparseBlock;
+
+}  // namespace
 
 std::vector<LayerShape> PromptScorer::state_shapes(const Model& model) {
   std::vector<LayerShape> shapes;
@@ -21,7 +28,15 @@ PromptScorer::Buffers PromptScorer::carve(Carver& carver, const Model& model, co
   buffers.x = carver.take<float>(context * model.info().hidden);
   buffers.positions = carver.take<int32_t>(3 * context);
   buffers.scores = carver.take<float>(rows * context);
-  buffers.parts = carver.take<float>(2 * kKeyScoreParts * rows * model.info().n_heads);
+  const auto& [n_heads, n_kv_heads, head_dim] = model.attention();
+  buffers.parts = carver.take<float>(2 * kKeyScoreParts * rows * n_heads);
+  const bool is_sparse = options.sparse_alpha > 0;
+  const size_t max_blocks = is_sparse ? sparse_blocks(options.context) : 0;
+  const size_t n_lists = size_t(query_blocks(options.prefill_chunk, n_heads / n_kv_heads)) * n_kv_heads;
+  float* means = carver.take<float>(max_blocks * n_kv_heads * head_dim);
+  int32_t* blocks = carver.take<int32_t>(is_sparse ? n_lists * (max_blocks + 1) : 0);
+  buffers.means = is_sparse ? means : nullptr;
+  buffers.blocks = is_sparse ? blocks : nullptr;
   return buffers;
 }
 
@@ -63,14 +78,17 @@ int PromptScorer::state_layer(int layer) const {
   return static_cast<int>(std::ranges::find(state_.layers(), kind, &LayerShape::index) - state_.layers().begin());
 }
 
-// Calls visit(first, rows) for each chunk, with the executor locked.
+// Calls visit(first, rows) for each chunk, with the executor locked. The dense rows have chunks of their own.
 template <class Visit>
 void PromptScorer::for_chunks(int n_tokens, const Interrupted& interrupted, Visit&& visit) {
   Executor& executor = engine_->executor();
-  for (int first = 0; first < n_tokens; first += executor.max_rows) {
+  const int first_dense = std::max(0, n_tokens - kDenseRows);
+  for (int first = 0, rows; first < n_tokens; first += rows) {
     if (interrupted && interrupted()) fail(ErrorCode::kCancelled, "cancelled by the caller");
+    const bool is_sparse = buffers_.means != nullptr && first < first_dense;
+    rows = std::min(executor.max_rows, (is_sparse ? first_dense : n_tokens) - first);
     const std::lock_guard lock(executor.mutex);
-    visit(first, std::min(executor.max_rows, n_tokens - first));
+    visit(first, rows);
   }
 }
 
@@ -126,9 +144,14 @@ void PromptScorer::score_layer(int layer, int n_tokens, const Interrupted& inter
 
 void PromptScorer::run_layer(int layer, int n_tokens, const Interrupted& interrupted) {
   const Executor& executor = engine_->executor();
-  run_chunks(layer, n_tokens, interrupted, [&](int, const LayerRows& rows) {
-    engine_->model().run_layer(layer, rows, state_, executor.workspace, engine_->options().activations,
-                               *executor.stream);
+  const SparseBlocks sparse = {.means = buffers_.means,
+                               .blocks = buffers_.blocks,
+                               .max_blocks = sparse_blocks(engine_->options().context),
+                               .alpha = engine_->options().sparse_alpha};
+  run_chunks(layer, n_tokens, interrupted, [&](int first, const LayerRows& rows) {
+    const bool is_sparse = sparse.means != nullptr && first < n_tokens - kDenseRows;
+    engine_->model().run_layer(layer, rows, is_sparse ? &sparse : nullptr, state_, executor.workspace,
+                               engine_->options().activations, *executor.stream);
   });
 }
 

@@ -34,6 +34,8 @@ class PromptScorer {
     int32_t* positions;  // of each chunk [3, rows]
     float* scores;       // [score_rows, tokens of the prompt]
     float* parts;        // see KeyScores
+    float* means;        // see SparseBlocks; null: dense attention
+    int32_t* blocks;
   };
   static Buffers carve(Carver& carver, const Model& model, const EngineOptions& options);
   std::vector<int> checked_layers(std::span<const int> layers) const;

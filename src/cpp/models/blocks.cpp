@@ -7,6 +7,7 @@
 #include "ops/attention.h"
 #include "ops/key_scores.h"
 #include "ops/linear.h"
+#include "ops/select_blocks.h"
 
 namespace lb {
 
@@ -129,11 +130,38 @@ AttentionPrepare prepare(const AttentionBlock& block, int layer, const Attention
 
 float softmax_scale(const AttentionBlock& block) { return 1 / std::sqrt(static_cast<float>(block.head_dim)); }
 
+// The key blocks that the prepared rows attend to.
+SelectBlocks select_blocks(const AttentionBlock& block, const AttentionPrepare& rows, const Step& step) {
+  const SparseBlocks& sparse = *step.sparse;
+  run(KeyMeans{.cache = rows.cache,
+               .means = sparse.means,
+               .n_past = step.n_past,
+               .rows = step.rows,
+               .max_blocks = sparse.max_blocks},
+      step.stream);
+  const SelectBlocks op = {.q = rows.q,
+                           .means = sparse.means,
+                           .blocks = sparse.blocks,
+                           .n_past = step.n_past,
+                           .rows = step.rows,
+                           .n_heads = block.n_heads,
+                           .n_kv_heads = block.n_kv_heads,
+                           .head_dim = block.head_dim,
+                           .n_query_blocks = query_blocks(step.rows, block.n_heads / block.n_kv_heads),
+                           .list_size = sparse.max_blocks + 1,
+                           .max_blocks = sparse.max_blocks,
+                           .scale = softmax_scale(block),
+                           .alpha = sparse.alpha};
+  run(op, step.stream);
+  return op;
+}
+
 // result = o(attention over the layer's slots and the projected rows) (+ add)
 void attend(const AttentionBlock& block, int layer, const AttentionBuffers& b, const float* add, float* result,
             const Step& step) {
   const AttentionPrepare op = prepare(block, layer, b, step);
   run(op, step.stream);
+  const SelectBlocks selection = step.sparse != nullptr ? select_blocks(block, op, step) : SelectBlocks{};
   run_fused(Attention{.q = b.q,
                       .gate = block.gated ? b.u + block.head_dim : nullptr,
                       .o = b.o,
@@ -146,7 +174,10 @@ void attend(const AttentionBlock& block, int layer, const AttentionBuffers& b, c
                       .gate_head_stride = op.u_head_stride,
                       .scale = softmax_scale(block),
                       .first_slot = block.first_slot,
-                      .window = block.window},
+                      .window = block.window,
+                      .blocks = selection.blocks,
+                      .n_query_blocks = selection.n_query_blocks,
+                      .list_size = selection.list_size},
             {{product(block.o, b.o, result, step, add)}, 1}, step.stream);
 }
 

@@ -16,6 +16,14 @@
 
 namespace lb {
 
+// Buffers of block-sparse attention (ops/select_blocks.h), for one layer after the other.
+struct SparseBlocks {
+  float* means;     // [n_kv_heads, head_dim, max_blocks]
+  int32_t* blocks;  // [query blocks, n_kv_heads, 1 + max_blocks]
+  int max_blocks;
+  float alpha;
+};
+
 // The append in progress, as a block sees it.
 struct Step {
   int rows;
@@ -27,6 +35,7 @@ struct Step {
   Activations activations;
   Carver scratch;  // copied by each block, so that all blocks carve the same region
   Stream& stream;
+  const SparseBlocks* sparse = nullptr;  // attention to selected key blocks; null: to all
 };
 
 // y = w x (+ add)

@@ -121,11 +121,11 @@ void Model::forward(const Append& append, SequenceState& state, const Workspace&
   tap(info_.n_layers, ws.y);
 }
 
-void Model::run_layer(int i, const LayerRows& rows, SequenceState& state, const Workspace& ws, Activations activations,
-                      Stream& stream) const {
+void Model::run_layer(int i, const LayerRows& rows, const SparseBlocks* sparse, SequenceState& state,
+                      const Workspace& ws, Activations activations, Stream& stream) const {
   const Layer& layer = weights_.layers[i];
   const RmsNorm in = norm(rows.x, layer.mixer_norm, ws.y, rows.n, info_);
-  const Step step{rows.n, {}, ws.cos, ws.sin, state.n_past(), state, activations, ws.scratch, stream};
+  const Step step{rows.n, {}, ws.cos, ws.sin, state.n_past(), state, activations, ws.scratch, stream, sparse};
   if (has_attention(i)) run(rope_.table(rows.positions, rows.n, ws.cos, ws.sin), stream);
   std::visit([&](const auto& mixer) { mixer.forward(rows.state_layer, in, rows.x, rows.x, step); }, layer.mixer);
   layer.mlp.forward(norm(rows.x, layer.mlp_norm, ws.y, rows.n, info_), rows.x, rows.x, step);

@@ -119,8 +119,9 @@ class Model final : public Network {
   void forward(const Append& append, SequenceState& state, const Workspace& ws, Activations activations, Stream& stream,
                const Taps* taps = nullptr) const;
   // Runs one layer over rows, as forward() does. The caller calls state.begin_append() before and end_append() after.
-  void run_layer(int i, const LayerRows& rows, SequenceState& state, const Workspace& ws, Activations activations,
-                 Stream& stream) const;
+  // sparse: its attention is block-sparse; null: dense.
+  void run_layer(int i, const LayerRows& rows, const SparseBlocks* sparse, SequenceState& state, const Workspace& ws,
+                 Activations activations, Stream& stream) const;
   // AttentionBlock::score() of one layer that has_attention(); x stays as it is.
   void score_layer(int i, const LayerRows& rows, const ScoredRows& scored, SequenceState& state, const Workspace& ws,
                    Activations activations, Stream& stream) const;

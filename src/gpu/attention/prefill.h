@@ -52,9 +52,10 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
       .end = end,
       .n_tiles = (n_slots + kSlots - 1) / kSlots,
   };
+  Slots slots;
   if constexpr (Slots::kSelects) {
     const int32_t* list = selected_blocks(op, queries, first);
-    ring.slots.blocks = list + 1;
+    ring.slots.blocks = slots.blocks = list + 1;
     ring.n_tiles = n_selected_tiles(list, end, kSlots);
   }
   ring.start();
@@ -65,7 +66,7 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   const int own_first = first + warp() * kWarpQueries;
   T* own_q = q + warp() * kWarpQueries * kStride;
   for (int i = 0; i < ring.n_tiles; ++i) {
-    const int offset = ring.slots(first_slot, kSlots, i) - n_past;  // the tile's first slot, counted from this append's row 0
+    const int offset = slots(first_slot, kSlots, i) - n_past;  // the tile's first slot, counted from this append's row 0
     const bool is_masked = offset + kSlots > (op.tree.ancestors == nullptr ? first_row + 1 : 0) ||
                            offset < first_seen(op, n_past, op.rows - 1);
     const T* k = ring.take();
