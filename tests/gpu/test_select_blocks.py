@@ -52,7 +52,7 @@ def test_selection(
     n = n_past + rows
     q = rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3)
     means = np.full((kv_heads, dim, (n + 127) // 128), np.nan, np.float32)
-    means[:, :, : n // 128] = rng.normal(size=(kv_heads, dim, n // 128)) * 0.3
+    means[:, :, : n // 128] = rng.normal(size=(kv_heads, dim, n // 128)) * 0.8
     last = reference.last_blocks(rows, heads // kv_heads, n_past)
     scores = reference.block_scores(q, means[:, :, : n // 128].astype(np.float64), n_past, dim**-0.5)
     for alpha in (0.1, 0.7):
@@ -65,7 +65,7 @@ def test_selection(
                                for a in (alpha * 1.02, alpha * 0.98))  # fmt: skip
             assert set(surely) <= set(blocks) <= set(perhaps)
             n_selected += len(blocks)
-        if n > 4000:
+        if n > 4000 and alpha > 0.5:
             assert n_selected < 0.9 * got.shape[0] * got.shape[1] * (n // 128)
 
 

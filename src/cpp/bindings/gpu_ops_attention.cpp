@@ -8,6 +8,8 @@ using namespace nanobind::literals;
 namespace lb {
 namespace {
 
+constexpr int kScoredRows = 8;
+
 // Bits without a pattern. Numbers of 16 or 32 bits are between 1/2 and 1, of either sign; of other types every 16 bits
 // are an f16 of this kind, so that no scale is infinite.
 gpu::Buffer random_pages(PythonPack& pack, KvType type, size_t bytes, uint64_t seed) {
@@ -84,6 +86,98 @@ nb::dict time_attention(PythonPack& pack, const std::string& kv, int rows, int n
   return result;
 }
 
+// An append of `rows` rows of a scorer at the end of n_past tokens, in f16: its selection, and its attention to
+// n_selected evenly spaced blocks of each query block and to all of them; and the scores of its last 8 rows.
+nb::dict time_scorer(PythonPack& pack, int rows, int n_heads, int n_kv_heads, int head_dim, int n_past, int n_selected,
+                     int replays, int tries) {
+  LB_CHECK(rows >= kScoredRows && n_heads % n_kv_heads == 0 && n_selected >= 1, kInvalid,
+           "rows must be at least 8, and heads share KV heads evenly");
+  const int capacity = n_past + rows, group = n_heads / n_kv_heads, n_pages = (capacity + kPageTokens - 1) / kPageTokens;
+  const int max_blocks = sparse_blocks(capacity), n_query_blocks = query_blocks(rows, group);
+  const size_t page_bytes = size_t(n_pages) * n_kv_heads * kv_head_bytes(KvType::kF16, head_dim);
+  const size_t q_values = size_t(rows) * n_heads * head_dim;
+  std::vector<int32_t> table(n_pages), lists(size_t(n_query_blocks) * n_kv_heads * (max_blocks + 1));
+  for (int i = 0; i < n_pages; ++i) table[i] = n_pages - 1 - i;
+  for (size_t at = 0, i = 0; at < lists.size(); at += max_blocks + 1, ++i) {
+    const int query_block = int(i) / n_kv_heads, last_row = std::min(rows, (query_block + 1) * sparse_rows(group)) - 1;
+    const int n_seen = (n_past + last_row) / kSparseBlock + 1, n = std::min(n_seen, n_selected);
+    lists[at] = n;
+    for (int j = 0; j < n; ++j) lists[at + 1 + j] = n == 1 ? n_seen - 1 : int(long(n_seen - 1) * j / (n - 1));
+  }
+  Call call(pack);
+  const gpu::Buffer q = random_pages(pack, KvType::kF32, q_values * sizeof(float), 88172645463325252ull);
+  const gpu::Buffer k = random_pages(pack, KvType::kF16, page_bytes, 88172645463325252ull);
+  const gpu::Buffer v = random_pages(pack, KvType::kF16, page_bytes, 77172645463325252ull);
+  float* o = call.out<float>(q_values);
+  float* means = call.out<float>(size_t(max_blocks) * n_kv_heads * head_dim);
+  float* scores = call.out<float>(size_t(kScoredRows) * capacity);
+  float* parts = call.out<float>(size_t(2) * kKeyScoreParts * kScoredRows * n_heads);
+  int32_t* selected = call.out<int32_t>(lists.size());
+  auto* scratch = call.out<std::byte>(gpu::attention_scratch_bytes(rows, n_heads, head_dim, capacity, pack.target()));
+  const int32_t* n_past_at = call.in(&n_past, 1);
+  const int32_t* first_at = call.in(std::vector<int32_t>{0});
+  const KvLayer cache = {reinterpret_cast<void*>(k.data()), reinterpret_cast<void*>(v.data()), call.in(table),
+                         KvType::kF16,                      KvType::kF16,                      n_kv_heads,
+                         head_dim};
+  const auto* queries = reinterpret_cast<const float*>(q.data());
+  const float scale = 1.0f / float(head_dim);
+  Attention attention{};
+  attention.q = queries;
+  attention.o = o;
+  attention.cache = cache;
+  attention.n_past = n_past_at;
+  attention.rows = rows;
+  attention.n_heads = n_heads;
+  attention.scale = scale;
+  const auto time_attention = [&] {
+    const gpu::AttentionLaunches launches = gpu::choose(attention, capacity, scratch, pack.target());
+    return time_on_device(pack, replays, tries, [&] {
+      for (int i = 0; i < launches.n; ++i) pack.run(launches.launches[i], launches.params);
+    });
+  };
+  nb::dict result;
+  result["dense"] = time_attention();
+  result["flops"] = gpu::flops_of(attention, n_past);
+  attention.blocks = call.in(lists);
+  attention.n_query_blocks = n_query_blocks;
+  attention.list_size = max_blocks + 1;
+  result["sparse"] = time_attention();
+  const auto time_op = [&](const auto& op) { return time_on_device(pack, replays, tries, [&] { pack.run(op); }); };
+  // The means of all blocks, which the selection reads.
+  pack.run(KeyMeans{.cache = cache, .means = means, .n_past = first_at, .rows = capacity, .max_blocks = max_blocks});
+  result["means"] = time_op(
+      KeyMeans{.cache = cache, .means = means, .n_past = n_past_at, .rows = rows, .max_blocks = max_blocks});
+  result["select"] = time_op(SelectBlocks{.q = queries,
+                                          .means = means,
+                                          .blocks = selected,
+                                          .n_past = n_past_at,
+                                          .rows = rows,
+                                          .n_heads = n_heads,
+                                          .n_kv_heads = n_kv_heads,
+                                          .head_dim = head_dim,
+                                          .n_query_blocks = n_query_blocks,
+                                          .list_size = max_blocks + 1,
+                                          .max_blocks = max_blocks,
+                                          .scale = scale,
+                                          .alpha = 0.5f});
+  const KeyScores tail = {.q = queries,
+                          .cache = cache,
+                          .scores = scores,
+                          .parts = parts,
+                          .n_past = n_past_at,
+                          .first_row = rows - kScoredRows,
+                          .rows = kScoredRows,
+                          .n_heads = n_heads,
+                          .stride = capacity,
+                          .scale = scale};
+  const auto launches = gpu::choose(tail, pack.target());
+  result["scores"] = time_on_device(pack, replays, tries, [&] {
+    for (const gpu::Launch& launch : launches) pack.run(launch, tail);
+  });
+  pack.take_started();
+  return result;
+}
+
 }  // namespace
 
 void bind_gpu_attention(nb::module_& m) {
@@ -92,6 +186,10 @@ void bind_gpu_attention(nb::module_& m) {
         "Seconds of the attention of a chain, its merge included, over `sets` rotated caches; the bytes that have to "
         "move, "
         "the flops of the slots its rows see, and the launch.");
+  m.def("time_scorer", &time_scorer, "pack"_a, "rows"_a, "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "n_past"_a,
+        "n_selected"_a, "replays"_a = 3, "tries"_a = 4,
+        "Seconds of a scorer's append over f16 pages: attention to all blocks (dense) and to n_selected (sparse), means, "
+        "select, scores of 8 rows; and the flops of the dense one.");
 }
 
 }  // namespace lb

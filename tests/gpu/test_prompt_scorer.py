@@ -1,0 +1,44 @@
+"""Scores of a prompt by a whole model on a device, beside the CPU's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engines import open_engine, random_ids
+from lucebox import _engine
+from lucebox.errors import UnsupportedError
+from reference.gguf_files import Shape, write_model
+from tolerances import check
+
+SMALL = {"hidden": 64, "ffn": 64, "n_heads": 2, "n_kv_heads": 1, "head_dim": 64}
+
+
+def test_a_hybrid(pack: _engine.gpu.Pack, tmp_path: Path) -> None:
+    """The last of the layers has attention alone; chunks of 64 cut the scored rows."""
+    shape = Shape("qwen35", n_layers=2, recurrent=(True, False), d_state=64, **SMALL)
+    path, ids = write_model(tmp_path / "hybrid.gguf", shape), random_ids(67, shape.vocab)
+    options = {"score_rows": 8, "kv": "f32"}
+    want = _engine.PromptScorer(open_engine(path, **options)).score(ids)
+    got = _engine.PromptScorer(open_engine(path, pack=pack, **options)).score(ids)
+    check("key_scores_model_device", got, want, want.max())
+
+
+@pytest.mark.slow  # 1100 tokens: the window alone is 512
+def test_sparse_attention(pack: _engine.gpu.Pack, tmp_path: Path) -> None:
+    """The CPU selects the same blocks; dense attention scores otherwise."""
+    shape = Shape("qwen3", n_layers=2, **SMALL)
+    path, ids = write_model(tmp_path / "plain.gguf", shape), random_ids(1100, shape.vocab)
+    options = {"score_rows": 8, "kv": "f16", "context": 1152, "prefill_chunk": 512}
+    want = _engine.PromptScorer(open_engine(path, sparse_alpha=1.0, **options)).score(ids, [1])
+    got = _engine.PromptScorer(open_engine(path, pack=pack, sparse_alpha=1.0, **options)).score(ids, [1])
+    check("key_scores_model_f16", got, want, want.max())
+    dense = _engine.PromptScorer(open_engine(path, **options)).score(ids, [1])
+    assert np.abs(want - dense).max() > 1e-3 * want.max()
+
+
+def test_sparse_attention_takes_f16(pack: _engine.gpu.Pack, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "plain.gguf", Shape("qwen3", n_layers=1, **SMALL))
+    with pytest.raises(UnsupportedError, match="takes kv = f16"):
+        open_engine(path, pack=pack, score_rows=8, sparse_alpha=0.5, kv="q8_0")
