@@ -79,6 +79,11 @@ def test_attention(
 ) -> None:
     cache, q = case(seed, n_past, rows, heads, kv_heads, dim)
     last = reference.last_blocks(rows, heads // kv_heads, n_past)
+    if dim == 256 and pack.target.startswith(("gfx", "sm_75")):
+        with pytest.raises(UnsupportedError, match="heads of 64 or 128"):
+            ops.attention(q, *cache.pages, n_past, dim**-0.5, blocks=np.zeros((len(last), kv_heads, 9), np.int32),
+                          pack=pack)  # fmt: skip
+        return
     rng = np.random.default_rng(seed)
     chosen = reference.selected(rng.random((len(last), kv_heads, int(last.max()) + 1)), last, 0.7)
     mask = reference.mask_of(chosen, rows, heads, n_past)
@@ -91,17 +96,33 @@ def test_attention(
     started = pack.take_started()
     assert any(f"attention_{name}_f16_{dim}_kernel" in started for name in KERNELS.values())
     check("attention_f16", got, want, np.abs(cache.values).max())
-    # All blocks: the bits of the dense kernel, which has a split to itself where the rows fill the chip.
+    # All blocks: the bits of a dense kernel that has one split. The rows fill the simulator, but no large chip.
     every = reference.lists_of(reference.selected(np.ones_like(chosen, float), last, 0.0), chosen.shape[2] + 1)
     whole = ops.attention(q, *cache.pages, n_past, dim**-0.5, blocks=every, pack=pack)
     plain = ops.attention(q, *cache.pages, n_past, dim**-0.5, pack=pack)
     check("attention_f16", whole, plain, np.abs(cache.values).max())
-    if "attention_merge_kernel" not in pack.take_started():
+    is_split = "attention_merge_kernel" in pack.take_started()
+    assert not (is_split and pack.name == "sim")
+    if not is_split:
         assert np.array_equal(whole, plain)
+
+
+def test_all_blocks_are_dense_attention(pack: _engine.gpu.Pack, seed: int) -> None:
+    """On chips of any size: rows that fill it."""
+    n_sms = 4 if pack.name == "sim" else 300
+    rows, heads = 32 * n_sms, 16
+    cache, q = case(seed, 100, rows, heads, 8, 64)
+    last = reference.last_blocks(rows, 2, 100)
+    every = reference.selected(np.ones((len(last), 8, int(last.max()) + 1)), last, 0.0)
+    pack.take_started()
+    plain = ops.attention(q, *cache.pages, 100, 0.125, pack=pack)
+    assert "attention_merge_kernel" not in pack.take_started()
+    lists = reference.lists_of(every, int(last.max()) + 2)
+    assert np.array_equal(ops.attention(q, *cache.pages, 100, 0.125, blocks=lists, pack=pack), plain)
 
 
 def test_refusals(pack: _engine.gpu.Pack) -> None:
     cache = filled(300, 2, 64, "q8_0", "q8_0", np.random.default_rng(0))
     q = np.zeros((200, 4, 64), np.float32)
-    with pytest.raises(UnsupportedError, match="take an f16 cache"):
+    with pytest.raises(UnsupportedError, match="selected blocks take an f16 cache"):
         ops.attention(q, *cache.pages, 100, 0.1, blocks=np.zeros((4, 2, 4), np.int32), pack=pack)

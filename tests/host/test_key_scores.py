@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from kv_cache import filled
-from lucebox import _engine
 from lucebox.errors import InvalidRequestError
 from lucebox.selftest import ops
 from reference import kv_types

@@ -130,6 +130,30 @@ def test_ops_of_drafts(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
+def test_scores_and_selected_blocks(name: str) -> None:
+    """Every shape fits the targets; what no kernel takes is refused by name."""
+    heads = {"n_heads": 16, "n_kv_heads": 8, "head_dim": 128}
+    cache = {"k_type": "Q8_0", "v_type": "F16"}
+    sums, scores = choose(name, "key_scores", rows=16, **heads, **cache)
+    assert sums["grid"] == (256, 8, 1) and scores["grid"] == (256, 1, 1)
+    for launch in (sums, scores, *choose(name, "key_means", rows=2048, max_blocks=1024, n_kv_heads=8, head_dim=512,
+                                         **cache)):  # fmt: skip
+        check(launch, name)
+    for dim in (64, 128, 256):
+        (select,) = choose(name, "select_blocks", rows=2048, max_blocks=2048, list_size=2049, n_query_blocks=32,
+                           n_heads=16, n_kv_heads=8, head_dim=dim)  # fmt: skip
+        check(select, name)
+        assert select["grid"] == (32, 8, 1)
+    with pytest.raises(InvalidRequestError, match="the rows are 32 query blocks, not 31"):
+        choose(name, "select_blocks", rows=2048, max_blocks=9, list_size=10, n_query_blocks=31, **heads)
+    with pytest.raises(UnsupportedError, match="takes heads of 64, 128 or 256"):
+        choose(name, "select_blocks", rows=2048, max_blocks=9, list_size=10, n_query_blocks=32, n_heads=16,
+               n_kv_heads=8, head_dim=80)  # fmt: skip
+    with pytest.raises(InvalidRequestError, match="takes 1 to 16 rows"):
+        choose(name, "key_scores", rows=17, **heads, **cache)
+
+
+@pytest.mark.parametrize("name", TARGETS)
 def test_fused_ops_of_a_step(name: str) -> None:
     def delta_inputs(rows: int, dim: int, heads: int) -> dict[str, Any]:
         sizes = {"channels": 4 * heads * dim, "n_taps": 4, "n_k_heads": heads, "n_v_heads": heads, "dk": dim}

@@ -11,7 +11,7 @@ import pytest
 from engines import open_engine, random_ids
 from gguf import GGUFReader
 from lucebox import _engine
-from lucebox.errors import CancelledError, InvalidRequestError
+from lucebox.errors import InvalidRequestError
 from numpy.typing import NDArray
 from reference.decoder import Decoder
 from reference.gguf_files import Shape, write_model

@@ -267,6 +267,17 @@ class Session:
 
     def load(self, data: bytes, where: str = 'snapshot') -> None: ...
 
+class PromptScorer:
+    """How much the last rows of a prompt look at each of its tokens."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Takes an engine that was opened with score_rows."""
+
+    def score(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], layers: Sequence[int] = [], progress: object | None = None) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
+        """
+        One score for each token: its largest softmax weight among the heads of `layers` (empty: all with attention), the mean over the last score_rows tokens. Layers behind the last of them are not computed. progress(done, total) in tokens, layer by layer.
+        """
+
 class Drafting:
     """
     A draft model beside one sequence of its target, step by step, for tests.

@@ -28,6 +28,11 @@ def time_attention(pack: lucebox._engine.gpu.Pack, kv: str, rows: int, n_heads: 
     Seconds of the attention of a chain, its merge included, over `sets` rotated caches; the bytes that have to move, the flops of the slots its rows see, and the launch.
     """
 
+def time_scorer(pack: lucebox._engine.gpu.Pack, rows: int, n_heads: int, n_kv_heads: int, head_dim: int, n_past: int, n_selected: int, replays: int = 3, tries: int = 4) -> dict:
+    """
+    Seconds of a scorer's append over f16 pages: attention to all blocks (dense) and to n_selected (sparse), means, select, scores of 8 rows; and the flops of the dense one.
+    """
+
 def delta_net(pack: lucebox._engine.gpu.Pack, **fields) -> dict:
     """
     DeltaNet by its fields, then the product of its norm with `last` (`last_type`, `n_last`): a dict of what they write, and in `started` the launches of each kernel. What a device need not write keeps its 0xff bytes.

@@ -92,7 +92,8 @@ nb::dict time_scorer(PythonPack& pack, int rows, int n_heads, int n_kv_heads, in
                      int replays, int tries) {
   LB_CHECK(rows >= kScoredRows && n_heads % n_kv_heads == 0 && n_selected >= 1, kInvalid,
            "rows must be at least 8, and heads share KV heads evenly");
-  const int capacity = n_past + rows, group = n_heads / n_kv_heads, n_pages = (capacity + kPageTokens - 1) / kPageTokens;
+  const int capacity = n_past + rows, group = n_heads / n_kv_heads,
+            n_pages = (capacity + kPageTokens - 1) / kPageTokens;
   const int max_blocks = sparse_blocks(capacity), n_query_blocks = query_blocks(rows, group);
   const size_t page_bytes = size_t(n_pages) * n_kv_heads * kv_head_bytes(KvType::kF16, head_dim);
   const size_t q_values = size_t(rows) * n_heads * head_dim;
@@ -116,8 +117,12 @@ nb::dict time_scorer(PythonPack& pack, int rows, int n_heads, int n_kv_heads, in
   auto* scratch = call.out<std::byte>(gpu::attention_scratch_bytes(rows, n_heads, head_dim, capacity, pack.target()));
   const int32_t* n_past_at = call.in(&n_past, 1);
   const int32_t* first_at = call.in(std::vector<int32_t>{0});
-  const KvLayer cache = {reinterpret_cast<void*>(k.data()), reinterpret_cast<void*>(v.data()), call.in(table),
-                         KvType::kF16,                      KvType::kF16,                      n_kv_heads,
+  const KvLayer cache = {reinterpret_cast<void*>(k.data()),
+                         reinterpret_cast<void*>(v.data()),
+                         call.in(table),
+                         KvType::kF16,
+                         KvType::kF16,
+                         n_kv_heads,
                          head_dim};
   const auto* queries = reinterpret_cast<const float*>(q.data());
   const float scale = 1.0f / float(head_dim);
@@ -145,8 +150,8 @@ nb::dict time_scorer(PythonPack& pack, int rows, int n_heads, int n_kv_heads, in
   const auto time_op = [&](const auto& op) { return time_on_device(pack, replays, tries, [&] { pack.run(op); }); };
   // The means of all blocks, which the selection reads.
   pack.run(KeyMeans{.cache = cache, .means = means, .n_past = first_at, .rows = capacity, .max_blocks = max_blocks});
-  result["means"] = time_op(
-      KeyMeans{.cache = cache, .means = means, .n_past = n_past_at, .rows = rows, .max_blocks = max_blocks});
+  result["means"] =
+      time_op(KeyMeans{.cache = cache, .means = means, .n_past = n_past_at, .rows = rows, .max_blocks = max_blocks});
   result["select"] = time_op(SelectBlocks{.q = queries,
                                           .means = means,
                                           .blocks = selected,
@@ -186,10 +191,11 @@ void bind_gpu_attention(nb::module_& m) {
         "Seconds of the attention of a chain, its merge included, over `sets` rotated caches; the bytes that have to "
         "move, "
         "the flops of the slots its rows see, and the launch.");
-  m.def("time_scorer", &time_scorer, "pack"_a, "rows"_a, "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "n_past"_a,
-        "n_selected"_a, "replays"_a = 3, "tries"_a = 4,
-        "Seconds of a scorer's append over f16 pages: attention to all blocks (dense) and to n_selected (sparse), means, "
-        "select, scores of 8 rows; and the flops of the dense one.");
+  m.def(
+      "time_scorer", &time_scorer, "pack"_a, "rows"_a, "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "n_past"_a,
+      "n_selected"_a, "replays"_a = 3, "tries"_a = 4,
+      "Seconds of a scorer's append over f16 pages: attention to all blocks (dense) and to n_selected (sparse), means, "
+      "select, scores of 8 rows; and the flops of the dense one.");
 }
 
 }  // namespace lb

@@ -20,9 +20,8 @@ using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cp
 Array<float, 1> score(PromptScorer& scorer, const Ids& ids, const std::vector<int>& layers,
                       const nb::object& progress) {
   SignalPoll poll;
-  auto scores = without_gil([&] {
-    return scorer.score({ids.data(), ids.size()}, layers, std::ref(poll), progress_of(progress));
-  });
+  auto scores = without_gil(
+      [&] { return scorer.score({ids.data(), ids.size()}, layers, std::ref(poll), progress_of(progress)); });
   return to_numpy<1>(std::move(scores), {ids.size()});
 }
 

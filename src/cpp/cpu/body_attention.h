@@ -255,8 +255,8 @@ void attention(const Attention& op, int kv_head, int row_begin, int row_end, int
 
 // --- KeyScores
 
-// Scores of the queries of a KV head with slots [begin, end) of a page, in exponents of e; -inf where a row does not see
-// a slot. Rows of kScoreRow values, [rows * group].
+// Scores of the queries of a KV head with slots [begin, end) of a page, in exponents of e; -inf where a row does not
+// see a slot. Rows of kScoreRow values, [rows * group].
 inline float* page_scores(const KeyScores& op, int kv_head, int begin, int end, std::byte* scratch) {
   const int dim = op.cache.head_dim, group = op.n_heads / op.cache.n_kv_heads, n_slots = end - begin;
   Attention attention = {};

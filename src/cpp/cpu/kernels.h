@@ -9,11 +9,11 @@
 #include <cstddef>
 
 #include "cpu/cpu_stream.h"
-#include "ops/key_scores.h"
 #include "ops/attention.h"
 #include "ops/block_conv.h"
 #include "ops/delta_net.h"
 #include "ops/embed.h"
+#include "ops/key_scores.h"
 #include "ops/linear.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"

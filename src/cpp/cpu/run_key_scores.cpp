@@ -1,5 +1,5 @@
-// KeyScores, whose tasks are parts of the context. The parts depend on its length alone, so results do not depend on the
-// number of threads.
+// KeyScores, whose tasks are parts of the context. The parts depend on its length alone, so results do not depend on
+// the number of threads.
 #include <cmath>
 #include <limits>
 

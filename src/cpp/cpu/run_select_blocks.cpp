@@ -1,4 +1,5 @@
-// KeyMeans and SelectBlocks, by loops that any compiler vectorises: they are a hundredth of the attention that they save.
+// KeyMeans and SelectBlocks, by loops that any compiler vectorises: they are a hundredth of the attention that they
+// save.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -74,8 +75,8 @@ void CpuStream::run(const SelectBlocks& op) {
   LB_ASSERT(n_blocks < op.list_size && n_blocks <= op.max_blocks + 1);
   cpu::for_tasks(pool(), op.n_query_blocks * op.n_kv_heads, long(op.rows) * op.n_heads * n_blocks * op.head_dim,
                  [&](int task, int thread) {
-                   auto* scores = reinterpret_cast<float*>(
-                       thread_scratch(thread, select_blocks_thread_scratch(op.max_blocks)));
+                   auto* scores =
+                       reinterpret_cast<float*>(thread_scratch(thread, select_blocks_thread_scratch(op.max_blocks)));
                    select(op, task / op.n_kv_heads, task % op.n_kv_heads, scores, scores + op.max_blocks + 1);
                  });
 }

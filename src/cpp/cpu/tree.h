@@ -1,5 +1,5 @@
-// Accessors of an append's tree and of the slots that its rows see, and the key head of a value head. Every function is static, because files of all
-// instruction sets include this header (see kernels.h).
+// Accessors of an append's tree and of the slots that its rows see, and the key head of a value head. Every function is
+// static, because files of all instruction sets include this header (see kernels.h).
 #pragma once
 
 #include "ops/append.h"

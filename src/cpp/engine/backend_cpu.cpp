@@ -6,9 +6,9 @@
 #include "base/error.h"
 #include "base/system.h"
 #include "cpu/cpu_stream.h"
+#include "engine/engine.h"
 #include "ops/key_scores.h"
 #include "ops/select_blocks.h"
-#include "engine/engine.h"
 
 namespace lb {
 namespace {
@@ -21,10 +21,10 @@ CpuStreamOptions stream_options(const Networks& networks, const EngineOptions& o
     const auto& [n_heads, n_kv_heads, head_dim] = network->attention();
     shared = std::max({shared, linear_shared_scratch(rows, network->max_n_in()),
                        attention_shared_scratch(rows, n_heads, head_dim, options.context)});
-    thread = std::max(
-        {thread, linear_thread_scratch(network->max_n_in()), attention_thread_scratch(head_dim, n_heads, n_kv_heads),
-         key_scores_thread_scratch(options.score_rows, n_heads, n_kv_heads, head_dim),
-         options.sparse_alpha > 0 ? select_blocks_thread_scratch(sparse_blocks(options.context)) : 0});
+    thread = std::max({thread, linear_thread_scratch(network->max_n_in()),
+                       attention_thread_scratch(head_dim, n_heads, n_kv_heads),
+                       key_scores_thread_scratch(options.score_rows, n_heads, n_kv_heads, head_dim),
+                       options.sparse_alpha > 0 ? select_blocks_thread_scratch(sparse_blocks(options.context)) : 0});
     for (const LayerShape& shape : network->layer_shapes())
       if (const auto* r = std::get_if<RecurrentShape>(&shape))
         thread = std::max(thread, delta_thread_scratch(r->dk, r->dv));

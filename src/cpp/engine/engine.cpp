@@ -217,8 +217,8 @@ void Engine::check_ids(std::span<const int32_t> ids) const {
   for (size_t i = 0; i < ids.size(); ++i)
     LB_CHECK(ids[i] >= 0 && ids[i] < vocab, kInvalid, "token ", i, " is ", ids[i], "; the vocabulary has ", vocab,
              " tokens");
-  LB_CHECK(ids.size() <= static_cast<size_t>(options_.context), kInvalid, ids.size(), " tokens do not fit the context of ",
-           options_.context, "; load the model with a larger context");
+  LB_CHECK(ids.size() <= static_cast<size_t>(options_.context), kInvalid, ids.size(),
+           " tokens do not fit the context of ", options_.context, "; load the model with a larger context");
 }
 
 const std::string& Engine::fingerprint() const {

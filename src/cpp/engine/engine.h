@@ -37,7 +37,7 @@ struct EngineOptions {
   // drafter together are "mtp+suffix" or "FILE+suffix".
   std::string draft = "none";
   static constexpr std::string_view kWithSuffix = "+suffix";
-  int draft_budget = 0;     // tokens of a draft; 0: chosen for each step
+  int draft_budget = 0;  // tokens of a draft; 0: chosen for each step
   // > 0: the engine scores prompts by so many last rows (PromptScorer), and has no sessions.
   int score_rows = 0;
   // Of such an engine: > 0: block-sparse attention, the alpha of SelectBlocks; 0: dense.

@@ -106,9 +106,8 @@ std::optional<std::string> problem_of_heads(const Models& models, const KvTypes&
 size_t session_bytes(const Models& models, const DeviceSizes& sizes, const EngineOptions& any, int context) {
   const EngineOptions options = with_context(any, context);
   return state_bytes(models, options) + tree_bytes(models, options) +
-         step_row_bytes(models.draft.get(), sizes, *models.target, options) +
-         loop_bytes(models, sizes, options) + PromptScorer::planned_bytes(*models.target, options) +
-         sizes.scratch_bytes(models.networks(), options) +
+         step_row_bytes(models.draft.get(), sizes, *models.target, options) + loop_bytes(models, sizes, options) +
+         PromptScorer::planned_bytes(*models.target, options) + sizes.scratch_bytes(models.networks(), options) +
          Executor::planned_bytes(models, options.prefill_chunk);
 }
 

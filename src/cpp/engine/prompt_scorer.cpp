@@ -51,7 +51,8 @@ PromptScorer::PromptScorer(std::shared_ptr<const Engine> engine)
     : engine_(std::move(engine)),
       state_(state_shapes(engine_->model()), engine_->state_options(), *engine_->executor().stream) {
   const EngineOptions& options = engine_->options();
-  LB_CHECK(options.score_rows > 0, kInvalid, "the model is open to generate. Open it with score_rows >= 1 to score prompts");
+  LB_CHECK(options.score_rows > 0, kInvalid,
+           "the model is open to generate. Open it with score_rows >= 1 to score prompts");
   memory_ = engine_->executor().stream->reserve(planned_bytes(engine_->model(), options));
   Carver carver(*memory_);
   buffers_ = carve(carver, engine_->model(), options);

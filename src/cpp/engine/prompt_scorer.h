@@ -1,6 +1,6 @@
 // PromptScorer: how much the last rows of a prompt look at each of its tokens, by a small model's attention. Computes
-// layer by layer over the whole prompt, so that the keys and values of one layer are in memory, not those of all. A scored
-// layer runs twice: for keys without rotation, then as the model has it.
+// layer by layer over the whole prompt, so that the keys and values of one layer are in memory, not those of all. A
+// scored layer runs twice: for keys without rotation, then as the model has it.
 #pragma once
 
 #include <memory>
@@ -22,9 +22,9 @@ class PromptScorer {
   // Memory besides the state; 0 where the engine does not score.
   static size_t planned_bytes(const Model& model, const EngineOptions& options);
 
-  // score[j] = mean over the last score_rows rows of the largest softmax weight of token j, among all heads of `layers`;
-  // a row sees the tokens up to itself. layers: ascending, of those with attention; empty: all of them. Layers behind
-  // the last of them are not computed. Throws kCancelled when interrupted() returns true.
+  // score[j] = mean over the last score_rows rows of the largest softmax weight of token j, among all heads of
+  // `layers`; a row sees the tokens up to itself. layers: ascending, of those with attention; empty: all of them.
+  // Layers behind the last of them are not computed. Throws kCancelled when interrupted() returns true.
   std::vector<float> score(std::span<const int32_t> ids, std::span<const int> layers = {},
                            const Interrupted& interrupted = {}, const Progress& progress = {});
 

@@ -9,14 +9,14 @@
 namespace lb {
 
 // scores[t, s] = max(scores[t, s], max_h softmax_s(scale * q[t, h] . k[s]))     s <= n_past + first_row + t
-// Query head h reads KV head h / (n_heads / n_kv_heads), over the stored keys, as Attention of a chain does; rotated keys
-// take rotated queries. Later slots keep their score. Run after AttentionPrepare of the append, layer by layer, it is
-// the maximum over heads and layers.
+// Query head h reads KV head h / (n_heads / n_kv_heads), over the stored keys, as Attention of a chain does; rotated
+// keys take rotated queries. Later slots keep their score. Run after AttentionPrepare of the append, layer by layer, it
+// is the maximum over heads and layers.
 struct KeyScores {
-  const float* q;  // [rows, n_heads, head_dim] the append's rows first_row, first_row + 1, ...
-  KvLayer cache;   // V is not read
-  float* scores;   // [rows, stride]
-  float* parts;    // [kKeyScoreParts, rows, n_heads, 2] scratch: maximum and sum of each part of the context
+  const float* q;         // [rows, n_heads, head_dim] the append's rows first_row, first_row + 1, ...
+  KvLayer cache;          // V is not read
+  float* scores;          // [rows, stride]
+  float* parts;           // [kKeyScoreParts, rows, n_heads, 2] scratch: maximum and sum of each part of the context
   const int32_t* n_past;  // [1]
   int first_row, rows, n_heads, stride;
   float scale;

@@ -34,9 +34,9 @@ struct KeyMeans {
 // the largest score are selected; besides, the first kSparseSinks, and the last kSparseWindow up to the block of the
 // query block's last row, among them those on the causal diagonal. No block behind is.
 struct SelectBlocks {
-  const float* q;      // [rows, n_heads, head_dim]
-  const float* means;  // [n_kv_heads, head_dim, max_blocks]
-  int32_t* blocks;     // [n_query_blocks, n_kv_heads, list_size] the number of blocks, then their indices
+  const float* q;         // [rows, n_heads, head_dim]
+  const float* means;     // [n_kv_heads, head_dim, max_blocks]
+  int32_t* blocks;        // [n_query_blocks, n_kv_heads, list_size] the number of blocks, then their indices
   const int32_t* n_past;  // [1]
   int rows, n_heads, n_kv_heads, head_dim;
   int n_query_blocks, list_size;  // query_blocks(); more than the key blocks of the cache

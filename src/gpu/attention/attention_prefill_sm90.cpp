@@ -74,21 +74,19 @@ struct BlockWork {
 // The queries of a query block, and the key blocks selected for it. Waits for the previous kernel.
 struct SelectedWork : BlockWork {
   SelectedSlots slots;
-  const int32_t* list;
 
-  LB_DEVICE SelectedWork(const AttentionSplits& p) : BlockWork(p) {
+  LB_DEVICE SelectedWork(const AttentionSplits& p) : BlockWork(p), slots(p.op) {
     first = first_of_query_block(queries, n_blocks() - 1 - block_id(), kSm90Queries);
     first_row = queries.row(first);
     last_row = queries.row(queries.n - 1);
     n_slots = end = slots_seen(p.op, n_past, last_row);
     first_slot = 0;
     begin_attention();
-    list = selected_blocks(p.op, queries, first);
-    slots.blocks = list + 1;
+    slots.select(queries, first);
   }
   template <int kSlots>
   LB_DEVICE int n_tiles() const {
-    return n_selected_tiles(list, end, kSlots);
+    return slots.n_tiles(end, kSlots);
   }
   template <int kSlots>
   LB_DEVICE int slot(int i) const {
@@ -625,8 +623,8 @@ LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   LB_KERNEL(kernel, AttentionSplits, kSm90BlockThreads, 1) { attention_prefill_sm90<Stored, kDim, true>(p); }
 LB_ATTENTION_PREFILL_SM90(X)
 #undef X
-#define X(kernel, Type, Stored, kDim) \
-  LB_KERNEL(kernel, AttentionSplits, kSm90BlockThreads, 1) { \
+#define X(kernel, Type, Stored, kDim)                            \
+  LB_KERNEL(kernel, AttentionSplits, kSm90BlockThreads, 1) {     \
     attention_prefill_sm90<Stored, kDim, true, SelectedWork>(p); \
   }
 LB_ATTENTION_SPARSE_SM90(X)

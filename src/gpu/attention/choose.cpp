@@ -39,7 +39,7 @@ constexpr TileKernel kDecode[] = {LB_ATTENTION_DECODE(X)};
 constexpr TileKernel kPrefill16[] = {LB_ATTENTION_PREFILL_16(X)};
 constexpr TileKernel kPrefill32[] = {LB_ATTENTION_PREFILL_32(X)};
 constexpr TileKernel kPrefillSm90[] = {LB_ATTENTION_PREFILL_SM90(X)};
-constexpr TileKernel kSparse16[] = {LB_ATTENTION_SPARSE_16(X)};
+constexpr TileKernel kSparse16[] = {LB_ATTENTION_SPARSE_16(X) LB_ATTENTION_SPARSE_256(X)};
 constexpr TileKernel kSparse32[] = {LB_ATTENTION_SPARSE_32(X)};
 constexpr TileKernel kSparseSm90[] = {LB_ATTENTION_SPARSE_SM90(X)};
 #undef X
@@ -167,14 +167,17 @@ BlockShape sparse_shape(const Attention& op, const Target& target) {
   const int dim = cache.head_dim;
   const char *const sm90 = tile_kernel(kSparseSm90, cache), *const wide = tile_kernel(kSparse32, cache);
   const char* const narrow = tile_kernel(kSparse16, cache);
-  LB_CHECK(narrow != nullptr, kUnsupported, to_string(op),
-           ": selected blocks take an f16 cache of heads of 64, 128 or 256. Use kv = f16, or all blocks");
+  LB_CHECK(
+      narrow != nullptr && (dim <= 128 || target.has(narrow)), kUnsupported, to_string(op), ": on ", target.name,
+      ", selected blocks take an f16 cache of heads of 64 or 128, on most NVIDIA targets also of 256. Use kv = f16, ",
+      "or all blocks");
   if (sm90 != nullptr && target.has(sm90))
     return {sm90, kSm90Queries, 1, 0, 0, sm90_shared_bytes(dim), false, kSm90BlockThreads};
   const int n_tiles = wide != nullptr && target.has(wide) ? 2 : 1;
   const Ring ring = ring_of(cache, prefill_slots(dim, n_tiles), kBlocksPerSm, target,
                             [&](int n, int tile) { return prefill_shared_bytes(dim, n_tiles, n, tile); });
-  return {n_tiles == 2 ? wide : narrow, prefill_queries(n_tiles), kBlocksPerSm, ring.tiles, 0, ring.shared_bytes, false};
+  return {
+      n_tiles == 2 ? wide : narrow, prefill_queries(n_tiles), kBlocksPerSm, ring.tiles, 0, ring.shared_bytes, false};
 }
 
 int max_splits(int capacity) {

@@ -49,17 +49,18 @@ Launch choose(const KeyMeans& op, const Target& target) {
   const std::string what = cat("[key_means] ", op.rows, " rows of ", cache.n_kv_heads, " heads of ", cache.head_dim);
   check_cache(cache, what);
   LB_CHECK(op.rows >= 1 && op.max_blocks >= 1, kInvalid, what, ": nothing to compute");
-  return checked({.kernel = "key_means_kernel",
-                  .grid = {static_cast<uint32_t>(op.rows / kSparseBlock + 1), static_cast<uint32_t>(cache.n_kv_heads), 1},
-                  .block = {kMeansThreads, 1, 1},
-                  .shared_bytes = means_shared_bytes(cache.head_dim),
-                  .overlap_previous = true},
-                 target, what);
+  return checked(
+      {.kernel = "key_means_kernel",
+       .grid = {static_cast<uint32_t>(op.rows / kSparseBlock + 1), static_cast<uint32_t>(cache.n_kv_heads), 1},
+       .block = {kMeansThreads, 1, 1},
+       .shared_bytes = means_shared_bytes(cache.head_dim),
+       .overlap_previous = true},
+      target, what);
 }
 
 Launch choose(const SelectBlocks& op, const Target& target) {
-  const std::string what = cat("[select_blocks] [", op.rows, ", ", op.n_heads, ", ", op.head_dim, "] over ",
-                               op.n_kv_heads, " heads");
+  const std::string what =
+      cat("[select_blocks] [", op.rows, ", ", op.n_heads, ", ", op.head_dim, "] over ", op.n_kv_heads, " heads");
   LB_CHECK(op.rows >= 1 && op.n_kv_heads >= 1 && op.n_heads % op.n_kv_heads == 0, kInvalid, what,
            ": nothing to compute, or heads that do not share KV heads evenly");
   const int group = op.n_heads / op.n_kv_heads;

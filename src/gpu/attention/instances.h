@@ -43,7 +43,9 @@
 // Over selected key blocks.
 #define LB_ATTENTION_SPARSE_16(X) \
   X(attention_sparse_16_f16_64_kernel, F16, f16, 64) \
-  X(attention_sparse_16_f16_128_kernel, F16, f16, 128) \
+  X(attention_sparse_16_f16_128_kernel, F16, f16, 128)
+
+#define LB_ATTENTION_SPARSE_256(X) \
   X(attention_sparse_16_f16_256_kernel, F16, f16, 256)
 
 #define LB_ATTENTION_SPARSE_32(X) \

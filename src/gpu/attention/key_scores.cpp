@@ -103,7 +103,7 @@ LB_KERNEL(key_sums_kernel, KeyScores, kKeyThreads, 1) {
   }
   const int kv_head = block_id_y();
   for_each_score(
-      p, part, kv_head, state + key_state(p.rows, p.n_heads), 
+      p, part, kv_head, state + key_state(p.rows, p.n_heads),
       [&](int row, int head, float score) {
         float* own = state + 2 * (row * group + head - kv_head * group);
         const float m = load<float>(own), largest = max(m, warp_max(score));

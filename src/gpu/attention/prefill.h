@@ -42,6 +42,12 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   const int n_slots = min(pages.end * kPageTokens, end) - first_slot;
   begin_attention();
 
+  Slots slots(op);
+  int n_tiles = (n_slots + kSlots - 1) / kSlots;
+  if constexpr (Slots::kSelects) {
+    slots.select(queries, first);
+    n_tiles = slots.n_tiles(end, kSlots);
+  }
   Ring<Stored, kDim, kSlots, kAttentionThreads, BlockBarrier, Slots> ring = {
       .p = p,
       .kv_head = queries.kv_head,
@@ -50,14 +56,9 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
       .first_slot = first_slot,
       .step = kSlots,
       .end = end,
-      .n_tiles = (n_slots + kSlots - 1) / kSlots,
+      .n_tiles = n_tiles,
   };
-  Slots slots;
-  if constexpr (Slots::kSelects) {
-    const int32_t* list = selected_blocks(op, queries, first);
-    ring.slots.blocks = slots.blocks = list + 1;
-    ring.n_tiles = n_selected_tiles(list, end, kSlots);
-  }
+  if constexpr (Slots::kSelects) ring.slots = &slots;
   ring.start();
   stage_queries<T, kDim, kQueries>(q, op, queries, first);
   block_barrier();
@@ -66,7 +67,8 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   const int own_first = first + warp() * kWarpQueries;
   T* own_q = q + warp() * kWarpQueries * kStride;
   for (int i = 0; i < ring.n_tiles; ++i) {
-    const int offset = slots(first_slot, kSlots, i) - n_past;  // the tile's first slot, counted from this append's row 0
+    const int offset =
+        slots(first_slot, kSlots, i) - n_past;  // the tile's first slot, counted from this append's row 0
     const bool is_masked = offset + kSlots > (op.tree.ancestors == nullptr ? first_row + 1 : 0) ||
                            offset < first_seen(op, n_past, op.rows - 1);
     const T* k = ring.take();

@@ -59,10 +59,10 @@ template <int kDim>
 struct Selection {
   static constexpr int kStride = operand_stride(kDim), kMeans = select_means(kDim);
   const SelectBlocks& p;
-  f16 *q, *means;       // [kSelectQueries][kStride], scaled so that scores are exponents of 2; [kMeans][kStride]
-  float *m, *inverse;   // [kSelectQueries] of each query: its maximum, and 1 over its sum
-  int* n_seen;          // [kSelectQueries] blocks that end at or before it; 0 behind the last query
-  float* totals;        // [list_size] scores of blocks
+  f16 *q, *means;      // [kSelectQueries][kStride], scaled so that scores are exponents of 2; [kMeans][kStride]
+  float *m, *inverse;  // [kSelectQueries] of each query: its maximum, and 1 over its sum
+  int* n_seen;         // [kSelectQueries] blocks that end at or before it; 0 behind the last query
+  float* totals;       // [list_size] scores of blocks
   int kv_head, n_past, first_row, n_rows;
 
   LB_DEVICE int group() const { return p.n_heads / p.n_kv_heads; }
@@ -196,8 +196,8 @@ LB_DEVICE void write_list(const SelectBlocks& p, const float* totals, int last_b
   int n = 0;
   for (int first = 0; first <= last_block; first += 32) {
     const int b = first + lane();
-    const bool is_in = b <= last_block &&
-                       (b < kSparseSinks || b > last_block - kSparseWindow || load<float>(totals + min(b, last_block)) >= least);
+    const bool is_in = b <= last_block && (b < kSparseSinks || b > last_block - kSparseWindow ||
+                                           load<float>(totals + min(b, last_block)) >= least);
     const uint32_t votes = ballot(is_in);
     if (is_in) list[1 + n + bits_set(votes & ((1u << lane()) - 1))] = b;
     n += bits_set(votes);

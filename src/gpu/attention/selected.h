@@ -14,26 +14,29 @@ LB_DEVICE int first_of_query_block(Queries& queries, int tile, int tile_queries)
   return first + tile % tiles * tile_queries;
 }
 
-// The list of the query block of query `first`. Call after begin_attention(): the kernel before wrote it.
-LB_DEVICE const int32_t* selected_blocks(const Attention& op, const Queries& queries, int first) {
-  const long query_block = queries.row(first) / sparse_rows(queries.group);
-  return op.blocks + (query_block * op.cache.n_kv_heads + queries.kv_head) * op.list_size;
-}
-
-// Tiles of the blocks of a list, up to slot `end`.
-LB_DEVICE int n_selected_tiles(const int32_t* list, int end, int tile_slots) {
-  const int n = load_cached<int32_t>(list), last = load_cached<int32_t>(list + n) * kSparseBlock;
-  const int in_last = min(max(end - last + tile_slots - 1, 0) / tile_slots, kSparseBlock / tile_slots);
-  return (n - 1) * (kSparseBlock / tile_slots) + in_last;
-}
-
-// The first slot of tile i.
+// The tiles of the blocks of a list, which lies `at` integers behind op.blocks.
 struct SelectedSlots {
   static constexpr bool kSelects = true;
-  const int32_t* blocks = nullptr;
+  const Attention& op;
+  int at = 0;
+
+  LB_DEVICE explicit SelectedSlots(const Attention& given) : op(given) {}
+  // The list of the query block of query `first`. Call after begin_attention(): the kernel before wrote it.
+  LB_DEVICE void select(const Queries& queries, int first) {
+    const int query_block = queries.row(first) / sparse_rows(queries.group);
+    at = (query_block * op.cache.n_kv_heads + queries.kv_head) * int(op.list_size);
+  }
+  LB_DEVICE int entry(int i) const { return load_cached<int32_t>(op.blocks + (at + i)); }
+  // Tiles up to slot `end`.
+  LB_DEVICE int n_tiles(int end, int tile_slots) const {
+    const int n = entry(0), last = entry(n) * kSparseBlock;
+    const int in_last = min(max(end - last + tile_slots - 1, 0) / tile_slots, kSparseBlock / tile_slots);
+    return (n - 1) * (kSparseBlock / tile_slots) + in_last;
+  }
+  // The first slot of tile i.
   LB_DEVICE int operator()(int, int tile_slots, int i) const {
     const int tiles = kSparseBlock / tile_slots;
-    return load_cached<int32_t>(blocks + i / tiles) * kSparseBlock + i % tiles * tile_slots;
+    return entry(1 + i / tiles) * kSparseBlock + i % tiles * tile_slots;
   }
 };
 

@@ -50,6 +50,7 @@ LB_DEVICE void copy_slots(f16* to, const bf16* from, int n_valid, int thread) {
 // The first slot of tile i: one tile behind the other. SelectedSlots follow a list.
 struct AllSlots {
   static constexpr bool kSelects = false;
+  LB_DEVICE explicit AllSlots(const Attention&) {}
   LB_DEVICE int operator()(int first, int step, int i) const { return first + i * step; }
 };
 
@@ -63,16 +64,17 @@ struct Ring {
   const AttentionSplits& p;
   int kv_head, thread;
   T* buffers;                          // [p.ring][kTile]
-  int first_slot, step, end, n_tiles;  // tile i: slots from slots(first_slot, step, i) on, those before `end`
+  int first_slot, step, end, n_tiles;  // tile i: slots from first_slot + i * step on, those before `end`
   Barrier barrier = {};
-  Slots slots = {};
+  const Slots* slots = nullptr;  // of the list, if there is one
   int n_issued = 0, next = 0, now = 0;
 
   LB_DEVICE static int values(const AttentionSplits& p) { return p.ring * kTile; }  // the size of the ring
   LB_DEVICE void issue() {
     if (n_issued < 2 * n_tiles) {
       const KvLayer& cache = p.op.cache;
-      const int slot = slots(first_slot, step, n_issued / 2);
+      int slot = first_slot + n_issued / 2 * step;
+      if constexpr (Slots::kSelects) slot = (*slots)(first_slot, step, n_issued / 2);
       const long page = load_cached<int32_t>(cache.page_table + slot / kPageTokens);
       const long at = ((page * cache.n_kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * kDim;
       const Stored* from = static_cast<const Stored*>(n_issued % 2 ? cache.v : cache.k) + at;

@@ -15,8 +15,8 @@ void for_each_score(const KeyScores& op, int kv_head, int begin, int end, Visit&
   const int dim = cache.head_dim, group = op.n_heads / cache.n_kv_heads;
   for (int slot = begin; slot < end; ++slot) {
     const size_t page = cache.page_table[slot / kPageTokens];
-    const uint8_t* head = static_cast<const uint8_t*>(cache.k) +
-                          (page * cache.n_kv_heads + kv_head) * kv_head_bytes(cache.k_type, dim);
+    const uint8_t* head =
+        static_cast<const uint8_t*>(cache.k) + (page * cache.n_kv_heads + kv_head) * kv_head_bytes(cache.k_type, dim);
     float k[kMaxHeadDim];
     quant::load_row(cache.k_type, head, slot % kPageTokens, dim, k);
     for (int t = std::max(0, slot - *op.n_past - op.first_row); t < op.rows; ++t)

@@ -1,0 +1,15 @@
+// attention_sparse_16 for heads of 256, which would spill on sm_75.
+// Needs: 80 KiB of shared memory
+#include "dialect.h"
+
+#include "gpu/attention/instances.h"
+#include "gpu/attention/prefill.h"
+
+namespace lb::gpu {
+
+#define X(kernel, Type, Stored, kDim) \
+  LB_KERNEL(kernel, AttentionSplits, 128, 2) { attention_prefill<Stored, kDim, 1, SelectedSlots>(p); }
+LB_ATTENTION_SPARSE_256(X)
+#undef X
+
+}  // namespace lb::gpu
