@@ -32,7 +32,7 @@ def test_means_of_the_blocks_that_an_append_completes(n_past: int, rows: int) ->
 
 @pytest.mark.parametrize("alpha", (0.05, 0.3, 1.0))
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), SHAPES)
-@pytest.mark.parametrize(("n_past", "rows"), ((0, 100), (0, 700), (900, 300), (1023, 131)))
+@pytest.mark.parametrize(("n_past", "rows"), ((0, 100), (0, 300), (900, 200), (1023, 131)))
 def test_selection(n_past: int, rows: int, heads: int, kv_heads: int, dim: int, alpha: float) -> None:
     """Blocks whose score is next to the threshold may go either way; all others are as in the reference."""
     cache, q = case(n_past, rows, heads, kv_heads, dim)
@@ -51,7 +51,7 @@ def test_selection(n_past: int, rows: int, heads: int, kv_heads: int, dim: int, 
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), SHAPES)
-@pytest.mark.parametrize(("n_past", "rows"), ((0, 700), (1500, 300), (1023, 131)))
+@pytest.mark.parametrize(("n_past", "rows"), ((0, 200), (900, 131)))
 def test_attention_to_selected_blocks(isa: str, n_past: int, rows: int, heads: int, kv_heads: int, dim: int) -> None:
     cache, q = case(n_past, rows, heads, kv_heads, dim)
     rng = np.random.default_rng(1)
