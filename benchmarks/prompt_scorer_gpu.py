@@ -4,7 +4,7 @@ prompt_scorer_gpu.py --pack build/sm_90/pack/lucebox_sm90                       
 prompt_scorer_gpu.py --pack FOLDER --model qwen3-0.6b.gguf --tokens 131072      the whole prompt, dense and sparse
 
 make_synthetic_gguf.py writes a model of random weights, whose attention is almost even: alpha then selects most blocks
-or few, and says nothing of a real model. --keep sets the selected blocks of the kernels' rows.
+or few, and says nothing of a real model. --keep sets the selected blocks of the kernels' rows; without a value kernels are not timed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--tokens", type=int, default=131072)
     parser.add_argument("--rows", type=int, default=2048, help="of the last chunk")
-    parser.add_argument("--keep", type=float, nargs="+", default=[0.05, 0.1, 0.25, 1.0])
+    parser.add_argument("--keep", type=float, nargs="*", default=[0.05, 0.1, 0.25, 1.0])
     parser.add_argument("--model", type=Path)
     parser.add_argument("--layers", type=int, nargs="*", default=[], help="scored layers; none: all with attention")
     parser.add_argument("--alpha", type=float, nargs="+", default=[0.0, 0.9], help="0: dense")
