@@ -65,7 +65,7 @@ class CutMessage:
 
 @dataclass(frozen=True, slots=True)
 class PromptCompression:
-    """What compression left of a prompt."""
+    """The record of a compressed prompt."""
 
     scorer: str
     """The model that chose the parts to keep."""

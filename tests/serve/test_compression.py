@@ -77,7 +77,7 @@ def test_chat(scoring: Running, question: tuple[str, str]) -> None:
     assert chunks[-1].usage is not None and chunks[-1].usage.prompt_tokens == usage["prompt_tokens"]
     assert chunks[-1].usage.prompt_tokens_details.original_tokens == field["original_tokens"]
     assert [chunk.compression for chunk in chunks if hasattr(chunk, "compression")] == [field]
-    # What was kept is what the model read: sent as it is, it gives the same prompt.
+    # The model read the kept text: sent as it is, it gives the same prompt.
     alone = client.chat.completions.create(messages=[{"role": "user", "content": kept}], **GREEDY)
     assert alone.usage is not None and alone.usage.prompt_tokens == usage["prompt_tokens"]
     assert alone.choices[0].message.content == body["choices"][0]["message"]["content"]

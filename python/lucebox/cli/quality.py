@@ -80,7 +80,7 @@ def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentPar
     )
     options.add_engine(
         parser,
-        hidden={"kv", "draft", "draft_budget", *options.COMPRESSION_FLAGS} - {"prefill_drafter", "prefill_anchors"},
+        hidden={"kv", "draft", "draft_budget", "prefill_compression", "prefill_threshold", "prefill_keep_ratio"},
     )
     return parser
 

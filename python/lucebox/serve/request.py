@@ -53,7 +53,7 @@ class GenerationRequest:
     scores_prompt: bool = False
     """Also return the prompt's tokens, each with its log probability and sampling.logprobs alternatives."""
     compression: PromptCompression | None = None
-    """What compression left of the prompt; None: all of it."""
+    """The record of the prompt's compression; None: it is whole."""
 
 
 @dataclass(frozen=True, slots=True)
