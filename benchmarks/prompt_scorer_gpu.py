@@ -4,7 +4,8 @@ prompt_scorer_gpu.py --pack build/sm_90/pack/lucebox_sm90                       
 prompt_scorer_gpu.py --pack FOLDER --model qwen3-0.6b.gguf --tokens 131072      the whole prompt, dense and sparse
 
 make_synthetic_gguf.py writes a model of random weights, whose attention is almost even: alpha then selects most blocks
-or few, and says nothing of a real model. --keep sets the selected blocks of the kernels' rows; without a value kernels are not timed.
+or few, and says nothing of a real model. --keep sets the selected blocks of the kernels' rows; without a value kernels
+are not timed.
 """
 
 from __future__ import annotations
