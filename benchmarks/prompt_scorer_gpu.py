@@ -47,6 +47,7 @@ def time_prompt(pack: _engine.gpu.Pack, model: Path, tokens: int, layers: list[i
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pack", type=Path, required=True)
+    parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--tokens", type=int, default=131072)
     parser.add_argument("--rows", type=int, default=2048, help="of the last chunk")
     parser.add_argument("--keep", type=float, nargs="+", default=[0.05, 0.1, 0.25, 1.0])
@@ -54,7 +55,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, nargs="*", default=[], help="scored layers; none: all with attention")
     parser.add_argument("--alpha", type=float, nargs="+", default=[0.0, 0.9], help="0: dense")
     args = parser.parse_args()
-    pack, _ = load(args.pack)
+    pack, _ = load(args.pack, args.device)
     for keep in args.keep:
         time_kernels(pack, args.tokens, args.rows, keep)
     if args.model:

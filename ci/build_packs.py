@@ -4,8 +4,9 @@ build_packs.py                     every target
 build_packs.py sm_75 gfx1151       these
 build_packs.py --isolated sm_86    in pip's isolation: a fresh environment from PyPI for every pack
 build_packs.py --system sm_86      with the compilers of this machine
+build_packs.py --nvrtc sm_86       by NVRTC alone, as `pip wheel ./targets/sm_86` does: half the time
 
-NVIDIA packs get the code of every driver: by nvcc too, which `pip wheel ./targets/sm_86` alone leaves out. Without
+NVIDIA packs get the code of every driver, by NVRTC and by nvcc. Without
 --isolated the compilers are installed once, into build/toolchain. A pack that fails does not stop the others; what its
 build said comes at the end.
 """
@@ -85,7 +86,7 @@ def commit() -> str:
     return "" if changed.returncode or changed.stdout else head.stdout.strip()
 
 
-def build(name: str, python: Path, *, isolated: bool, system: bool) -> Built:
+def build(name: str, python: Path, *, isolated: bool, system: bool, nvcc: bool) -> Built:
     slug = targets.load(name).slug
     for old in PACKS.glob(f"lucebox_{slug}-*.whl"):
         old.unlink()
@@ -93,7 +94,7 @@ def build(name: str, python: Path, *, isolated: bool, system: bool) -> Built:
     command += [] if isolated else ["--no-build-isolation"]
     settings = [f"cmake.define.LUCEBOX_COMMIT={commit()}"]
     if targets.load(name).nvrtc:
-        settings.append(f"{generate_targets.NVCC}=true")
+        settings.append(f"{generate_targets.NVCC}=true" if nvcc else "cmake.define.LUCEBOX_NVCC=OFF")
         settings += [] if isolated else nvrtc(name)
     if system:
         settings.append("cmake.define.LUCEBOX_TOOLCHAIN=system")
@@ -131,6 +132,7 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", help="folders of targets/; none: all of them")
     parser.add_argument("--isolated", action="store_true", help="a fresh environment from PyPI for every pack")
     parser.add_argument("--system", action="store_true", help="compile with this machine's nvcc and clang")
+    parser.add_argument("--nvrtc", action="store_true", help="leave out nvcc's code where a target has NVRTC's")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     arguments = parser.parse_args()
     chosen = arguments.targets or targets.names()
@@ -141,7 +143,7 @@ def main() -> int:
     python = Path(sys.executable) if arguments.isolated else toolchain(chosen)
     rows = []
     for name in chosen:
-        row = build(name, python, isolated=arguments.isolated, system=arguments.system)
+        row = build(name, python, isolated=arguments.isolated, system=arguments.system, nvcc=not arguments.nvrtc)
         rows.append(row)
         if not arguments.json:
             result = "FAILED" if row.problem else f"{row.bytes / 1000:8.0f} kB{row.kernels:>6} kernels"

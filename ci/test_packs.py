@@ -20,12 +20,12 @@ INDEX = BUILD / "index"
 PYTHON, CI = Path(sys.executable), ROOT / "ci"
 
 
-def build_and_verify(chosen: tuple[str, ...]) -> list[Path]:
-    """The wheels: the host's and a pack of each target."""
-    run(PYTHON, CI / "build_packs.py", *chosen)
+def build_and_verify(chosen: tuple[str, ...], *options: str) -> list[Path]:
+    """The wheels: the host's and a pack of each target. Both scripts take the options."""
+    run(PYTHON, CI / "build_packs.py", *options, *chosen)
     slugs = [targets.load(name).slug for name in chosen]
     wheels = [build_wheel(), *(next((BUILD / "packs").glob(f"lucebox_{slug}-*.whl")) for slug in slugs)]
-    run(PYTHON, CI / "verify_wheel.py", *wheels)
+    run(PYTHON, CI / "verify_wheel.py", *options, *wheels)
     return wheels
 
 

@@ -4,6 +4,7 @@ published.
     verify_wheel.py WHEEL...              a table, and one line per failure; exit code 1 when there is one
     verify_wheel.py --json WHEEL...       the same as JSON
     verify_wheel.py --no-import WHEEL...  without installing host wheels into a fresh environment
+    verify_wheel.py --nvrtc WHEEL...      NVIDIA packs may lack nvcc's code (build_packs.py --nvrtc)
 
 Packs are held to the manifest schema of the lucebox that is installed beside this interpreter.
 """
@@ -52,7 +53,7 @@ class Report:
     problems: list[str] = field(default_factory=list)
 
 
-def verify(path: Path, limit_bytes: int, *, imports: bool = True) -> Report:
+def verify(path: Path, limit_bytes: int, *, imports: bool = True, nvcc: bool = True) -> Report:
     report = Report(path.name, "unreadable", path.stat().st_size)
     try:
         wheel = Wheel(path)
@@ -61,7 +62,7 @@ def verify(path: Path, limit_bytes: int, *, imports: bool = True) -> Report:
         if report.kind in ("host", "pack"):
             report.problems += _bill(wheel)
         if report.kind == "pack":
-            report.problems += _pack(wheel, report.facts)
+            report.problems += _pack(wheel, report.facts, nvcc)
         elif report.kind == "model":
             report.problems += _model(wheel)
         elif report.kind == "kernels":
@@ -135,7 +136,7 @@ def _bill(wheel: Wheel) -> Iterator[str]:
         yield f"{bill} is of {' '.join(found)}"
 
 
-def _pack(wheel: Wheel, facts: dict[str, str]) -> Iterator[str]:
+def _pack(wheel: Wheel, facts: dict[str, str], nvcc: bool) -> Iterator[str]:
     if len(wheel.packs) != 1:
         yield f"announces {len(wheel.packs)} packs in entry point group {PACK_GROUP}, expected one"
         return
@@ -171,8 +172,8 @@ def _pack(wheel: Wheel, facts: dict[str, str]) -> Iterator[str]:
             yield f"{where}: {key} must be {expected}, got {getattr(manifest, key)}"
     if manifest.version != wheel.version:
         yield f"{where}: version must be {wheel.version}, got {manifest.version}"
-    drivers = {one.min_driver for one in manifest.generations}
-    if missing := sorted({target.min_driver, target.oldest_driver} - drivers):
+    needed = {target.oldest_driver, *((target.min_driver,) if nvcc else ())}
+    if missing := sorted(needed - {one.min_driver for one in manifest.generations}):
         yield f"{where}: has no code for drivers from {' and '.join(missing)} on; build it with {NVCC}=true"
     yield from _pack_files(wheel, package, manifest)
     yield from _resources(manifest, target)
@@ -332,10 +333,12 @@ def main() -> int:
     parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL")
     parser.add_argument("--limit-mb", type=float, default=20, help="largest size of a wheel (20)")
     parser.add_argument("--no-import", action="store_true", help="do not install host wheels")
+    parser.add_argument("--nvrtc", action="store_true", help="accept NVIDIA packs without nvcc's code")
     parser.add_argument("--json", action="store_true", help="print the reports as JSON")
     arguments = parser.parse_args()
     limit = int(arguments.limit_mb * MEGABYTE)
-    reports = [verify(path, limit, imports=not arguments.no_import) for path in arguments.wheels]
+    options = {"imports": not arguments.no_import, "nvcc": not arguments.nvrtc}
+    reports = [verify(path, limit, **options) for path in arguments.wheels]
     print(json.dumps([asdict(report) for report in reports], indent=2) if arguments.json else table(reports))
     return 1 if any(report.problems for report in reports) else 0
 

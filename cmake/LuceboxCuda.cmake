@@ -1,7 +1,11 @@
 # NVIDIA: one cubin per kernel file and generation. NVRTC of CUDA 12 compiles for drivers from the first of CUDA 12 on,
 # nvcc of CUDA 13 for its own; the host loads the newest that the driver takes (src/cpp/pack/pack.cpp). CMake's CUDA
 # language links a test program, which the PyPI toolkit cannot do, and accepts only files named .cu.
-option(LUCEBOX_NVCC "fail without nvcc and g++, rather than leave nvcc's code out" OFF)
+set(LUCEBOX_NVCC AUTO CACHE STRING "code by nvcc, ON: always, OFF: only without NVRTC, AUTO: where nvcc and g++ are")
+set_property(CACHE LUCEBOX_NVCC PROPERTY STRINGS AUTO ON OFF)
+if(NOT LUCEBOX_NVCC MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "LUCEBOX_NVCC: expected AUTO, ON or OFF, got '${LUCEBOX_NVCC}'")
+endif()
 set(LUCEBOX_NVRTC "" CACHE FILEPATH "libnvrtc.so.12 to use, empty: that of the Python environment")
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/code)
 
@@ -9,4 +13,6 @@ string(JSON nvrtc_kind TYPE "${target}" nvrtc)
 if(nvrtc_kind STREQUAL "OBJECT" AND NOT LUCEBOX_RUNS_ON AND (LUCEBOX_NVRTC OR LUCEBOX_TOOLCHAIN STREQUAL "pypi"))
   include(LuceboxNvrtc)
 endif()
-include(LuceboxNvcc)
+if(NOT LUCEBOX_NVCC STREQUAL "OFF" OR NOT generations)
+  include(LuceboxNvcc)
+endif()

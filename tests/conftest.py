@@ -7,6 +7,9 @@ import signal
 import zlib
 from pathlib import Path
 
+# Before numpy loads: OpenBLAS' threads spin for milliseconds after each product, on cores that other tests need.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
 import once
 import pytest
 from hypothesis import settings

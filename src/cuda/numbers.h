@@ -70,6 +70,13 @@ LB_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) {
   return y;
 }
 
+// (v & mask) | bits in one lop3; the compiler would emit two instructions for two immediate operands.
+LB_DEVICE uint32_t masked_or(uint32_t v, uint32_t mask, uint32_t bits) {
+  uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(v), "r"(mask), "r"(bits));
+  return y;
+}
+
 // Results are in the order of the nibbles: low, then high nibble of each byte.
 LB_DEVICE u32x2 lookup8(const u32x2& table, uint32_t nibbles) {
   return {permute_bytes(table[0], table[1], nibbles), permute_bytes(table[0], table[1], nibbles >> 16)};

@@ -7,13 +7,6 @@
 
 namespace lb::gpu {
 
-// (v & mask) | bits in one lop3; the compiler would emit two instructions for two immediate operands.
-LB_DEVICE uint32_t masked_or(uint32_t v, uint32_t mask, uint32_t bits) {
-  uint32_t y;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(v), "r"(mask), "r"(bits));
-  return y;
-}
-
 struct PairsA {
   uint32_t r[4];
 };
@@ -32,6 +25,13 @@ LB_DEVICE void multiply_bf16_pairs(float (&c)[4], const PairsA& a, uint32_t b0, 
       "{%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b0), "r"(b1));
+}
+
+// The 8x8 transpose of a warp's pairs: lane 4 r + c gives values 2 c and 2 c + 1 of row r, and gets those of column r.
+LB_DEVICE uint32_t transpose_pairs(uint32_t pair) {
+  uint32_t y;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(pair));
+  return y;
 }
 
 }  // namespace lb::gpu

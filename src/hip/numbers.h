@@ -35,6 +35,8 @@ LB_DEVICE int dot4_unsigned(uint32_t a, int b, int c) {
   return __builtin_amdgcn_sudot4(false, int(a), true, b, c, false);
 }
 
+LB_DEVICE uint32_t masked_or(uint32_t v, uint32_t mask, uint32_t bits) { return (v & mask) | bits; }
+
 // v_perm selects by bytes: 0 to 7 pick a byte (0 is the lowest of the second operand), 8 to 11 replicate a sign bit,
 // which is 0 here, 12 to 15 give constants. So bit 2 of a nibble above 11 is cleared.
 LB_DEVICE u32x2 lookup8(const u32x2& table, uint32_t nibbles) {

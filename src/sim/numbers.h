@@ -73,6 +73,8 @@ inline u32x2 lookup8_order(uint32_t low, uint32_t high) {
 }
 // Pairs of f16 from a table of eight, given by its low and its high bytes. Nibbles 0 to 3 of `indices` are those of
 // values 0, 2, 4, 6, and nibbles 4 to 7 those of values 1, 3, 5, 7; all are below 8.
+inline uint32_t masked_or(uint32_t v, uint32_t mask, uint32_t bits) { return (v & mask) | bits; }
+
 inline u32x4 lookup8_f16(const u32x2& low, const u32x2& high, uint32_t indices) {
   u32x4 pairs = {};
   for (int i = 0; i < 8; ++i) {

@@ -12,8 +12,6 @@ inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) {
   return y;
 }
 
-inline uint32_t masked_or(uint32_t v, uint32_t mask, uint32_t bits) { return (v & mask) | bits; }
-
 struct PairsA {
   uint32_t r[4];
 };
@@ -45,6 +43,16 @@ inline void multiply_pairs(float (&c)[4], const PairsA& a, uint32_t b0, uint32_t
 inline void multiply_bf16_pairs(float (&c)[4], const PairsA& a, uint32_t b0, uint32_t b1,
                                 sim::Location where = sim::Location::current()) {
   multiply_pairs_of<bf16>(c, a, b0, b1, where);
+}
+
+inline uint32_t transpose_pairs(uint32_t pair, sim::Location where = sim::Location::current()) {
+  const sim::CallSite site{"transpose_pairs", where};
+  const sim::Exchange all = sim::exchange(sim::carry(pair), site);
+  const int row = lane() / 4, first = lane() % 4 * 2;
+  const auto value = [&](int from_row) {
+    return sim::uncarry<uint32_t>(all.of(4 * from_row + row / 2, site)) >> 16 * (row % 2) & 0xffff;
+  };
+  return value(first) | value(first + 1) << 16;
 }
 
 }  // namespace lb::gpu

@@ -475,6 +475,15 @@ def test_without_nvcc_a_pack_has_the_code_for_older_drivers(compiler: str, tmp_p
     assert "CMake Error" in said and not (folder / "strict/build.ninja").exists()
 
 
+def test_code_by_nvcc_can_be_left_out(tmp_path: Path) -> None:
+    folder = tree(tmp_path, "sm_86", GOOD)
+    definitions = [f"-D{definition}" for definition in (*nvrtc("sm_86"), "LUCEBOX_NVCC=OFF")]
+    said = configure(folder, "sm_86", interpreter("sm_86"), *definitions)
+    assert "1 files for sm_86 with nvrtc" in said and "with nvcc" not in said
+    said = configure(folder, "sm_86", interpreter("sm_86"), "-DLUCEBOX_NVCC=no")
+    assert "LUCEBOX_NVCC: expected AUTO, ON or OFF, got 'no'" in said
+
+
 def test_nvrtc_of_another_release_is_refused(tmp_path: Path) -> None:
     folder = tree(tmp_path, "sm_86", GOOD)
     file = folder / "targets/sm_86/target.toml"

@@ -24,8 +24,8 @@ LIMIT = 20 << 20
 BILL_OF_ANOTHER = json.dumps({"metadata": {"component": {"name": "lucebox-sm89", "version": "1"}}}).encode()
 
 
-def problems(wheel: Path, limit: int = LIMIT) -> list[str]:
-    return verify_wheel.verify(wheel, limit, imports=False).problems
+def problems(wheel: Path, limit: int = LIMIT, nvcc: bool = True) -> list[str]:
+    return verify_wheel.verify(wheel, limit, imports=False, nvcc=nvcc).problems
 
 
 def changed(members: dict[str, bytes], **values: Any) -> dict[str, bytes]:
@@ -155,6 +155,17 @@ def test_code_for_every_driver(tmp_path: Path, kept: int, missing: str) -> None:
     generations = json.loads(members[f"{PACKAGE}/manifest.json"])["generations"][kept : kept + 1]
     found = problems(data.write(tmp_path, changed(members, generations=generations)))
     assert any(f"has no code for drivers from {missing} on" in problem for problem in found)
+
+
+def test_a_pack_by_nvrtc_alone(tmp_path: Path) -> None:
+    """As the everyday stage builds it: drivers from the oldest on take its code."""
+    members = data.pack_members()
+    del members[CUBIN]
+    (_, older) = json.loads(members[f"{PACKAGE}/manifest.json"])["generations"]
+    wheel = data.write(tmp_path, changed(members, generations=[older]))
+    assert problems(wheel, nvcc=False) == []
+    (problem,) = problems(wheel)
+    assert "has no code for drivers from 580 on" in problem
 
 
 def test_spills(tmp_path: Path) -> None:

@@ -241,8 +241,7 @@ def test_long_context_is_split(pack: _engine.gpu.Pack, dtype: str, rows: int, n_
     assert np.array_equal(got, ops.attention(q, *cache.pages, n_past, 0.125, gate, pack=pack))
 
 
-@pytest.mark.parametrize("is_tree", (False, True))
-@pytest.mark.parametrize("n_past", (0, 61, 700))
+@pytest.mark.parametrize(("n_past", "is_tree"), ((0, True), (61, False), (700, True)))
 @pytest.mark.parametrize(
     ("dtype", "dim", "rows"), (("F16", 256, 22), ("BF16", 64, 5), ("F32", 96, 9), ("F16", 128, 64))
 )

@@ -310,9 +310,10 @@ def test_inputs(
     assert np.array_equal(got[1], history) and np.array_equal(got[2][:last], pending[:last])
 
 
-@pytest.mark.parametrize("order", ("grouped", "tiled"))
-@pytest.mark.parametrize(("rows", "dtype"), ((2, "Q6_K"), (7, "Q4_K"), (16, "Q4_K"), (22, "Q5_K"), (32, "Q4_K"),
-                                             (1, "Q4_K"), (33, "Q4_K"), (9, "Q8_0")))  # fmt: skip
+@pytest.mark.parametrize(("rows", "dtype", "order"), (
+    (2, "Q6_K", "grouped"), (7, "Q4_K", "tiled"), (16, "Q4_K", "grouped"), (22, "Q5_K", "tiled"),
+    (32, "Q4_K", "grouped"), (1, "Q4_K", "tiled"), (1, "Q4_K", "grouped"), (33, "Q4_K", "tiled"),
+    (33, "Q4_K", "grouped"), (9, "Q8_0", "tiled")))  # fmt: skip
 def test_between_projections(pack: Pack, pack_folder: Path, rows: int, dtype: str, order: str, seed: int) -> None:
     """A tree behind a tree, as the engine sends it: few rows have no launch for the norm, and leave the product and the
     state that the separate ops leave."""

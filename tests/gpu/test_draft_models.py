@@ -21,7 +21,7 @@ TARGET = Shape(
 FIRST = DraftShape(
     hidden=256, ffn=256, head_dim=64, n_target_layers=2, taps=(1, 0), sliding=(True, False, True), window=10
 )
-APPENDS = ((13, 13), (-7, 0), (1, 1), (100, 100), (-23, 0))
+APPENDS = ((13, 13), (-7, 0), (1, 1), (70, 70), (-23, 0))
 SHAPES = {
     "first": FIRST,
     "both ways": replace(FIRST, is_causal=False, window=5),

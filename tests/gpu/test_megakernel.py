@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,23 @@ def decode(engine: _engine.Engine, n: int, prompt: list[int], **options: Any) ->
     return ids, session.decode_path
 
 
-@pytest.mark.parametrize("options", [{}, PENALISED, SAMPLED], ids=["greedy", "penalised", "sampled"])
-@pytest.mark.parametrize("family", SHAPES)
-def test_tokens(pack: _engine.gpu.Pack, write: Write, family: str, options: dict[str, Any]) -> None:
-    path = write(SHAPES[family])
+def some(*, everyday: tuple[tuple[object, ...], ...], every: Iterable[tuple[object, ...]]) -> list[Any]:
+    """Every case; all but a few are slow: a second or two each on the simulator."""
+    return [pytest.param(*case, marks=[] if case in everyday else pytest.mark.slow) for case in every]
+
+
+OPTIONS: dict[str, dict[str, Any]] = {"greedy": {}, "penalised": PENALISED, "sampled": SAMPLED}
+
+
+@pytest.mark.parametrize(
+    ("family", "sampling"),
+    some(
+        everyday=(("qwen35", "penalised"), ("qwen3", "greedy"), ("llama", "sampled")),
+        every=product(SHAPES, OPTIONS),
+    ),
+)
+def test_tokens(pack: _engine.gpu.Pack, write: Write, family: str, sampling: str) -> None:
+    path, options = write(SHAPES[family]), OPTIONS[sampling]
     engines = [open_engine(path), *(open_engine(path, pack=pack, decode_path=way) for way in ("graph", "megakernel"))]
     (cpu, _), (graph, _), (mega, how) = (decode(engine, 6, [3, 1, 4], **options) for engine in engines)
     assert cpu == graph == mega
@@ -95,12 +109,12 @@ def test_tokens(pack: _engine.gpu.Pack, write: Write, family: str, options: dict
 @pytest.mark.parametrize(
     ("shape", "n_prompt", "kv"),
     [
-        (SHAPES["qwen35"], 15, "f32"),
-        (SHAPES["qwen35"], 33, "f32"),
+        pytest.param(SHAPES["qwen35"], 15, "f32", marks=pytest.mark.slow),
+        pytest.param(SHAPES["qwen35"], 33, "f32", marks=pytest.mark.slow),  # 4 s each
         (SHAPES["qwen35"], 79, "f32"),
         (WIDE, 37, "f16"),
         pytest.param(WIDE, 79, "f16", marks=pytest.mark.slow),
-        (MIDDLE, 83, "f16"),
+        pytest.param(MIDDLE, 83, "f16", marks=pytest.mark.slow),
         pytest.param(MIDDLE, 127, "f16", marks=pytest.mark.slow),
     ],
 )
@@ -155,8 +169,13 @@ def test_weight_types(pack: _engine.gpu.Pack, write: Write, dtype: str) -> None:
     check_logits(pack, write(replace(SHAPES["qwen35"], dtype=dtype)))
 
 
-@pytest.mark.parametrize("d_state", [32, 64, 128])
-@pytest.mark.parametrize("dtype", ["F16", "Q8_0", "Q4_K"])
+@pytest.mark.parametrize(
+    ("dtype", "d_state"),
+    some(
+        everyday=(("F16", 32), ("Q8_0", 64), ("Q8_0", 128), ("Q4_K", 32), ("Q4_K", 128)),
+        every=product(("F16", "Q8_0", "Q4_K"), (32, 64, 128)),
+    ),
+)
 def test_heads_that_their_makers_gate(pack: _engine.gpu.Pack, write: Write, dtype: str, d_state: int) -> None:
     """A recurrent step hands o to the output projection, in eight, four and two slices of a head; quantised weights get
     codes, whose scale spans two slices. Codes are of values before the head's norm, so a value between two codes may
@@ -200,14 +219,16 @@ def test_weights_in_parts(pack: _engine.gpu.Pack, write: Write) -> None:
     assert ("in parts of 5 KB" in how) == ("a ring of" in how), how
 
 
-@pytest.mark.parametrize("options", [{}, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("ahead", [1, 3])
-@pytest.mark.parametrize("family", SHAPES)
-def test_steps_asked_for_ahead(
-    pack: _engine.gpu.Pack, write: Write, family: str, ahead: int, options: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize(
+    ("family", "ahead", "sampling"),
+    some(
+        everyday=(("qwen35", 1, "greedy"), ("qwen35", 3, "sampled"), ("qwen3", 3, "greedy"), ("llama", 3, "sampled")),
+        every=product(SHAPES, (1, 3), ("greedy", "sampled")),
+    ),
+)
+def test_steps_asked_for_ahead(pack: _engine.gpu.Pack, write: Write, family: str, ahead: int, sampling: str) -> None:
     """Launches of several tokens, each of which folds the one before, make the tokens of single launches."""
-    path = write(SHAPES[family])
+    path, options = write(SHAPES[family]), OPTIONS[sampling]
     graph, mega = (open_engine(path, pack=pack, decode_path=way) for way in ("graph", "megakernel"))
     vocab, ids = graph.info["vocab"], []
     for engine, n in ((graph, 1), (mega, ahead)):
@@ -233,7 +254,7 @@ def test_tokens_of_a_launch(pack: _engine.gpu.Pack, seed: int, most: int, allowe
         ("F16", 32, 512, 4096),
         ("Q8_0", 32, 1024, 4352),
         ("F16", 256, 512, 32768),
-        ("F32", 2048, 64, 32768),
+        pytest.param("F32", 2048, 64, 32768, marks=pytest.mark.slow),  # 6 s
         ("Q8_0", 1056, 256, 0),
         ("Q4_K", 2560, 256, 0),
     ],

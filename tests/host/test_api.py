@@ -285,7 +285,7 @@ def test_info_and_plan(llm: LLM) -> None:
 INTERRUPTED = """
 import os, signal, threading, time
 from lucebox import LLM, Sampling
-llm = LLM("tiny-hybrid", isa="scalar", threads=1)
+llm = LLM("tiny-hybrid", isa="scalar", threads=1, draft="none")
 want = llm.generate("x = 1", Sampling(max_tokens=3)).ids
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 start = time.monotonic()

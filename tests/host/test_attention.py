@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pytest
@@ -79,14 +80,13 @@ def test_append_rounds_to_nearest_even(isa: str, k_type: str) -> None:
 
 @pytest.mark.parametrize("types", (("F32", "F32"), ("F16", "BF16"), ("BF16", "F16")))
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), ((8, 2, 256), (9, 3, 64), (4, 4, 40), (6, 1, 8)))
-@pytest.mark.parametrize(("n_past", "rows"), ((0, 1), (5, 1), (63, 1), (64, 2), (130, 15), (0, 65), (70, 130)))
-def test_chain(isa: str, types: tuple[str, str], heads: int, kv_heads: int, dim: int, n_past: int, rows: int) -> None:
-    rng = np.random.default_rng(n_past + rows)
-    cache = filled(n_past + rows, kv_heads, dim, *types, rng, isa=isa)
-    q = rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3)
-    scale = dim**-0.5
-    want = reference.attention(q, cache.k, cache.v, scale, reference.visible(rows, n_past, None))
-    check("attention", ops.attention(q, *cache.pages, n_past, scale, isa=isa), want, np.abs(cache.v).max())
+def test_chain(isa: str, types: tuple[str, str], heads: int, kv_heads: int, dim: int) -> None:
+    for n_past, rows in ((0, 1), (5, 1), (63, 1), (64, 2), (130, 15), (0, 65), (70, 130)):
+        rng = np.random.default_rng(n_past + rows)
+        cache = filled(n_past + rows, kv_heads, dim, *types, rng, isa=isa)
+        q = rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3)
+        want = reference.attention(q, cache.k, cache.v, dim**-0.5, reference.visible(rows, n_past, None))
+        check("attention", ops.attention(q, *cache.pages, n_past, dim**-0.5, isa=isa), want, np.abs(cache.v).max())
 
 
 @pytest.mark.parametrize("rows", (1, 2, 22, 63, 64))
@@ -101,23 +101,25 @@ def test_tree(isa: str, rows: int) -> None:
     check("attention", got, want, np.abs(cache.v).max())
 
 
-@pytest.mark.parametrize("mask", ("chain", "all", "random"))
-@pytest.mark.parametrize(("first_slot", "window"), ((1, 0), (0, 1), (0, 40), (7, 65), (0, 2048)))
 @pytest.mark.parametrize(("n_past", "rows"), ((0, 3), (1, 1), (100, 16), (70, 64), (2500, 5)))
-def test_blocks_and_windows(isa: str, n_past: int, rows: int, first_slot: int, window: int, mask: str) -> None:
+def test_blocks_and_windows(isa: str, n_past: int, rows: int) -> None:
     """Rows that see later rows, and committed slots that are hidden: pages hold NaN where no row sees any of theirs."""
-    rng = np.random.default_rng(n_past + rows)
-    heads, dim = 4, 32
-    cache = filled(n_past + rows, 2, dim, "F16", "F32", rng, isa=isa)
-    words = block_masks(rows, mask, rng)
-    seen = reference.visible(rows, n_past, words, first_slot, window)
-    for page in range(np.flatnonzero(seen.any(0))[0] // PAGE):
-        cache.k_pages[cache.table[page]] = 0x7E00
-        cache.v_pages[cache.table[page]] = np.nan
-    q = rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3)
-    want = reference.attention(q, cache.k, cache.v, 0.2, seen)
-    got = ops.attention(q, *cache.pages, n_past, 0.2, ancestors=words, first_slot=first_slot, window=window, isa=isa)
-    check("attention", got, want, np.abs(cache.v).max())
+    for mask, (first_slot, window) in product(
+        ("chain", "all", "random"), ((1, 0), (0, 1), (0, 40), (7, 65), (0, 2048))
+    ):
+        rng = np.random.default_rng(n_past + rows)
+        heads, dim = 4, 32
+        cache = filled(n_past + rows, 2, dim, "F16", "F32", rng, isa=isa)
+        words = block_masks(rows, mask, rng)
+        seen = reference.visible(rows, n_past, words, first_slot, window)
+        for page in range(np.flatnonzero(seen.any(0))[0] // PAGE):
+            cache.k_pages[cache.table[page]] = 0x7E00
+            cache.v_pages[cache.table[page]] = np.nan
+        q = rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3)
+        want = reference.attention(q, cache.k, cache.v, 0.2, seen)
+        hide = {"first_slot": first_slot, "window": window}
+        got = ops.attention(q, *cache.pages, n_past, 0.2, ancestors=words, **hide, isa=isa)
+        check("attention", got, want, np.abs(cache.v).max())
 
 
 @pytest.mark.parametrize(("n_past", "rows"), ((0, 64), (61, 9), (1010, 64), (8180, 40)))

@@ -25,6 +25,12 @@ from lucebox.plots import save_bench_plot
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
+@pytest.fixture(autouse=True)
+def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory's bandwidth from 16 MiB: no test needs the right number, and each would take a second for it."""
+    monkeypatch.setattr(bench, "BANDWIDTH_BYTES", 16 << 20)
+
+
 def test_a_measurement_computes_speed_from_its_runs() -> None:
     measurement = Measurement(
         "decode", n_tokens=10, depth=128, seconds=(1.0, 4.0, 2.0), weight_bytes=6_000_000_000, joules=60.0

@@ -1,7 +1,8 @@
-"""The `lucebox` command in subprocesses, on the embedded model."""
+"""The `lucebox` command on the embedded model: in this process, and in its own for signals, pipes and tracebacks."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -9,12 +10,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import gguf
 import pytest
+from lucebox import bench
+from lucebox.cli import main
 from lucebox.cli.options import NOT_ENGINE_FLAGS, field_docs, parse_field
 from lucebox.errors import InvalidRequestError
 from lucebox.options import EngineOptions, Sampling
@@ -25,6 +29,22 @@ COMMAND = [sys.executable, "-m", "lucebox"]
 
 
 def lucebox(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """The command with these streams; a process of its own would spend half a second on imports."""
+    given, out, err = (io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8") for text in (stdin, "", ""))
+    terminal, sys.stdin = sys.stdin, given
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(args)
+    except SystemExit as exit:
+        code = int(exit.code or 0)
+    finally:
+        sys.stdin = terminal
+    out.seek(0)
+    err.seek(0)
+    return subprocess.CompletedProcess(args, code, out.read(), err.read())
+
+
+def process(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *args], input=stdin, capture_output=True, text=True, timeout=120)
 
 
@@ -38,6 +58,12 @@ def json_of(*args: str, stdin: str = "") -> Any:
     return json.loads(stdout_of(*args, "--json", stdin=stdin))
 
 
+@pytest.fixture(autouse=True)
+def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory's bandwidth from 16 MiB: no test needs the right number, and each would take a second for it."""
+    monkeypatch.setattr(bench, "BANDWIDTH_BYTES", 16 << 20)
+
+
 # run
 
 
@@ -48,7 +74,7 @@ def greedy() -> dict[str, Any]:
 
 
 def test_run_streams_the_text_and_tells_speed_on_stderr(greedy: dict[str, Any]) -> None:
-    done = lucebox("run", MODEL, PROMPT, "-n", "24")
+    done = process("run", MODEL, PROMPT, "-n", "24")
     assert done.stdout == greedy["text"] + "\n"
     assert "qwen35" in done.stderr
     assert done.stderr.count("tok/s") == 2
@@ -65,7 +91,7 @@ def test_run_json_is_consistent(greedy: dict[str, Any]) -> None:
 
 
 def test_run_quiet_says_nothing_about_the_text(greedy: dict[str, Any]) -> None:
-    done = lucebox("run", MODEL, PROMPT, "-n", "24", "--quiet")
+    done = process("run", MODEL, PROMPT, "-n", "24", "--quiet")
     assert (done.stdout, done.stderr) == (greedy["text"] + "\n", "")
 
 
@@ -127,7 +153,7 @@ def test_a_chat_run_prints_its_sampling_and_its_seed() -> None:
 
 
 def test_run_interrupted_keeps_what_was_written() -> None:
-    command = [*COMMAND, "run", MODEL, PROMPT, "-n", "8000", "--ignore-eos", "--isa", "scalar"]
+    command = [*COMMAND, "run", MODEL, PROMPT, "-n", "8000", "--ignore-eos", "--isa", "scalar", "--draft", "none"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     first = process.stdout.read(1)
@@ -189,7 +215,7 @@ def test_an_error_is_one_line(command: str, tmp_path: Path) -> None:
 
 
 def test_debug_shows_where_an_error_comes_from() -> None:
-    done = lucebox("run", "no-such-model", PROMPT, "--offline", "--debug")
+    done = process("run", "no-such-model", PROMPT, "--offline", "--debug")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "ModelNotFoundError" in done.stderr
@@ -301,7 +327,7 @@ def test_chat_in_a_terminal_stops_an_answer_at_ctrl_c_and_leaves_at_ctrl_d() -> 
 
     pid, terminal = pty.fork()
     if pid == 0:
-        flags = ["--ignore-eos", "--isa", "scalar", "-n", "8000"]
+        flags = ["--ignore-eos", "--isa", "scalar", "-n", "8000", "--draft", "none"]
         os.execv(sys.executable, [*COMMAND, "chat", MODEL, *flags])
     screen = b""
 

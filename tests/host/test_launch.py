@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from dataclasses import asdict
@@ -25,9 +26,12 @@ GEMM_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")  # with kern
 N_SMS = 20
 
 
-def manifest(name: str, kernels: list[dict[str, Any]] | None = None, **changes: object) -> str:
-    """The manifest of a pack with these kernels, or every one that the sources have for a target."""
-    target = targets.load(name)
+load = functools.cache(targets.load)  # tests ask for thousands of launches
+
+
+def manifest(name: str, kernels: list[dict[str, Any]], **changes: object) -> str:
+    """The manifest of a pack with these kernels."""
+    target = load(name)
     capabilities = {key: getattr(target.capabilities, key) for key in
                     ("bf16", "matrix", "async_copy", "fp4", "tma", "clusters", "shared_block_bytes")}  # fmt: skip
     value = {
@@ -35,14 +39,20 @@ def manifest(name: str, kernels: list[dict[str, Any]] | None = None, **changes: 
         "vendor": target.vendor,
         "capabilities": capabilities,
         "tuning": asdict(target.tuning),
-        "generations": [{"compiler": {"flags": []}, "kernels": kernels_of(name) if kernels is None else kernels}],
+        "generations": [{"compiler": {"flags": []}, "kernels": kernels}],
     }
     return json.dumps({**value, **changes})
 
 
+@functools.cache
+def whole(name: str) -> str:
+    """The manifest of a pack with every kernel that the sources have for a target."""
+    return manifest(name, kernels_of(name))
+
+
 def kernels_of(name: str) -> list[dict[str, Any]]:
     """Every kernel that the sources have for a target."""
-    sources = targets.load(name).sources()
+    sources = load(name).sources()
     return [
         {"name": kernel, "max_threads": threads} for source in sources for kernel, threads in SOURCES[source].items()
     ]
@@ -50,12 +60,12 @@ def kernels_of(name: str) -> list[dict[str, Any]]:
 
 def has_source(name: str, stem: str) -> bool:
     """Whether a kernel file goes into the target's pack."""
-    return any(source.endswith(f"/{stem}.cpp") for source in targets.load(name).sources())
+    return any(source.endswith(f"/{stem}.cpp") for source in load(name).sources())
 
 
 def choose(name: str, op: str, n_sms: int = N_SMS, **numbers: object) -> list[dict[str, Any]]:
     """The launches of an op on a target."""
-    return gpu_ops.choose(manifest(name), n_sms, op, **numbers)
+    return gpu_ops.choose(whole(name), n_sms, op, **numbers)
 
 
 def check(launch: dict[str, object], name: str) -> None:
@@ -63,7 +73,7 @@ def check(launch: dict[str, object], name: str) -> None:
     grid, block = np.array(launch["grid"]), np.array(launch["block"])
     assert (grid >= 1).all() and (grid[1:] < 1 << 16).all()
     assert block[0] % 32 == 0 and 32 <= block.prod() <= KERNELS[str(launch["kernel"])]
-    assert int(str(launch["shared_bytes"])) <= targets.load(name).capabilities.shared_block_bytes
+    assert int(str(launch["shared_bytes"])) <= load(name).capabilities.shared_block_bytes
     assert not launch["cooperative"] or grid.prod() <= N_SMS
 
 
@@ -115,7 +125,7 @@ def test_ops_of_drafts(name: str) -> None:
     with pytest.raises(UnsupportedError, match=r"\[block_conv\] \[1, 8\], 9 taps, groups of 1: 1 to 8 taps"):
         choose(name, "block_conv", rows=1, dim=8, n_taps=9, group=1)
     with pytest.raises(UnsupportedError, match="a window or a first slot takes at most 64 rows"):
-        gpu_ops.choose(manifest(name), N_SMS, "attention", capacity=100, k_type="F16", v_type="F16", rows=65,
+        gpu_ops.choose(whole(name), N_SMS, "attention", capacity=100, k_type="F16", v_type="F16", rows=65,
                        n_heads=1, n_kv_heads=1, head_dim=64, window=9)  # fmt: skip
 
 
@@ -174,7 +184,7 @@ def test_fused_ops_of_a_step(name: str) -> None:
 def test_gemv(name: str, activations: str, dtype: str) -> None:
     for n_out, n_in in ((1, 256), (33, 1024), (4096, 4096), (5120, 17408), (17408, 5120), (248320, 5120), (4, 131072)):
         for rows in (1, 8):
-            (launch,) = gpu_ops.choose_linear(manifest(name), N_SMS, [dtype], [n_out], n_in, rows, activations)
+            (launch,) = gpu_ops.choose_linear(whole(name), N_SMS, [dtype], [n_out], n_in, rows, activations)
             check(launch, name)
             assert launch["overlap_previous"] and dtype.lower() in str(launch["kernel"])
 
@@ -185,7 +195,7 @@ def test_gemv(name: str, activations: str, dtype: str) -> None:
 def test_gemm(name: str, activations: str, dtype: str) -> None:
     for n_out, n_in in ((1, 256), (33, 1024), (5120, 17408), (17408, 5120), (248320, 5120)):
         for rows in (2, 8, 22, 64, 65, 4096):
-            batch = gpu_ops.choose_gemm(manifest(name), N_SMS, [dtype], [n_out], n_in, rows, activations)
+            batch = gpu_ops.choose_gemm(whole(name), N_SMS, [dtype], [n_out], n_in, rows, activations)
             for launch in batch["launches"]:
                 check(launch, name)
                 assert launch["overlap_previous"]
@@ -211,10 +221,9 @@ def test_every_gemm_kernel_is_chosen(name: str) -> None:
     has_wide = any(kernel["name"].startswith("gemm_wide") for kernel in kernels)
     preferred = ("gemm_skinny", "gemm_sm90") if has_wide else ("gemm_skinny",)
     kernels = [kernel for kernel in kernels if not kernel["name"].startswith(preferred)]
-    chosen = set()
+    pack, chosen = manifest(name, kernels), set()
     for dtype, activations, rows in itertools.product(GEMM_TYPES, ("int8", "f32"), (8, 16, 24, 32, 48, 64, 512)):
         for n_out, n_in in ((4096, 4096), (33, 17408)):
-            pack = manifest(name, kernels=kernels)
             batch = gpu_ops.choose_gemm(pack, N_SMS, [dtype], [n_out], n_in, rows, activations)
             chosen |= {launch["kernel"] for launch in batch["launches"]}
     of_tiles = {kernel["name"] for kernel in kernels if kernel["name"].startswith("gemm_")}
@@ -224,7 +233,7 @@ def test_every_gemm_kernel_is_chosen(name: str) -> None:
 def test_types_without_a_gemm_kernel_are_expanded() -> None:
     for name, wide in (("sm_75", "f16"), ("sm_90", "bf16")):
         for rows in (12, 64, 65, 512):
-            batch = gpu_ops.choose_gemm(manifest(name), N_SMS, ["Q4_1", "Q4_1"], [4096, 1024], 4096 + 32, rows)
+            batch = gpu_ops.choose_gemm(whole(name), N_SMS, ["Q4_1", "Q4_1"], [4096, 1024], 4096 + 32, rows)
             kernels = [launch["kernel"] for launch in batch["launches"] if "sum" not in launch["kernel"]]
             assert kernels[0] == "narrow_rows_kernel" and kernels[1::2] == 2 * ["expand_weights_kernel"]
             assert all(f"_{wide}_" in kernel for kernel in kernels[2::2]) and batch["rounded_bits"] == 0
@@ -232,9 +241,9 @@ def test_types_without_a_gemm_kernel_are_expanded() -> None:
             gemms = [launch for launch in batch["launches"] if f"_{wide}_" in launch["kernel"]]
             assert not any(launch["overlap_previous"] for launch in gemms)  # weights are read before the wait
         with pytest.raises(UnsupportedError, match="no batch kernel reads Q4_1"):
-            gpu_ops.choose_gemm(manifest(name), N_SMS, ["Q4_1"], [4096], 4096 + 32, 11)
+            gpu_ops.choose_gemm(whole(name), N_SMS, ["Q4_1"], [4096], 4096 + 32, 11)
         with pytest.raises(UnsupportedError, match="no batch kernel reads Q3_K"):
-            gpu_ops.choose_gemm(manifest(name), N_SMS, ["Q3_K"], [248320], 4096, 512)
+            gpu_ops.choose_gemm(whole(name), N_SMS, ["Q3_K"], [248320], 4096, 512)
 
 
 @pytest.mark.parametrize("dtype", [*BLOCK_TYPES, "F16", "BF16"])
@@ -244,7 +253,7 @@ def test_skinny_gemm_of_every_type(dtype: str) -> None:
         if n_in % block_size(dtype)[0] != 0:
             continue
         for rows in (2, 8, 16, 22, 32, 33) if is_skinny else (12, 32):
-            batch = gpu_ops.choose_gemm(manifest("sm_80"), N_SMS, [dtype], [4096], n_in, rows)
+            batch = gpu_ops.choose_gemm(whole("sm_80"), N_SMS, [dtype], [4096], n_in, rows)
             kernel = str(batch["launches"][narrow]["kernel"])
             few = is_skinny and rows <= (48 if dtype == "Q4_K" else 32)
             assert kernel.startswith(f"gemm_skinny_{dtype.lower()}_") == few, (rows, n_in, kernel)
@@ -256,7 +265,7 @@ def test_gemv_of_long_rows_takes_the_ring() -> None:
     """Where each SM has 120 KiB of weights; the ring leaves shared memory to kernels beside it."""
 
     def choose(name: str, dtype: str, n_out: int, n_in: int, rows: int = 1, acts: str = "int8") -> dict[str, object]:
-        (launch,) = gpu_ops.choose_linear(manifest(name), 132, [dtype] * 2, [n_out, 1000], n_in, rows, acts)
+        (launch,) = gpu_ops.choose_linear(whole(name), 132, [dtype] * 2, [n_out, 1000], n_in, rows, acts)
         check(launch, name)
         return launch
 
@@ -284,7 +293,7 @@ def test_short_gemv_launches_take_the_whole_kernel() -> None:
     """An SM has room for the next launch, or, where rows are short, for this one only."""
 
     def choose(name: str, n_out: list[int], n_in: int, dtype: str = "Q4_K", rows: int = 1) -> dict[str, object]:
-        (launch,) = gpu_ops.choose_linear(manifest(name), 132, [dtype] * len(n_out), n_out, n_in, rows, "int8")
+        (launch,) = gpu_ops.choose_linear(whole(name), 132, [dtype] * len(n_out), n_out, n_in, rows, "int8")
         check(launch, name)
         return launch
 
@@ -312,13 +321,13 @@ def test_short_gemv_launches_take_the_whole_kernel() -> None:
 def test_few_rows_keep_every_sm_busy() -> None:
     """22 rows, a speculation's tree: one pass over the weights, on two blocks an SM, or one block of a skinny GEMM."""
     for n_out, n_in, waits in ((5120, 17408, "one wave"), (17408, 5120, "one wave"), (7168, 1024, "cluster 2")):
-        batch = gpu_ops.choose_gemm(manifest("sm_75"), 72, ["Q4_K"], [n_out], n_in, 22)
+        batch = gpu_ops.choose_gemm(whole("sm_75"), 72, ["Q4_K"], [n_out], n_in, 22)
         assert [launch["kernel"] for launch in batch["launches"]] == [
             "gemm_q4_k_int8_24_kernel",
             "gemm_sum_kernel",
         ]
         for dtype, rows in itertools.product(("Q4_K", "Q6_K"), (16, 22)):
-            (launch,) = gpu_ops.choose_gemm(manifest("sm_90"), 132, [dtype], [n_out], n_in, rows)["launches"]
+            (launch,) = gpu_ops.choose_gemm(whole("sm_90"), 132, [dtype], [n_out], n_in, rows)["launches"]
             assert launch["kernel"] == f"gemm_skinny_{dtype.lower()}_{16 if rows == 16 else 24}_kernel"
             assert 126 <= launch["grid"][0] * launch["grid"][1] <= 132 and waits in launch["text"]
 
@@ -326,13 +335,13 @@ def test_few_rows_keep_every_sm_busy() -> None:
 def test_spinning_blocks_leave_room_for_another_grid() -> None:
     """17408 values need more slices than half of twelve SMs, so that the GEMM of tiles computes them."""
     for n_sms, kernel in ((12, "gemm_q4_k_int8_16_kernel"), (24, "gemm_skinny_q4_k_16_kernel")):
-        launch = gpu_ops.choose_gemm(manifest("sm_89"), n_sms, ["Q4_K"], [5120], 17408, 16)["launches"][0]
+        launch = gpu_ops.choose_gemm(whole("sm_89"), n_sms, ["Q4_K"], [5120], 17408, 16)["launches"][0]
         assert launch["kernel"] == kernel
 
 
 def test_narrow_rows_runs_once_for_each_form_of_x() -> None:
     dtypes, n_out = ["Q4_K", "F16", "BF16", "Q6_K"], [640, 1, 1024, 7]
-    batch = gpu_ops.choose_gemm(manifest("sm_90"), 132, dtypes, n_out, 1024, 512)
+    batch = gpu_ops.choose_gemm(whole("sm_90"), 132, dtypes, n_out, 1024, 512)
     kernels = [launch["kernel"] for launch in batch["launches"]]
     assert kernels.count("narrow_rows_kernel") == 3
     assert sum(kernel.startswith("gemm_sm90") for kernel in kernels) == 4
@@ -367,7 +376,7 @@ def test_few_heads_are_cut_into_narrow_slices() -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_gemv_of_several_types(name: str) -> None:
     dtypes, n_out = ["Q4_K", "Q6_K", "Q8_0"], [5120, 1, 1024]
-    launches = gpu_ops.choose_linear(manifest(name), N_SMS, dtypes, n_out, 17408, 1, "int8")
+    launches = gpu_ops.choose_linear(whole(name), N_SMS, dtypes, n_out, 17408, 1, "int8")
     assert len(launches) == 3
     for launch, dtype in zip(launches, dtypes, strict=True):
         check(launch, name)
@@ -377,14 +386,14 @@ def test_gemv_of_several_types(name: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_sampling(name: str) -> None:
     for size in (1, 2, 31, 129, 2048, 2049, 32781, 262144, 1 << 20):
-        check(gpu_ops.choose_sampling(manifest(name), N_SMS, "sample", size), name)
-        check(gpu_ops.choose_sampling(manifest(name), N_SMS, "count_window", size), name)
-        check(gpu_ops.choose_sampling(manifest(name), N_SMS, "walk_tree", size), name)
-    check(gpu_ops.choose_sampling(manifest(name), N_SMS, "next_token", 4), name)
-    launch = gpu_ops.choose_sampling(manifest(name), 1000, "sample", (1 << 21) - 1)
+        check(gpu_ops.choose_sampling(whole(name), N_SMS, "sample", size), name)
+        check(gpu_ops.choose_sampling(whole(name), N_SMS, "count_window", size), name)
+        check(gpu_ops.choose_sampling(whole(name), N_SMS, "walk_tree", size), name)
+    check(gpu_ops.choose_sampling(whole(name), N_SMS, "next_token", 4), name)
+    launch = gpu_ops.choose_sampling(whole(name), 1000, "sample", (1 << 21) - 1)
     assert launch["grid"] == (256, 1, 1)  # what SampleGrid has room for
     with pytest.raises(UnsupportedError, match=rf"\[sample\] vocabulary of 2097152 on {name}: must be 1 to 2097151"):
-        gpu_ops.choose_sampling(manifest(name), N_SMS, "sample", 1 << 21)
+        gpu_ops.choose_sampling(whole(name), N_SMS, "sample", 1 << 21)
 
 
 def choose_attention(
@@ -412,6 +421,8 @@ def test_attention(name: str, types: tuple[str, str], n_heads: int, n_kv_heads: 
                 is_wide = rows > 64 and head_dim < 256 and "gfx" not in name
                 queries, form = (16, "decode") if is_decode else (128, "prefill_32") if is_wide else (64, "prefill_16")
                 per_sm = {64: 4, 128: 3, 256: 2}[head_dim] if is_decode else 2
+                if stored == "packed" and rows * group <= 8 and "gfx" not in name and name != "sm_75":
+                    queries, form, per_sm = 8, "decode_8", 3 if head_dim == 256 else 4
                 if rows * group > 64 and name in ("sm_90", "sim"):
                     queries, form, per_sm = 128, "prefill_sm90", 1
                 assert kernel == f"attention_{form}_{stored}_{head_dim}_kernel"
@@ -432,14 +443,14 @@ def test_what_attention_refuses() -> None:
 
 
 def test_a_launch_says_what_it_is() -> None:
-    launch = gpu_ops.choose_sampling(manifest("sm_90"), 132, "sample", 248320)
+    launch = gpu_ops.choose_sampling(whole("sm_90"), 132, "sample", 248320)
     assert launch["text"] == "sample_kernel<<<[122, 1, 1], [512, 1, 1], 0 B>>> cooperative"
     (launch,) = choose("sm_90", "rms_norm", 132, rows=2, heads=1, dim=5120)
     assert launch["text"] == "rms_norm_kernel<<<[2, 1, 1], [1024, 1, 1], 0 B>>> overlap"
 
 
 def test_a_kernel_that_the_pack_lacks_is_named() -> None:
-    without = manifest("sm_90", kernels=[{"name": "rope_kernel", "max_threads": 256}])
+    without = manifest("sm_90", [{"name": "rope_kernel", "max_threads": 256}])
     with pytest.raises(UnsupportedError, match=r"\[swiglu\] \[1, 8\]: the pack of sm_90 has no swiglu_kernel"):
         gpu_ops.choose(without, 132, "swiglu", rows=1, dim=8)
     with pytest.raises(UnsupportedError, match=r"\[linear\] 1 rows x Q4_K \[8, 256\] int8: the pack of sm_90 has no"):
@@ -454,4 +465,4 @@ def test_what_no_kernel_computes_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match=r"\[swiglu\] \[0, 8\]: nothing to compute"):
         choose("sm_90", "swiglu", rows=0, dim=8)
     with pytest.raises(FormatError, match='the pack of sm_90 has no tuning constant "matvec_threads_per_sm"'):
-        gpu_ops.choose_linear(manifest("sm_90", tuning={}), 132, ["Q8_0"], [8], 256)
+        gpu_ops.choose_linear(manifest("sm_90", kernels_of("sm_90"), tuning={}), 132, ["Q8_0"], [8], 256)

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -240,7 +241,7 @@ def test_the_printed_report(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_seed_repeats_its_inputs_and_another_gives_others() -> None:
     def inputs(seed: int) -> list[bytes]:
-        made = cases(np.random.default_rng(seed), "BF16")
+        made = islice(cases(np.random.default_rng(seed), "BF16"), 200)
         return [a.tobytes() for case in made for a in case.arguments if isinstance(a, np.ndarray)]
 
     assert inputs(7) == inputs(7)

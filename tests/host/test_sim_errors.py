@@ -183,6 +183,7 @@ assert SimPack(Path(sys.argv[1])).run(kernel, Shape(shared_bytes=256), out=out, 
 """
 
 
+@pytest.mark.slow  # 14 s: compiles the simulator with the sanitizer
 @pytest.mark.parametrize("kernel", ("global_bounds_kernel", "raw_shared_bounds_kernel"))
 @pytest.mark.parametrize(("n", "is_inside"), ((32, True), (33, False), (-1, False)))
 def test_plain_pointers_under_address_sanitizer(kernel: str, n: int, is_inside: bool) -> None:

@@ -17,8 +17,9 @@ GROWTH = 0.01
 @pytest.mark.parametrize(
     ("model", "turns", "options"),
     [
-        ("tiny-hybrid", 100, ["--cold-every", "7"]),
-        ("smollm2-135m", 30, ["--cold-every", "10", "--context", "640"]),
+        ("tiny-hybrid", 40, ["--cold-every", "7"]),
+        pytest.param("tiny-hybrid", 100, ["--cold-every", "7"], marks=pytest.mark.slow),  # 6 s
+        pytest.param("smollm2-135m", 30, ["--cold-every", "10", "--context", "640"], marks=pytest.mark.slow),  # 9 s
     ],
 )
 def test_turns(model: str, turns: int, options: list[str]) -> None:

@@ -15,7 +15,11 @@ from tolerances import tolerance
 CASES = recorded.load("smollm2.json")["cases"]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[] if case["name"] == "raw-text" else pytest.mark.slow) for case in CASES],  # 6 s each
+    ids=lambda case: case["name"],
+)
 def test_exact_mode(smollm2: Path, case: dict) -> None:
     session = recorded.session(smollm2, activations="f32", kv="f32")
     want = case["f32"]

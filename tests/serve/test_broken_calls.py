@@ -268,6 +268,28 @@ def test_closers_that_match_nothing(arguments: dict[str, str], after: str, tool:
         assert rest == ([edit(path="/b")] if after.strip() == INNER else [("text", "Done.")] if after else [])
 
 
+TAGS = ("<tool_call>", "<function=edit>", "<parameter=x>", "\n<parameter=x>\n", "</parameter>", "\n</parameter>\n",
+        "</function>", "\n</function>\n", "</tool_call>", f"\n{CLOSING}\n", INNER)  # fmt: skip
+TAGS_INSIDE = st.lists(st.sampled_from(("a", "\n", " ", *TAGS)), max_size=6).map("".join)
+
+
+@settings(max_examples=300)
+@given(st.fixed_dictionaries({}, optional={"path": TAGS_INSIDE, "content": TAGS_INSIDE}))
+@example({"path": f"\n{CLOSING}\na<function=edit>\n<parameter=x>\n"})
+@example({"content": f"{INNER}\n{CLOSING}\n\n<function=edit>\n<parameter=x>\n"})
+@example(
+    {"path": "<function=edit>\n<parameter=x>\n</parameter>", "content": "\n</parameter>\n</function>a\n</function>\n"}
+)
+@example({"path": "<function=edit><parameter=x></parameter><parameter=x>a", "content": f"\n{CLOSING}\n</function> "})
+@example({"path": "<function=edit><parameter=x></parameter><parameter=x></parameter>", "content": "a\n</function>\n"})
+def test_openers_that_match_nothing(arguments: dict[str, str]) -> None:
+    """A value that quotes the beginning of a call: the call that was written or a broken one. Other calls come only of
+    a text that is theirs too, to the letter."""
+    text = written("qwen_xml", arguments, "</parameter>")
+    calls = [arguments for kind, *_, arguments in parsed(text) if kind == "call"]
+    assert calls in ([], [arguments]) or "\n".join(written("qwen_xml", call, "</parameter>") for call in calls) == text
+
+
 @given(st.text(st.sampled_from('{}[]",:\\u0a1 \n'), max_size=30))
 def test_scanned_json_is_valid(text: str) -> None:
     scanner, out = JsonScanner(), ""

@@ -39,6 +39,7 @@ def test_one_answer_in_all_protocols(server: Running) -> None:
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == text
 
 
+@pytest.mark.slow  # 4 s; tests of reuse on small models are everyday ones
 def test_a_conversation_reuses_its_prefix(server: Running) -> None:
     client = server.openai()
     first = {"role": "user", "content": f"{'Here is a long list of things. ' * 30}\n{QUESTION}"}
@@ -59,6 +60,7 @@ CITY = {
 GREEDY = {"model": NAME, "temperature": 0, "max_tokens": 64}
 
 
+@pytest.mark.slow  # 7 s
 def test_tools_and_forms(server: Running) -> None:
     """The template has no tool support: tools, call and result are rendered as text."""
     client = server.openai()

@@ -37,6 +37,12 @@ constexpr std::tuple kEngineFields{
     Field{"memory_limit", &EngineOptions::memory_limit},
 };
 
+// Of engines that score prompts alone.
+constexpr std::tuple kScorerFields{
+    Field{"score_rows", &EngineOptions::score_rows},
+    Field{"sparse_alpha", &EngineOptions::sparse_alpha},
+};
+
 constexpr std::tuple kSamplingFields{
     Field{"temperature", &SamplingParams::temperature},
     Field{"top_k", &SamplingParams::top_k},
@@ -159,7 +165,7 @@ nb::object object_of(const T& value) {
 }  // namespace
 
 EngineOptions engine_options_of(const nb::kwargs& options) {
-  return filled(EngineOptions{.isa = best_isa()}, options, kEngineFields);
+  return filled(EngineOptions{.isa = best_isa()}, options, std::tuple_cat(kEngineFields, kScorerFields));
 }
 
 SamplingParams sampling_params_of(const nb::kwargs& options) {
@@ -170,6 +176,7 @@ nb::dict dict_of(const EngineOptions& options) {
   nb::dict result;
   const auto add = [&](const auto& field) { result[field.name] = object_of(options.*field.member); };
   std::apply([&](const auto&... field) { (add(field), ...); }, kEngineFields);
+  if (options.score_rows > 0) std::apply([&](const auto&... field) { (add(field), ...); }, kScorerFields);
   return result;
 }
 

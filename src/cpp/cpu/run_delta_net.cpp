@@ -1,4 +1,5 @@
 // Gated DeltaNet. Tasks of the convolution are ranges of channels; tasks of the recurrence are (value head, columns).
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -55,7 +56,7 @@ void CpuStream::run(const GatedDelta& op) {
       std::memcpy(k_out + (long(r) * op.n_k_heads + k_head) * op.dk, op.k + r * op.row_stride + long(k_head) * op.dk,
                   sizeof(float) * op.dk);
   });
-  std::memcpy(cs_out, op.g, sizeof(float) * op.rows * op.n_v_heads);
+  std::copy_n(op.g, size_t(op.rows) * op.n_v_heads, cs_out);  // of no rows where pending ones are folded alone
 }
 
 }  // namespace lb

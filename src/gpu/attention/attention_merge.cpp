@@ -36,10 +36,10 @@ struct OpenSums {
   }
 };
 
-LB_KERNEL(attention_merge_kernel, AttentionSplits, kMergeThreads, 1) {
-  LB_SHARED(f32x4, part_o, kMergeThreads);
-  LB_SHARED(float, part_m, kMergeThreads);
-  LB_SHARED(float, part_l, kMergeThreads);
+LB_KERNEL(attention_merge_kernel, AttentionSplits, kMaxMergeThreads, 1) {
+  LB_SHARED(f32x4, part_o, kMaxMergeThreads);
+  LB_SHARED(float, part_m, kMaxMergeThreads);
+  LB_SHARED(float, part_l, kMaxMergeThreads);
   const Attention& op = p.op;
   const int row = block_id() / op.n_heads, head = block_id() % op.n_heads, dim = op.cache.head_dim;
   const int n_live = live_splits(p, *op.n_past);
@@ -51,7 +51,7 @@ LB_KERNEL(attention_merge_kernel, AttentionSplits, kMergeThreads, 1) {
   dependents_may_launch();
   wait_for_previous();
 
-  constexpr int kInFlight = 4;
+  constexpr int kInFlight = kMergeInFlight;
   const long step = long(op.rows) * op.n_heads, first = block_id();
   OpenSums sums;
   for (int s = part; s < n_live && part < n_parts; s += kInFlight * n_parts) {

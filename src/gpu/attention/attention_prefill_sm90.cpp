@@ -7,13 +7,13 @@
 // and with the other consumer's. K and V of one 16-bit type are copied to the rings. Other pages pass through a third
 // ring as they are stored, and the producer converts them to f16.
 // Bound: arithmetic, 4 head_dim flops per query and slot.
-// Needs: wgmma
+// Needs: wgmma, tma
 #include "dialect.h"
 
 #include "gpu/attention/instances.h"
 #include "gpu/attention/packed_slots.h"
 #include "gpu/attention/selected.h"
-#include "warpgroup.h"
+#include "transfer.h"
 
 namespace lb::gpu {
 
@@ -185,86 +185,112 @@ LB_DEVICE void copy_tiles(const AttentionSplits& p, const Work& work, T* k_tiles
   publish(v_done);
 }
 
+// A warp's unit of stored slots to f16, rows [first, first + kSm90Unit) of a tile; first is a multiple of kSm90Unit.
+template <KvType kType, int kDim>
+LB_DEVICE void convert_unit(f16* tile, unsigned char* unit, int first, int own_lane) {
+  constexpr PackedSlots<kSm90Unit> kSlots = {kv_row_bytes(kType, kDim)};
+  constexpr int kRowLanes = kDim / 8, kStep = 32 / kRowLanes, kRounds = kSm90Unit / kStep;
+  constexpr int kInFlight = kDim > 128 ? 4 : 2;  // loads ahead of stores: the compiler must not swap them
+  const int column = own_lane % kRowLanes * 8, own_slot = own_lane / kRowLanes;
+  f16* to = tile + tile_index(sm90_slots(kDim), first, column / 64 * 64);
+  LB_UNROLL_BY(2)
+  for (int done = 0; done < kRounds; done += kInFlight) {
+    u32x4 eight[kInFlight];
+    LB_UNROLL
+    for (int i = 0; i < kInFlight; ++i)
+      eight[i] = unpack_eight<kType>(kSlots.row(unit, own_slot + (done + i) * kStep), column, scale_shift(kType, kDim));
+    LB_UNROLL
+    for (int i = 0; i < kInFlight; ++i) {
+      const int slot = own_slot + (done + i) * kStep;
+      store(to + tile_index(kSm90Unit, slot, column % 64), eight[i]);
+    }
+  }
+}
+
+// By one thread: copies a unit of stored slots; it completes on a barrier.
+LB_DEVICE void copy_unit(unsigned char* to, const KvRowBytes& bytes, const uint8_t* head, int first,
+                         CountedBarrier* barrier) {
+  const quant::KvRow from = row_of(const_cast<uint8_t*>(head), bytes, first);
+  const int codes = kSm90Unit * bytes.codes, high = kSm90Unit * bytes.high, scales = kSm90Unit * bytes.scales;
+  barrier_expect(barrier, codes + high + scales);
+  copy_bulk(to, from.codes, codes, barrier);
+  if (high > 0) copy_bulk(to + codes, from.high, high, barrier);
+  if (scales > 0) copy_bulk(to + codes + high, from.scales, scales, barrier);
+}
+
 // copy_tiles for pages of any two types. A warp has a quarter of each tile, as units of kSm90Unit slots. Units come to
-// p.ring stages of its own as they are stored; from there it converts them.
+// p.ring stages of its own as they are stored; from there it converts them. arrived: a barrier per stage of the warp.
 template <int kDim>
 LB_DEVICE void convert_tiles(const AttentionSplits& p, const BlockWork& work, f16* k_tiles, f16* v_tiles,
-                             unsigned char* stages, const TileRing& k_ring, const TileRing& v_ring) {
-  constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim, kOwnSlots = kSlots / kSm90ProducerWarps,
-                kRowPieces = kDim / 8;
-  constexpr int kUnits = kOwnSlots / kSm90Unit;
+                             unsigned char* stages, CountedBarrier* arrived, const TileRing& k_ring,
+                             const TileRing& v_ring) {
+  constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim, kOwnSlots = kSlots / kSm90ProducerWarps;
+  constexpr int kUnits = kOwnSlots / kSm90Unit, kStages = sm90_stages(kDim);
   const KvLayer& cache = p.op.cache;
-  const PackedSlots<kSm90Unit> k_slots = {row_bytes(cache.k_type, kDim)}, v_slots = {row_bytes(cache.v_type, kDim)};
   const int n_tiles = (work.n_slots + kSlots - 1) / kSlots, own_first = warp() * kOwnSlots;
   stages += warp() * p.ring * p.tile_bytes;
+  arrived += warp() * kSm90MaxUnits;
 
-  // K i, then V i - 1, the order in which consumers use them: steps 2 i and 2 i + 1. The first V and the last K of this
-  // order are no tiles.
-  const auto tile_of = [](int step) { return step / 2 - step % 2; };
-  int n_issued = 0, next = 0, now = 0;
-  const auto issue = [&] {
-    const int step = n_issued / kUnits, tile = tile_of(step);
-    const int in_tile = own_first + n_issued % kUnits * kSm90Unit, slot = tile * kSlots + in_tile;
-    if (tile >= 0 && slot < work.n_slots) {
-      const bool is_v = step % 2 != 0;
-      const PackedSlots<kSm90Unit> slots = {is_v ? v_slots.bytes : k_slots.bytes};
-      const int at = work.first_slot + slot;
-      const uint8_t* head =
-          head_of(is_v ? cache.v : cache.k, slots.bytes, cache, page_of(cache, at), work.queries.kv_head);
-      LB_UNROLL_BY(1)
-      for (int i = 16 * lane(); i < slots.size(); i += 16 * 32)
-        slots.copy_piece(stages + next * p.tile_bytes, head, at % kPageTokens, i);
-    }
-    copy_commit();  // also without copies: copy_wait counts groups
-    ++n_issued;
-    next = next + 1 == p.ring ? 0 : next + 1;
+  // Unit n: of K i, then of V i - 1, the order in which consumers use them. K 0 has no V before it, the last V no K.
+  struct Unit {
+    bool is_v;
+    int tile, in_tile;
+  };
+  const auto unit_of = [&](int n) -> Unit {
+    const int step = int(unsigned(n) / kUnits), in_tile = own_first + n % kUnits * kSm90Unit;
+    const bool is_v = (step > 0 && step % 2 == 0) || step == 2 * n_tiles - 1;
+    return {is_v, is_v ? (step - 1) / 2 : (step + 1) / 2, in_tile};
+  };
+  const auto page_at = [&](int n) {
+    const Unit unit = unit_of(n);
+    return page_of(cache, min(work.first_slot + unit.tile * kSlots + unit.in_tile, work.end - 1));
+  };
+  // Slots behind `end` are copied too: a page has them, whatever they hold.
+  const int n_units = 2 * n_tiles * kUnits;
+  int32_t page = page_at(0);  // of the next unit to be copied
+  const auto issue = [&](int n, int stage) {
+    if (n >= n_units) return;
+    const Unit unit = unit_of(n);
+    const KvRowBytes bytes = row_bytes(unit.is_v ? cache.v_type : cache.k_type, kDim);
+    const uint8_t* head = head_of(unit.is_v ? cache.v : cache.k, bytes, cache, page, work.queries.kv_head);
+    copy_unit(stages + stage * p.tile_bytes, bytes, head, unit.in_tile % kPageTokens, arrived + stage);
+    if (n + 1 < n_units) page = page_at(n + 1);
   };
 
   begin_attention();
-  for (int i = 0; i < p.ring; ++i) issue();
-  for (int step = 0; step < 2 * n_tiles + 2; ++step) {
-    const int tile = tile_of(step);
-    const bool is_v = step % 2 != 0, is_tile = tile >= 0 && tile < n_tiles;
-    const KvType type = is_v ? cache.v_type : cache.k_type;
-    TileRing ring = is_v ? v_ring : k_ring;
-    ring.stage = tile % ring.n_stages;
-    ring.parity = tile / ring.n_stages & 1;
-    f16* to = (is_v ? v_tiles : k_tiles) + ring.stage * kTile;
-    if (is_tile) ring.wait_empty();
-    for (int unit = 0; unit < kUnits; ++unit) {
-      if (p.ring == 4)
-        copy_wait<3>();
-      else if (p.ring == 3)
-        copy_wait<2>();
-      else if (p.ring == 2)
-        copy_wait<1>();
-      else
-        copy_wait<0>();
+  if (lane() == 0) {
+    for (int n = 0; n < p.ring; ++n) issue(n, n);
+  }
+  for (int n = 0, stage = 0, parity = 0; n < n_units; ++n) {
+    const Unit unit = unit_of(n);
+    TileRing ring = unit.is_v ? v_ring : k_ring;
+    ring.stage = int(unsigned(unit.tile) % kStages);
+    ring.parity = int(unsigned(unit.tile) / kStages & 1);
+    if (n % kUnits == 0) ring.wait_empty();
+    barrier_wait(arrived + stage, parity);
+
+    unsigned char* const slots = stages + stage * p.tile_bytes;
+    const KvType type = unit.is_v ? cache.v_type : cache.k_type;
+    const int n_valid = work.n_slots - unit.tile * kSlots - unit.in_tile;
+    if (n_valid < kSm90Unit) {  // a weight of zero would not hide a NaN
+      PackedSlots<kSm90Unit>{row_bytes(type, kDim)}.clear(slots, n_valid);
+      fence_async_proxy();  // a later copy overwrites the zeros
       warp_barrier();
-      const int first = own_first + unit * kSm90Unit, n_valid = work.n_slots - tile * kSlots - first;
-      if (is_tile) {
-        with_kv_type(type, [&](auto tag) {
-          if constexpr (tag.kType == KvType::kF32) return;  // choose.cpp has another kernel
-          constexpr PackedSlots<kSm90Unit> kUnitSlots = {kv_row_bytes(tag.kType, kDim)};
-          LB_UNROLL_BY(2)
-          for (int i = 0; i < kSm90Unit * kRowPieces / 32; ++i) {
-            const int piece = lane() + 32 * i, slot = piece / kRowPieces, column = piece % kRowPieces * 8;
-            u32x4 eight = {};
-            if (slot < n_valid)
-              eight = unpack_eight<tag.kType>(kUnitSlots.row(stages + now * p.tile_bytes, slot), column,
-                                              scale_shift(tag.kType, kDim));
-            store(to + tile_index(kSlots, first + slot, column), eight);
-          }
-        });
-      }
-      warp_barrier();
-      now = now + 1 == p.ring ? 0 : now + 1;
-      issue();
     }
-    if (!is_tile) continue;
-    fence_async_proxy();
+    f16* const to = (unit.is_v ? v_tiles : k_tiles) + ring.stage * kTile;
+    const int own_lane = opaque(lane());  // so that no type's offsets are kept in registers throughout the loop
+    with_kv_type(type, [&](auto tag) {
+      if constexpr (tag.kType != KvType::kF32)  // choose.cpp has another kernel
+        convert_unit<tag.kType, kDim>(to, slots, unit.in_tile, own_lane);
+    });
+    if (n % kUnits == kUnits - 1) fence_async_proxy();
     warp_barrier();
-    ring.arrive(ring.full);
+    if (n % kUnits == kUnits - 1) ring.arrive(ring.full);
+    if (lane() == 0) issue(n + p.ring, stage);
+    if (++stage == p.ring) {
+      stage = 0;
+      parity ^= 1;
+    }
   }
 }
 
@@ -310,7 +336,7 @@ struct WarpgroupQueries {
 
   // Clears the state. If queries stay in registers: loads Q, scaled so that scores are exponents of 2, zeros beyond the
   // last query.
-  LB_DEVICE void load_queries(const Attention& op, const Queries& queries, int first, T* scratch) {
+  LB_DEVICE void load_queries(const Attention& op, const Queries& queries, int first) {
     const float scale = op.scale * kLog2E;
     LB_UNROLL
     for (int d = 0; d < kDim / 16; ++d) fill(o[d], 0);
@@ -329,7 +355,7 @@ struct WarpgroupQueries {
       for (int d = 0; d < kDim / 16; ++d) {
         FragmentC values;
         for_each_row(values, [&](int i, int column, float& value) { value = from[i][16 * d + column] * scales[i]; });
-        to_operand(q[d], values, scratch);
+        sum_as_operand(q[d], values);
       }
     }
   }
@@ -396,18 +422,17 @@ struct WarpgroupQueries {
     return any(max_grew);
   }
 
-  LB_DEVICE void round_weights(T* scratch) {
+  LB_DEVICE void round_weights() {
     LB_UNROLL
-    for (int j = 0; j < kSlots / 16; ++j) to_operand(weights[j], s[j], scratch);
+    for (int j = 0; j < kSlots / 16; ++j) sum_as_operand(weights[j], s[j]);
   }
 };
 
 template <class T, int kDim, class Work>
 LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shared_q, CountedBarrier* has_queries,
-                             const T* k_tiles, const T* v_tiles, T* scratch, TileRing k_ring, TileRing v_ring) {
+                             const T* k_tiles, const T* v_tiles, TileRing k_ring, TileRing v_ring) {
   constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim;
   const int own_warp = warp() - kSm90GroupThreads / 32;
-  scratch += own_warp * kOperandScratch;
   const Attention& op = p.op;
   const int own_first = work.first + own_warp * 16;
   const int n_tiles = work.template n_tiles<kSlots>();
@@ -420,7 +445,7 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shar
     if (lane() == 0) barrier_arrive(has_queries);
     barrier_wait(has_queries, 0);
   }
-  tile.load_queries(op, work.queries, own_first, scratch);
+  tile.load_queries(op, work.queries, own_first);
   if constexpr (!tile.kHasRegisters) shared_q += (warp() / 4 - 1) * 64 * kDim;
   int rows[kLaneRows];
   uint64_t ancestors[kLaneRows];  // bit masks
@@ -487,7 +512,7 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shar
       }
     }
     k_ring.step();
-    tile.round_weights(scratch);
+    tile.round_weights();
   }
   if (n_tiles > 0) {
     v_ring.wait_full();
@@ -495,10 +520,11 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shar
     group_wait<0>(tile.o);
   }
 
+  const int first = opaque(own_first);  // so that nothing of the end is kept in registers throughout the loop
   float scale[kLaneRows];
   LB_UNROLL
   for (int i = 0; i < kLaneRows; ++i) {
-    const int query = own_first + lane_row(i);
+    const int query = first + lane_row(i);
     const float l = row_sum(tile.l[i]);
     scale[i] = 1.0f / l;
     if (p.has_merge && lane() % 4 == 0 && query < work.queries.n)
@@ -508,7 +534,7 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shar
   if (p.has_merge) {  // partials, as 8-byte writes: short code, because it runs once
     LB_UNROLL
     for (int i = 0; i < kLaneRows; ++i) {
-      const int query = own_first + lane_row(i);
+      const int query = first + lane_row(i);
       if (query >= work.queries.n) continue;
       const long at = long(work.split) * op.rows * op.n_heads + work.queries.at(op, query);
       float* to = p.o + at * kDim + lane() % 4 * 2;
@@ -521,7 +547,7 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shar
     return;
   }
   // Two neighbouring lanes hold two columns each of the same two rows. After an exchange each has four columns of one.
-  const int own = lane() % 2, query = own_first + lane_row(own), is_inside = query < work.queries.n;
+  const int own = lane() % 2, query = first + lane_row(own), is_inside = query < work.queries.n;
   const int row = work.queries.row(query), head = work.queries.head(query), first_column = lane() % 4 / 2 * 4;
   float* to = op.o + work.queries.at(op, query) * kDim + first_column;
   const float* gate = nullptr;
@@ -555,8 +581,9 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shar
 template <class T, int kDim, bool kCopies, class Work = BlockWork>
 LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   constexpr int kStages = sm90_stages(kDim), kTile = sm90_slots(kDim) * kDim;
-  LB_SHARED(CountedBarrier, barriers, 4 * kStages + 1);
-  static_assert(sizeof(CountedBarrier) * (4 * kStages + 1) <= kSm90StaticBytes);
+  constexpr int kUnitBarriers = kCopies ? 0 : kSm90ProducerWarps * kSm90MaxUnits, kBarriers = 4 * kStages + 1;
+  LB_SHARED(CountedBarrier, barriers, kSm90StaticBytes / sizeof(CountedBarrier));  // all, or tiles would start later
+  static_assert(sizeof(CountedBarrier) * (kBarriers + kUnitBarriers) <= kSm90StaticBytes);
   unsigned char* shared = dynamic_shared<unsigned char>();
   shared += (kTileAlignment - reinterpret_cast<size_t>(shared) % kTileAlignment) % kTileAlignment;
   T* q = reinterpret_cast<T*>(shared);
@@ -564,18 +591,20 @@ LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   T* v_tiles = k_tiles + kStages * kTile;
   const Work work(p);
   if (work.split >= live_splits(p, work.n_past)) return;
-  if (thread_id() <= 4 * kStages) {
+  if (thread_id() < kBarriers) {
     const bool is_full = thread_id() < 4 * kStages && thread_id() / kStages % 2 == 0;
     barrier_init(&barriers[thread_id()], (is_full ? 1 : 2) * kSm90GroupThreads / 32);
+  } else if (thread_id() < kBarriers + kUnitBarriers) {
+    barrier_init(&barriers[thread_id()], 1);
   }
   block_barrier();
 
   CountedBarrier* at = barriers;
   const TileRing k_ring = {.full = at, .empty = at + kStages, .n_stages = kStages};
   const TileRing v_ring = {.full = at + 2 * kStages, .empty = at + 3 * kStages, .n_stages = kStages};
-  T* scratch = v_tiles + kStages * kTile;
+  unsigned char* units = reinterpret_cast<unsigned char*>(v_tiles + kStages * kTile);
   // Three warpgroups share 3 x 168 registers. Conversion needs more of them than copies, most where heads are short.
-  constexpr int kProducerRegisters = kCopies ? 40 : kDim > 64 ? 56 : 72;
+  constexpr int kProducerRegisters = kCopies ? 40 : kDim == 128 ? 56 : 72;
   constexpr int kConsumerRegisters = (3 * 168 - kProducerRegisters) / 2;
   if (warp() < kSm90GroupThreads / 32) {
     dealloc_registers<kProducerRegisters>();
@@ -583,12 +612,10 @@ LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
     if constexpr (kCopies)
       copy_tiles<T, kDim>(p, work, k_tiles, v_tiles, k_ring, v_ring);
     else
-      convert_tiles<kDim>(p, work, k_tiles, v_tiles,
-                          reinterpret_cast<unsigned char*>(scratch + kSm90Queries / 16 * kOperandScratch), k_ring,
-                          v_ring);
+      convert_tiles<kDim>(p, work, k_tiles, v_tiles, units, at + kBarriers, k_ring, v_ring);
   } else {
     alloc_registers<kConsumerRegisters>();
-    consume_tiles<T, kDim>(p, work, q, at + 4 * kStages, k_tiles, v_tiles, scratch, k_ring, v_ring);
+    consume_tiles<T, kDim>(p, work, q, at + 4 * kStages, k_tiles, v_tiles, k_ring, v_ring);
   }
 }
 

@@ -18,6 +18,7 @@ namespace {
 // Co-resident blocks per SM, as registers allow; shared memory may allow fewer.
 constexpr int kBlocksPerSm = 2;
 constexpr int decode_blocks_per_sm(int head_dim) { return head_dim <= 64 ? 4 : head_dim <= 128 ? 3 : 2; }
+constexpr int decode_8_blocks_per_sm(int head_dim) { return head_dim <= 128 ? 4 : 3; }
 constexpr int kSm90MinCapacity = 128;  // one tile: nothing to copy ahead
 constexpr int kPagesPerSplit = 2;      // fewer would not pay for their partials
 
@@ -44,6 +45,7 @@ constexpr TileKernel kSparseSm90[] = {LB_ATTENTION_SPARSE_SM90(X)};
 #undef X
 #define X(kernel, kDim) {#kernel, {}, kDim},
 constexpr TileKernel kDecodePacked[] = {LB_ATTENTION_DECODE_PACKED(X)};
+constexpr TileKernel kDecode8Packed[] = {LB_ATTENTION_DECODE_8_PACKED(X)};
 constexpr TileKernel kPrefill16Packed[] = {LB_ATTENTION_PREFILL_16_PACKED(X)};
 constexpr TileKernel kPrefill32Packed[] = {LB_ATTENTION_PREFILL_32_PACKED(X)};
 constexpr TileKernel kPrefillSm90Packed[] = {LB_ATTENTION_PREFILL_SM90_PACKED(X)};
@@ -82,7 +84,7 @@ struct Ring {
   size_t shared_bytes;
 };
 template <class Bytes>
-Ring ring_of(const KvLayer& cache, int slots, int per_sm, const Target& target, Bytes&& bytes) {
+Ring ring_of(const KvLayer& cache, int slots, int per_sm, const Target& target, Bytes&& bytes, int pad = 0) {
   const bool has_async = target.capabilities.async_copy;
   if (!is_packed(cache)) {
     int ring = has_async ? 3 : 1;
@@ -91,13 +93,25 @@ Ring ring_of(const KvLayer& cache, int slots, int per_sm, const Target& target, 
   }
   const size_t slot =
       std::max(kv_slot_bytes(cache.k_type, cache.head_dim), kv_slot_bytes(cache.v_type, cache.head_dim));
-  const int tile = slots * int(slot);
+  const int tile = slots * (int(slot) + pad);
   constexpr size_t kReserved = 1024;  // of each block, by the chip
   for (int blocks = per_sm; has_async && blocks > 0; --blocks)
     for (int ring = 4; ring >= 2; --ring)
       if (bytes(ring, tile) <= (target.shared_block_bytes + kReserved) / blocks - kReserved)
         return {ring, tile, bytes(ring, tile)};
   return {0, tile, bytes(0, tile)};
+}
+
+// The kernel of packed pages and few queries, if there is one.
+std::optional<BlockShape> decode_8_shape(const KvLayer& cache, const Target& target) {
+  const int dim = cache.head_dim, per_sm = decode_8_blocks_per_sm(dim);
+  const char* const kernel = is_packed(cache) ? tile_kernel({}, kDecode8Packed, cache) : nullptr;
+  if (kernel == nullptr || !target.has(kernel)) return std::nullopt;
+  const Ring ring = ring_of(
+      cache, kDecodeSlots, per_sm, target, [&](int n, int tile) { return decode_8_shared_bytes(dim, n, tile); },
+      kDecode8Pad);
+  if (ring.tiles == 0) return std::nullopt;
+  return BlockShape{kernel, kDecode8Queries, per_sm, ring.tiles, ring.tile_bytes, ring.shared_bytes, true};
 }
 
 // The kernel on wgmma, if there is one. Where it converts pages, its ring has as many units as fit.
@@ -123,6 +137,8 @@ BlockShape block_shape(const Attention& op, int capacity, const Target& target) 
   if (decode == nullptr)
     return {"attention_fp32_kernel", kFp32Queries, kBlocksPerSm, 0, 0, fp32_shared_bytes(dim), false};
   const int queries = op.rows * (op.n_heads / cache.n_kv_heads);
+  if (queries <= kDecode8Queries)
+    if (const auto shape = decode_8_shape(cache, target)) return *shape;
   if (queries <= kDecodeQueries) {
     const int per_sm = decode_blocks_per_sm(dim);
     const Ring ring = ring_of(cache, kDecodeSlots, per_sm, target,
@@ -167,6 +183,13 @@ BlockShape sparse_shape(const Attention& op, const Target& target) {
 int max_splits(int capacity) {
   const int pages = (capacity + kPageTokens - 1) / kPageTokens;
   return std::clamp((pages + kPagesPerSplit - 1) / kPagesPerSplit, 1, kMaxSplits);
+}
+
+// So many that each reads its splits at once, if possible; up to 16 for a column, since their sums are added one by
+// one.
+uint32_t merge_threads(int n_splits, int head_dim) {
+  const int wanted = std::min(ceil_div(n_splits, kMergeInFlight), 16) * (head_dim / 4);
+  return uint32_t(std::clamp(ceil_div(wanted, 32) * 32, kMinMergeThreads, kMaxMergeThreads));
 }
 
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
@@ -243,7 +266,7 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
     result.params.l = result.params.m + entries;
     result.launches[1] = checked({.kernel = "attention_merge_kernel",
                                   .grid = {static_cast<uint32_t>(op.rows * op.n_heads), 1, 1},
-                                  .block = {kMergeThreads, 1, 1},
+                                  .block = {merge_threads(n_splits, op.cache.head_dim), 1, 1},
                                   .overlap_previous = true},
                                  target, what);
   }

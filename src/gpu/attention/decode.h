@@ -7,6 +7,7 @@
 #pragma once
 
 #include "gpu/attention/tile.h"
+#include "gpu/attention/warp_merge.h"
 
 namespace lb::gpu {
 
@@ -21,8 +22,9 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
   unsigned char* shared = dynamic_shared<unsigned char>();
   T* q = reinterpret_cast<T*>(shared);
   T* scratch = q + kTile + warp() * kOperandScratch;
-  float* stats = reinterpret_cast<float*>(q + kTile + kAttentionWarps * kOperandScratch);  // [2][5][16]: m, l
-  T* rings = reinterpret_cast<T*>(stats + 2 * (kAttentionWarps + 1) * kDecodeQueries);
+  float* stats = reinterpret_cast<float*>(q + kTile + kAttentionWarps * kOperandScratch);
+  const WarpMerge<kDecodeQueries> merge(stats);
+  T* rings = reinterpret_cast<T*>(stats + merge.kFloats);
   using Tiles = Ring<Stored, kDim, kSlots, 32, WarpBarrier>;
   const int ring_values = Tiles::values(p);
   T* own_ring = rings + warp() * ring_values;
@@ -61,28 +63,11 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
   }
   tile.close();
 
-  // m and l of each warp; then m and l of the block, and the factor that normalises o.
-  float* all_m = stats;
-  float* all_l = stats + (kAttentionWarps + 1) * kDecodeQueries;
   for_each_row(tile.o[0][0], [&](int i, int column, float&) {
-    if (column != 0) return;
-    store(all_m + warp() * kDecodeQueries + lane_row(i), tile.m[0][i]);
-    store(all_l + warp() * kDecodeQueries + lane_row(i), tile.l[0][i]);
+    if (column == 0) merge.put(lane_row(i), tile.m[0][i], tile.l[0][i]);
   });
   block_barrier();
-  float* block_m = all_m + kAttentionWarps * kDecodeQueries;
-  float* block_scale = all_l + kAttentionWarps * kDecodeQueries;
-  if (thread_id() < kDecodeQueries) {
-    float m = kNothingSeen, l = 0;
-    for (int w = 0; w < kAttentionWarps; ++w) m = max(m, load<float>(all_m + w * kDecodeQueries + thread_id()));
-    const float base = m == kNothingSeen ? 0.0f : m;
-    for (int w = 0; w < kAttentionWarps; ++w)
-      l += load<float>(all_l + w * kDecodeQueries + thread_id()) *
-           exp2_fast(load<float>(all_m + w * kDecodeQueries + thread_id()) - base);
-    store(block_m + thread_id(), m);
-    store(block_scale + thread_id(), p.has_merge ? 1.0f : 1.0f / l);
-    if (p.has_merge && thread_id() < queries.n) write_softmax(p, queries, thread_id(), m, l, split);
-  }
+  merge.merge(p, queries, split);
   block_barrier();
 
   // The block's o, half of the columns at a time: each warp leaves its rescaled o in its ring, then the block adds
@@ -90,26 +75,12 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
   constexpr int kHalf = kDim / 2;
   float factors[kLaneRows];
   LB_UNROLL
-  for (int i = 0; i < kLaneRows; ++i) {
-    const float m = load<float>(block_m + lane_row(i));
-    factors[i] = exp2_fast(tile.m[0][i] - (m == kNothingSeen ? 0.0f : m)) * load<float>(block_scale + lane_row(i));
-  }
+  for (int i = 0; i < kLaneRows; ++i) factors[i] = merge.factor(lane_row(i), tile.m[0][i]);
   LB_UNROLL
   for (int half = 0; half < 2; ++half) {
     tile.put(reinterpret_cast<float*>(own_ring), 0, half, factors);
     block_barrier();
-    for (int i = 4 * thread_id(); i < queries.n * kHalf; i += 4 * n_threads()) {
-      const int query = i / kHalf, column = i % kHalf;
-      f32x4 sum = {};
-      LB_UNROLL
-      for (int w = 0; w < kAttentionWarps; ++w) {
-        const float* part = reinterpret_cast<const float*>(rings + w * ring_values);
-        const auto v = load<f32x4>(part + query * (kHalf + 4) + column);
-        LB_UNROLL
-        for (int j = 0; j < 4; ++j) sum[j] += v[j];
-      }
-      write_columns(p, queries, query, half * kHalf + column, sum, split);
-    }
+    write_warp_sums(p, queries, split, rings, ring_values * sizeof(T), kHalf + 4, half * kHalf, kHalf);
     block_barrier();
   }
 }

@@ -68,6 +68,11 @@
   X(attention_decode_packed_128_kernel, 128) \
   X(attention_decode_packed_256_kernel, 256)
 
+#define LB_ATTENTION_DECODE_8_PACKED(X) \
+  X(attention_decode_8_packed_64_kernel, 64) \
+  X(attention_decode_8_packed_128_kernel, 128) \
+  X(attention_decode_8_packed_256_kernel, 256)
+
 #define LB_ATTENTION_PREFILL_16_PACKED(X) \
   X(attention_prefill_16_packed_64_kernel, 64) \
   X(attention_prefill_16_packed_128_kernel, 128) \

@@ -1,9 +1,9 @@
 // Stored keys and values to numbers: eight consecutive values of a row at a time, from a page in global memory or from
 // a tile in shared memory. The layout stands in quant/kv_type.h.
 //
-// A word of codes holds neighbours in its halves, so a shift and a mask give a pair. An integer below 1024 becomes an
-// f16 in place: 0x6400 | n is 1024 + n, from which 1024 is subtracted exactly. Only then comes the scale: an fma with
-// -1024 * scale would round the 1024's product.
+// A word of codes holds neighbours in its halves, so a mask gives a pair. An integer below 1024 becomes an f16 in
+// place: 0x6400 | n is 1024 + n, from which 1024 is subtracted exactly. Only then comes the scale: an fma with -1024 *
+// scale would round the 1024's product.
 #pragma once
 
 #include "gpu/attention/kv_slots.h"
@@ -29,7 +29,7 @@ LB_DEVICE uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
       uint32_t, fma2(__builtin_bit_cast(f16x2, a), __builtin_bit_cast(f16x2, b), __builtin_bit_cast(f16x2, c)));
 }
 LB_DEVICE constexpr uint32_t twice(uint32_t half) { return half | half << 16; }
-inline constexpr uint32_t kOnes = 0x3c003c00;
+inline constexpr uint32_t kOnes = 0x3c003c00, kSixteenths = 0x2c002c00;
 
 // The low and the high bytes of a type's magnitudes in f16.
 template <KvType kType>
@@ -43,61 +43,91 @@ LB_DEVICE void level_bytes(u32x2& low, u32x2& high) {
   }
 }
 
-// Values [column, column + 8) of a row before their scale and minimum, as pairs of f16: exact, but levels of tq3_0 and
-// values of bf16 are rounded to f16. column is a multiple of 8.
+// Eight values of a row as stored, without their scale. Halves of all words are alike: the low ones hold the even
+// values of the eight, the high ones the odd values.
+template <KvType kType>
+struct KvWords {
+  static constexpr int kBits = kKvTraits[int(kType)].bits, kLowBits = kKvTraits[int(kType)].low_bits;
+  static constexpr int kCount = kBits >= 16 ? 4 : kBits == 8 ? 2 : 1;
+  uint32_t codes[kCount];  // of two bits: in the low byte of each half
+  uint32_t high;           // the highest bits of codes of 5 and 3 bits, from bit 0 of each half on
+};
+
+// column is a multiple of 8.
 template <KvType kType, class From>
-LB_DEVICE u32x4 load_numbers(const quant::KvRow& row, int column) {
+LB_DEVICE KvWords<kType> load_words(const quant::KvRow& row, int column) {
+  using Words = KvWords<kType>;
+  Words words = {};
+  if constexpr (Words::kCount == 4) {
+    const auto four = From::template load<u32x4>(row.codes + 2 * column);
+    LB_UNROLL
+    for (int i = 0; i < 4; ++i) words.codes[i] = four[i];
+  } else if constexpr (Words::kCount == 2) {
+    const auto two = From::template load<u32x2>(row.codes + column);
+    words.codes[0] = two[0];
+    words.codes[1] = two[1];
+  } else if constexpr (Words::kLowBits == 4) {
+    words.codes[0] = From::template load<uint32_t>(row.codes + column / 2);
+  } else {
+    words.codes[0] = From::template load<uint32_t>(row.codes + column / 16 * 4) >> (column & 8);
+  }
+  if constexpr (Words::kBits == 5 || Words::kBits == 3)
+    words.high = From::template load<uint32_t>(row.high + column / 32 * 4) >> column % 32 / 2;
+  return words;
+}
+
+// The eight values before their scale and minimum, as pairs of f16: exact, but levels of tq3_0 and values of bf16 are
+// rounded to f16. A pair has the halves of the words in its halves.
+template <KvType kType>
+LB_DEVICE u32x4 to_numbers(const KvWords<kType>& words) {
+  using Words = KvWords<kType>;
   constexpr KvCode kCode = kKvTraits[int(kType)].code;
-  constexpr int kBits = kKvTraits[int(kType)].bits, kLowBits = kKvTraits[int(kType)].low_bits;
   u32x4 pairs;
-  if constexpr (kType == KvType::kF16) {
-    pairs = From::template load<u32x4>(row.codes + 2 * column);
-  } else if constexpr (kType == KvType::kBF16) {
-    const auto stored = From::template load<Vec<bf16, 8>>(row.codes + 2 * column);
+  LB_UNROLL
+  for (int j = 0; j < 4; ++j) {
+    if constexpr (kType == KvType::kF16) {
+      pairs[j] = words.codes[j];
+    } else if constexpr (kType == KvType::kBF16) {
+      const uint32_t two = words.codes[j];
+      pairs[j] = __builtin_bit_cast(
+          uint32_t, to_f16x2(__builtin_bit_cast(float, two << 16), __builtin_bit_cast(float, two & 0xffff0000)));
+    } else if constexpr (Words::kBits == 8) {
+      const uint32_t word = words.codes[j / 2] >> 8 * (j % 2);
+      if constexpr (kType == KvType::kFp8) {  // an f16 of 1/256 of the value; all ones are NaN
+        const uint32_t magnitude = word & 0x007f007f, nan = (magnitude + 0x00010001) & 0x00800080;
+        pairs[j] = (word & 0x00800080) << 8 | (magnitude | nan) << 7;
+      } else {
+        pairs[j] = fma_pair(masked_or(word, 0x00ff00ff, 0x64006400), kOnes, twice(0xe400 | 128));
+      }
+    } else if constexpr (kCode != KvCode::kLevel) {
+      // Codes in bits 4 to 7 of a half are read as 16 times their value.
+      constexpr uint32_t kOffset = kCode == KvCode::kOffset ? 1u << (Words::kBits - 1) : 0;
+      const uint32_t word = words.codes[0] >> j / 2 * 8;
+      uint32_t bits = 0x64006400;
+      if (j % 2 == 0) {
+        if constexpr (Words::kBits == 5) bits = masked_or(words.high << 4 >> j, 0x00100010, bits);
+        pairs[j] = fma_pair(masked_or(word, 0x000f000f, bits), kOnes, twice(0xe400 | kOffset));
+      } else {
+        if constexpr (Words::kBits == 5) bits = masked_or(words.high << 8 >> j, 0x01000100, bits);
+        const uint32_t offset = quant::f32_to_f16(-64.0f - float(kOffset));
+        pairs[j] = fma_pair(masked_or(word, 0x00f000f0, bits), kSixteenths, twice(offset));
+      }
+    }
+  }
+  if constexpr (kCode == KvCode::kLevel) {
+    u32x2 low_bytes, high_bytes;
+    level_bytes<kType>(low_bytes, high_bytes);
+    const uint32_t low = words.codes[0];
+    uint32_t indices = low & 0x77777777;
+    if constexpr (Words::kLowBits == 2) {  // two bits to a nibble each
+      indices = low & 0x00ff00ff;
+      indices = (indices | indices << 4) & 0x0f0f0f0f;
+      indices = (indices | indices << 2) & 0x33333333;
+    }
+    pairs = lookup8_f16(low_bytes, high_bytes, indices);
     LB_UNROLL
     for (int j = 0; j < 4; ++j)
-      pairs[j] = __builtin_bit_cast(uint32_t, to_f16x2(to_f32(stored[2 * j]), to_f32(stored[2 * j + 1])));
-  } else if constexpr (kBits == 8) {
-    const auto words = From::template load<u32x2>(row.codes + column);
-    LB_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      const uint32_t codes = words[j / 2] >> 8 * (j % 2) & 0x00ff00ff;
-      if constexpr (kType == KvType::kFp8) {  // an f16 of 1/256 of the value; all ones are NaN
-        const uint32_t magnitude = codes & 0x007f007f, nan = (magnitude + 0x00010001) & 0x00800080;
-        pairs[j] = (codes & 0x00800080) << 8 | (magnitude | nan) << 7;
-      } else {
-        pairs[j] = fma_pair(codes | 0x64006400, kOnes, twice(0xe400 | 128));
-      }
-    }
-  } else {
-    // Pair j from bit kLowBits j on in both halves of low, and from bit j on in those of high.
-    uint32_t low, high = 0;
-    if constexpr (kLowBits == 4)
-      low = From::template load<uint32_t>(row.codes + column / 2);
-    else
-      low = From::template load<uint32_t>(row.codes + column / 16 * 4) >> (column & 8);
-    if constexpr (kBits > kLowBits) high = From::template load<uint32_t>(row.high + column / 32 * 4) >> column % 32 / 2;
-    if constexpr (kCode == KvCode::kLevel) {
-      u32x2 low_bytes, high_bytes;
-      level_bytes<kType>(low_bytes, high_bytes);
-      uint32_t indices = low & 0x77777777;
-      if constexpr (kLowBits == 2) {  // two bits to a nibble each
-        indices = low & 0x00ff00ff;
-        indices = (indices | indices << 4) & 0x0f0f0f0f;
-        indices = (indices | indices << 2) & 0x33333333;
-      }
-      pairs = lookup8_f16(low_bytes, high_bytes, indices);
-      LB_UNROLL
-      for (int j = 0; j < 4; ++j) pairs[j] ^= (kLowBits == 4 ? low << (12 - 4 * j) : high << (15 - j)) & 0x80008000;
-    } else {
-      constexpr uint32_t kOffset = kCode == KvCode::kOffset ? 1u << (kBits - 1) : 0;
-      LB_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        uint32_t codes = (low >> 4 * j & 0x000f000f) | 0x64006400;
-        if constexpr (kBits == 5) codes |= high << 4 >> j & 0x00100010;
-        pairs[j] = fma_pair(codes, kOnes, twice(0xe400 | kOffset));
-      }
-    }
+      pairs[j] ^= (Words::kLowBits == 4 ? low << (12 - 4 * j) : words.high << (15 - j)) & 0x80008000;
   }
   return pairs;
 }
@@ -108,7 +138,7 @@ struct KvScale {
 };
 
 // Groups of 2^n values share a scale.
-LB_DEVICE int scale_shift(KvType type, int head_dim) {
+LB_DEVICE constexpr int scale_shift(KvType type, int head_dim) {
   const int group = scale_group(type, head_dim);
   return group == 128 ? 7 : group == 64 ? 6 : 5;
 }
@@ -128,17 +158,20 @@ LB_DEVICE KvScale load_scale(const quant::KvRow& row, int column, int shift) {
   }
 }
 
-// Eight values as operands of f16. A value has two roundings at most: its product with the scale, and where levels are
-// no f16 that of the level.
-template <KvType kType, class From>
-LB_DEVICE u32x4 load_operands(const quant::KvRow& row, int column, int shift) {
-  u32x4 pairs = load_numbers<kType, From>(row, column);
+// Numbers as operands of f16. A value has two roundings at most: its product with the scale, and where levels are no
+// f16 that of the level.
+template <KvType kType>
+LB_DEVICE u32x4 to_operands(const KvWords<kType>& words, const KvScale& scale) {
+  u32x4 pairs = to_numbers(words);
   if constexpr (kType != KvType::kF16 && kType != KvType::kBF16) {
-    const KvScale group = load_scale<kType, From>(row, column, shift);
     LB_UNROLL
-    for (int j = 0; j < 4; ++j) pairs[j] = fma_pair(pairs[j], group.scale, group.minimum);
+    for (int j = 0; j < 4; ++j) pairs[j] = fma_pair(pairs[j], scale.scale, scale.minimum);
   }
   return pairs;
+}
+template <KvType kType, class From>
+LB_DEVICE u32x4 load_operands(const quant::KvRow& row, int column, int shift) {
+  return to_operands(load_words<kType, From>(row, column), load_scale<kType, From>(row, column, shift));
 }
 
 // Eight values in fp32: as quant::load_row, but levels of tq3_0 are rounded to f16.
@@ -152,7 +185,7 @@ LB_DEVICE void load_eight(const quant::KvRow& row, int column, int shift, f32x4 
     LB_UNROLL
     for (int j = 0; j < 8; ++j) x[j / 4][j % 4] = to_f32(stored[j]);
   } else {
-    const u32x4 pairs = load_numbers<kType, From>(row, column);
+    const u32x4 pairs = to_numbers(load_words<kType, From>(row, column));
     const KvScale group = load_scale<kType, From>(row, column, shift);
     const float scale = to_f32(f16{uint16_t(group.scale)}), minimum = to_f32(f16{uint16_t(group.minimum)});
     LB_UNROLL

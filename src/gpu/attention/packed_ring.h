@@ -3,7 +3,7 @@
 // of the context are in flight. Without asynchronous copies (ring 0) a tile is read from the page when it is taken.
 #pragma once
 
-#include "gpu/attention/kv_load.h"
+#include "gpu/attention/packed_slots.h"
 #include "gpu/attention/tile.h"
 
 namespace lb::gpu {
@@ -18,15 +18,25 @@ struct OperandOf<kHasBf16Matrix, Packed> {
 template <KvType kType, class From, int kDim, int kSlots, int kThreads>
 LB_DEVICE void convert_slots(f16* to, const quant::KvRow& first, int n_valid, int thread) {
   constexpr KvRowBytes kBytes = kv_row_bytes(kType, kDim);
-  LB_UNROLL_BY(2)
-  for (int i = 0; i < kSlots * kDim / 8 / kThreads; ++i) {
-    const int piece = thread + i * kThreads, slot = piece / (kDim / 8), column = piece % (kDim / 8) * 8;
-    u32x4 operands = {};
-    if (slot < n_valid)
-      operands = load_operands<kType, From>({first.codes + slot * kBytes.codes, first.high + slot * kBytes.high,
-                                             first.scales + slot * (kBytes.scales / 2)},
-                                            column, scale_shift(kType, kDim));
-    store(to + slot * operand_stride(kDim) + column, operands);
+  constexpr int kRounds = kSlots * kDim / 8 / kThreads, kInFlight = 2;
+  static_assert(kRounds % kInFlight == 0);
+  LB_UNROLL_BY(1)
+  for (int done = 0; done < kRounds; done += kInFlight) {
+    u32x4 operands[kInFlight];  // loads ahead of stores: the compiler must not swap them
+    LB_UNROLL
+    for (int i = 0; i < kInFlight; ++i) {
+      const int piece = thread + (done + i) * kThreads, slot = piece / (kDim / 8), column = piece % (kDim / 8) * 8;
+      operands[i] = {};
+      if (slot < n_valid)
+        operands[i] = load_operands<kType, From>({first.codes + slot * kBytes.codes, first.high + slot * kBytes.high,
+                                                  first.scales + slot * (kBytes.scales / 2)},
+                                                 column, scale_shift(kType, kDim));
+    }
+    LB_UNROLL
+    for (int i = 0; i < kInFlight; ++i) {
+      const int piece = thread + (done + i) * kThreads, slot = piece / (kDim / 8), column = piece % (kDim / 8) * 8;
+      store(to + slot * operand_stride(kDim) + column, operands[i]);
+    }
   }
 }
 
@@ -66,16 +76,9 @@ struct Ring<Packed, kDim, kSlots, kThreads, Barrier> {
     if (kHasAsyncCopy && n_issued < 2 * n_tiles) {
       const Source tile = source(n_issued);
       const KvRowBytes bytes = row_bytes(tile.type, kDim);
-      const quant::KvRow from = row(tile, bytes);
-      const int codes = kSlots * bytes.codes, high = kSlots * bytes.high;
-      uint8_t* to = packed(next);
-      LB_UNROLL_BY(2)
-      for (int at = 16 * thread; at < codes + high + kSlots * bytes.scales; at += 16 * kThreads) {
-        const uint8_t* plane = at < codes          ? from.codes
-                               : at < codes + high ? from.high - codes
-                                                   : reinterpret_cast<uint8_t*>(from.scales) - codes - high;
-        copy_async<16>(to + at, plane + at);
-      }
+      const KvLayer& cache = p.op.cache;
+      const uint8_t* head = head_of(tile.is_v ? cache.v : cache.k, bytes, cache, page_of(cache, tile.slot), kv_head);
+      PackedSlots<kSlots>{bytes}.copy(packed(next), head, tile.slot % kPageTokens, thread, kThreads);
       next = next + 1 == p.ring ? 0 : next + 1;
       ++n_issued;
     }

@@ -5,32 +5,48 @@
 
 namespace lb::gpu {
 
-// kCount consecutive slots of a KV head in shared memory: rows of codes, rows of high bits, rows of scales. With kCount
-// a multiple of 8 and head_dim of 64, each part is a multiple of 16 bytes, here and in the page.
-template <int kCount>
+// kCount consecutive slots of a KV head in shared memory: rows of codes, each followed by kPad bytes against bank
+// conflicts; rows of high bits; rows of scales. With kCount a multiple of 8 and head_dim of 64, each part is a multiple
+// of 16 bytes, here and in the page.
+template <int kCount, int kPad = 0>
 struct PackedSlots {
   KvRowBytes bytes;
+  int code_shift = 0;  // with pads: a row has 2^code_shift bytes of codes
 
-  LB_DEVICE int size() const { return kCount * (bytes.codes + bytes.high + bytes.scales); }
+  LB_DEVICE int size() const { return kCount * (bytes.codes + kPad + bytes.high + bytes.scales); }
 
-  // Copies the 16 bytes at `offset`. head: of the page; first: the first slot in the page, a multiple of 8.
-  LB_DEVICE void copy_piece(unsigned char* to, const uint8_t* head, int first, int offset) const {
+  // By `n_threads` threads: copies the slots of a page's head from `first` on, a multiple of 8, asynchronously.
+  LB_DEVICE void copy(unsigned char* to, const uint8_t* head, int first, int thread, int n_threads) const {
     static_assert(kCount % 8 == 0);
-    const int high_at = kCount * bytes.codes, scales_at = high_at + kCount * bytes.high;
-    const int codes_before = kPageTokens * bytes.codes, high_before = codes_before + kPageTokens * bytes.high;
-    const uint8_t* from = head + offset;
-    if (offset < high_at)
-      from += first * bytes.codes;
-    else if (offset < scales_at)
-      from += codes_before + first * bytes.high - high_at;
-    else
-      from += high_before + first * bytes.scales - scales_at;
-    copy_async<16>(to + offset, from);
+    const int codes = kCount * bytes.codes, high = kCount * bytes.high, rest = high + kCount * bytes.scales;
+    const uint8_t* from = head + first * bytes.codes;
+    LB_UNROLL_BY(1)
+    for (int i = 16 * thread; i < codes; i += 16 * n_threads)
+      copy_async<16>(to + i + (kPad > 0 ? (i >> code_shift) * kPad : 0), from + i);
+    to += codes + kCount * kPad;
+    const uint8_t* from_high = head + kPageTokens * bytes.codes + first * bytes.high;
+    const uint8_t* from_scales = head + kPageTokens * (bytes.codes + bytes.high) + first * bytes.scales - high;
+    LB_UNROLL_BY(1)
+    for (int i = 16 * thread; i < rest; i += 16 * n_threads)
+      copy_async<16>(to + i, (i < high ? from_high : from_scales) + i);
   }
 
   LB_DEVICE quant::KvRow row(unsigned char* at, int slot) const {
-    return {at + slot * bytes.codes, at + kCount * bytes.codes + slot * bytes.high,
-            reinterpret_cast<uint16_t*>(at + kCount * (bytes.codes + bytes.high) + slot * bytes.scales)};
+    const int high_at = kCount * (bytes.codes + kPad);
+    return {at + slot * (bytes.codes + kPad), at + high_at + slot * bytes.high,
+            reinterpret_cast<uint16_t*>(at + high_at + kCount * bytes.high + slot * bytes.scales)};
+  }
+
+  // By a warp: zeros in every byte of slots from n_valid on. Their values become zeros, whatever the type.
+  LB_DEVICE void clear(unsigned char* at, int n_valid) const {
+    LB_UNROLL_BY(1)
+    for (int slot = max(n_valid, 0); slot < kCount; ++slot) {
+      const quant::KvRow own = row(at, slot);
+      LB_UNROLL_BY(1)
+      for (int i = 2 * lane(); i < bytes.codes; i += 64) store(own.codes + i, uint16_t{0});
+      if (2 * lane() < bytes.high) store(own.high + 2 * lane(), uint16_t{0});
+      if (2 * lane() < bytes.scales) store(own.scales + lane(), uint16_t{0});
+    }
   }
 };
 

@@ -33,7 +33,7 @@ struct AttentionSplits {
 inline constexpr int kAttentionThreads = 128, kAttentionWarps = 4;
 inline constexpr int kDecodeQueries = 16;  // attention_decode: all of them in each warp, a quarter of the slots
 inline constexpr int kFp32Queries = 8, kFp32Slots = 16;  // attention_fp32: tile of queries, tile of slots
-inline constexpr int kMergeThreads = 256;
+inline constexpr int kMinMergeThreads = 256, kMaxMergeThreads = 1024, kMergeInFlight = 4;  // splits read at once
 inline constexpr int kMaxSplits = 512;
 inline constexpr int kPrepareThreads = 128;  // attention_prepare: a warp per head of a row
 inline constexpr int kAppendThreads = 256;   // kv_append: a warp per head of a row of K or of V
@@ -62,6 +62,21 @@ LB_FN constexpr size_t decode_shared_bytes(int head_dim, int ring, int tile_byte
          kAttentionWarps * ring_bytes(kDecodeSlots, head_dim, ring, tile_bytes) +
          size_t(kAttentionWarps) * kOperandScratch * 2 + sizeof(float) * 2 * kDecodeQueries * (kAttentionWarps + 1);
 }
+// Dynamic shared memory of attention_decode_8: queries, m and l, a ring of stored tiles per warp. At the end each ring
+// holds its warp's o.
+inline constexpr int kDecode8Queries = 8, kDecode8Pad = 16;  // bytes behind each row of codes
+LB_FN constexpr int decode_8_query_stride(int head_dim) { return head_dim + 32; }
+LB_FN constexpr int decode_8_sum_stride(int head_dim) { return head_dim + 4; }
+LB_FN constexpr size_t decode_8_ring_bytes(int head_dim, int ring, int tile_bytes) {
+  const size_t tiles = size_t(ring) * tile_bytes,
+               sums = kDecode8Queries * sizeof(float) * decode_8_sum_stride(head_dim);
+  return tiles > sums ? tiles : sums;
+}
+LB_FN constexpr size_t decode_8_shared_bytes(int head_dim, int ring, int tile_bytes) {
+  return size_t(kDecode8Queries) * decode_8_query_stride(head_dim) * 2 +
+         sizeof(float) * 2 * kDecode8Queries * (kAttentionWarps + 1) +
+         kAttentionWarps * decode_8_ring_bytes(head_dim, ring, tile_bytes);
+}
 // Shared memory of attention_prefill_16 and _32: queries; scratch per warp; one ring.
 LB_FN constexpr size_t prefill_shared_bytes(int head_dim, int n_tiles, int ring, int tile_bytes) {
   return operand_bytes(prefill_queries(n_tiles), head_dim) + size_t(kAttentionWarps) * kOperandScratch * 2 +
@@ -76,15 +91,14 @@ LB_FN constexpr int sm90_stages(int head_dim) { return head_dim > 128 ? 2 : 3; }
 LB_FN constexpr size_t sm90_query_bytes(int head_dim) {
   return head_dim > 128 ? size_t(kSm90Queries) * head_dim * 2 : 0;
 }
+inline constexpr size_t kSm90StaticBytes = 256;  // barriers
 LB_FN constexpr size_t sm90_shared_bytes(int head_dim) {
-  constexpr size_t kAlignment = 1024;  // of tiles; the kernel aligns the start of its shared memory up to it
-  return kAlignment + sm90_query_bytes(head_dim) +
-         size_t(2) * sm90_stages(head_dim) * sm90_slots(head_dim) * head_dim * 2 +
-         size_t(kSm90Queries / 16) * kOperandScratch * 2;
+  // Tiles start at a multiple of 1024 bytes. Static memory starts at one, and dynamic memory behind it.
+  constexpr size_t kGap = 1024 - kSm90StaticBytes;
+  return kGap + sm90_query_bytes(head_dim) + size_t(2) * sm90_stages(head_dim) * sm90_slots(head_dim) * head_dim * 2;
 }
-// Packed pages pass through a third ring: each warp of the producer has up to kSm90MaxUnits units of 8 slots.
-inline constexpr int kSm90ProducerWarps = kSm90GroupThreads / 32, kSm90Unit = 8, kSm90MaxUnits = 4;
-inline constexpr size_t kSm90StaticBytes = 128;
+// Packed pages pass through a third ring: each warp of the producer has up to kSm90MaxUnits units of 16 slots.
+inline constexpr int kSm90ProducerWarps = kSm90GroupThreads / 32, kSm90Unit = 16, kSm90MaxUnits = 4;
 
 // attention_fp32: queries, one tile of K or V, weights, and a rescale factor per query.
 LB_FN constexpr size_t fp32_shared_bytes(int head_dim) {

@@ -34,9 +34,7 @@ struct PackedRing {
       for (int is_v = 0; is_v < 2; ++is_v) {
         const PackedSlots<kSplitTile> own = slots(is_v != 0);
         const uint8_t* head = head_of(is_v ? cache.v : cache.k, own.bytes, cache, page, kv_head);
-        LB_UNROLL_BY(1)
-        for (int i = 16 * thread_id(); i < own.size(); i += 16 * n_threads())
-          own.copy_piece(to, head, slot % kPageTokens, i);
+        own.copy(to, head, slot % kPageTokens, thread_id(), n_threads());
         to += own.size();
       }
     }

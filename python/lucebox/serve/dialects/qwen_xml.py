@@ -42,6 +42,7 @@ from lucebox.serve.dialects.xml_tags import (
     Kind,
     closes_again,
     find_tag,
+    quotes_whole_calls,
 )
 from lucebox.serve.json_text import Malformed
 from lucebox.serve.tools import Tool
@@ -67,6 +68,8 @@ class XmlReader(CallReader):
     _text = _withheld = ""  # of the open value: not given yet, and not decided yet
     _schema: Mapping[str, Any] = MappingProxyType({})  # of the open value
     _streams = False  # the open value is a string, given as it arrives
+    _has_quoted = False  # the open value quotes a call
+    _has_opener = True  # the block began with its tag
     _ahead: str | None = None  # text after a call that is complete unless the rest of its value follows
     _has_next = False  # a further call begins in that text
 
@@ -80,7 +83,7 @@ class XmlReader(CallReader):
 
     def finish(self) -> list[Part]:
         if self._ahead is not None:
-            if self._has_next and closes_again(self._ahead):
+            if self._has_next and closes_again(self._ahead, has_opener=self._has_opener):
                 raise Malformed("more closing tags than calls follow: its last value may have quoted them")
             self.rest = "" if CLOSE.startswith(self._ahead.strip()) else self._ahead
             self._end_value()
@@ -141,6 +144,8 @@ class XmlReader(CallReader):
         """
         self._schema, self._streams = schema, is_text(schema)
         self._text = self._withheld = ""
+        self._given: list[str] = []
+        self._has_quoted = False
         if self._streams:
             self.give('"')
         depth, is_inline, is_empty = 0, False, True
@@ -163,6 +168,7 @@ class XmlReader(CallReader):
                     break
                 elif found.kind in (Kind.INNER_OPEN, Kind.INNER_CLOSE):
                     depth += 1 if found.kind is Kind.INNER_OPEN else -1
+                    self._has_quoted = True
                     self._take(found.end)
                     is_empty = False
                 else:
@@ -223,10 +229,13 @@ class XmlReader(CallReader):
     def _give_text(self) -> None:
         if self._streams and self._text:
             self.give(_inside(self._text))
+            self._given.append(self._text)
             self._text = ""
         self.unread = self._text + self._withheld
 
     def _end_value(self) -> None:
+        if self._has_quoted and not quotes_whole_calls("".join(self._given) + self._text):
+            raise Malformed("a value quotes a call without its end, which tags of other values may have supplied")
         self._give_text()
         self.give('"' if self._streams else converted(self._text, self._schema))
         self._text = self._withheld = ""
@@ -234,6 +243,8 @@ class XmlReader(CallReader):
 
 class BareXmlReader(XmlReader):
     """Reads a block without the outer tag, from after `<function=`."""
+
+    _has_opener = False
 
     def _read(self) -> Steps:
         return (yield from self._calls())

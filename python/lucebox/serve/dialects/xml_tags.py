@@ -22,9 +22,10 @@ __all__ = [
     "Kind",
     "closes_again",
     "find_tag",
+    "quotes_whole_calls",
 ]
 
-CLOSE = "</tool_call>"
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
 BARE_OPEN, END_FUNCTION = "<function=", "</function>"
 PARAMETER, END_PARAMETER = "<parameter=", "</parameter>"
 
@@ -36,11 +37,17 @@ _CLOSER = re.compile(
     r"[^\s<>]{0,64}>?"
 )  # the rest of </parameter>, </parameter/>, </parameter_function> or </parameter
 _FOLLOWERS = (PARAMETER, END_FUNCTION, CLOSE)
+_BEGIN = rf"(?P<begin>(?P<opener>{OPEN}\s{{0,64}})?<function[^<>\n]{{0,200}}>\s{{0,64}}(?=<parameter|{END_FUNCTION}))"
+_CLOSES = rf"(?P<block>\s{{0,64}}{CLOSE})?"
 _BOUNDARY = re.compile(
-    rf"(?P<begin><function[^<>\n]{{0,200}}>\s{{0,64}}(?=<parameter|{END_FUNCTION}))"
-    rf"|</parameter[^\s<>]{{0,64}}>?\s{{0,64}}(?:(?P<next>{PARAMETER})|{END_FUNCTION}|{CLOSE})"
-    rf"|(?P<end>{END_FUNCTION})(?P<block>\s{{0,64}}{CLOSE})?"
+    rf"{_BEGIN}"
+    rf"|</parameter[^\s<>]{{0,64}}>?\s{{0,64}}(?:(?P<next>{PARAMETER})|(?P<cut>{CLOSE})|{END_FUNCTION})"
+    rf"|(?P<end>{END_FUNCTION}){_CLOSES}"
 )
+_QUOTED = re.compile(
+    rf"{_BEGIN}|(?P<parameter>{PARAMETER})|(?P<closer></parameter[^\s<>]{{0,64}}>?)|{END_FUNCTION}{_CLOSES}"
+)
+_BLOCK_END = re.compile(rf"\s{{0,64}}{CLOSE}")
 
 
 class Kind(Enum):
@@ -92,18 +99,43 @@ def find_tag(text: str, key: str, declared: Collection[str], *, depth: int, begi
     return MAYBE if is_open else None
 
 
-def closes_again(text: str) -> bool:
+def closes_again(text: str, *, has_opener: bool) -> bool:
     """Whether the text after a call has closing tags to which none of its own calls belongs. The call's last value may
-    then have quoted all of it."""
-    depth = 0
+    then have quoted all of it.
+
+    has_opener: the call before had the tag that opens a block, so `</tool_call>` without one closes that call.
+    """
+    openers: list[bool] = []  # of the calls that are open
     for found in _BOUNDARY.finditer(text):
         if found["begin"]:
-            depth += 1
-        elif depth > 0:
-            depth -= not found["next"]
+            openers.append(bool(found["opener"]))
+        elif openers:
+            closes = found["cut"] or found["block"] or _BLOCK_END.match(text, found.end())
+            if not found["next"] and not openers.pop() and closes and has_opener:
+                return True
         elif not found["end"] or found["block"]:
             return True
     return False
+
+
+def quotes_whole_calls(value: str) -> bool:
+    """Whether the calls that a value quotes have the closing tags of their own and no others.
+
+    Where one lacks its end, tags of the value's own call have ended it, and the value reaches too far.
+    """
+    calls: list[tuple[bool, bool]] = []  # those that are open: has an opener, is inside a parameter
+    for found in _QUOTED.finditer(value):
+        if found["begin"]:
+            calls.append((bool(found["opener"]), False))
+        elif calls:
+            has_opener, is_inside = calls.pop()
+            if found["closer"] and not is_inside:
+                return False
+            if found["parameter"] or found["closer"]:
+                calls.append((has_opener, bool(found["parameter"])))
+            elif is_inside or bool(found["block"]) != has_opener:
+                return False
+    return not calls
 
 
 def _candidates(
