@@ -32,8 +32,6 @@ constexpr std::tuple kEngineFields{
     Field{"decode_path", &EngineOptions::path},
     Field{"draft", &EngineOptions::draft},
     Field{"draft_budget", &EngineOptions::draft_budget},
-    Field{"score_rows", &EngineOptions::score_rows},
-    Field{"sparse_alpha", &EngineOptions::sparse_alpha},
     Field{"memory_limit", &EngineOptions::memory_limit},
 };
 
