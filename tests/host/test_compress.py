@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,7 +76,9 @@ def test_scores_are_those_of_the_rendered_prompt(scorer: Scorer) -> None:
 def test_the_catalog_names_the_layers(scorer: Scorer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LUCEBOX_CACHE", str(tmp_path))
     sha256 = hashlib.sha256(SCORER.read_bytes()).hexdigest()
-    file = catalog.CatalogFile(SCORER.name, SCORER.stat().st_size, sha256, checkout="tests/data/recall")
+    (tmp_path / "models").mkdir()
+    shutil.copy(SCORER, tmp_path / "models")
+    file = catalog.CatalogFile(SCORER.name, SCORER.stat().st_size, sha256)
     entry = catalog.CatalogEntry("recall-scorer", "a test", "none", file, None, (), scored_layers=(3, 5))
     monkeypatch.setattr(catalog, "entries", lambda: (entry,))
     text = "x = 5\ny = 6\n\nWhat is y?"

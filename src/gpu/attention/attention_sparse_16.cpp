@@ -1,5 +1,6 @@
 // Attention of a long chain to selected key blocks, over F16 pages, 16 queries per warp. With all blocks selected, the
 // bits are those of attention_prefill_16 with one split.
+// Needs: nvidia
 #include "dialect.h"
 
 #include "gpu/attention/instances.h"

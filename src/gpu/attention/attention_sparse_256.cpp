@@ -1,5 +1,5 @@
 // attention_sparse_16 for heads of 256, which would spill on sm_75.
-// Needs: 80 KiB of shared memory
+// Needs: nvidia, 80 KiB of shared memory
 #include "dialect.h"
 
 #include "gpu/attention/instances.h"

@@ -7,6 +7,7 @@
 // finds each query's maximum and sum: a warp has 16 queries. A second pass computes the products again with means as
 // rows, so that the sum over queries is the sum of a row: a warp has 16 means. Then one warp writes the list.
 // Bound: matrix units, 4 head_dim flops per query and mean.
+// Needs: nvidia
 #include "dialect.h"
 
 #include "gpu/attention/instances.h"
