@@ -35,7 +35,7 @@ constexpr std::tuple kEngineFields{
     Field{"memory_limit", &EngineOptions::memory_limit},
 };
 
-// Of engines that score prompts alone.
+// Options that only engines which score prompts have.
 constexpr std::tuple kScorerFields{
     Field{"score_rows", &EngineOptions::score_rows},
     Field{"sparse_alpha", &EngineOptions::sparse_alpha},

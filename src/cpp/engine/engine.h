@@ -40,7 +40,7 @@ struct EngineOptions {
   int draft_budget = 0;  // tokens of a draft; 0: chosen for each step
   // > 0: the engine scores prompts by so many last rows (PromptScorer), and has no sessions.
   int score_rows = 0;
-  // Of such an engine: > 0: block-sparse attention, the alpha of SelectBlocks; 0: dense.
+  // Alpha of SelectBlocks, for block-sparse attention of an engine that scores prompts; 0: dense attention.
   float sparse_alpha = 0;
   size_t memory_limit = 0;  // most bytes of the device's free memory that a plan may use; 0: all
 

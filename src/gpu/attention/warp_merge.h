@@ -35,7 +35,7 @@ struct WarpMerge {
     if (p.has_merge && query < queries.n) write_softmax(p, queries, query, top, sum, split);
   }
 
-  // What a warp with own_m multiplies its o of a query by.
+  // The factor that brings a query's o of a warp with the maximum own_m to the block's maximum.
   LB_DEVICE float factor(int query, float own_m) const {
     const float top = load<float>(m + kAttentionWarps * kQueries + query);
     return exp2_fast(own_m - (top == kNothingSeen ? 0.0f : top)) * load<float>(l + kAttentionWarps * kQueries + query);
