@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from lucebox import LLM, Sampling
+from lucebox.serve import scheduler as scheduling
 from lucebox.serve.answer import Answer
 from lucebox.serve.errors import ApiError
 from lucebox.serve.events import PlainText, TextDelta
 from lucebox.serve.prefix_cache import PrefixCache
 from lucebox.serve.request import Failed, Finished, GenerationRequest, Item, Started
 from lucebox.serve.scheduler import Scheduler
-from lucebox.serve.work import Job
+from lucebox.serve.work import Job, Work
 
 TEXT = "Once upon a time there was a small dog. It lived in"
 
@@ -162,6 +163,27 @@ def test_close_drains_running_answers(llm: LLM) -> None:
     closing.join()
     with pytest.raises(ApiError, match="shutting down"):
         submit(scheduler, asked(llm))
+
+
+def test_close_waits_for_a_job_that_left_the_queue(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening, opened = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> Work:
+        opening.set()
+        opened.wait(60)
+        return Work(*arguments)
+
+    monkeypatch.setattr(scheduling, "Work", slow)
+    scheduler = Scheduler(llm, slots=1)
+    _, sink = submit(scheduler, asked(llm))
+    opening.wait(60)
+    closing = threading.Thread(target=scheduler.close, args=(60.0,))
+    closing.start()
+    while scheduler.is_accepting:
+        time.sleep(0.001)
+    opened.set()
+    assert sink.answer().finished is not None
+    closing.join()
 
 
 def test_close_without_drain_fails_all_requests(llm: LLM) -> None:

@@ -144,7 +144,7 @@ class Scheduler:
         """Refuses new jobs, gives the others `drain_s` seconds to finish, and stops the thread."""
         with self._changed:
             self._is_draining = True
-            self._changed.wait_for(lambda: not self._queue and not self._works, drain_s)
+            self._changed.wait_for(lambda: not self._queue and len(self._free) == len(self._slots), drain_s)
             self._is_closed = True
             self._changed.notify_all()
         self._thread.join()
@@ -238,6 +238,7 @@ class Scheduler:
             slot.session.reset()
             with self._changed:
                 self._free.append(slot)
+                self._changed.notify_all()
             self._fail(job, _reported(caught))
             return
         # A new job starts at the least time used, so that it cannot starve the running jobs.
