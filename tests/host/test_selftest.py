@@ -53,6 +53,9 @@ OPS = (
     "top_tokens",
     "select_candidates",
     "grow_tree",
+    "key_scores",
+    "key_means",
+    "select_blocks",
 )
 KERNEL = pack_data.manifest()["generations"][0]["kernels"][0]
 

@@ -26,6 +26,9 @@ def available_isas() -> list:
 def kv_types() -> list:
     """Types of stored keys and values, by falling size."""
 
+def kv_slot_bytes(kv: str, head_dim: int) -> int:
+    """Bytes of one head's key or value, stored as this type."""
+
 def allow_leaks() -> None:
     """Objects that threads hold at exit are not reported."""
 

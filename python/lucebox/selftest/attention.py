@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from lucebox import _engine
 from lucebox.selftest import ops
-from lucebox.selftest.case import Array, Case, Parts, in_parts, unit_one
+from lucebox.selftest.case import Array, Case, Parts, in_parts, same, unit_one
 from lucebox.selftest.inputs import ancestors_of, normal, path, raw_bytes
 
+# Types of K and V: each packed format and rotation once.
+PACKED = (("q8_0", "q4_0"), ("wht4", "fp8"), ("q5_1", "wht3"), ("tq3_0", "bf16"))
 # (query heads, KV heads, head_dim), rows: few and many queries per KV head, and a head_dim that no matrix unit takes.
 ATTENTION = (((6, 2, 64), (1, 7, 70)), ((6, 1, 128), (2, 33, 65)), ((12, 2, 256), (1, 11)), ((3, 3, 24), (5,)))
 
@@ -33,6 +35,55 @@ def caches(rng: np.random.Generator) -> Iterator[Case]:
             yield in_parts("attention_prepare", "row", partial(_attention_inputs, *plain), list, *plain)
             moved = (*pages, *types, table, path(rng, 55), n_past)
             yield Case("kv_move", "exact", partial(_moved, *moved), moved, {}, _bytes)
+
+
+def packed(rng: np.random.Generator) -> Iterator[Case]:
+    """Caches of packed types: what an append stores, and attention of one row to many, with a gate, one with a tree."""
+    for types in PACKED:
+        for heads, kv_heads, dim in ((6, 2, 64), (3, 1, 128), (6, 2, 256)):
+            for rows, n_past in ((1, 205), (3, 60), (11, 205), (35, 205), (35, 20), (67, 5)):
+                n_pages, unit = 5 if n_past == 205 else 2, unit_one  # the warpgroup kernel needs more than two
+                where = (*types, rng.permutation(5)[:n_pages].astype(np.int32))
+                k, v = normal(rng, 2, n_past + rows, kv_heads, dim)
+                appended = (k, v, *(_empty(kv, kv_heads, dim) for kv in types), *where, 0)
+                pages = ops.kv_append(*appended)
+                parent = np.array([rng.integers(-1, i) for i in range(rows)], np.int32) if rows == 11 else None
+                masks = None if parent is None else ancestors_of(parent)
+                q, gate = normal(rng, 2, rows, heads, dim)
+                arguments = (q, *pages, *where, n_past, 1 / dim**0.5, gate)
+                expected = partial(ops.attention, *arguments, masks, parent)
+                yield Case("attention", "attention_bf16", expected, arguments, {"ancestors": masks}, unit=unit)
+                if rows == 1:  # a value between two codes may take either, so not the bytes are compared
+                    read = partial(_read, arguments)
+                    yield Case("kv_append", "attention_bf16", partial(read, pages), appended, {}, read, unit)
+
+
+def scorers(rng: np.random.Generator) -> Iterator[Case]:
+    """What scores a prompt: looks at keys, means of blocks, selected blocks and attention to them."""
+    for heads, kv_heads, dim in ((4, 2, 64), (8, 2, 128), (4, 1, 256)):
+        n_past, rows = 900, 190
+        n_blocks = (n_past + rows + 127) // 128
+        table = rng.permutation(18).astype(np.int32)
+        k, v = (_as_pages(raw_bytes(normal(rng, 18, kv_heads, 64, dim)), "F16", kv_heads, dim) for _ in range(2))
+        q, scale = normal(rng, rows, heads, dim), 1 / dim**0.5
+        tail = (q[-5:], k, "F16", table, n_past + rows - 5, scale, np.zeros((5, n_past + rows), np.float32))
+        yield same("key_scores", "attention_f16", *tail)
+        no_means = np.zeros((kv_heads, dim, n_blocks), np.float32)
+        yield same("key_means", "row", no_means, k, "F16", table, 0, n_past + rows)
+        # Blocks that look alike or not at all: none is next to the threshold.
+        direction = normal(rng, dim)
+        looks = np.where(rng.random(n_blocks) < 0.5, 2, -2).astype(np.float32)
+        means = np.broadcast_to(direction[:, None] * looks / np.abs(direction).sum(), (kv_heads, dim, n_blocks)).copy()
+        towards = np.broadcast_to(np.sign(direction), q.shape).copy()
+        n_query_blocks = -(-rows // (128 // (heads // kv_heads)))
+        choice = (towards, means, n_past, 1.0, 0.5, n_query_blocks)
+        yield same("select_blocks", "exact", *choice)
+        blocks = ops.select_blocks(*choice)
+        cache = (k, v, "F16", "F16", table, n_past)
+        expected = partial(ops.attention, q, *cache, scale, blocks=blocks)
+        for without in ((), ("sparse_sm90",), ("sparse_sm90", "sparse_32")):
+            given, options = (q, *cache, scale), {"blocks": blocks}
+            yield Case("attention", "attention_f16", expected, given, options, unit=unit_one, without=without)
 
 
 def attentions(rng: np.random.Generator) -> Iterator[Case]:
@@ -64,6 +115,17 @@ def _pages(rng: np.random.Generator, types: tuple[str, str], kv_heads: int, dim:
     plain = raw_bytes(normal(rng, 2, 5, kv_heads, 64, dim))
     k, v = np.split(plain, 2)
     return _as_pages(k, types[0], kv_heads, dim), _as_pages(v, types[1], kv_heads, dim)
+
+
+def _empty(kv: str, kv_heads: int, dim: int) -> Array:
+    """Five pages of a type, each [5, kv_heads, 64, dim] or of other types [5, kv_heads, 64, bytes of a slot]."""
+    size = _engine.kv_slot_bytes(kv, dim)
+    return np.zeros((5, kv_heads, 64, dim), np.uint16) if kv == "bf16" else np.zeros((5, kv_heads, 64, size), np.uint8)
+
+
+def _read(attended: tuple[Any, ...], pages: Parts) -> Array:
+    """What the CPU's attention reads from pages."""
+    return np.asarray(ops.attention(attended[0], pages[0], pages[1], *attended[3:]))
 
 
 def _as_pages(plain: NDArray[np.uint8], dtype: str, kv_heads: int, dim: int) -> Array:

@@ -26,6 +26,8 @@ def cases(rng: np.random.Generator, wide: str) -> Iterator[Case]:
     yield from delta_net.recurrences(rng)
     yield from attention.caches(rng)
     yield from attention.attentions(rng)
+    yield from attention.packed(rng)
+    yield from attention.scorers(rng)
     yield from elementwise.reads(rng)
     yield from sampling.samples(rng)
     yield from sampling.walks(rng)

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "bindings/names.h"
 #include "cpu/cpu_stream.h"
 #include "quant/kv_type.h"
 
@@ -62,6 +63,10 @@ NB_MODULE(_engine, m) {
         return names;
       },
       "Types of stored keys and values, by falling size.");
+  m.def(
+      "kv_slot_bytes",
+      [](const std::string& kv, int head_dim) { return lb::kv_slot_bytes(lb::kv_type_named(kv), head_dim); },
+      nb::arg("kv"), nb::arg("head_dim"), "Bytes of one head's key or value, stored as this type.");
   m.def("allow_leaks", [] { nb::set_leak_warnings(false); }, "Objects that threads hold at exit are not reported.");
   lb::bind_engine(m);
   lb::bind_prompt_scorer(m);
