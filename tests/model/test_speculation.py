@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import recorded
 from engines import STEP_COSTS
-from lucebox import _engine, catalog
+from lucebox import _engine
 
 RECORDED = recorded.load("tiny_hybrid.json")["speculation"]
 CASES = RECORDED["tiny-hybrid-dflash"]["prompts"]["cases"]
 SMOLLM2_CASES = RECORDED["smollm2-135m-dflash"]["cases"]
 TINY = Path(__file__).parents[2] / "models" / "tiny-hybrid" / "lucebox_tiny"
+SMOLLM2_DFLASH = TINY.parents[1] / "smollm2-135m-dflash" / "smollm2-135m-dflash.Q8_0.gguf"
 DFLASH = TINY / "tiny-hybrid-dflash.BF16.gguf"
 BY_TREE = {8: 3.195, 16: 3.456, 22: 3.495}  # nodes below the root: tokens per verify of the recorded trees
 SMOLLM2_BY_TREE = {8: 2.356, 16: 2.505, 22: 2.656}
@@ -61,7 +62,7 @@ def test_trees_accept_as_recorded(checkpoint: Path, budget: int) -> None:
 @pytest.mark.parametrize("budget", SMOLLM2_BY_TREE)
 def test_the_quantised_drafter_accepts_as_recorded(smollm2: Path, budget: int) -> None:
     """The catalog's drafter of SmolLM2, Q8_0."""
-    engine = open_engine(smollm2, str(catalog.fetch_drafter("smollm2-135m")), draft_budget=budget)
+    engine = open_engine(smollm2, str(SMOLLM2_DFLASH), draft_budget=budget)
     check_acceptance(engine, SMOLLM2_CASES, SMOLLM2_BY_TREE[budget])
 
 
