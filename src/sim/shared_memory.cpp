@@ -13,6 +13,8 @@ namespace lb::gpu::sim {
 namespace {
 
 constexpr size_t kAlignment = 128;
+// As on a chip, whose static arrays start at a multiple of 1024 bytes, with dynamic memory behind them.
+constexpr size_t kBlockAlignment = 1024, kDynamicStart = 256;
 constexpr size_t kGap = 64;         // bytes between arrays
 constexpr size_t kMaxArrays = 256;  // per block
 constexpr int kUnset = 0xff;        // NaN as f32, f16 or bf16
@@ -25,12 +27,13 @@ size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 void SharedMemory::Free::operator()(std::byte* p) const { std::free(p); }
 
 void SharedMemory::begin(size_t dynamic_bytes) {
-  const size_t needed = kAlignment + round_up(dynamic_bytes + kGap, kAlignment) + kStaticRoom;
+  const size_t static_start = round_up(kDynamicStart + dynamic_bytes + kGap, kAlignment);
+  const size_t needed = round_up(static_start + kStaticRoom, kBlockAlignment);
   if (needed > capacity_) {
     unpoison(memory_.get(), std::exchange(capacity_, 0));
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, round_up(needed, kAlignment))));
+    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kBlockAlignment, needed)));
     if (!memory_) throw std::bad_alloc();
-    capacity_ = round_up(needed, kAlignment);
+    capacity_ = needed;
     poison(memory_.get(), capacity_);
     regions_.clear();
     words_.assign(capacity_ / 4, Word{});
@@ -41,9 +44,9 @@ void SharedMemory::begin(size_t dynamic_bytes) {
   regions_.clear();
   static_bytes_ = 0;
   dynamic_bytes_ = dynamic_bytes;
-  dynamic_ = memory_.get() + kAlignment;
+  dynamic_ = memory_.get() + kDynamicStart;
   add_region(nullptr, dynamic_, dynamic_bytes);
-  next_ = memory_.get() + kAlignment + round_up(dynamic_bytes + kGap, kAlignment);
+  next_ = memory_.get() + static_start;
 }
 
 void SharedMemory::add_region(const SharedSite* site, std::byte* p, size_t bytes) {
