@@ -176,7 +176,7 @@ def test_close_waits_for_a_job_that_left_the_queue(llm: LLM, monkeypatch: pytest
     monkeypatch.setattr(scheduling, "Work", slow)
     scheduler = Scheduler(llm, slots=1)
     _, sink = submit(scheduler, asked(llm))
-    opening.wait(60)
+    assert opening.wait(60)
     closing = threading.Thread(target=scheduler.close, args=(60.0,))
     closing.start()
     while scheduler.is_accepting:
