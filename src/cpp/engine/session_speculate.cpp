@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -13,6 +14,7 @@ namespace lb {
 namespace {
 
 constexpr int kCostRuns = 3, kPlainRuns = 8;
+constexpr int kTokensAhead = 4;  // plain tokens of a run, where steps run ahead of the host
 constexpr double kEnoughMs = 150;   // of runs of one cost
 constexpr double kBudgetMs = 1000;  // of all of them; the times of wider trees are then extrapolated
 constexpr double kNeverPays = 12;  // plain tokens whose time a verify may take: drafts of more accepted tokens are rare
@@ -339,6 +341,17 @@ void Session::end_walk(bool is_whole) {
 
 // --- costs
 
+namespace {
+
+// The smallest id that a text lacks: a repeating text goes on without it.
+int32_t unlikely_token(std::span<const int32_t> text) {
+  int32_t id = 0;
+  while (std::ranges::find(text, id) != text.end()) ++id;
+  return id;
+}
+
+}  // namespace
+
 // Milliseconds of the fastest of up to n runs, at least two: another process may hold up the first. before: runs ahead
 // of each and is not timed.
 double Session::time(int n, const Work& work, const Work& before) {
@@ -355,19 +368,51 @@ double Session::time(int n, const Work& work, const Work& before) {
   return best;
 }
 
-// The session is empty, and is empty again afterwards.
+// The session is empty, and is empty again afterwards. Where steps run ahead of the host, those of several are timed as
+// one: what a verify holds up is part of its cost, and may be most of it.
 StepCosts Session::measure_step_costs() {
   StepCosts costs;
   Sampler greedy({}, engine_->model().info().vocab);
-  std::vector<int32_t> written = {0};
-  const auto decode = [&] {
-    sync(written);
-    written.push_back(sample(greedy));
+  std::vector<int32_t> written;
+  const auto decode = [&](int n) {
+    for (; n > 0; --n) {
+      sync(written);
+      written.push_back(sample(greedy));
+    }
   };
-  decode();  // the first token takes other ways
-  costs.plain_ms = time(kPlainRuns, decode);
+  const auto restart = [&] {
+    written = {0};
+    decode(2);  // the first token takes other ways
+  };
+  restart();
+  if (loop_ != nullptr) {
+    costs.plain_ms = time(kPlainRuns, [&] { decode(kTokensAhead); }, restart) / kTokensAhead;
+    restart();
+  } else {
+    costs.plain_ms = time(kPlainRuns, [&] { decode(1); });
+  }
   drop_step();
   const std::vector<int32_t> ids(kMaxTree, 0);
+  const auto verify_ms = [&](int rows) {
+    return time(kCostRuns, [&] {
+      const std::lock_guard lock(engine_->executor().mutex);
+      run_append(std::span(ids).first(rows), {}, {}, nullptr);
+      head(0, rows, tree_.logits);
+      state_.commit({});
+    });
+  };
+  // A verify between plain tokens, none of whose drafts is accepted.
+  const auto step_ms = [&](int rows) {
+    std::vector<int32_t> parents(rows - 1);
+    std::iota(parents.begin(), parents.end(), -1);
+    const Work before = [&] {
+      const bool has_room = static_cast<int>(written.size()) + kMaxTree + kTokensAhead < context();
+      has_room ? decode(1) : restart();
+      const std::vector<int32_t> drafts(rows - 1, unlikely_token(written));
+      suggest(drafts, parents);
+    };
+    return std::max(costs.plain_ms, time(kCostRuns, [&] { decode(2); }, before) - costs.plain_ms);
+  };
   const int max_rows = std::min(max_tree_rows(), state_.capacity() - state_.n_tokens());
   const Clock::time_point start = Clock::now();
   for (const int rows : kCostRows) {
@@ -380,13 +425,9 @@ StepCosts Session::measure_step_costs() {
       costs.append.push_back({rows, last.ms + row_ms * (rows - last.rows)});
       continue;
     }
-    costs.append.push_back({rows, time(kCostRuns, [&] {
-                              const std::lock_guard lock(engine_->executor().mutex);
-                              run_append(std::span(ids).first(rows), {}, {}, nullptr);
-                              head(0, rows, tree_.logits);
-                              state_.commit({});
-                            })});
+    costs.append.push_back({rows, loop_ != nullptr ? step_ms(rows) : verify_ms(rows)});
   }
+  drop_step();
   // More rows take no less time: a longer one was held up.
   for (size_t i = costs.append.size(); i-- > 1;)
     costs.append[i - 1].ms = std::min(costs.append[i - 1].ms, costs.append[i].ms);
@@ -404,10 +445,11 @@ StepCosts Session::measure_step_costs() {
       costs.draft_depth = depth;
       costs.first_ms = std::min(costs.draft_ms, draft_ms(1));
     }
-    const Work decode_twice = [&] { decode(), decode(); };  // the second step is pending, and has no row yet
+    const Work decode_twice = [&] { decode(2); };  // the second step is pending, and has no row yet
     if (step_rows_) costs.context_ms = time(kCostRuns, [&] { drop_step(); }, decode_twice);
   }
   reset();
+  draft_counts_ = {};
   return costs;
 }
 
