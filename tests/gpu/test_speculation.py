@@ -151,5 +151,5 @@ def test_a_replay_accepts_what_the_histogram_says(pack: _engine.gpu.Pack, with_b
         session.sync(np.array(ids, np.int32))
         ids.append(session.sample(sampler))
     lengths = session.accepted_lengths[:4]
-    assert max(lengths) - min(lengths) <= 2 and sum(lengths) >= 8  # of some ten draws
+    assert max(lengths) - min(lengths) <= 3 and sum(lengths) >= 8  # of some ten draws
     assert min(session.part_seconds.values()) > 0

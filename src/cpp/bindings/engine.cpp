@@ -218,6 +218,14 @@ nb::dict time_draft_step(Session& session, const Ids& ids, int rows, int n) {
   return result;
 }
 
+void sync_together(const std::vector<Session*>& sessions, const std::vector<Ids>& ids) {
+  LB_CHECK(sessions.size() == ids.size(), kInvalid, ids.size(), " token lists for ", sessions.size(), " sessions");
+  std::vector<Session::Turn> turns;
+  for (size_t i = 0; i < sessions.size(); ++i) turns.push_back({sessions[i], span(ids[i])});
+  SignalPoll poll;
+  without_gil([&] { Session::sync_together(turns, std::ref(poll)); });
+}
+
 using StepRow = std::tuple<int, int, int, uint64_t, uint64_t, uint64_t>;
 
 std::tuple<std::vector<StepRow>, std::vector<std::string>> timeline(Session& session) {
@@ -435,6 +443,9 @@ void bind_engine(nb::module_& m) {
             s.load({reinterpret_cast<const std::byte*>(data.c_str()), data.size()}, where);
           },
           "data"_a, "where"_a = "snapshot");
+  m.def("sync_together", &sync_together, "sessions"_a, "ids"_a,
+        "Session.sync() of several sessions of an engine, each with its ids. Where they lack one token each, a pass "
+        "over the weights computes it for all of them.");
 }
 
 }  // namespace lb

@@ -250,14 +250,15 @@ void Engine::set_step_costs(const StepCosts& costs) const {
   step_costs_ = costs;
 }
 
-void Engine::forward(Append append, SequenceState& state, Stream& stream, const Taps* taps) const {
+void Engine::forward(Append append, const Taps* taps) const {
   const DraftWorkspace& ws = executor_->draft;
+  Stream& stream = *executor_->stream;
   const int rows = static_cast<int>(append.tokens.size());
   if (models_.draft) append.outputs = {models_.draft->taps(), ws.taps};
-  models_.target->forward(append, state, executor_->workspace, options_.activations, stream, taps);
+  models_.target->forward(append, executor_->workspace, options_.activations, stream, taps);
   if (models_.draft)
-    models_.draft->context({ws.taps, append.tokens.data(), append.positions.data(), state.n_past(), append.tree, rows},
-                           state, ws, options_.activations, stream);
+    models_.draft->context({ws.taps, append.tokens.data(), append.positions.data(), rows, append.segments}, ws,
+                           options_.activations, stream);
 }
 
 StateOptions Engine::state_options() const { return lb::state_options(options_); }

@@ -142,7 +142,7 @@ class Engine {
   std::string layout() const;
   Executor& executor() const { return *executor_; }
   // The target's forward pass over an append and, behind it, the draft model's rows of the append.
-  void forward(Append append, SequenceState& state, Stream& stream, const Taps* taps = nullptr) const;
+  void forward(Append append, const Taps* taps = nullptr) const;
   const Backend& backend() const { return *backend_; }
 
  private:

@@ -109,12 +109,13 @@ struct StepTaps {
 // Runs a step's forward pass.
 void run_step(const Model& model, const Workspace& workspace, const StepTaps& taps, const Buffers& b,
               Activations activations, SequenceState& state, Stream& stream) {
+  const Segment row{0, 1, {}, state.n_past(), &state};
   const Append append = {.tokens = {&b.start->token, 1},
                          .positions = {b.positions, 3},
-                         .tree = {},
+                         .segments = {&row, 1},
                          .outputs = {taps.layers, taps.row},
                          .interrupted = nullptr};
-  model.forward(append, state, workspace, activations, stream);
+  model.forward(append, workspace, activations, stream);
   if (!taps.layers.empty())
     run(CopyRows{.x = taps.row,
                  .y = taps.ring,
@@ -201,6 +202,8 @@ class GpuTokenLoop final : public TokenLoop {
     run_choice();
     ++started_;
   }
+
+  float* logits() override { return buffers_.logits; }
 
   void sample_row(const Sampler& sampler, const float* logits, bool is_bound) override {
     bind_to_row(sampler, is_bound);

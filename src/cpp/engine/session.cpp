@@ -47,11 +47,13 @@ Session::Session(std::shared_ptr<const Engine> shared) : Session(std::move(share
 int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, const Progress& progress) {
   LB_CHECK(!ids.empty(), kInvalid, "the prompt has no tokens; the model needs at least one");
   engine_->check_ids(ids);
+  if (has_logits_ && ids.size() == tokens_.size() && std::ranges::equal(ids, tokens_))
+    return static_cast<int>(ids.size());
+  runs_ahead_ = true;
   if (adopt_step(ids) || adopt_tree(ids) || follow_tree(ids) || verify_draft(ids, interrupted))
     return static_cast<int>(ids.size());
   const auto mismatch = std::mismatch(tokens_.begin(), tokens_.end(), ids.begin(), ids.end());
   const int common = static_cast<int>(mismatch.first - tokens_.begin()), total = static_cast<int>(ids.size());
-  if (common == total && tokens_.size() == ids.size() && has_logits_) return total;
   drop_step();                            // ids do not continue with the token sampled last
   truncate(std::min(common, total - 1));  // without its logits the last token is computed again
   const int cached = static_cast<int>(tokens_.size());
@@ -117,12 +119,13 @@ void Session::run_rows(int rows, bool is_tree, const std::function<void(Stream&,
   settle_step_rows();
   state_.begin_append(rows, tree);
   appended_.clear();
+  const Segment segment{0, rows, tree, state_.n_past(), &state_};
   const auto send = [&] {
     engine_->forward({.tokens = {in.tokens, n},
                       .positions = {in.positions, 3 * n},
-                      .tree = tree,
+                      .segments = {&segment, 1},
                       .interrupted = interrupted ? &interrupted : nullptr},
-                     state_, stream, taps);
+                     taps);
   };
   try {
     fill(stream, in);
@@ -137,7 +140,7 @@ void Session::run_rows(int rows, bool is_tree, const std::function<void(Stream&,
   state_.end_append();
 }
 
-void Session::head(int row, int rows, float* logits) {
+void Session::head(int row, int rows, float* logits) const {
   Executor& executor = engine_->executor();
   const Model& model = engine_->model();
   model.head(executor.workspace.y + static_cast<size_t>(row) * model.info().hidden, rows, logits,

@@ -50,6 +50,15 @@ class Session {
   // sampled token only, and on a device the sampler must have been made with at least this n_top.
   Logprobs logprobs(int32_t token, int n_top);
 
+  // --- several sessions of one engine: session_together.cpp
+  struct Turn {
+    Session* session;
+    std::span<const int32_t> ids;
+  };
+  // sync() of different sessions. Where they lack one token each, a pass over the weights computes the row of each, or
+  // the tree below it. The sessions run no steps ahead then, so that the next pass may be one of all again.
+  static void sync_together(std::span<const Turn> turns, const Interrupted& interrupted = {});
+
   // Natural log probability of ids[i] given ids[..i), for i >= 1. Replaces the timeline.
   std::vector<double> score(std::span<const int32_t> ids, const Interrupted& interrupted = {});
 
@@ -165,11 +174,19 @@ class Session {
   void run_rows(int rows, bool is_tree, const std::function<void(Stream&, const RowInputs&)>& fill,
                 const Interrupted& interrupted, const Taps* taps);
   // Logits [rows, vocab] of rows [row, row + rows) of the last forward pass, in the stream's memory.
-  void head(int row, int rows, float* logits);
+  void head(int row, int rows, float* logits) const;
   void download_head(int row, int rows, float* logits);  // the same on the host, of at most kLogitRows rows
   void add_tokens(std::span<const int32_t> ids);         // the ids of one append, all of them kept
   void truncate(int n);
   void truncate_tokens(int n);
+
+  // --- session_together.cpp
+  bool lacks_row(std::span<const int32_t> ids, const Interrupted& interrupted);
+  static void run_together(std::span<const Turn> turns, const Interrupted& interrupted);
+  void choose_rows(int32_t root, int max_rows, int beside);
+  static void send_heads(std::span<const Turn> turns, std::span<const Segment> segments);
+  float* own_logits();
+  void end_turn();
 
   // --- session_append.cpp
   void check_append(std::span<const int32_t> ids, const AppendOptions& options) const;
@@ -189,6 +206,7 @@ class Session {
   void start_step(NumbersFrom from, bool waits_for_mask);
   bool adopt_step(std::span<const int32_t> ids);  // commits the pending step if it computes the last of ids
   void drop_step();
+  void forget_sampler();
   void drop_choices();
   void settle_step_rows();  // after plain steps, before anything else reads or appends to the state
   void abort_step();
@@ -228,7 +246,8 @@ class Session {
   void enter_row(int row);
   void walk_on_device(const Sampler& sampler);
   void start_next(const Sampler& sampler, bool has_draft);
-  bool propose(int32_t root, int max_rows, bool has_draft);
+  // beside: rows of other sessions in the same pass.
+  bool propose(int32_t root, int max_rows, bool has_draft, int beside = 0);
   void end_walk(bool is_whole = false);  // commits the path; is_whole: the token after it was not in the tree
   int32_t sample_in_tree(Sampler& sampler);
 
@@ -248,11 +267,13 @@ class Session {
   std::vector<int32_t> appended_parents_;  // [rows]; empty: a chain
   bool appended_is_text_ = false;          // a chain at text positions, as prefill() computes it
 
-  // Where the logits of tokens_.back() are, if there are any: downloaded, in the loop, or a row of tree_logits_.
-  enum class LogitsIn { kHost, kLoop, kTree };
+  // Where the logits of tokens_.back() are, if there are any: in logits_, in the loop, or at row_logits_.
+  enum class LogitsIn { kHost, kLoop, kRow };
   std::vector<float> logits_;  // [vocab]
   bool has_logits_ = false;
   LogitsIn logits_in_ = LogitsIn::kHost;
+  const float* row_logits_ = nullptr;  // [vocab] in the stream's memory
+  bool runs_ahead_ = true;  // sample() starts the next step: no other session waits to share it
 
   std::unique_ptr<StepRows> step_rows_;  // null without a draft model, and on the CPU, which has no plain steps
   // Decoding on a device. A step is pending from start_step() until sync() adopts or anything else drops it.

@@ -13,8 +13,7 @@ std::span<const float> Session::logits() {
   empty_if_step_lost([&] {
     const std::lock_guard lock(engine_->executor().mutex);
     if (logits_in_ == LogitsIn::kLoop) return loop_->download_logits(logits_);
-    const size_t vocab = logits_.size();
-    state_.stream().download(logits_.data(), tree_.logits + tree_row_ * vocab, vocab * sizeof(float));
+    state_.stream().download(logits_.data(), row_logits_, logits_.size() * sizeof(float));
   });
   logits_in_ = LogitsIn::kHost;
   return logits_;
@@ -44,7 +43,11 @@ void Session::check_finite(std::span<const float> logits, size_t n_tokens) const
 // the drafter is asked while the next step runs, and its answer is for the token after that step.
 int32_t Session::sample_in_loop(Sampler& sampler) {
   const bool is_first = loop_sampler_ != sampler.version(), has_mask = !sampler.mask().empty();
-  if (is_first) {
+  if (logits_in_ == LogitsIn::kRow) {
+    const std::lock_guard lock(engine_->executor().mutex);
+    if (is_first) forget_sampler();
+    choose_from_row(sampler);
+  } else if (is_first) {
     const std::span<const float> from = logits();
     const std::lock_guard lock(engine_->executor().mutex);
     loop_->drop();
@@ -56,8 +59,8 @@ int32_t Session::sample_in_loop(Sampler& sampler) {
   }
   choice_waits_for_mask_ = false;
   was_masked_ = has_mask;
-  const bool drafts_now = suggested_.rows > 0 || (drafts() && (is_first || drafts_pay_));
-  const bool is_early = !is_first && !has_mask && !drafts_now;
+  const bool drafts_now = runs_ahead_ && (suggested_.rows > 0 || (drafts() && (is_first || drafts_pay_)));
+  const bool is_early = runs_ahead_ && !is_first && !has_mask && !drafts_now;
   if (is_early) start_step(NumbersFrom::kDevice, has_mask);
   try {
     empty_if_step_lost([&] { sampled_ = loop_->take(); });
@@ -66,6 +69,8 @@ int32_t Session::sample_in_loop(Sampler& sampler) {
     throw;
   }
   sampler.record(sampled_);
+  has_logits_ = false;
+  if (!runs_ahead_) return sampled_;
   if (drafts_now) {
     start_next(sampler, false);
     return sampled_;
@@ -139,6 +144,12 @@ void Session::drop_step() {
 
 void Session::settle_step_rows() {
   if (step_rows_) step_rows_->settle(tokens_);
+}
+
+// Another sampler chooses from now on. The caller holds the executor's lock.
+void Session::forget_sampler() {
+  loop_->drop();
+  loop_sampler_ = 0;
 }
 
 // Drops the tokens that the device has chosen, and its sampler's state.

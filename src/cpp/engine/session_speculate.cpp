@@ -94,8 +94,9 @@ bool Session::follow_tree(std::span<const int32_t> ids) {
 void Session::enter_row(int row) {
   tokens_.push_back(walk_.draft().tokens[row]);
   has_logits_ = true;
-  logits_in_ = LogitsIn::kTree;
+  logits_in_ = LogitsIn::kRow;
   tree_row_ = row;
+  row_logits_ = tree_.logits + row * logits_.size();
   sampled_ = -1;
 }
 
@@ -142,7 +143,7 @@ bool Session::wants_draft() {
 
 // Whether the tree is worth a verify: in walk_.draft(), or for the device to grow. has_draft: its candidates are in
 // tree_ already.
-bool Session::propose(int32_t root, int max_rows, bool has_draft) {
+bool Session::propose(int32_t root, int max_rows, bool has_draft, int beside) {
   Draft& draft = walk_.draft();
   width_chose_ = false;
   tree_is_known_ = true;
@@ -158,14 +159,14 @@ bool Session::propose(int32_t root, int max_rows, bool has_draft) {
   parts_.end(StepPart::kDraft);
   const Clock::time_point start = Clock::now();
   width_chose_ = true;
-  switch (width_->choose(suffix, max_rows)) {
+  switch (width_->choose(suffix, max_rows, beside)) {
     case StepKind::kPlain: break;
     case StepKind::kSuffix: draft = width_->tree(); break;
     case StepKind::kModel:
       drafting::start(draft, root);
       if (!std::exchange(has_draft, false) && !propose_by_model(root, max_rows)) {
         draft = width_->tree(&draft);
-      } else if (loop_ != nullptr && width_->rows_ahead() > 1) {
+      } else if (loop_ != nullptr && runs_ahead_ && width_->rows_ahead() > 1) {
         tree_is_known_ = false;
         draft.rows = std::min(width_->rows_ahead(), max_tree(max_rows, sent_depth_));
       } else {
@@ -511,7 +512,7 @@ void Session::walk_on_device(const Sampler& sampler) {
 
 // Chooses a token from the current row, on the device. The caller holds the executor's lock.
 void Session::choose_from_row(const Sampler& sampler) {
-  loop_->sample_row(sampler, tree_.logits + tree_row_ * logits_.size(), loop_sampler_ != 0);
+  loop_->sample_row(sampler, row_logits_, loop_sampler_ != 0);
   loop_sampler_ = sampler.version();
 }
 
@@ -522,10 +523,7 @@ int32_t Session::sample_in_tree(Sampler& sampler) {
   bool leaves = false;
   if (!device_walks_ || was_masked_ || loop_sampler_ != sampler.version()) {
     const std::lock_guard lock(engine_->executor().mutex);
-    if (device_walks_ || loop_sampler_ != sampler.version()) {
-      loop_->drop();  // the device's sampler has gone another way
-      loop_sampler_ = 0;
-    }
+    if (device_walks_ || loop_sampler_ != sampler.version()) forget_sampler();  // the device's has gone another way
     device_walks_ = false;
     leaves = draft_is_ahead_;
     was_masked_ || leaves ? choose_from_row(sampler) : walk_on_device(sampler);
@@ -537,7 +535,7 @@ int32_t Session::sample_in_tree(Sampler& sampler) {
   if (leaves || walk_.child(sampled_) < 0) {
     const bool has_draft = draft_is_ahead_ && !leaves;
     end_walk(!leaves);
-    start_next(sampler, has_draft);
+    if (runs_ahead_) start_next(sampler, has_draft);
   }
   return sampled_;
 }

@@ -44,15 +44,15 @@ void StepRows::compute(int first, int rows, std::span<const int32_t> tokens) {
   stream.upload(executor.tokens, tokens.data() + first, rows * sizeof(int32_t));
   stream.upload(executor.positions, positions.data(), 3 * rows * sizeof(int32_t));
   stream.upload(executor.draft_n_past, &first, sizeof first);
+  const Segment segment{0, rows, {}, executor.draft_n_past, &state_};
   const auto send = [&] {
     engine_.draft_model()->step_context(ring_, first,
                                         {.taps = nullptr,
                                          .tokens = executor.tokens,
                                          .positions = executor.positions,
-                                         .n_past = executor.draft_n_past,
-                                         .tree = {},
-                                         .rows = rows},
-                                        state_, executor.draft, engine_.options().activations, stream);
+                                         .rows = rows,
+                                         .segments = {&segment, 1}},
+                                        executor.draft, engine_.options().activations, stream);
   };
   if (rows < kPageTokens) return send();
   stream.replay(recordings_[first / kPageTokens % recordings_.size()], send);

@@ -47,6 +47,8 @@ class TokenLoop {
 
   // Starts choosing a token from logits, [vocab] on the host, as `sampler` would.
   virtual void sample(const Sampler& sampler, std::span<const float> logits) = 0;
+  // [vocab] in device memory, free while no step is pending: for rows that other passes compute.
+  virtual float* logits() = 0;
   // Starts choosing a token from a row of logits in device memory. is_bound: the sampler's state is that of the last
   // choice.
   virtual void sample_row(const Sampler& sampler, const float* logits, bool is_bound) = 0;

@@ -66,7 +66,7 @@ struct DeltaBuffers {
   }
 };
 
-// One call's rows of the buffers; the keys follow the queries in c, the values follow the keys.
+// Some rows of the buffers; the keys follow the queries in c, the values follow the keys.
 struct DeltaRows {
   float *p, *c;     // [rows, C]
   float *beta, *g;  // [rows, VH]
@@ -95,18 +95,19 @@ LinearGroup queries_keys_values(const AttentionBlock& block, const float* y, con
 }
 
 // Without queries: keys and values alone.
-AttentionPrepare prepare(const AttentionBlock& block, int layer, const Step& step) {
+AttentionPrepare prepare(const AttentionBlock& block, int layer, const Segment& rows, const Step& step) {
+  const size_t angles = static_cast<size_t>(rows.first_row) * (block.n_rot / 2);
   return {.u = nullptr,
           .q = nullptr,
           .k = nullptr,
           .v = nullptr,
           .q_norm = block.q_norm,
           .k_norm = block.k_norm,
-          .cos = step.cos,
-          .sin = step.sin,
-          .cache = step.state.kv(layer),
-          .n_past = step.n_past,
-          .rows = step.rows,
+          .cos = step.cos + angles,
+          .sin = step.sin + angles,
+          .cache = rows.state->kv(layer),
+          .n_past = rows.n_past,
+          .rows = rows.rows,
           .n_heads = 0,
           .n_pairs = block.n_rot / 2,
           .u_row_stride = 0,
@@ -116,15 +117,17 @@ AttentionPrepare prepare(const AttentionBlock& block, int layer, const Step& ste
 }
 
 // With the queries of all rows.
-AttentionPrepare prepare(const AttentionBlock& block, int layer, const AttentionBuffers& b, const Step& step) {
-  AttentionPrepare op = prepare(block, layer, step);
-  op.u = b.u;
-  op.q = b.q;
-  op.k = b.k;
-  op.v = b.v;
+AttentionPrepare prepare(const AttentionBlock& block, int layer, const AttentionBuffers& b, const Segment& rows,
+                         const Step& step) {
+  AttentionPrepare op = prepare(block, layer, rows, step);
   op.n_heads = block.n_heads;
   op.u_head_stride = block.head_dim * (block.gated ? 2L : 1L);
   op.u_row_stride = block.n_heads * op.u_head_stride;
+  const long first = rows.first_row, kv = static_cast<long>(block.n_kv_heads) * block.head_dim;
+  op.u = b.u + first * op.u_row_stride;
+  op.q = b.q + first * block.n_heads * block.head_dim;
+  op.k = b.k + first * kv;
+  op.v = b.v + first * kv;
   return op;
 }
 
@@ -135,19 +138,19 @@ SelectBlocks select_blocks(const AttentionBlock& block, const AttentionPrepare& 
   const SparseBlocks& sparse = *step.sparse;
   run(KeyMeans{.cache = rows.cache,
                .means = sparse.means,
-               .n_past = step.n_past,
-               .rows = step.rows,
+               .n_past = rows.n_past,
+               .rows = rows.rows,
                .max_blocks = sparse.max_blocks},
       step.stream);
   const SelectBlocks op = {.q = rows.q,
                            .means = sparse.means,
                            .blocks = sparse.blocks,
-                           .n_past = step.n_past,
-                           .rows = step.rows,
+                           .n_past = rows.n_past,
+                           .rows = rows.rows,
                            .n_heads = block.n_heads,
                            .n_kv_heads = block.n_kv_heads,
                            .head_dim = block.head_dim,
-                           .n_query_blocks = query_blocks(step.rows, block.n_heads / block.n_kv_heads),
+                           .n_query_blocks = query_blocks(rows.rows, block.n_heads / block.n_kv_heads),
                            .list_size = sparse.max_blocks + 1,
                            .max_blocks = sparse.max_blocks,
                            .scale = softmax_scale(block),
@@ -156,29 +159,38 @@ SelectBlocks select_blocks(const AttentionBlock& block, const AttentionPrepare& 
   return op;
 }
 
+// Attention of a segment's rows, once their keys and values are in the layer's slots.
+Attention attention(const AttentionBlock& block, int layer, const AttentionBuffers& b, const Segment& rows,
+                    const Step& step) {
+  const AttentionPrepare op = prepare(block, layer, b, rows, step);
+  run(op, step.stream);
+  const SelectBlocks selection = step.sparse != nullptr ? select_blocks(block, op, step) : SelectBlocks{};
+  return {.q = op.q,
+          .gate = block.gated ? op.u + block.head_dim : nullptr,
+          .o = b.o + static_cast<long>(rows.first_row) * block.n_heads * block.head_dim,
+          .cache = op.cache,
+          .tree = rows.tree,
+          .n_past = rows.n_past,
+          .rows = rows.rows,
+          .n_heads = block.n_heads,
+          .gate_row_stride = op.u_row_stride,
+          .gate_head_stride = op.u_head_stride,
+          .scale = softmax_scale(block),
+          .first_slot = block.first_slot,
+          .window = block.window,
+          .blocks = selection.blocks,
+          .n_query_blocks = selection.n_query_blocks,
+          .list_size = selection.list_size};
+}
+
 // result = o(attention over the layer's slots and the projected rows) (+ add)
 void attend(const AttentionBlock& block, int layer, const AttentionBuffers& b, const float* add, float* result,
             const Step& step) {
-  const AttentionPrepare op = prepare(block, layer, b, step);
-  run(op, step.stream);
-  const SelectBlocks selection = step.sparse != nullptr ? select_blocks(block, op, step) : SelectBlocks{};
-  run_fused(Attention{.q = b.q,
-                      .gate = block.gated ? b.u + block.head_dim : nullptr,
-                      .o = b.o,
-                      .cache = op.cache,
-                      .tree = step.tree,
-                      .n_past = step.n_past,
-                      .rows = step.rows,
-                      .n_heads = block.n_heads,
-                      .gate_row_stride = op.u_row_stride,
-                      .gate_head_stride = op.u_head_stride,
-                      .scale = softmax_scale(block),
-                      .first_slot = block.first_slot,
-                      .window = block.window,
-                      .blocks = selection.blocks,
-                      .n_query_blocks = selection.n_query_blocks,
-                      .list_size = selection.list_size},
-            {{product(block.o, b.o, result, step, add)}, 1}, step.stream);
+  const LinearGroup out = {{product(block.o, b.o, result, step, add)}, 1};
+  if (step.segments.size() == 1)
+    return run_fused(attention(block, layer, b, step.segments[0], step), out, step.stream);
+  for (const Segment& rows : step.segments) run(attention(block, layer, b, rows, step), step.stream);
+  run(out, step.stream);
 }
 
 DeltaInputs delta_inputs(const DeltaNetBlock& block, const SequenceState::Call& call, const Tree& tree,
@@ -273,7 +285,8 @@ void AttentionBlock::score(int layer, const RmsNorm& in, const ScoredRows& score
   Carver scratch = step.scratch;
   const AttentionBuffers b(scratch, *this, step.rows);
   run_fused(in, queries_keys_values(*this, in.y, b, step), step.stream);
-  AttentionPrepare op = prepare(*this, layer, b, step);
+  LB_ASSERT(step.segments.size() == 1);
+  AttentionPrepare op = prepare(*this, layer, b, step.segments[0], step);
   op.n_pairs = 0;
   run(op, step.stream);
   if (scored.rows == 0) return;
@@ -281,7 +294,7 @@ void AttentionBlock::score(int layer, const RmsNorm& in, const ScoredRows& score
                 .cache = op.cache,
                 .scores = scored.scores,
                 .parts = scored.parts,
-                .n_past = step.n_past,
+                .n_past = op.n_past,
                 .first_row = scored.first_row,
                 .rows = scored.rows,
                 .n_heads = n_heads,
@@ -304,12 +317,13 @@ void append_keys_values(std::span<const AttentionBlock* const> blocks, int first
     for (const Matrix* w : {&block->k, &block->v})
       group.products[group.n++] = product(*w, x, scratch.take<float>(static_cast<size_t>(step.rows) * w->n_out), step);
   run(group, step.stream);
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    AttentionPrepare op = prepare(*blocks[i], first_layer + static_cast<int>(i), step);
-    op.k = group.products[2 * i].y;
-    op.v = group.products[2 * i + 1].y;
-    run(op, step.stream);
-  }
+  for (size_t i = 0; i < blocks.size(); ++i)
+    for (const Segment& rows : step.segments) {
+      AttentionPrepare op = prepare(*blocks[i], first_layer + static_cast<int>(i), rows, step);
+      op.k = group.products[2 * i].y + static_cast<long>(rows.first_row) * blocks[i]->k.n_out;
+      op.v = group.products[2 * i + 1].y + static_cast<long>(rows.first_row) * blocks[i]->v.n_out;
+      run(op, step.stream);
+    }
 }
 
 void DeltaNetBlock::carve(Carver& scratch, int rows) const { DeltaBuffers(scratch, dims, rows); }
@@ -323,21 +337,23 @@ void DeltaNetBlock::forward(int layer, const RmsNorm& in, const float* x, float*
              4},
             step.stream);
 
-  const int n_calls = step.state.n_calls();
-  for (int i = 0; i < n_calls; ++i) {
-    const SequenceState::Call call = step.state.recurrent(layer, i);
-    LB_ASSERT(call.first_row == 0 || step.tree.parent == nullptr);  // one call takes a whole tree
-    const DeltaRows rows(b, dims, call.first_row);
-    const DeltaInputs inputs = delta_inputs(*this, call, step.tree, rows);
-    const GatedDelta delta = gated_delta(*this, call, step.tree, rows);
-    if (i + 1 < n_calls) {
+  const GatedRmsNorm gated_norm{b.o, b.z, norm, b.o, step.rows, dims.n_v_heads, dims.dv, eps};
+  const LinearGroup output = {{product(out, b.o, result, step, x)}, 1};
+  for (const Segment& segment : step.segments) {
+    const int n_calls = segment.state->n_calls();
+    for (int i = 0; i < n_calls; ++i) {
+      const SequenceState::Call call = segment.state->recurrent(layer, i);
+      LB_ASSERT(call.first_row == 0 || segment.tree.parent == nullptr);  // one call takes a whole tree
+      const DeltaRows rows(b, dims, segment.first_row + call.first_row);
+      const DeltaInputs inputs = delta_inputs(*this, call, segment.tree, rows);
+      const GatedDelta delta = gated_delta(*this, call, segment.tree, rows);
+      if (step.segments.size() == 1 && i + 1 == n_calls)
+        return run_fused(DeltaNet{inputs, delta, gated_norm}, output, step.stream);
       run(inputs, step.stream);
       run(delta, step.stream);
-      continue;
     }
-    run_fused(DeltaNet{inputs, delta, {b.o, b.z, norm, b.o, step.rows, dims.n_v_heads, dims.dv, eps}},
-              {{product(out, b.o, result, step, x)}, 1}, step.stream);
   }
+  run_fused(gated_norm, output, step.stream);
 }
 
 }  // namespace lb

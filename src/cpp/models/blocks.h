@@ -24,14 +24,21 @@ struct SparseBlocks {
   float alpha;
 };
 
+// Rows of one sequence in an append. Products take the rows of all sequences at once; what looks at a sequence's state
+// takes its segment alone, so that no bit of it depends on its neighbours.
+struct Segment {
+  int first_row, rows;
+  Tree tree;              // of these rows
+  const int32_t* n_past;  // [1] tokens before them, in the stream's memory
+  SequenceState* state;   // has begun the append
+};
+
 // The append in progress, as a block sees it.
 struct Step {
-  int rows;
-  Tree tree;
-  const float* cos;       // [rows, n_rot / 2]
-  const float* sin;       // [rows, n_rot / 2]
-  const int32_t* n_past;  // [1] tokens before the rows, in the stream's memory
-  SequenceState& state;
+  int rows;  // of all segments
+  std::span<const Segment> segments;
+  const float* cos;  // [rows, n_rot / 2]
+  const float* sin;  // [rows, n_rot / 2]
   Activations activations;
   Carver scratch;  // copied by each block, so that all blocks carve the same region
   Stream& stream;

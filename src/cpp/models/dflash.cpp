@@ -56,10 +56,9 @@ class Dflash final : public DraftModel {
   Dflash(DflashConfig config, std::optional<Dflash2Config> second, DflashWeights weights, const Model& target);
 
   void for_each_group(const GroupVisitor& group) const override;
-  void context(const DraftRows& rows, SequenceState& state, const DraftWorkspace& ws, Activations activations,
-               Stream& stream) const override;
-  void step_context(const StepRing& ring, int slot, const DraftRows& rows, SequenceState& state,
-                    const DraftWorkspace& ws, Activations activations, Stream& stream) const override;
+  void context(const DraftRows& rows, const DraftWorkspace& ws, Activations activations, Stream& stream) const override;
+  void step_context(const StepRing& ring, int slot, const DraftRows& rows, const DraftWorkspace& ws,
+                    Activations activations, Stream& stream) const override;
   void propose(const DraftRoot& root, int depth, SequenceState& state, const DraftWorkspace& ws,
                Activations activations, Stream& stream) const override;
 
@@ -177,14 +176,13 @@ size_t Dflash::scratch_bytes(int max_rows) const {
   return std::max({context.used(), mixer.used(), mlp.used()});
 }
 
-void Dflash::context(const DraftRows& in, SequenceState& state, const DraftWorkspace& ws, Activations activations,
-                     Stream& stream) const {
+void Dflash::context(const DraftRows& in, const DraftWorkspace& ws, Activations activations, Stream& stream) const {
   Carver scratch = ws.scratch;
   float* g = scratch.take<float>(static_cast<size_t>(in.rows) * config_.info.hidden);
   run(rope_.table(in.positions, in.rows, ws.cos, ws.sin), stream);
   run(product(w_.fc, in.taps, g, in.rows, activations, stream), stream);
   run(norm(g, w_.context_norm, g, in.rows), stream);
-  const Step step{in.rows, in.tree, ws.cos, ws.sin, in.n_past, state, activations, scratch, stream};
+  const Step step{in.rows, in.segments, ws.cos, ws.sin, activations, scratch, stream};
   const int n = static_cast<int>(w_.layers.size());
   for (int i = 0; i < n; i += 2) {
     const AttentionBlock* const blocks[] = {&w_.layers[i].mixer, &w_.layers[std::min(i + 1, n - 1)].mixer};
@@ -192,11 +190,11 @@ void Dflash::context(const DraftRows& in, SequenceState& state, const DraftWorks
   }
 }
 
-void Dflash::step_context(const StepRing& ring, int slot, const DraftRows& rows, SequenceState& state,
-                          const DraftWorkspace& ws, Activations activations, Stream& stream) const {
+void Dflash::step_context(const StepRing& ring, int slot, const DraftRows& rows, const DraftWorkspace& ws,
+                          Activations activations, Stream& stream) const {
   DraftRows in = rows;
   in.taps = ring.rows + static_cast<size_t>(slot % StepRing::kRows) * tap_width();
-  context(in, state, ws, activations, stream);
+  context(in, ws, activations, stream);
 }
 
 template <class Part>
@@ -246,17 +244,11 @@ void Dflash::propose(const DraftRoot& root, int depth, SequenceState& state, con
   run(rope_.table(root.positions, rows, ws.cos, ws.sin), stream);
   target_.embed(root.token, 1, b.x, stream);
   target_.embed(masked_, rows - 1, b.x + h, stream);
-  for (int i = 0; i < static_cast<int>(w_.layers.size()); ++i)
-    layer(i, b,
-          {rows,
-           {parents_, masks_ + static_cast<size_t>(i) * rows},
-           ws.cos,
-           ws.sin,
-           state.n_past(),
-           state,
-           activations,
-           scratch,
-           stream});
+  for (int i = 0; i < static_cast<int>(w_.layers.size()); ++i) {
+    const Tree tree{parents_, masks_ + static_cast<size_t>(i) * rows};
+    const Segment block{0, rows, tree, state.n_past(), &state};
+    layer(i, b, {rows, {&block, 1}, ws.cos, ws.sin, activations, scratch, stream});
+  }
   run(norm(b.x + h, w_.final_norm, ws.hidden, depth), stream);  // row 0 is the newest token's own
   target_.head(ws.hidden, depth, ws.logits, activations, stream);
   top_tokens(ws, 0, depth, config_.logit_scale, config_.logit_softcap, stream);

@@ -21,9 +21,8 @@ struct DraftRows {
   const float* taps;         // [rows, n_taps * hidden], as Append::outputs of taps()
   const int32_t* tokens;     // [rows]
   const int32_t* positions;  // [3, rows]
-  const int32_t* n_past;     // [1] tokens before the rows
-  Tree tree;
   int rows;
+  std::span<const Segment> segments;
 };
 
 // The tapped rows of plain steps: that of slot s is row s % kRows.
@@ -61,13 +60,13 @@ class DraftModel : public Network {
   size_t workspace_bytes(int max_rows) const;  // max_rows: of an append of the target
   DraftWorkspace workspace(Carver carver, int max_rows) const;
 
-  virtual void context(const DraftRows& rows, SequenceState& state, const DraftWorkspace& ws, Activations activations,
+  virtual void context(const DraftRows& rows, const DraftWorkspace& ws, Activations activations,
                        Stream& stream) const = 0;
   // Called when a plain step at `slot` has begun its append, and the append before was not a plain step.
   virtual void begin_steps(const StepRing&, int /*slot*/, SequenceState&, Stream&) const {}
   // Writes the rows of plain steps [slot, slot + rows.rows), which lie in one page. rows.taps is not read.
-  virtual void step_context(const StepRing& ring, int slot, const DraftRows& rows, SequenceState& state,
-                            const DraftWorkspace& ws, Activations activations, Stream& stream) const = 0;
+  virtual void step_context(const StepRing& ring, int slot, const DraftRows& rows, const DraftWorkspace& ws,
+                            Activations activations, Stream& stream) const = 0;
   // Called after a plain step at `slot`, before an append of another kind.
   virtual void end_steps(const StepRing&, int /*slot*/, SequenceState&, Stream&) const {}
   // Leaves the likeliest tokens of each depth in ws.ids and ws.logprobs. The draft layers write up to max_depth() + 1

@@ -74,8 +74,8 @@ size_t Model::workspace_bytes(int rows) const {
 
 Workspace Model::workspace(Carver carver, int rows) const { return carve(carver, rows); }
 
-void Model::forward(const Append& append, SequenceState& state, const Workspace& ws, Activations activations,
-                    Stream& stream, const Taps* taps) const {
+void Model::forward(const Append& append, const Workspace& ws, Activations activations, Stream& stream,
+                    const Taps* taps) const {
   const int rows = static_cast<int>(append.tokens.size());
   const size_t row_values = static_cast<size_t>(rows) * info_.hidden;
   size_t n_tapped = 0;
@@ -106,7 +106,7 @@ void Model::forward(const Append& append, SequenceState& state, const Workspace&
 
   run(rope_.table(append.positions.data(), rows, ws.cos, ws.sin), stream);
   embed(append.tokens.data(), rows, x, stream);
-  const Step step{rows, append.tree, ws.cos, ws.sin, state.n_past(), state, activations, ws.scratch, stream};
+  const Step step{rows, append.segments, ws.cos, ws.sin, activations, ws.scratch, stream};
   for (int i = 0; i < info_.n_layers; ++i) {
     if (append.interrupted != nullptr && (*append.interrupted)())
       fail(ErrorCode::kCancelled, "cancelled by the caller");
@@ -125,7 +125,8 @@ void Model::run_layer(int i, const LayerRows& rows, const SparseBlocks* sparse, 
                       const Workspace& ws, Activations activations, Stream& stream) const {
   const Layer& layer = weights_.layers[i];
   const RmsNorm in = norm(rows.x, layer.mixer_norm, ws.y, rows.n, info_);
-  const Step step{rows.n, {}, ws.cos, ws.sin, state.n_past(), state, activations, ws.scratch, stream, sparse};
+  const Segment segment{0, rows.n, {}, state.n_past(), &state};
+  const Step step{rows.n, {&segment, 1}, ws.cos, ws.sin, activations, ws.scratch, stream, sparse};
   if (has_attention(i)) run(rope_.table(rows.positions, rows.n, ws.cos, ws.sin), stream);
   std::visit([&](const auto& mixer) { mixer.forward(rows.state_layer, in, rows.x, rows.x, step); }, layer.mixer);
   layer.mlp.forward(norm(rows.x, layer.mlp_norm, ws.y, rows.n, info_), rows.x, rows.x, step);
@@ -134,7 +135,8 @@ void Model::run_layer(int i, const LayerRows& rows, const SparseBlocks* sparse, 
 void Model::score_layer(int i, const LayerRows& rows, const ScoredRows& scored, SequenceState& state,
                         const Workspace& ws, Activations activations, Stream& stream) const {
   const Layer& layer = weights_.layers[i];
-  const Step step{rows.n, {}, ws.cos, ws.sin, state.n_past(), state, activations, ws.scratch, stream};
+  const Segment segment{0, rows.n, {}, state.n_past(), &state};
+  const Step step{rows.n, {&segment, 1}, ws.cos, ws.sin, activations, ws.scratch, stream};
   std::get<AttentionBlock>(layer.mixer)
       .score(rows.state_layer, norm(rows.x, layer.mixer_norm, ws.y, rows.n, info_), scored, step);
 }

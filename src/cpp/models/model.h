@@ -74,7 +74,7 @@ struct LayerOutputs {
 struct Append {
   std::span<const int32_t> tokens;     // [rows]
   std::span<const int32_t> positions;  // [3, rows]
-  Tree tree{};
+  std::span<const Segment> segments;   // of all rows, in order
   LayerOutputs outputs{};
   const std::function<bool()>* interrupted = nullptr;  // polled between layers; true stops the pass
 };
@@ -114,9 +114,9 @@ class Model final : public Network {
   size_t workspace_bytes(int rows) const;
   Workspace workspace(Carver carver, int rows) const;
 
-  // Runs all layers over the append and leaves the final normed rows in ws.y. The caller calls state.begin_append()
-  // before and end_append() after. Throws kCancelled when append.interrupted returns true.
-  void forward(const Append& append, SequenceState& state, const Workspace& ws, Activations activations, Stream& stream,
+  // Runs all layers over the append and leaves the final normed rows in ws.y. The caller calls begin_append() of the
+  // segments' states before and end_append() after. Throws kCancelled when append.interrupted returns true.
+  void forward(const Append& append, const Workspace& ws, Activations activations, Stream& stream,
                const Taps* taps = nullptr) const;
   // Runs one layer over rows, as forward() does. The caller calls state.begin_append() before and end_append() after.
   // sparse: its attention is block-sparse; null: dense.

@@ -52,11 +52,10 @@ class Mtp final : public DraftModel {
     if (w_.head.data != nullptr) group({&w_.head});
   }
 
-  void context(const DraftRows& rows, SequenceState& state, const DraftWorkspace& ws, Activations activations,
-               Stream& stream) const override;
+  void context(const DraftRows& rows, const DraftWorkspace& ws, Activations activations, Stream& stream) const override;
   void begin_steps(const StepRing& ring, int slot, SequenceState& state, Stream& stream) const override;
-  void step_context(const StepRing& ring, int slot, const DraftRows& rows, SequenceState& state,
-                    const DraftWorkspace& ws, Activations activations, Stream& stream) const override;
+  void step_context(const StepRing& ring, int slot, const DraftRows& rows, const DraftWorkspace& ws,
+                    Activations activations, Stream& stream) const override;
   void end_steps(const StepRing& ring, int slot, SequenceState& state, Stream& stream) const override;
   void propose(const DraftRoot& root, int depth, SequenceState& state, const DraftWorkspace& ws,
                Activations activations, Stream& stream) const override;
@@ -120,8 +119,8 @@ class Mtp final : public DraftModel {
   void combine(const int32_t* tokens, const float* hidden, int rows, const Buffers& b, Activations activations,
                Stream& stream) const;
   // Keys and values of rows, from b.before.
-  void keys_values(const DraftRows& rows, const Buffers& b, SequenceState& state, const DraftWorkspace& ws,
-                   Activations activations, Carver scratch, Stream& stream) const;
+  void keys_values(const DraftRows& rows, const Buffers& b, const DraftWorkspace& ws, Activations activations,
+                   Carver scratch, Stream& stream) const;
 
   ModelInfo info_;
   MtpWeights w_;
@@ -154,30 +153,32 @@ void Mtp::combine(const int32_t* tokens, const float* hidden, int rows, const Bu
   run(product(w_.combine, b.both, b.x, rows, activations, stream), stream);
 }
 
-void Mtp::context(const DraftRows& in, SequenceState& state, const DraftWorkspace& ws, Activations activations,
-                  Stream& stream) const {
+void Mtp::context(const DraftRows& in, const DraftWorkspace& ws, Activations activations, Stream& stream) const {
   Carver scratch = ws.scratch;
   const Buffers b(scratch, in.rows, info_.hidden);
-  const RowLayer kept = state.row(state_layer(1));
-  run(PreviousRow{.x = in.taps,
-                  .history = kept.history,
-                  .pending = kept.pending,
-                  .y = b.before,
-                  .accepted = state.accepted(),
-                  .tree = in.tree,
-                  .rows = in.rows,
-                  .dim = info_.hidden},
-      stream);
-  keys_values(in, b, state, ws, activations, scratch, stream);
+  for (const Segment& rows : in.segments) {
+    const RowLayer kept = rows.state->row(state_layer(1));
+    const size_t first = static_cast<size_t>(rows.first_row) * info_.hidden;
+    run(PreviousRow{.x = in.taps + first,
+                    .history = kept.history,
+                    .pending = kept.pending,
+                    .y = b.before + first,
+                    .accepted = rows.state->accepted(),
+                    .tree = rows.tree,
+                    .rows = rows.rows,
+                    .dim = info_.hidden},
+        stream);
+  }
+  keys_values(in, b, ws, activations, scratch, stream);
 }
 
-void Mtp::keys_values(const DraftRows& in, const Buffers& b, SequenceState& state, const DraftWorkspace& ws,
-                      Activations activations, Carver scratch, Stream& stream) const {
+void Mtp::keys_values(const DraftRows& in, const Buffers& b, const DraftWorkspace& ws, Activations activations,
+                      Carver scratch, Stream& stream) const {
   run(rope_.table(in.positions, in.rows, ws.cos, ws.sin), stream);
   run(target_norm(b.before, b.before, in.rows), stream);
   combine(in.tokens, b.before, in.rows, b, activations, stream);
   run(norm(b.x, w_.mixer_norm, b.y, in.rows), stream);
-  const Step step{in.rows, in.tree, ws.cos, ws.sin, in.n_past, state, activations, scratch, stream};
+  const Step step{in.rows, in.segments, ws.cos, ws.sin, activations, scratch, stream};
   const AttentionBlock* const blocks[] = {&w_.mixer};
   append_keys_values(blocks, state_layer(0), b.y, step);
 }
@@ -198,13 +199,13 @@ void Mtp::begin_steps(const StepRing& ring, int slot, SequenceState& state, Stre
   run(copy(kept.history, row_of(ring, slot - 1)), stream);
 }
 
-void Mtp::step_context(const StepRing& ring, int slot, const DraftRows& in, SequenceState& state,
-                       const DraftWorkspace& ws, Activations activations, Stream& stream) const {
+void Mtp::step_context(const StepRing& ring, int slot, const DraftRows& in, const DraftWorkspace& ws,
+                       Activations activations, Stream& stream) const {
   Carver scratch = ws.scratch;
   const Buffers b(scratch, in.rows, info_.hidden);
   run(copy(row_of(ring, slot - 1), b.before), stream);
   if (in.rows > 1) run(copy(row_of(ring, slot), b.before + info_.hidden, in.rows - 1), stream);
-  keys_values(in, b, state, ws, activations, scratch, stream);
+  keys_values(in, b, ws, activations, scratch, stream);
 }
 
 // As if the last step had been an append of one row through context(): its row is pending, the one before is history.
@@ -241,7 +242,8 @@ void Mtp::propose(const DraftRoot& root, int depth, SequenceState& state, const 
     combine(d == 0 ? root.token : ws.ids + (d - 1) * n_candidates_, before, 1, b, activations, stream);
     const size_t angles = static_cast<size_t>(d) * rope_.n_pairs;
     // Rows of a draft are text: the position of one is the number of tokens before it.
-    const Step step{1, {}, ws.cos + angles, ws.sin + angles, root.positions + d, state, activations, scratch, stream};
+    const Segment row{0, 1, {}, root.positions + d, &state};
+    const Step step{1, {&row, 1}, ws.cos + angles, ws.sin + angles, activations, scratch, stream};
     w_.mixer.forward(state_layer(0), norm(b.x, w_.mixer_norm, b.y, 1), b.x, b.x, step);
     w_.mlp.forward(norm(b.x, w_.mlp_norm, b.y, 1), b.x, b.x, step);
     run(norm(b.x, final_norm, ws.hidden + d * h, 1), stream);

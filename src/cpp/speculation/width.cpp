@@ -101,9 +101,7 @@ void StepWidth::drafted(double ms) {
 
 void StepWidth::took(int rows, double ms) {
   if (budget_ > 0 || costs_.is_fixed) return;
-  size_t tile = 0;
-  while (rows > 1 && costs_.append[tile].rows < rows && tile + 1 < costs_.append.size()) ++tile;
-  const size_t i = rows > 1 ? tile + 1 : 0;
+  const size_t tile = tile_of(rows), i = rows > 1 ? tile + 1 : 0;
   const double now = ms / (rows > 1 ? costs_.append[tile].ms : costs_.plain_ms);
   since_plain_ = rows > 1 ? since_plain_ + 1 : 0;
   if (rows == 1 && n_plain_ < kFirstPlain) {
@@ -113,6 +111,12 @@ void StepWidth::took(int rows, double ms) {
   }
   ratio_ = ratios_[i];
   if (rows > 1) time_ += append_time(tile) - append_time_;
+}
+
+size_t StepWidth::tile_of(int rows) const {
+  size_t tile = 0;
+  while (tile + 1 < costs_.append.size() && costs_.append[tile].rows < rows) ++tile;
+  return tile;
 }
 
 // Depth of the draft for a tree of so many rows.
@@ -128,7 +132,7 @@ double StepWidth::draft_ms(int depth) const {
 }
 
 double StepWidth::draft_time(int depth) const {
-  return draft_ms(depth) * (draft_ratio_ > 0 ? draft_ratio_ : ratio_) / plain_ms();
+  return in_tokens(draft_ms(depth) * (draft_ratio_ > 0 ? draft_ratio_ : ratio_));
 }
 
 // The affordable width with the most tokens per time. accepted(n): expected accepted tokens of the first n rows;
@@ -137,22 +141,23 @@ template <class Before, class Accepted>
 StepWidth::Width StepWidth::best_width(int rows, const Before& before, const Accepted& accepted) const {
   Width best;
   for (size_t i = 0; i < costs_.append.size(); ++i) {
-    const StepCosts::Append& tile = costs_.append[i];
-    const int n = std::min(tile.rows, rows);
+    const int n = std::min(costs_.append[i].rows - beside_, rows);
+    if (n < 2) continue;
     const double append = append_time(i), time_before = before(n);
     const Width width{.rows = n, .append = append, .time = time_before + append, .tokens = 1 + accepted(n)};
     const double loss =
         std::max(width.time, time_before + 1) - 1;  // should nothing be accepted, or the draft be dropped
     if (loss <= credit_ && width.rate() > best.rate()) best = width;
-    if (tile.rows >= rows) break;
+    if (n == rows) break;
   }
   return best;
 }
 
-StepKind StepWidth::choose(const Draft& suffix, int max_rows) {
+StepKind StepWidth::choose(const Draft& suffix, int max_rows, int beside) {
   suffix_ = suffix;
   corrected_suffix_ = suffix.rows > 1 ? acceptance_[kFromSuffix].corrected(suffix) : Draft{};
   max_rows_ = max_rows;
+  beside_ = beside;
   kind_ = StepKind::kPlain;
   is_trial_ = false;
   tree_.rows = 0;
@@ -160,7 +165,7 @@ StepKind StepWidth::choose(const Draft& suffix, int max_rows) {
   time_ = 1;
   for (auto& followed : followed_) followed.clear();
   if (max_rows < 2) return kind_;
-  if (is_timed_ && (n_plain_ < kFirstPlain || since_plain_ >= kPlainEvery)) return kind_;
+  if (is_timed_ && beside == 0 && (n_plain_ < kFirstPlain || since_plain_ >= kPlainEvery)) return kind_;
   const int suffix_rows = corrected_suffix_.rows;
   const bool is_alone = has_model_ && suffix_rows <= 1;
   if (budget_ > 0) {
@@ -243,10 +248,7 @@ void StepWidth::expect_deeper(int known) {
 }
 
 double StepWidth::time_of_rows(int rows) const {
-  const size_t n = costs_.append.size();
-  for (size_t i = 0; i < n; ++i)
-    if (costs_.append[i].rows >= rows) return append_time(i);
-  return n == 0 ? 1 : append_time(n - 1);
+  return costs_.append.empty() ? 1 : append_time(tile_of(rows));
 }
 
 void StepWidth::verified(const Draft& model, int rows) {

@@ -49,9 +49,10 @@ class StepWidth {
   // times replace the measured ones. Call it before record(): the account pays the real time.
   void took(int rows, double ms);
 
-  // suffix: rows == 0: none. max_rows: room in the sequence's state, the root included. Call tree() after kSuffix and
-  // kModel, and record() after every step.
-  StepKind choose(const Draft& suffix, int max_rows);
+  // suffix: rows == 0: none. max_rows: room in the sequence's state, the root included. beside: rows of other sequences
+  // in the same pass, which a longer pass holds up too. Call tree() after kSuffix and kModel, and record() after every
+  // step.
+  StepKind choose(const Draft& suffix, int max_rows, int beside = 0);
   // The tree to verify, best rows first; scores are corrected by what was accepted. model: the model's tree after
   // kModel. No rows after kModel: the tree is not worth a verify, decode a plain token. Valid until the next choose().
   const Draft& tree(const Draft* model = nullptr);
@@ -95,11 +96,14 @@ class StepWidth {
     int row;
   };
 
-  // Times in plain tokens.
+  // Times in plain tokens: of all sequences of the pass, where there are others.
   static double mean_ratio(double mean, bool has_mean, double newest);
   double ratio(size_t i) const { return ratios_[i] > 0 ? ratios_[i] : ratio_; }
-  double plain_ms() const { return costs_.plain_ms * ratio(0); }
-  double append_time(size_t tile) const { return costs_.append[tile].ms * ratio(tile + 1) / plain_ms(); }
+  double append_ms(size_t tile) const { return costs_.append[tile].ms * ratio(tile + 1); }
+  double plain_ms() const { return beside_ > 0 ? append_ms(tile_of(beside_ + 1)) : costs_.plain_ms * ratio(0); }
+  double in_tokens(double ms) const { return ms / plain_ms() * (beside_ + 1); }
+  double append_time(size_t tile) const { return in_tokens(append_ms(tile)) - beside_; }
+  size_t tile_of(int rows) const;  // that holds so many rows, or the last one
   int depth_of_rows(int rows) const;
   double draft_ms(int depth) const;  // as measured at first
   double draft_time(int depth) const;
@@ -135,7 +139,7 @@ class StepWidth {
   StepKind kind_ = StepKind::kPlain;
   bool is_trial_ = false;
   double bar_ = 1;  // rate of the best choice
-  int max_rows_ = 0, rows_ahead_ = 0, draft_depth_ = kMaxTree;
+  int max_rows_ = 0, beside_ = 0, rows_ahead_ = 0, draft_depth_ = kMaxTree;
   double time_ = 1;                      // in plain tokens
   double append_time_ = 0;               // part of it
   Draft suffix_{}, corrected_suffix_{};  // as drafted, and with corrected scores

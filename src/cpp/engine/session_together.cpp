@@ -1,0 +1,153 @@
+// One pass over the weights for several sessions: a row of each, or the tree below it.
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/session.h"
+#include "ops/copy_rows.h"
+#include "ops/draft_rules.h"
+
+namespace lb {
+
+void Session::sync_together(std::span<const Turn> turns, const Interrupted& interrupted) {
+  std::vector<Turn> rows;
+  for (const Turn& turn : turns) {
+    LB_CHECK(turn.session->engine_ == turns[0].session->engine_, kInvalid, "these sessions are of different engines");
+    LB_CHECK(std::ranges::count(turns, turn.session, &Turn::session) == 1, kInvalid,
+             "a session can take one turn in a pass");
+  }
+  for (const Turn& turn : turns)
+    if (turn.session->lacks_row(turn.ids, interrupted)) rows.push_back(turn);
+  for (std::span<const Turn> rest = rows; !rest.empty();) {
+    const size_t n = std::min<size_t>(rest.size(), std::min(rest[0].session->engine_->executor().max_rows, kMaxTree));
+    run_together(rest.first(n), interrupted);
+    rest = rest.subspan(n);
+  }
+}
+
+// Brings the timeline to all of ids but the last; false: to all of ids, as a session alone does.
+bool Session::lacks_row(std::span<const int32_t> ids, const Interrupted& interrupted) {
+  engine_->check_ids(ids);
+  if (!extends_by_one(ids)) return sync(ids, interrupted), runs_ahead_ = false;
+  const bool is_sampled = ids.back() == sampled_;
+  runs_ahead_ = false;
+  if (adopt_step(ids) || adopt_tree(ids) || follow_tree(ids)) return false;
+  if (device_walks_ || !is_sampled) drop_choices();  // the device's sampler has gone another way
+  end_walk(true);
+  if (step_pending_) drop_step();
+  sampled_ = -1;
+  has_logits_ = false;
+  return true;
+}
+
+// Leaves the rows that a pass computes in walk_: the root, and a tree below it where that pays.
+void Session::choose_rows(int32_t root, int max_rows, int beside) {
+  const int room = std::min(max_rows, draft_room());
+  if (drafts() && room > 1 && propose(root, room, false, beside)) return;
+  drafting::start(walk_.draft(), root);
+  width_chose_ = false;
+}
+
+void Session::run_together(std::span<const Turn> turns, const Interrupted& interrupted) {
+  const Engine& engine = *turns[0].session->engine_;
+  Executor& executor = engine.executor();
+  Stream& stream = *executor.stream;
+  const int n = static_cast<int>(turns.size()), max_rows = std::min(executor.max_rows, kMaxTree);
+
+  std::vector<Segment> segments;
+  int rows = 0;
+  for (int i = 0; i < n; ++i) {
+    Session& session = *turns[i].session;
+    session.choose_rows(turns[i].ids.back(), max_rows - rows - (n - 1 - i), n - 1);
+    segments.push_back({rows, session.walk_.draft().rows, {}, session.state_.n_past(), &session.state_});
+    rows += session.walk_.draft().rows;
+  }
+
+  const std::lock_guard lock(executor.mutex);
+  std::array<int32_t, kMaxTree> tokens, parents;
+  std::array<int32_t, 3 * kMaxTree> positions;
+  std::array<uint64_t, kMaxTree> ancestors;
+  for (int i = 0; i < n; ++i) {
+    Session& session = *turns[i].session;
+    const Draft& draft = session.walk_.draft();
+    Segment& segment = segments[i];
+    const int first = segment.first_row, n_past = session.state_.n_tokens();
+    std::copy_n(draft.tokens, draft.rows, tokens.begin() + first);
+    std::copy_n(draft.parents, draft.rows, parents.begin() + first);
+    std::copy_n(draft.ancestors, draft.rows, ancestors.begin() + first);
+    for (int axis = 0; axis < 3; ++axis)
+      for (int r = 0; r < draft.rows; ++r) positions[axis * rows + first + r] = n_past + draft.depths[r];
+    if (draft.rows > 1) segment.tree = {executor.parents + first, executor.ancestors + first};
+    if (draft.rows > 1 && session.loop_ != nullptr) stream.upload(session.tree_.tree, &draft, sizeof draft);
+    session.settle_step_rows();
+    session.state_.begin_append(draft.rows, segment.tree);
+    session.appended_.clear();
+  }
+  try {
+    stream.upload(executor.tokens, tokens.data(), rows * sizeof tokens[0]);
+    stream.upload(executor.positions, positions.data(), 3 * rows * sizeof positions[0]);
+    stream.upload(executor.parents, parents.data(), rows * sizeof parents[0]);
+    stream.upload(executor.ancestors, ancestors.data(), rows * sizeof ancestors[0]);
+    engine.forward({.tokens = {executor.tokens, static_cast<size_t>(rows)},
+                    .positions = {executor.positions, 3 * static_cast<size_t>(rows)},
+                    .segments = segments,
+                    .interrupted = interrupted ? &interrupted : nullptr});
+    send_heads(turns, segments);
+  } catch (...) {
+    for (const Turn& turn : turns) {
+      turn.session->state_.abort_append();
+      turn.session->truncate_tokens(turn.session->state_.n_tokens());
+    }
+    throw;
+  }
+  for (const Turn& turn : turns) turn.session->end_turn();
+}
+
+// The logits of all rows, each in the memory of its session. A pass over the head serves several sessions.
+void Session::send_heads(std::span<const Turn> turns, std::span<const Segment> segments) {
+  const Session& any = *turns[0].session;
+  const float* logits = any.engine_->executor().logits;
+  const int vocab = any.engine_->model().info().vocab, rows = segments.back().first_row + segments.back().rows;
+  for (int first = 0; first < rows; first += Executor::kLogitRows) {
+    const int end = std::min(rows, first + Executor::kLogitRows);
+    any.head(first, end - first, any.engine_->executor().logits);
+    for (size_t i = 0; i < turns.size(); ++i) {
+      const Segment& segment = segments[i];
+      const int from = std::max(first, segment.first_row), n = std::min(end, segment.first_row + segment.rows) - from;
+      if (n <= 0) continue;
+      run(CopyRows{.x = logits + static_cast<size_t>(from - first) * vocab,
+                   .y = turns[i].session->own_logits() + static_cast<size_t>(from - segment.first_row) * vocab,
+                   .rows = n,
+                   .dim = vocab,
+                   .y_rows = n,
+                   .y_stride = vocab},
+          *any.engine_->executor().stream);
+    }
+  }
+}
+
+// Room for the logits of the rows of a turn, in the stream's memory.
+float* Session::own_logits() {
+  if (tree_.logits != nullptr) return tree_.logits;
+  return loop_ != nullptr ? loop_->logits() : logits_.data();
+}
+
+void Session::end_turn() {
+  state_.end_append();
+  const Draft& draft = walk_.draft();
+  if (draft.rows > 1) {
+    walk_.set_replay_depth(replay_ ? replay_->next() : -1);
+    draft_counts_.verified += 1;
+    draft_counts_.drafted += draft.rows - 1;
+    walk_.begin();
+    return enter_row(0);
+  }
+  state_.commit_chain(1);
+  add_tokens({draft.tokens, 1});
+  has_logits_ = true;
+  row_logits_ = own_logits();
+  logits_in_ = row_logits_ == logits_.data() ? LogitsIn::kHost : LogitsIn::kRow;
+}
+
+}  // namespace lb

@@ -1,0 +1,109 @@
+"""Sessions that compute together write what each writes alone, bit by bit, whatever their company."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from draft_pairs import FIRST, TARGET
+from drafts import SAMPLINGS, VOCAB
+from engines import open_engine, random_ids
+from lucebox import _engine
+from lucebox.errors import CancelledError, InvalidRequestError
+from numpy.typing import NDArray
+from reference import draft_files, gguf_files
+from reference.gguf_files import Shape, write_model
+
+N = 24  # tokens of each sequence
+SEQUENCES = 16
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("together")
+    write_model(made / "hybrid.gguf", Shape(n_layers=3, recurrent=(True, False, True)))
+    write_model(made / "attention.gguf", Shape("qwen3", n_layers=2))
+    write_model(made / "target.gguf", TARGET)  # with a prediction block
+    named = draft_files.gguf_tensors(draft_files.tensors(FIRST))
+    gguf_files.write(made / "first.gguf", draft_files.gguf_fields(FIRST), named)
+    return made
+
+
+class Sequence:
+    """A prompt and its continuation by a sampler of its own, with the logits of every token."""
+
+    def __init__(self, engine: _engine.Engine, number: int, session: _engine.Session | None = None) -> None:
+        self.session = _engine.Session(engine) if session is None else session
+        self.ids = random_ids(3 + 7 * number, VOCAB, number).tolist()
+        self.end = len(self.ids) + N
+        options = list(SAMPLINGS.values())[number % len(SAMPLINGS)] | {"seed": number}
+        self.sampler = _engine.Sampler(VOCAB, **options)
+        self.sampler.set_prompt(np.array(self.ids, np.int32))
+        self.mask = np.random.default_rng(number).integers(0, 1 << 32, (VOCAB + 31) // 32, dtype=np.uint32)
+        self.is_masked = number % 3 == 0
+        self.logits: list[NDArray[np.float32]] = []
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.ids) == self.end
+
+    @property
+    def array(self) -> NDArray[np.int32]:
+        return np.array(self.ids, np.int32)
+
+    def choose(self) -> None:
+        self.logits.append(self.session.logits())
+        if self.is_masked:
+            self.sampler.set_mask(self.mask)
+        self.ids.append(self.session.sample(self.sampler))
+
+    def alone(self) -> None:
+        self.session.sync(self.array)
+        self.choose()
+
+
+def together(sequences: list[Sequence]) -> None:
+    _engine.sync_together([one.session for one in sequences], [one.array for one in sequences])
+    for one in sequences:
+        one.choose()
+
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "hybrid": {},
+    "attention": {"activations": "int8", "kv": "q8_0/wht4"},
+    "hybrid-suffix": {"draft": "suffix", "activations": "int8", "threads": 2},
+    "target-dflash": {"draft": "first.gguf+suffix", "kv": "f16"},
+    "target-mtp": {"draft": "mtp", "activations": "int8"},
+}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_company_changes_no_bit(folder: Path, name: str) -> None:
+    options = dict(ENGINES[name])
+    if options.get("draft", "").startswith("first"):
+        options["draft"] = str(folder / options["draft"])
+    engine = open_engine(folder / f"{name.partition('-')[0]}.gguf", **options)
+    alone = [Sequence(engine, number) for number in range(SEQUENCES)]
+    for one in alone:
+        one.session.set_drafting(False)
+        while not one.is_done:
+            one.alone()
+    sessions = [_engine.Session(engine) for _ in range(SEQUENCES)]
+    rng = np.random.default_rng()
+    for _ in range(10):
+        mixed = [Sequence(engine, number, session) for number, session in enumerate(sessions)]
+        while open_ones := [one for one in mixed if not one.is_done]:
+            chosen = rng.permutation(np.array(open_ones, object))[: rng.integers(1, len(open_ones) + 1)].tolist()
+            if rng.random() < 0.1:
+                chosen[0].alone()
+            else:
+                together(chosen)
+        for want, got in zip(alone, mixed, strict=True):
+            assert got.ids == want.ids
+            assert all(np.array_equal(a, b) for a, b in zip(got.logits, want.logits, strict=True))
+        for session in sessions[::2]:
+            session.reset()
+    if "draft" in options:
+        assert sum(session.draft_counts["verified"] for session in sessions) > 0
