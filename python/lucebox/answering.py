@@ -1,18 +1,20 @@
-"""One request on a session of an `LLM`: prefill in the appends of a fresh computation, then a token at a time, parsed
-to chunks and the result. The server's counterpart is serve/work.py."""
+"""Requests on sessions of an `LLM`: prefill in the appends of a fresh computation, then a token at a time, parsed to
+chunks and the result. The server's counterpart is serve/work.py."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lucebox import _engine
 from lucebox.errors import CancelledError
-from lucebox.generation import NO_IDS, DecodeLoop, End
+from lucebox.generation import NO_IDS, DecodeLoop, End, Ids
 from lucebox.results import Chunk, Generation, Timings, TokenLogprob, ToolCall, Usage
 from lucebox.serve.answer import Answer
 from lucebox.serve.events import Event, ReasoningDelta, TextDelta
@@ -23,7 +25,7 @@ from lucebox.serve.request import GenerationRequest
 if TYPE_CHECKING:
     from lucebox.api import LLM
 
-__all__ = ["Answering", "PromptProgress", "cancellable"]
+__all__ = ["Answering", "PromptProgress", "answer_together", "cancellable"]
 
 PromptProgress = Callable[[int, int], None]
 """Called with the tokens of the prompt that are computed, and with all of them."""
@@ -41,8 +43,15 @@ def cancellable(stop: threading.Event) -> Iterator[None]:
         _stop.reset(token)
 
 
+@dataclass(frozen=True, slots=True)
+class NextRows:
+    """A generation comes to its next token: these ids are its timeline then, which a pass may compute with others'."""
+
+    ids: Ids
+
+
 class Answering:
-    """The answer to one request. `stream` runs it."""
+    """The answer to one request. `stream` runs it, or `answer_together` runs several."""
 
     def __init__(self, llm: LLM, request: GenerationRequest, progress: PromptProgress | None = None) -> None:
         self._llm = llm
@@ -57,16 +66,22 @@ class Answering:
     def stream(self) -> Iterator[Chunk]:
         """The chunks of the answer; the last one carries the result."""
         self._llm.check_usable()
-        with self._llm.pool.session(self._nearest) as session:
-            yield from self._run(session)
+        pool = self._llm.pool
+        with pool.session(self.nearest) as session:
+            for item in self.run(session):
+                if isinstance(item, NextRows):
+                    pool.passes.join(session, item.ids)
+                else:
+                    yield item
 
-    def _nearest(self, free: list[_engine.Session]) -> _engine.Session:
+    def nearest(self, free: list[_engine.Session]) -> _engine.Session:
         """The session with the longest prefix that can be reused, among equals the one used last."""
         ids, chunk = self._request.ids, free[0].prefill_chunk
         ends = append_ends(len(ids), self._boundaries, chunk)
         return max(enumerate(free), key=lambda one: (one[1].held(ids, ends), one[0]))[1]
 
-    def _run(self, session: _engine.Session) -> Iterator[Chunk]:
+    def run(self, session: _engine.Session) -> Generator[NextRows | Chunk, None, None]:
+        """The chunks, and the rows before each: the caller computes them or leaves them to the next step."""
         request, turn = self._request, self._llm.pool.turn
         start = time.perf_counter()
         prefill = self._llm.pool.cache.prefill(session, request.ids, self._boundaries)
@@ -101,6 +116,8 @@ class Answering:
                 end = loop.cut()
             else:
                 start = time.perf_counter()
+                if (rows := loop.next_ids(session)) is not None:
+                    yield NextRows(rows)
                 with turn:
                     end = loop.step(session)
                 spent = time.perf_counter() - start
@@ -144,3 +161,36 @@ class Answering:
         logprobs = tuple(item for item in self._items if isinstance(item, TokenLogprob)) or None
         self._items.clear()
         return Chunk(text, ids, logprobs, reasoning)
+
+
+def answer_together(llm: LLM, answerings: Sequence[Answering]) -> list[Generation]:
+    """The answers, as many at a time as there are sessions: a pass over the weights computes the next rows of all."""
+    llm.check_usable()
+    pool, waiting = llm.pool, deque(answerings)
+    results: dict[Answering, Generation] = {}
+    running: dict[Answering, tuple[_engine.Session, Generator[NextRows | Chunk, None, None]]] = {}
+    try:
+        while waiting or running:
+            while waiting and (session := pool.take(waiting[0].nearest)) is not None:
+                answering = waiting.popleft()
+                running[answering] = (session, answering.run(session))
+            if not running:
+                pool.wait()
+            rows: dict[_engine.Session, Ids] = {}
+            for answering, (session, items) in list(running.items()):
+                for item in items:
+                    if isinstance(item, NextRows):
+                        rows[session] = item.ids
+                        break
+                    if item.result is not None:
+                        results[answering] = item.result
+                else:
+                    del running[answering]
+                    pool.give_back(session)
+            if len(rows) > 1:
+                pool.passes.compute(rows)
+    finally:
+        for session, items in running.values():
+            items.close()
+            pool.give_back(session)
+    return [results[answering] for answering in answerings]

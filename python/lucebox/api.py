@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucebox import _engine
-from lucebox.answering import Answering, PromptProgress
+from lucebox.answering import Answering, PromptProgress, answer_together
 from lucebox.assets import TextAssets
 from lucebox.asynchronous import last_of, stream_in_thread
 from lucebox.chat.messages import checked_messages
@@ -348,11 +348,10 @@ class LLM:
             for one in ([cast(Prompt, prompt)] if prompts is None else prompts)
             for request in self._continuations(self.ids(one), base, prediction, response_format, 1 if n is None else n)
         ]
-        streams = [Answering(self, request, on_prompt).stream() for request in requests]
+        answerings = [Answering(self, request, on_prompt) for request in requests]
         if stream:
-            return streams[0]
-        results = [_last(chunks) for chunks in streams]
-        return results if several else results[0]
+            return answerings[0].stream()
+        return answer_together(self, answerings) if several else _last(answerings[0].stream())
 
     @overload
     def chat(
@@ -433,11 +432,10 @@ class LLM:
             n=1 if n is None else n,
         )
         expected = self.expected_ids(prediction)
-        streams = [Answering(self, replace(one, prediction=expected), on_prompt).stream() for one in requests]
+        answerings = [Answering(self, replace(one, prediction=expected), on_prompt) for one in requests]
         if stream:
-            return streams[0]
-        results = [_last(chunks) for chunks in streams]
-        return results[0] if n is None else results
+            return answerings[0].stream()
+        return _last(answerings[0].stream()) if n is None else answer_together(self, answerings)
 
     def agenerate(
         self, prompt: Prompt, sampling: Sampling | None = None, **options: Unpack[GenerateOptions]

@@ -142,6 +142,7 @@ class DecodeLoop:
         self._budget = budget
         self._forced: list[int] = []  # tokens of the budget that come next without being sampled
         self._tally = None if llm.options.draft == "none" else DraftTally()
+        self._before: Mapping[str, Any] | None = None  # counts ahead of the pass that computes the next step's rows
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -162,6 +163,13 @@ class DecodeLoop:
     def is_full(self) -> bool:
         """max_tokens have been generated: `cut` ends the generation."""
         return self.n_generated == self._max_tokens
+
+    def next_ids(self, session: _engine.Session) -> Ids | None:
+        """What a pass of several sessions makes this one's timeline before `step`; None: that token is forced."""
+        if self._forced:
+            return None
+        self._before = self._counts(session)
+        return self._ids[: self.n_prompt + self.n_generated]
 
     def step(self, session: _engine.Session) -> End | None:
         """One token, sampled or forced; why it was the last one, None where more may follow."""
@@ -192,8 +200,9 @@ class DecodeLoop:
 
     def _sample(self, session: _engine.Session, n: int) -> int:
         """The token after the first n."""
-        before = self._counts(session)
-        session.sync(self._ids[:n])  # one new row; more only if another request used the session since
+        before = self._counts(session) if self._before is None else self._before
+        self._before = None
+        session.sync(self._ids[:n])  # nothing after a pass of several; more than one row if another request came between
         synced = self._counts(session)
         if self._constraint is not None:
             self._sampler.set_mask(self._constraint.mask())

@@ -11,9 +11,13 @@ from contextlib import contextmanager
 
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError, OutOfMemoryError
+from lucebox.passes import Passes
 from lucebox.serve.prefix_cache import PrefixCache
 
 __all__ = ["SessionPool"]
+
+Choose = Callable[[list[_engine.Session]], _engine.Session]
+"""One of the free sessions."""
 
 
 class SessionPool:
@@ -26,6 +30,8 @@ class SessionPool:
         """Sessions that no generation uses, the one used last at the end."""
         self.cache = PrefixCache(cache_bytes)
         """Computed prefixes of prompts; used in turn."""
+        self.passes = Passes(self.turn)
+        """Joins the rows of generations in different threads."""
         self._engine = engine
         self._limit = limit
         self._in_use: list[tuple[_engine.Session, int]] = []  # with the thread that took it
@@ -39,28 +45,48 @@ class SessionPool:
             return self.free[-1] if self.free else self._in_use[-1][0]
 
     @contextmanager
-    def session(self, choose: Callable[[list[_engine.Session]], _engine.Session]) -> Iterator[_engine.Session]:
+    def session(self, choose: Choose) -> Iterator[_engine.Session]:
         """A session for one generation, chosen from the free ones; waits for one where all are in use.
 
         Raises:
             InvalidRequestError: this thread's own unfinished generations use all of them, so it would wait forever.
         """
-        me = threading.get_ident()
         with self._changed:
-            while not self.free and not self._make():
-                if all(owner == me for _, owner in self._in_use):
-                    raise self._all_unfinished()
-                self._changed.wait()
-            session = choose(self.free)
-            self.free.remove(session)
-            self._in_use.append((session, me))
+            while (session := self.take(choose)) is None:
+                self.wait()
         try:
             yield session
         finally:
-            with self._changed:
-                self._in_use = [one for one in self._in_use if one[0] is not session]
-                self.free.append(session)
-                self._changed.notify()
+            self.give_back(session)
+
+    def wait(self) -> None:
+        """Waits until another thread gives a session back.
+
+        Raises:
+            InvalidRequestError: as `session`.
+        """
+        me = threading.get_ident()
+        with self._changed:
+            if all(owner == me for _, owner in self._in_use):
+                raise self._all_unfinished()
+            self._changed.wait()
+
+    def take(self, choose: Choose) -> _engine.Session | None:
+        """A session chosen from the free ones, to be given back; None where all are in use."""
+        with self._changed:
+            if not self.free and not self._make():
+                return None
+            session = choose(self.free)
+            self.free.remove(session)
+            self._in_use.append((session, threading.get_ident()))
+            return session
+
+    def give_back(self, session: _engine.Session) -> None:
+        self.passes.leave(session)
+        with self._changed:
+            self._in_use = [one for one in self._in_use if one[0] is not session]
+            self.free.append(session)
+            self._changed.notify()
 
     def reset(self) -> None:
         """Empties the free sessions and the prefix cache."""

@@ -10,12 +10,12 @@ import json
 import pickle
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import two_threads
-from lucebox import LLM, EngineOptions, InvalidRequestError, Sampling, UnsupportedError
+from lucebox import LLM, EngineOptions, InvalidRequestError, Sampling, UnsupportedError, _engine
 from lucebox.chat.template import ChatTemplate
 from lucebox.serve import ServeSettings
 from lucebox.serve.chat_model import Limits
@@ -109,6 +109,41 @@ def test_sizes_may_have_units() -> None:
 # sessions
 
 
+def recorded(compute: Callable[..., int], rows: list[int]) -> Callable[..., int]:
+    """The function, which also appends its results to `rows`."""
+
+    def call(*args: Any) -> int:
+        rows.append(compute(*args))
+        return rows[-1]
+
+    return call
+
+
+def test_threads_share_passes(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = [f"def f{i}(x):\n    return" for i in range(3)]
+    alone = [llm.generate(prompt, max_tokens=40, ignore_eos=True).ids for prompt in prompts]
+    rows: list[int] = []
+    monkeypatch.setattr(_engine, "sync_together", recorded(_engine.sync_together, rows))
+    got: dict[int, tuple[int, ...]] = {}
+
+    def write(i: int) -> None:
+        got[i] = llm.generate(prompts[i], max_tokens=40, ignore_eos=True).ids
+
+    threads = [threading.Thread(target=write, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [got[i] for i in range(3)] == alone
+    assert max(rows) >= 2
+    stream = llm.generate(prompts[0], max_tokens=40, ignore_eos=True, stream=True)
+    next(stream)  # its reader pauses: nobody waits for it long
+    began = time.perf_counter()
+    assert llm.generate(prompts[1], max_tokens=40, ignore_eos=True).ids == alone[1]
+    assert time.perf_counter() - began < 10
+    stream.close()
+
+
 def test_the_same_request_gives_the_same_ids_whatever_came_before(llm: LLM) -> None:
     """Rows of another append round otherwise, so only a prefix computed in the appends of this prompt may be reused."""
     conversation: list[dict[str, Any]] = [{"role": "user", "content": LONG}]
@@ -149,11 +184,28 @@ def test_streams_and_threads_have_sessions_of_their_own(llm: LLM) -> None:
 
 
 @pytest.mark.slow  # 3 s alone, more beside other work: eight rounds, of which the fastest count
-def test_two_threads_take_as_long_as_the_same_work_in_turn() -> None:
-    with LLM("tiny-hybrid", context=1024, threads=1, sessions=2) as llm:
+def test_two_threads_take_no_longer_than_the_same_work_in_turn() -> None:
+    """Their rows are computed together."""
+    with LLM("tiny-hybrid", context=1024, threads=1, sessions=2, draft="none") as llm:
         in_turn, in_threads = two_threads.times(llm, max_tokens=64, clock=time.process_time)
     print(f"in turn {in_turn:.3f} s, in two threads {in_threads:.3f} s, ratio {in_threads / in_turn:.3f}")
     assert in_threads < tolerance("speed", "two_threads") * in_turn
+
+
+def test_answers_of_a_call_are_those_of_one_prompt_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven prompts on three sessions, whose rows are computed together. Some answers end early."""
+    prompts = [PROMPT[: 9 + 5 * i] for i in range(7)]
+    options: Any = {"max_tokens": 20, "stop": ["\n\n"], "temperature": 0.9, "seed": 5}
+    with LLM("tiny-hybrid", context=256, threads=1, sessions=3) as llm:
+        alone = [llm.generate(prompt, **options) for prompt in prompts]
+        llm.reset()
+        rows: list[int] = []
+        monkeypatch.setattr(_engine, "sync_together", recorded(_engine.sync_together, rows))
+        together = llm.generate(prompts, **options)
+        assert max(rows) >= 3
+        assert [one.ids for one in together] == [one.ids for one in alone]
+        assert [one.text for one in together] == [one.text for one in alone]
+        assert [one.ids for one in llm.generate(prompts[0], n=4, **options)][0] == alone[0].ids
 
 
 def test_a_stream_too_many_is_refused_and_a_closed_one_makes_room(llm: LLM) -> None:

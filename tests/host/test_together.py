@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from draft_pairs import FIRST, TARGET
-from drafts import SAMPLINGS, VOCAB
+from drafts import SAMPLINGS, VOCAB, random_tree
 from engines import open_engine, random_ids
 from lucebox import _engine
-from lucebox.errors import CancelledError, InvalidRequestError
+from lucebox.errors import InvalidRequestError
 from numpy.typing import NDArray
 from reference import draft_files, gguf_files
 from reference.gguf_files import Shape, write_model
@@ -107,3 +107,74 @@ def test_company_changes_no_bit(folder: Path, name: str) -> None:
             session.reset()
     if "draft" in options:
         assert sum(session.draft_counts["verified"] for session in sessions) > 0
+
+
+def test_suggested_trees_beside_others(folder: Path) -> None:
+    """Trees of any shape, some of which fill the pass, verified beside rows alone."""
+    engine = open_engine(folder / "hybrid.gguf", draft="suffix")
+    alone = [Sequence(engine, number) for number in range(6)]
+    for one in alone:
+        one.session.set_drafting(False)
+        while not one.is_done:
+            one.alone()
+    rng = np.random.default_rng()
+    mixed = [Sequence(engine, number) for number in range(6)]
+    for one in mixed:
+        one.session.set_drafting(False)
+    while open_ones := [one for one in mixed if not one.is_done]:
+        for one in open_ones:
+            future = alone[mixed.index(one)].ids[len(one.ids) + 1 :]  # behind the token that comes next
+            if future and rng.random() < 0.4:
+                tokens, parents = random_tree(rng, future, int(rng.integers(1, 50)))
+                one.session.suggest(np.array(tokens, np.int32), parents)
+        together(open_ones)
+    assert [one.ids for one in mixed] == [one.ids for one in alone]
+    counts = [one.session.draft_counts for one in mixed]
+    assert sum(count["verified"] for count in counts) > 10 and sum(count["accepted"] for count in counts) > 10
+
+
+def test_more_sequences_than_rows_of_a_pass(folder: Path) -> None:
+    engine = open_engine(folder / "attention.gguf", context=64, prefill_chunk=5)
+    sequences = [Sequence(engine, number % 4) for number in range(12)]
+    while not sequences[0].is_done:
+        together(sequences)
+    alone = Sequence(engine, 0)
+    while not alone.is_done:
+        alone.alone()
+    assert all(one.ids == alone.ids for one in sequences[::4])
+
+
+def test_timelines_that_lack_more_than_a_row(folder: Path) -> None:
+    """Prompts, and other continuations, are computed as sync() does."""
+    engine = open_engine(folder / "hybrid.gguf")
+    sessions = [_engine.Session(engine) for _ in range(3)]
+    prompts = [random_ids(n, VOCAB, n) for n in (90, 5, 1)]
+    assert _engine.sync_together(sessions, prompts) == 0
+    longer = [np.append(prompt, np.int32(7)) for prompt in prompts]
+    assert _engine.sync_together(sessions, longer) == 3
+    assert _engine.sync_together(sessions, longer) == 0
+    other = [np.append(prompt[:-1], np.int32(9)) for prompt in longer]
+    _engine.sync_together(sessions, other)
+    for session, ids in zip(sessions, other, strict=True):
+        fresh = _engine.Session(engine)
+        fresh.sync(ids)
+        assert session.tokens == ids.tolist() and np.array_equal(session.logits(), fresh.logits())
+
+
+def test_refusals_leave_the_sessions_as_they_were(folder: Path) -> None:
+    engine = open_engine(folder / "hybrid.gguf", context=16)
+    other = _engine.Session(open_engine(folder / "attention.gguf"))
+    sessions = [_engine.Session(engine) for _ in range(2)]
+    ids = [random_ids(n, VOCAB, n) for n in (16, 9)]
+    _engine.sync_together(sessions, ids)
+    more = [np.append(one, np.int32(1)) for one in ids]
+    for call, error in (
+        (([sessions[0], other], ids), "of different engines"),
+        (([sessions[0]] * 2, ids), "one turn in a pass"),
+        ((sessions, ids[:1]), "1 token lists for 2 sessions"),
+        ((sessions[::-1], more[::-1]), "17 tokens do not fit the context of 16"),
+    ):
+        with pytest.raises(InvalidRequestError, match=error):
+            _engine.sync_together(*call)
+        assert [session.tokens for session in sessions] == [one.tolist() for one in ids]
+    _engine.sync_together([], [])

@@ -270,6 +270,11 @@ class Session:
 
     def load(self, data: bytes, where: str = 'snapshot') -> None: ...
 
+def sync_together(sessions: Sequence[Session], ids: Sequence[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]]) -> int:
+    """
+    Session.sync() of several sessions of an engine, each with its ids. Where they lack one token each, a pass over the weights computes it for all of them. Returns the rows of these passes.
+    """
+
 class PromptScorer:
     """How much the last rows of a prompt look at each of its tokens."""
 

@@ -17,6 +17,7 @@ from lucebox import _engine
 __all__ = ["Counter", "DraftMetrics", "Histogram", "Metrics", "RequestRecord", "exposition"]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)  # tokens
 HISTORY = 200  # requests
 MEAN_OF = 32  # newest requests, whose mean time gives Retry-After
@@ -51,6 +52,11 @@ class Histogram:
         with self._lock:
             self.counts[bisect_left(self.bounds, value)] += n
             self.sum += n * value
+
+    @property
+    def total(self) -> int:
+        """The number of values."""
+        return sum(self.counts)
 
     def lines(self) -> Iterable[str]:
         total, rows = 0, []
@@ -128,6 +134,8 @@ class Metrics:
         self.queue_s = Histogram("lucebox_queue_seconds", "From a request to its slot.")
         self.first_token_s = Histogram("lucebox_first_token_seconds", "From a request to its first token.")
         self.request_s = Histogram("lucebox_request_seconds", "From a request to its end.")
+        self.sequences = Histogram("lucebox_step_sequences", "Sequences of a decode step.", ROWS)
+        self.rows = Histogram("lucebox_pass_rows", "Rows that a pass computes for several sequences.", ROWS)
         self.drafts = DraftMetrics()
         self.history: deque[RequestRecord] = deque(maxlen=HISTORY)
         self._outcomes: dict[tuple[str, str], int] = {}
@@ -161,7 +169,8 @@ class Metrics:
         yield from exposition("lucebox_requests_total", "counter", "Requests that ended, by outcome.", outcomes)
         for metric in (
             self.rejected, self.prompt_tokens, self.cached_tokens, self.cut_tokens, self.generated_tokens,
-            self.prefill_s, self.decode_s, self.queue_s, self.first_token_s, self.request_s, self.drafts,
+            self.prefill_s, self.decode_s, self.queue_s, self.first_token_s, self.request_s, self.sequences,
+            self.rows, self.drafts,
         ):  # fmt: skip
             yield from metric.lines()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from lucebox import _engine
 from lucebox.api import LLM
-from lucebox.generation import NO_IDS, DecodeLoop, End
+from lucebox.generation import NO_IDS, DecodeLoop, End, Ids
 from lucebox.results import DraftCounts, Timings, Usage
 from lucebox.serve.channel import Sink
 from lucebox.serve.parsed_text import ParsedText
@@ -102,9 +102,16 @@ class Work:
     def drafts(self) -> DraftCounts | None:
         return self._loop.drafts
 
-    def step(self) -> Finished | None:
-        """One turn: a chunk of the prompt or a token. The last turn returns the result."""
-        start = time.perf_counter()
+    def next_ids(self) -> Ids | None:
+        """What a pass of several sessions makes this one's timeline before `step`; None: nothing."""
+        return None if self.is_prefilling or self._loop.is_full else self._loop.next_ids(self.slot.session)
+
+    def step(self, pass_s: float = 0.0) -> Finished | None:
+        """One turn: a chunk of the prompt or a token. The last turn returns the result.
+
+        pass_s: seconds of the pass of several sessions that computed this token's rows.
+        """
+        start = time.perf_counter() - pass_s
         if self.is_prefilling:
             self._n_done = next(self._prefill)
             self.prefill_s += time.perf_counter() - start

@@ -218,12 +218,12 @@ nb::dict time_draft_step(Session& session, const Ids& ids, int rows, int n) {
   return result;
 }
 
-void sync_together(const std::vector<Session*>& sessions, const std::vector<Ids>& ids) {
+int sync_together(const std::vector<Session*>& sessions, const std::vector<Ids>& ids) {
   LB_CHECK(sessions.size() == ids.size(), kInvalid, ids.size(), " token lists for ", sessions.size(), " sessions");
   std::vector<Session::Turn> turns;
   for (size_t i = 0; i < sessions.size(); ++i) turns.push_back({sessions[i], span(ids[i])});
   SignalPoll poll;
-  without_gil([&] { Session::sync_together(turns, std::ref(poll)); });
+  return without_gil([&] { return Session::sync_together(turns, std::ref(poll)); });
 }
 
 using StepRow = std::tuple<int, int, int, uint64_t, uint64_t, uint64_t>;
@@ -445,7 +445,7 @@ void bind_engine(nb::module_& m) {
           "data"_a, "where"_a = "snapshot");
   m.def("sync_together", &sync_together, "sessions"_a, "ids"_a,
         "Session.sync() of several sessions of an engine, each with its ids. Where they lack one token each, a pass "
-        "over the weights computes it for all of them.");
+        "over the weights computes it for all of them. Returns the rows of these passes.");
 }
 
 }  // namespace lb

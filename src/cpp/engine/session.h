@@ -56,8 +56,9 @@ class Session {
     std::span<const int32_t> ids;
   };
   // sync() of different sessions. Where they lack one token each, a pass over the weights computes the row of each, or
-  // the tree below it. The sessions run no steps ahead then, so that the next pass may be one of all again.
-  static void sync_together(std::span<const Turn> turns, const Interrupted& interrupted = {});
+  // the tree below it. Returns the rows of these passes. The sessions run no steps ahead then, so that the next pass may
+  // be one of all again.
+  static int sync_together(std::span<const Turn> turns, const Interrupted& interrupted = {});
 
   // Natural log probability of ids[i] given ids[..i), for i >= 1. Replaces the timeline.
   std::vector<double> score(std::span<const int32_t> ids, const Interrupted& interrupted = {});
@@ -182,8 +183,8 @@ class Session {
 
   // --- session_together.cpp
   bool lacks_row(std::span<const int32_t> ids, const Interrupted& interrupted);
-  static void run_together(std::span<const Turn> turns, const Interrupted& interrupted);
-  void choose_rows(int32_t root, int max_rows, int beside);
+  static int run_together(std::span<const Turn> turns, const Interrupted& interrupted);
+  void choose_rows(int32_t root, int max_rows, const Company& beside);
   static void send_heads(std::span<const Turn> turns, std::span<const Segment> segments);
   float* own_logits();
   void end_turn();
@@ -246,8 +247,7 @@ class Session {
   void enter_row(int row);
   void walk_on_device(const Sampler& sampler);
   void start_next(const Sampler& sampler, bool has_draft);
-  // beside: rows of other sessions in the same pass.
-  bool propose(int32_t root, int max_rows, bool has_draft, int beside = 0);
+  bool propose(int32_t root, int max_rows, bool has_draft, const Company& beside = {0, 0});
   void end_walk(bool is_whole = false);  // commits the path; is_whole: the token after it was not in the tree
   int32_t sample_in_tree(Sampler& sampler);
 

@@ -143,7 +143,7 @@ bool Session::wants_draft() {
 
 // Whether the tree is worth a verify: in walk_.draft(), or for the device to grow. has_draft: its candidates are in
 // tree_ already.
-bool Session::propose(int32_t root, int max_rows, bool has_draft, int beside) {
+bool Session::propose(int32_t root, int max_rows, bool has_draft, const Company& beside) {
   Draft& draft = walk_.draft();
   width_chose_ = false;
   tree_is_known_ = true;

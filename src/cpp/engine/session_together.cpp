@@ -1,6 +1,7 @@
 // One pass over the weights for several sessions: a row of each, or the tree below it.
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <vector>
 
 #include "base/error.h"
@@ -10,25 +11,27 @@
 
 namespace lb {
 
-void Session::sync_together(std::span<const Turn> turns, const Interrupted& interrupted) {
-  std::vector<Turn> rows;
+int Session::sync_together(std::span<const Turn> turns, const Interrupted& interrupted) {
+  std::vector<Turn> lacking;
   for (const Turn& turn : turns) {
     LB_CHECK(turn.session->engine_ == turns[0].session->engine_, kInvalid, "these sessions are of different engines");
     LB_CHECK(std::ranges::count(turns, turn.session, &Turn::session) == 1, kInvalid,
              "a session can take one turn in a pass");
+    turn.session->engine_->check_ids(turn.ids);
   }
   for (const Turn& turn : turns)
-    if (turn.session->lacks_row(turn.ids, interrupted)) rows.push_back(turn);
-  for (std::span<const Turn> rest = rows; !rest.empty();) {
+    if (turn.session->lacks_row(turn.ids, interrupted)) lacking.push_back(turn);
+  int rows = 0;
+  for (std::span<const Turn> rest = lacking; !rest.empty();) {
     const size_t n = std::min<size_t>(rest.size(), std::min(rest[0].session->engine_->executor().max_rows, kMaxTree));
-    run_together(rest.first(n), interrupted);
+    rows += run_together(rest.first(n), interrupted);
     rest = rest.subspan(n);
   }
+  return rows;
 }
 
 // Brings the timeline to all of ids but the last; false: to all of ids, as a session alone does.
 bool Session::lacks_row(std::span<const int32_t> ids, const Interrupted& interrupted) {
-  engine_->check_ids(ids);
   if (!extends_by_one(ids)) return sync(ids, interrupted), runs_ahead_ = false;
   const bool is_sampled = ids.back() == sampled_;
   runs_ahead_ = false;
@@ -42,14 +45,14 @@ bool Session::lacks_row(std::span<const int32_t> ids, const Interrupted& interru
 }
 
 // Leaves the rows that a pass computes in walk_: the root, and a tree below it where that pays.
-void Session::choose_rows(int32_t root, int max_rows, int beside) {
+void Session::choose_rows(int32_t root, int max_rows, const Company& beside) {
   const int room = std::min(max_rows, draft_room());
   if (drafts() && room > 1 && propose(root, room, false, beside)) return;
   drafting::start(walk_.draft(), root);
   width_chose_ = false;
 }
 
-void Session::run_together(std::span<const Turn> turns, const Interrupted& interrupted) {
+int Session::run_together(std::span<const Turn> turns, const Interrupted& interrupted) {
   const Engine& engine = *turns[0].session->engine_;
   Executor& executor = engine.executor();
   Stream& stream = *executor.stream;
@@ -57,9 +60,13 @@ void Session::run_together(std::span<const Turn> turns, const Interrupted& inter
 
   std::vector<Segment> segments;
   int rows = 0;
+  double credit = 0;
+  for (const Turn& turn : turns) credit += turn.session->width_ ? turn.session->width_->credit() : 0;
   for (int i = 0; i < n; ++i) {
     Session& session = *turns[i].session;
-    session.choose_rows(turns[i].ids.back(), max_rows - rows - (n - 1 - i), n - 1);
+    const double own = session.width_ ? session.width_->credit() : 0;
+    session.choose_rows(turns[i].ids.back(), max_rows - rows - (n - 1 - i), {n - 1, credit - own});
+    if (session.walk_.draft().rows > 1 && session.width_chose_) credit -= session.width_->loss();
     segments.push_back({rows, session.walk_.draft().rows, {}, session.state_.n_past(), &session.state_});
     rows += session.walk_.draft().rows;
   }
@@ -84,6 +91,7 @@ void Session::run_together(std::span<const Turn> turns, const Interrupted& inter
     session.state_.begin_append(draft.rows, segment.tree);
     session.appended_.clear();
   }
+  const auto start = std::chrono::steady_clock::now();
   try {
     stream.upload(executor.tokens, tokens.data(), rows * sizeof tokens[0]);
     stream.upload(executor.positions, positions.data(), 3 * rows * sizeof positions[0]);
@@ -101,7 +109,13 @@ void Session::run_together(std::span<const Turn> turns, const Interrupted& inter
     }
     throw;
   }
-  for (const Turn& turn : turns) turn.session->end_turn();
+  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
+  for (const Turn& turn : turns) {
+    Session& session = *turn.session;
+    session.end_turn();
+    if (session.width_ && session.loop_ == nullptr) session.width_->took_beside(rows, time.count());  // it has finished
+  }
+  return rows;
 }
 
 // The logits of all rows, each in the memory of its session. A pass over the head serves several sessions.

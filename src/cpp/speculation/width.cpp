@@ -113,6 +113,12 @@ void StepWidth::took(int rows, double ms) {
   if (rows > 1) time_ += append_time(tile) - append_time_;
 }
 
+void StepWidth::took_beside(int rows, double ms) {
+  if (budget_ > 0 || costs_.is_fixed || beside_ == 0) return;
+  const double now = std::max(0.0, ms - append_ms(tile_of(rows))) / beside_;
+  sequence_ms_ += (now - sequence_ms_) * (now > sequence_ms_ && sequence_ms_ > 0 ? kSlowerMean : kFasterMean);
+}
+
 size_t StepWidth::tile_of(int rows) const {
   size_t tile = 0;
   while (tile + 1 < costs_.append.size() && costs_.append[tile].rows < rows) ++tile;
@@ -147,17 +153,18 @@ StepWidth::Width StepWidth::best_width(int rows, const Before& before, const Acc
     const Width width{.rows = n, .append = append, .time = time_before + append, .tokens = 1 + accepted(n)};
     const double loss =
         std::max(width.time, time_before + 1) - 1;  // should nothing be accepted, or the draft be dropped
-    if (loss <= credit_ && width.rate() > best.rate()) best = width;
+    if (loss <= credit_ + beside_credit_ && width.rate() > best.rate()) best = width;
     if (n == rows) break;
   }
   return best;
 }
 
-StepKind StepWidth::choose(const Draft& suffix, int max_rows, int beside) {
+StepKind StepWidth::choose(const Draft& suffix, int max_rows, const Company& beside) {
   suffix_ = suffix;
   corrected_suffix_ = suffix.rows > 1 ? acceptance_[kFromSuffix].corrected(suffix) : Draft{};
   max_rows_ = max_rows;
-  beside_ = beside;
+  beside_ = beside.rows;
+  beside_credit_ = beside.credit;
   kind_ = StepKind::kPlain;
   is_trial_ = false;
   tree_.rows = 0;
@@ -165,7 +172,7 @@ StepKind StepWidth::choose(const Draft& suffix, int max_rows, int beside) {
   time_ = 1;
   for (auto& followed : followed_) followed.clear();
   if (max_rows < 2) return kind_;
-  if (is_timed_ && beside == 0 && (n_plain_ < kFirstPlain || since_plain_ >= kPlainEvery)) return kind_;
+  if (is_timed_ && beside_ == 0 && (n_plain_ < kFirstPlain || since_plain_ >= kPlainEvery)) return kind_;
   const int suffix_rows = corrected_suffix_.rows;
   const bool is_alone = has_model_ && suffix_rows <= 1;
   if (budget_ > 0) {

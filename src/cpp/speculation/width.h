@@ -34,6 +34,12 @@ struct StepCosts {
 
 enum class StepKind { kPlain, kSuffix, kModel };
 
+// Other sequences in the same pass. A longer pass holds them up too, so that they share what accounts they have.
+struct Company {
+  int rows;       // one of each
+  double credit;  // of all, less what their trees may lose in this pass
+};
+
 class StepWidth {
  public:
   // draft_budget: nodes below the root of every tree, whatever the costs; 0: chosen for each step. Throws kInvalid.
@@ -48,11 +54,12 @@ class StepWidth {
   // Milliseconds that an append of so many rows took just now; 1: a plain token. Costs grow with the context, and real
   // times replace the measured ones. Call it before record(): the account pays the real time.
   void took(int rows, double ms);
+  // Milliseconds that a pass took just now, of so many rows of this sequence and of those beside it.
+  void took_beside(int rows, double ms);
 
-  // suffix: rows == 0: none. max_rows: room in the sequence's state, the root included. beside: rows of other sequences
-  // in the same pass, which a longer pass holds up too. Call tree() after kSuffix and kModel, and record() after every
-  // step.
-  StepKind choose(const Draft& suffix, int max_rows, int beside = 0);
+  // suffix: rows == 0: none. max_rows: room in the sequence's state, the root included. Call tree() after kSuffix and
+  // kModel, and record() after every step.
+  StepKind choose(const Draft& suffix, int max_rows, const Company& beside = {0, 0});
   // The tree to verify, best rows first; scores are corrected by what was accepted. model: the model's tree after
   // kModel. No rows after kModel: the tree is not worth a verify, decode a plain token. Valid until the next choose().
   const Draft& tree(const Draft* model = nullptr);
@@ -72,6 +79,8 @@ class StepWidth {
 
   // Tokens of plain decoding whose time speculation may lose before it must earn some.
   double credit() const { return credit_; }
+  // What this step's tree loses if none of it is accepted.
+  double loss() const { return tree_.rows > 1 ? time_ - 1 : 0; }
   // Whether the draft model gains at these costs if its drafts are as good as those of trained drafters mostly are.
   bool model_may_pay() const { return model_may_pay_; }
 
@@ -100,9 +109,10 @@ class StepWidth {
   static double mean_ratio(double mean, bool has_mean, double newest);
   double ratio(size_t i) const { return ratios_[i] > 0 ? ratios_[i] : ratio_; }
   double append_ms(size_t tile) const { return costs_.append[tile].ms * ratio(tile + 1); }
-  double plain_ms() const { return beside_ > 0 ? append_ms(tile_of(beside_ + 1)) : costs_.plain_ms * ratio(0); }
+  double pass_ms(size_t tile) const { return append_ms(tile) + beside_ * sequence_ms_; }
+  double plain_ms() const { return beside_ > 0 ? pass_ms(tile_of(beside_ + 1)) : costs_.plain_ms * ratio(0); }
   double in_tokens(double ms) const { return ms / plain_ms() * (beside_ + 1); }
-  double append_time(size_t tile) const { return in_tokens(append_ms(tile)) - beside_; }
+  double append_time(size_t tile) const { return in_tokens(pass_ms(tile)) - beside_; }
   size_t tile_of(int rows) const;  // that holds so many rows, or the last one
   int depth_of_rows(int rows) const;
   double draft_ms(int depth) const;  // as measured at first
@@ -121,6 +131,7 @@ class StepWidth {
   std::vector<double> ratios_;  // real times over costs_: of a plain token, then of each tile; 0: none yet
   double ratio_ = 1;            // the newest one, which stands for what was not run yet
   double draft_ratio_ = 0;      // of drafts; 0: none yet
+  double sequence_ms_ = 0;      // what each sequence adds to a pass besides its rows
   bool is_timed_ = false;       // took() is called in this sequence
   int since_plain_ = 0;         // steps
   int n_plain_ = 0;             // timed plain tokens of this sequence, up to kFirstPlain
@@ -140,6 +151,7 @@ class StepWidth {
   bool is_trial_ = false;
   double bar_ = 1;  // rate of the best choice
   int max_rows_ = 0, beside_ = 0, rows_ahead_ = 0, draft_depth_ = kMaxTree;
+  double beside_credit_ = 0;
   double time_ = 1;                      // in plain tokens
   double append_time_ = 0;               // part of it
   Draft suffix_{}, corrected_suffix_{};  // as drafted, and with corrected scores

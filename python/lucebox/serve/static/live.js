@@ -48,6 +48,8 @@ function showCards(status, speed) {
     "prefill tok/s": rate(totals.prompt_tokens - totals.cached_tokens, totals.prefill_s),
     "time to first token": last?.first_token_s == null ? "–" : `${last.first_token_s.toFixed(2)} s`,
     "running / slots": `${status.running} / ${status.slots}`,
+    "sequences per step": since(totals, "sequences", "steps"),
+    "rows per pass": since(totals, "rows", "passes"),
     waiting: status.waiting,
     "cached prompt tokens": totals.prompt_tokens ? percent(totals.cached_tokens / totals.prompt_tokens) : "–",
     ...(status.compression === null ? {} : { "prompt tokens left out": totals.cut_tokens }),
@@ -63,6 +65,12 @@ function showCards(status, speed) {
       return card;
     }),
   );
+}
+
+// The mean of what happened since the last status, else since the start.
+function since(totals, sum, count) {
+  const old = before && totals[count] > before.totals[count] ? before.totals : { [sum]: 0, [count]: 0 };
+  return totals[count] > 0 ? ((totals[sum] - old[sum]) / (totals[count] - old[count])).toFixed(1) : "–";
 }
 
 // Accepted tokens per verified draft, and the one sampled behind them: since the last status, else since the start.
