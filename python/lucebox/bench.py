@@ -1,7 +1,7 @@
-"""Measurements of a loaded model: prefill, decoding, appends of several rows, the time of each kernel; read bandwidth
-and energy to relate them to.
+"""Measurements of a loaded model: prefill, decoding of one or several sequences, appends of several rows, the time of each
+kernel; read bandwidth and energy to relate them to.
 
-Decoding reads every weight once per token, as does an append of a few rows. Their weight bytes per second over the
+Decoding reads every weight once per token, as do an append of a few rows and a pass of several sequences. Their weight bytes per second over the
 device's read bandwidth is the share of the ceiling. Prefill is bound by arithmetic, whose ceiling is not measured. The
 CLI and plots.py show the results.
 """
@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 APPENDS = 4  # appends per run of an append test
+PARALLEL_TOKENS = 64
 MAX_APPEND = 64  # rows; a recurrent state cannot take back more
 BANDWIDTH_BYTES = 512 << 20  # well past any last-level cache
 Window = AbstractContextManager[object]
@@ -65,9 +66,9 @@ class Summary:
 class Measurement:
     """The runs of one test."""
 
-    test: Literal["prefill", "decode", "append"]
+    test: Literal["prefill", "decode", "append", "parallel"]
     n_tokens: int
-    """For an append: its rows."""
+    """For an append: its rows. For sequences in parallel: of each."""
     depth: int
     """Tokens in the context before the first measured token."""
     seconds: tuple[float, ...]
@@ -76,15 +77,18 @@ class Measurement:
     """Weight bytes read per run; None for prefill, which is bound by arithmetic."""
     joules: float | None
     """Energy of the device over all runs; None where no counter can be read, or the runs were too short."""
+    sequences: int = 1
+    """That are decoded at the same time."""
 
     @property
     def label(self) -> str:
-        prefix = {"prefill": "pp", "decode": "tg", "append": "b"}[self.test]
+        prefix = {"prefill": "pp", "decode": "tg", "append": "b", "parallel": f"{self.sequences} x tg"}[self.test]
         return f"{prefix}{self.n_tokens}" + (f" @{self.depth}" if self.depth else "")
 
     @property
     def tok_s(self) -> Summary:
-        return Summary.of([self.n_tokens / s for s in self.seconds])
+        """Tokens per second, of all sequences."""
+        return Summary.of([self.sequences * self.n_tokens / s for s in self.seconds])
 
     @property
     def ms(self) -> Summary:
@@ -97,7 +101,7 @@ class Measurement:
     @property
     def tok_j(self) -> float | None:
         """Tokens per joule."""
-        return None if self.joules is None else self.n_tokens * len(self.seconds) / self.joules
+        return None if self.joules is None else self.sequences * self.n_tokens * len(self.seconds) / self.joules
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,13 @@ class Report:
             return None
         return measurement.ms.median / one[0].ms.median
 
+    def of_one_sequence(self, measurement: Measurement) -> float | None:
+        """Tokens per second of sequences in parallel over those of one; None for other tests."""
+        one = [m for m in self.measurements if m.test == "parallel" and m.sequences == 1]
+        if measurement.test != "parallel" or not one:
+            return None
+        return measurement.tok_s.median / one[0].tok_s.median
+
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
@@ -154,9 +165,18 @@ class Profile:
         return sum(time.seconds for time in self.times)
 
 
-def context_for(prefill: Sequence[int], decode: Sequence[int], batch: Sequence[int], depth: int, runs: int) -> int:
+def context_for(
+    prefill: Sequence[int],
+    decode: Sequence[int],
+    batch: Sequence[int],
+    depth: int,
+    runs: int,
+    parallel: Sequence[int] = (),
+) -> int:
     """The context that these tests of `measure` need."""
     longest = [1, *prefill, *(depth + n for n in decode)]
+    if parallel:
+        longest.append(max(depth, 1) + next(iter(decode), PARALLEL_TOKENS))
     if batch:  # every append keeps its first row
         kept = (len(batch) + 1) * (runs + 1) * APPENDS
         longest.append(depth + kept + max(batch))
@@ -169,15 +189,22 @@ def measure(
     prefill: Sequence[int] = (128, 512),
     decode: Sequence[int] = (64,),
     batch: Sequence[int] = (),
+    parallel: Sequence[int] = (),
     depth: int = 0,
     runs: int = 5,
     on_run: OnRun = lambda label, run: None,
 ) -> Report:
     """Runs every test `runs` times after one warm-up run. `on_run` is called before each run.
 
-    A test of `batch` appends that many rows and computes the logits of each; a test of one row is always added.
+    A test of `batch` appends that many rows and computes the logits of each. A test of `parallel` decodes that many
+    sequences at the same time, PARALLEL_TOKENS or the first size of `decode` of each. Tests of one row and of one
+    sequence are always added.
+
+    Raises:
+        InvalidRequestError: a size, `runs` or `depth` is out of range.
+        OutOfMemoryError: the sequences of `parallel` do not fit.
     """
-    sizes = (("size", n, 1) for n in (*prefill, *decode, *batch))
+    sizes = (("size", n, 1) for n in (*prefill, *decode, *batch, *parallel))
     for what, value, least in (("runs", runs, 1), ("depth", depth, 0), *sizes):
         if value < least:
             raise InvalidRequestError(f"[bench] {what} must be at least {least}, got {value}")
@@ -185,12 +212,14 @@ def measure(
         raise InvalidRequestError(f"[bench] an append has at most {MAX_APPEND} rows, got {max(batch)}")
     if batch and 1 not in batch:
         batch = (1, *batch)
+    if parallel and 1 not in parallel:
+        parallel = (1, *parallel)
 
     if decode:
         _decode_s(llm, 1, 0, nullcontext())  # a decode path that is missing is refused before anything is measured
     meter = find_meter(llm.device_info)
     bandwidth = read_bandwidth(llm)
-    measurements = tuple(_tests(llm, meter, prefill, decode, batch, depth, runs, on_run))
+    measurements = tuple(_tests(llm, meter, prefill, decode, batch, parallel, depth, runs, on_run))
     bandwidth = max(bandwidth, read_bandwidth(llm))
     return Report(
         model=llm.info.name,
@@ -230,6 +259,7 @@ def _tests(
     prefill: Sequence[int],
     decode: Sequence[int],
     batch: Sequence[int],
+    parallel: Sequence[int],
     depth: int,
     runs: int,
     on_run: OnRun,
@@ -263,6 +293,13 @@ def _tests(
         seconds, joules = repeat(f"b{n}", partial(_append_s, llm, n))
         joules = None if joules is None else joules / APPENDS
         yield Measurement("append", n, depth, seconds, bytes_per_token, joules)
+    if parallel:
+        tokens = next(iter(decode), PARALLEL_TOKENS)
+        sessions = llm.sessions(max(parallel))
+    for n in parallel:
+        test = partial(_parallel_s, llm, sessions[:n], tokens, depth)
+        seconds, joules = repeat(f"{n} x tg{tokens}", test, has_setup=True)
+        yield Measurement("parallel", tokens, depth, seconds, tokens * bytes_per_token, joules, n)
 
 
 def arbitrary_ids(llm: LLM, n: int) -> Ids:
@@ -304,6 +341,27 @@ def _decode_s(llm: LLM, n_tokens: int, depth: int, window: Window) -> float:
                 ids[n] = session.sample(sampler)
                 seconds += time.perf_counter() - start
     return seconds
+
+
+def _parallel_s(llm: LLM, sessions: Sequence[_engine.Session], n_tokens: int, depth: int, window: Window) -> float:
+    """Seconds in which each session decodes n_tokens greedily after `depth` tokens of its own, and the first one."""
+    first = max(depth, 1)
+    ids = [(arbitrary_ids(llm, first + n_tokens + 1) + 7 * i) % llm.info.vocab for i in range(len(sessions))]
+    samplers = [_engine.Sampler(llm.info.vocab) for _ in sessions]
+    with llm.pool.turn:
+        for session, own, sampler in zip(sessions, ids, samplers, strict=True):
+            session.reset()
+            session.sync(own[:first])
+            own[first] = session.sample(sampler)
+        with window:
+            start = time.perf_counter()
+            for n in range(first + 1, first + n_tokens + 1):
+                if len(sessions) > 1:
+                    _engine.sync_together(sessions, [own[:n] for own in ids])
+                for session, own, sampler in zip(sessions, ids, samplers, strict=True):
+                    session.sync(own[:n])
+                    own[n] = session.sample(sampler)
+            return time.perf_counter() - start
 
 
 def _fill(llm: LLM, depth: int) -> None:

@@ -49,7 +49,7 @@ def save_bench_plot(report: Report, path: str | Path, profiles: Sequence[Profile
         UnsupportedError: matplotlib is not installed or does not know the file ending.
     """
     panels: list[tuple[int, Callable[[Axes], None]]] = []  # number of bars, and the function that draws them
-    for test in ("prefill", "decode", "append"):
+    for test in ("prefill", "decode", "append", "parallel"):
         bars = [m for m in report.measurements if m.test == test]
         if bars:
             panels.append((len(bars), partial(_draw_test, report, bars)))
@@ -286,7 +286,8 @@ def _draw_test(report: Report, bars: Sequence[Measurement], axes: Axes) -> None:
     )
     for y, measurement in enumerate(bars):
         _write(axes, y, _caption(report, measurement), "white")
-    quantity = "ms of an append" if is_append else f"{bars[0].test} tokens/s"
+    named = {"append": "ms of an append", "parallel": "tokens/s of sequences in parallel"}
+    quantity = named.get(bars[0].test, f"{bars[0].test} tokens/s")
     axes.set_xlabel(f"{quantity} (median, whiskers min to max of {len(bars[0].seconds)} runs)")
 
 

@@ -22,6 +22,7 @@ from lucebox.timeline import CONTEXT, Timeline, as_numbers, measure_timeline, sa
 DESCRIPTION = """Measure the speed of a model on this machine.
 
 pp N: prefill of N tokens from an empty context. tg N: greedy decoding of N tokens, one at a time, after --depth tokens.
+N x tg (--parallel): N sequences decoded at the same time, tok/s of all; also relative to one.
 b N (--batch): one append of N rows with the logits of each, as in verifying N drafted tokens; also relative to one row.
 Every test has one warm-up run and --runs measured runs. GB/s counts the weights read per decoded token or append, and
 its share is of the device's read bandwidth, measured in the same process. tok/J counts the energy of the device alone,
@@ -49,6 +50,7 @@ def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentPar
     parser.add_argument(
         "-b", "--batch", default=(), help=f"rows of appends, at most {MAX_APPEND}: 1,8,16,22,32,64", **sizes
     )
+    parser.add_argument("--parallel", default=(), help="sequences decoded at the same time: 1,2,4,8,16,32", **sizes)
     parser.add_argument(
         "-d", "--depth", type=int, default=0, metavar="N", help="tokens in the context before decoding or appends"
     )
@@ -101,14 +103,14 @@ def execute(args: argparse.Namespace) -> int:
     args.draft = "none"  # the tests are of single appends
     if args.power_sweep:
         return sweep_power(args)
-    if not (args.prefill or args.decode or args.batch or args.compare):
-        args.parser.error("nothing to measure: --prefill, --decode and --batch are all 0")
+    if not (args.prefill or args.decode or args.batch or args.parallel or args.compare):
+        args.parser.error("nothing to measure: --prefill, --decode, --batch and --parallel are all 0")
     if args.timeline and getattr(args, "decode_path", "") == "graph":
         args.parser.error("--timeline shows the megakernel, not --path graph")
     if args.profile and not (args.prefill or args.decode):
         args.parser.error("nothing to profile: --prefill and --decode are both 0")
     if not hasattr(args, "context"):  # enough for the tests; the model's maximum would waste memory
-        args.context = context_for(args.prefill, args.decode, args.batch, args.depth, args.runs)
+        args.context = context_for(args.prefill, args.decode, args.batch, args.depth, args.runs, args.parallel)
         if args.compare:
             args.context = max(args.context, N_IDS)
         if args.timeline:
@@ -129,6 +131,7 @@ def execute(args: argparse.Namespace) -> int:
             prefill=args.prefill,
             decode=args.decode,
             batch=args.batch,
+            parallel=args.parallel,
             depth=args.depth,
             runs=args.runs,
             on_run=lambda label, run: show(f"{label}: " + (f"run {run} of {args.runs}" if run else "warming up")),
@@ -251,6 +254,7 @@ def as_json(
             "bandwidth_share": report.share(m),
             "tok_j": m.tok_j,
             "of_one_row": report.of_one_row(m),
+            "of_one_sequence": report.of_one_sequence(m),
         }
         for m in report.measurements
     ]
@@ -271,7 +275,8 @@ def print_report(report: Report) -> None:
     )
     if report.decode_path:
         console.write(f"decoding: {report.decode_path}\n")
-    tests = [m for m in report.measurements if m.test != "append"]
+    tests = [m for m in report.measurements if m.test in ("prefill", "decode")]
+    parallel = [m for m in report.measurements if m.test == "parallel"]
     appends = [m for m in report.measurements if m.test == "append"]
     if tests:
         speeds = [[f"{m.tok_s.median:,.1f}", spread(m.tok_s)] for m in tests]
@@ -279,6 +284,9 @@ def print_report(report: Report) -> None:
     if appends:
         times = [[f"{m.ms.median:.3f}", spread(m.ms, 3), f"{report.of_one_row(m):.2f}"] for m in appends]
         _print_measurements(report, appends, ["ms", "min..max", "x one row"], times)
+    if parallel:
+        speeds = [[f"{m.tok_s.median:,.1f}", spread(m.tok_s), f"{report.of_one_sequence(m):.2f}"] for m in parallel]
+        _print_measurements(report, parallel, ["tok/s", "min..max", "x one"], speeds)
 
 
 def _print_measurements(

@@ -1,0 +1,94 @@
+"""Sessions of a device that compute together write what each writes alone."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drafts import SAMPLINGS, random_tree
+from engines import open_engine, random_ids
+from lucebox import _engine
+from reference.gguf_files import Shape, write_model
+
+VOCAB, N = 96, 6
+HEADS = {"n_heads": 2, "n_kv_heads": 1, "head_dim": 64}
+SHAPES = {
+    "hybrid": Shape("qwen35", n_layers=2, recurrent=(True, False), d_state=64, n_v_heads=2, n_mtp=1, vocab=VOCAB, **HEADS),
+    "attention": Shape("qwen3", n_layers=2, vocab=VOCAB, **HEADS),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("together")
+    for name, shape in SHAPES.items():
+        write_model(made / f"{name}.gguf", shape)
+    return made
+
+
+class Sequence:
+    """A prompt and its continuation."""
+
+    def __init__(self, engine: _engine.Engine, prompt: list[int], number: int) -> None:
+        self.session, self.ids, self.end = _engine.Session(engine), list(prompt), len(prompt) + N
+        self.sampler = _engine.Sampler(VOCAB, **list(SAMPLINGS.values())[number % len(SAMPLINGS)])
+        self.sampler.set_prompt(np.array(prompt, np.int32))
+        self.mask = np.array([0xFFFFFFF7] * (VOCAB // 32), np.uint32) if number == 1 else None
+
+    @property
+    def array(self) -> np.ndarray:
+        return np.array(self.ids, np.int32)
+
+    def choose(self) -> None:
+        if self.mask is not None:
+            self.sampler.set_mask(self.mask)
+        self.ids.append(self.session.sample(self.sampler))
+
+    def write(self) -> list[int]:
+        """Alone, to the end."""
+        while len(self.ids) < self.end:
+            self.session.sync(self.array)
+            self.choose()
+        return self.ids
+
+
+CASES = [
+    ("hybrid", "mtp+suffix", "graph", "q8_0/wht4"),
+    *(
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in product(SHAPES, ("none", "suffix"), ("graph", "megakernel"), ("f32", "wht4"))
+    ),
+]
+
+
+@pytest.mark.parametrize("model, draft, path, kv", CASES)
+def test_company_changes_no_token(
+    pack: _engine.gpu.Pack, folder: Path, model: str, draft: str, path: str, kv: str, seed: int
+) -> None:
+    """Some steps are taken alone, some trees are suggested, and one sequence has a mask."""
+    engine = open_engine(folder / f"{model}.gguf", pack=pack, draft=draft, decode_path=path, kv=kv, context=96)
+    rng = np.random.default_rng(seed)
+    prompts = [random_ids(n, VOCAB, seed + n).tolist() for n in (61, 3, 1)]
+    alone = []
+    for number, prompt in enumerate(prompts):
+        one = Sequence(engine, prompt, number)
+        one.session.set_drafting(False)
+        alone.append(one.write())
+    mixed = [Sequence(engine, prompt, number) for number, prompt in enumerate(prompts)]
+    n_together = 0
+    while open_ones := [one for one in mixed if len(one.ids) < one.end]:
+        chosen = [one for one in open_ones if rng.random() < 0.8]
+        if draft != "none" and rng.random() < 0.5 and chosen:
+            one = chosen[0]
+            future = alone[mixed.index(one)][len(one.ids) + 1 :]
+            tokens, parents = random_tree(rng, future, int(rng.integers(1, 20))) if future else ([], [])
+            one.session.suggest(np.array(tokens, np.int32) % VOCAB, parents)
+        if len(chosen) > 1:
+            n_together += _engine.sync_together([one.session for one in chosen], [one.array for one in chosen])
+        for one in chosen:
+            one.session.sync(one.array)
+            one.choose()
+    assert [one.ids for one in mixed] == alone
+    assert n_together > 0
