@@ -1,9 +1,9 @@
-"""Measurements of a loaded model: prefill, decoding of one or several sequences, appends of several rows, the time of each
-kernel; read bandwidth and energy to relate them to.
+"""Measurements of a loaded model: prefill, decoding of one or several sequences, appends of several rows, the time of
+each kernel; read bandwidth and energy to relate them to.
 
-Decoding reads every weight once per token, as do an append of a few rows and a pass of several sequences. Their weight bytes per second over the
-device's read bandwidth is the share of the ceiling. Prefill is bound by arithmetic, whose ceiling is not measured. The
-CLI and plots.py show the results.
+Decoding reads every weight once per token, as do an append of a few rows and a pass of several sequences. Their weight
+bytes per second over the device's read bandwidth is the share of the ceiling. Prefill is bound by arithmetic, whose
+ceiling is not measured. The CLI and plots.py show the results.
 """
 
 from __future__ import annotations

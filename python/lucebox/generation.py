@@ -202,7 +202,7 @@ class DecodeLoop:
         """The token after the first n."""
         before = self._counts(session) if self._before is None else self._before
         self._before = None
-        session.sync(self._ids[:n])  # nothing after a pass of several; more than one row if another request came between
+        session.sync(self._ids[:n])  # a row, or nothing after a pass; more where another request came between
         synced = self._counts(session)
         if self._constraint is not None:
             self._sampler.set_mask(self._constraint.mask())

@@ -15,7 +15,9 @@ from reference.gguf_files import Shape, write_model
 VOCAB, N = 96, 6
 HEADS = {"n_heads": 2, "n_kv_heads": 1, "head_dim": 64}
 SHAPES = {
-    "hybrid": Shape("qwen35", n_layers=2, recurrent=(True, False), d_state=64, n_v_heads=2, n_mtp=1, vocab=VOCAB, **HEADS),
+    "hybrid": Shape(
+        "qwen35", n_layers=2, recurrent=(True, False), d_state=64, n_v_heads=2, n_mtp=1, vocab=VOCAB, **HEADS
+    ),
     "attention": Shape("qwen3", n_layers=2, vocab=VOCAB, **HEADS),
 }
 

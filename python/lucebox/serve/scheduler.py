@@ -1,7 +1,8 @@
 """The scheduler: one thread owns the engine; requests wait in a bounded queue for a slot (a session) and take turns.
 
-A turn is a prefill chunk of one job, or a token of each job that decodes: one pass over the weights computes them all. It
-goes to the job with the least engine time, so a long prompt delays the answers by one chunk, which they then catch up.
+A turn is a prefill chunk of one job, or a token of each job that decodes: one pass over the weights computes them all.
+It goes to the job with the least engine time, so a long prompt delays the answers by one chunk, which they then catch
+up.
 """
 
 from __future__ import annotations
@@ -257,7 +258,7 @@ class Scheduler:
             self._step(work, pass_s)
 
     def _compute_together(self, works: list[Work]) -> float:
-        """A pass for the next rows of several works; its seconds. What it leaves open, each work's step computes alone."""
+        """A pass for the next rows of several works; its seconds. What it leaves open, a work's step computes alone."""
         start = time.perf_counter()
         rows = [(work.slot.session, ids) for work in works if (ids := work.next_ids()) is not None]
         try:

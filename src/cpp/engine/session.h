@@ -56,8 +56,8 @@ class Session {
     std::span<const int32_t> ids;
   };
   // sync() of different sessions. Where they lack one token each, a pass over the weights computes the row of each, or
-  // the tree below it. Returns the rows of these passes. The sessions run no steps ahead then, so that the next pass may
-  // be one of all again.
+  // the tree below it. Returns the rows of these passes. The sessions run no steps ahead then, so that the next pass
+  // may be one of all again.
   static int sync_together(std::span<const Turn> turns, const Interrupted& interrupted = {});
 
   // Natural log probability of ids[i] given ids[..i), for i >= 1. Replaces the timeline.
@@ -273,7 +273,7 @@ class Session {
   bool has_logits_ = false;
   LogitsIn logits_in_ = LogitsIn::kHost;
   const float* row_logits_ = nullptr;  // [vocab] in the stream's memory
-  bool runs_ahead_ = true;  // sample() starts the next step: no other session waits to share it
+  bool runs_ahead_ = true;             // sample() starts the next step: no other session waits to share it
 
   std::unique_ptr<StepRows> step_rows_;  // null without a draft model, and on the CPU, which has no plain steps
   // Decoding on a device. A step is pending from start_step() until sync() adopts or anything else drops it.

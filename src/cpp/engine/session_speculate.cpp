@@ -14,7 +14,7 @@ namespace lb {
 namespace {
 
 constexpr int kCostRuns = 3, kPlainRuns = 8;
-constexpr int kTokensAhead = 4;  // plain tokens of a run, where steps run ahead of the host
+constexpr int kTokensAhead = 4;     // plain tokens of a run, where steps run ahead of the host
 constexpr double kEnoughMs = 150;   // of runs of one cost
 constexpr double kBudgetMs = 1000;  // of all of them; the times of wider trees are then extrapolated
 constexpr double kNeverPays = 12;  // plain tokens whose time a verify may take: drafts of more accepted tokens are rare

@@ -187,8 +187,7 @@ Attention attention(const AttentionBlock& block, int layer, const AttentionBuffe
 void attend(const AttentionBlock& block, int layer, const AttentionBuffers& b, const float* add, float* result,
             const Step& step) {
   const LinearGroup out = {{product(block.o, b.o, result, step, add)}, 1};
-  if (step.segments.size() == 1)
-    return run_fused(attention(block, layer, b, step.segments[0], step), out, step.stream);
+  if (step.segments.size() == 1) return run_fused(attention(block, layer, b, step.segments[0], step), out, step.stream);
   for (const Segment& rows : step.segments) run(attention(block, layer, b, rows, step), step.stream);
   run(out, step.stream);
 }

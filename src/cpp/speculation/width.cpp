@@ -254,9 +254,7 @@ void StepWidth::expect_deeper(int known) {
   }
 }
 
-double StepWidth::time_of_rows(int rows) const {
-  return costs_.append.empty() ? 1 : append_time(tile_of(rows));
-}
+double StepWidth::time_of_rows(int rows) const { return costs_.append.empty() ? 1 : append_time(tile_of(rows)); }
 
 void StepWidth::verified(const Draft& model, int rows) {
   LB_ASSERT(rows_ahead_ >= rows);
