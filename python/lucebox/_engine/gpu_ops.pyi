@@ -15,6 +15,11 @@ def run(pack: lucebox._engine.gpu.Pack, op: str, **fields) -> dict:
     Runs an op on its fields, by the names in src/cpp/ops/operands.h: a dict of what it writes. An output that is given the name of an input takes that input's memory; rounded rows are given as their bits, 8 or 16.
     """
 
+def run_several(pack: lucebox._engine.gpu.Pack, op: str, fields: Sequence[dict]) -> list[dict]:
+    """
+    Runs an op of one row for several sequences in one launch: run() of each dict of fields, with a list of results.
+    """
+
 def read_memory(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> object:
     """Sums of the 32-bit words that each block has read."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from lucebox.selftest.inputs import ancestors_of, normal, path, raw_bytes
 # Types of K and V: each packed format and rotation once.
 PACKED = (("q8_0", "q4_0"), ("wht4", "fp8"), ("q5_1", "wht3"), ("tq3_0", "bf16"))
 # (query heads, KV heads, head_dim), rows: few and many queries per KV head, and a head_dim that no matrix unit takes.
-ATTENTION = (((6, 2, 64), (1, 7, 70)), ((6, 1, 128), (2, 33, 65)), ((12, 2, 256), (1, 11)), ((3, 3, 24), (5,)))
+ATTENTION = (((6, 2, 64), (1, 7, 70)), ((6, 1, 128), (1, 2, 33, 65)), ((12, 2, 256), (1, 11)), ((3, 3, 24), (5,)))
 
 
 def caches(rng: np.random.Generator) -> Iterator[Case]:
@@ -32,7 +33,10 @@ def caches(rng: np.random.Generator) -> Iterator[Case]:
             turns = (np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32))
             fresh = (normal(rng, rows, 6, 40), *arguments[:2], normal(rng, 40), normal(rng, 40), *turns)
             plain = (*fresh, *_pages(rng, ("F32", "F32"), 3, 40), "F32", "F32", *arguments[-2:], 0.03)
-            yield in_parts("attention_prepare", "row", partial(_attention_inputs, *plain), list, *plain)
+            prepared = partial(_attention_inputs, *plain)
+            yield in_parts("attention_prepare", "row", prepared, list, *plain)
+            if rows == 1:
+                yield in_parts("attention_prepare", "row", prepared, list, *plain, sequences=8)
             moved = (*pages, *types, table, path(rng, 55), n_past)
             yield Case("kv_move", "exact", partial(_moved, *moved), moved, {}, _bytes)
 
@@ -52,7 +56,11 @@ def packed(rng: np.random.Generator) -> Iterator[Case]:
                 q, gate = normal(rng, 2, rows, heads, dim)
                 arguments = (q, *pages, *where, n_past, 1 / dim**0.5, gate)
                 expected = partial(ops.attention, *arguments, masks, parent)
-                yield Case("attention", "attention_bf16", expected, arguments, {"ancestors": masks}, unit=unit_one)
+                case = Case("attention", "attention_bf16", expected, arguments, {"ancestors": masks}, unit=unit_one)
+                yield case
+                if rows == 1:
+                    yield (several := replace(case, options={"sequences": 3}))
+                    yield replace(several, without=("decode_8",))
                 if rows == 1:  # a value between two codes may take either, so not the bytes are compared
                     read = partial(_read, arguments)
                     yield Case("kv_append", "attention_bf16", partial(read, pages), appended, {}, read, unit_one)
@@ -108,6 +116,9 @@ def attentions(rng: np.random.Generator) -> Iterator[Case]:
                     limit = "attention" if dtype == "F32" or dim < 64 else f"attention_{dtype.lower()}"
                     options = {"ancestors": masks, **hidden}
                     yield Case("attention", limit, expected, arguments, options, unit=unit_one)
+                    if rows == 1 and dtype != "F32":
+                        options = {**options, "sequences": 2}
+                        yield Case("attention", limit, expected, arguments, options, unit=unit_one)
 
 
 def _pages(rng: np.random.Generator, types: tuple[str, str], kv_heads: int, dim: int) -> tuple[Array, Array]:

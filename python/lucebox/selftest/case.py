@@ -80,7 +80,7 @@ def same(op: str, limit: str, *arguments: Any, unit: Callable[[], Array] | None 
 
 
 def in_parts(
-    op: str, limit: str, expected: Callable[[], Parts], kept: Callable[[Parts], Parts], *arguments: Any
+    op: str, limit: str, expected: Callable[[], Parts], kept: Callable[[Parts], Parts], *arguments: Any, **options: Any
 ) -> Case:
     """A case with several outputs (a result and the state after it), each in units of its largest value. `kept` picks
     the outputs that are defined."""
@@ -92,7 +92,7 @@ def in_parts(
     def flat(parts: Parts) -> Array:
         return np.concatenate([np.ravel(part) for part in kept(parts)])
 
-    return Case(op, limit, lambda: flat(expected()), arguments, {}, flat, unit)
+    return Case(op, limit, lambda: flat(expected()), arguments, options, flat, unit)
 
 
 def unit_one() -> Array:

@@ -39,7 +39,10 @@ def inputs(rng: np.random.Generator) -> Iterator[Case]:
         gates = (9 * normal(rng, rows, vh), 9 * normal(rng, rows, vh), -np.abs(normal(rng, vh)), normal(rng, vh))
         x = normal(rng, rows, channels)
         inputs = (x, normal(rng, channels, taps), *state, *gates, kh, dk, 1e-6, path(rng, 5))
-        yield in_parts("delta_inputs", "row", partial(_delta_inputs, *inputs), partial(_kept_inputs, rows), *inputs)
+        expected, kept = partial(_delta_inputs, *inputs), partial(_kept_inputs, rows)
+        yield in_parts("delta_inputs", "row", expected, kept, *inputs)
+        if rows == 1:
+            yield in_parts("delta_inputs", "row", expected, kept, *inputs, sequences=3)
 
 
 def recurrences(rng: np.random.Generator) -> Iterator[Case]:
@@ -53,8 +56,10 @@ def recurrences(rng: np.random.Generator) -> Iterator[Case]:
             parent = np.array([rng.integers(-1, i) for i in range(rows)], np.int32) if rows <= CHUNK else None
             shape = (parent, None if parent is None else ancestors_of(parent), "tiled" if rows % 2 else "grouped")
             delta = (qkv, *gates, *state, 1, path(rng, 5), *shape)
-            kept = partial(_kept, rows, 1)
-            yield in_parts("gated_delta", "recurrence", partial(_recurred, *delta), kept, *delta)
+            expected, kept = partial(_recurred, *delta), partial(_kept, rows, 1)
+            yield in_parts("gated_delta", "recurrence", expected, kept, *delta)
+            if rows == 1:
+                yield in_parts("gated_delta", "recurrence", expected, kept, *delta, sequences=3)
 
 
 def _kept(rows: int, buffer: int | None, parts: Parts) -> Parts:

@@ -1,7 +1,8 @@
 """Single ops on the CPU or on a pack's device, for the self-test and the tests.
 
-`on` says where: `pack=` a device's pack, or for the CPU `isa=` and `threads=`. States and caches come back as new
-arrays. The fields of each op, and their shapes, are in src/cpp/ops/operands.h.
+`on` says where: `pack=` a device's pack, or for the CPU `isa=` and `threads=`. `sequences=` runs an op of one row as
+that many equal ones in a launch, and checks that their outputs are equal. States and caches come back as new arrays.
+The fields of each op, and their shapes, are in src/cpp/ops/operands.h.
 """
 
 from __future__ import annotations
@@ -54,6 +55,13 @@ Masks = NDArray[np.uint64]
 
 def run(op: str, on: dict[str, Any], **fields: Any) -> dict[str, Any]:
     """The outputs of an op by name."""
+    if "sequences" in on:
+        given = {name: value for name, value in fields.items() if value is not None}
+        *others, got = _engine.gpu_ops.run_several(on["pack"], op, on["sequences"] * [given])
+        for other in others:
+            for name, value in got.items():
+                np.testing.assert_array_equal(other[name], value, f"{op}: {name} of equal sequences")
+        return dict(got)
     if "pack" in on:
         return dict(_engine.gpu_ops.run(on["pack"], op, **fields))
     return dict(_engine.ops.run(op, **on, **fields))

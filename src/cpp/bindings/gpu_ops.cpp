@@ -3,6 +3,7 @@
 #include "bindings/gpu_call.h"
 #include "bindings/gpu_timing.h"
 #include "device/graph.h"
+#include "gpu/choose_several.h"
 #include "quant/repack.h"
 
 using namespace nanobind::literals;
@@ -72,6 +73,66 @@ nb::dict run_op(PythonPack& pack, const std::string& name, const nb::kwargs& giv
   });
 }
 
+// The launches of one of several sequences, each with memory of its own.
+template <class Params>
+struct Launches {
+  std::vector<gpu::Launch> launches;
+  Params params;
+};
+Launches<AttentionPrepare> launches_of(PythonPack& pack, OpFields&, const AttentionPrepare& op) {
+  return {{gpu::choose(op, pack.target())}, op};
+}
+Launches<DeltaInputs> launches_of(PythonPack& pack, OpFields&, const DeltaInputs& op) {
+  return {{gpu::choose(op, pack.target())}, op};
+}
+Launches<GatedDelta> launches_of(PythonPack& pack, OpFields&, const GatedDelta& op) {
+  return {{gpu::choose(op, nullptr, pack.target()).launches[0]}, op};
+}
+Launches<gpu::AttentionSplits> launches_of(PythonPack& pack, OpFields& fields, const Attention& op) {
+  const KvLayer& cache = op.cache;
+  const int capacity = int(fields.size("page_table")) * kPageTokens;
+  void* scratch = fields.scratch(
+      gpu::attention_row_scratch_bytes(op.n_heads, cache.n_kv_heads, cache.head_dim, capacity, pack.target()));
+  const gpu::AttentionLaunches all = gpu::choose(op, capacity, scratch, pack.target());
+  return {{all.launches, all.launches + all.n}, all.params};
+}
+
+template <class Op>
+std::vector<nb::dict> run_each(PythonPack& pack, const std::string& name, const std::vector<nb::dict>& given) {
+  LB_CHECK(!given.empty() && given.size() <= gpu::kMaxSeveral, kInvalid, "1 to ", gpu::kMaxSeveral,
+           " sequences share a launch, got ", given.size());
+  std::deque<DeviceMemory> memory;
+  std::deque<OpFields> fields;
+  std::deque<Op> ops;
+  std::vector<gpu::Launch> launches;
+  gpu::Several<decltype(launches_of(pack, fields[0], ops[0]).params)> params;
+  for (size_t i = 0; i < given.size(); ++i) {
+    OpFields& own = fields.emplace_back(memory.emplace_back(pack), name, nb::borrow<nb::kwargs>(given[i]));
+    operands(ops.emplace_back(), own);
+    own.place();
+    check_slots(ops[i], own);
+    const auto one = launches_of(pack, own, ops[i]);
+    params.of[i] = one.params;
+    if (i == 0) launches = one.launches;
+  }
+  for (const gpu::Launch& one : launches) {
+    const auto launch = gpu::for_several(one, int(given.size()), pack.target());
+    LB_CHECK(launch, kUnsupported, "no kernel does for several sequences what ", one.kernel, " does");
+    pack.run(*launch, params);
+  }
+  std::vector<nb::dict> results;
+  for (OpFields& own : fields) results.push_back(own.results());
+  return results;
+}
+
+std::vector<nb::dict> run_several(PythonPack& pack, const std::string& name, const std::vector<nb::dict>& given) {
+  if (name == "attention") return run_each<Attention>(pack, name, given);
+  if (name == "attention_prepare") return run_each<AttentionPrepare>(pack, name, given);
+  if (name == "delta_inputs") return run_each<DeltaInputs>(pack, name, given);
+  if (name == "gated_delta") return run_each<GatedDelta>(pack, name, given);
+  fail(ErrorCode::kInvalid, "no kernel does ", name, " for several sequences");
+}
+
 nb::object read_memory(PythonPack& pack, Bytes x) {
   Call call(pack);
   const size_t n_blocks = size_t(gpu::read_blocks(pack.target()));
@@ -109,6 +170,9 @@ void bind_gpu_ops(nb::module_& gpu, nb::module_& m) {
   m.def("run", &run_op, "pack"_a, "op"_a, "fields"_a,
         "Runs an op on its fields, by the names in src/cpp/ops/operands.h: a dict of what it writes. An output that is "
         "given the name of an input takes that input's memory; rounded rows are given as their bits, 8 or 16.");
+  m.def("run_several", &run_several, "pack"_a, "op"_a, "fields"_a,
+        "Runs an op of one row for several sequences in one launch: run() of each dict of fields, with a list of "
+        "results.");
   m.def("read_memory", &read_memory, "pack"_a, "x"_a, "Sums of the 32-bit words that each block has read.");
   m.def("read_bandwidth", &read_bandwidth, "pack"_a, "bytes"_a = size_t(1) << 30, "sets"_a = 1, "replays"_a = 20,
         "tries"_a = 5, "Bytes a second of a kernel that only reads `bytes` a launch, from `sets` buffers in turn.");

@@ -2,6 +2,7 @@
 #include "dispatch/gpu_stream.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/error.h"
@@ -282,6 +283,73 @@ void GpuStream::run(const AttentionPrepare& op) { send(op); }
 void GpuStream::run(const Attention& op) {
   const gpu::AttentionLaunches attention = gpu::choose(op, capacity_, scratch_.data(), pack_->target());
   for (int i = 0; i < attention.n; ++i) start(attention.launches[i], attention.params);
+}
+
+template <class Op, class Choose>
+void GpuStream::run_several(std::span<const Op> ops, Choose&& choose) {
+  for (size_t n = 0; !ops.empty(); ops = ops.subspan(n)) {
+    n = std::min(ops.size(), size_t{gpu::kMaxSeveral});
+    auto first = choose(ops[0], 0);
+    std::array<std::optional<gpu::Launch>, 2> launches;
+    bool has_all = n > 1;
+    for (int i = 0; i < first.n && has_all; ++i) {
+      launches[i] = gpu::for_several(first.launches[i], int(n), pack_->target());
+      has_all = launches[i].has_value();
+    }
+    if (!has_all) {
+      run(ops[0]);
+      n = 1;
+      continue;
+    }
+    gpu::Several<decltype(first.params)> params{{first.params}};
+    for (size_t i = 1; i < n; ++i) params.of[i] = choose(ops[i], int(i)).params;
+    for (int i = 0; i < first.n; ++i) start(*launches[i], params);
+  }
+}
+
+namespace {
+
+// The launch of an op that needs no scratch.
+template <class Op>
+struct OneLaunch {
+  gpu::Launch launches[1];
+  int n;
+  Op params;
+};
+
+}  // namespace
+
+void GpuStream::run(std::span<const AttentionPrepare> ops) {
+  run_several(ops, [&](const AttentionPrepare& op, int) {
+    return OneLaunch<AttentionPrepare>{{gpu::choose(op, pack_->target())}, 1, op};
+  });
+}
+
+// Each sequence has partials of its own.
+void GpuStream::run(std::span<const Attention> ops) {
+  const Attention& op = ops[0];
+  const size_t row = gpu::aligned_scratch(
+      gpu::attention_row_scratch_bytes(op.n_heads, op.cache.n_kv_heads, op.cache.head_dim, capacity_, pack_->target()));
+  LB_ASSERT(gpu::kMaxSeveral * row <= scratch_.size());
+  run_several(ops, [&](const Attention& one, int i) {
+    return gpu::choose(one, capacity_, scratch_.data() + i * row, pack_->target());
+  });
+}
+
+void GpuStream::run(std::span<const DeltaInputs> ops) {
+  if (!gpu::is_fused(ops[0])) {
+    for (const DeltaInputs& op : ops) run(op);
+    return;
+  }
+  run_several(ops, [&](const DeltaInputs& op, int) {
+    return OneLaunch<DeltaInputs>{{gpu::choose(op, pack_->target())}, 1, op};
+  });
+}
+
+void GpuStream::run(std::span<const GatedDelta> ops) {
+  run_several(ops, [&](const GatedDelta& op, int) {
+    return OneLaunch<GatedDelta>{{gpu::choose(op, nullptr, pack_->target()).launches[0]}, 1, op};
+  });
 }
 
 void GpuStream::run(const KeyScores& op) {

@@ -11,6 +11,7 @@
 #include "device/memory.h"
 #include "dispatch/kernel_timer.h"
 #include "gpu/attention/choose.h"
+#include "gpu/choose_several.h"
 #include "gpu/delta_net/choose.h"
 #include "gpu/draft/choose.h"
 #include "gpu/elementwise/choose.h"
@@ -60,6 +61,10 @@ class GpuStream final : public Stream {
   void run(const KvMove& op) override { run(std::span(&op, 1)); }
   void run(std::span<const KvMove>) override;
   void run(const AttentionPrepare&) override;
+  void run(std::span<const AttentionPrepare>) override;
+  void run(std::span<const Attention>) override;
+  void run(std::span<const DeltaInputs>) override;
+  void run(std::span<const GatedDelta>) override;
   void run(const Attention&) override;
   void run(const KeyScores&) override;
   void run(const KeyMeans&) override;
@@ -104,6 +109,10 @@ class GpuStream final : public Stream {
     pack_->run(launch, params, queue_);
     if (timer_ != nullptr) timer_->end();
   }
+  // Runs ops of the same shape, as many in a launch as its params have room for. choose(op, i): the launches and params
+  // of op i of a launch; those of all ops differ in pointers only.
+  template <class Op, class Choose>
+  void run_several(std::span<const Op> ops, Choose&& choose);
   template <class Op>
   void try_fuse(const Op& op, const LinearGroup& readers) {
     std::optional<gpu::SkinnyStep> step;

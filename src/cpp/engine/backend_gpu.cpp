@@ -57,8 +57,9 @@ size_t chain_scratch(std::span<LinearGroup> groups, int max_rows, const gpu::Tar
 size_t mixer_scratch(const Network& network, int rows, int context, const gpu::Target& target) {
   const AttentionSizes& heads = network.attention();
   const Linear o_product = {.rows = rows, .n_in = heads.n_heads * heads.head_dim};
-  size_t bytes = gpu::gemm_scratch_at(o_product, 16) +
-                 gpu::attention_scratch_bytes(rows, heads.n_heads, heads.head_dim, context, target);
+  const size_t one = gpu::attention_scratch_bytes(rows, heads.n_heads, heads.head_dim, context, target);
+  const size_t row = gpu::attention_row_scratch_bytes(heads.n_heads, heads.n_kv_heads, heads.head_dim, context, target);
+  size_t bytes = std::max(gpu::gemm_scratch_at(o_product, 16) + one, gpu::kMaxSeveral * gpu::aligned_scratch(row));
   for (const LayerShape& shape : network.layer_shapes())
     if (const auto* r = std::get_if<RecurrentShape>(&shape))
       for (int append_rows : {rows, kMaxTree}) {

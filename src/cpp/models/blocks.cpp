@@ -2,6 +2,7 @@
 // channels, VH value heads.
 #include "models/blocks.h"
 
+#include <array>
 #include <cmath>
 
 #include "ops/attention.h"
@@ -26,6 +27,25 @@ Linear product(const Matrix& w, const float* x, float* y, int rows, Activations 
 }
 
 namespace {
+
+// Ops of the segments of a pass: those of one row are sent together, the others at once.
+template <class Op>
+class SingleRows {
+ public:
+  explicit SingleRows(Stream& stream) : stream_(stream) {}
+  void add(const Op& op) { rows_of(op) == 1 ? void(ops_[n_++] = op) : stream_.run(op); }
+  void run() {
+    if (n_ > 0) stream_.run(std::span<const Op>(ops_.data(), n_));
+  }
+
+ private:
+  static int rows_of(const DeltaInputs& op) { return op.conv.rows; }
+  static int rows_of(const auto& op) { return op.rows; }
+
+  Stream& stream_;
+  std::array<Op, kMaxTree> ops_;
+  size_t n_ = 0;
+};
 
 Linear product(const Matrix& w, const float* x, float* y, const Step& step, const float* add = nullptr) {
   return product(w, x, y, step.rows, step.activations, step.stream, add);
@@ -159,11 +179,9 @@ SelectBlocks select_blocks(const AttentionBlock& block, const AttentionPrepare& 
   return op;
 }
 
-// Attention of a segment's rows, once their keys and values are in the layer's slots.
-Attention attention(const AttentionBlock& block, int layer, const AttentionBuffers& b, const Segment& rows,
-                    const Step& step) {
-  const AttentionPrepare op = prepare(block, layer, b, rows, step);
-  run(op, step.stream);
+// Attention of a segment's rows, once they are prepared.
+Attention attention(const AttentionBlock& block, const AttentionPrepare& op, const AttentionBuffers& b,
+                    const Segment& rows, const Step& step) {
   const SelectBlocks selection = step.sparse != nullptr ? select_blocks(block, op, step) : SelectBlocks{};
   return {.q = op.q,
           .gate = block.gated ? op.u + block.head_dim : nullptr,
@@ -187,8 +205,20 @@ Attention attention(const AttentionBlock& block, int layer, const AttentionBuffe
 void attend(const AttentionBlock& block, int layer, const AttentionBuffers& b, const float* add, float* result,
             const Step& step) {
   const LinearGroup out = {{product(block.o, b.o, result, step, add)}, 1};
-  if (step.segments.size() == 1) return run_fused(attention(block, layer, b, step.segments[0], step), out, step.stream);
-  for (const Segment& rows : step.segments) run(attention(block, layer, b, rows, step), step.stream);
+  if (step.segments.size() == 1) {
+    const AttentionPrepare op = prepare(block, layer, b, step.segments[0], step);
+    run(op, step.stream);
+    return run_fused(attention(block, op, b, step.segments[0], step), out, step.stream);
+  }
+  SingleRows<AttentionPrepare> prepares(step.stream);
+  SingleRows<Attention> attentions(step.stream);
+  for (const Segment& rows : step.segments) {
+    const AttentionPrepare op = prepare(block, layer, b, rows, step);
+    prepares.add(op);
+    attentions.add(attention(block, op, b, rows, step));
+  }
+  prepares.run();
+  attentions.run();
   run(out, step.stream);
 }
 
@@ -316,13 +346,16 @@ void append_keys_values(std::span<const AttentionBlock* const> blocks, int first
     for (const Matrix* w : {&block->k, &block->v})
       group.products[group.n++] = product(*w, x, scratch.take<float>(static_cast<size_t>(step.rows) * w->n_out), step);
   run(group, step.stream);
-  for (size_t i = 0; i < blocks.size(); ++i)
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    SingleRows<AttentionPrepare> prepares(step.stream);
     for (const Segment& rows : step.segments) {
       AttentionPrepare op = prepare(*blocks[i], first_layer + static_cast<int>(i), rows, step);
       op.k = group.products[2 * i].y + static_cast<long>(rows.first_row) * blocks[i]->k.n_out;
       op.v = group.products[2 * i + 1].y + static_cast<long>(rows.first_row) * blocks[i]->v.n_out;
-      run(op, step.stream);
+      prepares.add(op);
     }
+    prepares.run();
+  }
 }
 
 void DeltaNetBlock::carve(Carver& scratch, int rows) const { DeltaBuffers(scratch, dims, rows); }
@@ -338,6 +371,8 @@ void DeltaNetBlock::forward(int layer, const RmsNorm& in, const float* x, float*
 
   const GatedRmsNorm gated_norm{b.o, b.z, norm, b.o, step.rows, dims.n_v_heads, dims.dv, eps};
   const LinearGroup output = {{product(out, b.o, result, step, x)}, 1};
+  SingleRows<DeltaInputs> inputs_of_rows(step.stream);
+  SingleRows<GatedDelta> deltas(step.stream);
   for (const Segment& segment : step.segments) {
     const int n_calls = segment.state->n_calls();
     for (int i = 0; i < n_calls; ++i) {
@@ -348,10 +383,12 @@ void DeltaNetBlock::forward(int layer, const RmsNorm& in, const float* x, float*
       const GatedDelta delta = gated_delta(*this, call, segment.tree, rows);
       if (step.segments.size() == 1 && i + 1 == n_calls)
         return run_fused(DeltaNet{inputs, delta, gated_norm}, output, step.stream);
-      run(inputs, step.stream);
-      run(delta, step.stream);
+      inputs_of_rows.add(inputs);
+      deltas.add(delta);
     }
   }
+  inputs_of_rows.run();
+  deltas.run();
   run_fused(gated_norm, output, step.stream);
 }
 

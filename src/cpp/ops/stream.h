@@ -65,6 +65,11 @@ class Stream {
     for (const KvMove& move : moves) run(move);
   }
   virtual void run(const AttentionPrepare&) = 0;
+  // Ops of the same shape, of one row of different sequences each. A device may run several in one launch.
+  virtual void run(std::span<const AttentionPrepare> ops) { run_each(ops); }
+  virtual void run(std::span<const Attention> ops) { run_each(ops); }
+  virtual void run(std::span<const DeltaInputs> ops) { run_each(ops); }
+  virtual void run(std::span<const GatedDelta> ops) { run_each(ops); }
   virtual void run(const Attention&) = 0;
   virtual void run(const KeyScores&) = 0;
   virtual void run(const KeyMeans&) = 0;
@@ -89,6 +94,12 @@ class Stream {
   virtual void run_fused(const Attention& op, const LinearGroup& readers) { run(op), run(readers); }
   virtual void run_fused(const DeltaNet& op, const LinearGroup& readers) {
     run(op.inputs), run(op.delta), run_fused(op.norm, readers);
+  }
+
+ private:
+  template <class Op>
+  void run_each(std::span<const Op> ops) {
+    for (const Op& op : ops) run(op);
   }
 };
 

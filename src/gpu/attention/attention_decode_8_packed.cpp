@@ -15,6 +15,7 @@
 #include "gpu/attention/instances.h"
 #include "gpu/attention/packed_slots.h"
 #include "gpu/attention/warp_merge.h"
+#include "gpu/several.h"
 #include "pairs.h"
 
 namespace lb::gpu {
@@ -295,8 +296,11 @@ LB_DEVICE void attention_decode_8(const AttentionSplits& p) {
   write_warp_sums(p, queries, split, rings, ring_bytes, decode_8_sum_stride(kDim), 0, kDim);
 }
 
-#define X(kernel, kDim) \
-  LB_KERNEL(kernel, AttentionSplits, kAttentionThreads, kDim > 128 ? 3 : 4) { attention_decode_8<kDim>(p); }
+#define X(kernel, kDim)                                                                                      \
+  LB_KERNEL(kernel, AttentionSplits, kAttentionThreads, kDim > 128 ? 3 : 4) { attention_decode_8<kDim>(p); } \
+  LB_KERNEL(kernel##_several, Several<AttentionSplits>, kAttentionThreads, kDim > 128 ? 3 : 4) {             \
+    attention_decode_8<kDim>(p.of[block_id_z()]);                                                            \
+  }
 LB_ATTENTION_DECODE_8_PACKED(X)
 #undef X
 

@@ -11,6 +11,7 @@
 #include "gpu/attention/kv_store.h"
 #include "gpu/attention/queries.h"
 #include "gpu/round_block.h"
+#include "gpu/several.h"
 
 namespace lb::gpu {
 
@@ -36,10 +37,13 @@ struct OpenSums {
   }
 };
 
-LB_KERNEL(attention_merge_kernel, AttentionSplits, kMaxMergeThreads, 1) {
-  LB_SHARED(f32x4, part_o, kMaxMergeThreads);
-  LB_SHARED(float, part_m, kMaxMergeThreads);
-  LB_SHARED(float, part_l, kMaxMergeThreads);
+// [kMaxMergeThreads] of each in shared memory.
+struct MergeMemory {
+  f32x4* o;
+  float *m, *l;
+};
+
+LB_DEVICE void merge_splits(const AttentionSplits& p, const MergeMemory& parts) {
   const Attention& op = p.op;
   const int row = block_id() / op.n_heads, head = block_id() % op.n_heads, dim = op.cache.head_dim;
   const int n_live = live_splits(p, *op.n_past);
@@ -73,9 +77,9 @@ LB_KERNEL(attention_merge_kernel, AttentionSplits, kMaxMergeThreads, 1) {
     for (int i = 0; i < kInFlight; ++i)
       if (s + i * n_parts < n_live) sums.add(m[i], l[i], o[i]);
   }
-  part_o[thread_id()] = sums.o;
-  part_m[thread_id()] = sums.m;
-  part_l[thread_id()] = sums.l;
+  parts.o[thread_id()] = sums.o;
+  parts.m[thread_id()] = sums.m;
+  parts.l[thread_id()] = sums.l;
   block_barrier();
   if (warp() * 32 >= n_columns) return;  // whole warps, as round_four and the rotation need
 
@@ -83,13 +87,13 @@ LB_KERNEL(attention_merge_kernel, AttentionSplits, kMaxMergeThreads, 1) {
   const int n_used_parts = min(n_parts, n_live), own = is_inside ? thread_id() : 0;
   float top = kNothingSeen;
   LB_UNROLL_BY(4)
-  for (int i = 0; i < n_used_parts; ++i) top = max(top, part_m[i * n_columns + own]);
+  for (int i = 0; i < n_used_parts; ++i) top = max(top, parts.m[i * n_columns + own]);
   OpenSums merged;
   merged.raise(top);
   LB_UNROLL_BY(4)
   for (int i = 0; i < n_used_parts; ++i) {
     const int at = i * n_columns + own;
-    merged.add(part_m[at], part_l[at], part_o[at]);
+    merged.add(parts.m[at], parts.l[at], parts.o[at]);
   }
   const float scale = 1.0f / merged.l;
   f32x4 o[1];
@@ -100,6 +104,19 @@ LB_KERNEL(attention_merge_kernel, AttentionSplits, kMaxMergeThreads, 1) {
   for (int j = 0; j < 4; ++j) o[0][j] *= op.gate != nullptr ? sigmoid(gate[j]) : 1.0f;
   if (is_inside) store(op.o + first * dim + column, o[0]);
   if (p.rounded.high != nullptr) round_four(p.rounded, first * dim + column, o[0], is_inside);
+}
+
+LB_KERNEL(attention_merge_kernel, AttentionSplits, kMaxMergeThreads, 1) {
+  LB_SHARED(f32x4, o, kMaxMergeThreads);
+  LB_SHARED(float, m, kMaxMergeThreads);
+  LB_SHARED(float, l, kMaxMergeThreads);
+  merge_splits(p, {o, m, l});
+}
+LB_KERNEL(attention_merge_kernel_several, Several<AttentionSplits>, kMaxMergeThreads, 1) {
+  LB_SHARED(f32x4, o, kMaxMergeThreads);
+  LB_SHARED(float, m, kMaxMergeThreads);
+  LB_SHARED(float, l, kMaxMergeThreads);
+  merge_splits(p.of[block_id_z()], {o, m, l});
 }
 
 }  // namespace lb::gpu

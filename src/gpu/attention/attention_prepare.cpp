@@ -3,15 +3,21 @@
 #include "dialect.h"
 
 #include "gpu/attention/prepare.h"
+#include "gpu/several.h"
 
 namespace lb::gpu {
 
-LB_KERNEL(attention_prepare_kernel, AttentionPrepare, kPrepareThreads, 8) {
+LB_DEVICE void prepare_block(const AttentionPrepare& p) {
   float* staged = dynamic_shared<float>() + warp() * p.cache.head_dim;
   attention_prepare(p, block_id() * n_warps() + warp(), staged, [] {
     dependents_may_launch();
     wait_for_previous();
   });
+}
+
+LB_KERNEL(attention_prepare_kernel, AttentionPrepare, kPrepareThreads, 8) { prepare_block(p); }
+LB_KERNEL(attention_prepare_kernel_several, Several<AttentionPrepare>, kPrepareThreads, 8) {
+  prepare_block(p.of[block_id_z()]);
 }
 
 }  // namespace lb::gpu

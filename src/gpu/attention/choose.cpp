@@ -214,6 +214,12 @@ size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capa
   return std::max(size_t(std::min(by_blocks, by_rows)) * (head_dim + 2), unsplit) * sizeof(float) + 32;
 }
 
+size_t attention_row_scratch_bytes(int n_heads, int n_kv_heads, int head_dim, int capacity, const Target& target) {
+  constexpr int kMostPerSm = 4;  // co-resident blocks of decode_blocks_per_sm() and decode_8_blocks_per_sm()
+  const long splits = std::clamp<long>(long(kMostPerSm) * target.n_sms / n_kv_heads, 1, max_splits(capacity));
+  return std::max(size_t(splits) * (head_dim + 2), size_t{2}) * n_heads * sizeof(float) + 32;
+}
+
 bool can_round(const Attention& op) { return op.cache.head_dim % kRoundBlock == 0; }
 
 AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const Target& target) {

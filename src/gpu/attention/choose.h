@@ -27,6 +27,9 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
 // Enough for every append of at most max_rows rows.
 size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capacity, const Target& target);
 
+// Enough for an append of one row.
+size_t attention_row_scratch_bytes(int n_heads, int n_kv_heads, int head_dim, int capacity, const Target& target);
+
 // Bytes that must move (K and V once), and flops of a chain under its causal mask.
 size_t bytes_of(const Attention& op, int n_past);
 double flops_of(const Attention& op, int n_past);

@@ -6,12 +6,12 @@
 
 #include "gpu/delta_net/conv_channel.h"
 #include "gpu/delta_net/gates.h"
+#include "gpu/several.h"
 
 namespace lb::gpu {
 
 // dependents_may_launch() after the wait: dependents may then rely on everything older than this kernel.
-LB_KERNEL(delta_inputs_kernel, DeltaInputs, kInputThreads, 1) {
-  LB_SHARED(float, scratch, 32);
+LB_DEVICE void delta_inputs(const DeltaInputs& p, float* scratch) {
   const CausalConv& conv = p.conv;
   const DeltaPrepare& prepare = p.prepare;
   if (block_id() == n_blocks() - 1) {
@@ -40,6 +40,15 @@ LB_KERNEL(delta_inputs_kernel, DeltaInputs, kInputThreads, 1) {
   if (!is_inside) return;
   conv.y[c] = y;
   channel.write(conv, c);
+}
+
+LB_KERNEL(delta_inputs_kernel, DeltaInputs, kInputThreads, 1) {
+  LB_SHARED(float, scratch, 32);
+  delta_inputs(p, scratch);
+}
+LB_KERNEL(delta_inputs_kernel_several, Several<DeltaInputs>, kInputThreads, 1) {
+  LB_SHARED(float, scratch, 32);
+  delta_inputs(p.of[block_id_z()], scratch);
 }
 
 }  // namespace lb::gpu

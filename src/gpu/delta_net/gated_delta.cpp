@@ -8,6 +8,7 @@
 #include "dialect.h"
 
 #include "gpu/delta_net/gated_delta.h"
+#include "gpu/several.h"
 
 namespace lb::gpu {
 
@@ -25,14 +26,10 @@ LB_DEVICE void exchange_halves(float (&v)[8]) {
   }
 }
 
-LB_KERNEL(gated_delta_step_kernel, DeltaWork, kStepThreads, 1) {
-  LB_SHARED(Path, path, 1);
-  LB_SHARED(float, sums, kStepThreads / 32 * kSums);
-  const GatedDelta& op = p.op;
+LB_DEVICE void gated_delta_step(const GatedDelta& op, Path* accepted, float* sums) {
   const Slice slice = slice_of_thread<kStepColumns>(op);
   f32x4 s[kSliceRows];
   read_state(op, slice, slice.row_lane, s);
-  Path* accepted = &path[0];
   const Fold fold = read_path(op, slice.v_head, n_accepted(op), accepted);
   if (fold.n > 0) {
     fold_path(op, slice, fold, accepted, slice.row_lane, s);
@@ -92,6 +89,17 @@ LB_KERNEL(gated_delta_step_kernel, DeltaWork, kStepThreads, 1) {
   if (thread_id() == 0) cs_in(op, out)[slice.v_head] = g;
   if (is_first_of_key_head(op, slice.v_head))
     for (int d = thread_id(); d < op.dk; d += n_threads()) keys_in(op, out)[long(slice.k_head) * op.dk + d] = k[d];
+}
+
+LB_KERNEL(gated_delta_step_kernel, DeltaWork, kStepThreads, 1) {
+  LB_SHARED(Path, path, 1);
+  LB_SHARED(float, sums, kStepThreads / 32 * kSums);
+  gated_delta_step(p.op, &path[0], sums);
+}
+LB_KERNEL(gated_delta_step_kernel_several, Several<GatedDelta>, kStepThreads, 1) {
+  LB_SHARED(Path, path, 1);
+  LB_SHARED(float, sums, kStepThreads / 32 * kSums);
+  gated_delta_step(p.of[block_id_z()], &path[0], sums);
 }
 
 LB_KERNEL(gated_delta_fold_kernel, DeltaWork, kStepThreads, 1) {

@@ -1,0 +1,38 @@
+#include "gpu/choose_several.h"
+
+#include <string_view>
+
+#include "base/error.h"
+#include "gpu/attention/instances.h"
+
+namespace lb::gpu {
+namespace {
+
+struct Names {
+  std::string_view one;
+  const char* several;
+};
+#define NAMES(kernel) {#kernel, #kernel "_several"},
+#define X(kernel, ...) NAMES(kernel)
+constexpr Names kKernels[] = {NAMES(attention_prepare_kernel) NAMES(attention_merge_kernel) NAMES(delta_inputs_kernel)
+                                  NAMES(gated_delta_step_kernel) LB_ATTENTION_DECODE(X) LB_ATTENTION_DECODE_PACKED(X)
+                                      LB_ATTENTION_DECODE_8_PACKED(X)};
+#undef X
+#undef NAMES
+
+}  // namespace
+
+std::optional<Launch> for_several(const Launch& one, int n, const Target& target) {
+  LB_ASSERT(n >= 1 && n <= kMaxSeveral && one.grid[2] == 1);
+  for (const Names& names : kKernels) {
+    if (names.one != one.kernel) continue;
+    if (!target.has(names.several)) return std::nullopt;
+    Launch launch = one;
+    launch.kernel = names.several;
+    launch.grid[2] = static_cast<uint32_t>(n);
+    return launch;
+  }
+  return std::nullopt;
+}
+
+}  // namespace lb::gpu
