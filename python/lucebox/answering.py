@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lucebox import _engine
@@ -45,9 +46,12 @@ def cancellable(stop: threading.Event) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class NextRows:
-    """A generation comes to its next token: these ids are its timeline then, which a pass may compute with others'."""
+    """A generation comes to its next token. A pass may compute its rows with others', and then call `start`."""
 
     ids: Ids
+    """Its timeline then."""
+    start: Callable[[], None]
+    """Begins to choose the token."""
 
 
 class Answering:
@@ -117,7 +121,7 @@ class Answering:
             else:
                 start = time.perf_counter()
                 if (rows := loop.next_ids(session)) is not None:
-                    yield NextRows(rows)
+                    yield NextRows(rows, partial(loop.start, session))
                 with turn:
                     end = loop.step(session)
                 spent = time.perf_counter() - start
@@ -176,11 +180,11 @@ def answer_together(llm: LLM, answerings: Sequence[Answering]) -> list[Generatio
                 running[answering] = (session, answering.run(session))
             if not running:
                 pool.wait()
-            rows: dict[_engine.Session, Ids] = {}
+            rows: dict[_engine.Session, NextRows] = {}
             for answering, (session, items) in list(running.items()):
                 for item in items:
                     if isinstance(item, NextRows):
-                        rows[session] = item.ids
+                        rows[session] = item
                         break
                     if item.result is not None:
                         results[answering] = item.result
@@ -188,7 +192,10 @@ def answer_together(llm: LLM, answerings: Sequence[Answering]) -> list[Generatio
                     del running[answering]
                     pool.give_back(session)
             if len(rows) > 1:
-                pool.passes.compute(rows)
+                pool.passes.compute({session: row.ids for session, row in rows.items()})
+                with pool.turn:
+                    for row in rows.values():
+                        row.start()
     finally:
         for session, items in running.values():
             items.close()

@@ -143,6 +143,7 @@ class DecodeLoop:
         self._forced: list[int] = []  # tokens of the budget that come next without being sampled
         self._tally = None if llm.options.draft == "none" else DraftTally()
         self._before: Mapping[str, Any] | None = None  # counts ahead of the pass that computes the next step's rows
+        self._is_started = False  # the choice of the next step's token
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -170,6 +171,17 @@ class DecodeLoop:
             return None
         self._before = self._counts(session)
         return self._ids[: self.n_prompt + self.n_generated]
+
+    def start(self, session: _engine.Session) -> None:
+        """After such a pass: a device begins to choose the next step's token, while others are started."""
+        if not self._forced:
+            self._set_mask()
+            session.start_sample(self._sampler)
+            self._is_started = True
+
+    def _set_mask(self) -> None:
+        if self._constraint is not None:
+            self._sampler.set_mask(self._constraint.mask())
 
     def step(self, session: _engine.Session) -> End | None:
         """One token, sampled or forced; why it was the last one, None where more may follow."""
@@ -204,8 +216,9 @@ class DecodeLoop:
         self._before = None
         session.sync(self._ids[:n])  # a row, or nothing after a pass; more where another request came between
         synced = self._counts(session)
-        if self._constraint is not None:
-            self._sampler.set_mask(self._constraint.mask())
+        if not self._is_started:
+            self._set_mask()
+        self._is_started = False
         token = session.sample(self._sampler)
         if self._tally is not None:
             self._tally.synced(before, synced)

@@ -43,6 +43,11 @@ class Sequence:
     def array(self) -> np.ndarray:
         return np.array(self.ids, np.int32)
 
+    def start(self) -> None:
+        if self.mask is not None:
+            self.sampler.set_mask(self.mask)
+        self.session.start_sample(self.sampler)
+
     def choose(self) -> None:
         if self.mask is not None:
             self.sampler.set_mask(self.mask)
@@ -89,6 +94,8 @@ def test_company_changes_no_token(
             one.session.suggest(np.array(tokens, np.int32) % VOCAB, parents)
         if len(chosen) > 1:
             n_together += _engine.sync_together([one.session for one in chosen], [one.array for one in chosen])
+        for one in chosen if rng.random() < 0.6 else ():
+            one.start()  # after a pass, or where there is nothing to start
         for one in chosen:
             one.session.sync(one.array)
             one.choose()

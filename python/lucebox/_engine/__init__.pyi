@@ -153,6 +153,11 @@ class Session:
 
     def sample(self, sampler: Sampler) -> int: ...
 
+    def start_sample(self, sampler: Sampler) -> None:
+        """
+        After sync_together(): starts the choice that the next sample() returns, so that a device chooses for all sessions before the host waits for one.
+        """
+
     def logprobs(self, token: int, n_top: int = 0) -> tuple:
         """
         Natural log probability of the token, and (id, logprob) of the n_top likeliest.

@@ -260,10 +260,12 @@ class Scheduler:
     def _compute_together(self, works: list[Work]) -> float:
         """A pass for the next rows of several works; its seconds. What it leaves open, a work's step computes alone."""
         start = time.perf_counter()
-        rows = [(work.slot.session, ids) for work in works if (ids := work.next_ids()) is not None]
+        rows = [(work, ids) for work in works if (ids := work.next_ids()) is not None]
         try:
-            n_rows = _engine.sync_together([session for session, _ in rows], [ids for _, ids in rows])
+            n_rows = _engine.sync_together([work.slot.session for work, _ in rows], [ids for _, ids in rows])
             self.metrics.rows.observe(n_rows, 1 if n_rows > 0 else 0)
+            for work, _ in rows:
+                work.start()
         except Exception:
             log.warning("a pass of %d sequences failed; each is computed alone", len(rows), exc_info=True)
         spent_s = time.perf_counter() - start

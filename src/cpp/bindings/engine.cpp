@@ -353,6 +353,11 @@ void bind_engine(nb::module_& m) {
           "sample", [](Session& s, Sampler& sampler) { return without_gil([&] { return s.sample(sampler); }); },
           "sampler"_a)
       .def(
+          "start_sample", [](Session& s, Sampler& sampler) { without_gil([&] { s.start_sample(sampler); }); },
+          "sampler"_a,
+          "After sync_together(): starts the choice that the next sample() returns, so that a device chooses for all "
+          "sessions before the host waits for one.")
+      .def(
           "logprobs",
           [](Session& s, int32_t token, int n_top) {
             const Logprobs result = s.logprobs(token, n_top);

@@ -46,6 +46,9 @@ class Session {
   // Chooses a token from logits(). Throws when a logit is not finite. On a device the step with this token as input
   // starts at once. A sync() that continues with another token drops that step for free.
   int32_t sample(Sampler& sampler);
+  // After sync_together(): starts the choice that the next sample() of this sampler returns, so that a device chooses
+  // for all sessions before the host waits for one. Nothing on the CPU.
+  void start_sample(Sampler& sampler);
   // Log probabilities of a token and of the n_top likeliest. Before sample(): from logits(), any token. After it: the
   // sampled token only, and on a device the sampler must have been made with at least this n_top.
   Logprobs logprobs(int32_t token, int n_top);
@@ -240,6 +243,8 @@ class Session {
   AcceptPath accepted_by_device() const;
   void start_walk(const Sampler& sampler, const AcceptPath& accept);
   void choose_from_row(const Sampler& sampler);
+  void start_choice(const Sampler& sampler);
+  bool start_choice_in_tree(const Sampler& sampler);
   StepCosts measure_step_costs();
   double time(int n, const Work& work, const Work& before = {});
   void time_prefill(int rows, const Work& work);  // work computes so many rows of the sequence
@@ -284,6 +289,7 @@ class Session {
   // The step ends with its logits. The next sample() sends the mask and has the token chosen.
   bool choice_waits_for_mask_ = false;
   bool was_masked_ = false;  // the choice of sampled_
+  bool choice_started_ = false;  // from the row of the current logits
 
   // Speculation. Tokens of the path are in tokens_, but not committed before end_walk().
   TreeWalk walk_;

@@ -44,9 +44,7 @@ void Session::check_finite(std::span<const float> logits, size_t n_tokens) const
 int32_t Session::sample_in_loop(Sampler& sampler) {
   const bool is_first = loop_sampler_ != sampler.version(), has_mask = !sampler.mask().empty();
   if (logits_in_ == LogitsIn::kRow) {
-    const std::lock_guard lock(engine_->executor().mutex);
-    if (is_first) forget_sampler();
-    choose_from_row(sampler);
+    start_choice(sampler);
   } else if (is_first) {
     const std::span<const float> from = logits();
     const std::lock_guard lock(engine_->executor().mutex);
@@ -68,6 +66,7 @@ int32_t Session::sample_in_loop(Sampler& sampler) {
     if (is_early) abort_step();
     throw;
   }
+  choice_started_ = false;
   sampler.record(sampled_);
   has_logits_ = false;
   if (!runs_ahead_) return sampled_;
@@ -150,6 +149,7 @@ void Session::settle_step_rows() {
 void Session::forget_sampler() {
   loop_->drop();
   loop_sampler_ = 0;
+  choice_started_ = false;
 }
 
 // Drops the tokens that the device has chosen, and its sampler's state.
@@ -160,6 +160,7 @@ void Session::drop_choices() {
       loop_->drop();
     });
   loop_sampler_ = 0;
+  choice_started_ = false;
 }
 
 // The choice of a token failed after its step had started: how far the step came is unknown.
@@ -183,6 +184,7 @@ void Session::empty_if_step_lost(const Work& work) {
 void Session::empty_timeline() {
   const std::lock_guard lock(engine_->executor().mutex);
   loop_sampler_ = 0;
+  choice_started_ = false;
   sampled_ = -1;
   choice_waits_for_mask_ = step_pending_ = has_logits_ = false;
   walk_.end();

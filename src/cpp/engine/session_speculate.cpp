@@ -516,18 +516,42 @@ void Session::choose_from_row(const Sampler& sampler) {
   loop_sampler_ = sampler.version();
 }
 
-// Without a mask the device walks the tree by itself, and the host follows. Where another sampler or a mask takes over
-// after the device has drafted ahead, its token leaves the tree.
-int32_t Session::sample_in_tree(Sampler& sampler) {
+// Starts the choice from the current row, which no step follows. Nothing where it has started.
+void Session::start_choice(const Sampler& sampler) {
+  if (choice_started_ && loop_sampler_ == sampler.version()) return;
+  const std::lock_guard lock(engine_->executor().mutex);
+  if (loop_sampler_ != sampler.version()) forget_sampler();
+  choose_from_row(sampler);
+  choice_started_ = true;
+}
+
+// Likewise in a tree; true: the token leaves it. Without a mask the device walks the tree by itself, and the host
+// follows. Where another sampler or a mask takes over after the device has drafted ahead, its token leaves the tree.
+bool Session::start_choice_in_tree(const Sampler& sampler) {
   was_masked_ = !sampler.mask().empty();
-  bool leaves = false;
-  if (!device_walks_ || was_masked_ || loop_sampler_ != sampler.version()) {
-    const std::lock_guard lock(engine_->executor().mutex);
-    if (device_walks_ || loop_sampler_ != sampler.version()) forget_sampler();  // the device's has gone another way
-    device_walks_ = false;
-    leaves = draft_is_ahead_;
-    was_masked_ || leaves ? choose_from_row(sampler) : walk_on_device(sampler);
+  const bool is_bound = loop_sampler_ == sampler.version();
+  if (is_bound && (choice_started_ || (device_walks_ && !was_masked_))) return false;
+  const std::lock_guard lock(engine_->executor().mutex);
+  if (device_walks_ || !is_bound) forget_sampler();  // the device's sampler has gone another way
+  device_walks_ = false;
+  const bool leaves = draft_is_ahead_;
+  if (was_masked_ || leaves) {
+    choose_from_row(sampler);
+    choice_started_ = true;
+  } else {
+    walk_on_device(sampler);
   }
+  return leaves;
+}
+
+void Session::start_sample(Sampler& sampler) {
+  if (loop_ == nullptr || !has_logits_ || logits_in_ != LogitsIn::kRow || runs_ahead_) return;
+  walk_.is_active() ? void(start_choice_in_tree(sampler)) : start_choice(sampler);
+}
+
+int32_t Session::sample_in_tree(Sampler& sampler) {
+  const bool leaves = start_choice_in_tree(sampler);
+  choice_started_ = false;
   empty_if_step_lost([&] { sampled_ = loop_->take(); });
   sampler.record(sampled_);
   has_logits_ = false;

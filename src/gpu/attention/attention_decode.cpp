@@ -3,13 +3,11 @@
 
 #include "gpu/attention/decode.h"
 #include "gpu/attention/instances.h"
-#include "gpu/several.h"
 
 namespace lb::gpu {
 
-#define X(kernel, Type, Stored, kDim)                                               \
-  LB_KERNEL(kernel, AttentionSplits, 128, 2) { attention_decode<Stored, kDim>(p); } \
-  LB_KERNEL(kernel##_several, Several<AttentionSplits>, 128, 2) { attention_decode<Stored, kDim>(p.of[block_id_z()]); }
+#define X(kernel, Type, Stored, kDim) \
+  LB_KERNEL(kernel, AttentionSplits, 128, 2) { attention_decode<Stored, kDim>(p); }
 LB_ATTENTION_DECODE(X)
 #undef X
 

@@ -4,13 +4,11 @@
 #include "gpu/attention/decode.h"
 #include "gpu/attention/instances.h"
 #include "gpu/attention/packed_ring.h"
-#include "gpu/several.h"
 
 namespace lb::gpu {
 
-#define X(kernel, kDim)                                                             \
-  LB_KERNEL(kernel, AttentionSplits, 128, 2) { attention_decode<Packed, kDim>(p); } \
-  LB_KERNEL(kernel##_several, Several<AttentionSplits>, 128, 2) { attention_decode<Packed, kDim>(p.of[block_id_z()]); }
+#define X(kernel, kDim) \
+  LB_KERNEL(kernel, AttentionSplits, 128, 2) { attention_decode<Packed, kDim>(p); }
 LB_ATTENTION_DECODE_PACKED(X)
 #undef X
 

@@ -1,0 +1,18 @@
+// attention_decode_8 for several sequences, as attention_decode_several.cpp.
+// Needs: nvidia, bf16
+#include "dialect.h"
+
+#include "gpu/attention/decode_8.h"
+#include "gpu/attention/instances.h"
+#include "gpu/several.h"
+
+namespace lb::gpu {
+
+#define X(kernel, kDim)                                                                          \
+  LB_KERNEL(kernel##_several, Several<AttentionSplits>, kAttentionThreads, kDim > 128 ? 3 : 4) { \
+    attention_decode_8<kDim>(p.of[block_id_z()]);                                                \
+  }
+LB_ATTENTION_DECODE_8_PACKED(X)
+#undef X
+
+}  // namespace lb::gpu

@@ -1,0 +1,15 @@
+// attention_decode for several sequences. A file of its own: a body that two kernels call is not inlined everywhere.
+#include "dialect.h"
+
+#include "gpu/attention/decode.h"
+#include "gpu/attention/instances.h"
+#include "gpu/several.h"
+
+namespace lb::gpu {
+
+#define X(kernel, Type, Stored, kDim) \
+  LB_KERNEL(kernel##_several, Several<AttentionSplits>, 128, 2) { attention_decode<Stored, kDim>(p.of[block_id_z()]); }
+LB_ATTENTION_DECODE(X)
+#undef X
+
+}  // namespace lb::gpu
