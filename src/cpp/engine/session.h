@@ -288,7 +288,7 @@ class Session {
   bool step_pending_ = false;        // that step has started
   // The step ends with its logits. The next sample() sends the mask and has the token chosen.
   bool choice_waits_for_mask_ = false;
-  bool was_masked_ = false;  // the choice of sampled_
+  bool was_masked_ = false;      // the choice of sampled_
   bool choice_started_ = false;  // from the row of the current logits
 
   // Speculation. Tokens of the path are in tokens_, but not committed before end_walk().
