@@ -17,7 +17,7 @@ from lucebox.serve import server as server_module
 from lucebox.serve.listening import bound_sockets
 from lucebox.serve.prefix_cache import fingerprint
 from lucebox.serve.settings import ServeSettings
-from running import MODEL, Running
+from running import MODEL, Running, started
 
 SECRET = "xylophone"
 
@@ -130,3 +130,8 @@ def test_the_access_log_has_no_text() -> None:
     assert SECRET not in log
     assert [line[2:5] for line in lines] == [["POST", "/v1/chat/completions", "200"], ["GET", "/a\\x0ab\\x20c", "404"]]
     assert all(int(line[5]) > 0 and float(line[6]) >= 0 for line in lines)
+
+
+def test_the_cache_of_prefixes_has_the_size_of_its_flag() -> None:
+    with started("--prefix-cache", "3MB") as server:
+        assert server.status()["prefix_cache"]["memory_budget_bytes"] == 3_000_000

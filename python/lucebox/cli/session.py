@@ -47,7 +47,8 @@ def open_model(args: argparse.Namespace, prefix_cache: str | int = 0) -> Iterato
         from lucebox.api import LLM
     with console.loading() as progress:
         flags = options.given(args, EngineOptions)
-        llm = LLM(args.model, prefix_cache=prefix_cache, **flags, offline=args.offline, progress=progress)
+        flags["prefix_cache"] = prefix_cache  # a server's flag of this name is for the cache of its slots
+        llm = LLM(args.model, **flags, offline=args.offline, progress=progress)
     for text in llm.notes:
         console.note(f"note: {text}")
     with llm:
