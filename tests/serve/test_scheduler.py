@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lucebox import LLM, Sampling
+from lucebox import LLM, Sampling, _engine
+from lucebox.errors import InternalError
 from lucebox.serve import scheduler as scheduling
 from lucebox.serve.answer import Answer
 from lucebox.serve.errors import ApiError
@@ -97,6 +98,33 @@ def test_requests_that_take_turns_do_not_disturb_each_other(llm: LLM, scheduler:
     assert texts == fresh_texts(llm, prompts, 40)
     first, second = (sink.times for sink in sinks)
     assert first[0] < second[-1] and second[0] < first[-1]
+
+
+def test_answers_share_passes(llm: LLM) -> None:
+    """Some are cancelled or end early meanwhile; a pass that fails costs nothing but time."""
+    prompts = [f"def f{i}(x):" + "    pass\n" * i for i in range(6)]
+    alone = fresh_texts(llm, prompts, 30)
+    with pytest.MonkeyPatch.context() as patched:
+        compute, calls = _engine.sync_together, []
+
+        def sometimes(sessions: list[Any], ids: list[Any]) -> int:
+            calls.append(len(sessions))
+            if len(calls) % 5 == 0:
+                raise InternalError("a pass that fails")
+            return compute(sessions, ids)
+
+        patched.setattr(_engine, "sync_together", sometimes)
+        scheduler = Scheduler(llm, slots=6, max_queue=2)
+        jobs = [submit(scheduler, asked(llm, prompt, 30)) for prompt in prompts]
+        jobs[2][1].until(TextDelta)
+        scheduler.cancel(jobs[2][0])
+        texts = [sink.answer().text for i, (_, sink) in enumerate(jobs) if i != 2]
+        metrics = scheduler.metrics
+        scheduler.close()
+    assert texts == [text for i, text in enumerate(alone) if i != 2]
+    assert max(calls) > 2 and len(calls) > 10
+    assert metrics.sequences.sum > 1.5 * metrics.sequences.total
+    assert 0 < metrics.rows.total < len(calls) and metrics.rows.sum > metrics.rows.total
 
 
 def test_a_long_prompt_does_not_block_a_short_answer(llm: LLM, scheduler: Scheduler) -> None:
