@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import recorded
-from lucebox import LLM, Sampling
+from lucebox import LLM, Sampling, Scorer
 from tolerances import tolerance
 
 CASES = recorded.load("smollm2.json")["cases"]
@@ -48,6 +48,17 @@ def test_tokenizer_and_template(smollm2: Path) -> None:
         for case in CASES:
             assert llm.tokenize(case["prompt"]) == case["prompt_ids"], case["name"]
         assert llm.tokenize(llm.render([{"role": "user", "content": "x"}]))[0] == llm.tokenize("<|im_start|>")[0]
+
+
+def test_the_catalog_names_layers_that_score(smollm2: Path) -> None:
+    fact = "Bodrin has moved to Kyoto.\n"
+    lines = [f"value_{i} = read(file_{i}, {i * 7919 % 1000})\n" for i in range(40)]
+    text = "".join([*lines[:20], fact, *lines[20:]])
+    with Scorer("smollm2-135m", context=1024, threads=1) as scorer:
+        assert scorer.layers == (2, 17, 22)
+        scored = scorer.score(text, "Where does Bodrin live?")
+    inside = (scored.starts >= text.index(fact)) & (scored.starts < text.index(fact) + len(fact))
+    assert scored.scores[inside].mean() > 5 * scored.scores[~inside].mean()
 
 
 def test_answers_a_question(smollm2: Path) -> None:
