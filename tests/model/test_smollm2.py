@@ -51,14 +51,14 @@ def test_tokenizer_and_template(smollm2: Path) -> None:
 
 
 def test_the_catalog_names_layers_that_score(smollm2: Path) -> None:
-    fact = "Bodrin has moved to Kyoto.\n"
-    lines = [f"value_{i} = read(file_{i}, {i * 7919 % 1000})\n" for i in range(40)]
-    text = "".join([*lines[:20], fact, *lines[20:]])
-    with Scorer("smollm2-135m", context=1024, threads=1) as scorer:
+    lines = [f"value_{i} = read(file_{i}, {i * 7919 % 1000})\n" for i in range(16)]
+    lines[8] = "Bodrin has moved to Kyoto.\n"
+    with Scorer("smollm2-135m", context=512, threads=1) as scorer:
         assert scorer.layers == (2, 17, 22)
-        scored = scorer.score(text, "Where does Bodrin live?")
-    inside = (scored.starts >= text.index(fact)) & (scored.starts < text.index(fact) + len(fact))
-    assert scored.scores[inside].mean() > 5 * scored.scores[~inside].mean()
+        scored = scorer.score("".join(lines), "Where does Bodrin live?")
+    line_of = np.searchsorted(np.cumsum([len(line) for line in lines]), scored.starts, side="right")
+    means = [scored.scores[line_of == i].mean() for i in range(len(lines))]
+    assert 1 + int(np.argmax(means[1:])) == 8  # the first line is an attention sink
 
 
 def test_answers_a_question(smollm2: Path) -> None:
