@@ -16,7 +16,8 @@ from lucebox.errors import InvalidRequestError
 from lucebox.names import did_you_mean, same_name
 from lucebox.sizes import parse_size
 
-__all__ = ["EngineFields", "EngineOptions", "Sampling", "SamplingFields", "check_names", "engine_fields"]
+__all__ = ["EngineFields", "EngineOptions", "Sampling", "SamplingFields", "check_names", "engine_fields",
+           "parse_layers"]  # fmt: skip
 
 HOST = {"host": True}
 MAX_INT = 2**31 - 1  # the engine counts in 32 bits
@@ -82,6 +83,9 @@ class EngineOptions:
     prefill_drafter: str | None = field(default=None, metadata=HOST)
     """The scorer of compression, a small model loaded beside the target: a file, a hub id or a catalog name. None:
     prompts are not compressed."""
+    prefill_layers: str | None = field(default=None, metadata=HOST)
+    """The scorer's attention layers whose weights count, from 0, ascending: "2,17,22". Layers behind the last one are
+    not computed. None: those of the catalog, else all."""
 
     def __post_init__(self) -> None:
         _check_choices(self)
@@ -219,6 +223,19 @@ class EngineFields(TypedDict, total=False):
     prefill_anchors: bool
     prefill_sparse_alpha: float
     prefill_drafter: str | None
+    prefill_layers: str | None
+
+
+def parse_layers(text: str) -> tuple[int, ...]:
+    """Reads "2,17,22".
+
+    Raises:
+        InvalidRequestError: another form.
+    """
+    numbers = str(text).split(",")
+    if not all(number.strip().isdecimal() for number in numbers):
+        raise InvalidRequestError(f"prefill_layers are the numbers of layers, as 2,17,22; got {text!r}")
+    return tuple(map(int, numbers))
 
 
 def check_names(options: type[EngineOptions] | type[Sampling], given: Iterable[str]) -> None:
@@ -260,6 +277,8 @@ def _check_compression(options: EngineOptions) -> None:
     from lucebox.compression.policy import Policy
 
     Policy.from_options(options)
+    if options.prefill_layers is not None:
+        parse_layers(options.prefill_layers)
     if options.prefill_compression != "off" and options.prefill_drafter is None:
         raise InvalidRequestError(
             f"prefill_compression is {options.prefill_compression!r}, which needs a scorer: name one with "

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,8 +85,18 @@ def test_the_catalog_names_the_layers(scorer: Scorer, monkeypatch: pytest.Monkey
     text = "x = 5\ny = 6\n\nWhat is y?"
     with Scorer("recall-scorer", threads=1) as by_name, Scorer(SCORER, threads=1, layers=[3, 5]) as by_layers:
         scores = by_name.score(text).scores
+        assert by_name.layers == by_layers.layers == (3, 5) and scorer.layers == tuple(range(6))
         np.testing.assert_array_equal(scores, by_layers.score(text).scores)
     assert (scores != scorer.score(text).scores).any()
+
+
+def test_options_name_the_layers() -> None:
+    options: dict[str, Any] = {"prefill_drafter": str(SCORER), "context": 512, "draft": "none", "threads": 1}
+    with LLM("tiny-hybrid", prefill_layers="3, 5", **options) as llm:
+        assert llm.compressor is not None and llm.compressor.scorer.layers == (3, 5)
+    for layers, message in (("6", "layer 6 cannot score"), ("5,3", "must ascend"), ("last", "numbers of layers")):
+        with pytest.raises(InvalidRequestError, match=message):
+            LLM("tiny-hybrid", prefill_layers=layers, **options)
 
 
 def test_a_text_beyond_the_context_is_scored_in_parts(document: Document) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import recorded
-from lucebox import LLM, Sampling
+from lucebox import LLM, Sampling, Scorer
 from tolerances import tolerance
 
 CASES = recorded.load("smollm2.json")["cases"]
@@ -48,6 +48,17 @@ def test_tokenizer_and_template(smollm2: Path) -> None:
         for case in CASES:
             assert llm.tokenize(case["prompt"]) == case["prompt_ids"], case["name"]
         assert llm.tokenize(llm.render([{"role": "user", "content": "x"}]))[0] == llm.tokenize("<|im_start|>")[0]
+
+
+def test_the_catalog_names_layers_that_score(smollm2: Path) -> None:
+    lines = [f"value_{i} = read(file_{i}, {i * 7919 % 1000})\n" for i in range(16)]
+    lines[8] = "Bodrin has moved to Kyoto.\n"
+    with Scorer("smollm2-135m", context=512, threads=1) as scorer:
+        assert scorer.layers == (2, 17, 22)
+        scored = scorer.score("".join(lines), "Where does Bodrin live?")
+    line_of = np.searchsorted(np.cumsum([len(line) for line in lines]), scored.starts, side="right")
+    means = [scored.scores[line_of == i].mean() for i in range(len(lines))]
+    assert 1 + int(np.argmax(means[1:])) == 8  # the first line is an attention sink
 
 
 def test_answers_a_question(smollm2: Path) -> None:

@@ -286,6 +286,11 @@ class PromptScorer:
     def __init__(self, engine: Engine) -> None:
         """Takes an engine that was opened with score_rows."""
 
+    def scored_layers(self, layers: Sequence[int]) -> list[int]:
+        """
+        The layers, or all with attention where there are none. Refuses layers that cannot score.
+        """
+
     def score(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], layers: Sequence[int] = [], progress: object | None = None) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
         """
         One score for each token: its largest softmax weight among the heads of `layers` (empty: all with attention), the mean over the last score_rows tokens. Layers behind the last of them are not computed. progress(done, total) in tokens, layer by layer.

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from lucebox.compression.scorer import Scorer
 from lucebox.hub import Progress
-from lucebox.options import EngineOptions
+from lucebox.options import EngineOptions, parse_layers
 from lucebox.planning import scorer_fields
 from lucebox.sizes import parse_size
 
@@ -17,7 +17,8 @@ def load_beside(options: EngineOptions, *, offline: bool, progress: Progress | N
     """The scorer of the option prefill_drafter, on the target's device; None without one."""
     if options.prefill_drafter is None:
         return None
-    return Scorer(options.prefill_drafter, offline=offline, progress=progress, **scorer_fields(options))
+    layers = None if options.prefill_layers is None else parse_layers(options.prefill_layers)
+    return Scorer(options.prefill_drafter, layers=layers, offline=offline, progress=progress, **scorer_fields(options))
 
 
 def options_beside(options: EngineOptions, scorer: Scorer | None) -> EngineOptions:

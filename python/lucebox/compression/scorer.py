@@ -51,6 +51,7 @@ class Scorer:
     layers: the attention layers whose weights count, from 0, ascending; None: those of the catalog, else all.
 
     Raises:
+        InvalidRequestError: a layer has no attention, or the layers do not ascend.
         ModelNotFoundError, HubError, FormatError, UnsupportedError, OutOfMemoryError: as `LLM`.
     """
 
@@ -84,8 +85,10 @@ class Scorer:
         self._before, self._after = _frame(assets)
         if layers is None and found.source == "catalog":
             layers = catalog.scored_layers(found.name)
-        self._layers = tuple(layers or ())
-        self._native: _engine.PromptScorer | None = _engine.PromptScorer(engine)
+        native = _engine.PromptScorer(engine)
+        self.layers = tuple(native.scored_layers(layers or ()))
+        """The layers whose weights count, ascending. Those behind the last one are not computed."""
+        self._native: _engine.PromptScorer | None = native
         self._lock = threading.Lock()
 
     def __enter__(self) -> Scorer:
@@ -142,7 +145,7 @@ class Scorer:
         with self._lock:
             if self._native is None:
                 raise InvalidRequestError("this scorer was closed")
-            weights = self._native.score(prompt, self._layers)
+            weights = self._native.score(prompt, self.layers)
         return weights[len(self._before) :][: len(part)]
 
 

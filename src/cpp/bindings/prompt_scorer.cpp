@@ -33,6 +33,10 @@ void bind_prompt_scorer(nb::module_& m) {
           "__init__",
           [](PromptScorer* self, std::shared_ptr<Engine> engine) { new (self) PromptScorer(std::move(engine)); },
           "engine"_a, "Takes an engine that was opened with score_rows.")
+      .def(
+          "scored_layers",
+          [](const PromptScorer& self, const std::vector<int>& layers) { return self.scored_layers(layers); },
+          "layers"_a, "The layers, or all with attention where there are none. Refuses layers that cannot score.")
       .def("score", &score, "ids"_a, "layers"_a = std::vector<int>{}, "progress"_a = nb::none(),
            "One score for each token: its largest softmax weight among the heads of `layers` (empty: all with "
            "attention), the mean over the last score_rows tokens. Layers behind the last of them are not computed. "

@@ -58,7 +58,7 @@ PromptScorer::PromptScorer(std::shared_ptr<const Engine> engine)
   buffers_ = carve(carver, engine_->model(), options);
 }
 
-std::vector<int> PromptScorer::checked_layers(std::span<const int> layers) const {
+std::vector<int> PromptScorer::scored_layers(std::span<const int> layers) const {
   const Model& model = engine_->model();
   std::vector<int> with_attention;
   for (int i = 0; i < model.info().n_layers; ++i)
@@ -158,7 +158,7 @@ void PromptScorer::run_layer(int layer, int n_tokens, const Interrupted& interru
 
 std::vector<float> PromptScorer::score(std::span<const int32_t> ids, std::span<const int> wanted,
                                        const Interrupted& interrupted, const Progress& progress) {
-  const std::vector<int> layers = checked_layers(wanted);
+  const std::vector<int> layers = scored_layers(wanted);
   const int n_tokens = static_cast<int>(ids.size()), rows = std::min(n_tokens, engine_->options().score_rows);
   LB_CHECK(!ids.empty(), kInvalid, "the prompt has no tokens to score");
   engine_->check_ids(ids);

@@ -22,9 +22,12 @@ class PromptScorer {
   // Memory besides the state; 0 where the engine does not score.
   static size_t planned_bytes(const Model& model, const EngineOptions& options);
 
+  // `layers`, or all layers with attention where it is empty. Throws kInvalid where they do not ascend or one has no
+  // attention.
+  std::vector<int> scored_layers(std::span<const int> layers) const;
   // score[j] = mean over the last score_rows rows of the largest softmax weight of token j, among all heads of
-  // `layers`; a row sees the tokens up to itself. layers: ascending, of those with attention; empty: all of them.
-  // Layers behind the last of them are not computed. Throws kCancelled when interrupted() returns true.
+  // scored_layers(layers); a row sees the tokens up to itself. Layers behind the last of them are not computed. Throws
+  // kCancelled when interrupted() returns true.
   std::vector<float> score(std::span<const int32_t> ids, std::span<const int> layers = {},
                            const Interrupted& interrupted = {}, const Progress& progress = {});
 
@@ -38,7 +41,6 @@ class PromptScorer {
     int32_t* blocks;
   };
   static Buffers carve(Carver& carver, const Model& model, const EngineOptions& options);
-  std::vector<int> checked_layers(std::span<const int> layers) const;
   void embed(std::span<const int32_t> ids, const Interrupted& interrupted);
   void score_layer(int layer, int n_tokens, const Interrupted& interrupted);
   void run_layer(int layer, int n_tokens, const Interrupted& interrupted);

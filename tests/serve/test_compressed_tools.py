@@ -1,0 +1,85 @@
+"""Requests of real clients with their tools and two long documents, compressed by a real scorer: outside the documents,
+the rendered prompt keeps every byte."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from lucebox import LLM, Sampling
+from lucebox.chat import ChatTemplate
+from lucebox.compression.policy import CompressionRequest
+from lucebox.serve.chat_model import ChatModel, Limits
+from lucebox.serve.conversation import Conversation
+from test_traffic import WITH_TOOL, conversation_of, requests_of
+from text_data import DATA
+
+SCORER = DATA / "recall" / "recall-scorer.Q4_0.gguf"
+RULES = "\nRule: be exact, and name the file." * 60  # makes a message long enough to be cut
+WORDS = ("alpha", "beta", "return", "import", "value", "of", "the", "file", "in", "line", "is", "not", "and")
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM("tiny-hybrid", prefill_drafter=str(SCORER), draft="none", threads=1) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module", params=["own", "Qwen3.5-4B", "Qwen-Qwen3-0.6B"])
+def model(llm: LLM, request: pytest.FixtureRequest) -> ChatModel:
+    if request.param == "own":
+        return llm.chat_model()
+    return llm.chat_model(ChatTemplate.from_file(DATA / "templates" / f"{request.param}.jinja", llm.tokenizer))
+
+
+def document(rng: random.Random) -> str:
+    """Lines of words and numbers, with the template's own tokens among them."""
+    words = [*WORDS, "<|im_end|>", "<tools>", "</tool_response>"]
+    lines = (" ".join(rng.choices(words, k=rng.randint(3, 30))) + f" {rng.random():.6f}" for _ in range(40))
+    return "\n".join(lines)
+
+
+def long_conversation(client: str, documents: tuple[str, str]) -> Conversation:
+    """The client's last request. It gets an earlier turn with a document, a document as the result of its tool, and a
+    system message and a last user message that would be cut if their role did not protect them."""
+    *_, last = requests_of(client)
+    conversation = conversation_of(last["path"], last["body"])
+    messages = conversation.messages
+    last_user = max(i for i, message in enumerate(messages) if message["role"] == "user")
+    assert messages[0]["role"] in ("system", "developer") and messages[-1]["role"] == "tool"
+    messages[0]["content"] += RULES
+    messages[last_user]["content"] += RULES
+    messages[-1]["content"] = documents[1]
+    turn: list[dict[str, Any]] = [
+        {"role": "user", "content": documents[0]},
+        {"role": "assistant", "content": "I read it."},
+    ]
+    messages[last_user:last_user] = turn
+    return conversation
+
+
+@pytest.mark.parametrize(("seed", "ratio"), [(0, 0.02), (1, 0.1), (2, 0.6)])
+@pytest.mark.parametrize("client", WITH_TOOL)
+def test_all_but_the_documents_is_intact(llm: LLM, model: ChatModel, client: str, seed: int, ratio: float) -> None:
+    rng = random.Random(seed)
+    documents = (document(rng), document(rng))
+    conversation = long_conversation(client, documents)
+    whole, _ = model.prompt(conversation)
+    conversation.compression = CompressionRequest("always", ratio)
+    (request,) = model.requests(conversation, Sampling(), Limits(1))
+    rendered = llm.tokenizer.decode(request.ids, skip_special=False)
+
+    before, rest = whole.split(documents[0])
+    between, after = rest.split(documents[1])
+    assert rendered.startswith(before) and rendered.endswith(after) and rendered.count(between) == 1
+    assert request.compression is not None
+    short = {one.content for one in request.compression.cut}
+    assert len(short) == 2 and rendered in (f"{before}{a}{between}{b}{after}" for a in short for b in short)
+
+    shown = before.split("<tools>\n")[1].split("\n</tools>")[0].splitlines()
+    assert [json.loads(line) for line in shown] == [tool.for_template() for tool in conversation.tools]
+    system, last_user = conversation.messages[0], [m for m in conversation.messages if m["role"] == "user"][-1]
+    assert system["content"].strip() in before and last_user["content"].strip() in between
