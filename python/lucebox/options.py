@@ -65,6 +65,10 @@ class EngineOptions:
     """Tokens of a draft, 1 to 63. None: chosen for each step."""
     memory_limit: str | int | None = field(default=None, metadata={"size": True})
     """Most of the device's free memory to use: "24GiB", "24GB", or a number of bytes. None: all that is free."""
+    sparse_prefill: float = 0.0
+    """Lossy block-sparse attention of prompts: rows read the blocks of 128 keys whose weight is at least this share of
+    the largest block's, in whole chunks of prefill_chunk; 0: all blocks. `lucebox quality --sparse-prefill` measures
+    what it costs. See docs/compression.md."""
     isa: Literal["auto", "scalar", "portable", "avx2", "avx512"] = "auto"
     """Instruction set of the CPU kernels: "auto", "scalar" (the readable reference), "portable", "avx2" or "avx512"."""
     prefill_compression: Literal["off", "auto", "always"] = field(default="off", metadata=HOST)
@@ -100,6 +104,9 @@ class EngineOptions:
         if self.memory_limit is not None and parse_size(self.memory_limit) < 1:
             raise InvalidRequestError("memory_limit must be at least a byte, got 0")
         parse_size(self.prefix_cache)
+        share = self.sparse_prefill
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise InvalidRequestError(f"sparse_prefill must be a number from 0 to 1, got {share!r}")
         _check_compression(self)
 
 
@@ -216,6 +223,7 @@ class EngineFields(TypedDict, total=False):
     draft: str
     draft_budget: int | None
     memory_limit: str | int | None
+    sparse_prefill: float
     isa: Literal["auto", "scalar", "portable", "avx2", "avx512"]
     prefill_compression: Literal["off", "auto", "always"]
     prefill_threshold: int

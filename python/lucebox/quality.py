@@ -50,7 +50,7 @@ CSV_COLUMNS = (
     "right", "changed",
 )  # fmt: skip
 
-OpenLLM = Callable[[str], "LLM"]  # with this type of the KV cache
+OpenLLM = Callable[[str], "LLM"]  # with this type of the KV cache, or what else differs from the reference
 OnStep = Callable[[str], None]  # the current measurement
 Rows = NDArray[np.float64]
 
@@ -98,6 +98,7 @@ class TypeReport:
     device_name: str
     kernels: str
     kv: str
+    """Or what else differs from the reference."""
     token_bytes: float
     """Bytes of the keys and values of a token, in all layers."""
     text: TextScore | None

@@ -38,7 +38,28 @@ def test_sparse_attention(pack: _engine.gpu.Pack, tmp_path: Path) -> None:
     assert np.abs(want - dense).max() > 1e-3 * want.max()
 
 
+@pytest.mark.slow  # likewise
+def test_a_prompt_with_sparse_attention(pack: _engine.gpu.Pack, tmp_path: Path) -> None:
+    """Logits behind two whole chunks and a part of one: nearer to the CPU's than to those of dense attention."""
+    shape = Shape("qwen3", n_layers=2, **SMALL)
+    path, ids = write_model(tmp_path / "plain.gguf", shape), random_ids(1100, shape.vocab)
+    options = {"kv": "f16", "context": 1152, "prefill_chunk": 512}
+    logits = []
+    for engine in (
+        open_engine(path, sparse_prefill=1.0, **options),
+        open_engine(path, pack=pack, sparse_prefill=1.0, **options),
+        open_engine(path, **options),
+    ):
+        session = _engine.Session(engine)
+        session.sync(ids)
+        logits.append(session.logits())
+    want, got, dense = logits
+    assert np.abs(got - want).max() < 0.2 * np.abs(dense - want).max()
+
+
 def test_sparse_attention_takes_f16(pack: _engine.gpu.Pack, tmp_path: Path) -> None:
     path = write_model(tmp_path / "plain.gguf", Shape("qwen3", n_layers=1, **SMALL))
     with pytest.raises(UnsupportedError, match="takes kv = f16"):
         open_engine(path, pack=pack, score_rows=8, sparse_alpha=0.5, kv="q8_0")
+    with pytest.raises(UnsupportedError, match="takes kv = f16"):
+        open_engine(path, pack=pack, sparse_prefill=0.5, kv="f16/q8_0")

@@ -180,5 +180,3 @@ def test_sparse_attention(folder: Path, chunk: int) -> None:
     assert 1e-4 < np.abs(fewer - want).max() / want.max() < 0.5
     assert np.array_equal(scorer(path, sparse_alpha=1.0, **options).score(ids[:300]),
                           scorer(path, **options).score(ids[:300]))  # fmt: skip
-    with pytest.raises(InvalidRequestError, match="sparse_alpha needs score_rows"):
-        open_engine(path, sparse_alpha=0.5)

@@ -1,5 +1,5 @@
-"""`lucebox quality`: what the types of the KV cache cost: NLL and KL divergence of a text, right answers about long
-documents."""
+"""`lucebox quality`: what the types of the KV cache cost, or block-sparse attention of prompts: NLL and KL divergence
+of a text, right answers about long documents."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ DESCRIPTION = """Measure what each type of the KV cache costs in quality, compar
 tokens, and then an end token, is the most likely one. "builtin" hides facts between lines of Python source; FILE has a
 JSON object a line: {"document": "...", "length": 4096, "questions": [{"question": "...", "answer": "...", "kind":
 "city"}]}.
+--sparse-prefill: with --recall, block-sparse attention of prompts in place of types of the KV cache, all in f16.
 --prefill-drafter: with --recall, the share of right answers to compressed prompts in place of types of the KV cache,
 compared with full prompts."""
 JSON_HELP = "print one JSON object with every number"
@@ -53,6 +54,14 @@ def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentPar
         default=DEFAULT_KV,
         metavar="TYPE,K/V",
         help=f"types to measure; f16 is always measured too (default {DEFAULT_KV})",
+    )
+    parser.add_argument(
+        "--sparse-prefill",
+        dest="sparse_shares",
+        type=parse_shares,
+        default=(),
+        metavar="A,A",
+        help="shares of the largest block's weight that a block must have: 0.5,0.9",
     )
     parser.add_argument("--text", metavar="FILE", help="the text whose tokens are predicted")
     parser.add_argument(
@@ -80,7 +89,15 @@ def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentPar
     )
     options.add_engine(
         parser,
-        hidden={"kv", "draft", "draft_budget", "prefill_compression", "prefill_threshold", "prefill_keep_ratio"},
+        hidden={
+            "kv",
+            "sparse_prefill",
+            "draft",
+            "draft_budget",
+            "prefill_compression",
+            "prefill_threshold",
+            "prefill_keep_ratio",
+        },
     )
     return parser
 
@@ -100,8 +117,13 @@ def execute(args: argparse.Namespace) -> int:
     flags.setdefault("context", -(-longest // PAGE) * PAGE)
     reports: list[TypeReport] = []
     with console.status() as show:
+        variants = variants_of(args)
         measured = measure_quality(
-            lambda kv: LLM(path, **flags, kv=kv, prefix_cache=0, draft="none"), args.kv_types, windows, documents, show
+            lambda name: LLM(path, **flags, **variants[name], prefix_cache=0, draft="none"),
+            list(variants),
+            windows,
+            documents,
+            show,
         )
         for report in measured:
             reports.append(report)
@@ -118,16 +140,33 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
+def variants_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Options of the model by what the table calls them, the reference among them."""
+    if not args.sparse_shares:
+        return {kv: {"kv": kv} for kv in (REFERENCE, *args.kv_types)}
+    shares = {f"{REFERENCE} sparse {share:g}": share for share in args.sparse_shares}
+    return {name: {"kv": "f16", "sparse_prefill": share} for name, share in ({REFERENCE: 0.0} | shares).items()}
+
+
+def parse_shares(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(item) for item in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers with commas between them, got {text!r}") from None
+
+
 def check(args: argparse.Namespace) -> None:
     """Checks the flags before minutes of measuring."""
     if args.text is None and args.recall is None:
         args.parser.error("nothing to measure: give --text or --recall")
+    if args.sparse_shares and (args.recall is None or args.text or hasattr(args, "prefill_drafter")):
+        args.parser.error("--sparse-prefill needs --recall, without --text and --prefill-drafter")
     if hasattr(args, "prefill_drafter") and (args.recall is None or args.text or args.plot):
         args.parser.error("--prefill-drafter needs --recall, without --text and --plot")
     if min(args.window, args.tokens) < 2 or args.limit < 1:
         args.parser.error("--window and --tokens must be at least 2, --limit at least 1")
-    for kv in args.kv_types:
-        EngineOptions(kv=kv)
+    for options_of in variants_of(args).values():
+        EngineOptions(**options_of)
     check_files(args.text, args.filler, None if args.recall == BUILT_IN else args.recall)
     if args.plot:
         from lucebox.plots import check_plot

@@ -33,6 +33,7 @@ constexpr std::tuple kEngineFields{
     Field{"draft", &EngineOptions::draft},
     Field{"draft_budget", &EngineOptions::draft_budget},
     Field{"memory_limit", &EngineOptions::memory_limit},
+    Field{"sparse_prefill", &EngineOptions::sparse_alpha},
 };
 
 // Options that only engines which score prompts have.

@@ -86,6 +86,7 @@ std::string fingerprint_of(const ModelFile& file, const std::optional<ModelFile>
   const std::string draft = options.draft_model();
   if (draft == "mtp") f.add(draft.data(), draft.size());
   f.add_value(options.activations);
+  if (options.sparse_alpha > 0) f.add_value(options.sparse_alpha);
   const RopeAngles& rope = model.rope();
   f.add(rope.inv_freq.data(), rope.inv_freq.size() * sizeof(float));
   f.add_value(rope.scale);
@@ -101,9 +102,8 @@ void check(const EngineOptions& options) {
   LB_CHECK(options.score_rows >= 0 && options.score_rows <= kMaxKeyScoreRows, kInvalid,
            "score_rows must be between 0 and ", kMaxKeyScoreRows, ", got ", options.score_rows);
   LB_CHECK(options.sparse_alpha >= 0 && options.sparse_alpha <= 1, kInvalid,
-           "sparse_alpha must be between 0 and 1, got ", options.sparse_alpha);
-  LB_CHECK(options.sparse_alpha == 0 || options.score_rows > 0, kInvalid,
-           "only engines that score prompts have block-sparse attention: sparse_alpha needs score_rows");
+           options.score_rows > 0 ? "sparse_alpha" : "sparse_prefill", " must be between 0 and 1, got ",
+           options.sparse_alpha);
   LB_CHECK(options.score_rows == 0 || !options.drafts(), kInvalid,
            "an engine that scores prompts generates nothing: draft must be none, got ", options.draft);
 }
@@ -162,22 +162,32 @@ std::vector<LayerShape> Models::layer_shapes() const {
   return shapes;
 }
 
-size_t Executor::planned_bytes(const Models& models, int max_rows) {
+size_t Executor::planned_bytes(const Models& models, const EngineOptions& options) {
+  const int max_rows = std::max(options.prefill_chunk, 1);
   Carver carver;
-  carve_io(nullptr, carver, models, max_rows);
+  carve_io(nullptr, carver, models, options);
   return carver.used() + models.target->workspace_bytes(max_rows) +
          (models.draft ? models.draft->workspace_bytes(max_rows) : 0);
 }
 
-void Executor::carve_io(Executor* self, Carver& carver, const Models& models, int max_rows) {
+void Executor::carve_io(Executor* self, Carver& carver, const Models& models, const EngineOptions& options) {
+  const int max_rows = std::max(options.prefill_chunk, 1);
   int32_t* tokens = carver.take<int32_t>(max_rows);
   int32_t* positions = carver.take<int32_t>(3 * static_cast<size_t>(max_rows));
   int32_t* parents = carver.take<int32_t>(kMaxTree);
   uint64_t* ancestors = carver.take<uint64_t>(kMaxTree);
   float* logits = carver.take<float>(static_cast<size_t>(kLogitRows) * models.target->info().vocab);
   int32_t* draft_n_past = models.draft ? carver.take<int32_t>(1) : nullptr;
+  std::optional<SparseBlocks> sparse;
+  if (options.sparse_alpha > 0 && options.score_rows == 0) {
+    const auto& [n_heads, n_kv_heads, head_dim] = models.target->attention();
+    sparse =
+        SparseBlocks::carve(carver, n_heads, n_kv_heads, head_dim, options.context, max_rows, options.sparse_alpha);
+    sparse->no_past = carver.take<int32_t>(1);  // reserved memory is zero
+  }
   if (self == nullptr) return;
   self->draft_n_past = draft_n_past;
+  self->sparse = sparse;
   self->tokens = tokens;
   self->positions = positions;
   self->parents = parents;
@@ -188,9 +198,9 @@ void Executor::carve_io(Executor* self, Carver& carver, const Models& models, in
 Executor::Executor(const Models& models, const EngineOptions& options, std::unique_ptr<Stream> owned_stream)
     : stream(std::move(owned_stream)),
       max_rows(std::max(options.prefill_chunk, 1)),
-      memory(stream->reserve(planned_bytes(models, max_rows))) {
+      memory(stream->reserve(planned_bytes(models, options))) {
   Carver carver(*memory);
-  carve_io(this, carver, models, max_rows);
+  carve_io(this, carver, models, options);
   if (models.draft) {
     draft = models.draft->workspace(carver, max_rows);
     carver.take<std::byte>(models.draft->workspace_bytes(max_rows));  // workspace() carved from a copy

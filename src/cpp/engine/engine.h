@@ -40,7 +40,7 @@ struct EngineOptions {
   int draft_budget = 0;  // tokens of a draft; 0: chosen for each step
   // > 0: the engine scores prompts by so many last rows (PromptScorer), and has no sessions.
   int score_rows = 0;
-  // Alpha of SelectBlocks, for block-sparse attention of an engine that scores prompts; 0: dense attention.
+  // Alpha of SelectBlocks, for block-sparse attention of prompts; 0: dense attention.
   float sparse_alpha = 0;
   size_t memory_limit = 0;  // most bytes of the device's free memory that a plan may use; 0: all
 
@@ -79,7 +79,7 @@ struct MemoryPlan {
 struct Executor {
   static constexpr int kLogitRows = 32;  // rows of logits computed at once
   Executor(const Models& models, const EngineOptions& options, std::unique_ptr<Stream> stream);
-  static size_t planned_bytes(const Models& models, int max_rows);
+  static size_t planned_bytes(const Models& models, const EngineOptions& options);
 
   std::mutex mutex;
   std::unique_ptr<Stream> stream;
@@ -87,16 +87,17 @@ struct Executor {
   std::unique_ptr<Memory> memory;
   Workspace workspace;
   // In the stream's memory: inputs and outputs of the ops.
-  int32_t* tokens;                  // [max_rows]
-  int32_t* positions;               // [3, rows] of an append, at most max_rows
-  int32_t* parents;                 // [kMaxTree]
-  uint64_t* ancestors;              // [kMaxTree]
-  float* logits;                    // [kLogitRows, vocab]
-  DraftWorkspace draft{};           // of the draft model; null without one
-  int32_t* draft_n_past = nullptr;  // [1] tokens before rows of plain steps (StepRows); null without a draft model
+  int32_t* tokens;                     // [max_rows]
+  int32_t* positions;                  // [3, rows] of an append, at most max_rows
+  int32_t* parents;                    // [kMaxTree]
+  uint64_t* ancestors;                 // [kMaxTree]
+  float* logits;                       // [kLogitRows, vocab]
+  DraftWorkspace draft{};              // of the draft model; null without one
+  int32_t* draft_n_past = nullptr;     // [1] tokens before rows of plain steps (StepRows); null without a draft model
+  std::optional<SparseBlocks> sparse;  // of prompts; none: dense attention
 
  private:
-  static void carve_io(Executor* self, Carver& carver, const Models& models, int max_rows);
+  static void carve_io(Executor* self, Carver& carver, const Models& models, const EngineOptions& options);
 };
 
 // Polled between layers and between chunks. Returning true stops the work with kCancelled; the caller's object stays

@@ -108,7 +108,7 @@ size_t session_bytes(const Models& models, const DeviceSizes& sizes, const Engin
   return state_bytes(models, options) + tree_bytes(models, options) +
          step_row_bytes(models.draft.get(), sizes, *models.target, options) + loop_bytes(models, sizes, options) +
          PromptScorer::planned_bytes(*models.target, options) + sizes.scratch_bytes(models.networks(), options) +
-         Executor::planned_bytes(models, options.prefill_chunk);
+         Executor::planned_bytes(models, options);
 }
 
 // The model's maximum, else the largest multiple of a page that fits; 0: none fits.
@@ -221,8 +221,7 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
       {"draft KV cache", state.draft.bytes, state.draft.detail(options), true},
       {"recurrent state", state.recurrent, "of the committed tokens, F32", true},
       {"pending rows", state.pending, cat(kMaxTree, " rows of a tree or of a prompt, not yet folded, F32"), true},
-      {"activations", Executor::planned_bytes(models, options.prefill_chunk) - logits,
-       cat(options.prefill_chunk, " rows")},
+      {"activations", Executor::planned_bytes(models, options) - logits, cat(options.prefill_chunk, " rows")},
       {"logits", logits, cat(Executor::kLogitRows, " rows")},
       {"tree logits", tree_bytes(models, options), cat("trees of ", options.tree_rows(), " rows"), true},
       {"draft rows", step_row_bytes(models.draft.get(), sizes, model, options),

@@ -30,13 +30,9 @@ PromptScorer::Buffers PromptScorer::carve(Carver& carver, const Model& model, co
   buffers.scores = carver.take<float>(rows * context);
   const auto& [n_heads, n_kv_heads, head_dim] = model.attention();
   buffers.parts = carver.take<float>(2 * kKeyScoreParts * rows * n_heads);
-  const bool is_sparse = options.sparse_alpha > 0;
-  const size_t max_blocks = is_sparse ? sparse_blocks(options.context) : 0;
-  const size_t n_lists = size_t(query_blocks(options.prefill_chunk, n_heads / n_kv_heads)) * n_kv_heads;
-  float* means = carver.take<float>(max_blocks * n_kv_heads * head_dim);
-  int32_t* blocks = carver.take<int32_t>(is_sparse ? n_lists * (max_blocks + 1) : 0);
-  buffers.means = is_sparse ? means : nullptr;
-  buffers.blocks = is_sparse ? blocks : nullptr;
+  if (options.sparse_alpha > 0)
+    buffers.sparse = SparseBlocks::carve(carver, n_heads, n_kv_heads, head_dim, options.context, options.prefill_chunk,
+                                         options.sparse_alpha);
   return buffers;
 }
 
@@ -86,7 +82,7 @@ void PromptScorer::for_chunks(int n_tokens, const Interrupted& interrupted, Visi
   const int first_dense = std::max(0, n_tokens - kDenseRows);
   for (int first = 0, rows; first < n_tokens; first += rows) {
     if (interrupted && interrupted()) fail(ErrorCode::kCancelled, "cancelled by the caller");
-    const bool is_sparse = buffers_.means != nullptr && first < first_dense;
+    const bool is_sparse = buffers_.sparse && first < first_dense;
     rows = std::min(executor.max_rows, (is_sparse ? first_dense : n_tokens) - first);
     const std::lock_guard lock(executor.mutex);
     visit(first, rows);
@@ -145,13 +141,9 @@ void PromptScorer::score_layer(int layer, int n_tokens, const Interrupted& inter
 
 void PromptScorer::run_layer(int layer, int n_tokens, const Interrupted& interrupted) {
   const Executor& executor = engine_->executor();
-  const SparseBlocks sparse = {.means = buffers_.means,
-                               .blocks = buffers_.blocks,
-                               .max_blocks = sparse_blocks(engine_->options().context),
-                               .alpha = engine_->options().sparse_alpha};
   run_chunks(layer, n_tokens, interrupted, [&](int first, const LayerRows& rows) {
-    const bool is_sparse = sparse.means != nullptr && first < n_tokens - kDenseRows;
-    engine_->model().run_layer(layer, rows, is_sparse ? &sparse : nullptr, state_, executor.workspace,
+    const bool is_sparse = buffers_.sparse && first < n_tokens - kDenseRows;
+    engine_->model().run_layer(layer, rows, is_sparse ? &*buffers_.sparse : nullptr, state_, executor.workspace,
                                engine_->options().activations, *executor.stream);
   });
 }

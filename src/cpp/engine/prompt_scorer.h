@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -33,12 +34,11 @@ class PromptScorer {
 
  private:
   struct Buffers {
-    float* x;            // [context, hidden] residual stream of the whole prompt
-    int32_t* positions;  // of each chunk [3, rows]
-    float* scores;       // [score_rows, tokens of the prompt]
-    float* parts;        // see KeyScores
-    float* means;        // see SparseBlocks; null: dense attention
-    int32_t* blocks;
+    float* x;                            // [context, hidden] residual stream of the whole prompt
+    int32_t* positions;                  // of each chunk [3, rows]
+    float* scores;                       // [score_rows, tokens of the prompt]
+    float* parts;                        // see KeyScores
+    std::optional<SparseBlocks> sparse;  // none: dense attention
   };
   static Buffers carve(Carver& carver, const Model& model, const EngineOptions& options);
   void embed(std::span<const int32_t> ids, const Interrupted& interrupted);

@@ -81,7 +81,8 @@ void Session::prefill(std::span<const int32_t> ids, const Interrupted& interrupt
     for (int axis = 0; axis < 3; ++axis)
       for (int r = 0; r < rows; ++r) positions_[axis * rows + r] = first + r;
     const auto part = ids.subspan(first, rows);
-    forward(part, {positions_.data(), 3 * static_cast<size_t>(rows)}, {}, interrupted, nullptr);
+    forward(part, {positions_.data(), 3 * static_cast<size_t>(rows)}, {}, interrupted, nullptr,
+            sparse_blocks_of(first, first + rows));
     state_.commit_chain(rows);
     add_tokens(part);
     after_chunk(first, rows);
@@ -89,7 +90,7 @@ void Session::prefill(std::span<const int32_t> ids, const Interrupted& interrupt
 }
 
 void Session::forward(std::span<const int32_t> ids, std::span<const int32_t> positions, const Tree& tree,
-                      const Interrupted& interrupted, const Taps* taps) {
+                      const Interrupted& interrupted, const Taps* taps, const SparseBlocks* sparse) {
   const int rows = static_cast<int>(ids.size());
   const bool is_tree = tree.parent != nullptr;
   const auto upload_rows = [&](Stream& stream, const RowInputs& to) {
@@ -99,7 +100,15 @@ void Session::forward(std::span<const int32_t> ids, std::span<const int32_t> pos
     stream.upload(to.parents, tree.parent, rows * sizeof *tree.parent);
     stream.upload(to.ancestors, tree.ancestors, rows * sizeof *tree.ancestors);
   };
-  run_rows(rows, is_tree, upload_rows, interrupted, taps);
+  run_rows(rows, is_tree, upload_rows, interrupted, taps, sparse);
+}
+
+// What comes last of a prompt, most likely the question, looks at everything: a chunk that ends within the chunk size.
+// The rule knows of the ends of appends alone, so that a reused prefix has the bits of a fresh one.
+const SparseBlocks* Session::sparse_blocks_of(int first, int end) const {
+  const Executor& executor = engine_->executor();
+  const bool is_sparse = executor.sparse && end - first > kMaxTree && end % executor.max_rows == 0;
+  return is_sparse ? &*executor.sparse : nullptr;
 }
 
 // Trees that a session drafts lie in its own memory, where a device grows them.
@@ -111,7 +120,7 @@ Session::RowInputs Session::inputs_of(bool is_tree) const {
 }
 
 void Session::run_rows(int rows, bool is_tree, const std::function<void(Stream&, const RowInputs&)>& fill,
-                       const Interrupted& interrupted, const Taps* taps) {
+                       const Interrupted& interrupted, const Taps* taps, const SparseBlocks* sparse) {
   Stream& stream = *engine_->executor().stream;
   const RowInputs in = inputs_of(is_tree);
   const Tree tree = is_tree ? Tree{in.parents, in.ancestors} : Tree{};
@@ -124,6 +133,7 @@ void Session::run_rows(int rows, bool is_tree, const std::function<void(Stream&,
     engine_->forward({.tokens = {in.tokens, n},
                       .positions = {in.positions, 3 * n},
                       .segments = {&segment, 1},
+                      .sparse = sparse,
                       .interrupted = interrupted ? &interrupted : nullptr},
                      taps);
   };

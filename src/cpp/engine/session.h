@@ -167,7 +167,7 @@ class Session {
   void prefill(std::span<const int32_t> ids, const Interrupted& interrupted,
                const std::function<void(int first, int rows)>& after_chunk);
   void forward(std::span<const int32_t> ids, std::span<const int32_t> positions, const Tree& tree,
-               const Interrupted& interrupted, const Taps* taps);
+               const Interrupted& interrupted, const Taps* taps, const SparseBlocks* sparse = nullptr);
   // The inputs of an append's rows, in the stream's memory.
   struct RowInputs {
     int32_t *tokens, *positions, *parents;  // positions: [3, rows]
@@ -176,7 +176,9 @@ class Session {
   RowInputs inputs_of(bool is_tree) const;
   // Computes an append whose inputs `fill` sends to the stream.
   void run_rows(int rows, bool is_tree, const std::function<void(Stream&, const RowInputs&)>& fill,
-                const Interrupted& interrupted, const Taps* taps);
+                const Interrupted& interrupted, const Taps* taps, const SparseBlocks* sparse = nullptr);
+  // The buffers of a prompt's chunk [first, end) with block-sparse attention; null: its attention is dense.
+  const SparseBlocks* sparse_blocks_of(int first, int end) const;
   // Logits [rows, vocab] of rows [row, row + rows) of the last forward pass, in the stream's memory.
   void head(int row, int rows, float* logits) const;
   void download_head(int row, int rows, float* logits);  // the same on the host, of at most kLogitRows rows

@@ -156,10 +156,11 @@ float softmax_scale(const AttentionBlock& block) { return 1 / std::sqrt(static_c
 // The key blocks that the prepared rows attend to.
 SelectBlocks select_blocks(const AttentionBlock& block, const AttentionPrepare& rows, const Step& step) {
   const SparseBlocks& sparse = *step.sparse;
+  const bool makes_all = sparse.no_past != nullptr;
   run(KeyMeans{.cache = rows.cache,
                .means = sparse.means,
-               .n_past = rows.n_past,
-               .rows = rows.rows,
+               .n_past = makes_all ? sparse.no_past : rows.n_past,
+               .rows = rows.rows + (makes_all ? step.segments[0].state->n_tokens() : 0),
                .max_blocks = sparse.max_blocks},
       step.stream);
   const SelectBlocks op = {.q = rows.q,
@@ -277,6 +278,14 @@ GatedDelta gated_delta(const DeltaNetBlock& block, const SequenceState::Call& ca
 }
 
 }  // namespace
+
+SparseBlocks SparseBlocks::carve(Carver& carver, int n_heads, int n_kv_heads, int head_dim, int capacity, int max_rows,
+                                 float alpha) {
+  const int max_blocks = sparse_blocks(capacity);
+  const size_t n_lists = static_cast<size_t>(query_blocks(max_rows, n_heads / n_kv_heads)) * n_kv_heads;
+  float* means = carver.take<float>(static_cast<size_t>(max_blocks) * n_kv_heads * head_dim);
+  return {means, carver.take<int32_t>(n_lists * (max_blocks + 1)), max_blocks, alpha};
+}
 
 void SwiGluMlp::carve(Carver& scratch, int rows) const { MlpBuffers(scratch, rows, gate.n_out); }
 

@@ -22,6 +22,12 @@ struct SparseBlocks {
   int32_t* blocks;  // [query blocks, n_kv_heads, 1 + max_blocks]
   int max_blocks;
   float alpha;
+  // [1] 0: the means of earlier appends are those of another layer by now, and are made anew. null: they are there.
+  const int32_t* no_past = nullptr;
+
+  // Of appends of up to max_rows rows to a cache of `capacity` tokens. Without memory it only counts.
+  static SparseBlocks carve(Carver& carver, int n_heads, int n_kv_heads, int head_dim, int capacity, int max_rows,
+                            float alpha);
 };
 
 // Rows of one sequence in an append. Products take the rows of all sequences at once; what looks at a sequence's state

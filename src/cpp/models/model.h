@@ -76,6 +76,7 @@ struct Append {
   std::span<const int32_t> positions;  // [3, rows]
   std::span<const Segment> segments;   // of all rows, in order
   LayerOutputs outputs{};
+  const SparseBlocks* sparse = nullptr;                // attention to selected key blocks, of one chain; null: to all
   const std::function<bool()>* interrupted = nullptr;  // polled between layers; true stops the pass
 };
 
