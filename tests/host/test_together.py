@@ -178,3 +178,18 @@ def test_refusals_leave_the_sessions_as_they_were(folder: Path) -> None:
             _engine.sync_together(*call)
         assert [session.tokens for session in sessions] == [one.tolist() for one in ids]
     _engine.sync_together([], [])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_long_sequences(folder: Path, threads: int) -> None:
+    """Several splits of a context, by one thread or by all of them."""
+    engine = open_engine(folder / "attention.gguf", context=2600, threads=threads, activations="int8")
+    prompts = [random_ids(n, VOCAB, n) for n in (2500, 1100, 40)]
+    sessions, fresh = [_engine.Session(engine) for _ in prompts], _engine.Session(engine)
+    _engine.sync_together(sessions, prompts)
+    longer = [np.append(prompt, np.int32(7)) for prompt in prompts]
+    assert _engine.sync_together(sessions, longer) == 3
+    for session, ids in zip(sessions, longer, strict=True):
+        fresh.reset()
+        fresh.sync(ids)
+        assert np.array_equal(session.logits(), fresh.logits())

@@ -1,6 +1,8 @@
 // Fork-join over one atomic task counter. The caller is thread 0 and works too.
 #include "base/thread_pool.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 #if defined(__x86_64__)
@@ -23,6 +25,8 @@ inline void relax() {
 
 }  // namespace
 
+thread_local int ThreadPool::thread_of_task_ = -1;
+
 ThreadPool::ThreadPool(int n_threads) {
   LB_CHECK(n_threads >= 1 && n_threads <= 1024, kInvalid, "threads must be between 1 and 1024, got ", n_threads);
   workers_.reserve(n_threads - 1);
@@ -41,8 +45,8 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run(int n_tasks, Call call, void* body) {
   if (n_tasks <= 0) return;
-  if (n_tasks == 1 || workers_.empty()) {
-    for (int task = 0; task < n_tasks; ++task) call(body, task, 0);
+  if (n_tasks == 1 || workers_.empty() || thread_of_task_ >= 0) {
+    for (int task = 0; task < n_tasks; ++task) call(body, task, std::max(thread_of_task_, 0));
     return;
   }
   call_ = call;
@@ -64,9 +68,10 @@ void ThreadPool::run(int n_tasks, Call call, void* body) {
 }
 
 void ThreadPool::drain(int thread) {
+  thread_of_task_ = thread;
   for (;;) {
     const int task = next_task_.fetch_add(1, std::memory_order_relaxed);
-    if (task >= n_tasks_) return;
+    if (task >= n_tasks_) break;
     try {
       call_(body_, task, thread);
     } catch (...) {
@@ -74,6 +79,7 @@ void ThreadPool::drain(int thread) {
       if (!error_) error_ = std::current_exception();
     }
   }
+  thread_of_task_ = -1;
 }
 
 void ThreadPool::work(int thread) {

@@ -22,9 +22,11 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
+  // The thread whose task calls this; -1 outside of tasks.
+  static int thread_of_task() { return thread_of_task_; }
 
   // Calls body(task, thread) for every task in [0, n_tasks); thread is in [0, size()). Threads take tasks one by one,
-  // so tasks may be uneven. Rethrows the first exception of a task.
+  // so tasks may be uneven. Rethrows the first exception of a task. A loop within a task runs on the task's thread.
   template <class Body>
   void parallel_for(int n_tasks, Body&& body) {
     using Plain = std::remove_reference_t<Body>;
@@ -37,6 +39,7 @@ class ThreadPool {
   void work(int thread);
   void drain(int thread);
 
+  static thread_local int thread_of_task_;
   std::vector<std::thread> workers_;
   // The pool runs one loop at a time. These four fields describe it; incrementing generation_ publishes them.
   Call call_ = nullptr;

@@ -61,13 +61,17 @@ class CpuStream final : public Stream {
   void run(const KvAppend&) override;
   void run(const KvMove&) override;
   void run(const AttentionPrepare&) override;
+  void run(std::span<const AttentionPrepare> ops) override { run_apart(ops); }
   void run(const Attention&) override;
+  void run(std::span<const Attention> ops) override { run_apart(ops); }
   void run(const KeyScores&) override;
   void run(const KeyMeans&) override;
   void run(const SelectBlocks&) override;
   void run(const CausalConv&) override;
   void run(const DeltaPrepare&) override;
   void run(const GatedDelta&) override;
+  void run(std::span<const DeltaInputs> ops) override { run_apart(ops); }
+  void run(std::span<const GatedDelta> ops) override { run_apart(ops); }
   void run(const CopyRows&) override;
   void run(const PreviousRow&) override;
   void run(const TopTokens&) override;
@@ -76,6 +80,13 @@ class CpuStream final : public Stream {
   void run(const GrowTree&) override;
 
  private:
+  // Small ops of several sequences: a thread each, where there are as many as threads.
+  template <class Op>
+  void run_apart(std::span<const Op> ops) {
+    const int n = static_cast<int>(ops.size());
+    if (n >= pool().size()) return pool().parallel_for(n, [&](int task, int) { run(ops[task]); });
+    for (const Op& op : ops) run(op);
+  }
   struct Free {
     void operator()(std::byte* p) const;
   };

@@ -149,7 +149,8 @@ void CpuStream::run(const Attention& op) {
                                whole.o);
   };
 
-  if (end_split - first_split == 1 || op.rows > kSplitRows) {
+  const bool is_apart = ThreadPool::thread_of_task() >= 0;  // then the scratch of the splits is others' too
+  if (end_split - first_split == 1 || op.rows > kSplitRows || is_apart) {
     cpu::for_tasks(pool(), n_tiles * n_kv, values, [&](int task, int thread) {
       const int row_tile = n_tiles - 1 - task / n_kv;  // the last rows see the most slots: start them first
       const int kv_head = task % n_kv;

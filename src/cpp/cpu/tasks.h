@@ -21,7 +21,7 @@ void for_ranges(ThreadPool& pool, int n, long values_each, Body&& body) {
 template <class Body>
 void for_tasks(ThreadPool& pool, int n_tasks, long values, Body&& body) {
   if (values >= kTaskValues) return pool.parallel_for(n_tasks, body);
-  for (int task = 0; task < n_tasks; ++task) body(task, 0);
+  for (int task = 0; task < n_tasks; ++task) body(task, std::max(ThreadPool::thread_of_task(), 0));
 }
 
 }  // namespace lb::cpu
