@@ -189,6 +189,8 @@ class Session {
   // --- session_together.cpp
   bool lacks_row(std::span<const int32_t> ids, const Interrupted& interrupted);
   static int run_together(std::span<const Turn> turns, const Interrupted& interrupted);
+  static std::vector<Segment> choose_segments(std::span<const Turn> turns);
+  static void begin_segments(std::span<const Turn> turns, std::span<Segment> segments, int rows);
   void choose_rows(int32_t root, int max_rows, const Company& beside);
   static void send_heads(std::span<const Turn> turns, std::span<const Segment> segments);
   float* own_logits();

@@ -53,50 +53,14 @@ void Session::choose_rows(int32_t root, int max_rows, const Company& beside) {
 }
 
 int Session::run_together(std::span<const Turn> turns, const Interrupted& interrupted) {
+  std::vector<Segment> segments = choose_segments(turns);
+  const int rows = segments.back().first_row + segments.back().rows;
   const Engine& engine = *turns[0].session->engine_;
   Executor& executor = engine.executor();
-  Stream& stream = *executor.stream;
-  const int n = static_cast<int>(turns.size()), max_rows = std::min(executor.max_rows, kMaxTree);
-
-  std::vector<Segment> segments;
-  int rows = 0;
-  double credit = 0;
-  for (const Turn& turn : turns) credit += turn.session->width_ ? turn.session->width_->credit() : 0;
-  for (int i = 0; i < n; ++i) {
-    Session& session = *turns[i].session;
-    const double own = session.width_ ? session.width_->credit() : 0;
-    session.choose_rows(turns[i].ids.back(), max_rows - rows - (n - 1 - i), {n - 1, credit - own});
-    if (session.walk_.draft().rows > 1 && session.width_chose_) credit -= session.width_->loss();
-    segments.push_back({rows, session.walk_.draft().rows, {}, session.state_.n_past(), &session.state_});
-    rows += session.walk_.draft().rows;
-  }
-
   const std::lock_guard lock(executor.mutex);
-  std::array<int32_t, kMaxTree> tokens, parents;
-  std::array<int32_t, 3 * kMaxTree> positions;
-  std::array<uint64_t, kMaxTree> ancestors;
-  for (int i = 0; i < n; ++i) {
-    Session& session = *turns[i].session;
-    const Draft& draft = session.walk_.draft();
-    Segment& segment = segments[i];
-    const int first = segment.first_row, n_past = session.state_.n_tokens();
-    std::copy_n(draft.tokens, draft.rows, tokens.begin() + first);
-    std::copy_n(draft.parents, draft.rows, parents.begin() + first);
-    std::copy_n(draft.ancestors, draft.rows, ancestors.begin() + first);
-    for (int axis = 0; axis < 3; ++axis)
-      for (int r = 0; r < draft.rows; ++r) positions[axis * rows + first + r] = n_past + draft.depths[r];
-    if (draft.rows > 1) segment.tree = {executor.parents + first, executor.ancestors + first};
-    if (draft.rows > 1 && session.loop_ != nullptr) stream.upload(session.tree_.tree, &draft, sizeof draft);
-    session.settle_step_rows();
-    session.state_.begin_append(draft.rows, segment.tree);
-    session.appended_.clear();
-  }
+  begin_segments(turns, segments, rows);
   const auto start = std::chrono::steady_clock::now();
   try {
-    stream.upload(executor.tokens, tokens.data(), rows * sizeof tokens[0]);
-    stream.upload(executor.positions, positions.data(), 3 * rows * sizeof positions[0]);
-    stream.upload(executor.parents, parents.data(), rows * sizeof parents[0]);
-    stream.upload(executor.ancestors, ancestors.data(), rows * sizeof ancestors[0]);
     engine.forward({.tokens = {executor.tokens, static_cast<size_t>(rows)},
                     .positions = {executor.positions, 3 * static_cast<size_t>(rows)},
                     .segments = segments,
@@ -116,6 +80,56 @@ int Session::run_together(std::span<const Turn> turns, const Interrupted& interr
     if (session.width_ && session.loop_ == nullptr) session.width_->took_beside(rows, time.count());  // it has finished
   }
   return rows;
+}
+
+// Leaves each session's rows in its walk_. Trees share what the accounts of all sessions may lose.
+std::vector<Segment> Session::choose_segments(std::span<const Turn> turns) {
+  const int n = static_cast<int>(turns.size());
+  const int max_rows = std::min(turns[0].session->engine_->executor().max_rows, kMaxTree);
+  const auto credit_of = [](const Turn& turn) { return turn.session->width_ ? turn.session->width_->credit() : 0; };
+  double credit = 0;
+  for (const Turn& turn : turns) credit += credit_of(turn);
+  std::vector<Segment> segments;
+  int rows = 0;
+  for (int i = 0; i < n; ++i) {
+    Session& session = *turns[i].session;
+    session.choose_rows(turns[i].ids.back(), max_rows - rows - (n - 1 - i), {n - 1, credit - credit_of(turns[i])});
+    const int own = session.walk_.draft().rows;
+    if (own > 1 && session.width_chose_) credit -= session.width_->loss();
+    segments.push_back({rows, own, {}, session.state_.n_past(), &session.state_});
+    rows += own;
+  }
+  return segments;
+}
+
+// Begins the append of each session, and sends the inputs of all rows.
+void Session::begin_segments(std::span<const Turn> turns, std::span<Segment> segments, int rows) {
+  const Executor& executor = turns[0].session->engine_->executor();
+  Stream& stream = *executor.stream;
+  std::array<int32_t, kMaxTree> tokens, parents;
+  std::array<int32_t, 3 * kMaxTree> positions;
+  std::array<uint64_t, kMaxTree> ancestors;
+  for (size_t i = 0; i < turns.size(); ++i) {
+    Session& session = *turns[i].session;
+    const Draft& draft = session.walk_.draft();
+    const int first = segments[i].first_row, n_past = session.state_.n_tokens();
+    std::copy_n(draft.tokens, draft.rows, tokens.begin() + first);
+    std::copy_n(draft.parents, draft.rows, parents.begin() + first);
+    std::copy_n(draft.ancestors, draft.rows, ancestors.begin() + first);
+    for (int axis = 0; axis < 3; ++axis)
+      for (int r = 0; r < draft.rows; ++r) positions[axis * rows + first + r] = n_past + draft.depths[r];
+    if (draft.rows > 1) {
+      segments[i].tree = {executor.parents + first, executor.ancestors + first};
+      if (session.loop_ != nullptr) stream.upload(session.tree_.tree, &draft, sizeof draft);  // for the device's walk
+    }
+    session.settle_step_rows();
+    session.state_.begin_append(draft.rows, segments[i].tree);
+    session.appended_.clear();
+  }
+  stream.upload(executor.tokens, tokens.data(), rows * sizeof tokens[0]);
+  stream.upload(executor.positions, positions.data(), 3 * rows * sizeof positions[0]);
+  stream.upload(executor.parents, parents.data(), rows * sizeof parents[0]);
+  stream.upload(executor.ancestors, ancestors.data(), rows * sizeof ancestors[0]);
 }
 
 // The logits of all rows, each in the memory of its session. A pass over the head serves several sessions.
