@@ -17,7 +17,7 @@ def run(pack: lucebox._engine.gpu.Pack, op: str, **fields) -> dict:
 
 def run_several(pack: lucebox._engine.gpu.Pack, op: str, fields: Sequence[dict]) -> list[dict]:
     """
-    Runs an op of one row for several sequences in one launch: run() of each dict of fields, with a list of results.
+    Runs an op of one row for several sequences, in one launch if the pack has a kernel for that: run() of each dict of fields, with a list of results.
     """
 
 def read_memory(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> object:

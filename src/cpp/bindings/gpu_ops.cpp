@@ -116,9 +116,11 @@ std::vector<nb::dict> run_each(PythonPack& pack, const std::string& name, const 
     if (i == 0) launches = one.launches;
   }
   for (const gpu::Launch& one : launches) {
-    const auto launch = gpu::for_several(one, int(given.size()), pack.target());
-    LB_CHECK(launch, kUnsupported, "no kernel does for several sequences what ", one.kernel, " does");
-    pack.run(*launch, params);
+    if (const auto launch = gpu::for_several(one, int(given.size()), pack.target())) {
+      pack.run(*launch, params);
+      continue;
+    }
+    for (size_t i = 0; i < given.size(); ++i) pack.run(one, params.of[i]);  // as the engine does
   }
   std::vector<nb::dict> results;
   for (OpFields& own : fields) results.push_back(own.results());
@@ -171,8 +173,9 @@ void bind_gpu_ops(nb::module_& gpu, nb::module_& m) {
         "Runs an op on its fields, by the names in src/cpp/ops/operands.h: a dict of what it writes. An output that is "
         "given the name of an input takes that input's memory; rounded rows are given as their bits, 8 or 16.");
   m.def("run_several", &run_several, "pack"_a, "op"_a, "fields"_a,
-        "Runs an op of one row for several sequences in one launch: run() of each dict of fields, with a list of "
-        "results.");
+        "Runs an op of one row for several sequences, in one launch if the pack has a kernel for that: run() of each "
+        "dict "
+        "of fields, with a list of results.");
   m.def("read_memory", &read_memory, "pack"_a, "x"_a, "Sums of the 32-bit words that each block has read.");
   m.def("read_bandwidth", &read_bandwidth, "pack"_a, "bytes"_a = size_t(1) << 30, "sets"_a = 1, "replays"_a = 20,
         "tries"_a = 5, "Bytes a second of a kernel that only reads `bytes` a launch, from `sets` buffers in turn.");
