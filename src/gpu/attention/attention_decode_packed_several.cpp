@@ -1,5 +1,6 @@
-// attention_decode over packed pages for several sequences, as attention_decode_several.cpp. On NVIDIA attention_decode_8
-// takes up to 8 queries per KV head, and more of them, which few models have, are worth a launch each.
+// attention_decode over packed pages for several sequences, as attention_decode_several.cpp. On NVIDIA
+// attention_decode_8 takes up to 8 queries per KV head, and more of them, which few models have, are worth a launch
+// each.
 // Needs: no nvidia
 #include "dialect.h"
 
