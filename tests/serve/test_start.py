@@ -132,6 +132,8 @@ def test_the_access_log_has_no_text() -> None:
     assert all(int(line[5]) > 0 and float(line[6]) >= 0 for line in lines)
 
 
-def test_the_cache_of_prefixes_has_the_size_of_its_flag() -> None:
-    with started("--prefix-cache", "3MB") as server:
-        assert server.status()["prefix_cache"]["memory_budget_bytes"] == 3_000_000
+def test_flags_reach_the_server() -> None:
+    with started("--prefix-cache", "3MB", "--sparse-prefill", "0.5") as server:
+        status = server.status()
+    assert status["prefix_cache"]["memory_budget_bytes"] == 3_000_000
+    assert status["sparse_prefill"] == 0.5

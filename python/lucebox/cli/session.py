@@ -103,6 +103,7 @@ def opening_line(llm: LLM, sessions: int = 1) -> str:
         "" if llm.options.draft == "none" else f"draft {llm.draft_label}",
         llm.draft_reason,
         "" if llm.compressor is None else f"scorer {llm.compressor.scorer.name}",
+        f"block-sparse prompts ({llm.options.sparse_prefill:g})" if llm.options.sparse_prefill else "",
     )
     return " | ".join(part for part in parts if part)
 

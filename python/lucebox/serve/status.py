@@ -57,6 +57,7 @@ def status_document(server: Server) -> dict[str, Any]:
         "device_name": llm.device_name,
         "kernels": llm.kernels,
         "draft": llm.draft_label,
+        "sparse_prefill": llm.options.sparse_prefill,
         "uptime_s": time.time() - metrics.started_at,
         "slots": scheduler.n_slots,
         "waiting": waiting,

@@ -27,7 +27,8 @@ async function refresh() {
 
 function show(status) {
   $("model").textContent = status.model;
-  $("place").textContent = `${status.device}: ${status.device_name}, context ${status.context}`;
+  const sparse = status.sparse_prefill > 0 ? `, block-sparse prompts (${status.sparse_prefill})` : "";
+  $("place").textContent = `${status.device}: ${status.device_name}, context ${status.context}${sparse}`;
   const seconds = before ? status.uptime_s - before.uptime_s : 0;
   const speed = seconds > 0 ? (status.totals.generated_tokens - before.totals.generated_tokens) / seconds : 0;
   speeds.push(speed);
