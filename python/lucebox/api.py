@@ -91,8 +91,9 @@ class LLM:
 
     Calls from several threads, and streams of one thread, run side by side: each has a session of its own, up to the
     option `sessions`, and they take turns on the device token by token. A prompt reuses what was computed before where
-    that gives the same bits as a fresh computation, so equal requests give equal ids; on a GPU with `draft="none"`,
-    since drafts change which rows are computed together, and with them the last bits.
+    that gives the same bits as a fresh computation, so equal requests give equal ids; on a GPU one at a time and with
+    `draft="none"`, or with `batch_invariant=True`, since drafts and other generations change which rows are computed
+    together, and with them the last bits.
 
     An LLM belongs to the process that loaded it: after a fork, calls in the child raise InvalidRequestError.
 
@@ -130,7 +131,8 @@ class LLM:
         """The measured costs of a step with drafts, kept for the next start; None without a drafter."""
         self.draft_reason = ""
         """The drafters that `draft="auto"` left out, and why."""
-        drafts = resolve_drafts(wanted.draft, resolved, offline=offline, progress=progress)
+        draft = "none" if wanted.batch_invariant and wanted.draft == "auto" else wanted.draft
+        drafts = resolve_drafts(draft, resolved, offline=offline, progress=progress)
         scorer = load_beside(wanted, offline=offline, progress=progress)
         try:
             self._open_with_one_of(drafts, resolved.path, options_beside(wanted, scorer), progress)

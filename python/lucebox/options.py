@@ -69,6 +69,9 @@ class EngineOptions:
     """Lossy block-sparse attention of prompts: rows read the blocks of 128 keys whose weight is at least this share of
     the largest block's, in whole chunks of prefill_chunk; 0: all blocks. `lucebox quality --sparse-prefill` measures
     what it costs. See docs/compression.md."""
+    batch_invariant: bool = False
+    """On a GPU, tokens that do not depend on what is decoded beside them, to the bit: one sequence takes the kernels of
+    several, which is slower, and drafts are off. NVIDIA GPUs from sm_80; the CPU has this property anyway."""
     isa: Literal["auto", "scalar", "portable", "avx2", "avx512"] = "auto"
     """Instruction set of the CPU kernels: "auto", "scalar" (the readable reference), "portable", "avx2" or "avx512"."""
     prefill_compression: Literal["off", "auto", "always"] = field(default="off", metadata=HOST)
@@ -224,6 +227,7 @@ class EngineFields(TypedDict, total=False):
     draft_budget: int | None
     memory_limit: str | int | None
     sparse_prefill: float
+    batch_invariant: bool
     isa: Literal["auto", "scalar", "portable", "avx2", "avx512"]
     prefill_compression: Literal["off", "auto", "always"]
     prefill_threshold: int

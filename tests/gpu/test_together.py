@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product
+from collections.abc import Iterator
+from itertools import count, cycle, product
 from pathlib import Path
 
 import numpy as np
@@ -101,3 +102,47 @@ def test_company_changes_no_token(
             one.choose()
     assert [one.ids for one in mixed] == alone
     assert n_together > 0
+
+
+QUANTISED = {"hidden": 256, "ffn": 512, "n_heads": 4, "n_kv_heads": 2, "head_dim": 64, "vocab": VOCAB}
+
+
+@pytest.mark.parametrize(
+    "dtype, kv", [("Q4_K", "q8_0/wht4"), pytest.param("Q8_0", "f16", marks=pytest.mark.slow), ("BF16", "f16")]
+)
+@pytest.mark.parametrize("model", ["attention", pytest.param("hybrid", marks=pytest.mark.slow)])
+def test_company_changes_no_bit(
+    pack: _engine.gpu.Pack, tmp_path: Path, model: str, dtype: str, kv: str, seed: int
+) -> None:
+    """A pass of one sequence, of any others, and of more than fit it: logits bit by bit."""
+    shape = Shape("qwen3", dtype, n_layers=2, **QUANTISED)
+    if model == "hybrid":
+        shape = Shape("qwen35", dtype, n_layers=2, recurrent=(True, False), d_state=64, n_v_heads=4, **QUANTISED)
+    path = write_model(tmp_path / "model.gguf", shape)
+    engine = open_engine(path, pack=pack, activations="int8", kv=kv, context=96)
+    rng = np.random.default_rng(seed)
+    prompts = [random_ids(n, VOCAB, seed + n).tolist() for n in (70, 1, 9, 33, 64)]
+
+    def written(groups: Iterator[list[int]], n: int) -> list[list[np.ndarray]]:
+        """The logits before each token of n greedy ones of every sequence; groups: who shares the next pass."""
+        sequences = [Sequence(engine, prompt, 0) for prompt in prompts]
+        logits: list[list[np.ndarray]] = [[] for _ in sequences]
+        while any(len(own) < n for own in logits):
+            chosen = [i for i in next(groups) if len(logits[i]) < n]
+            _engine.sync_together([sequences[i].session for i in chosen], [sequences[i].array for i in chosen])
+            for i in chosen:
+                logits[i].append(sequences[i].session.logits())
+                sequences[i].ids.append(int(logits[i][-1].argmax()))
+        return logits
+
+    everyone = range(len(prompts))
+    alone = written(cycle([[i] for i in everyone]), 4)
+    mixed = written((rng.permutation(everyone)[: rng.integers(1, 6)].tolist() for _ in count()), 4)
+    for want, got in zip(alone, mixed, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(want, got, strict=True))
+    invariant = open_engine(path, pack=pack, activations="int8", kv=kv, context=96, batch_invariant=True)
+    one = Sequence(invariant, prompts[2], 0)
+    for want in alone[2]:
+        one.session.sync(one.array)
+        assert np.array_equal(one.session.logits(), want)
+        one.choose()

@@ -34,6 +34,7 @@ constexpr std::tuple kEngineFields{
     Field{"draft_budget", &EngineOptions::draft_budget},
     Field{"memory_limit", &EngineOptions::memory_limit},
     Field{"sparse_prefill", &EngineOptions::sparse_alpha},
+    Field{"batch_invariant", &EngineOptions::batch_invariant},
 };
 
 // Options that only engines which score prompts have.

@@ -104,6 +104,8 @@ void check(const EngineOptions& options) {
   LB_CHECK(options.sparse_alpha >= 0 && options.sparse_alpha <= 1, kInvalid,
            options.score_rows > 0 ? "sparse_alpha" : "sparse_prefill", " must be between 0 and 1, got ",
            options.sparse_alpha);
+  LB_CHECK(!options.batch_invariant || !options.drafts(), kInvalid, "batch_invariant needs draft = none, got ",
+           options.draft, ": rows of a tree take kernels of their own");
   LB_CHECK(options.score_rows == 0 || !options.drafts(), kInvalid,
            "an engine that scores prompts generates nothing: draft must be none, got ", options.draft);
 }

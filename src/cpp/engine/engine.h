@@ -42,7 +42,8 @@ struct EngineOptions {
   int score_rows = 0;
   // Alpha of SelectBlocks, for block-sparse attention of prompts; 0: dense attention.
   float sparse_alpha = 0;
-  size_t memory_limit = 0;  // most bytes of the device's free memory that a plan may use; 0: all
+  bool batch_invariant = false;  // tokens of one session are computed as those of several; without drafts
+  size_t memory_limit = 0;       // most bytes of the device's free memory that a plan may use; 0: all
 
   bool drafts() const { return draft != "none"; }
   bool drafts_suffixes() const { return draft == "suffix" || draft.ends_with(kWithSuffix); }

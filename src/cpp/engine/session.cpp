@@ -49,7 +49,12 @@ int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, 
   engine_->check_ids(ids);
   if (has_logits_ && ids.size() == tokens_.size() && std::ranges::equal(ids, tokens_))
     return static_cast<int>(ids.size());
-  runs_ahead_ = true;
+  if (engine_->options().batch_invariant && extends_by_one(ids)) {
+    const Turn turn{this, ids};
+    sync_together({&turn, 1}, interrupted);
+    return static_cast<int>(ids.size());
+  }
+  runs_ahead_ = !engine_->options().batch_invariant;
   if (adopt_step(ids) || adopt_tree(ids) || follow_tree(ids) || verify_draft(ids, interrupted))
     return static_cast<int>(ids.size());
   const auto mismatch = std::mismatch(tokens_.begin(), tokens_.end(), ids.begin(), ids.end());

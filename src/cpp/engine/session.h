@@ -192,7 +192,7 @@ class Session {
   static std::vector<Segment> choose_segments(std::span<const Turn> turns);
   static void begin_segments(std::span<const Turn> turns, std::span<Segment> segments, int rows);
   void choose_rows(int32_t root, int max_rows, const Company& beside);
-  static void send_heads(std::span<const Turn> turns, std::span<const Segment> segments);
+  static void send_heads(std::span<const Turn> turns, std::span<const Segment> segments, int rows);
   float* own_logits();
   void end_turn();
 

@@ -15,7 +15,8 @@ std::span<const float> Session::logits() {
     if (logits_in_ == LogitsIn::kLoop) return loop_->download_logits(logits_);
     state_.stream().download(logits_.data(), row_logits_, logits_.size() * sizeof(float));
   });
-  logits_in_ = LogitsIn::kHost;
+  const bool is_device_row = loop_ != nullptr && logits_in_ == LogitsIn::kRow;  // from which the device will choose
+  if (!is_device_row) logits_in_ = LogitsIn::kHost;
   return logits_;
 }
 

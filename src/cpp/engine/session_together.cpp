@@ -10,6 +10,14 @@
 #include "ops/draft_rules.h"
 
 namespace lb {
+namespace {
+
+// On a device the sums of a row have one order among 2 to so many rows (gpu/gemm_skinny/choose.cpp).
+constexpr int kPassRows = 32;
+
+int max_pass_rows(const Executor& executor) { return std::min(executor.max_rows, kPassRows); }
+
+}  // namespace
 
 int Session::sync_together(std::span<const Turn> turns, const Interrupted& interrupted) {
   std::vector<Turn> lacking;
@@ -23,7 +31,7 @@ int Session::sync_together(std::span<const Turn> turns, const Interrupted& inter
     if (turn.session->lacks_row(turn.ids, interrupted)) lacking.push_back(turn);
   int rows = 0;
   for (std::span<const Turn> rest = lacking; !rest.empty();) {
-    const size_t n = std::min<size_t>(rest.size(), std::min(rest[0].session->engine_->executor().max_rows, kMaxTree));
+    const size_t n = std::min<size_t>(rest.size(), max_pass_rows(rest[0].session->engine_->executor()));
     rows += run_together(rest.first(n), interrupted);
     rest = rest.subspan(n);
   }
@@ -54,9 +62,11 @@ void Session::choose_rows(int32_t root, int max_rows, const Company& beside) {
 
 int Session::run_together(std::span<const Turn> turns, const Interrupted& interrupted) {
   std::vector<Segment> segments = choose_segments(turns);
-  const int rows = segments.back().first_row + segments.back().rows;
   const Engine& engine = *turns[0].session->engine_;
   Executor& executor = engine.executor();
+  // A row alone would take the kernels of one row, whose sums have another order: a second one is computed for nothing.
+  const int least = turns[0].session->loop_ != nullptr ? std::min(2, executor.max_rows) : 1;
+  const int rows = std::max(segments.back().first_row + segments.back().rows, least);
   const std::lock_guard lock(executor.mutex);
   begin_segments(turns, segments, rows);
   const auto start = std::chrono::steady_clock::now();
@@ -65,7 +75,7 @@ int Session::run_together(std::span<const Turn> turns, const Interrupted& interr
                     .positions = {executor.positions, 3 * static_cast<size_t>(rows)},
                     .segments = segments,
                     .interrupted = interrupted ? &interrupted : nullptr});
-    send_heads(turns, segments);
+    send_heads(turns, segments, rows);
   } catch (...) {
     for (const Turn& turn : turns) {
       turn.session->state_.abort_append();
@@ -79,13 +89,13 @@ int Session::run_together(std::span<const Turn> turns, const Interrupted& interr
     session.end_turn();
     if (session.width_ && session.loop_ == nullptr) session.width_->took_beside(rows, time.count());  // it has finished
   }
-  return rows;
+  return segments.back().first_row + segments.back().rows;
 }
 
 // Leaves each session's rows in its walk_. Trees share what the accounts of all sessions may lose.
 std::vector<Segment> Session::choose_segments(std::span<const Turn> turns) {
   const int n = static_cast<int>(turns.size());
-  const int max_rows = std::min(turns[0].session->engine_->executor().max_rows, kMaxTree);
+  const int max_rows = max_pass_rows(turns[0].session->engine_->executor());
   const auto credit_of = [](const Turn& turn) { return turn.session->width_ ? turn.session->width_->credit() : 0; };
   double credit = 0;
   for (const Turn& turn : turns) credit += credit_of(turn);
@@ -102,13 +112,13 @@ std::vector<Segment> Session::choose_segments(std::span<const Turn> turns) {
   return segments;
 }
 
-// Begins the append of each session, and sends the inputs of all rows.
+// Begins the append of each session, and sends the inputs of all rows; those behind the segments are any.
 void Session::begin_segments(std::span<const Turn> turns, std::span<Segment> segments, int rows) {
   const Executor& executor = turns[0].session->engine_->executor();
   Stream& stream = *executor.stream;
-  std::array<int32_t, kMaxTree> tokens, parents;
-  std::array<int32_t, 3 * kMaxTree> positions;
-  std::array<uint64_t, kMaxTree> ancestors;
+  std::array<int32_t, kPassRows> tokens{}, parents{};
+  std::array<int32_t, 3 * kPassRows> positions{};
+  std::array<uint64_t, kPassRows> ancestors{};
   for (size_t i = 0; i < turns.size(); ++i) {
     Session& session = *turns[i].session;
     const Draft& draft = session.walk_.draft();
@@ -133,26 +143,20 @@ void Session::begin_segments(std::span<const Turn> turns, std::span<Segment> seg
 }
 
 // The logits of all rows, each in the memory of its session. A pass over the head serves several sessions.
-void Session::send_heads(std::span<const Turn> turns, std::span<const Segment> segments) {
+void Session::send_heads(std::span<const Turn> turns, std::span<const Segment> segments, int rows) {
+  static_assert(kPassRows <= Executor::kLogitRows);
   const Session& any = *turns[0].session;
-  const float* logits = any.engine_->executor().logits;
-  const int vocab = any.engine_->model().info().vocab, rows = segments.back().first_row + segments.back().rows;
-  for (int first = 0; first < rows; first += Executor::kLogitRows) {
-    const int end = std::min(rows, first + Executor::kLogitRows);
-    any.head(first, end - first, any.engine_->executor().logits);
-    for (size_t i = 0; i < turns.size(); ++i) {
-      const Segment& segment = segments[i];
-      const int from = std::max(first, segment.first_row), n = std::min(end, segment.first_row + segment.rows) - from;
-      if (n <= 0) continue;
-      run(CopyRows{.x = logits + static_cast<size_t>(from - first) * vocab,
-                   .y = turns[i].session->own_logits() + static_cast<size_t>(from - segment.first_row) * vocab,
-                   .rows = n,
-                   .dim = vocab,
-                   .y_rows = n,
-                   .y_stride = vocab},
-          *any.engine_->executor().stream);
-    }
-  }
+  const Executor& executor = any.engine_->executor();
+  const int vocab = any.engine_->model().info().vocab;
+  any.head(0, rows, executor.logits);
+  for (size_t i = 0; i < turns.size(); ++i)
+    run(CopyRows{.x = executor.logits + static_cast<size_t>(segments[i].first_row) * vocab,
+                 .y = turns[i].session->own_logits(),
+                 .rows = segments[i].rows,
+                 .dim = vocab,
+                 .y_rows = segments[i].rows,
+                 .y_stride = vocab},
+        *executor.stream);
 }
 
 // Room for the logits of the rows of a turn, in the stream's memory.

@@ -206,7 +206,7 @@ Attention attention(const AttentionBlock& block, const AttentionPrepare& op, con
 void attend(const AttentionBlock& block, int layer, const AttentionBuffers& b, const float* add, float* result,
             const Step& step) {
   const LinearGroup out = {{product(block.o, b.o, result, step, add)}, 1};
-  if (step.segments.size() == 1) {
+  if (step.has_one_sequence()) {
     const AttentionPrepare op = prepare(block, layer, b, step.segments[0], step);
     run(op, step.stream);
     return run_fused(attention(block, op, b, step.segments[0], step), out, step.stream);
@@ -390,7 +390,7 @@ void DeltaNetBlock::forward(int layer, const RmsNorm& in, const float* x, float*
       const DeltaRows rows(b, dims, segment.first_row + call.first_row);
       const DeltaInputs inputs = delta_inputs(*this, call, segment.tree, rows);
       const GatedDelta delta = gated_delta(*this, call, segment.tree, rows);
-      if (step.segments.size() == 1 && i + 1 == n_calls)
+      if (step.has_one_sequence() && i + 1 == n_calls)
         return run_fused(DeltaNet{inputs, delta, gated_norm}, output, step.stream);
       inputs_of_rows.add(inputs);
       deltas.add(delta);

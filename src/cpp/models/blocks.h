@@ -41,7 +41,7 @@ struct Segment {
 
 // The append in progress, as a block sees it.
 struct Step {
-  int rows;  // of all segments
+  int rows;  // of all segments, and perhaps some behind them that no sequence keeps
   std::span<const Segment> segments;
   const float* cos;  // [rows, n_rot / 2]
   const float* sin;  // [rows, n_rot / 2]
@@ -49,6 +49,8 @@ struct Step {
   Carver scratch;  // copied by each block, so that all blocks carve the same region
   Stream& stream;
   const SparseBlocks* sparse = nullptr;  // attention to selected key blocks; null: to all
+
+  bool has_one_sequence() const { return segments.size() == 1 && segments[0].rows == rows; }
 };
 
 // y = w x (+ add)
