@@ -21,7 +21,7 @@ from lucebox.recall import KINDS, Document, Question, encode_documents, load_doc
 from lucebox.resolve import resolve
 
 MODEL = "tiny-hybrid"
-EXACT: dict[str, Any] = {"threads": 1, "activations": "f32", "prefix_cache": 0, "context": 192}
+EXACT: dict[str, Any] = {"threads": 1, "activations": "f32", "prefix_cache": 0, "context": 192, "draft": "none"}
 TEXT = Path(__file__).read_text(encoding="utf-8")
 
 
