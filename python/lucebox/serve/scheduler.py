@@ -267,7 +267,7 @@ class Scheduler:
             for work, _ in rows:
                 work.start()
         except Exception:
-            log.warning("a pass of %d sequences failed; each is computed alone", len(rows), exc_info=True)
+            log.warning("a pass of %d sequences failed; each goes on alone", len(rows), exc_info=True)
         spent_s = time.perf_counter() - start
         self.metrics.decode_s.add(spent_s)
         return spent_s

@@ -25,7 +25,7 @@ struct SparseBlocks {
   // [1] 0: the means of earlier appends are those of another layer by now, and are made anew. null: they are there.
   const int32_t* no_past = nullptr;
 
-  // Of appends of up to max_rows rows to a cache of `capacity` tokens. Without memory it only counts.
+  // Buffers for appends of up to max_rows rows to a cache of `capacity` tokens. A carver without memory only counts.
   static SparseBlocks carve(Carver& carver, int n_heads, int n_kv_heads, int head_dim, int capacity, int max_rows,
                             float alpha);
 };

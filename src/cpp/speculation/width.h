@@ -79,7 +79,7 @@ class StepWidth {
 
   // Tokens of plain decoding whose time speculation may lose before it must earn some.
   double credit() const { return credit_; }
-  // What this step's tree loses if none of it is accepted.
+  // Plain tokens that this step's tree loses if none of it is accepted.
   double loss() const { return tree_.rows > 1 ? time_ - 1 : 0; }
   // Whether the draft model gains at these costs if its drafts are as good as those of trained drafters mostly are.
   bool model_may_pay() const { return model_may_pay_; }
