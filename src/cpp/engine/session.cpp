@@ -108,9 +108,9 @@ void Session::forward(std::span<const int32_t> ids, std::span<const int32_t> pos
   run_rows(rows, is_tree, upload_rows, interrupted, taps, sparse);
 }
 
-// Chunks that end at a multiple of the chunk size are sparse. The end of a prompt, most likely the question, lies behind
-// them and looks at everything. The rule knows of the ends of appends alone, so that a reused prefix has the bits of a
-// fresh one.
+// Chunks that end at a multiple of the chunk size are sparse. The end of a prompt, most likely the question, lies
+// behind them and looks at everything. The rule knows of the ends of appends alone, so that a reused prefix has the
+// bits of a fresh one.
 const SparseBlocks* Session::sparse_blocks_of(int first, int end) const {
   const Executor& executor = engine_->executor();
   const bool is_sparse = executor.sparse && end - first > kMaxTree && end % executor.max_rows == 0;
