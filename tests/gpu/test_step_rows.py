@@ -45,8 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("step_rows")
     for name, shape in (("hybrid", HYBRID), ("attention", ATTENTION)):
         gguf_files.write_model(made / f"{name}.gguf", shape)
-    tensors = draft_files.gguf_tensors(draft_files.tensors(DRAFT))
-    gguf_files.write(made / "dflash.gguf", draft_files.gguf_fields(DRAFT), tensors)
+    draft_files.write_gguf(made / "dflash.gguf", DRAFT)
     return made
 
 

@@ -25,13 +25,9 @@ N_SLIDING = sum(FIRST.sliding)
 LONG = replace(FIRST, block=64)  # the longest block, which turns the ring the farthest
 
 
-def write(path: Path, shape: DraftShape) -> Path:
-    return gguf_files.write(path, draft_files.gguf_fields(shape), draft_files.gguf_tensors(draft_files.tensors(shape)))
-
-
 @pytest.fixture(scope="module")
 def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("ring") / "draft.gguf", FIRST)
+    return draft_files.write_gguf(tmp_path_factory.mktemp("ring") / "draft.gguf", FIRST)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +48,7 @@ def rewind(pair: Pair, n_tokens: int) -> None:
 
 def test_drafts_over_many_turns(target: Path, tmp_path: Path) -> None:
     """Chains longer than a chunk, trees, and rewinds as far as the recurrent layers allow, round and round."""
-    pair = pair_of(target, write(tmp_path / "draft.gguf", LONG), LONG)
+    pair = pair_of(target, draft_files.write_gguf(tmp_path / "draft.gguf", LONG), LONG)
     rng = np.random.default_rng(0)
     while len(pair.ids) < 2 * RING:
         for rows, n_kept in ((CHUNK, CHUNK), (-64, 0), (64, 3), (1, 1), (-40, 0)):

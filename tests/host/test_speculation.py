@@ -16,7 +16,7 @@ from drafts import SAMPLINGS, VOCAB, Tree, decode, random_tree, write
 from engines import log_softmax, open_engine, random_ids
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError, UnsupportedError
-from reference import draft_files, gguf_files
+from reference import draft_files
 from reference.gguf_files import Shape, write_model
 
 N = 120
@@ -29,8 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_model(made / "attention.gguf", Shape("qwen3", n_layers=2))
     write_model(made / "target.gguf", TARGET)  # with a prediction block
     for name, shape in (("first", FIRST), ("second", SECOND)):
-        named = draft_files.gguf_tensors(draft_files.tensors(shape))
-        gguf_files.write(made / f"{name}.gguf", draft_files.gguf_fields(shape), named)
+        draft_files.write_gguf(made / f"{name}.gguf", shape)
     return made
 
 

@@ -13,7 +13,7 @@ from engines import open_engine, random_ids
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError
 from numpy.typing import NDArray
-from reference import draft_files, gguf_files
+from reference import draft_files
 from reference.gguf_files import Shape, write_model
 
 N = 24  # tokens of each sequence
@@ -26,8 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_model(made / "hybrid.gguf", Shape(n_layers=3, recurrent=(True, False, True)))
     write_model(made / "attention.gguf", Shape("qwen3", n_layers=2))
     write_model(made / "target.gguf", TARGET)  # with a prediction block
-    named = draft_files.gguf_tensors(draft_files.tensors(FIRST))
-    gguf_files.write(made / "first.gguf", draft_files.gguf_fields(FIRST), named)
+    draft_files.write_gguf(made / "first.gguf", FIRST)
     return made
 
 

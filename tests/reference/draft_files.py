@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from reference import dflash
+from reference import dflash, gguf_files
 from safetensors.numpy import save_file
 
 F32 = NDArray[np.float32]
@@ -211,3 +211,7 @@ def gguf_tensors(named: Mapping[str, T], *, is_older: bool = False) -> dict[str,
         return prefix + (OLDER_NAMES.get(stem, stem) if is_older else stem)
 
     return {gguf_name(name): tensor for name, tensor in named.items()}
+
+
+def write_gguf(path: Path, shape: DraftShape) -> Path:
+    return gguf_files.write(path, gguf_fields(shape), gguf_tensors(tensors(shape)))

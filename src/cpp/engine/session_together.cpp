@@ -68,9 +68,10 @@ int Session::run_together(std::span<const Turn> turns, const Interrupted& interr
   const int least = turns[0].session->loop_ != nullptr ? std::min(2, executor.max_rows) : 1;
   const int rows = std::max(segments.back().first_row + segments.back().rows, least);
   const std::lock_guard lock(executor.mutex);
-  begin_segments(turns, segments, rows);
-  const auto start = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point start;
   try {
+    begin_segments(turns, segments, rows);
+    start = std::chrono::steady_clock::now();
     engine.forward({.tokens = {executor.tokens, static_cast<size_t>(rows)},
                     .positions = {executor.positions, 3 * static_cast<size_t>(rows)},
                     .segments = segments,
