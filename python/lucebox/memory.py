@@ -47,6 +47,8 @@ class MemoryPlan:
     context: int
     max_context: int
     """Maximum of the model, in tokens."""
+    kv_tokens: int
+    """Tokens of the KV cache, which all sessions share."""
     largest_context: int
     """The longest context that fits, in tokens."""
     kv_fits: tuple[KvFit, ...]

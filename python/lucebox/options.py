@@ -35,7 +35,10 @@ class EngineOptions:
     """Name of the GPU pack: "sm_86", or a variant, "sm_86_laptop". None: the best one for the device, a variant before
     its target, the last installed variant before the others."""
     context: int | None = None
-    """Maximum tokens of the session. None: the model's maximum, or less where memory does not suffice."""
+    """Maximum tokens of a session. None: the model's maximum, or less where memory does not suffice."""
+    kv_tokens: int | None = None
+    """Tokens of the KV cache, which all sessions share: together they hold so many, and tokens of a common prefix count
+    once. None: a context for each of `sessions`, or the most that fits, at least one context."""
     threads: int | None = None
     """Worker threads on the CPU. None: one per physical core that this process may use."""
     activations: Literal["int8", "f32"] = "int8"
@@ -43,9 +46,9 @@ class EngineOptions:
     kv: str = "f16"
     """Type of the stored keys and values: f32, f16, bf16, fp8, q8_0, q5_1, q5_0, q4_1, q4_0, tq3_0, wht4 or wht3, or
     two of them as K/V: "q8_0/q4_0". All but f32 round: see docs/kv.md."""
-    sessions: int = field(default=4, metadata=HOST)
-    """Generations that may run at once, each with a session of `context` tokens. A session is made when it is first
-    needed; where memory has room for fewer, fewer run. Further generations wait. `lucebox serve` has --slots."""
+    sessions: int = 4
+    """Generations that may run at once, each in a session of up to `context` tokens. Where memory has room for fewer
+    sessions, fewer run. Further generations wait. `lucebox serve` has --slots."""
     prefix_cache: str | int = field(default=1 << 30, metadata=HOST | {"size": True})
     """Main memory, at most, that keeps computed prefixes of prompts for later generations: "2GiB", "2GB", or a number
     of bytes. 0: a prompt reuses only what its session has."""
@@ -97,7 +100,15 @@ class EngineOptions:
     def __post_init__(self) -> None:
         _check_choices(self)
         _check_kv(self.kv)
-        for name in ("context", "threads", "prefill_chunk", "draft_budget", "sessions", "prefill_threshold"):
+        for name in (
+            "context",
+            "kv_tokens",
+            "threads",
+            "prefill_chunk",
+            "draft_budget",
+            "sessions",
+            "prefill_threshold",
+        ):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
                 raise InvalidRequestError(f"{name} must be a whole number, got {value!r}")
@@ -215,6 +226,7 @@ class EngineFields(TypedDict, total=False):
     device: str
     pack: str | None
     context: int | None
+    kv_tokens: int | None
     threads: int | None
     activations: Literal["int8", "f32"]
     kv: str

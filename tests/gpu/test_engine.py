@@ -384,7 +384,8 @@ def test_plan_is_of_the_device(pack: _engine.gpu.Pack, written: Write) -> None:
     assert plan["place"] == pack.name and plan["mapped_bytes"] == 0
     assert {name: per_session for name, _, _, per_session in plan["entries"]} == {
         "weights": False,
-        "KV cache": True,
+        "KV cache": False,
+        "page table": True,
         "activations": False,
         "logits": False,
         "kernel scratch": False,

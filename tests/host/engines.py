@@ -28,6 +28,7 @@ STEP_COSTS = {
 
 def open_engine(path: Path, **options: Any) -> _engine.Engine:
     defaults = {"context": 256, "threads": 1, "activations": "f32", "kv": "f32", "prefill_chunk": 64}
+    defaults["sessions"] = 16
     engine = _engine.Engine.open(str(path), **(defaults | options))
     engine.step_costs = STEP_COSTS
     return engine

@@ -85,6 +85,14 @@ class Engine:
         """
 
     @property
+    def n_pages(self) -> int:
+        """Pages of the KV cache, of 64 tokens each."""
+
+    @property
+    def n_free_pages(self) -> int:
+        """Pages that no session holds and no PageRun refers to."""
+
+    @property
     def draft_kind(self) -> str | None:
         """Draft model: "dflash", "mtp", or None without one."""
 
@@ -117,6 +125,13 @@ class Sampler:
         """
 
     def sample(self, logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int: ...
+
+class PageRun:
+    """
+    References to pages of the KV cache, which keep them and their contents.
+    """
+
+    def __len__(self) -> int: ...
 
 class Session:
     """One mutable token timeline on an engine."""
@@ -265,10 +280,35 @@ class Session:
     def read_recurrent(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
         """The recurrent state after the newest token."""
 
-    def assemble(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Sequence[int], first_page: int = 0, pages: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]] = [], recurrent: object | None = None) -> None:
+    def assemble(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Sequence[int], first_page: int = 0, pages: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | PageRun] = [], recurrent: object | None = None) -> None:
         """
-        Makes the timeline ids, as if computed in appends with these ends. Keeps the pages before first_page and takes the other pages and the recurrent state from the arguments.
+        Makes the timeline ids, as if computed in appends with these ends. Keeps the pages before first_page and takes the other pages, bytes or a PageRun each, and the recurrent state from the arguments.
         """
+
+    @property
+    def n_pages(self) -> int:
+        """Pages of the KV cache that the session holds."""
+
+    def reserve(self, n_tokens: int) -> bool:
+        """
+        Takes pages for a timeline of n_tokens, after swapping in. False: too few are free, and nothing changed.
+        """
+
+    def swap_out(self) -> None:
+        """
+        Copies the pages to host memory and gives them back. The next call that needs them swaps in, or raises OutOfMemoryError.
+        """
+
+    @property
+    def is_swapped_out(self) -> bool: ...
+
+    def fork(self, source: Session) -> None:
+        """
+        Makes the timeline that of another session of the engine, to the bit. They share its pages.
+        """
+
+    def share_pages(self, first: int, count: int) -> PageRun:
+        """References to pages of the timeline, for assemble()."""
 
     def save(self) -> bytes:
         """A snapshot of the timeline and its state, as bytes."""

@@ -37,6 +37,7 @@ def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentPar
 def execute(args: argparse.Namespace) -> int:
     try:
         from lucebox.serve.run import serve
+        from lucebox.serve.server import DEFAULT_SLOTS
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("lucebox"):
             raise
@@ -45,7 +46,7 @@ def execute(args: argparse.Namespace) -> int:
     settings.check()
     EngineOptions(**options.given(args, EngineOptions))  # before a model loads
     sockets = bound_sockets(settings)
-    with open_model(args) as llm:
+    with open_model(args, sessions=settings.slots or DEFAULT_SLOTS) as llm:
 
         def on_start(url: str, slots: int) -> None:
             if args.json:

@@ -38,15 +38,17 @@ SEED_BITS = 32  # short enough to type
 
 
 @contextmanager
-def open_model(args: argparse.Namespace, prefix_cache: str | int = 0) -> Iterator[LLM]:
+def open_model(args: argparse.Namespace, prefix_cache: str | int = 0, sessions: int = 1) -> Iterator[LLM]:
     """The model of a command, opened with its engine flags; shows progress bars while it loads.
 
     prefix_cache: its size, for a command with several prompts.
+    sessions: that the KV cache is to have room for.
     """
     with importing():
         from lucebox.api import LLM
     with console.loading() as progress:
         flags = options.given(args, EngineOptions)
+        flags["sessions"] = sessions
         flags["prefix_cache"] = prefix_cache  # a server's flag of this name is for the cache of its slots
         llm = LLM(args.model, **flags, offline=args.offline, progress=progress)
     for text in llm.notes:

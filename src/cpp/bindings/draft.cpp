@@ -88,7 +88,7 @@ class Drafting {
     for (size_t i = 0; i < positions.size(); ++i) positions[i] = state_.n_tokens() + static_cast<int>(i) % n_positions;
     stream().upload(tree_.root.token, &root, sizeof root);
     stream().upload(tree_.root.positions, positions.data(), positions.size() * sizeof(int32_t));
-    state_.begin_draft();
+    state_.begin_draft(n_positions);
     draft().propose(tree_.root, depth, state_, io().draft, engine_->options().activations, stream());
     const size_t rows = depth, columns = draft().n_candidates();
     return nb::make_tuple(download(io().draft.ids, {rows, columns}), download(io().draft.logprobs, {rows, columns}),

@@ -7,6 +7,8 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <limits>
@@ -98,6 +100,7 @@ nb::dict dict_of_plan(const MemoryPlan& plan) {
   d["available_bytes"] = plan.available_bytes;
   d["context"] = plan.context;
   d["max_context"] = plan.max_context;
+  d["kv_tokens"] = plan.kv_tokens;
   d["largest_context"] = plan.largest_context;
   nb::list fits;
   for (const KvFit& fit : plan.kv_fits)
@@ -244,10 +247,19 @@ Bytes recurrent_of(Session& session) {
   return filled(session.recurrent_bytes(), [&](auto to) { session.read_recurrent(to); });
 }
 
+using PagePiece = std::variant<ConstBytes, const PageRun*>;
+
 void assemble(Session& session, const Ids& ids, const std::vector<int32_t>& ends, int first_page,
-              const std::vector<ConstBytes>& pages, const nb::object& recurrent) {
+              const std::vector<PagePiece>& pages, const nb::object& recurrent) {
   Session::Pieces pieces{.first_page = first_page, .pages = {}, .recurrent = {}};
-  for (const ConstBytes& piece : pages) pieces.pages.push_back(span(piece));
+  for (const PagePiece& piece : pages) {
+    if (const auto* run = std::get_if<const PageRun*>(&piece)) {
+      LB_CHECK(*run != nullptr, kInvalid, "a piece is None");
+      pieces.pages.emplace_back(*run);
+    } else {
+      pieces.pages.emplace_back(span(std::get<ConstBytes>(piece)));
+    }
+  }
   ConstBytes state;
   if (!recurrent.is_none()) {
     state = nb::cast<ConstBytes>(recurrent);
@@ -295,6 +307,12 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro("draft_may_pay", &Engine::draft_may_pay,
                    "Whether the draft model gains at these costs if its drafts are as good as those of trained "
                    "drafters mostly are. True without a draft model, without costs and with a fixed budget.")
+      .def_prop_ro(
+          "n_pages", [](const Engine& engine) { return engine.pages() ? engine.pages()->n_pages() : 0; },
+          "Pages of the KV cache, of 64 tokens each.")
+      .def_prop_ro(
+          "n_free_pages", [](const Engine& engine) { return engine.pages() ? engine.pages()->n_free() : 0; },
+          "Pages that no session holds and no PageRun refers to.")
       .def_prop_ro("draft_kind", &draft_kind_of, "Draft model: \"dflash\", \"mtp\", or None without one.")
       .def_prop_ro("outputs", &Engine::outputs, "Earlier outputs, which the suffix drafter reads; None without it.")
       .def_prop_ro("fingerprint", &Engine::fingerprint,
@@ -325,6 +343,9 @@ void bind_engine(nb::module_& m) {
             return s.sample({logits.data(), logits.size()});
           },
           "logits"_a);
+
+  nb::class_<PageRun>(m, "PageRun", "References to pages of the KV cache, which keep them and their contents.")
+      .def("__len__", [](const PageRun& run) { return run.pages().size(); });
 
   nb::class_<Session>(m, "Session", "One mutable token timeline on an engine.")
       .def(
@@ -437,10 +458,27 @@ void bind_engine(nb::module_& m) {
           "Length of the longest prefix of ids that the timeline computed in appends with exactly these ends.")
       .def("read_pages", &pages_of, "first"_a, "count"_a)
       .def("read_recurrent", &recurrent_of, "The recurrent state after the newest token.")
-      .def("assemble", &assemble, "ids"_a, "ends"_a, "first_page"_a = 0, "pages"_a = std::vector<ConstBytes>{},
+      .def("assemble", &assemble, "ids"_a, "ends"_a, "first_page"_a = 0, "pages"_a = std::vector<PagePiece>{},
            "recurrent"_a = nb::none(),
            "Makes the timeline ids, as if computed in appends with these ends. Keeps the pages before first_page "
-           "and takes the other pages and the recurrent state from the arguments.")
+           "and takes the other pages, bytes or a PageRun each, and the recurrent state from the arguments.")
+      .def_prop_ro("n_pages", &Session::n_pages, "Pages of the KV cache that the session holds.")
+      .def(
+          "reserve", [](Session& s, int n_tokens) { return without_gil([&] { return s.reserve(n_tokens); }); },
+          "n_tokens"_a,
+          "Takes pages for a timeline of n_tokens, after swapping in. False: too few are free, and nothing changed.")
+      .def(
+          "swap_out", [](Session& s) { without_gil([&] { s.swap_out(); }); },
+          "Copies the pages to host memory and gives them back. The next call that needs them swaps in, or raises "
+          "OutOfMemoryError.")
+      .def_prop_ro("is_swapped_out", &Session::is_swapped_out)
+      .def(
+          "fork", [](Session& s, Session& from) { without_gil([&] { s.fork(from); }); }, "source"_a,
+          "Makes the timeline that of another session of the engine, to the bit. They share its pages.")
+      .def(
+          "share_pages",
+          [](Session& s, int first, int count) { return without_gil([&] { return s.share_pages(first, count); }); },
+          "first"_a, "count"_a, "References to pages of the timeline, for assemble().")
       .def("save", &save, "A snapshot of the timeline and its state, as bytes.")
       .def(
           "load",

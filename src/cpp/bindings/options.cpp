@@ -24,6 +24,8 @@ struct Field {
 
 constexpr std::tuple kEngineFields{
     Field{"context", &EngineOptions::context},
+    Field{"kv_tokens", &EngineOptions::kv_tokens},
+    Field{"sessions", &EngineOptions::sessions},
     Field{"threads", &EngineOptions::n_threads},
     Field{"isa", &EngineOptions::isa},
     Field{"activations", &EngineOptions::activations},

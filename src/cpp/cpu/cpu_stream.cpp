@@ -65,6 +65,7 @@ size_t CpuStream::planned_bytes(const CpuStreamOptions& options) {
 std::unique_ptr<Memory> CpuStream::reserve(size_t bytes) { return std::make_unique<Arena>(bytes); }
 void CpuStream::upload(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 void CpuStream::download(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+void CpuStream::copy(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 void CpuStream::zero(void* to, size_t bytes) { std::memset(to, 0, bytes); }
 
 }  // namespace lb

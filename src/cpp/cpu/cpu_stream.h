@@ -45,6 +45,7 @@ class CpuStream final : public Stream {
   std::unique_ptr<Memory> reserve(size_t bytes) override;
   void upload(void* to, const void* from, size_t bytes) override;
   void download(void* to, const void* from, size_t bytes) override;
+  void copy(void* to, const void* from, size_t bytes) override;
   void zero(void* to, size_t bytes) override;
   void wait() override {}
   bool reads(WeightLayout layout) const override { return layout == WeightLayout::kBlocks; }

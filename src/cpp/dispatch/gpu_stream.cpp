@@ -75,6 +75,10 @@ void GpuStream::download(void* to, const void* from, size_t bytes) {
   }
 }
 
+void GpuStream::copy(void* to, const void* from, size_t bytes) {
+  queue().copy_on_device(static_cast<std::byte*>(to), static_cast<std::byte*>(const_cast<void*>(from)), bytes);
+}
+
 void GpuStream::zero(void* to, size_t bytes) { queue().fill(static_cast<std::byte*>(to), 0, bytes); }
 
 void GpuStream::replay(std::unique_ptr<Recording>& recording, const std::function<void()>& work) {

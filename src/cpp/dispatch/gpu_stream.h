@@ -40,6 +40,7 @@ class GpuStream final : public Stream {
   std::unique_ptr<Memory> reserve(size_t bytes) override;
   void upload(void* to, const void* from, size_t bytes) override;
   void download(void* to, const void* from, size_t bytes) override;
+  void copy(void* to, const void* from, size_t bytes) override;
   void zero(void* to, size_t bytes) override;
   void wait() override { queue().synchronize(); }
   void replay(std::unique_ptr<Recording>& recording, const std::function<void()>& work) override;

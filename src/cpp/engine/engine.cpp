@@ -95,6 +95,10 @@ std::string fingerprint_of(const ModelFile& file, const std::optional<ModelFile>
 
 void check(const EngineOptions& options) {
   LB_CHECK(options.context >= 0, kInvalid, "context must be positive, got ", options.context);
+  LB_CHECK(options.kv_tokens >= 0, kInvalid, "kv_tokens must be positive, got ", options.kv_tokens);
+  LB_CHECK(options.sessions >= 1, kInvalid, "sessions must be positive, got ", options.sessions);
+  LB_CHECK(options.kv_tokens == 0 || options.context <= options.kv_tokens, kInvalid, "kv_tokens = ", options.kv_tokens,
+           " is less than one context of ", options.context, " tokens");
   LB_CHECK(options.prefill_chunk >= 0 && options.prefill_chunk <= 4096, kInvalid,
            "prefill_chunk must be between 1 and 4096, got ", options.prefill_chunk);
   LB_CHECK(options.draft_budget >= 0 && options.draft_budget < kMaxTree, kInvalid,
@@ -220,6 +224,9 @@ Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models model
       plan_(std::move(plan)),
       executor_(std::make_unique<Executor>(models_, options_, backend_->make_stream(models_.networks(), options_))),
       weights_(backend_->load(*models_.target, options_, *executor_->stream, progress)) {
+  if (options_.score_rows == 0)
+    pages_ =
+        std::make_shared<PagePool>(layer_shapes(), state_options(), n_pages(options_.kv_tokens), *executor_->stream);
   if (options_.drafts_suffixes()) outputs_ = std::make_shared<EarlierOutputs>(kEarlierTokens);
   if (models_.draft) draft_weights_ = backend_->load(*models_.draft, options_, *executor_->stream, progress);
 }

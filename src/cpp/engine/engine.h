@@ -26,7 +26,10 @@ namespace lb {
 enum class DecodePath { kAuto, kGraph, kMegakernel };
 
 struct EngineOptions {
-  int context = 0;    // capacity of a session in tokens; 0: the model's maximum, or the most that fits
+  int context = 0;  // capacity of a session in tokens; 0: the model's maximum, or the most that fits
+  // Tokens of the KV cache, which all sessions share; 0: `sessions` contexts, or the most that fits, at least one.
+  int kv_tokens = 0;
+  int sessions = 1;   // that the plan makes room for; more may share the KV cache
   int n_threads = 0;  // 0: one per usable core
   Isa isa = Isa::kPortable;
   Activations activations = Activations::kInt8;
@@ -71,6 +74,7 @@ struct MemoryPlan {
   size_t mapped_bytes = 0;           // weights read from the file's mapping, shared with the page cache
   size_t available_bytes = 0;        // free memory of the device when the plan was made
   int context = 0, max_context = 0;  // tokens: of this engine, of the model
+  int kv_tokens = 0;                 // of the KV cache
   int largest_context = 0;           // tokens: the longest context that fits; 0: none
   std::vector<KvFit> kv_fits;        // the same type for K and V, largest first
   size_t total_bytes() const;        // sum of the entries, with one session
@@ -128,6 +132,8 @@ class Engine {
   const EngineOptions& options() const { return options_; }  // with every default resolved
   const MemoryPlan& plan() const { return plan_; }
   StateOptions state_options() const;
+  // Of all sessions; null where the engine scores prompts.
+  const std::shared_ptr<PagePool>& pages() const { return pages_; }
   // Throws unless all ids are in the vocabulary and fit the context.
   void check_ids(std::span<const int32_t> ids) const;
   // Outputs of all sessions, for the suffix drafter; null without it.
@@ -160,6 +166,7 @@ class Engine {
   mutable std::once_flag fingerprint_once_;
   mutable std::string fingerprint_;
   std::unique_ptr<Executor> executor_;
+  std::shared_ptr<PagePool> pages_;
   std::shared_ptr<EarlierOutputs> outputs_;
   mutable std::mutex costs_mutex_;
   mutable std::optional<StepCosts> step_costs_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <iomanip>
+#include <limits>
 #include <optional>
 #include <sstream>
 
@@ -23,8 +24,16 @@ std::vector<LayerShape> state_shapes(const Models& models, const EngineOptions& 
   return options.score_rows > 0 ? PromptScorer::state_shapes(*models.target) : models.layer_shapes();
 }
 
+// Memory of a sequence besides its pages.
 size_t state_bytes(const Models& models, const EngineOptions& options) {
   return SequenceState::planned_bytes(state_shapes(models, options), state_options(options));
+}
+
+// Pages of the KV cache: as options say, and at least a context.
+int kv_pages(const EngineOptions& options) { return n_pages(std::max(options.kv_tokens, options.context)); }
+
+size_t kv_bytes(const Models& models, const EngineOptions& options, int pages) {
+  return PagePool::planned_bytes(state_shapes(models, options), state_options(options), pages);
 }
 
 // Memory of a session besides its state: of the token loop and of trees. A scorer has neither.
@@ -32,47 +41,42 @@ size_t loop_bytes(const Models& models, const DeviceSizes& sizes, const EngineOp
   return options.score_rows > 0 ? 0 : sizes.loop_bytes(*models.target, options);
 }
 
-// Keys and values of some layers.
+// Keys and values of the layers that keep all rows.
 struct KvSizes {
-  size_t bytes = 0, token_bytes = 0;  // of the context; of each token, in the layers that keep all rows
-  int n_rings = 0, ring_rows = 0;     // layers that keep a ring, and the rows of the longest
+  size_t bytes = 0, token_bytes = 0;
 
   std::string detail(const EngineOptions& options) const {
-    std::string text = cat(options.context, " tokens, ", to_string(options.kv));
-    if (token_bytes > 0) text += cat(", ", kib(token_bytes), " a token");
-    if (n_rings > 0) text += cat("; ", n_rings, " of the layers keep ", ring_rows, " rows");
-    return text;
+    return cat(kv_pages(options) * kPageTokens, " tokens, ", to_string(options.kv), ", ", kib(token_bytes), " a token");
   }
 };
 
-// A sequence's state by what it is for. Page tables and the numbers of an append count as keys and values.
+// The memory of sequences by what it is for: the KV cache, and what each sequence has of its own.
 struct StateSizes {
   KvSizes target, draft;
-  size_t recurrent = 0, pending = 0;
+  size_t rings = 0, recurrent = 0, pending = 0, table = 0;
+  int n_rings = 0, ring_rows = 0;  // layers that keep a ring, and the rows of the longest
 };
 
 StateSizes state_sizes(const Models& models, const EngineOptions& options) {
   const std::vector<LayerShape> shapes = state_shapes(models, options);
   const StateOptions state = state_options(options);
-  const bool has_folding = std::ranges::any_of(shapes, folds);
+  const bool has_folding = any_folds(shapes);
   StateSizes sizes;
-  sizes.target.bytes = state_bytes(models, options);
+  sizes.table = state_bytes(models, options);
   for (int i = 0; i < static_cast<int>(shapes.size()); ++i) {
     const size_t bytes = SequenceState::layer_bytes(shapes, i, state), pending = pending_bytes(shapes[i]);
     const auto* shape = std::get_if<KvShape>(&shapes[i]);
-    const bool is_draft = i >= models.target->info().n_layers;
+    sizes.table -= bytes;
     if (shape == nullptr) {
       sizes.recurrent += bytes - pending;
       sizes.pending += pending;
-    }
-    if (shape == nullptr || is_draft) sizes.target.bytes -= bytes;
-    if (shape == nullptr) continue;
-    KvSizes& kv = is_draft ? sizes.draft : sizes.target;
-    if (is_draft) kv.bytes += bytes;
-    if (const int ring = ring_pages(*shape, state, has_folding); ring > 0) {
-      ++kv.n_rings;
-      kv.ring_rows = std::max(kv.ring_rows, ring * kPageTokens);
+    } else if (const int ring = ring_pages(*shape, state, has_folding); ring > 0) {
+      sizes.rings += bytes;
+      ++sizes.n_rings;
+      sizes.ring_rows = std::max(sizes.ring_rows, ring * kPageTokens);
     } else {
+      KvSizes& kv = i >= models.target->info().n_layers ? sizes.draft : sizes.target;
+      kv.bytes += PagePool::layer_bytes(shapes, i, state, kv_pages(options));
       kv.token_bytes += page_bytes(*shape, state) / kPageTokens;
     }
   }
@@ -102,23 +106,48 @@ std::optional<std::string> problem_of_heads(const Models& models, const KvTypes&
   return std::nullopt;
 }
 
-// One session and the buffers of the executor, at this context.
-size_t session_bytes(const Models& models, const DeviceSizes& sizes, const EngineOptions& any, int context) {
-  const EngineOptions options = with_context(any, context);
+// Memory of a session besides the KV cache.
+size_t session_bytes(const Models& models, const DeviceSizes& sizes, const EngineOptions& options) {
   return state_bytes(models, options) + tree_bytes(models, options) +
          step_row_bytes(models.draft.get(), sizes, *models.target, options) + loop_bytes(models, sizes, options) +
-         PromptScorer::planned_bytes(*models.target, options) + sizes.scratch_bytes(models.networks(), options) +
-         Executor::planned_bytes(models, options);
+         PromptScorer::planned_bytes(*models.target, options);
+}
+
+// The buffers of the executor, which all sessions share.
+size_t executor_bytes(const Models& models, const DeviceSizes& sizes, const EngineOptions& options) {
+  return sizes.scratch_bytes(models.networks(), options) + Executor::planned_bytes(models, options);
+}
+
+// A session, the KV cache and the executor, at this context.
+size_t needed_bytes(const Models& models, const DeviceSizes& sizes, const EngineOptions& any, int context) {
+  const EngineOptions options = with_context(any, context);
+  return session_bytes(models, sizes, options) + kv_bytes(models, options, kv_pages(options)) +
+         executor_bytes(models, sizes, options);
+}
+
+// Pages of the KV cache where options leave them open: a context for each session, or the most that fits beside them.
+int fitting_kv_pages(const Models& models, const DeviceSizes& sizes, const EngineOptions& options, size_t budget) {
+  const int least = n_pages(options.context);
+  const size_t others =
+      options.sessions * session_bytes(models, sizes, options) + executor_bytes(models, sizes, options);
+  int64_t low = least, high = int64_t{least} * options.sessions;
+  while (low < high) {
+    const int64_t middle = (low + high + 1) / 2;
+    const bool fits = middle * kPageTokens <= std::numeric_limits<int>::max() &&
+                      others + kv_bytes(models, options, static_cast<int>(middle)) <= budget;
+    fits ? low = middle : high = middle - 1;
+  }
+  return static_cast<int>(low);
 }
 
 // The model's maximum, else the largest multiple of a page that fits; 0: none fits.
 int largest_context(const Models& models, const DeviceSizes& sizes, const EngineOptions& options, size_t budget) {
-  if (session_bytes(models, sizes, options, models.target->info().max_context) <= budget)
+  if (needed_bytes(models, sizes, options, models.target->info().max_context) <= budget)
     return models.target->info().max_context;
   int low = 0, high = models.target->info().max_context / kPageTokens;
   while (low < high) {
     const int middle = (low + high + 1) / 2;
-    if (session_bytes(models, sizes, options, middle * kPageTokens) <= budget) {
+    if (needed_bytes(models, sizes, options, middle * kPageTokens) <= budget) {
       low = middle;
     } else {
       high = middle - 1;
@@ -186,29 +215,33 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
   const StateSizes asked = state_sizes(models, with_context(options, max_context));
   const std::string smaller = smaller_types(types, asked.target.token_bytes + asked.draft.token_bytes);
   if (options.context == 0) {
-    const size_t smallest = session_bytes(models, sizes, options, std::min(kPageTokens, max_context));
+    const size_t smallest = needed_bytes(models, sizes, options, std::min(kPageTokens, max_context));
     LB_CHECK(fits > 0, kMemory, "the weights take ", mib(weights),
              models.draft ? cat(", ", mib(models.draft->weight_bytes()), " of them the draft model's,") : "",
              " and the smallest session ", mib(smallest), "; ", mib(available), " of ", memory, " are available, and ",
              mib(fixed + smallest + reserved), " of free memory would do. Use a smaller model or quantisation",
              models.draft ? ", draft without a draft model" : "", ", or free memory", smaller);
-    options.context = fits;
+    options.context = options.kv_tokens > 0 ? std::min(fits, options.kv_tokens) : fits;
   }
   LB_CHECK(options.context <= max_context, kInvalid, "context = ", options.context, " exceeds the model's maximum of ",
            max_context, " tokens");
-  const size_t needed = session_bytes(models, sizes, options, options.context);
+  const size_t needed = needed_bytes(models, sizes, options, options.context);
   LB_CHECK(needed <= budget, kMemory, "context = ", options.context, " needs ", mib(needed), " in addition to ",
            mib(weights), " of weights; ", mib(available), " of ", memory, " are available, and ",
            mib(fixed + needed + reserved), " of free memory would do. ",
            fits > 0 ? cat("context = ", fits, " would fit") : std::string("No context fits"),
            "; a smaller prefill_chunk or a smaller kv type also saves memory", smaller);
   options = with_context(options, options.context);
+  const int pages = options.kv_tokens > 0 || options.score_rows > 0 ? kv_pages(options)
+                                                                    : fitting_kv_pages(models, sizes, options, budget);
+  options.kv_tokens = pages * kPageTokens;
 
   MemoryPlan plan;
   plan.device = sizes.name();
   plan.mapped_bytes = mapped;
   plan.available_bytes = available;
   plan.context = options.context;
+  plan.kv_tokens = options.kv_tokens;
   plan.max_context = max_context;
   plan.largest_context = fits;
   plan.kv_fits = types;
@@ -217,8 +250,10 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
   plan.entries = {
       {"weights", sizes.maps_weights() ? 0 : target, "codes and scales as the kernels read them"},
       {"draft weights", sizes.maps_weights() ? 0 : draft, "of the draft model, likewise"},
-      {"KV cache", state.target.bytes, state.target.detail(options), true},
-      {"draft KV cache", state.draft.bytes, state.draft.detail(options), true},
+      {"KV cache", state.target.bytes, state.target.detail(options)},
+      {"draft KV cache", state.draft.bytes, state.draft.detail(options)},
+      {"KV rings", state.rings, cat(state.n_rings, " of the layers keep ", state.ring_rows, " rows"), true},
+      {"page table", state.table, "and the numbers of an append", true},
       {"recurrent state", state.recurrent, "of the committed tokens, F32", true},
       {"pending rows", state.pending, cat(kMaxTree, " rows of a tree or of a prompt, not yet folded, F32"), true},
       {"activations", Executor::planned_bytes(models, options) - logits, cat(options.prefill_chunk, " rows")},

@@ -10,7 +10,7 @@ namespace lb {
 
 Session::Session(std::shared_ptr<const Engine> engine, WithoutDrafts)
     : engine_(std::move(engine)),
-      state_(engine_->layer_shapes(), engine_->state_options(), *engine_->executor().stream),
+      state_(engine_->layer_shapes(), engine_->state_options(), *engine_->executor().stream, engine_->pages()),
       positions_(3 * static_cast<size_t>(std::max(engine_->executor().max_rows, kMaxTree))),
       logits_(engine_->model().info().vocab),
       parts_(state_.stream()) {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "engine/engine.h"
@@ -114,14 +115,28 @@ class Session {
   void read_pages(int first, int count, std::span<std::byte> to);
   // Copies the recurrent state after the newest token. Folds first, which changes no later bit.
   void read_recurrent(std::span<std::byte> to);
+  // Pages [first, first + count), all of which hold committed tokens, without a copy.
+  std::unique_ptr<PageRun> share_pages(int first, int count);
+  // Whole pages: bytes, or pages of the KV cache.
+  using PagePiece = std::variant<std::span<const std::byte>, const PageRun*>;
   struct Pieces {
-    int first_page = 0;                             // the timeline keeps its own pages before this one
-    std::vector<std::span<const std::byte>> pages;  // the pages from first_page on; each span is whole pages
-    std::span<const std::byte> recurrent;           // the recurrent state after the last token
+    int first_page = 0;                    // the timeline keeps its own pages before this one
+    std::vector<PagePiece> pages;          // the pages from first_page on
+    std::span<const std::byte> recurrent;  // the recurrent state after the last token
   };
   // Makes the timeline ids as if computed in appends with these ends, which ascend to ids.size(). matched_prefix() must
   // cover the pages before first_page.
   void assemble(std::span<const int32_t> ids, std::span<const int32_t> ends, const Pieces& pieces);
+
+  // --- the KV cache, which all sessions of the engine share: session_pages.cpp
+  // Takes pages for a timeline of n_tokens, after swapping in. False: too few are free, and nothing changed.
+  bool reserve(int n_tokens);
+  int n_pages() const { return static_cast<int>(state_.pages().size()); }
+  // Copies the pages to host memory and gives them back. The next call that needs them, such as reserve(), swaps in.
+  void swap_out();
+  bool is_swapped_out() const { return state_.is_swapped_out(); }
+  // Makes the timeline that of another session of the engine, to the bit. They share its pages.
+  void fork(Session& from);
 
   std::vector<std::byte> save();
   void load(std::span<const std::byte> bytes, const std::string& where);
@@ -243,7 +258,7 @@ class Session {
   void start_growing(int max_rows);
   void know_tree();
   void read_tree();
-  bool can_draft_ahead() const;
+  bool can_draft_ahead();
   AcceptPath accepted_by_device() const;
   void start_walk(const Sampler& sampler, const AcceptPath& accept);
   void choose_from_row(const Sampler& sampler);
@@ -261,6 +276,8 @@ class Session {
   int32_t sample_in_tree(Sampler& sampler);
 
   // --- session_snapshot.cpp
+  void check_pages(int first, int count) const;
+  void take_pieces(const Pieces& pieces);
   void check_pieces(int n_tokens, int n_pages, int n_matched, const Pieces& pieces) const;
 
   std::shared_ptr<const Engine> engine_;

@@ -97,10 +97,11 @@ Timeline Session::timeline() {
 // A step is an append of one row; sync() commits it or drop_step() rejects it.
 void Session::start_step(NumbersFrom from, bool waits_for_mask) {
   has_logits_ = false;
-  if (state_.n_tokens() == state_.capacity()) return;  // the context is full: no token can follow
+  if (state_.room() == 0) return;  // no token can follow in this context, or none yet in the KV cache
   empty_if_step_lost([&] {
     const std::lock_guard lock(engine_->executor().mutex);
     if (step_rows_ && step_rows_->is_full()) step_rows_->compute(tokens_);
+    state_.reach_ahead();
     if (from == NumbersFrom::kDevice) {
       state_.begin_next();
     } else {

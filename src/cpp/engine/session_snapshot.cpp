@@ -1,5 +1,6 @@
 // The timeline's state as bytes: pages and recurrent state for prefix caches, whole snapshots.
 #include <algorithm>
+#include <iterator>
 
 #include "base/error.h"
 #include "engine/session.h"
@@ -15,13 +16,18 @@ int Session::matched_prefix(std::span<const int32_t> ids, std::span<const int32_
   return past == append_ends_.begin() ? 0 : *(past - 1);
 }
 
-void Session::read_pages(int first, int count, std::span<std::byte> to) {
+void Session::check_pages(int first, int count) const {
   LB_CHECK(first >= 0 && count >= 1 && (first + count - 1) * kPageTokens < static_cast<int>(tokens_.size()), kInvalid,
            "pages ", first, " to ", first + count - 1, " reach beyond the ", tokens_.size(), " tokens of the timeline");
+}
+
+void Session::read_pages(int first, int count, std::span<std::byte> to) {
+  check_pages(first, count);
   end_walk();
   empty_if_step_lost([&] {
     const std::lock_guard lock(engine_->executor().mutex);
     if (loop_ != nullptr) loop_->check();
+    state_.swap_in();
     if (step_rows_) step_rows_->compute(tokens_);
     lb::read_pages(state_, first, count, to);
   });
@@ -40,14 +46,43 @@ void Session::check_pieces(int n_tokens, int n_pages, int n_matched, const Piece
            "the timeline holds ", n_matched, " of these tokens; pages from page ", first, " on leave a gap");
   const size_t page = page_bytes();
   size_t bytes = 0;
-  for (const auto& piece : pieces.pages) {
-    LB_CHECK(page > 0 && piece.size() % page == 0, kInvalid, "a piece of ", piece.size(),
-             " bytes is not whole pages of ", page);
-    bytes += piece.size();
+  for (const PagePiece& piece : pieces.pages) {
+    if (const auto* run = std::get_if<const PageRun*>(&piece)) {
+      LB_CHECK(&(*run)->pool() == state_.pool().get(), kInvalid, "these pages are of another engine");
+      bytes += (*run)->pages().size() * page;
+      continue;
+    }
+    const size_t size = std::get<std::span<const std::byte>>(piece).size();
+    LB_CHECK(page > 0 && size % page == 0, kInvalid, "a piece of ", size, " bytes is not whole pages of ", page);
+    bytes += size;
   }
   LB_CHECK(bytes == (n_pages - first) * page && pieces.recurrent.size() == recurrent_bytes(), kInvalid, n_tokens,
            " tokens need ", n_pages - first, " pages of ", page, " bytes from page ", first, " on and ",
            recurrent_bytes(), " bytes of recurrent state; got ", bytes, " and ", pieces.recurrent.size());
+}
+
+// Throws kMemory before anything has changed.
+void Session::take_pieces(const Pieces& pieces) {
+  std::vector<int32_t> pages;
+  for (const PagePiece& piece : pieces.pages) {
+    if (const auto* run = std::get_if<const PageRun*>(&piece)) {
+      std::ranges::copy((*run)->pages(), std::back_inserter(pages));
+    } else {
+      const auto bytes = std::get<std::span<const std::byte>>(piece);
+      pages.insert(pages.end(), bytes.size() / page_bytes(), SequenceState::kOwnPage);
+    }
+  }
+  state_.set_pages(pieces.first_page, pages);
+  int page = pieces.first_page;
+  for (const PagePiece& piece : pieces.pages) {
+    if (const auto* run = std::get_if<const PageRun*>(&piece)) {
+      page += static_cast<int>((*run)->pages().size());
+    } else if (const auto bytes = std::get<std::span<const std::byte>>(piece); !bytes.empty()) {
+      const int count = static_cast<int>(bytes.size() / page_bytes());
+      write_pages(state_, page, count, bytes);
+      page += count;
+    }
+  }
 }
 
 void Session::assemble(std::span<const int32_t> ids, std::span<const int32_t> ends, const Pieces& pieces) {
@@ -59,12 +94,7 @@ void Session::assemble(std::span<const int32_t> ids, std::span<const int32_t> en
   check_pieces(n, n_pages, matched_prefix(ids, ends), pieces);
   drop_step();
   const std::lock_guard lock(engine_->executor().mutex);
-  int page = pieces.first_page;
-  for (const auto& piece : pieces.pages) {
-    const int count = static_cast<int>(piece.size() / page_bytes());
-    write_pages(state_, page, count, piece);
-    page += count;
-  }
+  take_pieces(pieces);
   write_recurrent(state_, n, pieces.recurrent);
   state_.restore_length(n);
   n_indexed_ = 0;

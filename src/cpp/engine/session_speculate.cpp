@@ -34,7 +34,7 @@ bool Session::drafts() const { return suggested_.rows > 0 || (drafting_ && width
 int Session::max_tree_rows() const { return std::min(engine_->options().tree_rows(), engine_->executor().max_rows); }
 
 // Rows of a tree that fit behind the timeline, the root's among them.
-int Session::draft_room() const { return std::min(max_tree_rows(), context() - static_cast<int>(tokens_.size())); }
+int Session::draft_room() const { return std::min(max_tree_rows(), state_.room()); }
 
 bool Session::extends_by_one(std::span<const int32_t> ids) const {
   return !tokens_.empty() && ids.size() == tokens_.size() + 1 &&
@@ -197,8 +197,9 @@ int Session::max_tree(int max_rows, int depth) const {
 // Leaves the candidates of the draft below the root in tree_.ids. The draft model reads the root and what the state
 // holds of the tokens before it.
 bool Session::propose_by_model(int32_t root, int max_rows) {
-  if (state_.n_tokens() + engine_->draft_model()->max_depth() + 1 > state_.capacity()) return false;
+  const int end = state_.n_tokens() + engine_->draft_model()->max_depth() + 1;
   const std::lock_guard lock(engine_->executor().mutex);
+  if (end > state_.capacity() || !state_.reserve(end)) return false;
   start_draft(root, max_rows);
   return true;
 }
@@ -207,7 +208,7 @@ void Session::start_draft(int32_t root, int max_rows) {
   const int n_past = state_.n_tokens(), n_positions = engine_->draft_model()->max_depth() + 1;
   Stream& stream = state_.stream();
   settle_step_rows();
-  state_.begin_draft();
+  state_.begin_draft(n_positions);
   stream.upload(tree_.root.token, &root, sizeof root);
   for (int axis = 0; axis < 3; ++axis)
     for (int r = 0; r < n_positions; ++r) positions_[axis * n_positions + r] = n_past + r;
@@ -466,10 +467,11 @@ void Session::time_prefill(int rows, const Work& work) {
 }
 
 // Whether the device may accept its path and draft below the path's end, without the host.
-bool Session::can_draft_ahead() const {
+bool Session::can_draft_ahead() {
   if (tree_row_ != 0 || tree_is_known_ || !width_->draft_may_run_ahead()) return false;
   const int n_longest = state_.n_tokens() + sent_depth_ + 1;
-  return n_longest + engine_->draft_model()->max_depth() + 1 <= context();
+  const int end = n_longest + engine_->draft_model()->max_depth() + 1;
+  return end <= context() && state_.reserve(end);
 }
 
 // Where the device accepts its path and leaves what a draft below the path's end reads.

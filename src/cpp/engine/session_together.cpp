@@ -55,9 +55,11 @@ bool Session::lacks_row(std::span<const int32_t> ids, const Interrupted& interru
 // Leaves the rows that a pass computes in walk_: the root, and a tree below it where that pays.
 void Session::choose_rows(int32_t root, int max_rows, const Company& beside) {
   const int room = std::min(max_rows, draft_room());
-  if (drafts() && room > 1 && propose(root, room, false, beside)) return;
-  drafting::start(walk_.draft(), root);
-  width_chose_ = false;
+  if (!drafts() || room < 2 || !propose(root, room, false, beside)) {
+    drafting::start(walk_.draft(), root);
+    width_chose_ = false;
+  }
+  state_.take_rows(walk_.draft().rows);  // before any session has begun its append
 }
 
 int Session::run_together(std::span<const Turn> turns, const Interrupted& interrupted) {

@@ -38,6 +38,7 @@ class Stream {
   virtual std::unique_ptr<Memory> reserve(size_t bytes) = 0;            // zeroed
   virtual void upload(void* to, const void* from, size_t bytes) = 0;    // from the host; `from` may be freed on return
   virtual void download(void* to, const void* from, size_t bytes) = 0;  // to the host; complete on return
+  virtual void copy(void* to, const void* from, size_t bytes) = 0;      // within its memory, without overlap
   virtual void zero(void* to, size_t bytes) = 0;
   virtual void wait() = 0;  // until all ops and copies sent are complete
 

@@ -10,54 +10,47 @@
 namespace lb {
 namespace {
 
-// Parts of layers, in the order of a piece.
-using Parts = std::vector<std::span<std::byte>>;
+using Pieces = SequenceState::Part;
 
 // Pages [first, first + count) of each layer that keeps all rows.
-Parts page_parts(const SequenceState& state, int first, int count) {
-  Parts parts;
+Pieces page_pieces(const SequenceState& state, int first, int count) {
+  Pieces pieces;
   for (int layer = 0; layer < static_cast<int>(state.layers().size()); ++layer) {
     if (!state.keeps_all_rows(layer)) continue;
-    for (const std::span<std::byte> part : state.snapshot_parts(layer, (first + count) * kPageTokens))
-      parts.push_back(part.subspan(first * (part.size() / (first + count))));
+    for (const auto& part : state.page_parts(layer, first, count)) std::ranges::copy(part, std::back_inserter(pieces));
   }
-  return parts;
+  return pieces;
 }
 
-// The parts of every other layer at a length.
-Parts recurrent_parts(const SequenceState& state, int n_tokens) {
-  Parts parts;
+// The memory of every other layer at a length.
+Pieces recurrent_pieces(const SequenceState& state, int n_tokens) {
+  Pieces pieces;
   for (int layer = 0; layer < static_cast<int>(state.layers().size()); ++layer)
     if (!state.keeps_all_rows(layer))
-      std::ranges::copy(state.snapshot_parts(layer, n_tokens), std::back_inserter(parts));
-  return parts;
+      for (const auto& part : state.snapshot_parts(layer, n_tokens))
+        std::ranges::copy(part, std::back_inserter(pieces));
+  return pieces;
 }
 
-size_t bytes_of(const Parts& parts) {
-  size_t bytes = 0;
-  for (const auto& part : parts) bytes += part.size();
-  return bytes;
-}
-
-void read(SequenceState& state, const Parts& parts, std::span<std::byte> to) {
-  for (const auto& part : parts) {
-    state.stream().download(to.data(), part.data(), part.size());
-    to = to.subspan(part.size());
+void read(SequenceState& state, const Pieces& pieces, std::span<std::byte> to) {
+  for (const auto& piece : pieces) {
+    state.stream().download(to.data(), piece.data(), piece.size());
+    to = to.subspan(piece.size());
   }
   std::ranges::fill(to, std::byte{0});  // a ring of fewer rows than its window has fewer pages
 }
 
-void write(SequenceState& state, const Parts& parts, std::span<const std::byte> from) {
-  for (const auto& part : parts) {
-    state.stream().upload(part.data(), from.data(), part.size());
-    from = from.subspan(part.size());
+void write(SequenceState& state, const Pieces& pieces, std::span<const std::byte> from) {
+  for (const auto& piece : pieces) {
+    state.stream().upload(piece.data(), from.data(), piece.size());
+    from = from.subspan(piece.size());
   }
 }
 
 void check_pages(const SequenceState& state, int first, int count, size_t bytes) {
-  const int n_pages = (state.capacity() + kPageTokens - 1) / kPageTokens;
+  const auto n_pages = std::ssize(state.pages());
   LB_CHECK(first >= 0 && count >= 1 && count <= n_pages - first, kInvalid, "pages ", first, " to ", first + count - 1,
-           " are not among the ", n_pages, " of the context");
+           " are not among the ", n_pages, " of the sequence");
   LB_CHECK(bytes == count * page_bytes(state), kInvalid, count, " pages have ", count * page_bytes(state),
            " bytes, got ", bytes);
 }
@@ -69,28 +62,28 @@ void check_recurrent(const SequenceState& state, size_t bytes) {
 
 }  // namespace
 
-size_t page_bytes(const SequenceState& state) { return bytes_of(page_parts(state, 0, 1)); }
-size_t recurrent_bytes(const SequenceState& state) { return bytes_of(recurrent_parts(state, state.capacity())); }
+size_t page_bytes(const SequenceState& state) { return state.pool()->page_bytes(); }
+size_t recurrent_bytes(const SequenceState& state) { return bytes_of(recurrent_pieces(state, state.capacity())); }
 
 void read_pages(SequenceState& state, int first, int count, std::span<std::byte> to) {
   check_pages(state, first, count, to.size());
-  read(state, page_parts(state, first, count), to);
+  read(state, page_pieces(state, first, count), to);
 }
 
 void write_pages(SequenceState& state, int first, int count, std::span<const std::byte> from) {
   check_pages(state, first, count, from.size());
-  write(state, page_parts(state, first, count), from);
+  write(state, page_pieces(state, first, count), from);
 }
 
 void read_recurrent(SequenceState& state, std::span<std::byte> to) {
   check_recurrent(state, to.size());
   state.fold();
-  read(state, recurrent_parts(state, state.n_tokens()), to);
+  read(state, recurrent_pieces(state, state.n_tokens()), to);
 }
 
 void write_recurrent(SequenceState& state, int n_tokens, std::span<const std::byte> from) {
   check_recurrent(state, from.size());
-  write(state, recurrent_parts(state, n_tokens), from);
+  write(state, recurrent_pieces(state, n_tokens), from);
 }
 
 }  // namespace lb

@@ -2,6 +2,7 @@
 #include "state/sequence_state.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "ops/previous_row.h"
 
@@ -14,45 +15,19 @@ constexpr std::array<int32_t, kMaxTree> kIdentity = [] {
   return path;
 }();
 
-int n_pages(int capacity) { return (capacity + kPageTokens - 1) / kPageTokens; }
-
-size_t page_bytes(const KvShape& shape, KvType type) { return shape.n_kv_heads * kv_head_bytes(type, shape.head_dim); }
-
-bool any_folds(std::span<const LayerShape> shapes) { return std::ranges::any_of(shapes, folds); }
-
 // Pages that `window` rows can touch.
 int window_pages(const KvShape& shape) { return n_pages(shape.window) + 1; }
 
 }  // namespace
 
-// Behind the shortest length that rewind() reaches come kMaxTree rows that are committed and not folded, then kMaxTree
-// rows of a draft or of an append. No two rows of a longer append may share a slot.
-int ring_pages(const KvShape& shape, const StateOptions& options, bool folds) {
-  if (shape.window == 0 || !folds) return 0;
-  return n_pages(std::min(options.capacity, std::max(shape.window + 2 * kMaxTree, options.append_rows)));
-}
-
-size_t page_bytes(const KvShape& shape, const StateOptions& options) {
-  return page_bytes(shape, options.k_type) + page_bytes(shape, options.v_type);
-}
-
-size_t pending_bytes(const LayerShape& shape) {
-  size_t values = 0;  // of one row
-  if (const auto* row = std::get_if<RowShape>(&shape)) values = row->dim;
-  if (const auto* r = std::get_if<RecurrentShape>(&shape))
-    values = r->channels() + size_t{2} * r->n_k_heads * r->dk + size_t{2} * r->n_v_heads + size_t(r->n_v_heads) * r->dv;
-  return sizeof(float) * kMaxTree * values;
-}
-
 SequenceState::LayerMemory SequenceState::carve_layer(const LayerShape& shape, const StateOptions& options, bool folds,
                                                       int32_t* page_table, Carver& carver) {
-  const int pages = n_pages(options.capacity);
   if (const auto* kv = std::get_if<KvShape>(&shape)) {
     const int ring = ring_pages(*kv, options, folds);
-    const size_t kept = ring > 0 ? ring : pages;
-    std::byte* k = carver.take<std::byte>(kept * page_bytes(*kv, options.k_type));
-    std::byte* v = carver.take<std::byte>(kept * page_bytes(*kv, options.v_type));
-    return KvPages{k, v, ring > 0 ? carver.take<int32_t>(pages) : page_table, ring};
+    if (ring == 0) return KvPages{nullptr, nullptr, page_table, 0};  // in the pool
+    std::byte* k = carver.take<std::byte>(ring * page_bytes(*kv, options.k_type));
+    std::byte* v = carver.take<std::byte>(ring * page_bytes(*kv, options.v_type));
+    return KvPages{k, v, carver.take<int32_t>(n_pages(options.capacity)), ring};
   }
   if (const auto* row = std::get_if<RowShape>(&shape)) {
     float* history = carver.take<float>(row->dim);
@@ -93,40 +68,203 @@ size_t SequenceState::planned_bytes(std::span<const LayerShape> layers, const St
   return counter.used();
 }
 
-SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream)
+SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream,
+                             std::shared_ptr<PagePool> pool)
     : shapes_(std::move(layers)),
       options_(options),
       stream_(stream),
       has_folding_(any_folds(shapes_)),
-      memory_(stream.reserve(planned_bytes(shapes_, options))) {
+      pool_(pool ? std::move(pool)
+                 : std::make_shared<PagePool>(shapes_, options, lb::n_pages(options.capacity), stream)),
+      memory_(stream.reserve(planned_bytes(shapes_, options))),
+      table_(lb::n_pages(options.capacity)) {
   moves_.reserve(shapes_.size());
+  pages_.reserve(table_.size());
   Carver carver(*memory_);
   layout_ = carve(shapes_, options_, carver);
-  upload_pages(layout_.page_table, 0);
-  for (const LayerMemory& layer : layout_.layers)
-    if (const auto* pages = std::get_if<KvPages>(&layer); pages != nullptr && pages->ring > 0)
-      upload_pages(pages->page_table, pages->ring);
+  for (size_t i = 0; i < shapes_.size(); ++i)
+    if (auto* pages = std::get_if<KvPages>(&layout_.layers[i])) {
+      if (pages->ring > 0) {
+        upload_ring(*pages);
+      } else {
+        pages->k = pool_->layer(static_cast<int>(i)).k;
+        pages->v = pool_->layer(static_cast<int>(i)).v;
+      }
+    }
   numbers_ = {.n_past = 0, .key_buffer = 0, .n_accepted = 0, .n_chunk = kMaxTree, .accepted = {}, .chunk = {}};
   std::ranges::copy(kIdentity, numbers_.chunk);
 }
 
-void SequenceState::upload_pages(int32_t* page_table, int ring) const {
-  std::vector<int32_t> pages(n_pages(options_.capacity));
-  for (int i = 0; i < static_cast<int>(pages.size()); ++i) pages[i] = ring > 0 ? i % ring : i;
-  stream_.upload(page_table, pages.data(), pages.size() * sizeof(int32_t));
+SequenceState::~SequenceState() { give_back(0); }
+
+void SequenceState::upload_ring(const KvPages& ring) {
+  std::vector<int32_t> pages(table_.size());
+  for (int i = 0; i < static_cast<int>(pages.size()); ++i) pages[i] = i % ring.ring;
+  stream_.upload(ring.page_table, pages.data(), pages.size() * sizeof(int32_t));
+}
+
+// Uploads what differs from the device's table. Entries behind the pages stay: a kernel may look them up, and reads or
+// writes no row there.
+void SequenceState::upload_table(int first_page) {
+  const auto end = static_cast<int>(pages_.size());
+  int first = first_page, last = end;
+  while (first < end && table_[first] == pages_[first]) ++first;
+  while (last > first && table_[last - 1] == pages_[last - 1]) --last;
+  if (first == last) return;
+  std::copy(pages_.begin() + first, pages_.begin() + last, table_.begin() + first);
+  stream_.upload(layout_.page_table + first, table_.data() + first, (last - first) * sizeof(int32_t));
+}
+
+int SequenceState::room() const {
+  const int64_t rows = (int64_t{pool_->n_free()} + std::ssize(pages_) - n_swapped_) * kPageTokens;
+  return static_cast<int>(std::clamp<int64_t>(rows - n_tokens_, 0, options_.capacity - n_tokens_));
+}
+
+bool SequenceState::reserve(int n_tokens) {
+  LB_ASSERT(!appending_ && n_tokens <= options_.capacity);
+  return take_pages(std::max(n_tokens, n_tokens_), 0);
+}
+
+void SequenceState::reach_ahead() {
+  launch_may_run_ = true;
+  take_pages(n_tokens_ + 1, kLaunchTokens + kPageTokens);
+}
+
+void SequenceState::take_rows(int rows) {
+  LB_CHECK(take_pages(n_tokens_ + rows, 0), kMemory, "the KV cache of ", pool_->n_pages() * kPageTokens,
+           " tokens is full: ", rows, " more after ", n_tokens_, " do not fit beside those of other sequences");
+}
+
+// Pages for n_tokens tokens, and for the rows ahead of them where the pool has enough. Rows behind the committed ones
+// are written, so their pages must be this state's alone: only the last page with rows can be shared.
+bool SequenceState::take_pages(int n_tokens, int rows_ahead) {
+  if (!try_swap_in()) return false;
+  const int first = n_tokens_ / kPageTokens, n_owned = static_cast<int>(pages_.size());
+  const bool must_copy = n_tokens > n_tokens_ && first < n_owned && pool_->is_shared(pages_[first]);
+  std::vector<int32_t> fresh;
+  const int needed = std::max(lb::n_pages(n_tokens) - n_owned, 0);
+  if (!pool_->take(needed + (must_copy ? 1 : 0), fresh)) return false;
+  const int with_ahead = lb::n_pages(std::min(n_tokens + rows_ahead, options_.capacity));
+  for (int n = n_owned + needed; n < with_ahead && pool_->take(1, fresh); ++n) {
+  }
+  if (fresh.empty()) return true;
+  // A launch that runs may reach rows below n_tokens_ + kLaunchTokens. Where the pool was short before, it must end
+  // first, so that the next one reads the new entries.
+  const int first_changed = must_copy ? first : n_owned;
+  if (launch_may_run_ && first_changed * kPageTokens < n_tokens_ + kLaunchTokens) stream_.wait();
+  if (must_copy) {
+    pool_->copy(pages_[first], fresh.front());
+    pool_->release({&pages_[first], 1});
+    pages_[first] = fresh.front();
+    fresh.erase(fresh.begin());
+  }
+  pages_.insert(pages_.end(), fresh.begin(), fresh.end());
+  upload_table(first_changed);
+  return true;
+}
+
+void SequenceState::give_back(int first_page) {
+  if (first_page >= static_cast<int>(pages_.size())) return;
+  pool_->release(std::span(pages_).subspan(first_page));
+  pages_.resize(first_page);
+}
+
+void SequenceState::drop_pages() {
+  give_back(0);
+  swapped_.reset();
+  n_swapped_ = 0;
+}
+
+void SequenceState::set_pages(int first_page, std::span<const int32_t> pages) {
+  swap_in();
+  LB_ASSERT(!appending_ && first_page <= static_cast<int>(pages_.size()) && first_page + pages.size() <= table_.size());
+  const auto keeps = [&](size_t i) {
+    return i < pages.size() && pages[i] == kOwnPage && !pool_->is_shared(pages_[first_page + i]);
+  };
+  const std::span old = std::span(pages_).subspan(first_page);
+  std::vector<int32_t> next(pages.begin(), pages.end()), given_back, fresh;
+  for (size_t i = 0; i < old.size(); ++i) keeps(i) ? next[i] = old[i] : (given_back.push_back(old[i]), 0);
+  const auto needed = static_cast<int>(std::ranges::count(next, kOwnPage));
+  LB_CHECK(pool_->take(needed, fresh), kMemory, "the KV cache has ", pool_->n_free(), " free pages of ", kPageTokens,
+           " tokens, and ", needed, " are needed");
+  std::vector<int32_t> shared;
+  std::ranges::copy_if(pages, std::back_inserter(shared), [](int32_t page) { return page != kOwnPage; });
+  pool_->share(shared);
+  pool_->release(given_back);
+  for (auto page = fresh.begin(); int32_t& entry : next)
+    if (entry == kOwnPage) entry = *page++;
+  pages_.resize(first_page);
+  pages_.insert(pages_.end(), next.begin(), next.end());
+  upload_table(first_page);
+}
+
+void SequenceState::fork(SequenceState& from) {
+  from.swap_in();
+  LB_ASSERT(pool_ == from.pool_ && !from.appending_ && !from.appended_);
+  LB_ASSERT(memory_->size() == from.memory_->size());
+  const auto shared = std::span(from.pages_).first(lb::n_pages(from.n_tokens_));
+  pool_->share(shared);
+  drop_pages();
+  pages_.assign(shared.begin(), shared.end());
+  stream_.copy(memory_->data(), from.memory_->data(), memory_->size());  // with the page table
+  table_ = from.table_;
+  appending_ = appended_ = false;
+  n_tokens_ = from.n_tokens_;
+  n_folded_ = from.n_folded_;
+  numbers_ = from.numbers_;
+}
+
+// Calls copy(memory of a page, at) for K and V of all layers, with their places in swapped_.
+template <class Copy>
+void SequenceState::for_page_bytes(Copy&& copy) const {
+  std::byte* at = swapped_.get();
+  for (int layer = 0; layer < static_cast<int>(shapes_.size()); ++layer) {
+    if (!keeps_all_rows(layer)) continue;
+    for (const Part& part : page_parts(layer, 0, n_swapped_))
+      for (const std::span<std::byte> piece : part) {
+        copy(piece, at);
+        at += piece.size();
+      }
+  }
+}
+
+void SequenceState::swap_out() {
+  LB_ASSERT(!appending_ && !appended_ && !is_swapped_out());
+  n_swapped_ = lb::n_pages(n_tokens_);
+  swapped_ = std::make_unique_for_overwrite<std::byte[]>(n_swapped_ * pool_->page_bytes());
+  for_page_bytes([&](std::span<std::byte> page, std::byte* at) { stream_.download(at, page.data(), page.size()); });
+  give_back(0);
+}
+
+void SequenceState::swap_in() {
+  LB_CHECK(try_swap_in(), kMemory, "the KV cache has ", pool_->n_free(), " free pages of ", kPageTokens,
+           " tokens; a sequence that is swapped out needs ", n_swapped_);
+}
+
+// True where the state is not swapped out.
+bool SequenceState::try_swap_in() {
+  if (!is_swapped_out()) return true;
+  if (!pool_->take(n_swapped_, pages_)) return false;
+  for_page_bytes([&](std::span<std::byte> page, std::byte* at) { stream_.upload(page.data(), at, page.size()); });
+  swapped_.reset();
+  n_swapped_ = 0;
+  upload_table(0);
+  return true;
 }
 
 int SequenceState::rewind_floor() const { return has_folding_ ? n_folded_ : 0; }
 
 void SequenceState::begin_append(int rows, const Tree& tree) {
+  if (rows > 1) launch_may_run_ = false;  // one that still runs makes no further step
   begin(rows, tree);
   publish();
 }
 
 void SequenceState::begin_next() { begin(1, {}); }
 
-void SequenceState::begin_draft() {
+void SequenceState::begin_draft(int rows) {
   LB_ASSERT(!appending_ && !appended_);
+  take_rows(std::min(rows, options_.capacity - n_tokens_));  // the draft model checks the capacity
   numbers_.n_past = n_tokens_;
   publish();
 }
@@ -138,6 +276,7 @@ void SequenceState::begin(int rows, const Tree& tree) {
   LB_CHECK(rows <= options_.capacity - n_tokens_, kInvalid, "the context holds ", options_.capacity, " tokens; ",
            n_tokens_, " are used and ", rows, " more do not fit. Load the model with a larger context");
   LB_ASSERT(rows <= std::max(options_.append_rows, kMaxTree));
+  take_rows(rows);
   appending_ = true;
   appended_ = false;
   n_rows_ = rows;
@@ -219,8 +358,10 @@ void SequenceState::rewind(int n_tokens) {
   LB_ASSERT(!appending_);
   LB_CHECK(n_tokens >= rewind_floor() && n_tokens <= n_tokens_, kInvalid, "rewind to ", n_tokens,
            " tokens: possible from ", rewind_floor(), " to ", n_tokens_);
+  n_tokens == 0 ? drop_pages() : swap_in();
   appended_ = false;
   n_tokens_ = n_tokens;
+  give_back(lb::n_pages(n_tokens));
   if (has_folding_) {
     numbers_.n_accepted = n_tokens - n_folded_;  // a prefix of the accepted path; the rest was never folded
   } else {
@@ -236,6 +377,7 @@ void SequenceState::abort_append() {
 void SequenceState::reset() {
   appending_ = appended_ = false;
   n_tokens_ = n_folded_ = numbers_.n_accepted = 0;
+  drop_pages();
   for (size_t i = 0; i < shapes_.size(); ++i) {
     if (const auto* row = std::get_if<RowShape>(&shapes_[i]))
       stream_.zero(std::get<RowLayer>(layout_.layers[i]).history, sizeof(float) * row->dim);
@@ -305,31 +447,56 @@ void SequenceState::fold() {
   numbers_.n_accepted = 0;
 }
 
-bool SequenceState::keeps_all_rows(int layer) const {
-  const auto* pages = std::get_if<KvPages>(&layout_.layers[layer]);
-  return pages != nullptr && pages->ring == 0;
+namespace {
+
+template <class T>
+std::span<std::byte> bytes(T* p, size_t count) {
+  return std::as_writable_bytes(std::span(p, count));
 }
 
-std::vector<std::span<std::byte>> SequenceState::snapshot_parts(int layer, int n_tokens) const {
-  std::vector<std::span<std::byte>> parts;
-  const auto bytes = [](auto* p, size_t count) { return std::as_writable_bytes(std::span(p, count)); };
+}  // namespace
+
+size_t bytes_of(const SequenceState::Part& part) {
+  size_t n = 0;
+  for (const std::span<std::byte> piece : part) n += piece.size();
+  return n;
+}
+
+std::array<SequenceState::Part, 2> SequenceState::page_parts(int layer, int first, int count) const {
+  LB_ASSERT(first + count <= static_cast<int>(pages_.size()));
+  const PagePool::Layer& pool = pool_->layer(layer);
+  std::array<Part, 2> parts;
+  for (int i = first, next; i < first + count; i = next) {  // pages that lie behind each other are one piece
+    for (next = i + 1; next < first + count && pages_[next] == pages_[next - 1] + 1; ++next) {
+    }
+    parts[0].push_back(bytes(pool.k + pages_[i] * pool.k_bytes, (next - i) * pool.k_bytes));
+    parts[1].push_back(bytes(pool.v + pages_[i] * pool.v_bytes, (next - i) * pool.v_bytes));
+  }
+  return parts;
+}
+
+std::vector<SequenceState::Part> SequenceState::snapshot_parts(int layer, int n_tokens) const {
+  std::vector<Part> parts;
   if (const auto* shape = std::get_if<KvShape>(&shapes_[layer])) {
     const auto& pages = std::get<KvPages>(layout_.layers[layer]);
+    const int n = lb::n_pages(n_tokens);  // whole pages: rows beyond n_tokens are never read
+    if (pages.ring == 0) {
+      std::ranges::move(page_parts(layer, 0, n), std::back_inserter(parts));
+      return parts;
+    }
     const size_t k = page_bytes(*shape, options_.k_type), v = page_bytes(*shape, options_.v_type);
-    const int n = n_pages(n_tokens);  // whole pages: rows beyond n_tokens are never read
-    if (pages.ring == 0) return {bytes(pages.k, n * k), bytes(pages.v, n * v)};
     for (int page = std::max(n - window_pages(*shape), 0); page < n; ++page) {
       const size_t at = page % pages.ring;
-      parts.push_back(bytes(pages.k + at * k, k));
-      parts.push_back(bytes(pages.v + at * v, v));
+      parts.push_back({bytes(pages.k + at * k, k)});
+      parts.push_back({bytes(pages.v + at * v, v)});
     }
   } else if (const auto* row = std::get_if<RowShape>(&shapes_[layer])) {
-    parts.push_back(bytes(std::get<RowLayer>(layout_.layers[layer]).history, row->dim));
+    parts.push_back({bytes(std::get<RowLayer>(layout_.layers[layer]).history, row->dim)});
   } else {
     const auto& r = std::get<RecurrentShape>(shapes_[layer]);
     const auto& memory = std::get<RecurrentLayer>(layout_.layers[layer]);
-    parts.push_back(bytes(memory.S, static_cast<size_t>(r.n_v_heads) * r.dk * r.dv));
-    parts.push_back(bytes(memory.history, static_cast<size_t>(r.n_taps - 1) * r.channels()));
+    parts.push_back({bytes(memory.S, static_cast<size_t>(r.n_v_heads) * r.dk * r.dv)});
+    parts.push_back({bytes(memory.history, static_cast<size_t>(r.n_taps - 1) * r.channels())});
   }
   return parts;
 }

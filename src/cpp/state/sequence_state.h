@@ -1,15 +1,17 @@
 // SequenceState: what one sequence keeps between steps. Attention layers keep a paged KV cache, layers with a window
-// only the last pages of it. Recurrent layers keep a state matrix, a convolution history and pending rows; row layers
-// keep the last row, and pending rows. All follow one protocol:
+// only the last pages of it. Layers that keep all rows have their pages in a PagePool. The sequence takes pages as it
+// grows, and gives back what a rewind leaves without rows. Recurrent layers keep a state matrix, a convolution history
+// and pending rows; row layers keep the last row, and pending rows. All follow one protocol:
 //   append   The forward pass writes rows beyond the committed length, into KV slots and pending rows.
 //   commit   An accepted path of these rows joins the sequence. Recurrent layers fold the path into their state at the
 //            start of the next append, so that nothing has to be undone.
 //   rewind   Shortens the sequence at no cost to any length not yet folded, or to any length without recurrent layers.
-// Owns the memory; knows nothing of models, tokens or files.
+// Owns the memory but for the pool's; knows nothing of models, tokens or files.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <variant>
 #include <vector>
@@ -18,43 +20,10 @@
 #include "ops/attention.h"
 #include "ops/delta_net.h"
 #include "ops/stream.h"
+#include "state/layer_shape.h"
+#include "state/page_pool.h"
 
 namespace lb {
-
-struct KvShape {
-  int n_kv_heads, head_dim;
-  int window = 0;  // rows that a row sees back to, itself included; 0: all
-};
-struct RecurrentShape {
-  int n_k_heads, n_v_heads, dk, dv, n_taps;
-  HeadOrder order;
-  // Channels of the convolution: q, k and v side by side.
-  int channels() const { return 2 * n_k_heads * dk + n_v_heads * dv; }
-};
-// The last committed row of an append's hidden rows, for layers that read the row before each.
-struct RowShape {
-  int dim;
-};
-using LayerShape = std::variant<KvShape, RecurrentShape, RowShape>;
-// Whether a layer of this shape folds its pending rows, so that it cannot step back beyond them.
-inline bool folds(const LayerShape& shape) { return !std::holds_alternative<KvShape>(shape); }
-
-struct StateOptions {
-  int capacity = 0;  // tokens, committed and appended
-  KvType k_type = KvType::kF16, v_type = KvType::kF16;
-  int append_rows = 0;  // most rows of an append; kMaxTree if less
-};
-
-// A layer with a window keeps a ring of pages where other layers fold. Those layers bound every rewind to kMaxTree
-// rows, so the ring needs no bound of its own: it always has the last `window` rows before rewind_floor() and those
-// since. Where all layers are attention, rewind() reaches any length, and a layer keeps all rows whatever its window.
-
-// Pages of the ring of an attention layer; 0: the layer keeps all rows.
-int ring_pages(const KvShape& shape, const StateOptions& options, bool folds);
-// Bytes of one page of keys and values.
-size_t page_bytes(const KvShape& shape, const StateOptions& options);
-// Bytes of the rows of an append that a layer keeps until they are folded.
-size_t pending_bytes(const LayerShape& shape);
 
 // Memory of one recurrent layer; see ops/delta_net.h.
 struct RecurrentLayer {
@@ -84,10 +53,19 @@ struct AppendNumbers {
 
 class SequenceState {
  public:
-  // Reserves memory from the stream and sends ops and copies to it. The stream must outlive the state.
-  SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream);
+  // Tokens that one launch of decode steps computes at most. The launch reads the page table as of its start.
+  static constexpr int kLaunchTokens = 64;
+
+  // Reserves memory from the stream and sends ops and copies to it. The stream must outlive the state. pool: of these
+  // layers and types, with room for a whole context at least; null: one of the state's own with just that.
+  SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream,
+                std::shared_ptr<PagePool> pool = nullptr);
+  ~SequenceState();
+  SequenceState(const SequenceState&) = delete;
+  SequenceState& operator=(const SequenceState&) = delete;
+  // Bytes besides the pool.
   static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options);
-  // The share of one layer.
+  // The share of one layer; 0 for layers whose pages lie in the pool.
   static size_t layer_bytes(std::span<const LayerShape> layers, int layer, const StateOptions& options);
 
   int capacity() const { return options_.capacity; }
@@ -97,10 +75,35 @@ class SequenceState {
   const StateOptions& options() const { return options_; }
   std::span<const LayerShape> layers() const { return shapes_; }
 
+  // --- pages
+  const std::shared_ptr<PagePool>& pool() const { return pool_; }
+  std::span<const int32_t> pages() const { return pages_; }  // of the pool, in order; empty while swapped out
+  // Rows behind the committed ones that the capacity, this state's pages and the free ones have room for.
+  int room() const;
+  // Takes pages for n_tokens tokens and copies shared pages that rows behind the committed ones will write. Swaps in
+  // first. False: the pool has too few free pages, and nothing changed.
+  bool reserve(int n_tokens);
+  // Takes the pages of rows that later decode steps of the device write, where the pool has enough. A launch that
+  // starts at row r may write rows below r + kLaunchTokens. Their entries of the page table must be uploaded before it
+  // starts. With entries for a page more, every later one is uploaded before the launch that reads it.
+  void reach_ahead();
+  // Takes pages for rows of an append; begin_append() does so too. Throws kMemory, with nothing changed.
+  void take_rows(int rows);
+  // Copies the pages to host memory and gives them back; the rest of the state stays. What needs the pages swaps in.
+  void swap_out();
+  void swap_in();  // throws kMemory, with nothing changed, where the pool has too few pages; nothing if not swapped out
+  bool is_swapped_out() const { return n_swapped_ > 0; }
+  // Becomes the sequence of another state of the same pool, which is not appending: shares its pages, copies the rest.
+  void fork(SequenceState& from);
+  // Makes the pages from first_page on these of the pool, shared; kOwnPage: one that only this state has, with any
+  // contents. Throws kMemory, with nothing changed, where the pool has too few.
+  static constexpr int32_t kOwnPage = -1;
+  void set_pages(int first_page, std::span<const int32_t> pages);
+
   // --- during an append of `rows` rows (the forward pass)
   void begin_append(int rows, const Tree& tree);
-  // Begins an append of one row after an append of one row. Uploads nothing: NextToken has counted up the numbers on
-  // the device.
+  // Begins an append of one row after an append of one row. Uploads no numbers: NextToken has counted them up on the
+  // device.
   void begin_next();
   KvLayer kv(int layer) const;
   const int32_t* n_past() const { return &layout_.numbers->n_past; }
@@ -120,8 +123,9 @@ class SequenceState {
   RowLayer row(int layer) const { return std::get<RowLayer>(layout_.layers[layer]); }
   Accepted accepted() const { return {layout_.numbers->accepted, &layout_.numbers->n_accepted}; }
   void end_append();
-  // Makes n_past() the committed length, for ops that look at the committed sequence between two appends.
-  void begin_draft();
+  // Makes n_past() the committed length, for ops that look at the committed sequence between two appends and write up
+  // to `rows` rows behind it.
+  void begin_draft(int rows);
 
   // --- after it
   // Keeps these rows of the append, ascending from the root, and drops the others. A chain can only keep a
@@ -142,16 +146,21 @@ class SequenceState {
 
   // Whether a layer keeps the pages of all rows. Prefix caches hold such pages one by one; what the other layers keep
   // belongs to one length of the sequence.
-  bool keeps_all_rows(int layer) const;
+  bool keeps_all_rows(int layer) const { return lb::keeps_all_rows(shapes_, layer); }
+  // Pieces of memory, in order.
+  using Part = std::vector<std::span<std::byte>>;
+  // K and V of pages [first, first + count) of a layer that keeps all rows.
+  std::array<Part, 2> page_parts(int layer, int first, int count) const;
   // Memory of a layer that holds n_tokens tokens: whole pages of K and of V, or S and history, or the last row. A ring
   // gives the pages of its last `window` rows, oldest first. Call fold() before reading.
-  std::vector<std::span<std::byte>> snapshot_parts(int layer, int n_tokens) const;
+  std::vector<Part> snapshot_parts(int layer, int n_tokens) const;
   void restore_length(int n_tokens);  // call after all parts are filled
 
  private:
+  // Pages in the pool, or a ring.
   struct KvPages {
     std::byte *k, *v;
-    int32_t* page_table;  // [pages of the capacity]: the identity, as a sequence owns its pages in order; modulo `ring`
+    int32_t* page_table;  // [pages of the capacity] of the state, or the ring's own: page modulo `ring`
     int ring;             // pages of the ring; 0: none
   };
   using LayerMemory = std::variant<KvPages, RecurrentLayer, RowLayer>;
@@ -161,7 +170,14 @@ class SequenceState {
     std::vector<LayerMemory> layers;
   };
   void begin(int rows, const Tree& tree);
-  void upload_pages(int32_t* page_table, int ring) const;
+  bool take_pages(int n_tokens, int rows_ahead);
+  bool try_swap_in();
+  void give_back(int first_page);
+  void drop_pages();
+  void upload_table(int first_page);
+  void upload_ring(const KvPages& ring);
+  template <class Copy>
+  void for_page_bytes(Copy&& copy) const;
   void publish() { stream_.upload(layout_.numbers, &numbers_, sizeof numbers_); }
   static Layout carve(std::span<const LayerShape> shapes, const StateOptions& options, Carver& carver);
   static LayerMemory carve_layer(const LayerShape& shape, const StateOptions& options, bool folds, int32_t* page_table,
@@ -171,8 +187,14 @@ class SequenceState {
   StateOptions options_;
   Stream& stream_;
   bool has_folding_ = false;  // any layer folds()
+  std::shared_ptr<PagePool> pool_;
   std::unique_ptr<Memory> memory_;
   Layout layout_;
+  std::vector<int32_t> pages_;  // of the pool
+  std::vector<int32_t> table_;  // [pages of the capacity] the page table as uploaded; entries behind pages_ are old
+  std::unique_ptr<std::byte[]> swapped_;  // layer, then K before V, then page
+  int n_swapped_ = 0;                     // pages
+  bool launch_may_run_ = false;           // of decode steps, which reads the page table as of its start
 
   int n_tokens_ = 0;
   int n_folded_ = 0;       // tokens in S; the others of n_tokens_ are still pending rows
@@ -186,5 +208,7 @@ class SequenceState {
   bool is_tree_ = false;
   int n_rows_ = 0, n_chunks_ = 0, n_calls_ = 0;
 };
+
+size_t bytes_of(const SequenceState::Part& part);
 
 }  // namespace lb

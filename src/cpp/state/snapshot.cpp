@@ -35,6 +35,17 @@ uint32_t crc32(std::span<const std::byte> bytes) {
   return ~crc;
 }
 
+// The sizes of a layer's parts, whether the state has pages for n tokens or not.
+std::vector<uint64_t> part_bytes(const SequenceState& state, int layer, int n) {
+  if (state.keeps_all_rows(layer)) {
+    const PagePool::Layer& pages = state.pool()->layer(layer);
+    return {n_pages(n) * pages.k_bytes, n_pages(n) * pages.v_bytes};
+  }
+  std::vector<uint64_t> sizes;
+  for (const auto& part : state.snapshot_parts(layer, n)) sizes.push_back(bytes_of(part));
+  return sizes;
+}
+
 class Writer {
  public:
   void put(const void* data, size_t bytes) {
@@ -94,8 +105,8 @@ std::vector<std::byte> save_snapshot(SequenceState& state, std::span<const int32
   out.put(tokens.data(), tokens.size_bytes());
   for (size_t layer = 0; layer < state.layers().size(); ++layer)
     for (const auto& part : state.snapshot_parts(static_cast<int>(layer), state.n_tokens())) {
-      out.value(static_cast<uint64_t>(part.size()));
-      state.stream().download(out.grow(part.size()), part.data(), part.size());
+      out.value(uint64_t{bytes_of(part)});
+      for (const auto& piece : part) state.stream().download(out.grow(piece.size()), piece.data(), piece.size());
     }
   std::vector<std::byte> bytes = out.take();
   const std::span body = std::span(bytes).subspan(sizeof(Header));
@@ -136,16 +147,25 @@ std::vector<int32_t> load_snapshot(std::span<const std::byte> bytes, SequenceSta
     LB_CHECK(tokens[i] >= 0 && tokens[i] < vocab, kFormat, where, ": token ", i, " is ", tokens[i],
              "; the vocabulary has ", vocab, " tokens");
 
-  std::vector<std::pair<std::span<std::byte>, std::span<const std::byte>>> copies;
-  for (size_t layer = 0; layer < state.layers().size(); ++layer)
-    for (const auto& part : state.snapshot_parts(static_cast<int>(layer), static_cast<int>(n))) {
+  std::vector<std::span<const std::byte>> parts;
+  for (int layer = 0; layer < static_cast<int>(state.layers().size()); ++layer)
+    for (const uint64_t expected : part_bytes(state, layer, static_cast<int>(n))) {
       const uint64_t size = in.value<uint64_t>();
-      LB_CHECK(size == part.size(), kFormat, where, ": a part of layer ", layer, " has ", size, " bytes; expected ",
-               part.size());
-      copies.emplace_back(part, in.take(size));
+      LB_CHECK(size == expected, kFormat, where, ": a part of layer ", layer, " has ", size, " bytes; expected ",
+               expected);
+      parts.push_back(in.take(size));
     }
   LB_CHECK(in.done(), kFormat, where, ": bytes left over after the last layer");
-  for (const auto& [to, from] : copies) state.stream().upload(to.data(), from.data(), from.size());
+  state.set_pages(0, std::vector(n_pages(static_cast<int>(n)), SequenceState::kOwnPage));
+  auto from = parts.begin();
+  for (int layer = 0; layer < static_cast<int>(state.layers().size()); ++layer)
+    for (const auto& part : state.snapshot_parts(layer, static_cast<int>(n))) {
+      std::span<const std::byte> rest = *from++;
+      for (const auto& piece : part) {
+        state.stream().upload(piece.data(), rest.data(), piece.size());
+        rest = rest.subspan(piece.size());
+      }
+    }
   state.restore_length(static_cast<int>(n));
   return tokens;
 }

@@ -50,6 +50,7 @@ class Schedule final : public lb::Stream {
   std::unique_ptr<Memory> reserve(size_t bytes) override;
   void upload(void*, const void*, size_t) override {}
   void download(void*, const void*, size_t) override { refuse("a copy"); }
+  void copy(void*, const void*, size_t) override { refuse("a copy"); }
   void zero(void*, size_t) override {}
   void wait() override { refuse("waiting"); }
   int max_chain_rows() const override { return kMaxTree; }
