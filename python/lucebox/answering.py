@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 from lucebox import _engine
 from lucebox.errors import CancelledError
 from lucebox.generation import NO_IDS, DecodeLoop, End, Ids
+from lucebox.page_room import PageRoom
 from lucebox.results import Chunk, Generation, Timings, TokenLogprob, ToolCall, Usage
 from lucebox.serve.answer import Answer
 from lucebox.serve.events import Event, ReasoningDelta, TextDelta
 from lucebox.serve.parsed_text import ParsedText
 from lucebox.serve.prefix_cache import append_ends, turn_ends
+from lucebox.serve.prefix_cache.plan import PAGE
 from lucebox.serve.request import GenerationRequest
 
 if TYPE_CHECKING:
@@ -63,6 +65,10 @@ class Answering:
         self._progress = progress
         self._stop = _stop.get()
         self._items: list[Event | TokenLogprob] = []  # of the step in progress
+        self.is_paused = False
+        self._session: _engine.Session | None = None
+        self._loop: DecodeLoop | None = None
+        self._n_done = 0
         self._answer = Answer()
         self._output = ParsedText(request.parser, request.sampling.stop, self._items.append)
         self._boundaries = turn_ends(request.ids, llm.end_ids)
@@ -72,7 +78,7 @@ class Answering:
         self._llm.check_usable()
         pool = self._llm.pool
         with pool.session(self.nearest) as session:
-            for item in self.run(session):
+            for item in self.begin(session):
                 if isinstance(item, NextRows):
                     pool.passes.join(session, item.ids)
                 else:
@@ -84,22 +90,52 @@ class Answering:
         ends = append_ends(len(ids), self._boundaries, chunk)
         return max(enumerate(free), key=lambda one: (one[1].held(ids, ends), one[0]))[1]
 
-    def run(self, session: _engine.Session) -> Generator[NextRows | Chunk, None, None]:
+    @property
+    def session(self) -> _engine.Session:
+        """The session that runs it."""
+        assert self._session is not None
+        return self._session
+
+    @property
+    def prompt(self) -> Ids:
+        return self._request.ids
+
+    @property
+    def next_length(self) -> int:
+        """Tokens of the timeline after the next turn."""
+        if self._loop is None:
+            return min(self._n_done + self.session.prefill_chunk, len(self._request.ids))
+        return min(self._loop.n_prompt + self._loop.n_generated, self.session.context)
+
+    def begin(self, session: _engine.Session, same: Answering | None = None) -> Generator[NextRows | Chunk, None, None]:
+        """Runs it on a session. same: an answering with the same prompt that is about to choose its first token."""
+        self._session = session
+        if same is not None:
+            with self._llm.pool.turn:
+                session.fork(same.session)
+            self._n_done = len(self._request.ids)
+        return self._run(session)
+
+    def _run(self, session: _engine.Session) -> Generator[NextRows | Chunk, None, None]:
         """The chunks, and the rows before each: the caller computes them or leaves them to the next step."""
-        request, turn = self._request, self._llm.pool.turn
+        request, pool = self._request, self._llm.pool
+        turn = pool.turn
         start = time.perf_counter()
-        prefill = self._llm.pool.cache.prefill(session, request.ids, self._boundaries)
-        n_done = cached = -1
-        while n_done < len(request.ids):
-            self._check()
+        prefill = pool.cache.prefill(session, request.ids, self._boundaries)
+        self._check()
+        if self._n_done == 0:
             with turn:
-                n_done = next(prefill)
-            cached = n_done if cached < 0 else cached
-            if self._progress is not None:
-                self._progress(n_done, len(request.ids))
+                self._n_done = next(prefill)
+        cached = self._n_done
+        self._report_progress()
+        while self._n_done < len(request.ids):
+            self._check()
+            with pool.turn_of(session, self.next_length):
+                self._n_done = next(prefill)
+            self._report_progress()
         with turn:
             session.expect(NO_IDS if request.prediction is None else request.prediction)
-        loop = DecodeLoop(
+        self._loop = loop = DecodeLoop(
             self._llm,
             request.ids,
             request.sampling,
@@ -122,7 +158,7 @@ class Answering:
                 start = time.perf_counter()
                 if (rows := loop.next_ids(session)) is not None:
                     yield NextRows(rows, partial(loop.start, session))
-                with turn:
+                with pool.turn_of(session, self.next_length):
                     end = loop.step(session)
                 spent = time.perf_counter() - start
                 if loop.n_generated == 1:
@@ -151,6 +187,10 @@ class Answering:
         )
         yield Chunk(last.text, ids, last.logprobs, last.reasoning, result)
 
+    def _report_progress(self) -> None:
+        if self._progress is not None:
+            self._progress(self._n_done, len(self._request.ids))
+
     def _check(self) -> None:
         self._llm.check_usable()
         if self._stop is not None and self._stop.is_set():
@@ -167,37 +207,91 @@ class Answering:
         return Chunk(text, ids, logprobs, reasoning)
 
 
+class _Together:
+    """Several requests at a time, on as many sessions as there are: a pass over the weights computes the next rows of
+    all. Where answers have the same prompt, the first one computes it."""
+
+    def __init__(self, llm: LLM, answerings: Sequence[Answering]) -> None:
+        self.results: dict[Answering, Generation] = {}
+        self._pool = llm.pool
+        self._waiting = deque(answerings)
+        self._running: list[Answering] = []  # oldest first
+        self._items: dict[Answering, Generator[NextRows | Chunk, None, None]] = {}  # of those that run
+        self._rows: dict[Answering, NextRows] = {}  # that the next pass computes
+        self._room = PageRoom(self._pool.engine, self._running, self._pool.free_pages)
+
+    def run(self) -> None:
+        try:
+            while self._waiting or self._running:
+                self._rows.clear()
+                with self._pool.turn:
+                    self._room.resume()
+                    due = self._room.with_pages(self._running)
+                for answering in due:
+                    self._advance(answering)
+                while self._start():
+                    pass
+                if not self._running and self._waiting:
+                    self._pool.wait()
+                self._compute()
+        finally:
+            for answering in list(self._running):
+                self._end(answering)
+
+    def _start(self) -> bool:
+        """Starts the first one that waits; False: none waits, or has no session or no pages yet."""
+        if not self._waiting or self._room.has_paused:
+            return False
+        answering = self._waiting[0]
+        n = len(answering.prompt)
+        same = next(
+            (one for one, row in self._rows.items() if len(row.ids) == n and one.prompt is answering.prompt), None
+        )
+        if same is None and self._running and not self._has_pages(n):
+            return False
+        session = self._pool.take(answering.nearest if same is None else lambda free: free[0])
+        if session is None:
+            return False
+        self._waiting.popleft()
+        self._running.append(answering)
+        self._items[answering] = answering.begin(session, same)
+        self._advance(answering)
+        return True
+
+    def _has_pages(self, n_tokens: int) -> bool:
+        with self._pool.turn:
+            while self._pool.engine.n_free_pages * PAGE < n_tokens:
+                if not self._pool.free_pages():
+                    return False
+        return True
+
+    def _advance(self, answering: Answering) -> None:
+        """Runs one to its next rows, or to its end."""
+        for item in self._items[answering]:
+            if isinstance(item, NextRows):
+                self._rows[answering] = item
+                return
+            if item.result is not None:
+                self.results[answering] = item.result
+        self._end(answering)
+
+    def _end(self, answering: Answering) -> None:
+        self._running.remove(answering)
+        self._items.pop(answering).close()
+        self._pool.give_back(answering.session)
+
+    def _compute(self) -> None:
+        if len(self._rows) < 2:
+            return
+        self._pool.passes.compute({answering.session: row.ids for answering, row in self._rows.items()})
+        with self._pool.turn:
+            for row in self._rows.values():
+                row.start()
+
+
 def answer_together(llm: LLM, answerings: Sequence[Answering]) -> list[Generation]:
-    """The answers, as many at a time as there are sessions: a pass over the weights computes the next rows of all."""
+    """The answers, in the order of the requests."""
     llm.check_usable()
-    pool, waiting = llm.pool, deque(answerings)
-    results: dict[Answering, Generation] = {}
-    running: dict[Answering, tuple[_engine.Session, Generator[NextRows | Chunk, None, None]]] = {}
-    try:
-        while waiting or running:
-            while waiting and (session := pool.take(waiting[0].nearest)) is not None:
-                answering = waiting.popleft()
-                running[answering] = (session, answering.run(session))
-            if not running:
-                pool.wait()
-            rows: dict[_engine.Session, NextRows] = {}
-            for answering, (session, items) in list(running.items()):
-                for item in items:
-                    if isinstance(item, NextRows):
-                        rows[session] = item
-                        break
-                    if item.result is not None:
-                        results[answering] = item.result
-                else:
-                    del running[answering]
-                    pool.give_back(session)
-            if len(rows) > 1:
-                pool.passes.compute({session: row.ids for session, row in rows.items()})
-                with pool.turn:
-                    for row in rows.values():
-                        row.start()
-    finally:
-        for session, items in running.values():
-            items.close()
-            pool.give_back(session)
-    return [results[answering] for answering in answerings]
+    together = _Together(llm, answerings)
+    together.run()
+    return [together.results[answering] for answering in answerings]

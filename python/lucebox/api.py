@@ -199,7 +199,8 @@ class LLM:
         self.memory_plan = MemoryPlan.from_engine(self._engine.plan)
         with self._step_costs(draft):
             n_sessions = min(options.sessions, self.memory_plan.max_sessions)
-            self._pool = SessionPool(self._engine, n_sessions, parse_size(options.prefix_cache))
+            cache_bytes = parse_size(options.prefix_cache)
+            self._pool = SessionPool(self._engine, n_sessions, cache_bytes, keeps_pages=self._pack is not None)
 
     @contextmanager
     def _step_costs(self, draft: str) -> Iterator[None]:
@@ -554,7 +555,7 @@ class LLM:
             InvalidRequestError: there are fewer than two tokens, or more than the context holds.
         """
         ids = self.ids(text_or_ids)
-        with self.locked_session() as session:
+        with self.locked_session() as session, self.pool.turn_of(session, len(ids)):
             return list(session.score(ids))
 
     def embed(
@@ -584,7 +585,7 @@ class LLM:
         with pool.session(lambda free: free[0]) as session:
             prefill, done = embedding.prefill(session), 0
             while done < embedding.n_tokens:
-                with pool.turn:
+                with pool.turn_of(session, max(map(len, one_by_one))):
                     done = next(prefill)
         rows = [pooler.vector(normalize=normalize, dimensions=dimensions) for pooler in embedding.poolers]
         return rows[0] if texts is None else np.stack(rows)
@@ -757,10 +758,11 @@ class LLM:
         rows = []
         with self.locked_session() as session:
             session.reset()
-            for at in range(0, len(tokens), LOGITS_CHUNK):
-                chunk = tokens[at : at + LOGITS_CHUNK]
-                rows.append(session.append(chunk)[0])
-                session.commit(list(range(len(chunk))))
+            with self.pool.turn_of(session, len(tokens)):
+                for at in range(0, len(tokens), LOGITS_CHUNK):
+                    chunk = tokens[at : at + LOGITS_CHUNK]
+                    rows.append(session.append(chunk)[0])
+                    session.commit(list(range(len(chunk))))
         return np.concatenate(rows)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from lucebox.serve.prefix_cache import PrefixCache
 
 __all__ = ["SessionPool"]
 
+PATIENCE_S = 0.1  # between two swaps of generations in different threads
+
 Choose = Callable[[list[_engine.Session]], _engine.Session]
 """One of the free sessions."""
 
@@ -23,16 +26,18 @@ Choose = Callable[[list[_engine.Session]], _engine.Session]
 class SessionPool:
     """Up to `limit` sessions of one engine. The first one is made at once: a model loads whole or not at all."""
 
-    def __init__(self, engine: _engine.Engine, limit: int, cache_bytes: int) -> None:
+    def __init__(self, engine: _engine.Engine, limit: int, cache_bytes: int, *, keeps_pages: bool = False) -> None:
+        """keeps_pages: as PrefixCache."""
         self.turn = threading.RLock()
         """Held by the thread whose session computes: sessions share the device and its scratch memory."""
         self.free = [_engine.Session(engine)]
         """Sessions that no generation uses, the one used last at the end."""
-        self.cache = PrefixCache(cache_bytes)
+        self._keeps_pages = keeps_pages
+        self.cache = self._new_cache(cache_bytes)
         """Computed prefixes of prompts; used in turn."""
         self.passes = Passes(self.turn)
         """Joins the rows of generations in different threads."""
-        self._engine = engine
+        self.engine = engine
         self._limit = limit
         self._in_use: list[tuple[_engine.Session, int]] = []  # with the thread that took it
         self._changed = threading.Condition()
@@ -91,9 +96,53 @@ class SessionPool:
     def reset(self) -> None:
         """Empties the free sessions and the prefix cache."""
         with self._changed, self.turn:
-            self.cache = PrefixCache(self.cache.stats().memory_budget_bytes)
+            self.cache = self._new_cache(self.cache.stats().memory_budget_bytes)
             for session in self.free:
                 session.reset()
+
+    @contextmanager
+    def turn_of(self, session: _engine.Session, n_tokens: int) -> Iterator[None]:
+        """The turn, with pages of the KV cache for a timeline of n_tokens. Where too few are free, swaps out the
+        generation that began last among the others; one that was swapped out itself first waits a little for pages.
+        Where even that does not help, the computation raises OutOfMemoryError."""
+        give_way_until = time.perf_counter() + (PATIENCE_S if session.is_swapped_out else 0)
+        while True:
+            with self.turn:
+                if self._take_pages(session, n_tokens, time.perf_counter() >= give_way_until):
+                    yield
+                    return
+            with self._changed:
+                self._changed.wait(PATIENCE_S / 10)
+
+    def _take_pages(self, session: _engine.Session, n_tokens: int, may_swap: bool) -> bool:
+        """False: later, as a generation of another thread has the pages. In turn."""
+        while not session.reserve(n_tokens):
+            if self.free_pages():
+                continue
+            others = [one for one in list(self._in_use) if one[0] is not session and one[0].n_pages]
+            if not others:
+                return True
+            if not may_swap and any(owner != threading.get_ident() for _, owner in others):
+                return False
+            others[-1][0].swap_out()
+        return True
+
+    def free_pages(self) -> bool:
+        """Gives back pages that no generation holds: of the prefix, else of the free session, used longest ago. False:
+        there are none.
+
+        The caller holds the turn, so a session that another thread takes meanwhile has not begun. It may be emptied."""
+        if self.cache.drop_pages():
+            return True
+        holder = next((session for session in list(self.free) if session.n_pages), None)
+        if holder is not None:
+            holder.reset()
+        return holder is not None
+
+    def _new_cache(self, n_bytes: int) -> PrefixCache:
+        cache = PrefixCache(n_bytes, keeps_pages=self._keeps_pages)
+        cache.free_pages = self.free_pages
+        return cache
 
     def _make(self) -> bool:
         """Makes a session, unless the limit is reached."""
@@ -101,7 +150,7 @@ class SessionPool:
             return False
         try:
             with self.turn:
-                self.free.append(_engine.Session(self._engine))
+                self.free.append(_engine.Session(self.engine))
         except OutOfMemoryError:
             self._limit = len(self._in_use)  # other programs took the memory since the model was loaded
             return False

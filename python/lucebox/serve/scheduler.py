@@ -16,9 +16,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import numpy as np
+
 from lucebox import _engine
 from lucebox.api import LLM
 from lucebox.errors import LuceboxError
+from lucebox.page_room import PageRoom
 from lucebox.serve.channel import Sink
 from lucebox.serve.errors import ApiError, from_lucebox, overloaded
 from lucebox.serve.metrics import Metrics, RequestRecord
@@ -66,7 +69,9 @@ class Scheduler:
             capacity = max(MIN_EARLIER_TOKENS, _engine.Engine.EARLIER_TOKENS // len(senders))
             self._outputs = {sender: _engine.speculation.EarlierOutputs(capacity) for sender in senders}
         self._queue: deque[Job] = deque()
-        self._works: list[Work] = []
+        self._works: list[Work] = []  # in the order in which they started
+        self._room = PageRoom(llm.engine, self._works, self._free_pages)
+        self.cache.free_pages = self._free_pages
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._changed = threading.Condition()
         self._is_draining = self._is_closed = False
@@ -105,7 +110,10 @@ class Scheduler:
             ApiError: the queue is full, or the scheduler is closing.
         """
         deadline = time.perf_counter() + self._request_timeout_s
-        jobs = [Job(request, sink, deadline) for request, sink in zip(requests, sinks, strict=True)]
+        jobs: list[Job] = []
+        for request, sink in zip(requests, sinks, strict=True):
+            leader = next((job for job in jobs if job.leader is None and _share_a_prompt(job.request, request)), None)
+            jobs.append(Job(request, sink, deadline, leader))
         with self._changed:
             if self._is_draining:
                 raise CLOSING
@@ -162,8 +170,9 @@ class Scheduler:
             self._call()
             for job, slot in self._admit():
                 self._start(job, slot)
-            if self._works:
-                self._turn(self._due())
+            self._room.resume()
+            if due := self._room.with_pages(self._due()):
+                self._turn(due)
         for work in list(self._works):
             self._end(work, CLOSING)
         with self._changed:
@@ -211,7 +220,9 @@ class Scheduler:
 
     def _admit(self) -> list[tuple[Job, Slot]]:
         """Admits waiting jobs to free slots: the slot with the longest matched prefix, among equals the LRU one."""
-        admitted = []
+        admitted: list[tuple[Job, Slot]] = []
+        if self._room.has_paused:
+            return admitted
         with self._changed:
             while self._queue and self._free:
                 job = self._queue.popleft()
@@ -232,8 +243,9 @@ class Scheduler:
         return max(self._free, key=match)
 
     def _start(self, job: Job, slot: Slot) -> None:
+        leader = next((work for work in self._works if work.job is job.leader and work.is_prefilling), None)
         try:
-            work = Work(self._llm, slot, job, self.cache, self._outputs.get(job.request.sender))
+            work = Work(self._llm, slot, job, self.cache, self._outputs.get(job.request.sender), leader)
         except Exception as caught:
             slot.session.reset()
             with self._changed:
@@ -247,8 +259,23 @@ class Scheduler:
 
     def _due(self) -> list[Work]:
         """The works of the next turn."""
-        first = min(self._works, key=lambda work: work.spent_s)
-        return [first] if first.is_prefilling else [work for work in self._works if not work.is_prefilling]
+        ready = [work for work in self._works if not work.is_paused and work.leader is None]
+        if not ready:
+            return []
+        first = min(ready, key=lambda work: work.spent_s)
+        return [first] if first.is_prefilling else [work for work in ready if not work.is_prefilling]
+
+    def _free_pages(self) -> bool:
+        """Gives back pages that no work holds: of the prefix, else of the free slot, that was used longest ago. False:
+        there are none."""
+        if self.cache.drop_pages():
+            return True
+        with self._changed:
+            holders = [slot for slot in self._free if slot.session.n_pages]
+        if not holders:
+            return False
+        min(holders, key=lambda slot: slot.used_at).session.reset()
+        return True
 
     def _turn(self, works: list[Work]) -> None:
         pass_s = self._compute_together(works) if len(works) > 1 else 0.0
@@ -283,6 +310,8 @@ class Scheduler:
                 self.cache.forget(work.slot.session, ids, turn_ends(ids, self._llm.end_ids), work.job.request.sender)
             self._end(work, _reported(caught))
             return
+        if was_prefilling and not work.is_prefilling:
+            self._lead(work)
         now = time.perf_counter()
         work.spent_s += now - start + pass_s
         if was_prefilling:
@@ -296,15 +325,33 @@ class Scheduler:
         if finished is not None:
             self._end(work, finished)
 
+    def _lead(self, leader: Work) -> None:
+        """Starts the works that wait for this one's prompt; where it has failed, one of them computes it."""
+        waiting = [work for work in self._works if work.leader is leader]
+        for work in waiting:
+            try:
+                if not leader.is_prefilling:
+                    work.follow()
+                elif work is waiting[0]:
+                    work.lead()
+                else:
+                    work.leader = waiting[0]
+            except Exception as caught:
+                self._end(work, _reported(caught))
+
     def _end(self, work: Work, result: Finished | ApiError) -> None:
         self.metrics.prompt_tokens.add(work.n_prompt)
         self.metrics.cached_tokens.add(work.cached)
         if (record := work.job.request.compression) is not None:
             self.metrics.cut_tokens.add(record.original_tokens - record.kept_tokens)
+        if isinstance(result, ApiError):
+            work.slot.session.reset()  # gives its pages back
         with self._changed:
             self._works.remove(work)
             self._free.append(work.slot)
             self._changed.notify_all()
+        if work.is_prefilling:
+            self._lead(work)
         if isinstance(result, ApiError):
             self._fail(work.job, result, work)
         else:
@@ -314,6 +361,12 @@ class Scheduler:
     def _fail(self, job: Job, error: ApiError, work: Work | None = None) -> None:
         self.metrics.record(_record(job, error.kind, work))
         job.sink.put(Failed(error))
+
+
+def _share_a_prompt(a: GenerationRequest, b: GenerationRequest) -> bool:
+    """Whether one may take over what the other computes of its prompt."""
+    generate = all(one.embedding is None and not one.scores_prompt for one in (a, b))
+    return generate and a.sender == b.sender and np.array_equal(a.ids, b.ids)
 
 
 def _reported(error: Exception) -> ApiError:

@@ -26,6 +26,8 @@ def metrics_text(server: Server) -> str:
             "Memory in the engine's plan.",
             server.model.llm.memory_plan.bytes_with(server.scheduler.n_slots),
         ),
+        "lucebox_kv_pages": ("Pages of the KV cache.", server.model.llm.engine.n_pages),
+        "lucebox_kv_pages_free": ("Pages that no sequence and no prefix holds.", server.model.llm.engine.n_free_pages),
         "lucebox_start_time_seconds": ("Start of the server in Unix time.", server.scheduler.metrics.started_at),
     }
     cache = server.scheduler.cache.stats()
@@ -78,6 +80,7 @@ def status_document(server: Server) -> dict[str, Any]:
             "drafted_tokens": metrics.drafts.total("drafted"),
             "accepted_tokens": metrics.drafts.total("accepted"),
         },
+        "kv_pages": pages_of(llm),
         "prefix_cache": asdict(scheduler.cache.stats()),
         "compression": _compression(llm),
         "device_load": asdict(server.device_load()),
@@ -90,6 +93,11 @@ def status_document(server: Server) -> dict[str, Any]:
         },
         "requests": [asdict(record) for record in metrics.records()],
     }
+
+
+def pages_of(llm: LLM) -> dict[str, int]:
+    """Pages of the KV cache, and those that nothing holds."""
+    return {"total": llm.engine.n_pages, "free": llm.engine.n_free_pages}
 
 
 def _compression(llm: LLM) -> dict[str, Any] | None:

@@ -26,6 +26,8 @@ class Job:
     sink: Sink
     deadline: float
     """Time of time.perf_counter() at which the request times out."""
+    leader: Job | None = None
+    """Another job with the same prompt, submitted together with this one."""
     submitted: float = field(default_factory=time.perf_counter)
     is_cancelled: bool = False
 
@@ -49,11 +51,15 @@ class Work:
         job: Job,
         cache: PrefixCache,
         outputs: _engine.speculation.EarlierOutputs | None = None,
+        leader: Work | None = None,
     ) -> None:
-        """outputs: earlier ones to draft from; None: those of all requests."""
+        """outputs: earlier ones to draft from; None: those of all requests.
+        leader: computes the same prompt; this work waits until `follow` or `lead`."""
         request = job.request
         self.job = job
         self.slot = slot
+        self.is_paused = False
+        self.leader = leader
         self.spent_s = 0.0
         """Engine time used so far, maintained by the scheduler."""
         self.queue_s = time.perf_counter() - job.submitted
@@ -63,15 +69,13 @@ class Work:
         if slot.sender != request.sender:
             slot.session.reset()
             slot.sender = request.sender
-        if request.embedding is not None:
-            self._prefill = request.embedding.prefill(slot.session)
-        elif request.scores_prompt:
-            self._prefill = scored_prefill(slot.session, request.ids, request.sampling.logprobs or 0, job.sink)
+        self.cached = self._n_done = 0
+        self._cache = cache
+        self._boundaries = turn_ends(request.ids, llm.end_ids)
+        if leader is None:
+            self.lead()
         else:
-            self._prefill = cache.prefill(
-                slot.session, request.ids, turn_ends(request.ids, llm.end_ids), request.sender
-            )
-        self.cached = self._n_done = next(self._prefill)  # the prefix reused from the slot or the cache
+            slot.session.reset()
         slot.session.share_outputs(outputs)
         slot.session.expect(NO_IDS if request.prediction is None else request.prediction)
         sampling = request.sampling
@@ -88,7 +92,40 @@ class Work:
             budget=request.budget,
         )
         slot.used_at = job.submitted
-        job.sink.put(Started(self.n_prompt, self.cached))
+
+    def lead(self) -> None:
+        """Begins the prompt after the prefix reused from the slot or the cache."""
+        self.leader, request, slot = None, self.job.request, self.slot
+        if request.embedding is not None:
+            self._prefill = request.embedding.prefill(slot.session)
+        elif request.scores_prompt:
+            scored = request.sampling.logprobs or 0
+            self._prefill = scored_prefill(slot.session, request.ids, scored, self.job.sink)
+        else:
+            self._prefill = self._cache.prefill(slot.session, request.ids, self._boundaries, request.sender)
+        self._begun(next(self._prefill))
+
+    def follow(self) -> None:
+        """Takes over the prompt that the leader has computed."""
+        assert self.leader is not None
+        self.slot.session.fork(self.leader.slot.session)
+        self.leader = None
+        self._begun(self.n_prompt)
+
+    def _begun(self, n_reused: int) -> None:
+        self.cached = self._n_done = n_reused
+        self.job.sink.put(Started(self.n_prompt, self.cached))
+
+    @property
+    def session(self) -> _engine.Session:
+        return self.slot.session
+
+    @property
+    def next_length(self) -> int:
+        """Tokens of the timeline after the next turn."""
+        if self.is_prefilling:
+            return min(self._n_done + self.slot.session.prefill_chunk, self.n_prompt)
+        return min(self.n_prompt + self.n_generated, self.slot.session.context)
 
     @property
     def is_prefilling(self) -> bool:

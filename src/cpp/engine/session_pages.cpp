@@ -7,7 +7,8 @@
 namespace lb {
 
 bool Session::reserve(int n_tokens) {
-  LB_CHECK(n_tokens <= context(), kInvalid, n_tokens, " tokens do not fit the context of ", context());
+  LB_CHECK(n_tokens <= context(), kInvalid, n_tokens, " tokens do not fit the context of ", context(),
+           "; load the model with a larger context");
   const std::lock_guard lock(engine_->executor().mutex);
   return state_.reserve(n_tokens);
 }

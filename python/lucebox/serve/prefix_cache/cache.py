@@ -6,14 +6,14 @@ Answers are bit-identical to those without the cache.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from numpy.typing import ArrayLike
 
 from lucebox import _engine
-from lucebox.errors import LuceboxError
+from lucebox.errors import LuceboxError, OutOfMemoryError
 from lucebox.serve.prefix_cache.plan import PAGE, Plan
 from lucebox.serve.prefix_cache.store import PartStore
 from lucebox.serve.prefix_cache.tree import Node
@@ -62,8 +62,13 @@ class PrefixCache:
         fingerprint: str = "",
         disk_bytes: int = DISK_BYTES,
         owners: Sequence[str] = ("",),
+        keeps_pages: bool = False,
     ) -> None:
+        """keeps_pages: besides the bytes, refers to the pages in the KV cache, so that a device need not copy them."""
         self._parts = PartStore(budget_bytes, None if folder is None else Path(folder), fingerprint, disk_bytes, owners)
+        self._keeps_pages = keeps_pages
+        self.free_pages: Callable[[], bool] = self.drop_pages
+        """Gives back pages of the KV cache for a prefix to restore; False: there are none."""
         self._lookups = self._hits = self._prompt_tokens = self._reused_tokens = 0
 
     def close(self) -> None:
@@ -120,6 +125,11 @@ class PrefixCache:
             parts = [node.pages for node in path[:1] if node.pages is not None]
             self._parts.drop_damaged(parts, "a prompt that reused it failed")
 
+    def drop_pages(self) -> bool:
+        """Gives back the pages of the KV cache that were used longest ago; their bytes stay. False: there are none."""
+        with self._parts.changed:
+            return self._parts.drop_run()
+
     def stats(self) -> Stats:
         parts = self._parts
         return Stats(
@@ -143,8 +153,12 @@ class PrefixCache:
             node = self._longest(session, plan)
             if node is None or node.end <= own:
                 break
-            if self._assemble(session, plan, node, matched):
-                return node.end
+            try:
+                if self._assemble(session, plan, node, matched):
+                    return node.end
+            except OutOfMemoryError:
+                if not self.free_pages():
+                    break
         if own == 0:
             session.reset()
         elif own < session.n_tokens:
@@ -160,6 +174,9 @@ class PrefixCache:
         """Sets the session to a node's prefix, of which it already has `matched` tokens.
 
         False if a part could not be read or is not a state of this model; the node is then gone.
+
+        Raises:
+            OutOfMemoryError: the KV cache has too few free pages; the session is unchanged.
         """
         path = node.path()
         missing = [one for one in path if one.end > matched]
@@ -172,6 +189,8 @@ class PrefixCache:
         state = data.pop() if states else None
         try:
             session.assemble(plan.ids[: node.end], plan.ends_to(node.end), first // PAGE, data, state)
+        except OutOfMemoryError:
+            raise
         except LuceboxError as error:
             self._parts.drop_damaged(parts, error)
             session.reset()
@@ -189,8 +208,9 @@ class PrefixCache:
                 break  # a prompt larger than the budget is stored as far as it fits
             known = node.children.get(segment.key)
             if known is None:
-                pages = session.read_pages(segment.start // PAGE, segment.n_pages)
-                known = self._parts.add(node, segment, pages)
+                first, n = segment.start // PAGE, segment.n_pages
+                run = session.share_pages(first, n) if self._keeps_pages else None
+                known = self._parts.add(node, segment, session.read_pages(first, n), run)
             node = known
             path.append(node)
             wants_state = session.recurrent_bytes and segment.keeps_state and node.end == session.n_tokens

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lucebox import _engine
 from lucebox.errors import FormatError
 from lucebox.serve.prefix_cache.files import Files, PartFile
 from lucebox.serve.prefix_cache.plan import Segment
@@ -37,6 +38,7 @@ class PartStore:
         self._owners = owners
         self.memory: Lru[Part] = Lru(memory_bytes)
         self.disk: Lru[Path] = Lru(disk_bytes)
+        self.runs: Lru[Part] = Lru(0)  # whoever needs pages evicts them
         self.n_nodes = self.n_evicted = self.n_damaged = 0
         self._part_of: dict[Path, Part] = {}
         self._unwritten: dict[Part, None] = {}  # an ordered set
@@ -60,6 +62,8 @@ class PartStore:
             for part in self.memory.all():
                 part.data = None
                 self.memory.remove(part)
+            while self.drop_run():
+                pass
             self._roots.clear()
 
     def root(self, owner: str) -> Node:
@@ -76,18 +80,33 @@ class PartStore:
             path.append(child)
         return path[1:]
 
-    def add(self, parent: Node, segment: Segment, pages: Bytes) -> Node:
+    def add(self, parent: Node, segment: Segment, pages: Bytes, run: _engine.PageRun | None = None) -> Node:
         node = self._attach(parent, segment)
         node.pages = self._put(Part(node, "pages", pages.nbytes), pages)
+        if run is not None:
+            node.pages.run = run
+            self.runs.put(node.pages, len(run))
         return node
+
+    def drop_run(self) -> bool:
+        """Gives back the pages of the KV cache that were used longest ago; their bytes stay. False: there are none."""
+        part = next(iter(self.runs.all()), None)
+        if part is None:
+            return False
+        part.run = None
+        self.runs.remove(part)
+        return True
 
     def add_state(self, node: Node, state: Bytes) -> None:
         node.state = self._put(Part(node, "state", state.nbytes), state)
 
-    def load(self, parts: Iterable[Part]) -> list[Bytes] | None:
-        """The bytes of the parts; None if one could not be read and was dropped."""
-        data = []
+    def load(self, parts: Iterable[Part]) -> list[Bytes | _engine.PageRun] | None:
+        """The pages of the parts in the KV cache, else their bytes; None if one could not be read and was dropped."""
+        data: list[Bytes | _engine.PageRun] = []
         for part in parts:
+            if part.run is not None:
+                data.append(part.run)
+                continue
             if part.data is None:
                 try:
                     part.data = self._read(part)
@@ -112,6 +131,7 @@ class PartStore:
             if part is None:
                 continue
             self.memory.touch(part)
+            self.runs.touch(part)
             if part.file is not None:
                 self.disk.touch(part.file)
                 with suppress(OSError):
@@ -154,8 +174,9 @@ class PartStore:
             self.n_nodes -= len(nodes)
         for part in dropped:
             part.is_dropped = True
-            part.data = None  # at once: nodes and parts form cycles, which the garbage collector frees late
+            part.data = part.run = None  # at once: nodes and parts form cycles, which the garbage collector frees late
             self.memory.remove(part)
+            self.runs.remove(part)
             self._unwritten.pop(part, None)
             if part.file is not None:
                 self._part_of.pop(part.file)

@@ -13,6 +13,7 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from lucebox import _engine
 from lucebox.serve.prefix_cache.plan import Segment
 
 __all__ = ["Bytes", "Kind", "Lru", "Node", "Part"]
@@ -32,6 +33,8 @@ class Part:
         self.kind = kind
         self.n_bytes = n_bytes
         self.data: Bytes | None = None
+        self.run: _engine.PageRun | None = None
+        """The same pages in the KV cache, which a session shares without a copy."""
         self.file: Path | None = None
         self.is_dropped = False
         """Whether the part left the tree."""
