@@ -88,6 +88,9 @@ class SessionPool:
 
     def give_back(self, session: _engine.Session) -> None:
         self.passes.leave(session)
+        if session.is_swapped_out:
+            with self.turn:
+                session.reset()
         with self._changed:
             self._in_use = [one for one in self._in_use if one[0] is not session]
             self.free.append(session)

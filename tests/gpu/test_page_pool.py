@@ -24,7 +24,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("pool") / "model.gguf", SHAPE)
 
 
-@pytest.fixture(params=["graph", "megakernel", "mtp"])
+@pytest.fixture(params=["graph", "megakernel", pytest.param("mtp", marks=pytest.mark.slow)])
 def engine(pack: _engine.gpu.Pack, model: Path, request: pytest.FixtureRequest) -> _engine.Engine:
     draft, path = ("mtp", "graph") if request.param == "mtp" else ("none", request.param)
     return open_engine(model, pack=pack, draft=draft, decode_path=path, context=192, kv_tokens=256, kv="f16")

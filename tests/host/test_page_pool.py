@@ -148,6 +148,21 @@ def test_fork_of_a_sequence_that_decodes(engine: _engine.Engine, alone: _engine.
     assert decode(fork, ids) == decode(alone, ids)
 
 
+def test_fork_without_a_free_page(engine: _engine.Engine) -> None:
+    """The copy of the last page needs one; the source's own page suffices once the fork is gone."""
+    source, fork, other = (_engine.Session(engine) for _ in range(3))
+    prompt = random_ids(100, VOCAB)
+    source.sync(prompt)
+    fork.fork(source)
+    other.sync(random_ids(6 * PAGE, VOCAB, 1))
+    assert not source.reserve(101) and not fork.reserve(101) and source.reserve(100)
+    with pytest.raises(OutOfMemoryError):
+        decode(fork, prompt)
+    assert fork.n_tokens == 100
+    fork.reset()
+    decode(source, prompt, 20)
+
+
 def test_fork_of_another_engine(engine: _engine.Engine, alone: _engine.Session) -> None:
     with pytest.raises(InvalidRequestError, match="different engines"):
         _engine.Session(engine).fork(alone)

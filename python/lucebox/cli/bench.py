@@ -117,7 +117,7 @@ def execute(args: argparse.Namespace) -> int:
             args.context = max(args.context, args.depth + CONTEXT)
     profiles: tuple[Profile, ...] = ()
     comparison = timeline = None
-    with open_model(args) as llm, console.status() as show:
+    with open_model(args, sessions=max(args.parallel, default=1)) as llm, console.status() as show:
         if args.profile:  # first, because it fails on the CPU
             show("profile")
             profiles = profile(
@@ -225,7 +225,7 @@ def show_points(args: argparse.Namespace, measured: Sequence[PowerPoint], points
 
 def compare_with_cpu(llm: LLM) -> Comparison:
     """Compares with the same file on the CPU in fp32."""
-    with LLM(llm.info.path, device="cpu", context=N_IDS, activations="f32", kv="f32", draft="none") as reference:
+    with LLM(llm.info.path, device="cpu", context=N_IDS, activations="f32", kv="f32", draft="none", sessions=1) as reference:
         return compare(llm, reference)
 
 

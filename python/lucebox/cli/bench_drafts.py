@@ -144,7 +144,7 @@ def opener(args: argparse.Namespace, flags: Mapping[str, Any], show: Callable[[s
     def progress(what: str, done: int, total: int) -> None:
         show(f"{what}: {done / total:.0%}" if total else what)
 
-    fixed = {"offline": args.offline, "progress": progress, "prefix_cache": 0}  # every prompt runs once
+    fixed = {"offline": args.offline, "progress": progress, "prefix_cache": 0, "sessions": 1}  # every prompt runs once
     return lambda draft: LLM(args.model, **{**flags, **fixed, "draft": draft})
 
 

@@ -97,7 +97,7 @@ def plan_of(args: argparse.Namespace) -> Plan | str:
     """The memory plan with the engine flags, or why there is none."""
     given = options.given(args, EngineOptions)
     try:
-        return plan_memory(args.model, board=args.board, offline=args.offline, **given)
+        return plan_memory(args.model, board=args.board, offline=args.offline, sessions=1, **given)
     except LuceboxError as error:
         return str(error)
 

@@ -119,7 +119,7 @@ def execute(args: argparse.Namespace) -> int:
     with console.status() as show:
         variants = variants_of(args)
         measured = measure_quality(
-            lambda name: LLM(path, **flags, **variants[name], prefix_cache=0, draft="none"),
+            lambda name: LLM(path, **flags, **variants[name], prefix_cache=0, sessions=1, draft="none"),
             list(variants),
             windows,
             documents,

@@ -36,6 +36,7 @@ void Session::fork(Session& from) {
   append_ends_ = from.append_ends_;
   appended_.clear();
   n_indexed_ = 0;
+  if (width_) width_->start_sequence(loop_ == nullptr);
 }
 
 std::unique_ptr<PageRun> Session::share_pages(int first, int count) {

@@ -116,7 +116,9 @@ void SequenceState::upload_table(int first_page) {
 }
 
 int SequenceState::room() const {
-  const int64_t rows = (int64_t{pool_->n_free()} + std::ssize(pages_) - n_swapped_) * kPageTokens;
+  const int last = n_tokens_ / kPageTokens;  // page that the next row is in
+  const bool must_copy = last < static_cast<int>(pages_.size()) && pool_->is_shared(pages_[last]);
+  const int64_t rows = (int64_t{pool_->n_free()} + std::ssize(pages_) - (must_copy ? 1 : 0)) * kPageTokens;
   return static_cast<int>(std::clamp<int64_t>(rows - n_tokens_, 0, options_.capacity - n_tokens_));
 }
 
@@ -138,6 +140,7 @@ void SequenceState::take_rows(int rows) {
 // Pages for n_tokens tokens, and for the rows ahead of them where the pool has enough. Rows behind the committed ones
 // are written, so their pages must be this state's alone: only the last page with rows can be shared.
 bool SequenceState::take_pages(int n_tokens, int rows_ahead) {
+  if (is_swapped_out() && pool_->n_free() < lb::n_pages(n_tokens)) return false;
   if (!try_swap_in()) return false;
   const int first = n_tokens_ / kPageTokens, n_owned = static_cast<int>(pages_.size());
   const bool must_copy = n_tokens > n_tokens_ && first < n_owned && pool_->is_shared(pages_[first]);

@@ -35,7 +35,7 @@ function show(status) {
   if (speeds.length > POINTS) speeds.shift();
   showCards(status, speed);
   showCurve();
-  showMemory(status.memory, status.prefix_cache, status.compression);
+  showMemory(status.memory, status.kv_pages, status.prefix_cache, status.compression);
   showRequests(status.requests);
 }
 
@@ -88,7 +88,7 @@ function showCurve() {
   $("curve").firstElementChild.setAttribute("points", points.join(" "));
 }
 
-function showMemory({ entries, mapped_bytes: mapped, available_bytes: available, place }, cache, compression) {
+function showMemory({ entries, mapped_bytes: mapped, available_bytes: available, place }, pages, cache, compression) {
   const rows = [
     ...entries.map(({ name, bytes }) => [name, bytes]),
     ["weights, mapped from the file", mapped],
@@ -103,6 +103,7 @@ function showMemory({ entries, mapped_bytes: mapped, available_bytes: available,
   $("memory").replaceChildren(
     row(`planned / free on ${place} at start`, `${size(planned)} / ${size(available)}`),
     bar,
+    row("pages of the KV cache, used / all", `${pages.total - pages.free} / ${pages.total}`),
     ...rows.filter(([, bytes]) => bytes > 0).map(([name, bytes]) => row(name, size(bytes))),
   );
 }
