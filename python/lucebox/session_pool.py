@@ -144,7 +144,8 @@ class SessionPool:
 
     def _new_cache(self, n_bytes: int) -> PrefixCache:
         cache = PrefixCache(n_bytes, keeps_pages=self._keeps_pages)
-        cache.free_pages = self.free_pages
+        me = weakref.ref(self)  # no cycle: a closed LLM frees its memory at once
+        cache.free_pages = lambda: (pool := me()) is not None and pool.free_pages()
         return cache
 
     def _make(self) -> bool:

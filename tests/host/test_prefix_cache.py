@@ -63,6 +63,27 @@ def test_every_type_of_keys_and_values(model: Path, kv: str) -> None:
     assert 0 < caches[0].stats().memory_bytes < caches[1].stats().memory_bytes
 
 
+def test_pages_that_are_shared_in_place_of_copied(model: Path) -> None:
+    """The bits are those of bytes, whether a session shares the pages or they were dropped."""
+    engine = open_engine(model, prefill_chunk=64, **FAST, sessions=2)
+    cache, ids = PrefixCache(BIG, keeps_pages=True), random_ids(400, VOCAB)
+    first, second = _engine.Session(engine), _engine.Session(engine)
+    list(cache.prefill(first, ids))
+    expected, n_prefix = first.logits(), 6  # 384 tokens
+    used = engine.n_pages - engine.n_free_pages
+    assert used == first.n_pages == 7
+    for n_shared in (n_prefix, 0):
+        assert next(cache.prefill(second, ids)) == 384
+        assert engine.n_pages - engine.n_free_pages == used + n_prefix - n_shared
+        second.sync(ids)
+        assert np.array_equal(second.logits(), expected)
+        second.reset()
+        while cache.drop_pages():
+            pass
+    first.reset()
+    assert engine.n_free_pages == engine.n_pages
+
+
 @pytest.mark.parametrize("chunk", [1, 48, 100])
 def test_chunks_that_are_not_pages(model: Path, chunk: int) -> None:
     engine = open_engine(model, prefill_chunk=chunk, **FAST)

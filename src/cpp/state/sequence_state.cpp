@@ -186,7 +186,12 @@ void SequenceState::set_pages(int first_page, std::span<const int32_t> pages) {
   };
   const std::span old = std::span(pages_).subspan(first_page);
   std::vector<int32_t> next(pages.begin(), pages.end()), given_back, fresh;
-  for (size_t i = 0; i < old.size(); ++i) keeps(i) ? next[i] = old[i] : (given_back.push_back(old[i]), 0);
+  for (size_t i = 0; i < old.size(); ++i)
+    if (keeps(i)) {
+      next[i] = old[i];
+    } else {
+      given_back.push_back(old[i]);
+    }
   const auto needed = static_cast<int>(std::ranges::count(next, kOwnPage));
   LB_CHECK(pool_->take(needed, fresh), kMemory, "the KV cache has ", pool_->n_free(), " free pages of ", kPageTokens,
            " tokens, and ", needed, " are needed");

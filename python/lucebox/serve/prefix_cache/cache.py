@@ -67,8 +67,8 @@ class PrefixCache:
         """keeps_pages: besides the bytes, refers to the pages in the KV cache, so that a device need not copy them."""
         self._parts = PartStore(budget_bytes, None if folder is None else Path(folder), fingerprint, disk_bytes, owners)
         self._keeps_pages = keeps_pages
-        self.free_pages: Callable[[], bool] = self.drop_pages
-        """Gives back pages of the KV cache for a prefix to restore; False: there are none."""
+        self.free_pages: Callable[[], bool] | None = None
+        """Gives back pages of the KV cache for a prefix to restore; False: there are none. None: `drop_pages`."""
         self._lookups = self._hits = self._prompt_tokens = self._reused_tokens = 0
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class PrefixCache:
                 if self._assemble(session, plan, node, matched):
                     return node.end
             except OutOfMemoryError:
-                if not self.free_pages():
+                if not (self.free_pages or self.drop_pages)():
                     break
         if own == 0:
             session.reset()
