@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from lucebox import _engine
@@ -46,12 +45,12 @@ def cancellable(stop: threading.Event) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class NextRows:
-    """A generation comes to its next token. A pass may compute its rows with others', and then call `start`."""
+    """A generation comes to its next token. A pass may compute its rows with others', and start to choose the token."""
 
     ids: Ids
     """Its timeline then."""
-    start: Callable[[], None]
-    """Begins to choose the token."""
+    sampler: Callable[[], _engine.Sampler]
+    """Made ready for that choice."""
 
 
 class Answering:
@@ -121,7 +120,7 @@ class Answering:
             else:
                 start = time.perf_counter()
                 if (rows := loop.next_ids(session)) is not None:
-                    yield NextRows(rows, partial(loop.start, session))
+                    yield NextRows(rows, loop.next_sampler)
                 with turn:
                     end = loop.step(session)
                 spent = time.perf_counter() - start
@@ -194,8 +193,7 @@ def answer_together(llm: LLM, answerings: Sequence[Answering]) -> list[Generatio
             if len(rows) > 1:
                 pool.passes.compute({session: row.ids for session, row in rows.items()})
                 with pool.turn:
-                    for row in rows.values():
-                        row.start()
+                    _engine.start_samples(list(rows), [row.sampler() for row in rows.values()])
     finally:
         for session, items in running.values():
             items.close()

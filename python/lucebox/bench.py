@@ -358,6 +358,7 @@ def _parallel_s(llm: LLM, sessions: Sequence[_engine.Session], n_tokens: int, de
             for n in range(first + 1, first + n_tokens + 1):
                 if len(sessions) > 1:
                     _engine.sync_together(sessions, [own[:n] for own in ids])
+                    _engine.start_samples(sessions, samplers)
                 for session, own, sampler in zip(sessions, ids, samplers, strict=True):
                     session.sync(own[:n])
                     own[n] = session.sample(sampler)

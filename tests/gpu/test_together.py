@@ -44,11 +44,6 @@ class Sequence:
     def array(self) -> np.ndarray:
         return np.array(self.ids, np.int32)
 
-    def start(self) -> None:
-        if self.mask is not None:
-            self.sampler.set_mask(self.mask)
-        self.session.start_sample(self.sampler)
-
     def choose(self) -> None:
         if self.mask is not None:
             self.sampler.set_mask(self.mask)
@@ -95,8 +90,11 @@ def test_company_changes_no_token(
             one.session.suggest(np.array(tokens, np.int32) % VOCAB, parents)
         if len(chosen) > 1:
             n_together += _engine.sync_together([one.session for one in chosen], [one.array for one in chosen])
-        for one in chosen if rng.random() < 0.6 else ():
-            one.start()  # after a pass, or where there is nothing to start
+        started = chosen if rng.random() < 0.6 else []  # after a pass, or where there is nothing to start
+        for one in started:
+            if one.mask is not None:
+                one.sampler.set_mask(one.mask)
+        _engine.start_samples([one.session for one in started], [one.sampler for one in started])
         for one in chosen:
             one.session.sync(one.array)
             one.choose()

@@ -262,10 +262,10 @@ class Scheduler:
         start = time.perf_counter()
         rows = [(work, ids) for work in works if (ids := work.next_ids()) is not None]
         try:
-            n_rows = _engine.sync_together([work.slot.session for work, _ in rows], [ids for _, ids in rows])
+            sessions = [work.slot.session for work, _ in rows]
+            n_rows = _engine.sync_together(sessions, [ids for _, ids in rows])
             self.metrics.rows.observe(n_rows, 1 if n_rows > 0 else 0)
-            for work, _ in rows:
-                work.start()
+            _engine.start_samples(sessions, [work.next_sampler() for work, _ in rows])
         except Exception:
             log.warning("a pass of %d sequences failed; each goes on alone", len(rows), exc_info=True)
         spent_s = time.perf_counter() - start

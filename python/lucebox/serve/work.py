@@ -106,9 +106,9 @@ class Work:
         """What a pass of several sessions makes this one's timeline before `step`; None: nothing."""
         return None if self.is_prefilling or self._loop.is_full else self._loop.next_ids(self.slot.session)
 
-    def start(self) -> None:
-        """After such a pass: begins to choose the token of the next `step`."""
-        self._loop.start(self.slot.session)
+    def next_sampler(self) -> _engine.Sampler:
+        """After such a pass: the sampler of the next `step`, for `_engine.start_samples`."""
+        return self._loop.next_sampler()
 
     def step(self, pass_s: float = 0.0) -> Finished | None:
         """One turn: a chunk of the prompt or a token. The last turn returns the result.

@@ -226,6 +226,14 @@ int sync_together(const std::vector<Session*>& sessions, const std::vector<Ids>&
   return without_gil([&] { return Session::sync_together(turns, std::ref(poll)); });
 }
 
+void start_samples(const std::vector<Session*>& sessions, const std::vector<Sampler*>& samplers) {
+  LB_CHECK(sessions.size() == samplers.size(), kInvalid, samplers.size(), " samplers for ", sessions.size(),
+           " sessions");
+  std::vector<Session::Choice> choices;
+  for (size_t i = 0; i < sessions.size(); ++i) choices.push_back({sessions[i], samplers[i]});
+  without_gil([&] { Session::start_samples(choices); });
+}
+
 using StepRow = std::tuple<int, int, int, uint64_t, uint64_t, uint64_t>;
 
 std::tuple<std::vector<StepRow>, std::vector<std::string>> timeline(Session& session) {
@@ -353,11 +361,6 @@ void bind_engine(nb::module_& m) {
           "sample", [](Session& s, Sampler& sampler) { return without_gil([&] { return s.sample(sampler); }); },
           "sampler"_a)
       .def(
-          "start_sample", [](Session& s, Sampler& sampler) { without_gil([&] { s.start_sample(sampler); }); },
-          "sampler"_a,
-          "After sync_together(): starts the choice that the next sample() returns, so that a device chooses for all "
-          "sessions before the host waits for one.")
-      .def(
           "logprobs",
           [](Session& s, int32_t token, int n_top) {
             const Logprobs result = s.logprobs(token, n_top);
@@ -451,6 +454,9 @@ void bind_engine(nb::module_& m) {
   m.def("sync_together", &sync_together, "sessions"_a, "ids"_a,
         "Session.sync() of several sessions of an engine, each with its ids. Where they lack one token each, a pass "
         "over the weights computes it for all of them. Returns the rows of these passes.");
+  m.def("start_samples", &start_samples, "sessions"_a, "samplers"_a,
+        "After sync_together(): starts the choices that the next sample() of each session and sampler returns, so that a "
+        "device chooses for all sessions before the host waits for one.");
 }
 
 }  // namespace lb

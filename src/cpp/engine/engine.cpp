@@ -179,6 +179,7 @@ void Executor::carve_io(Executor* self, Carver& carver, const Models& models, co
   int32_t* parents = carver.take<int32_t>(kMaxTree);
   uint64_t* ancestors = carver.take<uint64_t>(kMaxTree);
   float* logits = carver.take<float>(static_cast<size_t>(kLogitRows) * models.target->info().vocab);
+  PassInputs* pass = carver.take<PassInputs>(1);
   int32_t* draft_n_past = models.draft ? carver.take<int32_t>(1) : nullptr;
   std::optional<SparseBlocks> sparse;
   if (options.sparse_alpha > 0 && options.score_rows == 0) {
@@ -195,6 +196,7 @@ void Executor::carve_io(Executor* self, Carver& carver, const Models& models, co
   self->parents = parents;
   self->ancestors = ancestors;
   self->logits = logits;
+  self->pass = pass;
 }
 
 Executor::Executor(const Models& models, const EngineOptions& options, std::unique_ptr<Stream> owned_stream)

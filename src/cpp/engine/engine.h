@@ -12,6 +12,7 @@
 
 #include "cpu/cpu_stream.h"
 #include "engine/backend.h"
+#include "engine/recorded_appends.h"
 #include "format/model_file.h"
 #include "models/model.h"
 #include "ops/linear.h"
@@ -76,6 +77,15 @@ struct MemoryPlan {
   size_t total_bytes() const;        // sum of the entries, with one session
 };
 
+// The inputs of a pass of several sequences, which one upload sends.
+struct PassInputs {
+  static constexpr int kRows = 32;  // most rows; on a device their sums have one order among 2 to so many rows
+  uint64_t ancestors[kRows];
+  int32_t tokens[kRows], parents[kRows];
+  int32_t positions[3 * kRows];  // [3, rows]
+  AppendNumbers numbers[kRows];  // of each segment that is a chain
+};
+
 // The stream and the buffers of a forward pass. Sessions of one engine take turns: they lock `mutex`.
 struct Executor {
   static constexpr int kLogitRows = 32;  // rows of logits computed at once
@@ -94,6 +104,8 @@ struct Executor {
   uint64_t* ancestors;                 // [kMaxTree]
   float* logits;                       // [kLogitRows, vocab]
   DraftWorkspace draft{};              // of the draft model; null without one
+  PassInputs* pass;                    // [1]
+  RecordedAppends recorded_passes;
   int32_t* draft_n_past = nullptr;     // [1] tokens before rows of plain steps (StepRows); null without a draft model
   std::optional<SparseBlocks> sparse;  // of prompts; none: dense attention
 

@@ -206,12 +206,26 @@ class GpuTokenLoop final : public TokenLoop {
   float* logits() override { return buffers_.logits; }
 
   void sample_row(const Sampler& sampler, const float* logits, bool is_bound) override {
-    bind_to_row(sampler, is_bound);
-    stream_.run(row_choice(logits), buffers_.scratch);
-    NextToken next = next_token_op(buffers_, ring_, state_.numbers());
-    next.n_past = nullptr;  // the choice follows no step: the path is committed later
-    stream_.run(next);
-    ++started_;
+    const RowChoice choice{this, &sampler, logits, is_bound};
+    sample_rows({&choice, 1});
+  }
+
+  void sample_rows(std::span<const RowChoice> choices) override {
+    std::array<GpuStream::ScratchedSample, gpu::kMaxSeveral> samples;
+    std::array<NextToken, gpu::kMaxSeveral> ends;
+    for (size_t n = 0; !choices.empty(); choices = choices.subspan(n)) {
+      n = std::min(choices.size(), samples.size());
+      for (size_t i = 0; i < n; ++i) {
+        auto& own = static_cast<GpuTokenLoop&>(*choices[i].loop);
+        own.bind_to_row(*choices[i].sampler, choices[i].is_bound);
+        samples[i] = {own.row_choice(choices[i].logits), own.buffers_.scratch};
+        ends[i] = next_token_op(own.buffers_, own.ring_, own.state_.numbers());
+        ends[i].n_past = nullptr;  // the choice follows no step: the path is committed later
+        ++own.started_;
+      }
+      stream_.run(std::span<const GpuStream::ScratchedSample>(samples).first(n));
+      stream_.run(std::span<const NextToken>(ends).first(n));
+    }
   }
 
   void start_walk(const Sampler& sampler, const VerifiedTree& tree, bool is_bound) override {

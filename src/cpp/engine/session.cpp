@@ -7,9 +7,18 @@
 #include "engine/plan.h"
 
 namespace lb {
+namespace {
+
+uint64_t next_number() {
+  static std::atomic<uint64_t> n = 0;
+  return n++;
+}
+
+}  // namespace
 
 Session::Session(std::shared_ptr<const Engine> engine, WithoutDrafts)
     : engine_(std::move(engine)),
+      number_(next_number()),
       state_(engine_->layer_shapes(), engine_->state_options(), *engine_->executor().stream),
       positions_(3 * static_cast<size_t>(std::max(engine_->executor().max_rows, kMaxTree))),
       logits_(engine_->model().info().vocab),
@@ -146,7 +155,8 @@ void Session::run_rows(int rows, bool is_tree, const std::function<void(Stream&,
   try {
     fill(stream, in);
     const bool has_taps = taps != nullptr && !taps->layers.empty();  // their copies cannot be recorded
-    rows <= kMaxTree && !has_taps ? recorded_.send(rows, is_tree, stream, send) : send();
+    const std::array<uint64_t, 2> shape{static_cast<uint64_t>(rows), is_tree};
+    rows <= kMaxTree && !has_taps ? recorded_.send(shape, stream, send) : send();
   } catch (...) {
     state_.abort_append();
     truncate_tokens(state_.n_tokens());

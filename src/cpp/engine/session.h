@@ -14,7 +14,6 @@
 
 #include "engine/engine.h"
 #include "engine/part_clock.h"
-#include "engine/recorded_appends.h"
 #include "engine/step_rows.h"
 #include "engine/token_loop.h"
 #include "engine/tree_memory.h"
@@ -46,9 +45,6 @@ class Session {
   // Chooses a token from logits(). Throws when a logit is not finite. On a device the step with this token as input
   // starts at once. A sync() that continues with another token drops that step for free.
   int32_t sample(Sampler& sampler);
-  // After sync_together(): starts the choice that the next sample() of this sampler returns, so that a device chooses
-  // for all sessions before the host waits for one. Nothing on the CPU.
-  void start_sample(Sampler& sampler);
   // Log probabilities of a token and of the n_top likeliest. Before sample(): from logits(), any token. After it: the
   // sampled token only, and on a device the sampler must have been made with at least this n_top.
   Logprobs logprobs(int32_t token, int n_top);
@@ -62,6 +58,13 @@ class Session {
   // the tree below it. Returns the rows of these passes. The sessions run no steps ahead then, so that the next pass
   // may be one of all again.
   static int sync_together(std::span<const Turn> turns, const Interrupted& interrupted = {});
+  struct Choice {
+    Session* session;
+    const Sampler* sampler;
+  };
+  // After it: starts the choices that the next sample() of each session and sampler returns, so that a device chooses
+  // for all sessions before the host waits for one. Nothing on the CPU.
+  static void start_samples(std::span<const Choice> choices);
 
   // Natural log probability of ids[i] given ids[..i), for i >= 1. Replaces the timeline.
   std::vector<double> score(std::span<const int32_t> ids, const Interrupted& interrupted = {});
@@ -190,9 +193,11 @@ class Session {
   bool lacks_row(std::span<const int32_t> ids, const Interrupted& interrupted);
   static int run_together(std::span<const Turn> turns, const Interrupted& interrupted);
   static std::vector<Segment> choose_segments(std::span<const Turn> turns);
+  static std::vector<uint64_t> shape_of(std::span<const Turn> turns, std::span<const Segment> segments, int rows);
   static void begin_segments(std::span<const Turn> turns, std::span<Segment> segments, int rows);
   void choose_rows(int32_t root, int max_rows, const Company& beside);
   static void send_heads(std::span<const Turn> turns, std::span<const Segment> segments, int rows);
+  std::optional<TokenLoop::RowChoice> choice_of_row(const Sampler& sampler);
   float* own_logits();
   void end_turn();
 
@@ -247,7 +252,6 @@ class Session {
   AcceptPath accepted_by_device() const;
   void start_walk(const Sampler& sampler, const AcceptPath& accept);
   void choose_from_row(const Sampler& sampler);
-  void start_choice(const Sampler& sampler);
   bool start_choice_in_tree(const Sampler& sampler);
   StepCosts measure_step_costs();
   double time(int n, const Work& work, const Work& before = {});
@@ -264,6 +268,7 @@ class Session {
   void check_pieces(int n_tokens, int n_pages, int n_matched, const Pieces& pieces) const;
 
   std::shared_ptr<const Engine> engine_;
+  const uint64_t number_;  // no other session of the process has it
   SequenceState state_;
   RecordedAppends recorded_;
   std::vector<int32_t> positions_;  // [3, max_rows] of the append in progress
