@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from lucebox import _engine
 from lucebox.api import LLM
@@ -49,13 +51,17 @@ class Work:
         job: Job,
         cache: PrefixCache,
         outputs: _engine.speculation.EarlierOutputs | None = None,
+        *,
+        between_layers: Callable[[Work], None],
     ) -> None:
-        """outputs: earlier ones to draft from; None: those of all requests."""
+        """outputs: earlier ones to draft from; None: those of all requests. between_layers: called within the chunks of
+        a long prompt."""
         request = job.request
         self.job = job
         self.slot = slot
-        self.spent_s = 0.0
-        """Engine time used so far, maintained by the scheduler."""
+        self.spent_s = self.others_s = 0.0
+        """Engine time used so far, and that of other works within this one's chunk; maintained by the scheduler."""
+        self.turn_began = 0.0
         self.queue_s = time.perf_counter() - job.submitted
         self.first_token_s: float | None = None
         self.prefill_s = self.decode_s = 0.0
@@ -68,8 +74,9 @@ class Work:
         elif request.scores_prompt:
             self._prefill = scored_prefill(slot.session, request.ids, request.sampling.logprobs or 0, job.sink)
         else:
+            turns = turn_ends(request.ids, llm.end_ids)
             self._prefill = cache.prefill(
-                slot.session, request.ids, turn_ends(request.ids, llm.end_ids), request.sender
+                slot.session, request.ids, turns, request.sender, partial(between_layers, self)
             )
         self.cached = self._n_done = next(self._prefill)  # the prefix reused from the slot or the cache
         slot.session.share_outputs(outputs)
@@ -95,6 +102,13 @@ class Work:
         return self._n_done < self.n_prompt
 
     @property
+    def fits_between_layers(self) -> bool:
+        """Whether its next turn may run between the layers of another work's chunk."""
+        request = self.job.request
+        is_plain = request.embedding is None and not request.scores_prompt
+        return not self.is_prefilling or (is_plain and self.n_prompt - self._n_done <= self.slot.session.step_rows)
+
+    @property
     def n_generated(self) -> int:
         return self._loop.n_generated
 
@@ -117,8 +131,9 @@ class Work:
         """
         start = time.perf_counter() - pass_s
         if self.is_prefilling:
+            self.others_s = 0.0
             self._n_done = next(self._prefill)
-            self.prefill_s += time.perf_counter() - start
+            self.prefill_s += time.perf_counter() - start - self.others_s
             if self.job.request.embedding is not None and not self.is_prefilling:
                 self.job.sink.put(Embedded(self.job.request.embedding))
             return None if self.is_prefilling or not self._loop.is_full else self._finished(End("length"))

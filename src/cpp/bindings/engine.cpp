@@ -148,9 +148,15 @@ void set_step_costs(Engine& engine, const nb::dict& d) {
   engine.set_step_costs(costs);
 }
 
-int sync(Session& session, const Ids& ids, const nb::object& progress) {
+int sync(Session& session, const Ids& ids, const nb::object& progress, const nb::object& between_layers) {
   SignalPoll poll;
-  return without_gil([&] { return session.sync(span(ids), std::ref(poll), progress_of(progress)); });
+  BetweenLayers between;
+  if (!between_layers.is_none())
+    between = [&] {
+      nb::gil_scoped_acquire gil;
+      between_layers();
+    };
+  return without_gil([&] { return session.sync(span(ids), std::ref(poll), progress_of(progress), between); });
 }
 
 nb::tuple append(Session& session, const Ids& ids, const std::vector<int32_t>& parents, const nb::object& positions,
@@ -348,8 +354,13 @@ void bind_engine(nb::module_& m) {
           "timeline", &timeline,
           "Time stamps of the last token's step: (block, phase, task, began, waited, done) in ns, and the name of each "
           "task. Empty unless the megakernel made it; the pack must be built with LUCEBOX_TIMELINE.")
-      .def("sync", &sync, "ids"_a, "progress"_a = nb::none(),
-           "Makes the timeline equal to ids; returns how many leading tokens were reused.")
+      .def("sync", &sync, "ids"_a, "progress"_a = nb::none(), "between_layers"_a = nb::none(),
+           "Makes the timeline equal to ids; returns how many leading tokens were reused. between_layers() is called "
+           "within a chunk of more than step_rows rows: other sessions of the engine may compute there what is no "
+           "longer "
+           "than that.")
+      .def("wait", &Session::wait, nb::call_guard<nb::gil_scoped_release>(),
+           "Waits until the device has computed what was sent to it.")
       .def(
           "logits",
           [](Session& s) {
@@ -429,6 +440,7 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro("page_bytes", &Session::page_bytes, "Bytes of one page of 64 tokens, over all attention layers.")
       .def_prop_ro("recurrent_bytes", &Session::recurrent_bytes,
                    "Bytes of the recurrent state; 0 without recurrent layers.")
+      .def_prop_ro("step_rows", &Session::step_rows, "Rows of the longest append between the layers of a prompt's.")
       .def_prop_ro("prefill_chunk", &Session::prefill_chunk,
                    "Rows of a prefill chunk: sync() computes prompts in appends that end at its multiples.")
       .def(
@@ -454,9 +466,10 @@ void bind_engine(nb::module_& m) {
   m.def("sync_together", &sync_together, "sessions"_a, "ids"_a,
         "Session.sync() of several sessions of an engine, each with its ids. Where they lack one token each, a pass "
         "over the weights computes it for all of them. Returns the rows of these passes.");
-  m.def("start_samples", &start_samples, "sessions"_a, "samplers"_a,
-        "After sync_together(): starts the choices that the next sample() of each session and sampler returns, so that a "
-        "device chooses for all sessions before the host waits for one.");
+  m.def(
+      "start_samples", &start_samples, "sessions"_a, "samplers"_a,
+      "After sync_together(): starts the choices that the next sample() of each session and sampler returns, so that a "
+      "device chooses for all sessions before the host waits for one.");
 }
 
 }  // namespace lb

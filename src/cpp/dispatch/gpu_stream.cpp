@@ -366,9 +366,8 @@ void GpuStream::run(std::span<const ScratchedSample> samples) {
 }
 
 void GpuStream::run(std::span<const NextToken> ops) {
-  run_several(ops, [&](const NextToken& op, int) {
-    return OneLaunch<NextToken>{{gpu::choose(op, pack_->target())}, 1, op};
-  });
+  run_several(
+      ops, [&](const NextToken& op, int) { return OneLaunch<NextToken>{{gpu::choose(op, pack_->target())}, 1, op}; });
 }
 
 void GpuStream::run(const KeyScores& op) {

@@ -135,14 +135,14 @@ bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Tar
 }
 
 // The longest context, in tokens, whose steps the megakernel runs: the graph reads long K and V faster. A tile of the
-// megakernel has a fixed number of slots, so it reads heads with half the columns half as fast, and slots of fewer than
-// 16 bits a value no faster than those of 16.
+// megakernel has a fixed number of slots, so it reads heads with half the columns half as fast. It decodes packed values
+// with no more threads than it has for f16: the graph is as fast at half the length (docs/kernels/megakernel.md).
 int max_mega_tokens(const Model& model, const SequenceState& state, const EngineOptions& options,
                     const gpu::Target& target) {
   if (options.path == DecodePath::kMegakernel) return state.capacity();
   StateOptions counted = state.options();
   for (KvType* type : {&counted.k_type, &counted.v_type})
-    if (kKvTraits[int(*type)].bits < 16) *type = KvType::kF16;
+    if (kKvTraits[int(*type)].bits < 16) *type = KvType::kF32;
   int max_head_dim = 1;
   size_t page = 0;
   for (const LayerShape& shape : model.layer_shapes())

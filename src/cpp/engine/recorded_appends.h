@@ -1,5 +1,5 @@
-// Appends of few rows, as decoding and verification send them again and again. From a shape's second time on, the stream
-// replays its recording, so the device does not wait for hundreds of launches from the host.
+// Appends of few rows, as decoding and verification send them again and again. From a shape's second time on, the
+// stream replays its recording, so the device does not wait for hundreds of launches from the host.
 #pragma once
 
 #include <cstdint>

@@ -39,7 +39,12 @@ class Session {
   int context() const { return state_.capacity(); }
 
   // Makes the timeline equal to ids (not empty). Returns how many leading tokens were reused.
-  int sync(std::span<const int32_t> ids, const Interrupted& interrupted = {}, const Progress& progress = {});
+  // between_layers: called within a chunk of more than Executor::kStepRows rows; other sessions of the engine may
+  // compute there, in this thread, what is no longer than that. This one must be left alone.
+  int sync(std::span<const int32_t> ids, const Interrupted& interrupted = {}, const Progress& progress = {},
+           const BetweenLayers& between_layers = {});
+  // Waits until the device has computed what was sent to it.
+  void wait() { state_.stream().wait(); }
   // [vocab] logits of the last token; valid between sync() and sample().
   std::span<const float> logits();
   // Chooses a token from logits(). Throws when a logit is not finite. On a device the step with this token as input
@@ -112,7 +117,8 @@ class Session {
   int matched_prefix(std::span<const int32_t> ids, std::span<const int32_t> ends) const;
   size_t page_bytes() const { return lb::page_bytes(state_); }
   size_t recurrent_bytes() const { return lb::recurrent_bytes(state_); }
-  int prefill_chunk() const { return engine_->executor().max_rows; }
+  int prefill_chunk() const { return engine_->options().prefill_chunk; }
+  int step_rows() const { return engine_->executor().max_rows; }
   // Copies pages [first, first + count), all of which hold committed tokens.
   void read_pages(int first, int count, std::span<std::byte> to);
   // Copies the recurrent state after the newest token. Folds first, which changes no later bit.
@@ -166,9 +172,10 @@ class Session {
 
   // --- session.cpp
   // Computes ids[tokens_.size()..) in chunks that end at multiples of the chunk size. after_chunk finds the chunk's
-  // final hidden rows in the executor's workspace.y.
-  void prefill(std::span<const int32_t> ids, const Interrupted& interrupted,
-               const std::function<void(int first, int rows)>& after_chunk);
+  // final hidden rows in the executor's workspace.y. between_layers: as in sync().
+  using AfterChunk = std::function<void(const Executor& executor, int first, int rows)>;
+  void prefill(std::span<const int32_t> ids, const Interrupted& interrupted, const AfterChunk& after_chunk,
+               const BetweenLayers& between_layers = {});
   void forward(std::span<const int32_t> ids, std::span<const int32_t> positions, const Tree& tree,
                const Interrupted& interrupted, const Taps* taps, const SparseBlocks* sparse = nullptr);
   // The inputs of an append's rows, in the stream's memory.
@@ -176,16 +183,18 @@ class Session {
     int32_t *tokens, *positions, *parents;  // positions: [3, rows]
     uint64_t* ancestors;
   };
-  RowInputs inputs_of(bool is_tree) const;
+  RowInputs inputs_of(const Executor& executor, bool is_tree) const;
   // Computes an append whose inputs `fill` sends to the stream.
   void run_rows(int rows, bool is_tree, const std::function<void(Stream&, const RowInputs&)>& fill,
                 const Interrupted& interrupted, const Taps* taps, const SparseBlocks* sparse = nullptr);
   // The buffers of a prompt's chunk [first, end) with block-sparse attention; null: its attention is dense.
   const SparseBlocks* sparse_blocks_of(int first, int end) const;
   // Logits [rows, vocab] of rows [row, row + rows) of the last forward pass, in the stream's memory.
-  void head(int row, int rows, float* logits) const;
-  void download_head(int row, int rows, float* logits);  // the same on the host, of at most kLogitRows rows
-  void add_tokens(std::span<const int32_t> ids);         // the ids of one append, all of them kept
+  void head(const Executor& executor, int row, int rows, float* logits) const;
+  // The same on the host, of at most kLogitRows rows.
+  void download_head(const Executor& executor, int row, int rows, float* logits);
+  void add_tokens(std::span<const int32_t> ids);  // the ids of one append, all of them kept
+  void check_idle() const;                        // throws between the layers of its own prompt
   void truncate(int n);
   void truncate_tokens(int n);
 
@@ -273,6 +282,7 @@ class Session {
   RecordedAppends recorded_;
   std::vector<int32_t> positions_;  // [3, max_rows] of the append in progress
 
+  bool is_computing_ = false;         // a prompt's chunk, between whose layers other sessions compute
   std::vector<int32_t> tokens_;       // committed
   std::vector<int32_t> append_ends_;  // of the appends that computed tokens_, up to the first not kept whole
 

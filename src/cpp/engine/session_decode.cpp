@@ -130,6 +130,7 @@ bool Session::adopt_step(std::span<const int32_t> ids) {
 }
 
 void Session::drop_step() {
+  check_idle();
   end_walk();
   drop_choices();
   choice_waits_for_mask_ = false;

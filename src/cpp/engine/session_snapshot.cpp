@@ -18,6 +18,7 @@ int Session::matched_prefix(std::span<const int32_t> ids, std::span<const int32_
 void Session::read_pages(int first, int count, std::span<std::byte> to) {
   LB_CHECK(first >= 0 && count >= 1 && (first + count - 1) * kPageTokens < static_cast<int>(tokens_.size()), kInvalid,
            "pages ", first, " to ", first + count - 1, " reach beyond the ", tokens_.size(), " tokens of the timeline");
+  check_idle();
   end_walk();
   empty_if_step_lost([&] {
     const std::lock_guard lock(engine_->executor().mutex);

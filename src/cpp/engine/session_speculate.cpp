@@ -299,7 +299,7 @@ bool Session::start_tree(int32_t root, bool has_draft, const Interrupted& interr
       draft.rows, true,
       [&](Stream& stream, const RowInputs& to) { tree_is_known_ ? upload_tree(stream, to) : start_growing(max_rows); },
       interrupted, nullptr);
-  head(0, draft.rows, tree_.logits);
+  head(engine_->executor(), 0, draft.rows, tree_.logits);
   if (width_chose_ && loop_ == nullptr) width_->took(draft.rows, ms_since(start));  // the CPU has finished
   parts_.end(StepPart::kVerify);
   draft_counts_.verified += 1;
@@ -398,7 +398,7 @@ StepCosts Session::measure_step_costs() {
     return time(kCostRuns, [&] {
       const std::lock_guard lock(engine_->executor().mutex);
       run_append(std::span(ids).first(rows), {}, {}, nullptr);
-      head(0, rows, tree_.logits);
+      head(engine_->executor(), 0, rows, tree_.logits);
       state_.commit({});
     });
   };
@@ -515,7 +515,6 @@ void Session::choose_from_row(const Sampler& sampler) {
   loop_->sample_row(sampler, row_logits_, loop_sampler_ != 0);
   loop_sampler_ = sampler.version();
 }
-
 
 // Likewise in a tree; true: the token leaves it. Without a mask the device walks the tree by itself, and the host
 // follows. Where another sampler or a mask takes over after the device has drafted ahead, its token leaves the tree.

@@ -25,6 +25,7 @@ int Session::sync_together(std::span<const Turn> turns, const Interrupted& inter
     LB_CHECK(std::ranges::count(turns, turn.session, &Turn::session) == 1, kInvalid,
              "a session can take one turn in a pass");
     turn.session->engine_->check_ids(turn.ids);
+    turn.session->check_idle();
   }
   for (const Turn& turn : turns)
     if (turn.session->lacks_row(turn.ids, interrupted)) lacking.push_back(turn);
@@ -96,10 +97,10 @@ int Session::run_together(std::span<const Turn> turns, const Interrupted& interr
   const std::lock_guard lock(executor.mutex);
   std::chrono::steady_clock::time_point start;
   const auto send = [&] {
-    engine.forward({.tokens = {executor.pass->tokens, static_cast<size_t>(rows)},
-                    .positions = {executor.pass->positions, 3 * static_cast<size_t>(rows)},
-                    .segments = segments,
-                    .interrupted = interrupted ? &interrupted : nullptr});
+    engine.forward(executor, {.tokens = {executor.pass->tokens, static_cast<size_t>(rows)},
+                              .positions = {executor.pass->positions, 3 * static_cast<size_t>(rows)},
+                              .segments = segments,
+                              .interrupted = interrupted ? &interrupted : nullptr});
     send_heads(turns, segments, rows);
   };
   try {
@@ -186,7 +187,7 @@ void Session::send_heads(std::span<const Turn> turns, std::span<const Segment> s
   const Session& any = *turns[0].session;
   const Executor& executor = any.engine_->executor();
   const int vocab = any.engine_->model().info().vocab;
-  any.head(0, rows, executor.logits);
+  any.head(executor, 0, rows, executor.logits);
   for (size_t i = 0; i < turns.size(); ++i)
     run(CopyRows{.x = executor.logits + static_cast<size_t>(segments[i].first_row) * vocab,
                  .y = turns[i].session->own_logits(),

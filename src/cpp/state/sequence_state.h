@@ -178,8 +178,8 @@ class SequenceState {
   Layout layout_;
 
   int n_tokens_ = 0;
-  int n_folded_ = 0;       // tokens in S; the others of n_tokens_ are still pending rows
-  AppendNumbers numbers_;  // of the next append, on the host
+  int n_folded_ = 0;                     // tokens in S; the others of n_tokens_ are still pending rows
+  AppendNumbers numbers_;                // of the next append, on the host
   AppendNumbers* numbers_at_ = nullptr;  // where its ops read them: layout_.numbers but for begin_append_at()
 
   std::vector<KvMove> moves_;  // of one send_moves()
