@@ -74,7 +74,7 @@ def main() -> int:
                     ids = np.random.default_rng(0).integers(0, llm.info.vocab, depth + 256).astype(np.int32)
                     fill(session, ids[:depth], session.prefill_chunk)
                     seconds, n = token_s(llm, session, ids, depth)
-                    way = session.decode_path.split(",")[0]
+                    way = session.decode_path.partition("<")[0].partition(",")[0]
                     session.logits()
                     few = min(session.time_append(ids[n : n + ROWS], ROWS) for _ in range(RUNS))
                     print(f"{kv:6} {way:32} @{depth:<7} {seconds * 1e3:8.3f} ms {1 / seconds:8.1f} tok/s", end="")

@@ -203,13 +203,17 @@ double time_append(Session& session, const Ids& ids, int n_logits) {
   return without_gil([&] { return session.time_append(span(ids), n_logits, std::ref(poll)); });
 }
 
-std::vector<std::tuple<std::string, int, double>> profile_append(Session& session, const Ids& ids, int n_logits) {
-  SignalPoll poll;
-  std::vector<std::tuple<std::string, int, double>> rows;
-  for (const gpu::KernelTime& time :
-       without_gil([&] { return session.profile_append(span(ids), n_logits, std::ref(poll)); }))
-    rows.emplace_back(time.kernel, time.launches, time.seconds);
+using KernelTimes = std::vector<std::tuple<std::string, int, double>>;
+
+KernelTimes tuples_of(const std::vector<gpu::KernelTime>& times) {
+  KernelTimes rows;
+  for (const gpu::KernelTime& time : times) rows.emplace_back(time.kernel, time.launches, time.seconds);
   return rows;
+}
+
+KernelTimes profile_append(Session& session, const Ids& ids, int n_logits) {
+  SignalPoll poll;
+  return tuples_of(without_gil([&] { return session.profile_append(span(ids), n_logits, std::ref(poll)); }));
 }
 
 nb::dict time_draft_step(Session& session, const Ids& ids, int rows, int n) {
@@ -224,12 +228,23 @@ nb::dict time_draft_step(Session& session, const Ids& ids, int rows, int n) {
   return result;
 }
 
-int sync_together(const std::vector<Session*>& sessions, const std::vector<Ids>& ids) {
+std::vector<Session::Turn> turns_of(const std::vector<Session*>& sessions, const std::vector<Ids>& ids) {
   LB_CHECK(sessions.size() == ids.size(), kInvalid, ids.size(), " token lists for ", sessions.size(), " sessions");
   std::vector<Session::Turn> turns;
   for (size_t i = 0; i < sessions.size(); ++i) turns.push_back({sessions[i], span(ids[i])});
+  return turns;
+}
+
+int sync_together(const std::vector<Session*>& sessions, const std::vector<Ids>& ids) {
+  const std::vector<Session::Turn> turns = turns_of(sessions, ids);
   SignalPoll poll;
   return without_gil([&] { return Session::sync_together(turns, std::ref(poll)); });
+}
+
+KernelTimes profile_together(const std::vector<Session*>& sessions, const std::vector<Ids>& ids) {
+  const std::vector<Session::Turn> turns = turns_of(sessions, ids);
+  SignalPoll poll;
+  return tuples_of(without_gil([&] { return Session::profile_together(turns, std::ref(poll)); }));
 }
 
 void start_samples(const std::vector<Session*>& sessions, const std::vector<Sampler*>& samplers) {
@@ -466,6 +481,8 @@ void bind_engine(nb::module_& m) {
   m.def("sync_together", &sync_together, "sessions"_a, "ids"_a,
         "Session.sync() of several sessions of an engine, each with its ids. Where they lack one token each, a pass "
         "over the weights computes it for all of them. Returns the rows of these passes.");
+  m.def("profile_together", &profile_together, "sessions"_a, "ids"_a,
+        "sync_together(), timed per kernel: (kernel, launches, seconds), which do not overlap.");
   m.def(
       "start_samples", &start_samples, "sessions"_a, "samplers"_a,
       "After sync_together(): starts the choices that the next sample() of each session and sampler returns, so that a "

@@ -352,6 +352,11 @@ void GpuStream::run(std::span<const GatedDelta> ops) {
   });
 }
 
+void GpuStream::run(std::span<const CopyRows> ops) {
+  run_several(ops,
+              [&](const CopyRows& op, int) { return OneLaunch<CopyRows>{{gpu::choose(op, pack_->target())}, 1, op}; });
+}
+
 void GpuStream::run(std::span<const ScratchedSample> samples) {
   struct Launches {
     gpu::Launch launches[1];

@@ -65,6 +65,7 @@ class GpuStream final : public Stream {
   void run(std::span<const Attention>) override;
   void run(std::span<const DeltaInputs>) override;
   void run(std::span<const GatedDelta>) override;
+  void run(std::span<const CopyRows>) override;
   void run(const Attention&) override;
   void run(const KeyScores&) override;
   void run(const KeyMeans&) override;

@@ -135,8 +135,9 @@ bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Tar
 }
 
 // The longest context, in tokens, whose steps the megakernel runs: the graph reads long K and V faster. A tile of the
-// megakernel has a fixed number of slots, so it reads heads with half the columns half as fast. It decodes packed values
-// with no more threads than it has for f16: the graph is as fast at half the length (docs/kernels/megakernel.md).
+// megakernel has a fixed number of slots, so it reads heads with half the columns half as fast. It decodes packed
+// values with no more threads than it has for f16: the graph is as fast at half the length
+// (docs/kernels/megakernel.md).
 int max_mega_tokens(const Model& model, const SequenceState& state, const EngineOptions& options,
                     const gpu::Target& target) {
   if (options.path == DecodePath::kMegakernel) return state.capacity();

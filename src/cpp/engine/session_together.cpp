@@ -123,6 +123,13 @@ int Session::run_together(std::span<const Turn> turns, const Interrupted& interr
   return segments.back().first_row + segments.back().rows;
 }
 
+std::vector<gpu::KernelTime> Session::profile_together(std::span<const Turn> turns, const Interrupted& interrupted) {
+  LB_CHECK(!turns.empty(), kInvalid, "there is no session to profile");
+  const Engine& engine = *turns[0].session->engine_;
+  const std::lock_guard lock(engine.executor().mutex);
+  return engine.backend().time_kernels(*engine.executor().stream, [&] { sync_together(turns, interrupted); });
+}
+
 // Leaves each session's rows in its walk_. Trees share what the accounts of all sessions may lose.
 std::vector<Segment> Session::choose_segments(std::span<const Turn> turns) {
   const int n = static_cast<int>(turns.size());
@@ -188,14 +195,22 @@ void Session::send_heads(std::span<const Turn> turns, std::span<const Segment> s
   const Executor& executor = any.engine_->executor();
   const int vocab = any.engine_->model().info().vocab;
   any.head(executor, 0, rows, executor.logits);
-  for (size_t i = 0; i < turns.size(); ++i)
-    run(CopyRows{.x = executor.logits + static_cast<size_t>(segments[i].first_row) * vocab,
-                 .y = turns[i].session->own_logits(),
-                 .rows = segments[i].rows,
-                 .dim = vocab,
-                 .y_rows = segments[i].rows,
-                 .y_stride = vocab},
-        *executor.stream);
+  std::array<CopyRows, kPassRows> rows_alone;  // of one shape, which one launch copies
+  size_t n_alone = 0;
+  for (size_t i = 0; i < turns.size(); ++i) {
+    const CopyRows copy{.x = executor.logits + static_cast<size_t>(segments[i].first_row) * vocab,
+                        .y = turns[i].session->own_logits(),
+                        .rows = segments[i].rows,
+                        .dim = vocab,
+                        .y_rows = segments[i].rows,
+                        .y_stride = vocab};
+    if (copy.rows == 1) {
+      rows_alone[n_alone++] = copy;
+    } else {
+      run(copy, *executor.stream);
+    }
+  }
+  executor.stream->run(std::span<const CopyRows>(rows_alone).first(n_alone));
 }
 
 // Room for the logits of the rows of a turn, in the stream's memory.
