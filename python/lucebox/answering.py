@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from lucebox import _engine
@@ -48,12 +47,12 @@ def cancellable(stop: threading.Event) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class NextRows:
-    """A generation comes to its next token. A pass may compute its rows with others', and then call `start`."""
+    """A generation comes to its next token. A pass may compute its rows with others', and start to choose the token."""
 
     ids: Ids
     """Its timeline then."""
-    start: Callable[[], None]
-    """Begins to choose the token."""
+    sampler: Callable[[], _engine.Sampler]
+    """Made ready for that choice."""
 
 
 class Answering:
@@ -157,7 +156,7 @@ class Answering:
             else:
                 start = time.perf_counter()
                 if (rows := loop.next_ids(session)) is not None:
-                    yield NextRows(rows, partial(loop.start, session))
+                    yield NextRows(rows, loop.next_sampler)
                 with pool.turn_of(session, self.next_length):
                     end = loop.step(session)
                 spent = time.perf_counter() - start
@@ -285,8 +284,8 @@ class _Together:
             return
         self._pool.passes.compute({answering.session: row.ids for answering, row in self._rows.items()})
         with self._pool.turn:
-            for row in self._rows.values():
-                row.start()
+            sessions = [answering.session for answering in self._rows]
+            _engine.start_samples(sessions, [row.sampler() for row in self._rows.values()])
 
 
 def answer_together(llm: LLM, answerings: Sequence[Answering]) -> list[Generation]:

@@ -236,8 +236,11 @@ def measure(
     )
 
 
-def profile(llm: LLM, *, prefill: int, decode: int, depth: int = 0) -> tuple[Profile, ...]:
-    """Time by kernel of one prefill, and of `decode` steps after `depth` tokens without sampling.
+def profile(
+    llm: LLM, *, prefill: int, decode: int, depth: int = 0, parallel: Sequence[int] = ()
+) -> tuple[Profile, ...]:
+    """Time by kernel of one prefill, of `decode` steps after `depth` tokens without sampling, and of a pass of as many
+    sequences as each of `parallel` says.
 
     Kernels run one at a time, without a graph, so their sum is not the time of a test.
 
@@ -250,6 +253,9 @@ def profile(llm: LLM, *, prefill: int, decode: int, depth: int = 0) -> tuple[Pro
     if decode:
         label = f"tg{decode}" + (f" @{depth}" if depth else "")
         profiles.append(Profile(label, _sums(_profile_appends(llm, [1] * decode, depth))))
+    for n in parallel:
+        label = f"pass of {n}" + (f" @{depth}" if depth else "")
+        profiles.append(Profile(label, _sums([_profile_pass(llm, n, depth)])))
     return tuple(profiles)
 
 
@@ -358,6 +364,7 @@ def _parallel_s(llm: LLM, sessions: Sequence[_engine.Session], n_tokens: int, de
             for n in range(first + 1, first + n_tokens + 1):
                 if len(sessions) > 1:
                     _engine.sync_together(sessions, [own[:n] for own in ids])
+                    _engine.start_samples(sessions, samplers)
                 for session, own, sampler in zip(sessions, ids, samplers, strict=True):
                     session.sync(own[:n])
                     own[n] = session.sample(sampler)
@@ -404,6 +411,21 @@ def _profile_appends(llm: LLM, appends: Sequence[int], depth: int) -> list[Kerne
             times.append(session.profile_append(arbitrary_ids(llm, rows), 1))
             session.commit(list(range(rows)))
     return times
+
+
+def _profile_pass(llm: LLM, n: int, depth: int) -> KernelTimes:
+    """A row of each of n sequences after `depth` tokens, at least one.
+
+    Raises:
+        UnsupportedError: the device is the CPU.
+    """
+    sessions, first = llm.sessions(n), max(depth, 1)
+    ids = [(arbitrary_ids(llm, first + 1) + 7 * i) % llm.info.vocab for i in range(n)]
+    with llm.pool.turn:
+        for session, own in zip(sessions, ids, strict=True):
+            session.reset()
+            session.sync(own[:first])
+        return _engine.profile_together(sessions, ids)
 
 
 def _sums(appends: Sequence[KernelTimes]) -> tuple[KernelTime, ...]:

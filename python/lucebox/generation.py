@@ -172,12 +172,12 @@ class DecodeLoop:
         self._before = self._counts(session)
         return self._ids[: self.n_prompt + self.n_generated]
 
-    def start(self, session: _engine.Session) -> None:
-        """After such a pass: a device begins to choose the next step's token, while others are started."""
-        if not self._forced:
+    def next_sampler(self) -> _engine.Sampler:
+        """After such a pass: the sampler that chooses the next step's token, for `_engine.start_samples`."""
+        if not self._is_started:
             self._set_mask()
-            session.start_sample(self._sampler)
             self._is_started = True
+        return self._sampler
 
     def _set_mask(self) -> None:
         if self._constraint is not None:

@@ -58,12 +58,14 @@ class PageRoom(Generic[R]):
             one.is_paused = False
             others += 1
 
-    def with_pages(self, due: Iterable[R]) -> list[R]:
-        """The generations among these that have pages for their next turn."""
-        ordered = sorted(due, key=self._running.index)
-        return [one for one in ordered if not one.is_paused and self._take(one)]
+    def with_pages(self, due: Iterable[R], computing: R | None = None) -> list[R]:
+        """The generations among these that have pages for their next turn.
 
-    def _take(self, one: R) -> bool:
+        computing: one that is in the middle of its turn; it keeps its pages."""
+        ordered = sorted(due, key=self._running.index)
+        return [one for one in ordered if not one.is_paused and self._take(one, computing)]
+
+    def _take(self, one: R, computing: R | None) -> bool:
         """Takes pages for a generation, from those that began after it where none are free."""
         while not one.session.reserve(one.next_length):
             if self._free_pages():
@@ -71,7 +73,7 @@ class PageRoom(Generic[R]):
             holders = [other for other in self._running if other.session.n_pages > 0 and other is not one]
             if not holders:
                 return True  # no other holds pages: the engine reports what is wrong
-            last = holders[-1]
+            last = next((other for other in reversed(holders) if other is not computing), one)
             victim = last if self._running.index(last) > self._running.index(one) else one
             victim.session.swap_out()
             victim.is_paused = True

@@ -66,13 +66,14 @@ LB_DEVICE void store_release_system(uint32_t* p, uint32_t v) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
-// The blocks' increments sum to 2^31, which flips the counter's top bit and keeps the other bits. So the counter needs
-// no reset, and grids of different sizes may use it one after another.
+// Blocks meet those of their z coordinate, at a counter of theirs. The blocks' increments sum to 2^31, which flips the
+// counter's top bit and keeps the other bits. So the counter needs no reset, and grids of different sizes may use it one
+// after another.
 LB_DEVICE void grid_barrier(uint32_t* counter) {
   block_barrier();
   if (thread_id() == 0) {
-    const bool is_first = block_id() == 0 && block_id_y() == 0 && block_id_z() == 0;
-    const uint32_t rest = gridDim.x * gridDim.y * gridDim.z - 1;
+    const bool is_first = block_id() == 0 && block_id_y() == 0;
+    const uint32_t rest = gridDim.x * gridDim.y - 1;
     uint32_t before;
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
                  : "=r"(before)

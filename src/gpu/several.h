@@ -4,10 +4,12 @@
 
 namespace lb::gpu {
 
-inline constexpr int kMaxSeveral = 8;  // params are at most 4 KiB
+inline constexpr int kMaxSeveral = 16;
+inline constexpr int kMaxParamsBytes = 4096;  // what every driver takes
 
 template <class Params>
 struct Several {
+  static_assert(kMaxSeveral * sizeof(Params) <= kMaxParamsBytes);
   Params of[kMaxSeveral];
 };
 

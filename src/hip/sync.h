@@ -80,13 +80,14 @@ LB_DEVICE void store_release_system(uint32_t* p, uint32_t v) {
   __hip_atomic_store(in_global(p), v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 
-// The blocks' increments sum to 2^31, which flips the counter's top bit and keeps the other bits. So the counter needs
-// no reset, and grids of different sizes may use it one after another.
+// Blocks meet those of their z coordinate, at a counter of theirs. The blocks' increments sum to 2^31, which flips the
+// counter's top bit and keeps the other bits. So the counter needs no reset, and grids of different sizes may use it one
+// after another.
 LB_DEVICE void grid_barrier(uint32_t* counter) {
   block_barrier();
   if (thread_id() == 0) {
-    const bool is_first = block_id() == 0 && block_id_y() == 0 && block_id_z() == 0;
-    const uint32_t rest = uint32_t(n_blocks() * n_blocks_y() * n_blocks_z()) - 1;
+    const bool is_first = block_id() == 0 && block_id_y() == 0;
+    const uint32_t rest = uint32_t(n_blocks() * n_blocks_y()) - 1;
     const uint32_t before =
         __hip_atomic_fetch_add(counter, is_first ? 0x80000000u - rest : 1u, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
     while (((load_acquire(counter) ^ before) & 0x80000000u) == 0) __builtin_amdgcn_s_sleep(1);

@@ -61,7 +61,7 @@ const char* Machine::run(const lb_sim_launch& launch, void (*body)(const void*),
   params_ = params;
   n_threads_ = int(launch.block[0]);
   n_blocks_ = int(launch.grid[0] * launch.grid[1] * launch.grid[2]);
-  n_blocks_arrived_ = 0;
+  n_blocks_arrived_.assign(launch.grid[2], 0);
   static_shared_bytes_ = 0;
   error_[0] = 0;
   prepare();
@@ -232,8 +232,8 @@ void Machine::report_deadlock(const Block* blocks, int count) {
   }
   if (const Thread* t = in_state(State::kAtBlocks)) {
     const auto ended = std::count_if(blocks, blocks + count, [](const Block& b) { return b.n_live == 0; });
-    return write(*t, "waits forever: %d of %d blocks arrived and %d have ended", n_blocks_arrived_, n_resident_,
-                 int(ended));
+    return write(*t, "waits forever: %d of %d blocks arrived and %d have ended", n_blocks_arrived_[layer(*t->block)],
+                 n_peers(), int(ended));
   }
   if (const Thread* t = in_state(State::kAtBlock)) {
     const Thread* other = find(
@@ -301,8 +301,8 @@ void Machine::arrive_at_grid(uint32_t* counter, CallSite site) {
   arrive_at_block(site, n_threads_ - current->block->n_helpers);
   if (current->id == 0) {
     const Block& block = *current->block;
-    const bool is_first = block.id[0] == 0 && block.id[1] == 0 && block.id[2] == 0;
-    const uint32_t step = is_first ? 0x80000000u - uint32_t(n_blocks_ - 1) : 1u;
+    const bool is_first = block.id[0] == 0 && block.id[1] == 0;
+    const uint32_t step = is_first ? 0x80000000u - uint32_t(n_peers() - 1) : 1u;
     const uint32_t before = __atomic_fetch_add(counter, step, __ATOMIC_ACQ_REL);
     arrive_at_blocks(site);
     if (((__atomic_load_n(counter, __ATOMIC_ACQUIRE) ^ before) & 0x80000000u) == 0) {
@@ -313,12 +313,17 @@ void Machine::arrive_at_grid(uint32_t* counter, CallSite site) {
   arrive_at_block(site, n_threads_ - current->block->n_helpers);
 }
 
-// A barrier of one thread of each co-resident block.
+// Blocks of a cooperative launch meet those of their z coordinate; a cluster is one layer.
+int Machine::layer(const Block& block) const { return launch_->cooperative ? int(block.id[2]) : 0; }
+int Machine::n_peers() const { return launch_->cooperative ? n_blocks_ / int(launch_->grid[2]) : n_resident_; }
+
+// A barrier of one thread of each co-resident block of a layer.
 void Machine::arrive_at_blocks(CallSite site) {
-  if (++n_blocks_arrived_ < n_resident_) return wait_at(State::kAtBlocks, site);
-  n_blocks_arrived_ = 0;
+  const int at = layer(*current->block);
+  if (++n_blocks_arrived_[at] < n_peers()) return wait_at(State::kAtBlocks, site);
+  n_blocks_arrived_[at] = 0;
   for (Thread& thread : threads_) {
-    if (thread.state == State::kAtBlocks) thread.state = State::kReady;
+    if (thread.state == State::kAtBlocks && layer(*thread.block) == at) thread.state = State::kReady;
   }
 }
 

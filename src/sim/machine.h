@@ -118,6 +118,8 @@ class Machine {
   void arrive_at_blocks(CallSite site);
   void run_blocks(Block* blocks, int count);
   bool run_warp(Block& block, Warp& warp);
+  int layer(const Block& block) const;
+  int n_peers() const;
   void report_deadlock(const Block* blocks, int count);
   void thread_ends();
 
@@ -134,7 +136,7 @@ class Machine {
   std::vector<Block> blocks_;
   std::vector<int> lane_order_, warp_order_, block_order_, group_order_;  // empty: ascending
 
-  int n_blocks_arrived_ = 0;  // co-resident blocks that wait at a barrier of blocks
+  std::vector<int> n_blocks_arrived_;  // by layer(): blocks that wait at a barrier of blocks
   uint64_t time_ns_ = 0;
   bool progressed_ = false, failed_ = false;
   char error_[1024];

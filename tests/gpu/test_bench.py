@@ -88,14 +88,15 @@ def test_logits_asked_for_must_be_rows(pack: _engine.gpu.Pack, small: Path) -> N
 def test_a_report_of_a_device(on_pack: str, synthetic: Path, tmp_path: Path) -> None:
     with lucebox.LLM(synthetic, device=on_pack, context=64, draft="none") as llm:
         report = measure(llm, prefill=(5,), decode=(2,), batch=(3,), depth=2, runs=1)
-        profiles = profile(llm, prefill=5, decode=2, depth=2)
+        profiles = profile(llm, prefill=5, decode=2, depth=2, parallel=(3,))
     assert [m.label for m in report.measurements] == ["pp5", "tg2 @2", "b1 @2", "b3 @2"]
     one, three = report.measurements[2:]
     assert report.of_one_row(one) == 1
     assert report.of_one_row(three) == pytest.approx(three.seconds[0] / one.seconds[0])
     assert report.of_one_row(report.measurements[0]) is None
-    assert [p.label for p in profiles] == ["pp5", "tg2 @2"]
-    decode = profiles[1]
+    assert [p.label for p in profiles] == ["pp5", "tg2 @2", "pass of 3 @2"]
+    decode, together = profiles[1:]
+    assert any("_several" in t.kernel for t in together.times)
     assert decode.seconds == pytest.approx(sum(t.seconds for t in decode.times)) and decode.seconds > 0
     assert all(t.launches % 2 == 0 for t in decode.times)  # of two steps
     if on_pack == "sim":

@@ -49,7 +49,7 @@ def check(pack: _engine.gpu.Pack, calls: list[tuple[str, dict[str, Any]]], kerne
             assert np.array_equal(value, got[name], equal_nan=True), name
 
 
-@pytest.mark.parametrize("n", [1, 2, 8])
+@pytest.mark.parametrize("n", [1, 2, 16])
 @pytest.mark.parametrize(
     "types, heads, kernel",
     [
@@ -84,7 +84,7 @@ def _pages(kv: str, n_kv: int, dim: int) -> np.ndarray:
     return np.zeros((PAGES, n_kv, 64, _engine.kv_slot_bytes(kv, dim)), np.uint8)
 
 
-@pytest.mark.parametrize("n", [2, 7])
+@pytest.mark.parametrize("n", [2, 13])
 def test_attention_inputs(pack: _engine.gpu.Pack, call_of: Callable[..., Any], n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     calls = []
@@ -97,7 +97,15 @@ def test_attention_inputs(pack: _engine.gpu.Pack, call_of: Callable[..., Any], n
     check(pack, calls, "attention_prepare_kernel_several")
 
 
-@pytest.mark.parametrize("n", [2, 7])
+@pytest.mark.parametrize("n", [2, 16])
+@pytest.mark.parametrize("dim", [1, 97, 520])
+def test_copies(pack: _engine.gpu.Pack, call_of: Callable[..., Any], n: int, dim: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    calls = [call_of(ops.copy_rows, normal(rng, 1, dim), normal(rng, 3, dim + 2), 2, i % 3) for i in range(n)]
+    check(pack, calls, "copy_rows_kernel_several")
+
+
+@pytest.mark.parametrize("n", [2, 13])
 def test_delta_net(pack: _engine.gpu.Pack, call_of: Callable[..., Any], n: int, seed: int) -> None:
     """Inputs and recurrence, after different numbers of accepted rows in either buffer."""
     rng = np.random.default_rng(seed)
@@ -119,7 +127,7 @@ def test_delta_net(pack: _engine.gpu.Pack, call_of: Callable[..., Any], n: int, 
 
 
 def test_refusals(pack: _engine.gpu.Pack) -> None:
-    with pytest.raises(InvalidRequestError, match="1 to 8 sequences share a launch, got 0"):
+    with pytest.raises(InvalidRequestError, match="1 to 16 sequences share a launch, got 0"):
         _engine.gpu_ops.run_several(pack, "attention", [])
     with pytest.raises(InvalidRequestError, match="no kernel does rms_norm for several sequences"):
         _engine.gpu_ops.run_several(pack, "rms_norm", [{}])

@@ -44,11 +44,6 @@ class Sequence:
     def array(self) -> np.ndarray:
         return np.array(self.ids, np.int32)
 
-    def start(self) -> None:
-        if self.mask is not None:
-            self.sampler.set_mask(self.mask)
-        self.session.start_sample(self.sampler)
-
     def choose(self) -> None:
         if self.mask is not None:
             self.sampler.set_mask(self.mask)
@@ -95,8 +90,11 @@ def test_company_changes_no_token(
             one.session.suggest(np.array(tokens, np.int32) % VOCAB, parents)
         if len(chosen) > 1:
             n_together += _engine.sync_together([one.session for one in chosen], [one.array for one in chosen])
-        for one in chosen if rng.random() < 0.6 else ():
-            one.start()  # after a pass, or where there is nothing to start
+        started = chosen if rng.random() < 0.6 else []  # after a pass, or where there is nothing to start
+        for one in started:
+            if one.mask is not None:
+                one.sampler.set_mask(one.mask)
+        _engine.start_samples([one.session for one in started], [one.sampler for one in started])
         for one in chosen:
             one.session.sync(one.array)
             one.choose()
@@ -146,3 +144,34 @@ def test_company_changes_no_bit(
         one.session.sync(one.array)
         assert np.array_equal(one.session.logits(), want)
         one.choose()
+
+
+@pytest.mark.parametrize("path", ["graph", "megakernel"])
+def test_passes_between_the_layers_of_a_prompt(pack: _engine.gpu.Pack, folder: Path, path: str, seed: int) -> None:
+    """A chunk of a prompt, between whose layers another session decodes and a third computes its prompt."""
+    options = {"context": 384, "prefill_chunk": 288, "decode_path": path}
+    engine = open_engine(folder / "hybrid.gguf", pack=pack, **options)
+    long, short = random_ids(288, VOCAB, seed), random_ids(70, VOCAB, seed + 1)
+
+    def alone(ids: np.ndarray) -> Sequence:
+        one = Sequence(engine, ids.tolist(), 0)
+        one.session.sync(one.array)
+        return one
+
+    want_long, want_short = alone(long).session.logits(), alone(short).session.logits()
+    plain = alone(short[:9])
+    want = plain.write()
+    prompt, third = _engine.Session(engine), _engine.Session(engine)
+    decoding = alone(short[:9])
+    decoding.choose()
+
+    def between() -> None:
+        prompt.wait()
+        decoding.session.sync(decoding.array)
+        decoding.choose()
+        third.sync(short)
+
+    prompt.sync(long, between_layers=between)
+    assert np.array_equal(prompt.logits(), want_long)
+    assert np.array_equal(third.logits(), want_short)
+    assert decoding.write() == want

@@ -136,6 +136,67 @@ def test_a_long_prompt_does_not_block_a_short_answer(llm: LLM, scheduler: Schedu
     long.answer()
 
 
+@pytest.fixture(scope="module")
+def chunky() -> Iterator[LLM]:
+    """Its chunks are long enough for others to have turns between their layers."""
+    with LLM("tiny-hybrid", context=1024, threads=1, prefill_chunk=512, draft="none") as llm:
+        yield llm
+
+
+def test_short_requests_begin_within_a_chunk(chunky: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    long, short, n_called = asked(chunky, "word " * 900, 4), asked(chunky, "The cat", 8), 0
+    want = [chunky.generate(request.ids, request.sampling).text for request in (long, short)]
+    scheduler = Scheduler(chunky, slots=2)
+    between, sinks = scheduler._between_layers, []
+
+    def watched(work: Work) -> None:
+        nonlocal n_called
+        n_called += 1
+        if not sinks:
+            sinks.append(submit(scheduler, short)[1])
+        between(work)
+        if n_called == 1:
+            assert sinks[0].items, "admitted, and the prompt computed"
+
+    monkeypatch.setattr(scheduler, "_between_layers", watched)
+    try:
+        _, sink = submit(scheduler, long)
+        texts = [sink.answer().text, sinks[0].answer().text]
+        assert texts == want
+        assert n_called == 2 * chunky.info.n_layers
+        assert sinks[0].times[-1] < sink.times[1], "the short answer ends before the long one begins"
+    finally:
+        scheduler.close()
+
+
+@pytest.mark.parametrize("way", ["cancel", "timeout", "close"])
+def test_a_chunk_ends_at_a_layer(chunky: LLM, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    scheduler, n_called, closer = Scheduler(chunky, slots=1), 0, threading.Thread()
+    between = scheduler._between_layers
+
+    def watched(work: Work) -> None:
+        nonlocal n_called, closer
+        n_called += 1
+        if way == "cancel":
+            scheduler.cancel(work.job)
+        elif way == "timeout":
+            work.job.deadline = 0.0
+        else:
+            closer = threading.Thread(target=scheduler.close)
+            closer.start()
+            while not scheduler._is_closed:
+                time.sleep(0.001)
+        between(work)
+
+    monkeypatch.setattr(scheduler, "_between_layers", watched)
+    _, sink = submit(scheduler, asked(chunky, "word " * 900, 4))
+    assert sink.until(Failed).error.kind == {"cancel": "cancelled", "timeout": "timeout", "close": "overloaded"}[way]
+    assert n_called == 1
+    scheduler.close()
+    if way == "close":
+        closer.join()
+
+
 def test_a_prefix_is_reused(llm: LLM, scheduler: Scheduler) -> None:
     long = "Some words. " * 30  # more than a page
     submit(scheduler, asked(llm, long))[1].answer()
@@ -196,10 +257,10 @@ def test_close_drains_running_answers(llm: LLM) -> None:
 def test_close_waits_for_a_job_that_left_the_queue(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     opening, opened = threading.Event(), threading.Event()
 
-    def slow(*arguments: Any) -> Work:
+    def slow(*arguments: Any, **named: Any) -> Work:
         opening.set()
         opened.wait(60)
-        return Work(*arguments)
+        return Work(*arguments, **named)
 
     monkeypatch.setattr(scheduling, "Work", slow)
     scheduler = Scheduler(llm, slots=1)

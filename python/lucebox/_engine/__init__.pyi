@@ -158,20 +158,18 @@ class Session:
         Time stamps of the last token's step: (block, phase, task, began, waited, done) in ns, and the name of each task. Empty unless the megakernel made it; the pack must be built with LUCEBOX_TIMELINE.
         """
 
-    def sync(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None) -> int:
+    def sync(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None, between_layers: object | None = None) -> int:
         """
-        Makes the timeline equal to ids; returns how many leading tokens were reused.
+        Makes the timeline equal to ids; returns how many leading tokens were reused. between_layers() is called within a chunk of more than step_rows rows: other sessions of the engine may compute there what is no longer than that.
         """
+
+    def wait(self) -> None:
+        """Waits until the device has computed what was sent to it."""
 
     def logits(self) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
         """Logits of the last token, after sync()."""
 
     def sample(self, sampler: Sampler) -> int: ...
-
-    def start_sample(self, sampler: Sampler) -> None:
-        """
-        After sync_together(): starts the choice that the next sample() returns, so that a device chooses for all sessions before the host waits for one.
-        """
 
     def logprobs(self, token: int, n_top: int = 0) -> tuple:
         """
@@ -265,6 +263,10 @@ class Session:
         """Bytes of the recurrent state; 0 without recurrent layers."""
 
     @property
+    def step_rows(self) -> int:
+        """Rows of the longest append between the layers of a prompt's."""
+
+    @property
     def prefill_chunk(self) -> int:
         """
         Rows of a prefill chunk: sync() computes prompts in appends that end at its multiples.
@@ -318,6 +320,16 @@ class Session:
 def sync_together(sessions: Sequence[Session], ids: Sequence[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]]) -> int:
     """
     Session.sync() of several sessions of an engine, each with its ids. Where they lack one token each, a pass over the weights computes it for all of them. Returns the rows of these passes.
+    """
+
+def profile_together(sessions: Sequence[Session], ids: Sequence[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]]) -> list[tuple[str, int, float]]:
+    """
+    sync_together(), timed per kernel: (kernel, launches, seconds), which do not overlap.
+    """
+
+def start_samples(sessions: Sequence[Session], samplers: Sequence[Sampler]) -> None:
+    """
+    After sync_together(): starts the choices that the next sample() of each session and sampler returns, so that a device chooses for all sessions before the host waits for one.
     """
 
 class PromptScorer:

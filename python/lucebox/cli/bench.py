@@ -107,8 +107,8 @@ def execute(args: argparse.Namespace) -> int:
         args.parser.error("nothing to measure: --prefill, --decode, --batch and --parallel are all 0")
     if args.timeline and getattr(args, "decode_path", "") == "graph":
         args.parser.error("--timeline shows the megakernel, not --path graph")
-    if args.profile and not (args.prefill or args.decode):
-        args.parser.error("nothing to profile: --prefill and --decode are both 0")
+    if args.profile and not (args.prefill or args.decode or args.parallel):
+        args.parser.error("nothing to profile: --prefill, --decode and --parallel are all 0")
     if not hasattr(args, "context"):  # enough for the tests; the model's maximum would waste memory
         args.context = context_for(args.prefill, args.decode, args.batch, args.depth, args.runs, args.parallel)
         if args.compare:
@@ -121,7 +121,11 @@ def execute(args: argparse.Namespace) -> int:
         if args.profile:  # first, because it fails on the CPU
             show("profile")
             profiles = profile(
-                llm, prefill=next(iter(args.prefill), 0), decode=next(iter(args.decode), 0), depth=args.depth
+                llm,
+                prefill=next(iter(args.prefill), 0),
+                decode=next(iter(args.decode), 0),
+                depth=args.depth,
+                parallel=args.parallel,
             )
         if args.timeline:  # likewise: it fails without the megakernel
             show("timeline")
@@ -225,7 +229,9 @@ def show_points(args: argparse.Namespace, measured: Sequence[PowerPoint], points
 
 def compare_with_cpu(llm: LLM) -> Comparison:
     """Compares with the same file on the CPU in fp32."""
-    with LLM(llm.info.path, device="cpu", context=N_IDS, activations="f32", kv="f32", draft="none", sessions=1) as reference:
+    with LLM(
+        llm.info.path, device="cpu", context=N_IDS, activations="f32", kv="f32", draft="none", sessions=1
+    ) as reference:
         return compare(llm, reference)
 
 

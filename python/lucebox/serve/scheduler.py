@@ -1,8 +1,8 @@
 """The scheduler: one thread owns the engine; requests wait in a bounded queue for a slot (a session) and take turns.
 
 A turn is a prefill chunk of one job, or a token of each job that decodes: one pass over the weights computes them all.
-It goes to the job with the least engine time, so a long prompt delays the answers by one chunk, which they then catch
-up.
+It goes to the job with the least engine time. Between the layers of a long chunk the others have their turns too, so a
+long prompt delays an answer, or the beginning of a short one, by a layer.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Scheduler:
             for job, slot in self._admit():
                 self._start(job, slot)
             self._room.resume()
-            if due := self._room.with_pages(self._due()):
+            if due := self._room.with_pages(_due(self._works)):
                 self._turn(due)
         for work in list(self._works):
             self._end(work, CLOSING)
@@ -190,13 +190,19 @@ class Scheduler:
             self._changed.wait_for(lambda: self._is_closed or self._queue or self._works or self._calls)
             return not self._is_closed
 
-    def _drop_ended(self) -> None:
-        """Ends cancelled jobs and jobs past their deadline."""
+    def _drop_ended(self, computing: Work | None = None) -> None:
+        """Ends cancelled jobs and jobs past their deadline; that of the work whose chunk is being computed by raising.
+
+        Raises:
+            ApiError: `computing` has ended.
+        """
         now = time.perf_counter()
-        for work in [work for work in self._works if work.job.is_cancelled]:
-            self._end(work, CANCELLED)
-        for work in [work for work in self._works if now > work.job.deadline]:
-            self._end(work, self._late("finished"))
+        for work in list(self._works):
+            error = CANCELLED if work.job.is_cancelled else self._late("finished") if now > work.job.deadline else None
+            if error is not None and work is computing:
+                raise error
+            if error is not None:
+                self._end(work, error)
         with self._changed:
             late = [job for job in self._queue if now > job.deadline]
             for job in late:
@@ -245,7 +251,8 @@ class Scheduler:
     def _start(self, job: Job, slot: Slot) -> None:
         leader = next((work for work in self._works if work.job is job.leader and work.is_prefilling), None)
         try:
-            work = Work(self._llm, slot, job, self.cache, self._outputs.get(job.request.sender), leader)
+            outputs = self._outputs.get(job.request.sender)
+            work = Work(self._llm, slot, job, self.cache, outputs, leader, between_layers=self._between_layers)
         except Exception as caught:
             slot.session.reset()
             with self._changed:
@@ -256,14 +263,6 @@ class Scheduler:
         # A new job starts at the least time used, so that it cannot starve the running jobs.
         work.spent_s = min((other.spent_s for other in self._works), default=0.0)
         self._works.append(work)
-
-    def _due(self) -> list[Work]:
-        """The works of the next turn."""
-        ready = [work for work in self._works if not work.is_paused and work.leader is None]
-        if not ready:
-            return []
-        first = min(ready, key=lambda work: work.spent_s)
-        return [first] if first.is_prefilling else [work for work in ready if not work.is_prefilling]
 
     def _free_pages(self) -> bool:
         """Gives back pages that no work holds: of the prefix, else of the free slot, that was used longest ago. False:
@@ -277,8 +276,32 @@ class Scheduler:
         min(holders, key=lambda slot: slot.used_at).session.reset()
         return True
 
-    def _turn(self, works: list[Work]) -> None:
-        pass_s = self._compute_together(works) if len(works) > 1 else 0.0
+    def _between_layers(self, work: Work) -> None:
+        """Turns of other works between two layers of this one's chunk, until they have had as much engine time."""
+        if self._is_closed:
+            raise CLOSING
+        self._drop_ended(work)
+        if not self._queue and len(self._works) == 1:
+            return
+        work.slot.session.wait()  # the clock shows what the device has done
+        began = time.perf_counter()
+        own_s = began - work.turn_began - work.others_s
+        for job, slot in self._admit():
+            self._start(job, slot)
+        while due := _due([one for one in self._works if one is not work and one.fits_between_layers]):
+            if min(one.spent_s for one in due) > work.spent_s + own_s:
+                break
+            with_pages = self._room.with_pages(due, computing=work)
+            if not with_pages:
+                break
+            self._turn(with_pages, is_within=True)
+        work.others_s += time.perf_counter() - began
+
+    def _turn(self, works: list[Work], *, is_within: bool = False) -> None:
+        """is_within: another work's chunk. A work alone then runs no steps ahead, whose time would be counted as the
+        chunk's."""
+        is_pass = len(works) > 1 or (is_within and not works[0].is_prefilling)
+        pass_s = self._compute_together(works) if is_pass else 0.0
         if not works[0].is_prefilling:
             self.metrics.sequences.observe(len(works))
         for work in works:
@@ -289,10 +312,10 @@ class Scheduler:
         start = time.perf_counter()
         rows = [(work, ids) for work in works if (ids := work.next_ids()) is not None]
         try:
-            n_rows = _engine.sync_together([work.slot.session for work, _ in rows], [ids for _, ids in rows])
+            sessions = [work.slot.session for work, _ in rows]
+            n_rows = _engine.sync_together(sessions, [ids for _, ids in rows])
             self.metrics.rows.observe(n_rows, 1 if n_rows > 0 else 0)
-            for work, _ in rows:
-                work.start()
+            _engine.start_samples(sessions, [work.next_sampler() for work, _ in rows])
         except Exception:
             log.warning("a pass of %d sequences failed; each goes on alone", len(rows), exc_info=True)
         spent_s = time.perf_counter() - start
@@ -301,6 +324,7 @@ class Scheduler:
 
     def _step(self, work: Work, pass_s: float) -> None:
         was_prefilling, start = work.is_prefilling, time.perf_counter()
+        work.turn_began = start
         try:
             finished = work.step(pass_s)
         except Exception as caught:
@@ -313,10 +337,11 @@ class Scheduler:
         if was_prefilling and not work.is_prefilling:
             self._lead(work)
         now = time.perf_counter()
-        work.spent_s += now - start + pass_s
         if was_prefilling:
-            self.metrics.prefill_s.add(now - start)
+            work.spent_s += now - start - work.others_s
+            self.metrics.prefill_s.add(now - start - work.others_s)
         else:
+            work.spent_s += now - start + pass_s
             self.metrics.decode_s.add(now - start)
             self.metrics.generated_tokens.add(1)
             if work.n_generated == 1:
@@ -367,6 +392,16 @@ def _share_a_prompt(a: GenerationRequest, b: GenerationRequest) -> bool:
     """Whether one may take over what the other computes of its prompt."""
     generate = all(one.embedding is None and not one.scores_prompt for one in (a, b))
     return generate and a.sender == b.sender and np.array_equal(a.ids, b.ids)
+
+
+def _due(works: Sequence[Work]) -> list[Work]:
+    """The works of the next turn, the one with the least engine time among them. Works that wait for pages or for
+    another work's prompt have none."""
+    ready = [work for work in works if not work.is_paused and work.leader is None]
+    if not ready:
+        return []
+    first = min(ready, key=lambda work: work.spent_s)
+    return [first] if first.is_prefilling else [work for work in ready if not work.is_prefilling]
 
 
 def _reported(error: Exception) -> ApiError:

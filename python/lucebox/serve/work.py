@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from lucebox import _engine
 from lucebox.api import LLM
@@ -52,16 +54,19 @@ class Work:
         cache: PrefixCache,
         outputs: _engine.speculation.EarlierOutputs | None = None,
         leader: Work | None = None,
+        *,
+        between_layers: Callable[[Work], None],
     ) -> None:
-        """outputs: earlier ones to draft from; None: those of all requests.
-        leader: computes the same prompt; this work waits until `follow` or `lead`."""
+        """outputs: earlier ones to draft from; None: those of all requests. leader: computes the same prompt; this work
+        waits until `follow` or `lead`. between_layers: called within the chunks of a long prompt."""
         request = job.request
         self.job = job
         self.slot = slot
         self.is_paused = False
         self.leader = leader
-        self.spent_s = 0.0
-        """Engine time used so far, maintained by the scheduler."""
+        self.spent_s = self.others_s = 0.0
+        """Engine time used so far, and that of other works within this one's chunk; maintained by the scheduler."""
+        self.turn_began = 0.0
         self.queue_s = time.perf_counter() - job.submitted
         self.first_token_s: float | None = None
         self.prefill_s = self.decode_s = 0.0
@@ -72,6 +77,7 @@ class Work:
         self.cached = self._n_done = 0
         self._cache = cache
         self._boundaries = turn_ends(request.ids, llm.end_ids)
+        self._between_layers = partial(between_layers, self)
         if leader is None:
             self.lead()
         else:
@@ -102,7 +108,9 @@ class Work:
             scored = request.sampling.logprobs or 0
             self._prefill = scored_prefill(slot.session, request.ids, scored, self.job.sink)
         else:
-            self._prefill = self._cache.prefill(slot.session, request.ids, self._boundaries, request.sender)
+            self._prefill = self._cache.prefill(
+                slot.session, request.ids, self._boundaries, request.sender, self._between_layers
+            )
         self._begun(next(self._prefill))
 
     def follow(self) -> None:
@@ -132,6 +140,13 @@ class Work:
         return self._n_done < self.n_prompt
 
     @property
+    def fits_between_layers(self) -> bool:
+        """Whether its next turn may run between the layers of another work's chunk."""
+        request = self.job.request
+        is_plain = request.embedding is None and not request.scores_prompt
+        return not self.is_prefilling or (is_plain and self.n_prompt - self._n_done <= self.slot.session.step_rows)
+
+    @property
     def n_generated(self) -> int:
         return self._loop.n_generated
 
@@ -143,9 +158,9 @@ class Work:
         """What a pass of several sessions makes this one's timeline before `step`; None: nothing."""
         return None if self.is_prefilling or self._loop.is_full else self._loop.next_ids(self.slot.session)
 
-    def start(self) -> None:
-        """After such a pass: begins to choose the token of the next `step`."""
-        self._loop.start(self.slot.session)
+    def next_sampler(self) -> _engine.Sampler:
+        """After such a pass: the sampler of the next `step`, for `_engine.start_samples`."""
+        return self._loop.next_sampler()
 
     def step(self, pass_s: float = 0.0) -> Finished | None:
         """One turn: a chunk of the prompt or a token. The last turn returns the result.
@@ -154,8 +169,9 @@ class Work:
         """
         start = time.perf_counter() - pass_s
         if self.is_prefilling:
+            self.others_s = 0.0
             self._n_done = next(self._prefill)
-            self.prefill_s += time.perf_counter() - start
+            self.prefill_s += time.perf_counter() - start - self.others_s
             if self.job.request.embedding is not None and not self.is_prefilling:
                 self.job.sink.put(Embedded(self.job.request.embedding))
             return None if self.is_prefilling or not self._loop.is_full else self._finished(End("length"))

@@ -151,9 +151,15 @@ void set_step_costs(Engine& engine, const nb::dict& d) {
   engine.set_step_costs(costs);
 }
 
-int sync(Session& session, const Ids& ids, const nb::object& progress) {
+int sync(Session& session, const Ids& ids, const nb::object& progress, const nb::object& between_layers) {
   SignalPoll poll;
-  return without_gil([&] { return session.sync(span(ids), std::ref(poll), progress_of(progress)); });
+  BetweenLayers between;
+  if (!between_layers.is_none())
+    between = [&] {
+      nb::gil_scoped_acquire gil;
+      between_layers();
+    };
+  return without_gil([&] { return session.sync(span(ids), std::ref(poll), progress_of(progress), between); });
 }
 
 nb::tuple append(Session& session, const Ids& ids, const std::vector<int32_t>& parents, const nb::object& positions,
@@ -200,13 +206,17 @@ double time_append(Session& session, const Ids& ids, int n_logits) {
   return without_gil([&] { return session.time_append(span(ids), n_logits, std::ref(poll)); });
 }
 
-std::vector<std::tuple<std::string, int, double>> profile_append(Session& session, const Ids& ids, int n_logits) {
-  SignalPoll poll;
-  std::vector<std::tuple<std::string, int, double>> rows;
-  for (const gpu::KernelTime& time :
-       without_gil([&] { return session.profile_append(span(ids), n_logits, std::ref(poll)); }))
-    rows.emplace_back(time.kernel, time.launches, time.seconds);
+using KernelTimes = std::vector<std::tuple<std::string, int, double>>;
+
+KernelTimes tuples_of(const std::vector<gpu::KernelTime>& times) {
+  KernelTimes rows;
+  for (const gpu::KernelTime& time : times) rows.emplace_back(time.kernel, time.launches, time.seconds);
   return rows;
+}
+
+KernelTimes profile_append(Session& session, const Ids& ids, int n_logits) {
+  SignalPoll poll;
+  return tuples_of(without_gil([&] { return session.profile_append(span(ids), n_logits, std::ref(poll)); }));
 }
 
 nb::dict time_draft_step(Session& session, const Ids& ids, int rows, int n) {
@@ -221,12 +231,31 @@ nb::dict time_draft_step(Session& session, const Ids& ids, int rows, int n) {
   return result;
 }
 
-int sync_together(const std::vector<Session*>& sessions, const std::vector<Ids>& ids) {
+std::vector<Session::Turn> turns_of(const std::vector<Session*>& sessions, const std::vector<Ids>& ids) {
   LB_CHECK(sessions.size() == ids.size(), kInvalid, ids.size(), " token lists for ", sessions.size(), " sessions");
   std::vector<Session::Turn> turns;
   for (size_t i = 0; i < sessions.size(); ++i) turns.push_back({sessions[i], span(ids[i])});
+  return turns;
+}
+
+int sync_together(const std::vector<Session*>& sessions, const std::vector<Ids>& ids) {
+  const std::vector<Session::Turn> turns = turns_of(sessions, ids);
   SignalPoll poll;
   return without_gil([&] { return Session::sync_together(turns, std::ref(poll)); });
+}
+
+KernelTimes profile_together(const std::vector<Session*>& sessions, const std::vector<Ids>& ids) {
+  const std::vector<Session::Turn> turns = turns_of(sessions, ids);
+  SignalPoll poll;
+  return tuples_of(without_gil([&] { return Session::profile_together(turns, std::ref(poll)); }));
+}
+
+void start_samples(const std::vector<Session*>& sessions, const std::vector<Sampler*>& samplers) {
+  LB_CHECK(sessions.size() == samplers.size(), kInvalid, samplers.size(), " samplers for ", sessions.size(),
+           " sessions");
+  std::vector<Session::Choice> choices;
+  for (size_t i = 0; i < sessions.size(); ++i) choices.push_back({sessions[i], samplers[i]});
+  without_gil([&] { Session::start_samples(choices); });
 }
 
 using StepRow = std::tuple<int, int, int, uint64_t, uint64_t, uint64_t>;
@@ -361,8 +390,13 @@ void bind_engine(nb::module_& m) {
           "timeline", &timeline,
           "Time stamps of the last token's step: (block, phase, task, began, waited, done) in ns, and the name of each "
           "task. Empty unless the megakernel made it; the pack must be built with LUCEBOX_TIMELINE.")
-      .def("sync", &sync, "ids"_a, "progress"_a = nb::none(),
-           "Makes the timeline equal to ids; returns how many leading tokens were reused.")
+      .def("sync", &sync, "ids"_a, "progress"_a = nb::none(), "between_layers"_a = nb::none(),
+           "Makes the timeline equal to ids; returns how many leading tokens were reused. between_layers() is called "
+           "within a chunk of more than step_rows rows: other sessions of the engine may compute there what is no "
+           "longer "
+           "than that.")
+      .def("wait", &Session::wait, nb::call_guard<nb::gil_scoped_release>(),
+           "Waits until the device has computed what was sent to it.")
       .def(
           "logits",
           [](Session& s) {
@@ -373,11 +407,6 @@ void bind_engine(nb::module_& m) {
       .def(
           "sample", [](Session& s, Sampler& sampler) { return without_gil([&] { return s.sample(sampler); }); },
           "sampler"_a)
-      .def(
-          "start_sample", [](Session& s, Sampler& sampler) { without_gil([&] { s.start_sample(sampler); }); },
-          "sampler"_a,
-          "After sync_together(): starts the choice that the next sample() returns, so that a device chooses for all "
-          "sessions before the host waits for one.")
       .def(
           "logprobs",
           [](Session& s, int32_t token, int n_top) {
@@ -447,6 +476,7 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro("page_bytes", &Session::page_bytes, "Bytes of one page of 64 tokens, over all attention layers.")
       .def_prop_ro("recurrent_bytes", &Session::recurrent_bytes,
                    "Bytes of the recurrent state; 0 without recurrent layers.")
+      .def_prop_ro("step_rows", &Session::step_rows, "Rows of the longest append between the layers of a prompt's.")
       .def_prop_ro("prefill_chunk", &Session::prefill_chunk,
                    "Rows of a prefill chunk: sync() computes prompts in appends that end at its multiples.")
       .def(
@@ -489,6 +519,12 @@ void bind_engine(nb::module_& m) {
   m.def("sync_together", &sync_together, "sessions"_a, "ids"_a,
         "Session.sync() of several sessions of an engine, each with its ids. Where they lack one token each, a pass "
         "over the weights computes it for all of them. Returns the rows of these passes.");
+  m.def("profile_together", &profile_together, "sessions"_a, "ids"_a,
+        "sync_together(), timed per kernel: (kernel, launches, seconds), which do not overlap.");
+  m.def(
+      "start_samples", &start_samples, "sessions"_a, "samplers"_a,
+      "After sync_together(): starts the choices that the next sample() of each session and sampler returns, so that a "
+      "device chooses for all sessions before the host waits for one.");
 }
 
 }  // namespace lb

@@ -85,6 +85,9 @@ Launches<AttentionPrepare> launches_of(PythonPack& pack, OpFields&, const Attent
 Launches<DeltaInputs> launches_of(PythonPack& pack, OpFields&, const DeltaInputs& op) {
   return {{gpu::choose(op, pack.target())}, op};
 }
+Launches<CopyRows> launches_of(PythonPack& pack, OpFields&, const CopyRows& op) {
+  return {{gpu::choose(op, pack.target())}, op};
+}
 Launches<GatedDelta> launches_of(PythonPack& pack, OpFields&, const GatedDelta& op) {
   return {{gpu::choose(op, nullptr, pack.target()).launches[0]}, op};
 }
@@ -132,6 +135,7 @@ std::vector<nb::dict> run_several(PythonPack& pack, const std::string& name, con
   if (name == "attention_prepare") return run_each<AttentionPrepare>(pack, name, given);
   if (name == "delta_inputs") return run_each<DeltaInputs>(pack, name, given);
   if (name == "gated_delta") return run_each<GatedDelta>(pack, name, given);
+  if (name == "copy_rows") return run_each<CopyRows>(pack, name, given);
   fail(ErrorCode::kInvalid, "no kernel does ", name, " for several sequences");
 }
 

@@ -356,6 +356,29 @@ void GpuStream::run(std::span<const GatedDelta> ops) {
   });
 }
 
+void GpuStream::run(std::span<const CopyRows> ops) {
+  run_several(ops,
+              [&](const CopyRows& op, int) { return OneLaunch<CopyRows>{{gpu::choose(op, pack_->target())}, 1, op}; });
+}
+
+void GpuStream::run(std::span<const ScratchedSample> samples) {
+  struct Launches {
+    gpu::Launch launches[1];
+    int n;
+    SampleOnGrid params;
+  };
+  const int most = std::min<int>(static_cast<int>(samples.size()), gpu::kMaxSeveral);
+  run_several(samples, [&](const ScratchedSample& one, int) {
+    const gpu::SampleLaunches sample = gpu::choose(one.op, one.scratch, pack_->target(), most);
+    return Launches{{sample.launch}, 1, sample.params};
+  });
+}
+
+void GpuStream::run(std::span<const NextToken> ops) {
+  run_several(
+      ops, [&](const NextToken& op, int) { return OneLaunch<NextToken>{{gpu::choose(op, pack_->target())}, 1, op}; });
+}
+
 void GpuStream::run(const KeyScores& op) {
   for (const gpu::Launch& launch : gpu::choose(op, pack_->target())) start(launch, op);
 }

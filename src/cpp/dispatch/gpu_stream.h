@@ -66,6 +66,7 @@ class GpuStream final : public Stream {
   void run(std::span<const Attention>) override;
   void run(std::span<const DeltaInputs>) override;
   void run(std::span<const GatedDelta>) override;
+  void run(std::span<const CopyRows>) override;
   void run(const Attention&) override;
   void run(const KeyScores&) override;
   void run(const KeyMeans&) override;
@@ -86,6 +87,13 @@ class GpuStream final : public Stream {
   void run_fused(const Attention& op, const LinearGroup& readers) override;
   void run_fused(const DeltaNet& op, const LinearGroup& readers) override;
   void run(const Sample&, void* scratch);  // [sample_scratch_bytes], zero before the first use
+  // Of several sequences, each with scratch of its own.
+  struct ScratchedSample {
+    Sample op;
+    void* scratch;
+  };
+  void run(std::span<const ScratchedSample>);
+  void run(std::span<const NextToken>);
   void run(const CountWindow&);
   void run(const NextToken&);
   void run(const WalkTree&, void* scratch);  // likewise
@@ -114,6 +122,7 @@ class GpuStream final : public Stream {
   // of op i of a launch; those of all ops differ in pointers only.
   template <class Op, class Choose>
   void run_several(std::span<const Op> ops, Choose&& choose);
+  void run(const ScratchedSample& sample) { run(sample.op, sample.scratch); }
   template <class Op>
   void try_fuse(const Op& op, const LinearGroup& readers) {
     std::optional<gpu::SkinnyStep> step;

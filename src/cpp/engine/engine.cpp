@@ -168,21 +168,28 @@ std::vector<LayerShape> Models::layer_shapes() const {
   return shapes;
 }
 
-size_t Executor::planned_bytes(const Models& models, const EngineOptions& options) {
-  const int max_rows = std::max(options.prefill_chunk, 1);
+int Executor::step_rows(const EngineOptions& options) {
+  const int chunk = std::max(options.prefill_chunk, 1);
+  const bool has_one = options.score_rows > 0 || options.sparse_alpha > 0;  // the blocks of sparse attention
+  return has_one ? chunk : std::min(chunk, kStepRows);
+}
+
+size_t Executor::planned_bytes(const Models& models, const EngineOptions& options, int max_rows) {
   Carver carver;
-  carve_io(nullptr, carver, models, options);
+  carve_io(nullptr, carver, models, options, max_rows);
   return carver.used() + models.target->workspace_bytes(max_rows) +
          (models.draft ? models.draft->workspace_bytes(max_rows) : 0);
 }
 
-void Executor::carve_io(Executor* self, Carver& carver, const Models& models, const EngineOptions& options) {
-  const int max_rows = std::max(options.prefill_chunk, 1);
+void Executor::carve_io(Executor* self, Carver& carver, const Models& models, const EngineOptions& options,
+                        int max_rows) {
   int32_t* tokens = carver.take<int32_t>(max_rows);
   int32_t* positions = carver.take<int32_t>(3 * static_cast<size_t>(max_rows));
-  int32_t* parents = carver.take<int32_t>(kMaxTree);
-  uint64_t* ancestors = carver.take<uint64_t>(kMaxTree);
-  float* logits = carver.take<float>(static_cast<size_t>(kLogitRows) * models.target->info().vocab);
+  const bool is_of_steps = max_rows == step_rows(options);
+  int32_t* parents = carver.take<int32_t>(is_of_steps ? kMaxTree : 0);
+  uint64_t* ancestors = carver.take<uint64_t>(is_of_steps ? kMaxTree : 0);
+  PassInputs* pass = carver.take<PassInputs>(is_of_steps ? 1 : 0);
+  float* logits = carver.take<float>(is_of_steps ? static_cast<size_t>(kLogitRows) * models.target->info().vocab : 0);
   int32_t* draft_n_past = models.draft ? carver.take<int32_t>(1) : nullptr;
   std::optional<SparseBlocks> sparse;
   if (options.sparse_alpha > 0 && options.score_rows == 0) {
@@ -199,14 +206,17 @@ void Executor::carve_io(Executor* self, Carver& carver, const Models& models, co
   self->parents = parents;
   self->ancestors = ancestors;
   self->logits = logits;
+  self->pass = pass;
 }
 
-Executor::Executor(const Models& models, const EngineOptions& options, std::unique_ptr<Stream> owned_stream)
-    : stream(std::move(owned_stream)),
-      max_rows(std::max(options.prefill_chunk, 1)),
-      memory(stream->reserve(planned_bytes(models, options))) {
+Executor::Executor(const Models& models, const EngineOptions& options, int max_rows, Stream& stream,
+                   std::recursive_mutex& mutex)
+    : mutex(mutex),
+      stream(&stream),
+      max_rows(max_rows),
+      memory(stream.reserve(planned_bytes(models, options, max_rows))) {
   Carver carver(*memory);
-  carve_io(this, carver, models, options);
+  carve_io(this, carver, models, options, max_rows);
   if (models.draft) {
     draft = models.draft->workspace(carver, max_rows);
     carver.take<std::byte>(models.draft->workspace_bytes(max_rows));  // workspace() carved from a copy
@@ -222,13 +232,23 @@ Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models model
       backend_(std::move(backend)),
       options_(options),
       plan_(std::move(plan)),
-      executor_(std::make_unique<Executor>(models_, options_, backend_->make_stream(models_.networks(), options_))),
-      weights_(backend_->load(*models_.target, options_, *executor_->stream, progress)) {
+      stream_(backend_->make_stream(models_.networks(), options_)),
+      steps_(std::make_unique<Executor>(models_, options_, Executor::step_rows(options_), *stream_, mutex_)) {
+  if (options_.prefill_chunk > steps_->max_rows) {
+    prompts_ = std::make_unique<Executor>(models_, options_, options_.prefill_chunk, *stream_, mutex_);
+    prompts_->logits = steps_->logits;  // which no step comes between
+  }
   if (options_.score_rows == 0)
-    pages_ =
-        std::make_shared<PagePool>(layer_shapes(), state_options(), n_pages(options_.kv_tokens), *executor_->stream);
+    pages_ = std::make_shared<PagePool>(layer_shapes(), state_options(), n_pages(options_.kv_tokens), *stream_);
+  weights_ = backend_->load(*models_.target, options_, *stream_, progress);
   if (options_.drafts_suffixes()) outputs_ = std::make_shared<EarlierOutputs>(kEarlierTokens);
-  if (models_.draft) draft_weights_ = backend_->load(*models_.draft, options_, *executor_->stream, progress);
+  if (models_.draft) draft_weights_ = backend_->load(*models_.draft, options_, *stream_, progress);
+}
+
+size_t Engine::executor_bytes(const Models& models, const EngineOptions& options) {
+  const int steps = Executor::step_rows(options);
+  return Executor::planned_bytes(models, options, steps) +
+         (options.prefill_chunk > steps ? Executor::planned_bytes(models, options, options.prefill_chunk) : 0);
 }
 
 void Engine::check_ids(std::span<const int32_t> ids) const {
@@ -269,12 +289,12 @@ void Engine::set_step_costs(const StepCosts& costs) const {
   step_costs_ = costs;
 }
 
-void Engine::forward(Append append, const Taps* taps) const {
-  const DraftWorkspace& ws = executor_->draft;
-  Stream& stream = *executor_->stream;
+void Engine::forward(const Executor& executor, Append append, const Taps* taps) const {
+  const DraftWorkspace& ws = executor.draft;
+  Stream& stream = *executor.stream;
   const int rows = static_cast<int>(append.tokens.size());
   if (models_.draft) append.outputs = {models_.draft->taps(), ws.taps};
-  models_.target->forward(append, executor_->workspace, options_.activations, stream, taps);
+  models_.target->forward(append, executor.workspace, options_.activations, stream, taps);
   if (models_.draft)
     models_.draft->context({ws.taps, append.tokens.data(), append.positions.data(), rows, append.segments}, ws,
                            options_.activations, stream);

@@ -12,6 +12,7 @@
 
 #include "cpu/cpu_stream.h"
 #include "engine/backend.h"
+#include "engine/recorded_appends.h"
 #include "format/model_file.h"
 #include "models/model.h"
 #include "ops/linear.h"
@@ -80,34 +81,56 @@ struct MemoryPlan {
   size_t total_bytes() const;        // sum of the entries, with one session
 };
 
-// The stream and the buffers of a forward pass. Sessions of one engine take turns: they lock `mutex`.
+// The inputs of a pass of several sequences, which one upload sends.
+struct PassInputs {
+  static constexpr int kRows = 32;  // most rows; on a device their sums have one order among 2 to so many rows
+  uint64_t ancestors[kRows];
+  int32_t tokens[kRows], parents[kRows];
+  int32_t positions[3 * kRows];  // [3, rows]
+  AppendNumbers numbers[kRows];  // of each segment that is a chain
+};
+
+// The stream and the buffers of a forward pass. An engine has two: that of its steps, and that of the long chunks of
+// prompts, between whose layers other sessions may step. Sessions of one engine take turns: they lock `mutex`, which a
+// thread may lock again.
 struct Executor {
   static constexpr int kLogitRows = 32;  // rows of logits computed at once
-  Executor(const Models& models, const EngineOptions& options, std::unique_ptr<Stream> stream);
-  static size_t planned_bytes(const Models& models, const EngineOptions& options);
+  // Rows of the longest append that has the buffers of the steps. A chunk of a prompt is longer by default.
+  static constexpr int kStepRows = 256;
+  static int step_rows(const EngineOptions& options);
 
-  std::mutex mutex;
-  std::unique_ptr<Stream> stream;
+  Executor(const Models& models, const EngineOptions& options, int max_rows, Stream& stream,
+           std::recursive_mutex& mutex);
+  static size_t planned_bytes(const Models& models, const EngineOptions& options, int max_rows);
+
+  std::recursive_mutex& mutex;
+  Stream* stream;
   int max_rows;
+  bool is_held = false;  // by a chunk, between whose layers other sessions compute
   std::unique_ptr<Memory> memory;
   Workspace workspace;
   // In the stream's memory: inputs and outputs of the ops.
-  int32_t* tokens;                     // [max_rows]
-  int32_t* positions;                  // [3, rows] of an append, at most max_rows
-  int32_t* parents;                    // [kMaxTree]
-  uint64_t* ancestors;                 // [kMaxTree]
-  float* logits;                       // [kLogitRows, vocab]
-  DraftWorkspace draft{};              // of the draft model; null without one
+  int32_t* tokens;         // [max_rows]
+  int32_t* positions;      // [3, rows] of an append, at most max_rows
+  int32_t* parents;        // [kMaxTree]; as the next two, of the steps alone
+  uint64_t* ancestors;     // [kMaxTree]
+  float* logits;           // [kLogitRows, vocab]
+  DraftWorkspace draft{};  // of the draft model; null without one
+  PassInputs* pass;        // [1]
+  RecordedAppends recorded_passes;
   int32_t* draft_n_past = nullptr;     // [1] tokens before rows of plain steps (StepRows); null without a draft model
   std::optional<SparseBlocks> sparse;  // of prompts; none: dense attention
 
  private:
-  static void carve_io(Executor* self, Carver& carver, const Models& models, const EngineOptions& options);
+  static void carve_io(Executor* self, Carver& carver, const Models& models, const EngineOptions& options,
+                       int max_rows);
 };
 
 // Polled between layers and between chunks. Returning true stops the work with kCancelled; the caller's object stays
 // usable.
 using Interrupted = std::function<bool()>;
+// Called between the layers of a prompt's chunk.
+using BetweenLayers = std::function<void()>;
 // Called as a prompt is computed, with tokens done and tokens to do.
 using Progress = std::function<void(int done, int total)>;
 
@@ -148,9 +171,14 @@ class Engine {
   const std::string& fingerprint() const;
   // Identifies the files' metadata, and names, types and shapes of their tensors, which the time of a step depends on.
   std::string layout() const;
-  Executor& executor() const { return *executor_; }
-  // The target's forward pass over an append and, behind it, the draft model's rows of the append.
-  void forward(Append append, const Taps* taps = nullptr) const;
+  Executor& executor() const { return *steps_; }
+  // The one whose buffers an append of so many rows takes.
+  Executor& executor_for(int rows) const { return rows > steps_->max_rows ? *prompts_ : *steps_; }
+  // Bytes of the buffers of both.
+  static size_t executor_bytes(const Models& models, const EngineOptions& options);
+  // The target's forward pass over an append and, behind it, the draft model's rows of the append. Its inputs lie in
+  // the executor's memory or a session's.
+  void forward(const Executor& executor, Append append, const Taps* taps = nullptr) const;
   const Backend& backend() const { return *backend_; }
 
  private:
@@ -165,7 +193,9 @@ class Engine {
   MemoryPlan plan_;
   mutable std::once_flag fingerprint_once_;
   mutable std::string fingerprint_;
-  std::unique_ptr<Executor> executor_;
+  mutable std::recursive_mutex mutex_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Executor> steps_, prompts_;  // prompts_: null where no append is longer than a step's
   std::shared_ptr<PagePool> pages_;
   std::shared_ptr<EarlierOutputs> outputs_;
   mutable std::mutex costs_mutex_;

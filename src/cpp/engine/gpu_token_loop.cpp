@@ -137,14 +137,15 @@ bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Tar
 }
 
 // The longest context, in tokens, whose steps the megakernel runs: the graph reads long K and V faster. A tile of the
-// megakernel has a fixed number of slots, so it reads heads with half the columns half as fast, and slots of fewer than
-// 16 bits a value no faster than those of 16.
+// megakernel has a fixed number of slots, so it reads heads with half the columns half as fast. It decodes packed
+// values with no more threads than it has for f16: the graph is as fast at half the length
+// (docs/kernels/megakernel.md).
 int max_mega_tokens(const Model& model, const SequenceState& state, const EngineOptions& options,
                     const gpu::Target& target) {
   if (options.path == DecodePath::kMegakernel) return state.capacity();
   StateOptions counted = state.options();
   for (KvType* type : {&counted.k_type, &counted.v_type})
-    if (kKvTraits[int(*type)].bits < 16) *type = KvType::kF16;
+    if (kKvTraits[int(*type)].bits < 16) *type = KvType::kF32;
   int max_head_dim = 1;
   size_t page = 0;
   for (const LayerShape& shape : model.layer_shapes())
@@ -208,12 +209,26 @@ class GpuTokenLoop final : public TokenLoop {
   float* logits() override { return buffers_.logits; }
 
   void sample_row(const Sampler& sampler, const float* logits, bool is_bound) override {
-    bind_to_row(sampler, is_bound);
-    stream_.run(row_choice(logits), buffers_.scratch);
-    NextToken next = next_token_op(buffers_, ring_, state_.numbers());
-    next.n_past = nullptr;  // the choice follows no step: the path is committed later
-    stream_.run(next);
-    ++started_;
+    const RowChoice choice{this, &sampler, logits, is_bound};
+    sample_rows({&choice, 1});
+  }
+
+  void sample_rows(std::span<const RowChoice> choices) override {
+    std::array<GpuStream::ScratchedSample, gpu::kMaxSeveral> samples;
+    std::array<NextToken, gpu::kMaxSeveral> ends;
+    for (size_t n = 0; !choices.empty(); choices = choices.subspan(n)) {
+      n = std::min(choices.size(), samples.size());
+      for (size_t i = 0; i < n; ++i) {
+        auto& own = static_cast<GpuTokenLoop&>(*choices[i].loop);
+        own.bind_to_row(*choices[i].sampler, choices[i].is_bound);
+        samples[i] = {own.row_choice(choices[i].logits), own.buffers_.scratch};
+        ends[i] = next_token_op(own.buffers_, own.ring_, own.state_.numbers());
+        ends[i].n_past = nullptr;  // the choice follows no step: the path is committed later
+        ++own.started_;
+      }
+      stream_.run(std::span<const GpuStream::ScratchedSample>(samples).first(n));
+      stream_.run(std::span<const NextToken>(ends).first(n));
+    }
   }
 
   void start_walk(const Sampler& sampler, const VerifiedTree& tree, bool is_bound) override {

@@ -19,6 +19,12 @@ namespace {
 std::string mib(size_t bytes) { return cat(std::fixed, std::setprecision(1), bytes / 1048576.0, " MiB"); }
 std::string kib(size_t bytes) { return cat(std::fixed, std::setprecision(1), bytes / 1024.0, " KiB"); }
 
+std::string activations_detail(const EngineOptions& options) {
+  const int steps = Executor::step_rows(options);
+  return options.prefill_chunk > steps ? cat(options.prefill_chunk, " rows of a prompt, ", steps, " beside them")
+                                       : cat(options.prefill_chunk, " rows");
+}
+
 // Layers of a session's state, or of a scorer's.
 std::vector<LayerShape> state_shapes(const Models& models, const EngineOptions& options) {
   return options.score_rows > 0 ? PromptScorer::state_shapes(*models.target) : models.layer_shapes();
@@ -115,7 +121,7 @@ size_t session_bytes(const Models& models, const DeviceSizes& sizes, const Engin
 
 // The buffers of the executor, which all sessions share.
 size_t executor_bytes(const Models& models, const DeviceSizes& sizes, const EngineOptions& options) {
-  return sizes.scratch_bytes(models.networks(), options) + Executor::planned_bytes(models, options);
+  return sizes.scratch_bytes(models.networks(), options) + Engine::executor_bytes(models, options);
 }
 
 // A session, the KV cache and the executor, at this context.
@@ -256,7 +262,7 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
       {"page table", state.table, "and the numbers of an append", true},
       {"recurrent state", state.recurrent, "of the committed tokens, F32", true},
       {"pending rows", state.pending, cat(kMaxTree, " rows of a tree or of a prompt, not yet folded, F32"), true},
-      {"activations", Executor::planned_bytes(models, options) - logits, cat(options.prefill_chunk, " rows")},
+      {"activations", Engine::executor_bytes(models, options) - logits, activations_detail(options)},
       {"logits", logits, cat(Executor::kLogitRows, " rows")},
       {"tree logits", tree_bytes(models, options), cat("trees of ", options.tree_rows(), " rows"), true},
       {"draft rows", step_row_bytes(models.draft.get(), sizes, model, options),

@@ -5,16 +5,16 @@
 
 namespace lb {
 
-void RecordedAppends::send(int rows, bool is_tree, Stream& stream, const std::function<void()>& work) {
-  const auto has_shape = [&](const Shape& shape) { return shape.rows == rows && shape.is_tree == is_tree; };
-  const auto found = std::ranges::find_if(shapes_, has_shape);
-  if (found == shapes_.end()) {
-    if (shapes_.size() == kMax) shapes_.pop_back();
-    shapes_.insert(shapes_.begin(), {rows, is_tree, nullptr});
+void RecordedAppends::send(std::span<const uint64_t> shape, Stream& stream, const std::function<void()>& work) {
+  const auto has_shape = [&](const Recorded& one) { return std::ranges::equal(one.shape, shape); };
+  const auto found = std::ranges::find_if(recorded_, has_shape);
+  if (found == recorded_.end()) {
+    if (recorded_.size() == kMax) recorded_.pop_back();
+    recorded_.insert(recorded_.begin(), {{shape.begin(), shape.end()}, nullptr});
     return work();
   }
-  std::rotate(shapes_.begin(), found, found + 1);
-  stream.replay(shapes_.front().recording, work);
+  std::rotate(recorded_.begin(), found, found + 1);
+  stream.replay(recorded_.front().recording, work);
 }
 
 }  // namespace lb

@@ -7,11 +7,20 @@
 #include "engine/plan.h"
 
 namespace lb {
+namespace {
+
+uint64_t next_number() {
+  static std::atomic<uint64_t> n = 0;
+  return n++;
+}
+
+}  // namespace
 
 Session::Session(std::shared_ptr<const Engine> engine, WithoutDrafts)
     : engine_(std::move(engine)),
+      number_(next_number()),
       state_(engine_->layer_shapes(), engine_->state_options(), *engine_->executor().stream, engine_->pages()),
-      positions_(3 * static_cast<size_t>(std::max(engine_->executor().max_rows, kMaxTree))),
+      positions_(3 * static_cast<size_t>(std::max(prefill_chunk(), kMaxTree))),
       logits_(engine_->model().info().vocab),
       parts_(state_.stream()) {
   LB_CHECK(engine_->options().score_rows == 0, kInvalid,
@@ -44,8 +53,10 @@ Session::Session(std::shared_ptr<const Engine> shared) : Session(std::move(share
   drafting_ = true;
 }
 
-int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, const Progress& progress) {
+int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, const Progress& progress,
+                  const BetweenLayers& between_layers) {
   LB_CHECK(!ids.empty(), kInvalid, "the prompt has no tokens; the model needs at least one");
+  check_idle();
   engine_->check_ids(ids);
   if (has_logits_ && ids.size() == tokens_.size() && std::ranges::equal(ids, tokens_))
     return static_cast<int>(ids.size());
@@ -63,34 +74,46 @@ int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, 
   truncate(std::min(common, total - 1));  // without its logits the last token is computed again
   const int cached = static_cast<int>(tokens_.size());
   has_logits_ = false;
-  const auto after_chunk = [&](int first, int rows) {
+  const auto after_chunk = [&](const Executor& executor, int first, int rows) {
     if (first + rows == total) {
-      download_head(rows - 1, 1, logits_.data());
+      download_head(executor, rows - 1, 1, logits_.data());
       has_logits_ = true;
       logits_in_ = LogitsIn::kHost;
     }
     if (progress) progress(first + rows - cached, total - cached);
   };
-  time_prefill(total - cached, [&] { prefill(ids, interrupted, after_chunk); });
+  time_prefill(total - cached, [&] { prefill(ids, interrupted, after_chunk, between_layers); });
   return cached;
 }
 
-void Session::prefill(std::span<const int32_t> ids, const Interrupted& interrupted,
-                      const std::function<void(int, int)>& after_chunk) {
-  Executor& executor = engine_->executor();
+void Session::prefill(std::span<const int32_t> ids, const Interrupted& interrupted, const AfterChunk& after_chunk,
+                      const BetweenLayers& between_layers) {
   while (tokens_.size() < ids.size()) {
-    const std::lock_guard lock(executor.mutex);
+    const std::lock_guard lock(engine_->executor().mutex);
     // Chunks end at multiples of the chunk size, so the cuts do not depend on how much was reused.
-    const int first = static_cast<int>(tokens_.size()), chunk = executor.max_rows;
+    const int first = static_cast<int>(tokens_.size()), chunk = prefill_chunk();
     const int rows = std::min<int>((first / chunk + 1) * chunk, static_cast<int>(ids.size())) - first;
     for (int axis = 0; axis < 3; ++axis)
       for (int r = 0; r < rows; ++r) positions_[axis * rows + r] = first + r;
     const auto part = ids.subspan(first, rows);
-    forward(part, {positions_.data(), 3 * static_cast<size_t>(rows)}, {}, interrupted, nullptr,
-            sparse_blocks_of(first, first + rows));
+    Executor& executor = engine_->executor_for(rows);
+    const bool has_own_buffers = &executor != &engine_->executor();  // that the steps of other sessions leave alone
+    LB_CHECK(!executor.is_held, kInvalid, "an append of ", rows,
+             " rows does not fit between the layers of another, "
+             "which takes up to ",
+             step_rows(), " rows");
+    const Interrupted between = [&] {
+      between_layers();
+      return interrupted && interrupted();
+    };
+    is_computing_ = executor.is_held = has_own_buffers && between_layers;
+    const auto end = [&](void*) { is_computing_ = executor.is_held = false; };
+    const std::unique_ptr<void, decltype(end)> at_end(this, end);
+    forward(part, {positions_.data(), 3 * static_cast<size_t>(rows)}, {}, is_computing_ ? between : interrupted,
+            nullptr, sparse_blocks_of(first, first + rows));
     state_.commit_chain(rows);
     add_tokens(part);
-    after_chunk(first, rows);
+    after_chunk(executor, first, rows);
   }
 }
 
@@ -113,13 +136,12 @@ void Session::forward(std::span<const int32_t> ids, std::span<const int32_t> pos
 // bits of a fresh one.
 const SparseBlocks* Session::sparse_blocks_of(int first, int end) const {
   const Executor& executor = engine_->executor();
-  const bool is_sparse = executor.sparse && end - first > kMaxTree && end % executor.max_rows == 0;
+  const bool is_sparse = executor.sparse && end - first > kMaxTree && end % prefill_chunk() == 0;
   return is_sparse ? &*executor.sparse : nullptr;
 }
 
 // Trees that a session drafts lie in its own memory, where a device grows them.
-Session::RowInputs Session::inputs_of(bool is_tree) const {
-  const Executor& executor = engine_->executor();
+Session::RowInputs Session::inputs_of(const Executor& executor, bool is_tree) const {
   if (is_tree && tree_.tree != nullptr)
     return {tree_.tree->tokens, tree_.positions, tree_.tree->parents, tree_.tree->ancestors};
   return {executor.tokens, executor.positions, executor.parents, executor.ancestors};
@@ -127,8 +149,9 @@ Session::RowInputs Session::inputs_of(bool is_tree) const {
 
 void Session::run_rows(int rows, bool is_tree, const std::function<void(Stream&, const RowInputs&)>& fill,
                        const Interrupted& interrupted, const Taps* taps, const SparseBlocks* sparse) {
-  Stream& stream = *engine_->executor().stream;
-  const RowInputs in = inputs_of(is_tree);
+  const Executor& executor = engine_->executor_for(rows);
+  Stream& stream = *executor.stream;
+  const RowInputs in = inputs_of(executor, is_tree);
   const Tree tree = is_tree ? Tree{in.parents, in.ancestors} : Tree{};
   const size_t n = rows;
   settle_step_rows();
@@ -136,7 +159,8 @@ void Session::run_rows(int rows, bool is_tree, const std::function<void(Stream&,
   appended_.clear();
   const Segment segment{0, rows, tree, state_.n_past(), &state_};
   const auto send = [&] {
-    engine_->forward({.tokens = {in.tokens, n},
+    engine_->forward(executor,
+                     {.tokens = {in.tokens, n},
                       .positions = {in.positions, 3 * n},
                       .segments = {&segment, 1},
                       .sparse = sparse,
@@ -146,7 +170,8 @@ void Session::run_rows(int rows, bool is_tree, const std::function<void(Stream&,
   try {
     fill(stream, in);
     const bool has_taps = taps != nullptr && !taps->layers.empty();  // their copies cannot be recorded
-    rows <= kMaxTree && !has_taps ? recorded_.send(rows, is_tree, stream, send) : send();
+    const std::array<uint64_t, 2> shape{static_cast<uint64_t>(rows), is_tree};
+    rows <= kMaxTree && !has_taps ? recorded_.send(shape, stream, send) : send();
   } catch (...) {
     state_.abort_append();
     truncate_tokens(state_.n_tokens());
@@ -156,17 +181,19 @@ void Session::run_rows(int rows, bool is_tree, const std::function<void(Stream&,
   state_.end_append();
 }
 
-void Session::head(int row, int rows, float* logits) const {
-  Executor& executor = engine_->executor();
+void Session::head(const Executor& executor, int row, int rows, float* logits) const {
   const Model& model = engine_->model();
   model.head(executor.workspace.y + static_cast<size_t>(row) * model.info().hidden, rows, logits,
              engine_->options().activations, *executor.stream);
 }
 
-void Session::download_head(int row, int rows, float* logits) {
-  const Executor& executor = engine_->executor();
-  head(row, rows, executor.logits);
+void Session::download_head(const Executor& executor, int row, int rows, float* logits) {
+  head(executor, row, rows, executor.logits);
   executor.stream->download(logits, executor.logits, sizeof(float) * rows * engine_->model().info().vocab);
+}
+
+void Session::check_idle() const {
+  LB_CHECK(!is_computing_, kInvalid, "this session computes a prompt: between its layers others may be used, not it");
 }
 
 void Session::add_tokens(std::span<const int32_t> ids) {
@@ -210,10 +237,10 @@ std::vector<double> Session::score(std::span<const int32_t> ids, const Interrupt
   std::vector<float> logits(Executor::kLogitRows * vocab);
   std::vector<double> scores;
   scores.reserve(ids.size() - 1);
-  prefill(ids, interrupted, [&](int first, int rows) {
+  prefill(ids, interrupted, [&](const Executor& executor, int first, int rows) {
     for (int r = 0; r < rows; r += Executor::kLogitRows) {
       const int n = std::min(Executor::kLogitRows, rows - r);
-      download_head(r, n, logits.data());
+      download_head(executor, r, n, logits.data());
       for (int i = 0; i < n; ++i) {
         const size_t next = static_cast<size_t>(first) + r + i + 1;
         if (next >= ids.size()) continue;
@@ -235,8 +262,7 @@ std::vector<float> Session::hidden(std::span<const int32_t> ids, const Interrupt
   has_logits_ = false;
   const size_t first_row = continues ? kept : 0, width = engine_->model().info().hidden;
   std::vector<float> result((ids.size() - first_row) * width);
-  prefill(ids, interrupted, [&](int first, int rows) {
-    const Executor& executor = engine_->executor();
+  prefill(ids, interrupted, [&](const Executor& executor, int first, int rows) {
     executor.stream->download(result.data() + (first - first_row) * width, executor.workspace.y,
                               sizeof(float) * rows * width);
   });

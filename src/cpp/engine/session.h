@@ -15,7 +15,6 @@
 
 #include "engine/engine.h"
 #include "engine/part_clock.h"
-#include "engine/recorded_appends.h"
 #include "engine/step_rows.h"
 #include "engine/token_loop.h"
 #include "engine/tree_memory.h"
@@ -41,15 +40,17 @@ class Session {
   int context() const { return state_.capacity(); }
 
   // Makes the timeline equal to ids (not empty). Returns how many leading tokens were reused.
-  int sync(std::span<const int32_t> ids, const Interrupted& interrupted = {}, const Progress& progress = {});
+  // between_layers: called within a chunk of more than Executor::kStepRows rows; other sessions of the engine may
+  // compute there, in this thread, what is no longer than that. This one must be left alone.
+  int sync(std::span<const int32_t> ids, const Interrupted& interrupted = {}, const Progress& progress = {},
+           const BetweenLayers& between_layers = {});
+  // Waits until the device has computed what was sent to it.
+  void wait() { state_.stream().wait(); }
   // [vocab] logits of the last token; valid between sync() and sample().
   std::span<const float> logits();
   // Chooses a token from logits(). Throws when a logit is not finite. On a device the step with this token as input
   // starts at once. A sync() that continues with another token drops that step for free.
   int32_t sample(Sampler& sampler);
-  // After sync_together(): starts the choice that the next sample() of this sampler returns, so that a device chooses
-  // for all sessions before the host waits for one. Nothing on the CPU.
-  void start_sample(Sampler& sampler);
   // Log probabilities of a token and of the n_top likeliest. Before sample(): from logits(), any token. After it: the
   // sampled token only, and on a device the sampler must have been made with at least this n_top.
   Logprobs logprobs(int32_t token, int n_top);
@@ -63,6 +64,16 @@ class Session {
   // the tree below it. Returns the rows of these passes. The sessions run no steps ahead then, so that the next pass
   // may be one of all again.
   static int sync_together(std::span<const Turn> turns, const Interrupted& interrupted = {});
+  // Likewise, timed per kernel. Throws kUnsupported on the CPU.
+  static std::vector<gpu::KernelTime> profile_together(std::span<const Turn> turns,
+                                                       const Interrupted& interrupted = {});
+  struct Choice {
+    Session* session;
+    const Sampler* sampler;
+  };
+  // After it: starts the choices that the next sample() of each session and sampler returns, so that a device chooses
+  // for all sessions before the host waits for one. Nothing on the CPU.
+  static void start_samples(std::span<const Choice> choices);
 
   // Natural log probability of ids[i] given ids[..i), for i >= 1. Replaces the timeline.
   std::vector<double> score(std::span<const int32_t> ids, const Interrupted& interrupted = {});
@@ -110,7 +121,8 @@ class Session {
   int matched_prefix(std::span<const int32_t> ids, std::span<const int32_t> ends) const;
   size_t page_bytes() const { return lb::page_bytes(state_); }
   size_t recurrent_bytes() const { return lb::recurrent_bytes(state_); }
-  int prefill_chunk() const { return engine_->executor().max_rows; }
+  int prefill_chunk() const { return engine_->options().prefill_chunk; }
+  int step_rows() const { return engine_->executor().max_rows; }
   // Copies pages [first, first + count), all of which hold committed tokens.
   void read_pages(int first, int count, std::span<std::byte> to);
   // Copies the recurrent state after the newest token. Folds first, which changes no later bit.
@@ -178,9 +190,10 @@ class Session {
 
   // --- session.cpp
   // Computes ids[tokens_.size()..) in chunks that end at multiples of the chunk size. after_chunk finds the chunk's
-  // final hidden rows in the executor's workspace.y.
-  void prefill(std::span<const int32_t> ids, const Interrupted& interrupted,
-               const std::function<void(int first, int rows)>& after_chunk);
+  // final hidden rows in the executor's workspace.y. between_layers: as in sync().
+  using AfterChunk = std::function<void(const Executor& executor, int first, int rows)>;
+  void prefill(std::span<const int32_t> ids, const Interrupted& interrupted, const AfterChunk& after_chunk,
+               const BetweenLayers& between_layers = {});
   void forward(std::span<const int32_t> ids, std::span<const int32_t> positions, const Tree& tree,
                const Interrupted& interrupted, const Taps* taps, const SparseBlocks* sparse = nullptr);
   // The inputs of an append's rows, in the stream's memory.
@@ -188,16 +201,18 @@ class Session {
     int32_t *tokens, *positions, *parents;  // positions: [3, rows]
     uint64_t* ancestors;
   };
-  RowInputs inputs_of(bool is_tree) const;
+  RowInputs inputs_of(const Executor& executor, bool is_tree) const;
   // Computes an append whose inputs `fill` sends to the stream.
   void run_rows(int rows, bool is_tree, const std::function<void(Stream&, const RowInputs&)>& fill,
                 const Interrupted& interrupted, const Taps* taps, const SparseBlocks* sparse = nullptr);
   // The buffers of a prompt's chunk [first, end) with block-sparse attention; null: its attention is dense.
   const SparseBlocks* sparse_blocks_of(int first, int end) const;
   // Logits [rows, vocab] of rows [row, row + rows) of the last forward pass, in the stream's memory.
-  void head(int row, int rows, float* logits) const;
-  void download_head(int row, int rows, float* logits);  // the same on the host, of at most kLogitRows rows
-  void add_tokens(std::span<const int32_t> ids);         // the ids of one append, all of them kept
+  void head(const Executor& executor, int row, int rows, float* logits) const;
+  // The same on the host, of at most kLogitRows rows.
+  void download_head(const Executor& executor, int row, int rows, float* logits);
+  void add_tokens(std::span<const int32_t> ids);  // the ids of one append, all of them kept
+  void check_idle() const;                        // throws between the layers of its own prompt
   void truncate(int n);
   void truncate_tokens(int n);
 
@@ -205,9 +220,11 @@ class Session {
   bool lacks_row(std::span<const int32_t> ids, const Interrupted& interrupted);
   static int run_together(std::span<const Turn> turns, const Interrupted& interrupted);
   static std::vector<Segment> choose_segments(std::span<const Turn> turns);
+  static std::vector<uint64_t> shape_of(std::span<const Turn> turns, std::span<const Segment> segments, int rows);
   static void begin_segments(std::span<const Turn> turns, std::span<Segment> segments, int rows);
   void choose_rows(int32_t root, int max_rows, const Company& beside);
   static void send_heads(std::span<const Turn> turns, std::span<const Segment> segments, int rows);
+  std::optional<TokenLoop::RowChoice> choice_of_row(const Sampler& sampler);
   float* own_logits();
   void end_turn();
 
@@ -262,7 +279,6 @@ class Session {
   AcceptPath accepted_by_device() const;
   void start_walk(const Sampler& sampler, const AcceptPath& accept);
   void choose_from_row(const Sampler& sampler);
-  void start_choice(const Sampler& sampler);
   bool start_choice_in_tree(const Sampler& sampler);
   StepCosts measure_step_costs();
   double time(int n, const Work& work, const Work& before = {});
@@ -281,10 +297,12 @@ class Session {
   void check_pieces(int n_tokens, int n_pages, int n_matched, const Pieces& pieces) const;
 
   std::shared_ptr<const Engine> engine_;
+  const uint64_t number_;  // no other session of the process has it
   SequenceState state_;
   RecordedAppends recorded_;
   std::vector<int32_t> positions_;  // [3, max_rows] of the append in progress
 
+  bool is_computing_ = false;         // a prompt's chunk, between whose layers other sessions compute
   std::vector<int32_t> tokens_;       // committed
   std::vector<int32_t> append_ends_;  // of the appends that computed tokens_, up to the first not kept whole
 

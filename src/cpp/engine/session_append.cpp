@@ -30,7 +30,7 @@ struct TreeRows {
 }  // namespace
 
 void Session::check_append(std::span<const int32_t> ids, const AppendOptions& options) const {
-  const int rows = static_cast<int>(ids.size()), max_rows = engine_->executor().max_rows;
+  const int rows = static_cast<int>(ids.size()), max_rows = prefill_chunk();
   const int n_layers = engine_->model().info().n_layers;
   engine_->check_ids(ids);
   LB_CHECK(rows >= 1 && rows <= max_rows, kInvalid, "an append has 1 to ", max_rows, " rows, got ", rows);
@@ -70,7 +70,8 @@ Session::AppendResult Session::append(std::span<const int32_t> ids, const Append
   run_append(ids, options, interrupted, &taps);
   result.logits.resize(rows * vocab);
   for (size_t r = 0; r < rows; r += Executor::kLogitRows)
-    download_head(r, std::min<int>(Executor::kLogitRows, rows - r), result.logits.data() + r * vocab);
+    download_head(engine_->executor_for(rows), r, std::min<int>(Executor::kLogitRows, rows - r),
+                  result.logits.data() + r * vocab);
   for (size_t r = 0; r < rows; ++r) check_finite({result.logits.data() + r * vocab, vocab}, tokens_.size() + r + 1);
   return result;
 }
@@ -86,7 +87,7 @@ void Session::measure_append(std::span<const int32_t> ids, int n_logits,
   measure([&] {
     run_append(ids, {}, interrupted, nullptr);
     for (int r = rows - n_logits; r < rows; r += Executor::kLogitRows)
-      head(r, std::min(Executor::kLogitRows, rows - r), engine_->executor().logits);
+      head(engine_->executor_for(rows), r, std::min(Executor::kLogitRows, rows - r), engine_->executor().logits);
   });
 }
 

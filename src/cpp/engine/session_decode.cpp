@@ -45,7 +45,8 @@ void Session::check_finite(std::span<const float> logits, size_t n_tokens) const
 int32_t Session::sample_in_loop(Sampler& sampler) {
   const bool is_first = loop_sampler_ != sampler.version(), has_mask = !sampler.mask().empty();
   if (logits_in_ == LogitsIn::kRow) {
-    start_choice(sampler);
+    const Choice choice{this, &sampler};
+    start_samples({&choice, 1});
   } else if (is_first) {
     const std::span<const float> from = logits();
     const std::lock_guard lock(engine_->executor().mutex);
@@ -130,6 +131,7 @@ bool Session::adopt_step(std::span<const int32_t> ids) {
 }
 
 void Session::drop_step() {
+  check_idle();
   end_walk();
   drop_choices();
   choice_waits_for_mask_ = false;

@@ -9,6 +9,7 @@ namespace lb {
 bool Session::reserve(int n_tokens) {
   LB_CHECK(n_tokens <= context(), kInvalid, n_tokens, " tokens do not fit the context of ", context(),
            "; load the model with a larger context");
+  check_idle();
   const std::lock_guard lock(engine_->executor().mutex);
   return state_.reserve(n_tokens);
 }
@@ -41,6 +42,7 @@ void Session::fork(Session& from) {
 
 std::unique_ptr<PageRun> Session::share_pages(int first, int count) {
   check_pages(first, count);
+  check_idle();
   end_walk();
   std::unique_ptr<PageRun> run;
   empty_if_step_lost([&] {

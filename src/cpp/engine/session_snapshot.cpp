@@ -23,6 +23,7 @@ void Session::check_pages(int first, int count) const {
 
 void Session::read_pages(int first, int count, std::span<std::byte> to) {
   check_pages(first, count);
+  check_idle();
   end_walk();
   empty_if_step_lost([&] {
     const std::lock_guard lock(engine_->executor().mutex);

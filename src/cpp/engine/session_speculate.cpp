@@ -300,7 +300,7 @@ bool Session::start_tree(int32_t root, bool has_draft, const Interrupted& interr
       draft.rows, true,
       [&](Stream& stream, const RowInputs& to) { tree_is_known_ ? upload_tree(stream, to) : start_growing(max_rows); },
       interrupted, nullptr);
-  head(0, draft.rows, tree_.logits);
+  head(engine_->executor(), 0, draft.rows, tree_.logits);
   if (width_chose_ && loop_ == nullptr) width_->took(draft.rows, ms_since(start));  // the CPU has finished
   parts_.end(StepPart::kVerify);
   draft_counts_.verified += 1;
@@ -399,7 +399,7 @@ StepCosts Session::measure_step_costs() {
     return time(kCostRuns, [&] {
       const std::lock_guard lock(engine_->executor().mutex);
       run_append(std::span(ids).first(rows), {}, {}, nullptr);
-      head(0, rows, tree_.logits);
+      head(engine_->executor(), 0, rows, tree_.logits);
       state_.commit({});
     });
   };
@@ -518,15 +518,6 @@ void Session::choose_from_row(const Sampler& sampler) {
   loop_sampler_ = sampler.version();
 }
 
-// Starts the choice from the current row, which no step follows. Nothing where it has started.
-void Session::start_choice(const Sampler& sampler) {
-  if (choice_started_ && loop_sampler_ == sampler.version()) return;
-  const std::lock_guard lock(engine_->executor().mutex);
-  if (loop_sampler_ != sampler.version()) forget_sampler();
-  choose_from_row(sampler);
-  choice_started_ = true;
-}
-
 // Likewise in a tree; true: the token leaves it. Without a mask the device walks the tree by itself, and the host
 // follows. Where another sampler or a mask takes over after the device has drafted ahead, its token leaves the tree.
 bool Session::start_choice_in_tree(const Sampler& sampler) {
@@ -544,11 +535,6 @@ bool Session::start_choice_in_tree(const Sampler& sampler) {
     walk_on_device(sampler);
   }
   return leaves;
-}
-
-void Session::start_sample(Sampler& sampler) {
-  if (loop_ == nullptr || !has_logits_ || logits_in_ != LogitsIn::kRow || runs_ahead_) return;
-  walk_.is_active() ? void(start_choice_in_tree(sampler)) : start_choice(sampler);
 }
 
 int32_t Session::sample_in_tree(Sampler& sampler) {

@@ -29,7 +29,7 @@ DraftStepTimes Session::time_draft_step(std::span<const int32_t> ids, int rows, 
       {&DraftStepTimes::verify_ms,
        [&] {
          run_rows(rows, true, [](Stream&, const RowInputs&) {}, {}, nullptr);
-         head(0, rows, tree_.logits);
+         head(engine_->executor(), 0, rows, tree_.logits);
        }},
       {&DraftStepTimes::walk_ms, [&] { start_walk(greedy, accepted_by_device()); }},
       {&DraftStepTimes::commit_ms, [&] { state_.send_moves(0, n_layers, tree_.n_before); }},

@@ -52,6 +52,14 @@ class TokenLoop {
   // Starts choosing a token from a row of logits in device memory. is_bound: the sampler's state is that of the last
   // choice.
   virtual void sample_row(const Sampler& sampler, const float* logits, bool is_bound) = 0;
+  // Likewise for several loops of one engine, in as few launches as there are kernels for.
+  struct RowChoice {
+    TokenLoop* loop;
+    const Sampler* sampler;
+    const float* logits;
+    bool is_bound;
+  };
+  virtual void sample_rows(std::span<const RowChoice> choices) = 0;
   // Starts choosing the tokens of a walk down a tree: take() returns one after another, up to the first that the tree
   // does not hold. The sampler has no mask.
   virtual void start_walk(const Sampler& sampler, const VerifiedTree& tree, bool is_bound) = 0;

@@ -71,6 +71,7 @@ class Stream {
   virtual void run(std::span<const Attention> ops) { run_each(ops); }
   virtual void run(std::span<const DeltaInputs> ops) { run_each(ops); }
   virtual void run(std::span<const GatedDelta> ops) { run_each(ops); }
+  virtual void run(std::span<const CopyRows> ops) { run_each(ops); }
   virtual void run(const Attention&) = 0;
   virtual void run(const KeyScores&) = 0;
   virtual void run(const KeyMeans&) = 0;

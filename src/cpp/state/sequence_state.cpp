@@ -82,6 +82,7 @@ SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions&
   pages_.reserve(table_.size());
   Carver carver(*memory_);
   layout_ = carve(shapes_, options_, carver);
+  numbers_at_ = layout_.numbers;
   for (size_t i = 0; i < shapes_.size(); ++i)
     if (auto* pages = std::get_if<KvPages>(&layout_.layers[i])) {
       if (pages->ring > 0) {
@@ -268,6 +269,12 @@ void SequenceState::begin_append(int rows, const Tree& tree) {
   publish();
 }
 
+const AppendNumbers& SequenceState::begin_append_at(AppendNumbers* at, int rows) {
+  begin(rows, {});
+  numbers_at_ = at;
+  return numbers_;
+}
+
 void SequenceState::begin_next() { begin(1, {}); }
 
 void SequenceState::begin_draft(int rows) {
@@ -303,7 +310,7 @@ SequenceState::Call SequenceState::recurrent(int layer, int call) const {
   LB_ASSERT(appending_ && call < n_calls_);
   const auto& memory = std::get<RecurrentLayer>(layout_.layers[layer]);
   const int max_rows = stream_.max_chain_rows(), first = call * max_rows;
-  const AppendNumbers& numbers = *layout_.numbers;
+  const AppendNumbers& numbers = *numbers_at_;
   const Accepted folded = call == 0 ? accepted() : Accepted{numbers.chunk, &numbers.n_chunk};
   return {first, std::min(max_rows, n_rows_ - first), folded, &numbers.key_buffer, first / kMaxTree % 2, memory};
 }
@@ -312,6 +319,7 @@ void SequenceState::end_append() {
   LB_ASSERT(appending_);
   appending_ = false;
   appended_ = true;
+  numbers_at_ = layout_.numbers;
   numbers_.key_buffer = (numbers_.key_buffer + n_chunks_) % 2;
   // S now holds all rows committed before and every chunk of this append but the last.
   n_folded_ = n_tokens_ + (n_chunks_ - 1) * kMaxTree;
@@ -379,6 +387,7 @@ void SequenceState::rewind(int n_tokens) {
 
 void SequenceState::abort_append() {
   appending_ = appended_ = false;
+  numbers_at_ = layout_.numbers;
   if (has_folding_) reset();
 }
 

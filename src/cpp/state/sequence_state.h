@@ -102,11 +102,14 @@ class SequenceState {
 
   // --- during an append of `rows` rows (the forward pass)
   void begin_append(int rows, const Tree& tree);
+  // Likewise, but uploads no numbers: the caller copies the result to `at`, in the stream's memory, where the ops of
+  // this append read it.
+  const AppendNumbers& begin_append_at(AppendNumbers* at, int rows);
   // Begins an append of one row after an append of one row. Uploads no numbers: NextToken has counted them up on the
   // device.
   void begin_next();
   KvLayer kv(int layer) const;
-  const int32_t* n_past() const { return &layout_.numbers->n_past; }
+  const int32_t* n_past() const { return &numbers_at_->n_past; }
   AppendNumbers* numbers() const { return layout_.numbers; }
   // Recurrent layers process an append in chunks of at most kMaxTree rows. Chunk 0 folds the committed rows of the
   // previous append; each later chunk folds the whole chunk before it. One call of the ops takes several chunks of a
@@ -121,7 +124,7 @@ class SequenceState {
   int n_calls() const { return n_calls_; }
   Call recurrent(int layer, int call) const;
   RowLayer row(int layer) const { return std::get<RowLayer>(layout_.layers[layer]); }
-  Accepted accepted() const { return {layout_.numbers->accepted, &layout_.numbers->n_accepted}; }
+  Accepted accepted() const { return {numbers_at_->accepted, &numbers_at_->n_accepted}; }
   void end_append();
   // Makes n_past() the committed length, for ops that look at the committed sequence between two appends and write up
   // to `rows` rows behind it.
@@ -197,8 +200,9 @@ class SequenceState {
   bool launch_may_run_ = false;           // of decode steps, which reads the page table as of its start
 
   int n_tokens_ = 0;
-  int n_folded_ = 0;       // tokens in S; the others of n_tokens_ are still pending rows
-  AppendNumbers numbers_;  // of the next append, on the host
+  int n_folded_ = 0;                     // tokens in S; the others of n_tokens_ are still pending rows
+  AppendNumbers numbers_;                // of the next append, on the host
+  AppendNumbers* numbers_at_ = nullptr;  // where its ops read them: layout_.numbers but for begin_append_at()
 
   std::vector<KvMove> moves_;  // of one send_moves()
 

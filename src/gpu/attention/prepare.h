@@ -77,8 +77,8 @@ LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* sta
       if (j >= kPairsAhead) read_table(j);
       float *first = staged + (is_halves ? pair : 2 * pair), *second = first + (is_halves ? p.n_pairs : 1);
       const float a = load<float>(first), b = load<float>(second);
-      store(first, a * cos[j] - b * sin[j]);
-      store(second, b * cos[j] + a * sin[j]);
+      store(first, fma(a, cos[j], -(b * sin[j])));  // fused by hand: every kernel that rotates has the same bits
+      store(second, fma(b, cos[j], a * sin[j]));
     }
     warp_barrier();
     LB_UNROLL

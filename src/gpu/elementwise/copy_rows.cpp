@@ -3,12 +3,13 @@
 #include "dialect.h"
 
 #include "gpu/elementwise/rows.h"
+#include "gpu/several.h"
 #include "ops/copy_rows.h"
 
 namespace lb::gpu {
 
 template <int kWidth>
-LB_DEVICE void copy_rows(const CopyRows& p) {
+LB_DEVICE void copy_parts(const CopyRows& p) {
   const int row_parts = p.dim / kWidth;
   const long count = long(p.rows) * row_parts, step = long(n_blocks()) * n_threads();
   const int first = p.first == nullptr ? 0 : *p.first;
@@ -18,11 +19,14 @@ LB_DEVICE void copy_rows(const CopyRows& p) {
   }
 }
 
-LB_KERNEL(copy_rows_kernel, CopyRows, 256, 1) {
+LB_DEVICE void copy_rows(const CopyRows& p) {
   wait_for_previous();
   dependents_may_launch();
   const bool is_wide = is_aligned(p.x, p.dim) && is_aligned(p.y, p.y_stride);
-  is_wide ? copy_rows<4>(p) : copy_rows<1>(p);
+  is_wide ? copy_parts<4>(p) : copy_parts<1>(p);
 }
+
+LB_KERNEL(copy_rows_kernel, CopyRows, 256, 1) { copy_rows(p); }
+LB_KERNEL(copy_rows_kernel_several, Several<CopyRows>, 256, 1) { copy_rows(p.of[block_id_z()]); }
 
 }  // namespace lb::gpu

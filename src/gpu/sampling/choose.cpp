@@ -13,20 +13,21 @@ namespace {
 
 constexpr int kMaxThreads = 512;
 
-int sample_blocks(int vocab, const Target& target) {
+// n: samplers in the launch
+int sample_blocks(int vocab, int n, const Target& target) {
   const int blocks = (vocab + 4 * kMaxThreads - 1) / (4 * kMaxThreads);
-  return std::clamp(blocks, 1, std::min(target.n_sms, kMaxSampleBlocks));
+  return std::clamp(blocks, 1, std::max(1, std::min(target.n_sms / n, kMaxSampleBlocks)));
 }
 
 }  // namespace
 
 size_t sample_scratch_bytes(int vocab) { return sizeof(SampleGrid) + size_t(vocab) * sizeof(float); }
 
-SampleLaunches choose(const Sample& op, void* scratch, const Target& target) {
+SampleLaunches choose(const Sample& op, void* scratch, const Target& target, int n) {
   const std::string what = cat("[sample] vocabulary of ", op.vocab);
   LB_CHECK(op.vocab >= 1 && op.vocab < kMaxSampleVocab, kUnsupported, what, " on ", target.name, ": must be 1 to ",
            kMaxSampleVocab - 1);
-  const int blocks = sample_blocks(op.vocab, target);
+  const int blocks = sample_blocks(op.vocab, n, target);
   const uint32_t threads =
       blocks > 1 ? kMaxThreads : std::clamp(std::bit_ceil(uint32_t(op.vocab + 3) / 4), 32u, uint32_t(kMaxThreads));
   auto* grid = static_cast<SampleGrid*>(scratch);

@@ -18,8 +18,9 @@ struct SampleLaunches {
   SampleOnGrid params;
 };
 
-// `scratch`: sample_scratch_bytes(vocab), 8-byte aligned, zero before the first use.
-SampleLaunches choose(const Sample& op, void* scratch, const Target& target);
+// `scratch`: sample_scratch_bytes(vocab), 8-byte aligned, zero before the first use. n: samplers that one launch may
+// have, so that the blocks of all are co-resident.
+SampleLaunches choose(const Sample& op, void* scratch, const Target& target, int n = 1);
 size_t sample_scratch_bytes(int vocab);
 
 struct WalkLaunch {

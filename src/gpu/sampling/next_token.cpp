@@ -2,15 +2,19 @@
 #include "dialect.h"
 
 #include "gpu/sampling/next_token.h"
+#include "gpu/several.h"
 
 namespace lb::gpu {
 
-LB_KERNEL(next_token_kernel, NextToken, 32, 1) {
+LB_DEVICE void end_step(const NextToken& p) {
   wait_for_previous();
   StepNumbers before = {};
   before.read(p);
   move_on(p, before, p.sampled->token);
   tell_host(p, before.n_written);
 }
+
+LB_KERNEL(next_token_kernel, NextToken, 32, 1) { end_step(p); }
+LB_KERNEL(next_token_kernel_several, Several<NextToken>, 32, 1) { end_step(p.of[block_id_z()]); }
 
 }  // namespace lb::gpu

@@ -2,6 +2,7 @@
 #include "dialect.h"
 
 #include "gpu/sampling/sample_token.h"
+#include "gpu/several.h"
 
 namespace lb::gpu {
 
@@ -9,6 +10,12 @@ LB_KERNEL(sample_kernel, SampleOnGrid, 512, 1) {
   LB_SHARED(uint64_t, scratch, kScratch);
   wait_for_previous();
   sample(p, 0, scratch);
+}
+
+LB_KERNEL(sample_kernel_several, Several<SampleOnGrid>, 512, 1) {
+  LB_SHARED(uint64_t, scratch, kScratch);
+  wait_for_previous();
+  sample(p.of[block_id_z()], 0, scratch);
 }
 
 LB_KERNEL(count_window_kernel, CountWindow, 256, 1) {

@@ -76,12 +76,17 @@ class PrefixCache:
         self._parts.close()
 
     def prefill(
-        self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = (), owner: str = ""
+        self,
+        session: _engine.Session,
+        ids: ArrayLike,
+        boundaries: Iterable[int] = (),
+        owner: str = "",
+        between_layers: Callable[[], None] | None = None,
     ) -> Iterator[int]:
         """Restores a prefix, then computes and stores the rest of the prompt.
 
         Yields the number of tokens done: first the reused ones, then after every append. At the end the session has the
-        logits of the last token.
+        logits of the last token. between_layers: as in `Session.sync`.
         """
         boundaries = tuple(boundaries)
         plan = Plan(ids, boundaries, session.prefill_chunk, owner)
@@ -89,7 +94,7 @@ class PrefixCache:
         yield done
         for end in plan.ends:
             if end > done:
-                session.sync(plan.ids[:end])
+                session.sync(plan.ids[:end], between_layers=between_layers)
                 self.store(session, plan.ids, boundaries, owner)
                 yield end
 
