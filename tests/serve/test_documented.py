@@ -81,5 +81,5 @@ FORMS = {"json_object", "json_schema", "regex", "grammar"}  # values of response
 
 
 def test_flags() -> None:
-    documented = set(re.findall(r"--([a-z][a-z-]+)", TEXT)) - {"json", "context", "threads", "draft"}
+    documented = set(re.findall(r"--([a-z][a-z-]+)", TEXT)) - {"json", "context", "kv-tokens", "threads", "draft"}
     assert documented == {field.name.replace("_", "-") for field in fields(ServeSettings)}

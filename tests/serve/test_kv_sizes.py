@@ -27,7 +27,7 @@ def status_after_a_request(kv: str) -> tuple[dict[str, Any], int]:
             await client.post("/v1/completions", json=PROMPT)
             return (await client.get("/status")).json()
 
-    with LLM(MODEL, context=CONTEXT, prefill_chunk=64, threads=1, kv=kv, draft="none") as llm:
+    with LLM(MODEL, context=CONTEXT, prefill_chunk=64, threads=1, kv=kv, draft="none", sessions=1) as llm:
         app = create_app(llm, ServeSettings(slots=1))
         try:
             info = llm.info
@@ -42,7 +42,8 @@ def test_status(kv: str) -> None:
     k, v = kv.split("/") if "/" in kv else (kv, kv)
     token_bytes = heads * (_engine.kv_slot_bytes(k, HEAD_DIM) + _engine.kv_slot_bytes(v, HEAD_DIM))
     sizes = {entry["name"]: entry["bytes"] for entry in status["memory"]["entries"]}
-    assert sizes["KV cache"] == CONTEXT * token_bytes + TABLE_BYTES
+    assert sizes["KV cache"] == CONTEXT * token_bytes and sizes["page table"] == TABLE_BYTES
+    assert status["kv_pages"]["total"] == CONTEXT // PAGE_TOKENS > status["kv_pages"]["free"]
     prefixes = status["prefix_cache"]
     whole_pages = prefixes["prompt_tokens"] // PAGE_TOKENS * PAGE_TOKENS
     assert prefixes["memory_bytes"] == whole_pages * token_bytes + SNAPSHOTS * sizes["recurrent state"]
