@@ -414,17 +414,18 @@ def _profile_appends(llm: LLM, appends: Sequence[int], depth: int) -> list[Kerne
 
 
 def _profile_pass(llm: LLM, n: int, depth: int) -> KernelTimes:
-    """A row of each of n sequences after `depth` tokens, at least one.
+    """A row of each of n sequences after `depth` tokens and one more, as the first row folds the prompt's last ones.
 
     Raises:
         UnsupportedError: the device is the CPU.
     """
     sessions, first = llm.sessions(n), max(depth, 1)
-    ids = [(arbitrary_ids(llm, first + 1) + 7 * i) % llm.info.vocab for i in range(n)]
+    ids = [(arbitrary_ids(llm, first + 2) + 7 * i) % llm.info.vocab for i in range(n)]
     with llm.pool.turn:
         for session, own in zip(sessions, ids, strict=True):
             session.reset()
             session.sync(own[:first])
+        _engine.sync_together(sessions, [own[:-1] for own in ids])
         return _engine.profile_together(sessions, ids)
 
 

@@ -81,8 +81,8 @@ LB_DEVICE void store_release_system(uint32_t* p, uint32_t v) {
 }
 
 // Blocks meet those of their z coordinate, at a counter of theirs. The blocks' increments sum to 2^31, which flips the
-// counter's top bit and keeps the other bits. So the counter needs no reset, and grids of different sizes may use it one
-// after another.
+// counter's top bit and keeps the other bits. So the counter needs no reset, and grids of different sizes may use it
+// one after another.
 LB_DEVICE void grid_barrier(uint32_t* counter) {
   block_barrier();
   if (thread_id() == 0) {

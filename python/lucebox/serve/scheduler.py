@@ -316,6 +316,8 @@ class Scheduler:
             n_rows = _engine.sync_together(sessions, [ids for _, ids in rows])
             self.metrics.rows.observe(n_rows, 1 if n_rows > 0 else 0)
             _engine.start_samples(sessions, [work.next_sampler() for work, _ in rows])
+            if sessions:
+                sessions[0].wait()  # the time that all works share ends when the device has chosen
         except Exception:
             log.warning("a pass of %d sequences failed; each goes on alone", len(rows), exc_info=True)
         spent_s = time.perf_counter() - start

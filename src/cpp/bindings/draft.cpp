@@ -54,7 +54,8 @@ class Drafting {
     const size_t n = rows;
     const Tree tree = is_tree ? Tree{io().parents, io().ancestors} : Tree{};
     const Segment segment{0, rows, tree, state_.n_past(), &state_};
-    engine_->forward(io(), {.tokens = {io().tokens, n}, .positions = {io().positions, 3 * n}, .segments = {&segment, 1}});
+    engine_->forward(io(),
+                     {.tokens = {io().tokens, n}, .positions = {io().positions, 3 * n}, .segments = {&segment, 1}});
     state_.end_append();
     return nb::make_tuple(download(io().workspace.y, {n, hidden()}),
                           download(io().draft.taps, {n, draft().taps().size() * hidden()}));

@@ -32,7 +32,8 @@ GpuStream::GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int 
       capacity_(capacity),
       scratch_(pack_->device(), std::max<size_t>(scratch_bytes, 1)),
       arrived_(pack_->device(), gpu::kSkinnyArrivedBytes),
-      staging_(pack_->device(), kStagingBytes, gpu::Buffer::Kind::kPinned) {
+      staging_(pack_->device(), kStagingBytes, gpu::Buffer::Kind::kPinned),
+      paces_{gpu::Event(pack_->device()), gpu::Event(pack_->device())} {
   queue_.fill(arrived_.data(), 0, arrived_.size());
 }
 
@@ -77,6 +78,11 @@ void GpuStream::download(void* to, const void* from, size_t bytes) {
 
 void GpuStream::copy(void* to, const void* from, size_t bytes) {
   queue().copy_on_device(static_cast<std::byte*>(to), static_cast<std::byte*>(const_cast<void*>(from)), bytes);
+}
+
+void GpuStream::pace() {
+  queue().record(paces_[n_paces_ % 2]);
+  if (++n_paces_ > 1) paces_[n_paces_ % 2].synchronize();
 }
 
 void GpuStream::zero(void* to, size_t bytes) { queue().fill(static_cast<std::byte*>(to), 0, bytes); }

@@ -43,6 +43,7 @@ class GpuStream final : public Stream {
   void copy(void* to, const void* from, size_t bytes) override;
   void zero(void* to, size_t bytes) override;
   void wait() override { queue().synchronize(); }
+  void pace() override;
   void replay(std::unique_ptr<Recording>& recording, const std::function<void()>& work) override;
 
   // Runs `work` and returns each kernel's time. Its launches do not overlap. No capture may be open.
@@ -153,6 +154,8 @@ class GpuStream final : public Stream {
   // The last launch was a table of angles. Kernels read the table ahead of their wait, so the next launch does not
   // overlap.
   bool table_is_new_ = false;
+  gpu::Event paces_[2];                // recorded by the last two calls of pace()
+  unsigned n_paces_ = 0;               // calls
   size_t staged_ = 0;                  // bytes of staging_ used since the last synchronisation
   gpu::KernelTimer* timer_ = nullptr;  // while time_kernels() runs; else null
 };

@@ -103,6 +103,7 @@ void Session::prefill(std::span<const int32_t> ids, const Interrupted& interrupt
              "which takes up to ",
              step_rows(), " rows");
     const Interrupted between = [&] {
+      executor.stream->pace();  // others do not wait for layers that were sent ahead
       between_layers();
       return interrupted && interrupted();
     };

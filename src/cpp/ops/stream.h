@@ -41,6 +41,9 @@ class Stream {
   virtual void copy(void* to, const void* from, size_t bytes) = 0;      // within its memory, without overlap
   virtual void zero(void* to, size_t bytes) = 0;
   virtual void wait() = 0;  // until all ops and copies sent are complete
+  // Waits for what was sent before the previous call: called now and then, it keeps the host a little ahead of the
+  // device, and no more.
+  virtual void pace() {}
 
   // Sends the ops of `work`, which must not copy to or from the host. A device records them the first time and replays
   // the recording from then on: the same ops on the same pointers, reading what the memory holds at that time.
