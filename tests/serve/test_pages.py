@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from lucebox import LLM, Sampling
+from lucebox.errors import InternalError
 from lucebox.serve.answer import Answer
 from lucebox.serve.events import TextDelta
 from lucebox.serve.prefix_cache import PrefixCache
@@ -114,6 +115,23 @@ def test_another_computes_the_prompt_where_the_first_is_cancelled(llm: LLM, sche
     first, *_ = scheduler.submit(requests, sinks)
     scheduler.cancel(first)
     assert sinks[1].answer().text == sinks[2].answer().text != ""
+
+
+def test_a_prompt_that_fails_again_and_again(llm: LLM, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its answers tries once, and none is left waiting."""
+    tried: list[int] = []
+
+    def fail(self: PrefixCache, *_: Any) -> Iterator[int]:
+        tried.append(0)
+        yield 0
+        raise InternalError("a prompt that fails")
+
+    monkeypatch.setattr(PrefixCache, "prefill", fail)
+    sinks = [Collected() for _ in range(3)]
+    scheduler.submit([asked(llm, "The cat", seed=seed) for seed in range(3)], sinks)
+    for sink in sinks:
+        sink.until(Failed)
+    assert len(tried) == 3 and scheduler.counts() == (0, 0)
 
 
 @pytest.mark.slow  # 6 s

@@ -355,16 +355,19 @@ class Scheduler:
     def _lead(self, leader: Work) -> None:
         """Starts the works that wait for this one's prompt; where it has failed, one of them computes it."""
         waiting = [work for work in self._works if work.leader is leader]
+        if leader.is_prefilling and waiting:
+            for work in waiting[1:]:
+                work.leader = waiting[0]
+            self._begin(waiting[0], waiting[0].lead)
+            return
         for work in waiting:
-            try:
-                if not leader.is_prefilling:
-                    work.follow()
-                elif work is waiting[0]:
-                    work.lead()
-                else:
-                    work.leader = waiting[0]
-            except Exception as caught:
-                self._end(work, _reported(caught))
+            self._begin(work, work.follow)
+
+    def _begin(self, work: Work, begin: Callable[[], None]) -> None:
+        try:
+            begin()
+        except Exception as caught:
+            self._end(work, _reported(caught))
 
     def _end(self, work: Work, result: Finished | ApiError) -> None:
         self.metrics.prompt_tokens.add(work.n_prompt)
