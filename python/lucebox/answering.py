@@ -109,22 +109,21 @@ class Answering:
     def begin(self, session: _engine.Session, same: Answering | None = None) -> Generator[NextRows | Chunk, None, None]:
         """Runs it on a session. same: an answering with the same prompt that is about to choose its first token."""
         self._session = session
-        if same is not None:
-            with self._llm.pool.turn:
-                session.fork(same.session)
-            self._n_done = len(self._request.ids)
-        return self._run(session)
+        return self._run(session, same)
 
-    def _run(self, session: _engine.Session) -> Generator[NextRows | Chunk, None, None]:
+    def _run(self, session: _engine.Session, same: Answering | None) -> Generator[NextRows | Chunk, None, None]:
         """The chunks, and the rows before each: the caller computes them or leaves them to the next step."""
         request, pool = self._request, self._llm.pool
         turn = pool.turn
         start = time.perf_counter()
         prefill = pool.cache.prefill(session, request.ids, self._boundaries)
         self._check()
-        if self._n_done == 0:
-            with turn:
+        with turn:
+            if same is None:
                 self._n_done = next(prefill)
+            else:
+                session.fork(same.session)
+                self._n_done = len(request.ids)
         cached = self._n_done
         self._report_progress()
         while self._n_done < len(request.ids):
