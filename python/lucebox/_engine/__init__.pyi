@@ -300,7 +300,7 @@ class PromptScorer:
 
     def score(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], layers: Sequence[int] = [], progress: object | None = None) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
         """
-        One score for each token: its largest softmax weight among the heads of `layers` (empty: all with attention), the mean over the last score_rows tokens. Layers behind the last of them are not computed. progress(done, total) in tokens, layer by layer.
+        One score for each token: its largest softmax weight among the heads of `layers` (empty: all with attention), the mean over the last score_rows tokens. Layers behind the last of them are not computed. progress(done, total) in tokens, layer by layer; it must not compute with this engine or its lender.
         """
 
 class Drafting:

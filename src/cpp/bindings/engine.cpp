@@ -50,11 +50,13 @@ Bytes filled(size_t size, Fill&& fill) {
   return Bytes(bytes.release(), {size}, owner);
 }
 
-std::shared_ptr<Engine> open_engine(const std::string& path, const PythonPack* pack, const nb::object& progress,
+std::shared_ptr<Engine> open_engine(const std::string& path, const PythonPack* pack,
+                                    const std::shared_ptr<Engine>& lender, const nb::object& progress,
                                     const nb::kwargs& named) {
   const EngineOptions options = engine_options_of(named);
+  LB_CHECK(lender == nullptr || pack != nullptr, kInvalid, "an engine on the CPU needs no lender of device memory");
   std::unique_ptr<Backend> backend;
-  if (pack != nullptr) backend = gpu_backend(pack->shared(), pack->name());
+  if (pack != nullptr) backend = gpu_backend(pack->shared(), pack->name(), lender);
   SignalPoll poll;
   const auto report = [&](size_t done, size_t total) {
     if (poll()) fail(ErrorCode::kCancelled, "cancelled by the caller");
@@ -107,10 +109,12 @@ nb::dict dict_of_plan(const MemoryPlan& plan) {
 }
 
 nb::tuple plan_memory(const std::string& path, size_t free_bytes, const std::string& manifest_json, int n_sms,
-                      const std::string& name, const nb::kwargs& named) {
+                      const std::string& name, bool is_lent, const nb::kwargs& named) {
   EngineOptions options = engine_options_of(named);
-  const std::unique_ptr<DeviceSizes> sizes =
-      manifest_json.empty() ? cpu_sizes(free_bytes) : gpu_sizes(gpu::target_of(manifest_json, n_sms), name, free_bytes);
+  const std::unique_ptr<DeviceSizes> sizes = manifest_json.empty()
+                                                 ? cpu_sizes(free_bytes)
+                                                 : gpu_sizes(gpu::target_of(manifest_json, n_sms), name, free_bytes,
+                                                             is_lent ? MemorySource::kLent : MemorySource::kFree);
   const MemoryPlan plan = without_gil([&] { return Engine::plan(path, options, *sizes); });
   return nb::make_tuple(dict_of_plan(plan), dict_of(options));
 }
@@ -303,15 +307,20 @@ void bind_engine(nb::module_& m) {
       "options"_a, "Checks the ranges of sampling options, without a vocabulary.");
   m.def("uniform_draw", &uniform_draw, "seed"_a, "draw"_a, "The uniform number in [0, 1) of one draw.");
 
-  m.def("plan_memory", &plan_memory, "path"_a, "free_bytes"_a, "manifest_json"_a, "n_sms"_a, "name"_a, "options"_a,
+  m.def("plan_memory", &plan_memory, "path"_a, "free_bytes"_a, "manifest_json"_a, "n_sms"_a, "name"_a,
+        "is_lent"_a = false, "options"_a,
         "The plan of Engine.open and the options it resolves, for a GPU with this pack, or for the CPU (an empty "
-        "manifest; free_bytes 0: of this machine). Loads no weights.");
+        "manifest; free_bytes 0: of this machine). is_lent: an engine lends these bytes of its weights. Loads no "
+        "weights.");
 
   nb::class_<Engine>(m, "Engine", "One model's weights, immutable, with the plan of all memory it will use.")
       .def_prop_ro_static(
           "EARLIER_TOKENS", [](nb::handle) { return Engine::kEarlierTokens; },
           "Tokens of earlier outputs that an engine keeps for suffix drafts.")
-      .def_static("open", &open_engine, "path"_a, "pack"_a = nb::none(), "progress"_a = nb::none(), "options"_a)
+      .def_static("open", &open_engine, "path"_a, "pack"_a = nb::none(), "lender"_a = nb::none(),
+                  "progress"_a = nb::none(), "options"_a,
+                  "lender: an engine on the same device whose weights make way while this one, which scores prompts, "
+                  "computes.")
       .def_prop_ro(
           "options", [](const Engine& engine) { return dict_of(engine.options()); }, "What each option came to.")
       .def_prop_ro("info", &info_of)

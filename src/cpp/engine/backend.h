@@ -68,6 +68,9 @@ class Backend {
   // nothing and returns null.
   virtual std::unique_ptr<Memory> load(Network& network, const EngineOptions& options, Stream& stream,
                                        const LoadProgress& progress) const = 0;
+  // Runs `work` while the memory that the backend's streams reserve is theirs: at once, unless another engine lends
+  // it. Everything that touches lent memory runs here and waits for its stream, whether it ends or throws.
+  virtual void with_memory(const std::function<void()>& work) const = 0;
 };
 
 }  // namespace lb

@@ -67,6 +67,7 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Memory> load(Network&, const EngineOptions&, Stream&, const LoadProgress&) const override {
     return nullptr;
   }
+  void with_memory(const std::function<void()>& work) const override { work(); }
   std::vector<gpu::KernelTime> time_kernels(Stream&, const std::function<void()>&) const override {
     fail(ErrorCode::kUnsupported, "the CPU has no kernels to time one by one: a profile needs a GPU");
   }

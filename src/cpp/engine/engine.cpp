@@ -220,8 +220,9 @@ Executor::Executor(const Models& models, const EngineOptions& options, int max_r
   workspace = models.target->workspace(carver, max_rows);
 }
 
-Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models, std::unique_ptr<Backend> backend,
-               EngineOptions options, MemoryPlan plan, const LoadProgress& progress)
+Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models,
+               std::shared_ptr<const Backend> backend, EngineOptions options, MemoryPlan plan,
+               const LoadProgress& progress)
     : file_(std::move(file)),
       draft_file_(std::move(draft_file)),
       models_(std::move(models)),
@@ -315,9 +316,15 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   const auto destroy = [owner = getpid()](const Engine* engine) {
     if (getpid() == owner) delete engine;
   };
-  return {new Engine(std::move(loaded.file), std::move(loaded.draft_file), std::move(loaded.models), std::move(backend),
-                     options, std::move(plan), progress),
-          destroy};
+  const std::shared_ptr<const Backend> shared = std::move(backend);  // outlives an engine that fails to load
+  std::shared_ptr<Engine> engine;
+  shared->with_memory([&] {
+    engine = {new Engine(std::move(loaded.file), std::move(loaded.draft_file), std::move(loaded.models), shared,
+                         options, std::move(plan), progress),
+              destroy};
+    engine->executor().stream->wait();
+  });
+  return engine;
 }
 
 }  // namespace lb

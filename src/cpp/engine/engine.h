@@ -174,15 +174,19 @@ class Engine {
   // the executor's memory or a session's.
   void forward(const Executor& executor, Append append, const Taps* taps = nullptr) const;
   const Backend& backend() const { return *backend_; }
+  // The target's weights in device memory; empty where they stay in the file's mapping.
+  std::span<std::byte> device_weights() const {
+    return weights_ ? std::span(weights_->data(), weights_->size()) : std::span<std::byte>();
+  }
 
  private:
-  Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models, std::unique_ptr<Backend> backend,
+  Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models, std::shared_ptr<const Backend> backend,
          EngineOptions options, MemoryPlan plan, const LoadProgress& progress);
 
   ModelFile file_;
   std::optional<ModelFile> draft_file_;
   Models models_;
-  std::unique_ptr<Backend> backend_;
+  std::shared_ptr<const Backend> backend_;
   EngineOptions options_;
   MemoryPlan plan_;
   mutable std::once_flag fingerprint_once_;
