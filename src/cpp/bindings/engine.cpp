@@ -1,5 +1,5 @@
-// Engine, Session and Sampler for Python. The GIL is released while the engine works. The engine polls for signals
-// between layers, so Ctrl-C stops a long prefill.
+// Engine, Session and Sampler for Python. The engine polls for signals between layers, so Ctrl-C stops a long prefill.
+// A thread that polls holds the executor's lock and waits for the GIL, so all that takes the lock releases the GIL.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -366,7 +366,10 @@ void bind_engine(nb::module_& m) {
 
   nb::class_<Session>(m, "Session", "One mutable token timeline on an engine.")
       .def(
-          "__init__", [](Session* self, std::shared_ptr<Engine> engine) { new (self) Session(std::move(engine)); },
+          "__init__",
+          [](Session* self, std::shared_ptr<Engine> engine) {
+            without_gil([&] { new (self) Session(std::move(engine)); });
+          },
           "engine"_a)
       .def_prop_ro("tokens",
                    [](const Session& s) { return std::vector<int32_t>(s.tokens().begin(), s.tokens().end()); })
@@ -440,7 +443,10 @@ void bind_engine(nb::module_& m) {
           },
           "[64] verified trees by the number of their accepted tokens.")
       .def(
-          "replay", [](Session& s, const std::vector<int64_t>& by_length, uint64_t seed) { s.replay(by_length, seed); },
+          "replay",
+          [](Session& s, const std::vector<int64_t>& by_length, uint64_t seed) {
+            without_gil([&] { s.replay(by_length, seed); });
+          },
           "by_length"_a, "seed"_a = 0,
           "For benchmarks: by_length[n] trees accept n tokens, whatever is sampled, so the text means nothing. Empty: "
           "off.")
@@ -458,9 +464,11 @@ void bind_engine(nb::module_& m) {
            "Milliseconds of a speculative step of the draft model that waits for no host, the mean of n, and of the "
            "kernels of its parts: step_ms, draft_ms, tree_ms, verify_ms, walk_ms, commit_ms.")
       .def(
-          "commit", [](Session& s, const std::vector<int32_t>& path) { s.commit(path); }, "path"_a)
-      .def("rewind", &Session::rewind, "n_tokens"_a)
-      .def("reset", &Session::reset)
+          "commit", [](Session& s, const std::vector<int32_t>& path) { without_gil([&] { s.commit(path); }); },
+          "path"_a)
+      .def(
+          "rewind", [](Session& s, int n_tokens) { without_gil([&] { s.rewind(n_tokens); }); }, "n_tokens"_a)
+      .def("reset", [](Session& s) { without_gil([&] { s.reset(); }); })
       .def_prop_ro("page_bytes", &Session::page_bytes, "Bytes of one page of 64 tokens, over all attention layers.")
       .def_prop_ro("recurrent_bytes", &Session::recurrent_bytes,
                    "Bytes of the recurrent state; 0 without recurrent layers.")
@@ -484,7 +492,8 @@ void bind_engine(nb::module_& m) {
       .def(
           "load",
           [](Session& s, nb::bytes data, const std::string& where) {
-            s.load({reinterpret_cast<const std::byte*>(data.c_str()), data.size()}, where);
+            const std::span bytes(reinterpret_cast<const std::byte*>(data.c_str()), data.size());
+            without_gil([&] { s.load(bytes, where); });
           },
           "data"_a, "where"_a = "snapshot");
   m.def("sync_together", &sync_together, "sessions"_a, "ids"_a,
