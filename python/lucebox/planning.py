@@ -144,9 +144,7 @@ def _plan_target(
     return MemoryPlan.from_engine(plan), resolved, draft
 
 
-def place_scorer(
-    path: Path, target: Path, drafts: Sequence[str], options: EngineOptions, device: Device
-) -> ScorerPlan:
+def place_scorer(path: Path, target: Path, drafts: Sequence[str], options: EngineOptions, device: Device) -> ScorerPlan:
     """Where the scorer at `path` has its memory: beside the target where both fit as the options ask, else swapped with
     the target's weights. The CPU swaps nothing: it maps weights, and the system drops what it does not need.
 
@@ -163,14 +161,15 @@ def place_scorer(
         return ScorerPlan(memory, is_swapped=False)
     except OutOfMemoryError as error:
         if not device.manifest_json:
-            raise error if memory is None else _without_room(error, path.name, memory) from error
+            if memory is None:
+                raise
+            raise _without_room(error, path.name, memory) from error
     alone = _plan_target(target, drafts, options, device)[0]
     try:
         return ScorerPlan(plan_scorer(path, own, lent_memory(device, alone)), is_swapped=True)
     except OutOfMemoryError as error:
         raise OutOfMemoryError(
-            f"the scorer {path.name} does not fit beside the target, nor in the memory of the target's weights: {error}. "
-            "Name a smaller prefill_drafter or a smaller context, or free memory"
+            f"the scorer {path.name} does not fit beside the target, nor in the memory of the target's weights: {error}"
         ) from error
 
 
@@ -213,7 +212,7 @@ def plan_scorer(path: Path, options: EngineOptions, device: Device) -> MemoryPla
 
 def scoring_fields(options: EngineOptions) -> dict[str, Any]:
     """The engine's fields of scorers."""
-    return {"score_rows": SCORED_ROWS, "sparse_alpha": options.prefill_sparse_alpha}
+    return {"score_rows": SCORED_ROWS, "prefill_sparse_alpha": options.prefill_sparse_alpha}
 
 
 def _without_room(error: OutOfMemoryError, scorer: str, plan: MemoryPlan) -> OutOfMemoryError:

@@ -18,7 +18,7 @@ from lucebox.planning import plan_memory
 from pack_data import install, manifest, on_path
 from reference import draft_files
 from reference.gguf_files import Shape, metadata, tensors, write, write_model
-from text_data import TINY_HYBRID, small_vocabulary
+from text_data import DATA, TINY_HYBRID, small_vocabulary
 
 import targets as families
 
@@ -156,7 +156,9 @@ def test_a_plan_for_a_board(large: tuple[Path, Path], tmp_path: Path) -> None:
             plan_memory(large[0], board="H200")
 
 
-def test_a_scorer_beside_or_swapped(large: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_scorer_beside_or_swapped(
+    large: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A scorer that does not fit beside a 27B borrows the memory of its weights, and the target has all the rest."""
     scorer = tmp_path / "scorer.gguf"
     synthetic.write_sparse(scorer, replace(synthetic.SHAPES["qwen3-0.6b"], vocab=2048), "qwen3-0.6b", "BF16")
@@ -183,11 +185,28 @@ def test_a_scorer_beside_or_swapped(large: tuple[Path, Path], tmp_path: Path, ca
         assert main(command) == 0 and f"scorer {scorer}, beside the target" in capsys.readouterr().out
         assert main([*command, "--memory-limit", str(limit)]) == 0
         text = capsys.readouterr().out
-        assert f"scorer {scorer}, swapped with the target" in text and "of the target's weights, which are parked" in text
+        assert f"scorer {scorer}, swapped with the target" in text and "of the target's weights.\n" in text
         with pytest.raises(OutOfMemoryError, match=r"context = 32768 needs .* of memory of GeForce RTX 3090"):
             plan_memory(large[0], prefill_drafter=str(scorer), **flags | {"memory_limit": "15GiB"})
         with pytest.raises(OutOfMemoryError, match=r"27b.gguf does not fit beside the target, nor in the memory of"):
             plan_memory(scorer, prefill_drafter=str(large[0]), **flags)
+
+
+def test_sparse_attention_on_amd(tmp_path: Path) -> None:
+    """Refused before anything loads, by the name of the option."""
+    install(tmp_path, "gfx1100", content=full_manifest("gfx1100"))
+    flags: dict[str, Any] = {"board": "Radeon RX 7900 XTX", "memory_limit": "8GiB", "draft": "none", "context": 256}
+    scorer = DATA / "recall" / "recall-scorer.Q4_0.gguf"
+    with on_path(tmp_path):
+        assert plan_memory(TINY_HYBRID, prefill_drafter=str(scorer), **flags).scorer is not None
+        for given in (
+            {"sparse_prefill": 0.5},
+            {"prefill_sparse_alpha": 0.5, "prefill_drafter": str(scorer)},
+        ):
+            option = next(iter(given))
+            message = rf"^{option} = 0.5: gfx1100 \(Radeon RX 7900 XTX\) has no kernels for block-sparse attention"
+            with pytest.raises(UnsupportedError, match=message):
+                plan_memory(TINY_HYBRID, **flags, **given)
 
 
 def test_the_limit_bounds_what_a_model_takes() -> None:

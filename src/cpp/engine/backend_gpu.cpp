@@ -111,6 +111,19 @@ class GpuSizes final : public DeviceSizes {
     return cat(source_ == MemorySource::kFree ? "memory of " : "the target's weights on ", name_);
   }
   int prefill_chunk() const override { return target_.tune("prefill_chunk"); }
+  void check(const Models& models, const EngineOptions& options) const override {
+    if (options.sparse_alpha() == 0) return;
+    const std::string wanted = cat(options.sparse_option(), " = ", options.sparse_alpha());
+    LB_CHECK(gpu::has_sparse_attention(target_), kUnsupported, wanted, ": ", target_.name, " (", name_,
+             ") has no kernels for block-sparse attention, which runs on the CPU and on NVIDIA GPUs. Use ",
+             options.sparse_option(), " = 0");
+    LB_CHECK(options.kv.k == KvType::kF16 && options.kv.v == KvType::kF16, kUnsupported, wanted,
+             ": block-sparse attention on ", name_, " takes kv = f16, got ", to_string(options.kv));
+    const auto& [n_heads, n_kv_heads, head_dim] = models.target->attention();
+    LB_CHECK(gpu::has_sparse_attention(n_heads, n_kv_heads, head_dim, target_), kUnsupported, wanted,
+             ": block-sparse attention on ", target_.name, " (", name_, ") has no kernels for ", n_heads, " heads of ",
+             head_dim, " over ", n_kv_heads, " KV heads. Use ", options.sparse_option(), " = 0");
+  }
   bool maps_weights() const override { return false; }
   size_t weight_bytes(Network& network) const override {
     Carver counter;

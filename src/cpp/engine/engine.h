@@ -41,14 +41,17 @@ struct EngineOptions {
   int draft_budget = 0;  // tokens of a draft; 0: chosen for each step
   // > 0: the engine scores prompts by so many last rows (PromptScorer), and has no sessions.
   int score_rows = 0;
-  // Alpha of SelectBlocks, for block-sparse attention of prompts; 0: dense attention.
-  float sparse_alpha = 0;
+  // Alpha of SelectBlocks, for block-sparse attention of prompts; 0: dense attention. The first one is a target's, the
+  // second one a scorer's.
+  float sparse_prefill = 0, prefill_sparse_alpha = 0;
   bool batch_invariant = false;  // tokens of one session are computed as those of several; without drafts
   size_t memory_limit = 0;       // most bytes of the device's free memory that a plan may use; 0: all
 
   bool drafts() const { return draft != "none"; }
   bool drafts_suffixes() const { return draft == "suffix" || draft.ends_with(kWithSuffix); }
   std::string draft_model() const;  // "mtp" or a file; empty: no draft model
+  float sparse_alpha() const { return score_rows > 0 ? prefill_sparse_alpha : sparse_prefill; }
+  std::string_view sparse_option() const { return score_rows > 0 ? "prefill_sparse_alpha" : "sparse_prefill"; }
   int tree_rows() const { return drafts() ? (draft_budget == 0 ? kMaxTree : draft_budget + 1) : 0; }
 };
 

@@ -30,9 +30,9 @@ PromptScorer::Buffers PromptScorer::carve(Carver& carver, const Model& model, co
   buffers.scores = carver.take<float>(rows * context);
   const auto& [n_heads, n_kv_heads, head_dim] = model.attention();
   buffers.parts = carver.take<float>(2 * kKeyScoreParts * rows * n_heads);
-  if (options.sparse_alpha > 0)
+  if (options.sparse_alpha() > 0)
     buffers.sparse = SparseBlocks::carve(carver, n_heads, n_kv_heads, head_dim, options.context, options.prefill_chunk,
-                                         options.sparse_alpha);
+                                         options.sparse_alpha());
   return buffers;
 }
 
@@ -56,7 +56,7 @@ PromptScorer::PromptScorer(std::shared_ptr<const Engine> engine) : engine_(std::
   buffers_ = carve(carver, engine_->model(), options);
 }
 
-// The lender takes its memory back behind `work`, so nothing of it may be in flight.
+// A lender takes its memory back when `work` ends, so no op may be in flight then.
 void PromptScorer::with_memory(const std::function<void()>& work) const {
   Stream& stream = *engine_->executor().stream;
   engine_->backend().with_memory([&] {
@@ -182,7 +182,7 @@ std::vector<float> PromptScorer::computed_scores(std::span<const int32_t> ids, s
   embed(ids, interrupted);
   {
     const std::lock_guard lock(engine_->executor().mutex);
-    state_->upload_page_tables();  // borrowed memory has lost them
+    state_->upload_page_tables();  // a loan begins with zeroed memory
     stream.zero(buffers_.scores, n_scores * sizeof(float));
   }
   const int last = layers.back();
