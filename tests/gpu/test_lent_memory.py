@@ -128,7 +128,9 @@ def test_all_of_the_weights_can_be_borrowed(parked: Parked) -> None:
     weights = next(size for name, size, _, _ in parked.target.plan["entries"] if name == "weights")
     assert weights - 64 * 1024 < largest.plan["total_bytes"] <= largest.plan["available_bytes"] == weights
     context = largest.plan["context"]
-    assert open_engine(file, **options | {"context": context, "lender": None}).plan["entries"] == largest.plan["entries"]
+    assert (
+        open_engine(file, **options | {"context": context, "lender": None}).plan["entries"] == largest.plan["entries"]
+    )
     np.testing.assert_array_equal(_engine.PromptScorer(largest).score(parked.text), parked.scores)
     parked.check()
     with pytest.raises(OutOfMemoryError, match=r"of the target's weights on \w+(:\d)? are available"):

@@ -205,10 +205,10 @@ def print_tables(
 def place_of(scorer: ScorerPlan) -> str:
     if not scorer.is_swapped:
         return "beside the target, which has the memory that it leaves"
+    borrowed, pinned = show_size(scorer.parked_bytes), show_size(scorer.host_bytes)
     return (
-        f"swapped with the target: it borrows {show_size(scorer.parked_bytes)} of the target's weights, which are parked\n"
-        f"in pinned host memory while it scores. Pinned in all: {show_size(scorer.host_bytes)}, with the scorer's own "
-        "weights"
+        f"swapped with the target: while it scores, it borrows {borrowed} of the target's weights.\n"
+        f"Pinned host memory: {pinned}, for these weights and the scorer's own"
     )
 
 

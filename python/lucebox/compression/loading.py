@@ -1,5 +1,5 @@
-"""Loads a scorer for its target: beside it, and first, because the target takes all memory that is left; or swapped with
-it, and last, because it borrows the memory of the target's weights."""
+"""Loads a scorer for its target. Beside the target it loads first, because the target takes all memory that is left.
+Swapped it loads last, because it borrows the memory of the target's weights."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Scorer:
         engine = _engine.Engine.open(
             str(found.path),
             pack=pack,
-            lender=lender and lender.engine,
+            lender=None if lender is None else lender.engine,
             progress=progress and partial(progress, "loading the scorer"),
             **engine_fields(replace(wanted, draft="none", context=plan.context)),
             **scoring_fields(wanted),
