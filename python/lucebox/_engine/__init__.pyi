@@ -285,6 +285,11 @@ def sync_together(sessions: Sequence[Session], ids: Sequence[Annotated[NDArray[n
     Session.sync() of several sessions of an engine, each with its ids. Where they lack one token each, a pass over the weights computes it for all of them. Returns the rows of these passes.
     """
 
+def profile_together(sessions: Sequence[Session], ids: Sequence[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]]) -> list[tuple[str, int, float]]:
+    """
+    sync_together(), timed per kernel: (kernel, launches, seconds), which do not overlap.
+    """
+
 def start_samples(sessions: Sequence[Session], samplers: Sequence[Sampler]) -> None:
     """
     After sync_together(): starts the choices that the next sample() of each session and sampler returns, so that a device chooses for all sessions before the host waits for one.
