@@ -103,12 +103,16 @@ SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions&
   Carver carver(*memory_);
   layout_ = carve(shapes_, options_, carver);
   numbers_at_ = layout_.numbers;
+  upload_page_tables();
+  numbers_ = {.n_past = 0, .key_buffer = 0, .n_accepted = 0, .n_chunk = kMaxTree, .accepted = {}, .chunk = {}};
+  std::ranges::copy(kIdentity, numbers_.chunk);
+}
+
+void SequenceState::upload_page_tables() const {
   upload_pages(layout_.page_table, 0);
   for (const LayerMemory& layer : layout_.layers)
     if (const auto* pages = std::get_if<KvPages>(&layer); pages != nullptr && pages->ring > 0)
       upload_pages(pages->page_table, pages->ring);
-  numbers_ = {.n_past = 0, .key_buffer = 0, .n_accepted = 0, .n_chunk = kMaxTree, .accepted = {}, .chunk = {}};
-  std::ranges::copy(kIdentity, numbers_.chunk);
 }
 
 void SequenceState::upload_pages(int32_t* page_table, int ring) const {

@@ -151,6 +151,9 @@ class SequenceState {
   std::vector<std::span<std::byte>> snapshot_parts(int layer, int n_tokens) const;
   void restore_length(int n_tokens);  // call after all parts are filled
 
+  // Repeats the upload of the constructor, for memory that a loan has zeroed (LentMemory).
+  void upload_page_tables() const;
+
  private:
   struct KvPages {
     std::byte *k, *v;
