@@ -33,7 +33,9 @@ def time_kernels(pack: _engine.gpu.Pack, tokens: int, rows: int, keep: float) ->
 def time_prompt(pack: _engine.gpu.Pack, model: Path, tokens: int, layers: list[int], alphas: list[float]) -> None:
     ids = np.random.default_rng(0).integers(0, 1000, tokens, dtype=np.int32)
     for alpha in alphas:
-        engine = _engine.Engine.open(str(model), pack, context=tokens, kv="f16", score_rows=8, sparse_alpha=alpha)
+        engine = _engine.Engine.open(
+            str(model), pack, context=tokens, kv="f16", score_rows=8, prefill_sparse_alpha=alpha
+        )
         scorer = _engine.PromptScorer(engine)
         seconds = []
         for _ in range(3):

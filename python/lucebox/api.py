@@ -22,8 +22,9 @@ from lucebox.asynchronous import last_of, stream_in_thread
 from lucebox.chat.messages import checked_messages
 from lucebox.chat.template import ChatTemplate
 from lucebox.compression.compressor import Compressor
-from lucebox.compression.loading import load_beside, options_beside
+from lucebox.compression.loading import load_scorer, options_beside, plan_of_scorer
 from lucebox.compression.policy import CompressionRequest, Policy
+from lucebox.compression.scorer import Lender, Scorer
 from lucebox.devices import open_pack, resolve_device
 from lucebox.drafters import draft_label, resolve_drafts
 from lucebox.embedding import Embedder, Embedding, Pooling
@@ -34,7 +35,6 @@ from lucebox.machine import processor_name
 from lucebox.memory import MemoryPlan
 from lucebox.model_info import model_info
 from lucebox.options import EngineOptions, Sampling, SamplingFields, check_names, engine_fields
-from lucebox.planning import without_room
 from lucebox.resolve import resolve
 from lucebox.results import Chunk, Generation
 from lucebox.serve.chat_model import ChatModel, Grammars, Limits
@@ -133,15 +133,20 @@ class LLM:
         """The drafters that `draft="auto"` left out, and why."""
         draft = "none" if wanted.batch_invariant and wanted.draft == "auto" else wanted.draft
         drafts = resolve_drafts(draft, resolved, offline=offline, progress=progress)
-        scorer = load_beside(wanted, offline=offline, progress=progress)
+        place = plan_of_scorer(wanted, resolved.path, drafts, offline=offline, progress=progress)
+        scorer: Scorer | None = None
         try:
+            if place is not None and not place.is_swapped:
+                scorer = load_scorer(wanted, offline=offline, progress=progress)
             self._open_with_one_of(drafts, resolved.path, options_beside(wanted, scorer), progress)
             self._assets = TextAssets.load(resolved.path)
-        except BaseException as error:
+            if place is not None and place.is_swapped:
+                assert self._pack is not None  # the CPU swaps nothing
+                lender = Lender(self._engine, self._pack)
+                scorer = load_scorer(wanted, offline=offline, progress=progress, lender=lender)
+        except BaseException:
             if scorer is not None:
                 scorer.close()
-                if isinstance(error, OutOfMemoryError):
-                    raise without_room(error, scorer.name, scorer.memory_plan) from error
             raise
         self._process = os.getpid()
         self._closed = False

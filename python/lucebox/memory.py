@@ -60,6 +60,10 @@ class MemoryPlan:
         fits = tuple(KvFit(*fit) for fit in plan["kv_fits"])
         return cls(**{**plan, "entries": entries, "kv_fits": fits})
 
+    def bytes_of(self, name: str) -> int:
+        """Bytes of the entry of this name, in bytes; 0 without one."""
+        return sum(entry.bytes for entry in self.entries if entry.name == name)
+
     def bytes_with(self, sessions: int) -> int:
         """Private memory with this many sessions."""
         return self.total_bytes + (sessions - 1) * self.session_bytes

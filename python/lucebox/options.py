@@ -91,8 +91,8 @@ class EngineOptions:
     """Block-sparse attention of the scorer: a row reads the blocks of 128 keys whose weight is at least this share of
     the largest block's, 0 to 1. Larger is faster and less exact; 0: all blocks."""
     prefill_drafter: str | None = field(default=None, metadata=HOST)
-    """The scorer of compression, a small model loaded beside the target: a file, a hub id or a catalog name. None:
-    prompts are not compressed."""
+    """The scorer of compression, a small model: a file, a hub id or a catalog name. It is loaded beside the target, or
+    where a GPU has no room for both, swapped with it. None: prompts are not compressed."""
     prefill_layers: str | None = field(default=None, metadata=HOST)
     """The scorer's attention layers whose weights count, from 0, ascending: "2,17,22". Layers behind the last one are
     not computed. None: those of the catalog, else all."""
@@ -118,9 +118,10 @@ class EngineOptions:
         if self.memory_limit is not None and parse_size(self.memory_limit) < 1:
             raise InvalidRequestError("memory_limit must be at least a byte, got 0")
         parse_size(self.prefix_cache)
-        share = self.sparse_prefill
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-            raise InvalidRequestError(f"sparse_prefill must be a number from 0 to 1, got {share!r}")
+        for name in ("sparse_prefill", "prefill_sparse_alpha"):
+            share = getattr(self, name)
+            if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+                raise InvalidRequestError(f"{name} must be a number from 0 to 1, got {share!r}")
         _check_compression(self)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from lucebox.sizes import parse_size, show_size
 __all__ = [
     "Device",
     "Plan",
+    "ScorerPlan",
+    "lent_memory",
     "local_device",
+    "place_scorer",
     "plan_memory",
     "plan_scorer",
     "scorer_fields",
     "scoring_fields",
-    "without_room",
 ]
 
 SCORED_ROWS = 8
@@ -44,8 +47,28 @@ class Plan:
     """The device and its kernels: "GeForce RTX 3090, pack sm_86 by nvcc 13.0.88"."""
     draft: str
     """The drafter: "none", "suffix", "mtp+suffix", "drafter.gguf"."""
-    scorer: MemoryPlan | None = None
-    """The memory of the scorer of prompts, which the target's plan leaves free; None without one."""
+    scorer: ScorerPlan | None = None
+    """The scorer of prompts; None without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScorerPlan:
+    """Where a scorer of prompts has its memory on the device."""
+
+    memory: MemoryPlan
+    is_swapped: bool
+    """It borrows the memory of the target's weights while it scores. Otherwise it is loaded beside the target, whose
+    plan leaves its memory free."""
+
+    @property
+    def parked_bytes(self) -> int:
+        """The target's weights that wait in pinned host memory while the scorer computes."""
+        return self.memory.total_bytes if self.is_swapped else 0
+
+    @property
+    def host_bytes(self) -> int:
+        """Pinned host memory: the parked weights, and the scorer's own, which wait there between prompts."""
+        return self.parked_bytes + self.memory.bytes_of("weights") if self.is_swapped else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +82,8 @@ class Device:
     """0: the free memory of this machine."""
     manifest_json: str = ""
     n_sms: int = 0
+    is_lent: bool = False
+    """free_bytes are weights of a target, which make way for a scorer."""
 
 
 def plan_memory(
@@ -81,36 +106,82 @@ def plan_memory(
     """
     check_names(EngineOptions, options)
     wanted = EngineOptions(**options)
-    device = local_device(wanted) if board is None else _board(board, wanted)
+    device = local_device(replace(wanted, memory_limit=None)) if board is None else _board(board, wanted)
     if wanted.memory_limit is not None:
         device = replace(device, free_bytes=parse_size(wanted.memory_limit))
     found = resolve(os.fspath(model), offline=offline, progress=progress)
+    drafts = resolve_drafts(wanted.draft, found, offline=offline, progress=progress)
     scorer = None
     if wanted.prefill_drafter is not None:
         path = resolve(wanted.prefill_drafter, offline=offline, progress=progress).path
-        scorer = plan_scorer(path, EngineOptions(**scorer_fields(wanted)), device)
-        device = replace(device, free_bytes=max(1, scorer.available_bytes - scorer.total_bytes))
-    drafts = resolve_drafts(wanted.draft, found, offline=offline, progress=progress)
+        scorer = place_scorer(path, found.path, drafts, wanted, device)
+        if not scorer.is_swapped:
+            device = _beside(device, scorer.memory)
+    memory, resolved, draft = _plan_target(found.path, drafts, wanted, device)
+    TextAssets.load(found.path)  # raises where the engine has no tokenizer for the file
+    kernels = device.kernels or f"{resolved['threads']} threads, {resolved['isa']}"
+    return Plan(memory, f"{device.name}, {kernels}", draft_label(draft), scorer)
+
+
+def _plan_target(
+    path: Path, drafts: Sequence[str], options: EngineOptions, device: Device
+) -> tuple[MemoryPlan, dict[str, Any], str]:
+    """The plan with the first drafter that fits, the options as resolved, and that drafter."""
     for draft in drafts:
         try:
             plan, resolved = _engine.plan_memory(
-                str(found.path),
+                str(path),
                 device.free_bytes,
                 device.manifest_json,
                 device.n_sms,
                 device.name,
-                **engine_fields(replace(wanted, draft=draft, memory_limit=None)),
+                **engine_fields(replace(options, draft=draft, memory_limit=None)),
             )
             break
-        except (FormatError, OutOfMemoryError, UnsupportedError) as error:
-            if draft != drafts[-1]:
-                continue
-            if scorer is not None and isinstance(error, OutOfMemoryError):
-                raise without_room(error, str(wanted.prefill_drafter), scorer) from error
-            raise
-    TextAssets.load(found.path)  # raises where the engine has no tokenizer for the file
-    kernels = device.kernels or f"{resolved['threads']} threads, {resolved['isa']}"
-    return Plan(MemoryPlan.from_engine(plan), f"{device.name}, {kernels}", draft_label(draft), scorer)
+        except (FormatError, OutOfMemoryError, UnsupportedError):
+            if draft == drafts[-1]:
+                raise
+    return MemoryPlan.from_engine(plan), resolved, draft
+
+
+def place_scorer(path: Path, target: Path, drafts: Sequence[str], options: EngineOptions, device: Device) -> ScorerPlan:
+    """Where the scorer at `path` has its memory: beside the target where both fit as the options ask, else swapped with
+    the target's weights. The CPU swaps nothing: it maps weights, and the system drops what it does not need.
+
+    drafts: the target's, of which one has to fit. device: with the memory that both may use.
+
+    Raises:
+        OutOfMemoryError: the target fits neither beside the scorer nor alone, or its weights do not suffice.
+    """
+    own = EngineOptions(**scorer_fields(options))
+    memory = None
+    try:
+        memory = plan_scorer(path, own, device)
+        _plan_target(target, drafts, options, _beside(device, memory))
+        return ScorerPlan(memory, is_swapped=False)
+    except OutOfMemoryError as error:
+        if not device.manifest_json:
+            if memory is None:
+                raise
+            raise _without_room(error, path.name, memory) from error
+    alone = _plan_target(target, drafts, options, device)[0]
+    try:
+        return ScorerPlan(plan_scorer(path, own, lent_memory(device, alone)), is_swapped=True)
+    except OutOfMemoryError as error:
+        raise OutOfMemoryError(
+            f"the scorer {path.name} does not fit beside the target, nor in the memory of the target's weights: {error}"
+        ) from error
+
+
+def lent_memory(device: Device, target: MemoryPlan) -> Device:
+    """The memory of a target's weights, which a scorer borrows."""
+    return replace(device, free_bytes=target.bytes_of("weights"), is_lent=True)
+
+
+def _beside(device: Device, scorer: MemoryPlan) -> Device:
+    """The device with the memory that a scorer leaves."""
+    free_bytes = device.free_bytes or scorer.available_bytes  # of the CPU, whose plans keep nothing for a driver
+    return replace(device, free_bytes=max(1, free_bytes - scorer.total_bytes))
 
 
 def plan_scorer(path: Path, options: EngineOptions, device: Device) -> MemoryPlan:
@@ -120,12 +191,18 @@ def plan_scorer(path: Path, options: EngineOptions, device: Device) -> MemoryPla
     Raises:
         OutOfMemoryError: no context fits, or not the one asked for.
     """
-    free_bytes = device.free_bytes if options.memory_limit is None else parse_size(options.memory_limit)
 
     def plan(context: int | None) -> MemoryPlan:
         fields = engine_fields(replace(options, draft="none", context=context, memory_limit=None))
         numbers, _ = _engine.plan_memory(
-            str(path), free_bytes, device.manifest_json, device.n_sms, device.name, **fields, **scoring_fields(options)
+            str(path),
+            device.free_bytes,
+            device.manifest_json,
+            device.n_sms,
+            device.name,
+            device.is_lent,
+            **fields,
+            **scoring_fields(options),
         )
         return MemoryPlan.from_engine(numbers)
 
@@ -135,10 +212,10 @@ def plan_scorer(path: Path, options: EngineOptions, device: Device) -> MemoryPla
 
 def scoring_fields(options: EngineOptions) -> dict[str, Any]:
     """The engine's fields of scorers."""
-    return {"score_rows": SCORED_ROWS, "sparse_alpha": options.prefill_sparse_alpha}
+    return {"score_rows": SCORED_ROWS, "prefill_sparse_alpha": options.prefill_sparse_alpha}
 
 
-def without_room(error: OutOfMemoryError, scorer: str, plan: MemoryPlan) -> OutOfMemoryError:
+def _without_room(error: OutOfMemoryError, scorer: str, plan: MemoryPlan) -> OutOfMemoryError:
     """The error of a target that does not fit, with the memory that its scorer takes."""
     return OutOfMemoryError(
         f"{error}. The scorer {scorer} beside it takes {show_size(plan.total_bytes)} for texts of {plan.context} "
@@ -153,15 +230,22 @@ def scorer_fields(options: EngineOptions) -> dict[str, Any]:
 
 
 def local_device(options: EngineOptions) -> Device:
-    """The device of this machine that the options name."""
-
+    """The device of this machine that the options name, with its free memory up to memory_limit."""
+    limit = None if options.memory_limit is None else parse_size(options.memory_limit)
     selection = resolve_device(options.device, options.pack)
     if selection.info is None or selection.choice is None:
-        return Device(selection.device, "")
+        return Device(selection.device, "", limit or 0)
     device = _engine.gpu.Device(selection.info.vendor, selection.info.index)
+    free_bytes = device.memory()[0]
     pack, code = selection.choice.pack, selection.choice.code
     kernels = f"pack {pack.name} by {code.compiler}"
-    return Device(selection.device, kernels, device.memory()[0], pack.manifest_json, device.info.n_sms)
+    return Device(
+        selection.device,
+        kernels,
+        free_bytes if limit is None else min(limit, free_bytes),
+        pack.manifest_json,
+        device.info.n_sms,
+    )
 
 
 def _board(name: str, options: EngineOptions) -> Device:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gpu_packs
 import numpy as np
 import pytest
 from engines import open_engine, random_ids
@@ -31,8 +32,8 @@ def test_sparse_attention(pack: _engine.gpu.Pack, tmp_path: Path) -> None:
     shape = Shape("qwen3", n_layers=2, **SMALL)
     path, ids = write_model(tmp_path / "plain.gguf", shape), random_ids(1100, shape.vocab)
     options = {"score_rows": 8, "kv": "f16", "context": 1152, "prefill_chunk": 512}
-    want = _engine.PromptScorer(open_engine(path, sparse_alpha=1.0, **options)).score(ids, [1])
-    got = _engine.PromptScorer(open_engine(path, pack=pack, sparse_alpha=1.0, **options)).score(ids, [1])
+    want = _engine.PromptScorer(open_engine(path, prefill_sparse_alpha=1.0, **options)).score(ids, [1])
+    got = _engine.PromptScorer(open_engine(path, pack=pack, prefill_sparse_alpha=1.0, **options)).score(ids, [1])
     check("key_scores_model_f16", got, want, want.max())
     dense = _engine.PromptScorer(open_engine(path, **options)).score(ids, [1])
     assert np.abs(want - dense).max() > 1e-3 * want.max()
@@ -57,9 +58,25 @@ def test_a_prompt_with_sparse_attention(pack: _engine.gpu.Pack, tmp_path: Path) 
     assert np.abs(got - want).max() < 0.2 * np.abs(dense - want).max()
 
 
+@pytest.mark.parametrize(("option", "others"), [("sparse_prefill", {}), ("prefill_sparse_alpha", {"score_rows": 8})])
+def test_sparse_attention_without_kernels(
+    pack_folder: Path, tmp_path: Path, option: str, others: dict[str, int]
+) -> None:
+    """Refused at load, as on AMD, by the option's name; so are heads that no kernel takes."""
+    path = write_model(tmp_path / "plain.gguf", Shape("qwen3", n_layers=1, **SMALL))
+    options = {"kv": "f16", option: 0.5, **others}
+    manifest = gpu_packs.manifest_without(pack_folder, "attention_sparse_.*|select_blocks_.*|key_means_kernel")
+    target = manifest["target"]
+    with pytest.raises(UnsupportedError, match=rf"^{option} = 0.5: {target} \(.*\) has no kernels .* {option} = 0$"):
+        open_engine(path, pack=gpu_packs.load(pack_folder, manifest), **options)
+    dense = gpu_packs.manifest_without(pack_folder, "attention_sparse_.*")
+    with pytest.raises(UnsupportedError, match=rf"^{option} = 0.5: .* no kernels for 2 heads of 64 over 1 KV heads"):
+        open_engine(path, pack=gpu_packs.load(pack_folder, dense), **options)
+
+
 def test_sparse_attention_takes_f16(pack: _engine.gpu.Pack, tmp_path: Path) -> None:
     path = write_model(tmp_path / "plain.gguf", Shape("qwen3", n_layers=1, **SMALL))
     with pytest.raises(UnsupportedError, match="takes kv = f16"):
-        open_engine(path, pack=pack, score_rows=8, sparse_alpha=0.5, kv="q8_0")
+        open_engine(path, pack=pack, score_rows=8, prefill_sparse_alpha=0.5, kv="q8_0")
     with pytest.raises(UnsupportedError, match="takes kv = f16"):
         open_engine(path, pack=pack, sparse_prefill=0.5, kv="f16/q8_0")

@@ -128,10 +128,12 @@ def test_the_target_has_what_the_scorer_leaves() -> None:
     flags = {"threads": 1, "memory_limit": "200MiB", "draft": "none"}
     alone, both = plan_memory("tiny-hybrid", **flags), plan_memory("tiny-hybrid", prefill_drafter=str(SCORER), **flags)
     assert alone.scorer is None and both.scorer is not None
-    assert both.scorer.available_bytes == alone.memory.available_bytes
-    assert both.memory.available_bytes == alone.memory.available_bytes - both.scorer.total_bytes
+    assert not both.scorer.is_swapped and both.scorer.parked_bytes == both.scorer.host_bytes == 0
+    scorer = both.scorer.memory
+    assert scorer.available_bytes == alone.memory.available_bytes
+    assert both.memory.available_bytes == alone.memory.available_bytes - scorer.total_bytes
     with LLM("tiny-hybrid", prefill_drafter=str(SCORER), **flags) as llm:  # type: ignore[arg-type]
-        assert llm.compressor is not None and llm.compressor.scorer.memory_plan == both.scorer
+        assert llm.compressor is not None and llm.compressor.scorer.memory_plan == scorer
         assert llm.memory_plan.entries == both.memory.entries
     tight = {"threads": 1, "memory_limit": "80MiB", "prefill_drafter": str(SCORER)}
     for load in (lambda: plan_memory("tiny-hybrid", **tight), lambda: LLM("tiny-hybrid", **tight)):  # type: ignore[arg-type]

@@ -11,13 +11,14 @@ from draft_pairs import FIRST, TARGET
 from engines import open_engine
 from kernel_sources import kernels_of_sources
 from lucebox import LLM, synthetic, targets
+from lucebox.cli import main
 from lucebox.errors import InvalidRequestError, OutOfMemoryError, PackError, UnsupportedError
 from lucebox.memory import MemoryPlan
 from lucebox.planning import plan_memory
 from pack_data import install, manifest, on_path
 from reference import draft_files
 from reference.gguf_files import Shape, metadata, tensors, write, write_model
-from text_data import TINY_HYBRID, small_vocabulary
+from text_data import DATA, TINY_HYBRID, small_vocabulary
 
 import targets as families
 
@@ -153,6 +154,59 @@ def test_a_plan_for_a_board(large: tuple[Path, Path], tmp_path: Path) -> None:
             plan_memory(large[0], board="RTX 3090", device="cpu")
         with pytest.raises(PackError, match="H200 SXM needs the pack sm_90, which is not installed"):
             plan_memory(large[0], board="H200")
+
+
+def test_a_scorer_beside_or_swapped(
+    large: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A scorer that does not fit beside a 27B borrows the memory of its weights, and the target has all the rest."""
+    scorer = tmp_path / "scorer.gguf"
+    synthetic.write_sparse(scorer, replace(synthetic.SHAPES["qwen3-0.6b"], vocab=2048), "qwen3-0.6b", "BF16")
+    install(tmp_path, content=full_manifest("sm_86"))
+    flags: dict[str, Any] = {"board": "RTX 3090", "context": 32768, "draft": "none"}
+    with on_path(tmp_path):
+        alone = plan_memory(large[0], **flags)
+        beside = plan_memory(large[0], prefill_drafter=str(scorer), **flags)
+        assert beside.scorer is not None and not beside.scorer.is_swapped
+        assert beside.memory.available_bytes == alone.memory.available_bytes - beside.scorer.memory.total_bytes
+
+        limit = flags["memory_limit"] = alone.memory.total_bytes + 512 * 2**20  # with the driver's share
+        tight = plan_memory(large[0], **flags)
+        swapped = plan_memory(large[0], prefill_drafter=str(scorer), **flags)
+        assert swapped.scorer is not None and swapped.scorer.is_swapped
+        assert swapped.memory == tight.memory
+        assert swapped.scorer.memory.entries == beside.scorer.memory.entries  # the same context, so the same scores
+        parked, own = swapped.scorer.parked_bytes, entry(swapped.scorer.memory, "weights")
+        assert parked == swapped.scorer.memory.total_bytes < entry(tight.memory, "weights")
+        assert swapped.scorer.host_bytes == parked + own
+
+        command = ["inspect", str(large[0]), "--board", "RTX 3090", "--context", "32768", "--draft", "none",
+                   "--prefill-drafter", str(scorer)]  # fmt: skip
+        assert main(command) == 0 and f"scorer {scorer}, beside the target" in capsys.readouterr().out
+        assert main([*command, "--memory-limit", str(limit)]) == 0
+        text = capsys.readouterr().out
+        assert f"scorer {scorer}, swapped with the target" in text and "of the target's weights.\n" in text
+        with pytest.raises(OutOfMemoryError, match=r"context = 32768 needs .* of memory of GeForce RTX 3090"):
+            plan_memory(large[0], prefill_drafter=str(scorer), **flags | {"memory_limit": "15GiB"})
+        with pytest.raises(OutOfMemoryError, match=r"27b.gguf does not fit beside the target, nor in the memory of"):
+            plan_memory(scorer, prefill_drafter=str(large[0]), **flags)
+
+
+def test_sparse_attention_on_amd(tmp_path: Path) -> None:
+    """Refused before anything loads, by the name of the option."""
+    install(tmp_path, "gfx1100", content=full_manifest("gfx1100"))
+    flags: dict[str, Any] = {"board": "Radeon RX 7900 XTX", "memory_limit": "8GiB", "draft": "none", "context": 256}
+    scorer = DATA / "recall" / "recall-scorer.Q4_0.gguf"
+    with on_path(tmp_path):
+        assert plan_memory(TINY_HYBRID, prefill_drafter=str(scorer), **flags).scorer is not None
+        for given in (
+            {"sparse_prefill": 0.5},
+            {"prefill_sparse_alpha": 0.5, "prefill_drafter": str(scorer)},
+        ):
+            option = next(iter(given))
+            message = rf"^{option} = 0.5: gfx1100 \(Radeon RX 7900 XTX\) has no kernels for block-sparse attention"
+            with pytest.raises(UnsupportedError, match=message):
+                plan_memory(TINY_HYBRID, **flags, **given)
 
 
 def test_the_limit_bounds_what_a_model_takes() -> None:

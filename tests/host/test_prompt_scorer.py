@@ -150,6 +150,13 @@ def test_refusals(folder: Path) -> None:
         open_engine(hybrid, score_rows=17)
     with pytest.raises(InvalidRequestError, match="draft must be none"):
         open_engine(hybrid, score_rows=8, draft="suffix")
+    with pytest.raises(InvalidRequestError, match="prefill_sparse_alpha must be between 0 and 1"):
+        open_engine(hybrid, score_rows=8, prefill_sparse_alpha=2)
+    with pytest.raises(InvalidRequestError, match="sparse_prefill must be between 0 and 1"):
+        open_engine(hybrid, sparse_prefill=2)
+    for wrong in ({"score_rows": 8, "sparse_prefill": 0.5}, {"prefill_sparse_alpha": 0.5}):
+        with pytest.raises(InvalidRequestError, match="sparse_prefill is for engines that generate"):
+            open_engine(hybrid, **wrong)
     with pytest.raises(InvalidRequestError, match="open to score prompts"):
         _engine.Session(open_engine(hybrid, score_rows=8))
     with pytest.raises(InvalidRequestError, match="open to generate"):
@@ -174,9 +181,9 @@ def test_sparse_attention(folder: Path, chunk: int) -> None:
     path, ids = folder / "qwen3.gguf", random_ids(1500, VOCAB)
     options = {"context": 1536, "prefill_chunk": chunk, "isa": "auto", "threads": 2}
     want = scorer(path, **options).score(ids)
-    all_blocks = scorer(path, sparse_alpha=1e-30, **options).score(ids)
+    all_blocks = scorer(path, prefill_sparse_alpha=1e-30, **options).score(ids)
     check("key_scores_model", all_blocks, want, want.max())
-    fewer = scorer(path, sparse_alpha=1.0, **options).score(ids)
+    fewer = scorer(path, prefill_sparse_alpha=1.0, **options).score(ids)
     assert 1e-4 < np.abs(fewer - want).max() / want.max() < 0.5
-    assert np.array_equal(scorer(path, sparse_alpha=1.0, **options).score(ids[:300]),
+    assert np.array_equal(scorer(path, prefill_sparse_alpha=1.0, **options).score(ids[:300]),
                           scorer(path, **options).score(ids[:300]))  # fmt: skip

@@ -89,8 +89,9 @@ def test_the_plan_has_its_buffers() -> None:
 
 @pytest.mark.parametrize("share", [-0.1, 1.5, float("nan"), "0.5", True])
 def test_bad_shares(share: Any) -> None:
-    with pytest.raises(InvalidRequestError, match="sparse_prefill must be a number from 0 to 1"):
-        EngineOptions(sparse_prefill=share)
+    for name in ("sparse_prefill", "prefill_sparse_alpha"):
+        with pytest.raises(InvalidRequestError, match=f"^{name} must be a number from 0 to 1"):
+            EngineOptions(**{name: share})
 
 
 def test_quality(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

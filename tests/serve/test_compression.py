@@ -151,6 +151,7 @@ def test_status_and_metrics_tell(scoring: Running, question: tuple[str, str]) ->
         "keep_ratio": 0.05,
         "scorer": "recall-scorer.Q4_0",
         "scorer_bytes": after["compression"]["scorer_bytes"],
+        "scorer_is_swapped": False,
     }
     n_cut = field["original_tokens"] - field["kept_tokens"]
     assert after["totals"]["cut_tokens"] - status["totals"]["cut_tokens"] == n_cut

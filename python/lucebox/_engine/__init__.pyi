@@ -43,9 +43,9 @@ def check_sampling(**options) -> None:
 def uniform_draw(seed: int, draw: int) -> float:
     """The uniform number in [0, 1) of one draw."""
 
-def plan_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, **options) -> tuple:
+def plan_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, is_lent: bool = False, **options) -> tuple:
     """
-    The plan of Engine.open and the options it resolves, for a GPU with this pack, or for the CPU (an empty manifest; free_bytes 0: of this machine). Loads no weights.
+    The plan of Engine.open and the options it resolves, for a GPU with this pack, or for the CPU (an empty manifest; free_bytes 0: of this machine). is_lent: an engine lends these bytes of its weights. Loads no weights.
     """
 
 class Engine:
@@ -57,7 +57,10 @@ class Engine:
     """Tokens of earlier outputs that an engine keeps for suffix drafts."""
 
     @staticmethod
-    def open(path: str, pack: gpu.Pack | None = None, progress: object | None = None, **options) -> Engine: ...
+    def open(path: str, pack: gpu.Pack | None = None, lender: Engine | None = None, progress: object | None = None, **options) -> Engine:
+        """
+        lender: an engine on the same device whose weights make way while this one, which scores prompts, computes.
+        """
 
     @property
     def options(self) -> dict:
@@ -345,7 +348,7 @@ class PromptScorer:
 
     def score(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], layers: Sequence[int] = [], progress: object | None = None) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
         """
-        One score for each token: its largest softmax weight among the heads of `layers` (empty: all with attention), the mean over the last score_rows tokens. Layers behind the last of them are not computed. progress(done, total) in tokens, layer by layer.
+        One score for each token: its largest softmax weight among the heads of `layers` (empty: all with attention), the mean over the last score_rows tokens. Layers behind the last of them are not computed. progress(done, total) in tokens, layer by layer; it must not compute with this engine or its lender.
         """
 
 class Drafting:

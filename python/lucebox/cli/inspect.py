@@ -13,7 +13,7 @@ from lucebox.assets import TensorInfo, list_tensors
 from lucebox.cli import console, options
 from lucebox.errors import LuceboxError
 from lucebox.options import EngineOptions
-from lucebox.planning import Plan, plan_memory
+from lucebox.planning import Plan, ScorerPlan, plan_memory
 from lucebox.resolve import resolve
 from lucebox.sizes import show_size
 from lucebox.targets import find_board
@@ -23,7 +23,7 @@ DESCRIPTION = """Show a model's metadata, the types of its tensors and the memor
 Long values are truncated, with their full length; --full shows them whole. The memory plan is that of `run` with the
 same engine flags, without loading the weights. --board plans for a card that is not here, and --memory-limit for a
 device with that much free memory. The table of KV types has, for each, the bytes of a token and the longest context
-that fits. --prefill-drafter adds the scorer of prompts, which loads first."""
+that fits. --prefill-drafter adds the scorer of prompts: beside the target where both fit, else swapped with it."""
 JSON_HELP = "print one JSON object"
 
 MAX_CHARACTERS = 80
@@ -130,7 +130,8 @@ def print_json(
     else:
         report |= {"draft": plan.draft, "memory_plan": plan.memory, "kernels": plan.kernels}
         if plan.scorer is not None:
-            report["scorer_plan"] = plan.scorer
+            report |= {"scorer_plan": plan.scorer.memory, "scorer_is_swapped": plan.scorer.is_swapped}
+            report |= {"parked_bytes": plan.scorer.parked_bytes, "scorer_host_bytes": plan.scorer.host_bytes}
     if args.tensors:
         report["tensors"] = tensors
     console.print_json(report)
@@ -198,8 +199,17 @@ def print_tables(
     if plan.draft != "none":
         console.write(f"draft: {plan.draft}\n")
     if plan.scorer is not None:
-        left = "the memory that it leaves is the target's"
-        console.write(f"\nscorer {args.prefill_drafter}: {left}\n{plan.scorer}\n")
+        console.write(f"\nscorer {args.prefill_drafter}, {place_of(plan.scorer)}\n{plan.scorer.memory}\n")
+
+
+def place_of(scorer: ScorerPlan) -> str:
+    if not scorer.is_swapped:
+        return "beside the target, which has the memory that it leaves"
+    borrowed, pinned = show_size(scorer.parked_bytes), show_size(scorer.host_bytes)
+    return (
+        f"swapped with the target: while it scores, it borrows {borrowed} of the target's weights.\n"
+        f"Pinned host memory: {pinned}, for these weights and the scorer's own"
+    )
 
 
 def cut(value: Any) -> str:

@@ -93,6 +93,13 @@ def sampling_line(sampling: Sampling, source: str = "") -> str:
     )
 
 
+def scorer_part(llm: LLM) -> str:
+    if llm.compressor is None:
+        return ""
+    scorer = llm.compressor.scorer
+    return f"scorer {scorer.name}{' (swapped with the model)' if scorer.is_swapped else ''}"
+
+
 def opening_line(llm: LLM, sessions: int = 1) -> str:
     """One line about the model, its kernels and the memory with this many sessions, for the start of a command."""
     info, plan = llm.info, llm.memory_plan
@@ -104,7 +111,7 @@ def opening_line(llm: LLM, sessions: int = 1) -> str:
         f"context {plan.context}",
         "" if llm.options.draft == "none" else f"draft {llm.draft_label}",
         llm.draft_reason,
-        "" if llm.compressor is None else f"scorer {llm.compressor.scorer.name}",
+        scorer_part(llm),
         f"block-sparse prompts ({llm.options.sparse_prefill:g})" if llm.options.sparse_prefill else "",
     )
     return " | ".join(part for part in parts if part)

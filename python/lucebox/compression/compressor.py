@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from lucebox.compression.anchors import anchored
@@ -21,6 +22,8 @@ from lucebox.text import Tokenizer
 __all__ = ["MIN_MESSAGE_TOKENS", "Compressor", "CutConversation"]
 
 Messages = Sequence[dict[str, Any]]
+Count = Callable[[str], TokenCounts]
+"""The tokens of a text in the target's vocabulary."""
 
 MIN_MESSAGE_TOKENS = 512
 """Shorter messages are never cut."""
@@ -84,50 +87,28 @@ class Compressor:
         n_known, cut = self._turns.find(messages, settings)
         replayed = _replaced(messages, cut)
         score_s = 0.0
+
+        @cache  # a message alone is also the text that is scored
+        def count(text: str) -> TokenCounts:
+            return TokenCounts(self._tokenizer.encode_with_starts(text)[1])
+
         is_long = policy.mode == "always" or (count_prompt(replayed) if cut else n_tokens) >= policy.threshold
-        candidates = self._candidates(messages, n_known, n_tokens) if is_long else []
+        candidates = _candidates(messages, n_known, n_tokens, count) if is_long else []
         if candidates:
             began = time.perf_counter()
-            cut = (*cut, *self._cut(candidates, self._question(messages), ratio, policy.uses_anchors))
+            cut = (*cut, *self._cut(candidates, _question(messages, count), ratio, count, policy.uses_anchors))
             score_s = time.perf_counter() - began
             self._turns.put(messages, settings, cut)
         if not cut:
             return None
         return CutConversation(_replaced(messages, cut), cut, self.scorer.name, ratio, score_s)
 
-    def _candidates(self, messages: Messages, first: int, n_tokens: int) -> list[_Candidate]:
-        """The messages from `first` on that may be cut. The last user message is one only where it is most of the
-        prompt: a document with its question. An assistant message at the end, which the answer continues, is none."""
-        last_user = _last_user(messages)
-        found = []
-        for i, message in enumerate(messages[first:], first):
-            is_continued = i == len(messages) - 1 and message["role"] == "assistant"
-            if message["role"] in ("system", "developer") or is_continued:
-                continue
-            n = self._n_tokens(message["content"])
-            if n >= MIN_MESSAGE_TOKENS and (i != last_user or 2 * n > n_tokens):
-                found.append(_Candidate(i, message["content"], i == last_user))
-        return found
-
-    def _n_tokens(self, content: str) -> int:
-        return len(self._tokenizer.encode_with_starts(content)[0])
-
-    def _question(self, messages: Messages) -> str:
-        """The last user message, or its end where it is long."""
-        last_user = _last_user(messages)
-        content = messages[last_user]["content"] if last_user is not None else ""
-        if self._n_tokens(content) < MIN_MESSAGE_TOKENS:
-            return str(content)
-        count = TokenCounts(self._tokenizer.encode_with_starts(content)[1])
-        whole = (0, len(content))
-        return str(content[cuttable(content, whole, count, has_question=True)[1] :])
-
     def _cut(
-        self, candidates: Sequence[_Candidate], question: str, ratio: float, uses_anchors: bool
+        self, candidates: Sequence[_Candidate], question: str, ratio: float, count_of: Count, uses_anchors: bool
     ) -> list[CutMessage]:
         """The candidates that became shorter. One budget is shared among them all."""
         text = SEPARATOR.join(one.content for one in candidates)
-        count = TokenCounts(self._tokenizer.encode_with_starts(text)[1])
+        count = count_of(text)
         places, regions, start = [], [], 0
         for one in candidates:
             place = (start, start + len(one.content))
@@ -148,6 +129,31 @@ class Compressor:
                 spans = tuple((a - begin, b - begin) for a, b in stays)
                 found.append(CutMessage(one.index, spans, len(one.content), joined(one.content, spans)))
         return found
+
+
+def _candidates(messages: Messages, first: int, n_tokens: int, count: Count) -> list[_Candidate]:
+    """The messages from `first` on that may be cut. The last user message is one only where it is most of the prompt: a
+    document with its question. An assistant message at the end, which the answer continues, is none."""
+    last_user = _last_user(messages)
+    found = []
+    for i, message in enumerate(messages[first:], first):
+        is_continued = i == len(messages) - 1 and message["role"] == "assistant"
+        if message["role"] in ("system", "developer") or is_continued:
+            continue
+        n = count(message["content"]).total
+        if n >= MIN_MESSAGE_TOKENS and (i != last_user or 2 * n > n_tokens):
+            found.append(_Candidate(i, message["content"], i == last_user))
+    return found
+
+
+def _question(messages: Messages, count: Count) -> str:
+    """The last user message, or its end where it is long."""
+    last_user = _last_user(messages)
+    content = messages[last_user]["content"] if last_user is not None else ""
+    if count(content).total < MIN_MESSAGE_TOKENS:
+        return str(content)
+    whole = (0, len(content))
+    return str(content[cuttable(content, whole, count(content), has_question=True)[1] :])
 
 
 def _last_user(messages: Messages) -> int | None:

@@ -1,24 +1,46 @@
-"""Loads a scorer beside its target: first, because the target takes all memory that is left."""
+"""Loads a scorer for its target. Beside the target it loads first, because the target takes all memory that is left.
+Swapped it loads last, because it borrows the memory of the target's weights."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from lucebox.compression.scorer import Scorer
+from lucebox.compression.scorer import Lender, Scorer
 from lucebox.hub import Progress
 from lucebox.options import EngineOptions, parse_layers
-from lucebox.planning import scorer_fields
+from lucebox.planning import ScorerPlan, local_device, place_scorer, scorer_fields
+from lucebox.resolve import resolve
 from lucebox.sizes import parse_size
 
-__all__ = ["load_beside", "options_beside"]
+__all__ = ["load_scorer", "options_beside", "plan_of_scorer"]
 
 
-def load_beside(options: EngineOptions, *, offline: bool, progress: Progress | None) -> Scorer | None:
-    """The scorer of the option prefill_drafter, on the target's device; None without one."""
+def plan_of_scorer(
+    options: EngineOptions, target: Path, drafts: Sequence[str], *, offline: bool, progress: Progress | None
+) -> ScorerPlan | None:
+    """Where the scorer of the option prefill_drafter will have its memory; None without one."""
     if options.prefill_drafter is None:
         return None
+    path = resolve(options.prefill_drafter, offline=offline, progress=progress).path
+    return place_scorer(path, target, drafts, options, local_device(options))
+
+
+def load_scorer(
+    options: EngineOptions, *, offline: bool, progress: Progress | None, lender: Lender | None = None
+) -> Scorer:
+    """The scorer of the option prefill_drafter, on the target's device. lender: the target that it is swapped with."""
+    assert options.prefill_drafter is not None
     layers = None if options.prefill_layers is None else parse_layers(options.prefill_layers)
-    return Scorer(options.prefill_drafter, layers=layers, offline=offline, progress=progress, **scorer_fields(options))
+    return Scorer(
+        options.prefill_drafter,
+        layers=layers,
+        lender=lender,
+        offline=offline,
+        progress=progress,
+        **scorer_fields(options),
+    )
 
 
 def options_beside(options: EngineOptions, scorer: Scorer | None) -> EngineOptions:

@@ -6,8 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import numpy as np
-
 from lucebox.compression.scores import Starts
 
 __all__ = ["MAX_PIECE", "Span", "TokenCounts", "pieces"]
@@ -30,12 +28,17 @@ class TokenCounts:
         """starts: [n_tokens] character at which each token begins, ascending."""
         self._starts = starts
 
+    @property
+    def total(self) -> int:
+        """Tokens of the text."""
+        return len(self._starts)
+
     def __call__(self, span: Span) -> int:
-        return int(np.searchsorted(self._starts, span[1]) - np.searchsorted(self._starts, span[0]))
+        return int(self._starts.searchsorted(span[1]) - self._starts.searchsorted(span[0]))
 
     def end_of(self, start: int, n_tokens: int) -> int | None:
         """The character at which the token after the next n_tokens begins; None where the text ends before."""
-        at = int(np.searchsorted(self._starts, start)) + n_tokens
+        at = int(self._starts.searchsorted(start)) + n_tokens
         return int(self._starts[at]) if at < len(self._starts) else None
 
 

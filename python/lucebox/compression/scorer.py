@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias
@@ -23,7 +23,7 @@ from lucebox.generation import NO_IDS, Ids
 from lucebox.hub import Progress
 from lucebox.memory import MemoryPlan
 from lucebox.options import EngineOptions, check_names, engine_fields
-from lucebox.planning import local_device, plan_scorer, scoring_fields
+from lucebox.planning import lent_memory, local_device, plan_scorer, scoring_fields
 from lucebox.resolve import resolve
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from lucebox.options import EngineFields
 
-__all__ = ["InTurn", "Scorer"]
+__all__ = ["InTurn", "Lender", "Scorer"]
 
 Weights = NDArray[np.float32]
 InTurn: TypeAlias = Callable[[Callable[[], Weights]], Weights]
@@ -42,6 +42,14 @@ QUESTION_TOKENS = 96
 _CONTENT = "\u241f"  # stands for the text in the rendered template: SYMBOL FOR UNIT SEPARATOR
 
 
+@dataclass(frozen=True, slots=True)
+class Lender:
+    """A loaded target whose weights make way while a scorer computes."""
+
+    engine: _engine.Engine
+    pack: _engine.gpu.Pack
+
+
 class Scorer:
     """A loaded scorer. Safe to share between threads, which take turns.
 
@@ -49,6 +57,7 @@ class Scorer:
     `EngineOptions`; the context is the model's maximum, and at most 131072 tokens, unless given. A text that exceeds
     the context is scored in equal parts, with the question behind each.
     layers: the attention layers whose weights count, from 0, ascending; None: those of the catalog, else all.
+    lender: a target on the same device, whose memory the scorer borrows for each score. None: it has memory of its own.
 
     Raises:
         InvalidRequestError: a layer has no attention, or the layers do not ascend.
@@ -60,18 +69,25 @@ class Scorer:
         model: str | os.PathLike[str],
         *,
         layers: Sequence[int] | None = None,
+        lender: Lender | None = None,
         offline: bool = False,
         progress: Progress | None = None,
         **options: Unpack[EngineFields],
     ) -> None:
         check_names(EngineOptions, options)
         wanted = EngineOptions(**options)
-        selection = resolve_device(wanted.device, wanted.pack)
+        device = local_device(wanted)
+        if lender is None:
+            pack = open_pack(resolve_device(wanted.device, wanted.pack))
+        else:
+            pack, wanted = lender.pack, replace(wanted, memory_limit=None)
+            device = lent_memory(device, MemoryPlan.from_engine(lender.engine.plan))
         found = resolve(os.fspath(model), offline=offline, progress=progress)
-        plan = plan_scorer(found.path, wanted, local_device(wanted))
+        plan = plan_scorer(found.path, wanted, device)
         engine = _engine.Engine.open(
             str(found.path),
-            pack=open_pack(selection),
+            pack=pack,
+            lender=None if lender is None else lender.engine,
             progress=progress and partial(progress, "loading the scorer"),
             **engine_fields(replace(wanted, draft="none", context=plan.context)),
             **scoring_fields(wanted),
@@ -79,7 +95,9 @@ class Scorer:
         self.name = found.name
         """The name that the model was loaded by."""
         self.memory_plan = MemoryPlan.from_engine(engine.plan)
-        """The memory of the scorer, apart from that of any target."""
+        """The memory of the scorer, apart from that of any target unless it is swapped."""
+        self.is_swapped = lender is not None
+        """Whether the scorer borrows the memory of a target's weights."""
         assets = TextAssets.load(found.path)
         self.tokenizer = assets.tokenizer
         self._before, self._after = _frame(assets)

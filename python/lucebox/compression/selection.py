@@ -54,5 +54,7 @@ def joined(text: str, spans: Sequence[Span]) -> str:
 
 def _mean_score(scored: ScoredText, unit: Span) -> float:
     """The mean score of the tokens that begin in a piece; that of the token before where none does."""
-    first, last = np.searchsorted(scored.starts, unit)
-    return float(scored.scores[first:last].mean() if last > first else scored.scores[max(0, first - 1)])
+    first, last = scored.starts.searchsorted(unit)
+    if last <= first:
+        return float(scored.scores[max(0, first - 1)])
+    return float(np.add.reduce(scored.scores[first:last]) / (last - first))

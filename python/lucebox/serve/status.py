@@ -110,5 +110,6 @@ def _compression(llm: LLM) -> dict[str, Any] | None:
         "threshold": policy.threshold,
         "keep_ratio": llm.options.prefill_keep_ratio,
         "scorer": scorer.name,
-        "scorer_bytes": scorer.memory_plan.total_bytes,
+        "scorer_bytes": 0 if scorer.is_swapped else scorer.memory_plan.total_bytes,  # beside the target
+        "scorer_is_swapped": scorer.is_swapped,
     }

@@ -67,6 +67,7 @@ class Work:
         self.spent_s = self.others_s = 0.0
         """Engine time used so far, and that of other works within this one's chunk; maintained by the scheduler."""
         self.turn_began = 0.0
+        self._is_dense = llm.options.sparse_prefill == 0  # sparse attention has the buffers of long chunks
         self.queue_s = time.perf_counter() - job.submitted
         self.first_token_s: float | None = None
         self.prefill_s = self.decode_s = 0.0
@@ -143,7 +144,7 @@ class Work:
     def fits_between_layers(self) -> bool:
         """Whether its next turn may run between the layers of another work's chunk."""
         request = self.job.request
-        is_plain = request.embedding is None and not request.scores_prompt
+        is_plain = self._is_dense and request.embedding is None and not request.scores_prompt
         return not self.is_prefilling or (is_plain and self.n_prompt - self._n_done <= self.slot.session.step_rows)
 
     @property

@@ -148,7 +148,7 @@ class Tokenizer:
         self._checked(text)
         with _own_errors():
             found = self._encoder_for(False).encode_batch([text], add_special_tokens=False)[0]
-        starts = np.asarray(found.offsets, np.int64).reshape(-1, 2)[:, 0]
+        starts = np.fromiter((start for start, _ in found.offsets), np.int64, len(found))
         return np.asarray(found.ids, np.int32), np.maximum.accumulate(starts)
 
     def encode_marked(self, text: str) -> list[int]:

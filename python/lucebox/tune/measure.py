@@ -220,7 +220,7 @@ class Bench:
         manifest = changed_manifest(manifest, trial.tuning, trial.without)
         device = _engine.gpu.Device(self._info.vendor, self._info.index)
         pack = _engine.gpu.Pack(device, json.dumps(manifest), dict(images))
-        options = {"decode_path": trial.path} | ({"context": self._context} if self._context else {})
+        options: dict[str, Any] = {"decode_path": trial.path} | ({"context": self._context} if self._context else {})
         return pack, _engine.Engine.open(str(self._path), pack=pack, **options)
 
     def _try(self, trial: Trial, tests: Sequence[str]) -> list[Sample]:

@@ -1,5 +1,5 @@
-// Engine, Session and Sampler for Python. The GIL is released while the engine works. The engine polls for signals
-// between layers, so Ctrl-C stops a long prefill.
+// Engine, Session and Sampler for Python. The engine polls for signals between layers, so Ctrl-C stops a long prefill.
+// A thread that polls holds the executor's lock and waits for the GIL, so all that takes the lock releases the GIL.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -52,11 +52,13 @@ Bytes filled(size_t size, Fill&& fill) {
   return Bytes(bytes.release(), {size}, owner);
 }
 
-std::shared_ptr<Engine> open_engine(const std::string& path, const PythonPack* pack, const nb::object& progress,
+std::shared_ptr<Engine> open_engine(const std::string& path, const PythonPack* pack,
+                                    const std::shared_ptr<Engine>& lender, const nb::object& progress,
                                     const nb::kwargs& named) {
   const EngineOptions options = engine_options_of(named);
+  LB_CHECK(lender == nullptr || pack != nullptr, kInvalid, "an engine on the CPU needs no lender of device memory");
   std::unique_ptr<Backend> backend;
-  if (pack != nullptr) backend = gpu_backend(pack->shared(), pack->name());
+  if (pack != nullptr) backend = gpu_backend(pack->shared(), pack->name(), lender);
   SignalPoll poll;
   const auto report = [&](size_t done, size_t total) {
     if (poll()) fail(ErrorCode::kCancelled, "cancelled by the caller");
@@ -110,10 +112,12 @@ nb::dict dict_of_plan(const MemoryPlan& plan) {
 }
 
 nb::tuple plan_memory(const std::string& path, size_t free_bytes, const std::string& manifest_json, int n_sms,
-                      const std::string& name, const nb::kwargs& named) {
+                      const std::string& name, bool is_lent, const nb::kwargs& named) {
   EngineOptions options = engine_options_of(named);
-  const std::unique_ptr<DeviceSizes> sizes =
-      manifest_json.empty() ? cpu_sizes(free_bytes) : gpu_sizes(gpu::target_of(manifest_json, n_sms), name, free_bytes);
+  const std::unique_ptr<DeviceSizes> sizes = manifest_json.empty()
+                                                 ? cpu_sizes(free_bytes)
+                                                 : gpu_sizes(gpu::target_of(manifest_json, n_sms), name, free_bytes,
+                                                             is_lent ? MemorySource::kLent : MemorySource::kFree);
   const MemoryPlan plan = without_gil([&] { return Engine::plan(path, options, *sizes); });
   return nb::make_tuple(dict_of_plan(plan), dict_of(options));
 }
@@ -315,15 +319,20 @@ void bind_engine(nb::module_& m) {
       "options"_a, "Checks the ranges of sampling options, without a vocabulary.");
   m.def("uniform_draw", &uniform_draw, "seed"_a, "draw"_a, "The uniform number in [0, 1) of one draw.");
 
-  m.def("plan_memory", &plan_memory, "path"_a, "free_bytes"_a, "manifest_json"_a, "n_sms"_a, "name"_a, "options"_a,
+  m.def("plan_memory", &plan_memory, "path"_a, "free_bytes"_a, "manifest_json"_a, "n_sms"_a, "name"_a,
+        "is_lent"_a = false, "options"_a,
         "The plan of Engine.open and the options it resolves, for a GPU with this pack, or for the CPU (an empty "
-        "manifest; free_bytes 0: of this machine). Loads no weights.");
+        "manifest; free_bytes 0: of this machine). is_lent: an engine lends these bytes of its weights. Loads no "
+        "weights.");
 
   nb::class_<Engine>(m, "Engine", "One model's weights, immutable, with the plan of all memory it will use.")
       .def_prop_ro_static(
           "EARLIER_TOKENS", [](nb::handle) { return Engine::kEarlierTokens; },
           "Tokens of earlier outputs that an engine keeps for suffix drafts.")
-      .def_static("open", &open_engine, "path"_a, "pack"_a = nb::none(), "progress"_a = nb::none(), "options"_a)
+      .def_static("open", &open_engine, "path"_a, "pack"_a = nb::none(), "lender"_a = nb::none(),
+                  "progress"_a = nb::none(), "options"_a,
+                  "lender: an engine on the same device whose weights make way while this one, which scores prompts, "
+                  "computes.")
       .def_prop_ro(
           "options", [](const Engine& engine) { return dict_of(engine.options()); }, "What each option came to.")
       .def_prop_ro("info", &info_of)
@@ -378,7 +387,10 @@ void bind_engine(nb::module_& m) {
 
   nb::class_<Session>(m, "Session", "One mutable token timeline on an engine.")
       .def(
-          "__init__", [](Session* self, std::shared_ptr<Engine> engine) { new (self) Session(std::move(engine)); },
+          "__init__",
+          [](Session* self, std::shared_ptr<Engine> engine) {
+            without_gil([&] { new (self) Session(std::move(engine)); });
+          },
           "engine"_a)
       .def_prop_ro("tokens",
                    [](const Session& s) { return std::vector<int32_t>(s.tokens().begin(), s.tokens().end()); })
@@ -452,7 +464,10 @@ void bind_engine(nb::module_& m) {
           },
           "[64] verified trees by the number of their accepted tokens.")
       .def(
-          "replay", [](Session& s, const std::vector<int64_t>& by_length, uint64_t seed) { s.replay(by_length, seed); },
+          "replay",
+          [](Session& s, const std::vector<int64_t>& by_length, uint64_t seed) {
+            without_gil([&] { s.replay(by_length, seed); });
+          },
           "by_length"_a, "seed"_a = 0,
           "For benchmarks: by_length[n] trees accept n tokens, whatever is sampled, so the text means nothing. Empty: "
           "off.")
@@ -470,9 +485,11 @@ void bind_engine(nb::module_& m) {
            "Milliseconds of a speculative step of the draft model that waits for no host, the mean of n, and of the "
            "kernels of its parts: step_ms, draft_ms, tree_ms, verify_ms, walk_ms, commit_ms.")
       .def(
-          "commit", [](Session& s, const std::vector<int32_t>& path) { s.commit(path); }, "path"_a)
-      .def("rewind", &Session::rewind, "n_tokens"_a)
-      .def("reset", &Session::reset)
+          "commit", [](Session& s, const std::vector<int32_t>& path) { without_gil([&] { s.commit(path); }); },
+          "path"_a)
+      .def(
+          "rewind", [](Session& s, int n_tokens) { without_gil([&] { s.rewind(n_tokens); }); }, "n_tokens"_a)
+      .def("reset", [](Session& s) { without_gil([&] { s.reset(); }); })
       .def_prop_ro("page_bytes", &Session::page_bytes, "Bytes of one page of 64 tokens, over all attention layers.")
       .def_prop_ro("recurrent_bytes", &Session::recurrent_bytes,
                    "Bytes of the recurrent state; 0 without recurrent layers.")
@@ -513,7 +530,8 @@ void bind_engine(nb::module_& m) {
       .def(
           "load",
           [](Session& s, nb::bytes data, const std::string& where) {
-            s.load({reinterpret_cast<const std::byte*>(data.c_str()), data.size()}, where);
+            const std::span bytes(reinterpret_cast<const std::byte*>(data.c_str()), data.size());
+            without_gil([&] { s.load(bytes, where); });
           },
           "data"_a, "where"_a = "snapshot");
   m.def("sync_together", &sync_together, "sessions"_a, "ids"_a,

@@ -35,14 +35,14 @@ constexpr std::tuple kEngineFields{
     Field{"draft", &EngineOptions::draft},
     Field{"draft_budget", &EngineOptions::draft_budget},
     Field{"memory_limit", &EngineOptions::memory_limit},
-    Field{"sparse_prefill", &EngineOptions::sparse_alpha},
+    Field{"sparse_prefill", &EngineOptions::sparse_prefill},
     Field{"batch_invariant", &EngineOptions::batch_invariant},
 };
 
 // Options that only engines which score prompts have.
 constexpr std::tuple kScorerFields{
     Field{"score_rows", &EngineOptions::score_rows},
-    Field{"sparse_alpha", &EngineOptions::sparse_alpha},
+    Field{"prefill_sparse_alpha", &EngineOptions::prefill_sparse_alpha},
 };
 
 constexpr std::tuple kSamplingFields{

@@ -40,7 +40,7 @@ void bind_prompt_scorer(nb::module_& m) {
       .def("score", &score, "ids"_a, "layers"_a = std::vector<int>{}, "progress"_a = nb::none(),
            "One score for each token: its largest softmax weight among the heads of `layers` (empty: all with "
            "attention), the mean over the last score_rows tokens. Layers behind the last of them are not computed. "
-           "progress(done, total) in tokens, layer by layer.");
+           "progress(done, total) in tokens, layer by layer; it must not compute with this engine or its lender.");
 }
 
 }  // namespace lb

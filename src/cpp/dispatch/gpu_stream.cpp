@@ -26,21 +26,34 @@ class DeviceMemory final : public Memory {
 
 }  // namespace
 
-GpuStream::GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity)
+GpuStream::GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity,
+                     std::shared_ptr<LentMemory> lent)
     : pack_(std::move(pack)),
       queue_(pack_->device()),
       capacity_(capacity),
-      scratch_(pack_->device(), std::max<size_t>(scratch_bytes, 1)),
-      arrived_(pack_->device(), gpu::kSkinnyArrivedBytes),
+      lent_(std::move(lent)),
+      scratch_(allocate(scratch_bytes)),
+      arrived_(reserve(gpu::kSkinnyArrivedBytes)),
       staging_(pack_->device(), kStagingBytes, gpu::Buffer::Kind::kPinned),
-      paces_{gpu::Event(pack_->device()), gpu::Event(pack_->device())} {
-  queue_.fill(arrived_.data(), 0, arrived_.size());
+      paces_{gpu::Event(pack_->device()), gpu::Event(pack_->device())} {}
+
+size_t GpuStream::planned_bytes(size_t scratch_bytes) {
+  Carver counter;
+  counter.take<std::byte>(scratch_bytes);
+  counter.take<std::byte>(gpu::kSkinnyArrivedBytes);
+  return counter.used();
+}
+
+// Of undefined contents, unless lent.
+std::unique_ptr<Memory> GpuStream::allocate(size_t bytes) {
+  if (lent_ != nullptr) return lent_->take(bytes);
+  return std::make_unique<DeviceMemory>(gpu::Buffer(pack_->device(), std::max<size_t>(bytes, 1)));
 }
 
 std::unique_ptr<Memory> GpuStream::reserve(size_t bytes) {
-  gpu::Buffer buffer(pack_->device(), std::max<size_t>(bytes, 1));
-  queue_.fill(buffer.data(), 0, buffer.size());
-  return std::make_unique<DeviceMemory>(std::move(buffer));
+  std::unique_ptr<Memory> memory = allocate(bytes);
+  if (lent_ == nullptr) queue_.fill(memory->data(), 0, memory->size());
+  return memory;
 }
 
 // Pinned memory that no copy in flight uses. Waits for the queue when the staging memory is full.
@@ -140,7 +153,7 @@ int GpuStream::rounded_bits(const LinearGroup& group) const {
 
 RoundedRows GpuStream::x_buffer(const LinearGroup& group, int bits) const {
   if (bits == 0) return {};
-  return rounded_rows(scratch_.data(), group.products[0].rows, group.products[0].n_in, bits == 16);
+  return rounded_rows(scratch_->data(), group.products[0].rows, group.products[0].n_in, bits == 16);
 }
 
 void GpuStream::run(const LinearGroup& group) {
@@ -173,15 +186,15 @@ void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
   const gpu::Target& target = pack_->target();
   if (is_gemm(group)) {
     std::byte* scratch =
-        scratch_.data() + gpu::gemm_scratch_at(group.products[0], gpu::gemm_rounded_bits(group, target));
+        scratch_->data() + gpu::gemm_scratch_at(group.products[0], gpu::gemm_rounded_bits(group, target));
     RoundedRows skinny_x = x;
-    if (const auto narrow = gpu::choose_skinny_x(group, scratch_.data(), target)) {
+    if (const auto narrow = gpu::choose_skinny_x(group, scratch_->data(), target)) {
       start(narrow->launch, narrow->params);
       skinny_x = x_buffer(group, 16);
     }
     if (chain_.begin(group, skinny_x, target)) return;
     const gpu::GemmLaunches gemm =
-        gpu::choose_gemm(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_.data()), target);
+        gpu::choose_gemm(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_->data()), target);
     keeps_l1_ = gemm.n_skinny > 0;
     gpu::for_each_launch(gemm, [&](const gpu::Launch& launch, const auto& params) { start(launch, params); });
     return;
@@ -195,9 +208,9 @@ void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
 // the epilogue writes the other. The split-K partial sums lie between the two.
 RoundedRows GpuStream::next_x_buffer(const LinearGroup& readers) const {
   const Linear& first = readers.products[0];
-  std::byte* end = scratch_.data() + scratch_.size() / 256 * 256;
+  std::byte* end = scratch_->data() + scratch_->size() / 256 * 256;
   const int bits = gpu::skinny_x_bits(first);
-  return rounded_rows(chain_is_at_end_ ? scratch_.data() : end - gpu::gemm_scratch_at(first, bits), first.rows,
+  return rounded_rows(chain_is_at_end_ ? scratch_->data() : end - gpu::gemm_scratch_at(first, bits), first.rows,
                       first.n_in, bits == 16);
 }
 
@@ -206,9 +219,9 @@ void GpuStream::start_skinny(const gpu::SkinnyStep& step) {
   Linear at_start = step.group.products[0];
   if (chain_is_at_end_) at_start.n_in = makes_x ? at_start.n_out : 0;
   keeps_l1_ = true;
-  std::byte* partials = scratch_.data() + gpu::gemm_scratch_at(at_start, gpu::skinny_x_bits(at_start));
+  std::byte* partials = scratch_->data() + gpu::gemm_scratch_at(at_start, gpu::skinny_x_bits(at_start));
   const gpu::SkinnyLaunch skinny =
-      gpu::skinny_launch(step, partials, reinterpret_cast<uint32_t*>(arrived_.data()), pack_->target());
+      gpu::skinny_launch(step, partials, reinterpret_cast<uint32_t*>(arrived_->data()), pack_->target());
   start_now(skinny.launch, skinny.params);
   chain_is_at_end_ ^= makes_x;
 }
@@ -228,14 +241,14 @@ void GpuStream::run(const BlockConv& op) { send(op); }
 void GpuStream::run(const GrowTree& op) { send(op); }
 
 void GpuStream::run(const TopTokens& op) {
-  LB_ASSERT(scratch_.size() >= gpu::top_tokens_scratch_bytes(op.rows));
-  const gpu::TopTokensLaunches top = gpu::choose(op, scratch_.data(), pack_->target());
+  LB_ASSERT(scratch_->size() >= gpu::top_tokens_scratch_bytes(op.rows));
+  const gpu::TopTokensLaunches top = gpu::choose(op, scratch_->data(), pack_->target());
   for (const gpu::Launch& launch : top.launches) start(launch, top.params);
 }
 
 void GpuStream::run(const SelectCandidates& op) {
-  LB_ASSERT(scratch_.size() >= gpu::select_scratch_bytes(op.rows, op.k));
-  const gpu::SelectLaunches select = gpu::choose(op, reinterpret_cast<float*>(scratch_.data()), pack_->target());
+  LB_ASSERT(scratch_->size() >= gpu::select_scratch_bytes(op.rows, op.k));
+  const gpu::SelectLaunches select = gpu::choose(op, reinterpret_cast<float*>(scratch_->data()), pack_->target());
   for (const gpu::Launch& launch : select.launches) start(launch, select.params);
 }
 
@@ -249,7 +262,7 @@ void GpuStream::run(const DeltaInputs& op) {
 }
 
 void GpuStream::run(const GatedDelta& op) {
-  const gpu::DeltaLaunches delta = gpu::choose(op, reinterpret_cast<float*>(scratch_.data()), pack_->target());
+  const gpu::DeltaLaunches delta = gpu::choose(op, reinterpret_cast<float*>(scratch_->data()), pack_->target());
   for (int i = 0; i < delta.n; ++i) start(delta.launches[i], delta.params);
 }
 
@@ -291,7 +304,7 @@ void GpuStream::run(std::span<const KvMove> moves) {
 void GpuStream::run(const AttentionPrepare& op) { send(op); }
 
 void GpuStream::run(const Attention& op) {
-  const gpu::AttentionLaunches attention = gpu::choose(op, capacity_, scratch_.data(), pack_->target());
+  const gpu::AttentionLaunches attention = gpu::choose(op, capacity_, scratch_->data(), pack_->target());
   for (int i = 0; i < attention.n; ++i) start(attention.launches[i], attention.params);
 }
 
@@ -340,9 +353,9 @@ void GpuStream::run(std::span<const Attention> ops) {
   const Attention& op = ops[0];
   const size_t row = gpu::aligned_scratch(
       gpu::attention_row_scratch_bytes(op.n_heads, op.cache.n_kv_heads, op.cache.head_dim, capacity_, pack_->target()));
-  LB_ASSERT(gpu::kMaxSeveral * row <= scratch_.size());
+  LB_ASSERT(gpu::kMaxSeveral * row <= scratch_->size());
   run_several(ops, [&](const Attention& one, int i) {
-    return gpu::choose(one, capacity_, scratch_.data() + i * row, pack_->target());
+    return gpu::choose(one, capacity_, scratch_->data() + i * row, pack_->target());
   });
 }
 
@@ -396,7 +409,7 @@ void GpuStream::run(const SelectBlocks& op) { send(op); }
 void GpuStream::run_fused(const Attention& op, const LinearGroup& readers) {
   LB_ASSERT(readers.products[0].x == op.o);
   const int bits = gpu::can_round(op) ? rounded_bits(readers) : 0;
-  std::byte* scratch = scratch_.data() + gpu::gemm_scratch_at(readers.products[0], bits);
+  std::byte* scratch = scratch_->data() + gpu::gemm_scratch_at(readers.products[0], bits);
   gpu::AttentionLaunches attention = gpu::choose(op, capacity_, scratch, pack_->target());
   const bool is_rounded = bits > 0 && attention.n > 1;
   if (is_rounded) attention.params.rounded = x_buffer(readers, bits);

@@ -10,6 +10,7 @@
 
 #include "device/memory.h"
 #include "dispatch/kernel_timer.h"
+#include "dispatch/lent_memory.h"
 #include "gpu/attention/choose.h"
 #include "gpu/choose_several.h"
 #include "gpu/delta_net/choose.h"
@@ -27,8 +28,12 @@ class GpuStream final : public Stream {
  public:
   static constexpr size_t kStagingBytes = size_t(8) << 20;  // pinned host memory
 
-  // scratch_bytes: of the largest op. capacity: tokens of the longest KV cache.
-  GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity);
+  // scratch_bytes: of the largest op. capacity: tokens of the longest KV cache. lent: holds all that the stream
+  // reserves; null: the stream allocates.
+  GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity,
+            std::shared_ptr<LentMemory> lent = nullptr);
+  // Device memory of the stream itself.
+  static size_t planned_bytes(size_t scratch_bytes);
 
   gpu::Pack& pack() { return *pack_; }
   // The queue, after launching what is deferred.
@@ -132,6 +137,7 @@ class GpuStream final : public Stream {
   }
   void start_skinny(const gpu::SkinnyStep& step);
   void flush();
+  std::unique_ptr<Memory> allocate(size_t bytes);
   gpu::Buffer keep_busy();
   template <class Op>
   void send_rounded(Op op, const LinearGroup& readers);
@@ -145,8 +151,9 @@ class GpuStream final : public Stream {
   std::shared_ptr<gpu::Pack> pack_;
   gpu::Queue queue_;
   int capacity_;
-  gpu::Buffer scratch_;  // of the op in progress
-  gpu::Buffer arrived_;  // counters of a skinny GEMM's blocks
+  std::shared_ptr<LentMemory> lent_;
+  std::unique_ptr<Memory> scratch_;  // of the op in progress
+  std::unique_ptr<Memory> arrived_;  // counters of a skinny GEMM's blocks
   gpu::Buffer staging_;
   gpu::DeferredGemm chain_;
   bool chain_is_at_end_ = false;  // the x buffer of the deferred GEMM is at the end of the scratch

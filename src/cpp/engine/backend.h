@@ -36,11 +36,13 @@ class DeviceSizes {
  public:
   virtual ~DeviceSizes() = default;
 
-  virtual std::string name() const = 0;                     // "cpu", "cuda:0", "GeForce RTX 3090"
-  virtual size_t free_bytes() const = 0;                    // now
-  virtual size_t reserved_bytes() const = 0;                // part of free_bytes() that is left to the driver
-  virtual std::string memory_name() const = 0;              // for messages: "memory", "memory of cuda:0"
-  virtual int prefill_chunk() const = 0;                    // default for EngineOptions
+  virtual std::string name() const = 0;         // "cpu", "cuda:0", "GeForce RTX 3090"
+  virtual size_t free_bytes() const = 0;        // now
+  virtual size_t reserved_bytes() const = 0;    // part of free_bytes() that is left to the driver
+  virtual std::string memory_name() const = 0;  // for messages: "memory", "memory of cuda:0"
+  virtual int prefill_chunk() const = 0;        // default for EngineOptions
+  // Throws kUnsupported where the device lacks kernels that the options ask for.
+  virtual void check(const Models& models, const EngineOptions& options) const = 0;
   virtual bool maps_weights() const = 0;                    // matrices stay in the file's mapping
   virtual size_t weight_bytes(Network& network) const = 0;  // private copies that load() makes
   virtual size_t scratch_bytes(const Networks& networks, const EngineOptions& options) const = 0;
@@ -68,6 +70,9 @@ class Backend {
   // nothing and returns null.
   virtual std::unique_ptr<Memory> load(Network& network, const EngineOptions& options, Stream& stream,
                                        const LoadProgress& progress) const = 0;
+  // Runs `work` while the memory that the backend's streams reserve is theirs: at once, unless another engine lends
+  // it. Everything that touches lent memory runs here and waits for its stream, whether it ends or throws.
+  virtual void with_memory(const std::function<void()>& work) const = 0;
 };
 
 }  // namespace lb

@@ -24,7 +24,7 @@ CpuStreamOptions stream_options(const Networks& networks, const EngineOptions& o
     thread = std::max({thread, linear_thread_scratch(network->max_n_in()),
                        attention_thread_scratch(head_dim, n_heads, n_kv_heads),
                        key_scores_thread_scratch(options.score_rows, n_heads, n_kv_heads, head_dim),
-                       options.sparse_alpha > 0 ? select_blocks_thread_scratch(sparse_blocks(options.context)) : 0});
+                       options.sparse_alpha() > 0 ? select_blocks_thread_scratch(sparse_blocks(options.context)) : 0});
     for (const LayerShape& shape : network->layer_shapes())
       if (const auto* r = std::get_if<RecurrentShape>(&shape))
         thread = std::max(thread, delta_thread_scratch(r->dk, r->dv));
@@ -40,6 +40,7 @@ class CpuSizes final : public DeviceSizes {
   size_t reserved_bytes() const override { return 0; }
   std::string memory_name() const override { return "memory"; }
   int prefill_chunk() const override { return 512; }
+  void check(const Models&, const EngineOptions&) const override {}
   bool maps_weights() const override { return true; }
   size_t weight_bytes(Network& network) const override { return network.vector_bytes() + network.expanded_bytes(); }
   size_t scratch_bytes(const Networks& networks, const EngineOptions& options) const override {
@@ -67,6 +68,7 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Memory> load(Network&, const EngineOptions&, Stream&, const LoadProgress&) const override {
     return nullptr;
   }
+  void with_memory(const std::function<void()>& work) const override { work(); }
   std::vector<gpu::KernelTime> time_kernels(Stream&, const std::function<void()>&) const override {
     fail(ErrorCode::kUnsupported, "the CPU has no kernels to time one by one: a profile needs a GPU");
   }

@@ -101,14 +101,29 @@ size_t scratch_of(const Networks& networks, const EngineOptions& options, const 
 
 class GpuSizes final : public DeviceSizes {
  public:
-  GpuSizes(gpu::Target target, std::string name, std::function<size_t()> free_bytes)
-      : target_(std::move(target)), name_(std::move(name)), free_bytes_(std::move(free_bytes)) {}
+  GpuSizes(gpu::Target target, std::string name, std::function<size_t()> free_bytes, MemorySource source)
+      : target_(std::move(target)), name_(std::move(name)), free_bytes_(std::move(free_bytes)), source_(source) {}
 
   std::string name() const override { return name_; }
   size_t free_bytes() const override { return free_bytes_(); }
-  size_t reserved_bytes() const override { return kReserveBytes; }
-  std::string memory_name() const override { return cat("memory of ", name_); }
+  size_t reserved_bytes() const override { return source_ == MemorySource::kFree ? kReserveBytes : 0; }
+  std::string memory_name() const override {
+    return cat(source_ == MemorySource::kFree ? "memory of " : "the target's weights on ", name_);
+  }
   int prefill_chunk() const override { return target_.tune("prefill_chunk"); }
+  void check(const Models& models, const EngineOptions& options) const override {
+    if (options.sparse_alpha() == 0) return;
+    const std::string wanted = cat(options.sparse_option(), " = ", options.sparse_alpha());
+    LB_CHECK(gpu::has_sparse_attention(target_), kUnsupported, wanted, ": ", target_.name, " (", name_,
+             ") has no kernels for block-sparse attention, which runs on the CPU and on NVIDIA GPUs. Use ",
+             options.sparse_option(), " = 0");
+    LB_CHECK(options.kv.k == KvType::kF16 && options.kv.v == KvType::kF16, kUnsupported, wanted,
+             ": block-sparse attention on ", name_, " takes kv = f16, got ", to_string(options.kv));
+    const auto& [n_heads, n_kv_heads, head_dim] = models.target->attention();
+    LB_CHECK(gpu::has_sparse_attention(n_heads, n_kv_heads, head_dim, target_), kUnsupported, wanted,
+             ": block-sparse attention on ", target_.name, " (", name_, ") has no kernels for ", n_heads, " heads of ",
+             head_dim, " over ", n_kv_heads, " KV heads. Use ", options.sparse_option(), " = 0");
+  }
   bool maps_weights() const override { return false; }
   size_t weight_bytes(Network& network) const override {
     Carver counter;
@@ -116,7 +131,7 @@ class GpuSizes final : public DeviceSizes {
     return counter.used();
   }
   size_t scratch_bytes(const Networks& networks, const EngineOptions& options) const override {
-    return scratch_of(networks, options, target_);
+    return GpuStream::planned_bytes(scratch_of(networks, options, target_));
   }
   std::string scratch_detail(const EngineOptions&) const override {
     return cat("rounded activations, partial attention; pack ", target_.name);
@@ -132,17 +147,22 @@ class GpuSizes final : public DeviceSizes {
   gpu::Target target_;
   std::string name_;
   std::function<size_t()> free_bytes_;
+  MemorySource source_;
 };
 
 class GpuBackend final : public Backend {
  public:
-  GpuBackend(std::shared_ptr<gpu::Pack> pack, std::string name)
+  GpuBackend(std::shared_ptr<gpu::Pack> pack, std::string name, std::shared_ptr<const Engine> lender)
       : pack_(std::move(pack)),
-        sizes_(pack_->target(), std::move(name), [pack = pack_] { return pack->device().memory().free_bytes; }) {}
+        lender_(std::move(lender)),
+        lent_(lender_ ? std::make_shared<LentMemory>(pack_->device(), lender_->device_weights()) : nullptr),
+        sizes_(pack_->target(), std::move(name), free_memory(), lent_ ? MemorySource::kLent : MemorySource::kFree) {}
 
   const DeviceSizes& sizes() const override { return sizes_; }
   std::unique_ptr<Stream> make_stream(const Networks& networks, const EngineOptions& options) const override {
-    return std::make_unique<GpuStream>(pack_, scratch_of(networks, options, pack_->target()), options.context);
+    LB_CHECK(lent_ == nullptr || options.score_rows > 0, kInvalid,
+             "only an engine that scores prompts can borrow memory: open it with score_rows >= 1");
+    return std::make_unique<GpuStream>(pack_, scratch_of(networks, options, pack_->target()), options.context, lent_);
   }
   std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state,
                                        const StepRing* ring) const override {
@@ -155,22 +175,53 @@ class GpuBackend final : public Backend {
 
   std::unique_ptr<Memory> load(Network& network, const EngineOptions& options, Stream& stream,
                                const LoadProgress& progress) const override {
-    return load_weights(network, static_cast<GpuStream&>(stream), {.n_threads = options.n_threads}, progress);
+    auto weights = load_weights(network, static_cast<GpuStream&>(stream), {.n_threads = options.n_threads}, progress);
+    if (lent_) lent_->keep(*weights);
+    return weights;
+  }
+
+  // Holds the lender's executor, so that none of its sessions computes with weights that are not there.
+  void with_memory(const std::function<void()>& work) const override {
+    if (!lent_) return work();
+    Executor& lender = lender_->executor();
+    const std::lock_guard lock(lender.mutex);
+    lender.stream->wait();
+    try {
+      lent_->borrow();
+      work();
+    } catch (...) {
+      lent_->give_back();
+      throw;
+    }
+    lent_->give_back();
   }
 
  private:
+  std::function<size_t()> free_memory() const {
+    if (lent_) return [bytes = lent_->size()] { return bytes; };
+    return [pack = pack_] { return pack->device().memory().free_bytes; };
+  }
+
   std::shared_ptr<gpu::Pack> pack_;
+  std::shared_ptr<const Engine> lender_;
+  std::shared_ptr<LentMemory> lent_;  // null: free memory
   GpuSizes sizes_;
 };
 
 }  // namespace
 
-std::unique_ptr<DeviceSizes> gpu_sizes(gpu::Target target, std::string name, size_t free_bytes) {
-  return std::make_unique<GpuSizes>(std::move(target), std::move(name), [free_bytes] { return free_bytes; });
+std::unique_ptr<DeviceSizes> gpu_sizes(gpu::Target target, std::string name, size_t free_bytes, MemorySource source) {
+  return std::make_unique<GpuSizes>(std::move(target), std::move(name), [free_bytes] { return free_bytes; }, source);
 }
 
-std::unique_ptr<Backend> gpu_backend(std::shared_ptr<gpu::Pack> pack, std::string name) {
-  return std::make_unique<GpuBackend>(std::move(pack), std::move(name));
+std::unique_ptr<Backend> gpu_backend(std::shared_ptr<gpu::Pack> pack, std::string name,
+                                     std::shared_ptr<const Engine> lender) {
+  if (lender != nullptr) {
+    const std::string other = lender->backend().sizes().name();
+    LB_CHECK(other == name && !lender->device_weights().empty(), kInvalid, "an engine on ", name,
+             " borrows memory of an engine there; the lender is on ", other);
+  }
+  return std::make_unique<GpuBackend>(std::move(pack), std::move(name), std::move(lender));
 }
 
 }  // namespace lb

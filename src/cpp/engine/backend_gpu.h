@@ -6,10 +6,16 @@
 
 namespace lb {
 
-// name: "cuda:0", for plans and messages.
-std::unique_ptr<Backend> gpu_backend(std::shared_ptr<gpu::Pack> pack, std::string name);
+// name: "cuda:0", for plans and messages. lender: an engine on the same device that lends the memory of its weights to
+// an engine that scores prompts, and computes nothing meanwhile; null: the device's free memory.
+std::unique_ptr<Backend> gpu_backend(std::shared_ptr<gpu::Pack> pack, std::string name,
+                                     std::shared_ptr<const Engine> lender = nullptr);
 
-// Sizes for plans, of a GPU that need not be here. free_bytes: memory that a plan may use, with the driver's share.
-std::unique_ptr<DeviceSizes> gpu_sizes(gpu::Target target, std::string name, size_t free_bytes);
+enum class MemorySource { kFree, kLent };
+
+// Sizes for plans, of a GPU that need not be here. free_bytes: memory that a plan may use, with the driver's share
+// where it is free memory.
+std::unique_ptr<DeviceSizes> gpu_sizes(gpu::Target target, std::string name, size_t free_bytes,
+                                       MemorySource source = MemorySource::kFree);
 
 }  // namespace lb

@@ -86,7 +86,7 @@ std::string fingerprint_of(const ModelFile& file, const std::optional<ModelFile>
   const std::string draft = options.draft_model();
   if (draft == "mtp") f.add(draft.data(), draft.size());
   f.add_value(options.activations);
-  if (options.sparse_alpha > 0) f.add_value(options.sparse_alpha);
+  if (options.sparse_alpha() > 0) f.add_value(options.sparse_alpha());
   const RopeAngles& rope = model.rope();
   f.add(rope.inv_freq.data(), rope.inv_freq.size() * sizeof(float));
   f.add_value(rope.scale);
@@ -105,9 +105,10 @@ void check(const EngineOptions& options) {
            "draft_budget must be between 1 and ", kMaxTree - 1, ", got ", options.draft_budget);
   LB_CHECK(options.score_rows >= 0 && options.score_rows <= kMaxKeyScoreRows, kInvalid,
            "score_rows must be between 0 and ", kMaxKeyScoreRows, ", got ", options.score_rows);
-  LB_CHECK(options.sparse_alpha >= 0 && options.sparse_alpha <= 1, kInvalid,
-           options.score_rows > 0 ? "sparse_alpha" : "sparse_prefill", " must be between 0 and 1, got ",
-           options.sparse_alpha);
+  LB_CHECK(options.sparse_alpha() >= 0 && options.sparse_alpha() <= 1, kInvalid, options.sparse_option(),
+           " must be between 0 and 1, got ", options.sparse_alpha());
+  LB_CHECK(options.score_rows > 0 ? options.sparse_prefill == 0 : options.prefill_sparse_alpha == 0, kInvalid,
+           "sparse_prefill is for engines that generate, prefill_sparse_alpha for those that score prompts");
   LB_CHECK(!options.batch_invariant || !options.drafts(), kInvalid, "batch_invariant needs draft = none, got ",
            options.draft, ": rows of a tree take kernels of their own");
   LB_CHECK(options.score_rows == 0 || !options.drafts(), kInvalid,
@@ -122,9 +123,6 @@ void resolve(EngineOptions& options, const DeviceSizes& sizes) {
            options.n_threads);
   LB_CHECK(options.path == DecodePath::kAuto || !sizes.maps_weights(), kUnsupported,
            "graph and megakernel are ways to decode on a GPU; the model is opened on ", sizes.name());
-  LB_CHECK(options.sparse_alpha == 0 || sizes.maps_weights() ||
-               (options.kv.k == KvType::kF16 && options.kv.v == KvType::kF16),
-           kUnsupported, "block-sparse attention on ", sizes.name(), " takes kv = f16, got ", to_string(options.kv));
   if (options.prefill_chunk == 0) options.prefill_chunk = sizes.prefill_chunk();
 }
 
@@ -170,8 +168,7 @@ std::vector<LayerShape> Models::layer_shapes() const {
 
 int Executor::step_rows(const EngineOptions& options) {
   const int chunk = std::max(options.prefill_chunk, 1);
-  const bool has_one = options.score_rows > 0 || options.sparse_alpha > 0;  // the blocks of sparse attention
-  return has_one ? chunk : std::min(chunk, kStepRows);
+  return options.score_rows > 0 ? chunk : std::min(chunk, kStepRows);
 }
 
 size_t Executor::planned_bytes(const Models& models, const EngineOptions& options, int max_rows) {
@@ -192,10 +189,10 @@ void Executor::carve_io(Executor* self, Carver& carver, const Models& models, co
   float* logits = carver.take<float>(is_of_steps ? static_cast<size_t>(kLogitRows) * models.target->info().vocab : 0);
   int32_t* draft_n_past = models.draft ? carver.take<int32_t>(1) : nullptr;
   std::optional<SparseBlocks> sparse;
-  if (options.sparse_alpha > 0 && options.score_rows == 0) {
+  if (options.sparse_prefill > 0 && max_rows == std::max(options.prefill_chunk, 1)) {
     const auto& [n_heads, n_kv_heads, head_dim] = models.target->attention();
     sparse =
-        SparseBlocks::carve(carver, n_heads, n_kv_heads, head_dim, options.context, max_rows, options.sparse_alpha);
+        SparseBlocks::carve(carver, n_heads, n_kv_heads, head_dim, options.context, max_rows, options.sparse_prefill);
     sparse->no_past = carver.take<int32_t>(1);  // reserved memory is zero
   }
   if (self == nullptr) return;
@@ -224,8 +221,9 @@ Executor::Executor(const Models& models, const EngineOptions& options, int max_r
   workspace = models.target->workspace(carver, max_rows);
 }
 
-Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models, std::unique_ptr<Backend> backend,
-               EngineOptions options, MemoryPlan plan, const LoadProgress& progress)
+Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models,
+               std::shared_ptr<const Backend> backend, EngineOptions options, MemoryPlan plan,
+               const LoadProgress& progress)
     : file_(std::move(file)),
       draft_file_(std::move(draft_file)),
       models_(std::move(models)),
@@ -305,6 +303,7 @@ StateOptions Engine::state_options() const { return lb::state_options(options_);
 MemoryPlan Engine::plan(const std::string& path, EngineOptions& options, const DeviceSizes& sizes) {
   resolve(options, sizes);
   const Loaded loaded(path, options, sizes);
+  sizes.check(loaded.models, options);
   return make_plan(loaded.models, sizes, loaded.file_bytes(), options);
 }
 
@@ -313,6 +312,7 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   if (backend == nullptr) backend = cpu_backend();
   resolve(options, backend->sizes());
   Loaded loaded(path, options, backend->sizes());
+  backend->sizes().check(loaded.models, options);
   MemoryPlan plan = make_plan(loaded.models, backend->sizes(), loaded.file_bytes(), options);
   loaded.models.target->expand(options.n_threads, progress);
   if (loaded.models.draft) loaded.models.draft->expand(options.n_threads, progress);
@@ -321,9 +321,15 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   const auto destroy = [owner = getpid()](const Engine* engine) {
     if (getpid() == owner) delete engine;
   };
-  return {new Engine(std::move(loaded.file), std::move(loaded.draft_file), std::move(loaded.models), std::move(backend),
-                     options, std::move(plan), progress),
-          destroy};
+  const std::shared_ptr<const Backend> shared = std::move(backend);  // outlives an engine that fails to load
+  std::shared_ptr<Engine> engine;
+  shared->with_memory([&] {
+    engine = {new Engine(std::move(loaded.file), std::move(loaded.draft_file), std::move(loaded.models), shared,
+                         options, std::move(plan), progress),
+              destroy};
+    engine->executor().stream->wait();
+  });
+  return engine;
 }
 
 }  // namespace lb

@@ -44,14 +44,17 @@ struct EngineOptions {
   int draft_budget = 0;  // tokens of a draft; 0: chosen for each step
   // > 0: the engine scores prompts by so many last rows (PromptScorer), and has no sessions.
   int score_rows = 0;
-  // Alpha of SelectBlocks, for block-sparse attention of prompts; 0: dense attention.
-  float sparse_alpha = 0;
+  // Alpha of SelectBlocks, for block-sparse attention of prompts; 0: dense attention. The first one is a target's, the
+  // second one a scorer's.
+  float sparse_prefill = 0, prefill_sparse_alpha = 0;
   bool batch_invariant = false;  // tokens of one session are computed as those of several; without drafts
   size_t memory_limit = 0;       // most bytes of the device's free memory that a plan may use; 0: all
 
   bool drafts() const { return draft != "none"; }
   bool drafts_suffixes() const { return draft == "suffix" || draft.ends_with(kWithSuffix); }
   std::string draft_model() const;  // "mtp" or a file; empty: no draft model
+  float sparse_alpha() const { return score_rows > 0 ? prefill_sparse_alpha : sparse_prefill; }
+  std::string_view sparse_option() const { return score_rows > 0 ? "prefill_sparse_alpha" : "sparse_prefill"; }
   int tree_rows() const { return drafts() ? (draft_budget == 0 ? kMaxTree : draft_budget + 1) : 0; }
 };
 
@@ -172,23 +175,31 @@ class Engine {
   // Identifies the files' metadata, and names, types and shapes of their tensors, which the time of a step depends on.
   std::string layout() const;
   Executor& executor() const { return *steps_; }
-  // The one whose buffers an append of so many rows takes.
-  Executor& executor_for(int rows) const { return rows > steps_->max_rows ? *prompts_ : *steps_; }
+  // The one of the long chunks of prompts; executor() where no append is longer than a step's.
+  Executor& prompts_executor() const { return prompts_ ? *prompts_ : *steps_; }
+  // The one whose buffers an append of so many rows takes. Only that of prompts has buffers of sparse attention.
+  Executor& executor_for(int rows, bool is_sparse = false) const {
+    return is_sparse || rows > steps_->max_rows ? prompts_executor() : *steps_;
+  }
   // Bytes of the buffers of both.
   static size_t executor_bytes(const Models& models, const EngineOptions& options);
   // The target's forward pass over an append and, behind it, the draft model's rows of the append. Its inputs lie in
   // the executor's memory or a session's.
   void forward(const Executor& executor, Append append, const Taps* taps = nullptr) const;
   const Backend& backend() const { return *backend_; }
+  // The target's weights in device memory; empty where they stay in the file's mapping.
+  std::span<std::byte> device_weights() const {
+    return weights_ ? std::span(weights_->data(), weights_->size()) : std::span<std::byte>();
+  }
 
  private:
-  Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models, std::unique_ptr<Backend> backend,
+  Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models, std::shared_ptr<const Backend> backend,
          EngineOptions options, MemoryPlan plan, const LoadProgress& progress);
 
   ModelFile file_;
   std::optional<ModelFile> draft_file_;
   Models models_;
-  std::unique_ptr<Backend> backend_;
+  std::shared_ptr<const Backend> backend_;
   EngineOptions options_;
   MemoryPlan plan_;
   mutable std::once_flag fingerprint_once_;

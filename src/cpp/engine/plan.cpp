@@ -271,7 +271,7 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
       {"sampler", loop_bytes(models, sizes, options), "logits, penalties and history", true},
       {"prompt", PromptScorer::planned_bytes(model, options),
        cat("rows of ", options.context, " tokens between two layers, scores of ", options.score_rows, " rows, F32",
-           options.sparse_alpha > 0 ? "; selected key blocks" : ""),
+           options.sparse_alpha() > 0 ? "; selected key blocks" : ""),
        true},
       {"decode step", step, "tasks, weight offsets and mailboxes of the megakernel", true},
       {"expanded weights", expanded, "of FP8 and scaled NVFP4, as BF16"},

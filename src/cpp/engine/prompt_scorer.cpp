@@ -30,9 +30,9 @@ PromptScorer::Buffers PromptScorer::carve(Carver& carver, const Model& model, co
   buffers.scores = carver.take<float>(rows * context);
   const auto& [n_heads, n_kv_heads, head_dim] = model.attention();
   buffers.parts = carver.take<float>(2 * kKeyScoreParts * rows * n_heads);
-  if (options.sparse_alpha > 0)
+  if (options.sparse_alpha() > 0)
     buffers.sparse = SparseBlocks::carve(carver, n_heads, n_kv_heads, head_dim, options.context, options.prefill_chunk,
-                                         options.sparse_alpha);
+                                         options.sparse_alpha());
   return buffers;
 }
 
@@ -43,15 +43,31 @@ size_t PromptScorer::planned_bytes(const Model& model, const EngineOptions& opti
   return counter.used();
 }
 
-PromptScorer::PromptScorer(std::shared_ptr<const Engine> engine)
-    : engine_(std::move(engine)),
-      state_(state_shapes(engine_->model()), engine_->state_options(), *engine_->executor().stream) {
+PromptScorer::PromptScorer(std::shared_ptr<const Engine> engine) : engine_(std::move(engine)) {
   const EngineOptions& options = engine_->options();
   LB_CHECK(options.score_rows > 0, kInvalid,
            "the model is open to generate. Open it with score_rows >= 1 to score prompts");
-  memory_ = engine_->executor().stream->reserve(planned_bytes(engine_->model(), options));
+  with_memory([&] {
+    Stream& stream = *engine_->executor().stream;
+    state_.emplace(state_shapes(engine_->model()), engine_->state_options(), stream);
+    memory_ = stream.reserve(planned_bytes(engine_->model(), options));
+  });
   Carver carver(*memory_);
   buffers_ = carve(carver, engine_->model(), options);
+}
+
+// A lender takes its memory back when `work` ends, so no op may be in flight then.
+void PromptScorer::with_memory(const std::function<void()>& work) const {
+  Stream& stream = *engine_->executor().stream;
+  engine_->backend().with_memory([&] {
+    try {
+      work();
+    } catch (...) {
+      stream.wait();
+      throw;
+    }
+    stream.wait();
+  });
 }
 
 std::vector<int> PromptScorer::scored_layers(std::span<const int> layers) const {
@@ -72,7 +88,7 @@ std::vector<int> PromptScorer::scored_layers(std::span<const int> layers) const 
 
 int PromptScorer::state_layer(int layer) const {
   const size_t kind = engine_->model().layer_shapes()[layer].index();
-  return static_cast<int>(std::ranges::find(state_.layers(), kind, &LayerShape::index) - state_.layers().begin());
+  return static_cast<int>(std::ranges::find(state_->layers(), kind, &LayerShape::index) - state_->layers().begin());
 }
 
 // Calls visit(first, rows) for each chunk, with the executor locked. The dense rows have chunks of their own.
@@ -109,16 +125,16 @@ void PromptScorer::run_chunks(int layer, int n_tokens, const Interrupted& interr
   const size_t hidden = engine_->model().info().hidden;
   {
     const std::lock_guard lock(engine_->executor().mutex);
-    state_.reset();
+    state_->reset();
   }
   for_chunks(n_tokens, interrupted, [&](int first, int rows) {
-    state_.begin_append(rows, {});
+    state_->begin_append(rows, {});
     send(first, LayerRows{.x = buffers_.x + first * hidden,
                           .positions = buffers_.positions + size_t{3} * first,
                           .n = rows,
                           .state_layer = state_layer(layer)});
-    state_.end_append();
-    state_.commit_chain(rows);
+    state_->end_append();
+    state_->commit_chain(rows);
   });
 }
 
@@ -134,7 +150,7 @@ void PromptScorer::score_layer(int layer, int n_tokens, const Interrupted& inter
                 .scores = buffers_.scores + size_t(from - first_scored) * n_tokens,
                 .parts = buffers_.parts,
                 .stride = n_tokens};
-    engine_->model().score_layer(layer, rows, scored, state_, executor.workspace, engine_->options().activations,
+    engine_->model().score_layer(layer, rows, scored, *state_, executor.workspace, engine_->options().activations,
                                  *executor.stream);
   });
 }
@@ -143,7 +159,7 @@ void PromptScorer::run_layer(int layer, int n_tokens, const Interrupted& interru
   const Executor& executor = engine_->executor();
   run_chunks(layer, n_tokens, interrupted, [&](int first, const LayerRows& rows) {
     const bool is_sparse = buffers_.sparse && first < n_tokens - kDenseRows;
-    engine_->model().run_layer(layer, rows, is_sparse ? &*buffers_.sparse : nullptr, state_, executor.workspace,
+    engine_->model().run_layer(layer, rows, is_sparse ? &*buffers_.sparse : nullptr, *state_, executor.workspace,
                                engine_->options().activations, *executor.stream);
   });
 }
@@ -151,14 +167,22 @@ void PromptScorer::run_layer(int layer, int n_tokens, const Interrupted& interru
 std::vector<float> PromptScorer::score(std::span<const int32_t> ids, std::span<const int> wanted,
                                        const Interrupted& interrupted, const Progress& progress) {
   const std::vector<int> layers = scored_layers(wanted);
-  const int n_tokens = static_cast<int>(ids.size()), rows = std::min(n_tokens, engine_->options().score_rows);
   LB_CHECK(!ids.empty(), kInvalid, "the prompt has no tokens to score");
   engine_->check_ids(ids);
+  std::vector<float> scores;
+  with_memory([&] { scores = computed_scores(ids, layers, interrupted, progress); });
+  return scores;
+}
+
+std::vector<float> PromptScorer::computed_scores(std::span<const int32_t> ids, std::span<const int> layers,
+                                                 const Interrupted& interrupted, const Progress& progress) {
+  const int n_tokens = static_cast<int>(ids.size()), rows = std::min(n_tokens, engine_->options().score_rows);
   Stream& stream = *engine_->executor().stream;
   const size_t n_scores = static_cast<size_t>(rows) * n_tokens;
   embed(ids, interrupted);
   {
     const std::lock_guard lock(engine_->executor().mutex);
+    state_->upload_page_tables();  // a loan begins with zeroed memory
     stream.zero(buffers_.scores, n_scores * sizeof(float));
   }
   const int last = layers.back();

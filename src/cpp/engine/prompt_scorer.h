@@ -49,9 +49,12 @@ class PromptScorer {
   template <class Send>
   void run_chunks(int layer, int n_tokens, const Interrupted& interrupted, Send&& send);
   int state_layer(int layer) const;
+  void with_memory(const std::function<void()>& work) const;
+  std::vector<float> computed_scores(std::span<const int32_t> ids, std::span<const int> layers,
+                                     const Interrupted& interrupted, const Progress& progress);
 
   std::shared_ptr<const Engine> engine_;
-  SequenceState state_;
+  std::optional<SequenceState> state_;
   std::unique_ptr<Memory> memory_;
   Buffers buffers_;
 };

@@ -14,6 +14,17 @@ uint64_t next_number() {
   return n++;
 }
 
+// Sets two flags as long as it lives.
+class Hold {
+ public:
+  Hold(bool& first, bool& second, bool on) : first_(first), second_(second) { first_ = second_ = on; }
+  ~Hold() { first_ = second_ = false; }
+  Hold(const Hold&) = delete;
+
+ private:
+  bool &first_, &second_;
+};
+
 }  // namespace
 
 Session::Session(std::shared_ptr<const Engine> engine, WithoutDrafts)
@@ -96,22 +107,19 @@ void Session::prefill(std::span<const int32_t> ids, const Interrupted& interrupt
     for (int axis = 0; axis < 3; ++axis)
       for (int r = 0; r < rows; ++r) positions_[axis * rows + r] = first + r;
     const auto part = ids.subspan(first, rows);
-    Executor& executor = engine_->executor_for(rows);
+    const SparseBlocks* sparse = sparse_blocks_of(first, first + rows);
+    Executor& executor = engine_->executor_for(rows, sparse != nullptr);
     const bool has_own_buffers = &executor != &engine_->executor();  // that the steps of other sessions leave alone
     LB_CHECK(!executor.is_held, kInvalid, "an append of ", rows,
-             " rows does not fit between the layers of another, "
-             "which takes up to ",
-             step_rows(), " rows");
+             " rows does not fit between the layers of another: up to ", step_rows(), " rows do");
     const Interrupted between = [&] {
       executor.stream->pace();  // others do not wait for layers that were sent ahead
       between_layers();
       return interrupted && interrupted();
     };
-    is_computing_ = executor.is_held = has_own_buffers && between_layers;
-    const auto end = [&](void*) { is_computing_ = executor.is_held = false; };
-    const std::unique_ptr<void, decltype(end)> at_end(this, end);
+    const Hold hold{is_computing_, executor.is_held, has_own_buffers && between_layers};
     forward(part, {positions_.data(), 3 * static_cast<size_t>(rows)}, {}, is_computing_ ? between : interrupted,
-            nullptr, sparse_blocks_of(first, first + rows));
+            nullptr, sparse);
     state_.commit_chain(rows);
     add_tokens(part);
     after_chunk(executor, first, rows);
@@ -136,7 +144,7 @@ void Session::forward(std::span<const int32_t> ids, std::span<const int32_t> pos
 // behind them and looks at everything. The rule knows of the ends of appends alone, so that a reused prefix has the
 // bits of a fresh one.
 const SparseBlocks* Session::sparse_blocks_of(int first, int end) const {
-  const Executor& executor = engine_->executor();
+  const Executor& executor = engine_->prompts_executor();
   const bool is_sparse = executor.sparse && end - first > kMaxTree && end % prefill_chunk() == 0;
   return is_sparse ? &*executor.sparse : nullptr;
 }
@@ -150,7 +158,7 @@ Session::RowInputs Session::inputs_of(const Executor& executor, bool is_tree) co
 
 void Session::run_rows(int rows, bool is_tree, const std::function<void(Stream&, const RowInputs&)>& fill,
                        const Interrupted& interrupted, const Taps* taps, const SparseBlocks* sparse) {
-  const Executor& executor = engine_->executor_for(rows);
+  const Executor& executor = engine_->executor_for(rows, sparse != nullptr);
   Stream& stream = *executor.stream;
   const RowInputs in = inputs_of(executor, is_tree);
   const Tree tree = is_tree ? Tree{in.parents, in.ancestors} : Tree{};

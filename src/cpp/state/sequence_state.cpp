@@ -84,16 +84,19 @@ SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions&
   layout_ = carve(shapes_, options_, carver);
   numbers_at_ = layout_.numbers;
   for (size_t i = 0; i < shapes_.size(); ++i)
-    if (auto* pages = std::get_if<KvPages>(&layout_.layers[i])) {
-      if (pages->ring > 0) {
-        upload_ring(*pages);
-      } else {
-        pages->k = pool_->layer(static_cast<int>(i)).k;
-        pages->v = pool_->layer(static_cast<int>(i)).v;
-      }
+    if (auto* pages = std::get_if<KvPages>(&layout_.layers[i]); pages != nullptr && pages->ring == 0) {
+      pages->k = pool_->layer(static_cast<int>(i)).k;
+      pages->v = pool_->layer(static_cast<int>(i)).v;
     }
+  upload_page_tables();
   numbers_ = {.n_past = 0, .key_buffer = 0, .n_accepted = 0, .n_chunk = kMaxTree, .accepted = {}, .chunk = {}};
   std::ranges::copy(kIdentity, numbers_.chunk);
+}
+
+void SequenceState::upload_page_tables() {
+  stream_.upload(layout_.page_table, table_.data(), table_.size() * sizeof(int32_t));
+  for (const LayerMemory& layer : layout_.layers)
+    if (const auto* pages = std::get_if<KvPages>(&layer); pages != nullptr && pages->ring > 0) upload_ring(*pages);
 }
 
 SequenceState::~SequenceState() { give_back(0); }

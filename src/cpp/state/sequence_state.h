@@ -159,6 +159,9 @@ class SequenceState {
   std::vector<Part> snapshot_parts(int layer, int n_tokens) const;
   void restore_length(int n_tokens);  // call after all parts are filled
 
+  // Repeats the upload of the constructor, for memory that a loan has zeroed (LentMemory).
+  void upload_page_tables();
+
  private:
   // Pages in the pool, or a ring.
   struct KvPages {

@@ -39,6 +39,10 @@ std::array<Launch, 2> choose(const KeyScores& op, const Target& target);
 Launch choose(const KeyMeans& op, const Target& target);
 Launch choose(const SelectBlocks& op, const Target& target);
 
+// Whether a target has kernels for block-sparse attention over f16 pages: for any heads, or for these.
+bool has_sparse_attention(const Target& target);
+bool has_sparse_attention(int n_heads, int n_kv_heads, int head_dim, const Target& target);
+
 // Throws where no kernel takes such heads of such types.
 void check_cache(const KvLayer& cache, const std::string& what);
 

@@ -1,5 +1,7 @@
 // Choice of kernels for scores of keys, and for the selection of key blocks.
+#include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "base/error.h"
 #include "gpu/attention/choose.h"
@@ -9,13 +11,23 @@
 namespace lb::gpu {
 namespace {
 
-struct SelectKernel {
+struct HeadKernel {
   const char* name;
   int head_dim;
 };
 #define X(kernel, kDim) {#kernel, kDim},
-constexpr SelectKernel kSelect[] = {LB_SELECT_BLOCKS(X)};
+constexpr HeadKernel kSelect[] = {LB_SELECT_BLOCKS(X)};
 #undef X
+#define X(kernel, kPage, page, kDim) {#kernel, kDim},
+constexpr HeadKernel kSparse[] = {LB_ATTENTION_SPARSE_16(X) LB_ATTENTION_SPARSE_256(X) LB_ATTENTION_SPARSE_32(X)
+                                      LB_ATTENTION_SPARSE_SM90(X)};
+#undef X
+
+// Null if there is none.
+const char* select_kernel(int head_dim) {
+  const auto found = std::ranges::find(kSelect, head_dim, &HeadKernel::head_dim);
+  return found == std::end(kSelect) ? nullptr : found->name;
+}
 
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
@@ -69,9 +81,7 @@ Launch choose(const SelectBlocks& op, const Target& target) {
            query_blocks(op.rows, group), " query blocks, not ", op.n_query_blocks);
   LB_CHECK(op.list_size > op.max_blocks, kInvalid, what, ": a list must hold ", op.max_blocks, " blocks");
   LB_CHECK(is_aligned(op.q), kInvalid, what, ": q must be 16-byte aligned");
-  const char* kernel = nullptr;
-  for (const SelectKernel& entry : kSelect)
-    if (entry.head_dim == op.head_dim) kernel = entry.name;
+  const char* const kernel = select_kernel(op.head_dim);
   LB_CHECK(kernel != nullptr, kUnsupported, what, ": takes heads of 64, 128 or 256. Compute all blocks instead");
   return checked({.kernel = kernel,
                   .grid = {static_cast<uint32_t>(op.n_query_blocks), static_cast<uint32_t>(op.n_kv_heads), 1},
@@ -79,6 +89,16 @@ Launch choose(const SelectBlocks& op, const Target& target) {
                   .shared_bytes = block_scores_shared_bytes(op.head_dim, op.list_size),
                   .overlap_previous = true},
                  target, what);
+}
+
+bool has_sparse_attention(const Target& target) { return target.has("key_means_kernel"); }
+
+bool has_sparse_attention(int n_heads, int n_kv_heads, int head_dim, const Target& target) {
+  const char* const select = select_kernel(head_dim);
+  return has_sparse_attention(target) && select != nullptr && target.has(select) &&
+         n_heads <= kSparseBlock * n_kv_heads && std::ranges::any_of(kSparse, [&](const HeadKernel& entry) {
+           return entry.head_dim == head_dim && target.has(entry.name);
+         });
 }
 
 }  // namespace lb::gpu
