@@ -163,7 +163,7 @@ def test_a_scorer_beside_or_swapped(
     scorer = tmp_path / "scorer.gguf"
     synthetic.write_sparse(scorer, replace(synthetic.SHAPES["qwen3-0.6b"], vocab=2048), "qwen3-0.6b", "BF16")
     install(tmp_path, content=full_manifest("sm_86"))
-    flags: dict[str, Any] = {"board": "RTX 3090", "context": 32768, "draft": "none"}
+    flags: dict[str, Any] = {"board": "RTX 3090", "context": 32768, "draft": "none", "sessions": 1}
     with on_path(tmp_path):
         alone = plan_memory(large[0], **flags)
         beside = plan_memory(large[0], prefill_drafter=str(scorer), **flags)
