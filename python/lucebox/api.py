@@ -59,6 +59,7 @@ Prompt: TypeAlias = str | Sequence[int]
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 """A conversation in OpenAI's form: role, content, tool_calls, tool_call_id, reasoning_content."""
 
+DEFAULT_SESSIONS = 4
 CONTINUATION_MAX_TOKENS = 256  # a continuation may never reach an end token
 MAX_ANSWERS = 1024  # all requests of a call are made before the first is answered
 SEED_MASK = (1 << 64) - 1
@@ -203,7 +204,7 @@ class LLM:
         )
         self.memory_plan = MemoryPlan.from_engine(self._engine.plan)
         with self._step_costs(draft):
-            n_sessions = min(options.sessions, self.memory_plan.max_sessions)
+            n_sessions = min(options.sessions or DEFAULT_SESSIONS, self.memory_plan.max_sessions)
             cache_bytes = parse_size(options.prefix_cache)
             self._pool = SessionPool(self._engine, n_sessions, cache_bytes, keeps_pages=self._pack is not None)
 

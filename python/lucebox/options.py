@@ -38,7 +38,7 @@ class EngineOptions:
     """Maximum tokens of a session. None: the model's maximum, or less where memory does not suffice."""
     kv_tokens: int | None = None
     """Tokens of the KV cache, which all sessions share: together they hold so many, and tokens of a common prefix count
-    once. None: a context for each session, or the most that fits, at least one context."""
+    once. None: a context for each of `sessions`, or the most that fits, at least one context."""
     threads: int | None = None
     """Worker threads on the CPU. None: one per physical core that this process may use."""
     activations: Literal["int8", "f32"] = "int8"
@@ -46,9 +46,10 @@ class EngineOptions:
     kv: str = "f16"
     """Type of the stored keys and values: f32, f16, bf16, fp8, q8_0, q5_1, q5_0, q4_1, q4_0, tq3_0, wht4 or wht3, or
     two of them as K/V: "q8_0/q4_0". All but f32 round: see docs/kv.md."""
-    sessions: int = 4
+    sessions: int | None = None
     """Generations that may run at once, each in a session of up to `context` tokens. Where memory has room for fewer
-    sessions, fewer run. Further generations wait. `lucebox serve` has --slots."""
+    sessions, fewer run. Further generations wait. None: 4, which share one context of the KV cache. `lucebox serve` has
+    --slots."""
     prefix_cache: str | int = field(default=1 << 30, metadata=HOST | {"size": True})
     """Main memory, at most, that keeps computed prefixes of prompts for later generations: "2GiB", "2GB", or a number
     of bytes. 0: a prompt reuses only what its session has."""
@@ -231,7 +232,7 @@ class EngineFields(TypedDict, total=False):
     threads: int | None
     activations: Literal["int8", "f32"]
     kv: str
-    sessions: int
+    sessions: int | None
     prefix_cache: str | int
     seed: int
     prefill_chunk: int | None

@@ -156,6 +156,8 @@ class Scheduler:
             self._is_closed = True
             self._changed.notify_all()
         self._thread.join()
+        for slot in self._slots:
+            slot.session.reset()  # gives its pages back
         self.cache.close()
 
     def _retry_after(self) -> int:
