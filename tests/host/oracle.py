@@ -21,10 +21,10 @@ class OracleSession:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
 
-    def sync(self, ids: np.ndarray) -> int:
+    def sync(self, ids: np.ndarray, **options: Any) -> int:
         chain = self._next(ids.tolist())
         self._session.suggest(np.array(chain, np.int32), list(range(-1, len(chain) - 1)))
-        return self._session.sync(ids)
+        return self._session.sync(ids, **options)
 
     def expect(self, ids: np.ndarray) -> None:
         self.expected.append(ids.tolist())
