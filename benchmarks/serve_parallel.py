@@ -63,7 +63,8 @@ def main() -> int:
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait()
-    with LLM(args.model, device=args.device, context=context, threads=args.threads, draft="none") as llm:
+    options = {"context": context, "sessions": args.clients, "threads": args.threads, "draft": "none"}
+    with LLM(args.model, device=args.device, **options) as llm:
         report = measure(
             llm, prefill=(), decode=(args.tokens - 1,), parallel=(args.clients,), depth=args.prompt, runs=args.runs
         )

@@ -27,17 +27,17 @@ class SessionPool:
     """Up to `limit` sessions of one engine. The first one is made at once: a model loads whole or not at all."""
 
     def __init__(self, engine: _engine.Engine, limit: int, cache_bytes: int, *, keeps_pages: bool = False) -> None:
-        """keeps_pages: as PrefixCache."""
+        """keeps_pages: whether prefixes keep their pages of the KV cache, as PrefixCache."""
         self.turn = threading.RLock()
         """Held by the thread whose session computes: sessions share the device and its scratch memory."""
         self.free = [_engine.Session(engine)]
         """Sessions that no generation uses, the one used last at the end."""
+        self.engine = engine
         self._keeps_pages = keeps_pages
         self.cache = self._new_cache(cache_bytes)
         """Computed prefixes of prompts; used in turn."""
         self.passes = Passes(self.turn)
         """Joins the rows of generations in different threads."""
-        self.engine = engine
         self._limit = limit
         self._in_use: list[tuple[_engine.Session, int]] = []  # with the thread that took it
         self._changed = threading.Condition()
@@ -143,7 +143,7 @@ class SessionPool:
         return holder is not None
 
     def _new_cache(self, n_bytes: int) -> PrefixCache:
-        cache = PrefixCache(n_bytes, keeps_pages=self._keeps_pages)
+        cache = PrefixCache(n_bytes, engine=self.engine if self._keeps_pages else None)
         me = weakref.ref(self)  # no cycle: a closed LLM frees its memory at once
         cache.free_pages = lambda: (pool := me()) is not None and pool.free_pages()
         return cache

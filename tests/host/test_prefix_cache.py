@@ -66,12 +66,13 @@ def test_every_type_of_keys_and_values(model: Path, kv: str) -> None:
 def test_pages_that_are_shared_in_place_of_copied(model: Path) -> None:
     """The bits are those of bytes, whether a session shares the pages or they were dropped."""
     engine = open_engine(model, prefill_chunk=64, **FAST, sessions=2)
-    cache, ids = PrefixCache(BIG, keeps_pages=True), random_ids(400, VOCAB)
+    cache, ids = PrefixCache(BIG, engine=engine), random_ids(400, VOCAB)
     first, second = _engine.Session(engine), _engine.Session(engine)
     list(cache.prefill(first, ids))
     expected, n_prefix = first.logits(), 6  # 384 tokens
     used = engine.n_pages - engine.n_free_pages
     assert used == first.n_pages == 7
+    assert cache.stats().memory_bytes == 2 * first.recurrent_bytes, "no page is copied yet"
     for n_shared in (n_prefix, 0):
         assert next(cache.prefill(second, ids)) == 384
         assert engine.n_pages - engine.n_free_pages == used + n_prefix - n_shared
@@ -80,6 +81,7 @@ def test_pages_that_are_shared_in_place_of_copied(model: Path) -> None:
         second.reset()
         while cache.drop_pages():
             pass
+    assert cache.stats().memory_bytes == n_prefix * first.page_bytes + 2 * first.recurrent_bytes
     first.reset()
     assert engine.n_free_pages == engine.n_pages
 

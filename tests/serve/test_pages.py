@@ -38,7 +38,7 @@ def alone() -> list[str]:
 
 @pytest.fixture(params=[True, False], ids=["keeps-pages", "bytes"])
 def scheduler(llm: LLM, request: pytest.FixtureRequest) -> Iterator[Scheduler]:
-    scheduler = Scheduler(llm, slots=8, cache=PrefixCache(64 << 20, keeps_pages=request.param))
+    scheduler = Scheduler(llm, slots=8, cache=PrefixCache(64 << 20, engine=llm.engine if request.param else None))
     yield scheduler
     scheduler.close()
     assert all(not slot.session.is_swapped_out for slot in scheduler._slots)
@@ -142,7 +142,7 @@ def test_a_thousand_requests() -> None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     with LLM("tiny-hybrid", context=512, kv_tokens=512, sessions=8, prefill_chunk=64, threads=1, draft="none") as llm:
-        scheduler = Scheduler(llm, slots=8, cache=PrefixCache(1 << 20, keeps_pages=True))
+        scheduler = Scheduler(llm, slots=8, cache=PrefixCache(1 << 20, engine=llm.engine))
 
         def run(n: int) -> None:
             for at in range(n):

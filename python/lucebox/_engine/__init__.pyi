@@ -95,6 +95,9 @@ class Engine:
     def n_free_pages(self) -> int:
         """Pages that no session holds and no PageRun refers to."""
 
+    def read_pages(self, run: PageRun) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
+        """The bytes of the pages, as Session.read_pages() returns them."""
+
     @property
     def draft_kind(self) -> str | None:
         """Draft model: "dflash", "mtp", or None without one."""

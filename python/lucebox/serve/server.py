@@ -58,7 +58,7 @@ class Server:
                 else "",
                 settings.prefix_cache_disk,
                 owners or ("",),
-                keeps_pages=llm.pack is not None,
+                llm.engine if llm.pack is not None else None,
             ),
         )
         if llm.compressor is not None:

@@ -280,6 +280,14 @@ Bytes recurrent_of(Session& session) {
   return filled(session.recurrent_bytes(), [&](auto to) { session.read_recurrent(to); });
 }
 
+Bytes bytes_of_run(const Engine& engine, const PageRun& run) {
+  LB_CHECK(&run.pool() == engine.pages().get(), kInvalid, "these pages are of another engine");
+  return filled(run.pages().size() * run.pool().page_bytes(), [&](auto to) {
+    const std::lock_guard lock(engine.executor().mutex);
+    run.pool().read(run.pages(), to);
+  });
+}
+
 using PagePiece = std::variant<ConstBytes, const PageRun*>;
 
 void assemble(Session& session, const Ids& ids, const std::vector<int32_t>& ends, int first_page,
@@ -351,6 +359,7 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro(
           "n_free_pages", [](const Engine& engine) { return engine.pages() ? engine.pages()->n_free() : 0; },
           "Pages that no session holds and no PageRun refers to.")
+      .def("read_pages", &bytes_of_run, "run"_a, "The bytes of the pages, as Session.read_pages() returns them.")
       .def_prop_ro("draft_kind", &draft_kind_of, "Draft model: \"dflash\", \"mtp\", or None without one.")
       .def_prop_ro("outputs", &Engine::outputs, "Earlier outputs, which the suffix drafter reads; None without it.")
       .def_prop_ro("fingerprint", &Engine::fingerprint,

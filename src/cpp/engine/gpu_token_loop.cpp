@@ -166,7 +166,7 @@ bool allows_graph(const Error& error, const EngineOptions& options) {
 gpu::MegaPlan plan_mega(const Model& model, Activations activations, SequenceState& state, const Workspace& workspace,
                         const StepTaps& taps, const Buffers& b, Ring* ring, const gpu::Target& target) {
   gpu::Schedule schedule(target);
-  state.begin_append(1, {});
+  state.begin_plan();
   try {
     run_step(model, workspace, taps, b, activations, state, schedule);
   } catch (...) {

@@ -81,6 +81,24 @@ bool PagePool::is_shared(int32_t page) const {
   return counts_[page] > 1;
 }
 
+void PagePool::read(std::span<const int32_t> pages, std::span<std::byte> to) const {
+  LB_ASSERT(to.size() == pages.size() * page_bytes_);
+  const auto read_all = [&](const std::byte* from, size_t page_bytes) {
+    for (size_t i = 0, next; i < pages.size(); i = next) {  // pages that lie behind each other are one copy
+      for (next = i + 1; next < pages.size() && pages[next] == pages[next - 1] + 1; ++next) {
+      }
+      const size_t n = (next - i) * page_bytes;
+      stream_.download(to.data(), from + pages[i] * page_bytes, n);
+      to = to.subspan(n);
+    }
+  };
+  for (const Layer& layer : layers_) {
+    if (layer.k_bytes == 0) continue;
+    read_all(layer.k, layer.k_bytes);
+    read_all(layer.v, layer.v_bytes);
+  }
+}
+
 void PagePool::copy(int32_t from, int32_t to) {
   for (const Layer& layer : layers_) {
     if (layer.k_bytes == 0) continue;

@@ -42,6 +42,8 @@ class PagePool {
   // Gives back a reference to each page. A page without references is free.
   void release(std::span<const int32_t> pages);
   bool is_shared(int32_t page) const;
+  // Copies pages to the host: layer, then K before V, then page. `to`: [pages.size() * page_bytes()]
+  void read(std::span<const int32_t> pages, std::span<std::byte> to) const;
   // Sends copies of K and V of a page in all layers to the stream.
   void copy(int32_t from, int32_t to);
 

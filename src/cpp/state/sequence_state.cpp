@@ -280,6 +280,8 @@ const AppendNumbers& SequenceState::begin_append_at(AppendNumbers* at, int rows)
 
 void SequenceState::begin_next() { begin(1, {}); }
 
+void SequenceState::begin_plan() { begin(1, {}, false); }
+
 void SequenceState::begin_draft(int rows) {
   LB_ASSERT(!appending_ && !appended_);
   take_rows(std::min(rows, options_.capacity - n_tokens_));  // the draft model checks the capacity
@@ -287,14 +289,14 @@ void SequenceState::begin_draft(int rows) {
   publish();
 }
 
-void SequenceState::begin(int rows, const Tree& tree) {
+void SequenceState::begin(int rows, const Tree& tree, bool takes_pages) {
   LB_ASSERT(!appending_ && rows > 0);
   is_tree_ = tree.parent != nullptr;
   LB_ASSERT(!is_tree_ || rows <= kMaxTree);
   LB_CHECK(rows <= options_.capacity - n_tokens_, kInvalid, "the context holds ", options_.capacity, " tokens; ",
            n_tokens_, " are used and ", rows, " more do not fit. Load the model with a larger context");
   LB_ASSERT(rows <= std::max(options_.append_rows, kMaxTree));
-  take_rows(rows);
+  if (takes_pages) take_rows(rows);
   appending_ = true;
   appended_ = false;
   n_rows_ = rows;

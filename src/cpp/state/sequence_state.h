@@ -108,6 +108,8 @@ class SequenceState {
   // Begins an append of one row after an append of one row. Uploads no numbers: NextToken has counted them up on the
   // device.
   void begin_next();
+  // Begins an append of one row whose ops are compiled and not run: it takes no page. Ends by abort_append().
+  void begin_plan();
   KvLayer kv(int layer) const;
   const int32_t* n_past() const { return &numbers_at_->n_past; }
   AppendNumbers* numbers() const { return layout_.numbers; }
@@ -175,7 +177,7 @@ class SequenceState {
     int32_t* page_table;  // [pages of the capacity] of the layers that keep all rows
     std::vector<LayerMemory> layers;
   };
-  void begin(int rows, const Tree& tree);
+  void begin(int rows, const Tree& tree, bool takes_pages = true);
   bool take_pages(int n_tokens, int rows_ahead);
   bool try_swap_in();
   void give_back(int first_page);

@@ -62,11 +62,13 @@ class PrefixCache:
         fingerprint: str = "",
         disk_bytes: int = DISK_BYTES,
         owners: Sequence[str] = ("",),
-        keeps_pages: bool = False,
+        engine: _engine.Engine | None = None,
     ) -> None:
-        """keeps_pages: besides the bytes, refers to the pages in the KV cache, so that a device need not copy them."""
-        self._parts = PartStore(budget_bytes, None if folder is None else Path(folder), fingerprint, disk_bytes, owners)
-        self._keeps_pages = keeps_pages
+        """engine: where prefixes keep their pages of the KV cache, as on a device. Their bytes are copied to main
+        memory when somebody needs the pages, or for a file."""
+        self._parts = PartStore(
+            budget_bytes, None if folder is None else Path(folder), fingerprint, disk_bytes, owners, engine
+        )
         self.free_pages: Callable[[], bool] | None = None
         """Gives back pages of the KV cache for a prefix to restore; False: there are none. None: `drop_pages`."""
         self._lookups = self._hits = self._prompt_tokens = self._reused_tokens = 0
@@ -131,7 +133,8 @@ class PrefixCache:
             self._parts.drop_damaged(parts, "a prompt that reused it failed")
 
     def drop_pages(self) -> bool:
-        """Gives back the pages of the KV cache that were used longest ago; their bytes stay. False: there are none."""
+        """Gives back the pages of the KV cache that were used longest ago, whose bytes go to main memory. False: there
+        are none."""
         with self._parts.changed:
             return self._parts.drop_run()
 
@@ -213,9 +216,7 @@ class PrefixCache:
                 break  # a prompt larger than the budget is stored as far as it fits
             known = node.children.get(segment.key)
             if known is None:
-                first, n = segment.start // PAGE, segment.n_pages
-                run = session.share_pages(first, n) if self._keeps_pages else None
-                known = self._parts.add(node, segment, session.read_pages(first, n), run)
+                known = self._parts.add(node, segment, session)
             node = known
             path.append(node)
             wants_state = session.recurrent_bytes and segment.keeps_state and node.end == session.n_tokens

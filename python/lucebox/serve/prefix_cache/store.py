@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lucebox import _engine
 from lucebox.errors import FormatError
 from lucebox.serve.prefix_cache.files import Files, PartFile
-from lucebox.serve.prefix_cache.plan import Segment
+from lucebox.serve.prefix_cache.plan import PAGE, Segment
 from lucebox.serve.prefix_cache.tree import Bytes, Lru, Node, Part
 
 __all__ = ["PartStore"]
@@ -31,11 +31,19 @@ class PartStore:
     """The parts of all cached prefixes. The caller holds the lock `changed` around every call but `close`."""
 
     def __init__(
-        self, memory_bytes: int, folder: Path | None, fingerprint: str, disk_bytes: int, owners: Sequence[str]
+        self,
+        memory_bytes: int,
+        folder: Path | None,
+        fingerprint: str,
+        disk_bytes: int,
+        owners: Sequence[str],
+        engine: _engine.Engine | None,
     ) -> None:
+        """engine: as PrefixCache."""
         self.changed = threading.Condition()
         self._roots: dict[str, Node] = {}
         self._owners = owners
+        self._engine = engine
         self.memory: Lru[Part] = Lru(memory_bytes)
         self.disk: Lru[Path] = Lru(disk_bytes)
         self.runs: Lru[Part] = Lru(0)  # whoever needs pages evicts them
@@ -62,8 +70,9 @@ class PartStore:
             for part in self.memory.all():
                 part.data = None
                 self.memory.remove(part)
-            while self.drop_run():
-                pass
+            for part in self.runs.all():
+                part.run = None
+                self.runs.remove(part)
             self._roots.clear()
 
     def root(self, owner: str) -> Node:
@@ -80,21 +89,31 @@ class PartStore:
             path.append(child)
         return path[1:]
 
-    def add(self, parent: Node, segment: Segment, pages: Bytes, run: _engine.PageRun | None = None) -> Node:
+    def add(self, parent: Node, segment: Segment, session: _engine.Session) -> Node:
+        """Stores the pages of a segment that the session has."""
         node = self._attach(parent, segment)
-        node.pages = self._put(Part(node, "pages", pages.nbytes), pages)
-        if run is not None:
-            node.pages.run = run
-            self.runs.put(node.pages, len(run))
+        first, n = segment.start // PAGE, segment.n_pages
+        node.pages = part = Part(node, "pages", n * session.page_bytes)
+        if self._engine is not None:
+            part.run = session.share_pages(first, n)
+            self.runs.put(part, n)
+        if self._engine is None or self._is_writing:
+            self._put(part, session.read_pages(first, n))
         return node
 
     def drop_run(self) -> bool:
-        """Gives back the pages of the KV cache that were used longest ago; their bytes stay. False: there are none."""
+        """Gives back the pages of the KV cache that were used longest ago, whose bytes go to main memory. False: there
+        are none."""
         part = next(iter(self.runs.all()), None)
         if part is None:
             return False
+        if part.data is None:
+            assert self._engine is not None and part.run is not None
+            part.data = self._engine.read_pages(part.run)
+            self.memory.put(part, part.n_bytes)
         part.run = None
         self.runs.remove(part)
+        self.evict()
         return True
 
     def add_state(self, node: Node, state: Bytes) -> None:
@@ -138,10 +157,11 @@ class PartStore:
                     os.utime(part.file)  # keeps the LRU order across restarts
 
     def evict(self) -> None:
-        """Evicts parts from memory down to the budget. Parts with a file stay in the tree."""
+        """Evicts parts from memory down to the budget. Parts with a file, or with pages of the KV cache, stay in the
+        tree."""
         for part in self.memory.over_budget():
             self.n_evicted += 1
-            if part.file is None:
+            if part.file is None and part.run is None:
                 self._drop(part)
             else:
                 self.memory.remove(part)
