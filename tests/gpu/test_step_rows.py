@@ -90,7 +90,11 @@ class Given:
     def check_proposals(self, session: _engine.Session) -> None:
         self.check(session)
         got, want = (self.proposals(s.save()) for s in (session, self.session))
-        assert np.array_equal(got[0], want[0]) and largest_difference(got[1], want[1]) < CLOSE
+        assert largest_difference(got[1], want[1]) < CLOSE
+        ties = np.diff(want[1], axis=1, append=want[1][:, -1:]) > -CLOSE  # with the next candidate, listed or not
+        may_swap = ties.copy()
+        may_swap[:, 1:] |= ties[:, :-1]
+        assert np.array_equal(got[0][~may_swap], want[0][~may_swap])
 
     def proposals(self, snapshot: bytes) -> tuple[NDArray[np.int32], F32]:
         drafting = _engine.Drafting(self.engine)
