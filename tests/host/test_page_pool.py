@@ -197,7 +197,7 @@ def test_a_swapped_out_sequence_can_be_dropped(engine: _engine.Engine) -> None:
 
 
 def test_page_runs_keep_pages(engine: _engine.Engine, alone: _engine.Session) -> None:
-    """What assemble() takes from references is what it takes from bytes."""
+    """assemble() makes the same state of references and of bytes."""
     ids = random_ids(3 * PAGE + 10, VOCAB)
     n, ends = 3 * PAGE, [PAGE, 2 * PAGE, 3 * PAGE]
     source, session = _engine.Session(engine), _engine.Session(engine)

@@ -122,14 +122,14 @@ def test_suggested_trees_beside_others(folder: Path) -> None:
         one.session.set_drafting(False)
     while open_ones := [one for one in mixed if not one.is_done]:
         for one in open_ones:
-            future = alone[mixed.index(one)].ids[len(one.ids) + 1 :]  # behind the token that comes next
+            future = alone[mixed.index(one)].ids[len(one.ids) :]  # behind the newest token, the root
             if future and rng.random() < 0.4:
                 tokens, parents = random_tree(rng, future, int(rng.integers(1, 50)))
                 one.session.suggest(np.array(tokens, np.int32), parents)
         together(open_ones)
     assert [one.ids for one in mixed] == [one.ids for one in alone]
     counts = [one.session.draft_counts for one in mixed]
-    assert sum(count["verified"] for count in counts) > 10 and sum(count["accepted"] for count in counts) > 0
+    assert sum(count["verified"] for count in counts) > 10 and sum(count["accepted"] for count in counts) > 10
 
 
 def test_more_sequences_than_rows_of_a_pass(folder: Path) -> None:

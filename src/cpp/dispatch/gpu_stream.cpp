@@ -44,7 +44,7 @@ size_t GpuStream::planned_bytes(size_t scratch_bytes) {
   return counter.used();
 }
 
-// Of undefined contents, unless lent.
+// Device memory of undefined contents. Lent memory is zeroed.
 std::unique_ptr<Memory> GpuStream::allocate(size_t bytes) {
   if (lent_ != nullptr) return lent_->take(bytes);
   return std::make_unique<DeviceMemory>(gpu::Buffer(pack_->device(), std::max<size_t>(bytes, 1)));

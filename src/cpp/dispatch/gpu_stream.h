@@ -93,7 +93,7 @@ class GpuStream final : public Stream {
   void run_fused(const Attention& op, const LinearGroup& readers) override;
   void run_fused(const DeltaNet& op, const LinearGroup& readers) override;
   void run(const Sample&, void* scratch);  // [sample_scratch_bytes], zero before the first use
-  // Of several sequences, each with scratch of its own.
+  // Samples for several sequences. Each has scratch of its own.
   struct ScratchedSample {
     Sample op;
     void* scratch;

@@ -158,7 +158,7 @@ class Engine {
   const EngineOptions& options() const { return options_; }  // with every default resolved
   const MemoryPlan& plan() const { return plan_; }
   StateOptions state_options() const;
-  // Of all sessions; null where the engine scores prompts.
+  // The KV cache, which all sessions share; null where the engine scores prompts.
   const std::shared_ptr<PagePool>& pages() const { return pages_; }
   // Throws unless all ids are in the vocabulary and fit the context.
   void check_ids(std::span<const int32_t> ids) const;

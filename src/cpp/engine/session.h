@@ -64,7 +64,7 @@ class Session {
   // the tree below it. Returns the rows of these passes. The sessions run no steps ahead then, so that the next pass
   // may be one of all again.
   static int sync_together(std::span<const Turn> turns, const Interrupted& interrupted = {});
-  // Likewise, timed per kernel. Throws kUnsupported on the CPU.
+  // Times sync_together() per kernel. Throws kUnsupported on the CPU.
   static std::vector<gpu::KernelTime> profile_together(std::span<const Turn> turns,
                                                        const Interrupted& interrupted = {});
   struct Choice {

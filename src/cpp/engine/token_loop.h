@@ -52,7 +52,7 @@ class TokenLoop {
   // Starts choosing a token from a row of logits in device memory. is_bound: the sampler's state is that of the last
   // choice.
   virtual void sample_row(const Sampler& sampler, const float* logits, bool is_bound) = 0;
-  // Likewise for several loops of one engine, in as few launches as there are kernels for.
+  // sample_row() for several loops of one engine, in as few launches as there are kernels for.
   struct RowChoice {
     TokenLoop* loop;
     const Sampler* sampler;

@@ -102,8 +102,8 @@ class SequenceState {
 
   // --- during an append of `rows` rows (the forward pass)
   void begin_append(int rows, const Tree& tree);
-  // Likewise, but uploads no numbers: the caller copies the result to `at`, in the stream's memory, where the ops of
-  // this append read it.
+  // begin_append() of a chain without the upload: the caller copies the result to `at`, in the stream's memory, where
+  // the ops of this append read it.
   const AppendNumbers& begin_append_at(AppendNumbers* at, int rows);
   // Begins an append of one row after an append of one row. Uploads no numbers: NextToken has counted them up on the
   // device.
