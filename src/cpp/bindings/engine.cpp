@@ -413,9 +413,7 @@ void bind_engine(nb::module_& m) {
           "task. Empty unless the megakernel made it; the pack must be built with LUCEBOX_TIMELINE.")
       .def("sync", &sync, "ids"_a, "progress"_a = nb::none(), "between_layers"_a = nb::none(),
            "Makes the timeline equal to ids; returns how many leading tokens were reused. between_layers() is called "
-           "within a chunk of more than step_rows rows: other sessions of the engine may compute there what is no "
-           "longer "
-           "than that.")
+           "within a chunk of more than step_rows rows. Other sessions of the engine may compute up to so many there.")
       .def("wait", &Session::wait, nb::call_guard<nb::gil_scoped_release>(),
            "Waits until the device has computed what was sent to it.")
       .def(
