@@ -52,7 +52,7 @@ class NextRows:
     ids: Ids
     """Its timeline then."""
     sampler: Callable[[], _engine.Sampler]
-    """Made ready for that choice."""
+    """Returns the sampler, ready for that choice."""
 
 
 class Answering:
@@ -118,12 +118,13 @@ class Answering:
         start = time.perf_counter()
         prefill = pool.cache.prefill(session, request.ids, self._boundaries)
         self._check()
-        with turn:
-            if same is None:
+        if same is None:
+            with turn:
                 self._n_done = next(prefill)
-            else:
+        else:
+            with pool.turn_of(same.session, len(request.ids)):  # another thread may have swapped it out
                 session.fork(same.session)
-                self._n_done = len(request.ids)
+            self._n_done = len(request.ids)
         cached = self._n_done
         self._report_progress()
         while self._n_done < len(request.ids):
@@ -245,8 +246,10 @@ class _Together:
         same = next(
             (one for one, row in self._rows.items() if len(row.ids) == n and one.prompt is answering.prompt), None
         )
-        if same is None and self._running and not self._has_pages(n):
-            return False
+        if same is None and self._running:
+            with self._pool.turn:
+                if not self._room.make_free(-(-n // PAGE)):
+                    return False
         session = self._pool.take(answering.nearest if same is None else lambda free: free[0])
         if session is None:
             return False
@@ -254,13 +257,6 @@ class _Together:
         self._running.append(answering)
         self._items[answering] = answering.begin(session, same)
         self._advance(answering)
-        return True
-
-    def _has_pages(self, n_tokens: int) -> bool:
-        with self._pool.turn:
-            while self._pool.engine.n_free_pages * PAGE < n_tokens:
-                if not self._pool.free_pages():
-                    return False
         return True
 
     def _advance(self, answering: Answering) -> None:

@@ -191,6 +191,7 @@ class LLM:
                 continue
             if draft == drafts[-1] or self._engine.draft_may_pay:
                 break
+            self._pool.cache.close()
             del self._pool, self._engine
             left_out.append(f"{draft_label(draft)} does not pay on this device")
         self.draft_reason = "; ".join(left_out)
@@ -238,6 +239,7 @@ class LLM:
             self._grammars.close()
             with self._pool.turn:
                 self._closed = True
+                self._pool.cache.close()
                 del self._pool, self._engine, self._pack
             if self.compressor is not None:
                 self.compressor.scorer.close()
@@ -561,8 +563,10 @@ class LLM:
             InvalidRequestError: there are fewer than two tokens, or more than the context holds.
         """
         ids = self.ids(text_or_ids)
-        with self.locked_session() as session, self.pool.turn_of(session, len(ids)):
-            return list(session.score(ids))
+        with self.locked_session() as session:
+            session.reset()  # prefixes may hold the pages that it has
+            with self.pool.turn_of(session, len(ids)):
+                return list(session.score(ids))
 
     def embed(
         self,

@@ -93,6 +93,7 @@ class Embedding:
 
     def prefill(self, session: _engine.Session) -> Iterator[int]:
         """Computes the texts one after the other; yields 0, then the tokens done after every prefill chunk."""
+        session.reset()  # before anybody counts the pages that it has: prefixes may hold them too
         yield 0
         before = 0
         for ids, pooler in zip(self.texts, self.poolers, strict=True):

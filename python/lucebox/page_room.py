@@ -46,17 +46,24 @@ class PageRoom(Generic[R]):
 
     def resume(self) -> None:
         """Lets paused generations go on, the oldest first, where they leave the others a page each to grow."""
+        if not self.has_paused:
+            return
         others = sum(one.session.n_pages > 0 for one in self._running)
         for one in self._running:
             if not one.is_paused:
                 continue
-            needed = -(-one.next_length // PAGE) + others
-            while self._engine.n_free_pages < needed and self._free_pages():
-                pass
-            if others and self._engine.n_free_pages < needed:
+            has_room = self.make_free(-(-one.next_length // PAGE) + others)
+            if others and not has_room:
                 return
             one.is_paused = False
             others += 1
+
+    def make_free(self, n_pages: int) -> bool:
+        """Frees pages that no running generation holds, until n_pages are free. False: there are fewer."""
+        while self._engine.n_free_pages < n_pages:
+            if not self._free_pages():
+                return False
+        return True
 
     def with_pages(self, due: Iterable[R], computing: R | None = None) -> list[R]:
         """The generations among these that have pages for their next turn.

@@ -17,7 +17,7 @@ from lucebox.serve.prefix_cache import PrefixCache
 
 __all__ = ["SessionPool"]
 
-PATIENCE_S = 0.1  # between two swaps of generations in different threads
+SWAP_PATIENCE_S = 0.1  # some tokens of the others, so that swaps of generations in different threads stay few
 
 Choose = Callable[[list[_engine.Session]], _engine.Session]
 """One of the free sessions."""
@@ -72,6 +72,8 @@ class SessionPool:
         """
         me = threading.get_ident()
         with self._changed:
+            if self.free:
+                return
             if all(owner == me for _, owner in self._in_use):
                 raise self._all_unfinished()
             self._changed.wait()
@@ -94,12 +96,14 @@ class SessionPool:
         with self._changed:
             self._in_use = [one for one in self._in_use if one[0] is not session]
             self.free.append(session)
-            self._changed.notify()
+            self._changed.notify_all()  # threads wait for a session, or for pages
 
     def reset(self) -> None:
         """Empties the free sessions and the prefix cache."""
         with self._changed, self.turn:
-            self.cache = self._new_cache(self.cache.stats().memory_budget_bytes)
+            budget_bytes = self.cache.stats().memory_budget_bytes
+            self.cache.close()
+            self.cache = self._new_cache(budget_bytes)
             for session in self.free:
                 session.reset()
 
@@ -108,14 +112,14 @@ class SessionPool:
         """The turn, with pages of the KV cache for a timeline of n_tokens. Where too few are free, swaps out the
         generation that began last among the others; one that was swapped out itself first waits a little for pages.
         Where even that does not help, the computation raises OutOfMemoryError."""
-        give_way_until = time.perf_counter() + (PATIENCE_S if session.is_swapped_out else 0)
+        give_way_until = time.perf_counter() + (SWAP_PATIENCE_S if session.is_swapped_out else 0)
         while True:
             with self.turn:
                 if self._take_pages(session, n_tokens, time.perf_counter() >= give_way_until):
                     yield
                     return
             with self._changed:
-                self._changed.wait(PATIENCE_S / 10)
+                self._changed.wait(SWAP_PATIENCE_S / 10)
 
     def _take_pages(self, session: _engine.Session, n_tokens: int, may_swap: bool) -> bool:
         """False: later, as a generation of another thread has the pages. In turn."""
@@ -131,8 +135,8 @@ class SessionPool:
         return True
 
     def free_pages(self) -> bool:
-        """Gives back pages that no generation holds: of the prefix, else of the free session, used longest ago. False:
-        there are none.
+        """Drops the pages of the least recently used prefix, else resets the least recently used free session. False:
+        nothing but running generations has pages.
 
         The caller holds the turn, so a session that another thread takes meanwhile has not begun. It may be emptied."""
         if self.cache.drop_pages():
@@ -164,7 +168,7 @@ class SessionPool:
         n = len(self._in_use)
         return InvalidRequestError(
             f"this LLM has {n} sessions, and {n} streams that this thread began are unfinished: finish or close one, "
-            f"or load with sessions={n + 1} and enough memory (a session holds a whole context)"
+            f"or load with sessions={n + 1}, and kv_tokens for what they hold together"
         )
 
 

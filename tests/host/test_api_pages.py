@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -12,10 +14,13 @@ PROMPTS = [f"def f{i}(x):" + f"    y = {i} * x\n" * (4 + 3 * i) for i in range(6
 N = 70
 
 
-@pytest.fixture
-def llm() -> Iterator[LLM]:
-    """With pages for one context, which is less than the prompts and their answers take together."""
+@pytest.fixture(params=[False, True], ids=["bytes", "pages"])
+def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
+    """With pages for one context, which is less than the prompts and their answers take together. The prefix cache
+    keeps bytes, or pages as on a device."""
     with LLM("tiny-hybrid", context=320, kv_tokens=320, sessions=6, prefill_chunk=64, threads=1, draft="none") as llm:
+        llm.pool._keeps_pages = request.param
+        llm.pool.reset()
         yield llm
         llm.reset()
         assert llm.engine.n_free_pages == llm.engine.n_pages
@@ -25,6 +30,23 @@ def llm() -> Iterator[LLM]:
 def alone() -> list[tuple[int, ...]]:
     with LLM("tiny-hybrid", context=320, prefill_chunk=64, threads=1, draft="none") as llm:
         return [llm.generate(prompt, max_tokens=N, ignore_eos=True).ids for prompt in PROMPTS]
+
+
+def test_a_closed_llm_frees_its_engine_at_once() -> None:
+    """Without the garbage collector, which may come late: the next model needs the memory."""
+    llm = LLM("tiny-hybrid", context=320, prefill_chunk=64, threads=1, draft="none")
+    llm.pool._keeps_pages = True
+    llm.pool.reset()
+    llm.generate(PROMPTS[3], max_tokens=3)
+    assert llm.engine.n_free_pages < llm.engine.n_pages
+    engine = llm.engine
+    gc.disable()
+    try:
+        llm.close()
+        assert sys.getrefcount(engine) == 2
+        assert engine.n_free_pages == engine.n_pages
+    finally:
+        gc.enable()
 
 
 def test_a_list_of_prompts(llm: LLM, alone: list[tuple[int, ...]]) -> None:

@@ -178,12 +178,17 @@ def test_swapped_out(engine: _engine.Engine, alone: _engine.Session) -> None:
     session.swap_out()
     assert session.is_swapped_out and session.n_pages == 0 and n_used(engine) == 0
     other.sync(random_ids(5 * PAGE, VOCAB, 1))
+    given = other.logits()
     ids = np.array(made, np.int32)
     with pytest.raises(OutOfMemoryError):
         session.sync(np.append(ids, np.int32(3)))
     assert not session.reserve(len(ids)) and session.is_swapped_out
+    alone.sync(ids)
+    with pytest.raises(OutOfMemoryError, match="kv_tokens"):
+        other.fork(session)  # which changes nothing
+    assert other.n_tokens == 5 * PAGE and np.array_equal(other.logits(), given)
     other.sync(random_ids(PAGE, VOCAB, 1))
-    assert session.reserve(len(ids) + 1) and not session.is_swapped_out
+    assert session.save() == alone.save() and not session.is_swapped_out
     assert decode(session, ids) == decode(alone, ids)
 
 

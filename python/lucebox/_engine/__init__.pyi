@@ -139,6 +139,10 @@ class PageRun:
 
     def __len__(self) -> int: ...
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether somebody else holds some of the pages."""
+
 class Session:
     """One mutable token timeline on an engine."""
 

@@ -11,6 +11,7 @@ import logging
 import math
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -70,8 +71,9 @@ class Scheduler:
             self._outputs = {sender: _engine.speculation.EarlierOutputs(capacity) for sender in senders}
         self._queue: deque[Job] = deque()
         self._works: list[Work] = []  # in the order in which they started
-        self._room = PageRoom(llm.engine, self._works, self._free_pages)
-        self.cache.free_pages = self._free_pages
+        me = weakref.ref(self)  # no cycle: a closed scheduler frees its sessions at once
+        self.cache.free_pages = lambda: (scheduler := me()) is not None and scheduler._free_pages()
+        self._room = PageRoom(llm.engine, self._works, self.cache.free_pages)
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._changed = threading.Condition()
         self._is_draining = self._is_closed = False
@@ -267,8 +269,8 @@ class Scheduler:
         self._works.append(work)
 
     def _free_pages(self) -> bool:
-        """Gives back pages that no work holds: of the prefix, else of the free slot, that was used longest ago. False:
-        there are none."""
+        """Drops the pages of the least recently used prefix, else resets the least recently used free slot. False:
+        nothing but works has pages."""
         if self.cache.drop_pages():
             return True
         with self._changed:

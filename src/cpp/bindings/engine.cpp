@@ -392,7 +392,8 @@ void bind_engine(nb::module_& m) {
           "logits"_a);
 
   nb::class_<PageRun>(m, "PageRun", "References to pages of the KV cache, which keep them and their contents.")
-      .def("__len__", [](const PageRun& run) { return run.pages().size(); });
+      .def("__len__", [](const PageRun& run) { return run.pages().size(); })
+      .def_prop_ro("is_shared", &PageRun::is_shared, "Whether somebody else holds some of the pages.");
 
   nb::class_<Session>(m, "Session", "One mutable token timeline on an engine.")
       .def(

@@ -23,8 +23,9 @@ void LentMemory::give_back() {
 }
 
 std::unique_ptr<Memory> LentMemory::take(size_t bytes) {
-  constexpr size_t kAlignment = 256;  // as Carver
-  const size_t padded = (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  Carver counter;
+  counter.take<std::byte>(std::max<size_t>(bytes, 1));
+  const size_t padded = counter.used();
   LB_CHECK(padded <= bytes_.size() - used_, kMemory, bytes, " bytes more than ", used_, " of the ", bytes_.size(),
            " lent bytes are needed");
   std::byte* data = bytes_.data() + used_;

@@ -1,5 +1,5 @@
 // LentMemory: device memory that an engine lends to another one. The lender's bytes wait in pinned host memory during a
-// loan. Of the borrower's slices, pinned memory keeps those that keep() names between loans; all others begin as zero.
+// loan. Between loans, pinned memory keeps the borrower's slices that keep() names; all other slices begin as zero.
 #pragma once
 
 #include <memory>

@@ -25,13 +25,11 @@ namespace {
 
 // Limits of one launch: other sessions wait for it, while each launch costs a few microseconds. Bytes of weights that
 // the launch reads; tokens.
-constexpr size_t kLaunchBytes = size_t{64} << 30, kLaunchTokens = 64;
+constexpr size_t kLaunchBytes = size_t{64} << 30, kLaunchTokens = SequenceState::kLaunchTokens;
 
 // StepRows::compute() is sent at the end of a page and may run behind a launch that goes on: none of its steps may
 // overwrite the page's rows in the ring, nor the row before them.
 static_assert(kLaunchTokens + kPageTokens <= StepRing::kRows);
-// Page tables reach ahead for this many tokens.
-static_assert(kLaunchTokens <= SequenceState::kLaunchTokens);
 
 // Next to each other, so that one read brings both.
 struct StepStart {

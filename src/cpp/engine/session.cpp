@@ -214,10 +214,10 @@ void Session::add_tokens(std::span<const int32_t> ids) {
 void Session::truncate(int n) {
   if (n == static_cast<int>(tokens_.size())) return;
   has_logits_ = false;
+  const std::lock_guard lock(engine_->executor().mutex);
   if (n >= state_.rewind_floor()) {
     state_.rewind(n);
   } else {
-    const std::lock_guard lock(engine_->executor().mutex);
     state_.reset();  // recurrent layers cannot step back further than their pending rows
   }
   truncate_tokens(state_.n_tokens());

@@ -134,6 +134,7 @@ void Session::commit(std::span<const int32_t> path) {
 
 void Session::rewind(int n_tokens) {
   drop_step();
+  const std::lock_guard lock(engine_->executor().mutex);
   state_.rewind(n_tokens);
   truncate_tokens(n_tokens);
   appended_.clear();

@@ -98,9 +98,9 @@ Timeline Session::timeline() {
 // A step is an append of one row; sync() commits it or drop_step() rejects it.
 void Session::start_step(NumbersFrom from, bool waits_for_mask) {
   has_logits_ = false;
-  if (state_.room() == 0) return;  // no token can follow in this context, or none yet in the KV cache
   empty_if_step_lost([&] {
     const std::lock_guard lock(engine_->executor().mutex);
+    if (state_.room() == 0) return;  // no token can follow in this context, or none yet in the KV cache
     if (step_rows_ && step_rows_->is_full()) step_rows_->compute(tokens_);
     state_.reach_ahead();
     if (from == NumbersFrom::kDevice) {
@@ -112,9 +112,9 @@ void Session::start_step(NumbersFrom from, bool waits_for_mask) {
     if (step_rows_) step_rows_->begin_step();
     waits_for_mask ? loop_->step_only() : loop_->step();
     state_.end_append();
+    step_pending_ = true;
+    choice_waits_for_mask_ = waits_for_mask;
   });
-  step_pending_ = true;
-  choice_waits_for_mask_ = waits_for_mask;
 }
 
 bool Session::adopt_step(std::span<const int32_t> ids) {

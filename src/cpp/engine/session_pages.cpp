@@ -28,16 +28,18 @@ void Session::fork(Session& from) {
   if (this == &from) return;
   from.drop_step();
   drop_step();
-  has_logits_ = from.has_logits_;
-  if (has_logits_) std::ranges::copy(from.logits(), logits_.begin());
-  logits_in_ = LogitsIn::kHost;
   const std::lock_guard lock(engine_->executor().mutex);
   state_.fork(from.state_);
+  has_logits_ = false;
   tokens_ = from.tokens_;
   append_ends_ = from.append_ends_;
   appended_.clear();
   n_indexed_ = 0;
   if (width_) width_->start_sequence(loop_ == nullptr);
+  if (!from.has_logits_) return;
+  std::ranges::copy(from.logits(), logits_.begin());
+  logits_in_ = LogitsIn::kHost;
+  has_logits_ = true;
 }
 
 std::unique_ptr<PageRun> Session::share_pages(int first, int count) {

@@ -87,7 +87,7 @@ void Session::take_pieces(const Pieces& pieces) {
 }
 
 void Session::assemble(std::span<const int32_t> ids, std::span<const int32_t> ends, const Pieces& pieces) {
-  const int n = static_cast<int>(ids.size()), n_pages = (n + kPageTokens - 1) / kPageTokens;
+  const int n = static_cast<int>(ids.size()), n_pages = lb::n_pages(n);
   engine_->check_ids(ids);
   LB_CHECK(!ends.empty() && ends.front() > 0 && ends.back() == n &&
                std::ranges::adjacent_find(ends, std::ranges::greater_equal()) == ends.end(),
@@ -108,6 +108,7 @@ void Session::assemble(std::span<const int32_t> ids, std::span<const int32_t> en
 std::vector<std::byte> Session::save() {
   drop_step();
   const std::lock_guard lock(engine_->executor().mutex);
+  state_.swap_in();
   return save_snapshot(state_, tokens_, engine_->fingerprint());
 }
 

@@ -90,13 +90,13 @@ void Session::choose_rows(int32_t root, int max_rows, const Company& beside) {
 }
 
 int Session::run_together(std::span<const Turn> turns, const Interrupted& interrupted) {
-  std::vector<Segment> segments = choose_segments(turns);
   const Engine& engine = *turns[0].session->engine_;
   Executor& executor = engine.executor();
+  const std::lock_guard lock(executor.mutex);
+  std::vector<Segment> segments = choose_segments(turns);
   // A row alone would take the kernels of one row, whose sums have another order: a second one is computed for nothing.
   const int least = turns[0].session->loop_ != nullptr ? std::min(2, executor.max_rows) : 1;
   const int rows = std::max(segments.back().first_row + segments.back().rows, least);
-  const std::lock_guard lock(executor.mutex);
   std::chrono::steady_clock::time_point start;
   const auto send = [&] {
     engine.forward(executor, {.tokens = {executor.pass->tokens, static_cast<size_t>(rows)},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "base/error.h"
 
@@ -81,22 +82,36 @@ bool PagePool::is_shared(int32_t page) const {
   return counts_[page] > 1;
 }
 
+bool PagePool::is_shared(std::span<const int32_t> pages) const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(pages, [&](int32_t page) { return counts_[page] > 1; });
+}
+
+template <class Copy>
+void PagePool::for_memory(std::span<const int32_t> pages, Copy&& copy) const {
+  for (const Layer& layer : layers_)
+    for (const auto& [data, bytes] : {std::pair(layer.k, layer.k_bytes), std::pair(layer.v, layer.v_bytes)})
+      for (size_t i = 0, next; bytes > 0 && i < pages.size(); i = next) {  // consecutive pages are one copy
+        for (next = i + 1; next < pages.size() && pages[next] == pages[next - 1] + 1; ++next) {
+        }
+        copy(std::span(data + pages[i] * bytes, (next - i) * bytes));
+      }
+}
+
 void PagePool::read(std::span<const int32_t> pages, std::span<std::byte> to) const {
   LB_ASSERT(to.size() == pages.size() * page_bytes_);
-  const auto read_all = [&](const std::byte* from, size_t page_bytes) {
-    for (size_t i = 0, next; i < pages.size(); i = next) {  // pages that lie behind each other are one copy
-      for (next = i + 1; next < pages.size() && pages[next] == pages[next - 1] + 1; ++next) {
-      }
-      const size_t n = (next - i) * page_bytes;
-      stream_.download(to.data(), from + pages[i] * page_bytes, n);
-      to = to.subspan(n);
-    }
-  };
-  for (const Layer& layer : layers_) {
-    if (layer.k_bytes == 0) continue;
-    read_all(layer.k, layer.k_bytes);
-    read_all(layer.v, layer.v_bytes);
-  }
+  for_memory(pages, [&](std::span<std::byte> memory) {
+    stream_.download(to.data(), memory.data(), memory.size());
+    to = to.subspan(memory.size());
+  });
+}
+
+void PagePool::write(std::span<const int32_t> pages, std::span<const std::byte> from) {
+  LB_ASSERT(from.size() == pages.size() * page_bytes_);
+  for_memory(pages, [&](std::span<std::byte> memory) {
+    stream_.upload(memory.data(), from.data(), memory.size());
+    from = from.subspan(memory.size());
+  });
 }
 
 void PagePool::copy(int32_t from, int32_t to) {

@@ -42,21 +42,26 @@ class PagePool {
   // Gives back a reference to each page. A page without references is free.
   void release(std::span<const int32_t> pages);
   bool is_shared(int32_t page) const;
-  // Copies pages to the host: layer, then K before V, then page. `to`: [pages.size() * page_bytes()]
+  bool is_shared(std::span<const int32_t> pages) const;  // any of them
+  // Copies pages to and from the host: layer, then K before V, then page. Bytes: [pages.size() * page_bytes()]
   void read(std::span<const int32_t> pages, std::span<std::byte> to) const;
+  void write(std::span<const int32_t> pages, std::span<const std::byte> from);
   // Sends copies of K and V of a page in all layers to the stream.
   void copy(int32_t from, int32_t to);
 
  private:
   static Layer carve_layer(std::span<const LayerShape> layers, int layer, const StateOptions& options, int n_pages,
                            Carver& carver);
+  // Calls copy(memory) for K and V of the pages in all layers, in the order of read().
+  template <class Copy>
+  void for_memory(std::span<const int32_t> pages, Copy&& copy) const;
 
   Stream& stream_;
   std::unique_ptr<Memory> memory_;
   std::vector<Layer> layers_;
   size_t page_bytes_ = 0;
 
-  mutable std::mutex mutex_;     // of all below
+  mutable std::mutex mutex_;     // guards counts_ and free_
   std::vector<int32_t> counts_;  // [n_pages] references
   std::vector<int32_t> free_;    // a heap, its lowest page first
 };
@@ -74,6 +79,7 @@ class PageRun {
 
   const PagePool& pool() const { return *pool_; }
   std::span<const int32_t> pages() const { return pages_; }
+  bool is_shared() const { return pool_->is_shared(pages_); }  // somebody else holds some of the pages
 
  private:
   std::shared_ptr<PagePool> pool_;

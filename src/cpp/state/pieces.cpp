@@ -1,4 +1,4 @@
-// Reading and writing walk the layers in the same order, over SequenceState::snapshot_parts.
+// Pages are read and written by their pool, everything else over SequenceState::snapshot_parts.
 #include "state/pieces.h"
 
 #include <algorithm>
@@ -12,17 +12,7 @@ namespace {
 
 using Pieces = SequenceState::Part;
 
-// Pages [first, first + count) of each layer that keeps all rows.
-Pieces page_pieces(const SequenceState& state, int first, int count) {
-  Pieces pieces;
-  for (int layer = 0; layer < static_cast<int>(state.layers().size()); ++layer) {
-    if (!state.keeps_all_rows(layer)) continue;
-    for (const auto& part : state.page_parts(layer, first, count)) std::ranges::copy(part, std::back_inserter(pieces));
-  }
-  return pieces;
-}
-
-// The memory of every other layer at a length.
+// The memory of the layers without pages in the pool, at a length.
 Pieces recurrent_pieces(const SequenceState& state, int n_tokens) {
   Pieces pieces;
   for (int layer = 0; layer < static_cast<int>(state.layers().size()); ++layer)
@@ -30,21 +20,6 @@ Pieces recurrent_pieces(const SequenceState& state, int n_tokens) {
       for (const auto& part : state.snapshot_parts(layer, n_tokens))
         std::ranges::copy(part, std::back_inserter(pieces));
   return pieces;
-}
-
-void read(SequenceState& state, const Pieces& pieces, std::span<std::byte> to) {
-  for (const auto& piece : pieces) {
-    state.stream().download(to.data(), piece.data(), piece.size());
-    to = to.subspan(piece.size());
-  }
-  std::ranges::fill(to, std::byte{0});  // a ring of fewer rows than its window has fewer pages
-}
-
-void write(SequenceState& state, const Pieces& pieces, std::span<const std::byte> from) {
-  for (const auto& piece : pieces) {
-    state.stream().upload(piece.data(), from.data(), piece.size());
-    from = from.subspan(piece.size());
-  }
 }
 
 void check_pages(const SequenceState& state, int first, int count, size_t bytes) {
@@ -67,23 +42,30 @@ size_t recurrent_bytes(const SequenceState& state) { return bytes_of(recurrent_p
 
 void read_pages(SequenceState& state, int first, int count, std::span<std::byte> to) {
   check_pages(state, first, count, to.size());
-  read(state, page_pieces(state, first, count), to);
+  state.pool()->read(state.pages().subspan(first, count), to);
 }
 
 void write_pages(SequenceState& state, int first, int count, std::span<const std::byte> from) {
   check_pages(state, first, count, from.size());
-  write(state, page_pieces(state, first, count), from);
+  state.pool()->write(state.pages().subspan(first, count), from);
 }
 
 void read_recurrent(SequenceState& state, std::span<std::byte> to) {
   check_recurrent(state, to.size());
   state.fold();
-  read(state, recurrent_pieces(state, state.n_tokens()), to);
+  for (const auto& piece : recurrent_pieces(state, state.n_tokens())) {
+    state.stream().download(to.data(), piece.data(), piece.size());
+    to = to.subspan(piece.size());
+  }
+  std::ranges::fill(to, std::byte{0});  // a ring of fewer rows than its window has fewer pages
 }
 
 void write_recurrent(SequenceState& state, int n_tokens, std::span<const std::byte> from) {
   check_recurrent(state, from.size());
-  write(state, recurrent_pieces(state, n_tokens), from);
+  for (const auto& piece : recurrent_pieces(state, n_tokens)) {
+    state.stream().upload(piece.data(), from.data(), piece.size());
+    from = from.subspan(piece.size());
+  }
 }
 
 }  // namespace lb

@@ -15,6 +15,8 @@ constexpr std::array<int32_t, kMaxTree> kIdentity = [] {
   return path;
 }();
 
+constexpr const char* kMakeRoom = ". Reset or swap out other sessions, or load the model with more kv_tokens";
+
 // Pages that `window` rows can touch.
 int window_pages(const KvShape& shape) { return n_pages(shape.window) + 1; }
 
@@ -138,11 +140,12 @@ void SequenceState::reach_ahead() {
 
 void SequenceState::take_rows(int rows) {
   LB_CHECK(take_pages(n_tokens_ + rows, 0), kMemory, "the KV cache of ", pool_->n_pages() * kPageTokens,
-           " tokens is full: ", rows, " more after ", n_tokens_, " do not fit beside those of other sequences");
+           " tokens is full: ", rows, " more after ", n_tokens_, " do not fit beside those of other sequences",
+           kMakeRoom);
 }
 
-// Pages for n_tokens tokens, and for the rows ahead of them where the pool has enough. Rows behind the committed ones
-// are written, so their pages must be this state's alone: only the last page with rows can be shared.
+// Takes pages for n_tokens tokens, and for the rows ahead of them where the pool has enough. Rows behind the committed
+// ones are written, so their pages must be this state's alone: only the last page with rows can be shared.
 bool SequenceState::take_pages(int n_tokens, int rows_ahead) {
   if (is_swapped_out() && pool_->n_free() < lb::n_pages(n_tokens)) return false;
   if (!try_swap_in()) return false;
@@ -179,11 +182,10 @@ void SequenceState::give_back(int first_page) {
 void SequenceState::drop_pages() {
   give_back(0);
   swapped_.reset();
-  n_swapped_ = 0;
 }
 
 void SequenceState::set_pages(int first_page, std::span<const int32_t> pages) {
-  swap_in();
+  if (first_page > 0) swap_in();
   LB_ASSERT(!appending_ && first_page <= static_cast<int>(pages_.size()) && first_page + pages.size() <= table_.size());
   const auto keeps = [&](size_t i) {
     return i < pages.size() && pages[i] == kOwnPage && !pool_->is_shared(pages_[first_page + i]);
@@ -198,7 +200,8 @@ void SequenceState::set_pages(int first_page, std::span<const int32_t> pages) {
     }
   const auto needed = static_cast<int>(std::ranges::count(next, kOwnPage));
   LB_CHECK(pool_->take(needed, fresh), kMemory, "the KV cache has ", pool_->n_free(), " free pages of ", kPageTokens,
-           " tokens, and ", needed, " are needed");
+           " tokens, and ", needed, " are needed", kMakeRoom);
+  swapped_.reset();
   std::vector<int32_t> shared;
   std::ranges::copy_if(pages, std::back_inserter(shared), [](int32_t page) { return page != kOwnPage; });
   pool_->share(shared);
@@ -226,40 +229,28 @@ void SequenceState::fork(SequenceState& from) {
   numbers_ = from.numbers_;
 }
 
-// Calls copy(memory of a page, at) for K and V of all layers, with their places in swapped_.
-template <class Copy>
-void SequenceState::for_page_bytes(Copy&& copy) const {
-  std::byte* at = swapped_.get();
-  for (int layer = 0; layer < static_cast<int>(shapes_.size()); ++layer) {
-    if (!keeps_all_rows(layer)) continue;
-    for (const Part& part : page_parts(layer, 0, n_swapped_))
-      for (const std::span<std::byte> piece : part) {
-        copy(piece, at);
-        at += piece.size();
-      }
-  }
-}
-
 void SequenceState::swap_out() {
   LB_ASSERT(!appending_ && !appended_ && !is_swapped_out());
-  n_swapped_ = lb::n_pages(n_tokens_);
-  swapped_ = std::make_unique_for_overwrite<std::byte[]>(n_swapped_ * pool_->page_bytes());
-  for_page_bytes([&](std::span<std::byte> page, std::byte* at) { stream_.download(at, page.data(), page.size()); });
+  if (const int n = lb::n_pages(n_tokens_); n > 0) {
+    const size_t bytes = n * pool_->page_bytes();
+    swapped_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    pool_->read(std::span(pages_).first(n), {swapped_.get(), bytes});
+  }
   give_back(0);
 }
 
 void SequenceState::swap_in() {
   LB_CHECK(try_swap_in(), kMemory, "the KV cache has ", pool_->n_free(), " free pages of ", kPageTokens,
-           " tokens; a sequence that is swapped out needs ", n_swapped_);
+           " tokens; a sequence that is swapped out needs ", lb::n_pages(n_tokens_), kMakeRoom);
 }
 
 // True where the state is not swapped out.
 bool SequenceState::try_swap_in() {
   if (!is_swapped_out()) return true;
-  if (!pool_->take(n_swapped_, pages_)) return false;
-  for_page_bytes([&](std::span<std::byte> page, std::byte* at) { stream_.upload(page.data(), at, page.size()); });
+  const int n = lb::n_pages(n_tokens_);
+  if (!pool_->take(n, pages_)) return false;
+  pool_->write(pages_, {swapped_.get(), n * pool_->page_bytes()});
   swapped_.reset();
-  n_swapped_ = 0;
   upload_table(0);
   return true;
 }
@@ -273,6 +264,7 @@ void SequenceState::begin_append(int rows, const Tree& tree) {
 }
 
 const AppendNumbers& SequenceState::begin_append_at(AppendNumbers* at, int rows) {
+  launch_may_run_ = false;  // one that still runs makes no further step
   begin(rows, {});
   numbers_at_ = at;
   return numbers_;
@@ -484,12 +476,13 @@ size_t bytes_of(const SequenceState::Part& part) {
   return n;
 }
 
-std::array<SequenceState::Part, 2> SequenceState::page_parts(int layer, int first, int count) const {
-  LB_ASSERT(first + count <= static_cast<int>(pages_.size()));
+// K and V of the first n pages of a layer.
+std::array<SequenceState::Part, 2> SequenceState::page_parts(int layer, int n) const {
+  LB_ASSERT(n <= static_cast<int>(pages_.size()));
   const PagePool::Layer& pool = pool_->layer(layer);
   std::array<Part, 2> parts;
-  for (int i = first, next; i < first + count; i = next) {  // pages that lie behind each other are one piece
-    for (next = i + 1; next < first + count && pages_[next] == pages_[next - 1] + 1; ++next) {
+  for (int i = 0, next; i < n; i = next) {  // consecutive pages are one piece
+    for (next = i + 1; next < n && pages_[next] == pages_[next - 1] + 1; ++next) {
     }
     parts[0].push_back(bytes(pool.k + pages_[i] * pool.k_bytes, (next - i) * pool.k_bytes));
     parts[1].push_back(bytes(pool.v + pages_[i] * pool.v_bytes, (next - i) * pool.v_bytes));
@@ -503,7 +496,7 @@ std::vector<SequenceState::Part> SequenceState::snapshot_parts(int layer, int n_
     const auto& pages = std::get<KvPages>(layout_.layers[layer]);
     const int n = lb::n_pages(n_tokens);  // whole pages: rows beyond n_tokens are never read
     if (pages.ring == 0) {
-      std::ranges::move(page_parts(layer, 0, n), std::back_inserter(parts));
+      std::ranges::move(page_parts(layer, n), std::back_inserter(parts));
       return parts;
     }
     const size_t k = page_bytes(*shape, options_.k_type), v = page_bytes(*shape, options_.v_type);

@@ -56,8 +56,8 @@ class SequenceState {
   // Tokens that one launch of decode steps computes at most. The launch reads the page table as of its start.
   static constexpr int kLaunchTokens = 64;
 
-  // Reserves memory from the stream and sends ops and copies to it. The stream must outlive the state. pool: of these
-  // layers and types, with room for a whole context at least; null: one of the state's own with just that.
+  // Reserves memory from the stream and sends ops and copies to it. The stream must outlive the state. pool: has these
+  // layers and types, and room for at least one context; null: the state makes one of that size.
   SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream,
                 std::shared_ptr<PagePool> pool = nullptr);
   ~SequenceState();
@@ -89,10 +89,11 @@ class SequenceState {
   void reach_ahead();
   // Takes pages for rows of an append; begin_append() does so too. Throws kMemory, with nothing changed.
   void take_rows(int rows);
-  // Copies the pages to host memory and gives them back; the rest of the state stays. What needs the pages swaps in.
+  // Copies the pages to host memory and gives them back; the rest of the state stays. Calls that need the pages swap in
+  // first. Shared pages come back as this state's own.
   void swap_out();
   void swap_in();  // throws kMemory, with nothing changed, where the pool has too few pages; nothing if not swapped out
-  bool is_swapped_out() const { return n_swapped_ > 0; }
+  bool is_swapped_out() const { return swapped_ != nullptr; }
   // Becomes the sequence of another state of the same pool, which is not appending: shares its pages, copies the rest.
   void fork(SequenceState& from);
   // Makes the pages from first_page on these of the pool, shared; kOwnPage: one that only this state has, with any
@@ -154,8 +155,6 @@ class SequenceState {
   bool keeps_all_rows(int layer) const { return lb::keeps_all_rows(shapes_, layer); }
   // Pieces of memory, in order.
   using Part = std::vector<std::span<std::byte>>;
-  // K and V of pages [first, first + count) of a layer that keeps all rows.
-  std::array<Part, 2> page_parts(int layer, int first, int count) const;
   // Memory of a layer that holds n_tokens tokens: whole pages of K and of V, or S and history, or the last row. A ring
   // gives the pages of its last `window` rows, oldest first. Call fold() before reading.
   std::vector<Part> snapshot_parts(int layer, int n_tokens) const;
@@ -184,8 +183,7 @@ class SequenceState {
   void drop_pages();
   void upload_table(int first_page);
   void upload_ring(const KvPages& ring);
-  template <class Copy>
-  void for_page_bytes(Copy&& copy) const;
+  std::array<Part, 2> page_parts(int layer, int n) const;
   void publish() { stream_.upload(layout_.numbers, &numbers_, sizeof numbers_); }
   static Layout carve(std::span<const LayerShape> shapes, const StateOptions& options, Carver& carver);
   static LayerMemory carve_layer(const LayerShape& shape, const StateOptions& options, bool folds, int32_t* page_table,
@@ -200,9 +198,8 @@ class SequenceState {
   Layout layout_;
   std::vector<int32_t> pages_;  // of the pool
   std::vector<int32_t> table_;  // [pages of the capacity] the page table as uploaded; entries behind pages_ are old
-  std::unique_ptr<std::byte[]> swapped_;  // layer, then K before V, then page
-  int n_swapped_ = 0;                     // pages
-  bool launch_may_run_ = false;           // of decode steps, which reads the page table as of its start
+  std::unique_ptr<std::byte[]> swapped_;  // the bytes of the pages while they are swapped out; else null
+  bool launch_may_run_ = false;           // a launch of decode steps, which reads the page table as of its start
 
   int n_tokens_ = 0;
   int n_folded_ = 0;                     // tokens in S; the others of n_tokens_ are still pending rows

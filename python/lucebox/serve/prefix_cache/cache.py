@@ -134,7 +134,7 @@ class PrefixCache:
 
     def drop_pages(self) -> bool:
         """Gives back the pages of the KV cache that were used longest ago, whose bytes go to main memory. False: there
-        are none."""
+        are none that nobody else holds."""
         with self._parts.changed:
             return self._parts.drop_run()
 
@@ -170,7 +170,11 @@ class PrefixCache:
         if own == 0:
             session.reset()
         elif own < session.n_tokens:
-            session.assemble(plan.ids[:own], plan.ends_to(own), -(-own // PAGE))
+            try:
+                session.assemble(plan.ids[:own], plan.ends_to(own), -(-own // PAGE))
+            except OutOfMemoryError:  # swapped out, and no room
+                session.reset()
+                return 0
         return own
 
     def _longest(self, session: _engine.Session, plan: Plan) -> Node | None:

@@ -46,15 +46,16 @@ class PartStore:
         self._engine = engine
         self.memory: Lru[Part] = Lru(memory_bytes)
         self.disk: Lru[Path] = Lru(disk_bytes)
-        self.runs: Lru[Part] = Lru(0)  # whoever needs pages evicts them
+        self.runs: Lru[Part] = Lru(0)  # drop_run() evicts; there is no budget
         self.n_nodes = self.n_evicted = self.n_damaged = 0
         self._part_of: dict[Path, Part] = {}
         self._unwritten: dict[Part, None] = {}  # an ordered set
         self._is_closed = False
         self._files = None if folder is None else self._open(folder, fingerprint)
         self._is_writing = self._files is not None
-        self._writer = threading.Thread(target=self._write_behind, name="lucebox-prefix-cache", daemon=True)
+        self._writer: threading.Thread | None = None  # one that never starts would keep this store alive
         if self._is_writing:
+            self._writer = threading.Thread(target=self._write_behind, name="lucebox-prefix-cache", daemon=True)
             self._writer.start()
 
     def close(self) -> None:
@@ -62,8 +63,9 @@ class PartStore:
         with self.changed:
             self._is_closed = True
             self.changed.notify()
-        if self._files is not None:
+        if self._writer is not None:
             self._writer.join()
+        if self._files is not None:
             self._files.close()
             self._files = None
         with self.changed:
@@ -74,6 +76,7 @@ class PartStore:
                 part.run = None
                 self.runs.remove(part)
             self._roots.clear()
+            self._engine = None
 
     def root(self, owner: str) -> Node:
         """The root of an owner's prefixes."""
@@ -103,8 +106,8 @@ class PartStore:
 
     def drop_run(self) -> bool:
         """Gives back the pages of the KV cache that were used longest ago, whose bytes go to main memory. False: there
-        are none."""
-        part = next(iter(self.runs.all()), None)
+        are none that nobody else holds."""
+        part = next((one for one in self.runs.all() if one.run is not None and not one.run.is_shared), None)
         if part is None:
             return False
         if part.data is None:
@@ -301,7 +304,7 @@ class PartStore:
             self._unlink(path)
             if part is not None:
                 part.file = None
-                if part.data is None:
+                if part.data is None and part.run is None:
                     self._drop(part)
 
     def _unlink(self, path: Path) -> None:
