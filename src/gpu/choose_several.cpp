@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "gpu/attention/instances.h"
+#include "gpu/delta_net/shape.h"
 
 namespace lb::gpu {
 namespace {
@@ -11,13 +12,14 @@ namespace {
 struct Names {
   std::string_view one;
   const char* several;
+  uint32_t n_slices = 1;  // blocks of x of which one block of the form for several does the work
 };
-#define NAMES(kernel) {#kernel, #kernel "_several"},
+#define NAMES(kernel, ...) {#kernel, #kernel "_several" __VA_OPT__(, ) __VA_ARGS__},
 #define X(kernel, ...) NAMES(kernel)
 constexpr Names kKernels[] = {NAMES(attention_prepare_kernel) NAMES(attention_merge_kernel) NAMES(delta_inputs_kernel)
-                                  NAMES(gated_delta_step_kernel) NAMES(copy_rows_kernel) NAMES(sample_kernel)
-                                      NAMES(next_token_kernel) LB_ATTENTION_DECODE(X) LB_ATTENTION_DECODE_PACKED(X)
-                                          LB_ATTENTION_DECODE_8_PACKED(X)};
+                                  NAMES(gated_delta_step_kernel, kWideSlices) NAMES(copy_rows_kernel)
+                                      NAMES(sample_kernel) NAMES(next_token_kernel) LB_ATTENTION_DECODE(X)
+                                          LB_ATTENTION_DECODE_PACKED(X) LB_ATTENTION_DECODE_8_PACKED(X)};
 #undef X
 #undef NAMES
 
@@ -30,6 +32,7 @@ std::optional<Launch> for_several(const Launch& one, int n, const Target& target
     if (!target.has(names.several)) return std::nullopt;
     Launch launch = one;
     launch.kernel = names.several;
+    launch.grid[0] = (one.grid[0] + names.n_slices - 1) / names.n_slices;
     launch.grid[2] = static_cast<uint32_t>(n);
     return launch;
   }

@@ -105,11 +105,11 @@ def test_copies(pack: _engine.gpu.Pack, call_of: Callable[..., Any], n: int, dim
     check(pack, calls, "copy_rows_kernel_several")
 
 
-@pytest.mark.parametrize("n", [2, 13])
-def test_delta_net(pack: _engine.gpu.Pack, call_of: Callable[..., Any], n: int, seed: int) -> None:
+@pytest.mark.parametrize("n, dk, dv", [(2, 128, 128), (3, 8, 72), (13, 40, 24)])  # warps for all slices, or one warp
+def test_delta_net(pack: _engine.gpu.Pack, call_of: Callable[..., Any], n: int, dk: int, dv: int, seed: int) -> None:
     """Inputs and recurrence, after different numbers of accepted rows in either buffer."""
     rng = np.random.default_rng(seed)
-    kh, vh, dk, dv, taps = 2, 4, 40, 24, 4
+    kh, vh, taps = 2, 4, 4
     channels = 2 * kh * dk + vh * dv
     weights, gates = normal(rng, channels, taps), (-np.abs(normal(rng, vh)), normal(rng, vh))
     inputs, deltas = [], []

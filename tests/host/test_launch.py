@@ -375,7 +375,7 @@ def test_few_heads_are_cut_into_narrow_slices() -> None:
     for n_v_heads, columns in ((16, 16), (48, 32)):
         *_, chunks = choose("sm_90", "gated_delta", 132, rows=64, **delta_sizes(16, n_v_heads, 128, 128))
         assert chunks["kernel"] == f"gated_delta_chunks{columns}_kernel"
-        assert chunks["grid"] == (n_v_heads * 128 // columns, 1, 1)
+        assert chunks["grid"] == (128 // columns, n_v_heads, 1)
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -19,9 +19,8 @@ std::string to_string(const GatedDelta& op) {
 
 Launch slices(const char* kernel, const GatedDelta& op, int columns, uint32_t threads, size_t shared_bytes,
               const Target& target, const std::string& what) {
-  const int n_slices = (op.dv + columns - 1) / columns;
   return checked({.kernel = kernel,
-                  .grid = {uint32_t(op.n_v_heads * n_slices), 1, 1},
+                  .grid = {uint32_t((op.dv + columns - 1) / columns), uint32_t(op.n_v_heads), 1},
                   .block = {threads, 1, 1},
                   .shared_bytes = shared_bytes,
                   .overlap_previous = true},

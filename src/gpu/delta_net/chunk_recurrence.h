@@ -158,7 +158,7 @@ template <int kColumns>
 LB_DEVICE void open_state(const GatedDelta& p, const Slice& slice, int n, Path* path, int depth, float* state) {
   const Fold fold = read_path(p, slice.v_head, n, path);
   for (int d = slice.row_lane; d < depth; d += kSliceRows * slice.n_row_lanes) {
-    f32x4 s[kSliceRows];
+    StateRows<1> s;
     read_state(p, slice, d, s);
     if (fold.n > 0) {
       fold_path(p, slice, fold, path, d, s);
@@ -167,7 +167,7 @@ LB_DEVICE void open_state(const GatedDelta& p, const Slice& slice, int n, Path* 
     LB_UNROLL
     for (int i = 0; i < kSliceRows; ++i)
       if (d + i * slice.n_row_lanes < depth)
-        store(state + (d + i * slice.n_row_lanes) * kColumns + slice.column - slice.first_column, s[i]);
+        store(state + (d + i * slice.n_row_lanes) * kColumns + slice.column - slice.first_column, s[0][i]);
   }
 }
 

@@ -1,10 +1,13 @@
 // Gated DeltaNet of one row (gated_delta_step), and a fold alone (gated_delta_fold). Equations: ops/delta_net.h.
 //
-// A block has 16 columns of one value head's S in registers: a thread has up to four rows of four columns. The
-// previous append wrote S and the accepted rows, so a step reads and folds them before wait_for_previous():
-// delta_inputs, which runs before it, lets it start only after everything older is done. S^T k and S^T q are reduced
-// over the rows of S by exchanges within a warp, then over the warps by warp 0.
-// Bound: bandwidth, 8 dk dv bytes per value head: S is read and written once.
+// A block has a slice of 16 columns of one value head's S in registers, or for several sequences kWideSlices of them: a
+// thread has up to four rows of four columns of each. The previous append wrote S and the accepted rows, so a step
+// reads and folds them before wait_for_previous(): delta_inputs, which runs before it, lets it start only after
+// everything older is done. S^T k and S^T q are reduced over the rows of S by exchanges within a warp, then over the
+// warps, by a warp for each slice.
+// Bound: bandwidth, 8 dk dv bytes per value head: S is read and written once. A block waits for a chain of loads
+// (accepted rows, their weights, keys), so blocks of several sequences, which come in waves, each have more bytes in
+// flight.
 #include "dialect.h"
 
 #include "gpu/delta_net/gated_delta.h"
@@ -26,13 +29,15 @@ LB_DEVICE void exchange_halves(float (&v)[8]) {
   }
 }
 
+// kBatch: of fold_path.
+template <int kSlices, int kBatch>
 LB_DEVICE void gated_delta_step(const GatedDelta& op, Path* accepted, float* sums) {
-  const Slice slice = slice_of_thread<kStepColumns>(op);
-  f32x4 s[kSliceRows];
+  const Slice slice = slice_of_thread<kStepColumns, kSlices>(op);
+  StateRows<kSlices> s;
   read_state(op, slice, slice.row_lane, s);
   const Fold fold = read_path(op, slice.v_head, n_accepted(op), accepted);
   if (fold.n > 0) {
-    fold_path(op, slice, fold, accepted, slice.row_lane, s);
+    fold_path<kBatch>(op, slice, fold, accepted, slice.row_lane, s);
     write_state(op, slice, slice.row_lane, s);
   }
   const int out = buffer_after(op, 1);
@@ -49,37 +54,46 @@ LB_DEVICE void gated_delta_step(const GatedDelta& op, Path* accepted, float* sum
     keys[i] = d < op.dk ? k[d] : 0.0f;
     queries[i] = d < op.dk ? q[d] : 0.0f;
   }
-  const int column = slice.first_column + thread_id();
-  const bool has_column = thread_id() < kStepColumns && column < op.dv;
-  const float v = has_column ? op.v[long(slice.v_head) * op.dv + column] : 0.0f;
+  // Warp w finishes slice w, and slice w + n_warps() where heads are small.
+  const auto value_of_lane = [&](int j) {
+    const int column = slice.first_column + j * kStepColumns + lane();
+    return lane() < kStepColumns && column < op.dv ? op.v[long(slice.v_head) * op.dv + column] : 0.0f;
+  };
+  float v = warp() < kSlices ? value_of_lane(warp()) : 0.0f;
   const float g = op.g[slice.v_head], beta = op.beta[slice.v_head];
   float k_dot_q = 0;
-  if (warp() == 0) {
+  if (warp() < kSlices) {
     for (int d = lane(); d < op.dk; d += 32) k_dot_q = fma(k[d], q[d], k_dot_q);
     k_dot_q = warp_sum(k_dot_q);
   }
 
-  float both[8] = {};  // S^T k of four columns, then S^T q of them
   LB_UNROLL
-  for (int i = 0; i < kSliceRows; ++i) {
+  for (int j = 0; j < kSlices; ++j) {
+    float both[8] = {};  // S^T k of four columns, then S^T q of them
     LB_UNROLL
-    for (int c = 0; c < 4; ++c) {
-      both[c] = fma(keys[i], s[i][c], both[c]);
-      both[4 + c] = fma(queries[i], s[i][c], both[4 + c]);
+    for (int i = 0; i < kSliceRows; ++i) {
+      LB_UNROLL
+      for (int c = 0; c < 4; ++c) {
+        both[c] = fma(keys[i], s[j][i][c], both[c]);
+        both[4 + c] = fma(queries[i], s[j][i][c], both[4 + c]);
+      }
     }
+    exchange_halves<4>(both);
+    exchange_halves<2>(both);
+    exchange_halves<1>(both);
+    const int value = lane() / kLanesOfRow;  // index in `both` of the sum that this lane has
+    const int at = value / 4 * kStepColumns + lane() % kLanesOfRow * 4 + value % 4;
+    sums[(warp() * kSlices + j) * kSums + at] = both[0];
   }
-  exchange_halves<4>(both);
-  exchange_halves<2>(both);
-  exchange_halves<1>(both);
-  const int value = lane() / kLanesOfRow;  // index in `both` of the sum that this lane has
-  sums[warp() * kSums + value / 4 * kStepColumns + lane() % kLanesOfRow * 4 + value % 4] = both[0];
   block_barrier();
 
-  if (warp() == 0) {
+  for (int j = warp(); j < kSlices; j += n_warps()) {
+    if (j >= n_warps()) v = value_of_lane(j);
     float state = 0;
-    for (int w = 0; w < n_warps(); ++w) state += sums[w * kSums + lane()];
+    for (int w = 0; w < n_warps(); ++w) state += sums[(w * kSlices + j) * kSums + lane()];
     const float q_state = shuffle_xor(state, kStepColumns);  // lanes 0 to 15 have S^T k, 16 to 31 S^T q
-    if (has_column) {
+    const int column = slice.first_column + j * kStepColumns + lane();
+    if (lane() < kStepColumns && column < op.dv) {
       const float decay = exp_nonpositive(g), delta = beta * (v - decay * state);
       op.delta[long(slice.v_head) * op.dv + column] = delta;
       op.o[long(slice.v_head) * op.dv + column] = fma(k_dot_q, delta, decay * q_state);
@@ -94,12 +108,12 @@ LB_DEVICE void gated_delta_step(const GatedDelta& op, Path* accepted, float* sum
 LB_KERNEL(gated_delta_step_kernel, DeltaWork, kStepThreads, 1) {
   LB_SHARED(Path, path, 1);
   LB_SHARED(float, sums, kStepThreads / 32 * kSums);
-  gated_delta_step(p.op, &path[0], sums);
+  gated_delta_step<1, 4>(p.op, &path[0], sums);
 }
-LB_KERNEL(gated_delta_step_kernel_several, Several<GatedDelta>, kStepThreads, 1) {
+LB_KERNEL(gated_delta_step_kernel_several, Several<GatedDelta>, kStepThreads, kWideBlocks) {
   LB_SHARED(Path, path, 1);
-  LB_SHARED(float, sums, kStepThreads / 32 * kSums);
-  gated_delta_step(p.of[block_id_z()], &path[0], sums);
+  LB_SHARED(float, sums, kStepThreads / 32 * kWideSlices * kSums);
+  gated_delta_step<kWideSlices, 1>(p.of[block_id_z()], &path[0], sums);
 }
 
 LB_KERNEL(gated_delta_fold_kernel, DeltaWork, kStepThreads, 1) {
@@ -110,7 +124,7 @@ LB_KERNEL(gated_delta_fold_kernel, DeltaWork, kStepThreads, 1) {
   const Slice slice = slice_of_thread<kStepColumns>(op);
   const int n = n_accepted(op);
   if (n == 0) return;
-  f32x4 s[kSliceRows];
+  StateRows<1> s;
   read_state(op, slice, slice.row_lane, s);
   Path* accepted = &path[0];
   const Fold fold = read_path(op, slice.v_head, n, accepted);

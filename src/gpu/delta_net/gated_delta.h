@@ -55,19 +55,19 @@ LB_DEVICE Fold read_path(const GatedDelta& p, int v_head, int n, Path* path) {
   return read_path(p, v_head, n, path, thread_id(), n_threads());
 }
 
-// A thread's part of its block's slice of S: four columns, and rows row_lane + i * n_row_lanes.
+// A thread's part of a slice of S: four columns, and rows row_lane + i * n_row_lanes. Blocks of y coordinate i have
+// value head i. A block has one slice, or a few adjacent ones, whose columns lie kColumns apart.
 struct Slice {
   int v_head, k_head, first_column, column, row_lane, n_row_lanes;
   bool is_inside;  // column < dv: the last slice may be narrower
 };
-template <int kColumns>
+template <int kColumns, int kSlices = 1>
 LB_DEVICE Slice slice_of_thread(const GatedDelta& p) {
   constexpr int kLanes = kColumns / 4;
-  const int n_slices = (p.dv + kColumns - 1) / kColumns;
   Slice slice;
-  slice.v_head = block_id() / n_slices;
+  slice.v_head = block_id_y();
   slice.k_head = key_head(p, slice.v_head);
-  slice.first_column = block_id() % n_slices * kColumns;
+  slice.first_column = block_id() * kColumns * kSlices;
   slice.column = slice.first_column + thread_id() % kLanes * 4;
   slice.row_lane = thread_id() / kLanes;
   slice.n_row_lanes = n_threads() / kLanes;
@@ -75,46 +75,67 @@ LB_DEVICE Slice slice_of_thread(const GatedDelta& p) {
   return slice;
 }
 
+// What a thread has of kSlices slices.
+template <int kSlices>
+using StateRows = f32x4[kSlices][kSliceRows];
+
 // Rows first_row + i * n_row_lanes of S, [VH, dk, dv]; zeros beyond dk and dv.
-LB_DEVICE void read_state(const GatedDelta& p, const Slice& slice, int first_row, f32x4 (&s)[kSliceRows]) {
+template <int kSlices>
+LB_DEVICE void read_state(const GatedDelta& p, const Slice& slice, int first_row, StateRows<kSlices>& s) {
   LB_UNROLL
-  for (int i = 0; i < kSliceRows; ++i) {
-    const int d = first_row + i * slice.n_row_lanes;
-    s[i] = {};
-    if (slice.is_inside && d < p.dk) s[i] = load<f32x4>(p.S + (long(slice.v_head) * p.dk + d) * p.dv + slice.column);
+  for (int j = 0; j < kSlices; ++j) {
+    const int column = slice.column + j * kStepColumns;
+    LB_UNROLL
+    for (int i = 0; i < kSliceRows; ++i) {
+      const int d = first_row + i * slice.n_row_lanes;
+      s[j][i] = {};
+      if (column < p.dv && d < p.dk) s[j][i] = load<f32x4>(p.S + (long(slice.v_head) * p.dk + d) * p.dv + column);
+    }
   }
 }
-LB_DEVICE void write_state(const GatedDelta& p, const Slice& slice, int first_row, const f32x4 (&s)[kSliceRows]) {
+template <int kSlices>
+LB_DEVICE void write_state(const GatedDelta& p, const Slice& slice, int first_row, const StateRows<kSlices>& s) {
   LB_UNROLL
-  for (int i = 0; i < kSliceRows; ++i) {
-    const int d = first_row + i * slice.n_row_lanes;
-    if (slice.is_inside && d < p.dk) store(p.S + (long(slice.v_head) * p.dk + d) * p.dv + slice.column, s[i]);
+  for (int j = 0; j < kSlices; ++j) {
+    const int column = slice.column + j * kStepColumns;
+    LB_UNROLL
+    for (int i = 0; i < kSliceRows; ++i) {
+      const int d = first_row + i * slice.n_row_lanes;
+      if (column < p.dv && d < p.dk) store(p.S + (long(slice.v_head) * p.dk + d) * p.dv + column, s[j][i]);
+    }
   }
 }
 
 // S <- decay S + sum_j k_j (weight_j delta_j)^T, in the order of the path. Loads of kBatch rows are in flight at
 // once.
-template <int kBatch = 4>
+template <int kBatch = 4, int kSlices>
 LB_DEVICE void fold_path(const GatedDelta& p, const Slice& slice, const Fold& fold, const Path* path, int first_row,
-                         f32x4 (&s)[kSliceRows]) {
+                         StateRows<kSlices>& s) {
   LB_UNROLL
-  for (int i = 0; i < kSliceRows; ++i) {
+  for (int j = 0; j < kSlices; ++j) {
     LB_UNROLL
-    for (int c = 0; c < 4; ++c) s[i][c] *= fold.decay;
+    for (int i = 0; i < kSliceRows; ++i) {
+      LB_UNROLL
+      for (int c = 0; c < 4; ++c) s[j][i][c] *= fold.decay;
+    }
   }
   for (int first = 0; first < fold.n; first += kBatch) {
-    f32x4 deltas[kBatch];
+    f32x4 deltas[kBatch][kSlices];
     float keys[kBatch][kSliceRows];
     LB_UNROLL
     for (int b = 0; b < kBatch; ++b) {
-      const int j = min(first + b, fold.n - 1);  // rows past the end get weight 0
-      const int32_t row = load<int32_t>(&path->rows[j]);
-      const float weight = first + b < fold.n ? load<float>(&path->weights[j]) : 0.0f;
-      deltas[b] = {};
-      if (slice.is_inside)
-        deltas[b] = load<f32x4>(p.delta + (long(row) * p.n_v_heads + slice.v_head) * p.dv + slice.column);
+      const int at = min(first + b, fold.n - 1);  // rows past the end get weight 0
+      const int32_t row = load<int32_t>(&path->rows[at]);
+      const float weight = first + b < fold.n ? load<float>(&path->weights[at]) : 0.0f;
       LB_UNROLL
-      for (int c = 0; c < 4; ++c) deltas[b][c] *= weight;
+      for (int j = 0; j < kSlices; ++j) {
+        const int column = slice.column + j * kStepColumns;
+        deltas[b][j] = {};
+        if (column < p.dv)
+          deltas[b][j] = load<f32x4>(p.delta + (long(row) * p.n_v_heads + slice.v_head) * p.dv + column);
+        LB_UNROLL
+        for (int c = 0; c < 4; ++c) deltas[b][j][c] *= weight;
+      }
       const float* key = fold.keys + (long(row) * p.n_k_heads + slice.k_head) * p.dk;
       LB_UNROLL
       for (int i = 0; i < kSliceRows; ++i) {
@@ -125,9 +146,12 @@ LB_DEVICE void fold_path(const GatedDelta& p, const Slice& slice, const Fold& fo
     LB_UNROLL
     for (int b = 0; b < kBatch; ++b) {
       LB_UNROLL
-      for (int i = 0; i < kSliceRows; ++i) {
+      for (int j = 0; j < kSlices; ++j) {
         LB_UNROLL
-        for (int c = 0; c < 4; ++c) s[i][c] = fma(keys[b][i], deltas[b][c], s[i][c]);
+        for (int i = 0; i < kSliceRows; ++i) {
+          LB_UNROLL
+          for (int c = 0; c < 4; ++c) s[j][i][c] = fma(keys[b][i], deltas[b][j][c], s[j][i][c]);
+        }
       }
     }
   }

@@ -106,8 +106,7 @@ LB_KERNEL(gated_delta_chain_pairs_kernel, DeltaWork, kChainPairThreads, 2) {
 LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
   const ChainMemory memory = {dynamic_shared<unsigned char>()};
   const GatedDelta& op = p.op;
-  const int n_slices = op.dv / kChainColumns, v_head = block_id() / n_slices;
-  const int first_column = block_id() % n_slices * kChainColumns, n_chunks = n_chunks_of(op);
+  const int v_head = block_id_y(), first_column = block_id() * kChainColumns, n_chunks = n_chunks_of(op);
   const ChainTiles tiles = {p, memory, v_head, key_head(op, v_head), first_column, n_chunks};
   const long row_values = long(op.n_v_heads) * op.dv;  // between rows of o and of delta
   const long head_offset = long(v_head) * op.dv + first_column;

@@ -49,7 +49,7 @@ template <int kPadded>
 LB_DEVICE void open_few_state(const GatedDelta& p, Slice slice, Path* path, const FewMemory<kPadded>& memory) {
   const int first = slice.row_lane * kSliceRows;
   slice.n_row_lanes = 1;
-  f32x4 s[kSliceRows];
+  StateRows<1> s;
   read_state(p, slice, first, s);
   const Fold fold = read_path(p, slice.v_head, n_accepted(p), path);
   if (fold.n > 0) {
@@ -60,7 +60,7 @@ LB_DEVICE void open_few_state(const GatedDelta& p, Slice slice, Path* path, cons
   for (int c = 0; c < 4; ++c) {
     f32x4 column;
     LB_UNROLL
-    for (int i = 0; i < kSliceRows; ++i) column[i] = s[i][c];
+    for (int i = 0; i < kSliceRows; ++i) column[i] = s[0][i][c];
     put_parts(memory.operands(), 2 * kPadded + slice.column - slice.first_column + c, first, column);
   }
 }

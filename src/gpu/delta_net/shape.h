@@ -37,6 +37,8 @@ inline constexpr int kPairFloats = 2 * kMaxTree * kMaxTree + kMaxTree;
 
 // gated_delta_step and _fold: a thread holds kSliceRows rows of four columns of S.
 inline constexpr int kStepColumns = 16, kSliceRows = 4, kStepThreads = 256;
+// gated_delta_step of several sequences: slices a block, and blocks of kStepThreads that a multiprocessor has room for.
+inline constexpr int kWideSlices = 4, kWideBlocks = 2;
 
 // gated_delta_pairs and gated_delta_chunks. A panel is kPanelDepth of the dk values of the keys and queries of a chunk.
 // The ring has room for two panels of 64 rows, or four of 32.

@@ -109,7 +109,7 @@ LB_NOINLINE_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, 
   if (n == 0 || !is_active) return;
   LB_UNROLL_BY(1)
   for (int i = 0; i < p.team_slices; ++i) {
-    f32x4 s[kSliceRows];
+    StateRows<1> s;
     read_state(op, place.at, place.at.row_lane, s);
     fold_path<1>(op, place.at, fold, path, place.at.row_lane, s);
     write_state(op, place.at, place.at.row_lane, s);
@@ -120,7 +120,8 @@ LB_NOINLINE_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, 
 // Values that a thread loads for a row before the row's projections are there.
 template <int kSlices>
 struct RowPrefetch {
-  f32x4 s[kSlices][kSliceRows], delta[kSlices];
+  StateRows<kSlices> s;
+  f32x4 delta[kSlices];
   float key, last, a_neg, dt_bias, norm_w;  // key: the channel of the lane's row of S
   StepChannel q, k, v;
 
