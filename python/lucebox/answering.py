@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from lucebox import _engine
 from lucebox.errors import CancelledError
@@ -55,6 +55,17 @@ class NextRows:
     """Returns the sampler, ready for that choice."""
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A generation has its next token; the text of it comes next."""
+
+    rows: NextRows | None
+    """What a pass may compute before that; None: the generation may end here, or its next token is known."""
+
+
+Item: TypeAlias = NextRows | Chosen | Chunk
+
+
 class Answering:
     """The answer to one request. `stream` runs it, or `answer_together` runs several."""
 
@@ -80,7 +91,7 @@ class Answering:
             for item in self.begin(session):
                 if isinstance(item, NextRows):
                     pool.passes.join(session, item.ids)
-                else:
+                elif isinstance(item, Chunk):
                     yield item
 
     def nearest(self, free: list[_engine.Session]) -> _engine.Session:
@@ -106,13 +117,13 @@ class Answering:
             return min(self._n_done + self.session.prefill_chunk, len(self._request.ids))
         return min(self._loop.n_prompt + self._loop.n_generated, self.session.context)
 
-    def begin(self, session: _engine.Session, same: Answering | None = None) -> Generator[NextRows | Chunk, None, None]:
+    def begin(self, session: _engine.Session, same: Answering | None = None) -> Generator[Item, None, None]:
         """Runs it on a session. same: an answering with the same prompt that is about to choose its first token."""
         self._session = session
         return self._run(session, same)
 
-    def _run(self, session: _engine.Session, same: Answering | None) -> Generator[NextRows | Chunk, None, None]:
-        """The chunks, and the rows before each: the caller computes them or leaves them to the next step."""
+    def _run(self, session: _engine.Session, same: Answering | None) -> Generator[Item, None, None]:
+        """The chunks, the rows before each, which the caller computes or leaves to this one, and the choices."""
         request, pool = self._request, self._llm.pool
         turn = pool.turn
         start = time.perf_counter()
@@ -155,11 +166,15 @@ class Answering:
                 end = loop.cut()
             else:
                 start = time.perf_counter()
-                if (rows := loop.next_ids(session)) is not None:
-                    yield NextRows(rows, loop.next_sampler)
+                if (rows := self._next_rows(session)) is not None:
+                    yield rows
                 with pool.turn_of(session, self.next_length):
-                    end = loop.step(session)
+                    loop.choose(session)
                 spent = time.perf_counter() - start
+                yield Chosen(self._next_rows(session) if loop.goes_on else None)
+                start = time.perf_counter()
+                end = loop.tell()
+                spent += time.perf_counter() - start
                 if loop.n_generated == 1:
                     prefill_s += spent
                 else:
@@ -185,6 +200,11 @@ class Answering:
             warnings=tuple(answer.warnings),
         )
         yield Chunk(last.text, ids, last.logprobs, last.reasoning, result)
+
+    def _next_rows(self, session: _engine.Session) -> NextRows | None:
+        assert self._loop is not None
+        ids = self._loop.next_ids(session)
+        return None if ids is None else NextRows(ids, self._loop.next_sampler)
 
     def _report_progress(self) -> None:
         if self._progress is not None:
@@ -215,17 +235,19 @@ class _Together:
         self._pool = llm.pool
         self._waiting = deque(answerings)
         self._running: list[Answering] = []  # oldest first
-        self._items: dict[Answering, Generator[NextRows | Chunk, None, None]] = {}  # of those that run
+        self._items: dict[Answering, Generator[Item, None, None]] = {}  # of those that run
         self._rows: dict[Answering, NextRows] = {}  # that the next pass computes
         self._room = PageRoom(self._pool.engine, self._running, self._pool.free_pages)
 
     def run(self) -> None:
         try:
             while self._waiting or self._running:
-                self._rows.clear()
                 with self._pool.turn:
                     self._room.resume()
                     due = self._room.with_pages(self._running)
+                self._rows = {answering: rows for answering in due if (rows := self._choose(answering)) is not None}
+                self._send_ahead()
+                self._rows = {}
                 for answering in due:
                     self._advance(answering)
                 while self._start():
@@ -259,13 +281,29 @@ class _Together:
         self._advance(answering)
         return True
 
+    def _choose(self, answering: Answering) -> NextRows | None:
+        """Runs one to its next token; the rows of the token after it."""
+        chosen = next(self._items[answering])
+        assert isinstance(chosen, Chosen), "it has stopped before a choice"
+        return chosen.rows
+
+    def _send_ahead(self) -> None:
+        """Sends the next pass, which a device computes while texts are given out, unless pages are short. The row of an
+        answer whose text ends it is computed for nothing."""
+        if not self._pool.on_device or self._room.has_paused:
+            return
+        with self._pool.turn:
+            has_pages = all(answering.session.reserve(answering.next_length) for answering in self._rows)
+        if has_pages:
+            self._compute()
+
     def _advance(self, answering: Answering) -> None:
         """Runs one to its next rows, or to its end."""
         for item in self._items[answering]:
             if isinstance(item, NextRows):
                 self._rows[answering] = item
                 return
-            if item.result is not None:
+            if isinstance(item, Chunk) and item.result is not None:
                 self.results[answering] = item.result
         self._end(answering)
 

@@ -207,7 +207,7 @@ class LLM:
         with self._step_costs(draft):
             n_sessions = min(options.sessions or DEFAULT_SESSIONS, self.memory_plan.max_sessions)
             cache_bytes = parse_size(options.prefix_cache)
-            self._pool = SessionPool(self._engine, n_sessions, cache_bytes, keeps_pages=self._pack is not None)
+            self._pool = SessionPool(self._engine, n_sessions, cache_bytes, on_device=self._pack is not None)
 
     @contextmanager
     def _step_costs(self, draft: str) -> Iterator[None]:

@@ -1,5 +1,6 @@
-"""The decode loop of one request, shared by `LLM` and the server: sample a token, detokenise it, decide whether it is
-the last one. The caller prefills the prompt, schedules the steps and receives the text."""
+"""The decode loop of one request, shared by `LLM` and the server: choose a token, then detokenise it and decide whether
+it is the last one. The caller prefills the prompt, schedules the steps and receives the text. Between the two halves of
+a step it may send the pass of the next one, so that a device computes while the text is given out."""
 
 from __future__ import annotations
 
@@ -112,7 +113,7 @@ class DraftTally:
 
 
 class DecodeLoop:
-    """The tokens of one request after its prompt, one per step."""
+    """The tokens of one request after its prompt, one per step: `choose`, then `tell`."""
 
     def __init__(
         self,
@@ -165,15 +166,22 @@ class DecodeLoop:
         """max_tokens have been generated: `cut` ends the generation."""
         return self.n_generated == self._max_tokens
 
+    @property
+    def goes_on(self) -> bool:
+        """After `choose`: nothing but the token's text can end the generation here."""
+        is_done = self._constraint is not None and self._constraint.done
+        return not (self.is_full or is_done or self.last_id in self._ends)
+
     def next_ids(self, session: _engine.Session) -> Ids | None:
-        """What a pass of several sessions makes this one's timeline before `step`; None: that token is forced."""
+        """What a pass of several sessions makes this one's timeline before `choose`; None: that token is forced."""
         if self._forced:
             return None
-        self._before = self._counts(session)
+        if self._before is None:
+            self._before = self._counts(session)
         return self._ids[: self.n_prompt + self.n_generated]
 
     def next_sampler(self) -> _engine.Sampler:
-        """After such a pass: the sampler that chooses the next step's token, for `_engine.start_samples`."""
+        """After such a pass: the sampler that chooses the next token, for `_engine.start_samples`."""
         if not self._is_started:
             self._set_mask()
             self._is_started = True
@@ -184,7 +192,12 @@ class DecodeLoop:
             self._sampler.set_mask(self._constraint.mask())
 
     def step(self, session: _engine.Session) -> End | None:
-        """One token, sampled or forced; why it was the last one, None where more may follow."""
+        """`choose`, then `tell`."""
+        self.choose(session)
+        return self.tell()
+
+    def choose(self, session: _engine.Session) -> None:
+        """One token, sampled or forced."""
         n = self.n_prompt + self.n_generated
         token = self._forced.pop(0) if self._forced else self._sample(session, n)
         if self._budget is not None:
@@ -197,6 +210,10 @@ class DecodeLoop:
             self._constraint.accept(token)
         self._ids[n] = token
         self.n_generated += 1
+
+    def tell(self) -> End | None:
+        """Gives the text of the last token to the output. Why it was the last one, None where more may follow."""
+        token = self.last_id
         if token in self._ends:
             return self._flush("stop")
         stop = self._output.push(self._decoder.push(token))

@@ -26,14 +26,15 @@ Choose = Callable[[list[_engine.Session]], _engine.Session]
 class SessionPool:
     """Up to `limit` sessions of one engine. The first one is made at once: a model loads whole or not at all."""
 
-    def __init__(self, engine: _engine.Engine, limit: int, cache_bytes: int, *, keeps_pages: bool = False) -> None:
-        """keeps_pages: whether prefixes keep their pages of the KV cache, as PrefixCache."""
+    def __init__(self, engine: _engine.Engine, limit: int, cache_bytes: int, *, on_device: bool = False) -> None:
         self.turn = threading.RLock()
         """Held by the thread whose session computes: sessions share the device and its scratch memory."""
         self.free = [_engine.Session(engine)]
         """Sessions that no generation uses, the one used last at the end."""
         self.engine = engine
-        self._keeps_pages = keeps_pages
+        self.on_device = on_device
+        """Whether a device computes what threads have sent: passes may be sent ahead of texts, and prefixes keep their
+        pages of the KV cache."""
         self.cache = self._new_cache(cache_bytes)
         """Computed prefixes of prompts; used in turn."""
         self.passes = Passes(self.turn)
@@ -147,7 +148,7 @@ class SessionPool:
         return holder is not None
 
     def _new_cache(self, n_bytes: int) -> PrefixCache:
-        cache = PrefixCache(n_bytes, engine=self.engine if self._keeps_pages else None)
+        cache = PrefixCache(n_bytes, engine=self.engine if self.on_device else None)
         me = weakref.ref(self)  # no cycle: a closed LLM frees its memory at once
         cache.free_pages = lambda: (pool := me()) is not None and pool.free_pages()
         return cache

@@ -14,12 +14,11 @@ PROMPTS = [f"def f{i}(x):" + f"    y = {i} * x\n" * (4 + 3 * i) for i in range(6
 N = 70
 
 
-@pytest.fixture(params=[False, True], ids=["bytes", "pages"])
+@pytest.fixture(params=[False, True], ids=["cpu", "as_on_a_device"])
 def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
-    """With pages for one context, which is less than the prompts and their answers take together. The prefix cache
-    keeps bytes, or pages as on a device."""
+    """With pages for one context, which is less than the prompts and their answers take together."""
     with LLM("tiny-hybrid", context=320, kv_tokens=320, sessions=6, prefill_chunk=64, threads=1, draft="none") as llm:
-        llm.pool._keeps_pages = request.param
+        llm.pool.on_device = request.param
         llm.pool.reset()
         yield llm
         llm.reset()
@@ -35,7 +34,7 @@ def alone() -> list[tuple[int, ...]]:
 def test_a_closed_llm_frees_its_engine_at_once() -> None:
     """Without the garbage collector, which may come late: the next model needs the memory."""
     llm = LLM("tiny-hybrid", context=320, prefill_chunk=64, threads=1, draft="none")
-    llm.pool._keeps_pages = True
+    llm.pool.on_device = True
     llm.pool.reset()
     llm.generate(PROMPTS[3], max_tokens=3)
     assert llm.engine.n_free_pages < llm.engine.n_pages

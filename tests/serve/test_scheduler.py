@@ -100,7 +100,8 @@ def test_requests_that_take_turns_do_not_disturb_each_other(llm: LLM, scheduler:
     assert first[0] < second[-1] and second[0] < first[-1]
 
 
-def test_answers_share_passes(llm: LLM) -> None:
+@pytest.mark.parametrize("on_device", [False, True])
+def test_answers_share_passes(llm: LLM, on_device: bool) -> None:
     """Some are cancelled or end early meanwhile; a pass that fails costs nothing but time."""
     prompts = [f"def f{i}(x):" + "    pass\n" * i for i in range(6)]
     alone = fresh_texts(llm, prompts, 30)
@@ -114,6 +115,7 @@ def test_answers_share_passes(llm: LLM) -> None:
             return compute(sessions, ids)
 
         patched.setattr(_engine, "sync_together", sometimes)
+        patched.setattr(llm.pool, "on_device", on_device)
         scheduler = Scheduler(llm, slots=6, max_queue=2)
         jobs = [submit(scheduler, asked(llm, prompt, 30)) for prompt in prompts]
         jobs[2][1].until(TextDelta)
@@ -125,6 +127,35 @@ def test_answers_share_passes(llm: LLM) -> None:
     assert max(calls) > 2 and len(calls) > 10
     assert metrics.sequences.sum > 1.5 * metrics.sequences.total
     assert 0 < metrics.rows.total < len(calls) and metrics.rows.sum > metrics.rows.total
+
+
+@pytest.mark.parametrize("draft", ["none", "suffix"])
+def test_passes_sent_ahead_of_the_texts(monkeypatch: pytest.MonkeyPatch, draft: str) -> None:
+    """What was sent for answers whose texts end them is dropped. Later requests on their sessions are not disturbed."""
+    prompts = [f"def f{i}(x):" + "    pass\n" * i for i in range(4)]
+    options: dict[str, Any] = {"context": 1024, "threads": 1, "prefill_chunk": 32}
+    with LLM("tiny-hybrid", draft="none", **options) as alone:
+        full = [alone.generate(p, Sampling(max_tokens=40, ignore_eos=True)).text for p in prompts]
+        stops = [[text[len(text) // 3 * (i % 2 + 1) :][:3]] for i, text in enumerate(full)]
+        want = [alone.generate(p, asked(alone, p, 40, stop=s).sampling) for p, s in zip(prompts, stops, strict=True)]
+    send, sent_ahead = Scheduler._send, []
+
+    def watched(scheduler: Scheduler, works: list[Work], *, waits: bool = False) -> None:
+        if not waits:
+            sent_ahead.append(len(works))
+        send(scheduler, works, waits=waits)
+
+    monkeypatch.setattr(Scheduler, "_send", watched)
+    with LLM("tiny-hybrid", draft=draft, **options) as llm:
+        llm.pool.on_device = True
+        scheduler = Scheduler(llm, slots=4, cache=PrefixCache(64 << 20))
+        for _ in range(2):
+            sinks = [submit(scheduler, asked(llm, p, 40, stop=s))[1] for p, s in zip(prompts, stops, strict=True)]
+            answers = [sink.answer() for sink in sinks]
+            assert [answer.text for answer in answers] == [one.text for one in want]
+            assert all(answer.finished and answer.finished.reason == "stop_string" for answer in answers)
+        scheduler.close()
+    assert max(sent_ahead) == 4
 
 
 def test_a_long_prompt_does_not_block_a_short_answer(llm: LLM, scheduler: Scheduler) -> None:

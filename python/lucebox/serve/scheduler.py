@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -71,6 +72,7 @@ class Scheduler:
             self._outputs = {sender: _engine.speculation.EarlierOutputs(capacity) for sender in senders}
         self._queue: deque[Job] = deque()
         self._works: list[Work] = []  # in the order in which they started
+        self._sent_ahead_s = 0.0  # of this thread, for the pass of a later turn
         me = weakref.ref(self)  # no cycle: a closed scheduler frees its sessions at once
         self.cache.free_pages = lambda: (scheduler := me()) is not None and scheduler._free_pages()
         self._room = PageRoom(llm.engine, self._works, self.cache.free_pages)
@@ -308,51 +310,84 @@ class Scheduler:
         pass_s = self._compute_together(works) if is_pass else 0.0
         if not works[0].is_prefilling:
             self.metrics.sequences.observe(len(works))
-        for work in works:
-            self._step(work, pass_s)
+        computed = [work for work in works if self._try(partial(self._compute, pass_s), work)]
+        if is_pass and not is_within:
+            self._send_ahead(computed)
+        for work in computed:
+            self._try(self._tell, work)
 
     def _compute_together(self, works: list[Work]) -> float:
-        """A pass for the next rows of several works; its seconds. What it leaves open, a work's step computes alone."""
+        """A pass for the next rows of several works; the seconds that it takes this thread. What it leaves open, each
+        work computes alone."""
         start = time.perf_counter()
+        self._send(works, waits=True)  # the time that all works share ends when the device has chosen
+        spent_s = time.perf_counter() - start
+        self.metrics.decode_s.add(spent_s)
+        spent_s, self._sent_ahead_s = spent_s + self._sent_ahead_s, 0.0
+        return spent_s
+
+    def _send(self, works: list[Work], *, waits: bool = False) -> None:
+        """Sends a pass for the rows that are not yet sent, and the choices after it. waits: until they are made."""
         rows = [(work, ids) for work in works if (ids := work.next_ids()) is not None]
         try:
             sessions = [work.slot.session for work, _ in rows]
             n_rows = _engine.sync_together(sessions, [ids for _, ids in rows])
             self.metrics.rows.observe(n_rows, 1 if n_rows > 0 else 0)
             _engine.start_samples(sessions, [work.next_sampler() for work, _ in rows])
-            if sessions:
-                sessions[0].wait()  # the time that all works share ends when the device has chosen
+            if waits and sessions:
+                sessions[0].wait()
         except Exception:
             log.warning("a pass of %d sequences failed; each goes on alone", len(rows), exc_info=True)
-        spent_s = time.perf_counter() - start
-        self.metrics.decode_s.add(spent_s)
-        return spent_s
 
-    def _step(self, work: Work, pass_s: float) -> None:
-        was_prefilling, start = work.is_prefilling, time.perf_counter()
-        work.turn_began = start
+    def _send_ahead(self, works: list[Work]) -> None:
+        """Sends the next pass, which a device computes while this thread gives out the texts of the last one. Not where
+        a prompt may come first, or pages are short. The row of a work whose text ends it is computed for nothing."""
+        start = time.perf_counter()
+        others_first = self._queue or any(work.is_prefilling or work.is_paused for work in self._works)
+        if others_first or not self._llm.pool.on_device:
+            return
+        going_on = [work for work in works if work.goes_on]
+        if len(going_on) > 1 and all(work.session.reserve(work.next_length) for work in going_on):
+            self._send(going_on)
+        self._sent_ahead_s = time.perf_counter() - start
+        self.metrics.decode_s.add(self._sent_ahead_s)
+
+    def _try(self, step: Callable[[Work], None], work: Work) -> bool:
+        """A step of a work's turn. False: it has failed, which ends the work."""
         try:
-            finished = work.step(pass_s)
+            step(work)
         except Exception as caught:
             work.slot.session.reset()  # the step may have left any state
             if work.cached:
                 ids = work.job.request.ids
                 self.cache.forget(work.slot.session, ids, turn_ends(ids, self._llm.end_ids), work.job.request.sender)
             self._end(work, _reported(caught))
-            return
+            return False
+        return True
+
+    def _compute(self, pass_s: float, work: Work) -> None:
+        was_prefilling, work.turn_began = work.is_prefilling, time.perf_counter()
+        work.compute(pass_s)
         if was_prefilling and not work.is_prefilling:
             self._lead(work)
         now = time.perf_counter()
         if was_prefilling:
-            work.spent_s += now - start - work.others_s
-            self.metrics.prefill_s.add(now - start - work.others_s)
-        else:
-            work.spent_s += now - start + pass_s
-            self.metrics.decode_s.add(now - start)
-            self.metrics.generated_tokens.add(1)
-            if work.n_generated == 1:
-                work.first_token_s = now - work.job.submitted
-                self.metrics.first_token_s.observe(work.first_token_s)
+            work.spent_s += now - work.turn_began - work.others_s
+            self.metrics.prefill_s.add(now - work.turn_began - work.others_s)
+            return
+        work.spent_s += now - work.turn_began + pass_s
+        self.metrics.decode_s.add(now - work.turn_began)
+        self.metrics.generated_tokens.add(1)
+        if work.n_generated == 1:
+            work.first_token_s = now - work.job.submitted
+            self.metrics.first_token_s.observe(work.first_token_s)
+
+    def _tell(self, work: Work) -> None:
+        start = time.perf_counter()
+        finished = work.tell()
+        spent_s = time.perf_counter() - start
+        work.spent_s += spent_s
+        self.metrics.decode_s.add(spent_s)
         if finished is not None:
             self._end(work, finished)
 

@@ -1,4 +1,5 @@
-"""One request on one session: prefill in chunks after the reused prefix, then one token per turn, parsed to events."""
+"""One request on one session: prefill in chunks after the reused prefix, then one token per turn, parsed to events.
+A turn is `compute`, then `tell`."""
 
 from __future__ import annotations
 
@@ -155,16 +156,21 @@ class Work:
     def drafts(self) -> DraftCounts | None:
         return self._loop.drafts
 
+    @property
+    def goes_on(self) -> bool:
+        """After `compute`: a token follows, unless this one's text ends the generation."""
+        return not self.is_prefilling and self._loop.goes_on
+
     def next_ids(self) -> Ids | None:
-        """What a pass of several sessions makes this one's timeline before `step`; None: nothing."""
+        """What a pass of several sessions makes this one's timeline before `compute`; None: nothing."""
         return None if self.is_prefilling or self._loop.is_full else self._loop.next_ids(self.slot.session)
 
     def next_sampler(self) -> _engine.Sampler:
-        """After such a pass: the sampler of the next `step`, for `_engine.start_samples`."""
+        """After such a pass: the sampler of the next token, for `_engine.start_samples`."""
         return self._loop.next_sampler()
 
-    def step(self, pass_s: float = 0.0) -> Finished | None:
-        """One turn: a chunk of the prompt or a token. The last turn returns the result.
+    def compute(self, pass_s: float = 0.0) -> None:
+        """A chunk of the prompt or a token.
 
         pass_s: seconds of the pass of several sessions that computed this token's rows.
         """
@@ -175,18 +181,30 @@ class Work:
             self.prefill_s += time.perf_counter() - start - self.others_s
             if self.job.request.embedding is not None and not self.is_prefilling:
                 self.job.sink.put(Embedded(self.job.request.embedding))
+            return
+        self._loop.choose(self.slot.session)
+        self._spent_since(start)
+
+    def tell(self) -> Finished | None:
+        """The text of the token that `compute` chose, if it did. After the last turn, the result."""
+        if self.n_generated == 0:
             return None if self.is_prefilling or not self._loop.is_full else self._finished(End("length"))
-        end = self._loop.step(self.slot.session)
+        start = time.perf_counter()
+        end = self._loop.tell()
         if end is None and self._loop.is_full:
             end = self._loop.cut()
-        if self.n_generated == 1:
-            self.prefill_s += time.perf_counter() - start
-        else:
-            self.decode_s += time.perf_counter() - start
+        self._spent_since(start)
         if end is None:
             return None
         self._loop.remember(self.slot.session)
         return self._finished(end)
+
+    def _spent_since(self, start: float) -> None:
+        """Counts the time of a token. The first one belongs to the prompt."""
+        if self.n_generated == 1:
+            self.prefill_s += time.perf_counter() - start
+        else:
+            self.decode_s += time.perf_counter() - start
 
     def _finished(self, end: End) -> Finished:
         return Finished(
