@@ -94,7 +94,7 @@ def test_pieces(target: Path, draft: Path, n: int) -> None:
 
 
 def kv_bytes(engine: _engine.Engine) -> dict[str, int]:
-    """What a session of a whole context takes for the draft model."""
+    """Bytes of the draft model in the plan of one session with a whole context, by entry."""
     entries = {name: int(n_bytes) for name, n_bytes, *_ in engine.plan["entries"]}
     return {name: entries.get(name, 0) for name in ("draft KV cache", "KV rings")}
 

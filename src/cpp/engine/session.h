@@ -291,8 +291,10 @@ class Session {
   void end_walk(bool is_whole = false);  // commits the path; is_whole: the token after it was not in the tree
   int32_t sample_in_tree(Sampler& sampler);
 
+  // --- session_pages.cpp
+  void with_pages(int first, int count, const Work& work);
+
   // --- session_snapshot.cpp
-  void check_pages(int first, int count) const;
   void take_pieces(const Pieces& pieces);
   void check_pieces(int n_tokens, int n_pages, int n_matched, const Pieces& pieces) const;
 

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "engine/session.h"
+#include "state/snapshot.h"
 
 namespace lb {
 
@@ -42,18 +43,29 @@ void Session::fork(Session& from) {
   has_logits_ = true;
 }
 
-std::unique_ptr<PageRun> Session::share_pages(int first, int count) {
-  check_pages(first, count);
+// Calls work once pages [first, first + count) hold all their rows.
+void Session::with_pages(int first, int count, const Work& work) {
+  LB_CHECK(first >= 0 && count >= 1 && (first + count - 1) * kPageTokens < static_cast<int>(tokens_.size()), kInvalid,
+           "pages ", first, " to ", first + count - 1, " reach beyond the ", tokens_.size(), " tokens of the timeline");
   check_idle();
   end_walk();
-  std::unique_ptr<PageRun> run;
   empty_if_step_lost([&] {
     const std::lock_guard lock(engine_->executor().mutex);
     if (loop_ != nullptr) loop_->check();
     state_.swap_in();
     if (step_rows_) step_rows_->compute(tokens_);
-    run = std::make_unique<PageRun>(state_.pool(), state_.pages().subspan(first, count));
+    work();
   });
+}
+
+void Session::read_pages(int first, int count, std::span<std::byte> to) {
+  with_pages(first, count, [&] { lb::read_pages(state_, first, count, to); });
+}
+
+std::unique_ptr<PageRun> Session::share_pages(int first, int count) {
+  std::unique_ptr<PageRun> run;
+  with_pages(first, count,
+             [&] { run = std::make_unique<PageRun>(state_.pool(), state_.pages().subspan(first, count)); });
   return run;
 }
 

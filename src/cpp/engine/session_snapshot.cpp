@@ -1,4 +1,4 @@
-// The timeline's state as bytes: pages and recurrent state for prefix caches, whole snapshots.
+// The timeline's state as bytes: recurrent state and assembled pieces for prefix caches, whole snapshots.
 #include <algorithm>
 #include <iterator>
 
@@ -14,24 +14,6 @@ int Session::matched_prefix(std::span<const int32_t> ids, std::span<const int32_
   const auto n_ids = static_cast<int32_t>(same_ids.first - tokens_.begin());
   const auto past = std::upper_bound(append_ends_.begin(), same_ends.first, n_ids);
   return past == append_ends_.begin() ? 0 : *(past - 1);
-}
-
-void Session::check_pages(int first, int count) const {
-  LB_CHECK(first >= 0 && count >= 1 && (first + count - 1) * kPageTokens < static_cast<int>(tokens_.size()), kInvalid,
-           "pages ", first, " to ", first + count - 1, " reach beyond the ", tokens_.size(), " tokens of the timeline");
-}
-
-void Session::read_pages(int first, int count, std::span<std::byte> to) {
-  check_pages(first, count);
-  check_idle();
-  end_walk();
-  empty_if_step_lost([&] {
-    const std::lock_guard lock(engine_->executor().mutex);
-    if (loop_ != nullptr) loop_->check();
-    state_.swap_in();
-    if (step_rows_) step_rows_->compute(tokens_);
-    lb::read_pages(state_, first, count, to);
-  });
 }
 
 void Session::read_recurrent(std::span<std::byte> to) {
