@@ -86,7 +86,7 @@ def test_logits_asked_for_must_be_rows(pack: _engine.gpu.Pack, small: Path) -> N
 
 @pytest.mark.slow  # 4 s
 def test_a_report_of_a_device(on_pack: str, synthetic: Path, tmp_path: Path) -> None:
-    with lucebox.LLM(synthetic, device=on_pack, context=64, draft="none") as llm:
+    with lucebox.LLM(synthetic, device=on_pack, context=64, sessions=3, draft="none") as llm:
         report = measure(llm, prefill=(5,), decode=(2,), batch=(3,), depth=2, runs=1)
         profiles = profile(llm, prefill=5, decode=2, depth=2, parallel=(3,))
     assert [m.label for m in report.measurements] == ["pp5", "tg2 @2", "b1 @2", "b3 @2"]
