@@ -290,7 +290,7 @@ class _Together:
     def _send_ahead(self) -> None:
         """Sends the next pass, which a device computes while texts are given out, unless pages are short. The row of an
         answer whose text ends it is computed for nothing."""
-        if not self._pool.on_device or self._room.has_paused:
+        if not self._pool.on_device:
             return
         with self._pool.turn:
             has_pages = all(answering.session.reserve(answering.next_length) for answering in self._rows)

@@ -36,8 +36,9 @@ def alone() -> list[str]:
         return [llm.generate(prompt, sampling).text for prompt in PROMPTS]
 
 
-@pytest.fixture(params=[True, False], ids=["keeps-pages", "bytes"])
-def scheduler(llm: LLM, request: pytest.FixtureRequest) -> Iterator[Scheduler]:
+@pytest.fixture(params=[False, True], ids=["cpu", "as_on_a_device"])
+def scheduler(llm: LLM, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scheduler]:
+    monkeypatch.setattr(llm.pool, "on_device", request.param)
     scheduler = Scheduler(llm, slots=8, cache=PrefixCache(64 << 20, engine=llm.engine if request.param else None))
     yield scheduler
     scheduler.close()

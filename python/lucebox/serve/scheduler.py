@@ -343,8 +343,8 @@ class Scheduler:
         """Sends the next pass, which a device computes while this thread gives out the texts of the last one. Not where
         a prompt may come first, or pages are short. The row of a work whose text ends it is computed for nothing."""
         start = time.perf_counter()
-        others_first = self._queue or any(work.is_prefilling or work.is_paused for work in self._works)
-        if others_first or not self._llm.pool.on_device:
+        has_prompt = (self._queue and self._free) or any(work.is_prefilling for work in self._works)
+        if has_prompt or not self._llm.pool.on_device:
             return
         going_on = [work for work in works if work.goes_on]
         if len(going_on) > 1 and all(work.session.reserve(work.next_length) for work in going_on):
