@@ -12,7 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
-PYTEST = ("-m", "pytest", "-n", "auto", "--dist", "worksteal")  # a process per core
+# A process per core, and one more, since some tests wait.
+PYTEST = ("-m", "pytest", "-n", str(len(os.sched_getaffinity(0)) + 1), "--dist", "worksteal")
 
 
 def tools_environment(python: Path = Path(sys.executable), **more: str) -> dict[str, str]:

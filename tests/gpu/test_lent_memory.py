@@ -32,8 +32,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("path", ("graph", "megakernel"))
-@pytest.mark.parametrize("scorer", ("plain", "hybrid"))
+@pytest.mark.parametrize(
+    ("scorer", "path"),
+    [
+        ("plain", "megakernel"),
+        ("hybrid", "graph"),
+        pytest.param("plain", "graph", marks=pytest.mark.slow),  # 2 to 3 s each
+        pytest.param("hybrid", "megakernel", marks=pytest.mark.slow),
+    ],
+)
 def test_every_bit_is_that_of_both_loaded(pack: _engine.gpu.Pack, folder: Path, scorer: str, path: str) -> None:
     """Loaded, and run, in the middle of an answer: a step that was started ahead is complete before its weights go."""
     file, target = folder / f"{scorer}.gguf", folder / "target.gguf"
