@@ -93,9 +93,8 @@ def check_every_width(drafts: Sequence[str], budgets: Sequence[int], n: int) -> 
     """8-bit activations: greedy text of sessions that verify trees of every width, beside plain decoding."""
     for draft in drafts:
         for i, budget in enumerate(budgets):
-            engine = open_engine(
-                TINY / "tiny-hybrid.Q8_0.gguf", draft, draft_budget=budget, activations="int8", kv="f16"
-            )
+            options = {"draft_budget": budget, "activations": "int8", "kv": "f16", "kv_tokens": 1024}
+            engine = open_engine(TINY / "tiny-hybrid.Q8_0.gguf", draft, **options)
             prompt = CASES[i % len(CASES)]["prompt_ids"]
             plain, drafting = _engine.Session(engine), _engine.Session(engine)
             plain.set_drafting(False)
