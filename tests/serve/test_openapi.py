@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import jsonschema
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
@@ -46,13 +47,23 @@ def test_every_operation(document: schemathesis.BaseSchema, mode: schemathesis.G
     assert len(operations) > 15
     for operation in operations:
         if mode.is_positive or operation.body:  # without a body there is no invalid request
-            held_to_the_document(operation, mode)
+            held_to_the_document(document, operation, mode)
 
 
-def held_to_the_document(operation: schemathesis.APIOperation, mode: schemathesis.GenerationMode) -> None:
+def is_valid(document: schemathesis.BaseSchema, operation: schemathesis.APIOperation, body: object) -> bool:
+    """Whether a body is as the document says: what breaks one branch of a union may fit another."""
+    content = document.raw_schema["paths"][operation.path][operation.method]["requestBody"]["content"]
+    schema = {**document.raw_schema, **content["application/json"]["schema"]}
+    return bool(jsonschema.Draft202012Validator(schema).is_valid(body))
+
+
+def held_to_the_document(
+    document: schemathesis.BaseSchema, operation: schemathesis.APIOperation, mode: schemathesis.GenerationMode
+) -> None:
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
     def check(case: schemathesis.Case) -> None:
-        case.call_and_validate(checks=CHECKS)
+        fits = not mode.is_positive and is_valid(document, operation, case.body)
+        case.call_and_validate(checks=[one for one in CHECKS if one is not negative_data_rejection or not fits])
 
     check()
