@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -55,12 +55,8 @@ class NextRows:
     """Returns the sampler, ready for that choice."""
 
 
-@dataclass(frozen=True, slots=True)
 class Chosen:
-    """A generation has its next token; the text of it comes next."""
-
-    rows: NextRows | None
-    """What a pass may compute before that; None: the generation may end here, or its next token is known."""
+    """A generation has chosen its next token, whose text comes next. `Answering.next_rows` may be computed before."""
 
 
 Item: TypeAlias = NextRows | Chosen | Chunk
@@ -166,12 +162,12 @@ class Answering:
                 end = loop.cut()
             else:
                 start = time.perf_counter()
-                if (rows := self._next_rows(session)) is not None:
+                if (rows := self.next_rows()) is not None:
                     yield rows
                 with pool.turn_of(session, self.next_length):
                     loop.choose(session)
                 spent = time.perf_counter() - start
-                yield Chosen(self._next_rows(session) if loop.goes_on else None)
+                yield Chosen()
                 start = time.perf_counter()
                 end = loop.tell()
                 spent += time.perf_counter() - start
@@ -201,9 +197,10 @@ class Answering:
         )
         yield Chunk(last.text, ids, last.logprobs, last.reasoning, result)
 
-    def _next_rows(self, session: _engine.Session) -> NextRows | None:
+    def next_rows(self) -> NextRows | None:
+        """The rows of the next token. None: it is known, or there is none."""
         assert self._loop is not None
-        ids = self._loop.next_ids(session)
+        ids = self._loop.next_ids(self.session) if self._loop.goes_on else None
         return None if ids is None else NextRows(ids, self._loop.next_sampler)
 
     def _report_progress(self) -> None:
@@ -245,16 +242,18 @@ class _Together:
                 with self._pool.turn:
                     self._room.resume()
                     due = self._room.with_pages(self._running)
-                self._rows = {answering: rows for answering in due if (rows := self._choose(answering)) is not None}
-                self._send_ahead()
-                self._rows = {}
+                for answering in due:
+                    self._choose(answering)
+                if self._pool.on_device:
+                    self._send_ahead(due)
+                self._rows.clear()
                 for answering in due:
                     self._advance(answering)
                 while self._start():
                     pass
                 if not self._running and self._waiting:
                     self._pool.wait()
-                self._compute()
+                self._compute(self._rows)
         finally:
             for answering in list(self._running):
                 self._end(answering)
@@ -281,21 +280,19 @@ class _Together:
         self._advance(answering)
         return True
 
-    def _choose(self, answering: Answering) -> NextRows | None:
-        """Runs one to its next token; the rows of the token after it."""
-        chosen = next(self._items[answering])
-        assert isinstance(chosen, Chosen), "it has stopped before a choice"
-        return chosen.rows
+    def _choose(self, answering: Answering) -> None:
+        """Runs one to its next token."""
+        item = next(self._items[answering])
+        assert isinstance(item, Chosen), "it has stopped before a choice"
 
-    def _send_ahead(self) -> None:
+    def _send_ahead(self, chosen: Sequence[Answering]) -> None:
         """Sends the next pass, which a device computes while texts are given out, unless pages are short. The row of an
         answer whose text ends it is computed for nothing."""
-        if not self._pool.on_device:
-            return
+        rows = {answering: row for answering in chosen if (row := answering.next_rows()) is not None}
         with self._pool.turn:
-            has_pages = all(answering.session.reserve(answering.next_length) for answering in self._rows)
+            has_pages = all(answering.session.reserve(answering.next_length) for answering in rows)
         if has_pages:
-            self._compute()
+            self._compute(rows)
 
     def _advance(self, answering: Answering) -> None:
         """Runs one to its next rows, or to its end."""
@@ -312,13 +309,13 @@ class _Together:
         self._items.pop(answering).close()
         self._pool.give_back(answering.session)
 
-    def _compute(self) -> None:
-        if len(self._rows) < 2:
+    def _compute(self, rows: Mapping[Answering, NextRows]) -> None:
+        if len(rows) < 2:
             return
-        self._pool.passes.compute({answering.session: row.ids for answering, row in self._rows.items()})
+        self._pool.passes.compute({answering.session: row.ids for answering, row in rows.items()})
         with self._pool.turn:
-            sessions = [answering.session for answering in self._rows]
-            _engine.start_samples(sessions, [row.sampler() for row in self._rows.values()])
+            sessions = [answering.session for answering in rows]
+            _engine.start_samples(sessions, [row.sampler() for row in rows.values()])
 
 
 def answer_together(llm: LLM, answerings: Sequence[Answering]) -> list[Generation]:

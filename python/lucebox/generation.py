@@ -168,9 +168,10 @@ class DecodeLoop:
 
     @property
     def goes_on(self) -> bool:
-        """After `choose`: nothing but the token's text can end the generation here."""
+        """A token follows, unless the text of the last one ends the generation."""
         is_done = self._constraint is not None and self._constraint.done
-        return not (self.is_full or is_done or self.last_id in self._ends)
+        is_end = self.n_generated > 0 and self.last_id in self._ends
+        return not (self.is_full or is_done or is_end)
 
     def next_ids(self, session: _engine.Session) -> Ids | None:
         """What a pass of several sessions makes this one's timeline before `choose`; None: that token is forced."""
@@ -190,11 +191,6 @@ class DecodeLoop:
     def _set_mask(self) -> None:
         if self._constraint is not None:
             self._sampler.set_mask(self._constraint.mask())
-
-    def step(self, session: _engine.Session) -> End | None:
-        """`choose`, then `tell`."""
-        self.choose(session)
-        return self.tell()
 
     def choose(self, session: _engine.Session) -> None:
         """One token, sampled or forced."""

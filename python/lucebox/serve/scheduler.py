@@ -72,7 +72,7 @@ class Scheduler:
             self._outputs = {sender: _engine.speculation.EarlierOutputs(capacity) for sender in senders}
         self._queue: deque[Job] = deque()
         self._works: list[Work] = []  # in the order in which they started
-        self._sent_ahead_s = 0.0  # of this thread, for the pass of a later turn
+        self._sent_ahead_s = 0.0  # what this thread took to send the pass of the next turn of tokens
         me = weakref.ref(self)  # no cycle: a closed scheduler frees its sessions at once
         self.cache.free_pages = lambda: (scheduler := me()) is not None and scheduler._free_pages()
         self._room = PageRoom(llm.engine, self._works, self.cache.free_pages)
@@ -307,9 +307,12 @@ class Scheduler:
         """is_within: another work's chunk. A work alone then runs no steps ahead, whose time would be counted as the
         chunk's."""
         is_pass = len(works) > 1 or (is_within and not works[0].is_prefilling)
-        pass_s = self._compute_together(works) if is_pass else 0.0
+        pass_s = 0.0
         if not works[0].is_prefilling:
             self.metrics.sequences.observe(len(works))
+            pass_s, self._sent_ahead_s = self._sent_ahead_s, 0.0
+        if is_pass:
+            pass_s += self._compute_together(works)
         computed = [work for work in works if self._try(partial(self._compute, pass_s), work)]
         if is_pass and not is_within:
             self._send_ahead(computed)
@@ -323,7 +326,6 @@ class Scheduler:
         self._send(works, waits=True)  # the time that all works share ends when the device has chosen
         spent_s = time.perf_counter() - start
         self.metrics.decode_s.add(spent_s)
-        spent_s, self._sent_ahead_s = spent_s + self._sent_ahead_s, 0.0
         return spent_s
 
     def _send(self, works: list[Work], *, waits: bool = False) -> None:

@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "engine/session.h"
-#include "state/snapshot.h"
 
 namespace lb {
 

@@ -56,13 +56,14 @@ LB_DEVICE Fold read_path(const GatedDelta& p, int v_head, int n, Path* path) {
 }
 
 // A thread's part of a slice of S: four columns, and rows row_lane + i * n_row_lanes. Blocks of y coordinate i have
-// value head i. A block has one slice, or a few adjacent ones, whose columns lie kColumns apart.
+// value head i. A block has one slice, or a few adjacent ones of kStepColumns each.
 struct Slice {
   int v_head, k_head, first_column, column, row_lane, n_row_lanes;
   bool is_inside;  // column < dv: the last slice may be narrower
 };
 template <int kColumns, int kSlices = 1>
 LB_DEVICE Slice slice_of_thread(const GatedDelta& p) {
+  static_assert(kSlices == 1 || kColumns == kStepColumns);
   constexpr int kLanes = kColumns / 4;
   Slice slice;
   slice.v_head = block_id_y();
@@ -75,7 +76,7 @@ LB_DEVICE Slice slice_of_thread(const GatedDelta& p) {
   return slice;
 }
 
-// What a thread has of kSlices slices.
+// Rows of S in the registers of a thread, of kSlices slices.
 template <int kSlices>
 using StateRows = f32x4[kSlices][kSliceRows];
 
