@@ -19,8 +19,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from lucebox.bench import Summary
 from lucebox.machine import processor_name
+from lucebox.measure.bench import Summary
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "cpu.csv"

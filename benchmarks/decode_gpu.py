@@ -22,8 +22,8 @@ from datetime import date
 from pathlib import Path
 
 import lucebox
-from lucebox.bench import Measurement, Report, context_for, measure
 from lucebox.cli.bench import parse_sizes
+from lucebox.measure.bench import Measurement, Report, context_for, measure
 
 FOLDER = Path(__file__).resolve().parent
 

@@ -7,7 +7,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from lucebox.synthetic import PRESETS, SHAPES, summary, write, write_sparse
+from lucebox.measure.synthetic import PRESETS, SHAPES, summary, write, write_sparse
 
 
 def main() -> int:

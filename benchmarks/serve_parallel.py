@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from lucebox import LLM
-from lucebox.bench import measure
+from lucebox.measure.bench import measure
 
 
 @dataclass

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 from lucebox import LLM, _engine
-from lucebox.acceptance import BUNDLED, AcceptedLengths, load_lengths
+from lucebox.measure.accepted_lengths import BUNDLED, AcceptedLengths, load_lengths
 
 FOLDER = Path(__file__).resolve().parent
 PROMPT_TOKENS, WARM_UP, PART_TOKENS = 520, 30, 40

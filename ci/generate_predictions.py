@@ -13,7 +13,7 @@ import targets
 from targets import ROOT, Board
 
 PAGE = "docs/kernels/megakernel_speed.md"
-SHAPES_SOURCE = "python/lucebox/synthetic.py"
+SHAPES_SOURCE = "python/lucebox/measure/synthetic.py"
 MODELS = (("qwen35-0.8b", "BF16"), ("qwen35-0.8b", "Q8_0"), ("qwen35-0.8b", "Q4_K_M"), ("qwen35-27b", "Q4_K_M"))
 READ_SHARE = 0.93  # of the datasheet's bandwidth, on an H100 SXM: 3.12 of 3.35 TB/s
 BARRIER_US = 0.95  # of the whole grid, on an H100 SXM (docs/kernels/megakernel.md)

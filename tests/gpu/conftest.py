@@ -7,7 +7,8 @@ from pathlib import Path
 
 import gpu_packs
 import pytest
-from lucebox import _engine, api, bench
+from lucebox import _engine, api
+from lucebox.measure import bench
 from lucebox.packs import Selection
 
 

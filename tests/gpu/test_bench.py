@@ -16,11 +16,12 @@ import lucebox
 import numpy as np
 import pytest
 from engines import feed, open_engine, random_ids
-from lucebox import _engine, timeline
-from lucebox.bench import measure, profile
+from lucebox import _engine
 from lucebox.cli import main
-from lucebox.numerics import compare
-from lucebox.plots import save_bench_plot
+from lucebox.measure import timeline
+from lucebox.measure.bench import measure, profile
+from lucebox.measure.numerics import compare
+from lucebox.measure.plots import save_bench_plot
 from reference.gguf_files import Shape, write_model
 from tolerances import tolerance
 

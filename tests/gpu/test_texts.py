@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lucebox import LLM, Sampling, synthetic
+from lucebox import LLM, Sampling
+from lucebox.measure import synthetic
 from lucebox.serve.answer import Answer
 from lucebox.serve.request import Failed, GenerationRequest, Item
 from lucebox.serve.scheduler import Scheduler

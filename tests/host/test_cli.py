@@ -17,10 +17,10 @@ from typing import Any
 
 import gguf
 import pytest
-from lucebox import bench
 from lucebox.cli import main
 from lucebox.cli.options import NOT_ENGINE_FLAGS, field_docs, parse_field
 from lucebox.errors import InvalidRequestError
+from lucebox.measure import bench
 from lucebox.options import EngineOptions, Sampling
 
 MODEL = "tiny-hybrid"

@@ -15,8 +15,8 @@ from lucebox import LLM, EngineOptions, OutOfMemoryError, Scorer, catalog, compr
 from lucebox.cli import main
 from lucebox.compression.scores import smoothed
 from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.measure.needle import Document, Question, make_documents, text_of
 from lucebox.planning import plan_memory
-from lucebox.recall import Document, Question, make_documents, text_of
 from text_data import DATA
 
 SCORER = DATA / "recall" / "recall-scorer.Q4_0.gguf"

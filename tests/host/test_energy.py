@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lucebox import energy
-from lucebox.energy import Counted, Energy, Meter, Sampled, find_meter
+from lucebox.measure import energy
+from lucebox.measure.energy import Counted, Energy, Meter, Sampled, find_meter
 
 PCI = "0000:0c:00.0"
 

@@ -10,9 +10,10 @@ import pytest
 from draft_pairs import FIRST, TARGET
 from engines import open_engine
 from kernel_sources import kernels_of_sources
-from lucebox import LLM, synthetic, targets
+from lucebox import LLM, targets
 from lucebox.cli import main
 from lucebox.errors import InvalidRequestError, OutOfMemoryError, PackError, UnsupportedError
+from lucebox.measure import synthetic
 from lucebox.memory import MemoryPlan
 from lucebox.planning import plan_memory
 from pack_data import install, manifest, on_path

@@ -14,11 +14,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lucebox import power_sweep
 from lucebox.cli import main
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
-from lucebox.power_limit import Named, find_power_limit
-from lucebox.power_sweep import PowerPoint, load_points, save_points
+from lucebox.measure import power_sweep
+from lucebox.measure.power_limit import Named, find_power_limit
+from lucebox.measure.power_sweep import PowerPoint, load_points, save_points
 
 PCI = "0000:0c:00.0"
 AMD = Named("hip", PCI)
@@ -58,7 +58,7 @@ def test_an_error_gives_it_back(root: Path) -> None:
 
 def test_a_killed_process_gives_it_back(root: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from lucebox.power_limit import Named, find_power_limit\n"
+        "import sys, time; from pathlib import Path; from lucebox.measure.power_limit import Named, find_power_limit\n"
         f"with find_power_limit(Named('hip', {PCI!r}), Path(sys.argv[1])).held_at(110):\n"
         "    print('held', flush=True); time.sleep(60)\n"
     )

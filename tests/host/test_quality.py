@@ -15,9 +15,9 @@ from lucebox import LLM
 from lucebox.assets import TextAssets
 from lucebox.cli import main
 from lucebox.errors import FormatError, InvalidRequestError
-from lucebox.plots import save_quality_plot
-from lucebox.quality import CSV_COLUMNS, measure_quality, save_rows, score_rows, text_windows
-from lucebox.recall import KINDS, Document, Question, encode_documents, load_documents, make_documents
+from lucebox.measure.needle import KINDS, Document, Question, encode_documents, load_documents, make_documents
+from lucebox.measure.plots import save_quality_plot
+from lucebox.measure.quality import CSV_COLUMNS, measure_quality, save_rows, score_rows, text_windows
 from lucebox.resolve import resolve
 
 MODEL = "tiny-hybrid"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from lucebox import LLM, Sampling
 from lucebox.assets import TextAssets
-from lucebox.quality import measure_quality
-from lucebox.recall import EncodedDocument, encode_documents, make_documents
+from lucebox.measure.needle import EncodedDocument, encode_documents, make_documents
+from lucebox.measure.quality import measure_quality
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 from lucebox.assets import TextAssets
-from lucebox.recall import make_documents, text_of
+from lucebox.measure.needle import make_documents, text_of
 from lucebox.resolve import resolve
 from running import MODEL, Running, started
 

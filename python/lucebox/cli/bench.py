@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from lucebox.api import LLM
-from lucebox.bench import MAX_APPEND, Measurement, Profile, Report, Summary, context_for, measure, profile
 from lucebox.cli import bench_drafts, console, options
 from lucebox.cli.session import open_model
 from lucebox.errors import InvalidRequestError, LuceboxError
-from lucebox.numerics import N_IDS, Comparison, compare
-from lucebox.power_sweep import PowerPoint, load_points, measure_points, save_points
+from lucebox.measure.bench import MAX_APPEND, Measurement, Profile, Report, Summary, context_for, measure, profile
+from lucebox.measure.numerics import N_IDS, Comparison, compare
+from lucebox.measure.power_sweep import PowerPoint, load_points, measure_points, save_points
+from lucebox.measure.timeline import CONTEXT, Timeline, as_numbers, measure_timeline, save_timeline_page, table
 from lucebox.sizes import show_size
-from lucebox.timeline import CONTEXT, Timeline, as_numbers, measure_timeline, save_timeline_page, table
 
 DESCRIPTION = """Measure the speed of a model on this machine.
 
@@ -158,7 +158,7 @@ def execute(args: argparse.Namespace) -> int:
         if comparison is not None:
             print_comparison(comparison)
     if args.plot:
-        from lucebox.plots import save_bench_plot
+        from lucebox.measure.plots import save_bench_plot
 
         save_bench_plot(report, args.plot, profiles)
     if timeline is not None:
@@ -172,7 +172,7 @@ def check_outputs(args: argparse.Namespace) -> None:
     """Checks the files that the command will write, and the library for plots, before it measures."""
     pictures = [path for path in (args.plot, args.timeline) if path is not None and path.suffix != ".html"]
     if pictures:
-        from lucebox.plots import check_plot
+        from lucebox.measure.plots import check_plot
 
         for path in pictures:
             check_plot(path)
@@ -200,7 +200,7 @@ def sweep_power(args: argparse.Namespace) -> int:
     points = load_points(args.power_sweep)
     show_points(args, measured, points)
     if args.plot:
-        from lucebox.plots import save_power_plot
+        from lucebox.measure.plots import save_power_plot
 
         save_power_plot(points, args.plot)
     return 0
@@ -330,7 +330,7 @@ def save_timeline(timeline: Timeline, title: str, path: Path) -> None:
     if path.suffix == ".html":
         save_timeline_page(timeline, title, path)
         return
-    from lucebox.plots import save_timeline_plot
+    from lucebox.measure.plots import save_timeline_plot
 
     save_timeline_plot(timeline, title, path)
 

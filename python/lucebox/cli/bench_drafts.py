@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from lucebox.acceptance import BUNDLED, load_lengths
 from lucebox.api import LLM
 from lucebox.assets import TextAssets
 from lucebox.cli import console, options
+from lucebox.measure.accepted_lengths import BUNDLED, load_lengths
+from lucebox.measure.drafts import WARM_UP_TOKENS, DraftReport, PromptRun, measure_drafts, measure_replay, save_runs
+from lucebox.measure.prompts import BUILT_IN, SUITES, encode, load_prompts
 from lucebox.options import EngineOptions
 from lucebox.resolve import resolve
 from lucebox.results import DraftCounts
-from lucebox.speculation import WARM_UP_TOKENS, DraftReport, PromptRun, measure_drafts, measure_replay, save_runs
-from lucebox.suites import BUILT_IN, SUITES, encode, load_prompts
 
 __all__ = ["add_flags", "execute", "is_wanted"]
 
@@ -87,7 +87,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         console.print_json({"speculation": [as_json(report) for report in reports]})
     if args.plot:
-        from lucebox.plots import save_drafts_plot
+        from lucebox.measure.plots import save_drafts_plot
 
         save_drafts_plot(reports, args.plot)
     n_wrong = sum(len(report.mismatches) for report in reports)

@@ -17,9 +17,9 @@ from lucebox.cli import console, options, quality_compression
 from lucebox.cli.session import check_files
 from lucebox.errors import InvalidRequestError
 from lucebox.generation import Ids
+from lucebox.measure.needle import BUILT_IN, Document, EncodedDocument, encode_documents, load_documents, make_documents
+from lucebox.measure.quality import REFERENCE, TypeReport, measure_quality, save_rows, text_windows
 from lucebox.options import EngineOptions
-from lucebox.quality import REFERENCE, TypeReport, measure_quality, save_rows, text_windows
-from lucebox.recall import BUILT_IN, Document, EncodedDocument, encode_documents, load_documents, make_documents
 from lucebox.resolve import resolve
 from lucebox.serve.prefix_cache.plan import PAGE
 
@@ -134,7 +134,7 @@ def execute(args: argparse.Namespace) -> int:
     else:
         print_reports(reports)
     if args.plot:
-        from lucebox.plots import save_quality_plot
+        from lucebox.measure.plots import save_quality_plot
 
         save_quality_plot(reports, args.plot)
     return 0
@@ -169,7 +169,7 @@ def check(args: argparse.Namespace) -> None:
         EngineOptions(**options_of)
     check_files(args.text, args.filler, None if args.recall == BUILT_IN else args.recall)
     if args.plot:
-        from lucebox.plots import check_plot
+        from lucebox.measure.plots import check_plot
 
         check_plot(args.plot)
     if args.csv and not args.csv.parent.is_dir():

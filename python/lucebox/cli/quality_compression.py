@@ -10,10 +10,10 @@ from typing import Any
 from lucebox.api import LLM
 from lucebox.assets import TextAssets
 from lucebox.cli import console, options
-from lucebox.compression.evaluation import FULL, KeepReport, measure_compression, save_keep_rows
 from lucebox.compression.policy import KeepRatio
+from lucebox.measure.compression import FULL, KeepReport, measure_compression, save_keep_rows
+from lucebox.measure.needle import Document, encode_text, text_of
 from lucebox.options import EngineOptions
-from lucebox.recall import Document, encode_text, text_of
 from lucebox.resolve import resolve
 from lucebox.serve.prefix_cache.plan import PAGE
 

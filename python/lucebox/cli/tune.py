@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lucebox import installer, synthetic
+from lucebox import installer
 from lucebox.cli import console
 from lucebox.cli.options import Subparsers
 from lucebox.errors import InvalidRequestError
+from lucebox.measure import synthetic
 from lucebox.packs import Selection
 from lucebox.packs.manifest import VARIANT
 from lucebox.resolve import resolve

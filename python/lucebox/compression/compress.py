@@ -43,7 +43,7 @@ class CompressedPrompt:
             UnsupportedError: matplotlib is not installed or does not know the file ending.
             InvalidRequestError: the folder is absent.
         """
-        from lucebox.plots import check_plot, save_compression_plot
+        from lucebox.measure.plots import check_plot, save_compression_plot
 
         check_plot(Path(path))
         save_compression_plot(self, Path(path))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lucebox.energy import ROOT, Device, Nvml, open_nvml
+from lucebox.measure.energy import ROOT, Device, Nvml, open_nvml
 
 __all__ = ["DeviceLoad", "load_reader"]
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lucebox import _engine
-from lucebox.acceptance import AcceptedLengths
-from lucebox.bench import arbitrary_ids
 from lucebox.errors import FormatError, InvalidRequestError, OutOfMemoryError
 from lucebox.generation import Ids
+from lucebox.measure.accepted_lengths import AcceptedLengths
+from lucebox.measure.bench import arbitrary_ids
 from lucebox.options import Sampling
 from lucebox.results import DraftCounts, Generation
 

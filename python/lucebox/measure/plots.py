@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lucebox.bench import Measurement, Profile, Report
 from lucebox.compression.compress import CompressedPrompt
 from lucebox.errors import InvalidRequestError, UnsupportedError
-from lucebox.power_sweep import PowerPoint
-from lucebox.quality import TypeReport
-from lucebox.speculation import DraftReport
-from lucebox.timeline import Timeline
+from lucebox.measure.bench import Measurement, Profile, Report
+from lucebox.measure.drafts import DraftReport
+from lucebox.measure.power_sweep import PowerPoint
+from lucebox.measure.quality import TypeReport
+from lucebox.measure.timeline import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lucebox import LLM, InvalidRequestError
-from lucebox.acceptance import BUNDLED, AcceptedLengths, load_lengths
 from lucebox.errors import FormatError
-from lucebox.speculation import measure_replay
+from lucebox.measure.accepted_lengths import BUNDLED, AcceptedLengths, load_lengths
+from lucebox.measure.drafts import measure_replay
 
 
 def test_the_bundled_histograms() -> None:

@@ -1,8 +1,8 @@
 """The power limit of a GPU: NVML for NVIDIA, hwmon in /sys for AMD. Reading needs no rights. Setting needs rights, and
 is undone at the end, even when this process is killed.
 
-As a program (`python -m lucebox.power_limit VENDOR PCI WATTS ROOT`) this module waits for the end of its input and then
-sets the limit. A guard process runs it to restore the limit of a killed parent.
+As a program (`python -m lucebox.measure.power_limit VENDOR PCI WATTS ROOT`) this module waits for the end of its input
+and then sets the limit. A guard process runs it to restore the limit of a killed parent.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lucebox.energy import ROOT, Device, Nvml, open_nvml
 from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.measure.energy import ROOT, Device, Nvml, open_nvml
 
 __all__ = ["PowerLimit", "find_power_limit"]
 
@@ -54,7 +54,7 @@ class PowerLimit:
                 f"a power limit of {watts:g} W: the device takes {self.lowest:g} to {self.highest:g} W"
             )
         before = self.read()
-        module = [sys.executable, "-m", "lucebox.power_limit"]
+        module = [sys.executable, "-m", "lucebox.measure.power_limit"]
         guard = subprocess.Popen(
             [*module, self.device.vendor, self.device.pci, repr(before), str(self.root)],
             stdin=subprocess.PIPE,

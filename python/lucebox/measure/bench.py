@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from lucebox import _engine
-from lucebox.energy import Meter, find_meter
 from lucebox.errors import InvalidRequestError
 from lucebox.generation import Ids
+from lucebox.measure.energy import Meter, find_meter
 
 if TYPE_CHECKING:
     from lucebox.api import LLM

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from lucebox import LLM, hub
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
-from lucebox.suites import BUILT_IN, SUITES, Prompt, encode, load_prompts
+from lucebox.measure.prompts import BUILT_IN, SUITES, Prompt, encode, load_prompts
 
 # A row of each data set, with the fields that its card documents.
 ROWS = {

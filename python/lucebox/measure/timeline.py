@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucebox import _engine
-from lucebox.bench import arbitrary_ids
 from lucebox.errors import UnsupportedError
+from lucebox.measure.bench import arbitrary_ids
 
 if TYPE_CHECKING:
     from lucebox.api import LLM
@@ -160,7 +160,7 @@ def save_timeline_page(timeline: Timeline, title: str, path: Path) -> None:
         "phases": [of_kind[name] for name in names],
         "steps": np.concatenate([steps[:, :BEGAN], steps[:, BEGAN:] - start], axis=1).tolist(),
     }
-    text = (files("lucebox") / "timeline.html").read_text()
+    text = (files("lucebox.measure") / "timeline.html").read_text()
     for mark, value in {
         "@TITLE@": html.escape(f"{title}: {timeline.label}, {timeline.us:,.1f} us"),
         "@ROWS@": "\n".join(_table_row(i, kind) for i, kind in enumerate(kinds)),

@@ -11,9 +11,9 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lucebox.bench import measure
 from lucebox.errors import FormatError, UnsupportedError
-from lucebox.power_limit import find_power_limit
+from lucebox.measure.bench import measure
+from lucebox.measure.power_limit import find_power_limit
 
 if TYPE_CHECKING:
     from lucebox.api import LLM

@@ -18,8 +18,8 @@ from lucebox.compression.compress import spans_to_keep
 from lucebox.compression.pieces import TokenCounts
 from lucebox.compression.selection import joined
 from lucebox.errors import FormatError, InvalidRequestError
-from lucebox.quality import Answer, RecallScore, answers_to, scores_by_kind
-from lucebox.recall import Document, EncodedDocument, EncodedQuestion, encode_text, text_of
+from lucebox.measure.needle import Document, EncodedDocument, EncodedQuestion, encode_text, text_of
+from lucebox.measure.quality import Answer, RecallScore, answers_to, scores_by_kind
 
 if TYPE_CHECKING:
     from lucebox.api import LLM

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from lucebox.bench import MAX_APPEND
 from lucebox.errors import FormatError, InvalidRequestError
 from lucebox.generation import Ids
-from lucebox.numerics import log_softmax
-from lucebox.recall import EncodedDocument, EncodedQuestion
+from lucebox.measure.bench import MAX_APPEND
+from lucebox.measure.needle import EncodedDocument, EncodedQuestion
+from lucebox.measure.numerics import log_softmax
 from lucebox.serve.prefix_cache.plan import PAGE
 
 if TYPE_CHECKING:

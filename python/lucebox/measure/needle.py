@@ -16,7 +16,7 @@ import numpy as np
 
 from lucebox.errors import FormatError, InvalidRequestError
 from lucebox.generation import Ids
-from lucebox.suites import Prompt, encode
+from lucebox.measure.prompts import Prompt, encode
 
 if TYPE_CHECKING:
     from lucebox.assets import TextAssets
