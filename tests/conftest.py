@@ -13,7 +13,8 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import once
 import pytest
 from hypothesis import settings
-from lucebox import HubError, _engine, catalog
+from lucebox import HubError, _engine
+from lucebox.models import catalog
 
 settings.register_profile(
     "lucebox", deadline=None, derandomize=True

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         PackError,
         UnsupportedError,
     )
-    from lucebox.memory import MemoryPlan, PlanEntry
-    from lucebox.model_info import ModelInfo
+    from lucebox.models.memory import MemoryPlan, PlanEntry
+    from lucebox.models.model_info import ModelInfo
     from lucebox.options import EngineOptions, Sampling
     from lucebox.results import (
         Chunk,
@@ -95,12 +95,12 @@ _MODULES = {
     "InvalidRequestError": "lucebox.errors",
     "LLM": "lucebox.api",
     "LuceboxError": "lucebox.errors",
-    "MemoryPlan": "lucebox.memory",
-    "ModelInfo": "lucebox.model_info",
+    "MemoryPlan": "lucebox.models.memory",
+    "ModelInfo": "lucebox.models.model_info",
     "ModelNotFoundError": "lucebox.errors",
     "OutOfMemoryError": "lucebox.errors",
     "PackError": "lucebox.errors",
-    "PlanEntry": "lucebox.memory",
+    "PlanEntry": "lucebox.models.memory",
     "PromptCompression": "lucebox.results",
     "Sampling": "lucebox.options",
     "Scorer": "lucebox.compression.scorer",

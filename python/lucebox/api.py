@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from lucebox import _engine
 from lucebox.answering import Answering, PromptProgress, answer_together
-from lucebox.assets import TextAssets
 from lucebox.asynchronous import last_of, stream_in_thread
 from lucebox.chat.messages import checked_messages
 from lucebox.chat.template import ChatTemplate
@@ -26,16 +25,18 @@ from lucebox.compression.loading import load_scorer, options_beside, plan_of_sco
 from lucebox.compression.policy import CompressionRequest, Policy
 from lucebox.compression.scorer import Lender, Scorer
 from lucebox.devices import open_pack, resolve_device
-from lucebox.drafters import draft_label, resolve_drafts
 from lucebox.embedding import Embedder, Embedding, Pooling
 from lucebox.errors import FormatError, InvalidRequestError, OutOfMemoryError, UnsupportedError
 from lucebox.generation import Ids
-from lucebox.hub import Progress
 from lucebox.machine import processor_name
-from lucebox.memory import MemoryPlan
-from lucebox.model_info import model_info
+from lucebox.models.assets import TextAssets
+from lucebox.models.drafters import draft_label, resolve_drafts
+from lucebox.models.hub import Progress
+from lucebox.models.memory import MemoryPlan
+from lucebox.models.model_info import model_info
+from lucebox.models.resolve import resolve
+from lucebox.models.step_costs import StepCostsFile
 from lucebox.options import EngineOptions, Sampling, SamplingFields, check_names, engine_fields
-from lucebox.resolve import resolve
 from lucebox.results import Chunk, Generation
 from lucebox.serve.chat_model import ChatModel, Grammars, Limits
 from lucebox.serve.conversation import Conversation, answer_format_of, tool_choice_of, tools_of
@@ -44,7 +45,6 @@ from lucebox.serve.request import GenerationRequest
 from lucebox.serve.thinking import ThinkingRequest
 from lucebox.session_pool import SessionPool
 from lucebox.sizes import parse_size
-from lucebox.step_costs import StepCostsFile
 from lucebox.text import Tokenizer
 
 if TYPE_CHECKING:

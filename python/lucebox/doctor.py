@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 import lucebox
-from lucebox import _engine, hip_runtime, machine, packs, step_costs, targets
+from lucebox import _engine, hip_runtime, machine, packs, targets
 from lucebox.errors import DeviceError, PackError
 from lucebox.machine import processor_name
+from lucebox.models import step_costs
 
 __all__ = [
     "DeviceState",

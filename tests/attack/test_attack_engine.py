@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 from engines import open_engine, random_ids
-from lucebox import LLM, FormatError, HubError, InvalidRequestError, LuceboxError, Sampling, _engine, catalog
+from lucebox import LLM, FormatError, HubError, InvalidRequestError, LuceboxError, Sampling, _engine
 from lucebox.chat.template import ChatTemplate
-from lucebox.checksums import check_once
-from lucebox.generation_defaults import checked_defaults
+from lucebox.models import catalog
+from lucebox.models.checksums import check_once
+from lucebox.models.generation_defaults import checked_defaults
 from lucebox.regular_files import read_regular
 from lucebox.selftest import ops
 from lucebox.serve.prefix_cache import PrefixCache

@@ -27,7 +27,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import gguf
-from lucebox import catalog
+from lucebox.models import catalog
 from recorder import SAID, Call, Exchange, Recorder, recording, results_in
 
 CONTEXT = 65536

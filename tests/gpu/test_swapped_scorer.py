@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from lucebox import LLM
-from lucebox.planning import plan_memory
+from lucebox.models.planning import plan_memory
 from pack_data import install, on_path
 from reference.gguf_files import Shape, metadata, tensors, write
 from text_data import small_vocabulary

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lucebox import LLM, OutOfMemoryError, Sampling, catalog
-from lucebox.planning import plan_memory
+from lucebox import LLM, OutOfMemoryError, Sampling
+from lucebox.models import catalog
+from lucebox.models.planning import plan_memory
 
 OPTIONS: dict[str, Any] = {"context": 512, "threads": 1, "prefix_cache": 0}
 PROMPTS = ("def fibonacci(n):\n", "class Stack:\n    def push(self, item):\n", "import os\nimport os\nimport os\n")

@@ -13,8 +13,8 @@ from types import MappingProxyType
 
 import pytest
 from huggingface_hub import constants
-from lucebox import catalog
 from lucebox.errors import HubError, ModelNotFoundError
+from lucebox.models import catalog
 from project import ROOT
 
 MODEL = b"GGUF" + bytes(range(256)) * 8192

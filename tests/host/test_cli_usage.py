@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lucebox import InvalidRequestError, catalog
+from lucebox import InvalidRequestError
 from lucebox.cli import COMMANDS, completion, console, launch, main
 from lucebox.cli.chat import LineReader
 from lucebox.cli.run import read_prompt
 from lucebox.clients import CLIENTS, Endpoint
+from lucebox.models import catalog
 from lucebox.names import did_you_mean
 from lucebox.sizes import parse_size, show_size
 

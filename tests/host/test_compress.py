@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lucebox import LLM, EngineOptions, OutOfMemoryError, Scorer, catalog, compress
+from lucebox import LLM, EngineOptions, OutOfMemoryError, Scorer, compress
 from lucebox.cli import main
 from lucebox.compression.scores import smoothed
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.measure.needle import Document, Question, make_documents, text_of
-from lucebox.planning import plan_memory
+from lucebox.models import catalog
+from lucebox.models.planning import plan_memory
 from text_data import DATA
 
 SCORER = DATA / "recall" / "recall-scorer.Q4_0.gguf"
@@ -30,7 +31,7 @@ def scorer() -> Iterator[Scorer]:
 
 @pytest.fixture(scope="module")
 def document() -> Document:
-    from lucebox.assets import TextAssets
+    from lucebox.models.assets import TextAssets
 
     (document,) = make_documents([2048], 1, TextAssets.load(SCORER))
     return document

@@ -11,11 +11,12 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from lucebox import LLM, Sampling, catalog
-from lucebox.drafters import draft_label, resolve_drafts
+from lucebox import LLM, Sampling
 from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
 from lucebox.generation import DraftTally
-from lucebox.resolve import ResolvedModel, resolve
+from lucebox.models import catalog
+from lucebox.models.drafters import draft_label, resolve_drafts
+from lucebox.models.resolve import ResolvedModel, resolve
 from lucebox.results import DraftCounts, Usage
 from oracle import OracleSession, plain_text, with_oracle
 from safetensors.numpy import save_file

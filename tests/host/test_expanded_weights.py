@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from engines import logits_of, open_engine, random_ids
 from lucebox import _engine
-from lucebox.assets import TensorInfo, list_tensors
 from lucebox.cli.inspect import quant_mix
 from lucebox.errors import FormatError, UnsupportedError
+from lucebox.models.assets import TensorInfo, list_tensors
 from numpy.typing import NDArray
 from reference import checkpoints
 from reference.checkpoints import Typed, e4m3_values, write_tensors

@@ -15,7 +15,7 @@ from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from lucebox import LLM, Sampling, _engine
 from lucebox.chat import ChatTemplate
 from lucebox.errors import FormatError, InvalidRequestError, LuceboxError, UnsupportedError
-from lucebox.resolve import resolve
+from lucebox.models.resolve import resolve
 from numpy.typing import NDArray
 from reference import checkpoints
 from safetensors.numpy import load_file

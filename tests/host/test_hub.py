@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
-from lucebox import hub
 from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
-from lucebox.resolve import resolve
+from lucebox.models import hub
+from lucebox.models.resolve import resolve
 from text_data import TINY_HYBRID
 
 COMMIT = "a" * 40

@@ -14,8 +14,8 @@ from lucebox import LLM, targets
 from lucebox.cli import main
 from lucebox.errors import InvalidRequestError, OutOfMemoryError, PackError, UnsupportedError
 from lucebox.measure import synthetic
-from lucebox.memory import MemoryPlan
-from lucebox.planning import plan_memory
+from lucebox.models.memory import MemoryPlan
+from lucebox.models.planning import plan_memory
 from pack_data import install, manifest, on_path
 from reference import draft_files
 from reference.gguf_files import Shape, metadata, tensors, write, write_model

@@ -12,8 +12,8 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 import pytest
-from lucebox import catalog
 from lucebox.cli import main
+from lucebox.models import catalog
 from lucebox.probe import CHECKS, probe
 from lucebox.probe.client import CheckFailed, Client
 from lucebox.probe.server import abandoned_answer

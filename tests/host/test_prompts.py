@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from lucebox import LLM, hub
+from lucebox import LLM
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
 from lucebox.measure.prompts import BUILT_IN, SUITES, Prompt, encode, load_prompts
+from lucebox.models import hub
 
 # A row of each data set, with the fields that its card documents.
 ROWS = {

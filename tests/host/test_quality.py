@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from lucebox import LLM
-from lucebox.assets import TextAssets
 from lucebox.cli import main
 from lucebox.errors import FormatError, InvalidRequestError
 from lucebox.measure.needle import KINDS, Document, Question, encode_documents, load_documents, make_documents
 from lucebox.measure.plots import save_quality_plot
 from lucebox.measure.quality import CSV_COLUMNS, measure_quality, save_rows, score_rows, text_windows
-from lucebox.resolve import resolve
+from lucebox.models.assets import TextAssets
+from lucebox.models.resolve import resolve
 
 MODEL = "tiny-hybrid"
 EXACT: dict[str, Any] = {"threads": 1, "activations": "f32", "prefix_cache": 0, "context": 192, "draft": "none"}

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lucebox import LLM, catalog, step_costs
+from lucebox import LLM
+from lucebox.models import catalog, step_costs
 
 OPTIONS: dict[str, Any] = {"context": 128, "threads": 1}
 

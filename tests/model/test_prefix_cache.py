@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from lucebox import HubError, catalog
+from lucebox import HubError
+from lucebox.models import catalog
 
 SCRIPT = Path(__file__).parents[1] / "host" / "replay_turns.py"
 GROWTH = 0.01

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from lucebox import LLM, Sampling
-from lucebox.assets import TextAssets
 from lucebox.measure.needle import EncodedDocument, encode_documents, make_documents
 from lucebox.measure.quality import measure_quality
+from lucebox.models.assets import TextAssets
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import recorded
-from lucebox import catalog
+from lucebox.models import catalog
 from tolerances import tolerance
 
 SLOW = "the readable bodies are slow; test_tiny_models.py runs them"

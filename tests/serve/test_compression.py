@@ -9,9 +9,9 @@ from typing import Any
 
 import openai
 import pytest
-from lucebox.assets import TextAssets
 from lucebox.measure.needle import make_documents, text_of
-from lucebox.resolve import resolve
+from lucebox.models.assets import TextAssets
+from lucebox.models.resolve import resolve
 from running import MODEL, Running, started
 
 SCORER = Path(__file__).parents[1] / "data" / "recall" / "recall-scorer.Q4_0.gguf"

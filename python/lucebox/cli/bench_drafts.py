@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from lucebox.api import LLM
-from lucebox.assets import TextAssets
 from lucebox.cli import console, options
 from lucebox.measure.accepted_lengths import BUNDLED, load_lengths
 from lucebox.measure.drafts import WARM_UP_TOKENS, DraftReport, PromptRun, measure_drafts, measure_replay, save_runs
 from lucebox.measure.prompts import BUILT_IN, SUITES, encode, load_prompts
+from lucebox.models.assets import TextAssets
+from lucebox.models.resolve import resolve
 from lucebox.options import EngineOptions
-from lucebox.resolve import resolve
 from lucebox.results import DraftCounts
 
 __all__ = ["add_flags", "execute", "is_wanted"]

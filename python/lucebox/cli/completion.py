@@ -31,8 +31,8 @@ def add_parser(commands: Subparsers, about: str) -> argparse.ArgumentParser:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from lucebox import catalog
     from lucebox.cli import build_parser
+    from lucebox.models import catalog
 
     flags = flags_of(build_parser())
     models = [entry.name for entry in catalog.entries()]

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from lucebox import _engine
-from lucebox.assets import TensorInfo, list_tensors
 from lucebox.cli import console, options
 from lucebox.errors import LuceboxError
+from lucebox.models.assets import TensorInfo, list_tensors
+from lucebox.models.planning import Plan, ScorerPlan, plan_memory
+from lucebox.models.resolve import resolve
 from lucebox.options import EngineOptions
-from lucebox.planning import Plan, ScorerPlan, plan_memory
-from lucebox.resolve import resolve
 from lucebox.sizes import show_size
 from lucebox.targets import find_board
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from lucebox import catalog, hub
 from lucebox.cli import console, options
+from lucebox.models import catalog, hub
 from lucebox.sizes import show_size
 
 DESCRIPTION = """List the models that MODEL can name without a path: the catalog, and hub models in the cache.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lucebox.cli import console, options
 from lucebox.errors import InvalidRequestError
-from lucebox.resolve import resolve
+from lucebox.models.resolve import resolve
 from lucebox.sizes import show_size
 
 DESCRIPTION = """Fetch a model of the catalog or of the hub, so that later commands run without the network.

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lucebox.api import LLM
-from lucebox.assets import TextAssets
 from lucebox.cli import console, options
 from lucebox.compression.policy import KeepRatio
 from lucebox.measure.compression import FULL, KeepReport, measure_compression, save_keep_rows
 from lucebox.measure.needle import Document, encode_text, text_of
+from lucebox.models.assets import TextAssets
+from lucebox.models.resolve import resolve
 from lucebox.options import EngineOptions
-from lucebox.resolve import resolve
 from lucebox.serve.prefix_cache.plan import PAGE
 
 DEFAULT_KEEP = "0.05,0.1,0.2"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from lucebox import catalog, hub
 from lucebox.cli import console, options
 from lucebox.errors import InvalidRequestError
+from lucebox.models import catalog, hub
 from lucebox.sizes import show_size
 
 DESCRIPTION = """Delete a model that was fetched: a catalog name, or a hub id (org/name) with all its files.

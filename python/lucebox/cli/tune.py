@@ -18,9 +18,9 @@ from lucebox.cli import console
 from lucebox.cli.options import Subparsers
 from lucebox.errors import InvalidRequestError
 from lucebox.measure import synthetic
+from lucebox.models.resolve import resolve
 from lucebox.packs import Selection
 from lucebox.packs.manifest import VARIANT
-from lucebox.resolve import resolve
 from lucebox.tune import (
     Constant,
     Kernels,

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from lucebox.compression.scorer import Lender, Scorer
-from lucebox.hub import Progress
+from lucebox.models.hub import Progress
+from lucebox.models.planning import ScorerPlan, local_device, place_scorer, scorer_fields
+from lucebox.models.resolve import resolve
 from lucebox.options import EngineOptions, parse_layers
-from lucebox.planning import ScorerPlan, local_device, place_scorer, scorer_fields
-from lucebox.resolve import resolve
 from lucebox.sizes import parse_size
 
 __all__ = ["load_scorer", "options_beside", "plan_of_scorer"]

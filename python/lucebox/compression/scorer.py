@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from lucebox import _engine, catalog
-from lucebox.assets import TextAssets
+from lucebox import _engine
 from lucebox.compression.scores import ScoredText, smoothed
 from lucebox.devices import open_pack, resolve_device
 from lucebox.errors import InvalidRequestError
 from lucebox.generation import NO_IDS, Ids
-from lucebox.hub import Progress
-from lucebox.memory import MemoryPlan
+from lucebox.models import catalog
+from lucebox.models.assets import TextAssets
+from lucebox.models.hub import Progress
+from lucebox.models.memory import MemoryPlan
+from lucebox.models.planning import lent_memory, local_device, plan_scorer, scoring_fields
+from lucebox.models.resolve import resolve
 from lucebox.options import EngineOptions, check_names, engine_fields
-from lucebox.planning import lent_memory, local_device, plan_scorer, scoring_fields
-from lucebox.resolve import resolve
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

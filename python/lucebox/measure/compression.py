@@ -23,7 +23,7 @@ from lucebox.measure.quality import Answer, RecallScore, answers_to, scores_by_k
 
 if TYPE_CHECKING:
     from lucebox.api import LLM
-    from lucebox.assets import TextAssets
+    from lucebox.models.assets import TextAssets
 
 __all__ = ["CSV_COLUMNS", "FULL", "KeepReport", "PromptLength", "measure_compression", "save_keep_rows"]
 

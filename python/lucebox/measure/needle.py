@@ -19,7 +19,7 @@ from lucebox.generation import Ids
 from lucebox.measure.prompts import Prompt, encode
 
 if TYPE_CHECKING:
-    from lucebox.assets import TextAssets
+    from lucebox.models.assets import TextAssets
 
 __all__ = [
     "BUILT_IN",

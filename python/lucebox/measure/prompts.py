@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lucebox import hub
 from lucebox.chat.quoting import Quoting
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
 from lucebox.generation import Ids
-from lucebox.hub import Progress
+from lucebox.models import hub
+from lucebox.models.hub import Progress
 
 if TYPE_CHECKING:
     from lucebox.chat.template import ChatTemplate

@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from lucebox import _engine, catalog
+from lucebox import _engine
 from lucebox.errors import InvalidRequestError
-from lucebox.hub import Progress
-from lucebox.resolve import ResolvedModel, resolve
+from lucebox.models import catalog
+from lucebox.models.hub import Progress
+from lucebox.models.resolve import ResolvedModel, resolve
 
 __all__ = ["draft_label", "resolve_drafts"]
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from lucebox import _engine, packs, targets
-from lucebox.assets import TextAssets
 from lucebox.devices import resolve_device
-from lucebox.drafters import draft_label, resolve_drafts
 from lucebox.errors import FormatError, InvalidRequestError, OutOfMemoryError, PackError, UnsupportedError
-from lucebox.hub import Progress
-from lucebox.memory import MemoryPlan
+from lucebox.models.assets import TextAssets
+from lucebox.models.drafters import draft_label, resolve_drafts
+from lucebox.models.hub import Progress
+from lucebox.models.memory import MemoryPlan
+from lucebox.models.resolve import resolve
 from lucebox.options import EngineOptions, check_names, engine_fields
-from lucebox.resolve import resolve
 from lucebox.sizes import parse_size, show_size
 
 __all__ = [

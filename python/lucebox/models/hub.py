@@ -25,8 +25,8 @@ from huggingface_hub.errors import (
 )
 from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
 
-from lucebox.checksums import check_once
 from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
+from lucebox.models.checksums import check_once
 
 __all__ = ["Progress", "cached", "download", "fetch", "fetch_data", "model_in_folder", "remove"]
 

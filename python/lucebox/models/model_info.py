@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lucebox.assets import TensorInfo
+from lucebox.models.assets import TensorInfo
 
 __all__ = ["ModelInfo", "model_info"]
 

@@ -11,7 +11,7 @@ from typing import Any
 from lucebox import _engine
 from lucebox.chat.template import ChatTemplate
 from lucebox.errors import FormatError
-from lucebox.generation_defaults import checked_defaults
+from lucebox.models.generation_defaults import checked_defaults
 from lucebox.text import Tokenizer
 from lucebox.text.tokenizer_json import optional_problem, read_optional_json
 

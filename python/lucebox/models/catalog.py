@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from lucebox import hub
-from lucebox.checksums import check_once
 from lucebox.errors import FormatError, HubError, InvalidRequestError, ModelNotFoundError
-from lucebox.hub import Progress
+from lucebox.models import hub
+from lucebox.models.checksums import check_once
+from lucebox.models.hub import Progress
 
 __all__ = ["CatalogEntry", "cache_folder", "cached", "drafter", "entries", "fetch", "fetch_drafter", "find", "remove",
            "scored_layers"]  # fmt: skip
@@ -207,7 +207,7 @@ def _folders_of(file: CatalogFile) -> Iterator[Path]:
         if spec is not None and spec.origin is not None:
             yield Path(spec.origin).parent
     if file.checkout:
-        yield Path(__file__).resolve().parents[2] / file.checkout
+        yield Path(__file__).resolve().parents[3] / file.checkout
 
 
 def _from_package(entry: CatalogEntry, source: Mapping[str, Any], offline: bool, progress: Progress) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lucebox import _engine
-from lucebox.catalog import cache_folder
+from lucebox.models.catalog import cache_folder
 
 __all__ = ["StepCostsFile", "folder"]
 

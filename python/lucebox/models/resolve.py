@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from lucebox import catalog, hub
 from lucebox.errors import InvalidRequestError, ModelNotFoundError
-from lucebox.hub import Progress
+from lucebox.models import catalog, hub
+from lucebox.models.hub import Progress
 from lucebox.names import did_you_mean
 
 __all__ = ["ResolvedModel", "resolve"]

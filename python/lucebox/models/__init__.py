@@ -1,0 +1,1 @@
+"""Models on disk: names, downloads, files and memory plans. Loads no weights."""
