@@ -19,8 +19,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from lucebox.machine import processor_name
 from lucebox.measure.bench import Summary
+from lucebox.packs.machine import processor_name
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "cpu.csv"

@@ -77,7 +77,7 @@ def compile_nvidia(job: Job) -> Compiled:
     wanted = job.target.nvrtc
     if wanted is None:
         raise CompileError(f"{job.target.family} has no code by NVRTC; build the variant by nvcc from a checkout")
-    nvrtc = [sys.executable, str(job.root / "python/lucebox/nvrtc.py")]
+    nvrtc = [sys.executable, str(job.root / "python/lucebox/packs/nvrtc.py")]
     found = subprocess.run(nvrtc, capture_output=True, text=True)
     if found.returncode:
         raise CompileError(f"{found.stderr.strip()}=={wanted.version}.*")

@@ -42,7 +42,7 @@ PACK_SOURCES = (
     "pyproject.toml",
     "ci",
     "cmake",
-    "python/lucebox/nvrtc.py",
+    "python/lucebox/packs/nvrtc.py",
     "src",
 )  # what the build of a pack reads
 OWN_SOURCES = ("target.toml", "pyproject.toml")  # in the target's folder
@@ -59,8 +59,8 @@ def files(root: Path = ROOT) -> dict[str, str]:
     made = {
         "CMakePresets.json": presets(known),
         "pyproject.toml": with_extras(host, released, version),
-        "python/lucebox/targets.json": table(released),
-        "python/lucebox/pci_ids.json": pci_table(targets.load_pci_ids(root)),
+        "python/lucebox/packs/targets.json": table(released),
+        "python/lucebox/packs/pci_ids.json": pci_table(targets.load_pci_ids(root)),
         "docs/targets.md": page(released),
         "models/tiny-hybrid/pyproject.toml": tiny_project(version, urls),
     }
@@ -331,7 +331,7 @@ wheel.exclude = [  # host code
 KERNEL_SOURCES = (
     "LICENSE",
     *(f"ci/{name}" for name in ("compile_kernels.py", "make_pack.py", "pack", "sbom.py", "targets.py")),
-    "python/lucebox/nvrtc.py",
+    "python/lucebox/packs/nvrtc.py",
     *(f"src/cpp/{name}" for name in ("base", "device/sim_abi.h", "ops", "quant")),
     *(f"src/{name}" for name in ("cuda", "gpu", "hip", "sim")),
 )
@@ -381,7 +381,7 @@ def with_extras(pyproject: str, known: list[Target], version: str) -> str:
 
 
 def table(known: list[Target]) -> str:
-    """python/lucebox/targets.json: what the installed host knows of every target."""
+    """python/lucebox/packs/targets.json: what the installed host knows of every target."""
     rows = []
     for target in known:
         whole = asdict(target)
@@ -392,7 +392,7 @@ def table(known: list[Target]) -> str:
 
 
 def pci_table(known: list[targets.PciId]) -> str:
-    """python/lucebox/pci_ids.json: name and architecture by PCI id, for machines where no driver answers."""
+    """python/lucebox/packs/pci_ids.json: name and architecture by PCI id, for machines where no driver answers."""
     return as_json({one.id: [one.name, one.architecture] for one in known}) + "\n"
 
 

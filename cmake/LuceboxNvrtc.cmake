@@ -1,6 +1,6 @@
 # NVIDIA, older drivers: compiled by NVRTC, a library, so the build needs neither nvcc nor a C++ compiler.
 string(JSON nvrtc_version GET "${target}" nvrtc version)
-set(nvrtc_script ${PROJECT_SOURCE_DIR}/python/lucebox/nvrtc.py)
+set(nvrtc_script ${PROJECT_SOURCE_DIR}/python/lucebox/packs/nvrtc.py)
 set(library)
 if(LUCEBOX_NVRTC)
   set(library --library ${LUCEBOX_NVRTC})

@@ -24,11 +24,9 @@ from lucebox.compression.compressor import Compressor
 from lucebox.compression.loading import load_scorer, options_beside, plan_of_scorer
 from lucebox.compression.policy import CompressionRequest, Policy
 from lucebox.compression.scorer import Lender, Scorer
-from lucebox.devices import open_pack, resolve_device
 from lucebox.embedding import Embedder, Embedding, Pooling
 from lucebox.errors import FormatError, InvalidRequestError, OutOfMemoryError, UnsupportedError
 from lucebox.generation import Ids
-from lucebox.machine import processor_name
 from lucebox.models.assets import TextAssets
 from lucebox.models.drafters import draft_label, resolve_drafts
 from lucebox.models.hub import Progress
@@ -37,6 +35,8 @@ from lucebox.models.model_info import model_info
 from lucebox.models.resolve import resolve
 from lucebox.models.step_costs import StepCostsFile
 from lucebox.options import EngineOptions, Sampling, SamplingFields, check_names, engine_fields
+from lucebox.packs.devices import open_pack, resolve_device
+from lucebox.packs.machine import processor_name
 from lucebox.results import Chunk, Generation
 from lucebox.serve.chat_model import ChatModel, Grammars, Limits
 from lucebox.serve.conversation import Conversation, answer_format_of, tool_choice_of, tools_of

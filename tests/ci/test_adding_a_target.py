@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import test_pack_build
 from lucebox import packs
-from lucebox.doctor import Gpu
+from lucebox.packs.doctor import Gpu
 from pack_data import on_path
 from project import ROOT
 
@@ -35,7 +35,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     test_pack_build.tree(folder, "gfx1151", test_pack_build.GOOD)
     shutil.copytree(ROOT / "targets", folder / "targets", dirs_exist_ok=True)
     test_pack_build.drop_exceptions(folder, "gfx1151")
-    for file in ("LICENSE", "python/lucebox/targets.json", "docs/targets.md", "tests/ci/test_targets.py"):
+    for file in ("LICENSE", "python/lucebox/packs/targets.json", "docs/targets.md", "tests/ci/test_targets.py"):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, folder / file)
     file = folder / f"targets/{NAME}/target.toml"
@@ -70,7 +70,7 @@ def test_a_wrong_example_gives_the_message_of_the_page(tree: Path) -> None:
 def test_generated_files(tree: Path) -> None:
     done = run(tree, "python ci/generate_targets.py")
     assert done.returncode == 0, done.stdout
-    for file in ("CMakePresets.json", "pyproject.toml", "python/lucebox/targets.json", "docs/targets.md"):
+    for file in ("CMakePresets.json", "pyproject.toml", "python/lucebox/packs/targets.json", "docs/targets.md"):
         assert NAME in (tree / file).read_text()
     done = run(tree, "pytest tests/ci/test_targets.py")
     assert done.returncode == 0, done.stdout

@@ -179,7 +179,7 @@ def test_the_wheel_has_what_compiles_kernels(wheel: Path, tmp_path: Path) -> Non
 
 def includes(file: Path, roots: list[Path], seen: set[Path]) -> list[str]:
     """Names of the project's own headers that are not there."""
-    from lucebox.nvrtc import INCLUDE
+    from lucebox.packs.nvrtc import INCLUDE
 
     missing = []
     for line in file.read_text().splitlines():

@@ -167,7 +167,7 @@ def test_a_new_folder_reaches_every_file(tmp_path: Path) -> None:
     after = generate_targets.files(tmp_path)
     changed = {name for name in after if after[name] != before.get(name)}
     own = {"pyproject.toml", "LICENSE"}
-    other = {"python/lucebox/pci_ids.json", "models/tiny-hybrid/pyproject.toml", "kernels/LICENSE"}
+    other = {"python/lucebox/packs/pci_ids.json", "models/tiny-hybrid/pyproject.toml", "kernels/LICENSE"}
     other |= {*(f"targets/{name}/{file}" for name in NAMES for file in own)}
     assert changed == {*before.keys() - other} | {f"targets/gfx1199/{file}" for file in own}
     assert all("gfx1199" in after[name] for name in changed - {"targets/gfx1199/LICENSE"})

@@ -1,4 +1,4 @@
-"""lucebox.nvrtc: kernel sources compiled by the library alone."""
+"""lucebox.packs.nvrtc: kernel sources compiled by the library alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from lucebox import nvrtc
+from lucebox.packs import nvrtc
 from pack import cubin
 from project import BUILD, ROOT
 

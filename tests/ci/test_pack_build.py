@@ -119,7 +119,7 @@ def tree(folder: Path, name: str, source: str, exceptions: str = "") -> Path:
     for part in ("ci", "cmake", "src/cuda/nvrtc"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     own = (f"targets/{name}/{file}" for file in ("target.toml", "pyproject.toml", "LICENSE"))
-    for file in ("CMakeLists.txt", "LICENSE", "pyproject.toml", "python/lucebox/nvrtc.py", *own):
+    for file in ("CMakeLists.txt", "LICENSE", "pyproject.toml", "python/lucebox/packs/nvrtc.py", *own):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, folder / file)
     drop_exceptions(folder, name)

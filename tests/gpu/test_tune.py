@@ -16,7 +16,7 @@ from compile_kernels import SIM_LIBRARY, kernel_abi
 from engines import Decoder
 from lucebox import _engine, packs
 from lucebox.cli import main
-from lucebox.devices import open_pack, resolve_device
+from lucebox.packs.devices import open_pack, resolve_device
 from lucebox.tune import Choice, Kernels, variant_manifest, write_wheel
 from pack_data import on_path
 from project import ROOT

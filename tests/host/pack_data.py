@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import lucebox
-from lucebox import packs, targets
+from lucebox import packs
+from lucebox.packs import targets
 from lucebox.packs.manifest import split
 
 CODE = {"rms_norm.cubin": b"\x7fELF the norm", "matvec.cubin": b"\x7fELF the product of a matrix and a vector"}

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from engines import largest_difference, log_softmax, mean_kl
 from lucebox.errors import InvalidRequestError, UnsupportedError
-from lucebox.machine import processor_name
 from lucebox.measure import bench, energy
 from lucebox.measure.bench import KernelTime, Measurement, Profile, Summary, context_for, measure, profile
 from lucebox.measure.energy import Meter
 from lucebox.measure.numerics import compare
 from lucebox.measure.plots import save_bench_plot
+from lucebox.packs.machine import processor_name
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 

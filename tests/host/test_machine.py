@@ -6,7 +6,7 @@ from pathlib import Path
 
 import machine_data
 import pytest
-from lucebox import machine, targets
+from lucebox.packs import machine, targets
 
 
 def test_an_empty_machine_has_nothing(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import lucebox
 import pack_data
 import pytest
-from lucebox import packs, targets
+from lucebox import packs
 from lucebox.errors import InvalidRequestError, PackError
+from lucebox.packs import targets
 
 VERSION = lucebox.__version__
 MEND = f"; pip install --force-reinstall --no-deps lucebox-sm86=={VERSION}"

@@ -10,12 +10,13 @@ import pytest
 from draft_pairs import FIRST, TARGET
 from engines import open_engine
 from kernel_sources import kernels_of_sources
-from lucebox import LLM, targets
+from lucebox import LLM
 from lucebox.cli import main
 from lucebox.errors import InvalidRequestError, OutOfMemoryError, PackError, UnsupportedError
 from lucebox.measure import synthetic
 from lucebox.models.memory import MemoryPlan
 from lucebox.models.planning import plan_memory
+from lucebox.packs import targets
 from pack_data import install, manifest, on_path
 from reference import draft_files
 from reference.gguf_files import Shape, metadata, tensors, write, write_model

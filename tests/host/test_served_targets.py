@@ -1,4 +1,4 @@
-"""lucebox.targets: the table installed with the host, which pack serves a chip, and `lucebox targets`."""
+"""lucebox.packs.targets: the table installed with the host, which pack serves a chip, and `lucebox targets`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pack_data
 import pytest
 from lucebox import cli
-from lucebox.targets import NAMES, TARGETS, find, fits, serves, serving, vendor_of
+from lucebox.packs.targets import NAMES, TARGETS, find, fits, serves, serving, vendor_of
 
 import targets
 

@@ -8,12 +8,11 @@ import dataclasses
 import importlib
 import shlex
 
-from lucebox import installer
 from lucebox.cli import console
 from lucebox.cli.options import Subparsers
-from lucebox.doctor import DeviceState, DriverState, Host, PackState, Report, examine
 from lucebox.errors import InvalidRequestError
-from lucebox.packs import ON_PYPI
+from lucebox.packs import ON_PYPI, installer
+from lucebox.packs.doctor import DeviceState, DriverState, Host, PackState, Report, examine
 from lucebox.sizes import show_size
 
 DESCRIPTION = """Show the GPUs of this machine, their drivers, the installed GPU packs, and the pip command to run next.

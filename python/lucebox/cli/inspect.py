@@ -15,8 +15,8 @@ from lucebox.models.assets import TensorInfo, list_tensors
 from lucebox.models.planning import Plan, ScorerPlan, plan_memory
 from lucebox.models.resolve import resolve
 from lucebox.options import EngineOptions
+from lucebox.packs.targets import find_board
 from lucebox.sizes import show_size
-from lucebox.targets import find_board
 
 DESCRIPTION = """Show a model's metadata, the types of its tensors and the memory it needs.
 

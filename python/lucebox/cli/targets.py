@@ -6,8 +6,9 @@ import argparse
 import dataclasses
 from typing import Any
 
-from lucebox import packs, targets
+from lucebox import packs
 from lucebox.cli import console, options
+from lucebox.packs import targets
 
 DESCRIPTION = """List the GPU families that lucebox has kernel packs for, and the chips each pack runs on.
 

@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lucebox import installer
 from lucebox.cli import console
 from lucebox.cli.options import Subparsers
 from lucebox.errors import InvalidRequestError
 from lucebox.measure import synthetic
 from lucebox.models.resolve import resolve
-from lucebox.packs import Selection
+from lucebox.packs import Selection, installer
 from lucebox.packs.manifest import VARIANT
 from lucebox.tune import (
     Constant,

@@ -9,7 +9,7 @@ from importlib import metadata
 from lucebox import _engine
 from lucebox.cli import console
 from lucebox.cli.options import Subparsers
-from lucebox.machine import processor_name
+from lucebox.packs.machine import processor_name
 
 JSON_HELP = "print one JSON object"
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lucebox import _engine, packs, targets
-from lucebox.devices import resolve_device
+from lucebox import _engine, packs
 from lucebox.errors import FormatError, InvalidRequestError, OutOfMemoryError, PackError, UnsupportedError
 from lucebox.models.assets import TextAssets
 from lucebox.models.drafters import draft_label, resolve_drafts
@@ -17,6 +16,8 @@ from lucebox.models.hub import Progress
 from lucebox.models.memory import MemoryPlan
 from lucebox.models.resolve import resolve
 from lucebox.options import EngineOptions, check_names, engine_fields
+from lucebox.packs import targets
+from lucebox.packs.devices import resolve_device
 from lucebox.sizes import parse_size, show_size
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import Protocol
 from lucebox.errors import InvalidRequestError, PackError
 from lucebox.packs.installed import BrokenPack, Pack, Packs, install_advice
 from lucebox.packs.manifest import Generation, Manifest, release
-from lucebox.targets import NAMES, fits, serving
+from lucebox.packs.targets import NAMES, fits, serving
 
 __all__ = [
     "Choice",

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lucebox
-from lucebox import targets
 from lucebox.errors import FormatError, PackError
+from lucebox.packs import targets
 from lucebox.packs.manifest import CodeObject, Generation, Manifest, extra, package, split
 from lucebox.packs.pip_command import PipCommand
 from lucebox.regular_files import read_regular

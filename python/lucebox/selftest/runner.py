@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucebox import _engine
-from lucebox.devices import open_pack, resolve_device
 from lucebox.errors import DeviceError, InternalError, InvalidRequestError, PackError, UnsupportedError
 from lucebox.packs import Manifest, Selection, parse_device
+from lucebox.packs.devices import open_pack, resolve_device
 from lucebox.selftest import ops
 from lucebox.selftest.case import LIMITS, Case
 from lucebox.selftest.cases import cases

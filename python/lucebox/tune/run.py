@@ -12,9 +12,9 @@ from typing import Any
 
 import lucebox
 from lucebox import _engine
-from lucebox.devices import resolve_device
 from lucebox.errors import InvalidRequestError, PackError
 from lucebox.packs import Pack, Selection
+from lucebox.packs.devices import resolve_device
 from lucebox.tune.kernels import CANDIDATES, COMPILED, Compiled, Kernels, UnfitError
 from lucebox.tune.measure import Bench, bandwidth_gb_s
 from lucebox.tune.search import Choice, Constant, Model, Sample, Trial, choose, compare, is_better

@@ -6,7 +6,7 @@ The build of a pack runs this file as its compile command, with the standard lib
 
 A program compiles many sources in parallel processes and gets the code objects as they are done:
 
-    from lucebox import nvrtc
+    from lucebox.packs import nvrtc
 
     library = nvrtc.find()  # of the wheel nvidia-cuda-nvrtc-cu12
     flags = ["-arch=sm_86", *more]  # `flags` of the compiler "nvrtc" in the manifest of an installed pack

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Literal
 
 import lucebox
-from lucebox import _engine, hip_runtime, machine, packs, targets
+from lucebox import _engine, packs
 from lucebox.errors import DeviceError, PackError
-from lucebox.machine import processor_name
 from lucebox.models import step_costs
+from lucebox.packs import hip_runtime, machine, targets
+from lucebox.packs.machine import processor_name
 
 __all__ = [
     "DeviceState",
