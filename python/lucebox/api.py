@@ -18,8 +18,12 @@ from numpy.typing import NDArray
 from lucebox import _engine
 from lucebox.answering import Answering, PromptProgress, answer_together
 from lucebox.asynchronous import last_of, stream_in_thread
+from lucebox.chat.conversation import Conversation, answer_format_of, tool_choice_of, tools_of
+from lucebox.chat.conversation_to_request import ChatModel, Grammars, Limits
 from lucebox.chat.messages import checked_messages
+from lucebox.chat.rendering import with_broken_calls
 from lucebox.chat.template import ChatTemplate
+from lucebox.chat.thinking import ThinkingRequest
 from lucebox.compression.compressor import Compressor
 from lucebox.compression.loading import load_scorer, options_beside, plan_of_scorer
 from lucebox.compression.policy import CompressionRequest, Policy
@@ -38,11 +42,7 @@ from lucebox.options import EngineOptions, Sampling, SamplingFields, check_names
 from lucebox.packs.devices import open_pack, resolve_device
 from lucebox.packs.machine import processor_name
 from lucebox.results import Chunk, Generation
-from lucebox.serve.chat_model import ChatModel, Grammars, Limits
-from lucebox.serve.conversation import Conversation, answer_format_of, tool_choice_of, tools_of
-from lucebox.serve.rendering import with_broken_calls
 from lucebox.serve.request import GenerationRequest
-from lucebox.serve.thinking import ThinkingRequest
 from lucebox.session_pool import SessionPool
 from lucebox.sizes import parse_size
 from lucebox.text import Tokenizer

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import two_threads
 from lucebox import LLM, EngineOptions, InvalidRequestError, Sampling, UnsupportedError, _engine
+from lucebox.chat.conversation import Conversation
+from lucebox.chat.conversation_to_request import Limits
 from lucebox.chat.template import ChatTemplate
 from lucebox.serve import ServeSettings
-from lucebox.serve.chat_model import Limits
-from lucebox.serve.conversation import Conversation
 from lucebox.serve.model import ServedModel
 from tolerances import tolerance
 

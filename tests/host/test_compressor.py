@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from lucebox import LLM, Sampling
 from lucebox.chat import ChatTemplate
+from lucebox.chat.conversation import Conversation, tools_of
+from lucebox.chat.conversation_to_request import ChatModel, Limits
 from lucebox.compression.compressor import MIN_MESSAGE_TOKENS, Compressor, CutConversation
 from lucebox.compression.policy import CompressionRequest, KeepRatio, Policy
 from lucebox.compression.scores import ScoredText
 from lucebox.compression.turns import CAPACITY, EarlierTurns
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.results import CutMessage
-from lucebox.serve.chat_model import ChatModel, Limits
-from lucebox.serve.conversation import Conversation, tools_of
 from text_data import DATA
 
 TEMPLATES = ["own", "Qwen3.5-4B", "Qwen-Qwen3-0.6B"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from lucebox.chat.parsing import OutputParser
+from lucebox.chat.profiles import Profile, Thinking
+from lucebox.chat.tools import Tool, ToolChoice
 from lucebox.serve.events import Event, ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
-from lucebox.serve.parsing import OutputParser
-from lucebox.serve.profiles import Profile, Thinking
-from lucebox.serve.tools import Tool, ToolChoice
 
 WEATHER = Tool(
     "get_weather",

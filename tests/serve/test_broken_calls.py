@@ -14,18 +14,18 @@ import pytest
 from answers import TOOLS, parser, read
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from lucebox.chat.dialects import DIALECTS
+from lucebox.chat.dialects.broken_json import members_of
+from lucebox.chat.json_text import JsonScanner
+from lucebox.chat.parsing import OutputParser
+from lucebox.chat.tools import Tool
 from lucebox.results import Timings, Usage
 from lucebox.serve.answer import Answer
-from lucebox.serve.dialects import DIALECTS
-from lucebox.serve.dialects.broken_json import members_of
-from lucebox.serve.json_text import JsonScanner
-from lucebox.serve.parsing import OutputParser
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
 from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
 from lucebox.serve.protocols.ollama_stream import OllamaWriter
 from lucebox.serve.protocols.responses_stream import ResponseWriter
 from lucebox.serve.request import Finished, Item, Started
-from lucebox.serve.tools import Tool
 from running import Running
 
 EDIT = Tool(

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from lucebox import LLM, Sampling
 from lucebox.chat import ChatTemplate
+from lucebox.chat.conversation import Conversation
+from lucebox.chat.conversation_to_request import ChatModel, Limits
 from lucebox.compression.policy import CompressionRequest
-from lucebox.serve.chat_model import ChatModel, Limits
-from lucebox.serve.conversation import Conversation
 from test_traffic import WITH_TOOL, conversation_of, requests_of
 from text_data import DATA
 

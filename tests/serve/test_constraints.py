@@ -15,8 +15,7 @@ import pytest
 from answers import NOTHING, WEATHER, WRITE, parser, read
 from engines import open_engine
 from lucebox import _engine
-from lucebox.errors import InvalidRequestError
-from lucebox.serve.constraints import (
+from lucebox.chat.constraints import (
     GrammarTokens,
     StrictCalls,
     TokenConstraint,
@@ -25,12 +24,13 @@ from lucebox.serve.constraints import (
     regex_grammar,
     tools_grammar,
 )
-from lucebox.serve.dialects import DIALECTS
-from lucebox.serve.dialects.schema_types import forms_of
+from lucebox.chat.dialects import DIALECTS
+from lucebox.chat.dialects.schema_types import forms_of
+from lucebox.chat.held_schemas import held_schema, held_tools
+from lucebox.chat.profiles import Profile, Thinking
+from lucebox.chat.tools import Tool, ToolChoice
+from lucebox.errors import InvalidRequestError
 from lucebox.serve.events import Constraint
-from lucebox.serve.held_schemas import held_schema, held_tools
-from lucebox.serve.profiles import Profile, Thinking
-from lucebox.serve.tools import Tool, ToolChoice
 from pydantic import BaseModel, Field, RootModel
 from running import Running
 from text_data import TINY_HYBRID, tiny_tokenizer, vocab_tokenizer

@@ -10,8 +10,8 @@ import numpy as np
 import ollama
 import pytest
 from lucebox import LLM
+from lucebox.chat.thinking import ThinkingRequest
 from lucebox.serve.protocols.ollama_bodies import ChatRequest, conversation_of, limits_of, options_of
-from lucebox.serve.thinking import ThinkingRequest
 from running import ASK, MODEL, Running
 
 BRIEF = {"temperature": 0, "num_predict": 12}

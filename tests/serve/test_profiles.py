@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from lucebox.chat import ChatTemplate
+from lucebox.chat.profiles import Profile, profile_for
 from lucebox.errors import FormatError
 from lucebox.options import Sampling
-from lucebox.serve.profiles import Profile, profile_for
 from lucebox.text import Tokenizer
 from test_chat_template import CHATML
 from test_rendering import LLAMA

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from lucebox.chat.profiles import Profile, Thinking
+from lucebox.chat.thinking import ThinkingRequest, closing_text, thinking_limit
 from lucebox.serve.delivery import json_line, sse
-from lucebox.serve.profiles import Profile, Thinking
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
 from lucebox.serve.protocols.responses_stream import ResponseWriter
 from lucebox.serve.responses_store import MAX_BYTES, ResponseStore, StoredResponse
-from lucebox.serve.thinking import ThinkingRequest, closing_text, thinking_limit
 from running import ASK, MODEL, Running, started
 from text_data import tiny_tokenizer
 

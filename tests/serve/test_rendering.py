@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from lucebox.chat import ChatTemplate
+from lucebox.chat.dialects import DIALECTS
 from lucebox.chat.messages import checked_messages
-from lucebox.serve.dialects import DIALECTS
-from lucebox.serve.parsing import OutputParser
-from lucebox.serve.profiles import Profile, profile_for
-from lucebox.serve.rendering import for_template, with_broken_calls
-from lucebox.serve.tools import Tool, ToolChoice
+from lucebox.chat.parsing import OutputParser
+from lucebox.chat.profiles import Profile, profile_for
+from lucebox.chat.rendering import for_template, with_broken_calls
+from lucebox.chat.tools import Tool, ToolChoice
 from test_chat_template import CHATML
 from text_data import DATA, tiny_tokenizer
 

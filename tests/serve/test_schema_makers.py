@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from jsonschema import FormatChecker, ValidationError
 from jsonschema.validators import validator_for
 from lucebox import _engine
-from lucebox.serve.constraints import TokenConstraint, tools_grammar
-from lucebox.serve.dialects import DIALECTS
-from lucebox.serve.held_schemas import held_tools
-from lucebox.serve.profiles import Profile
-from lucebox.serve.tools import Tool, ToolChoice
+from lucebox.chat.constraints import TokenConstraint, tools_grammar
+from lucebox.chat.dialects import DIALECTS
+from lucebox.chat.held_schemas import held_tools
+from lucebox.chat.profiles import Profile
+from lucebox.chat.tools import Tool, ToolChoice
 from pydantic import BaseModel, Field, create_model
 from test_constraints import allows, tokens
 

@@ -11,9 +11,9 @@ from answers import parser, simple
 from hypothesis import given
 from hypothesis import strategies as st
 from lucebox.chat import ChatTemplate
+from lucebox.chat.profiles import Profile, Thinking, profile_for
+from lucebox.chat.thinking import EFFORTS, TagWatch, ThinkingBudget, ThinkingRequest, begins_open, thinking_limit
 from lucebox.errors import InvalidRequestError
-from lucebox.serve.profiles import Profile, Thinking, profile_for
-from lucebox.serve.thinking import EFFORTS, TagWatch, ThinkingBudget, ThinkingRequest, begins_open, thinking_limit
 from text_data import DATA, tiny_tokenizer, vocab_tokenizer
 
 TAGS = Thinking()

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from lucebox.chat import ChatTemplate
+from lucebox.chat.conversation import Conversation
 from lucebox.chat.messages import checked_messages
-from lucebox.serve.conversation import Conversation
-from lucebox.serve.profiles import profile_for
+from lucebox.chat.profiles import profile_for
+from lucebox.chat.rendering import for_template
 from lucebox.serve.protocols import anthropic, openai_chat, openai_responses
-from lucebox.serve.rendering import for_template
 from running import Running, started
 from text_data import DATA, tiny_tokenizer
 

@@ -1,4 +1,4 @@
-"""Chat templates: a conversation to the prompt text of a model."""
+"""Conversations: templates and prompts on the way in; reasoning, tool calls and formats on the way out. No HTTP."""
 
 from lucebox.chat.template import ChatTemplate
 

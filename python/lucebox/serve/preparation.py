@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
+from lucebox.chat.presence import LEFT, set_left
 from lucebox.serve.errors import overloaded
-from lucebox.serve.presence import LEFT, set_left
 
 __all__ = ["Preparation"]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
+from lucebox.chat.rendering import Message
 from lucebox.serve.delivery import Exchange
 from lucebox.serve.errors import ApiError
-from lucebox.serve.rendering import Message
 
 __all__ = ["ResponseStore", "StoredResponse"]
 

@@ -11,7 +11,10 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from lucebox.serve.conversation import AnswerFormat, Conversation
+from lucebox.chat.conversation import AnswerFormat, Conversation
+from lucebox.chat.rendering import Message
+from lucebox.chat.thinking import ThinkingRequest
+from lucebox.chat.tools import Tool, ToolChoice
 from lucebox.serve.errors import ApiError, anthropic_body
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
@@ -19,10 +22,7 @@ from lucebox.serve.protocols.body import Body, Ignored, Many, Name, ResultPart, 
 from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.openapi import ANTHROPIC_ERRORS, documented
-from lucebox.serve.rendering import Message
 from lucebox.serve.server import server_of
-from lucebox.serve.thinking import ThinkingRequest
-from lucebox.serve.tools import Tool, ToolChoice
 
 __all__ = ["CountRequest", "MessagesRequest", "conversation_of", "router"]
 

@@ -10,9 +10,9 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from lucebox.chat.conversation import AnswerFormat
 from lucebox.results import TokenLogprob
 from lucebox.serve.answer import Answer
-from lucebox.serve.conversation import AnswerFormat
 from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, llama_cpp_body, llama_cpp_error
 from lucebox.serve.events import TextDelta, Warning

@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from lucebox.chat.conversation import AnswerFormat, Conversation
+from lucebox.chat.rendering import Message
+from lucebox.chat.thinking import ThinkingRequest
+from lucebox.chat.tools import Tool
 from lucebox.embedding import Pooling
-from lucebox.serve.conversation import AnswerFormat, Conversation
 from lucebox.serve.errors import ApiError
 from lucebox.serve.model import Limits, ServedModel
 from lucebox.serve.protocols.body import Body, Ignored, Many, Name, Sampled, Stop, Stops, sampling_of, stops_of
-from lucebox.serve.rendering import Message
-from lucebox.serve.thinking import ThinkingRequest
-from lucebox.serve.tools import Tool
 
 __all__ = [
     "ChatRequest",

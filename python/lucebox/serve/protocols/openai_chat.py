@@ -10,7 +10,9 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lucebox.serve.conversation import AnswerFormat, Conversation
+from lucebox.chat.conversation import AnswerFormat, Conversation
+from lucebox.chat.thinking import ThinkingRequest
+from lucebox.chat.tools import Tool, ToolChoice
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.body import (
@@ -31,8 +33,6 @@ from lucebox.serve.protocols.openai_common import LogprobWriter, StreamOptions
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.protocols.structured_outputs import Guided, guided_format
 from lucebox.serve.server import server_of
-from lucebox.serve.thinking import ThinkingRequest
-from lucebox.serve.tools import Tool, ToolChoice
 
 __all__ = ["ChatRequest", "conversation_of", "limits_of", "router"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from llguidance.gbnf_to_lark import any_to_lark
 from pydantic import Field
 
-from lucebox.serve.conversation import AnswerFormat
+from lucebox.chat.conversation import AnswerFormat
 from lucebox.serve.errors import ApiError
 from lucebox.serve.protocols.body import Body, Ignored
 

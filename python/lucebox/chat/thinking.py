@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from lucebox.chat.profiles import Profile, Thinking
 from lucebox.errors import InvalidRequestError
-from lucebox.serve.profiles import Profile, Thinking
 from lucebox.text import Tokenizer
 
 __all__ = ["EFFORTS", "TagWatch", "ThinkingBudget", "ThinkingRequest", "begins_open", "closing_text", "thinking_limit"]

@@ -12,13 +12,13 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 
-from lucebox.serve.dialects import DIALECTS, ReaderType
-from lucebox.serve.dialects.reader import Ahead, Arguments, CallReader, End, Name, Part
+from lucebox.chat.dialects import DIALECTS, ReaderType
+from lucebox.chat.dialects.reader import Ahead, Arguments, CallReader, End, Name, Part
+from lucebox.chat.json_text import Malformed
+from lucebox.chat.profiles import Profile
+from lucebox.chat.thinking import begins_open
+from lucebox.chat.tools import Tool, ToolChoice, callable_tools
 from lucebox.serve.events import Event, ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
-from lucebox.serve.json_text import Malformed
-from lucebox.serve.profiles import Profile
-from lucebox.serve.thinking import begins_open
-from lucebox.serve.tools import Tool, ToolChoice, callable_tools
 
 __all__ = ["OutputParser", "new_call_id"]
 

@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lucebox.chat.conversation import AnswerFormat, Conversation
+from lucebox.chat.dialects import DIALECTS
+from lucebox.chat.parsing import OutputParser
+from lucebox.chat.profiles import Profile, Thinking, profile_for
 from lucebox.chat.quoting import Quoting
+from lucebox.chat.rendering import Message, for_template, with_broken_calls
 from lucebox.chat.template import ChatTemplate
+from lucebox.chat.thinking import ThinkingBudget, closing_text, thinking_limit
+from lucebox.chat.tools import callable_tools
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.options import Sampling
 from lucebox.results import PromptCompression
-from lucebox.serve.conversation import AnswerFormat, Conversation
-from lucebox.serve.dialects import DIALECTS
 from lucebox.serve.events import Constraint
-from lucebox.serve.parsing import OutputParser
-from lucebox.serve.profiles import Profile, Thinking, profile_for
-from lucebox.serve.rendering import Message, for_template, with_broken_calls
 from lucebox.serve.request import SENDER, GenerationRequest, Ids
-from lucebox.serve.thinking import ThinkingBudget, closing_text, thinking_limit
-from lucebox.serve.tools import callable_tools
 from lucebox.text.spellings import unmarked
 
 if TYPE_CHECKING:
     from lucebox.api import LLM
-    from lucebox.serve.constraints import GrammarTokens
+    from lucebox.chat.constraints import GrammarTokens
 
 __all__ = ["ChatModel", "Grammars", "Limits", "PromptTooLongError"]
 
@@ -85,7 +85,7 @@ class Grammars:
             UnsupportedError: llguidance is not installed.
         """
         try:
-            from lucebox.serve.constraints import GrammarTokens
+            from lucebox.chat.constraints import GrammarTokens
         except ModuleNotFoundError as error:
             if error.name != "llguidance":
                 raise
@@ -107,7 +107,7 @@ class Grammars:
     ) -> Constraint:
         """Holds an answer to a format, after its thinking."""
         tokens = self.tokens()
-        from lucebox.serve.constraints import TokenConstraint, json_grammar, regex_grammar
+        from lucebox.chat.constraints import TokenConstraint, json_grammar, regex_grammar
 
         match answer_format.kind:
             case "regex":
@@ -259,7 +259,7 @@ class ChatModel:
             InvalidRequestError, UnsupportedError: the format cannot be compiled.
         """
         tokens = self._grammars.tokens()
-        from lucebox.serve.held_schemas import held_format
+        from lucebox.chat.held_schemas import held_format
 
         held, warnings = held_format(tokens.check, answer_format)
         return self._grammars.constraint(held), warnings
@@ -307,8 +307,8 @@ class ChatModel:
         if choice.mode != "required" and answer_format is None and not is_strict:
             return None, []
         tokens = self._grammars.tokens()
-        from lucebox.serve.constraints import StrictCalls, TokenConstraint, json_or_tools_grammar, tools_grammar
-        from lucebox.serve.held_schemas import held_format, held_tools
+        from lucebox.chat.constraints import StrictCalls, TokenConstraint, json_or_tools_grammar, tools_grammar
+        from lucebox.chat.held_schemas import held_format, held_tools
 
         dialect = DIALECTS[self.profile.dialect]
         if choice.mode != "required" and answer_format is None:

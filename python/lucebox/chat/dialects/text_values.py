@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lucebox.serve.dialects.schema_types import choices_of, forms_of, is_text, parts_of, self_contained
+from lucebox.chat.dialects.schema_types import choices_of, forms_of, is_text, parts_of, self_contained
 
 __all__ = ["options_of", "text_terminal", "unheld_keywords"]
 

@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from lucebox.serve.dialects import DIALECTS, Dialect
-from lucebox.serve.profiles import Profile
+from lucebox.chat.dialects import DIALECTS, Dialect
+from lucebox.chat.profiles import Profile
 
 __all__ = ["Message", "for_template", "with_broken_calls"]
 

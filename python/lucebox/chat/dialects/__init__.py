@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lucebox.serve.dialects import hermes_json, llama_json, qwen_xml
-from lucebox.serve.dialects.reader import CallReader
-from lucebox.serve.dialects.text_values import unheld_keywords
-from lucebox.serve.tools import Tool
+from lucebox.chat.dialects import hermes_json, llama_json, qwen_xml
+from lucebox.chat.dialects.reader import CallReader
+from lucebox.chat.dialects.text_values import unheld_keywords
+from lucebox.chat.tools import Tool
 
 __all__ = ["DIALECTS", "Dialect", "dialect_of"]
 

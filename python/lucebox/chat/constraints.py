@@ -14,13 +14,13 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
+from lucebox.chat.dialects import DIALECTS
+from lucebox.chat.dialects.hermes_json import CLOSE, JSON_FORM
+from lucebox.chat.grammar_check import GrammarCheck
+from lucebox.chat.profiles import Profile, Thinking
+from lucebox.chat.thinking import TagWatch, begins_open
+from lucebox.chat.tools import Tool, ToolChoice, callable_tools
 from lucebox.errors import InvalidRequestError
-from lucebox.serve.dialects import DIALECTS
-from lucebox.serve.dialects.hermes_json import CLOSE, JSON_FORM
-from lucebox.serve.grammar_check import GrammarCheck
-from lucebox.serve.profiles import Profile, Thinking
-from lucebox.serve.thinking import TagWatch, begins_open
-from lucebox.serve.tools import Tool, ToolChoice, callable_tools
 from lucebox.text import Tokenizer
 
 __all__ = [

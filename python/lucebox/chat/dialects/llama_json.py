@@ -11,9 +11,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lucebox.serve.dialects.hermes_json import MAX_CALLS, call_object, object_rule
-from lucebox.serve.dialects.reader import CallReader, Steps, after_space
-from lucebox.serve.tools import Tool
+from lucebox.chat.dialects.hermes_json import MAX_CALLS, call_object, object_rule
+from lucebox.chat.dialects.reader import CallReader, Steps, after_space
+from lucebox.chat.tools import Tool
 
 __all__ = ["BARE_OPEN", "OPEN", "LlamaReader", "grammar", "render_begun", "render_broken", "render_call"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, TypeAlias
 
-from lucebox.serve.json_text import Malformed
+from lucebox.chat.json_text import Malformed
 
 __all__ = ["Ahead", "Arguments", "CallReader", "End", "Name", "Part", "Steps"]
 

@@ -15,10 +15,10 @@ import json
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-from lucebox.serve.dialects.reader import CallReader, Steps, after_space, literal
-from lucebox.serve.dialects.schema_types import forms_of, self_contained
-from lucebox.serve.json_text import JsonScanner, Malformed
-from lucebox.serve.tools import Tool
+from lucebox.chat.dialects.reader import CallReader, Steps, after_space, literal
+from lucebox.chat.dialects.schema_types import forms_of, self_contained
+from lucebox.chat.json_text import JsonScanner, Malformed
+from lucebox.chat.tools import Tool
 
 __all__ = [
     "CLOSE",

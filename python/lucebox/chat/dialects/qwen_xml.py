@@ -19,10 +19,10 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from lucebox.serve.dialects.broken_json import members_of
-from lucebox.serve.dialects.hermes_json import JSON_FORM, OPEN, call_objects, closing, lines_of
-from lucebox.serve.dialects.reader import Ahead, CallReader, Part, Steps, after_space, literal
-from lucebox.serve.dialects.schema_types import (
+from lucebox.chat.dialects.broken_json import members_of
+from lucebox.chat.dialects.hermes_json import JSON_FORM, OPEN, call_objects, closing, lines_of
+from lucebox.chat.dialects.reader import Ahead, CallReader, Part, Steps, after_space, literal
+from lucebox.chat.dialects.schema_types import (
     allows_others,
     choices_of,
     converted,
@@ -32,8 +32,8 @@ from lucebox.serve.dialects.schema_types import (
     property_schema,
     self_contained,
 )
-from lucebox.serve.dialects.text_values import options_of, text_terminal
-from lucebox.serve.dialects.xml_tags import (
+from lucebox.chat.dialects.text_values import options_of, text_terminal
+from lucebox.chat.dialects.xml_tags import (
     BARE_OPEN,
     CLOSE,
     END_FUNCTION,
@@ -44,8 +44,8 @@ from lucebox.serve.dialects.xml_tags import (
     find_tag,
     quotes_whole_calls,
 )
-from lucebox.serve.json_text import Malformed
-from lucebox.serve.tools import Tool
+from lucebox.chat.json_text import Malformed
+from lucebox.chat.tools import Tool
 
 __all__ = [
     "BARE_OPEN",

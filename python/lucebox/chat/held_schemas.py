@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
+from lucebox.chat.constraints import json_grammar, regex_grammar
+from lucebox.chat.conversation import AnswerFormat
+from lucebox.chat.dialects import Dialect
+from lucebox.chat.grammar_check import GrammarCheck
+from lucebox.chat.tools import Tool
 from lucebox.errors import InvalidRequestError
-from lucebox.serve.constraints import json_grammar, regex_grammar
-from lucebox.serve.conversation import AnswerFormat
-from lucebox.serve.dialects import Dialect
-from lucebox.serve.grammar_check import GrammarCheck
-from lucebox.serve.tools import Tool
 
 __all__ = ["held_format", "held_schema", "held_tools"]
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+from lucebox.chat.rendering import Message
+from lucebox.chat.thinking import ThinkingRequest
+from lucebox.chat.tools import Tool, ToolChoice
 from lucebox.compression.policy import CompressionRequest
 from lucebox.errors import InvalidRequestError
-from lucebox.serve.rendering import Message
-from lucebox.serve.thinking import ThinkingRequest
-from lucebox.serve.tools import Tool, ToolChoice
 
 __all__ = ["AnswerFormat", "Conversation", "answer_format_of", "tool_choice_of", "tools_of"]
 

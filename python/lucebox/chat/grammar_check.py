@@ -16,9 +16,9 @@ import time
 from collections import OrderedDict
 from pathlib import Path
 
+from lucebox.chat.grammar_process import LENGTH
+from lucebox.chat.presence import check_present
 from lucebox.errors import InvalidRequestError
-from lucebox.serve.grammar_process import LENGTH
-from lucebox.serve.presence import check_present
 
 __all__ = ["GrammarCheck"]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from lucebox.chat.dialects import DIALECTS, dialect_of
 from lucebox.chat.template import ChatTemplate
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
 from lucebox.options import Sampling
-from lucebox.serve.dialects import DIALECTS, dialect_of
 from lucebox.text import Tokenizer
 from lucebox.text.tokenizer_json import read_json
 
