@@ -15,8 +15,8 @@ import pytest
 from lucebox import InvalidRequestError
 from lucebox.cli import COMMANDS, completion, console, launch, main
 from lucebox.cli.chat import LineReader
+from lucebox.cli.clients import CLIENTS, Endpoint
 from lucebox.cli.run import read_prompt
-from lucebox.clients import CLIENTS, Endpoint
 from lucebox.models import catalog
 from lucebox.names import did_you_mean
 from lucebox.sizes import parse_size, show_size

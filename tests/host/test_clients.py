@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from lucebox.cli import main
-from lucebox.clients import CLIENTS, Endpoint
+from lucebox.cli.clients import CLIENTS, Endpoint
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -425,7 +425,7 @@ def test_a_hip_runtime_that_pip_installed(drivers: Path, tmp_path: Path) -> None
     script = (
         "import ctypes, sys\n"
         f"sys.path.insert(0, {str(package.parent)!r})\n"
-        "from lucebox import hip_runtime\n"
+        "from lucebox.packs import hip_runtime\n"
         "from lucebox.packs.doctor import survey\n"
         "path = hip_runtime.load()\n"
         "ctypes.CDLL(path).standin_set(1, 70151831, b'gfx1151')\n"

@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from lucebox.cli import console
+from lucebox.cli.clients import CLIENTS, Client, Endpoint, Setup
 from lucebox.cli.options import Subparsers, one_of
-from lucebox.clients import CLIENTS, Client, Endpoint, Setup
 from lucebox.errors import UnsupportedError
 from lucebox.probe import server_models
 

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from lucebox import __version__
 from lucebox.api import LLM
-from lucebox.serve import page
+from lucebox.serve import web_ui
 from lucebox.serve.access_log import AccessLog
 from lucebox.serve.errors import ApiError, Kind, body_of
 from lucebox.serve.protocols import (
@@ -50,7 +50,7 @@ ROUTERS = tuple(
         ollama_info,
         llama_cpp,
         info,
-        page,
+        web_ui,
     )
 )
 KINDS: dict[int, Kind] = {404: "not_found", 405: "method", 413: "too_large", 415: "media_type"}
