@@ -300,9 +300,9 @@ def _check_choices(options: EngineOptions) -> None:
 
 
 def _check_compression(options: EngineOptions) -> None:
-    from lucebox.compression.policy import Policy
+    from lucebox.compression.keep_ratio import KeepRatio
 
-    Policy.from_options(options)
+    KeepRatio.parse(options.prefill_keep_ratio)
     if options.prefill_layers is not None:
         parse_layers(options.prefill_layers)
     if options.prefill_compression != "off" and options.prefill_drafter is None:

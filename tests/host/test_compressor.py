@@ -15,7 +15,8 @@ from lucebox.chat import ChatTemplate
 from lucebox.chat.conversation import Conversation, tools_of
 from lucebox.chat.conversation_to_request import ChatModel, Limits
 from lucebox.compression.compressor import MIN_MESSAGE_TOKENS, Compressor, CutConversation
-from lucebox.compression.policy import CompressionRequest, KeepRatio, Policy
+from lucebox.compression.keep_ratio import KeepRatio
+from lucebox.compression.policy import CompressionRequest, Policy
 from lucebox.compression.scores import ScoredText
 from lucebox.compression.turns import CAPACITY, EarlierTurns
 from lucebox.errors import InvalidRequestError, UnsupportedError

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lucebox.compression.anchors import anchored
+from lucebox.compression.keep_ratio import KeepRatio
 from lucebox.compression.pieces import MAX_PIECE, Span, TokenCounts, pieces
-from lucebox.compression.policy import KeepRatio
 from lucebox.compression.regions import HEAD_TOKENS, TAIL_TOKENS, cuttable
 from lucebox.compression.scores import ScoredText, smoothed
 from lucebox.compression.selection import joined, merged, select

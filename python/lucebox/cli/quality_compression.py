@@ -9,7 +9,7 @@ from typing import Any
 
 from lucebox.api import LLM
 from lucebox.cli import console, options
-from lucebox.compression.policy import KeepRatio
+from lucebox.compression.keep_ratio import KeepRatio
 from lucebox.measure.compression import FULL, KeepReport, measure_compression, save_keep_rows
 from lucebox.measure.needle import Document, encode_text, text_of
 from lucebox.models.assets import TextAssets

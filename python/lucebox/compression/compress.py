@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lucebox.compression.anchors import anchored
+from lucebox.compression.keep_ratio import KeepRatio
 from lucebox.compression.pieces import Span, TokenCounts
-from lucebox.compression.policy import KeepRatio
 from lucebox.compression.regions import cuttable
 from lucebox.compression.scorer import Scorer
 from lucebox.compression.scores import ChunkScore, ScoredText
