@@ -172,7 +172,7 @@ def check_outputs(args: argparse.Namespace) -> None:
     """Checks the files that the command will write, and the library for plots, before it measures."""
     pictures = [path for path in (args.plot, args.timeline) if path is not None and path.suffix != ".html"]
     if pictures:
-        from lucebox.measure.plots import check_plot
+        from lucebox.figures import check_plot
 
         for path in pictures:
             check_plot(path)

@@ -169,7 +169,7 @@ def check(args: argparse.Namespace) -> None:
         EngineOptions(**options_of)
     check_files(args.text, args.filler, None if args.recall == BUILT_IN else args.recall)
     if args.plot:
-        from lucebox.measure.plots import check_plot
+        from lucebox.figures import check_plot
 
         check_plot(args.plot)
     if args.csv and not args.csv.parent.is_dir():

@@ -43,10 +43,13 @@ class CompressedPrompt:
             UnsupportedError: matplotlib is not installed or does not know the file ending.
             InvalidRequestError: the folder is absent.
         """
-        from lucebox.measure.plots import check_plot, save_compression_plot
+        from lucebox.compression.plot import save_scores_plot
+        from lucebox.figures import check_plot
 
         check_plot(Path(path))
-        save_compression_plot(self, Path(path))
+        kept, total = self.kept_tokens, self.total_tokens
+        title = f"{kept:,} of {total:,} tokens kept ({kept / total:.1%}), scored by {self.scorer}"
+        save_scores_plot(Path(path), self.chunks, self.spans, len(self.prompt), title)
 
 
 def spans_to_keep(scored: ScoredText, count: TokenCounts, ratio: float) -> tuple[Span, ...]:

@@ -1,4 +1,4 @@
-"""Plots of bench reports. matplotlib is an extra (`pip install matplotlib`), imported only here."""
+"""Plots of measurements, from their reports."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lucebox.compression.compress import CompressedPrompt
-from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.figures import BAR_COLOR, SPREAD_COLOR, WAITING_COLOR, new_figure, save_figure
 from lucebox.measure.bench import Measurement, Profile, Report
 from lucebox.measure.drafts import DraftReport
 from lucebox.measure.power_sweep import PowerPoint
@@ -17,28 +16,9 @@ from lucebox.measure.timeline import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-__all__ = ["check_plot", "save_bench_plot", "save_compression_plot", "save_drafts_plot", "save_power_plot",
+__all__ = ["save_bench_plot", "save_drafts_plot", "save_power_plot",
            "save_quality_plot", "save_timeline_plot"]  # fmt: skip
-
-BAR_COLOR = "#3b6ea5"
-SPREAD_COLOR = "#1d2733"
-WAITING_COLOR = "#d5dae0"
-
-
-def check_plot(path: Path) -> None:
-    """Checks that a plot can be written, before minutes of measuring.
-
-    Raises:
-        UnsupportedError: matplotlib is not installed or does not know the file ending.
-        InvalidRequestError: the folder is absent.
-    """
-    known = _figure((1, 1)).canvas.get_supported_filetypes()
-    if path.suffix[1:].lower() not in known:
-        raise UnsupportedError(f"cannot write a plot to {path}: its ending must be one of {', '.join(sorted(known))}")
-    if not path.parent.is_dir():
-        raise InvalidRequestError(f"cannot write {path}: there is no folder {path.parent}")
 
 
 def save_bench_plot(report: Report, path: str | Path, profiles: Sequence[Profile] = ()) -> None:
@@ -56,14 +36,14 @@ def save_bench_plot(report: Report, path: str | Path, profiles: Sequence[Profile
     panels += [(len(profile.times), partial(_draw_profile, profile)) for profile in profiles]
 
     n_bars = sum(n for n, _ in panels)
-    figure = _figure(figsize=(7 if not profiles else 9, 1.6 + 0.5 * n_bars))
+    figure = new_figure(figsize=(7 if not profiles else 9, 1.6 + 0.5 * n_bars))
     grid = figure.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": [n for n, _ in panels]})
     for axes, (_, draw) in zip(grid[:, 0], panels, strict=True):
         draw(axes)
         axes.spines[["top", "right"]].set_visible(False)
         axes.invert_yaxis()
     figure.suptitle(f"{report.model} on {report.device_name}, {report.kernels}", fontsize=10)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def save_power_plot(points: Sequence[PowerPoint], path: str | Path) -> None:
@@ -72,7 +52,7 @@ def save_power_plot(points: Sequence[PowerPoint], path: str | Path) -> None:
     Raises:
         UnsupportedError: matplotlib is not installed or does not know the file ending.
     """
-    figure = _figure(figsize=(7, 5.5))
+    figure = new_figure(figsize=(7, 5.5))
     speed, economy = figure.subplots(2, 1, sharex=True)
     lines: dict[str, list[PowerPoint]] = {}
     for point in points:
@@ -87,7 +67,7 @@ def save_power_plot(points: Sequence[PowerPoint], path: str | Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     economy.set_xlabel("power limit, W")
     speed.legend(fontsize=8, frameon=False)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def save_timeline_plot(timeline: Timeline, title: str, path: str | Path) -> None:
@@ -96,7 +76,7 @@ def save_timeline_plot(timeline: Timeline, title: str, path: str | Path) -> None
     Raises:
         UnsupportedError: matplotlib is not installed or does not know the file ending.
     """
-    figure = _figure(figsize=(16, 9))
+    figure = new_figure(figsize=(16, 9))
     from matplotlib import colormaps
     from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch
@@ -124,7 +104,7 @@ def save_timeline_plot(timeline: Timeline, title: str, path: str | Path) -> None
     ]
     figure.legend(handles=[Patch(color=WAITING_COLOR, label="waiting"), *patches[:15]], loc="outside lower center",
                   ncols=2, fontsize=7, frameon=False)  # fmt: skip
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def save_drafts_plot(reports: Sequence[DraftReport], path: str | Path) -> None:
@@ -135,7 +115,7 @@ def save_drafts_plot(reports: Sequence[DraftReport], path: str | Path) -> None:
         UnsupportedError: matplotlib is not installed or does not know the file ending.
     """
     n_prompts = max(len(report.runs) for report in reports)
-    figure = _figure(figsize=(14, len(reports) * (1.6 + 0.4 * n_prompts)))
+    figure = new_figure(figsize=(14, len(reports) * (1.6 + 0.4 * n_prompts)))
     grid = figure.subplots(len(reports), 3, squeeze=False, gridspec_kw={"width_ratios": [3, 2, 2]})
     for (speeds, lengths, parts), report in zip(grid, reports, strict=True):
         _draw_speeds(report, speeds)
@@ -147,7 +127,7 @@ def save_drafts_plot(reports: Sequence[DraftReport], path: str | Path) -> None:
     prompts = "replayed lengths" if first.replayed else f"{first.suite} prompts"
     title = f"{first.model} on {first.device_name}, {first.kernels}, draft {first.draft}, {prompts}"
     figure.suptitle(title, fontsize=10)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def save_quality_plot(reports: Sequence[TypeReport], path: str | Path) -> None:
@@ -163,7 +143,7 @@ def save_quality_plot(reports: Sequence[TypeReport], path: str | Path) -> None:
         panels.append(partial(_draw_divergence, reports))
     if any(report.recall for report in reports):
         panels.append(partial(_draw_recall, reports))
-    figure = _figure(figsize=(7, 1 + 3.2 * len(panels)))
+    figure = new_figure(figsize=(7, 1 + 3.2 * len(panels)))
     grid = figure.subplots(len(panels), 1, squeeze=False)
     sizes = {report.kv: report.token_bytes for report in reports}
     for axes, draw in zip(grid[:, 0], panels, strict=True):
@@ -174,7 +154,7 @@ def save_quality_plot(reports: Sequence[TypeReport], path: str | Path) -> None:
     grid[-1, 0].set_xlabel("type of keys and values, bytes per token")
     first = reports[0]
     figure.suptitle(f"{first.model} on {first.device_name}, {first.kernels}", fontsize=10)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _draw_divergence(reports: Sequence[TypeReport], axes: Axes) -> None:
@@ -228,28 +208,6 @@ def _draw_lengths(report: DraftReport, axes: Axes) -> None:
     axes.set_ylabel("verifies")
 
 
-def save_compression_plot(compressed: CompressedPrompt, path: str | Path) -> None:
-    """Writes the score of every chunk over the characters of the prompt, on a logarithmic scale, with the kept spans
-    shaded. The file ending chooses the format.
-
-    Raises:
-        UnsupportedError: matplotlib is not installed or does not know the file ending.
-    """
-    figure = _figure(figsize=(9, 3))
-    axes = figure.subplots()
-    edges = [chunk.start for chunk in compressed.chunks] + [len(compressed.prompt)]
-    axes.stairs([chunk.score for chunk in compressed.chunks], edges, color=BAR_COLOR, baseline=None)
-    for start, stop in compressed.spans:
-        axes.axvspan(start, stop, color=WAITING_COLOR, zorder=0)
-    axes.set_yscale("log")
-    axes.set_xlim(0, len(compressed.prompt))
-    axes.set_xlabel("character of the prompt; kept spans are shaded")
-    axes.set_ylabel("mean attention weight")
-    kept, total = compressed.kept_tokens, compressed.total_tokens
-    axes.set_title(f"{kept:,} of {total:,} tokens kept ({kept / total:.1%}), scored by {compressed.scorer}")
-    _save(figure, path)
-
-
 def _draw_parts(report: DraftReport, axes: Axes) -> None:
     if report.parts is None:
         return
@@ -259,21 +217,6 @@ def _draw_parts(report: DraftReport, axes: Axes) -> None:
         _write(axes, y, f"{ms:.3f}", SPREAD_COLOR)
     axes.invert_yaxis()
     axes.set_xlabel(f"ms of a step's parts, {report.parts.rows:.1f} rows")
-
-
-def _figure(figsize: tuple[float, float]) -> Figure:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UnsupportedError("plots need matplotlib: pip install matplotlib") from error
-    return Figure(figsize=figsize, layout="constrained")
-
-
-def _save(figure: Figure, path: str | Path) -> None:
-    try:
-        figure.savefig(path, dpi=150)
-    except ValueError as error:
-        raise UnsupportedError(f"cannot write a plot to {path}: {error}") from error
 
 
 def _draw_test(report: Report, bars: Sequence[Measurement], axes: Axes) -> None:
