@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import test_pack_build
 from lucebox import packs
-from lucebox.packs.doctor import Gpu
+from lucebox.packs.drivers import Gpu
 from pack_data import on_path
 from project import ROOT
 

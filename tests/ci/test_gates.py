@@ -65,7 +65,7 @@ def test_violation_is_found(check: Callable[[Gate, str, str], list[str]], gate: 
         (gates.include_direction, "src/gpu/gemm/a.cpp", '#include "dialect.h"'),
         (gates.vendor_headers, "src/cuda/a.h", "#include <cuda.h>"),
         (gates.vendor_headers, "src/cpp/bindings/a.cpp", "#include <nanobind/nanobind.h>"),
-        (gates.environment_reads, "python/lucebox/models/catalog.py", 'x = os.environ["X"]'),
+        (gates.environment_reads, "python/lucebox/cache.py", 'x = os.environ["X"]'),
         (gates.host_flags, "src/cpp/CMakeLists.txt", "-mavx2"),
         (gates.machine_paths, "docs/a.md", "a URL with /x/ro" + "ot/y, and ~/wo" + "rk/x"),
     ],

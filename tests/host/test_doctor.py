@@ -15,7 +15,8 @@ import pack_data
 import pytest
 import test_device
 from lucebox.cli.doctor import print_report
-from lucebox.packs.doctor import Gpu, Report, Survey, examine, survey
+from lucebox.packs.doctor import Report, examine
+from lucebox.packs.drivers import Gpu, Survey, survey
 from test_device import drivers  # noqa: F401 a fixture
 
 NO_CUDA = "cannot load the NVIDIA driver"
@@ -426,7 +427,7 @@ def test_a_hip_runtime_that_pip_installed(drivers: Path, tmp_path: Path) -> None
         "import ctypes, sys\n"
         f"sys.path.insert(0, {str(package.parent)!r})\n"
         "from lucebox.packs import hip_runtime\n"
-        "from lucebox.packs.doctor import survey\n"
+        "from lucebox.packs.drivers import survey\n"
         "path = hip_runtime.load()\n"
         "ctypes.CDLL(path).standin_set(1, 70151831, b'gfx1151')\n"
         "print(path, *(gpu.architecture for gpu in survey().devices))"

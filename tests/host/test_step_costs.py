@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from lucebox import LLM
-from lucebox.models import catalog, step_costs
+from lucebox.cache import step_costs_folder
+from lucebox.models import catalog
 
 OPTIONS: dict[str, Any] = {"context": 128, "threads": 1}
 
@@ -30,7 +31,7 @@ def opened(draft: str = "suffix", **options: Any) -> tuple[Path | None, dict[str
 
 def test_a_later_start_reads_the_costs(cache: Path) -> None:
     file, costs = opened()
-    assert file is not None and file.parent == step_costs.folder() == cache / "step_costs"
+    assert file is not None and file.parent == step_costs_folder() == cache / "step_costs"
     assert opened() == (file, costs), "measured again, the times would differ"
     assert json.loads(file.read_text())["key"]["threads"] == 1
 

@@ -156,7 +156,7 @@ class LineReader:
 
 def history_file() -> Path:
     """Lines typed in earlier runs, readable by their user alone."""
-    from lucebox.models.catalog import cache_folder
+    from lucebox.cache import cache_folder
 
     return cache_folder() / "chat_history"
 

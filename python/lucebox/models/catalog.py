@@ -11,7 +11,6 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -25,12 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from lucebox.cache import cache_folder
 from lucebox.errors import FormatError, HubError, InvalidRequestError, ModelNotFoundError
 from lucebox.models import hub
 from lucebox.models.checksums import check_once
 from lucebox.models.hub import Progress
 
-__all__ = ["CatalogEntry", "cache_folder", "cached", "drafter", "entries", "fetch", "fetch_drafter", "find", "remove",
+__all__ = ["CatalogEntry", "cached", "drafter", "entries", "fetch", "fetch_drafter", "find", "remove",
            "scored_layers"]  # fmt: skip
 
 
@@ -93,11 +93,6 @@ def cached() -> dict[str, Path]:
     """The catalog's models that are on this machine, by name."""
     here = {entry.name: _local(entry.model) for entry in entries()}
     return {name: path for name, path in here.items() if path is not None}
-
-
-def cache_folder() -> Path:
-    """The folder of fetched models: LUCEBOX_CACHE, else ~/.cache/lucebox."""
-    return Path(os.environ.get("LUCEBOX_CACHE") or Path.home() / ".cache" / "lucebox").expanduser()
 
 
 def record_folder() -> Path:

@@ -12,17 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from lucebox import _engine
-from lucebox.models.catalog import cache_folder
+from lucebox.cache import step_costs_folder
 
-__all__ = ["StepCostsFile", "folder"]
+__all__ = ["StepCostsFile"]
 
 FORMAT = 2
 OPTIONS = ("threads", "isa", "activations", "kv", "prefill_chunk", "decode_path", "draft_budget")
-
-
-def folder() -> Path:
-    """Where the files are."""
-    return cache_folder() / "step_costs"
 
 
 class StepCostsFile:
@@ -41,7 +36,7 @@ class StepCostsFile:
             **{name: engine.options[name] for name in OPTIONS},
         }
         digest = hashlib.sha256(json.dumps(self._key, sort_keys=True).encode()).hexdigest()
-        self.path = folder() / f"{digest[:32]}.json"
+        self.path = step_costs_folder() / f"{digest[:32]}.json"
 
     def read(self) -> dict[str, Any] | None:
         """The costs, for `Engine.step_costs`; None: there are none, or not of this model."""

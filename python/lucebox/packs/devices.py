@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lucebox import _engine
 from lucebox.packs import Selection, find, parse_device, select
-from lucebox.packs.doctor import driver_devices, survey
+from lucebox.packs.drivers import driver_devices, survey
 
 __all__ = ["open_pack", "resolve_device"]
 

@@ -1,6 +1,6 @@
 """`examine`: the GPUs of this machine, the packs that serve them, the obstacles and the command to run.
 
-Asks the driver libraries through the engine, and reads /proc and /sys where none answers. Needs no vendor tool.
+Takes the answers of the driver libraries, and reads /proc and /sys where none answers. Needs no vendor tool.
 """
 
 from __future__ import annotations
@@ -13,25 +13,21 @@ from typing import Literal
 
 import lucebox
 from lucebox import _engine, packs
-from lucebox.errors import DeviceError, PackError
-from lucebox.models import step_costs
-from lucebox.packs import hip_runtime, machine, targets
+from lucebox.cache import step_costs_folder
+from lucebox.errors import PackError
+from lucebox.packs import machine, targets
+from lucebox.packs.drivers import VENDORS, Gpu, Survey, survey
 from lucebox.packs.machine import processor_name
 
 __all__ = [
     "DeviceState",
     "DriverState",
-    "Gpu",
     "Host",
     "PackState",
     "Report",
-    "Survey",
-    "driver_devices",
     "examine",
-    "survey",
 ]
 
-VENDORS = {"cuda": "nvidia", "hip": "amd"}
 DRIVER_NAMES = {"cuda": "NVIDIA driver", "hip": "AMD driver (ROCm runtime)"}
 KERNEL_DRIVERS = {"nvidia": "nvidia", "amd": "amdgpu"}
 OLDEST_DRIVERS = {  # for a chip that only its driver can name
@@ -39,32 +35,6 @@ OLDEST_DRIVERS = {  # for a chip that only its driver can name
     for vendor in KERNEL_DRIVERS
 }
 ON_CPU = "Models run on the CPU."
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """A device reported by its driver."""
-
-    vendor: str
-    """cuda or hip."""
-    index: int
-    name: str
-    architecture: str
-    driver: str
-    driver_generation: str
-    total_bytes: int
-    free_bytes: int | None
-    error: str | None = None
-    """Why the device cannot be opened."""
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """The answers of the driver libraries."""
-
-    devices: tuple[Gpu, ...]
-    errors: Mapping[str, str]
-    """By back end (cuda, hip): why it did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,48 +124,6 @@ class Report:
     verdict: str
     ok: bool
     """A GPU is usable, or there is none."""
-
-
-def survey() -> Survey:
-    """Asks every driver library."""
-    found: list[Gpu] = []
-    errors = {}
-    for backend in VENDORS:
-        try:
-            found += map(_gpu, driver_devices(backend))
-        except DeviceError as error:
-            errors[backend] = str(error)
-    return Survey(tuple(found), errors)
-
-
-def driver_devices(backend: str) -> list[_engine.gpu.DeviceInfo]:
-    """The devices that the driver library of a back end reports.
-
-    Raises:
-        DeviceError: the library does not answer.
-    """
-    if backend == "hip":
-        hip_runtime.load()
-    return list(_engine.gpu.devices(backend))
-
-
-def _gpu(info: _engine.gpu.DeviceInfo) -> Gpu:
-    free, error = None, None
-    try:
-        free, _ = _engine.gpu.Device(info.vendor, info.index).memory()
-    except DeviceError as reason:
-        error = str(reason)
-    return Gpu(
-        vendor=info.vendor,
-        index=info.index,
-        name=info.name,
-        architecture=info.architecture,
-        driver=info.driver,
-        driver_generation=info.driver_generation,
-        total_bytes=info.memory_bytes,
-        free_bytes=free,
-        error=error,
-    )
 
 
 def examine(drivers: Survey | None = None, root: Path = machine.ROOT, index_url: str | None = None) -> Report:
@@ -386,7 +314,7 @@ def _host(root: Path) -> Host:
         isa=_engine.best_isa(),
         memory_bytes=machine.memory_bytes(root),
         wsl=machine.is_wsl(root),
-        step_costs=str(step_costs.folder()),
+        step_costs=str(step_costs_folder()),
     )
 
 
