@@ -16,6 +16,7 @@ from lucebox import _engine
 from lucebox.options import Sampling
 from lucebox.results import DraftCounts, TokenLogprob
 from lucebox.text import StreamDecoder
+from lucebox.text.ids import NO_IDS, Ids
 
 if TYPE_CHECKING:
     from lucebox.api import LLM
@@ -32,9 +33,7 @@ __all__ = [
     "StopReason",
 ]
 
-Ids: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
 StopReason: TypeAlias = Literal["stop", "stop_string", "length"]
-NO_IDS: Ids = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)

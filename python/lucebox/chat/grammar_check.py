@@ -48,7 +48,7 @@ class GrammarCheck:
 
         Raises:
             InvalidRequestError: llguidance rejects the grammar, or it exceeds a limit.
-            ApiError: the client has left.
+            CancelledError: the client has left.
         """
         error, _ = self.report(grammar)
         if error:
@@ -59,7 +59,7 @@ class GrammarCheck:
 
         Raises:
             InvalidRequestError: it exceeds a limit.
-            ApiError: the client has left.
+            CancelledError: the client has left.
         """
         data = grammar.encode("utf-8", "replace")
         if len(data) > MAX_BYTES:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from contextvars import ContextVar
 
-from lucebox.serve.errors import ApiError
+from lucebox.errors import CancelledError
 
 __all__ = ["LEFT", "check_present", "set_left"]
 
-LEFT = ApiError("cancelled", "the client has disconnected")
+LEFT = "the client has disconnected"
 
 _LEFT: ContextVar[threading.Event | None] = ContextVar("left", default=None)
 
@@ -23,8 +23,8 @@ def check_present() -> None:
     """Called between the steps of long preparations.
 
     Raises:
-        ApiError: the client has disconnected.
+        CancelledError: the client has disconnected.
     """
     left = _LEFT.get()
     if left is not None and left.is_set():
-        raise LEFT
+        raise CancelledError(LEFT)

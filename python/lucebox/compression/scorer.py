@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from lucebox import _engine
 from lucebox.compression.scores import ScoredText, smoothed
 from lucebox.errors import InvalidRequestError
-from lucebox.generation import NO_IDS, Ids
 from lucebox.models import catalog
 from lucebox.models.assets import TextAssets
 from lucebox.models.hub import Progress
@@ -26,6 +25,7 @@ from lucebox.models.planning import lent_memory, local_device, plan_scorer, scor
 from lucebox.models.resolve import resolve
 from lucebox.options import EngineOptions, check_names, engine_fields
 from lucebox.packs.devices import open_pack, resolve_device
+from lucebox.text.ids import NO_IDS, Ids
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -20,8 +20,8 @@ import numpy as np
 
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError
-from lucebox.generation import Ids
 from lucebox.measure.energy import Meter, find_meter
+from lucebox.text.ids import Ids
 
 if TYPE_CHECKING:
     from lucebox.api import LLM

@@ -21,11 +21,11 @@ import numpy as np
 
 from lucebox import _engine
 from lucebox.errors import FormatError, InvalidRequestError, OutOfMemoryError
-from lucebox.generation import Ids
 from lucebox.measure.accepted_lengths import AcceptedLengths
 from lucebox.measure.bench import arbitrary_ids
 from lucebox.options import Sampling
 from lucebox.results import DraftCounts, Generation
+from lucebox.text.ids import Ids
 
 if TYPE_CHECKING:
     from lucebox.api import LLM

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lucebox.errors import FormatError, InvalidRequestError
-from lucebox.generation import Ids
 from lucebox.measure.prompts import Prompt, encode
+from lucebox.text.ids import Ids
 
 if TYPE_CHECKING:
     from lucebox.models.assets import TextAssets

@@ -13,9 +13,9 @@ import numpy as np
 
 from lucebox.chat.quoting import Quoting
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
-from lucebox.generation import Ids
 from lucebox.models import hub
 from lucebox.models.hub import Progress
+from lucebox.text.ids import Ids
 
 if TYPE_CHECKING:
     from lucebox.chat.template import ChatTemplate

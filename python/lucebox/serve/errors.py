@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from lucebox.errors import InvalidRequestError, LuceboxError, UnsupportedError
+from lucebox.errors import CancelledError, InvalidRequestError, LuceboxError, UnsupportedError
 
 __all__ = [
     "ApiError",
@@ -192,4 +192,6 @@ def from_lucebox(error: LuceboxError) -> ApiError:
     """The ApiError of an exception from the engine or the text layer."""
     if isinstance(error, InvalidRequestError | UnsupportedError):
         return ApiError("invalid", str(error))
+    if isinstance(error, CancelledError):
+        return ApiError("cancelled", str(error))
     return ApiError("internal", str(error))

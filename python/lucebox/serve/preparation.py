@@ -12,7 +12,7 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from lucebox.chat.presence import LEFT, set_left
-from lucebox.serve.errors import overloaded
+from lucebox.serve.errors import ApiError, overloaded
 
 __all__ = ["Preparation"]
 
@@ -47,7 +47,7 @@ class Preparation:
         try:
             async with self._seats:
                 if left.is_set():
-                    raise LEFT
+                    raise ApiError("cancelled", LEFT)
                 context = contextvars.copy_context()  # with the request's SENDER
                 return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, _run, left, make)
         finally:
