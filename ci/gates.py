@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import python_imports
+
 # A folder of src/cpp, or src/gpu (the kernels and their host code), may include its own row and the rows above.
 LAYERS = (
     ("base", "quant"),
@@ -25,6 +27,51 @@ LAYERS = (
 )
 DIALECT = {"dialect.h", "cluster.h", "pairs.h", "transfer.h", "warpgroup.h"}  # src/cuda, src/hip or src/sim
 RANK = {folder: rank for rank, row in enumerate(LAYERS) for folder in row}
+
+PACKAGE = "python/lucebox"
+# A room, a folder or a file of the package, imports rooms of the rows above its own. The longest name that fits a
+# module is its room.
+ROOMS = (
+    ("cache", "errors", "names", "results"),
+    ("compression.keep_ratio", "figures", "regular_files", "sizes"),
+    ("options",),
+    ("text",),
+    ("chat.messages",),
+    ("chat.sandbox",),
+    ("chat.template",),
+    ("packs",),
+    ("models",),
+    ("compression",),
+    ("generation",),
+    ("chat",),
+    ("api",),
+    ("measure", "selftest", "tune"),
+    ("probe", "serve"),
+    ("cli",),
+    ("__main__",),
+)
+ROOM_RANK = {room: rank for rank, row in enumerate(ROOMS) for room in row}
+# The run loop is not a room yet: these modules count as `generation`, and these imports as none.
+RUN_LOOP = (
+    "answering",
+    "asynchronous",
+    "embedding",
+    "page_room",
+    "passes",
+    "session_pool",
+    "serve.answer",
+    "serve.events",
+    "serve.parsed_text",
+    "serve.prefix_cache",
+    "serve.request",
+)
+RUN_LOOP_IMPORTS = {
+    ("answering", "api"),
+    ("chat.conversation_to_request", "api"),
+    ("embedding", "api"),
+    ("generation", "api"),
+    ("serve.request", "serve.errors"),
+}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 VENDOR = re.compile(r"^(cuda|nv|cub/|thrust/|cooperative_groups|mma\.h|hip/|rocm|amd_)")
@@ -66,6 +113,43 @@ def include_direction(root: Path, files: Iterable[Path]) -> list[str]:
         elif RANK[target] > RANK[folder]:
             problems.append(f"{name}:{number}: {folder} may not include {found[2]}, a layer above it")
     return problems
+
+
+def room_direction(root: Path, files: Iterable[Path]) -> list[str]:
+    """A module of the package imports its own room and rooms of the rows above."""
+    problems = []
+    for module, targets in _package_imports(root, files).items():
+        room = _room(module)
+        if room is None:
+            problems.append(f"lucebox.{module} has no room; add it to ROOMS in ci/gates.py")
+            continue
+        for target, line in targets.items():
+            other = _room(target)
+            if other not in (None, room) and ROOM_RANK[other] >= ROOM_RANK[room]:
+                problems.append(f"lucebox.{module}, line {line}: {room} may not import {target}: it is not below")
+    return problems
+
+
+def import_circles(root: Path, files: Iterable[Path]) -> list[str]:
+    """No modules of the package import each other, directly or through others."""
+    found = python_imports.circles(_package_imports(root, files))
+    return [f"{PACKAGE}: a circle of imports: {', '.join(circle)}" for circle in found]
+
+
+def _package_imports(root: Path, files: Iterable[Path]) -> python_imports.Imports:
+    imports = python_imports.imports_of(root / PACKAGE, files)
+    return {
+        module: {target: line for target, line in targets.items() if (module, target) not in RUN_LOOP_IMPORTS}
+        for module, targets in imports.items()
+    }
+
+
+def _room(module: str) -> str | None:
+    """The room of a module; None: it has none."""
+    if any(f"{module}.".startswith(f"{loose}.") for loose in RUN_LOOP):
+        return "generation"
+    fitting = [room for room in ROOM_RANK if f"{module}.".startswith(f"{room}.")]
+    return max(fitting, key=len, default=None)
 
 
 def vendor_headers(root: Path, files: Iterable[Path]) -> list[str]:

@@ -72,6 +72,8 @@ def main() -> int:
         "ruff check": tool("ruff", "check", "-q", "--output-format=concise"),
         "mypy --strict": tool("mypy", "--no-error-summary"),
         "include direction": lambda: gates.include_direction(ROOT, files),
+        "room direction": lambda: gates.room_direction(ROOT, files),
+        "import circles": lambda: gates.import_circles(ROOT, files),
         "vendor headers": lambda: gates.vendor_headers(ROOT, files),
         "environment reads": lambda: gates.environment_reads(ROOT, files),
         "host flags": lambda: gates.host_flags(ROOT, files),

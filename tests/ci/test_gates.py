@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import gates
+import project
 import pytest
+import python_imports
 
 Gate = Callable[[Path, list[Path]], list[str]]
 
@@ -72,6 +74,82 @@ def test_violation_is_found(check: Callable[[Gate, str, str], list[str]], gate: 
 )
 def test_right_is_accepted(check: Callable[[Gate, str, str], list[str]], gate: Gate, name: str, line: str) -> None:
     assert check(gate, name, f"{line}\n") == []
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Callable[[dict[str, str]], list[Path]]:
+    """Writes modules of python/lucebox."""
+
+    def write(modules: dict[str, str]) -> list[Path]:
+        files = []
+        for name, text in modules.items():
+            file = tmp_path / gates.PACKAGE / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+            files.append(file)
+        return files
+
+    return write
+
+
+ROOMS = {
+    "errors.py": "",
+    "text/__init__.py": "",
+    "text/a.py": "class A: ...",
+    "serve/__init__.py": "",
+    "serve/b.py": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "n_problems"),
+    [
+        ("text/x.py", "from lucebox.errors import LuceboxError", 0),
+        ("text/x.py", "from lucebox.text import a", 0),
+        ("text/x.py", "from lucebox.text.a import A", 0),
+        ("serve/x.py", "from lucebox.text import A", 0),
+        ("cli/x.py", "import lucebox.serve.b", 0),
+        ("text/x.py", "from lucebox import LLM, _engine", 0),
+        ("text/x.py", "import lucebox", 0),
+        ("text/x.py", "from lucebox.serve import b", 1),
+        ("text/x.py", "from lucebox.serve.b import B", 1),
+        ("text/x.py", "import lucebox.serve.b as b", 1),
+        ("text/x.py", "from ..serve.b import B", 1),
+        ("text/x.py", "def f():\n    from lucebox.serve import b", 1),
+        ("text/x.py", "if TYPE_CHECKING:\n    from lucebox.serve.b import B", 1),
+        ("errors.py", "from lucebox.text import a", 1),
+        ("probe/x.py", "from lucebox.serve import b", 1),  # of the same row
+        ("utils/x.py", "", 1),
+        ("utils.py", "", 1),
+    ],
+)
+def test_room_direction(
+    tmp_path: Path, package: Callable[[dict[str, str]], list[Path]], module: str, text: str, n_problems: int
+) -> None:
+    found = gates.room_direction(tmp_path, package(ROOMS | {module: text}))
+    assert len(found) == n_problems and all(module.removesuffix(".py").replace("/", ".") in one for one in found)
+
+
+def test_import_circles(tmp_path: Path, package: Callable[[dict[str, str]], list[Path]]) -> None:
+    modules = {
+        "text/__init__.py": "from lucebox.text.a import A",
+        "text/a.py": "from lucebox.text.b import B",
+        "text/b.py": "def f():\n    from lucebox.text import c",
+        "text/c.py": "if TYPE_CHECKING:\n    from .a import A",
+        "text/d.py": "from lucebox.text import A",
+        "text/e.py": "from lucebox.text.f import F",
+        "text/f.py": "import lucebox.text.e",
+    }
+    one, other = gates.import_circles(tmp_path, package(modules))
+    assert one.endswith("a circle of imports: text.a, text.b, text.c")
+    assert other.endswith("a circle of imports: text.e, text.f")
+    assert gates.import_circles(tmp_path, package({"text/c.py": "", "text/f.py": ""} | {"text/a.py": ""})) == []
+
+
+def test_the_run_loop_has_no_exception_more_than_it_needs() -> None:
+    imports = python_imports.imports_of(project.ROOT / gates.PACKAGE, project.tracked_files("python/lucebox"))
+    assert all(target in imports[module] for module, target in gates.RUN_LOOP_IMPORTS)
+    assert set(gates.RUN_LOOP) <= set(imports)
 
 
 @pytest.mark.parametrize(
