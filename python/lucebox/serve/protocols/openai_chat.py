@@ -10,9 +10,8 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lucebox.chat.conversation import AnswerFormat, Conversation
+from lucebox.chat.conversation import Conversation, answer_format_of, tool_choice_of, tools_of
 from lucebox.chat.thinking import ThinkingRequest
-from lucebox.chat.tools import Tool, ToolChoice
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.body import (
@@ -200,12 +199,18 @@ def conversation_of(body: ChatRequest) -> Conversation:
     switch = variables.pop("enable_thinking", None)
     if switch is not None and not isinstance(switch, bool):
         raise ApiError("invalid", "enable_thinking must be true or false", "chat_template_kwargs.enable_thinking")
+    choice, response_format = body.tool_choice or "auto", body.response_format
     return Conversation(
         messages=[message_of(message) for message in body.messages],
-        tools=[tool_of(tool.function) for tool in body.tools or []],
-        tool_choice=tool_choice_of(body),
+        tools=tools_of([{"function": dict(tool.function)} for tool in body.tools or []]),
+        tool_choice=tool_choice_of(
+            choice.model_dump() if isinstance(choice, ChosenTool) else choice,
+            parallel=body.parallel_tool_calls is not False,
+        ),
         thinking=thinking_of(body, switch),
-        answer_format=guided_format(body, format_of(body.response_format)),
+        answer_format=guided_format(
+            body, answer_format_of(None if response_format is None else response_format.model_dump(by_alias=True))
+        ),
         template_vars=variables,
         compression=compression_of(body),
     )
@@ -226,36 +231,6 @@ def thinking_of(body: ChatRequest, switch: bool | None) -> ThinkingRequest:
 def limits_of(body: ChatRequest) -> Limits:
     lengths = [n for n in (body.max_tokens, body.max_completion_tokens) if n is not None]
     return Limits(min(lengths, default=None), stops_of(body.stop))
-
-
-def tool_choice_of(body: ChatRequest) -> ToolChoice:
-    parallel = body.parallel_tool_calls is not False
-    choice = body.tool_choice or "auto"
-    if isinstance(choice, ChosenTool):
-        return ToolChoice("required", (choice.function.name,), parallel)
-    return ToolChoice(choice, (), parallel)
-
-
-def tool_of(function: Function) -> Tool:
-    return Tool(
-        function.name,
-        function.description or "",
-        function.parameters or {"type": "object", "properties": {}},
-        bool(function.strict),
-    )
-
-
-def format_of(response_format: ResponseFormat | None) -> AnswerFormat | None:
-    match response_format:
-        case JsonObjectFormat():
-            return AnswerFormat("json_object")
-        case JsonSchemaFormat(json_schema=schema):
-            return AnswerFormat("json_schema", schema.schema_, is_strict=bool(schema.strict))
-        case RegexFormat(regex=text):
-            return AnswerFormat("regex", text=text)
-        case GrammarFormat(grammar=text):
-            return AnswerFormat("grammar", text=text)
-    return None
 
 
 def message_of(message: Message) -> dict[str, Any]:
