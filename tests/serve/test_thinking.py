@@ -14,6 +14,7 @@ from lucebox.chat import ChatTemplate
 from lucebox.chat.profiles import Profile, Thinking, profile_for
 from lucebox.chat.thinking import EFFORTS, TagWatch, ThinkingBudget, ThinkingRequest, begins_open, thinking_limit
 from lucebox.errors import InvalidRequestError
+from lucebox.text import Tokenizer
 from text_data import DATA, tiny_tokenizer, vocab_tokenizer
 
 TAGS = Thinking()
@@ -42,25 +43,32 @@ def run(prompt: str, limit: int, text: str, *, end: bool = True) -> tuple[str, T
     return tokenizer.decode(out, skip_special=False), thinking
 
 
+def thinks_on(thinking: ThinkingBudget, tokenizer: Tokenizer | None = None) -> bool:
+    """Whether one token more counts as thinking."""
+    before = thinking.n_tokens
+    thinking.push((tokenizer or tiny_tokenizer()).encode("word", add_bos=False)[0])
+    return thinking.n_tokens > before
+
+
 @pytest.mark.parametrize(
     ("prompt", "open"),
     [(OPENED, True), (CLOSED, False), ("<|im_start|>assistant\n", False), ("<think>?<|im_end|>\n", False), ("", False)],
 )
 def test_where_thinking_begins(prompt: str, open: bool) -> None:
     assert begins_open(TAGS, prompt) is open
-    assert budget(prompt, 10).is_thinking is open
+    assert thinks_on(budget(prompt, 10)) is open
 
 
 def test_within_the_budget_nothing_is_forced() -> None:
     for prompt, start in ((OPENED, ""), ("<|im_start|>assistant\n", "<think>\n")):
         text = f"{start}short\n</think>\n\n" + "a long answer " * 50
         got, thinking = run(prompt, 100, text)
-        assert got == text and not thinking.is_thinking and 0 < thinking.n_tokens < 20
+        assert got == text and 0 < thinking.n_tokens < 20 and not thinks_on(thinking)
 
 
 def test_the_budget_ends_thinking() -> None:
     got, thinking = run(OPENED, 40, "on and on " * 50)
-    assert not thinking.is_thinking and thinking.n_tokens == 40
+    assert thinking.n_tokens == 40 and not thinks_on(thinking)
     assert got.endswith(TAGS.stop) and got.startswith("on and on ")
 
 
@@ -79,7 +87,7 @@ def test_without_thinking_nothing_is_counted() -> None:
 
 def test_an_answer_that_ends_while_thinking_is_continued() -> None:
     got, thinking = run(OPENED, 100, "hm")
-    assert got == "hm</think>\n\n" and not thinking.is_thinking
+    assert got == "hm</think>\n\n" and not thinks_on(thinking)
 
 
 CALL = "<tool_call>\n<function=write>\n<parameter=path>\n/a\n</parameter>\n</function>\n</tool_call>"
@@ -170,7 +178,7 @@ def test_the_tags_of_a_real_vocabulary_need_not_be_tokens() -> None:
     thinking = ThinkingBudget(TAGS, tokenizer, OPENED, limit=1000, end_ids=())
     for token in tokenizer.encode("let me\n</think>yes"):
         assert thinking.push(token) == []
-    assert not thinking.is_thinking
+    assert not thinks_on(thinking, tokenizer)
 
 
 def test_a_users_file_sets_the_end_of_thinking(tmp_path: Path) -> None:

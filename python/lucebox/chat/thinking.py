@@ -122,10 +122,6 @@ class ThinkingBudget:
         self.n_tokens = 0
         """Thinking tokens so far."""
 
-    @property
-    def is_thinking(self) -> bool:
-        return self._is_open
-
     def push(self, token: int) -> list[int]:
         """Tokens to append after `token`. Forced tokens are pushed here too and force nothing further.
 
