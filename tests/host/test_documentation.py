@@ -20,7 +20,7 @@ import pytest
 from lucebox.cli import COMMANDS, build_parser, main
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("docs", "benchmarks", "models", "kernels", "src")
+FOLDERS = ("docs", "benchmarks", "models", "kernels", "python", "src")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+) ?([^\n]*)\n(.*?)^```$", re.M | re.S)
 INDENTED = re.compile(r"^\n    (\S.*)", re.M)  # the first line of a block
