@@ -137,7 +137,7 @@ class Report:
         return measurement.ms.median / one[0].ms.median
 
     def of_one_sequence(self, measurement: Measurement) -> float | None:
-        """Tokens per second of sequences in parallel over those of one; None for other tests."""
+        """Tokens per second of sequences in parallel, divided by the rate of one; None for other tests."""
         one = [m for m in self.measurements if m.test == "parallel" and m.sequences == 1]
         if measurement.test != "parallel" or not one:
             return None
@@ -196,9 +196,9 @@ def measure(
 ) -> Report:
     """Runs every test `runs` times after one warm-up run. `on_run` is called before each run.
 
-    A test of `batch` appends that many rows and computes the logits of each. A test of `parallel` decodes that many
-    sequences at the same time, PARALLEL_TOKENS or the first size of `decode` of each. Tests of one row and of one
-    sequence are always added.
+    A batch=N test appends N rows in one pass and computes logits for all of them. A parallel=N test decodes N sequences
+    together, each for PARALLEL_TOKENS or the first size of `decode`. Tests of one row and of one sequence are always
+    added.
 
     Raises:
         InvalidRequestError: a size, `runs` or `depth` is out of range.

@@ -102,7 +102,7 @@ class PromptRun:
 @dataclass(frozen=True, slots=True)
 class StepParts:
     """Mean milliseconds of the parts of a step that verifies a draft. They come from a run of its own, where the host
-    waits for the device behind each part: their sum is more than a step of the other runs."""
+    waits for the device after each part: their sum is more than a step of the other runs."""
 
     steps: int
     rows: float

@@ -51,8 +51,6 @@ _CITIES = ("Accra", "Bern", "Cairo", "Dakar", "Hanoi", "Kyoto", "Lagos", "Lima",
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a document."""
-
     kind: str
     text: str
     answer: str
@@ -97,7 +95,7 @@ class EncodedDocument:
 
 
 def encode_documents(documents: Sequence[Document], assets: TextAssets) -> list[EncodedDocument]:
-    """Each question goes through the chat template, behind its document; without a template, a line follows it."""
+    """Each question follows its document through the chat template; without a template, a line follows it."""
     return [
         EncodedDocument(
             document.length,
@@ -115,7 +113,7 @@ def encode_documents(documents: Sequence[Document], assets: TextAssets) -> list[
 
 
 def text_of(document: Document, question: Question) -> str:
-    """A document with a question behind it."""
+    """A document followed by a question."""
     return f"{document.text}\n\n{question.text}"
 
 

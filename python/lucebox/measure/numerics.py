@@ -1,4 +1,4 @@
-"""The difference between a device's logits and those of the CPU in fp32, on the same file."""
+"""The difference between a device's logits and the CPU's in fp32, on the same file."""
 
 from __future__ import annotations
 

@@ -107,8 +107,6 @@ class TypeReport:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one question."""
-
     is_right: bool
     nll: float  # sum over the tokens
     n_tokens: int

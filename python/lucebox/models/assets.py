@@ -29,8 +29,6 @@ GGUF_DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor of a file."""
-
     name: str
     dtype: str
     shape: tuple[int, ...]

@@ -53,8 +53,6 @@ class CatalogFile:
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A model of the catalog."""
-
     name: str
     about: str
     licence: str
@@ -68,7 +66,6 @@ class CatalogEntry:
 
 @functools.cache
 def entries() -> tuple[CatalogEntry, ...]:
-    """All models of the catalog."""
     root = json.loads(Path(__file__).with_name("catalog.json").read_text(encoding="utf-8"))
     return tuple(
         CatalogEntry(

@@ -92,7 +92,7 @@ def download(
     bars = _bars(repo, progress)
     with _hub_errors(repo, endpoint, offline=offline):
         if not offline:
-            # An unreachable hub fails here at once; the download would retry for half a minute.
+            # An unreachable hub fails here immediately; the download would retry for half a minute.
             huggingface_hub.HfApi(endpoint=endpoint).model_info(repo, revision=revision, timeout=_TIMEOUT_SECONDS)
         folder = Path(
             huggingface_hub.snapshot_download(

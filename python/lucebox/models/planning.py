@@ -212,7 +212,6 @@ def plan_scorer(path: Path, options: EngineOptions, device: Device) -> MemoryPla
 
 
 def scoring_fields(options: EngineOptions) -> dict[str, Any]:
-    """The engine's fields of scorers."""
     return {"score_rows": SCORED_ROWS, "prefill_sparse_alpha": options.prefill_sparse_alpha}
 
 

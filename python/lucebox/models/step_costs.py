@@ -24,7 +24,7 @@ class StepCostsFile:
     """The file of one opened model."""
 
     def __init__(self, engine: _engine.Engine, draft: str, device: str, kernels: str) -> None:
-        """draft: its label; device: the name of the chip; kernels: those of the pack, or of the CPU."""
+        """draft: its label; device: the name of the chip; kernels: the pack's, or the CPU's."""
         library = Path(_engine.__file__).stat()
         self._key = {
             "format": FORMAT,

@@ -69,8 +69,6 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The chosen device and pack."""
-
     device: str
     """cpu, or backend and index: cuda:0."""
     info: Device | None

@@ -91,8 +91,6 @@ class DeviceState:
 
 @dataclass(frozen=True, slots=True)
 class PackState:
-    """One installed pack."""
-
     target: str
     """The pack's name: its target, and its variant if it is one."""
     distribution: str
@@ -109,8 +107,6 @@ class PackState:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole report."""
-
     host: Host
     drivers: tuple[DriverState, ...]
     devices: tuple[DeviceState, ...]
@@ -120,7 +116,7 @@ class Report:
     install: str | None
     """The command for this machine, as a shell takes it; None where no pack is missing or broken."""
     commands: tuple[tuple[str, ...], ...]
-    """The same command by command: the words behind `pip`."""
+    """The same, command by command: the words after `pip`."""
     verdict: str
     ok: bool
     """A GPU is usable, or there is none."""

@@ -214,7 +214,6 @@ def find(version: str | None = None) -> Packs:
 
 
 def broken_pack(name: str, distribution: str, error: PackError, installed_ns: int = 0) -> BrokenPack:
-    """The pack that raised `error`."""
     command = error.command if isinstance(error, BrokenPackError) else None
     return BrokenPack(name, distribution, str(error), command, installed_ns)
 

@@ -25,7 +25,7 @@ class Ran:
 
 
 def command_line(words: Sequence[str]) -> tuple[str, ...]:
-    """The whole command for the words behind `pip`: ("install", "lucebox[sm90]"). It asks nothing.
+    """The whole command for the words after `pip`: ("install", "lucebox[sm90]"). It asks nothing.
 
     Raises:
         PackError: neither pip nor uv is there.

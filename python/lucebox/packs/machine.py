@@ -92,7 +92,6 @@ def os_name(root: Path = ROOT) -> str:
 
 
 def memory_bytes(root: Path = ROOT) -> int | None:
-    """Total memory of the machine."""
     found = re.search(r"^MemTotal:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
     return int(found[1]) * 1024 if found else None
 

@@ -136,12 +136,10 @@ class Waiver:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The manifest of a pack."""
-
     schema: int
     target: str
     variant: str
-    """The word behind the target in the pack's name; empty for the target itself."""
+    """The word after the target in the pack's name; empty for the target itself."""
     vendor: str
     architecture: str
     """The compiler's name of the architecture: "sm_90a"."""

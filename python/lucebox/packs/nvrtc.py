@@ -191,8 +191,8 @@ def _error(nvrtc: ctypes.CDLL, status: int) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compile a kernel source by NVRTC.")
     parser.add_argument("source", type=Path, nargs="?", help="without one: print the library and its version")
-    parser.add_argument("flags", nargs="*", help="compiler flags without paths, behind --")
-    parser.add_argument("--library", type=Path, help=f"{SONAME}; without it, that of this Python environment")
+    parser.add_argument("flags", nargs="*", help="compiler flags without paths, after --")
+    parser.add_argument("--library", type=Path, help=f"{SONAME}; without it, the NVRTC of this Python environment")
     parser.add_argument("--root", type=Path, help="the folder with this project's src")
     parser.add_argument("--out", type=Path, help="the .cubin; its .log and .cubin.d are written beside it")
     arguments = parser.parse_args()

@@ -46,7 +46,6 @@ class HermesReader(CallReader):
 
 
 def render_call(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call in this dialect."""
     return f"{OPEN}\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n{CLOSE}"
 
 

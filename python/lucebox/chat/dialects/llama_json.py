@@ -38,7 +38,6 @@ class LlamaReader(CallReader):
 
 
 def render_call(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call in this dialect."""
     return json.dumps({"name": name, "parameters": arguments}, ensure_ascii=False)
 
 

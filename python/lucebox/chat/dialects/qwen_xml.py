@@ -295,7 +295,6 @@ def _one_of(tags: tuple[str, ...]) -> Generator[None, str, str]:
 
 
 def render_call(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call in this dialect."""
     parameters = "".join(
         _parameter(key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
         for key, value in arguments.items()
