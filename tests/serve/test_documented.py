@@ -1,4 +1,4 @@
-"""docs/server.md lists exactly the fields with an effect, the ignored fields and the flags of the code."""
+"""docs/server*.md list exactly the fields with an effect, the ignored fields and the flags of the code."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from lucebox.serve.protocols.openai_completions import CompletionRequest
 from lucebox.serve.protocols.openai_responses import ResponsesRequest
 from lucebox.serve.settings import ServeSettings
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "server.md").read_text()
-TABLES = re.findall(r"(?:^\|.*\|\n)+", TEXT, re.M)
-FIELDS, IGNORED = TABLES[2:4]
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+TEXT = "".join(page.read_text() for page in sorted(DOCS.glob("server*.md")))
+TABLES = re.findall(r"(?:^\|.*\|\n)+", (DOCS / "server-api.md").read_text(), re.M)
+FIELDS, IGNORED = TABLES[1:3]
 COLUMNS = {
     "chat": ChatRequest,
     "completions": CompletionRequest,
