@@ -18,7 +18,7 @@ from lucebox import LLM, Generation, Sampling, _engine
 from lucebox.measure.prompts import BUILT_IN, encode, load_prompts
 from lucebox.models.assets import TextAssets
 from lucebox.models.resolve import resolve
-from lucebox.text.ids import Ids
+from lucebox.text import Ids
 
 OPTIONS = {"device": "cpu", "context": 1024, "threads": 1, "prefix_cache": 0}
 

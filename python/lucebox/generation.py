@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from lucebox import _engine
 from lucebox.options import Sampling
 from lucebox.results import DraftCounts, TokenLogprob
-from lucebox.text import StreamDecoder
-from lucebox.text.ids import NO_IDS, Ids
+from lucebox.text import NO_IDS, Ids, StreamDecoder
 
 if TYPE_CHECKING:
     from lucebox.api import LLM

@@ -17,7 +17,7 @@ from lucebox.cli.bench_drafts import as_json, parse_count, parse_temperatures, p
 from lucebox.errors import FormatError, InvalidRequestError
 from lucebox.measure.drafts import CSV_COLUMNS, TIE_NAT, TIE_PROBABILITY, Difference, measure_drafts, save_runs
 from lucebox.measure.plots import save_drafts_plot
-from lucebox.text.ids import Ids
+from lucebox.text import Ids
 from oracle import OracleSession, plain_text, with_oracle
 
 MODEL, TOKENS, N_RIGHT = "tiny-hybrid", 24, 3

@@ -21,7 +21,7 @@ from lucebox.models.assets import TextAssets
 from lucebox.models.resolve import resolve
 from lucebox.options import EngineOptions
 from lucebox.serve.prefix_cache.plan import PAGE
-from lucebox.text.ids import Ids
+from lucebox.text import Ids
 
 DESCRIPTION = """Measure what each type of the KV cache costs in quality, compared with f16.
 

@@ -25,7 +25,7 @@ from lucebox.models.planning import lent_memory, local_device, plan_scorer, scor
 from lucebox.models.resolve import resolve
 from lucebox.options import EngineOptions, check_names, engine_fields
 from lucebox.packs.devices import open_pack, resolve_device
-from lucebox.text.ids import NO_IDS, Ids
+from lucebox.text import NO_IDS, Ids
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -25,7 +25,7 @@ from lucebox.measure.accepted_lengths import AcceptedLengths
 from lucebox.measure.bench import arbitrary_ids
 from lucebox.options import Sampling
 from lucebox.results import DraftCounts, Generation
-from lucebox.text.ids import Ids
+from lucebox.text import Ids
 
 if TYPE_CHECKING:
     from lucebox.api import LLM

@@ -16,7 +16,7 @@ import numpy as np
 
 from lucebox.errors import FormatError, InvalidRequestError
 from lucebox.measure.prompts import Prompt, encode
-from lucebox.text.ids import Ids
+from lucebox.text import Ids
 
 if TYPE_CHECKING:
     from lucebox.models.assets import TextAssets

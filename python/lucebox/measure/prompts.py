@@ -15,7 +15,7 @@ from lucebox.chat.quoting import Quoting
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
 from lucebox.models import hub
 from lucebox.models.hub import Progress
-from lucebox.text.ids import Ids
+from lucebox.text import Ids
 
 if TYPE_CHECKING:
     from lucebox.chat.template import ChatTemplate

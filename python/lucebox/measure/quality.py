@@ -23,7 +23,7 @@ from lucebox.measure.bench import MAX_APPEND
 from lucebox.measure.needle import EncodedDocument, EncodedQuestion
 from lucebox.measure.numerics import log_softmax
 from lucebox.serve.prefix_cache.plan import PAGE
-from lucebox.text.ids import Ids
+from lucebox.text import Ids
 
 if TYPE_CHECKING:
     from lucebox import _engine

@@ -1,4 +1,4 @@
-"""Token ids."""
+"""Token ids as the engine takes them."""
 
 from __future__ import annotations
 
