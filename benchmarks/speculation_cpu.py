@@ -16,9 +16,9 @@ from statistics import median
 import numpy as np
 from lucebox import LLM, Generation, Sampling, _engine
 from lucebox.assets import TextAssets
-from lucebox.generation import Ids
 from lucebox.resolve import resolve
 from lucebox.suites import BUILT_IN, encode, load_prompts
+from lucebox.text import Ids
 
 OPTIONS = {"device": "cpu", "context": 1024, "threads": 1, "prefix_cache": 0}
 

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from lucebox import _engine
 from lucebox.errors import CancelledError
-from lucebox.generation import NO_IDS, DecodeLoop, End, Ids
-from lucebox.page_room import PageRoom
+from lucebox.generation.answer import Answer
+from lucebox.generation.decode import DecodeLoop, End
+from lucebox.generation.events import Event, ReasoningDelta, TextDelta
+from lucebox.generation.kv_admission import PageRoom
+from lucebox.generation.parsed_text import ParsedText
+from lucebox.generation.prefix_cache import append_ends, turn_ends
+from lucebox.generation.prefix_cache.plan import PAGE
+from lucebox.generation.request import GenerationRequest
 from lucebox.results import Chunk, Generation, Timings, TokenLogprob, ToolCall, Usage
-from lucebox.serve.answer import Answer
-from lucebox.serve.events import Event, ReasoningDelta, TextDelta
-from lucebox.serve.parsed_text import ParsedText
-from lucebox.serve.prefix_cache import append_ends, turn_ends
-from lucebox.serve.prefix_cache.plan import PAGE
-from lucebox.serve.request import GenerationRequest
+from lucebox.text import NO_IDS, Ids
 
 if TYPE_CHECKING:
     from lucebox.api import LLM

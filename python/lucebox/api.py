@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from lucebox import _engine
 from lucebox.answering import Answering, PromptProgress, answer_together
 from lucebox.assets import TextAssets
-from lucebox.asynchronous import last_of, stream_in_thread
 from lucebox.chat.messages import checked_messages
 from lucebox.chat.template import ChatTemplate
 from lucebox.compression.compressor import Compressor
@@ -27,9 +26,11 @@ from lucebox.compression.policy import CompressionRequest, Policy
 from lucebox.compression.scorer import Lender, Scorer
 from lucebox.devices import open_pack, resolve_device
 from lucebox.drafters import draft_label, resolve_drafts
-from lucebox.embedding import Embedder, Embedding, Pooling
 from lucebox.errors import FormatError, InvalidRequestError, OutOfMemoryError, UnsupportedError
-from lucebox.generation import Ids
+from lucebox.generation.asynchronous import last_of, stream_in_thread
+from lucebox.generation.embedding import Embedder, Embedding, Pooling
+from lucebox.generation.request import GenerationRequest
+from lucebox.generation.sessions import SessionPool
 from lucebox.hub import Progress
 from lucebox.machine import processor_name
 from lucebox.memory import MemoryPlan
@@ -40,12 +41,10 @@ from lucebox.results import Chunk, Generation
 from lucebox.serve.chat_model import ChatModel, Grammars, Limits
 from lucebox.serve.conversation import Conversation, answer_format_of, tool_choice_of, tools_of
 from lucebox.serve.rendering import with_broken_calls
-from lucebox.serve.request import GenerationRequest
 from lucebox.serve.thinking import ThinkingRequest
-from lucebox.session_pool import SessionPool
 from lucebox.sizes import parse_size
 from lucebox.step_costs import StepCostsFile
-from lucebox.text import Tokenizer
+from lucebox.text import Ids, Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -21,7 +21,7 @@ import numpy as np
 from lucebox import _engine
 from lucebox.energy import Meter, find_meter
 from lucebox.errors import InvalidRequestError
-from lucebox.generation import Ids
+from lucebox.text import Ids
 
 if TYPE_CHECKING:
     from lucebox.api import LLM

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, suppress
 
 from lucebox import _engine
 from lucebox.errors import LuceboxError
-from lucebox.generation import Ids
+from lucebox.text import Ids
 
 __all__ = ["Passes"]
 

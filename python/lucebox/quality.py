@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from lucebox.bench import MAX_APPEND
 from lucebox.errors import FormatError, InvalidRequestError
-from lucebox.generation import Ids
+from lucebox.generation.prefix_cache.plan import PAGE
 from lucebox.numerics import log_softmax
 from lucebox.recall import EncodedDocument, EncodedQuestion
-from lucebox.serve.prefix_cache.plan import PAGE
+from lucebox.text import Ids
 
 if TYPE_CHECKING:
     from lucebox import _engine

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lucebox.errors import FormatError, InvalidRequestError
-from lucebox.generation import Ids
 from lucebox.suites import Prompt, encode
+from lucebox.text import Ids
 
 if TYPE_CHECKING:
     from lucebox.assets import TextAssets

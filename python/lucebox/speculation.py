@@ -23,9 +23,9 @@ from lucebox import _engine
 from lucebox.acceptance import AcceptedLengths
 from lucebox.bench import arbitrary_ids
 from lucebox.errors import FormatError, InvalidRequestError, OutOfMemoryError
-from lucebox.generation import Ids
 from lucebox.options import Sampling
 from lucebox.results import DraftCounts, Generation
+from lucebox.text import Ids
 
 if TYPE_CHECKING:
     from lucebox.api import LLM

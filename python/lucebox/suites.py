@@ -14,8 +14,8 @@ import numpy as np
 from lucebox import hub
 from lucebox.chat.quoting import Quoting
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
-from lucebox.generation import Ids
 from lucebox.hub import Progress
+from lucebox.text import Ids
 
 if TYPE_CHECKING:
     from lucebox.chat.template import ChatTemplate

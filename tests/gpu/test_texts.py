@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from lucebox import LLM, Sampling, synthetic
-from lucebox.serve.answer import Answer
-from lucebox.serve.request import Failed, GenerationRequest, Item
-from lucebox.serve.scheduler import Scheduler
+from lucebox.generation.answer import Answer
+from lucebox.generation.request import Failed, GenerationRequest, Item
+from lucebox.generation.scheduler import Scheduler
 
 PROMPTS = [[7 * i + j for j in range(3 + i)] for i in range(3)]
 WHOLE = Sampling(max_tokens=9, ignore_eos=True)

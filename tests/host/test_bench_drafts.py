@@ -15,9 +15,9 @@ from lucebox import LLM, OutOfMemoryError, Sampling
 from lucebox._engine import uniform_draw
 from lucebox.cli.bench_drafts import as_json, parse_count, parse_temperatures, print_report
 from lucebox.errors import FormatError, InvalidRequestError
-from lucebox.generation import Ids
 from lucebox.plots import save_drafts_plot
 from lucebox.speculation import CSV_COLUMNS, TIE_NAT, TIE_PROBABILITY, Difference, measure_drafts, save_runs
+from lucebox.text import Ids
 from oracle import OracleSession, plain_text, with_oracle
 
 MODEL, TOKENS, N_RIGHT = "tiny-hybrid", 24, 3

@@ -14,7 +14,7 @@ import pytest
 from lucebox import LLM, Sampling, catalog
 from lucebox.drafters import draft_label, resolve_drafts
 from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
-from lucebox.generation import DraftTally
+from lucebox.generation.decode import DraftTally
 from lucebox.resolve import ResolvedModel, resolve
 from lucebox.results import DraftCounts, Usage
 from oracle import OracleSession, plain_text, with_oracle

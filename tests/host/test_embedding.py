@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 import pytest
 from lucebox import LLM, InvalidRequestError, UnsupportedError
-from lucebox.embedding import Embedder, Pooler
+from lucebox.generation.embedding import Embedder, Pooler
 
 TEXT = "def add(a, b):\n    return a + b\n" * 4
 
@@ -103,7 +103,7 @@ def test_the_vector_of_parts_is_that_of_the_whole(rows: np.ndarray) -> None:
 
 
 def test_the_end_token_of_a_folder(tmp_path: Path) -> None:
-    from lucebox.embedding import _appended_id, _pooling_of_folder
+    from lucebox.generation.embedding import _appended_id, _pooling_of_folder
 
     (tmp_path / "1_Pooling").mkdir()
     (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_lasttoken": true}')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from lucebox.serve.events import Event, ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
+from lucebox.generation.events import Event, ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.parsing import OutputParser
 from lucebox.serve.profiles import Profile, Thinking
 from lucebox.serve.tools import Tool, ToolChoice

@@ -14,8 +14,9 @@ import pytest
 from answers import TOOLS, parser, read
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from lucebox.generation.answer import Answer
+from lucebox.generation.request import Finished, Item, Started
 from lucebox.results import Timings, Usage
-from lucebox.serve.answer import Answer
 from lucebox.serve.dialects import DIALECTS
 from lucebox.serve.dialects.broken_json import members_of
 from lucebox.serve.json_text import JsonScanner
@@ -24,7 +25,6 @@ from lucebox.serve.protocols.anthropic_stream import MessageWriter
 from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
 from lucebox.serve.protocols.ollama_stream import OllamaWriter
 from lucebox.serve.protocols.responses_stream import ResponseWriter
-from lucebox.serve.request import Finished, Item, Started
 from lucebox.serve.tools import Tool
 from running import Running
 

@@ -16,6 +16,7 @@ from answers import NOTHING, WEATHER, WRITE, parser, read
 from engines import open_engine
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError
+from lucebox.generation.events import Constraint
 from lucebox.serve.constraints import (
     GrammarTokens,
     StrictCalls,
@@ -27,7 +28,6 @@ from lucebox.serve.constraints import (
 )
 from lucebox.serve.dialects import DIALECTS
 from lucebox.serve.dialects.schema_types import forms_of
-from lucebox.serve.events import Constraint
 from lucebox.serve.held_schemas import held_schema, held_tools
 from lucebox.serve.profiles import Profile, Thinking
 from lucebox.serve.tools import Tool, ToolChoice

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from lucebox import LLM, Sampling
 from lucebox.errors import InternalError
-from lucebox.serve.answer import Answer
-from lucebox.serve.events import TextDelta
-from lucebox.serve.prefix_cache import PrefixCache
-from lucebox.serve.request import Failed, Started
-from lucebox.serve.scheduler import Scheduler
+from lucebox.generation.answer import Answer
+from lucebox.generation.events import TextDelta
+from lucebox.generation.prefix_cache import PrefixCache
+from lucebox.generation.request import Failed, Started
+from lucebox.generation.scheduler import Scheduler
 from test_scheduler import Collected, asked, submit
 
 PROMPTS = [f"def f{i}(x):" + f"    y = {i} * x\n" * (4 + 3 * i) for i in range(8)]

@@ -9,8 +9,8 @@ import pytest
 from answers import NOTHING, TOOLS, WEATHER, parser, read
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from lucebox.generation.events import TextDelta, ToolArguments, ToolStart
 from lucebox.serve.dialects import DIALECTS, dialect_of
-from lucebox.serve.events import TextDelta, ToolArguments, ToolStart
 from lucebox.serve.tools import ToolChoice
 
 XML_CALL = "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>"

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from lucebox import LLM, Sampling, _engine
 from lucebox.errors import InternalError
-from lucebox.serve import scheduler as scheduling
-from lucebox.serve.answer import Answer
+from lucebox.generation import scheduler as scheduling
+from lucebox.generation.answer import Answer
+from lucebox.generation.events import PlainText, TextDelta
+from lucebox.generation.prefix_cache import PrefixCache
+from lucebox.generation.request import Failed, Finished, GenerationRequest, Item, Started
+from lucebox.generation.scheduler import Scheduler
+from lucebox.generation.sequence import Job, Work
 from lucebox.serve.errors import ApiError
-from lucebox.serve.events import PlainText, TextDelta
-from lucebox.serve.prefix_cache import PrefixCache
-from lucebox.serve.request import Failed, Finished, GenerationRequest, Item, Started
-from lucebox.serve.scheduler import Scheduler
-from lucebox.serve.work import Job, Work
 
 TEXT = "Once upon a time there was a small dog. It lived in"
 

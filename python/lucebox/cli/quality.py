@@ -16,12 +16,12 @@ from lucebox.assets import TextAssets
 from lucebox.cli import console, options, quality_compression
 from lucebox.cli.session import check_files
 from lucebox.errors import InvalidRequestError
-from lucebox.generation import Ids
+from lucebox.generation.prefix_cache.plan import PAGE
 from lucebox.options import EngineOptions
 from lucebox.quality import REFERENCE, TypeReport, measure_quality, save_rows, text_windows
 from lucebox.recall import BUILT_IN, Document, EncodedDocument, encode_documents, load_documents, make_documents
 from lucebox.resolve import resolve
-from lucebox.serve.prefix_cache.plan import PAGE
+from lucebox.text import Ids
 
 DESCRIPTION = """Measure what each type of the KV cache costs in quality, compared with f16.
 

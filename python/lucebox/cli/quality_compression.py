@@ -12,10 +12,10 @@ from lucebox.assets import TextAssets
 from lucebox.cli import console, options
 from lucebox.compression.evaluation import FULL, KeepReport, measure_compression, save_keep_rows
 from lucebox.compression.policy import KeepRatio
+from lucebox.generation.prefix_cache.plan import PAGE
 from lucebox.options import EngineOptions
 from lucebox.recall import Document, encode_text, text_of
 from lucebox.resolve import resolve
-from lucebox.serve.prefix_cache.plan import PAGE
 
 DEFAULT_KEEP = "0.05,0.1,0.2"
 

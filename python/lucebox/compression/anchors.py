@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from lucebox.compression.scores import CHUNK, ScoredText
-from lucebox.generation import Ids
+from lucebox.text import Ids
 
 __all__ = ["anchored"]
 

@@ -19,12 +19,12 @@ from lucebox.assets import TextAssets
 from lucebox.compression.scores import ScoredText, smoothed
 from lucebox.devices import open_pack, resolve_device
 from lucebox.errors import InvalidRequestError
-from lucebox.generation import NO_IDS, Ids
 from lucebox.hub import Progress
 from lucebox.memory import MemoryPlan
 from lucebox.options import EngineOptions, check_names, engine_fields
 from lucebox.planning import lent_memory, local_device, plan_scorer, scoring_fields
 from lucebox.resolve import resolve
+from lucebox.text import NO_IDS, Ids
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

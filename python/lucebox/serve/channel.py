@@ -7,7 +7,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Protocol
 
-from lucebox.serve.request import Item
+from lucebox.generation.request import Item
 
 __all__ = ["Channel", "Sink"]
 

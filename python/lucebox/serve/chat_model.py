@@ -18,15 +18,15 @@ import numpy as np
 from lucebox.chat.quoting import Quoting
 from lucebox.chat.template import ChatTemplate
 from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.generation.events import Constraint
+from lucebox.generation.request import SENDER, GenerationRequest, Ids
 from lucebox.options import Sampling
 from lucebox.results import PromptCompression
 from lucebox.serve.conversation import AnswerFormat, Conversation
 from lucebox.serve.dialects import DIALECTS
-from lucebox.serve.events import Constraint
 from lucebox.serve.parsing import OutputParser
 from lucebox.serve.profiles import Profile, Thinking, profile_for
 from lucebox.serve.rendering import Message, for_template, with_broken_calls
-from lucebox.serve.request import SENDER, GenerationRequest, Ids
 from lucebox.serve.thinking import ThinkingBudget, closing_text, thinking_limit
 from lucebox.serve.tools import callable_tools
 from lucebox.text.spellings import unmarked

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lucebox.serve.answer import Answer
+from lucebox.generation.answer import Answer
+from lucebox.generation.request import Failed, Finished, GenerationRequest, Item
+from lucebox.generation.scheduler import Scheduler
 from lucebox.serve.channel import Channel
 from lucebox.serve.errors import ApiError
-from lucebox.serve.request import Failed, Finished, GenerationRequest, Item
-from lucebox.serve.scheduler import Scheduler
 
 __all__ = [
     "EVENTS",

@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lucebox.api import LLM
-from lucebox.embedding import Embedding, Pooling
 from lucebox.errors import LuceboxError
+from lucebox.generation.embedding import Embedding, Pooling
+from lucebox.generation.events import PlainText
+from lucebox.generation.request import GenerationRequest
 from lucebox.options import Sampling
 from lucebox.serve.chat_model import ChatModel, Grammars, Limits, PromptTooLongError
 from lucebox.serve.conversation import AnswerFormat, Conversation
 from lucebox.serve.errors import ApiError, from_lucebox, too_long
-from lucebox.serve.events import PlainText
 from lucebox.serve.profiles import Profile
-from lucebox.serve.request import GenerationRequest
 from lucebox.serve.settings import ServeSettings
 
 __all__ = ["Limits", "ServedModel"]

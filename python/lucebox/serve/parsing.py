@@ -12,9 +12,9 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 
+from lucebox.generation.events import Event, ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.dialects import DIALECTS, ReaderType
 from lucebox.serve.dialects.reader import Ahead, Arguments, CallReader, End, Name, Part
-from lucebox.serve.events import Event, ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.json_text import Malformed
 from lucebox.serve.profiles import Profile
 from lucebox.serve.thinking import begins_open

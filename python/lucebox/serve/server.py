@@ -11,16 +11,16 @@ from starlette.responses import Response
 
 from lucebox.api import LLM
 from lucebox.errors import OutOfMemoryError
-from lucebox.serve.answer import Answer
+from lucebox.generation.answer import Answer
+from lucebox.generation.prefix_cache import PrefixCache, fingerprint
+from lucebox.generation.request import GenerationRequest
+from lucebox.generation.scheduler import Scheduler
 from lucebox.serve.delivery import EVENTS, ErrorBody, Exchange, JsonAnswer, StreamedAnswer, Writer
 from lucebox.serve.device_load import load_reader
 from lucebox.serve.model import ServedModel
-from lucebox.serve.prefix_cache import PrefixCache, fingerprint
 from lucebox.serve.preparation import Preparation
 from lucebox.serve.protocols.compression import compression_header
-from lucebox.serve.request import GenerationRequest
 from lucebox.serve.responses_store import ResponseStore
-from lucebox.serve.scheduler import Scheduler
 from lucebox.serve.security import key_owners
 from lucebox.serve.settings import ServeSettings
 from lucebox.sizes import show_size

@@ -10,18 +10,18 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from lucebox.generation.answer import Answer
+from lucebox.generation.events import TextDelta, Warning
+from lucebox.generation.request import Finished, GenerationRequest, Item
 from lucebox.results import TokenLogprob
-from lucebox.serve.answer import Answer
 from lucebox.serve.conversation import AnswerFormat
 from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, llama_cpp_body, llama_cpp_error
-from lucebox.serve.events import TextDelta, Warning
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.body import Ignored, Many, Name, Sampled, Stops, sampling_of, token_biases
 from lucebox.serve.protocols.openai_common import LogprobWriter, comment
 from lucebox.serve.protocols.openapi import ERRORS, LLAMA_CPP_ERRORS, documented
 from lucebox.serve.protocols.structured_outputs import lark_of
-from lucebox.serve.request import Finished, GenerationRequest, Item
 from lucebox.serve.server import Server, server_of
 
 __all__ = ["CompletionRequest", "router"]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from lucebox.embedding import Pooling
+from lucebox.generation.embedding import Pooling
 from lucebox.serve.conversation import AnswerFormat, Conversation
 from lucebox.serve.errors import ApiError
 from lucebox.serve.model import Limits, ServedModel

@@ -12,11 +12,12 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from lucebox.generation.answer import Answer
+from lucebox.generation.events import TextDelta, Warning
+from lucebox.generation.request import Finished, GenerationRequest, Item, PromptToken
 from lucebox.results import TokenLogprob
-from lucebox.serve.answer import Answer
 from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, openai_body, openai_error
-from lucebox.serve.events import TextDelta, Warning
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.body import Ignored, Many, Name, OpenAISampled, Stop, Stops, sampling_of, stops_of
 from lucebox.serve.protocols.openai_common import (
@@ -30,7 +31,6 @@ from lucebox.serve.protocols.openai_common import (
 )
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.protocols.structured_outputs import Guided, guided_format
-from lucebox.serve.request import Finished, GenerationRequest, Item, PromptToken
 from lucebox.serve.server import Server, server_of
 
 __all__ = ["CompletionRequest", "router"]

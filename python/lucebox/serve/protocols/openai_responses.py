@@ -15,7 +15,8 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from lucebox.serve.answer import Answer
+from lucebox.generation.answer import Answer
+from lucebox.generation.request import Started
 from lucebox.serve.conversation import AnswerFormat, Conversation
 from lucebox.serve.delivery import Exchange, FailedStream
 from lucebox.serve.errors import ApiError, openai_body
@@ -26,7 +27,6 @@ from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.protocols.responses_stream import ResponseWriter
 from lucebox.serve.rendering import Message
-from lucebox.serve.request import Started
 from lucebox.serve.responses_store import ResponseStore, StoredResponse
 from lucebox.serve.server import ignored_header, owner_of, server_of
 from lucebox.serve.thinking import ThinkingRequest

@@ -6,12 +6,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from lucebox.embedding import Embedding
-from lucebox.generation import Ids, StopReason
+from lucebox.generation.decode import StopReason
+from lucebox.generation.embedding import Embedding
+from lucebox.generation.events import Budget, Constraint, Event, Parser, PlainText
 from lucebox.options import Sampling
 from lucebox.results import PromptCompression, Timings, TokenLogprob, Usage
 from lucebox.serve.errors import ApiError
-from lucebox.serve.events import Budget, Constraint, Event, Parser, PlainText
+from lucebox.text import Ids
 
 __all__ = [
     "SENDER",

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError, OutOfMemoryError
+from lucebox.generation.prefix_cache import PrefixCache
 from lucebox.passes import Passes
-from lucebox.serve.prefix_cache import PrefixCache
 
 __all__ = ["SessionPool"]
 

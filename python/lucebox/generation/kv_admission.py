@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from lucebox import _engine
-from lucebox.serve.prefix_cache.plan import PAGE
+from lucebox.generation.prefix_cache.plan import PAGE
 
 __all__ = ["PageRoom"]
 

@@ -23,13 +23,13 @@ import numpy as np
 from lucebox import _engine
 from lucebox.api import LLM
 from lucebox.errors import LuceboxError
-from lucebox.page_room import PageRoom
+from lucebox.generation.kv_admission import PageRoom
+from lucebox.generation.prefix_cache import PrefixCache, append_ends, turn_ends
+from lucebox.generation.request import Failed, Finished, GenerationRequest
+from lucebox.generation.sequence import Job, Slot, Work
 from lucebox.serve.channel import Sink
 from lucebox.serve.errors import ApiError, from_lucebox, overloaded
 from lucebox.serve.metrics import Metrics, RequestRecord
-from lucebox.serve.prefix_cache import PrefixCache, append_ends, turn_ends
-from lucebox.serve.request import Failed, Finished, GenerationRequest
-from lucebox.serve.work import Job, Slot, Work
 
 __all__ = ["Scheduler"]
 

@@ -10,13 +10,14 @@ from functools import partial
 
 from lucebox import _engine
 from lucebox.api import LLM
-from lucebox.generation import NO_IDS, DecodeLoop, End, Ids
+from lucebox.generation.decode import DecodeLoop, End
+from lucebox.generation.parsed_text import ParsedText
+from lucebox.generation.prefix_cache import PrefixCache, turn_ends
+from lucebox.generation.prompt_scores import scored_prefill
+from lucebox.generation.request import Embedded, Finished, GenerationRequest, Started
 from lucebox.results import DraftCounts, Timings, Usage
 from lucebox.serve.channel import Sink
-from lucebox.serve.parsed_text import ParsedText
-from lucebox.serve.prefix_cache import PrefixCache, turn_ends
-from lucebox.serve.prompt_scores import scored_prefill
-from lucebox.serve.request import Embedded, Finished, GenerationRequest, Started
+from lucebox.text import NO_IDS, Ids
 
 __all__ = ["Job", "Slot", "Work"]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError, UnsupportedError
-from lucebox.generation import Ids
+from lucebox.text import Ids
 
 if TYPE_CHECKING:
     from lucebox.api import LLM

@@ -15,26 +15,22 @@ from numpy.typing import NDArray
 from lucebox import _engine
 from lucebox.options import Sampling
 from lucebox.results import DraftCounts, TokenLogprob
-from lucebox.text import StreamDecoder
+from lucebox.text import Ids, StreamDecoder
 
 if TYPE_CHECKING:
     from lucebox.api import LLM
 
 __all__ = [
-    "NO_IDS",
     "Budget",
     "Constraint",
     "DecodeLoop",
     "DraftTally",
     "End",
-    "Ids",
     "Output",
     "StopReason",
 ]
 
-Ids: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
 StopReason: TypeAlias = Literal["stop", "stop_string", "length"]
-NO_IDS: Ids = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
