@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucebox import _engine
-from lucebox.generation.request import Ids, PromptToken
-from lucebox.serve.channel import Sink
+from lucebox.generation.request import Ids, PromptToken, Sink
 
 __all__ = ["scored_prefill"]
 

@@ -1,481 +1,578 @@
-"""The scheduler: one thread owns the engine; requests wait in a bounded queue for a slot (a session) and take turns.
+"""The run loop: requests wait in a bounded queue for a session and take turns. `step` computes a turn: a prefill chunk
+of one sequence, or a token of each sequence that decodes, whose rows one pass over the weights computes.
 
-A turn is a prefill chunk of one job, or a token of each job that decodes: one pass over the weights computes them all.
-It goes to the job with the least engine time. Between the layers of a long chunk the others have their turns too, so a
-long prompt delays an answer, or the beginning of a short one, by a layer.
+The turn goes to the sequence with the least engine time. Between the layers of a long chunk the others have their turns
+too, so a long prompt delays an answer, or the beginning of a short one, by a layer.
+
+One thread at a time holds the driver's role and calls `step`: the server's thread, or a caller that waits for its own
+answer. Other threads submit, wait, and take the role over when the driver leaves it.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
-
-import numpy as np
 
 from lucebox import _engine
-from lucebox.api import LLM
-from lucebox.errors import LuceboxError
-from lucebox.generation.kv_admission import PageRoom
+from lucebox.errors import CancelledError, InvalidRequestError
+from lucebox.generation.errors import DeadlineError, QueueFullError, SchedulerClosedError
+from lucebox.generation.kv_admission import KvAdmission
+from lucebox.generation.loaded_model import LoadedModel
+from lucebox.generation.observer import Observer
 from lucebox.generation.prefix_cache import PrefixCache, append_ends, turn_ends
-from lucebox.generation.request import Failed, Finished, GenerationRequest
-from lucebox.generation.sequence import Job, Slot, Work
-from lucebox.serve.channel import Sink
-from lucebox.serve.errors import ApiError, from_lucebox, overloaded
-from lucebox.serve.metrics import Metrics, RequestRecord
+from lucebox.generation.request import Failed, Finished, GenerationRequest, Sink
+from lucebox.generation.sequence import Sequence
 
 __all__ = ["Scheduler"]
 
-log = logging.getLogger("lucebox.serve")
+log = logging.getLogger("lucebox.generation")
 
-T = TypeVar("T")
-
-MAX_RETRY_AFTER = 60
-MIN_EARLIER_TOKENS = 2048  # of each API key's outputs
-CANCELLED = ApiError("cancelled", "the request was cancelled")
-CLOSING = ApiError("overloaded", "the server is shutting down", retry_after=5)
+MIN_EARLIER_TOKENS = 2048  # of each sender's outputs
 
 
 class Scheduler:
-    """Runs jobs on the sessions of one model until it is closed."""
+    """Runs requests on the sessions of one model until it is closed."""
 
     def __init__(
         self,
-        llm: LLM,
+        model: LoadedModel,
         *,
-        slots: int = 1,
-        max_queue: int = 64,
+        slots: int | None = None,
+        max_queue: float = math.inf,
         request_timeout_s: float = math.inf,
         cache: PrefixCache | None = None,
-        senders: Sequence[str] = (),
+        senders: Iterable[str] = (),
+        observer: Observer | None = None,
     ) -> None:
-        """senders: digests of the API keys. Neither the outputs nor the prefixes of one key speed up another's answers,
+        """slots: sessions, made now; None: as many as the model may have, made when needed.
+        senders: digests of the API keys. Neither the outputs nor the prefixes of one key speed up another's answers,
         whose time would tell what the first one sent."""
-        self.metrics = Metrics()
-        self._llm = llm
         self.cache = cache or PrefixCache(0)
+        self._model = model
+        self._pool = model.sessions
+        if slots is not None:
+            self._pool.resize(slots)
+        self.slots = tuple(self._pool.all())
+        """The sessions that there are from the start."""
         self._max_queue = max_queue
         self._request_timeout_s = request_timeout_s
-        self._slots = [Slot(session) for session in llm.sessions(slots)]
-        self.metrics.drafts.watch(slot.session for slot in self._slots)
-        self._free = list(self._slots)
+        self._observer = observer or Observer()
+        keys = list(senders)
         self._outputs: dict[str, _engine.speculation.EarlierOutputs] = {}
-        if len(senders) > 1 and llm.options.draft != "none":
-            capacity = max(MIN_EARLIER_TOKENS, _engine.Engine.EARLIER_TOKENS // len(senders))
-            self._outputs = {sender: _engine.speculation.EarlierOutputs(capacity) for sender in senders}
-        self._queue: deque[Job] = deque()
-        self._works: list[Work] = []  # in the order in which they started
-        self._sent_ahead_s = 0.0  # what this thread took to send the pass of the next turn of tokens
-        me = weakref.ref(self)  # no cycle: a closed scheduler frees its sessions at once
-        self.cache.free_pages = lambda: (scheduler := me()) is not None and scheduler._free_pages()
-        self._room = PageRoom(llm.engine, self._works, self.cache.free_pages)
-        self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        if len(keys) > 1 and model.options.draft != "none":
+            capacity = max(MIN_EARLIER_TOKENS, _engine.Engine.EARLIER_TOKENS // len(keys))
+            self._outputs = {sender: _engine.speculation.EarlierOutputs(capacity) for sender in keys}
+        self._queue: deque[Sequence] = deque()
+        self._running: list[Sequence] = []  # in the order in which they began
+        self._kv = KvAdmission(model, self._running, self.cache)
+        self._sent_ahead_s = 0.0  # what it took to send the pass of the next turn of tokens
+        # The driver's role. `_changed` guards it, the queue, the sessions, and the list of what runs.
         self._changed = threading.Condition()
+        self._driver: int | None = None  # the thread that has the role, as often as `_depth` says
+        self._depth = self._n_claims = 0
+        self._is_stepping = False
+        self._n_changes = 0  # of what decides whether a turn is due
+        self._waiting: list[Callable[[], bool]] = []  # what the waiting threads wait for
+        self._blocked: set[int] = set()  # threads that wait for a session
         self._is_draining = self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="lucebox-engine", daemon=True)
-        self._thread.start()
+        self._close_error: Exception = SchedulerClosedError("the scheduler is shutting down")
+        self._thread: threading.Thread | None = None
+        _schedulers.add(self)
 
     # --- from any thread
 
     @property
-    def n_slots(self) -> int:
-        return len(self._slots)
-
-    @property
     def is_accepting(self) -> bool:
-        return not self._is_draining and self._thread.is_alive()
+        return not self._is_draining and (self._thread is None or self._thread.is_alive())
 
     @property
-    def capacity(self) -> int:
-        """The most jobs that one request can queue."""
-        return self._max_queue + len(self._slots)
+    def n_slots(self) -> int:
+        """The most sequences that run side by side."""
+        return self._pool.limit
+
+    @property
+    def capacity(self) -> float:
+        """The most sequences that one call can queue."""
+        return self._max_queue + self.n_slots
 
     def counts(self) -> tuple[int, int]:
-        """The numbers of waiting and running jobs."""
+        """The numbers of waiting and running sequences."""
         with self._changed:
-            return len(self._queue), len(self._works)
+            return len(self._queue), len(self._running)
 
     def busy(self) -> list[bool]:
-        """Whether each slot has a job."""
+        """Whether each of `slots` runs a sequence."""
         with self._changed:
-            return [slot not in self._free for slot in self._slots]
+            return [not self._pool.is_free(session) for session in self.slots]
 
-    def submit(self, requests: Sequence[GenerationRequest], sinks: Sequence[Sink]) -> list[Job]:
+    def submit(self, requests: Iterable[GenerationRequest], sinks: Iterable[Sink]) -> list[Sequence]:
         """Queues all requests or none. Each request's items go to its sink; the last item is Finished or Failed.
 
         Raises:
-            ApiError: the queue is full, or the scheduler is closing.
+            QueueFullError, SchedulerClosedError
         """
         deadline = time.perf_counter() + self._request_timeout_s
-        jobs: list[Job] = []
+        leaders: dict[tuple[str, bytes], Sequence] = {}
+        sequences: list[Sequence] = []
         for request, sink in zip(requests, sinks, strict=True):
-            leader = next((job for job in jobs if job.leader is None and _share_a_prompt(job.request, request)), None)
-            jobs.append(Job(request, sink, deadline, leader))
+            generates = request.embedding is None and not request.scores_prompt
+            key = request.sender, request.ids.tobytes()
+            sequences.append(Sequence(request, sink, deadline, leaders.get(key) if generates else None))
+            if generates:
+                leaders.setdefault(key, sequences[-1])
         with self._changed:
             if self._is_draining:
-                raise CLOSING
-            if len(self._queue) + len(jobs) > self._max_queue + len(self._free):
-                self.metrics.rejected.add(1)
-                raise overloaded(f"the queue is full: {len(self._queue)} requests wait", self._retry_after())
-            self._queue.extend(jobs)
-            self._changed.notify()
-        return jobs
+                raise self._close_error
+            if len(self._queue) + len(sequences) > self.capacity - self._pool.n_in_use:
+                self._observer.refused()
+                raise QueueFullError(len(self._queue))
+            self._queue.extend(sequences)
+            self.notify()
+        return sequences
 
-    def in_turn(self, compute: Callable[[], T]) -> T:
-        """The result of a computation of another model, run on the engine's thread between two turns.
-
-        Raises:
-            ApiError: the scheduler is closing, or `compute` raises it.
-        """
-        result: Future[T] = Future()
+    def cancel(self, sequence: Sequence) -> None:
+        """Ends a sequence before its next turn; does nothing where it has ended."""
         with self._changed:
-            if self._is_closed:
-                raise CLOSING
-            self._calls.append((result, compute))
-            self._changed.notify()
-        return result.result()
-
-    def cancel(self, job: Job) -> None:
-        """Cancels a job before its next turn; does nothing if the job has ended."""
-        with self._changed:
-            was_waiting = job in self._queue
+            was_waiting = sequence in self._queue
             if was_waiting:
-                self._queue.remove(job)
-            job.is_cancelled = True  # checked by the engine's thread before every turn
+                self._queue.remove(sequence)
+            sequence.is_cancelled = True  # checked before every turn
+            self.notify()
         if was_waiting:
-            self._fail(job, CANCELLED)
+            self._fail(sequence, _cancelled())
 
-    def close(self, drain_s: float = 0.0) -> None:
-        """Refuses new jobs, gives the others `drain_s` seconds to finish, and stops the thread."""
-        with self._changed:
-            self._is_draining = True
-            self._changed.wait_for(lambda: not self._queue and len(self._free) == len(self._slots), drain_s)
-            self._is_closed = True
-            self._changed.notify_all()
-        self._thread.join()
-        for slot in self._slots:
-            slot.session.reset()  # gives its pages back
-        self.cache.close()
+    def withdraw(self, sequences: Iterable[Sequence]) -> None:
+        """Cancels sequences, and returns when their sessions are free again."""
+        left = [one for one in sequences if not one.is_over and not self._model.is_forked]
+        if self._is_stepping and self._driver == threading.get_ident():  # a finalizer: the step in progress goes first
+            for one in left:
+                one.is_cancelled = True
+            return
+        for one in left:
+            self.cancel(one)
+        if not all(one.is_over for one in left):
+            with self.alone():
+                self._drop_ended()
 
-    def _retry_after(self) -> int:
-        rounds = (len(self._queue) + 1) / len(self._slots)
-        return max(1, min(MAX_RETRY_AFTER, math.ceil(rounds * self.metrics.mean_request_s())))
-
-    # --- the engine's thread
-
-    def _run(self) -> None:
-        while self._wait():
-            self._drop_ended()
-            self._call()
-            for job, slot in self._admit():
-                self._start(job, slot)
-            self._room.resume()
-            if due := self._room.with_pages(_due(self._works)):
-                self._turn(due)
-        for work in list(self._works):
-            self._end(work, CLOSING)
-        with self._changed:
-            waiting, calls = list(self._queue), list(self._calls)
-            self._queue.clear()
-            self._calls.clear()
-        for job in waiting:
-            self._fail(job, CLOSING)
-        for result, _ in calls:
-            result.set_exception(CLOSING)
-
-    def _wait(self) -> bool:
-        """Waits for work; False once the scheduler is closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._queue or self._works or self._calls)
-            return not self._is_closed
-
-    def _drop_ended(self, computing: Work | None = None) -> None:
-        """Ends cancelled jobs and jobs past their deadline; that of the work whose chunk is being computed by raising.
+    def run_until(self, is_ready: Callable[[], bool]) -> None:
+        """Computes in this thread, or waits for the thread that does, until is_ready(). The caller's sequences decide.
 
         Raises:
-            ApiError: `computing` has ended.
+            InvalidRequestError: they wait for sessions of streams that only this thread, or others that wait, can read.
+        """
+        n_seen = -1  # the changes at which this thread found nothing to compute
+        while self._take_role(is_ready, n_seen):
+            try:
+                while not is_ready() and (self._n_claims == 0 or self._depth > 1):
+                    n_seen, found = self._n_changes, self.step()
+                    if not found:
+                        break
+                    n_seen = -1
+                    if self._waiting:
+                        self._wake()
+            finally:
+                self._leave_role()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While no sequence computes: the engine and the free sessions are the caller's."""
+        self._take_role(lambda: False, -1, claims=True)
+        try:
+            yield
+        finally:
+            self._leave_role()
+
+    @contextmanager
+    def session(self) -> Iterator[_engine.Session]:
+        """The free session that was used last, while no sequence computes; waits for one.
+
+        Raises:
+            InvalidRequestError: as run_until.
+        """
+        session = None
+        while session is None:
+            with self._changed:
+                while not self._pool.has_room:
+                    self._wait_for_session()
+            with self.alone():
+                if (session := self._pool.take(lambda free: free[-1])) is None:
+                    continue
+                try:
+                    yield session
+                finally:
+                    with self._changed:
+                        self._pool.give_back(session)
+                        self.notify()
+
+    def take_pages(self, session: _engine.Session, n_tokens: int) -> None:
+        """Pages of the KV cache for a session of `session`."""
+        self._kv.take_alone(session, n_tokens)
+
+    def use_cache(self, cache: PrefixCache) -> None:
+        """Empties the free sessions, and keeps prefixes in this cache from now on."""
+        with self.alone():
+            self.cache.close()
+            self.cache = cache
+            self._kv.watch(cache)
+            self._pool.reset()
+
+    def start_thread(self) -> None:
+        """Starts a thread that drives until the scheduler is closed."""
+        self._thread = threading.Thread(target=self._drive, name="lucebox-engine", daemon=True)
+        self._thread.start()
+
+    def close(self, drain_s: float = 0.0, error: Exception | None = None) -> None:
+        """Refuses new requests, gives the others `drain_s` seconds to finish, ends what is left with an error, and
+        empties the sessions."""
+        with self._changed:
+            self._close_error = error or self._close_error
+            self._is_draining = True
+            self._changed.wait_for(lambda: not self._queue and not self._running, drain_s)
+            self._is_closed = True
+            self.notify()
+        if self._thread is not None:
+            self._thread.join()
+        with self.alone():
+            for sequence in list(self._running):
+                self._end(sequence, self._close_error)
+            with self._changed:
+                waiting = list(self._queue)
+                self._queue.clear()
+            for sequence in waiting:
+                self._fail(sequence, self._close_error)
+            self._pool.reset()
+            self.cache.close()
+            self.cache.free_pages = None
+            self.slots = ()
+
+    # --- the driver's role
+
+    def _take_role(self, is_ready: Callable[[], bool], n_seen: int, *, claims: bool = False) -> bool:
+        """Waits for the driver's role; False: is_ready() came first.
+
+        n_seen: the changes at which nothing was due: the role is of no use before the next one.
+        claims: the driver leaves the role after the step in progress."""
+        me = threading.get_ident()
+        with self._changed:
+            self._n_claims += claims
+            self._waiting.append(is_ready)
+            try:
+                while True:
+                    if is_ready():
+                        return False
+                    is_mine = self._driver in (None, me) and (claims or self._n_claims == 0 or self._driver == me)
+                    if is_mine and n_seen != self._n_changes:
+                        self._driver = me
+                        self._depth += 1
+                        return True
+                    if is_mine and self._thread is not threading.current_thread():
+                        self._wait_for_session()
+                    else:
+                        self._changed.wait()
+            finally:
+                self._waiting.remove(is_ready)
+                self._n_claims -= claims
+
+    def _leave_role(self) -> None:
+        with self._changed:
+            self._depth -= 1
+            if self._depth == 0:
+                self._driver = None
+            if self._waiting:
+                self._changed.notify_all()
+
+    def _wait_for_session(self) -> None:
+        """Waits for a change, as all sessions are in use. Where only waiting threads could bring one, it would never
+        come."""
+        me = threading.get_ident()
+        if self._pool.owners <= self._blocked | {me}:
+            n = self._pool.n_in_use
+            raise InvalidRequestError(
+                f"this LLM has {n} sessions, and {n} streams that are unfinished use them: finish or close one, or "
+                f"load with sessions={n + 1}, and kv_tokens for what they hold together"
+            )
+        self._blocked.add(me)
+        try:
+            self._changed.wait()
+        finally:
+            self._blocked.discard(me)
+
+    def _wake(self) -> None:
+        """Wakes the waiting threads where one has what it waits for."""
+        with self._changed:
+            if any(is_ready() for is_ready in self._waiting):
+                self._changed.notify_all()
+
+    def notify(self) -> None:
+        """Something changed that decides whether a turn is due."""
+        with self._changed:
+            self._n_changes += 1
+            self._changed.notify_all()
+
+    def _drive(self) -> None:
+        self.run_until(lambda: self._is_closed)
+
+    # --- in the driver's role
+
+    def step(self) -> bool:
+        """Computes the next turn; False: none is due."""
+        self._is_stepping = True
+        try:
+            self._drop_ended()
+            self._admit()
+            self._kv.resume()
+            due = self._kv.with_pages(_due(self._running))
+            if due:
+                self._turn(due)
+            return bool(due)
+        finally:
+            self._is_stepping = False
+
+    def _drop_ended(self, computing: Sequence | None = None) -> None:
+        """Ends sequences that are cancelled or past their deadline; the one whose chunk is being computed by raising.
+
+        Raises:
+            CancelledError, DeadlineError: `computing` has ended.
         """
         now = time.perf_counter()
-        for work in list(self._works):
-            error = CANCELLED if work.job.is_cancelled else self._late("finished") if now > work.job.deadline else None
-            if error is not None and work is computing:
+        for sequence in list(self._running):
+            error: Exception | None = None
+            if sequence.is_cancelled or now > sequence.deadline:
+                error = _cancelled() if sequence.is_cancelled else self._late("finished")
+            if error is not None and sequence is computing:
                 raise error
             if error is not None:
-                self._end(work, error)
+                self._end(sequence, error)
+        if self._request_timeout_s == math.inf:
+            return
         with self._changed:
-            late = [job for job in self._queue if now > job.deadline]
-            for job in late:
-                self._queue.remove(job)
-        for job in late:
-            self._fail(job, self._late("started"))
+            late = [one for one in self._queue if now > one.deadline]
+            for sequence in late:
+                self._queue.remove(sequence)
+        for sequence in late:
+            self._fail(sequence, self._late("started"))
 
-    def _call(self) -> None:
-        """Runs one computation of in_turn."""
-        with self._changed:
-            if not self._calls:
-                return
-            result, compute = self._calls.popleft()
-        try:
-            result.set_result(compute())
-        except Exception as error:
-            result.set_exception(error)
+    def _late(self, what: str) -> DeadlineError:
+        return DeadlineError(f"the request was not {what} within {self._request_timeout_s:g} s")
 
-    def _late(self, what: str) -> ApiError:
-        return ApiError("timeout", f"the request was not {what} within {self._request_timeout_s:g} s")
-
-    def _admit(self) -> list[tuple[Job, Slot]]:
-        """Admits waiting jobs to free slots: the slot with the longest matched prefix, among equals the LRU one."""
-        admitted: list[tuple[Job, Slot]] = []
-        if self._room.has_paused:
-            return admitted
-        with self._changed:
-            while self._queue and self._free:
-                job = self._queue.popleft()
-                slot = self._nearest(job)
-                self._free.remove(slot)
-                admitted.append((job, slot))
-        return admitted
-
-    def _nearest(self, job: Job) -> Slot:
-        ids, sender = job.request.ids, job.request.sender
-        chunk = self._llm.options.prefill_chunk
-        assert chunk is not None
-        ends = append_ends(len(ids), turn_ends(ids, self._llm.end_ids), chunk)
-
-        def match(slot: Slot) -> tuple[int, float]:
-            return slot.session.held(ids, ends) if slot.sender == sender else 0, -slot.used_at
-
-        return max(self._free, key=match)
-
-    def _start(self, job: Job, slot: Slot) -> None:
-        leader = next((work for work in self._works if work.job is job.leader and work.is_prefilling), None)
-        try:
-            outputs = self._outputs.get(job.request.sender)
-            work = Work(self._llm, slot, job, self.cache, outputs, leader, between_layers=self._between_layers)
-        except Exception as caught:
-            slot.session.reset()
+    def _admit(self) -> None:
+        """Starts waiting sequences on free sessions: the session with the longest matched prefix, among equals the one
+        used longest ago."""
+        while self._queue and not self._kv.has_paused:
             with self._changed:
-                self._free.append(slot)
-                self._changed.notify_all()
-            self._fail(job, _reported(caught))
-            return
-        # A new job starts at the least time used, so that it cannot starve the running jobs.
-        work.spent_s = min((other.spent_s for other in self._works), default=0.0)
-        self._works.append(work)
+                if not self._queue or not self._pool.has_room:
+                    return
+                sequence = self._queue.popleft()
+                session = self._pool.take(partial(self._nearest, sequence.request), sequence.owner)
+                if session is None:
+                    self._queue.appendleft(sequence)
+                    return
+                # A new sequence starts at the least time used, so that it cannot starve the others.
+                sequence.spent_s = min((other.spent_s for other in self._running), default=0.0)
+                self._running.append(sequence)
+            self._begin(sequence, session)
 
-    def _free_pages(self) -> bool:
-        """Drops the pages of the least recently used prefix, else resets the least recently used free slot. False:
-        nothing but works has pages."""
-        if self.cache.drop_pages():
-            return True
-        with self._changed:
-            holders = [slot for slot in self._free if slot.session.n_pages]
-        if not holders:
-            return False
-        min(holders, key=lambda slot: slot.used_at).session.reset()
-        return True
+    def _nearest(self, request: GenerationRequest, free: list[_engine.Session]) -> _engine.Session:
+        ends = append_ends(len(request.ids), turn_ends(request.ids, self._model.end_ids), free[0].prefill_chunk)
 
-    def _between_layers(self, work: Work) -> None:
-        """Turns of other works between two layers of this one's chunk, until they have had as much engine time."""
+        def match(session: _engine.Session) -> int:
+            return session.held(request.ids, ends) if self._pool.sender_of(session) == request.sender else 0
+
+        return max(free, key=match)
+
+    def _begin(self, sequence: Sequence, session: _engine.Session) -> None:
+        leader, request = sequence.leader, sequence.request
+        if leader is not None and (leader not in self._running or not leader.is_prefilling):
+            sequence.leader = None
+
+        def begin() -> None:
+            self._pool.set_sender(session, request.sender)
+            outputs = self._outputs.get(request.sender)
+            sequence.begin(self._model, self.cache, outputs, self._between_layers)
+
+        sequence.session = session
+        self._try(begin, sequence)
+
+    def _between_layers(self, sequence: Sequence) -> None:
+        """Turns of others between two layers of this one's chunk, until they have had as much engine time."""
         if self._is_closed:
-            raise CLOSING
-        self._drop_ended(work)
-        if not self._queue and len(self._works) == 1:
+            raise self._close_error
+        self._drop_ended(sequence)
+        if not self._queue and len(self._running) == 1:
             return
-        work.slot.session.wait()  # the clock shows what the device has done
+        sequence.session.wait()  # the clock shows what the device has done
         began = time.perf_counter()
-        own_s = began - work.turn_began - work.others_s
-        for job, slot in self._admit():
-            self._start(job, slot)
-        while due := _due([one for one in self._works if one is not work and one.fits_between_layers]):
-            if min(one.spent_s for one in due) > work.spent_s + own_s:
+        own_s = began - sequence.turn_began - sequence.others_s
+        self._admit()
+        while due := _due([one for one in self._running if one is not sequence and one.fits_between_layers]):
+            if min(one.spent_s for one in due) > sequence.spent_s + own_s:
                 break
-            with_pages = self._room.with_pages(due, computing=work)
+            with_pages = self._kv.with_pages(due, computing=sequence)
             if not with_pages:
                 break
             self._turn(with_pages, is_within=True)
-        work.others_s += time.perf_counter() - began
+        sequence.others_s += time.perf_counter() - began
 
-    def _turn(self, works: list[Work], *, is_within: bool = False) -> None:
-        """is_within: another work's chunk. A work alone then runs no steps ahead, whose time would be counted as the
-        chunk's."""
-        is_pass = len(works) > 1 or (is_within and not works[0].is_prefilling)
+    def _turn(self, due: list[Sequence], *, is_within: bool = False) -> None:
+        """is_within: another sequence's chunk. A sequence alone then runs no steps ahead, whose time would be counted
+        as the chunk's."""
+        is_pass = len(due) > 1 or (is_within and not due[0].is_prefilling)
         pass_s = 0.0
-        if not works[0].is_prefilling:
-            self.metrics.sequences.observe(len(works))
+        if not due[0].is_prefilling:
+            self._observer.begun_step(len(due))
             pass_s, self._sent_ahead_s = self._sent_ahead_s, 0.0
         if is_pass:
-            pass_s += self._compute_together(works)
-        computed = [work for work in works if self._try(partial(self._compute, pass_s), work)]
+            pass_s += self._compute_together(due)
+        computed = [one for one in due if self._try(partial(self._compute, one, pass_s), one)]
         if is_pass and not is_within:
             self._send_ahead(computed)
-        for work in computed:
-            self._try(self._tell, work)
+        for one in computed:
+            self._try(partial(self._emit, one), one)
 
-    def _compute_together(self, works: list[Work]) -> float:
-        """A pass for the next rows of several works; the seconds that it takes this thread. What it leaves open, each
-        work computes alone."""
+    def _compute_together(self, due: list[Sequence]) -> float:
+        """A pass for the next rows of several sequences; the seconds that it takes this thread."""
         start = time.perf_counter()
-        self._send(works, waits=True)  # the time that all works share ends when the device has chosen
+        self._send(due, waits=True)  # the time that all share ends when the device has chosen
         spent_s = time.perf_counter() - start
-        self.metrics.decode_s.add(spent_s)
+        self._observer.spent_on_tokens(spent_s)
         return spent_s
 
-    def _send(self, works: list[Work], *, waits: bool = False) -> None:
-        """Sends a pass for the rows that are not yet sent, and the choices after it. waits: until they are made."""
-        rows = [(work, ids) for work in works if (ids := work.next_ids()) is not None]
+    def _send(self, sequences: list[Sequence], *, waits: bool = False) -> None:
+        """Sends a pass for the rows that are not yet sent, and the choices after it. waits: until they are made.
+
+        If the pass fails, each sequence computes its row alone, so that the others continue if one of them is the cause:
+        its error comes again in its own turn, and ends it."""
+        rows = [(one, ids) for one in sequences if (ids := one.next_ids()) is not None]
         try:
-            sessions = [work.slot.session for work, _ in rows]
+            sessions = [one.session for one, _ in rows]
             n_rows = _engine.sync_together(sessions, [ids for _, ids in rows])
-            self.metrics.rows.observe(n_rows, 1 if n_rows > 0 else 0)
-            _engine.start_samples(sessions, [work.next_sampler() for work, _ in rows])
+            if n_rows > 0:
+                self._observer.sent_pass(n_rows)
+            _engine.start_samples(sessions, [one.next_sampler() for one, _ in rows])
             if waits and sessions:
                 sessions[0].wait()
         except Exception:
-            log.warning("a pass of %d sequences failed; each goes on alone", len(rows), exc_info=True)
+            log.warning("a pass of %d sequences failed; each computes its row alone", len(rows), exc_info=True)
 
-    def _send_ahead(self, works: list[Work]) -> None:
+    def _send_ahead(self, sequences: list[Sequence]) -> None:
         """Sends the next pass, which a device computes while this thread gives out the texts of the last one. Not where
-        a prompt may come first, or pages are short. The row of a work whose text ends it is computed for nothing."""
+        a prompt may come first, or pages are short. The row of a sequence that its text ends is computed for nothing."""
         start = time.perf_counter()
-        has_prompt = (self._queue and self._free) or any(work.is_prefilling for work in self._works)
-        if has_prompt or not self._llm.pool.on_device:
+        has_prompt = (self._queue and self._pool.has_room) or any(one.is_prefilling for one in self._running)
+        if has_prompt or not self._model.on_device:
             return
-        going_on = [work for work in works if work.goes_on]
-        if len(going_on) > 1 and all(work.session.reserve(work.next_length) for work in going_on):
-            self._send(going_on)
+        following = [one for one in sequences if one.may_continue]
+        if len(following) > 1 and all(one.session.reserve(one.next_length) for one in following):
+            self._send(following)
         self._sent_ahead_s = time.perf_counter() - start
-        self.metrics.decode_s.add(self._sent_ahead_s)
+        self._observer.spent_on_tokens(self._sent_ahead_s)
 
-    def _try(self, step: Callable[[Work], None], work: Work) -> bool:
-        """A step of a work's turn. False: it has failed, which ends the work."""
+    def _compute(self, sequence: Sequence, pass_s: float) -> None:
+        was_prefilling, sequence.turn_began = sequence.is_prefilling, time.perf_counter()
+        sequence.compute(pass_s)
+        if was_prefilling and not sequence.is_prefilling:
+            self._lead(sequence)
+        now = time.perf_counter()
+        own_s = now - sequence.turn_began
+        if was_prefilling:
+            sequence.spent_s += own_s - sequence.others_s
+            self._observer.spent_on_prompt(own_s - sequence.others_s)
+            return
+        sequence.spent_s += own_s + pass_s
+        self._observer.spent_on_tokens(own_s, 1)
+        if sequence.n_generated == 1:
+            sequence.first_token_s = now - sequence.submitted
+            self._observer.first_token(sequence.first_token_s)
+
+    def _emit(self, sequence: Sequence) -> None:
+        start = time.perf_counter()
+        finished = sequence.emit()
+        spent_s = time.perf_counter() - start
+        sequence.spent_s += spent_s
+        self._observer.spent_on_tokens(spent_s)
+        if finished is not None:
+            self._end(sequence, finished)
+
+    def _lead(self, leader: Sequence) -> None:
+        """Starts the sequences that wait for this one's prompt; where it has failed, one of them computes it."""
+        waiting = [one for one in self._running if one.leader is leader]
+        if leader.is_prefilling and waiting:
+            for one in waiting[1:]:
+                one.leader = waiting[0]
+            self._try(waiting[0].lead, waiting[0])
+            return
+        for one in waiting:
+            self._try(one.follow, one)
+
+    def _try(self, part: Callable[[], None], sequence: Sequence) -> bool:
+        """A part of a sequence's turn. False: it has failed, which ends the sequence alone."""
         try:
-            step(work)
-        except Exception as caught:
-            work.slot.session.reset()  # the step may have left any state
-            if work.cached:
-                ids = work.job.request.ids
-                self.cache.forget(work.slot.session, ids, turn_ends(ids, self._llm.end_ids), work.job.request.sender)
-            self._end(work, _reported(caught))
+            part()
+        except Exception as error:
+            if sequence.cached:
+                ids = sequence.request.ids
+                self.cache.forget(sequence.session, ids, turn_ends(ids, self._model.end_ids), sequence.request.sender)
+            self._end(sequence, error)
             return False
+        except BaseException:  # Ctrl-C, in a thread that may not be the one that submitted it
+            self._end(sequence, CancelledError("the thread that computed this answer was interrupted"))
+            raise
         return True
 
-    def _compute(self, pass_s: float, work: Work) -> None:
-        was_prefilling, work.turn_began = work.is_prefilling, time.perf_counter()
-        work.compute(pass_s)
-        if was_prefilling and not work.is_prefilling:
-            self._lead(work)
-        now = time.perf_counter()
-        if was_prefilling:
-            work.spent_s += now - work.turn_began - work.others_s
-            self.metrics.prefill_s.add(now - work.turn_began - work.others_s)
-            return
-        work.spent_s += now - work.turn_began + pass_s
-        self.metrics.decode_s.add(now - work.turn_began)
-        self.metrics.generated_tokens.add(1)
-        if work.n_generated == 1:
-            work.first_token_s = now - work.job.submitted
-            self.metrics.first_token_s.observe(work.first_token_s)
-
-    def _tell(self, work: Work) -> None:
-        start = time.perf_counter()
-        finished = work.tell()
-        spent_s = time.perf_counter() - start
-        work.spent_s += spent_s
-        self.metrics.decode_s.add(spent_s)
-        if finished is not None:
-            self._end(work, finished)
-
-    def _lead(self, leader: Work) -> None:
-        """Starts the works that wait for this one's prompt; where it has failed, one of them computes it."""
-        waiting = [work for work in self._works if work.leader is leader]
-        if leader.is_prefilling and waiting:
-            for work in waiting[1:]:
-                work.leader = waiting[0]
-            self._begin(waiting[0], waiting[0].lead)
-            return
-        for work in waiting:
-            self._begin(work, work.follow)
-
-    def _begin(self, work: Work, begin: Callable[[], None]) -> None:
-        try:
-            begin()
-        except Exception as caught:
-            self._end(work, _reported(caught))
-
-    def _end(self, work: Work, result: Finished | ApiError) -> None:
-        self.metrics.prompt_tokens.add(work.n_prompt)
-        self.metrics.cached_tokens.add(work.cached)
-        if (record := work.job.request.compression) is not None:
-            self.metrics.cut_tokens.add(record.original_tokens - record.kept_tokens)
-        if isinstance(result, ApiError):
-            work.slot.session.reset()  # gives its pages back
+    def _end(self, sequence: Sequence, result: Finished | Exception) -> None:
+        self._observer.ended(sequence, result)
+        session, was_prefilling = sequence.session, sequence.is_prefilling
+        if isinstance(result, Exception):
+            session.reset()  # gives its pages back, whatever state the failed part left
         with self._changed:
-            self._works.remove(work)
-            self._free.append(work.slot)
-            self._changed.notify_all()
-        if work.is_prefilling:
-            self._lead(work)
-        if isinstance(result, ApiError):
-            self._fail(work.job, result, work)
-        else:
-            self.metrics.record(_record(work.job, result.reason, work))
-            work.job.sink.put(result)
+            self._running.remove(sequence)
+            self._pool.give_back(session)
+            sequence.release()
+            self.notify()
+        if was_prefilling:
+            self._lead(sequence)
+        sequence.sink.put(Failed(result) if isinstance(result, Exception) else result)
 
-    def _fail(self, job: Job, error: ApiError, work: Work | None = None) -> None:
-        self.metrics.record(_record(job, error.kind, work))
-        job.sink.put(Failed(error))
-
-
-def _share_a_prompt(a: GenerationRequest, b: GenerationRequest) -> bool:
-    """Whether one may take over what the other computes of its prompt."""
-    generate = all(one.embedding is None and not one.scores_prompt for one in (a, b))
-    return generate and a.sender == b.sender and np.array_equal(a.ids, b.ids)
+    def _fail(self, sequence: Sequence, error: Exception) -> None:
+        """Ends a sequence that has not begun."""
+        self._observer.ended(sequence, error)
+        sequence.release()
+        sequence.sink.put(Failed(error))
+        self.notify()
 
 
-def _due(works: Sequence[Work]) -> list[Work]:
-    """The works of the next turn, the one with the least engine time among them. Works that wait for pages or for
-    another work's prompt have none."""
-    ready = [work for work in works if not work.is_paused and work.leader is None]
+def _cancelled() -> CancelledError:
+    return CancelledError("the request was cancelled")
+
+
+def _due(sequences: list[Sequence]) -> list[Sequence]:
+    """The sequences of the next turn, the one with the least engine time among them."""
+    ready = [one for one in sequences if one.is_due]
     if not ready:
         return []
-    first = min(ready, key=lambda work: work.spent_s)
-    return [first] if first.is_prefilling else [work for work in ready if not work.is_prefilling]
+    first = min(ready, key=lambda one: one.spent_s)
+    return [first] if first.is_prefilling else [one for one in ready if not one.is_prefilling]
 
 
-def _reported(error: Exception) -> ApiError:
-    if isinstance(error, ApiError):
-        return error
-    if isinstance(error, LuceboxError):
-        return from_lucebox(error)
-    log.error("a request failed", exc_info=error)
-    return ApiError("internal", f"{type(error).__name__} while generating")
+_schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 
 
-def _record(job: Job, outcome: str, work: Work | None) -> RequestRecord:
-    total_s = time.perf_counter() - job.submitted
-    drafts = work.drafts if work else None
-    return RequestRecord(
-        ended_at=time.time(),
-        endpoint=job.request.endpoint,
-        outcome=outcome,
-        prompt_tokens=len(job.request.ids),
-        original_tokens=job.request.compression.original_tokens if job.request.compression else None,
-        cached_tokens=work.cached if work else 0,
-        generated_tokens=work.n_generated if work else 0,
-        queue_s=work.queue_s if work else total_s,
-        first_token_s=work.first_token_s if work else None,
-        prefill_s=work.prefill_s if work else 0.0,
-        decode_s=work.decode_s if work else 0.0,
-        total_s=total_s,
-        verifies=drafts.verifies if drafts else 0,
-        drafted_tokens=drafts.drafted_tokens if drafts else 0,
-        accepted_tokens=drafts.accepted_tokens if drafts else 0,
-    )
+@atexit.register
+def _stop_generating() -> None:
+    """Waits until no thread is inside the engine, and lets none enter again. A daemon thread that returns from the
+    engine while the interpreter is torn down aborts the process. The sessions of unfinished sequences stay until it has
+    ended, which nanobind would report as a leak."""
+    for scheduler in list(_schedulers):
+        if scheduler._is_closed or scheduler._model.is_forked:
+            continue
+        scheduler._take_role(lambda: False, -1, claims=True)
+        if scheduler._pool.n_in_use:
+            _engine.allow_leaks()

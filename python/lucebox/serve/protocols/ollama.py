@@ -71,7 +71,7 @@ async def generate(body: GenerateRequest, request: Request) -> Response:
 
 
 def _writer(server: Server, body: ChatRequest | GenerateRequest, route: Route) -> OllamaWriter:
-    logprobs = LogprobWriter(server.model.llm.tokenizer) if body.logprobs else None
+    logprobs = LogprobWriter(server.model.loaded.tokenizer) if body.logprobs else None
     return OllamaWriter(route, model_of(server.model, body.model), logprobs)
 
 

@@ -160,7 +160,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
         message = f"{n_answers} answers are more than this server's queue and slots hold: {server.scheduler.capacity}"
         raise ApiError("invalid", message, "prompt")
     requests, heads = await server.in_thread(request, lambda: _requests(server, body))
-    writer = CompletionWriter(body, model, heads, LogprobWriter(server.model.llm.tokenizer))
+    writer = CompletionWriter(body, model, heads, LogprobWriter(server.model.loaded.tokenizer))
     if body.stream:
         return server.stream(requests, writer, body.ignored())
     return server.document(requests, writer.document, openai_body, body.ignored())
@@ -187,7 +187,7 @@ def _requests(server: Server, body: CompletionRequest) -> tuple[list[GenerationR
             answer_format=answer_format,
             scores_prompt=scores_prompt,
         )
-        text = prompt if isinstance(prompt, str) else server.model.llm.detokenize(prompt)
+        text = prompt if isinstance(prompt, str) else server.model.loaded.detokenize(prompt)
         requests += prompt_requests
         heads += [text if body.echo else ""] * len(prompt_requests)
     return requests, heads
