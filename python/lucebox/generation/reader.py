@@ -18,7 +18,7 @@ __all__ = ["ChunkStream", "PromptProgress", "answers_of"]
 PromptProgress = Callable[[int, int], None]
 """Called with the tokens of the prompt that are computed, and with all of them."""
 
-MAX_UNREAD = 8  # chunks that others' turns may compute ahead of a stream's reader
+MAX_UNREAD = 2  # chunks of a stream; the turns of others compute it no further
 
 
 class _Reader(Sink):

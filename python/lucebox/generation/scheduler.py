@@ -327,12 +327,13 @@ class Scheduler:
         self._is_stepping = True
         try:
             self._drop_ended()
-            self._admit()
+            if self._admit():
+                return True  # their readers hear of it before the first chunk
             self._kv.resume()
-            due = self._kv.with_pages(_due(self._running))
-            if due:
-                self._turn(due)
-            return bool(due)
+            due = _due(self._running)
+            if with_pages := self._kv.with_pages(due):
+                self._turn(with_pages)
+            return bool(due)  # where all of them lack pages, others are due next
         finally:
             self._is_stepping = False
 
@@ -363,22 +364,25 @@ class Scheduler:
     def _late(self, what: str) -> DeadlineError:
         return DeadlineError(f"the request was not {what} within {self._request_timeout_s:g} s")
 
-    def _admit(self) -> None:
+    def _admit(self) -> bool:
         """Starts waiting sequences on free sessions: the session with the longest matched prefix, among equals the one
-        used longest ago."""
+        used longest ago. False: none started."""
+        n_begun = 0
         while self._queue and not self._kv.has_paused:
             with self._changed:
                 if not self._queue or not self._pool.has_room:
-                    return
+                    break
                 sequence = self._queue.popleft()
                 session = self._pool.take(partial(self._nearest, sequence.request), sequence.owner)
                 if session is None:
                     self._queue.appendleft(sequence)
-                    return
+                    break
                 # A new sequence starts at the least time used, so that it cannot starve the others.
                 sequence.spent_s = min((other.spent_s for other in self._running), default=0.0)
                 self._running.append(sequence)
             self._begin(sequence, session)
+            n_begun += 1
+        return n_begun > 0
 
     def _nearest(self, request: GenerationRequest, free: list[_engine.Session]) -> _engine.Session:
         ends = append_ends(len(request.ids), turn_ends(request.ids, self._model.end_ids), free[0].prefill_chunk)
@@ -448,8 +452,8 @@ class Scheduler:
     def _send(self, sequences: list[Sequence], *, waits: bool = False) -> None:
         """Sends a pass for the rows that are not yet sent, and the choices after it. waits: until they are made.
 
-        If the pass fails, each sequence computes its row alone, so that the others continue if one of them is the cause:
-        its error comes again in its own turn, and ends it."""
+        If the pass fails, each sequence computes its row alone, so that the others continue if one is the cause: its
+        error comes again in its own turn, and ends it."""
         rows = [(one, ids) for one in sequences if (ids := one.next_ids()) is not None]
         try:
             sessions = [one.session for one, _ in rows]
@@ -464,7 +468,7 @@ class Scheduler:
 
     def _send_ahead(self, sequences: list[Sequence]) -> None:
         """Sends the next pass, which a device computes while this thread gives out the texts of the last one. Not where
-        a prompt may come first, or pages are short. The row of a sequence that its text ends is computed for nothing."""
+        a prompt may come first, or pages are short. The row of a sequence that ends meanwhile is for nothing."""
         start = time.perf_counter()
         has_prompt = (self._queue and self._pool.has_room) or any(one.is_prefilling for one in self._running)
         if has_prompt or not self._model.on_device:
