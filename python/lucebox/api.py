@@ -146,7 +146,7 @@ class LLM:
         if not self.model.is_closed and not self.model.is_forked:
             self._grammars.close()
             self._scheduler.close(error=InvalidRequestError("this LLM was closed"))
-            with self._scheduler.alone():
+            with self._scheduler.driver.alone():
                 self.model.close()
 
     # --- text
@@ -525,7 +525,7 @@ class LLM:
     def locked_sessions(self, n: int) -> Iterator[list[_engine.Session]]:
         """n free sessions, made where there are fewer, locked against other threads."""
         self.model.check_usable()
-        with self._scheduler.alone():
+        with self._scheduler.driver.alone():
             self.pool.make(n)
             yield self.pool.free[-n:]
 

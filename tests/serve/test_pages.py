@@ -154,7 +154,7 @@ def test_a_thousand_requests() -> None:
         before = resident()
         run(800)
         assert resident() - before < 4 << 20
-        with scheduler.alone():
+        with scheduler.driver.alone():
             while scheduler._kv.free_pages():
                 pass
         assert llm.engine.n_free_pages == llm.engine.n_pages

@@ -110,7 +110,7 @@ def answers_of(
     sequences = scheduler.submit(requests, readers)
     try:
         while left:
-            scheduler.run_until(is_ready)
+            scheduler.driver.run_until(is_ready)
             news.clear()
             for reader in readers:
                 if on_prompt is not None:
@@ -162,14 +162,14 @@ class ChunkStream(Iterator[Chunk]):
         while not reader.chunks:
             if reader.error is not None:
                 raise reader.error
-            self._scheduler.run_until(lambda: bool(reader.chunks or self._news))
+            self._scheduler.driver.run_until(lambda: bool(reader.chunks or self._news))
             self._news.clear()
             if self._on_prompt is not None:
                 reader.report(self._on_prompt)
         was_full = reader.is_full
         chunk = reader.chunks.popleft()
         if was_full:
-            self._scheduler.notify()
+            self._scheduler.driver.notify()
         self._is_over = chunk.result is not None
         return chunk
 

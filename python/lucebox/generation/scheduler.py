@@ -4,7 +4,7 @@ of one sequence, or a token of each sequence that decodes, whose rows one pass o
 The turn goes to the sequence with the least engine time. Between the layers of a long chunk the others have their turns
 too, so a long prompt delays an answer, or the beginning of a short one, by a layer.
 
-One thread at a time holds the driver's role and calls `step`: the server's thread, or a caller that waits for its own
+One thread at a time has the driver's role and calls `step`: the server's thread, or a caller that waits for its own
 answer. Other threads submit, wait, and take the role over when the driver leaves it.
 """
 
@@ -23,6 +23,7 @@ from functools import partial
 
 from lucebox import _engine
 from lucebox.errors import CancelledError, InvalidRequestError
+from lucebox.generation.driver import Driver
 from lucebox.generation.errors import DeadlineError, QueueFullError, SchedulerClosedError
 from lucebox.generation.kv_admission import KvAdmission
 from lucebox.generation.loaded_model import LoadedModel
@@ -74,14 +75,9 @@ class Scheduler:
         self._running: list[Sequence] = []  # in the order in which they began
         self._kv = KvAdmission(model, self._running, self.cache)
         self._sent_ahead_s = 0.0  # what it took to send the pass of the next turn of tokens
-        # The driver's role. `_changed` guards it, the queue, the sessions, and the list of what runs.
-        self._changed = threading.Condition()
-        self._driver: int | None = None  # the thread that has the role, as often as `_depth` says
-        self._depth = self._n_claims = 0
-        self._is_stepping = False
-        self._n_changes = 0  # of what decides whether a turn is due
-        self._waiting: list[Callable[[], bool]] = []  # what the waiting threads wait for
-        self._blocked: set[int] = set()  # threads that wait for a session
+        self.driver = Driver(self._has_turn, self.step, self._check_progress)
+        """Who calls `step`. Its `changed` guards the queue, the sessions and the list of what runs."""
+        self._changed = self.driver.changed
         self._is_draining = self._is_closed = False
         self._close_error: Exception = SchedulerClosedError("the scheduler is shutting down")
         self._thread: threading.Thread | None = None
@@ -135,7 +131,7 @@ class Scheduler:
                 self._observer.refused()
                 raise QueueFullError(len(self._queue))
             self._queue.extend(sequences)
-            self.notify()
+            self.driver.notify()
         return sequences
 
     def cancel(self, sequence: Sequence) -> None:
@@ -145,64 +141,35 @@ class Scheduler:
             if was_waiting:
                 self._queue.remove(sequence)
             sequence.is_cancelled = True  # checked before every turn
-            self.notify()
+            self.driver.notify()
         if was_waiting:
             self._fail(sequence, _cancelled())
 
     def withdraw(self, sequences: Iterable[Sequence]) -> None:
         """Cancels sequences, and returns when their sessions are free again."""
         left = [one for one in sequences if not one.is_over and not self._model.is_forked]
-        if self._is_stepping and self._driver == threading.get_ident():  # a finalizer: the step in progress goes first
+        if self.driver.is_stepping_here:  # in a finalizer: the step in progress goes first
             for one in left:
                 one.is_cancelled = True
             return
         for one in left:
             self.cancel(one)
         if not all(one.is_over for one in left):
-            with self.alone():
+            with self.driver.alone():
                 self._drop_ended()
-
-    def run_until(self, is_ready: Callable[[], bool]) -> None:
-        """Computes in this thread, or waits for the thread that does, until is_ready(). The caller's sequences decide.
-
-        Raises:
-            InvalidRequestError: they wait for sessions of streams that only this thread, or others that wait, can read.
-        """
-        n_seen = -1  # the changes at which this thread found nothing to compute
-        while self._take_role(is_ready, n_seen):
-            try:
-                while not is_ready() and (self._n_claims == 0 or self._depth > 1):
-                    n_seen, found = self._n_changes, self.step()
-                    if not found:
-                        break
-                    n_seen = -1
-                    if self._waiting:
-                        self._wake()
-            finally:
-                self._leave_role()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """While no sequence computes: the engine and the free sessions are the caller's."""
-        self._take_role(lambda: False, -1, claims=True)
-        try:
-            yield
-        finally:
-            self._leave_role()
 
     @contextmanager
     def session(self) -> Iterator[_engine.Session]:
         """The free session that was used last, while no sequence computes; waits for one.
 
         Raises:
-            InvalidRequestError: as run_until.
+            InvalidRequestError: only waiting threads could give one back.
         """
         session = None
         while session is None:
             with self._changed:
-                while not self._pool.has_room:
-                    self._wait_for_session()
-            with self.alone():
+                self.driver.wait_until(lambda: self._pool.has_room)
+            with self.driver.alone():
                 if (session := self._pool.take(lambda free: free[-1])) is None:
                     continue
                 try:
@@ -210,7 +177,7 @@ class Scheduler:
                 finally:
                     with self._changed:
                         self._pool.give_back(session)
-                        self.notify()
+                        self.driver.notify()
 
     def take_pages(self, session: _engine.Session, n_tokens: int) -> None:
         """Pages of the KV cache for a session of `session`."""
@@ -218,7 +185,7 @@ class Scheduler:
 
     def use_cache(self, cache: PrefixCache) -> None:
         """Empties the free sessions, and keeps prefixes in this cache from now on."""
-        with self.alone():
+        with self.driver.alone():
             self.cache.close()
             self.cache = cache
             self._kv.watch(cache)
@@ -237,10 +204,10 @@ class Scheduler:
             self._is_draining = True
             self._changed.wait_for(lambda: not self._queue and not self._running, drain_s)
             self._is_closed = True
-            self.notify()
+            self.driver.notify()
         if self._thread is not None:
             self._thread.join()
-        with self.alone():
+        with self.driver.alone():
             for sequence in list(self._running):
                 self._end(sequence, self._close_error)
             with self._changed:
@@ -253,89 +220,32 @@ class Scheduler:
             self.cache.free_pages = None
             self.slots = ()
 
-    # --- the driver's role
+    def _drive(self) -> None:
+        self.driver.run_until(lambda: self._is_closed, may_idle=True)
 
-    def _take_role(self, is_ready: Callable[[], bool], n_seen: int, *, claims: bool = False) -> bool:
-        """Waits for the driver's role; False: is_ready() came first.
+    def _has_turn(self) -> bool:
+        has_next = bool(self._queue) and self._pool.has_room
+        return has_next or any(one.is_due or one.is_paused or one.is_cancelled for one in self._running)
 
-        n_seen: the changes at which nothing was due: the role is of no use before the next one.
-        claims: the driver leaves the role after the step in progress."""
-        me = threading.get_ident()
-        with self._changed:
-            self._n_claims += claims
-            self._waiting.append(is_ready)
-            try:
-                while True:
-                    if is_ready():
-                        return False
-                    is_mine = self._driver in (None, me) and (claims or self._n_claims == 0 or self._driver == me)
-                    if is_mine and n_seen != self._n_changes:
-                        self._driver = me
-                        self._depth += 1
-                        return True
-                    if is_mine and self._thread is not threading.current_thread():
-                        self._wait_for_session()
-                    else:
-                        self._changed.wait()
-            finally:
-                self._waiting.remove(is_ready)
-                self._n_claims -= claims
-
-    def _leave_role(self) -> None:
-        with self._changed:
-            self._depth -= 1
-            if self._depth == 0:
-                self._driver = None
-            if self._waiting:
-                self._changed.notify_all()
-
-    def _wait_for_session(self) -> None:
-        """Waits for a change, as all sessions are in use. Where only waiting threads could bring one, it would never
-        come."""
-        me = threading.get_ident()
-        if self._pool.owners <= self._blocked | {me}:
+    def _check_progress(self, waiting: set[int]) -> None:
+        """Raises where only these threads, which wait, could end a sequence: its stream is unread."""
+        if self._thread is None and self._pool.owners <= waiting:
             n = self._pool.n_in_use
             raise InvalidRequestError(
                 f"this LLM has {n} sessions, and {n} streams that are unfinished use them: finish or close one, or "
                 f"load with sessions={n + 1}, and kv_tokens for what they hold together"
             )
-        self._blocked.add(me)
-        try:
-            self._changed.wait()
-        finally:
-            self._blocked.discard(me)
-
-    def _wake(self) -> None:
-        """Wakes the waiting threads where one has what it waits for."""
-        with self._changed:
-            if any(is_ready() for is_ready in self._waiting):
-                self._changed.notify_all()
-
-    def notify(self) -> None:
-        """Something changed that decides whether a turn is due."""
-        with self._changed:
-            self._n_changes += 1
-            self._changed.notify_all()
-
-    def _drive(self) -> None:
-        self.run_until(lambda: self._is_closed)
 
     # --- in the driver's role
 
-    def step(self) -> bool:
-        """Computes the next turn; False: none is due."""
-        self._is_stepping = True
-        try:
-            self._drop_ended()
-            if self._admit():
-                return True  # their readers hear of it before the first chunk
-            self._kv.resume()
-            due = _due(self._running)
-            if with_pages := self._kv.with_pages(due):
-                self._turn(with_pages)
-            return bool(due)  # where all of them lack pages, others are due next
-        finally:
-            self._is_stepping = False
+    def step(self) -> None:
+        """Begins waiting sequences, or computes the next turn."""
+        self._drop_ended()
+        if self._admit():
+            return  # their readers hear of it before the first chunk
+        self._kv.resume()
+        if due := self._kv.with_pages(_due(self._running)):
+            self._turn(due)
 
     def _drop_ended(self, computing: Sequence | None = None) -> None:
         """Ends sequences that are cancelled or past their deadline; the one whose chunk is being computed by raising.
@@ -540,7 +450,7 @@ class Scheduler:
             self._running.remove(sequence)
             self._pool.give_back(session)
             sequence.release()
-            self.notify()
+            self.driver.notify()
         if was_prefilling:
             self._lead(sequence)
         sequence.sink.put(Failed(result) if isinstance(result, Exception) else result)
@@ -550,7 +460,7 @@ class Scheduler:
         self._observer.ended(sequence, error)
         sequence.release()
         sequence.sink.put(Failed(error))
-        self.notify()
+        self.driver.notify()
 
 
 def _cancelled() -> CancelledError:
@@ -577,6 +487,6 @@ def _stop_generating() -> None:
     for scheduler in list(_schedulers):
         if scheduler._is_closed or scheduler._model.is_forked:
             continue
-        scheduler._take_role(lambda: False, -1, claims=True)
+        scheduler.driver.claim()
         if scheduler._pool.n_in_use:
             _engine.allow_leaks()
