@@ -199,7 +199,7 @@ def test_errors_in_the_middle_of_a_stream(replying: Callable[[bytes], str]) -> N
         )
     client = anthropic_client(replying(cut(MessageWriter("m", omits_thinking=False), TOO_LONG)))
     with (
-        pytest.raises(anthropic.APIStatusError, match="prompt is too long: 5000 tokens > 4095 maximum"),
+        pytest.raises(anthropic.APIStatusError, match="prompt is too long: 5000 tokens > 4096 maximum"),
         client.messages.stream(model="m", max_tokens=9, messages=[]) as stream,
     ):
         stream.get_final_message()

@@ -175,6 +175,8 @@ class Scheduler:
                 try:
                     yield session
                 finally:
+                    if session.is_swapped_out:
+                        session.reset()
                     with self._changed:
                         self._pool.give_back(session)
                         self.driver.notify()
@@ -444,9 +446,9 @@ class Scheduler:
     def _end(self, sequence: Sequence, result: Finished | Exception) -> None:
         self._observer.ended(sequence, result)
         session, was_prefilling = sequence.session, sequence.is_prefilling
-        if isinstance(result, Exception):
-            session.reset()  # gives its pages back, whatever state the failed part left
-        with self._changed:
+        if isinstance(result, Exception) or session.is_swapped_out:
+            session.reset()  # gives its pages back, whatever state a failed part left
+        with self._changed:  # nothing that waits for the engine: the server's event loop takes this lock too
             self._running.remove(sequence)
             self._pool.give_back(session)
             sequence.release()

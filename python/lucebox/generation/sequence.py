@@ -172,7 +172,8 @@ class Sequence:
 
     def next_ids(self) -> Ids | None:
         """What a pass of several sequences makes this one's timeline before `compute`; None: nothing."""
-        return None if self.is_prefilling or self._decode.is_full else self._decode.next_ids(self.session)
+        loop = self._decode
+        return None if self.is_prefilling or loop.is_full else loop.next_ids(self.session)
 
     def next_sampler(self) -> _engine.Sampler:
         """After such a pass: the sampler of the next token, for `_engine.start_samples`."""
@@ -192,22 +193,23 @@ class Sequence:
             self.sink.prefilled(self._n_done, self.n_prompt)
             if self.request.embedding is not None and not self.is_prefilling:
                 self.sink.put(Embedded(self.request.embedding))
-        elif not self._decode.is_full:
-            self._decode.sample(self.session)
+        elif not (loop := self._decode).is_full:
+            loop.sample(self.session)
             self._add_token_time(start)
 
     def emit(self) -> Finished | None:
         """The text of the token that `compute` sampled, if it did. After the last turn, the result."""
-        if self.n_generated == 0:
-            is_over = not self.is_prefilling and self._decode.is_full
-            return self._finished(self._decode.stop_at_limit()) if is_over else None
+        loop = self._decode
+        if loop.n_generated == 0:
+            is_over = not self.is_prefilling and loop.is_full
+            return self._finished(loop.stop_at_limit()) if is_over else None
         start = time.perf_counter()
-        end = self._decode.emit()
+        end = loop.emit()
         self._add_token_time(start)
         if end is None:
-            self.sink.end_token(self._decode.last_id)
+            self.sink.end_token(loop.last_id)
             return None
-        self._decode.remember(self.session)
+        loop.remember(self.session)
         return self._finished(end)
 
     def _add_token_time(self, start: float) -> None:

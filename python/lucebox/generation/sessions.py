@@ -17,7 +17,7 @@ Choose = Callable[[list[_engine.Session]], _engine.Session]
 class SessionPool:
     """Up to `limit` sessions of one engine. The first one is made at once.
 
-    The thread that holds the scheduler's role takes sessions and gives them back.
+    The thread with the driver's role takes sessions and gives them back.
     """
 
     def __init__(self, engine: _engine.Engine, limit: int) -> None:
@@ -85,8 +85,6 @@ class SessionPool:
         return session
 
     def give_back(self, session: _engine.Session) -> None:
-        if session.is_swapped_out:
-            session.reset()
         del self._in_use[session]
         self.free.append(session)
 
