@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, overload
@@ -16,36 +15,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucebox import _engine
-from lucebox.answering import Answering, PromptProgress, answer_together
-from lucebox.asynchronous import last_of, stream_in_thread
 from lucebox.chat.conversation import Conversation, answer_format_of, tool_choice_of, tools_of
 from lucebox.chat.conversation_to_request import ChatModel, Grammars, Limits
 from lucebox.chat.messages import checked_messages
 from lucebox.chat.rendering import with_broken_calls
 from lucebox.chat.template import ChatTemplate
 from lucebox.chat.thinking import ThinkingRequest
-from lucebox.compression.compressor import Compressor
-from lucebox.compression.loading import load_scorer, options_beside, plan_of_scorer
-from lucebox.compression.policy import CompressionRequest, Policy
-from lucebox.compression.scorer import Lender, Scorer
-from lucebox.embedding import Embedder, Embedding, Pooling
-from lucebox.errors import FormatError, InvalidRequestError, OutOfMemoryError, UnsupportedError
-from lucebox.generation import Ids
-from lucebox.models.assets import TextAssets
-from lucebox.models.drafters import draft_label, resolve_drafts
+from lucebox.compression.policy import CompressionRequest
+from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.generation.asynchronous import last_of, stream_in_thread
+from lucebox.generation.embedding import Pooling
+from lucebox.generation.loading import load_model
+from lucebox.generation.prefix_cache import PrefixCache
+from lucebox.generation.reader import ChunkStream, PromptProgress, answers_of
+from lucebox.generation.request import GenerationRequest, embedding_request, prompt_requests
+from lucebox.generation.scheduler import Scheduler
+from lucebox.generation.sessions import SessionPool
 from lucebox.models.hub import Progress
-from lucebox.models.memory import MemoryPlan
-from lucebox.models.model_info import model_info
-from lucebox.models.resolve import resolve
-from lucebox.models.step_costs import StepCostsFile
-from lucebox.options import EngineOptions, Sampling, SamplingFields, check_names, engine_fields
-from lucebox.packs.devices import open_pack, resolve_device
-from lucebox.packs.machine import processor_name
+from lucebox.options import EngineOptions, Sampling, SamplingFields, check_names
 from lucebox.results import Chunk, Generation
-from lucebox.serve.request import GenerationRequest
-from lucebox.session_pool import SessionPool
 from lucebox.sizes import parse_size
-from lucebox.text import Tokenizer
+from lucebox.text import Ids, Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -59,10 +49,8 @@ Prompt: TypeAlias = str | Sequence[int]
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 """A conversation in OpenAI's form: role, content, tool_calls, tool_call_id, reasoning_content."""
 
-DEFAULT_SESSIONS = 4
 CONTINUATION_MAX_TOKENS = 256  # a continuation may never reach an end token
 MAX_ANSWERS = 1024  # all requests of a call are made before the first is answered
-SEED_MASK = (1 << 64) - 1
 LOGITS_CHUNK = 16  # rows of logits per append
 
 
@@ -113,117 +101,37 @@ class LLM:
         **options: Unpack[EngineFields],
     ) -> None:
         check_names(EngineOptions, options)
-        wanted = EngineOptions(**options)
-        selection = resolve_device(wanted.device, wanted.pack)
-        self.device_reason = "; ".join(selection.report)
-        self._pack = open_pack(selection)
-        self._pack_name = None if self._pack is None else self._pack.target
-        if selection.choice is not None:
-            self._pack_name = selection.choice.pack.name  # of a variant, more than the target
-        self.pack_manifest = "" if selection.choice is None else selection.choice.pack.manifest_json
-        """The manifest of the pack, JSON; empty on the CPU."""
-        self.code = None if selection.choice is None else str(selection.choice.code.compiler)
-        """The compiler of the pack's code that the driver loads: "nvcc 13.0.88"; None on the CPU."""
-        self.device_name = selection.info.name if selection.info else processor_name()
         if not isinstance(model, str | bytes | os.PathLike):
             raise InvalidRequestError(f"model is {type(model).__name__}, expected a path or a name")
-        resolved = resolve(os.fsdecode(model), offline=offline, progress=progress)
-        self.step_costs_file: StepCostsFile | None = None
-        """The measured costs of a step with drafts, kept for the next start; None without a drafter."""
-        self.draft_reason = ""
-        """The drafters that `draft="auto"` left out, and why."""
-        draft = "none" if wanted.batch_invariant and wanted.draft == "auto" else wanted.draft
-        drafts = resolve_drafts(draft, resolved, offline=offline, progress=progress)
-        place = plan_of_scorer(wanted, resolved.path, drafts, offline=offline, progress=progress)
-        scorer: Scorer | None = None
-        try:
-            if place is not None and not place.is_swapped:
-                scorer = load_scorer(wanted, offline=offline, progress=progress)
-            self._open_with_one_of(drafts, resolved.path, options_beside(wanted, scorer), progress)
-            self._assets = TextAssets.load(resolved.path)
-            if place is not None and place.is_swapped:
-                assert self._pack is not None  # the CPU swaps nothing
-                lender = Lender(self._engine, self._pack)
-                scorer = load_scorer(wanted, offline=offline, progress=progress, lender=lender)
-        except BaseException:
-            if scorer is not None:
-                scorer.close()
-            raise
-        self._process = os.getpid()
-        self._closed = False
-        self.info = model_info(resolved.name, resolved.path, self._engine.info, self._assets.tensors)
-        names = {one.name for one in fields(EngineOptions)}  # scorers have more
-        came_to = {name: value for name, value in self._engine.options.items() if name in names}
-        for name in ("draft_budget", "memory_limit"):
-            came_to[name] = came_to[name] or None  # the engine's 0
-        self.options = replace(wanted, device=selection.device, **came_to)
-        self._grammars = Grammars(self)
+        wanted = EngineOptions(**options)
+        self.model = load_model(os.fsdecode(model), wanted, offline=offline, progress=progress)
+        """What is loaded, for all that generates with it."""
+        self._scheduler = Scheduler(self.model, cache=self._new_cache(parse_size(wanted.prefix_cache)))
+        self._grammars = Grammars(self.model)
         self._chat_model: ChatModel | None = None
-        self._embedder: Embedder | None = None
-        self.compressor: Compressor | None = None
+        self.info = self.model.info
+        self.options = self.model.options
+        self.memory_plan = self.model.memory_plan
+        self.compressor = self.model.compressor
         """Cuts long prompts; None without a scorer."""
-        if scorer is not None:
-            policy = Policy.from_options(wanted)
-            context = self.memory_plan.context
-            self.compressor = Compressor(scorer, self._assets.tokenizer, policy, self._in_turn, context=context)
+        self.pack_manifest = self.model.device.pack_manifest
+        """The manifest of the pack, JSON; empty on the CPU."""
+        self.code = self.model.device.code
+        """The compiler of the pack's code that the driver loads: "nvcc 13.0.88"; None on the CPU."""
+        self.step_costs_file = self.model.step_costs_file
+        """The measured costs of a step with drafts, kept for the next start; None without a drafter."""
+        self.device_name = self.model.device.chip
+        self.device_reason = self.model.device.reason
+        self.draft_reason = self.model.draft_reason
+        """The drafters that `draft="auto"` left out, and why."""
 
     def __repr__(self) -> str:
-        if self._closed:
+        if self.model.is_closed:
             return f"<lucebox.LLM {self.info.name}, closed>"
         return (
             f"<lucebox.LLM {self.info.name}: {self.info.architecture}, context {self.memory_plan.context}, "
             f"{self.options.device}, {self.kernels}>"
         )
-
-    def _open_with_one_of(
-        self, drafts: Sequence[str], path: Path, options: EngineOptions, progress: Progress | None
-    ) -> None:
-        """Opens the engine with the first drafter that fits and may pay on this device; the last one has to do."""
-        left_out = []
-        for draft in drafts:
-            try:
-                self._open(draft, path, options, progress)
-            except (FormatError, OutOfMemoryError, UnsupportedError) as error:
-                if draft == drafts[-1]:
-                    raise
-                why = "does not fit in memory" if isinstance(error, OutOfMemoryError) else f"cannot be used ({error})"
-                left_out.append(f"{draft_label(draft)} {why}")
-                continue
-            if draft == drafts[-1] or self._engine.draft_may_pay:
-                break
-            self._pool.cache.close()
-            del self._pool, self._engine
-            left_out.append(f"{draft_label(draft)} does not pay on this device")
-        self.draft_reason = "; ".join(left_out)
-
-    def _open(self, draft: str, path: Path, options: EngineOptions, progress: Progress | None) -> None:
-        self._engine = _engine.Engine.open(
-            str(path),
-            pack=self._pack,
-            progress=progress and partial(progress, "loading weights"),
-            **engine_fields(replace(options, draft=draft)),
-        )
-        self.memory_plan = MemoryPlan.from_engine(self._engine.plan)
-        with self._step_costs(draft):
-            n_sessions = min(options.sessions or DEFAULT_SESSIONS, self.memory_plan.max_sessions)
-            cache_bytes = parse_size(options.prefix_cache)
-            self._pool = SessionPool(self._engine, n_sessions, cache_bytes, on_device=self._pack is not None)
-
-    @contextmanager
-    def _step_costs(self, draft: str) -> Iterator[None]:
-        """The first session measures what a step costs, unless an earlier start on this device has."""
-        if draft == "none":
-            self.step_costs_file = None
-            yield
-            return
-        kernels = "" if self.pack is None else f"{self.pack} {self.code} {self.pack_manifest}"
-        self.step_costs_file = StepCostsFile(self._engine, draft_label(draft), self.device_name, kernels)
-        known = self.step_costs_file.read()
-        if known is not None:
-            self._engine.step_costs = known
-        yield
-        if known is None and self._engine.step_costs is not None:
-            self.step_costs_file.write(self._engine.step_costs)
 
     def __enter__(self) -> LLM:
         return self
@@ -235,40 +143,37 @@ class LLM:
 
     def close(self) -> None:
         """Frees all memory, once no stream is unfinished. Further calls raise InvalidRequestError."""
-        if not self._closed and self._process == os.getpid():
+        if not self.model.is_closed and not self.model.is_forked:
             self._grammars.close()
-            with self._pool.turn:
-                self._closed = True
-                self._pool.cache.close()
-                del self._pool, self._engine, self._pack
-            if self.compressor is not None:
-                self.compressor.scorer.close()
+            self._scheduler.close(error=InvalidRequestError("this LLM was closed"))
+            with self._scheduler.driver.alone():
+                self.model.close()
 
     # --- text
 
     @property
     def generation_defaults(self) -> Mapping[str, Any]:
         """Sampling recommended by the checkpoint, by the names of generation_config.json; empty without any."""
-        return self._assets.generation_defaults
+        return self.model.generation_defaults
 
     @property
     def chat_template(self) -> ChatTemplate | None:
         """The model's own chat template."""
-        return self._assets.template
+        return self.model.chat_template
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Parts of the model's files that were set aside, a sentence each: a template that is not Jinja, recommended
         sampling out of range."""
-        return self._assets.notes
+        return self.model.notes
 
     def read_template(self, path: str | os.PathLike[str]) -> ChatTemplate:
         """A chat template from a Jinja file, with this model's special tokens."""
-        return ChatTemplate.from_file(os.fspath(path), self._assets.tokenizer)
+        return ChatTemplate.from_file(os.fspath(path), self.tokenizer)
 
     def tokenize(self, text: str) -> list[int]:
         """Token ids of text; control tokens spelled in it are recognised."""
-        return self._assets.tokenizer.encode(text)
+        return self.tokenizer.encode(text)
 
     def detokenize(self, ids: Iterable[int]) -> str:
         """Text of token ids, control tokens included.
@@ -276,7 +181,7 @@ class LLM:
         Raises:
             InvalidRequestError: an id is outside the vocabulary.
         """
-        return self._assets.tokenizer.decode(self.ids(list(ids)).tolist(), skip_special=False)
+        return self.model.detokenize(ids)
 
     # --- generation
 
@@ -359,10 +264,7 @@ class LLM:
             for one in ([cast(Prompt, prompt)] if prompts is None else prompts)
             for request in self._continuations(self.ids(one), base, prediction, response_format, 1 if n is None else n)
         ]
-        answerings = [Answering(self, request, on_prompt) for request in requests]
-        if stream:
-            return answerings[0].stream()
-        return answer_together(self, answerings) if several else _last(answerings[0].stream())
+        return self._run(requests, on_prompt, stream=stream, several=several)
 
     @overload
     def chat(
@@ -442,11 +344,9 @@ class LLM:
             Limits(wanted.max_tokens, wanted.stop),
             n=1 if n is None else n,
         )
-        expected = self.expected_ids(prediction)
-        answerings = [Answering(self, replace(one, prediction=expected), on_prompt) for one in requests]
-        if stream:
-            return answerings[0].stream()
-        return _last(answerings[0].stream()) if n is None else answer_together(self, answerings)
+        expected = self.model.expected_ids(prediction)
+        requests = [replace(one, prediction=expected) for one in requests]
+        return self._run(requests, on_prompt, stream=stream, several=n is not None)
 
     def agenerate(
         self, prompt: Prompt, sampling: Sampling | None = None, **options: Unpack[GenerateOptions]
@@ -458,7 +358,7 @@ class LLM:
         self, prompt: Prompt, sampling: Sampling | None = None, **options: Unpack[GenerateOptions]
     ) -> AsyncIterator[Chunk]:
         """`generate(..., stream=True)` for asyncio: an asynchronous iterator. Leaving it stops the generation."""
-        return stream_in_thread(lambda: self.generate(prompt, sampling, stream=True, **options))
+        return stream_in_thread(lambda: cast(ChunkStream, self.generate(prompt, sampling, stream=True, **options)))
 
     def achat(
         self, messages: Messages, sampling: Sampling | None = None, **options: Unpack[ChatOptions]
@@ -470,7 +370,7 @@ class LLM:
         self, messages: Messages, sampling: Sampling | None = None, **options: Unpack[ChatOptions]
     ) -> AsyncIterator[Chunk]:
         """`chat(..., stream=True)` for asyncio."""
-        return stream_in_thread(lambda: self.chat(messages, sampling, stream=True, **options))
+        return stream_in_thread(lambda: cast(ChunkStream, self.chat(messages, sampling, stream=True, **options)))
 
     def render(
         self,
@@ -497,9 +397,9 @@ class LLM:
     def chat_model(self, template: ChatTemplate | None = None) -> ChatModel:
         """How conversations with this model are rendered and read, with its own template or another one."""
         if template is not None:
-            return ChatModel(self, self._grammars, template=template)
+            return ChatModel(self.model, self._grammars, template=template)
         if self._chat_model is None:
-            self._chat_model = ChatModel(self, self._grammars)
+            self._chat_model = ChatModel(self.model, self._grammars)
         return self._chat_model
 
     def _conversation(
@@ -533,28 +433,25 @@ class LLM:
     def _continuations(
         self, prompt: Ids, sampling: Sampling, prediction: str, response_format: Mapping[str, Any] | None, n: int
     ) -> list[GenerationRequest]:
-        context = self.memory_plan.context
-        if not len(prompt):
-            raise InvalidRequestError("the prompt has no tokens")
-        if len(prompt) > context:
-            raise InvalidRequestError(
-                f"the prompt has {len(prompt)} tokens; the context holds {context}. Load with a larger context"
-            )
         _check_n(n)
-        room = context + 1 - len(prompt)  # the last sampled token may stand just outside the context
-        wanted = CONTINUATION_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
-        self.sampler(sampling)  # here, not in the iterator: bad options raise at once
         seed = self.options.seed if sampling.seed is None else sampling.seed
-        expected, answer_format = self.expected_ids(prediction), answer_format_of(response_format)
-        return [
-            GenerationRequest(
-                prompt,
-                replace(sampling, seed=seed + i, max_tokens=min(wanted, room)),
-                constraint=None if answer_format is None else self._grammars.constraint(answer_format),
-                prediction=expected,
-            )
-            for i in range(n)
-        ]
+        max_tokens = CONTINUATION_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
+        expected, answer_format = self.model.expected_ids(prediction), answer_format_of(response_format)
+
+        def parts() -> dict[str, Any]:
+            constraint = None if answer_format is None else self._grammars.constraint(answer_format)
+            return {"constraint": constraint, "prediction": expected}
+
+        return prompt_requests(self.model, prompt, replace(sampling, seed=seed, max_tokens=max_tokens), n, parts)
+
+    def _run(
+        self, requests: list[GenerationRequest], on_prompt: PromptProgress | None, *, stream: bool, several: bool
+    ) -> Generation | list[Generation] | Iterator[Chunk]:
+        if stream:
+            return ChunkStream(self._scheduler, requests[0], on_prompt, self.model.check_usable)
+        self.model.check_usable()
+        answers = answers_of(self._scheduler, requests, on_prompt)
+        return answers if several else answers[0]
 
     def score(self, text_or_ids: str | Sequence[int]) -> list[float]:
         """[n_tokens - 1] natural log probability of every token after the first, given the ones before it.
@@ -563,10 +460,8 @@ class LLM:
             InvalidRequestError: there are fewer than two tokens, or more than the context holds.
         """
         ids = self.ids(text_or_ids)
-        with self.locked_session() as session:
-            session.reset()  # prefixes may hold the pages that it has
-            with self.pool.turn_of(session, len(ids)):
-                return list(session.score(ids))
+        with self._empty_session(len(ids)) as session:
+            return list(session.score(ids))
 
     def embed(
         self,
@@ -586,26 +481,13 @@ class LLM:
             UnsupportedError: the model is not made for embeddings, and no pooling is given.
             InvalidRequestError: a text has no token or more than the context, or an option is out of range.
         """
-        embedder = self.embedder
-        chosen = embedder.choose(pooling)
+        self.model.check_usable()
         texts = _as_prompts(text)
-        one_by_one = [embedder.ids(one) for one in ([cast(Prompt, text)] if texts is None else texts)]
-        embedding = Embedding(one_by_one, chosen)
-        pool = self.pool
-        with pool.session(lambda free: free[0]) as session:
-            prefill, done = embedding.prefill(session), 0
-            while done < embedding.n_tokens:
-                with pool.turn_of(session, max(map(len, one_by_one))):
-                    done = next(prefill)
-        rows = [pooler.vector(normalize=normalize, dimensions=dimensions) for pooler in embedding.poolers]
+        request = embedding_request(self.model, [cast(Prompt, text)] if texts is None else texts, pooling)
+        answers_of(self._scheduler, [request])
+        assert request.embedding is not None
+        rows = [one.vector(normalize=normalize, dimensions=dimensions) for one in request.embedding.poolers]
         return rows[0] if texts is None else np.stack(rows)
-
-    @property
-    def embedder(self) -> Embedder:
-        """How the model embeds text."""
-        if self._embedder is None:
-            self._embedder = Embedder(self)
-        return self._embedder
 
     def ids(self, prompt: str | Sequence[int]) -> Ids:
         """The token ids of a prompt, checked.
@@ -613,89 +495,66 @@ class LLM:
         Raises:
             InvalidRequestError: an id is outside the vocabulary.
         """
-        ids = np.asarray(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
-        if ids.ndim == 1 and ids.dtype.kind == "O" and all(isinstance(i, int) for i in ids):  # beyond 64 bits
-            raise InvalidRequestError(f"token ids must be between 0 and {self.info.vocab - 1}")
-        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise InvalidRequestError("a prompt must be text or a flat sequence of token ids")
-        if ids.size and (ids.min() < 0 or ids.max() >= self.info.vocab):
-            raise InvalidRequestError(f"token ids must be between 0 and {self.info.vocab - 1}")
-        return ids.astype(np.int32)
-
-    # --- parts, for the server, which runs several sessions itself
+        return self.model.ids(prompt)
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
-        return self._assets.tokenizer
+        return self.model.tokenizer
 
     @property
     def end_ids(self) -> tuple[int, ...]:
         """The end tokens of the model."""
-        return tuple(i for i in self._assets.end_ids if i < self.info.vocab)
+        return self.model.end_ids
 
     @property
     def engine(self) -> _engine.Engine:
-        """The weights and the memory plan."""
-        return self._engine
+        """The weights."""
+        return self.model.engine
 
-    def sessions(self, n: int) -> list[_engine.Session]:
-        """n sessions: this LLM's own, which the LLM must not use meanwhile, and new ones. They share the weights and
-        take turns on the device."""
-        return [self._pool.free[0], *(_engine.Session(self._engine) for _ in range(n - 1))]
-
-    def sampler(self, sampling: Sampling) -> _engine.Sampler:
-        """The sampler of one request.
-
-        Raises:
-            InvalidRequestError: an option is out of range.
-        """
-        seed = self.options.seed if sampling.seed is None else sampling.seed
-        return _engine.Sampler(self.info.vocab, **engine_fields(sampling) | {"seed": seed & SEED_MASK})
-
-    def expected_ids(self, prediction: str) -> Ids:
-        """The token ids of text that an answer is likely to repeat. No answer is longer than the context."""
-        ids = self._assets.tokenizer.encode(prediction, special=False, add_bos=False)
-        return np.asarray(ids[: self.options.context], np.int32)
-
-    # --- session
-
-    def check_usable(self) -> None:
-        """Checks that this process may use the LLM.
-
-        Raises:
-            InvalidRequestError: it was closed, or this process is a fork of the one that loaded it.
-        """
-        if self._closed:
-            raise InvalidRequestError("this LLM was closed")
-        if self._process != os.getpid():
-            raise InvalidRequestError(
-                f"this LLM was loaded in process {self._process}, and this process {os.getpid()} is a fork of it, "
-                "without its threads and GPU context: load the LLM after the fork, or start processes by spawn"
-            )
+    # --- sessions
 
     @contextmanager
     def locked_session(self) -> Iterator[_engine.Session]:
         """The free session that was used last, locked against other threads."""
-        self.check_usable()
-        with self._pool.session(lambda free: free[-1]) as session, self._pool.turn:
+        self.model.check_usable()
+        with self._scheduler.session() as session:
             yield session
 
-    def _in_turn(self, compute: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
-        """Calls a function while no session computes."""
-        with self.pool.turn:
-            return compute()
+    @contextmanager
+    def locked_sessions(self, n: int) -> Iterator[list[_engine.Session]]:
+        """n free sessions, made where there are fewer, locked against other threads."""
+        self.model.check_usable()
+        with self._scheduler.driver.alone():
+            self.pool.make(n)
+            yield self.pool.free[-n:]
+
+    @contextmanager
+    def _empty_session(self, n_tokens: int) -> Iterator[_engine.Session]:
+        """A locked session with pages of the KV cache for n_tokens."""
+        with self.locked_session() as session:
+            session.reset()  # prefixes may hold the pages that it has
+            self._scheduler.take_pages(session, n_tokens)
+            yield session
 
     @property
     def pool(self) -> SessionPool:
         """The sessions."""
-        self.check_usable()
-        return self._pool
+        self.model.check_usable()
+        return self.model.sessions
 
     def reset(self) -> None:
         """Empties the sessions that no stream uses, and the prefix cache."""
-        self.check_usable()
-        self._pool.reset()
+        self.model.check_usable()
+        self._scheduler.use_cache(self._new_cache(self.prefix_cache.stats().memory_budget_bytes))
+
+    @property
+    def prefix_cache(self) -> PrefixCache:
+        """The computed prefixes of prompts."""
+        return self._scheduler.cache
+
+    def _new_cache(self, n_bytes: int) -> PrefixCache:
+        return PrefixCache(n_bytes, engine=self.model.engine if self.model.on_device else None)
 
     def snapshot(self) -> bytes:
         """The session used last (tokens, KV cache, recurrent state) as bytes, for `restore` with the same model and
@@ -736,29 +595,27 @@ class LLM:
     @property
     def pack(self) -> str | None:
         """The name of the kernel pack: its target ("sm_90"), or a variant ("sm_86_laptop"); None on the CPU."""
-        return self._pack_name
+        return self.model.device.pack_name
 
     @property
     def loaded_pack(self) -> _engine.gpu.Pack | None:
         """The pack on its device, for measurements; None on the CPU."""
-        return self._pack
+        return self.model.device.pack
 
     @property
     def kernels(self) -> str:
         """The kernels: "8 threads, avx512" or "pack sm_90 by nvcc 13.0.88"."""
-        if self.pack is not None:
-            return f"pack {self.pack} by {self.code}"
-        return f"{self.options.threads} threads, {self.options.isa}"
+        return self.model.kernels
 
     @property
     def draft_label(self) -> str:
         """The drafter: "none", "suffix", "mtp+suffix", "drafter.gguf"."""
-        return draft_label(self.options.draft)
+        return self.model.draft_label
 
     @property
     def device_info(self) -> _engine.gpu.DeviceInfo | None:
         """The driver's description of the device; None on the CPU."""
-        return None if self._pack is None else self._pack.device
+        return self.model.device_info
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """[len(ids), vocab] logits after each of these tokens, from an empty session."""
@@ -766,13 +623,11 @@ class LLM:
         if not len(tokens):
             raise InvalidRequestError("there are no tokens to compute logits after")
         rows = []
-        with self.locked_session() as session:
-            session.reset()
-            with self.pool.turn_of(session, len(tokens)):
-                for at in range(0, len(tokens), LOGITS_CHUNK):
-                    chunk = tokens[at : at + LOGITS_CHUNK]
-                    rows.append(session.append(chunk)[0])
-                    session.commit(list(range(len(chunk))))
+        with self._empty_session(len(tokens)) as session:
+            for at in range(0, len(tokens), LOGITS_CHUNK):
+                chunk = tokens[at : at + LOGITS_CHUNK]
+                rows.append(session.append(chunk)[0])
+                session.commit(list(range(len(chunk))))
         return np.concatenate(rows)
 
     @property
@@ -803,11 +658,3 @@ def _as_prompts(prompt: Prompt | list[str] | list[list[int]]) -> list[Prompt] | 
     if isinstance(prompt, str) or not isinstance(prompt, Sequence) or not prompt:
         return None
     return cast("list[Prompt]", list(prompt)) if isinstance(prompt[0], str | Sequence | np.ndarray) else None
-
-
-def _last(chunks: Iterator[Chunk]) -> Generation:
-    result = None
-    for chunk in chunks:
-        result = chunk.result
-    assert result is not None  # the last chunk carries it
-    return result

@@ -17,13 +17,13 @@ import pytest
 from engines import open_engine, random_ids
 from lucebox import LLM, FormatError, HubError, InvalidRequestError, LuceboxError, Sampling, _engine
 from lucebox.chat.template import ChatTemplate
+from lucebox.generation.prefix_cache import PrefixCache
+from lucebox.generation.prefix_cache.files import Files
 from lucebox.models import catalog
 from lucebox.models.checksums import check_once
 from lucebox.models.generation_defaults import checked_defaults
 from lucebox.regular_files import read_regular
 from lucebox.selftest import ops
-from lucebox.serve.prefix_cache import PrefixCache
-from lucebox.serve.prefix_cache.files import Files
 from lucebox.text.tokenizer_json import read_json
 from reference import rms_norm as reference
 from reference.gguf_files import Shape, metadata, tensors, write

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import gpu_packs
 import pytest
-from lucebox import _engine, api
+from lucebox import _engine
+from lucebox.generation.decode import loading
 from lucebox.measure import bench
 from lucebox.packs import Selection
 
@@ -43,13 +44,13 @@ def pack(pack_folder: Path) -> _engine.gpu.Pack:
 @pytest.fixture
 def on_pack(pack: _engine.gpu.Pack, monkeypatch: pytest.MonkeyPatch) -> str:
     """The pack's device by a name that LLM finds, though the pack is not installed."""
-    resolve_device = api.resolve_device
+    resolve_device = loading.resolve_device
 
     def resolve(device: str, name: str | None = None) -> Selection:
         return Selection(device, pack.device, None, ()) if device == pack.name else resolve_device(device, name)
 
-    monkeypatch.setattr(api, "resolve_device", resolve)
-    monkeypatch.setattr(api, "open_pack", lambda selection: None if selection.info is None else pack)
+    monkeypatch.setattr(loading, "resolve_device", resolve)
+    monkeypatch.setattr(loading, "open_pack", lambda selection: None if selection.info is None else pack)
     monkeypatch.setattr(bench, "BANDWIDTH_BYTES", 1 << 20)  # the simulator reads slowly
     return pack.name
 

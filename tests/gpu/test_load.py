@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from engines import logits_of, open_engine, random_ids
 from gpu_packs import ROOT
-from lucebox import LLM, _engine, api
+from lucebox import LLM, _engine
+from lucebox.generation import loading
 from numpy.typing import NDArray
 from reference.gguf_files import Shape, write_model
 from reference.linear import BLOCK_TYPES, PLAIN_TYPES, block_size, random_weights
@@ -117,7 +118,7 @@ def test_an_interrupted_load_leaves_nothing(pack: _engine.gpu.Pack, data: Path) 
 
 
 def test_who_opens_a_model_sees_its_weights_load(pack: _engine.gpu.Pack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "open_pack", lambda selection: pack)
+    monkeypatch.setattr(loading, "open_pack", lambda selection: pack)
     seen: list[tuple[str, int, int]] = []
     model = ROOT / "models" / "tiny-hybrid" / "lucebox_tiny" / "tiny-hybrid.Q8_0.gguf"
     # Drafts would be measured at load, which takes long on the simulator.

@@ -10,7 +10,7 @@ import pytest
 from conversations import Conversation, check, cold, replay, warm
 from engines import open_engine, random_ids
 from lucebox import _engine
-from lucebox.serve.prefix_cache import PrefixCache
+from lucebox.generation.prefix_cache import PrefixCache
 from reference.gguf_files import Shape, write_model
 
 SHAPES = {

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from lucebox import LLM, Sampling
+from lucebox.generation.answer import Answer
+from lucebox.generation.request import Failed, GenerationRequest, Item, Sink
+from lucebox.generation.scheduler import Scheduler
 from lucebox.measure import synthetic
-from lucebox.serve.answer import Answer
-from lucebox.serve.request import Failed, GenerationRequest, Item
-from lucebox.serve.scheduler import Scheduler
+from lucebox.serve.metrics import Metrics
+from lucebox.serve.observer import MetricsObserver
 
 PROMPTS = [[7 * i + j for j in range(3 + i)] for i in range(3)]
 WHOLE = Sampling(max_tokens=9, ignore_eos=True)
@@ -28,10 +30,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def text_of(items: queue.SimpleQueue[Item]) -> str:
+class Items(Sink):
+    """A queue of the items."""
+
+    def __init__(self) -> None:
+        self.queue = queue.SimpleQueue[Item]()
+
+    def put(self, item: Item) -> None:
+        self.queue.put(item)
+
+
+def text_of(items: Items) -> str:
     answer = Answer()
     while answer.finished is None:
-        item = items.get(timeout=60)
+        item = items.queue.get(timeout=60)
         assert not isinstance(item, Failed), item
         answer.take(item)
     return answer.text
@@ -40,20 +52,22 @@ def text_of(items: queue.SimpleQueue[Item]) -> str:
 def test_answers_are_those_alone(on_pack: str, model: Path) -> None:
     options: dict[str, Any] = {"context": 64, "kv_tokens": 192, "prefill_chunk": 64, "sessions": 3}
     with LLM(str(model), device=on_pack, draft="none", batch_invariant=True, **options) as llm:
-        assert llm.pool.on_device
+        assert llm.model.on_device
         stops = [llm.generate(prompt, WHOLE).text[4:7] for prompt in PROMPTS[:2]]
         sampling = replace(WHOLE, stop=tuple(stops))
         alone = [llm.generate(prompt, sampling) for prompt in PROMPTS]
         assert [one.stop_string is not None for one in alone] == [True, True, False]
         assert [one.ids for one in llm.generate(PROMPTS, sampling)] == [one.ids for one in alone]
         llm.reset()  # its sessions give their pages back
-        scheduler = Scheduler(llm, slots=3)
+        metrics = Metrics()
+        scheduler = Scheduler(llm.model, slots=3, observer=MetricsObserver(metrics))
+        scheduler.start_thread()
         try:
             for _ in range(2):  # the second time on sessions with dropped rows
                 requests = [GenerationRequest(llm.ids(prompt), sampling, endpoint="test") for prompt in PROMPTS]
-                sinks = [queue.SimpleQueue[Item]() for _ in PROMPTS]
+                sinks = [Items() for _ in PROMPTS]
                 scheduler.submit(requests, sinks)
                 assert [text_of(sink) for sink in sinks] == [one.text for one in alone]
-            assert scheduler.metrics.sequences.sum > scheduler.metrics.sequences.total
+            assert metrics.sequences.sum > metrics.sequences.total
         finally:
             scheduler.close()

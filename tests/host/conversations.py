@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from engines import F32, Ids
 from lucebox import _engine
-from lucebox.serve.prefix_cache import PrefixCache, append_ends
+from lucebox.generation.prefix_cache import PrefixCache, append_ends
 
 
 @dataclass

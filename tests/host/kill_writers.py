@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from conversations import Conversation, check, cold, warm
 from engines import open_engine
 from lucebox import _engine
-from lucebox.serve.prefix_cache import PrefixCache, fingerprint
+from lucebox.generation.prefix_cache import PrefixCache, fingerprint
 
 N_TALKS = 6  # started over and over: what one run wrote the next one reads
 DISK_BYTES = 24 << 20

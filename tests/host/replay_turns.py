@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from conversations import Conversation, replay
 from engines import open_engine, random_ids
 from lucebox import _engine
-from lucebox.serve.prefix_cache import PrefixCache, fingerprint
+from lucebox.generation.prefix_cache import PrefixCache, fingerprint
 
 SETTLED = 10  # turns
 SPREAD = range(0, 1 << 20, 64)  # boundaries

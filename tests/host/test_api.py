@@ -20,9 +20,15 @@ from lucebox import (
     _engine,
 )
 from lucebox.errors import DeviceError, PackError
+from lucebox.generation.request import PromptTooLongError, prompt_requests
 from lucebox.options import engine_fields
+from lucebox.serve.chat_model import Limits
+from lucebox.serve.errors import ApiError
+from lucebox.serve.model import ServedModel
+from lucebox.serve.settings import ServeSettings
 
 PROMPT = "def fibonacci(n):\n"
+WHOLE = Sampling(max_tokens=9)
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +183,24 @@ def test_session_survives_a_file(llm: LLM, tmp_path: Path) -> None:
 def test_a_prompt_longer_than_the_context_is_refused(llm: LLM) -> None:
     with pytest.raises(InvalidRequestError, match=r"600 tokens.*512"):
         llm.generate([5] * 600)
+
+
+def test_a_prompt_may_fill_the_context(llm: LLM) -> None:
+    """By the same rule in the API and in the server."""
+    result = llm.generate([5] * 512, max_tokens=9, ignore_eos=True)
+    assert (result.finish_reason, result.usage.completion_tokens) == ("length", 1)
+    served = ServedModel(llm.model, ServeSettings())
+    (request,) = served.complete([5] * 512, {}, Limits(max_tokens=9), "")
+    assert request.sampling.max_tokens == 1
+    for refuse in (
+        lambda: llm.generate([5] * 513),
+        lambda: prompt_requests(llm.model, llm.ids([5] * 513), WHOLE, 1, dict),
+    ):
+        with pytest.raises(PromptTooLongError, match=r"513 tokens.*512"):
+            refuse()
+    with pytest.raises(ApiError) as refused:
+        served.complete([5] * 513, {}, Limits(), "")
+    assert (refused.value.kind, refused.value.counts) == ("too_long", (513, 512))
 
 
 def test_generation_ends_with_the_context(llm: LLM) -> None:

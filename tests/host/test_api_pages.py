@@ -18,8 +18,8 @@ N = 70
 def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
     """With pages for one context, which is less than the prompts and their answers take together."""
     with LLM("tiny-hybrid", context=320, kv_tokens=320, sessions=6, prefill_chunk=64, threads=1, draft="none") as llm:
-        llm.pool.on_device = request.param
-        llm.pool.reset()
+        llm.model.on_device = request.param
+        llm.reset()
         yield llm
         llm.reset()
         assert llm.engine.n_free_pages == llm.engine.n_pages
@@ -34,8 +34,8 @@ def alone() -> list[tuple[int, ...]]:
 def test_a_closed_llm_frees_its_engine_at_once() -> None:
     """Without the garbage collector, which may come late: the next model needs the memory."""
     llm = LLM("tiny-hybrid", context=320, prefill_chunk=64, threads=1, draft="none")
-    llm.pool.on_device = True
-    llm.pool.reset()
+    llm.model.on_device = True
+    llm.reset()
     llm.generate(PROMPTS[3], max_tokens=3)
     assert llm.engine.n_free_pages < llm.engine.n_pages
     engine = llm.engine

@@ -102,7 +102,7 @@ def test_options_check_their_words() -> None:
 
 def test_sizes_may_have_units() -> None:
     with LLM("tiny-hybrid", context=64, prefix_cache="3 MB", memory_limit="1GiB") as llm:
-        assert llm.pool.cache.stats().memory_budget_bytes == 3_000_000
+        assert llm.prefix_cache.stats().memory_budget_bytes == 3_000_000
         assert llm.options.memory_limit == 2**30
 
 
@@ -232,7 +232,7 @@ def test_sessions_are_limited_by_memory(llm: LLM) -> None:
 def test_a_chat_samples_as_the_makers_recommend(llm: LLM) -> None:
     sampling, source = llm.recommended_sampling()
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.7, 20, 0.8) and "cards of Qwen3.5" in source
-    (served,) = ServedModel(llm, ServeSettings()).chat(Conversation([*ASK]), {}, Limits(), "")
+    (served,) = ServedModel(llm.model, ServeSettings()).chat(Conversation([*ASK]), {}, Limits(), "")
     assert dataclasses.replace(served.sampling, seed=None, max_tokens=None) == sampling
     want = llm.chat(ASK, dataclasses.replace(sampling, max_tokens=12, seed=4)).ids
     assert llm.chat(ASK, max_tokens=12, seed=4).ids == want

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from lucebox import LLM, Sampling
 from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
-from lucebox.generation import DraftTally
+from lucebox.generation.decode import DraftTally
 from lucebox.models import catalog
 from lucebox.models.drafters import draft_label, resolve_drafts
 from lucebox.models.resolve import ResolvedModel, resolve
@@ -154,7 +154,8 @@ def test_streams_that_interleave_count_their_own_drafts(llm: LLM) -> None:
     prompts, sampling = (PROMPT, "import os\n"), Sampling(max_tokens=9, ignore_eos=True)
     texts = [plain_text("tiny-hybrid", llm.tokenize(prompt), 80, **OPTIONS) for prompt in prompts]
     with LLM("tiny-hybrid", draft="suffix", **OPTIONS) as drafter:
-        drafter.pool.free[:] = [OracleSession(one, texts, N_RIGHT) for one in drafter.sessions(2)]  # type: ignore[misc]
+        drafter.pool.make(2)
+        drafter.pool.free[:] = [OracleSession(one, texts, N_RIGHT) for one in drafter.pool.free]  # type: ignore[misc]
         streams = [drafter.generate(prompt, sampling, stream=True) for prompt in prompts]
         for _ in range(2):
             next(streams[0])

@@ -11,8 +11,8 @@ from typing import Any, cast
 import gguf
 import numpy as np
 import pytest
-from lucebox import LLM, InvalidRequestError, UnsupportedError
-from lucebox.embedding import Embedder, Pooler
+from lucebox import LLM, InvalidRequestError, ModelInfo, UnsupportedError
+from lucebox.generation.embedding import Embedder, Pooler
 
 TEXT = "def add(a, b):\n    return a + b\n" * 4
 
@@ -55,6 +55,13 @@ def test_pooling(llm: LLM, rows: np.ndarray, pooling: Any) -> None:
     np.testing.assert_allclose(unit, want[:8] / np.linalg.norm(want[:8]), rtol=1e-5, atol=1e-6)
 
 
+def test_texts_may_be_longer_together_than_the_context(llm: LLM) -> None:
+    texts = [TEXT * 3, TEXT * 2, TEXT]
+    assert len(llm.ids("".join(texts))) > llm.memory_plan.context
+    alone = [llm.embed(text, pooling="mean") for text in texts]
+    np.testing.assert_array_equal(llm.embed(texts, pooling="mean"), alone)
+
+
 def test_several_texts_are_rows(llm: LLM) -> None:
     both = llm.embed([TEXT, "import os"], pooling="mean")
     np.testing.assert_array_equal(both, [llm.embed(TEXT, pooling="mean"), llm.embed("import os", pooling="mean")])
@@ -74,8 +81,7 @@ def test_wrong_requests(llm: LLM) -> None:
 
 def embedder_of(path: Path) -> Embedder:
     """The embedder of files without weights."""
-    model = SimpleNamespace(info=SimpleNamespace(path=str(path), architecture="qwen3", name="m"))
-    return Embedder(cast(LLM, model))
+    return Embedder(cast(ModelInfo, SimpleNamespace(path=str(path), architecture="qwen3", name="m")))
 
 
 @pytest.mark.parametrize(("kind", "pooling"), [(1, "mean"), (2, "cls"), (3, "last"), (0, None), (4, None)])
@@ -103,7 +109,7 @@ def test_the_vector_of_parts_is_that_of_the_whole(rows: np.ndarray) -> None:
 
 
 def test_the_end_token_of_a_folder(tmp_path: Path) -> None:
-    from lucebox.embedding import _appended_id, _pooling_of_folder
+    from lucebox.generation.embedding import _appended_id, _pooling_of_folder
 
     (tmp_path / "1_Pooling").mkdir()
     (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_lasttoken": true}')

@@ -12,7 +12,7 @@ import pytest
 from conversations import Conversation, check, cold, replay, warm
 from engines import open_engine, random_ids
 from lucebox import _engine
-from lucebox.serve.prefix_cache import PrefixCache, fingerprint
+from lucebox.generation.prefix_cache import PrefixCache, fingerprint
 from reference.gguf_files import Shape, write_model
 
 SHAPES = {"hybrid": Shape(n_layers=3, recurrent=(True, False, True)), "attention": Shape("qwen3", n_layers=2)}

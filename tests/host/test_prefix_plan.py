@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lucebox.serve.prefix_cache.plan import PAGE, Plan, append_ends
+from lucebox.generation.prefix_cache.plan import PAGE, Plan, append_ends
 
 CHUNKS = st.sampled_from([1, 16, 48, 64, 100, 512, 2048])
 POSITIONS = st.lists(st.integers(0, 5000), max_size=40)

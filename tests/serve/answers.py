@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from lucebox.chat.parsing import OutputParser
 from lucebox.chat.profiles import Profile, Thinking
 from lucebox.chat.tools import Tool, ToolChoice
-from lucebox.serve.events import Event, ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
+from lucebox.generation.events import (
+    Event,
+    ReasoningDelta,
+    TextDelta,
+    ToolArguments,
+    ToolEnd,
+    ToolStart,
+    Warning,
+)
 
 WEATHER = Tool(
     "get_weather",

@@ -152,7 +152,7 @@ def test_errors(server: Running) -> None:
         client.messages.create(messages=[{"role": "user", "content": "word " * 3000}], **GREEDY)
     error = long.value.body["error"]  # type: ignore[index]
     assert error["type"] == "invalid_request_error"
-    assert error["message"].startswith("prompt is too long: ") and error["message"].endswith(" tokens > 2047 maximum")
+    assert error["message"].startswith("prompt is too long: ") and error["message"].endswith(" tokens > 2048 maximum")
     with pytest.raises(anthropic.NotFoundError):
         client.messages.create(messages=ASK, model="other", max_tokens=1)
     with server.client() as raw:

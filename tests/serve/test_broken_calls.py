@@ -19,13 +19,13 @@ from lucebox.chat.dialects.broken_json import members_of
 from lucebox.chat.json_text import JsonScanner
 from lucebox.chat.parsing import OutputParser
 from lucebox.chat.tools import Tool
+from lucebox.generation.answer import Answer
+from lucebox.generation.request import Finished, Item, Started
 from lucebox.results import Timings, Usage
-from lucebox.serve.answer import Answer
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
 from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
 from lucebox.serve.protocols.ollama_stream import OllamaWriter
 from lucebox.serve.protocols.responses_stream import ResponseWriter
-from lucebox.serve.request import Finished, Item, Started
 from running import Running
 
 EDIT = Tool(

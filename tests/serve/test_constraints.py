@@ -30,7 +30,7 @@ from lucebox.chat.held_schemas import held_schema, held_tools
 from lucebox.chat.profiles import Profile, Thinking
 from lucebox.chat.tools import Tool, ToolChoice
 from lucebox.errors import InvalidRequestError
-from lucebox.serve.events import Constraint
+from lucebox.generation.events import Constraint
 from pydantic import BaseModel, Field, RootModel
 from running import Running
 from text_data import TINY_HYBRID, tiny_tokenizer, vocab_tokenizer

@@ -195,8 +195,8 @@ def test_without_drafts_there_are_zeros() -> None:
         app = create_app(plain, ServeSettings(slots=1))
         server = app.state.server
         try:
-            assert server.scheduler.metrics.drafts.total("verified") == 0
-            assert "lucebox_accepted_length_count 0" in [*server.scheduler.metrics.lines()]
+            assert server.metrics.drafts.total("verified") == 0
+            assert "lucebox_accepted_length_count 0" in [*server.metrics.lines()]
         finally:
             server.scheduler.close()
 

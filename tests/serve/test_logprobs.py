@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import httpx
 import pytest
 from answers import parser
+from lucebox.generation.events import TextDelta
+from lucebox.generation.parsed_text import ParsedText
+from lucebox.generation.request import Item
 from lucebox.results import TokenLogprob
-from lucebox.serve.events import TextDelta
-from lucebox.serve.parsed_text import ParsedText
-from lucebox.serve.request import Item
 from running import ASK, Running
 
 

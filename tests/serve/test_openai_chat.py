@@ -204,13 +204,23 @@ def test_errors_as_the_sdk_sees_them(server: Running) -> None:
     assert "maximum context length is 2048 tokens" in long.value.message
 
 
+def test_a_prompt_may_fill_the_context(server: Running) -> None:
+    client = server.openai()
+    done = client.completions.create(model=MODEL, prompt=[5] * 2048, max_tokens=9, extra_body={"ignore_eos": True})
+    assert done.usage is not None
+    assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (2048, 1)
+    with pytest.raises(openai.BadRequestError) as long:
+        client.completions.create(model=MODEL, prompt=[5] * 2049, max_tokens=9)
+    assert long.value.code == "context_length_exceeded"
+
+
 def test_max_tokens_is_clamped_to_the_room_left(server: Running) -> None:
     question = [{"role": "user", "content": "word " * 1980}]
     done = server.openai().chat.completions.create(
         model=MODEL, messages=question, max_tokens=100000, extra_body={"ignore_eos": True}
     )
     assert done.usage is not None
-    assert done.usage.total_tokens == 2048
+    assert done.usage.total_tokens == 2048 + 1  # the last one is chosen from a full context
     assert done.choices[0].finish_reason == "length"
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from lucebox import LLM, Sampling
 from lucebox.errors import InternalError
-from lucebox.serve.answer import Answer
-from lucebox.serve.events import TextDelta
-from lucebox.serve.prefix_cache import PrefixCache
-from lucebox.serve.request import Failed, Started
-from lucebox.serve.scheduler import Scheduler
-from test_scheduler import Collected, asked, submit
+from lucebox.generation.answer import Answer
+from lucebox.generation.events import TextDelta
+from lucebox.generation.prefix_cache import PrefixCache
+from lucebox.generation.request import Failed, Started
+from lucebox.generation.scheduler import Scheduler
+from test_scheduler import Collected, asked, started, submit
 
 PROMPTS = [f"def f{i}(x):" + f"    y = {i} * x\n" * (4 + 3 * i) for i in range(8)]
 N = 60  # tokens of an answer
@@ -38,26 +38,27 @@ def alone() -> list[str]:
 
 @pytest.fixture(params=[False, True], ids=["cpu", "as_on_a_device"])
 def scheduler(llm: LLM, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scheduler]:
-    monkeypatch.setattr(llm.pool, "on_device", request.param)
-    scheduler = Scheduler(llm, slots=8, cache=PrefixCache(64 << 20, engine=llm.engine if request.param else None))
+    monkeypatch.setattr(llm.model, "on_device", request.param)
+    scheduler = started(llm, slots=8, cache=PrefixCache(64 << 20, engine=llm.engine if request.param else None))
+    sessions = scheduler.slots
     yield scheduler
     scheduler.close()
-    assert all(not slot.session.is_swapped_out for slot in scheduler._slots)
-    for slot in scheduler._slots:
-        slot.session.reset()
+    assert all(not session.is_swapped_out for session in sessions)
+    for session in sessions:
+        session.reset()
     assert llm.engine.n_free_pages == llm.engine.n_pages
 
 
 def swaps_of(scheduler: Scheduler) -> list[int]:
-    """The numbers of works that waited for pages, looked at before every turn."""
+    """The numbers of sequences that waited for pages, looked at before every turn."""
     paused: list[int] = []
-    resume = scheduler._room.resume
+    resume = scheduler._kv.resume
 
     def watched() -> None:
-        paused.append(sum(work.is_paused for work in scheduler._works))
+        paused.append(sum(sequence.is_paused for sequence in scheduler._running))
         resume()
 
-    scheduler._room.resume = watched  # type: ignore[method-assign]
+    scheduler._kv.resume = watched  # type: ignore[method-assign]
     return paused
 
 
@@ -80,7 +81,7 @@ def test_a_cancelled_request_gives_its_pages_back(llm: LLM, scheduler: Scheduler
         scheduler.cancel(job)
     for _, sink in jobs:
         sink.until(Failed)
-    assert sum(slot.session.n_pages > 0 for slot in scheduler._slots) <= 1
+    assert sum(session.n_pages > 0 for session in scheduler.slots) <= 1
     assert kept.answer().text == alone[7]
 
 
@@ -143,7 +144,7 @@ def test_a_thousand_requests() -> None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     with LLM("tiny-hybrid", context=512, kv_tokens=512, sessions=8, prefill_chunk=64, threads=1, draft="none") as llm:
-        scheduler = Scheduler(llm, slots=8, cache=PrefixCache(1 << 20, engine=llm.engine))
+        scheduler = started(llm, slots=8, cache=PrefixCache(1 << 20, engine=llm.engine))
 
         def run(n: int) -> None:
             for at in range(n):
@@ -153,6 +154,8 @@ def test_a_thousand_requests() -> None:
         before = resident()
         run(800)
         assert resident() - before < 4 << 20
-        scheduler.in_turn(lambda: [None for _ in iter(scheduler._free_pages, False)])
+        with scheduler.driver.alone():
+            while scheduler._kv.free_pages():
+                pass
         assert llm.engine.n_free_pages == llm.engine.n_pages
         scheduler.close()

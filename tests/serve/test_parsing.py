@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lucebox.chat.dialects import DIALECTS, dialect_of
 from lucebox.chat.tools import ToolChoice
-from lucebox.serve.events import TextDelta, ToolArguments, ToolStart
+from lucebox.generation.events import TextDelta, ToolArguments, ToolStart
 
 XML_CALL = "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>"
 JSON_CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'

@@ -236,11 +236,11 @@ def test_prompt_logprobs(server: Running) -> None:
     (choice,) = client.completions.create(**asked, max_tokens=0).choices
     assert (choice.text, choice.finish_reason) == (text, "length")
     with LLM(MODEL, context=512, threads=1) as llm:
-        ids, (session,) = llm.ids(text), llm.sessions(1)
-        rows = []
-        for start in range(0, len(ids), 64):  # the server's append sizes, so that the logits are bit-identical
-            rows.append(session.append(ids[start : start + 64])[0])
-            session.commit(list(range(len(rows[-1]))))
+        ids, rows = llm.ids(text), []
+        with llm.locked_session() as session:
+            for start in range(0, len(ids), 64):  # the server's append sizes, so that the logits are bit-identical
+                rows.append(session.append(ids[start : start + 64])[0])
+                session.commit(list(range(len(rows[-1]))))
     assert len(rows) > 1
     logits = np.concatenate(rows).astype(np.float64)
     expected = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)

@@ -12,21 +12,23 @@ from typing import Any
 import numpy as np
 import pytest
 from lucebox import LLM, Sampling, _engine
-from lucebox.errors import InternalError
-from lucebox.serve import scheduler as scheduling
-from lucebox.serve.answer import Answer
-from lucebox.serve.errors import ApiError
-from lucebox.serve.events import PlainText, TextDelta
-from lucebox.serve.prefix_cache import PrefixCache
-from lucebox.serve.request import Failed, Finished, GenerationRequest, Item, Started
-from lucebox.serve.scheduler import Scheduler
-from lucebox.serve.work import Job, Work
+from lucebox.errors import CancelledError, InternalError
+from lucebox.generation.answer import Answer
+from lucebox.generation.errors import DeadlineError, QueueFullError, SchedulerClosedError
+from lucebox.generation.events import PlainText, TextDelta
+from lucebox.generation.prefix_cache import PrefixCache
+from lucebox.generation.request import Failed, Finished, GenerationRequest, Item, Sink, Started
+from lucebox.generation.scheduler import Scheduler
+from lucebox.generation.sequence import Sequence
+from lucebox.serve.engine_errors import api_error_of, queue_full
+from lucebox.serve.metrics import Metrics
+from lucebox.serve.observer import MetricsObserver
 
 TEXT = "Once upon a time there was a small dog. It lived in"
 
 
 @dataclass
-class Collected:
+class Collected(Sink):
     """A sink that records items and their arrival times."""
 
     items: list[Item] = field(default_factory=list)
@@ -58,9 +60,16 @@ def llm() -> Iterator[LLM]:
         yield llm
 
 
+def started(llm: LLM, **options: Any) -> Scheduler:
+    """A scheduler that a thread of its own drives."""
+    scheduler = Scheduler(llm.model, **options)
+    scheduler.start_thread()
+    return scheduler
+
+
 @pytest.fixture
 def scheduler(llm: LLM) -> Iterator[Scheduler]:
-    scheduler = Scheduler(llm, slots=2, max_queue=2, cache=PrefixCache(64 << 20))
+    scheduler = started(llm, slots=2, max_queue=2, cache=PrefixCache(64 << 20))
     yield scheduler
     scheduler.close()
 
@@ -70,10 +79,10 @@ def asked(llm: LLM, prompt: str = TEXT, max_tokens: int = 16, **options: Any) ->
     return GenerationRequest(llm.ids(prompt), sampling, endpoint="test")
 
 
-def submit(scheduler: Scheduler, request: GenerationRequest) -> tuple[Job, Collected]:
+def submit(scheduler: Scheduler, request: GenerationRequest) -> tuple[Sequence, Collected]:
     sink = Collected()
-    (job,) = scheduler.submit([request], [sink])
-    return job, sink
+    (sequence,) = scheduler.submit([request], [sink])
+    return sequence, sink
 
 
 def fresh_texts(llm: LLM, prompts: list[str], max_tokens: int) -> list[str]:
@@ -115,13 +124,13 @@ def test_answers_share_passes(llm: LLM, on_device: bool) -> None:
             return compute(sessions, ids)
 
         patched.setattr(_engine, "sync_together", sometimes)
-        patched.setattr(llm.pool, "on_device", on_device)
-        scheduler = Scheduler(llm, slots=6, max_queue=2)
+        patched.setattr(llm.model, "on_device", on_device)
+        metrics = Metrics()
+        scheduler = started(llm, slots=6, max_queue=2, observer=MetricsObserver(metrics))
         jobs = [submit(scheduler, asked(llm, prompt, 30)) for prompt in prompts]
         jobs[2][1].until(TextDelta)
         scheduler.cancel(jobs[2][0])
         texts = [sink.answer().text for i, (_, sink) in enumerate(jobs) if i != 2]
-        metrics = scheduler.metrics
         scheduler.close()
     assert texts == [text for i, text in enumerate(alone) if i != 2]
     assert max(calls) > 2 and len(calls) > 10
@@ -140,15 +149,15 @@ def test_passes_sent_ahead_of_the_texts(monkeypatch: pytest.MonkeyPatch, draft: 
         want = [alone.generate(p, asked(alone, p, 40, stop=s).sampling) for p, s in zip(prompts, stops, strict=True)]
     send, sent_ahead = Scheduler._send, []
 
-    def watched(scheduler: Scheduler, works: list[Work], *, waits: bool = False) -> None:
+    def watched(scheduler: Scheduler, sequences: list[Sequence], *, waits: bool = False) -> None:
         if not waits:
-            sent_ahead.append(len(works))
-        send(scheduler, works, waits=waits)
+            sent_ahead.append(len(sequences))
+        send(scheduler, sequences, waits=waits)
 
     monkeypatch.setattr(Scheduler, "_send", watched)
     with LLM("tiny-hybrid", draft=draft, **options) as llm:
-        llm.pool.on_device = True
-        scheduler = Scheduler(llm, slots=4, cache=PrefixCache(64 << 20))
+        llm.model.on_device = True
+        scheduler = started(llm, slots=4, cache=PrefixCache(64 << 20))
         for _ in range(2):
             sinks = [submit(scheduler, asked(llm, p, 40, stop=s))[1] for p, s in zip(prompts, stops, strict=True)]
             answers = [sink.answer() for sink in sinks]
@@ -177,15 +186,15 @@ def chunky() -> Iterator[LLM]:
 def test_short_requests_begin_within_a_chunk(chunky: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     long, short, n_called = asked(chunky, "word " * 900, 4), asked(chunky, "The cat", 8), 0
     want = [chunky.generate(request.ids, request.sampling).text for request in (long, short)]
-    scheduler = Scheduler(chunky, slots=2)
+    scheduler = started(chunky, slots=2)
     between, sinks = scheduler._between_layers, []
 
-    def watched(work: Work) -> None:
+    def watched(sequence: Sequence) -> None:
         nonlocal n_called
         n_called += 1
         if not sinks:
             sinks.append(submit(scheduler, short)[1])
-        between(work)
+        between(sequence)
         if n_called == 1:
             assert sinks[0].items, "admitted, and the prompt computed"
 
@@ -202,26 +211,27 @@ def test_short_requests_begin_within_a_chunk(chunky: LLM, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("way", ["cancel", "timeout", "close"])
 def test_a_chunk_ends_at_a_layer(chunky: LLM, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    scheduler, n_called, closer = Scheduler(chunky, slots=1), 0, threading.Thread()
+    scheduler, n_called, closer = started(chunky, slots=1), 0, threading.Thread()
     between = scheduler._between_layers
 
-    def watched(work: Work) -> None:
+    def watched(sequence: Sequence) -> None:
         nonlocal n_called, closer
         n_called += 1
         if way == "cancel":
-            scheduler.cancel(work.job)
+            scheduler.cancel(sequence)
         elif way == "timeout":
-            work.job.deadline = 0.0
+            sequence.deadline = 0.0
         else:
             closer = threading.Thread(target=scheduler.close)
             closer.start()
             while not scheduler._is_closed:
                 time.sleep(0.001)
-        between(work)
+        between(sequence)
 
     monkeypatch.setattr(scheduler, "_between_layers", watched)
     _, sink = submit(scheduler, asked(chunky, "word " * 900, 4))
-    assert sink.until(Failed).error.kind == {"cancel": "cancelled", "timeout": "timeout", "close": "overloaded"}[way]
+    error = sink.until(Failed).error
+    assert api_error_of(error).kind == {"cancel": "cancelled", "timeout": "timeout", "close": "overloaded"}[way]
     assert n_called == 1
     scheduler.close()
     if way == "close":
@@ -245,7 +255,7 @@ def test_cancel_while_waiting_prefilling_and_decoding(llm: LLM, scheduler: Sched
     for job, sink in ((waiting, third), (prefilling, first), (decoding, second)):
         n_before = len(sink.items)
         scheduler.cancel(job)
-        assert sink.until(Failed).error.kind == "cancelled"
+        assert isinstance(sink.until(Failed).error, CancelledError)
         assert len(sink.items) - n_before <= 3  # at most the running step
     assert not any(isinstance(item, TextDelta) for item in first.items)
     scheduler.cancel(decoding)  # a second cancel does nothing
@@ -257,44 +267,46 @@ def test_the_queue_is_bounded(llm: LLM, scheduler: Scheduler) -> None:
     for _, sink in jobs:
         sink.until(Started)
     jobs += [submit(scheduler, asked(llm, "The cat", 900)) for _ in range(2)]
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(QueueFullError) as caught:
         submit(scheduler, asked(llm))
-    assert caught.value.kind == "overloaded"
-    assert caught.value.retry_after is not None and caught.value.retry_after >= 1
+    refused = queue_full(caught.value, scheduler.n_slots, mean_request_s=0.1)
+    assert refused.kind == "overloaded"
+    assert refused.retry_after is not None and refused.retry_after >= 1
     for job, _ in jobs:
         scheduler.cancel(job)
 
 
 def test_request_timeout(llm: LLM) -> None:
-    scheduler = Scheduler(llm, slots=1, request_timeout_s=0.3)
+    scheduler = started(llm, slots=1, request_timeout_s=0.3)
     _, running = submit(scheduler, asked(llm, "The cat", 1000))
     _, waiting = submit(scheduler, asked(llm, "The cat", 1000))
     for sink in (running, waiting):
-        assert sink.until(Failed).error.kind == "timeout"
+        assert isinstance(sink.until(Failed).error, DeadlineError)
     scheduler.close()
 
 
 def test_close_drains_running_answers(llm: LLM) -> None:
-    scheduler = Scheduler(llm, slots=1)
+    scheduler = started(llm, slots=1)
     sinks = [submit(scheduler, asked(llm))[1] for _ in range(3)]
     closing = threading.Thread(target=scheduler.close, args=(60.0,))
     closing.start()
     assert [sink.answer().finished is not None for sink in sinks] == [True] * 3
     closing.join()
-    with pytest.raises(ApiError, match="shutting down"):
+    with pytest.raises(SchedulerClosedError, match="shutting down"):
         submit(scheduler, asked(llm))
 
 
 def test_close_waits_for_a_job_that_left_the_queue(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     opening, opened = threading.Event(), threading.Event()
 
-    def slow(*arguments: Any, **named: Any) -> Work:
+    def slow(*arguments: Any) -> None:
         opening.set()
         opened.wait(60)
-        return Work(*arguments, **named)
+        begin(*arguments)
 
-    monkeypatch.setattr(scheduling, "Work", slow)
-    scheduler = Scheduler(llm, slots=1)
+    begin = Sequence.begin
+    monkeypatch.setattr(Sequence, "begin", slow)
+    scheduler = started(llm, slots=1)
     _, sink = submit(scheduler, asked(llm))
     assert opening.wait(60)
     closing = threading.Thread(target=scheduler.close, args=(60.0,))
@@ -307,11 +319,11 @@ def test_close_waits_for_a_job_that_left_the_queue(llm: LLM, monkeypatch: pytest
 
 
 def test_close_without_drain_fails_all_requests(llm: LLM) -> None:
-    scheduler = Scheduler(llm, slots=1)
+    scheduler = started(llm, slots=1)
     sinks = [submit(scheduler, asked(llm, "The cat", 1000))[1] for _ in range(2)]
     sinks[0].until(Started)
     scheduler.close()
-    assert [sink.until(Failed).error.kind for sink in sinks] == ["overloaded"] * 2
+    assert [type(sink.until(Failed).error) for sink in sinks] == [SchedulerClosedError] * 2
 
 
 class Broken:
@@ -330,7 +342,7 @@ def test_a_fault_fails_only_its_own_request(llm: LLM, scheduler: Scheduler) -> N
     _, good = submit(scheduler, asked(llm, "The cat", 40))
     broken = GenerationRequest(llm.ids(TEXT), Sampling(max_tokens=4), PlainText(), Broken())
     _, bad = submit(scheduler, broken)
-    assert bad.until(Failed).error.kind == "internal"
+    assert api_error_of(bad.until(Failed).error).kind == "internal"
     assert good.answer().text == fresh_texts(llm, ["The cat"], 40)[0]
     assert submit(scheduler, asked(llm))[1].answer().text == fresh_texts(llm, [TEXT], 16)[0]
 

@@ -13,9 +13,9 @@ import httpx
 import pytest
 from lucebox import LLM
 from lucebox.errors import InvalidRequestError
+from lucebox.generation.prefix_cache import fingerprint
 from lucebox.serve import server as server_module
 from lucebox.serve.listening import bound_sockets
-from lucebox.serve.prefix_cache import fingerprint
 from lucebox.serve.settings import ServeSettings
 from running import MODEL, Running, started
 

@@ -14,16 +14,16 @@ from typing import Any
 import anthropic
 import openai
 import pytest
+from lucebox.generation.answer import Answer
+from lucebox.generation.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
+from lucebox.generation.request import Finished, Item, Started
 from lucebox.results import Timings, Usage
-from lucebox.serve.answer import Answer
 from lucebox.serve.errors import ApiError, too_long
-from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.protocols.anthropic import MessagesRequest, conversation_of
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
 from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
 from lucebox.serve.protocols.openai_responses import ResponsesRequest, messages_of
 from lucebox.serve.protocols.responses_stream import ResponseWriter
-from lucebox.serve.request import Finished, Item, Started
 
 ANSWER: list[Item] = [
     Started(10, 4),
@@ -199,7 +199,7 @@ def test_errors_in_the_middle_of_a_stream(replying: Callable[[bytes], str]) -> N
         )
     client = anthropic_client(replying(cut(MessageWriter("m", omits_thinking=False), TOO_LONG)))
     with (
-        pytest.raises(anthropic.APIStatusError, match="prompt is too long: 5000 tokens > 4095 maximum"),
+        pytest.raises(anthropic.APIStatusError, match="prompt is too long: 5000 tokens > 4096 maximum"),
         client.messages.stream(model="m", max_tokens=9, messages=[]) as stream,
     ):
         stream.get_final_message()

@@ -7,7 +7,6 @@ Preparation can take seconds: the template is rendered, the prompt tokenised, th
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,17 +24,18 @@ from lucebox.chat.template import ChatTemplate
 from lucebox.chat.thinking import ThinkingBudget, closing_text, thinking_limit
 from lucebox.chat.tools import callable_tools
 from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.generation.events import Constraint
+from lucebox.generation.loaded_model import LoadedModel
+from lucebox.generation.request import SENDER, GenerationRequest, answer_room, prompt_requests
 from lucebox.options import Sampling
 from lucebox.results import PromptCompression
-from lucebox.serve.events import Constraint
-from lucebox.serve.request import SENDER, GenerationRequest, Ids
+from lucebox.text import Ids
 from lucebox.text.spellings import unmarked
 
 if TYPE_CHECKING:
-    from lucebox.api import LLM
     from lucebox.chat.constraints import GrammarTokens
 
-__all__ = ["ChatModel", "Grammars", "Limits", "PromptTooLongError"]
+__all__ = ["ChatModel", "Grammars", "Limits"]
 
 
 RESERVED = (
@@ -51,17 +51,6 @@ RESERVED = (
 """Variables of a template that no request may set."""
 
 
-class PromptTooLongError(InvalidRequestError):
-    """The prompt leaves no room for an answer of at least one token."""
-
-    def __init__(self, n_tokens: int, context: int) -> None:
-        super().__init__(
-            f"the prompt has {n_tokens} tokens; the context holds {context}. Load with a larger context, or shorten it"
-        )
-        self.n_tokens = n_tokens
-        self.context = context
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """A request's limits on its answer."""
@@ -73,8 +62,8 @@ class Limits:
 class Grammars:
     """Compiles answer formats for one vocabulary. The table of a large vocabulary takes seconds, once."""
 
-    def __init__(self, llm: LLM) -> None:
-        self._llm = llm
+    def __init__(self, model: LoadedModel) -> None:
+        self._model = model
         self._tokens: GrammarTokens | None = None
         self._lock = threading.Lock()
 
@@ -90,11 +79,11 @@ class Grammars:
             if error.name != "llguidance":
                 raise
             raise UnsupportedError("structured output needs llguidance; run: pip install llguidance") from error
-        if not self._llm.end_ids:
+        if not self._model.end_ids:
             raise UnsupportedError("the model has no end token, so an answer cannot be held to a format")
         with self._lock:
             if self._tokens is None:
-                self._tokens = GrammarTokens(self._llm.tokenizer, self._llm.info.vocab, self._llm.end_ids)
+                self._tokens = GrammarTokens(self._model.tokenizer, self._model.info.vocab, self._model.end_ids)
             return self._tokens
 
     def close(self) -> None:
@@ -130,27 +119,27 @@ class ChatModel:
 
     def __init__(
         self,
-        llm: LLM,
+        model: LoadedModel,
         grammars: Grammars,
         *,
         template: ChatTemplate | None = None,
         profile: str | Path | None = None,
         max_tokens: int | None = None,
     ) -> None:
-        self.llm = llm
-        self.template = template or llm.chat_template
+        self.model = model
+        self.template = template or model.chat_template
         self.profile: Profile = profile_for(
-            llm.info.architecture,
+            model.info.architecture,
             self.template,
-            llm.tokenizer,
-            generation_defaults=llm.generation_defaults,
+            model.tokenizer,
+            generation_defaults=model.generation_defaults,
             override=profile,
         )
         thinking = self.profile.thinking
-        self._quoting = Quoting(llm.tokenizer, () if thinking is None else (thinking.open, thinking.close))
+        self._quoting = Quoting(model.tokenizer, () if thinking is None else (thinking.open, thinking.close))
         self._grammars = grammars
         self._max_tokens = max_tokens
-        self._context = llm.memory_plan.context
+        self._context = model.memory_plan.context
 
     def prompt(self, conversation: Conversation) -> tuple[str, Ids]:
         """The prompt of a conversation: text, and ids [n_tokens], in which only the template writes control tokens.
@@ -161,8 +150,8 @@ class ChatModel:
         """
         profile, thinking = self.profile, conversation.thinking
         if self.template is None:
-            why = "".join(f" ({note})" for note in self.llm.notes if "chat template" in note)
-            name = self.llm.info.name
+            why = "".join(f" ({note})" for note in self.model.notes if "chat template" in note)
+            name = self.model.info.name
             raise UnsupportedError(f"{name} has no chat template{why}; continue a prompt, or give a template")
         for name in RESERVED:
             if name in conversation.template_vars:
@@ -179,7 +168,7 @@ class ChatModel:
         text = self.template.render(messages, tools=shown, **variables)
         if continues:
             text = _up_to_answer(text, messages[-1]["content"])
-        return unmarked(text), np.asarray(self.llm.tokenizer.encode_marked(text), np.int32)
+        return unmarked(text), np.asarray(self.model.tokenizer.encode_marked(text), np.int32)
 
     def requests(
         self,
@@ -205,11 +194,11 @@ class ChatModel:
         sampling = replace(sampling, max_tokens=max_tokens, stop=limits.stop)
         limit = 0
         if tags is not None:
-            tags = replace(tags, stop=closing_text(tags, self.llm.tokenizer, max_tokens))
-            n_closing = len(self.llm.tokenizer.encode(tags.stop, add_bos=False))
+            tags = replace(tags, stop=closing_text(tags, self.model.tokenizer, max_tokens))
+            n_closing = len(self.model.tokenizer.encode(tags.stop, add_bos=False))
             limit = thinking_limit(profile, conversation.thinking, max_tokens, n_closing)
 
-        def request(each: Sampling) -> GenerationRequest:
+        def parts() -> dict[str, Any]:
             constraint, warnings = self._constraint(conversation, tags, text)
             parser = OutputParser(profile, tools, choice, profile.thinking is not None, text, warnings=warnings)
             budget = None
@@ -218,26 +207,27 @@ class ChatModel:
                 is_free = choice.mode != "required" and conversation.answer_format is None
                 budget = ThinkingBudget(
                     tags,
-                    self.llm.tokenizer,
+                    self.model.tokenizer,
                     text,
                     limit=limit,
-                    end_ids=self.llm.end_ids,
+                    end_ids=self.model.end_ids,
                     may_end=lambda: is_free and parser.ends_with_call,
                 )
-            return GenerationRequest(ids, each, parser, constraint, budget, endpoint, compression=compression)
+            fields: dict[str, Any] = {"endpoint": endpoint, "compression": compression}
+            return {"parser": parser, "constraint": constraint, "budget": budget, **fields}
 
-        return [request(each) for each in self.seeded(sampling, n)]
+        return prompt_requests(self.model, ids, sampling, n, parts)
 
     def _compressed(
         self, conversation: Conversation, text: str, ids: Ids
     ) -> tuple[Conversation, str, Ids, PromptCompression | None]:
         """The conversation to compute and its prompt, with the record of what was cut."""
-        compressor, request = self.llm.compressor, conversation.compression
+        compressor, request = self.model.compressor, conversation.compression
         if compressor is None:
             if request is not None and request.mode in ("auto", "always"):
                 raise UnsupportedError(
-                    f"{self.llm.info.name} was loaded without a scorer, so prompts cannot be compressed: load it with "
-                    "prefill_drafter (--prefill-drafter MODEL)"
+                    f"{self.model.info.name} was loaded without a scorer, so prompts cannot be compressed: load it "
+                    "with prefill_drafter (--prefill-drafter MODEL)"
                 )
             return conversation, text, ids, None
 
@@ -276,25 +266,13 @@ class ChatModel:
         is_closed = tags is None or prompt_text.rstrip().endswith(tags.close)
         return None if is_closed or _continues(conversation) else tags
 
-    def seeded(self, sampling: Sampling, n: int) -> list[Sampling]:
-        """n copies with consecutive seeds, from the clock where there is none.
-
-        Raises:
-            InvalidRequestError: an option is out of range.
-        """
-        self.llm.sampler(sampling)
-        seed = time.time_ns() if sampling.seed is None else sampling.seed
-        return [replace(sampling, seed=seed + i) for i in range(n)]
-
     def max_answer_tokens(self, n_prompt: int, requested: int | None) -> int:
         """The requested length, clamped to this model's maximum and the room in the context.
 
         Raises:
-            PromptTooLongError: the prompt fills the context.
+            PromptTooLongError: the prompt does not fit in the context.
         """
-        room = self._context - n_prompt
-        if room < 1:
-            raise PromptTooLongError(n_prompt, self._context)
+        room = answer_room(n_prompt, self._context)
         return min(n for n in (requested, self._max_tokens, room) if n is not None)
 
     def _constraint(

@@ -18,7 +18,15 @@ from lucebox.chat.json_text import Malformed
 from lucebox.chat.profiles import Profile
 from lucebox.chat.thinking import begins_open
 from lucebox.chat.tools import Tool, ToolChoice, callable_tools
-from lucebox.serve.events import Event, ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
+from lucebox.generation.events import (
+    Event,
+    ReasoningDelta,
+    TextDelta,
+    ToolArguments,
+    ToolEnd,
+    ToolStart,
+    Warning,
+)
 
 __all__ = ["OutputParser", "new_call_id"]
 

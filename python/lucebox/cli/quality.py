@@ -15,12 +15,12 @@ from lucebox.api import LLM
 from lucebox.cli import console, options, quality_compression
 from lucebox.cli.session import check_files
 from lucebox.errors import InvalidRequestError
+from lucebox.generation.prefix_cache.plan import PAGE
 from lucebox.measure.needle import BUILT_IN, Document, EncodedDocument, encode_documents, load_documents, make_documents
 from lucebox.measure.quality import REFERENCE, TypeReport, measure_quality, save_rows, text_windows
 from lucebox.models.assets import TextAssets
 from lucebox.models.resolve import resolve
 from lucebox.options import EngineOptions
-from lucebox.serve.prefix_cache.plan import PAGE
 from lucebox.text import Ids
 
 DESCRIPTION = """Measure what each type of the KV cache costs in quality, compared with f16.

@@ -10,12 +10,12 @@ from typing import Any
 from lucebox.api import LLM
 from lucebox.cli import console, options
 from lucebox.compression.keep_ratio import KeepRatio
+from lucebox.generation.prefix_cache.plan import PAGE
 from lucebox.measure.compression import FULL, KeepReport, measure_compression, save_keep_rows
 from lucebox.measure.needle import Document, encode_text, text_of
 from lucebox.models.assets import TextAssets
 from lucebox.models.resolve import resolve
 from lucebox.options import EngineOptions
-from lucebox.serve.prefix_cache.plan import PAGE
 
 DEFAULT_KEEP = "0.05,0.1,0.2"
 

@@ -25,8 +25,8 @@ from lucebox.options import EngineOptions, Sampling
 from lucebox.results import Chunk, FinishReason, Generation
 
 if TYPE_CHECKING:
-    from lucebox.answering import PromptProgress
     from lucebox.api import LLM
+    from lucebox.generation.reader import PromptProgress
 
 DESCRIPTION = """Stream the continuation of PROMPT, or with --chat the answer to it.
 

@@ -54,7 +54,15 @@ class _Candidate:
 class Compressor:
     """Cuts the long messages of conversations with one model. Safe to share between threads."""
 
-    def __init__(self, scorer: Scorer, tokenizer: Tokenizer, policy: Policy, in_turn: InTurn, *, context: int) -> None:
+    def __init__(
+        self,
+        scorer: Scorer,
+        tokenizer: Tokenizer,
+        policy: Policy,
+        in_turn: InTurn = lambda compute: compute(),
+        *,
+        context: int,
+    ) -> None:
         """tokenizer, context: the target's. in_turn: runs a pass of the scorer."""
         self.scorer = scorer
         self.policy = policy

@@ -301,9 +301,8 @@ def _tests(
         yield Measurement("append", n, depth, seconds, bytes_per_token, joules)
     if parallel:
         tokens = next(iter(decode), PARALLEL_TOKENS)
-        sessions = llm.sessions(max(parallel))
     for n in parallel:
-        test = partial(_parallel_s, llm, sessions[:n], tokens, depth)
+        test = partial(_parallel_s, llm, n, tokens, depth)
         seconds, joules = repeat(f"{n} x tg{tokens}", test, has_setup=True)
         yield Measurement("parallel", tokens, depth, seconds, tokens * bytes_per_token, joules, n)
 
@@ -349,25 +348,25 @@ def _decode_s(llm: LLM, n_tokens: int, depth: int, window: Window) -> float:
     return seconds
 
 
-def _parallel_s(llm: LLM, sessions: Sequence[_engine.Session], n_tokens: int, depth: int, window: Window) -> float:
-    """Seconds in which each session decodes n_tokens greedily after `depth` tokens of its own, and the first one."""
+def _parallel_s(llm: LLM, n: int, n_tokens: int, depth: int, window: Window) -> float:
+    """Seconds in which each of n sessions decodes n_tokens greedily after its own first `depth` tokens and one more."""
     first = max(depth, 1)
-    ids = [(arbitrary_ids(llm, first + n_tokens + 1) + 7 * i) % llm.info.vocab for i in range(len(sessions))]
-    samplers = [_engine.Sampler(llm.info.vocab) for _ in sessions]
-    with llm.pool.turn:
+    ids = [(arbitrary_ids(llm, first + n_tokens + 1) + 7 * i) % llm.info.vocab for i in range(n)]
+    samplers = [_engine.Sampler(llm.info.vocab) for _ in range(n)]
+    with llm.locked_sessions(n) as sessions:
         for session, own, sampler in zip(sessions, ids, samplers, strict=True):
             session.reset()
             session.sync(own[:first])
             own[first] = session.sample(sampler)
         with window:
             start = time.perf_counter()
-            for n in range(first + 1, first + n_tokens + 1):
-                if len(sessions) > 1:
-                    _engine.sync_together(sessions, [own[:n] for own in ids])
+            for end in range(first + 1, first + n_tokens + 1):
+                if n > 1:
+                    _engine.sync_together(sessions, [own[:end] for own in ids])
                     _engine.start_samples(sessions, samplers)
                 for session, own, sampler in zip(sessions, ids, samplers, strict=True):
-                    session.sync(own[:n])
-                    own[n] = session.sample(sampler)
+                    session.sync(own[:end])
+                    own[end] = session.sample(sampler)
             return time.perf_counter() - start
 
 
@@ -419,9 +418,9 @@ def _profile_pass(llm: LLM, n: int, depth: int) -> KernelTimes:
     Raises:
         UnsupportedError: the device is the CPU.
     """
-    sessions, first = llm.sessions(n), max(depth, 1)
+    first = max(depth, 1)
     ids = [(arbitrary_ids(llm, first + 2) + 7 * i) % llm.info.vocab for i in range(n)]
-    with llm.pool.turn:
+    with llm.locked_sessions(n) as sessions:
         for session, own in zip(sessions, ids, strict=True):
             session.reset()
             session.sync(own[:first])

@@ -66,7 +66,7 @@ def create_app(llm: LLM, settings: ServeSettings | None = None) -> FastAPI:
         InvalidRequestError, OSError: the API keys cannot be read.
     """
     settings = settings or ServeSettings()
-    server = Server(llm, settings)
+    server = Server(llm.model, settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -5,21 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
-from typing import Protocol
 
-from lucebox.serve.request import Item
+from lucebox.generation.request import Item, Sink
 
-__all__ = ["Channel", "Sink"]
-
-
-class Sink(Protocol):
-    """Receives a job's items. The engine's thread calls it, so it must not block."""
-
-    def put(self, item: Item) -> None: ...
+__all__ = ["Channel"]
 
 
 class Channel:
-    """Items of one or more jobs, for a task of the event loop that created it.
+    """Items of one or more sequences, for a task of the event loop that created it.
 
     Unbounded: every answer is finite, and a slow client must not slow the engine down.
     """
@@ -31,7 +24,7 @@ class Channel:
         self._is_signalled = False
 
     def sink(self, index: int) -> Sink:
-        """The sink of one job; its items come out with this index."""
+        """The sink of one sequence; its items come out with this index."""
         return _Sink(self, index)
 
     def put(self, index: int, item: Item) -> None:
@@ -54,7 +47,7 @@ class Channel:
                 return items
 
 
-class _Sink:
+class _Sink(Sink):
     def __init__(self, channel: Channel, index: int) -> None:
         self._channel = channel
         self._index = index

@@ -1,6 +1,6 @@
-"""Delivers jobs over HTTP: as server-sent events or as one JSON document.
+"""Delivers answers over HTTP: as server-sent events or as one JSON document.
 
-When the client disconnects, its jobs are cancelled, waiting or running.
+When the client disconnects, its requests are cancelled, waiting or running.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import Any, Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lucebox.serve.answer import Answer
+from lucebox.generation.answer import Answer
+from lucebox.generation.errors import QueueFullError, SchedulerClosedError
+from lucebox.generation.request import Failed, Finished, GenerationRequest, Item
+from lucebox.generation.scheduler import Scheduler
 from lucebox.serve.channel import Channel
+from lucebox.serve.engine_errors import api_error_of, queue_full
 from lucebox.serve.errors import ApiError
-from lucebox.serve.request import Failed, Finished, GenerationRequest, Item
-from lucebox.serve.scheduler import Scheduler
 
 __all__ = [
     "EVENTS",
@@ -58,11 +60,11 @@ class Writer(Protocol):
         ...
 
     def close(self) -> bytes:
-        """Sent after the last job finishes."""
+        """Sent after the last answer."""
         ...
 
     def fail(self, error: ApiError) -> bytes:
-        """Sent in place of close() when a job fails."""
+        """Sent in place of close() when a request fails."""
         ...
 
 
@@ -87,15 +89,25 @@ def json_line(data: object) -> bytes:
 
 
 class Exchange:
-    """The jobs of one HTTP request: n answers, or several prompts."""
+    """The answers to one HTTP request: n of them, or several prompts."""
 
-    def __init__(self, scheduler: Scheduler, requests: Sequence[GenerationRequest]) -> None:
+    def __init__(self, scheduler: Scheduler, requests: Sequence[GenerationRequest], mean_request_s: float) -> None:
+        """mean_request_s: how long recent requests took.
+
+        Raises:
+            ApiError: the queue is full, or the server is shutting down.
+        """
         self._scheduler = scheduler
         self._channel = Channel()
         self._n_open = len(requests)
         self.owner = ""
         """The digest of the API key of the request, where the response is stored."""
-        self._jobs = scheduler.submit(requests, [self._channel.sink(i) for i in range(len(requests))])
+        try:
+            self._sequences = scheduler.submit(requests, [self._channel.sink(i) for i in range(len(requests))])
+        except QueueFullError as error:
+            raise queue_full(error, scheduler.n_slots, mean_request_s) from error
+        except SchedulerClosedError as error:
+            raise api_error_of(error) from error
 
     @property
     def is_over(self) -> bool:
@@ -103,25 +115,25 @@ class Exchange:
 
     def cancel(self) -> None:
         if not self.is_over:
-            for job in self._jobs:
-                self._scheduler.cancel(job)
+            for sequence in self._sequences:
+                self._scheduler.cancel(sequence)
 
     async def get(self) -> list[tuple[int, Item]]:
-        """Waits for items and returns them, each with its job's index.
+        """Waits for items and returns them, each with its answer's index.
 
         Raises:
-            ApiError: a job failed.
+            ApiError: a request failed.
         """
         items = await self._channel.get()
         for _, item in items:
             if isinstance(item, Failed):
-                raise item.error
+                raise api_error_of(item.error)
             self._n_open -= isinstance(item, Finished)
         return items
 
 
 class _Delivery(Response):
-    """Runs `_deliver`; cancels the jobs when the client disconnects."""
+    """Runs `_deliver`; cancels the requests when the client disconnects."""
 
     def __init__(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
         super().__init__()
@@ -139,7 +151,7 @@ class _Delivery(Response):
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._exchange.cancel()  # the jobs' last items then end `_deliver`
+        self._exchange.cancel()  # their last items then end `_deliver`
 
     async def _deliver(self, send: Send) -> None:
         raise NotImplementedError

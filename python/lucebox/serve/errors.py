@@ -132,7 +132,7 @@ def llama_cpp_error(error: ApiError) -> dict[str, Any]:
     kind = _LLAMA_CPP_TYPES.get(error.kind, "invalid_request_error")
     detail: dict[str, Any] = {"code": error.status, "message": _with_param(error), "type": kind}
     if error.counts is not None:
-        detail |= {"n_prompt_tokens": error.counts[0], "n_ctx": error.counts[1] + 1}
+        detail |= {"n_prompt_tokens": error.counts[0], "n_ctx": error.counts[1]}
     return {"error": detail}
 
 
@@ -174,13 +174,13 @@ def body_of(path: str, error: ApiError) -> tuple[int, dict[str, Any]]:
 
 
 def too_long(n_tokens: int, context: int) -> ApiError:
-    """The prompt leaves no room for an answer of at least one token."""
+    """The prompt does not fit in the context."""
     return ApiError(
         "too_long",
         f"This model's maximum context length is {context} tokens. However, your messages resulted in {n_tokens} "
         "tokens. Please reduce the length of the messages.",
         param="messages",
-        counts=(n_tokens, context - 1),
+        counts=(n_tokens, context),
     )
 
 

@@ -11,18 +11,16 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
-import numpy as np
-
-from lucebox.api import LLM
 from lucebox.chat.conversation import AnswerFormat, Conversation
-from lucebox.chat.conversation_to_request import ChatModel, Grammars, Limits, PromptTooLongError
+from lucebox.chat.conversation_to_request import ChatModel, Grammars, Limits
 from lucebox.chat.profiles import Profile
-from lucebox.embedding import Embedding, Pooling
 from lucebox.errors import LuceboxError
+from lucebox.generation.embedding import Pooling
+from lucebox.generation.events import PlainText
+from lucebox.generation.loaded_model import LoadedModel
+from lucebox.generation.request import GenerationRequest, PromptTooLongError, embedding_request, prompt_requests
 from lucebox.options import Sampling
 from lucebox.serve.errors import ApiError, from_lucebox, too_long
-from lucebox.serve.events import PlainText
-from lucebox.serve.request import GenerationRequest
 from lucebox.serve.settings import ServeSettings
 
 __all__ = ["Limits", "ServedModel"]
@@ -33,13 +31,13 @@ T = TypeVar("T")
 class ServedModel:
     """Turns conversations and raw prompts into GenerationRequests. Safe to share between threads."""
 
-    def __init__(self, llm: LLM, settings: ServeSettings) -> None:
-        self.llm = llm
-        self.name = settings.model_name or llm.info.name
+    def __init__(self, loaded: LoadedModel, settings: ServeSettings) -> None:
+        self.loaded = loaded
+        self.name = settings.model_name or loaded.info.name
         self.created = int(time.time())
-        self.context = llm.memory_plan.context
-        self._grammars = Grammars(llm)
-        self._chat = ChatModel(llm, self._grammars, profile=settings.profile, max_tokens=settings.max_tokens)
+        self.context = loaded.memory_plan.context
+        self._grammars = Grammars(loaded)
+        self._chat = ChatModel(loaded, self._grammars, profile=settings.profile, max_tokens=settings.max_tokens)
         self.profile: Profile = self._chat.profile
         self._aliases = settings.alias
 
@@ -53,7 +51,7 @@ class ServedModel:
         Raises:
             ApiError: the name is neither this model's nor an alias.
         """
-        if requested is None or requested in (self.name, self.llm.info.name):
+        if requested is None or requested in (self.name, self.loaded.info.name):
             return requested or self.name
         if any(fnmatchcase(requested, alias) for alias in self._aliases):
             return requested
@@ -89,7 +87,7 @@ class ServedModel:
         """
 
         def make() -> list[GenerationRequest]:
-            expected = self.llm.expected_ids(prediction)
+            expected = self.loaded.expected_ids(prediction)
             requests = self._chat.requests(conversation, sampling, limits, endpoint, n)
             return [replace(request, prediction=expected) for request in requests] if prediction else requests
 
@@ -111,21 +109,21 @@ class ServedModel:
         Raises:
             ApiError: the prompt does not fit, or a parameter is invalid.
         """
-        ids = _with_api_errors(lambda: self.llm.ids(prompt))
+        ids = _with_api_errors(lambda: self.loaded.ids(prompt))
         if not len(ids):
             raise ApiError("invalid", "the prompt has no tokens", "prompt")
 
-        def make() -> list[Sampling]:
-            max_tokens = self._chat.max_answer_tokens(len(ids), limits.max_tokens)
-            base = Sampling(**{"temperature": 1.0, **sampling}, max_tokens=max_tokens, stop=limits.stop)
-            return self._chat.seeded(base, n)
-
-        def request(each: Sampling) -> GenerationRequest:
+        def parts() -> dict[str, Any]:
             constraint, warnings = self._chat.constraint(answer_format) if answer_format else (None, [])
             parser = PlainText(warnings)
-            return GenerationRequest(ids, each, parser, constraint, endpoint=endpoint, scores_prompt=scores_prompt)
+            return {"parser": parser, "constraint": constraint, "endpoint": endpoint, "scores_prompt": scores_prompt}
 
-        return _with_api_errors(lambda: [request(each) for each in make()])
+        def make() -> list[GenerationRequest]:
+            max_tokens = self._chat.max_answer_tokens(len(ids), limits.max_tokens)
+            base = Sampling(**{"temperature": 1.0, **sampling}, max_tokens=max_tokens, stop=limits.stop)
+            return prompt_requests(self.loaded, ids, base, n, parts)
+
+        return _with_api_errors(make)
 
     def embed(self, texts: Sequence[str | Sequence[int]], pooling: Pooling | None, endpoint: str) -> GenerationRequest:
         """The request for the embeddings of texts.
@@ -134,13 +132,7 @@ class ServedModel:
             ApiError: the model is not made for embeddings, or a text does not fit.
         """
 
-        def make() -> GenerationRequest:
-            embedder = self.llm.embedder
-            embedding = Embedding([embedder.ids(text) for text in texts], embedder.choose(pooling))
-            ids = np.concatenate(embedding.texts)
-            return GenerationRequest(ids, Sampling(max_tokens=0), endpoint=endpoint, embedding=embedding)
-
-        return _with_api_errors(make)
+        return _with_api_errors(lambda: embedding_request(self.loaded, texts, pooling, endpoint))
 
 
 def _with_api_errors(make: Callable[[], T]) -> T:

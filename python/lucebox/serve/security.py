@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lucebox.generation.request import SENDER
 from lucebox.serve.body_shape import check_shape
 from lucebox.serve.delivery import compact_json
 from lucebox.serve.errors import ApiError, body_of
-from lucebox.serve.request import SENDER
 from lucebox.serve.settings import ServeSettings
 from lucebox.serve.web_ui import is_page
 

@@ -9,18 +9,20 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lucebox.api import LLM
 from lucebox.errors import OutOfMemoryError
-from lucebox.serve.answer import Answer
+from lucebox.generation.answer import Answer
+from lucebox.generation.loaded_model import LoadedModel
+from lucebox.generation.prefix_cache import PrefixCache, fingerprint
+from lucebox.generation.request import GenerationRequest
+from lucebox.generation.scheduler import Scheduler
 from lucebox.serve.delivery import EVENTS, ErrorBody, Exchange, JsonAnswer, StreamedAnswer, Writer
 from lucebox.serve.device_load import load_reader
+from lucebox.serve.metrics import Metrics
 from lucebox.serve.model import ServedModel
-from lucebox.serve.prefix_cache import PrefixCache, fingerprint
+from lucebox.serve.observer import MetricsObserver
 from lucebox.serve.preparation import Preparation
 from lucebox.serve.protocols.compression import compression_header
-from lucebox.serve.request import GenerationRequest
 from lucebox.serve.responses_store import ResponseStore
-from lucebox.serve.scheduler import Scheduler
 from lucebox.serve.security import key_owners
 from lucebox.serve.settings import ServeSettings
 from lucebox.sizes import show_size
@@ -34,18 +36,19 @@ DEFAULT_SLOTS = 4
 class Server:
     """One served model."""
 
-    def __init__(self, llm: LLM, settings: ServeSettings) -> None:
+    def __init__(self, loaded: LoadedModel, settings: ServeSettings) -> None:
         self.settings = settings
-        self.model = ServedModel(llm, settings)
+        self.model = ServedModel(loaded, settings)
         self._preparation = Preparation(settings.max_queue)
         self.responses = ResponseStore()
         self.background: dict[str, asyncio.Task[None]] = {}
         """Tasks of background responses, by response id."""
-        self.device_load = load_reader(llm.device_info)
+        self.device_load = load_reader(loaded.device_info)
         owners = key_owners(settings.all_keys())
+        self.metrics = Metrics()
         self.scheduler = Scheduler(
-            llm,
-            slots=fitting_slots(llm, settings.slots),
+            loaded,
+            slots=fitting_slots(loaded, settings.slots),
             max_queue=settings.max_queue,
             request_timeout_s=settings.request_timeout,
             senders=owners,
@@ -53,16 +56,17 @@ class Server:
                 settings.prefix_cache,
                 settings.prefix_cache_dir,
                 # It reads all weights, so only a server with a folder computes it.
-                fingerprint(llm.engine, llm.pack_manifest, llm.code, llm.device_name)
+                fingerprint(loaded.engine, loaded.device.pack_manifest, loaded.device.code, loaded.device.chip)
                 if settings.prefix_cache_dir
                 else "",
                 settings.prefix_cache_disk,
                 owners or ("",),
-                llm.engine if llm.pack is not None else None,
+                loaded.engine if loaded.on_device else None,
             ),
+            observer=MetricsObserver(self.metrics),
         )
-        if llm.compressor is not None:
-            llm.compressor.in_turn = self.scheduler.in_turn
+        self.metrics.drafts.watch(self.scheduler.slots)
+        self.scheduler.start_thread()
 
     def close(self) -> None:
         """Lets running answers finish for `settings.drain` seconds, and stops all threads."""
@@ -77,6 +81,9 @@ class Server:
             ApiError: too many requests wait for this, or the client has left.
         """
         return await self._preparation.run(request, make)
+
+    def _exchange(self, requests: Sequence[GenerationRequest]) -> Exchange:
+        return Exchange(self.scheduler, requests, self.metrics.mean_request_s())
 
     def stream(
         self,
@@ -93,7 +100,7 @@ class Server:
         Raises:
             ApiError: the queue is full, or the server is shutting down.
         """
-        exchange = Exchange(self.scheduler, requests)
+        exchange = self._exchange(requests)
         if name is not None:
             self.responses.started(name, exchange, owner)
         return StreamedAnswer(exchange, writer, self.settings.heartbeat, media_type, _headers(requests, ignored))
@@ -110,7 +117,7 @@ class Server:
         Raises:
             ApiError: the queue is full, or the server is shutting down.
         """
-        exchange = Exchange(self.scheduler, requests)
+        exchange = self._exchange(requests)
         self.responses.started(name, exchange, owner)
         self.background[name] = task = asyncio.create_task(consume(exchange))
         task.add_done_callback(lambda _: self.background.pop(name))
@@ -127,7 +134,7 @@ class Server:
         Raises:
             ApiError: the queue is full, or the server is shutting down.
         """
-        exchange = Exchange(self.scheduler, requests)
+        exchange = self._exchange(requests)
         return JsonAnswer(exchange, len(requests), write, error_body, _headers(requests, ignored))
 
 
@@ -144,13 +151,13 @@ def owner_of(request: Request) -> str:
     return owner
 
 
-def fitting_slots(llm: LLM, requested: int | None) -> int:
+def fitting_slots(model: LoadedModel, requested: int | None) -> int:
     """The number of slots: as requested, else DEFAULT_SLOTS or as many as fit in memory.
 
     Raises:
         OutOfMemoryError: the requested slots do not fit.
     """
-    plan = llm.memory_plan
+    plan = model.memory_plan
     n = plan.max_sessions
     if requested is None:
         return min(DEFAULT_SLOTS, n)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lucebox import __version__
-from lucebox.api import LLM
+from lucebox.generation.loaded_model import LoadedModel
 from lucebox.serve.metrics import exposition
 from lucebox.serve.server import Server
 
@@ -15,8 +15,9 @@ __all__ = ["metrics_text", "status_document"]
 
 
 def metrics_text(server: Server) -> str:
-    lines = [*server.scheduler.metrics.lines()]
+    lines = [*server.metrics.lines()]
     waiting, running = server.scheduler.counts()
+    pages = pages_of(server.model.loaded)
     gauges: dict[str, tuple[str, float]] = {
         "lucebox_requests_waiting": ("Requests in the queue.", waiting),
         "lucebox_requests_running": ("Requests on a slot.", running),
@@ -24,11 +25,11 @@ def metrics_text(server: Server) -> str:
         "lucebox_context_tokens": ("Context length of a slot.", server.model.context),
         "lucebox_planned_memory_bytes": (
             "Memory in the engine's plan.",
-            server.model.llm.memory_plan.bytes_with(server.scheduler.n_slots),
+            server.model.loaded.memory_plan.bytes_with(server.scheduler.n_slots),
         ),
-        "lucebox_kv_pages": ("Pages of the KV cache.", server.model.llm.engine.n_pages),
-        "lucebox_kv_pages_free": ("Pages that no sequence and no prefix holds.", server.model.llm.engine.n_free_pages),
-        "lucebox_start_time_seconds": ("Start of the server in Unix time.", server.scheduler.metrics.started_at),
+        "lucebox_kv_pages": ("Pages of the KV cache.", pages["total"]),
+        "lucebox_kv_pages_free": ("Pages that no sequence and no prefix holds.", pages["free"]),
+        "lucebox_start_time_seconds": ("Start of the server in Unix time.", server.metrics.started_at),
     }
     cache = server.scheduler.cache.stats()
     gauges |= {
@@ -47,19 +48,19 @@ def metrics_text(server: Server) -> str:
 
 
 def status_document(server: Server) -> dict[str, Any]:
-    scheduler, llm = server.scheduler, server.model.llm
-    metrics = scheduler.metrics
+    scheduler, loaded = server.scheduler, server.model.loaded
+    metrics = server.metrics
     waiting, running = scheduler.counts()
-    plan = llm.memory_plan
+    plan = loaded.memory_plan
     return {
         "version": __version__,
         "model": server.model.name,
         "context": server.model.context,
-        "device": llm.options.device,
-        "device_name": llm.device_name,
-        "kernels": llm.kernels,
-        "draft": llm.draft_label,
-        "sparse_prefill": llm.options.sparse_prefill,
+        "device": loaded.options.device,
+        "device_name": loaded.device.chip,
+        "kernels": loaded.kernels,
+        "draft": loaded.draft_label,
+        "sparse_prefill": loaded.options.sparse_prefill,
         "uptime_s": time.time() - metrics.started_at,
         "slots": scheduler.n_slots,
         "waiting": waiting,
@@ -80,9 +81,9 @@ def status_document(server: Server) -> dict[str, Any]:
             "drafted_tokens": metrics.drafts.total("drafted"),
             "accepted_tokens": metrics.drafts.total("accepted"),
         },
-        "kv_pages": pages_of(llm),
+        "kv_pages": pages_of(loaded),
         "prefix_cache": asdict(scheduler.cache.stats()),
-        "compression": _compression(llm),
+        "compression": _compression(loaded),
         "device_load": asdict(server.device_load()),
         "memory": {
             "place": plan.place,
@@ -95,20 +96,20 @@ def status_document(server: Server) -> dict[str, Any]:
     }
 
 
-def pages_of(llm: LLM) -> dict[str, int]:
+def pages_of(loaded: LoadedModel) -> dict[str, int]:
     """Pages of the KV cache, and those that nothing holds."""
-    return {"total": llm.engine.n_pages, "free": llm.engine.n_free_pages}
+    return {"total": loaded.engine.n_pages, "free": loaded.engine.n_free_pages}
 
 
-def _compression(llm: LLM) -> dict[str, Any] | None:
+def _compression(loaded: LoadedModel) -> dict[str, Any] | None:
     """The server's own setting, and its scorer; None without one."""
-    if llm.compressor is None:
+    if loaded.compressor is None:
         return None
-    policy, scorer = llm.compressor.policy, llm.compressor.scorer
+    policy, scorer = loaded.compressor.policy, loaded.compressor.scorer
     return {
         "mode": policy.mode,
         "threshold": policy.threshold,
-        "keep_ratio": llm.options.prefill_keep_ratio,
+        "keep_ratio": loaded.options.prefill_keep_ratio,
         "scorer": scorer.name,
         "scorer_bytes": 0 if scorer.is_swapped else scorer.memory_plan.total_bytes,  # beside the target
         "scorer_is_swapped": scorer.is_swapped,

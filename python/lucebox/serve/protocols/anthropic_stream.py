@@ -7,14 +7,14 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
-from lucebox.serve.answer import Answer, Reasoning, Text, ToolCall
+from lucebox.generation.answer import Answer, Reasoning, Text, ToolCall
+from lucebox.generation.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
+from lucebox.generation.request import Finished, Item, Started
 from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, anthropic_error
-from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.protocols.compression import compression_field
 from lucebox.serve.protocols.encoded_reasoning import encode_reasoning
 from lucebox.serve.protocols.openai_common import comment, original_tokens, timings
-from lucebox.serve.request import Finished, Item, Started
 
 __all__ = ["MessageWriter"]
 

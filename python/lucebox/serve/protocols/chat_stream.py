@@ -7,14 +7,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lucebox.generation.answer import Answer
+from lucebox.generation.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
+from lucebox.generation.request import Finished, Item
 from lucebox.results import TokenLogprob
-from lucebox.serve.answer import Answer
 from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, openai_error
-from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.protocols.compression import compression_field
 from lucebox.serve.protocols.openai_common import DONE, LogprobWriter, comment, timings, usage
-from lucebox.serve.request import Finished, Item
 
 __all__ = ["ChatWriter", "chat_completion"]
 

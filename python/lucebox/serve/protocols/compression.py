@@ -9,9 +9,9 @@ from urllib.parse import quote
 from pydantic import Field
 
 from lucebox.compression.policy import CompressionRequest, Mode
+from lucebox.generation.request import Finished
 from lucebox.results import PromptCompression
 from lucebox.serve.protocols.body import Body
-from lucebox.serve.request import Finished
 
 __all__ = ["Compressible", "compression_field", "compression_header", "compression_of", "wants_spans"]
 

@@ -77,7 +77,7 @@ def _model(server: Server) -> dict[str, Any]:
         "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "owned_by": "lucebox",
         "context_length": model.context,
-        "max_context_length": model.llm.info.context_length,
+        "max_context_length": model.loaded.info.context_length,
         "max_model_len": model.context,
     }
 
@@ -90,7 +90,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     text = body.content if body.content is not None else body.prompt
     if text is None:
         raise ApiError("invalid", "content is missing", "content")
-    tokenizer = model.llm.tokenizer
+    tokenizer = model.loaded.tokenizer
     has_bos = body.add_special and tokenizer.bos_id is not None
     try:
         ids = await server_of(request).in_thread(
@@ -118,7 +118,7 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     model = server_of(request).model
     model.resolve_name(body.model)
     try:
-        text = await server_of(request).in_thread(request, lambda: model.llm.detokenize(body.tokens))
+        text = await server_of(request).in_thread(request, lambda: model.loaded.detokenize(body.tokens))
     except LuceboxError as error:
         raise from_lucebox(error) from error
     return JSONResponse({"content": text, "prompt": text})
@@ -128,8 +128,8 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
 @router.get("/v1/props", include_in_schema=False)
 async def props(request: Request) -> Response:
     server = server_of(request)
-    model, llm = server.model, server.model.llm
-    template = llm.chat_template
+    model, loaded = server.model, server.model.loaded
+    template = loaded.chat_template
     sampling = model.profile.defaults(thinking=model.profile.thinking is not None, tools=False)
     params = {field.name: getattr(sampling, field.name) for field in fields(sampling) if field.name not in NOT_SHOWN}
     return JSONResponse(
@@ -141,13 +141,13 @@ async def props(request: Request) -> Response:
             "modalities": {"vision": False, "audio": False},
             "build_info": f"lucebox {__version__}",
             "model": {
-                "name": llm.info.name,
-                "architecture": llm.info.architecture,
-                "n_params": llm.info.n_params,
+                "name": loaded.info.name,
+                "architecture": loaded.info.architecture,
+                "n_params": loaded.info.n_params,
                 "context": model.context,
-                "max_context": llm.info.context_length,
+                "max_context": loaded.info.context_length,
             },
-            "engine": {"device": llm.options.device, "device_name": llm.device_name, "kernels": llm.kernels},
+            "engine": {"device": loaded.device.name, "device_name": loaded.device.chip, "kernels": loaded.kernels},
         }
     )
 

@@ -11,17 +11,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from lucebox.chat.conversation import AnswerFormat
+from lucebox.generation.answer import Answer
+from lucebox.generation.events import TextDelta, Warning
+from lucebox.generation.request import Finished, GenerationRequest, Item
 from lucebox.results import TokenLogprob
-from lucebox.serve.answer import Answer
 from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, llama_cpp_body, llama_cpp_error
-from lucebox.serve.events import TextDelta, Warning
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.body import Ignored, Many, Name, Sampled, Stops, sampling_of, token_biases
 from lucebox.serve.protocols.openai_common import LogprobWriter, comment
 from lucebox.serve.protocols.openapi import ERRORS, LLAMA_CPP_ERRORS, documented
 from lucebox.serve.protocols.structured_outputs import lark_of
-from lucebox.serve.request import Finished, GenerationRequest, Item
 from lucebox.serve.server import Server, server_of
 
 __all__ = ["CompletionRequest", "router"]
@@ -122,7 +122,7 @@ def _prompt(server: Server, body: CompletionRequest) -> str | list[int]:
         if isinstance(part, int):
             ids.append(part)
         else:
-            ids += server.model.llm.tokenizer.encode(part, add_bos=None if i == 0 else False)
+            ids += server.model.loaded.tokenizer.encode(part, add_bos=None if i == 0 else False)
     return ids
 
 
@@ -215,7 +215,8 @@ async def completion(body: CompletionRequest, request: Request) -> Response:
         return server.model.complete(prompt, sampling, limits, request.url.path, answer_format=answer_format)
 
     requests = await server.in_thread(request, make)
-    writer = CompletionWriter(model, LogprobWriter(server.model.llm.tokenizer, with_ids=True) if body.n_probs else None)
+    logprobs = LogprobWriter(server.model.loaded.tokenizer, with_ids=True) if body.n_probs else None
+    writer = CompletionWriter(model, logprobs)
     if body.stream:
         return server.stream(requests, writer, body.ignored())
     return server.document(requests, writer.document, llama_cpp_body, body.ignored())
@@ -234,7 +235,7 @@ async def slots(request: Request) -> Response:
         {
             "id": i,
             "n_ctx": server.model.context,
-            "speculative": server.model.llm.options.draft != "none",
+            "speculative": server.model.loaded.options.draft != "none",
             "is_processing": is_busy,
         }
         for i, is_busy in enumerate(busy)

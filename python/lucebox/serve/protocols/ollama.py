@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from lucebox.errors import InvalidRequestError
-from lucebox.serve.answer import Answer
+from lucebox.generation.answer import Answer
+from lucebox.generation.request import GenerationRequest
 from lucebox.serve.delivery import LINES
 from lucebox.serve.errors import ApiError, ollama_body
 from lucebox.serve.protocols.ollama_bodies import (
@@ -29,7 +30,6 @@ from lucebox.serve.protocols.ollama_bodies import (
 from lucebox.serve.protocols.ollama_stream import OllamaWriter, Route
 from lucebox.serve.protocols.openai_common import LogprobWriter
 from lucebox.serve.protocols.openapi import OLLAMA_ERRORS, documented
-from lucebox.serve.request import GenerationRequest
 from lucebox.serve.server import Server, server_of
 
 __all__ = ["router"]
@@ -71,7 +71,7 @@ async def generate(body: GenerateRequest, request: Request) -> Response:
 
 
 def _writer(server: Server, body: ChatRequest | GenerateRequest, route: Route) -> OllamaWriter:
-    logprobs = LogprobWriter(server.model.llm.tokenizer) if body.logprobs else None
+    logprobs = LogprobWriter(server.model.loaded.tokenizer) if body.logprobs else None
     return OllamaWriter(route, model_of(server.model, body.model), logprobs)
 
 

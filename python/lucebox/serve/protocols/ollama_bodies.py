@@ -11,7 +11,7 @@ from lucebox.chat.conversation import AnswerFormat, Conversation
 from lucebox.chat.rendering import Message
 from lucebox.chat.thinking import ThinkingRequest
 from lucebox.chat.tools import Tool
-from lucebox.embedding import Pooling
+from lucebox.generation.embedding import Pooling
 from lucebox.serve.errors import ApiError
 from lucebox.serve.model import Limits, ServedModel
 from lucebox.serve.protocols.body import Body, Ignored, Many, Name, Sampled, Stop, Stops, sampling_of, stops_of

@@ -43,10 +43,10 @@ async def tags(request: Request) -> Response:
 @router.get("/api/ps", **documented("Lists the loaded models, in Ollama's format.", OLLAMA_ERRORS, streams=False))
 async def loaded(request: Request) -> Response:
     model = server_of(request).model
-    is_cpu = model.llm.options.device == "cpu"
+    is_cpu = model.loaded.options.device == "cpu"
     facts = {
         "expires_at": NEVER,
-        "size_vram": 0 if is_cpu else model.llm.info.file_bytes,
+        "size_vram": 0 if is_cpu else model.loaded.info.file_bytes,
         "context_length": model.context,
     }
     return JSONResponse({"models": [_entry(model) | facts]})
@@ -56,7 +56,7 @@ async def loaded(request: Request) -> Response:
 async def show(body: ShowRequest, request: Request) -> Response:
     model = server_of(request).model
     model_of(model, body.model or body.name)
-    info, template = model.llm.info, model.llm.chat_template
+    info, template = model.loaded.info, model.loaded.chat_template
     sampling = model.profile.defaults(thinking=model.profile.thinking is not None, tools=False)
     values = {field.name: getattr(sampling, field.name) for field in fields(sampling)}
     lines = [f"num_ctx {model.context}", *(f"{name} {values[own]}" for own, name in PARAMETERS.items())]
@@ -88,11 +88,11 @@ async def version() -> Response:
 
 
 def _entry(model: ServedModel) -> dict[str, Any]:
-    return {"name": model.name, "model": model.name, "size": model.llm.info.file_bytes, "details": _details(model)}
+    return {"name": model.name, "model": model.name, "size": model.loaded.info.file_bytes, "details": _details(model)}
 
 
 def _details(model: ServedModel) -> dict[str, Any]:
-    info = model.llm.info
+    info = model.loaded.info
     return {
         "parent_model": "",
         "format": "gguf" if info.path.endswith(".gguf") else "safetensors",
@@ -107,9 +107,9 @@ def _details(model: ServedModel) -> dict[str, Any]:
 def _capabilities(model: ServedModel) -> list[str]:
     """Abilities under Ollama's names, which clients read before they send tools or `think`."""
     found = ["completion"]
-    if model.llm.embedder.pooling is not None:
+    if model.loaded.embedder.pooling is not None:
         found.append("embedding")
-    if model.llm.chat_template is not None:
+    if model.loaded.chat_template is not None:
         found += ["tools", *(["thinking"] if model.profile.thinking is not None else [])]
     return found
 

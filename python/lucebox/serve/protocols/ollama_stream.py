@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any, Literal, TypeAlias
 
+from lucebox.generation.answer import Answer, Text, ToolCall
+from lucebox.generation.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
+from lucebox.generation.request import Finished, Item
 from lucebox.results import TokenLogprob
-from lucebox.serve.answer import Answer, Text, ToolCall
 from lucebox.serve.delivery import json_line
 from lucebox.serve.errors import ApiError, ollama_error
-from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.protocols.openai_common import LogprobWriter
-from lucebox.serve.request import Finished, Item
 
 __all__ = ["OllamaWriter", "Route", "created_at"]
 

@@ -266,7 +266,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     logprobs = None
     if body.logprobs:
         sampling["logprobs"] = body.top_logprobs or 0
-        logprobs = LogprobWriter(server.model.llm.tokenizer)
+        logprobs = LogprobWriter(server.model.loaded.tokenizer)
     elif body.top_logprobs is not None:
         raise ApiError("invalid", "top_logprobs needs logprobs", "top_logprobs")
     prediction = text_of(body.prediction.content) if body.prediction else ""

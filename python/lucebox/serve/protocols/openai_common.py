@@ -6,9 +6,9 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
+from lucebox.generation.request import Finished, PromptToken
 from lucebox.results import TokenLogprob
 from lucebox.serve.protocols.body import Body, Ignored
-from lucebox.serve.request import Finished, PromptToken
 from lucebox.text import Tokenizer
 
 __all__ = [

@@ -12,11 +12,12 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from lucebox.generation.answer import Answer
+from lucebox.generation.events import TextDelta, Warning
+from lucebox.generation.request import Finished, GenerationRequest, Item, PromptToken
 from lucebox.results import TokenLogprob
-from lucebox.serve.answer import Answer
 from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, openai_body, openai_error
-from lucebox.serve.events import TextDelta, Warning
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.body import Ignored, Many, Name, OpenAISampled, Stop, Stops, sampling_of, stops_of
 from lucebox.serve.protocols.openai_common import (
@@ -30,7 +31,6 @@ from lucebox.serve.protocols.openai_common import (
 )
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.protocols.structured_outputs import Guided, guided_format
-from lucebox.serve.request import Finished, GenerationRequest, Item, PromptToken
 from lucebox.serve.server import Server, server_of
 
 __all__ = ["CompletionRequest", "router"]
@@ -160,7 +160,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
         message = f"{n_answers} answers are more than this server's queue and slots hold: {server.scheduler.capacity}"
         raise ApiError("invalid", message, "prompt")
     requests, heads = await server.in_thread(request, lambda: _requests(server, body))
-    writer = CompletionWriter(body, model, heads, LogprobWriter(server.model.llm.tokenizer))
+    writer = CompletionWriter(body, model, heads, LogprobWriter(server.model.loaded.tokenizer))
     if body.stream:
         return server.stream(requests, writer, body.ignored())
     return server.document(requests, writer.document, openai_body, body.ignored())
@@ -187,7 +187,7 @@ def _requests(server: Server, body: CompletionRequest) -> tuple[list[GenerationR
             answer_format=answer_format,
             scores_prompt=scores_prompt,
         )
-        text = prompt if isinstance(prompt, str) else server.model.llm.detokenize(prompt)
+        text = prompt if isinstance(prompt, str) else server.model.loaded.detokenize(prompt)
         requests += prompt_requests
         heads += [text if body.echo else ""] * len(prompt_requests)
     return requests, heads

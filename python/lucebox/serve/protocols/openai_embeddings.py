@@ -11,9 +11,9 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lucebox.embedding import Pooling
 from lucebox.errors import InvalidRequestError
-from lucebox.serve.answer import Answer
+from lucebox.generation.answer import Answer
+from lucebox.generation.embedding import Pooling
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.protocols.body import Body, Ignored, Name
 from lucebox.serve.protocols.openapi import ERRORS, documented

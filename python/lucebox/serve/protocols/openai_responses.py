@@ -19,7 +19,8 @@ from lucebox.chat.conversation import AnswerFormat, Conversation
 from lucebox.chat.rendering import Message
 from lucebox.chat.thinking import ThinkingRequest
 from lucebox.chat.tools import Tool, ToolChoice
-from lucebox.serve.answer import Answer
+from lucebox.generation.answer import Answer
+from lucebox.generation.request import Started
 from lucebox.serve.delivery import Exchange, FailedStream
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
@@ -28,7 +29,6 @@ from lucebox.serve.protocols.compression import Compressible, compression_of, wa
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.protocols.responses_stream import ResponseWriter
-from lucebox.serve.request import Started
 from lucebox.serve.responses_store import ResponseStore, StoredResponse
 from lucebox.serve.server import ignored_header, owner_of, server_of
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lucebox.chat.rendering import Message
-from lucebox.serve.answer import Answer, Block, Reasoning, Text, ToolCall
+from lucebox.generation.answer import Answer, Block, Reasoning, Text, ToolCall
+from lucebox.generation.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
+from lucebox.generation.request import Finished, Item
 from lucebox.serve.delivery import sse
 from lucebox.serve.errors import ApiError, openai_error
-from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.protocols.compression import compression_field
 from lucebox.serve.protocols.encoded_reasoning import encode_reasoning
 from lucebox.serve.protocols.openai_common import comment, original_tokens, predictions, timings
-from lucebox.serve.request import Finished, Item
 
 __all__ = ["ResponseWriter"]
 

@@ -1,33 +1,29 @@
-"""The decode loop of one request, shared by `LLM` and the server: choose a token, then detokenise it and decide whether
-it is the last one. The caller prefills the prompt, schedules the steps and receives the text. Between the two halves of
-a step it may send the pass of the next one, so that a device computes while the text is given out."""
+"""The decode loop of one request: sample a token, then detokenise it and decide whether it is the last one. The caller
+prefills the prompt, schedules the steps and receives the text. Between the two halves of a step it may send the pass of
+the next one, so that a device computes while the text is given out."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lucebox import _engine
+from lucebox.generation.loaded_model import LoadedModel
 from lucebox.options import Sampling
 from lucebox.results import DraftCounts, TokenLogprob
-from lucebox.text import NO_IDS, Ids, StreamDecoder
-
-if TYPE_CHECKING:
-    from lucebox.api import LLM
+from lucebox.text import Ids, StreamDecoder
 
 __all__ = [
-    "NO_IDS",
     "Budget",
     "Constraint",
     "DecodeLoop",
     "DraftTally",
     "End",
-    "Ids",
     "Output",
     "StopReason",
 ]
@@ -111,11 +107,11 @@ class DraftTally:
 
 
 class DecodeLoop:
-    """The tokens of one request after its prompt, one per step: `choose`, then `tell`."""
+    """The tokens of one request after its prompt, one per step: `sample`, then `emit`."""
 
     def __init__(
         self,
-        llm: LLM,
+        model: LoadedModel,
         prompt: Ids,
         sampling: Sampling,
         sampler: _engine.Sampler,
@@ -134,13 +130,13 @@ class DecodeLoop:
         self._sampler = sampler
         self._sampler.set_prompt(prompt)
         self._n_top = sampling.logprobs
-        self._ends = set(sampling.stop_ids) | (set() if sampling.ignore_eos else set(llm.end_ids))
-        self._decoder = StreamDecoder(llm.tokenizer, skip_special=skip_special)
+        self._ends = set(sampling.stop_ids) | (set() if sampling.ignore_eos else set(model.end_ids))
+        self._decoder = StreamDecoder(model.tokenizer, skip_special=skip_special)
         self._output = output
         self._constraint = constraint
         self._budget = budget
         self._forced: list[int] = []  # tokens of the budget that come next without being sampled
-        self._tally = None if llm.options.draft == "none" else DraftTally()
+        self._tally = None if model.options.draft == "none" else DraftTally()
         self._before: Mapping[str, Any] | None = None  # counts ahead of the pass that computes the next step's rows
         self._is_started = False  # the choice of the next step's token
 
@@ -161,18 +157,18 @@ class DecodeLoop:
 
     @property
     def is_full(self) -> bool:
-        """max_tokens have been generated: `cut` ends the generation."""
+        """Whether max_tokens have been generated."""
         return self.n_generated == self._max_tokens
 
     @property
-    def goes_on(self) -> bool:
-        """A token follows, unless the text of the last one ends the generation."""
+    def may_continue(self) -> bool:
+        """Whether a token follows, unless the text of the last one ends the generation."""
         is_done = self._constraint is not None and self._constraint.done
         is_end = self.n_generated > 0 and self.last_id in self._ends
         return not (self.is_full or is_done or is_end)
 
     def next_ids(self, session: _engine.Session) -> Ids | None:
-        """What a pass of several sessions makes this one's timeline before `choose`; None: that token is forced."""
+        """What a pass of several sessions makes this one's timeline before `sample`; None: that token is forced."""
         if self._forced:
             return None
         if self._before is None:
@@ -190,10 +186,10 @@ class DecodeLoop:
         if self._constraint is not None:
             self._sampler.set_mask(self._constraint.mask())
 
-    def choose(self, session: _engine.Session) -> None:
+    def sample(self, session: _engine.Session) -> None:
         """One token, sampled or forced."""
         n = self.n_prompt + self.n_generated
-        token = self._forced.pop(0) if self._forced else self._sample(session, n)
+        token = self._forced.pop(0) if self._forced else self._sampled(session, n)
         if self._budget is not None:
             forced = self._budget.push(token)
             if forced and token in self._ends:
@@ -205,7 +201,7 @@ class DecodeLoop:
         self._ids[n] = token
         self.n_generated += 1
 
-    def tell(self) -> End | None:
+    def emit(self) -> End | None:
         """Gives the text of the last token to the output. Why it was the last one, None where more may follow."""
         token = self.last_id
         if token in self._ends:
@@ -215,13 +211,13 @@ class DecodeLoop:
             return End("stop_string", stop)
         if self._constraint is not None and self._constraint.done:
             return self._flush("stop")
-        return None
+        return self.stop_at_limit() if self.is_full else None
 
-    def cut(self) -> End:
+    def stop_at_limit(self) -> End:
         """Ends the generation at max_tokens."""
         return self._flush("length")
 
-    def _sample(self, session: _engine.Session, n: int) -> int:
+    def _sampled(self, session: _engine.Session, n: int) -> int:
         """The token after the first n."""
         before = self._counts(session) if self._before is None else self._before
         self._before = None

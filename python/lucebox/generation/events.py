@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from lucebox.generation import Budget, Constraint
+from lucebox.generation.decode import Budget, Constraint
 
 __all__ = [
     "Budget",

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from lucebox import _engine
 from lucebox.errors import FormatError
-from lucebox.serve.prefix_cache.files import Files, PartFile
-from lucebox.serve.prefix_cache.plan import PAGE, Segment
-from lucebox.serve.prefix_cache.tree import Bytes, Lru, Node, Part
+from lucebox.generation.prefix_cache.files import Files, PartFile
+from lucebox.generation.prefix_cache.plan import PAGE, Segment
+from lucebox.generation.prefix_cache.tree import Bytes, Lru, Node, Part
 
 __all__ = ["PartStore"]
 
-log = logging.getLogger("lucebox.serve.prefix_cache")
+log = logging.getLogger("lucebox.generation.prefix_cache")
 
 
 class PartStore:

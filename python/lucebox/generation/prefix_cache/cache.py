@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 
 from lucebox import _engine
 from lucebox.errors import LuceboxError, OutOfMemoryError
-from lucebox.serve.prefix_cache.plan import PAGE, Plan
-from lucebox.serve.prefix_cache.store import PartStore
-from lucebox.serve.prefix_cache.tree import Node
+from lucebox.generation.prefix_cache.plan import PAGE, Plan
+from lucebox.generation.prefix_cache.store import PartStore
+from lucebox.generation.prefix_cache.tree import Node
 
 __all__ = ["PrefixCache", "Stats"]
 

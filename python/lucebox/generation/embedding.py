@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError, UnsupportedError
-from lucebox.generation import Ids
-
-if TYPE_CHECKING:
-    from lucebox.api import LLM
+from lucebox.model_info import ModelInfo
+from lucebox.text import Ids
 
 __all__ = ["Embedder", "Embedding", "Pooler", "Pooling"]
 
@@ -33,16 +31,16 @@ _FOLDER_POOLING: dict[str, Pooling] = {  # sentence-transformers: 1_Pooling/conf
 class Embedder:
     """How a model embeds text, from its files: the pooling, and an end token that its makers append."""
 
-    def __init__(self, llm: LLM) -> None:
-        path = Path(llm.info.path)
+    def __init__(self, info: ModelInfo) -> None:
+        path = Path(info.path)
         file = _engine.open_model_file(str(path))
-        self._llm = llm
+        self._name = info.name
         self.pooling: Pooling | None
         """The pooling that the model was trained with; None where its files name none."""
         self._end_id: int | None
         if isinstance(file, _engine.GgufFile):
             metadata = file.metadata
-            self.pooling = _GGUF_POOLING.get(metadata.get(f"{llm.info.architecture}.pooling_type"))
+            self.pooling = _GGUF_POOLING.get(metadata.get(f"{info.architecture}.pooling_type"))
             appends = metadata.get("tokenizer.ggml.add_eos_token") is True
             self._end_id = metadata.get("tokenizer.ggml.eos_token_id") if appends else None
         else:
@@ -60,24 +58,16 @@ class Embedder:
             raise InvalidRequestError(f"pooling must be {', '.join(get_args(Pooling))}, got {wanted!r}")
         if wanted is None and self.pooling is None:
             raise UnsupportedError(
-                f"{self._llm.info.name} is not made for embeddings: its files name no pooling. To pool its rows "
+                f"{self._name} is not made for embeddings: its files name no pooling. To pool its rows "
                 'anyway, say which way: pooling="mean"'
             )
         return wanted or self.pooling or "mean"
 
-    def ids(self, text: str | Any) -> Ids:
-        """[n_tokens] the ids of a text, with the end token that the model expects; ids stay as they are.
-
-        Raises:
-            InvalidRequestError: there is no token, or there are more than the context holds.
-        """
-        ids = self._llm.ids(text)
-        if isinstance(text, str) and self._end_id is not None and (not len(ids) or ids[-1] != self._end_id):
-            ids = np.append(ids, np.int32(self._end_id))
-        context = self._llm.memory_plan.context
-        if not 1 <= len(ids) <= context:
-            raise InvalidRequestError(f"a text to embed has 1 to {context} tokens (the context), got {len(ids)}")
-        return ids
+    def ended(self, ids: Ids) -> Ids:
+        """[n_tokens] the ids of a text, with the end token that the model expects."""
+        if self._end_id is None or (len(ids) and ids[-1] == self._end_id):
+            return ids
+        return np.append(ids, np.int32(self._end_id))
 
 
 class Embedding:

@@ -23,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucebox.errors import FormatError
+from lucebox.generation.prefix_cache.tree import Bytes, Kind
 from lucebox.regular_files import open_regular
-from lucebox.serve.prefix_cache.tree import Bytes, Kind
 
 __all__ = ["Files", "PartFile"]
 
-log = logging.getLogger("lucebox.serve.prefix_cache")
+log = logging.getLogger("lucebox.generation.prefix_cache")
 
 MAGIC = b"LBPREFIX"
 VERSION = 1

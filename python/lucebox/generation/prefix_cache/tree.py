@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucebox import _engine
-from lucebox.serve.prefix_cache.plan import Segment
+from lucebox.generation.prefix_cache.plan import Segment
 
 __all__ = ["Bytes", "Kind", "Lru", "Node", "Part"]
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucebox import _engine
-from lucebox.serve.channel import Sink
-from lucebox.serve.request import Ids, PromptToken
+from lucebox.generation.request import PromptToken, Sink
+from lucebox.text import Ids
 
 __all__ = ["scored_prefill"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from lucebox.generation.events import Event, Parser, ReasoningDelta, TextDelta
 from lucebox.results import TokenLogprob
-from lucebox.serve.events import Event, Parser, ReasoningDelta, TextDelta
 from lucebox.text import StopMatcher
 
 __all__ = ["ParsedText"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from lucebox.embedding import Embedding
+from lucebox.generation.embedding import Embedding
+from lucebox.generation.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
+from lucebox.generation.request import Embedded, Finished, Item, PromptToken, Started
 from lucebox.results import TokenLogprob
-from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
-from lucebox.serve.request import Embedded, Finished, Item, PromptToken, Started
 
 __all__ = ["Answer", "Block", "Reasoning", "Text", "ToolCall"]
 

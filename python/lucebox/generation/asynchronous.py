@@ -1,24 +1,25 @@
-"""Generations for asyncio: a thread runs the iterator, the event loop receives its chunks."""
+"""Generations for asyncio: a thread reads a stream, the event loop receives its chunks."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
-from lucebox.answering import cancellable
+from lucebox.generation.reader import ChunkStream
 from lucebox.results import Chunk, Generation
 
 __all__ = ["last_of", "stream_in_thread"]
 
 
-async def stream_in_thread(begin: Callable[[], Iterator[Chunk]]) -> AsyncIterator[Chunk]:
-    """The chunks of an iterator that a thread of its own runs. When the consumer leaves, by cancellation or otherwise,
-    the thread stops at its next token or prefill chunk, and this waits until it has: the session is free again."""
+async def stream_in_thread(begin: Callable[[], ChunkStream]) -> AsyncIterator[Chunk]:
+    """The chunks of a stream that a thread of its own begins and reads. When the consumer leaves, by cancellation or
+    otherwise, the thread stops at its next token or prefill chunk, and this waits until it has: the session is free
+    again."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[Chunk | BaseException | None] = asyncio.Queue()
-    stop = threading.Event()
+    reading = _Reading()
 
     def put(item: Chunk | BaseException | None) -> None:
         with suppress(RuntimeError):  # the loop was closed without waiting
@@ -26,9 +27,7 @@ async def stream_in_thread(begin: Callable[[], Iterator[Chunk]]) -> AsyncIterato
 
     def work() -> None:
         try:
-            with cancellable(stop):
-                for chunk in begin():
-                    put(chunk)
+            reading.run(begin(), put)
         except BaseException as error:
             put(error)
         else:
@@ -44,10 +43,29 @@ async def stream_in_thread(begin: Callable[[], Iterator[Chunk]]) -> AsyncIterato
             yield item
         is_over = True
     finally:
-        stop.set()
+        reading.stop()
         while not is_over:
             item = await asyncio.shield(queue.get())
             is_over = item is None or isinstance(item, BaseException)
+
+
+class _Reading:
+    """A stream that one thread reads and another one may stop, even before it has begun."""
+
+    def __init__(self) -> None:
+        self._stream: ChunkStream | None = None
+        self._is_stopped = threading.Event()
+
+    def run(self, stream: ChunkStream, put: Callable[[Chunk], None]) -> None:
+        self._stream = stream
+        while not self._is_stopped.is_set() and (chunk := next(stream, None)) is not None:
+            put(chunk)
+        stream.close()
+
+    def stop(self) -> None:
+        self._is_stopped.set()
+        if self._stream is not None:
+            self._stream.cancel()
 
 
 async def last_of(chunks: AsyncIterator[Chunk]) -> Generation:

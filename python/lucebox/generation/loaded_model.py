@@ -1,0 +1,232 @@
+"""`LoadedModel`: a model's weights on a device, its sessions and its text, for all that generates with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lucebox import _engine
+from lucebox.assets import TextAssets
+from lucebox.chat.template import ChatTemplate
+from lucebox.drafters import draft_label
+from lucebox.errors import InvalidRequestError
+from lucebox.generation.embedding import Embedder
+from lucebox.generation.sessions import SessionPool
+from lucebox.memory import MemoryPlan
+from lucebox.model_info import ModelInfo
+from lucebox.options import EngineOptions, Sampling, engine_fields
+from lucebox.text import Ids, Tokenizer
+
+if TYPE_CHECKING:
+    from lucebox.compression.compressor import Compressor
+    from lucebox.step_costs import StepCostsFile
+
+__all__ = ["LoadedDevice", "LoadedModel"]
+
+SEED_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDevice:
+    """The device of a model, and the kernels on it."""
+
+    name: str
+    """cpu, cuda:0."""
+    chip: str
+    """The name of the GPU or processor."""
+    reason: str
+    """Why this device and pack were chosen."""
+    pack: _engine.gpu.Pack | None
+    """None on the CPU."""
+    pack_name: str | None
+    """The pack's target ("sm_90"), or a variant ("sm_86_laptop")."""
+    pack_manifest: str
+    """The manifest of the pack, JSON; empty on the CPU."""
+    code: str | None
+    """The compiler of the pack's code that the driver loads: "nvcc 13.0.88"; None on the CPU."""
+
+    @property
+    def kernels(self) -> str:
+        """Identifies the pack's kernels; empty on the CPU."""
+        return "" if self.pack_name is None else f"{self.pack_name} {self.code} {self.pack_manifest}"
+
+
+class LoadedModel:
+    """The engine with its sessions, the text assets of its files, and what each option came to."""
+
+    def __init__(
+        self,
+        *,
+        engine: _engine.Engine,
+        sessions: SessionPool,
+        device: LoadedDevice,
+        assets: TextAssets,
+        info: ModelInfo,
+        options: EngineOptions,
+        memory_plan: MemoryPlan,
+        step_costs_file: StepCostsFile | None,
+        draft_reason: str,
+        compressor: Compressor | None,
+    ) -> None:
+        self._engine: _engine.Engine | None = engine
+        self._process = os.getpid()
+        self.sessions = sessions
+        self.device = device
+        self.assets = assets
+        self.info = info
+        self.options = options
+        self.memory_plan = memory_plan
+        self.step_costs_file = step_costs_file
+        """The measured costs of a step with drafts, kept for the next start; None without a drafter."""
+        self.draft_reason = draft_reason
+        """The drafters that `draft="auto"` left out, and why."""
+        self.compressor = compressor
+        """Cuts long prompts; None without a scorer."""
+        self.on_device = device.pack is not None
+        """Whether a device computes what a thread has sent: passes may be sent ahead of texts, and prefixes keep their
+        pages of the KV cache."""
+        self._embedder: Embedder | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._engine is None
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a fork of the one that loaded the model."""
+        return self._process != os.getpid()
+
+    def check_usable(self) -> None:
+        """Checks that this process may use the model.
+
+        Raises:
+            InvalidRequestError: it was closed, or this process is a fork of the one that loaded it.
+        """
+        if self.is_closed:
+            raise InvalidRequestError("this LLM was closed")
+        if self.is_forked:
+            raise InvalidRequestError(
+                f"this LLM was loaded in process {self._process}, and this process {os.getpid()} is a fork of it, "
+                "without its threads and GPU context: load the LLM after the fork, or start processes by spawn"
+            )
+
+    def close(self) -> None:
+        """Frees the engine and its sessions, which nobody else may hold."""
+        self._engine = None
+        self.sessions.close()
+        self.device = replace(self.device, pack=None)
+        if self.compressor is not None:
+            self.compressor.scorer.close()
+
+    @property
+    def engine(self) -> _engine.Engine:
+        """The weights and the memory plan."""
+        self.check_usable()
+        assert self._engine is not None
+        return self._engine
+
+    # --- text
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.assets.tokenizer
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """The model's own chat template."""
+        return self.assets.template
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The end tokens of the model."""
+        return tuple(i for i in self.assets.end_ids if i < self.info.vocab)
+
+    @property
+    def generation_defaults(self) -> Mapping[str, Any]:
+        """Sampling recommended by the checkpoint, by the names of generation_config.json; empty without any."""
+        return self.assets.generation_defaults
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Parts of the model's files that were set aside, a sentence each: a template that is not Jinja, recommended
+        sampling out of range."""
+        return self.assets.notes
+
+    def detokenize(self, ids: Iterable[int]) -> str:
+        """Text of token ids, control tokens included.
+
+        Raises:
+            InvalidRequestError: an id is outside the vocabulary.
+        """
+        return self.tokenizer.decode(self.ids(list(ids)).tolist(), skip_special=False)
+
+    def ids(self, prompt: str | Sequence[int]) -> Ids:
+        """The token ids of a prompt, checked.
+
+        Raises:
+            InvalidRequestError: an id is outside the vocabulary.
+        """
+        ids = np.asarray(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        if ids.ndim == 1 and ids.dtype.kind == "O" and all(isinstance(i, int) for i in ids):  # beyond 64 bits
+            raise InvalidRequestError(f"token ids must be between 0 and {self.info.vocab - 1}")
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise InvalidRequestError("a prompt must be text or a flat sequence of token ids")
+        if ids.size and (ids.min() < 0 or ids.max() >= self.info.vocab):
+            raise InvalidRequestError(f"token ids must be between 0 and {self.info.vocab - 1}")
+        return ids.astype(np.int32)
+
+    def expected_ids(self, prediction: str) -> Ids:
+        """The token ids of text that an answer is likely to repeat. No answer is longer than the context."""
+        ids = self.tokenizer.encode(prediction, special=False, add_bos=False)
+        return np.asarray(ids[: self.options.context], np.int32)
+
+    def ids_to_embed(self, text: str | Sequence[int]) -> Ids:
+        """The token ids of a text, with the end token that the model expects; ids stay as they are.
+
+        Raises:
+            InvalidRequestError: there is no token, or there are more than the context holds.
+        """
+        ids = self.embedder.ended(self.ids(text)) if isinstance(text, str) else self.ids(text)
+        context = self.memory_plan.context
+        if not 1 <= len(ids) <= context:
+            raise InvalidRequestError(f"a text to embed has 1 to {context} tokens (the context), got {len(ids)}")
+        return ids
+
+    @property
+    def embedder(self) -> Embedder:
+        """How the model embeds text."""
+        if self._embedder is None:
+            self._embedder = Embedder(self.info)
+        return self._embedder
+
+    # --- decoding
+
+    def sampler(self, sampling: Sampling) -> _engine.Sampler:
+        """The sampler of one request.
+
+        Raises:
+            InvalidRequestError: an option is out of range.
+        """
+        seed = self.options.seed if sampling.seed is None else sampling.seed
+        return _engine.Sampler(self.info.vocab, **engine_fields(sampling) | {"seed": seed & SEED_MASK})
+
+    @property
+    def kernels(self) -> str:
+        """The kernels: "8 threads, avx512" or "pack sm_90 by nvcc 13.0.88"."""
+        if self.device.pack_name is not None:
+            return f"pack {self.device.pack_name} by {self.device.code}"
+        return f"{self.options.threads} threads, {self.options.isa}"
+
+    @property
+    def draft_label(self) -> str:
+        """The drafter: "none", "suffix", "mtp+suffix", "drafter.gguf"."""
+        return draft_label(self.options.draft)
+
+    @property
+    def device_info(self) -> _engine.gpu.DeviceInfo | None:
+        """The driver's description of the device; None on the CPU."""
+        return None if self.device.pack is None else self.device.pack.device

@@ -1,0 +1,155 @@
+"""Loads a model: the device with its kernels, the engine with the first drafter that fits and may pay, the text assets,
+and the scorer of prompt compression."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+
+from lucebox import _engine
+from lucebox.assets import TextAssets
+from lucebox.compression.compressor import Compressor
+from lucebox.compression.loading import load_scorer, options_beside, plan_of_scorer
+from lucebox.compression.policy import Policy
+from lucebox.compression.scorer import Lender, Scorer
+from lucebox.devices import open_pack, resolve_device
+from lucebox.drafters import draft_label, resolve_drafts
+from lucebox.errors import FormatError, OutOfMemoryError, UnsupportedError
+from lucebox.generation.loaded_model import LoadedDevice, LoadedModel
+from lucebox.generation.sessions import SessionPool
+from lucebox.hub import Progress
+from lucebox.machine import processor_name
+from lucebox.memory import MemoryPlan
+from lucebox.model_info import model_info
+from lucebox.options import EngineOptions, engine_fields
+from lucebox.resolve import resolve
+from lucebox.step_costs import StepCostsFile
+
+__all__ = ["load_model"]
+
+DEFAULT_SESSIONS = 4
+
+
+def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Progress | None) -> LoadedModel:
+    """The model of a path or name, with its first session: a model loads whole or not at all.
+
+    Raises:
+        ModelNotFoundError, HubError, FormatError, UnsupportedError, OutOfMemoryError: as `LLM`.
+    """
+    device = _open_device(wanted)
+    resolved = resolve(name, offline=offline, progress=progress)
+    draft = "none" if wanted.batch_invariant and wanted.draft == "auto" else wanted.draft
+    drafts = resolve_drafts(draft, resolved, offline=offline, progress=progress)
+    place = plan_of_scorer(wanted, resolved.path, drafts, offline=offline, progress=progress)
+    scorer: Scorer | None = None
+    try:
+        if place is not None and not place.is_swapped:
+            scorer = load_scorer(wanted, offline=offline, progress=progress)
+        opened = _open_with_one_of(drafts, device, resolved.path, options_beside(wanted, scorer), progress)
+        assets = TextAssets.load(resolved.path)
+        if place is not None and place.is_swapped:
+            assert device.pack is not None  # the CPU swaps nothing
+            lender = Lender(opened.engine, device.pack)
+            scorer = load_scorer(wanted, offline=offline, progress=progress, lender=lender)
+    except BaseException:
+        if scorer is not None:
+            scorer.close()
+        raise
+    plan = MemoryPlan.from_engine(opened.engine.plan)
+    compressor = None
+    if scorer is not None:
+        compressor = Compressor(scorer, assets.tokenizer, Policy.from_options(wanted), context=plan.context)
+    return LoadedModel(
+        engine=opened.engine,
+        sessions=opened.sessions,
+        device=device,
+        assets=assets,
+        info=model_info(resolved.name, resolved.path, opened.engine.info, assets.tensors),
+        options=_options_of(opened.engine, replace(wanted, device=device.name)),
+        memory_plan=plan,
+        step_costs_file=opened.step_costs_file,
+        draft_reason=opened.draft_reason,
+        compressor=compressor,
+    )
+
+
+def _open_device(wanted: EngineOptions) -> LoadedDevice:
+    selection = resolve_device(wanted.device, wanted.pack)
+    pack, choice = open_pack(selection), selection.choice
+    return LoadedDevice(
+        name=selection.device,
+        chip=selection.info.name if selection.info else processor_name(),
+        reason="; ".join(selection.report),
+        pack=pack,
+        # The name of a variant says more than its target.
+        pack_name=choice.pack.name if choice is not None else None if pack is None else pack.target,
+        pack_manifest="" if choice is None else choice.pack.manifest_json,
+        code=None if choice is None else str(choice.code.compiler),
+    )
+
+
+def _options_of(engine: _engine.Engine, wanted: EngineOptions) -> EngineOptions:
+    """What each option came to."""
+    names = {one.name for one in fields(EngineOptions)}  # scorers have more
+    came_to = {name: value for name, value in engine.options.items() if name in names}
+    for name in ("draft_budget", "memory_limit"):
+        came_to[name] = came_to[name] or None  # the engine's 0
+    return replace(wanted, **came_to)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """An engine with its first session."""
+
+    engine: _engine.Engine
+    sessions: SessionPool
+    step_costs_file: StepCostsFile | None
+    draft_reason: str = ""
+
+
+def _open_with_one_of(
+    drafts: Sequence[str], device: LoadedDevice, path: Path, options: EngineOptions, progress: Progress | None
+) -> _Opened:
+    """Opens the engine with the first drafter that fits and may pay on this device; the last one has to do."""
+    left_out = []
+    for draft in drafts:
+        try:
+            opened = _open(draft, device, path, options, progress)
+        except (FormatError, OutOfMemoryError, UnsupportedError) as error:
+            if draft == drafts[-1]:
+                raise
+            why = "does not fit in memory" if isinstance(error, OutOfMemoryError) else f"cannot be used ({error})"
+            left_out.append(f"{draft_label(draft)} {why}")
+            continue
+        if draft == drafts[-1] or opened.engine.draft_may_pay:
+            return replace(opened, draft_reason="; ".join(left_out))
+        del opened  # its memory, for the next one
+        left_out.append(f"{draft_label(draft)} does not pay on this device")
+    raise AssertionError("there is always a last drafter")
+
+
+def _open(draft: str, device: LoadedDevice, path: Path, options: EngineOptions, progress: Progress | None) -> _Opened:
+    engine = _engine.Engine.open(
+        str(path),
+        pack=device.pack,
+        progress=progress and partial(progress, "loading weights"),
+        **engine_fields(replace(options, draft=draft)),
+    )
+    limit = min(options.sessions or DEFAULT_SESSIONS, MemoryPlan.from_engine(engine.plan).max_sessions)
+    file = None if draft == "none" else StepCostsFile(engine, draft_label(draft), device.chip, device.kernels)
+    with _step_costs(engine, file):
+        return _Opened(engine, SessionPool(engine, limit), file)
+
+
+@contextmanager
+def _step_costs(engine: _engine.Engine, file: StepCostsFile | None) -> Iterator[None]:
+    """The first session measures what a step costs, unless an earlier start on this device has."""
+    known = None if file is None else file.read()
+    if known is not None:
+        engine.step_costs = known
+    yield
+    if file is not None and known is None and engine.step_costs is not None:
+        file.write(engine.step_costs)

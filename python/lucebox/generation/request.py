@@ -1,0 +1,191 @@
+"""Requests for answers, and the items that a sequence gives its sink besides the events of the text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from lucebox.errors import InvalidRequestError
+from lucebox.generation.decode import StopReason
+from lucebox.generation.embedding import Embedding, Pooling
+from lucebox.generation.events import Budget, Constraint, Event, Parser, PlainText
+from lucebox.generation.loaded_model import LoadedModel
+from lucebox.options import Sampling
+from lucebox.results import PromptCompression, Timings, TokenLogprob, Usage
+from lucebox.text import Ids
+
+__all__ = [
+    "SENDER",
+    "Embedded",
+    "Failed",
+    "Finished",
+    "GenerationRequest",
+    "Item",
+    "PromptToken",
+    "PromptTooLongError",
+    "Sink",
+    "Started",
+    "answer_room",
+    "embedding_request",
+    "prompt_requests",
+]
+
+
+SENDER: ContextVar[str] = ContextVar("sender", default="")
+"""Digest of the API key whose request is being prepared; empty without keys."""
+
+
+class PromptTooLongError(InvalidRequestError):
+    """The prompt leaves no room for an answer of at least one token."""
+
+    def __init__(self, n_tokens: int, context: int) -> None:
+        super().__init__(
+            f"the prompt has {n_tokens} tokens; the context holds {context}. Load with a larger context, or shorten it"
+        )
+        self.n_tokens = n_tokens
+        self.context = context
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """A request for one answer."""
+
+    ids: Ids
+    """[n_prompt]; prompt and answer fit in the context (`answer_room`)."""
+    sampling: Sampling
+    """max_tokens is set."""
+    parser: Parser = field(default_factory=PlainText)
+    constraint: Constraint | None = None
+    budget: Budget | None = None
+    endpoint: str = ""
+    """Label in the metrics."""
+    sender: str = field(default_factory=SENDER.get)
+    """Digest of the API key of the request; empty without keys."""
+    prediction: Ids | None = None
+    """Text that the answer is likely to repeat, for the suffix drafter; None: none is known."""
+    embedding: Embedding | None = None
+    """Embed these texts instead of answering: ids are theirs in one row, max_tokens is 0."""
+    scores_prompt: bool = False
+    """Also return the prompt's tokens, each with its log probability and sampling.logprobs alternatives."""
+    compression: PromptCompression | None = None
+    """The record of the prompt's compression; None: it is whole."""
+
+
+def answer_room(n_prompt: int, context: int) -> int:
+    """The most tokens of an answer: the last one is chosen from a full context, and has no place in it.
+
+    Raises:
+        PromptTooLongError: the prompt does not fit.
+    """
+    if n_prompt > context:
+        raise PromptTooLongError(n_prompt, context)
+    return context + 1 - n_prompt
+
+
+def prompt_requests(
+    model: LoadedModel, ids: Ids, sampling: Sampling, n: int, parts: Callable[[], dict[str, Any]]
+) -> list[GenerationRequest]:
+    """n requests to continue a prompt: their lengths cut to the room in the context, their seeds consecutive, from the
+    clock where there is none.
+
+    parts: makes the other fields of each request.
+
+    Raises:
+        InvalidRequestError: the prompt has no tokens or does not fit, or an option is out of range.
+    """
+    if not len(ids):
+        raise InvalidRequestError("the prompt has no tokens")
+    room = answer_room(len(ids), model.memory_plan.context)
+    max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
+    model.sampler(sampling)  # checks the options
+    seed = time.time_ns() if sampling.seed is None else sampling.seed
+    return [
+        GenerationRequest(ids, replace(sampling, max_tokens=max_tokens, seed=seed + i), **parts()) for i in range(n)
+    ]
+
+
+def embedding_request(
+    model: LoadedModel, texts: Sequence[str | Sequence[int]], pooling: Pooling | None, endpoint: str = ""
+) -> GenerationRequest:
+    """The request for the embeddings of texts.
+
+    Raises:
+        UnsupportedError: the model is not made for embeddings, and no pooling is given.
+        InvalidRequestError: a text has no token or more than the context, or there is no such pooling.
+    """
+    chosen = model.embedder.choose(pooling)
+    embedding = Embedding([model.ids_to_embed(text) for text in texts], chosen)
+    ids = np.concatenate(embedding.texts)
+    return GenerationRequest(ids, Sampling(max_tokens=0), endpoint=endpoint, embedding=embedding)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The request has a session."""
+
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptToken:
+    """A prompt token, like TokenLogprob; the first has no log probability."""
+
+    id: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """The texts are embedded."""
+
+    embedding: Embedding
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The answer is complete."""
+
+    reason: StopReason
+    stop_string: str | None
+    usage: Usage
+    reasoning_tokens: int
+    timings: Timings
+    queue_s: float
+    ids: tuple[int, ...] = ()
+    """All generated ids, an end token included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The request failed; no item follows."""
+
+    error: Exception
+
+
+Item: TypeAlias = Started | Event | Embedded | PromptToken | TokenLogprob | Finished | Failed
+
+
+class Sink:
+    """Receives the items of one sequence from the thread that computes it, which it must not block."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its reader has enough to read: nothing more is computed for it."""
+        return False
+
+    def put(self, item: Item) -> None:
+        """Takes the next item; the last one is Finished or Failed."""
+        raise NotImplementedError
+
+    def prefilled(self, done: int, total: int) -> None:
+        """Hears how many tokens of the prompt are computed."""
+
+    def end_token(self, id: int) -> None:
+        """Hears that the items since the last token are those of this one, which is not the last."""

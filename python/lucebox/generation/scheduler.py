@@ -1,0 +1,494 @@
+"""The run loop: requests wait in a bounded queue for a session and take turns. `step` computes a turn: a prefill chunk
+of one sequence, or a token of each sequence that decodes, whose rows one pass over the weights computes.
+
+The turn goes to the sequence with the least engine time. Between the layers of a long chunk the others have their turns
+too, so a long prompt delays an answer, or the beginning of a short one, by a layer.
+
+One thread at a time has the driver's role and calls `step`: the server's thread, or a caller that waits for its own
+answer. Other threads submit, wait, and take the role over when the driver leaves it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from lucebox import _engine
+from lucebox.errors import CancelledError, InvalidRequestError
+from lucebox.generation.driver import Driver
+from lucebox.generation.errors import DeadlineError, QueueFullError, SchedulerClosedError
+from lucebox.generation.kv_admission import KvAdmission
+from lucebox.generation.loaded_model import LoadedModel
+from lucebox.generation.observer import Observer
+from lucebox.generation.prefix_cache import PrefixCache, append_ends, turn_ends
+from lucebox.generation.request import Failed, Finished, GenerationRequest, Sink
+from lucebox.generation.sequence import Sequence
+
+__all__ = ["Scheduler"]
+
+log = logging.getLogger("lucebox.generation")
+
+MIN_EARLIER_TOKENS = 2048  # of each sender's outputs
+
+
+class Scheduler:
+    """Runs requests on the sessions of one model until it is closed."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        *,
+        slots: int | None = None,
+        max_queue: float = math.inf,
+        request_timeout_s: float = math.inf,
+        cache: PrefixCache | None = None,
+        senders: Iterable[str] = (),
+        observer: Observer | None = None,
+    ) -> None:
+        """slots: sessions, made now; None: as many as the model may have, made when needed.
+        senders: digests of the API keys. Neither the outputs nor the prefixes of one key speed up another's answers,
+        whose time would tell what the first one sent."""
+        self.cache = cache or PrefixCache(0)
+        self._model = model
+        self._pool = model.sessions
+        if slots is not None:
+            self._pool.resize(slots)
+        self.slots = tuple(self._pool.all())
+        """The sessions that there are from the start."""
+        self._max_queue = max_queue
+        self._request_timeout_s = request_timeout_s
+        self._observer = observer or Observer()
+        keys = list(senders)
+        self._outputs: dict[str, _engine.speculation.EarlierOutputs] = {}
+        if len(keys) > 1 and model.options.draft != "none":
+            capacity = max(MIN_EARLIER_TOKENS, _engine.Engine.EARLIER_TOKENS // len(keys))
+            self._outputs = {sender: _engine.speculation.EarlierOutputs(capacity) for sender in keys}
+        self._queue: deque[Sequence] = deque()
+        self._running: list[Sequence] = []  # in the order in which they began
+        self._kv = KvAdmission(model, self._running, self.cache)
+        self._sent_ahead_s = 0.0  # what it took to send the pass of the next turn of tokens
+        self.driver = Driver(self._has_turn, self.step, self._check_progress)
+        """Who calls `step`. Its `changed` guards the queue, the sessions and the list of what runs."""
+        self._changed = self.driver.changed
+        self._is_draining = self._is_closed = False
+        self._close_error: Exception = SchedulerClosedError("the scheduler is shutting down")
+        self._thread: threading.Thread | None = None
+        _schedulers.add(self)
+
+    # --- from any thread
+
+    @property
+    def is_accepting(self) -> bool:
+        return not self._is_draining and (self._thread is None or self._thread.is_alive())
+
+    @property
+    def n_slots(self) -> int:
+        """The most sequences that run side by side."""
+        return self._pool.limit
+
+    @property
+    def capacity(self) -> float:
+        """The most sequences that one call can queue."""
+        return self._max_queue + self.n_slots
+
+    def counts(self) -> tuple[int, int]:
+        """The numbers of waiting and running sequences."""
+        with self._changed:
+            return len(self._queue), len(self._running)
+
+    def busy(self) -> list[bool]:
+        """Whether each of `slots` runs a sequence."""
+        with self._changed:
+            return [not self._pool.is_free(session) for session in self.slots]
+
+    def submit(self, requests: Iterable[GenerationRequest], sinks: Iterable[Sink]) -> list[Sequence]:
+        """Queues all requests or none. Each request's items go to its sink; the last item is Finished or Failed.
+
+        Raises:
+            QueueFullError, SchedulerClosedError
+        """
+        deadline = time.perf_counter() + self._request_timeout_s
+        leaders: dict[tuple[str, bytes], Sequence] = {}
+        sequences: list[Sequence] = []
+        for request, sink in zip(requests, sinks, strict=True):
+            generates = request.embedding is None and not request.scores_prompt
+            key = request.sender, request.ids.tobytes()
+            sequences.append(Sequence(request, sink, deadline, leaders.get(key) if generates else None))
+            if generates:
+                leaders.setdefault(key, sequences[-1])
+        with self._changed:
+            if self._is_draining:
+                raise self._close_error
+            if len(self._queue) + len(sequences) > self.capacity - self._pool.n_in_use:
+                self._observer.refused()
+                raise QueueFullError(len(self._queue))
+            self._queue.extend(sequences)
+            self.driver.notify()
+        return sequences
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Ends a sequence before its next turn; does nothing where it has ended."""
+        with self._changed:
+            was_waiting = sequence in self._queue
+            if was_waiting:
+                self._queue.remove(sequence)
+            sequence.is_cancelled = True  # checked before every turn
+            self.driver.notify()
+        if was_waiting:
+            self._fail(sequence, _cancelled())
+
+    def withdraw(self, sequences: Iterable[Sequence]) -> None:
+        """Cancels sequences, and returns when their sessions are free again."""
+        left = [one for one in sequences if not one.is_over and not self._model.is_forked]
+        if self.driver.is_stepping_here:  # in a finalizer: the step in progress goes first
+            for one in left:
+                one.is_cancelled = True
+            return
+        for one in left:
+            self.cancel(one)
+        if not all(one.is_over for one in left):
+            with self.driver.alone():
+                self._drop_ended()
+
+    @contextmanager
+    def session(self) -> Iterator[_engine.Session]:
+        """The free session that was used last, while no sequence computes; waits for one.
+
+        Raises:
+            InvalidRequestError: only waiting threads could give one back.
+        """
+        session = None
+        while session is None:
+            with self._changed:
+                self.driver.wait_until(lambda: self._pool.has_room)
+            with self.driver.alone():
+                if (session := self._pool.take(lambda free: free[-1])) is None:
+                    continue
+                try:
+                    yield session
+                finally:
+                    if session.is_swapped_out:
+                        session.reset()
+                    with self._changed:
+                        self._pool.give_back(session)
+                        self.driver.notify()
+
+    def take_pages(self, session: _engine.Session, n_tokens: int) -> None:
+        """Pages of the KV cache for a session of `session`."""
+        self._kv.take_alone(session, n_tokens)
+
+    def use_cache(self, cache: PrefixCache) -> None:
+        """Empties the free sessions, and keeps prefixes in this cache from now on."""
+        with self.driver.alone():
+            self.cache.close()
+            self.cache = cache
+            self._kv.watch(cache)
+            self._pool.reset()
+
+    def start_thread(self) -> None:
+        """Starts a thread that drives until the scheduler is closed."""
+        self._thread = threading.Thread(target=self._drive, name="lucebox-engine", daemon=True)
+        self._thread.start()
+
+    def close(self, drain_s: float = 0.0, error: Exception | None = None) -> None:
+        """Refuses new requests, gives the others `drain_s` seconds to finish, ends what is left with an error, and
+        empties the sessions."""
+        with self._changed:
+            self._close_error = error or self._close_error
+            self._is_draining = True
+            self._changed.wait_for(lambda: not self._queue and not self._running, drain_s)
+            self._is_closed = True
+            self.driver.notify()
+        if self._thread is not None:
+            self._thread.join()
+        with self.driver.alone():
+            for sequence in list(self._running):
+                self._end(sequence, self._close_error)
+            with self._changed:
+                waiting = list(self._queue)
+                self._queue.clear()
+            for sequence in waiting:
+                self._fail(sequence, self._close_error)
+            self._pool.reset()
+            self.cache.close()
+            self.cache.free_pages = None
+            self.slots = ()
+
+    def _drive(self) -> None:
+        self.driver.run_until(lambda: self._is_closed, may_idle=True)
+
+    def _has_turn(self) -> bool:
+        has_next = bool(self._queue) and self._pool.has_room
+        return has_next or any(one.is_due or one.is_paused or one.is_cancelled for one in self._running)
+
+    def _check_progress(self, waiting: set[int]) -> None:
+        """Raises where only these threads, which wait, could end a sequence: its stream is unread."""
+        if self._thread is None and self._pool.owners <= waiting:
+            n = self._pool.n_in_use
+            raise InvalidRequestError(
+                f"this LLM has {n} sessions, and {n} streams that are unfinished use them: finish or close one, or "
+                f"load with sessions={n + 1}, and kv_tokens for what they hold together"
+            )
+
+    # --- in the driver's role
+
+    def step(self) -> None:
+        """Begins waiting sequences, or computes the next turn."""
+        self._drop_ended()
+        if self._admit():
+            return  # their readers hear of it before the first chunk
+        self._kv.resume()
+        if due := self._kv.with_pages(_due(self._running)):
+            self._turn(due)
+
+    def _drop_ended(self, computing: Sequence | None = None) -> None:
+        """Ends sequences that are cancelled or past their deadline; the one whose chunk is being computed by raising.
+
+        Raises:
+            CancelledError, DeadlineError: `computing` has ended.
+        """
+        now = time.perf_counter()
+        for sequence in list(self._running):
+            error: Exception | None = None
+            if sequence.is_cancelled or now > sequence.deadline:
+                error = _cancelled() if sequence.is_cancelled else self._late("finished")
+            if error is not None and sequence is computing:
+                raise error
+            if error is not None:
+                self._end(sequence, error)
+        if self._request_timeout_s == math.inf:
+            return
+        with self._changed:
+            late = [one for one in self._queue if now > one.deadline]
+            for sequence in late:
+                self._queue.remove(sequence)
+        for sequence in late:
+            self._fail(sequence, self._late("started"))
+
+    def _late(self, what: str) -> DeadlineError:
+        return DeadlineError(f"the request was not {what} within {self._request_timeout_s:g} s")
+
+    def _admit(self) -> bool:
+        """Starts waiting sequences on free sessions: the session with the longest matched prefix, among equals the one
+        used longest ago. False: none started."""
+        n_begun = 0
+        while self._queue and not self._kv.has_paused:
+            with self._changed:
+                if not self._queue or not self._pool.has_room:
+                    break
+                sequence = self._queue.popleft()
+                session = self._pool.take(partial(self._nearest, sequence.request), sequence.owner)
+                if session is None:
+                    self._queue.appendleft(sequence)
+                    break
+                # A new sequence starts at the least time used, so that it cannot starve the others.
+                sequence.spent_s = min((other.spent_s for other in self._running), default=0.0)
+                self._running.append(sequence)
+            self._begin(sequence, session)
+            n_begun += 1
+        return n_begun > 0
+
+    def _nearest(self, request: GenerationRequest, free: list[_engine.Session]) -> _engine.Session:
+        ends = append_ends(len(request.ids), turn_ends(request.ids, self._model.end_ids), free[0].prefill_chunk)
+
+        def match(session: _engine.Session) -> int:
+            return session.held(request.ids, ends) if self._pool.sender_of(session) == request.sender else 0
+
+        return max(free, key=match)
+
+    def _begin(self, sequence: Sequence, session: _engine.Session) -> None:
+        leader, request = sequence.leader, sequence.request
+        if leader is not None and (leader not in self._running or not leader.is_prefilling):
+            sequence.leader = None
+
+        def begin() -> None:
+            self._pool.set_sender(session, request.sender)
+            outputs = self._outputs.get(request.sender)
+            sequence.begin(self._model, self.cache, outputs, self._between_layers)
+
+        sequence.session = session
+        self._try(begin, sequence)
+
+    def _between_layers(self, sequence: Sequence) -> None:
+        """Turns of others between two layers of this one's chunk, until they have had as much engine time."""
+        if self._is_closed:
+            raise self._close_error
+        self._drop_ended(sequence)
+        if not self._queue and len(self._running) == 1:
+            return
+        sequence.session.wait()  # the clock shows what the device has done
+        began = time.perf_counter()
+        own_s = began - sequence.turn_began - sequence.others_s
+        self._admit()
+        while due := _due([one for one in self._running if one is not sequence and one.fits_between_layers]):
+            if min(one.spent_s for one in due) > sequence.spent_s + own_s:
+                break
+            with_pages = self._kv.with_pages(due, computing=sequence)
+            if not with_pages:
+                break
+            self._turn(with_pages, is_within=True)
+        sequence.others_s += time.perf_counter() - began
+
+    def _turn(self, due: list[Sequence], *, is_within: bool = False) -> None:
+        """is_within: another sequence's chunk. A sequence alone then runs no steps ahead, whose time would be counted
+        as the chunk's."""
+        is_pass = len(due) > 1 or (is_within and not due[0].is_prefilling)
+        pass_s = 0.0
+        if not due[0].is_prefilling:
+            self._observer.begun_step(len(due))
+            pass_s, self._sent_ahead_s = self._sent_ahead_s, 0.0
+        if is_pass:
+            pass_s += self._compute_together(due)
+        computed = [one for one in due if self._try(partial(self._compute, one, pass_s), one)]
+        if is_pass and not is_within:
+            self._send_ahead(computed)
+        for one in computed:
+            self._try(partial(self._emit, one), one)
+
+    def _compute_together(self, due: list[Sequence]) -> float:
+        """A pass for the next rows of several sequences; the seconds that it takes this thread."""
+        start = time.perf_counter()
+        self._send(due, waits=True)  # the time that all share ends when the device has chosen
+        spent_s = time.perf_counter() - start
+        self._observer.spent_on_tokens(spent_s)
+        return spent_s
+
+    def _send(self, sequences: list[Sequence], *, waits: bool = False) -> None:
+        """Sends a pass for the rows that are not yet sent, and the choices after it. waits: until they are made.
+
+        If the pass fails, each sequence computes its row alone, so that the others continue if one is the cause: its
+        error comes again in its own turn, and ends it."""
+        rows = [(one, ids) for one in sequences if (ids := one.next_ids()) is not None]
+        try:
+            sessions = [one.session for one, _ in rows]
+            n_rows = _engine.sync_together(sessions, [ids for _, ids in rows])
+            if n_rows > 0:
+                self._observer.sent_pass(n_rows)
+            _engine.start_samples(sessions, [one.next_sampler() for one, _ in rows])
+            if waits and sessions:
+                sessions[0].wait()
+        except Exception:
+            log.warning("a pass of %d sequences failed; each computes its row alone", len(rows), exc_info=True)
+
+    def _send_ahead(self, sequences: list[Sequence]) -> None:
+        """Sends the next pass, which a device computes while this thread gives out the texts of the last one. Not where
+        a prompt may come first, or pages are short. The row of a sequence that ends meanwhile is for nothing."""
+        start = time.perf_counter()
+        has_prompt = (self._queue and self._pool.has_room) or any(one.is_prefilling for one in self._running)
+        if has_prompt or not self._model.on_device:
+            return
+        following = [one for one in sequences if one.may_continue]
+        if len(following) > 1 and all(one.session.reserve(one.next_length) for one in following):
+            self._send(following)
+        self._sent_ahead_s = time.perf_counter() - start
+        self._observer.spent_on_tokens(self._sent_ahead_s)
+
+    def _compute(self, sequence: Sequence, pass_s: float) -> None:
+        was_prefilling, sequence.turn_began = sequence.is_prefilling, time.perf_counter()
+        sequence.compute(pass_s)
+        if was_prefilling and not sequence.is_prefilling:
+            self._lead(sequence)
+        now = time.perf_counter()
+        own_s = now - sequence.turn_began
+        if was_prefilling:
+            sequence.spent_s += own_s - sequence.others_s
+            self._observer.spent_on_prompt(own_s - sequence.others_s)
+            return
+        sequence.spent_s += own_s + pass_s
+        self._observer.spent_on_tokens(own_s, 1)
+        if sequence.n_generated == 1:
+            sequence.first_token_s = now - sequence.submitted
+            self._observer.first_token(sequence.first_token_s)
+
+    def _emit(self, sequence: Sequence) -> None:
+        start = time.perf_counter()
+        finished = sequence.emit()
+        spent_s = time.perf_counter() - start
+        sequence.spent_s += spent_s
+        self._observer.spent_on_tokens(spent_s)
+        if finished is not None:
+            self._end(sequence, finished)
+
+    def _lead(self, leader: Sequence) -> None:
+        """Starts the sequences that wait for this one's prompt; where it has failed, one of them computes it."""
+        waiting = [one for one in self._running if one.leader is leader]
+        if leader.is_prefilling and waiting:
+            for one in waiting[1:]:
+                one.leader = waiting[0]
+            self._try(waiting[0].lead, waiting[0])
+            return
+        for one in waiting:
+            self._try(one.follow, one)
+
+    def _try(self, part: Callable[[], None], sequence: Sequence) -> bool:
+        """A part of a sequence's turn. False: it has failed, which ends the sequence alone."""
+        try:
+            part()
+        except Exception as error:
+            if sequence.cached:
+                ids = sequence.request.ids
+                self.cache.forget(sequence.session, ids, turn_ends(ids, self._model.end_ids), sequence.request.sender)
+            self._end(sequence, error)
+            return False
+        except BaseException:  # Ctrl-C, in a thread that may not be the one that submitted it
+            self._end(sequence, CancelledError("the thread that computed this answer was interrupted"))
+            raise
+        return True
+
+    def _end(self, sequence: Sequence, result: Finished | Exception) -> None:
+        self._observer.ended(sequence, result)
+        session, was_prefilling = sequence.session, sequence.is_prefilling
+        if isinstance(result, Exception) or session.is_swapped_out:
+            session.reset()  # gives its pages back, whatever state a failed part left
+        with self._changed:  # nothing that waits for the engine: the server's event loop takes this lock too
+            self._running.remove(sequence)
+            self._pool.give_back(session)
+            sequence.release()
+            self.driver.notify()
+        if was_prefilling:
+            self._lead(sequence)
+        sequence.sink.put(Failed(result) if isinstance(result, Exception) else result)
+
+    def _fail(self, sequence: Sequence, error: Exception) -> None:
+        """Ends a sequence that has not begun."""
+        self._observer.ended(sequence, error)
+        sequence.release()
+        sequence.sink.put(Failed(error))
+        self.driver.notify()
+
+
+def _cancelled() -> CancelledError:
+    return CancelledError("the request was cancelled")
+
+
+def _due(sequences: list[Sequence]) -> list[Sequence]:
+    """The sequences of the next turn, the one with the least engine time among them."""
+    ready = [one for one in sequences if one.is_due]
+    if not ready:
+        return []
+    first = min(ready, key=lambda one: one.spent_s)
+    return [first] if first.is_prefilling else [one for one in ready if not one.is_prefilling]
+
+
+_schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_generating() -> None:
+    """Waits until no thread is inside the engine, and lets none enter again. A daemon thread that returns from the
+    engine while the interpreter is torn down aborts the process. The sessions of unfinished sequences stay until it has
+    ended, which nanobind would report as a leak."""
+    for scheduler in list(_schedulers):
+        if scheduler._is_closed or scheduler._model.is_forked:
+            continue
+        scheduler.driver.claim()
+        if scheduler._pool.n_in_use:
+            _engine.allow_leaks()

@@ -1,0 +1,231 @@
+"""One request at work: it waits for a session, computes its prompt in chunks after the reused prefix, then one token
+per turn, parsed to events. A turn is `compute`, then `emit`."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from lucebox import _engine
+from lucebox.generation.decode import DecodeLoop, End
+from lucebox.generation.loaded_model import LoadedModel
+from lucebox.generation.parsed_text import ParsedText
+from lucebox.generation.prefix_cache import PrefixCache, turn_ends
+from lucebox.generation.prompt_scores import scored_prefill
+from lucebox.generation.request import Embedded, Finished, GenerationRequest, Sink, Started
+from lucebox.results import DraftCounts, Timings, Usage
+from lucebox.text import NO_IDS, Ids
+
+__all__ = ["Sequence"]
+
+
+class Sequence:
+    """A request with its sink; from `begin` to `release` with a session."""
+
+    def __init__(
+        self, request: GenerationRequest, sink: Sink, deadline: float = math.inf, leader: Sequence | None = None
+    ) -> None:
+        """deadline: time of time.perf_counter() at which it times out. leader: another sequence with the same prompt,
+        submitted together with this one."""
+        self.request = request
+        self.sink = sink
+        self.deadline = deadline
+        self.leader = leader
+        """Computes the prompt that this one takes over; None: this one computes it."""
+        self.owner = threading.get_ident()
+        """The thread that submitted it."""
+        self.submitted = time.perf_counter()
+        self.is_cancelled = self.is_over = False
+        self.is_paused = False
+        """Whether it waits for pages of the KV cache."""
+        self.spent_s = self.others_s = self.turn_began = 0.0
+        """Kept by the scheduler: engine time used so far, that of others within this one's chunk, the turn's begin."""
+        self.queue_s: float | None = None
+        self.first_token_s: float | None = None
+        self.prefill_s = self.decode_s = 0.0
+        self.n_prompt = len(request.ids)
+        self.cached = self._n_done = 0
+        self._session: _engine.Session | None = None
+        self._prefill: Iterator[int] | None = None
+        self._between_layers: Callable[[], None] | None = None
+        self._loop: DecodeLoop | None = None
+
+    def begin(
+        self,
+        model: LoadedModel,
+        cache: PrefixCache,
+        outputs: _engine.speculation.EarlierOutputs | None,
+        between_layers: Callable[[Sequence], None],
+    ) -> None:
+        """Begins on its session. outputs: earlier ones to draft from; None: those of all requests. between_layers:
+        called within the chunks of a long prompt."""
+        request, sampling, session = self.request, self.request.sampling, self.session
+        self._cache = cache
+        self._between_layers = partial(between_layers, self)
+        self._boundaries = turn_ends(request.ids, model.end_ids)
+        self._is_dense = model.options.sparse_prefill == 0  # sparse attention has the buffers of long chunks
+        if self.leader is None:
+            self.lead()
+        else:
+            session.reset()
+        session.share_outputs(outputs)
+        session.expect(NO_IDS if request.prediction is None else request.prediction)
+        self._output = ParsedText(request.parser, sampling.stop, self.sink.put)
+        self._loop = DecodeLoop(
+            model,
+            request.ids,
+            sampling,
+            model.sampler(sampling),
+            self._output,
+            max_tokens=sampling.max_tokens or 0,
+            skip_special=not request.parser.keeps_special,
+            constraint=request.constraint,
+            budget=request.budget,
+        )
+
+    def lead(self) -> None:
+        """Begins the prompt after the prefix reused from the session or the cache."""
+        start = time.perf_counter()
+        self.leader, request, session = None, self.request, self.session
+        if request.embedding is not None:
+            self._prefill = request.embedding.prefill(session)
+        elif request.scores_prompt:
+            self._prefill = scored_prefill(session, request.ids, request.sampling.logprobs or 0, self.sink)
+        else:
+            self._prefill = self._cache.prefill(
+                session, request.ids, self._boundaries, request.sender, self._between_layers
+            )
+        self._take_over(next(self._prefill))
+        self.prefill_s += time.perf_counter() - start
+
+    def follow(self) -> None:
+        """Takes over the prompt that the leader has computed."""
+        assert self.leader is not None
+        self.session.fork(self.leader.session)
+        self.leader = None
+        self._take_over(self.n_prompt)
+
+    def _take_over(self, n_reused: int) -> None:
+        self.cached = self._n_done = n_reused
+        self.sink.put(Started(self.n_prompt, n_reused))
+        self.sink.prefilled(n_reused, self.n_prompt)
+
+    def release(self) -> None:
+        """Ends it: its session is another's now."""
+        self.is_over = True
+        self._session = self._prefill = self._between_layers = None
+
+    @property
+    def session(self) -> _engine.Session:
+        assert self._session is not None
+        return self._session
+
+    @session.setter
+    def session(self, session: _engine.Session) -> None:
+        self._session = session
+        self.queue_s = time.perf_counter() - self.submitted
+
+    @property
+    def next_length(self) -> int:
+        """Tokens of the timeline after the next turn."""
+        if self.request.embedding is not None:
+            return max(map(len, self.request.embedding.texts))
+        if self.is_prefilling:
+            return min(self._n_done + self.session.prefill_chunk, self.n_prompt)
+        return min(self.n_prompt + self.n_generated, self.session.context)
+
+    @property
+    def is_prefilling(self) -> bool:
+        return self._n_done < self.n_prompt
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it has a turn to compute: it waits for no pages, no other's prompt, and no reader."""
+        return not self.is_paused and self.leader is None and not self.sink.is_full
+
+    @property
+    def fits_between_layers(self) -> bool:
+        """Whether its next turn may run between the layers of another sequence's chunk."""
+        is_plain = self._is_dense and self.request.embedding is None and not self.request.scores_prompt
+        return not self.is_prefilling or (is_plain and self.n_prompt - self._n_done <= self.session.step_rows)
+
+    @property
+    def n_generated(self) -> int:
+        return 0 if self._loop is None else self._loop.n_generated
+
+    @property
+    def drafts(self) -> DraftCounts | None:
+        return None if self._loop is None else self._loop.drafts
+
+    @property
+    def may_continue(self) -> bool:
+        """After `compute`: whether a token follows, unless this one's text ends the generation."""
+        return not self.is_prefilling and self._decode.may_continue
+
+    @property
+    def _decode(self) -> DecodeLoop:
+        assert self._loop is not None
+        return self._loop
+
+    def next_ids(self) -> Ids | None:
+        """What a pass of several sequences makes this one's timeline before `compute`; None: nothing."""
+        loop = self._decode
+        return None if self.is_prefilling or loop.is_full else loop.next_ids(self.session)
+
+    def next_sampler(self) -> _engine.Sampler:
+        """After such a pass: the sampler of the next token, for `_engine.start_samples`."""
+        return self._decode.next_sampler()
+
+    def compute(self, pass_s: float = 0.0) -> None:
+        """A chunk of the prompt or a token.
+
+        pass_s: seconds of the pass of several sequences that computed this token's rows.
+        """
+        start = time.perf_counter() - pass_s
+        if self.is_prefilling:
+            assert self._prefill is not None
+            self.others_s = 0.0
+            self._n_done = next(self._prefill)
+            self.prefill_s += time.perf_counter() - start - self.others_s
+            self.sink.prefilled(self._n_done, self.n_prompt)
+            if self.request.embedding is not None and not self.is_prefilling:
+                self.sink.put(Embedded(self.request.embedding))
+        elif not (loop := self._decode).is_full:
+            loop.sample(self.session)
+            self._add_token_time(start)
+
+    def emit(self) -> Finished | None:
+        """The text of the token that `compute` sampled, if it did. After the last turn, the result."""
+        loop = self._decode
+        if loop.n_generated == 0:
+            is_over = not self.is_prefilling and loop.is_full
+            return self._finished(loop.stop_at_limit()) if is_over else None
+        start = time.perf_counter()
+        end = loop.emit()
+        self._add_token_time(start)
+        if end is None:
+            self.sink.end_token(loop.last_id)
+            return None
+        loop.remember(self.session)
+        return self._finished(end)
+
+    def _add_token_time(self, start: float) -> None:
+        """Counts the time of a token. The first one belongs to the prompt."""
+        if self.n_generated == 1:
+            self.prefill_s += time.perf_counter() - start
+        else:
+            self.decode_s += time.perf_counter() - start
+
+    def _finished(self, end: End) -> Finished:
+        return Finished(
+            reason=end.reason,
+            stop_string=end.stop_string,
+            usage=Usage(self.n_prompt, self.n_generated, self.cached, self.drafts, self.request.compression),
+            reasoning_tokens=self._output.reasoning_tokens,
+            timings=Timings(self.prefill_s, self.decode_s, self.n_prompt - self.cached, max(0, self.n_generated - 1)),
+            queue_s=self.queue_s or 0.0,
+            ids=self._decode.ids,
+        )

@@ -1,0 +1,34 @@
+"""The ApiErrors of what the engine and its scheduler raise."""
+
+from __future__ import annotations
+
+import math
+
+from lucebox.errors import CancelledError, LuceboxError
+from lucebox.generation.errors import DeadlineError, QueueFullError, SchedulerClosedError
+from lucebox.serve.errors import ApiError, from_lucebox, overloaded
+
+__all__ = ["api_error_of", "queue_full"]
+
+MAX_RETRY_AFTER = 60
+
+
+def queue_full(error: QueueFullError, n_slots: int, mean_request_s: float) -> ApiError:
+    rounds = (error.n_waiting + 1) / n_slots
+    return overloaded(str(error), max(1, min(MAX_RETRY_AFTER, math.ceil(rounds * mean_request_s))))
+
+
+def api_error_of(error: Exception) -> ApiError:
+    """The error of a request that failed. The text of a fault stays here."""
+    match error:
+        case ApiError():
+            return error
+        case CancelledError():
+            return ApiError("cancelled", "the request was cancelled")
+        case DeadlineError():
+            return ApiError("timeout", str(error))
+        case SchedulerClosedError():
+            return ApiError("overloaded", "the server is shutting down", retry_after=5)
+        case LuceboxError():
+            return from_lucebox(error)
+    return ApiError("internal", f"{type(error).__name__} while generating")

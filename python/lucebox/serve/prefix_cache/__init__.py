@@ -1,7 +1,0 @@
-"""The prefix cache: prompts reuse computed prefixes, with bit-identical results (docs/prefix_cache.md)."""
-
-from lucebox.serve.prefix_cache.cache import PrefixCache, Stats
-from lucebox.serve.prefix_cache.fingerprint import fingerprint
-from lucebox.serve.prefix_cache.plan import append_ends, turn_ends
-
-__all__ = ["PrefixCache", "Stats", "append_ends", "fingerprint", "turn_ends"]
