@@ -122,6 +122,7 @@ class CountRequest(Body):
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
+    thread: Any = Field(None, description="Refused: the server keeps no conversations.")
     metadata: Ignored = None
     context_management: Ignored = None
     cache_control: Ignored = None
@@ -141,7 +142,15 @@ class MessagesRequest(CountRequest, Sampled, Compressible):
 
 
 def conversation_of(body: CountRequest) -> Conversation:
-    """The conversation of a request."""
+    """The conversation of a request.
+
+    Raises:
+        ApiError: the request is for a thread, no message has text, or a block is in a message of another role.
+    """
+    if body.thread is not None:  # with this code, the SDKs' tool runners go on with whole conversations
+        reason = "threads are not supported: send the whole conversation without it"
+        details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+        raise ApiError("invalid", reason, "thread", details=details)
     messages: list[Message] = []
     if system := _system_text(body.system):
         messages.append({"role": "system", "content": system})
