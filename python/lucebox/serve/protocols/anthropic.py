@@ -15,7 +15,18 @@ from lucebox.serve.conversation import AnswerFormat, Conversation
 from lucebox.serve.errors import ApiError, anthropic_body
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
-from lucebox.serve.protocols.body import Body, Ignored, Many, Name, ResultPart, Sampled, Stops, sampling_of
+from lucebox.serve.protocols.body import (
+    Body,
+    CacheHint,
+    Carried,
+    Ignored,
+    Many,
+    Name,
+    ResultPart,
+    Sampled,
+    Stops,
+    sampling_of,
+)
 from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.openapi import ANTHROPIC_ERRORS, documented
@@ -30,40 +41,37 @@ __all__ = ["CountRequest", "MessagesRequest", "conversation_of", "router"]
 BILLING_HEADER = "x-anthropic-billing-header:"
 
 
-class TextBlock(Body):
+class TextBlock(Carried):
     type: Literal["text"]
     text: str
-    cache_control: Ignored = None
-    citations: Ignored = None
+    cache_control: CacheHint = None
 
 
-class ThinkingBlock(Body):
+class ThinkingBlock(Carried):
     type: Literal["thinking"]
     thinking: str
     signature: str | None = None
-    cache_control: Ignored = None
+    cache_control: CacheHint = None
 
 
-class RedactedThinkingBlock(Body):
+class RedactedThinkingBlock(Carried):
     type: Literal["redacted_thinking"]
-    data: Ignored = None
 
 
-class ToolUseBlock(Body):
+class ToolUseBlock(Carried):
     type: Literal["tool_use"]
     id: str
     name: str = Field(min_length=1, max_length=256)
     input: dict[str, Any] | str = Field(description="An object; the text of a call that broke off is accepted too.")
-    cache_control: Ignored = None
-    caller: Ignored = None
+    cache_control: CacheHint = None
 
 
-class ToolResultBlock(Body):
+class ToolResultBlock(Carried):
     type: Literal["tool_result"]
     tool_use_id: str
     content: str | list[TextBlock | ResultPart] | None = None
     is_error: bool | None = None
-    cache_control: Ignored = None
+    cache_control: CacheHint = None
 
 
 Block = Annotated[
@@ -71,7 +79,7 @@ Block = Annotated[
 ]
 
 
-class InputMessage(Body):
+class InputMessage(Carried):
     role: Literal["user", "assistant", "system"]
     content: str | Many[Block]
 

@@ -20,7 +20,7 @@ from lucebox.serve.conversation import AnswerFormat, Conversation
 from lucebox.serve.delivery import Exchange, FailedStream
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
-from lucebox.serve.protocols.body import Body, Ignored, Many, Name, ResultPart, Sampled, sampling_of
+from lucebox.serve.protocols.body import Body, Carried, Ignored, Many, Name, ResultPart, Sampled, sampling_of
 from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.openapi import ERRORS, documented
@@ -37,52 +37,41 @@ __all__ = ["ResponsesRequest", "conversation_of", "router"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
-class TextPart(Body):
+class TextPart(Carried):
     type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
     text: str
-    annotations: Ignored = None
-    logprobs: Ignored = None
 
 
-class RefusalPart(Body):
+class RefusalPart(Carried):
     type: Literal["refusal"]
     refusal: str
 
 
-class MessageItem(Body):
+class MessageItem(Carried):
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[TextPart | RefusalPart]
-    id: Ignored = None
-    status: Ignored = None
-    phase: Ignored = None
 
 
-class CallItem(Body):
+class CallItem(Carried):
     type: Literal["function_call"]
     call_id: str
     name: str = Field(min_length=1, max_length=256)
     arguments: str
     namespace: str | None = None
-    id: Ignored = None
-    status: Ignored = None
 
 
-class CallOutputItem(Body):
+class CallOutputItem(Carried):
     type: Literal["function_call_output"]
     call_id: str
     output: str | list[TextPart | ResultPart]
-    id: Ignored = None
-    status: Ignored = None
 
 
-class ReasoningItem(Body):
+class ReasoningItem(Carried):
     type: Literal["reasoning"]
     summary: list[TextPart] | None = None
     content: list[TextPart] | None = None
     encrypted_content: str | None = None
-    id: Ignored = None
-    status: Ignored = None
 
 
 InputItem = MessageItem | CallItem | CallOutputItem | ReasoningItem
