@@ -30,6 +30,7 @@ class OllamaWriter:
         self._pending: list[TokenLogprob] = []
         self._warnings: list[str] = []
         self._call: ToolCall | None = None
+        self._n_calls = 0  # sent
         self._finished: Finished | None = None
 
     def open(self) -> bytes:
@@ -102,8 +103,9 @@ class OllamaWriter:
                         "id": call.id,
                         "function": {"index": i, "name": call.name, "arguments": json.loads(call.arguments)},
                     }
-                    for i, call in enumerate(calls)
+                    for i, call in enumerate(calls, self._n_calls)
                 ]
+                self._n_calls += len(calls)
         if self._logprobs is not None and self._pending:
             part["logprobs"] = self._logprobs.chat(self._pending)
             self._pending = []

@@ -1,0 +1,208 @@
+"""Events of streams refer only to what earlier events made, by the rules of the SDKs that read them.
+
+The streams are read by the Python SDKs' own helpers, over a transport that answers with prepared bytes. openai-node's
+helper throws where the rule `checked_responses` fails.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anthropic
+import httpx2
+import ollama
+import openai
+import pytest
+from lucebox.results import Timings, Usage
+from lucebox.serve.answer import Answer
+from lucebox.serve.delivery import Writer
+from lucebox.serve.errors import ApiError
+from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
+from lucebox.serve.protocols.anthropic_stream import MessageWriter
+from lucebox.serve.protocols.chat_stream import ChatWriter
+from lucebox.serve.protocols.ollama_stream import OllamaWriter
+from lucebox.serve.protocols.responses_stream import ResponseWriter
+from lucebox.serve.request import Finished, Item, Started
+
+END = Finished("stop", None, Usage(10, 20, 4), 3, Timings(0.1, 0.2, 6, 20), 0.01)
+
+
+def call(index: int, arguments: str = '{"city": "Oslo"}', *, is_broken: bool = False) -> list[Item]:
+    start = ToolStart(index, f"call_{index}", "get_weather")
+    return [start, ToolArguments(index, arguments[:5]), ToolArguments(index, arguments[5:]), ToolEnd(index, is_broken)]
+
+
+THOUGHT: list[Item] = [ReasoningDelta("I "), ReasoningDelta("think.")]
+TEXT: list[Item] = [TextDelta("Hel"), TextDelta("lo.")]
+ANSWERS: dict[str, list[Item]] = {
+    "text": TEXT,
+    "thought": [*THOUGHT, *TEXT],
+    "only a thought": THOUGHT,
+    "calls": [*THOUGHT, *TEXT, *call(0), *call(1)],
+    "around a call": [*THOUGHT, *TEXT, *call(0), *THOUGHT, *TEXT],
+    "a broken call": [*TEXT, *call(0, '{"city": "Os', is_broken=True), Warning("broken"), *TEXT],
+    "nothing": [],
+}
+SUMMARY = {"reasoning": {"summary": "auto"}, "include": ["reasoning.encrypted_content"]}
+
+
+def stream_of(writer: Writer, name: str) -> bytes:
+    """The stream of an answer, with a heartbeat after every item."""
+    items: list[Item] = [Started(10, 4), *ANSWERS[name], END]
+    return writer.open() + b"".join(writer.write(0, item) + writer.beat() for item in items) + writer.close()
+
+
+def data_of(stream: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line[6:]) for line in stream.decode().splitlines() if line.startswith("data: {")]
+
+
+def whole(name: str) -> Answer:
+    answer = Answer()
+    for item in [*ANSWERS[name], END]:
+        answer.take(item)
+    return answer
+
+
+def transport(stream: bytes) -> httpx2.Client:
+    fields = {"content-type": "text/event-stream"}
+    return httpx2.Client(
+        transport=httpx2.MockTransport(lambda request: httpx2.Response(200, headers=fields, content=stream))
+    )
+
+
+PARTS = {"output_text": "content", "reasoning_text": "content", "summary_text": "summary"}
+
+
+def checked_responses(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The final response. Every item is added before its parts, every part before its text, and each ends once."""
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    output: list[dict[str, Any]] = []
+    open_item, open_part = False, ""
+    for event in events[2:-1]:
+        noun, _, change = event["type"].removeprefix("response.").rpartition(".")
+        if event["type"] == "response.in_progress":
+            continue
+        if noun == "output_item":
+            assert event["output_index"] == len(output) - (change == "done")
+            assert open_item is (change == "done") and not open_part
+            if change == "added":
+                assert not any(event["item"].get(key) for key in ("content", "summary", "arguments"))
+                output.append(event["item"])
+            else:
+                assert event["item"] == output[-1] | {"status": event["item"]["status"]} | (
+                    {"encrypted_content": event["item"]["encrypted_content"]}
+                    if "encrypted_content" in output[-1]
+                    else {}
+                )
+            open_item = change == "added"
+            continue
+        item = output[event["output_index"]]
+        assert open_item and item is output[-1] and event["item_id"] == item["id"]
+        if noun == "function_call_arguments":
+            item["arguments"] += event.get("delta", "")
+            assert change == "delta" or event["arguments"] == item["arguments"]
+            continue
+        index = event["summary_index" if "summary" in noun else "content_index"]
+        if noun.endswith("part") and change == "added":
+            assert not open_part and event["part"]["text"] == ""
+            open_part = event["part"]["type"]
+            parts = item.setdefault(PARTS[open_part], [])
+            assert index == len(parts)
+            parts.append(event["part"])
+            continue
+        part = item[PARTS[open_part]][index]  # "missing content" of openai-node
+        assert noun.startswith("reasoning_summary") is (open_part == "summary_text")
+        if noun.endswith("part"):
+            assert event["part"] == part
+            open_part = ""
+        elif change == "delta":
+            part["text"] += event["delta"]
+        else:
+            assert event["text"] == part["text"]
+    assert not open_item and not open_part
+    final = events[-1]["response"]
+    assert [item["id"] for item in final["output"]] == [item["id"] for item in output]
+    return dict(final)
+
+
+@pytest.mark.parametrize("sent", [{}, SUMMARY], ids=["reasoning", "summary"])
+@pytest.mark.parametrize("name", ANSWERS)
+def test_responses(name: str, sent: dict[str, Any]) -> None:
+    stream = stream_of(ResponseWriter(sent, "m", {}), name)
+    final = checked_responses(data_of(stream))
+    document = ResponseWriter(sent, "m", {}).document([whole(name)])
+
+    def without_ids(output: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{**item, "id": None} for item in output]
+
+    assert without_ids(final["output"]) == without_ids(document["output"])
+    client = openai.OpenAI(base_url="http://test", api_key="none", http_client=transport(stream))
+    with client.responses.stream(model="m", input="a") as events:
+        for _ in events:
+            pass
+        read = events.get_final_response()
+    assert [item.id for item in read.output] == [item["id"] for item in final["output"]]
+
+
+def test_a_failed_response() -> None:
+    writer = ResponseWriter({}, "m", {})
+    stream = writer.open() + b"".join(writer.write(0, item) for item in [*THOUGHT, *TEXT])
+    events = data_of(stream + writer.fail(ApiError("internal", "a fault")))
+    assert events[-1]["type"] == "response.failed"
+    assert [item["type"] for item in events[-1]["response"]["output"]] == ["reasoning"]
+
+
+@pytest.mark.parametrize("omits_thinking", [False, True])
+@pytest.mark.parametrize("name", ANSWERS)
+def test_messages(name: str, omits_thinking: bool) -> None:
+    stream = stream_of(MessageWriter("m", omits_thinking=omits_thinking), name)
+    open_block, n_blocks = "", 0
+    kinds = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "thinking"}
+    for event in data_of(stream):
+        match event["type"]:
+            case "content_block_start":
+                assert not open_block and event["index"] == n_blocks
+                open_block, n_blocks = event["content_block"]["type"], n_blocks + 1
+            case "content_block_delta":
+                assert event["index"] == n_blocks - 1
+                assert open_block == kinds.get(event["delta"]["type"], "tool_use")
+            case "content_block_stop":
+                assert open_block and event["index"] == n_blocks - 1
+                open_block = ""
+            case "message_delta":
+                assert not open_block
+    client = anthropic.Anthropic(base_url="http://test", api_key="none", http_client=transport(stream))
+    with client.messages.stream(model="m", max_tokens=1, messages=[{"role": "user", "content": "a"}]) as events:
+        read = json.loads(events.get_final_message().model_dump_json(exclude_none=True))
+    document = MessageWriter("m", omits_thinking=omits_thinking).document([whole(name)])
+    assert [{key: block[key] for key in expected} for block, expected in zip(read["content"], document["content"],
+            strict=True)] == document["content"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_chat(name: str) -> None:
+    stream = stream_of(ChatWriter("m", n=1, with_usage=True, logprobs=None), name)
+    n_calls = 0
+    for chunk in data_of(stream):
+        for delta in [d for choice in chunk["choices"] for d in choice["delta"].get("tool_calls", [])]:
+            begins = "name" in delta["function"]
+            assert delta["index"] == (n_calls if begins else n_calls - 1) and begins is ("id" in delta)
+            n_calls += begins
+    client = openai.OpenAI(base_url="http://test", api_key="none", http_client=transport(stream))
+    with client.chat.completions.stream(model="m", messages=[{"role": "user", "content": "a"}]) as events:
+        for _ in events:
+            pass
+        message = events.get_final_completion().choices[0].message
+    assert len(message.tool_calls or []) == n_calls == len(whole(name).calls)
+
+
+def test_ollama_calls_have_indices() -> None:
+    """The calls of a stream are numbered through its lines."""
+    lines = [json.loads(line) for line in stream_of(OllamaWriter("chat", "m", None), "calls").splitlines()]
+    found = [c for line in lines for c in ollama.ChatResponse(**line).message.model_dump().get("tool_calls") or []]
+    sent = [c["function"] for line in lines for c in line["message"].get("tool_calls", [])]
+    assert len(found) == 2 and [function["index"] for function in sent] == [0, 1]
+    document = OllamaWriter("chat", "m", None).document([whole("calls")])
+    assert [c["function"] for c in document["message"]["tool_calls"]] == sent
