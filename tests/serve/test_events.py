@@ -19,9 +19,12 @@ from lucebox.serve.answer import Answer
 from lucebox.serve.delivery import Writer
 from lucebox.serve.errors import ApiError
 from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
+from lucebox.serve.protocols.anthropic import MessagesRequest, conversation_of
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
-from lucebox.serve.protocols.chat_stream import ChatWriter
+from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
 from lucebox.serve.protocols.ollama_stream import OllamaWriter
+from lucebox.serve.protocols.openai_responses import ResponsesRequest
+from lucebox.serve.protocols.responses_items import messages_of
 from lucebox.serve.protocols.responses_stream import ResponseWriter
 from lucebox.serve.request import Finished, Item, Started
 
@@ -196,6 +199,56 @@ def test_chat(name: str) -> None:
             pass
         message = events.get_final_completion().choices[0].message
     assert len(message.tool_calls or []) == n_calls == len(whole(name).calls)
+
+
+AROUND = "Hello.\n\nHello.", "I think.\n\nI think."
+
+
+def test_texts_around_a_call_keep_white_space() -> None:
+    """In protocols whose message has one text, streamed and not."""
+    answer = whole("around a call")
+    message = chat_completion("m", [answer], None)["choices"][0]["message"]
+    chunks = data_of(stream_of(ChatWriter("m", n=1, with_usage=False, logprobs=None), "around a call"))
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    lines = stream_of(OllamaWriter("chat", "m", None), "around a call").splitlines()
+    parts = [json.loads(line)["message"] for line in lines]
+    document = OllamaWriter("chat", "m", None).document([answer])["message"]
+    assert (message["content"], message["reasoning_content"]) == AROUND
+    assert tuple("".join(d.get(k) or "" for d in deltas) for k in ("content", "reasoning_content")) == AROUND
+    assert tuple("".join(part.get(key, "") for part in parts) for key in ("content", "thinking")) == AROUND
+    assert (document["content"], document["thinking"]) == AROUND
+    broken = chat_completion("m", [whole("a broken call")], None)["choices"][0]["message"]
+    assert broken["content"] == AROUND[0]
+    lines = stream_of(OllamaWriter("chat", "m", None), "a broken call").splitlines()
+    document = OllamaWriter("chat", "m", None).document([whole("a broken call")])["message"]
+    assert "".join(json.loads(line)["message"]["content"] for line in lines) == document["content"]
+    assert document["content"] == 'Hello.\n\nget_weather: {"city": "Os\n\nHello.'
+
+
+def test_a_stored_response_keeps_its_order() -> None:
+    """What was written after a call stands after it in the next prompt, stored or carried back."""
+    kept: list[Any] = []
+    writer = ResponseWriter({}, "m", {})
+    writer.store = lambda _, turns: kept.extend(turns)
+    output = writer.document([whole("around a call")])["output"]
+    assert [item["type"] for item in output] == ["reasoning", "message", "function_call", "reasoning", "message"]
+    first, second = kept
+    assert (first["reasoning_content"], first["content"], len(first["tool_calls"])) == ("I think.", "Hello.", 1)
+    assert second == {"role": "assistant", "content": "Hello.", "reasoning_content": "I think."}
+    assert read_responses(output) == kept
+    result = {"type": "function_call_output", "call_id": "call_0", "output": "r"}
+    assert [m["role"] for m in read_responses([*output, result])] == ["assistant", "assistant", "tool"]
+
+    blocks = MessageWriter("m", omits_thinking=False).document([whole("around a call")])["content"]
+    body = {"messages": [{"role": "assistant", "content": blocks}], "max_tokens": 1}
+    (turn,) = conversation_of(MessagesRequest.model_validate(body)).messages
+    assert (turn["content"], turn["reasoning_content"]) == AROUND
+
+
+def read_responses(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = ResponsesRequest.model_validate({"input": items}).input
+    assert not isinstance(found, str)
+    return messages_of(found)
 
 
 def test_ollama_calls_have_indices() -> None:

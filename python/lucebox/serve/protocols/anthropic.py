@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
@@ -30,6 +31,7 @@ from lucebox.serve.protocols.body import (
 from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.openapi import ANTHROPIC_ERRORS, documented
+from lucebox.serve.protocols.seams import joined
 from lucebox.serve.rendering import Message
 from lucebox.serve.server import server_of
 from lucebox.serve.thinking import ThinkingRequest
@@ -206,10 +208,14 @@ def _messages(message: InputMessage) -> Iterator[Message]:
 
 
 def _assistant(blocks: Sequence[Block]) -> Message:
-    message: Message = {"role": "assistant", "content": "".join(b.text for b in blocks if isinstance(b, TextBlock))}
-    reasoning = [b.thinking or decode_reasoning(b.signature) for b in blocks if isinstance(b, ThinkingBlock)]
-    if any(reasoning):
-        message["reasoning_content"] = "".join(reasoning)
+    texts, thoughts = [], []  # of adjacent blocks each
+    for _, run in groupby(blocks, type):
+        adjacent = list(run)
+        texts.append("".join(b.text for b in adjacent if isinstance(b, TextBlock)))
+        thoughts.append("".join(_thought(b) for b in adjacent if isinstance(b, ThinkingBlock)))
+    message: Message = {"role": "assistant", "content": joined(texts)}
+    if reasoning := joined(thoughts):
+        message["reasoning_content"] = reasoning
     calls = [b for b in blocks if isinstance(b, ToolUseBlock)]
     if calls:
         message["tool_calls"] = [
@@ -217,6 +223,10 @@ def _assistant(blocks: Sequence[Block]) -> Message:
             for c in calls
         ]
     return message
+
+
+def _thought(block: ThinkingBlock) -> str:
+    return block.thinking or decode_reasoning(block.signature)
 
 
 def _arguments(given: dict[str, Any] | str) -> str:

@@ -8,11 +8,12 @@ from datetime import datetime, timezone
 from typing import Any, Literal, TypeAlias
 
 from lucebox.results import TokenLogprob
-from lucebox.serve.answer import Answer, Text, ToolCall
+from lucebox.serve.answer import Answer, Reasoning, Text, ToolCall
 from lucebox.serve.delivery import json_line
 from lucebox.serve.errors import ApiError, ollama_error
 from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.protocols.openai_common import LogprobWriter
+from lucebox.serve.protocols.seams import Seams, joined, reasoning_of
 from lucebox.serve.request import Finished, Item
 
 __all__ = ["OllamaWriter", "Route", "created_at"]
@@ -29,6 +30,7 @@ class OllamaWriter:
         self._logprobs = logprobs
         self._pending: list[TokenLogprob] = []
         self._warnings: list[str] = []
+        self._seams = Seams()
         self._call: ToolCall | None = None
         self._n_calls = 0  # sent
         self._finished: Finished | None = None
@@ -39,9 +41,9 @@ class OllamaWriter:
     def write(self, index: int, item: Item) -> bytes:
         match item:
             case TextDelta(text):
-                return self._line(content=text)
+                return self._line(content=self._seams.delta(Text, text))
             case ReasoningDelta(text):
-                return self._line(thinking=text)
+                return self._line(thinking=self._seams.delta(Reasoning, text))
             case ToolStart(_, id, name):
                 self._call = ToolCall(id, name)
             case ToolArguments(_, delta):
@@ -50,7 +52,12 @@ class OllamaWriter:
             case ToolEnd(_, is_broken):
                 assert self._call is not None
                 self._call.is_broken = is_broken
-                return self._line(content=_broken_text(self._call)) if is_broken else self._line(calls=[self._call])
+                self._seams.interrupt()
+                if not is_broken:
+                    return self._line(calls=[self._call])
+                text = self._seams.delta(Text, _broken_text(self._call))
+                self._seams.interrupt()
+                return self._line(content=text)
             case TokenLogprob():
                 self._pending.append(item)
             case Warning(text):
@@ -80,7 +87,7 @@ class OllamaWriter:
             if isinstance(block, Text) or (isinstance(block, ToolCall) and block.is_broken)
         ]
         calls = [call for call in answer.calls if not call.is_broken]
-        part = self._part("".join(texts), thinking=answer.reasoning, calls=calls)
+        part = self._part(joined(texts), thinking=reasoning_of(answer), calls=calls)
         return {**part, **_ending(answer.finished, answer.warnings)}
 
     def loaded(self) -> dict[str, Any]:

@@ -6,9 +6,9 @@ stored_responses.py has the routes of responses that exist.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -20,10 +20,10 @@ from lucebox.serve.conversation import AnswerFormat, Conversation
 from lucebox.serve.delivery import Exchange, FailedStream
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
-from lucebox.serve.protocols.body import Body, Carried, Ignored, Many, Name, ResultPart, Sampled, sampling_of
+from lucebox.serve.protocols.body import Body, Ignored, Many, Name, Sampled, sampling_of
 from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
-from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.openapi import ERRORS, documented
+from lucebox.serve.protocols.responses_items import InputItem, Origin, messages_of
 from lucebox.serve.protocols.responses_stream import ResponseWriter
 from lucebox.serve.rendering import Message
 from lucebox.serve.request import Started
@@ -35,46 +35,6 @@ from lucebox.serve.tools import Tool, ToolChoice
 __all__ = ["ResponsesRequest", "conversation_of", "router"]
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-
-
-class TextPart(Carried):
-    type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
-    text: str
-
-
-class RefusalPart(Carried):
-    type: Literal["refusal"]
-    refusal: str
-
-
-class MessageItem(Carried):
-    type: Literal["message"] = "message"
-    role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[TextPart | RefusalPart]
-
-
-class CallItem(Carried):
-    type: Literal["function_call"]
-    call_id: str
-    name: str = Field(min_length=1, max_length=256)
-    arguments: str
-    namespace: str | None = None
-
-
-class CallOutputItem(Carried):
-    type: Literal["function_call_output"]
-    call_id: str
-    output: str | list[TextPart | ResultPart]
-
-
-class ReasoningItem(Carried):
-    type: Literal["reasoning"]
-    summary: list[TextPart] | None = None
-    content: list[TextPart] | None = None
-    encrypted_content: str | None = None
-
-
-InputItem = MessageItem | CallItem | CallOutputItem | ReasoningItem
 
 
 class FunctionTool(Body):
@@ -173,10 +133,6 @@ class ResponsesRequest(Sampled, Compressible):
     user: Ignored = None
 
 
-Origin: TypeAlias = tuple[str | None, str]
-"""Namespace and name of a function."""
-
-
 def conversation_of(body: ResponsesRequest, history: Sequence[Message]) -> Conversation:
     """The conversation of a request, after the messages of its previous response."""
     messages: list[Message] = [{"role": "system", "content": body.instructions}] if body.instructions else []
@@ -195,51 +151,6 @@ def conversation_of(body: ResponsesRequest, history: Sequence[Message]) -> Conve
         answer_format=_format(body.text),
         compression=compression_of(body),
     )
-
-
-def messages_of(items: Sequence[InputItem], shown: Mapping[Origin, str] | None = None) -> list[Message]:
-    """Template messages of the input items; consecutive reasoning, text and calls become one assistant message.
-
-    shown: the names of functions that the model sees.
-    """
-    names = shown or {}
-    messages: list[Message] = []
-    for item in items:
-        match item:
-            case MessageItem():
-                role = "system" if item.role == "developer" else item.role
-                if role != "assistant":
-                    messages.append({"role": role, "content": _text(item.content)})
-                    continue
-                message = _assistant_message(messages)
-                message["content"] += _text(item.content)
-            case ReasoningItem():
-                plain = "".join(part.text for part in (item.content or item.summary or []))
-                if text := decode_reasoning(item.encrypted_content) or plain:
-                    message = _assistant_message(messages)
-                    message["reasoning_content"] = message.get("reasoning_content", "") + text
-            case CallItem():
-                name = names.get((item.namespace, item.name), item.name)
-                call = {"name": name, "arguments": item.arguments}
-                _assistant_message(messages).setdefault("tool_calls", []).append(
-                    {"id": item.call_id, "type": "function", "function": call}
-                )
-            case CallOutputItem():
-                messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
-    return messages
-
-
-def _assistant_message(messages: list[Message]) -> Message:
-    """The assistant message at the end; appended if there is none."""
-    if not messages or messages[-1]["role"] != "assistant":
-        messages.append({"role": "assistant", "content": ""})
-    return messages[-1]
-
-
-def _text(content: str | Sequence[TextPart | RefusalPart | ResultPart]) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(part.refusal if isinstance(part, RefusalPart) else part.text for part in content)
 
 
 def functions_of(body: ResponsesRequest) -> list[tuple[FunctionTool, str | None]]:
@@ -345,7 +256,7 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     writer = ResponseWriter(sent, model, origins, with_spans=wants_spans(body))
     if body.store is not False:
         store = server.responses.update if body.background else server.responses.put
-        writer.store = lambda document, turn: store(StoredResponse(document, [*history, turn], sent["input"], owner))
+        writer.store = lambda document, turns: store(StoredResponse(document, [*history, *turns], sent["input"], owner))
     try:
         requests = await server.in_thread(
             request, lambda: server.model.chat(conversation, sampling, limits, "/v1/responses")

@@ -14,6 +14,7 @@ from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolE
 from lucebox.serve.protocols.compression import compression_field
 from lucebox.serve.protocols.encoded_reasoning import encode_reasoning
 from lucebox.serve.protocols.openai_common import comment, original_tokens, predictions, timings
+from lucebox.serve.protocols.responses_items import turns_of
 from lucebox.serve.rendering import Message
 from lucebox.serve.request import Finished, Item
 
@@ -59,8 +60,8 @@ class ResponseWriter:
         with_spans: bool = False,
     ) -> None:
         self.id = f"resp_{secrets.token_hex(24)}"
-        self.store: Callable[[dict[str, Any], Message], None] = lambda document, turn: None
-        """Called with the document of a complete response, and its assistant message."""
+        self.store: Callable[[dict[str, Any], list[Message]], None] = lambda document, turns: None
+        """Called with the document of a complete response, and its messages."""
         self._created = int(time.time())
         self._model = model
         self._origins = origins
@@ -226,7 +227,7 @@ class ResponseWriter:
         document |= compression_field(finished, self._with_spans)
         if answer.warnings:
             document["warnings"] = answer.warnings
-        self.store(document, _assistant_message(answer))
+        self.store(document, turns_of(answer))
         return document
 
     def _event(self, kind: str, **fields: Any) -> bytes:
@@ -251,19 +252,6 @@ class ResponseWriter:
 def _new_id(block: Block) -> str:
     prefix = {Text: "msg", Reasoning: "rs", ToolCall: "fc"}[type(block)]
     return f"{prefix}_{secrets.token_hex(12)}"
-
-
-def _assistant_message(answer: Answer) -> Message:
-    """The answer as a message of the conversation's next prompt."""
-    message: Message = {"role": "assistant", "content": answer.text}
-    if answer.reasoning:
-        message["reasoning_content"] = answer.reasoning
-    if answer.calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in answer.calls
-        ]
-    return message
 
 
 def _usage(finished: Finished) -> dict[str, Any]:

@@ -1,0 +1,120 @@
+"""The input items of OpenAI's responses, and the messages that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from pydantic import Field
+
+from lucebox.serve.answer import Answer, Reasoning, Text, ToolCall
+from lucebox.serve.protocols.body import Carried, ResultPart
+from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
+from lucebox.serve.protocols.seams import joined
+from lucebox.serve.rendering import Message
+
+__all__ = ["InputItem", "Origin", "messages_of", "turns_of"]
+
+Origin: TypeAlias = tuple[str | None, str]
+"""Namespace and name of a function."""
+
+
+class TextPart(Carried):
+    type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
+    text: str
+
+
+class RefusalPart(Carried):
+    type: Literal["refusal"]
+    refusal: str
+
+
+class MessageItem(Carried):
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[TextPart | RefusalPart]
+
+
+class CallItem(Carried):
+    type: Literal["function_call"]
+    call_id: str
+    name: str = Field(min_length=1, max_length=256)
+    arguments: str
+    namespace: str | None = None
+
+
+class CallOutputItem(Carried):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | list[TextPart | ResultPart]
+
+
+class ReasoningItem(Carried):
+    type: Literal["reasoning"]
+    summary: list[TextPart] | None = None
+    content: list[TextPart] | None = None
+    encrypted_content: str | None = None
+
+
+InputItem = MessageItem | CallItem | CallOutputItem | ReasoningItem
+
+
+def messages_of(items: Sequence[InputItem], shown: Mapping[Origin, str] | None = None) -> list[Message]:
+    """Template messages of the input items; consecutive reasoning, text and calls become one assistant message.
+
+    shown: the names of functions that the model sees.
+    """
+    names = shown or {}
+    messages: list[Message] = []
+    for item in items:
+        match item:
+            case MessageItem():
+                role = "system" if item.role == "developer" else item.role
+                if role == "assistant":
+                    _add_text(messages, "content", _text(item.content))
+                else:
+                    messages.append({"role": role, "content": _text(item.content)})
+            case ReasoningItem():
+                plain = joined(part.text for part in (item.content or item.summary or []))
+                if text := decode_reasoning(item.encrypted_content) or plain:
+                    _add_text(messages, "reasoning_content", text)
+            case CallItem():
+                _add_call(messages, item.call_id, names.get((item.namespace, item.name), item.name), item.arguments)
+            case CallOutputItem():
+                messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
+    return messages
+
+
+def turns_of(answer: Answer) -> list[Message]:
+    """The answer as messages of the conversation's next prompt: those of its items."""
+    messages: list[Message] = []
+    for block in answer.blocks:
+        match block:
+            case Text(text):
+                _add_text(messages, "content", text)
+            case Reasoning(text):
+                _add_text(messages, "reasoning_content", text)
+            case ToolCall():
+                _add_call(messages, block.id, block.name, block.arguments)
+    return messages or [{"role": "assistant", "content": ""}]
+
+
+def _add_text(messages: list[Message], key: str, text: str) -> None:
+    """Adds text or reasoning to the turn at the end. What follows a call begins a message: in the call's own message
+    the template would put it before the call."""
+    if not messages or messages[-1]["role"] != "assistant" or "tool_calls" in messages[-1]:
+        messages.append({"role": "assistant", "content": ""})
+    messages[-1][key] = joined([messages[-1].get(key, ""), text])
+
+
+def _add_call(messages: list[Message], call_id: str, name: str, arguments: str) -> None:
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": ""})
+    call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    messages[-1].setdefault("tool_calls", []).append(call)
+
+
+def _text(content: str | Sequence[TextPart | RefusalPart | ResultPart]) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(part.refusal if isinstance(part, RefusalPart) else part.text for part in content)
