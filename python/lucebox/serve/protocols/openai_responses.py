@@ -23,7 +23,7 @@ from lucebox.serve.model import Limits
 from lucebox.serve.protocols.body import Body, Ignored, Many, Name, Sampled, sampling_of
 from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
 from lucebox.serve.protocols.openapi import ERRORS, documented
-from lucebox.serve.protocols.responses_items import InputItem, Origin, messages_of
+from lucebox.serve.protocols.responses_items import InputItem, Origin, messages_of, resolved, stored_items
 from lucebox.serve.protocols.responses_stream import ResponseWriter
 from lucebox.serve.rendering import Message
 from lucebox.serve.request import Started
@@ -244,19 +244,21 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     if body.background and (body.stream or body.store is False):
         raise ApiError("invalid", "a background response must be stored and cannot be streamed", "background")
     owner = owner_of(request)
+    ignored = _ignored(body)
+    if not isinstance(body.input, str):
+        body.input = resolved(body.input, lambda item_id: server.responses.item(item_id, owner))
     previous = server.responses.history(body.previous_response_id, owner) if body.previous_response_id else []
     conversation, sampling = conversation_of(body, previous), sampling_of(body)
     limits = Limits(body.max_output_tokens)
-    hosted = [f"tools.{tool.type}" for tool in body.tools or [] if isinstance(tool, HostedTool)]
-    ignored = [*body.ignored(), *hosted]
     origins = {shown: origin for origin, shown in shown_names(body).items()}
     sent = body.model_dump(by_alias=True, exclude_none=True, mode="json")
+    items = stored_items(sent["input"])
     # Stored without the instructions, which every request sets itself.
     history = conversation.messages[1:] if body.instructions else conversation.messages
     writer = ResponseWriter(sent, model, origins, with_spans=wants_spans(body))
     if body.store is not False:
         store = server.responses.update if body.background else server.responses.put
-        writer.store = lambda document, turns: store(StoredResponse(document, [*history, *turns], sent["input"], owner))
+        writer.store = lambda document, turns: store(StoredResponse(document, [*history, *turns], items, owner))
     try:
         requests = await server.in_thread(
             request, lambda: server.model.chat(conversation, sampling, limits, "/v1/responses")
@@ -267,17 +269,22 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
         raise
     if body.background:
         pending = writer.pending(has_started=False)
-        run = partial(_run_in_background, server.responses, writer, sent["input"], owner)
+        run = partial(_run_in_background, server.responses, writer, items, owner)
         server.in_background(writer.id, owner, requests, run)
-        server.responses.put(StoredResponse(pending, [], sent["input"], owner))
+        server.responses.put(StoredResponse(pending, [], items, owner))
         return JSONResponse(pending, headers=ignored_header(ignored))
     if body.stream:
         return server.stream(requests, writer, ignored, name=writer.id, owner=owner)
     return server.document(requests, writer.document, openai_body, ignored)
 
 
+def _ignored(body: ResponsesRequest) -> list[str]:
+    """The ignored fields that were sent, and tools that only OpenAI runs."""
+    return [*body.ignored(), *(f"tools.{tool.type}" for tool in body.tools or [] if isinstance(tool, HostedTool))]
+
+
 async def _run_in_background(
-    store: ResponseStore, writer: ResponseWriter, sent: str | list[dict[str, Any]], owner: str, exchange: Exchange
+    store: ResponseStore, writer: ResponseWriter, items: list[dict[str, Any]], owner: str, exchange: Exchange
 ) -> None:
     """Consumes the items of a background response and updates its stored document."""
     answer = Answer()
@@ -286,7 +293,7 @@ async def _run_in_background(
             for _, item in await exchange.get():
                 answer.take(item)
                 if isinstance(item, Started):
-                    store.update(StoredResponse(writer.pending(has_started=True), [], sent, owner))
+                    store.update(StoredResponse(writer.pending(has_started=True), [], items, owner))
         writer.document([answer])  # stores the document
     except ApiError as error:
-        store.update(StoredResponse(writer.failed(error, answer), [], sent, owner))
+        store.update(StoredResponse(writer.failed(error, answer), [], items, owner))

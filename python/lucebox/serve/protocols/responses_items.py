@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from lucebox.serve.answer import Answer, Reasoning, Text, ToolCall
-from lucebox.serve.protocols.body import Carried, ResultPart
+from lucebox.serve.protocols.body import Body, Carried, ResultPart
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.seams import joined
 from lucebox.serve.rendering import Message
 
-__all__ = ["InputItem", "Origin", "messages_of", "turns_of"]
+__all__ = ["InputItem", "Origin", "messages_of", "resolved", "stored_items", "turns_of"]
 
 Origin: TypeAlias = tuple[str | None, str]
 """Namespace and name of a function."""
@@ -56,7 +57,39 @@ class ReasoningItem(Carried):
     encrypted_content: str | None = None
 
 
-InputItem = MessageItem | CallItem | CallOutputItem | ReasoningItem
+class ItemReference(Body):
+    """An item of a stored response."""
+
+    type: Literal["item_reference"] = "item_reference"
+    id: str = Field(max_length=512)
+
+
+InputItem = MessageItem | CallItem | CallOutputItem | ReasoningItem | ItemReference
+_ITEM: TypeAdapter[InputItem] = TypeAdapter(InputItem)
+
+_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}  # of ids
+
+
+def resolved(items: Sequence[InputItem], find: Callable[[str], dict[str, Any]]) -> list[InputItem]:
+    """The items, with the stored ones in place of the references to them."""
+    return [_ITEM.validate_python(find(item.id)) if isinstance(item, ItemReference) else item for item in items]
+
+
+def stored_items(sent: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items of an input, each with an id by which later requests may refer to it."""
+    if isinstance(sent, str):
+        sent = [{"type": "message", "role": "user", "content": sent}]
+    return [_stored(item) for item in sent]
+
+
+def _stored(item: dict[str, Any]) -> dict[str, Any]:
+    result = dict(item)
+    if not isinstance(item.get("id"), str):
+        result["id"] = f"{_PREFIXES[item['type']]}_{secrets.token_hex(12)}"
+    if item["type"] == "message" and isinstance(text := item["content"], str):
+        kind = "output_text" if item["role"] == "assistant" else "input_text"
+        result["content"] = [{"type": kind, "text": text}]
+    return result
 
 
 def messages_of(items: Sequence[InputItem], shown: Mapping[Origin, str] | None = None) -> list[Message]:

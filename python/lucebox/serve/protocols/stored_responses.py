@@ -23,9 +23,9 @@ async def retrieve(response_id: str, request: Request) -> Response:
 
 @router.get("/v1/responses/{response_id}/input_items", **documented("The input of a response.", ERRORS, streams=False))
 async def input_items(response_id: str, request: Request) -> Response:
-    sent = server_of(request).responses.get(response_id, owner_of(request)).input
-    items = [{"type": "message", "role": "user", "content": sent}] if isinstance(sent, str) else sent
-    return JSONResponse({"object": "list", "data": items, "has_more": False})
+    items = server_of(request).responses.get(response_id, owner_of(request)).input
+    first, last = (items[0]["id"], items[-1]["id"]) if items else (None, None)
+    return JSONResponse({"object": "list", "data": items, "has_more": False, "first_id": first, "last_id": last})
 
 
 @router.delete("/v1/responses/{response_id}", **documented("Deletes a stored response.", ERRORS, streams=False))
