@@ -6,6 +6,7 @@ helper throws where the rule `checked_responses` fails.
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -25,6 +26,7 @@ from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
 from lucebox.serve.protocols.ollama_stream import OllamaWriter
 from lucebox.serve.protocols.openai_responses import ResponsesRequest
 from lucebox.serve.protocols.responses_items import messages_of
+from lucebox.serve.protocols.responses_replay import events_of, numbered, opening_events
 from lucebox.serve.protocols.responses_stream import ResponseWriter
 from lucebox.serve.request import Finished, Item, Started
 
@@ -81,6 +83,7 @@ def checked_responses(events: list[dict[str, Any]]) -> dict[str, Any]:
     """The final response. Every item is added before its parts, every part before its text, and each ends once."""
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    events = copy.deepcopy(events)  # what they add is added to
     output: list[dict[str, Any]] = []
     open_item, open_part = False, ""
     for event in events[2:-1]:
@@ -116,6 +119,7 @@ def checked_responses(events: list[dict[str, Any]]) -> dict[str, Any]:
             parts.append(event["part"])
             continue
         part = item[PARTS[open_part]][index]  # "missing content" of openai-node
+        part |= {"logprobs": event["part"]["logprobs"]} if "logprobs" in event.get("part", {}) else {}
         assert noun.startswith("reasoning_summary") is (open_part == "summary_text")
         if noun.endswith("part"):
             assert event["part"] == part
@@ -128,6 +132,18 @@ def checked_responses(events: list[dict[str, Any]]) -> dict[str, Any]:
     final = events[-1]["response"]
     assert [item["id"] for item in final["output"]] == [item["id"] for item in output]
     return dict(final)
+
+
+@pytest.mark.parametrize("sent", [{}, SUMMARY], ids=["reasoning", "summary"])
+@pytest.mark.parametrize("name", ANSWERS)
+def test_stored_responses(name: str, sent: dict[str, Any]) -> None:
+    """Events that are made from a document follow the same rules, and make the same document."""
+    document = ResponseWriter(sent, "m", {}).document([whole(name)])
+    events = [*opening_events(document), *events_of(document)]
+    found = data_of(numbered(events, 0, -1))
+    assert checked_responses(found) == document
+    assert data_of(numbered(events, 0, 4)) == found[5:]
+    assert found[0]["response"]["status"] == "in_progress" and "completed_at" not in found[0]["response"]
 
 
 @pytest.mark.parametrize("sent", [{}, SUMMARY], ids=["reasoning", "summary"])

@@ -13,6 +13,7 @@ from pydantic_core import CoreSchema
 from lucebox.serve.errors import ApiError
 
 __all__ = [
+    "MAX_NAMED",
     "Body",
     "CacheHint",
     "Carried",
@@ -24,6 +25,7 @@ __all__ = [
     "Stop",
     "Stops",
     "sampling_of",
+    "shown_name",
     "stops_of",
     "token_biases",
 ]
@@ -94,10 +96,15 @@ def _ignored_fields(body: type[Body]) -> frozenset[str]:
     return frozenset(name for name, extra in extras.items() if isinstance(extra, dict) and extra.get("x-ignored"))
 
 
+def shown_name(name: str) -> str:
+    """A name that a client chose, as a header shows it."""
+    return quote(name, safe="")[:64]
+
+
 def _collect_ignored(body: Body, prefix: str, found: set[str]) -> None:
     """Adds the paths of the ignored fields of a body and of the messages in it."""
     ignored = _ignored_fields(type(body))
-    found.update(f"{prefix}{quote(name, safe='')[:64]}" for name in body.model_extra or ())
+    found.update(prefix + shown_name(name) for name in body.model_extra or ())
     for name in body.model_fields_set:
         value = getattr(body, name)
         if name in ignored:

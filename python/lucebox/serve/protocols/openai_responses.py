@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -20,8 +20,9 @@ from lucebox.serve.conversation import AnswerFormat, Conversation
 from lucebox.serve.delivery import Exchange, FailedStream
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
-from lucebox.serve.protocols.body import Body, Ignored, Many, Name, Sampled, sampling_of
+from lucebox.serve.protocols.body import MAX_NAMED, Body, Ignored, Many, Name, Sampled, sampling_of, shown_name
 from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
+from lucebox.serve.protocols.openai_common import LogprobWriter
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.protocols.responses_items import InputItem, Origin, messages_of, resolved, stored_items
 from lucebox.serve.protocols.responses_stream import ResponseWriter
@@ -32,8 +33,9 @@ from lucebox.serve.server import ignored_header, owner_of, server_of
 from lucebox.serve.thinking import ThinkingRequest
 from lucebox.serve.tools import Tool, ToolChoice
 
-__all__ = ["ResponsesRequest", "conversation_of", "router"]
+__all__ = ["Prompted", "ResponsesRequest", "conversation_of", "ignored_of", "router", "with_stored"]
 
+INCLUDABLE = ("reasoning.encrypted_content", "message.output_text.logprobs")
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
@@ -105,24 +107,34 @@ class ReasoningConfig(Body):
     context: Ignored = None
 
 
-class ResponsesRequest(Sampled, Compressible):
-    """OpenAI's responses."""
+class Prompted(Body):
+    """What a prompt is made of."""
 
     model: Name | None = None
-    input: str | Many[InputItem]
+    input: str | Many[InputItem] = Field(default_factory=list)
     instructions: str | None = None
-    stream: bool | None = None
-    max_output_tokens: int | None = Field(None, ge=1)
+    previous_response_id: str | None = None
     tools: Many[ToolItem] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
-    store: bool | None = Field(None, description="Keep the response in memory for a while; default true.")
-    previous_response_id: str | None = None
-    include: list[str] | None = Field(None, description="Only reasoning.encrypted_content has an effect.")
-    metadata: dict[str, str] | None = None
     truncation: Literal["disabled"] | None = None
+
+
+P = TypeVar("P", bound=Prompted)
+
+
+class ResponsesRequest(Prompted, Sampled, Compressible):
+    """OpenAI's responses."""
+
+    input: str | Many[InputItem]
+    stream: bool | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    store: bool | None = Field(None, description="Keep the response in memory for a while; default true.")
+    include: list[str] | None = Field(None, description=f"{' and '.join(INCLUDABLE)}; other values have no effect.")
+    metadata: dict[str, str] | None = None
     background: bool | None = Field(None, description="Return at once; clients fetch the response later.")
     client_metadata: Ignored = None
     prompt_cache_key: Ignored = None
@@ -133,7 +145,7 @@ class ResponsesRequest(Sampled, Compressible):
     user: Ignored = None
 
 
-def conversation_of(body: ResponsesRequest, history: Sequence[Message]) -> Conversation:
+def conversation_of(body: Prompted, history: Sequence[Message]) -> Conversation:
     """The conversation of a request, after the messages of its previous response."""
     messages: list[Message] = [{"role": "system", "content": body.instructions}] if body.instructions else []
     messages += history
@@ -149,11 +161,11 @@ def conversation_of(body: ResponsesRequest, history: Sequence[Message]) -> Conve
         tool_choice=_tool_choice(body),
         thinking=_thinking(body.reasoning),
         answer_format=_format(body.text),
-        compression=compression_of(body),
+        compression=compression_of(body) if isinstance(body, Compressible) else None,
     )
 
 
-def functions_of(body: ResponsesRequest) -> list[tuple[FunctionTool, str | None]]:
+def functions_of(body: Prompted) -> list[tuple[FunctionTool, str | None]]:
     """All functions of a request, each with its namespace if it has one."""
     found: list[tuple[FunctionTool, str | None]] = []
     for tool in body.tools or []:
@@ -164,7 +176,7 @@ def functions_of(body: ResponsesRequest) -> list[tuple[FunctionTool, str | None]
     return found
 
 
-def shown_names(body: ResponsesRequest) -> dict[Origin, str]:
+def shown_names(body: Prompted) -> dict[Origin, str]:
     """The name that the model sees of each function: its own, with the namespace in front if another function has the
     same name.
 
@@ -180,7 +192,7 @@ def shown_names(body: ResponsesRequest) -> dict[Origin, str]:
     return shown
 
 
-def tools_of(body: ResponsesRequest) -> list[Tool]:
+def tools_of(body: Prompted) -> list[Tool]:
     shown = shown_names(body)
     return [
         Tool(
@@ -193,7 +205,7 @@ def tools_of(body: ResponsesRequest) -> list[Tool]:
     ]
 
 
-def _tool_choice(body: ResponsesRequest) -> ToolChoice:
+def _tool_choice(body: Prompted) -> ToolChoice:
     parallel = body.parallel_tool_calls is not False
     match body.tool_choice:
         case ChosenTool() as tool:
@@ -206,7 +218,7 @@ def _tool_choice(body: ResponsesRequest) -> ToolChoice:
             return ToolChoice(mode, (), parallel)
 
 
-def _chosen(tools: Sequence[ChosenTool], body: ResponsesRequest) -> tuple[str, ...]:
+def _chosen(tools: Sequence[ChosenTool], body: Prompted) -> tuple[str, ...]:
     """The shown names of chosen tools; a name without a namespace means all functions that have it."""
     found: list[str] = []
     for tool in tools:
@@ -244,18 +256,20 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     if body.background and (body.stream or body.store is False):
         raise ApiError("invalid", "a background response must be stored and cannot be streamed", "background")
     owner = owner_of(request)
-    ignored = _ignored(body)
-    if not isinstance(body.input, str):
-        body.input = resolved(body.input, lambda item_id: server.responses.item(item_id, owner))
-    previous = server.responses.history(body.previous_response_id, owner) if body.previous_response_id else []
+    ignored = ignored_of(body)
+    body, previous = with_stored(body, server.responses, owner)
     conversation, sampling = conversation_of(body, previous), sampling_of(body)
+    logprobs = None
+    if body.top_logprobs or "message.output_text.logprobs" in (body.include or []):
+        sampling["logprobs"] = body.top_logprobs or 0
+        logprobs = LogprobWriter(server.model.llm.tokenizer)
     limits = Limits(body.max_output_tokens)
     origins = {shown: origin for origin, shown in shown_names(body).items()}
     sent = body.model_dump(by_alias=True, exclude_none=True, mode="json")
     items = stored_items(sent["input"])
     # Stored without the instructions, which every request sets itself.
     history = conversation.messages[1:] if body.instructions else conversation.messages
-    writer = ResponseWriter(sent, model, origins, with_spans=wants_spans(body))
+    writer = ResponseWriter(sent, model, origins, logprobs=logprobs, with_spans=wants_spans(body))
     if body.store is not False:
         store = server.responses.update if body.background else server.responses.put
         writer.store = lambda document, turns: store(StoredResponse(document, [*history, *turns], items, owner))
@@ -278,9 +292,23 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     return server.document(requests, writer.document, openai_body, ignored)
 
 
-def _ignored(body: ResponsesRequest) -> list[str]:
-    """The ignored fields that were sent, and tools that only OpenAI runs."""
-    return [*body.ignored(), *(f"tools.{tool.type}" for tool in body.tools or [] if isinstance(tool, HostedTool))]
+def ignored_of(body: Prompted) -> list[str]:
+    """The ignored fields that were sent, tools that only OpenAI runs, and parts of answers that there are not."""
+    found = [*body.ignored(), *(f"tools.{tool.type}" for tool in body.tools or [] if isinstance(tool, HostedTool))]
+    if isinstance(body, ResponsesRequest):
+        found += [f"include.{shown_name(name)}" for name in body.include or [] if name not in INCLUDABLE]
+    return sorted(set(found))[:MAX_NAMED]
+
+
+def with_stored(body: P, store: ResponseStore, owner: str) -> tuple[P, list[Message]]:
+    """The body with stored items in place of references, and the messages of its previous response.
+
+    Raises:
+        ApiError: one of these is not stored.
+    """
+    if not isinstance(body.input, str):
+        body = body.model_copy(update={"input": resolved(body.input, lambda item_id: store.item(item_id, owner))})
+    return body, store.history(body.previous_response_id, owner) if body.previous_response_id else []
 
 
 async def _run_in_background(

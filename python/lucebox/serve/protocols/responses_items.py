@@ -9,12 +9,13 @@ from typing import Any, Literal, TypeAlias
 from pydantic import Field, TypeAdapter
 
 from lucebox.serve.answer import Answer, Reasoning, Text, ToolCall
+from lucebox.serve.errors import ApiError
 from lucebox.serve.protocols.body import Body, Carried, ResultPart
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.seams import joined
 from lucebox.serve.rendering import Message
 
-__all__ = ["InputItem", "Origin", "messages_of", "resolved", "stored_items", "turns_of"]
+__all__ = ["SUMMARY_HEAD", "InputItem", "Origin", "messages_of", "resolved", "stored_items", "turns_of"]
 
 Origin: TypeAlias = tuple[str | None, str]
 """Namespace and name of a function."""
@@ -57,6 +58,11 @@ class ReasoningItem(Carried):
     encrypted_content: str | None = None
 
 
+class CompactionItem(Carried):
+    type: Literal["compaction", "compaction_summary"]
+    encrypted_content: str
+
+
 class ItemReference(Body):
     """An item of a stored response."""
 
@@ -64,10 +70,18 @@ class ItemReference(Body):
     id: str = Field(max_length=512)
 
 
-InputItem = MessageItem | CallItem | CallOutputItem | ReasoningItem | ItemReference
+InputItem = MessageItem | CallItem | CallOutputItem | ReasoningItem | CompactionItem | ItemReference
 _ITEM: TypeAdapter[InputItem] = TypeAdapter(InputItem)
 
-_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}  # of ids
+SUMMARY_HEAD = "Summary of the conversation so far:"
+_PREFIXES = {  # of ids
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "reasoning": "rs",
+    "compaction": "cmp",
+    "compaction_summary": "cmp",
+}
 
 
 def resolved(items: Sequence[InputItem], find: Callable[[str], dict[str, Any]]) -> list[InputItem]:
@@ -96,6 +110,9 @@ def messages_of(items: Sequence[InputItem], shown: Mapping[Origin, str] | None =
     """Template messages of the input items; consecutive reasoning, text and calls become one assistant message.
 
     shown: the names of functions that the model sees.
+
+    Raises:
+        ApiError: another server made a compaction.
     """
     names = shown or {}
     messages: list[Message] = []
@@ -113,6 +130,10 @@ def messages_of(items: Sequence[InputItem], shown: Mapping[Origin, str] | None =
                     _add_text(messages, "reasoning_content", text)
             case CallItem():
                 _add_call(messages, item.call_id, names.get((item.namespace, item.name), item.name), item.arguments)
+            case CompactionItem():
+                if not (text := decode_reasoning(item.encrypted_content)):
+                    raise ApiError("invalid", "a compaction of the input was made by another server", "input")
+                messages.append({"role": "user", "content": f"{SUMMARY_HEAD}\n\n{text}"})
             case CallOutputItem():
                 messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
     return messages

@@ -13,12 +13,12 @@ from lucebox.serve.errors import ApiError, openai_error
 from lucebox.serve.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.serve.protocols.compression import compression_field
 from lucebox.serve.protocols.encoded_reasoning import encode_reasoning
-from lucebox.serve.protocols.openai_common import comment, original_tokens, predictions, timings
+from lucebox.serve.protocols.openai_common import LogprobWriter, comment, original_tokens, predictions, timings
 from lucebox.serve.protocols.responses_items import turns_of
 from lucebox.serve.rendering import Message
 from lucebox.serve.request import Finished, Item
 
-__all__ = ["ResponseWriter"]
+__all__ = ["PART_EVENTS", "ResponseWriter", "usage_of"]
 
 ECHOED: dict[str, Any] = {  # request fields that the response repeats, with their defaults
     "instructions": None,
@@ -33,6 +33,7 @@ ECHOED: dict[str, Any] = {  # request fields that the response repeats, with the
     "text": {"format": {"type": "text"}},
     "tool_choice": "auto",
     "tools": [],
+    "top_logprobs": 0,
     "top_p": None,
     "truncation": "disabled",
 }
@@ -57,6 +58,7 @@ class ResponseWriter:
         model: str,
         origins: Mapping[str, tuple[str | None, str]],
         *,
+        logprobs: LogprobWriter | None = None,
         with_spans: bool = False,
     ) -> None:
         self.id = f"resp_{secrets.token_hex(24)}"
@@ -68,12 +70,14 @@ class ResponseWriter:
         self._echo = {name: sent.get(name, default) for name, default in ECHOED.items()}
         self._summarises = (sent.get("reasoning") or {}).get("summary") not in (None, "none")
         self._encrypts = "reasoning.encrypted_content" in (sent.get("include") or [])
+        self._logprobs = logprobs
         self._with_spans = with_spans
         self._n_events = 0
         self._answer = Answer()
         self._items: list[dict[str, Any]] = []  # completed output items
         self._open: Block | None = None
         self._open_id = ""
+        self._n_logprobs = 0  # of the open item, sent so far
 
     # --- streamed
 
@@ -87,7 +91,9 @@ class ResponseWriter:
         self._answer.take(item)
         match item:
             case TextDelta(text):
-                return self._begun(Text) + self._text_event("output_text", "delta", delta=text, logprobs=[])
+                begun = self._begun(Text)
+                logprobs = self._newest_logprobs()
+                return begun + self._text_event("output_text", "delta", delta=text, logprobs=logprobs)
             case ReasoningDelta(text):
                 return self._begun(Reasoning) + self._text_event(self._reasoning_type, "delta", delta=text)
             case ToolStart():
@@ -133,7 +139,7 @@ class ResponseWriter:
             return b""
         ended = self._end()
         self._open = block = self._answer.blocks[-1]
-        self._open_id = _new_id(block)
+        self._open_id, self._n_logprobs = _new_id(block), 0
         empty = ToolCall(block.id, block.name) if isinstance(block, ToolCall) else type(block)("")
         item = self._item(empty, self._open_id) | {"status": "in_progress"}
         if isinstance(block, Text):
@@ -192,8 +198,17 @@ class ResponseWriter:
     def _part(self, block: Text | Reasoning) -> dict[str, Any]:
         """The only part of an item."""
         if isinstance(block, Text):
-            return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
+            logprobs = self._logprobs.chat(block.logprobs) if self._logprobs else []
+            return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": logprobs}
         return {"type": self._reasoning_type, "text": block.text}
+
+    def _newest_logprobs(self) -> list[dict[str, Any]]:
+        """The log probabilities of the open text that no event has."""
+        if self._logprobs is None or not isinstance(self._open, Text):
+            return []
+        new = self._open.logprobs[self._n_logprobs :]
+        self._n_logprobs += len(new)
+        return self._logprobs.chat(new)
 
     # --- documents and events
 
@@ -223,7 +238,7 @@ class ResponseWriter:
         document = self._document("incomplete" if is_truncated else "completed", output)
         if is_truncated:
             document["incomplete_details"] = {"reason": "max_output_tokens"}
-        document |= {"completed_at": int(time.time()), "usage": _usage(finished), "timings": timings(finished)}
+        document |= {"completed_at": int(time.time()), "usage": usage_of(finished), "timings": timings(finished)}
         document |= compression_field(finished, self._with_spans)
         if answer.warnings:
             document["warnings"] = answer.warnings
@@ -254,7 +269,7 @@ def _new_id(block: Block) -> str:
     return f"{prefix}_{secrets.token_hex(12)}"
 
 
-def _usage(finished: Finished) -> dict[str, Any]:
+def usage_of(finished: Finished) -> dict[str, Any]:
     usage = finished.usage
     return {
         "input_tokens": usage.prompt_tokens,
