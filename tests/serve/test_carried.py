@@ -126,6 +126,15 @@ def test_clients_choose_names_but_no_headers(server: Running) -> None:
     assert len(names) == MAX_NAMED and names[0] == "messages.%0D%0Ax%3A%20y" and max(map(len, names)) < 80
 
 
+def test_counts_name_ignored_fields(server: Running) -> None:
+    message = {**USER, "timestamp": 1}
+    with server.client() as client:
+        counted = client.post("/v1/messages/count_tokens", json={"messages": [message]})
+        input_tokens = client.post("/v1/responses/input_tokens", json={"input": [message]})
+    assert counted.headers["lucebox-ignored"] == "messages.timestamp"
+    assert input_tokens.headers["lucebox-ignored"] == "input.timestamp"
+
+
 class Weather(BaseModel):
     city: Literal["Oslo"]
 

@@ -12,6 +12,7 @@ import pytest
 from lucebox import LLM
 from lucebox.serve.errors import ApiError
 from lucebox.serve.protocols.openai_responses import ResponsesRequest, conversation_of
+from lucebox.serve.protocols.responses_items import resolved
 from lucebox.serve.responses_store import ResponseStore, StoredResponse
 from running import ASK, MODEL, Running
 from tolerances import check
@@ -157,6 +158,17 @@ def test_the_newest_of_items_with_one_id() -> None:
     with pytest.raises(ApiError, match="Item with id 'msg_1' not found"):
         store.item("msg_1", "key")
     assert store.item("msg_1", "stranger")
+
+
+def test_references_make_no_input_larger_than_a_body() -> None:
+    """One stored item may be referred to thousands of times."""
+    item = {"type": "message", "role": "user", "content": "x" * 1000, "id": "msg_1"}
+    items = ResponsesRequest.model_validate({"input": [{"type": "item_reference", "id": "msg_1"}] * 9}).input
+    assert not isinstance(items, str)
+    assert len(resolved(items, lambda _: item, 20_000)) == 9
+    with pytest.raises(ApiError, match="refers to have more than 8000 bytes") as refused:
+        resolved(items, lambda _: item, 8000)
+    assert refused.value.status == 413
 
 
 def test_a_previous_response_that_is_gone(server: Running) -> None:

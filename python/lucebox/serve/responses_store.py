@@ -13,7 +13,7 @@ from lucebox.serve.delivery import Exchange
 from lucebox.serve.errors import ApiError
 from lucebox.serve.rendering import Message
 
-__all__ = ["ResponseStore", "StoredResponse"]
+__all__ = ["ResponseStore", "StoredResponse", "size_of"]
 
 MAX_STORED = 256
 MAX_BYTES = 256 << 20
@@ -34,7 +34,7 @@ class StoredResponse:
 
     @property
     def n_bytes(self) -> int:
-        return _size(self.document) + _size(self.messages) + _size(self.input)
+        return size_of(self.document) + size_of(self.messages) + size_of(self.input)
 
     @property
     def items(self) -> list[dict[str, Any]]:
@@ -168,7 +168,7 @@ class ResponseStore:
             raise _unknown(response_id)
 
 
-def _size(value: object) -> int:
+def size_of(value: object) -> int:
     """The characters of a JSON value, and 64 bytes for each object, list and member."""
     total, queue = 0, [value]
     while queue:

@@ -33,7 +33,7 @@ from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.openapi import ANTHROPIC_ERRORS, documented
 from lucebox.serve.protocols.seams import joined
 from lucebox.serve.rendering import Message
-from lucebox.serve.server import server_of
+from lucebox.serve.server import ignored_header, server_of
 from lucebox.serve.thinking import ThinkingRequest
 from lucebox.serve.tools import Tool, ToolChoice
 
@@ -298,4 +298,4 @@ async def count_tokens(body: CountRequest, request: Request) -> Response:
     server.model.resolve_name(body.model)
     conversation = conversation_of(body)
     n = await server.in_thread(request, lambda: server.model.count(conversation))
-    return JSONResponse({"input_tokens": n})
+    return JSONResponse({"input_tokens": n}, headers=ignored_header(body.ignored()))

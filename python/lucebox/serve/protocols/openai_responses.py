@@ -29,7 +29,7 @@ from lucebox.serve.protocols.responses_stream import ResponseWriter
 from lucebox.serve.rendering import Message
 from lucebox.serve.request import Started
 from lucebox.serve.responses_store import ResponseStore, StoredResponse
-from lucebox.serve.server import ignored_header, owner_of, server_of
+from lucebox.serve.server import Server, ignored_header, owner_of, server_of
 from lucebox.serve.thinking import ThinkingRequest
 from lucebox.serve.tools import Tool, ToolChoice
 
@@ -257,7 +257,7 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
         raise ApiError("invalid", "a background response must be stored and cannot be streamed", "background")
     owner = owner_of(request)
     ignored = ignored_of(body)
-    body, previous = with_stored(body, server.responses, owner)
+    body, previous = with_stored(body, server, owner)
     conversation, sampling = conversation_of(body, previous), sampling_of(body)
     logprobs = None
     if body.top_logprobs or "message.output_text.logprobs" in (body.include or []):
@@ -300,14 +300,16 @@ def ignored_of(body: Prompted) -> list[str]:
     return sorted(set(found))[:MAX_NAMED]
 
 
-def with_stored(body: P, store: ResponseStore, owner: str) -> tuple[P, list[Message]]:
+def with_stored(body: P, server: Server, owner: str) -> tuple[P, list[Message]]:
     """The body with stored items in place of references, and the messages of its previous response.
 
     Raises:
-        ApiError: one of these is not stored.
+        ApiError: one of these is not stored, or the items are too large.
     """
+    store = server.responses
     if not isinstance(body.input, str):
-        body = body.model_copy(update={"input": resolved(body.input, lambda item_id: store.item(item_id, owner))})
+        items = resolved(body.input, lambda item_id: store.item(item_id, owner), server.settings.max_body)
+        body = body.model_copy(update={"input": items})
     return body, store.history(body.previous_response_id, owner) if body.previous_response_id else []
 
 

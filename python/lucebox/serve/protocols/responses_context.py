@@ -22,7 +22,7 @@ from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.protocols.responses_items import SUMMARY_HEAD
 from lucebox.serve.protocols.responses_stream import usage_of
 from lucebox.serve.protocols.seams import text_of
-from lucebox.serve.server import owner_of, server_of
+from lucebox.serve.server import ignored_header, owner_of, server_of
 from lucebox.serve.tools import ToolChoice
 
 __all__ = ["router"]
@@ -57,10 +57,11 @@ router = APIRouter()
 async def count(body: CountRequest, request: Request) -> Response:
     server = server_of(request)
     server.model.resolve_name(body.model)
-    body, history = with_stored(body, server.responses, owner_of(request))
+    ignored = ignored_of(body)
+    body, history = with_stored(body, server, owner_of(request))
     conversation = conversation_of(body, history)
     n = await server.in_thread(request, lambda: server.model.count(conversation))
-    return JSONResponse({"object": "response.input_tokens", "input_tokens": n})
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": n}, headers=ignored_header(ignored))
 
 
 @router.post("/v1/responses/compact", **documented("Summarizes a conversation.", ERRORS, streams=False))
@@ -69,7 +70,7 @@ async def compact(body: CompactRequest, request: Request) -> Response:
     server = server_of(request)
     server.model.resolve_name(body.model)
     ignored = ignored_of(body)
-    body, history = with_stored(body, server.responses, owner_of(request))
+    body, history = with_stored(body, server, owner_of(request))
     conversation = conversation_of(body, history)
     kept = _user_messages(conversation)
     conversation.messages.append({"role": "user", "content": INSTRUCTION})

@@ -14,6 +14,7 @@ from lucebox.serve.protocols.body import Body, Carried, ResultPart
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.seams import joined
 from lucebox.serve.rendering import Message
+from lucebox.serve.responses_store import size_of
 
 __all__ = ["SUMMARY_HEAD", "InputItem", "Origin", "messages_of", "resolved", "stored_items", "turns_of"]
 
@@ -84,9 +85,25 @@ _PREFIXES = {  # of ids
 }
 
 
-def resolved(items: Sequence[InputItem], find: Callable[[str], dict[str, Any]]) -> list[InputItem]:
-    """The items, with the stored ones in place of the references to them."""
-    return [_ITEM.validate_python(find(item.id)) if isinstance(item, ItemReference) else item for item in items]
+def resolved(items: Sequence[InputItem], find: Callable[[str], dict[str, Any]], max_bytes: int) -> list[InputItem]:
+    """The items, with the stored ones in place of the references to them.
+
+    Raises:
+        ApiError: an item is not stored, or the stored ones are together larger than a body may be.
+    """
+    found: dict[str, tuple[InputItem, int]] = {}
+    result, n_bytes = [], 0
+    for item in items:
+        if isinstance(item, ItemReference):
+            if item.id not in found:
+                stored = find(item.id)
+                found[item.id] = _ITEM.validate_python(stored), size_of(stored)
+            item, size = found[item.id]
+            n_bytes += size
+            if n_bytes > max_bytes:
+                raise ApiError("too_large", f"the items that the input refers to have more than {max_bytes} bytes")
+        result.append(item)
+    return result
 
 
 def stored_items(sent: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
