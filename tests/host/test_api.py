@@ -19,10 +19,10 @@ from lucebox import (
     Sampling,
     _engine,
 )
+from lucebox.chat.conversation_to_request import Limits
 from lucebox.errors import DeviceError, PackError
 from lucebox.generation.request import PromptTooLongError, prompt_requests
 from lucebox.options import engine_fields
-from lucebox.serve.chat_model import Limits
 from lucebox.serve.errors import ApiError
 from lucebox.serve.model import ServedModel
 from lucebox.serve.settings import ServeSettings

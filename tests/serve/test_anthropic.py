@@ -167,6 +167,25 @@ def test_errors(server: Running) -> None:
     }
 
 
+def test_tool_runners_go_on_without_threads(server: Running) -> None:
+    """The newest SDKs' tool runners ask for a thread first; this refusal makes them send whole conversations."""
+
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """The weather of a city."""
+        return f"sunny in {city}"
+
+    runner = server.anthropic().beta.messages.tool_runner(model=MODEL, max_tokens=8, messages=ASK, tools=[get_weather])
+    (message,) = list(runner)
+    assert message.stop_reason == "max_tokens"
+    for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
+        with pytest.raises(anthropic.BadRequestError) as refused:
+            server.anthropic().messages.create(messages=ASK, model=MODEL, max_tokens=1, extra_body={"thread": thread})
+        error = refused.value.body["error"]  # type: ignore[index]
+        assert error["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+        assert error["message"].startswith("threads are not supported")
+
+
 def test_claude_code_requests(server: Running) -> None:
     """The shape of Claude Code's requests: billing line, late system message, adaptive thinking."""
     body = {

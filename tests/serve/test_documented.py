@@ -28,8 +28,8 @@ COLUMNS = {
     "responses": ResponsesRequest,
     "messages": MessagesRequest,
 }
-# Required fields, and fields with only one allowed value, which the prose names.
-ELSEWHERE = {"model", "messages", "prompt", "input", "modalities", "truncation"}
+# Required fields, and fields with only one allowed value or none, which the prose names.
+ELSEWHERE = {"model", "messages", "prompt", "input", "modalities", "truncation", "thread"}
 
 
 def names(text: str) -> set[str]:

@@ -231,12 +231,17 @@ def test_a_file_without_keys(tmp_path: Path) -> None:
 
 def test_models(guarded: Running, server: Running) -> None:
     with guarded.client(headers={"x-api-key": KEYS[0]}) as client:
-        (model,) = client.get("/v1/models").json()["data"]
+        found = client.get("/v1/models").json()
+        (model,) = found["data"]
+        assert (found["first_id"], found["last_id"], found["has_more"]) == ("mine", "mine", False)
+        limits = ("max_input_tokens", "max_tokens", "context_window", "max_model_len")
+        assert [model[name] for name in limits] == [2048] * 4
         assert (model["id"], model["context_length"]) == ("mine", 2048)
         assert client.get("/v1/models/mine").json()["id"] == "mine"
         assert client.get("/v1/models/other").status_code == 404
     assert [model.id for model in server.openai().models.list()] == [MODEL]
-    assert [model.id for model in server.anthropic().models.list()] == [MODEL]
+    (own,) = server.anthropic().models.list()
+    assert (own.id, own.max_input_tokens, own.max_tokens) == (MODEL, 2048, 2048)
 
 
 def test_tokenize_and_detokenize(server: Running) -> None:

@@ -82,6 +82,20 @@ def test_ignored_options_are_named(server: Running) -> None:
     assert answer.headers["lucebox-ignored"] == "keep_alive, options.num_ctx, options.num_gpu"
 
 
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain", "a; b=c"])
+def test_json_of_any_content_type(server: Running, kind: str | None) -> None:
+    """LiteLLM sends no type, `curl -d` a form's. Web pages cannot: with an Origin the type must be JSON's."""
+    fields = {} if kind is None else {"content-type": kind}
+    body = json.dumps({"messages": ASK, "stream": False, "options": BRIEF}).encode()
+    with server.client(headers=fields) as http:
+        for path, sent in (("/api/chat", body), ("/api/embed", b'{"input": 5}'), ("/api/show", b"{}")):
+            answered = http.post(path, content=sent)
+            assert answered.status_code == (400 if path == "/api/embed" else 200), answered.text
+        assert http.post("/api/chat", content=b"messages=1").json()["error"].startswith("the body is not JSON")
+        assert http.post("/api/chat", content=body, headers={"origin": "http://localhost"}).status_code == 415
+        assert http.post("/v1/chat/completions", content=body).status_code == 415
+
+
 def test_a_turn_with_a_call() -> None:
     call = {"function": {"name": "get_weather", "arguments": {"city": "Bonn"}}}
     body = ChatRequest.model_validate(

@@ -83,17 +83,20 @@ def test_responses_belong_to_a_key(busy: Running) -> None:
         return busy.client(headers={"authorization": f"Bearer {key}"})
 
     with client("first-key") as first, client("second-key") as second:
-        made = first.post("/v1/responses", json={"input": "secret", "max_output_tokens": 1}).json()["id"]
-        path = f"/v1/responses/{made}"
+        answer = first.post("/v1/responses", json={"input": "secret", "max_output_tokens": 1}).json()
+        made, path = answer["id"], f"/v1/responses/{answer['id']}"
+        item = first.get(f"{path}/input_items").json()["data"][0]["id"]
         for stranger in (
             second.get(path),
             second.get(f"{path}/input_items"),
             second.post(f"{path}/cancel"),
             second.delete(path),
-            second.post("/v1/responses", json={"input": "and?", "previous_response_id": made}),
+            second.post("/v1/responses", json={"input": [{"type": "item_reference", "id": item}]}),
         ):
             assert stranger.status_code == 404, stranger.text
             assert "secret" not in stranger.text
+        continued = second.post("/v1/responses", json={"input": "and?", "previous_response_id": made})
+        assert (continued.status_code, continued.json()["error"]["code"]) == (400, "previous_response_not_found")
         assert first.get(path).json()["id"] == made
         assert first.delete(path).status_code == 200
         assert first.get(path).status_code == 404
@@ -103,12 +106,12 @@ def test_stored_responses_are_bounded_in_bytes() -> None:
     store = ResponseStore()
     text = "x" * (MAX_BYTES // 8)
     for i in range(20):
-        store.put(StoredResponse({"id": f"r{i}"}, [{"role": "user", "content": text}], "a"))
+        store.put(StoredResponse({"id": f"r{i}"}, [{"role": "user", "content": text}], []))
     kept = [i for i in range(20) if store.find(f"r{i}", "") is not None]
     assert kept == list(range(13, 20))
     for i in kept:
         store.delete(f"r{i}", "")
-    store.put(StoredResponse({"id": "last"}, [{"role": "user", "content": text}], "a"))
+    store.put(StoredResponse({"id": "last"}, [{"role": "user", "content": text}], []))
     assert store.find("last", "") is not None
 
 

@@ -12,6 +12,8 @@ import pytest
 from lucebox import LLM
 from lucebox.serve.errors import ApiError
 from lucebox.serve.protocols.openai_responses import ResponsesRequest, conversation_of
+from lucebox.serve.protocols.responses_items import resolved
+from lucebox.serve.responses_store import ResponseStore, StoredResponse
 from running import ASK, MODEL, Running
 from tolerances import check
 
@@ -109,6 +111,71 @@ def test_stored_responses(server: Running) -> None:
     client.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(first.id)
+
+
+def test_references_to_stored_items(server: Running) -> None:
+    """Vercel's AI SDK refers to every stored item in the next step of a tool loop."""
+    client = server.openai()
+    asked = {"model": MODEL, "temperature": 0, "max_output_tokens": 60, "tools": [TOOL], "parallel_tool_calls": False}
+    first = client.responses.create(input="The weather?", tool_choice="required", **asked)
+    (call,) = first.output
+    (question,) = client.responses.input_items.list(first.id).data
+    assert (question.type, question.content[0].text) == ("message", "The weather?")  # type: ignore[union-attr]
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}  # type: ignore[union-attr]
+    referred = [{"type": "item_reference", "id": question.id}, {"id": call.id}, result]
+    carried = [{"role": "user", "content": "The weather?"}, call.model_dump(exclude_none=True), result]
+    asked |= {"tool_choice": "none", "max_output_tokens": 4}
+    by_id, whole = (client.responses.create(input=items, **asked) for items in (referred, carried))
+    assert by_id.output_text == whole.output_text
+    assert by_id.usage is not None and whole.usage is not None
+    assert by_id.usage.input_tokens == whole.usage.input_tokens
+    again = client.responses.input_items.list(by_id.id).data
+    assert [item.id for item in again[:2]] == [question.id, call.id] and again[2].id.startswith("fco_")
+    client.responses.delete(first.id)
+    last = client.responses.create(input=referred, **asked)  # the second response has the items too
+    for response in (by_id, whole, last):
+        client.responses.delete(response.id)
+    with pytest.raises(openai.NotFoundError, match=question.id):
+        client.responses.create(input=referred, **asked)
+    with pytest.raises(openai.NotFoundError, match="Item with id 'rs_gone' not found") as gone:
+        client.responses.create(input=[{"role": "user", "content": "a"}, {"type": "item_reference", "id": "rs_gone"}],
+                                **asked)  # fmt: skip
+    assert (gone.value.param, gone.value.code) == ("input", None)
+
+
+def test_the_newest_of_items_with_one_id() -> None:
+    store = ResponseStore()
+    for n in range(3):
+        item = {"type": "message", "id": "msg_1", "n": n}
+        store.put(StoredResponse({"id": f"r{n}", "output": []}, [], [item], "key"))
+    store.put(StoredResponse({"id": "other", "output": [{"id": "msg_1"}]}, [], [], "stranger"))
+    assert store.item("msg_1", "key")["n"] == 2
+    store.delete("r2", "key")
+    assert store.item("msg_1", "key")["n"] == 1
+    store.update(StoredResponse({"id": "r1", "output": [{"id": "msg_2"}]}, [], [], "key"))
+    assert store.item("msg_1", "key")["n"] == 0 and store.item("msg_2", "key")
+    store.delete("r0", "key")
+    with pytest.raises(ApiError, match="Item with id 'msg_1' not found"):
+        store.item("msg_1", "key")
+    assert store.item("msg_1", "stranger")
+
+
+def test_references_make_no_input_larger_than_a_body() -> None:
+    """One stored item may be referred to thousands of times."""
+    item = {"type": "message", "role": "user", "content": "x" * 1000, "id": "msg_1"}
+    items = ResponsesRequest.model_validate({"input": [{"type": "item_reference", "id": "msg_1"}] * 9}).input
+    assert not isinstance(items, str)
+    assert len(resolved(items, lambda _: item, 20_000)) == 9
+    with pytest.raises(ApiError, match="refers to have more than 8000 bytes") as refused:
+        resolved(items, lambda _: item, 8000)
+    assert refused.value.status == 413
+
+
+def test_a_previous_response_that_is_gone(server: Running) -> None:
+    """Clients that find this code send the whole conversation."""
+    with pytest.raises(openai.BadRequestError, match="Previous response with id 'resp_gone' not found") as gone:
+        server.openai().responses.create(input="And?", previous_response_id="resp_gone", **GREEDY)
+    assert (gone.value.code, gone.value.param) == ("previous_response_not_found", "previous_response_id")
 
 
 def test_cancel(server: Running) -> None:

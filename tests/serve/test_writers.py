@@ -22,7 +22,8 @@ from lucebox.serve.errors import ApiError, too_long
 from lucebox.serve.protocols.anthropic import MessagesRequest, conversation_of
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
 from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
-from lucebox.serve.protocols.openai_responses import ResponsesRequest, messages_of
+from lucebox.serve.protocols.openai_responses import ResponsesRequest
+from lucebox.serve.protocols.responses_items import messages_of
 from lucebox.serve.protocols.responses_stream import ResponseWriter
 
 ANSWER: list[Item] = [
@@ -156,7 +157,7 @@ def test_responses(replying: Callable[[bytes], str], summary: str | None) -> Non
     sent = {"reasoning": {"summary": summary}, "include": ["reasoning.encrypted_content"]}
     kept: list[Any] = []
     writer = ResponseWriter(sent, "m", {"list": ("files", "list")})
-    writer.store = lambda document, turn: kept.append((document, turn))
+    writer.store = lambda document, turns: kept.append((document, turns))
     body = streamed(writer, ANSWER)
     with openai_client(replying(body)).responses.stream(model="m", input="a") as stream:
         for _ in stream:
@@ -172,13 +173,12 @@ def test_responses(replying: Callable[[bytes], str], summary: str | None) -> Non
     assert final.status == "completed"
     assert final.usage is not None and final.usage.input_tokens_details.cached_tokens == 4
 
-    ((document, turn),) = kept
+    ((document, turns),) = kept
     whole = ResponseWriter(sent, "m", {"list": ("files", "list")}).document([taken(ANSWER)])
     assert [{**item, "id": ""} for item in whole["output"]] == [{**item, "id": ""} for item in document["output"]]
     items = ResponsesRequest.model_validate({"input": document["output"]}).input
     assert not isinstance(items, str)
-    (sent_back,) = messages_of(items)
-    assert sent_back == turn
+    assert messages_of(items) == turns and len(turns) == 1
 
 
 TOO_LONG = too_long(5000, 4096)

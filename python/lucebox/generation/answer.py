@@ -16,6 +16,7 @@ __all__ = ["Answer", "Block", "Reasoning", "Text", "ToolCall"]
 @dataclass(slots=True)
 class Text:
     text: str
+    logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -51,6 +52,8 @@ class Answer:
         match item:
             case TextDelta(text):
                 self._continue(Text, text)
+                texts = [block for block in self.blocks if isinstance(block, Text)]
+                texts[-1].logprobs += self.logprobs[sum(len(block.logprobs) for block in texts) :]
             case ReasoningDelta(text):
                 self._continue(Reasoning, text)
             case ToolStart(_, id, name):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError, UnsupportedError
-from lucebox.model_info import ModelInfo
+from lucebox.models.model_info import ModelInfo
 from lucebox.text import Ids
 
 __all__ = ["Embedder", "Embedding", "Pooler", "Pooling"]

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lucebox import _engine
-from lucebox.assets import TextAssets
 from lucebox.chat.template import ChatTemplate
-from lucebox.drafters import draft_label
 from lucebox.errors import InvalidRequestError
 from lucebox.generation.embedding import Embedder
 from lucebox.generation.sessions import SessionPool
-from lucebox.memory import MemoryPlan
-from lucebox.model_info import ModelInfo
+from lucebox.models.assets import TextAssets
+from lucebox.models.drafters import draft_label
+from lucebox.models.memory import MemoryPlan
+from lucebox.models.model_info import ModelInfo
 from lucebox.options import EngineOptions, Sampling, engine_fields
 from lucebox.text import Ids, Tokenizer
 
 if TYPE_CHECKING:
     from lucebox.compression.compressor import Compressor
-    from lucebox.step_costs import StepCostsFile
+    from lucebox.models.step_costs import StepCostsFile
 
 __all__ = ["LoadedDevice", "LoadedModel"]
 

@@ -10,23 +10,23 @@ from functools import partial
 from pathlib import Path
 
 from lucebox import _engine
-from lucebox.assets import TextAssets
 from lucebox.compression.compressor import Compressor
 from lucebox.compression.loading import load_scorer, options_beside, plan_of_scorer
 from lucebox.compression.policy import Policy
 from lucebox.compression.scorer import Lender, Scorer
-from lucebox.devices import open_pack, resolve_device
-from lucebox.drafters import draft_label, resolve_drafts
 from lucebox.errors import FormatError, OutOfMemoryError, UnsupportedError
 from lucebox.generation.loaded_model import LoadedDevice, LoadedModel
 from lucebox.generation.sessions import SessionPool
-from lucebox.hub import Progress
-from lucebox.machine import processor_name
-from lucebox.memory import MemoryPlan
-from lucebox.model_info import model_info
+from lucebox.models.assets import TextAssets
+from lucebox.models.drafters import draft_label, resolve_drafts
+from lucebox.models.hub import Progress
+from lucebox.models.memory import MemoryPlan
+from lucebox.models.model_info import model_info
+from lucebox.models.resolve import resolve
+from lucebox.models.step_costs import StepCostsFile
 from lucebox.options import EngineOptions, engine_fields
-from lucebox.resolve import resolve
-from lucebox.step_costs import StepCostsFile
+from lucebox.packs.devices import open_pack, resolve_device
+from lucebox.packs.machine import processor_name
 
 __all__ = ["load_model"]
 

@@ -28,6 +28,7 @@ from lucebox.serve.protocols import (
     openai_completions,
     openai_embeddings,
     openai_responses,
+    responses_context,
     stored_responses,
 )
 from lucebox.serve.protocols.refusals import refusal
@@ -44,6 +45,7 @@ ROUTERS = tuple(
         openai_completions,
         openai_embeddings,
         openai_responses,
+        responses_context,
         stored_responses,
         anthropic,
         ollama,

@@ -1,4 +1,4 @@
-"""uvicorn's connection with limits on slow and oversized clients.
+"""uvicorn's connection with limits on slow and oversized clients, which ignores offers to upgrade.
 
 A request's head must arrive in time and fit in MAX_HEAD bytes. A client that stops reading is dropped.
 """
@@ -6,13 +6,34 @@ A request's head must arrive in time and fit in MAX_HEAD bytes. A client that st
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 __all__ = ["limited_connection"]
 
 MAX_HEAD = 64 << 10  # bytes of request line and headers
+
+
+class _Parser(httptools.HttpRequestParser):
+    """httptools' parser takes what follows a head that offers an upgrade for another protocol, even a request's body.
+    A server may ignore the offer (RFC 9110, 7.8), and answers the request."""
+
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        self._connection = connection
+        with suppress(AttributeError):  # httptools before 0.6.3
+            self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+
+    def feed_data(self, data: Any) -> None:
+        try:
+            super().feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            if not self._connection.offers_upgrade():
+                raise
+            self._connection.parse_without_offer(data[offer.args[0] :])
 
 
 def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[HttpToolsProtocol]:
@@ -24,6 +45,10 @@ def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[Ht
         _head_bytes = 0  # received so far of the current head
         _is_in_body = False
         _n_ends = 0  # heads and bodies completed
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.parser = _Parser(self)
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -50,6 +75,8 @@ def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[Ht
             super().on_message_begin()
 
         def on_headers_complete(self) -> None:
+            if self.offers_upgrade():
+                return  # the head is parsed again without the offer
             if self._head_timer is not None:
                 self._head_timer.cancel()
                 self._head_timer = None
@@ -57,8 +84,22 @@ def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[Ht
             super().on_headers_complete()
 
         def on_message_complete(self) -> None:
+            if self.offers_upgrade():
+                return
             self._head_bytes, self._is_in_body, self._n_ends = 0, False, self._n_ends + 1
             super().on_message_complete()
+
+        def offers_upgrade(self) -> bool:
+            """Whether the current head offers another protocol. A tunnel (CONNECT) is a request of its own kind."""
+            return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+
+        def parse_without_offer(self, rest: bytes) -> None:
+            """Parses the current head again without its offer to upgrade, then the bytes that follow the head."""
+            version = self.parser.get_http_version().encode()
+            lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+            lines += [b"%s: %s" % field for field in self.headers if field[0] != b"upgrade"]
+            self.parser = _Parser(self)
+            self.parser.feed_data(b"\r\n".join([*lines, b"", rest]))
 
         def pause_writing(self) -> None:
             super().pause_writing()

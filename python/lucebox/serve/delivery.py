@@ -26,6 +26,7 @@ __all__ = [
     "EVENTS",
     "KEEP_ALIVE",
     "LINES",
+    "STREAM_HEADERS",
     "ErrorBody",
     "Exchange",
     "FailedStream",

@@ -47,6 +47,8 @@ class ApiError(Exception):
     """Seconds until a retry makes sense."""
     counts: tuple[int, int] | None = None
     """Prompt tokens and the maximum, when the prompt is too long."""
+    details: dict[str, Any] | None = None
+    """What Anthropic's SDKs decide by: a code, and the fields that it is about."""
 
     def __str__(self) -> str:
         return self.message
@@ -118,8 +120,8 @@ def anthropic_error(error: ApiError) -> dict[str, Any]:
     message = _with_param(error)
     if error.kind == "too_long" and error.counts is not None:
         message = f"prompt is too long: {error.counts[0]} tokens > {error.counts[1]} maximum"
-    return {"type": "error", "error": {"type": _ANTHROPIC_TYPES.get(error.kind, "invalid_request_error"),
-                                       "message": message}}  # fmt: skip
+    fault: dict[str, Any] = {"type": _ANTHROPIC_TYPES.get(error.kind, "invalid_request_error"), "message": message}
+    return {"type": "error", "error": fault if error.details is None else {**fault, "details": error.details}}
 
 
 def ollama_error(error: ApiError) -> dict[str, Any]:

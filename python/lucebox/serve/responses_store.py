@@ -1,4 +1,5 @@
-"""The newest responses, in memory: clients fetch, continue, cancel or delete them by id, each only its own key's."""
+"""The newest responses, in memory: clients fetch, continue, cancel or delete them by id, and refer to their items, each
+only its own key's."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from lucebox.chat.rendering import Message
 from lucebox.serve.delivery import Exchange
 from lucebox.serve.errors import ApiError
 
-__all__ = ["ResponseStore", "StoredResponse"]
+__all__ = ["ResponseStore", "StoredResponse", "size_of"]
 
 MAX_STORED = 256
 MAX_BYTES = 256 << 20
@@ -26,14 +27,19 @@ class StoredResponse:
     document: dict[str, Any]
     messages: list[Message]
     """The conversation including this response; empty while it runs."""
-    input: str | list[dict[str, Any]]
-    """The request's input."""
+    input: list[dict[str, Any]]
+    """The request's items, each with an id."""
     owner: str = ""
     """The digest of the API key that sent it; empty without keys."""
 
     @property
     def n_bytes(self) -> int:
-        return _size(self.document) + _size(self.messages) + _size(self.input)
+        return size_of(self.document) + size_of(self.messages) + size_of(self.input)
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        """The items of its input and its output."""
+        return [*self.input, *self.document.get("output", [])]
 
 
 class ResponseStore:
@@ -42,6 +48,8 @@ class ResponseStore:
     def __init__(self) -> None:
         self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
         self._sizes: dict[str, int] = {}
+        self._items: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+        """By owner and id: the item in each response that has it, the newest last. Clients send items back."""
         self._n_bytes = 0
         self._running: WeakValueDictionary[str, Exchange] = WeakValueDictionary()
         self._lock = threading.Lock()
@@ -60,12 +68,24 @@ class ResponseStore:
 
     def _set(self, stored: StoredResponse) -> None:
         response_id, n_bytes = stored.document["id"], stored.n_bytes
+        if response_id in self._stored:
+            self._forget_items(self._stored[response_id])
         self._n_bytes += n_bytes - self._sizes.get(response_id, 0)
         self._stored[response_id], self._sizes[response_id] = stored, n_bytes
+        for item in stored.items:
+            self._items.setdefault((stored.owner, item["id"]), {})[response_id] = item
 
     def _remove(self, response_id: str) -> None:
-        del self._stored[response_id]
+        self._forget_items(self._stored.pop(response_id))
         self._n_bytes -= self._sizes.pop(response_id)
+
+    def _forget_items(self, stored: StoredResponse) -> None:
+        for item in stored.items:
+            key = (stored.owner, item["id"])
+            versions = self._items.get(key, {})
+            versions.pop(stored.document["id"], None)
+            if not versions:
+                self._items.pop(key, None)
 
     def find(self, response_id: str, owner: str) -> StoredResponse | None:
         """A stored response; None if there is none, or another key sent it."""
@@ -83,13 +103,36 @@ class ResponseStore:
             raise _unknown(response_id)
         return stored
 
+    def item(self, item_id: str, owner: str) -> dict[str, Any]:
+        """An item of a stored response, of the newest one that has it.
+
+        Raises:
+            ApiError: no response of this owner has it.
+        """
+        with self._lock:
+            versions = self._items.get((owner, item_id))
+            if versions:
+                return next(reversed(versions.values()))
+        raise ApiError(
+            "not_found",
+            f"Item with id {item_id!r} not found. Items are not persisted when `store` is set to false. Try again with "
+            "`store` set to true, or remove this item from your input.",
+            "input",
+        )
+
     def history(self, response_id: str, owner: str) -> list[Message]:
         """The conversation to continue.
 
         Raises:
             ApiError: the id is unknown, or the response has not ended.
         """
-        stored = self.get(response_id, owner)
+        if (stored := self.find(response_id, owner)) is None:
+            raise ApiError(
+                "invalid",
+                f"Previous response with id {response_id!r} not found.",
+                "previous_response_id",
+                "previous_response_not_found",
+            )
         if not stored.messages:
             raise ApiError(
                 "invalid", f"Response with id {response_id!r} has no answer to continue from.", "previous_response_id"
@@ -125,7 +168,7 @@ class ResponseStore:
             raise _unknown(response_id)
 
 
-def _size(value: object) -> int:
+def size_of(value: object) -> int:
     """The characters of a JSON value, and 64 bytes for each object, list and member."""
     total, queue = 0, [value]
     while queue:

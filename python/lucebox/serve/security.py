@@ -53,7 +53,10 @@ class Guard:
                 scope["lucebox.owner"] = owner
             body = await self._body(headers, receive)
             if body:
-                _check_type(headers)
+                if scope["path"].startswith("/api/") and "origin" not in headers:
+                    scope = _as_json(scope)
+                else:
+                    _check_type(headers)
                 await asyncio.to_thread(check_shape, body)
         except ApiError as error:
             await error_response(scope["path"], error, send)
@@ -137,6 +140,13 @@ def _check_type(headers: Mapping[str, str]) -> None:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise ApiError("media_type", f"content-type is {kind!r}, expected application/json")
+
+
+def _as_json(scope: Scope) -> Scope:
+    """The scope with JSON's content type. Clients of Ollama, which reads JSON whatever the type, send others or none.
+    No web page does so unseen: browsers add the Origin to every POST."""
+    others = [field for field in scope["headers"] if field[0] != b"content-type"]
+    return {**scope, "headers": [*others, (b"content-type", b"application/json")]}
 
 
 def key_owners(keys: Sequence[str]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
@@ -18,11 +19,23 @@ from lucebox.chat.tools import Tool, ToolChoice
 from lucebox.serve.errors import ApiError, anthropic_body
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
-from lucebox.serve.protocols.body import Body, Ignored, Many, Name, ResultPart, Sampled, Stops, sampling_of
+from lucebox.serve.protocols.body import (
+    Body,
+    CacheHint,
+    Carried,
+    Ignored,
+    Many,
+    Name,
+    ResultPart,
+    Sampled,
+    Stops,
+    sampling_of,
+)
 from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.openapi import ANTHROPIC_ERRORS, documented
-from lucebox.serve.server import server_of
+from lucebox.serve.protocols.seams import joined
+from lucebox.serve.server import ignored_header, server_of
 
 __all__ = ["CountRequest", "MessagesRequest", "conversation_of", "router"]
 
@@ -30,40 +43,37 @@ __all__ = ["CountRequest", "MessagesRequest", "conversation_of", "router"]
 BILLING_HEADER = "x-anthropic-billing-header:"
 
 
-class TextBlock(Body):
+class TextBlock(Carried):
     type: Literal["text"]
     text: str
-    cache_control: Ignored = None
-    citations: Ignored = None
+    cache_control: CacheHint = None
 
 
-class ThinkingBlock(Body):
+class ThinkingBlock(Carried):
     type: Literal["thinking"]
     thinking: str
     signature: str | None = None
-    cache_control: Ignored = None
+    cache_control: CacheHint = None
 
 
-class RedactedThinkingBlock(Body):
+class RedactedThinkingBlock(Carried):
     type: Literal["redacted_thinking"]
-    data: Ignored = None
 
 
-class ToolUseBlock(Body):
+class ToolUseBlock(Carried):
     type: Literal["tool_use"]
     id: str
     name: str = Field(min_length=1, max_length=256)
     input: dict[str, Any] | str = Field(description="An object; the text of a call that broke off is accepted too.")
-    cache_control: Ignored = None
-    caller: Ignored = None
+    cache_control: CacheHint = None
 
 
-class ToolResultBlock(Body):
+class ToolResultBlock(Carried):
     type: Literal["tool_result"]
     tool_use_id: str
     content: str | list[TextBlock | ResultPart] | None = None
     is_error: bool | None = None
-    cache_control: Ignored = None
+    cache_control: CacheHint = None
 
 
 Block = Annotated[
@@ -71,7 +81,7 @@ Block = Annotated[
 ]
 
 
-class InputMessage(Body):
+class InputMessage(Carried):
     role: Literal["user", "assistant", "system"]
     content: str | Many[Block]
 
@@ -122,6 +132,7 @@ class CountRequest(Body):
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
+    thread: Any = Field(None, description="Refused: the server keeps no conversations.")
     metadata: Ignored = None
     context_management: Ignored = None
     cache_control: Ignored = None
@@ -141,7 +152,15 @@ class MessagesRequest(CountRequest, Sampled, Compressible):
 
 
 def conversation_of(body: CountRequest) -> Conversation:
-    """The conversation of a request."""
+    """The conversation of a request.
+
+    Raises:
+        ApiError: the request is for a thread, no message has text, or a block is in a message of another role.
+    """
+    if body.thread is not None:  # with this code, the SDKs' tool runners go on with whole conversations
+        reason = "threads are not supported: send the whole conversation without it"
+        details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+        raise ApiError("invalid", reason, "thread", details=details)
     messages: list[Message] = []
     if system := _system_text(body.system):
         messages.append({"role": "system", "content": system})
@@ -189,10 +208,14 @@ def _messages(message: InputMessage) -> Iterator[Message]:
 
 
 def _assistant(blocks: Sequence[Block]) -> Message:
-    message: Message = {"role": "assistant", "content": "".join(b.text for b in blocks if isinstance(b, TextBlock))}
-    reasoning = [b.thinking or decode_reasoning(b.signature) for b in blocks if isinstance(b, ThinkingBlock)]
-    if any(reasoning):
-        message["reasoning_content"] = "".join(reasoning)
+    texts, thoughts = [], []  # of adjacent blocks each
+    for _, run in groupby(blocks, type):
+        adjacent = list(run)
+        texts.append("".join(b.text for b in adjacent if isinstance(b, TextBlock)))
+        thoughts.append("".join(_thought(b) for b in adjacent if isinstance(b, ThinkingBlock)))
+    message: Message = {"role": "assistant", "content": joined(texts)}
+    if reasoning := joined(thoughts):
+        message["reasoning_content"] = reasoning
     calls = [b for b in blocks if isinstance(b, ToolUseBlock)]
     if calls:
         message["tool_calls"] = [
@@ -200,6 +223,10 @@ def _assistant(blocks: Sequence[Block]) -> Message:
             for c in calls
         ]
     return message
+
+
+def _thought(block: ThinkingBlock) -> str:
+    return block.thinking or decode_reasoning(block.signature)
 
 
 def _arguments(given: dict[str, Any] | str) -> str:
@@ -271,4 +298,4 @@ async def count_tokens(body: CountRequest, request: Request) -> Response:
     server.model.resolve_name(body.model)
     conversation = conversation_of(body)
     n = await server.in_thread(request, lambda: server.model.count(conversation))
-    return JSONResponse({"input_tokens": n})
+    return JSONResponse({"input_tokens": n}, headers=ignored_header(body.ignored()))

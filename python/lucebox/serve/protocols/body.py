@@ -1,16 +1,22 @@
-"""Base of all request bodies: strict types; unknown fields are refused, harmless ones reported as ignored."""
+"""Base of all request bodies: strict types; unknown options are refused, harmless fields reported as ignored."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema
 
 from lucebox.serve.errors import ApiError
 
 __all__ = [
+    "MAX_NAMED",
     "Body",
+    "CacheHint",
+    "Carried",
     "Ignored",
     "Many",
     "Name",
@@ -19,12 +25,18 @@ __all__ = [
     "Stop",
     "Stops",
     "sampling_of",
+    "shown_name",
     "stops_of",
     "token_biases",
 ]
 
 Ignored = Annotated[Any, Field(description="Accepted and ignored.", json_schema_extra={"x-ignored": True})]
 """A field without effect; the response header `lucebox-ignored` names it."""
+
+CacheHint = Annotated[Any, Field(description="Accepted: the prefix of every prompt is cached without it.")]
+
+MAX_NAMED = 32
+"""Ignored fields that the response header names. Clients choose the names inside messages."""
 
 T = TypeVar("T")
 Many = Annotated[list[T], Field(fail_fast=True)]
@@ -36,20 +48,73 @@ Stops = Annotated[list[Stop], Field(max_length=64)]
 
 
 class Body(BaseModel):
-    """Base of requests and their parts."""
+    """Base of requests and their parts. A field that is null is absent, because SDKs send all their optional ones."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, data: Any) -> Any:
+        if isinstance(data, dict) and None in data.values():
+            required = _required(cls)
+            return {name: value for name, value in data.items() if value is not None or name in required}
+        return data
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        reference = handler(core_schema)
+        schema = handler.resolve_ref_schema(reference)
+        if schema.get("additionalProperties") is False:
+            schema["additionalProperties"] = {"type": "null"}
+        for name, field in schema.get("properties", {}).items():
+            if name not in _required(cls) and {"type": "null"} not in field.get("anyOf", ()):
+                schema["properties"][name] = {"anyOf": [field, {"type": "null"}]}
+        return reference
+
     def ignored(self) -> list[str]:
-        """The ignored fields that were sent."""
-        extras = {name: info.json_schema_extra for name, info in type(self).model_fields.items()}
-        return sorted(
-            name
-            for name in self.model_fields_set
-            if isinstance(extra := extras.get(name), dict)
-            and extra.get("x-ignored")
-            and getattr(self, name) is not None
-        )
+        """The ignored fields that were sent: paths without indices."""
+        found: set[str] = set()
+        _collect_ignored(self, "", found)
+        return sorted(found)[:MAX_NAMED]
+
+
+class Carried(Body):
+    """A message or a part of one. Clients send back what they were sent, with fields of their own, which are ignored:
+    parsed forms, ids, times, what other servers' answers had."""
+
+    model_config = Body.model_config | {"extra": "allow"}
+
+
+@cache
+def _required(body: type[Body]) -> frozenset[str]:
+    return frozenset(info.alias or name for name, info in body.model_fields.items() if info.is_required())
+
+
+@cache
+def _ignored_fields(body: type[Body]) -> frozenset[str]:
+    extras = {name: info.json_schema_extra for name, info in body.model_fields.items()}
+    return frozenset(name for name, extra in extras.items() if isinstance(extra, dict) and extra.get("x-ignored"))
+
+
+def shown_name(name: str) -> str:
+    """A name that a client chose, as a header shows it."""
+    return quote(name, safe="")[:64]
+
+
+def _collect_ignored(body: Body, prefix: str, found: set[str]) -> None:
+    """Adds the paths of the ignored fields of a body and of the messages in it."""
+    ignored = _ignored_fields(type(body))
+    found.update(prefix + shown_name(name) for name in body.model_extra or ())
+    for name in body.model_fields_set:
+        value = getattr(body, name)
+        if name in ignored:
+            found.add(prefix + name)
+        elif isinstance(value, Carried):
+            _collect_ignored(value, f"{prefix}{name}.", found)
+        elif isinstance(value, list):
+            for one in value:
+                if isinstance(one, Carried):
+                    _collect_ignored(one, f"{prefix}{name}.", found)
 
 
 class ResultPart(Body):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lucebox.generation.answer import Answer
+from lucebox.generation.answer import Answer, Reasoning, Text
 from lucebox.generation.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.generation.request import Finished, Item
 from lucebox.results import TokenLogprob
@@ -15,6 +15,7 @@ from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, openai_error
 from lucebox.serve.protocols.compression import compression_field
 from lucebox.serve.protocols.openai_common import DONE, LogprobWriter, comment, timings, usage
+from lucebox.serve.protocols.seams import Seams, reasoning_of, text_of
 
 __all__ = ["ChatWriter", "chat_completion"]
 
@@ -43,6 +44,7 @@ class ChatWriter:
         self._with_spans = with_spans
         self._logprobs = logprobs
         self._pending: list[list[TokenLogprob]] = [[] for _ in range(self._n)]
+        self._seams = [Seams() for _ in range(self._n)]
         self._has_calls = [False] * self._n
         self._has_broken = [False] * self._n
         self._finished: dict[int, Finished] = {}
@@ -53,11 +55,12 @@ class ChatWriter:
     def write(self, index: int, item: Item) -> bytes:
         match item:
             case TextDelta(text):
-                return self._delta(index, {"content": text})
+                return self._delta(index, {"content": self._seams[index].delta(Text, text)})
             case ReasoningDelta(text):
-                return self._delta(index, {"reasoning_content": text})
+                return self._delta(index, {"reasoning_content": self._seams[index].delta(Reasoning, text)})
             case ToolStart(i, id, name):
                 self._has_calls[index] = True
+                self._seams[index].interrupt()
                 call = {"index": i, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}
                 return self._delta(index, {"tool_calls": [call]})
             case ToolArguments(i, delta):
@@ -130,11 +133,12 @@ def chat_completion(
 
 
 def _message(answer: Answer) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
-    if answer.reasoning:
-        message["reasoning_content"] = answer.reasoning
+    text, reasoning = text_of(answer), reasoning_of(answer)
+    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    if reasoning:
+        message["reasoning_content"] = reasoning
     if answer.calls:
-        message["content"] = answer.text or None
+        message["content"] = text or None
         message["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in answer.calls

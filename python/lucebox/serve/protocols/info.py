@@ -56,7 +56,10 @@ async def ready(request: Request) -> Response:
 
 @router.get("/v1/models", **documented("Lists the models.", ERRORS, streams=False))
 async def models(request: Request) -> Response:
-    return JSONResponse({"object": "list", "data": [_model(server_of(request))]})
+    one = _model(server_of(request))
+    return JSONResponse(
+        {"object": "list", "data": [one], "has_more": False, "first_id": one["id"], "last_id": one["id"]}
+    )
 
 
 @router.get("/v1/models/{name:path}", **documented("Describes a model.", ERRORS, streams=False))
@@ -66,6 +69,7 @@ async def model(name: str, request: Request) -> Response:
 
 
 def _model(server: Server) -> dict[str, Any]:
+    """The model, with its limits under the names by which clients of OpenAI, Anthropic and vLLM look for them."""
     model = server.model
     created = datetime.fromtimestamp(model.created, timezone.utc)
     return {
@@ -77,8 +81,11 @@ def _model(server: Server) -> dict[str, Any]:
         "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "owned_by": "lucebox",
         "context_length": model.context,
+        "context_window": model.context,
         "max_context_length": model.loaded.info.context_length,
         "max_model_len": model.context,
+        "max_input_tokens": model.context,
+        "max_tokens": min(server.settings.max_tokens or model.context, model.context),
     }
 
 

@@ -14,7 +14,7 @@ from lucebox.chat.tools import Tool
 from lucebox.generation.embedding import Pooling
 from lucebox.serve.errors import ApiError
 from lucebox.serve.model import Limits, ServedModel
-from lucebox.serve.protocols.body import Body, Ignored, Many, Name, Sampled, Stop, Stops, sampling_of, stops_of
+from lucebox.serve.protocols.body import Body, Carried, Ignored, Many, Name, Sampled, Stop, Stops, sampling_of, stops_of
 
 __all__ = [
     "ChatRequest",
@@ -99,22 +99,20 @@ class _Answered(_Request):
     top_logprobs: int | None = Field(None, ge=0, le=20)
 
 
-class CalledFunction(Body):
+class CalledFunction(Carried):
     name: str = Field(min_length=1, max_length=256)
     arguments: dict[str, Any] | str = Field(
         default_factory=dict, description="An object; the text of a call that broke off is accepted too."
     )
-    description: Ignored = None
-    index: Ignored = None
 
 
-class ToolCall(Body):
+class ToolCall(Carried):
     function: CalledFunction
     id: str | None = None
     type: Literal["function"] | None = None
 
 
-class ChatMessage(Body):
+class ChatMessage(Carried):
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
     thinking: str | None = Field(None, description="The turn's reasoning, for templates that use it.")

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any, Literal, TypeAlias
 
-from lucebox.generation.answer import Answer, Text, ToolCall
+from lucebox.generation.answer import Answer, Reasoning, Text, ToolCall
 from lucebox.generation.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.generation.request import Finished, Item
 from lucebox.results import TokenLogprob
 from lucebox.serve.delivery import json_line
 from lucebox.serve.errors import ApiError, ollama_error
 from lucebox.serve.protocols.openai_common import LogprobWriter
+from lucebox.serve.protocols.seams import Seams, joined, reasoning_of
 
 __all__ = ["OllamaWriter", "Route", "created_at"]
 
@@ -29,7 +30,9 @@ class OllamaWriter:
         self._logprobs = logprobs
         self._pending: list[TokenLogprob] = []
         self._warnings: list[str] = []
+        self._seams = Seams()
         self._call: ToolCall | None = None
+        self._n_calls = 0  # sent
         self._finished: Finished | None = None
 
     def open(self) -> bytes:
@@ -38,9 +41,9 @@ class OllamaWriter:
     def write(self, index: int, item: Item) -> bytes:
         match item:
             case TextDelta(text):
-                return self._line(content=text)
+                return self._line(content=self._seams.delta(Text, text))
             case ReasoningDelta(text):
-                return self._line(thinking=text)
+                return self._line(thinking=self._seams.delta(Reasoning, text))
             case ToolStart(_, id, name):
                 self._call = ToolCall(id, name)
             case ToolArguments(_, delta):
@@ -49,7 +52,12 @@ class OllamaWriter:
             case ToolEnd(_, is_broken):
                 assert self._call is not None
                 self._call.is_broken = is_broken
-                return self._line(content=_broken_text(self._call)) if is_broken else self._line(calls=[self._call])
+                self._seams.interrupt()
+                if not is_broken:
+                    return self._line(calls=[self._call])
+                text = self._seams.delta(Text, _broken_text(self._call))
+                self._seams.interrupt()
+                return self._line(content=text)
             case TokenLogprob():
                 self._pending.append(item)
             case Warning(text):
@@ -79,7 +87,7 @@ class OllamaWriter:
             if isinstance(block, Text) or (isinstance(block, ToolCall) and block.is_broken)
         ]
         calls = [call for call in answer.calls if not call.is_broken]
-        part = self._part("".join(texts), thinking=answer.reasoning, calls=calls)
+        part = self._part(joined(texts), thinking=reasoning_of(answer), calls=calls)
         return {**part, **_ending(answer.finished, answer.warnings)}
 
     def loaded(self) -> dict[str, Any]:
@@ -102,8 +110,9 @@ class OllamaWriter:
                         "id": call.id,
                         "function": {"index": i, "name": call.name, "arguments": json.loads(call.arguments)},
                     }
-                    for i, call in enumerate(calls)
+                    for i, call in enumerate(calls, self._n_calls)
                 ]
+                self._n_calls += len(calls)
         if self._logprobs is not None and self._pending:
             part["logprobs"] = self._logprobs.chat(self._pending)
             self._pending = []

@@ -16,6 +16,8 @@ from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.body import (
     Body,
+    CacheHint,
+    Carried,
     Ignored,
     Many,
     Name,
@@ -38,10 +40,10 @@ __all__ = ["ChatRequest", "conversation_of", "limits_of", "router"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
-class TextPart(Body):
+class TextPart(Carried):
     type: Literal["text"]
     text: str
-    cache_control: Ignored = None
+    cache_control: CacheHint = None
 
 
 class Function(Body):
@@ -57,45 +59,38 @@ class ToolDefinition(Body):
     cache_control: Ignored = None
 
 
-class CalledFunction(Body):
+class CalledFunction(Carried):
     name: str = Field(min_length=1, max_length=256)
     arguments: str = Field("", description="JSON text.")
 
 
-class CalledTool(Body):
+class CalledTool(Carried):
     id: str | None = None
     type: Literal["function"] = "function"
     function: CalledFunction
-    index: Ignored = None
 
 
-class InstructionMessage(Body):
+class InstructionMessage(Carried):
     role: Literal["system", "developer"]
     content: str | list[TextPart]
-    name: Ignored = None
 
 
-class UserMessage(Body):
+class UserMessage(Carried):
     role: Literal["user"]
     content: str | list[TextPart]
-    name: Ignored = None
 
 
-class AssistantMessage(Body):
+class AssistantMessage(Carried):
     role: Literal["assistant"]
     content: str | list[TextPart] | None = None
     tool_calls: list[CalledTool] | None = None
     reasoning_content: str | None = Field(None, description="The turn's reasoning, for templates that use it.")
     reasoning: str | None = Field(None, description="Another name of reasoning_content.")
-    reasoning_details: Ignored = None
-    name: Ignored = None
-    refusal: Ignored = None
-    annotations: Ignored = None
     audio: None = None
     function_call: None = None
 
 
-class ToolMessage(Body):
+class ToolMessage(Carried):
     role: Literal["tool"]
     content: str | list[TextPart | ResultPart]
     tool_call_id: str
@@ -237,9 +232,7 @@ def message_of(message: Message) -> dict[str, Any]:
     result: dict[str, Any] = {"role": message.role, "content": text_of(message.content)}
     if isinstance(message, AssistantMessage):
         if message.tool_calls:
-            result["tool_calls"] = [
-                call.model_dump(exclude={"index"}, exclude_none=True) for call in message.tool_calls
-            ]
+            result["tool_calls"] = [_call(call) for call in message.tool_calls]
         if (reasoning := message.reasoning_content or message.reasoning) is not None:
             result["reasoning_content"] = reasoning
     if isinstance(message, ToolMessage):
@@ -247,6 +240,11 @@ def message_of(message: Message) -> dict[str, Any]:
         if message.name is not None:
             result["name"] = message.name
     return result
+
+
+def _call(call: CalledTool) -> dict[str, Any]:
+    function = {"name": call.function.name, "arguments": call.function.arguments}
+    return {**({"id": call.id} if call.id is not None else {}), "type": "function", "function": function}
 
 
 def text_of(content: str | Sequence[TextPart | ResultPart] | None) -> str:

@@ -6,9 +6,9 @@ stored_responses.py has the routes of responses that exist.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -24,68 +24,19 @@ from lucebox.generation.request import Started
 from lucebox.serve.delivery import Exchange, FailedStream
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
-from lucebox.serve.protocols.body import Body, Ignored, Many, Name, ResultPart, Sampled, sampling_of
+from lucebox.serve.protocols.body import MAX_NAMED, Body, Ignored, Many, Name, Sampled, sampling_of, shown_name
 from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
-from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
+from lucebox.serve.protocols.openai_common import LogprobWriter
 from lucebox.serve.protocols.openapi import ERRORS, documented
+from lucebox.serve.protocols.responses_items import InputItem, Origin, messages_of, resolved, stored_items
 from lucebox.serve.protocols.responses_stream import ResponseWriter
 from lucebox.serve.responses_store import ResponseStore, StoredResponse
-from lucebox.serve.server import ignored_header, owner_of, server_of
+from lucebox.serve.server import Server, ignored_header, owner_of, server_of
 
-__all__ = ["ResponsesRequest", "conversation_of", "router"]
+__all__ = ["Prompted", "ResponsesRequest", "conversation_of", "ignored_of", "router", "with_stored"]
 
+INCLUDABLE = ("reasoning.encrypted_content", "message.output_text.logprobs")
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-
-
-class TextPart(Body):
-    type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
-    text: str
-    annotations: Ignored = None
-    logprobs: Ignored = None
-
-
-class RefusalPart(Body):
-    type: Literal["refusal"]
-    refusal: str
-
-
-class MessageItem(Body):
-    type: Literal["message"] = "message"
-    role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[TextPart | RefusalPart]
-    id: Ignored = None
-    status: Ignored = None
-    phase: Ignored = None
-
-
-class CallItem(Body):
-    type: Literal["function_call"]
-    call_id: str
-    name: str = Field(min_length=1, max_length=256)
-    arguments: str
-    namespace: str | None = None
-    id: Ignored = None
-    status: Ignored = None
-
-
-class CallOutputItem(Body):
-    type: Literal["function_call_output"]
-    call_id: str
-    output: str | list[TextPart | ResultPart]
-    id: Ignored = None
-    status: Ignored = None
-
-
-class ReasoningItem(Body):
-    type: Literal["reasoning"]
-    summary: list[TextPart] | None = None
-    content: list[TextPart] | None = None
-    encrypted_content: str | None = None
-    id: Ignored = None
-    status: Ignored = None
-
-
-InputItem = MessageItem | CallItem | CallOutputItem | ReasoningItem
 
 
 class FunctionTool(Body):
@@ -156,24 +107,34 @@ class ReasoningConfig(Body):
     context: Ignored = None
 
 
-class ResponsesRequest(Sampled, Compressible):
-    """OpenAI's responses."""
+class Prompted(Body):
+    """What a prompt is made of."""
 
     model: Name | None = None
-    input: str | Many[InputItem]
+    input: str | Many[InputItem] = Field(default_factory=list)
     instructions: str | None = None
-    stream: bool | None = None
-    max_output_tokens: int | None = Field(None, ge=1)
+    previous_response_id: str | None = None
     tools: Many[ToolItem] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
-    store: bool | None = Field(None, description="Keep the response in memory for a while; default true.")
-    previous_response_id: str | None = None
-    include: list[str] | None = Field(None, description="Only reasoning.encrypted_content has an effect.")
-    metadata: dict[str, str] | None = None
     truncation: Literal["disabled"] | None = None
+
+
+P = TypeVar("P", bound=Prompted)
+
+
+class ResponsesRequest(Prompted, Sampled, Compressible):
+    """OpenAI's responses."""
+
+    input: str | Many[InputItem]
+    stream: bool | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    store: bool | None = Field(None, description="Keep the response in memory for a while; default true.")
+    include: list[str] | None = Field(None, description=f"{' and '.join(INCLUDABLE)}; other values have no effect.")
+    metadata: dict[str, str] | None = None
     background: bool | None = Field(None, description="Return at once; clients fetch the response later.")
     client_metadata: Ignored = None
     prompt_cache_key: Ignored = None
@@ -184,11 +145,7 @@ class ResponsesRequest(Sampled, Compressible):
     user: Ignored = None
 
 
-Origin: TypeAlias = tuple[str | None, str]
-"""Namespace and name of a function."""
-
-
-def conversation_of(body: ResponsesRequest, history: Sequence[Message]) -> Conversation:
+def conversation_of(body: Prompted, history: Sequence[Message]) -> Conversation:
     """The conversation of a request, after the messages of its previous response."""
     messages: list[Message] = [{"role": "system", "content": body.instructions}] if body.instructions else []
     messages += history
@@ -204,56 +161,11 @@ def conversation_of(body: ResponsesRequest, history: Sequence[Message]) -> Conve
         tool_choice=_tool_choice(body),
         thinking=_thinking(body.reasoning),
         answer_format=_format(body.text),
-        compression=compression_of(body),
+        compression=compression_of(body) if isinstance(body, Compressible) else None,
     )
 
 
-def messages_of(items: Sequence[InputItem], shown: Mapping[Origin, str] | None = None) -> list[Message]:
-    """Template messages of the input items; consecutive reasoning, text and calls become one assistant message.
-
-    shown: the names of functions that the model sees.
-    """
-    names = shown or {}
-    messages: list[Message] = []
-    for item in items:
-        match item:
-            case MessageItem():
-                role = "system" if item.role == "developer" else item.role
-                if role != "assistant":
-                    messages.append({"role": role, "content": _text(item.content)})
-                    continue
-                message = _assistant_message(messages)
-                message["content"] += _text(item.content)
-            case ReasoningItem():
-                plain = "".join(part.text for part in (item.content or item.summary or []))
-                if text := decode_reasoning(item.encrypted_content) or plain:
-                    message = _assistant_message(messages)
-                    message["reasoning_content"] = message.get("reasoning_content", "") + text
-            case CallItem():
-                name = names.get((item.namespace, item.name), item.name)
-                call = {"name": name, "arguments": item.arguments}
-                _assistant_message(messages).setdefault("tool_calls", []).append(
-                    {"id": item.call_id, "type": "function", "function": call}
-                )
-            case CallOutputItem():
-                messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
-    return messages
-
-
-def _assistant_message(messages: list[Message]) -> Message:
-    """The assistant message at the end; appended if there is none."""
-    if not messages or messages[-1]["role"] != "assistant":
-        messages.append({"role": "assistant", "content": ""})
-    return messages[-1]
-
-
-def _text(content: str | Sequence[TextPart | RefusalPart | ResultPart]) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(part.refusal if isinstance(part, RefusalPart) else part.text for part in content)
-
-
-def functions_of(body: ResponsesRequest) -> list[tuple[FunctionTool, str | None]]:
+def functions_of(body: Prompted) -> list[tuple[FunctionTool, str | None]]:
     """All functions of a request, each with its namespace if it has one."""
     found: list[tuple[FunctionTool, str | None]] = []
     for tool in body.tools or []:
@@ -264,7 +176,7 @@ def functions_of(body: ResponsesRequest) -> list[tuple[FunctionTool, str | None]
     return found
 
 
-def shown_names(body: ResponsesRequest) -> dict[Origin, str]:
+def shown_names(body: Prompted) -> dict[Origin, str]:
     """The name that the model sees of each function: its own, with the namespace in front if another function has the
     same name.
 
@@ -280,7 +192,7 @@ def shown_names(body: ResponsesRequest) -> dict[Origin, str]:
     return shown
 
 
-def tools_of(body: ResponsesRequest) -> list[Tool]:
+def tools_of(body: Prompted) -> list[Tool]:
     shown = shown_names(body)
     return [
         Tool(
@@ -293,7 +205,7 @@ def tools_of(body: ResponsesRequest) -> list[Tool]:
     ]
 
 
-def _tool_choice(body: ResponsesRequest) -> ToolChoice:
+def _tool_choice(body: Prompted) -> ToolChoice:
     parallel = body.parallel_tool_calls is not False
     match body.tool_choice:
         case ChosenTool() as tool:
@@ -306,7 +218,7 @@ def _tool_choice(body: ResponsesRequest) -> ToolChoice:
             return ToolChoice(mode, (), parallel)
 
 
-def _chosen(tools: Sequence[ChosenTool], body: ResponsesRequest) -> tuple[str, ...]:
+def _chosen(tools: Sequence[ChosenTool], body: Prompted) -> tuple[str, ...]:
     """The shown names of chosen tools; a name without a namespace means all functions that have it."""
     found: list[str] = []
     for tool in tools:
@@ -344,19 +256,23 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     if body.background and (body.stream or body.store is False):
         raise ApiError("invalid", "a background response must be stored and cannot be streamed", "background")
     owner = owner_of(request)
-    previous = server.responses.history(body.previous_response_id, owner) if body.previous_response_id else []
+    ignored = ignored_of(body)
+    body, previous = with_stored(body, server, owner)
     conversation, sampling = conversation_of(body, previous), sampling_of(body)
+    logprobs = None
+    if body.top_logprobs or "message.output_text.logprobs" in (body.include or []):
+        sampling["logprobs"] = body.top_logprobs or 0
+        logprobs = LogprobWriter(server.model.loaded.tokenizer)
     limits = Limits(body.max_output_tokens)
-    hosted = [f"tools.{tool.type}" for tool in body.tools or [] if isinstance(tool, HostedTool)]
-    ignored = [*body.ignored(), *hosted]
     origins = {shown: origin for origin, shown in shown_names(body).items()}
     sent = body.model_dump(by_alias=True, exclude_none=True, mode="json")
+    items = stored_items(sent["input"])
     # Stored without the instructions, which every request sets itself.
     history = conversation.messages[1:] if body.instructions else conversation.messages
-    writer = ResponseWriter(sent, model, origins, with_spans=wants_spans(body))
+    writer = ResponseWriter(sent, model, origins, logprobs=logprobs, with_spans=wants_spans(body))
     if body.store is not False:
         store = server.responses.update if body.background else server.responses.put
-        writer.store = lambda document, turn: store(StoredResponse(document, [*history, turn], sent["input"], owner))
+        writer.store = lambda document, turns: store(StoredResponse(document, [*history, *turns], items, owner))
     try:
         requests = await server.in_thread(
             request, lambda: server.model.chat(conversation, sampling, limits, "/v1/responses")
@@ -367,17 +283,38 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
         raise
     if body.background:
         pending = writer.pending(has_started=False)
-        run = partial(_run_in_background, server.responses, writer, sent["input"], owner)
+        run = partial(_run_in_background, server.responses, writer, items, owner)
         server.in_background(writer.id, owner, requests, run)
-        server.responses.put(StoredResponse(pending, [], sent["input"], owner))
+        server.responses.put(StoredResponse(pending, [], items, owner))
         return JSONResponse(pending, headers=ignored_header(ignored))
     if body.stream:
         return server.stream(requests, writer, ignored, name=writer.id, owner=owner)
     return server.document(requests, writer.document, openai_body, ignored)
 
 
+def ignored_of(body: Prompted) -> list[str]:
+    """The ignored fields that were sent, tools that only OpenAI runs, and parts of answers that there are not."""
+    found = [*body.ignored(), *(f"tools.{tool.type}" for tool in body.tools or [] if isinstance(tool, HostedTool))]
+    if isinstance(body, ResponsesRequest):
+        found += [f"include.{shown_name(name)}" for name in body.include or [] if name not in INCLUDABLE]
+    return sorted(set(found))[:MAX_NAMED]
+
+
+def with_stored(body: P, server: Server, owner: str) -> tuple[P, list[Message]]:
+    """The body with stored items in place of references, and the messages of its previous response.
+
+    Raises:
+        ApiError: one of these is not stored, or the items are too large.
+    """
+    store = server.responses
+    if not isinstance(body.input, str):
+        items = resolved(body.input, lambda item_id: store.item(item_id, owner), server.settings.max_body)
+        body = body.model_copy(update={"input": items})
+    return body, store.history(body.previous_response_id, owner) if body.previous_response_id else []
+
+
 async def _run_in_background(
-    store: ResponseStore, writer: ResponseWriter, sent: str | list[dict[str, Any]], owner: str, exchange: Exchange
+    store: ResponseStore, writer: ResponseWriter, items: list[dict[str, Any]], owner: str, exchange: Exchange
 ) -> None:
     """Consumes the items of a background response and updates its stored document."""
     answer = Answer()
@@ -386,7 +323,7 @@ async def _run_in_background(
             for _, item in await exchange.get():
                 answer.take(item)
                 if isinstance(item, Started):
-                    store.update(StoredResponse(writer.pending(has_started=True), [], sent, owner))
+                    store.update(StoredResponse(writer.pending(has_started=True), [], items, owner))
         writer.document([answer])  # stores the document
     except ApiError as error:
-        store.update(StoredResponse(writer.failed(error, answer), [], sent, owner))
+        store.update(StoredResponse(writer.failed(error, answer), [], items, owner))

@@ -37,6 +37,7 @@ class LlamaCppError(BaseModel):
 class AnthropicErrorDetail(BaseModel):
     type: str
     message: str
+    details: dict[str, Any] | None = None
 
 
 class AnthropicError(BaseModel):

@@ -15,9 +15,10 @@ from lucebox.serve.delivery import sse
 from lucebox.serve.errors import ApiError, openai_error
 from lucebox.serve.protocols.compression import compression_field
 from lucebox.serve.protocols.encoded_reasoning import encode_reasoning
-from lucebox.serve.protocols.openai_common import comment, original_tokens, predictions, timings
+from lucebox.serve.protocols.openai_common import LogprobWriter, comment, original_tokens, predictions, timings
+from lucebox.serve.protocols.responses_items import turns_of
 
-__all__ = ["ResponseWriter"]
+__all__ = ["PART_EVENTS", "ResponseWriter", "usage_of"]
 
 ECHOED: dict[str, Any] = {  # request fields that the response repeats, with their defaults
     "instructions": None,
@@ -32,8 +33,15 @@ ECHOED: dict[str, Any] = {  # request fields that the response repeats, with the
     "text": {"format": {"type": "text"}},
     "tool_choice": "auto",
     "tools": [],
+    "top_logprobs": 0,
     "top_p": None,
     "truncation": "disabled",
+}
+
+PART_EVENTS = {  # by the type of a part: the events of its text, of itself, and its index
+    "output_text": ("response.output_text", "response.content_part", "content_index"),
+    "reasoning_text": ("response.reasoning_text", "response.content_part", "content_index"),
+    "summary_text": ("response.reasoning_summary_text", "response.reasoning_summary_part", "summary_index"),
 }
 
 
@@ -50,23 +58,26 @@ class ResponseWriter:
         model: str,
         origins: Mapping[str, tuple[str | None, str]],
         *,
+        logprobs: LogprobWriter | None = None,
         with_spans: bool = False,
     ) -> None:
         self.id = f"resp_{secrets.token_hex(24)}"
-        self.store: Callable[[dict[str, Any], Message], None] = lambda document, turn: None
-        """Called with the document of a complete response, and its assistant message."""
+        self.store: Callable[[dict[str, Any], list[Message]], None] = lambda document, turns: None
+        """Called with the document of a complete response, and its messages."""
         self._created = int(time.time())
         self._model = model
         self._origins = origins
         self._echo = {name: sent.get(name, default) for name, default in ECHOED.items()}
         self._summarises = (sent.get("reasoning") or {}).get("summary") not in (None, "none")
         self._encrypts = "reasoning.encrypted_content" in (sent.get("include") or [])
+        self._logprobs = logprobs
         self._with_spans = with_spans
         self._n_events = 0
         self._answer = Answer()
         self._items: list[dict[str, Any]] = []  # completed output items
         self._open: Block | None = None
         self._open_id = ""
+        self._n_logprobs = 0  # of the open item, sent so far
 
     # --- streamed
 
@@ -80,9 +91,11 @@ class ResponseWriter:
         self._answer.take(item)
         match item:
             case TextDelta(text):
-                return self._begun(Text) + self._part_event("response.output_text.delta", delta=text, logprobs=[])
+                begun = self._begun(Text)
+                logprobs = self._newest_logprobs()
+                return begun + self._text_event("output_text", "delta", delta=text, logprobs=logprobs)
             case ReasoningDelta(text):
-                return self._begun(Reasoning) + self._part_event(f"{self._reasoning_kind}.delta", delta=text)
+                return self._begun(Reasoning) + self._text_event(self._reasoning_type, "delta", delta=text)
             case ToolStart():
                 return self._end() + self._begun(ToolCall)
             case ToolArguments(_, delta):
@@ -126,17 +139,13 @@ class ResponseWriter:
             return b""
         ended = self._end()
         self._open = block = self._answer.blocks[-1]
-        self._open_id = _new_id(block)
+        self._open_id, self._n_logprobs = _new_id(block), 0
         empty = ToolCall(block.id, block.name) if isinstance(block, ToolCall) else type(block)("")
         item = self._item(empty, self._open_id) | {"status": "in_progress"}
-        if not isinstance(block, ToolCall):
-            item |= {"content": []} if isinstance(block, Text) else {"content": [], "summary": []}
-        data = ended + self._event("response.output_item.added", output_index=len(self._items), item=item)
         if isinstance(block, Text):
-            data += self._part_event("response.content_part.added", part=_text_part(""))
-        elif isinstance(block, Reasoning) and self._summarises:
-            data += self._part_event("response.reasoning_summary_part.added", part={"type": "summary_text", "text": ""})
-        return data
+            item["content"] = []  # each part is added by an event
+        data = ended + self._event("response.output_item.added", output_index=len(self._items), item=item)
+        return data if isinstance(block, ToolCall) else data + self._part_event("added", self._part(type(block)("")))
 
     def _end(self) -> bytes:
         """Completes the open item."""
@@ -144,19 +153,16 @@ class ResponseWriter:
         if block is None:
             return b""
         item = self._item(block, self._open_id)
-        if isinstance(block, Text):
-            data = self._part_event("response.output_text.done", text=block.text, logprobs=[])
-            data += self._part_event("response.content_part.done", part=_text_part(block.text))
-        elif isinstance(block, ToolCall) and block.is_broken:
+        if isinstance(block, ToolCall) and block.is_broken:
             data = b""  # the arguments never become complete
         elif isinstance(block, ToolCall):
             done = {"name": item["name"], "arguments": block.arguments}
             data = self._item_event("response.function_call_arguments.done", **done)
         else:
-            data = self._part_event(f"{self._reasoning_kind}.done", text=block.text)
-            if self._summarises:
-                part = {"type": "summary_text", "text": block.text}
-                data += self._part_event("response.reasoning_summary_part.done", part=part)
+            part = self._part(block)
+            logprobs = {"logprobs": part["logprobs"]} if isinstance(block, Text) else {}
+            data = self._text_event(part["type"], "done", text=block.text, **logprobs)
+            data += self._part_event("done", part)
         data += self._event("response.output_item.done", output_index=len(self._items), item=item)
         self._items.append(item)
         self._open = None
@@ -169,7 +175,7 @@ class ResponseWriter:
         status = "completed"
         match block:
             case Text(text):
-                item = {"type": "message", "role": "assistant", "content": [_text_part(text)]}
+                item = {"type": "message", "role": "assistant", "content": [self._part(block)]}
             case ToolCall(id, name, arguments, is_broken):
                 status = "incomplete" if is_broken else "completed"
                 namespace, own_name = self._origins.get(name, (None, name))
@@ -177,17 +183,32 @@ class ResponseWriter:
                 if namespace is not None:
                     item["namespace"] = namespace
             case Reasoning(text):
-                shown = [{"type": "summary_text", "text": text}] if self._summarises and text else []
-                item = {"type": "reasoning", "summary": shown}
+                parts = [self._part(block)] if text else []
+                item = {"type": "reasoning", "summary": parts if self._summarises else []}
                 if not self._summarises:
-                    item["content"] = [{"type": "reasoning_text", "text": text}]
+                    item["content"] = parts
                 if self._encrypts:
                     item["encrypted_content"] = encode_reasoning(text)
         return {"id": item_id, **item, "status": status}
 
     @property
-    def _reasoning_kind(self) -> str:
-        return "response.reasoning_summary_text" if self._summarises else "response.reasoning_text"
+    def _reasoning_type(self) -> str:
+        return "summary_text" if self._summarises else "reasoning_text"
+
+    def _part(self, block: Text | Reasoning) -> dict[str, Any]:
+        """The only part of an item."""
+        if isinstance(block, Text):
+            logprobs = self._logprobs.chat(block.logprobs) if self._logprobs else []
+            return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": logprobs}
+        return {"type": self._reasoning_type, "text": block.text}
+
+    def _newest_logprobs(self) -> list[dict[str, Any]]:
+        """The log probabilities of the open text that no event has."""
+        if self._logprobs is None or not isinstance(self._open, Text):
+            return []
+        new = self._open.logprobs[self._n_logprobs :]
+        self._n_logprobs += len(new)
+        return self._logprobs.chat(new)
 
     # --- documents and events
 
@@ -217,11 +238,11 @@ class ResponseWriter:
         document = self._document("incomplete" if is_truncated else "completed", output)
         if is_truncated:
             document["incomplete_details"] = {"reason": "max_output_tokens"}
-        document |= {"completed_at": int(time.time()), "usage": _usage(finished), "timings": timings(finished)}
+        document |= {"completed_at": int(time.time()), "usage": usage_of(finished), "timings": timings(finished)}
         document |= compression_field(finished, self._with_spans)
         if answer.warnings:
             document["warnings"] = answer.warnings
-        self.store(document, _assistant_message(answer))
+        self.store(document, turns_of(answer))
         return document
 
     def _event(self, kind: str, **fields: Any) -> bytes:
@@ -232,10 +253,15 @@ class ResponseWriter:
     def _item_event(self, kind: str, **fields: Any) -> bytes:
         return self._event(kind, item_id=self._open_id, output_index=len(self._items), **fields)
 
-    def _part_event(self, kind: str, **fields: Any) -> bytes:
+    def _part_event(self, change: str, part: dict[str, Any]) -> bytes:
         """An event of the open item's only part."""
-        index = "summary_index" if "summary" in kind else "content_index"
-        return self._item_event(kind, **{index: 0}, **fields)
+        _, event, index = PART_EVENTS[part["type"]]
+        return self._item_event(f"{event}.{change}", **{index: 0}, part=part)
+
+    def _text_event(self, part_type: str, change: str, **fields: Any) -> bytes:
+        """An event of that part's text."""
+        event, _, index = PART_EVENTS[part_type]
+        return self._item_event(f"{event}.{change}", **{index: 0}, **fields)
 
 
 def _new_id(block: Block) -> str:
@@ -243,24 +269,7 @@ def _new_id(block: Block) -> str:
     return f"{prefix}_{secrets.token_hex(12)}"
 
 
-def _text_part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _assistant_message(answer: Answer) -> Message:
-    """The answer as a message of the conversation's next prompt."""
-    message: Message = {"role": "assistant", "content": answer.text}
-    if answer.reasoning:
-        message["reasoning_content"] = answer.reasoning
-    if answer.calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in answer.calls
-        ]
-    return message
-
-
-def _usage(finished: Finished) -> dict[str, Any]:
+def usage_of(finished: Finished) -> dict[str, Any]:
     usage = finished.usage
     return {
         "input_tokens": usage.prompt_tokens,
