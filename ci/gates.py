@@ -51,27 +51,6 @@ ROOMS = (
     ("__main__",),
 )
 ROOM_RANK = {room: rank for rank, row in enumerate(ROOMS) for room in row}
-# The run loop is not a room yet: these modules count as `generation`, and these imports as none.
-RUN_LOOP = (
-    "answering",
-    "asynchronous",
-    "embedding",
-    "page_room",
-    "passes",
-    "session_pool",
-    "serve.answer",
-    "serve.events",
-    "serve.parsed_text",
-    "serve.prefix_cache",
-    "serve.request",
-)
-RUN_LOOP_IMPORTS = {
-    ("answering", "api"),
-    ("chat.conversation_to_request", "api"),
-    ("embedding", "api"),
-    ("generation", "api"),
-    ("serve.request", "serve.errors"),
-}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 VENDOR = re.compile(r"^(cuda|nv|cub/|thrust/|cooperative_groups|mma\.h|hip/|rocm|amd_)")
@@ -118,7 +97,7 @@ def include_direction(root: Path, files: Iterable[Path]) -> list[str]:
 def room_direction(root: Path, files: Iterable[Path]) -> list[str]:
     """A module of the package imports its own room and rooms of the rows above."""
     problems = []
-    for module, targets in _package_imports(root, files).items():
+    for module, targets in python_imports.imports_of(root / PACKAGE, files).items():
         room = _room(module)
         if room is None:
             problems.append(f"lucebox.{module} has no room; add it to ROOMS in ci/gates.py")
@@ -132,22 +111,12 @@ def room_direction(root: Path, files: Iterable[Path]) -> list[str]:
 
 def import_circles(root: Path, files: Iterable[Path]) -> list[str]:
     """No modules of the package import each other, directly or through others."""
-    found = python_imports.circles(_package_imports(root, files))
+    found = python_imports.circles(python_imports.imports_of(root / PACKAGE, files))
     return [f"{PACKAGE}: a circle of imports: {', '.join(circle)}" for circle in found]
-
-
-def _package_imports(root: Path, files: Iterable[Path]) -> python_imports.Imports:
-    imports = python_imports.imports_of(root / PACKAGE, files)
-    return {
-        module: {target: line for target, line in targets.items() if (module, target) not in RUN_LOOP_IMPORTS}
-        for module, targets in imports.items()
-    }
 
 
 def _room(module: str) -> str | None:
     """The room of a module; None: it has none."""
-    if any(f"{module}.".startswith(f"{loose}.") for loose in RUN_LOOP):
-        return "generation"
     fitting = [room for room in ROOM_RANK if f"{module}.".startswith(f"{room}.")]
     return max(fitting, key=len, default=None)
 
