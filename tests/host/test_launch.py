@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-import json
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -14,53 +11,14 @@ from kernel_sources import kernels_of_sources
 from lucebox import _engine
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
 from reference.linear import BLOCK_TYPES, PLAIN_TYPES, block_size
-
-import targets
+from whole_packs import has_source, kernels_of, load, manifest, whole
 
 gpu_ops = _engine.gpu_ops
 TARGETS = ("sm_75", "sm_90", "sm_121", "gfx1151", "sim")
-SOURCES = kernels_of_sources()
-KERNELS = {name: threads for kernels in SOURCES.values() for name, threads in kernels.items()}
+KERNELS = {name: threads for kernels in kernels_of_sources().values() for name, threads in kernels.items()}
 TYPES = PLAIN_TYPES + BLOCK_TYPES
 GEMM_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")  # with kernels in src/gpu/gemm
 N_SMS = 20
-
-
-load = functools.cache(targets.load)  # tests ask for thousands of launches
-
-
-def manifest(name: str, kernels: list[dict[str, Any]], **changes: object) -> str:
-    """The manifest of a pack with these kernels."""
-    target = load(name)
-    capabilities = {key: getattr(target.capabilities, key) for key in
-                    ("bf16", "matrix", "async_copy", "fp4", "tma", "clusters", "shared_block_bytes")}  # fmt: skip
-    value = {
-        "target": name,
-        "vendor": target.vendor,
-        "capabilities": capabilities,
-        "tuning": asdict(target.tuning),
-        "generations": [{"compiler": {"flags": []}, "kernels": kernels}],
-    }
-    return json.dumps({**value, **changes})
-
-
-@functools.cache
-def whole(name: str) -> str:
-    """The manifest of a pack with every kernel that the sources have for a target."""
-    return manifest(name, kernels_of(name))
-
-
-def kernels_of(name: str) -> list[dict[str, Any]]:
-    """Every kernel that the sources have for a target."""
-    sources = load(name).sources()
-    return [
-        {"name": kernel, "max_threads": threads} for source in sources for kernel, threads in SOURCES[source].items()
-    ]
-
-
-def has_source(name: str, stem: str) -> bool:
-    """Whether a kernel file goes into the target's pack."""
-    return any(source.endswith(f"/{stem}.cpp") for source in load(name).sources())
 
 
 def choose(name: str, op: str, n_sms: int = N_SMS, **numbers: object) -> list[dict[str, Any]]:
