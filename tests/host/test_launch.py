@@ -302,6 +302,27 @@ def test_spinning_blocks_leave_room_for_another_grid() -> None:
         assert launch["kernel"] == kernel
 
 
+def test_tiles_print_themselves() -> None:
+    """The choice between op and launch, for a device that is not here."""
+    h100, q4_k = (whole("sm_90"), 132), (["Q4_K"], [5120], 17408)
+    assert gpu_ops.gemm_config(*h100, *q4_k, 512, "f32") == (
+        "gemm_q4_k_int16_32_kernel: tiles of 32 x 128 by 128, 0 whole, on 264 blocks of 256 threads, 4 stages, 90112 B"
+    )
+    assert gpu_ops.gemm_config(*h100, ["BF16"], [5120], 5120, 512) == (
+        "gemm_sm90_bf16_128x128_kernel: tiles of 128 x 128 by 64, 132 whole, on 132 blocks of 384 threads, 220256 B"
+    )
+    assert gpu_ops.skinny_config(*h100, *q4_k, 16) == (
+        "gemm_skinny_q4_k_16_kernel: 10 slices of up to 7 blocks, 13 ranges of up to 25 tiles, 64896 B"
+    )
+    assert gpu_ops.skinny_config(*h100, *q4_k, 65) is None
+    heads = {"k_type": "F16", "v_type": "F16", "n_heads": 24, "n_kv_heads": 4, "head_dim": 256}
+    assert gpu_ops.attention_config(*h100, 32768, rows=1, **heads) == (
+        "attention_decode_f16_256_kernel: 1 x 16 queries, 66 splits, ring of 3, 128 threads, 113536 B"
+    )
+    with pytest.raises(UnsupportedError, match="no batch kernel reads Q3_K weights"):
+        gpu_ops.gemm_config(*h100, ["Q3_K"], [512], 4096, 512)
+
+
 def test_narrow_rows_runs_once_for_each_form_of_x() -> None:
     dtypes, n_out = ["Q4_K", "F16", "BF16", "Q6_K"], [640, 1, 1024, 7]
     batch = gpu_ops.choose_gemm(whole("sm_90"), 132, dtypes, n_out, 1024, 512)

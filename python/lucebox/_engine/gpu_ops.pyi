@@ -112,3 +112,16 @@ def choose_gemm(manifest_json: str, n_sms: int, dtypes: Sequence[str], n_out: Se
     """
     The launches of a group of products with many rows, the bits its x is rounded to, its scratch memory.
     """
+
+def attention_config(manifest_json: str, n_sms: int, capacity: int, **fields) -> str:
+    """
+    The kernel, tiles and splits of an attention, as text; its numbers as of choose().
+    """
+
+def gemm_config(manifest_json: str, n_sms: int, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int, activations: str = 'int8') -> str:
+    """The kernel and tiles of a group of one weight type, as text."""
+
+def skinny_config(manifest_json: str, n_sms: int, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int) -> str | None:
+    """
+    The kernel and cut of a skinny GEMM, as text; None where the pack has no kernel for the group.
+    """
