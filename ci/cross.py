@@ -18,6 +18,7 @@ def main() -> None:
     configure = (
         "-DCMAKE_BUILD_TYPE=Release",
         "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON",  # here, where the compiler is pinned
+        "-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON",  # finds what a file forgets to include
         "-DCMAKE_SYSTEM_NAME=Linux",
         "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
         # Linking, even of CMake's own probes, would first build zig's C++ library: minutes.

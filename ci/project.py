@@ -24,11 +24,16 @@ def tools_environment(python: Path = Path(sys.executable), **more: str) -> dict[
 
 
 def _compiler_cache() -> dict[str, str]:
-    """ccache of this environment. It rewrites no paths: the objects must be those of a build without it."""
+    """ccache of this environment. It rewrites no paths: the objects must be those of a build without it. The sloppiness
+    is what it takes to keep objects made with a precompiled header."""
     ccache = Path(sys.executable).parent / "ccache"
     if not ccache.exists():
         return {}
-    return {"CMAKE_CXX_COMPILER_LAUNCHER": str(ccache), "CCACHE_NOHASHDIR": "1"}
+    return {
+        "CMAKE_CXX_COMPILER_LAUNCHER": str(ccache),
+        "CCACHE_NOHASHDIR": "1",
+        "CCACHE_SLOPPINESS": "pch_defines,time_macros",
+    }
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> None:

@@ -60,6 +60,7 @@ def cmake_defines(architecture: str) -> dict[str, str | Path]:
         # nanobind uses stderr without its header, which libc++ does not bring along by chance.
         "CMAKE_CXX_FLAGS": f"-include cstdio -ffile-prefix-map={Path(ziglang.__file__).parent}=zig",
         "CMAKE_MODULE_LINKER_FLAGS": "-Wl,-s",
+        "CMAKE_DISABLE_PRECOMPILE_HEADERS": "ON",  # finds what a file, of the bindings too, forgets to include
     }
 
 

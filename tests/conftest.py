@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import zlib
 from pathlib import Path
@@ -30,12 +31,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--share", type=int, default=1, metavar="N", help="about one of N of each test's cases, always the same ones"
     )
+    parser.addoption(
+        "--draws", type=int, default=0, metavar="N", help="only the tests that draw fresh inputs, N times each"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if (n := metafunc.config.getoption("--draws")) and "seed" in metafunc.fixturenames:
+        metafunc.parametrize("seed", [secrets.randbits(32) for _ in range(n)], ids=map(str, range(n)))
 
 
 @pytest.hookimpl(trylast=True)  # of those that -k and --deselect leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    n = config.getoption("--share")
-    if n == 1:
+    n, draws = config.getoption("--share"), config.getoption("--draws")
+    if n == 1 and not draws:
         return
     seen: set[str] = set()
     kept, left_out = [], []
@@ -43,7 +52,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         test = item.nodeid.partition("[")[0]
         is_kept = test not in seen or zlib.crc32(item.nodeid.encode()) % n == 0
         seen.add(test)
-        (kept if is_kept else left_out).append(item)
+        is_drawn = not draws or "seed" in getattr(item, "fixturenames", ())
+        (kept if is_kept and is_drawn else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 
@@ -68,6 +78,12 @@ def smollm2() -> Path:
         return catalog.fetch("smollm2-135m")
     except HubError as error:
         pytest.skip(f"the weights cannot be fetched here: {error}")
+
+
+@pytest.fixture
+def seed() -> int:
+    """Fresh inputs in every run; pytest shows the number where a test fails."""
+    return secrets.randbits(32)
 
 
 @pytest.fixture(params=_engine.available_isas())

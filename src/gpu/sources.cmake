@@ -3,13 +3,16 @@ set(gpu ${CMAKE_CURRENT_LIST_DIR})
 target_sources(lucebox_engine PRIVATE
   ${gpu}/choose_several.cpp
   ${gpu}/attention/choose.cpp
+  ${gpu}/attention/choose_config.cpp
   ${gpu}/attention/choose_selection.cpp
   ${gpu}/delta_net/choose.cpp
   ${gpu}/draft/choose.cpp
   ${gpu}/elementwise/choose.cpp
   ${gpu}/gemm/choose.cpp
+  ${gpu}/gemm/choose_config.cpp
   ${gpu}/gemm/choose_sm90.cpp
   ${gpu}/gemm_skinny/choose.cpp
+  ${gpu}/gemm_skinny/choose_config.cpp
   ${gpu}/gemv/choose.cpp
   ${gpu}/linear_group.cpp
   ${gpu}/megakernel/schedule/assign.cpp

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 
 import gpu_packs
@@ -53,9 +52,3 @@ def on_pack(pack: _engine.gpu.Pack, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(loading, "open_pack", lambda selection: None if selection.info is None else pack)
     monkeypatch.setattr(bench, "BANDWIDTH_BYTES", 1 << 20)  # the simulator reads slowly
     return pack.name
-
-
-@pytest.fixture
-def seed() -> int:
-    """Fresh inputs in every run; pytest shows the number where a test fails."""
-    return secrets.randbits(32)

@@ -126,8 +126,25 @@ def test_delta_net(pack: _engine.gpu.Pack, call_of: Callable[..., Any], n: int, 
     check(pack, deltas, "gated_delta_step_kernel_several")
 
 
+@pytest.mark.parametrize("n", [2, 16])
+@pytest.mark.parametrize("steps, vocab", [(5, 13), (2, 32_003)])
+def test_samples(pack: _engine.gpu.Pack, n: int, steps: int, vocab: int, seed: int) -> None:
+    """Each sequence draws from its own logits, and its counts and its history follow its own tokens."""
+    rng = np.random.default_rng(seed)
+    logits, prompt = 3 * normal(rng, n, steps, vocab), rng.integers(0, vocab, 5, np.int32)
+    options = {"temperature": 0.8, "top_k": 9, "top_p": 0.9, "frequency_penalty": 0.2, "seed": seed}
+    together = _engine.gpu_ops.sample_several(pack, logits, prompt, **options)
+    assert {"sample_kernel_several", "next_token_kernel_several"} <= set(pack.take_started())
+    for own, got in zip(logits, together, strict=True):
+        want = _engine.gpu_ops.sample(pack, own, prompt, ring_capacity=8, **options)
+        for name in ("tokens", "problems", "numbers", "counts", "history"):
+            assert np.array_equal(want[name], got[name]), name
+
+
 def test_refusals(pack: _engine.gpu.Pack) -> None:
     with pytest.raises(InvalidRequestError, match="1 to 16 sequences share a launch, got 0"):
         _engine.gpu_ops.run_several(pack, "attention", [])
+    with pytest.raises(InvalidRequestError, match="1 to 16 sequences share a launch, got 17"):
+        _engine.gpu_ops.sample_several(pack, np.zeros((17, 1, 5), np.float32), np.zeros(1, np.int32))
     with pytest.raises(InvalidRequestError, match="no kernel does rms_norm for several sequences"):
         _engine.gpu_ops.run_several(pack, "rms_norm", [{}])

@@ -17,7 +17,10 @@ from once import OBJECT, compile_library, once
 ROOT = Path(__file__).parents[2]
 DEVICE = ROOT / "src/cpp/device"
 STANDIN = ROOT / "tests/standin"
-SIMULATOR = tuple(DEVICE / name for name in ("driver_sim.cpp", "elf.cpp", "sim_image.cpp"))
+SIMULATOR = (
+    *(DEVICE / name for name in ("driver_sim.cpp", "elf.cpp", "sim_image.cpp")),
+    ROOT / "src/cpp/base/error.cpp",
+)
 INCLUDES = (f"-I{ROOT / 'src/cpp'}", f"-I{STANDIN}")
 
 

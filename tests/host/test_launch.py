@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-import json
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -14,53 +11,14 @@ from kernel_sources import kernels_of_sources
 from lucebox import _engine
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
 from reference.linear import BLOCK_TYPES, PLAIN_TYPES, block_size
-
-import targets
+from whole_packs import has_source, kernels_of, load, manifest, whole
 
 gpu_ops = _engine.gpu_ops
 TARGETS = ("sm_75", "sm_90", "sm_121", "gfx1151", "sim")
-SOURCES = kernels_of_sources()
-KERNELS = {name: threads for kernels in SOURCES.values() for name, threads in kernels.items()}
+KERNELS = {name: threads for kernels in kernels_of_sources().values() for name, threads in kernels.items()}
 TYPES = PLAIN_TYPES + BLOCK_TYPES
 GEMM_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")  # with kernels in src/gpu/gemm
 N_SMS = 20
-
-
-load = functools.cache(targets.load)  # tests ask for thousands of launches
-
-
-def manifest(name: str, kernels: list[dict[str, Any]], **changes: object) -> str:
-    """The manifest of a pack with these kernels."""
-    target = load(name)
-    capabilities = {key: getattr(target.capabilities, key) for key in
-                    ("bf16", "matrix", "async_copy", "fp4", "tma", "clusters", "shared_block_bytes")}  # fmt: skip
-    value = {
-        "target": name,
-        "vendor": target.vendor,
-        "capabilities": capabilities,
-        "tuning": asdict(target.tuning),
-        "generations": [{"compiler": {"flags": []}, "kernels": kernels}],
-    }
-    return json.dumps({**value, **changes})
-
-
-@functools.cache
-def whole(name: str) -> str:
-    """The manifest of a pack with every kernel that the sources have for a target."""
-    return manifest(name, kernels_of(name))
-
-
-def kernels_of(name: str) -> list[dict[str, Any]]:
-    """Every kernel that the sources have for a target."""
-    sources = load(name).sources()
-    return [
-        {"name": kernel, "max_threads": threads} for source in sources for kernel, threads in SOURCES[source].items()
-    ]
-
-
-def has_source(name: str, stem: str) -> bool:
-    """Whether a kernel file goes into the target's pack."""
-    return any(source.endswith(f"/{stem}.cpp") for source in load(name).sources())
 
 
 def choose(name: str, op: str, n_sms: int = N_SMS, **numbers: object) -> list[dict[str, Any]]:
@@ -342,6 +300,27 @@ def test_spinning_blocks_leave_room_for_another_grid() -> None:
     for n_sms, kernel in ((12, "gemm_q4_k_int8_16_kernel"), (24, "gemm_skinny_q4_k_16_kernel")):
         launch = gpu_ops.choose_gemm(whole("sm_89"), n_sms, ["Q4_K"], [5120], 17408, 16)["launches"][0]
         assert launch["kernel"] == kernel
+
+
+def test_tiles_print_themselves() -> None:
+    """The choice between op and launch, for a device that is not here."""
+    h100, q4_k = (whole("sm_90"), 132), (["Q4_K"], [5120], 17408)
+    assert gpu_ops.gemm_config(*h100, *q4_k, 512, "f32") == (
+        "gemm_q4_k_int16_32_kernel: tiles of 32 x 128 by 128, 0 whole, on 264 blocks of 256 threads, 4 stages, 90112 B"
+    )
+    assert gpu_ops.gemm_config(*h100, ["BF16"], [5120], 5120, 512) == (
+        "gemm_sm90_bf16_128x128_kernel: tiles of 128 x 128 by 64, 132 whole, on 132 blocks of 384 threads, 220256 B"
+    )
+    assert gpu_ops.skinny_config(*h100, *q4_k, 16) == (
+        "gemm_skinny_q4_k_16_kernel: 10 slices of up to 7 blocks, 13 ranges of up to 25 tiles, 64896 B"
+    )
+    assert gpu_ops.skinny_config(*h100, *q4_k, 65) is None
+    heads = {"k_type": "F16", "v_type": "F16", "n_heads": 24, "n_kv_heads": 4, "head_dim": 256}
+    assert gpu_ops.attention_config(*h100, 32768, rows=1, **heads) == (
+        "attention_decode_f16_256_kernel: 1 x 16 queries, 66 splits, ring of 3, 128 threads, 113536 B"
+    )
+    with pytest.raises(UnsupportedError, match="no batch kernel reads Q3_K weights"):
+        gpu_ops.gemm_config(*h100, ["Q3_K"], [512], 4096, 512)
 
 
 def test_narrow_rows_runs_once_for_each_form_of_x() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-
 import numpy as np
 import pytest
 from lucebox import _engine
@@ -58,8 +56,7 @@ PRODUCT_TYPES = [
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("activations", ["int8", "f32"])
 @pytest.mark.parametrize("dtype", PRODUCT_TYPES)
-def test_product(dtype: str, activations: str, isa: str) -> None:
-    seed = secrets.randbits(32)
+def test_product(dtype: str, activations: str, isa: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for n_out, n_in in shapes(dtype):
         w = random_weights(dtype, n_out * n_in, rng)
@@ -69,15 +66,14 @@ def test_product(dtype: str, activations: str, isa: str) -> None:
         for rows in ROWS:
             y, memory = guarded(rows, n_out)
             group.run(x[-rows:], [y])
-            what = f"seed {seed} n_out {n_out} n_in {n_in} rows {rows}"
+            what = f"n_out {n_out} n_in {n_in} rows {rows}"
             check(y, want[-rows:], scale[-rows:], what)
             assert (memory[:32] == GUARD).all() and (memory[-32:] == GUARD).all(), what
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("activations", ["int8", "f32"])
-def test_a_row_has_the_same_bits_alone(activations: str, isa: str) -> None:
-    seed = secrets.randbits(32)
+def test_a_row_has_the_same_bits_alone(activations: str, isa: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for dtype in BLOCK_TYPES + PLAIN_TYPES:
         block = 1 if dtype in PLAIN_TYPES else reference.block_size(dtype)[0]
@@ -90,7 +86,7 @@ def test_a_row_has_the_same_bits_alone(activations: str, isa: str) -> None:
             group.run(x[row : row + 1], [alone[row : row + 1]])
         for rows in (2, 3, 5, 6, 8, int(rng.integers(7, 64)), 64):
             group.run(x[:rows], [beside[:rows]])
-            what = f"seed {seed} {dtype} n_out {n_out} n_in {n_in} rows {rows}"
+            what = f"{dtype} n_out {n_out} n_in {n_in} rows {rows}"
             assert np.array_equal(beside[:rows].view(np.int32), alone[:rows].view(np.int32)), what
 
 

@@ -47,6 +47,7 @@ OPS = (
     "attention",
     "read_memory",
     "sample",
+    "sample_several",
     "copy_rows",
     "previous_row",
     "block_conv",

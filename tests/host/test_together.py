@@ -79,7 +79,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_company_changes_no_bit(folder: Path, name: str) -> None:
+def test_company_changes_no_bit(folder: Path, name: str, seed: int) -> None:
     options = dict(ENGINES[name])
     if options.get("draft", "").startswith("first"):
         options["draft"] = str(folder / options["draft"])
@@ -90,7 +90,7 @@ def test_company_changes_no_bit(folder: Path, name: str) -> None:
         while not one.is_done:
             one.alone()
     sessions = [_engine.Session(engine) for _ in range(SEQUENCES)]
-    rng = np.random.default_rng()
+    rng = np.random.default_rng(seed)
     for _ in range(10):
         mixed = [Sequence(engine, number, session) for number, session in enumerate(sessions)]
         while open_ones := [one for one in mixed if not one.is_done]:
@@ -108,7 +108,7 @@ def test_company_changes_no_bit(folder: Path, name: str) -> None:
         assert sum(session.draft_counts["verified"] for session in sessions) > 0
 
 
-def test_suggested_trees_beside_others(folder: Path) -> None:
+def test_suggested_trees_beside_others(folder: Path, seed: int) -> None:
     """Trees of any shape, some of which fill the pass, verified beside rows alone."""
     engine = open_engine(folder / "hybrid.gguf", draft="suffix")
     alone = [Sequence(engine, number) for number in range(6)]
@@ -116,7 +116,7 @@ def test_suggested_trees_beside_others(folder: Path) -> None:
         one.session.set_drafting(False)
         while not one.is_done:
             one.alone()
-    rng = np.random.default_rng()
+    rng = np.random.default_rng(seed)
     mixed = [Sequence(engine, number) for number in range(6)]
     for one in mixed:
         one.session.set_drafting(False)

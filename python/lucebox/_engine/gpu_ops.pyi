@@ -48,6 +48,11 @@ def sample(pack: lucebox._engine.gpu.Pack, logits: Annotated[NDArray[numpy.float
     One token for each row of logits, and what the device then knows: a dict of arrays. With a tree (tokens, parents), the tokens of a walk down it from row `first`, whose rows the logits belong to; `accept` is then n_before, root, accepted[64] and positions[3, 37] of an AcceptPath.
     """
 
+def sample_several(pack: lucebox._engine.gpu.Pack, logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], **options) -> list[dict]:
+    """
+    sample() of sequences with this prompt, in launches for all where the pack has kernels for that. logits: [sequences, steps, vocab].
+    """
+
 def linear_group(pack: lucebox._engine.gpu.Pack, weights: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtypes: Sequence[str], n_out: Sequence[int], n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]] | None = None, activations: str = 'int8') -> list[object]:
     """Up to four products of one x, those of one type in one launch."""
 
@@ -106,4 +111,17 @@ def choose_linear(manifest_json: str, n_sms: int, dtypes: Sequence[str], n_out: 
 def choose_gemm(manifest_json: str, n_sms: int, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int, activations: str = 'int8') -> dict:
     """
     The launches of a group of products with many rows, the bits its x is rounded to, its scratch memory.
+    """
+
+def attention_config(manifest_json: str, n_sms: int, capacity: int, **fields) -> str:
+    """
+    The kernel, tiles and splits of an attention, as text; its numbers as of choose().
+    """
+
+def gemm_config(manifest_json: str, n_sms: int, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int, activations: str = 'int8') -> str:
+    """The kernel and tiles of a group of one weight type, as text."""
+
+def skinny_config(manifest_json: str, n_sms: int, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int) -> str | None:
+    """
+    The kernel and cut of a skinny GEMM, as text; None where the pack has no kernel for the group.
     """

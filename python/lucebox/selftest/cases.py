@@ -30,6 +30,7 @@ def cases(rng: np.random.Generator, wide: str) -> Iterator[Case]:
     yield from attention.scorers(rng)
     yield from elementwise.reads(rng)
     yield from sampling.samples(rng)
+    yield from sampling.together(rng)
     yield from sampling.walks(rng)
     yield from draft.rows(rng)
     yield from draft.top_tokens(rng)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,9 @@ def rows(rng: np.random.Generator) -> Iterator[Case]:
     """Copies into a wider matrix, rows before rows in chains and trees, convolutions."""
     for count, dim, column, width in ((3, 7, 5, 13), (70, 64, 64, 192)):
         yield same("copy_rows", "exact", normal(rng, count, dim), normal(rng, count, width), column)
-    yield same("copy_rows", "exact", normal(rng, 1, 64), normal(rng, 8, 64), 0, 13)
+    into_ring = same("copy_rows", "exact", normal(rng, 1, 64), normal(rng, 8, 64), 0, 13)
+    yield into_ring
+    yield replace(into_ring, options={"sequences": 3})
     for count, dim in ((1, 31), (22, 100), (130, 64)):
         parent = np.array([rng.integers(-1, i) if i else -1 for i in range(count)], np.int32) if count == 22 else None
         before = (normal(rng, dim), normal(rng, 64, dim), path(rng, 64), parent)

@@ -1,8 +1,8 @@
-"""Cases of the sampler: filters, penalties, biases and masks."""
+"""Cases of the sampler: filters, penalties, biases and masks, sequences together, walks down trees."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,16 @@ def samples(rng: np.random.Generator) -> Iterator[Case]:
                 yield Case(
                     "sample", "exact", partial(_sampled, logits, prompt, **some), (logits, prompt), some, _tokens
                 )
+
+
+def together(rng: np.random.Generator) -> Iterator[Case]:
+    """Consecutive tokens of sequences with logits of their own."""
+    for sequences, steps, vocab in ((3, 4, 37), (5, 2, 32_003)):
+        prompt, logits = rng.integers(0, vocab, 5, np.int32), 3 * normal(rng, sequences, steps, vocab)
+        for options in ({}, {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "frequency_penalty": 0.2}):
+            some: dict[str, Any] = {**options, "seed": int(rng.integers(1 << 32))}
+            expected = partial(_sampled_each, logits, prompt, **some)
+            yield Case("sample_several", "exact", expected, (logits, prompt), some, _tokens_of_each)
 
 
 def walks(rng: np.random.Generator) -> Iterator[Case]:
@@ -74,6 +84,14 @@ def _sampled(
     sampler.set_prompt(prompt)
     sampler.set_mask(mask)
     return np.array([sampler.sample(row) for row in logits], np.int32)
+
+
+def _sampled_each(logits: Array, prompt: NDArray[np.int32], **options: Any) -> Array:
+    return np.stack([_sampled(own, prompt, **options) for own in logits])
+
+
+def _tokens_of_each(results: Sequence[Mapping[str, Array]]) -> Array:
+    return np.stack([_tokens(result) for result in results])
 
 
 def _tokens(result: Mapping[str, Array]) -> Array:

@@ -2,11 +2,11 @@
 // Bindings map ErrorCode to Python exceptions; nothing below the bindings prints or exits.
 #pragma once
 
+#include <initializer_list>
+#include <ostream>
 #include <source_location>
-#include <sstream>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 namespace lb {
 
@@ -30,30 +30,45 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
+// A value as operator<< writes it. What is told of a failed check becomes a list of these, and one function makes its
+// text: the hundreds of checks compile no stream code of their own.
+class Part {
+ public:
+  Part(const char* text) : value_(text), write_(write_text) {}
+  template <class T>
+  Part(const T& value)
+      : value_(&value), write_([](std::ostream& out, const void* value) { out << *static_cast<const T*>(value); }) {}
+
+ private:
+  friend std::string text_of(std::initializer_list<Part>);
+  static void write_text(std::ostream& out, const void* text);
+
+  const void* value_;
+  void (*write_)(std::ostream& out, const void* value);
+};
+using Parts = std::initializer_list<Part>;
+
+std::string text_of(Parts parts);
+[[noreturn]] void fail_with(ErrorCode code, Parts parts);
+[[noreturn]] void assertion_failed(const char* what, std::source_location where = std::source_location::current());
+
 // Concatenates its arguments with operator<<.
-template <class... Parts>
-std::string cat(Parts&&... parts) {
-  std::ostringstream out;
-  (out << ... << std::forward<Parts>(parts));
-  return out.str();
+template <class... Values>
+std::string cat(const Values&... values) {
+  return text_of({values...});
 }
 
-template <class... Parts>
-[[noreturn]] void fail(ErrorCode code, Parts&&... parts) {
-  throw Error(code, cat(std::forward<Parts>(parts)...));
-}
-
-[[noreturn]] inline void assertion_failed(const char* what,
-                                          std::source_location where = std::source_location::current()) {
-  fail(ErrorCode::kInternal, where.file_name(), ":", where.line(), ": ", what);
+template <class... Values>
+[[noreturn]] void fail(ErrorCode code, const Values&... values) {
+  fail_with(code, {values...});
 }
 
 }  // namespace lb
 
 // Input checks: the message names the expected value, the actual value and the place.
-#define LB_CHECK(condition, code, ...)                                \
-  do {                                                                \
-    if (!(condition)) ::lb::fail(::lb::ErrorCode::code, __VA_ARGS__); \
+#define LB_CHECK(condition, code, ...)                                       \
+  do {                                                                       \
+    if (!(condition)) ::lb::fail_with(::lb::ErrorCode::code, {__VA_ARGS__}); \
   } while (0)
 
 // Checks of our own invariants.

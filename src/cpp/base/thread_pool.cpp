@@ -2,6 +2,7 @@
 #include "base/thread_pool.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 

@@ -1,8 +1,10 @@
 // The choice of kernel and geometry for an op on a target that need not be here, for tests.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,11 +14,15 @@
 #include "bindings/bindings.h"
 #include "bindings/names.h"
 #include "gpu/attention/choose.h"
+#include "gpu/attention/choose_config.h"
 #include "gpu/delta_net/choose.h"
 #include "gpu/draft/choose.h"
 #include "gpu/elementwise/choose.h"
 #include "gpu/gemm/choose.h"
+#include "gpu/gemm/choose_config.h"
+#include "gpu/gemm_skinny/choose_config.h"
 #include "gpu/gemv/choose.h"
+#include "gpu/linear_group.h"
 #include "gpu/sampling/choose.h"
 #include "ops/operands.h"
 
@@ -195,6 +201,29 @@ nb::dict choose_gemm(const std::string& manifest_json, int n_sms, const std::vec
   return result;
 }
 
+std::string attention_config(const std::string& manifest_json, int n_sms, int capacity, const nb::kwargs& given) {
+  ShapeFields fields(given);
+  Attention op{};
+  operands(op, fields);
+  fields.check_all_used();
+  return to_string(gpu::attention_config(op, capacity, gpu::target_of(manifest_json, n_sms)));
+}
+
+std::string gemm_config(const std::string& manifest_json, int n_sms, const std::vector<std::string>& dtypes,
+                        const std::vector<int>& n_out, int n_in, int rows, const std::string& activations) {
+  const LinearGroup group = group_of(dtypes, n_out, n_in, rows, activations);
+  return to_string(gpu::gemm_config(group, gpu::checked_text(group, "gemm"), gpu::target_of(manifest_json, n_sms)));
+}
+
+std::optional<std::string> skinny_config(const std::string& manifest_json, int n_sms,
+                                         const std::vector<std::string>& dtypes, const std::vector<int>& n_out,
+                                         int n_in, int rows) {
+  const LinearGroup group = group_of(dtypes, n_out, n_in, rows, "int8");
+  const auto config = gpu::skinny_config(group, gpu::Epilogue::kSums, gpu::target_of(manifest_json, n_sms));
+  if (!config) return std::nullopt;
+  return to_string(*config);
+}
+
 }  // namespace
 
 void bind_launch(nb::module_& m) {
@@ -209,6 +238,12 @@ void bind_launch(nb::module_& m) {
   m.def("choose_gemm", &choose_gemm, "manifest_json"_a, "n_sms"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a,
         "activations"_a = "int8",
         "The launches of a group of products with many rows, the bits its x is rounded to, its scratch memory.");
+  m.def("attention_config", &attention_config, "manifest_json"_a, "n_sms"_a, "capacity"_a, "fields"_a,
+        "The kernel, tiles and splits of an attention, as text; its numbers as of choose().");
+  m.def("gemm_config", &gemm_config, "manifest_json"_a, "n_sms"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a,
+        "activations"_a = "int8", "The kernel and tiles of a group of one weight type, as text.");
+  m.def("skinny_config", &skinny_config, "manifest_json"_a, "n_sms"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a,
+        "The kernel and cut of a skinny GEMM, as text; None where the pack has no kernel for the group.");
 }
 
 }  // namespace lb

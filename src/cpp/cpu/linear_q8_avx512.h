@@ -373,10 +373,11 @@ void sub_terms(const Q8Rows& x, int r0, int n_rows, SubTerm* terms) {
   }
 }
 
-// Computes outputs [r0, r0 + kR) x [o, o + n); kHalves is 1 when n <= 16.
-template <class Block, int kR, int kHalves>
+// Computes outputs [r0, r0 + kR) x [o, o + n); kHalves is 1 when n <= 16. Of a type, a panel leaves the size of its
+// sub-blocks and whether they have mins: types that agree in both share the code.
+template <int kSub, bool kHasMin, int kR, int kHalves>
 void tile(const Linear& op, const Q8Rows& x, const Panel& panel, const SubTerm* terms, int o, int n, int r0) {
-  constexpr int kSub = Block::kSub, kSteps = kSub / 4;  // dwords of a sub-block
+  constexpr int kSteps = kSub / 4;  // dwords of a sub-block
   const int8_t* a = x.q + long(r0) * x.stride;
   const float* s = x.scale + long(r0) * x.n_blocks;
   const long n_terms = long(x.n_blocks) * 32 / kSub;
@@ -393,7 +394,7 @@ void tile(const Linear& op, const Q8Rows& x, const Panel& panel, const SubTerm* 
       __m512i dot[kR][kHalves];
       for (int r = 0; r < kR; ++r)
         for (int p = 0; p < kHalves; ++p)
-          dot[r][p] = Block::kHasMin ? _mm512_setzero_si512() : _mm512_set1_epi32(terms[r * n_terms + sub].start);
+          dot[r][p] = kHasMin ? _mm512_setzero_si512() : _mm512_set1_epi32(terms[r * n_terms + sub].start);
       for (int j = 0; j < kSteps; ++j, codes += 4 * kPanelRows) {
         __m512i w[kHalves];
         for (int p = 0; p < kHalves; ++p) w[p] = _mm512_load_si512(codes + 64 * p);
@@ -408,7 +409,7 @@ void tile(const Linear& op, const Q8Rows& x, const Panel& panel, const SubTerm* 
         for (int r = 0; r < kR; ++r) {
           const __m512 factor = _mm512_mul_ps(d, _mm512_set1_ps(s[r * long(x.n_blocks) + sub * kSub / 32]));
           acc[r][p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][p]), factor, acc[r][p]);
-          if constexpr (Block::kHasMin)
+          if constexpr (kHasMin)
             acc[r][p] = _mm512_fmadd_ps(_mm512_load_ps(offset + 16 * p), _mm512_set1_ps(terms[r * n_terms + sub].sum),
                                         acc[r][p]);
         }
@@ -436,11 +437,13 @@ void tiles(const Linear& op, const Q8Rows& x, const Panel& panel, SubTerm* terms
   for (int r = 0, tiles_left = n_tiles; tiles_left > 0; --tiles_left) {
     const int height = (op.rows - r + tiles_left - 1) / tiles_left;
     sub_terms<Block>(x, r, height, terms);
+    constexpr int kSub = Block::kSub;
+    constexpr bool kHasMin = Block::kHasMin;
     switch (height) {
-      case 3: tile<Block, 3, kHalves>(op, x, panel, terms, o, n, r); break;
-      case 4: tile<Block, 4, kHalves>(op, x, panel, terms, o, n, r); break;
-      case 5: tile<Block, 5, kHalves>(op, x, panel, terms, o, n, r); break;
-      case 6: tile<Block, 6, kHalves>(op, x, panel, terms, o, n, r); break;
+      case 3: tile<kSub, kHasMin, 3, kHalves>(op, x, panel, terms, o, n, r); break;
+      case 4: tile<kSub, kHasMin, 4, kHalves>(op, x, panel, terms, o, n, r); break;
+      case 5: tile<kSub, kHasMin, 5, kHalves>(op, x, panel, terms, o, n, r); break;
+      case 6: tile<kSub, kHasMin, 6, kHalves>(op, x, panel, terms, o, n, r); break;
     }
     r += height;
   }

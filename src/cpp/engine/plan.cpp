@@ -16,8 +16,13 @@
 namespace lb {
 namespace {
 
-std::string mib(size_t bytes) { return cat(std::fixed, std::setprecision(1), bytes / 1048576.0, " MiB"); }
-std::string kib(size_t bytes) { return cat(std::fixed, std::setprecision(1), bytes / 1024.0, " KiB"); }
+std::string with_unit(double value, const char* unit) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(1) << value << unit;
+  return text.str();
+}
+std::string mib(size_t bytes) { return with_unit(bytes / 1048576.0, " MiB"); }
+std::string kib(size_t bytes) { return with_unit(bytes / 1024.0, " KiB"); }
 
 std::string activations_detail(const EngineOptions& options) {
   const int steps = Executor::step_rows(options);

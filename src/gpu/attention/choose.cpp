@@ -1,189 +1,18 @@
-// Which attention kernel, and into how many splits the context is cut. Splits fill the chip when the cache is full;
-// their number never depends on how full the cache is, so a recorded launch stays valid.
+// The launches of attention and of the ops around it. Splits fill the chip when the cache is full; their number never
+// depends on how full the cache is, so a recorded launch stays valid.
 #include "gpu/attention/choose.h"
 
 #include <algorithm>
-#include <optional>
 #include <span>
 
 #include "base/error.h"
-#include "gpu/attention/instances.h"
+#include "gpu/attention/choose_config.h"
 #include "gpu/ceil_div.h"
 #include "ops/select_blocks.h"
 #include "quant/kv_names.h"
 
 namespace lb::gpu {
 namespace {
-
-// Co-resident blocks per SM, as registers allow; shared memory may allow fewer.
-constexpr int kBlocksPerSm = 2;
-constexpr int decode_blocks_per_sm(int head_dim) { return head_dim <= 64 ? 4 : head_dim <= 128 ? 3 : 2; }
-constexpr int decode_8_blocks_per_sm(int head_dim) { return head_dim <= 128 ? 4 : 3; }
-constexpr int kSm90MinCapacity = 128;  // one tile: nothing to copy ahead
-constexpr int kPagesPerSplit = 2;      // fewer would not pay for their partials
-
-std::string to_string(const Attention& op) {
-  const KvLayer& cache = op.cache;
-  return cat("[attention] [", op.rows, ", ", op.n_heads, ", ", cache.head_dim, "] over ", cache.n_kv_heads,
-             " heads of ", kv_name(cache.k_type), " and ", kv_name(cache.v_type));
-}
-
-// The kernels on matrix units, by cache type and head_dim.
-struct TileKernel {
-  const char* name;
-  KvType type;
-  int head_dim;
-};
-#define X(kernel, Type, Stored, kDim) {#kernel, KvType::k##Type, kDim},
-constexpr TileKernel kDecode[] = {LB_ATTENTION_DECODE(X)};
-constexpr TileKernel kPrefill16[] = {LB_ATTENTION_PREFILL_16(X)};
-constexpr TileKernel kPrefill32[] = {LB_ATTENTION_PREFILL_32(X)};
-constexpr TileKernel kPrefillSm90[] = {LB_ATTENTION_PREFILL_SM90(X)};
-constexpr TileKernel kSparse16[] = {LB_ATTENTION_SPARSE_16(X) LB_ATTENTION_SPARSE_256(X)};
-constexpr TileKernel kSparse32[] = {LB_ATTENTION_SPARSE_32(X)};
-constexpr TileKernel kSparseSm90[] = {LB_ATTENTION_SPARSE_SM90(X)};
-#undef X
-#define X(kernel, kDim) {#kernel, {}, kDim},
-constexpr TileKernel kDecodePacked[] = {LB_ATTENTION_DECODE_PACKED(X)};
-constexpr TileKernel kDecode8Packed[] = {LB_ATTENTION_DECODE_8_PACKED(X)};
-constexpr TileKernel kPrefill16Packed[] = {LB_ATTENTION_PREFILL_16_PACKED(X)};
-constexpr TileKernel kPrefill32Packed[] = {LB_ATTENTION_PREFILL_32_PACKED(X)};
-constexpr TileKernel kPrefillSm90Packed[] = {LB_ATTENTION_PREFILL_SM90_PACKED(X)};
-#undef X
-// Null if no kernel of the list reads the cache.
-const char* tile_kernel(std::span<const TileKernel> list, const KvLayer& cache) {
-  for (const TileKernel& entry : list)
-    if (entry.type == cache.k_type && entry.type == cache.v_type && entry.head_dim == cache.head_dim) return entry.name;
-  return nullptr;
-}
-// Among the kernels of 16-bit pages, or where the cache has others, of packed pages.
-const char* tile_kernel(std::span<const TileKernel> list, std::span<const TileKernel> packed, const KvLayer& cache) {
-  if (const char* const name = tile_kernel(list, cache)) return name;
-  if (cache.k_type == KvType::kF32 || cache.v_type == KvType::kF32) return nullptr;
-  for (const TileKernel& entry : packed)
-    if (entry.head_dim == cache.head_dim) return entry.name;
-  return nullptr;
-}
-bool is_packed(const KvLayer& cache) { return tile_kernel(kDecode, cache) == nullptr; }
-
-// A kernel and what one of its thread blocks takes.
-struct BlockShape {
-  const char* kernel;
-  int queries, per_sm;   // queries of a block, co-resident blocks per SM
-  int ring, tile_bytes;  // of AttentionSplits
-  size_t shared_bytes;
-  bool splits_first;  // grid x is the split; else x is the tile of queries and z the split
-  uint32_t threads = kAttentionThreads;
-};
-
-// Tiles in the ring, and the block's shared memory: bytes(ring, tile_bytes). 16-bit tiles: three if copies are
-// asynchronous and three fit. A fourth would not raise the bytes in flight. Packed tiles are smaller: four, or as many
-// as leave room for per_sm blocks; none without asynchronous copies.
-struct Ring {
-  int tiles, tile_bytes;
-  size_t shared_bytes;
-};
-template <class Bytes>
-Ring ring_of(const KvLayer& cache, int slots, int per_sm, const Target& target, Bytes&& bytes, int pad = 0) {
-  const bool has_async = target.capabilities.async_copy;
-  if (!is_packed(cache)) {
-    int ring = has_async ? 3 : 1;
-    while (ring > 1 && bytes(ring, 0) > target.shared_block_bytes) --ring;
-    return {ring, 0, bytes(ring, 0)};
-  }
-  const size_t slot =
-      std::max(kv_slot_bytes(cache.k_type, cache.head_dim), kv_slot_bytes(cache.v_type, cache.head_dim));
-  const int tile = slots * (int(slot) + pad);
-  constexpr size_t kReserved = 1024;  // of each block, by the chip
-  for (int blocks = per_sm; has_async && blocks > 0; --blocks)
-    for (int ring = 4; ring >= 2; --ring)
-      if (bytes(ring, tile) <= (target.shared_block_bytes + kReserved) / blocks - kReserved)
-        return {ring, tile, bytes(ring, tile)};
-  return {0, tile, bytes(0, tile)};
-}
-
-// The kernel of packed pages and few queries, if there is one.
-std::optional<BlockShape> decode_8_shape(const KvLayer& cache, const Target& target) {
-  const int dim = cache.head_dim, per_sm = decode_8_blocks_per_sm(dim);
-  const char* const kernel = is_packed(cache) ? tile_kernel({}, kDecode8Packed, cache) : nullptr;
-  if (kernel == nullptr || !target.has(kernel)) return std::nullopt;
-  const Ring ring = ring_of(
-      cache, kDecodeSlots, per_sm, target, [&](int n, int tile) { return decode_8_shared_bytes(dim, n, tile); },
-      kDecode8Pad);
-  if (ring.tiles == 0) return std::nullopt;
-  return BlockShape{kernel, kDecode8Queries, per_sm, ring.tiles, ring.tile_bytes, ring.shared_bytes, true};
-}
-
-// The kernel on wgmma, if there is one. Where it converts pages, its ring has as many units as fit.
-std::optional<BlockShape> sm90_shape(const KvLayer& cache, const Target& target) {
-  const char* const kernel = tile_kernel(kPrefillSm90, kPrefillSm90Packed, cache);
-  if (kernel == nullptr || !target.has(kernel)) return std::nullopt;
-  BlockShape shape = {kernel, kSm90Queries, 1, 0, 0, sm90_shared_bytes(cache.head_dim), false, kSm90BlockThreads};
-  const size_t fixed = kSm90StaticBytes + shape.shared_bytes;
-  if (fixed > target.shared_block_bytes) return std::nullopt;
-  if (!is_packed(cache)) return shape;
-  shape.tile_bytes = kSm90Unit * int(std::max(kv_slot_bytes(cache.k_type, cache.head_dim),
-                                              kv_slot_bytes(cache.v_type, cache.head_dim)));
-  const size_t stage = size_t(kSm90ProducerWarps) * shape.tile_bytes;
-  shape.ring = int(std::min((target.shared_block_bytes - fixed) / stage, size_t{kSm90MaxUnits}));
-  shape.shared_bytes += shape.ring * stage;
-  return shape.ring > 0 ? std::optional(shape) : std::nullopt;
-}
-
-BlockShape block_shape(const Attention& op, int capacity, const Target& target) {
-  const KvLayer& cache = op.cache;
-  const int dim = cache.head_dim;
-  const char* const decode = tile_kernel(kDecode, kDecodePacked, cache);
-  if (decode == nullptr)
-    return {"attention_fp32_kernel", kFp32Queries, kBlocksPerSm, 0, 0, fp32_shared_bytes(dim), false};
-  const int queries = op.rows * (op.n_heads / cache.n_kv_heads);
-  if (queries <= kDecode8Queries)
-    if (const auto shape = decode_8_shape(cache, target)) return *shape;
-  if (queries <= kDecodeQueries) {
-    const int per_sm = decode_blocks_per_sm(dim);
-    const Ring ring = ring_of(cache, kDecodeSlots, per_sm, target,
-                              [&](int n, int tile) { return decode_shared_bytes(dim, n, tile); });
-    return {decode, kDecodeQueries, per_sm, ring.tiles, ring.tile_bytes, ring.shared_bytes, true};
-  }
-  if (queries > kSm90Queries / 2 && capacity > kSm90MinCapacity)
-    if (const auto sm90 = sm90_shape(cache, target)) return *sm90;
-  const char* const prefill_32 = tile_kernel(kPrefill32, kPrefill32Packed, cache);
-  const bool is_prefill_32 = op.rows > kMaxTree && prefill_32 != nullptr && target.has(prefill_32);
-  const int n_tiles = is_prefill_32 ? 2 : 1;
-  const Ring ring = ring_of(cache, prefill_slots(dim, n_tiles), kBlocksPerSm, target,
-                            [&](int n, int tile) { return prefill_shared_bytes(dim, n_tiles, n, tile); });
-  return {is_prefill_32 ? prefill_32 : tile_kernel(kPrefill16, kPrefill16Packed, cache),
-          prefill_queries(n_tiles),
-          kBlocksPerSm,
-          ring.tiles,
-          ring.tile_bytes,
-          ring.shared_bytes,
-          false};
-}
-
-// The kernel of a query block's tiles, over the key blocks that were selected.
-BlockShape sparse_shape(const Attention& op, const Target& target) {
-  const KvLayer& cache = op.cache;
-  const int dim = cache.head_dim;
-  const char *const sm90 = tile_kernel(kSparseSm90, cache), *const wide = tile_kernel(kSparse32, cache);
-  const char* const narrow = tile_kernel(kSparse16, cache);
-  LB_CHECK(
-      narrow != nullptr && (dim <= 128 || target.has(narrow)), kUnsupported, to_string(op), ": on ", target.name,
-      ", selected blocks take an f16 cache of heads of 64 or 128, on most NVIDIA targets also of 256. Use kv = f16, ",
-      "or all blocks");
-  if (sm90 != nullptr && target.has(sm90))
-    return {sm90, kSm90Queries, 1, 0, 0, sm90_shared_bytes(dim), false, kSm90BlockThreads};
-  const int n_tiles = wide != nullptr && target.has(wide) ? 2 : 1;
-  const Ring ring = ring_of(cache, prefill_slots(dim, n_tiles), kBlocksPerSm, target,
-                            [&](int n, int tile) { return prefill_shared_bytes(dim, n_tiles, n, tile); });
-  return {
-      n_tiles == 2 ? wide : narrow, prefill_queries(n_tiles), kBlocksPerSm, ring.tiles, 0, ring.shared_bytes, false};
-}
-
-int max_splits(int capacity) {
-  const int pages = (capacity + kPageTokens - 1) / kPageTokens;
-  return std::clamp((pages + kPagesPerSplit - 1) / kPagesPerSplit, 1, kMaxSplits);
-}
 
 // So many that each reads its splits at once, if possible; up to 16 for a column, since their sums are added one by
 // one.
@@ -238,20 +67,14 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
   LB_CHECK(is_aligned(op.gate) && op.gate_row_stride % 4 == 0 && op.gate_head_stride % 4 == 0, kInvalid, what,
            ": the gate must be 16-byte aligned");
 
-  const int group = op.n_heads / op.cache.n_kv_heads, n_queries = op.rows * group;
-  const bool is_sparse = op.blocks != nullptr;
-  if (is_sparse)
+  const int group = op.n_heads / op.cache.n_kv_heads;
+  if (op.blocks != nullptr)
     LB_CHECK(op.tree.ancestors == nullptr && op.first_slot == 0 && op.window == 0 && group <= kSparseBlock &&
                  op.n_query_blocks == query_blocks(op.rows, group),
              kInvalid, what, ": selected blocks are of a chain without a window, ", query_blocks(op.rows, group),
              " query blocks");
-  const BlockShape block = is_sparse ? sparse_shape(op, target) : block_shape(op, capacity, target);
-  const int n_tiles = is_sparse ? int(op.n_query_blocks) * (kSparseBlock / block.queries)
-                                : (n_queries + block.queries - 1) / block.queries;
-  const long blocks = long(n_tiles) * op.cache.n_kv_heads;
-  // Selected blocks are not split: where they pay, the queries alone fill the chip.
-  const int n_splits =
-      is_sparse ? 1 : int(std::clamp<long>(long(block.per_sm) * target.n_sms / blocks, 1, max_splits(capacity)));
+  const AttentionConfig config = attention_config(op, capacity, target);
+  const int n_splits = config.n_splits;
 
   AttentionLaunches result = {};
   const bool has_merge = n_splits > 1 || is_rotated(op.cache.v_type);
@@ -259,8 +82,8 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
   result.params = {.op = op,
                    .n_splits = n_splits,
                    .has_merge = has_merge,
-                   .ring = block.ring,
-                   .tile_bytes = block.tile_bytes,
+                   .ring = config.ring,
+                   .tile_bytes = config.tile_bytes,
                    .m = nullptr,
                    .l = nullptr,
                    .o = nullptr};
@@ -277,13 +100,13 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
                                  target, what);
   }
   const auto splits = static_cast<uint32_t>(n_splits), heads = static_cast<uint32_t>(op.cache.n_kv_heads);
-  result.launches[0] = checked(
-      {.kernel = block.kernel,
-       .grid = {block.splits_first ? splits : static_cast<uint32_t>(n_tiles), heads, block.splits_first ? 1 : splits},
-       .block = {block.threads, 1, 1},
-       .shared_bytes = block.shared_bytes,
-       .overlap_previous = true},
-      target, what);
+  result.launches[0] = checked({.kernel = config.kernel,
+                                .grid = {config.splits_first ? splits : static_cast<uint32_t>(config.n_tiles), heads,
+                                         config.splits_first ? 1 : splits},
+                                .block = {config.threads, 1, 1},
+                                .shared_bytes = config.shared_bytes,
+                                .overlap_previous = true},
+                               target, what);
   return result;
 }
 

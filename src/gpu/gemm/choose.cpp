@@ -1,5 +1,4 @@
-// Weight type and rows -> GEMM kernel, tile, and how the tiles are shared over the blocks. For each weight type of a
-// group the first that applies:
+// The launches that multiply a group. For each weight type of a group the first that applies:
 //   1. skinny GEMM (gpu/gemm_skinny), where the pack has a kernel for so few rows;
 //   2. more than 64 rows on sm_90: wgmma (choose_sm90.cpp);
 //   3. a kernel for the type, with the fewest passes over the weights and then the fewest spare rows;
@@ -14,8 +13,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "gpu/ceil_div.h"
-#include "gpu/gemm/choose_sm90.h"
-#include "gpu/gemm/instances.h"
+#include "gpu/gemm/choose_config.h"
 #include "gpu/gemm_skinny/choose.h"
 #include "gpu/linear_group.h"
 #include "quant/repack.h"
@@ -23,98 +21,7 @@
 namespace lb::gpu {
 namespace {
 
-constexpr int kMaxSpeculationRows = 64;  // more rows are a prompt
-
-// Operands of the matrix instruction: s8, 16-bit numbers or fp32.
-enum class XForm { kBytes, kHalves, kFloats };
-
-struct GemmKernel {
-  DType type;
-  XForm form;
-  int bits;  // of rounded x; 0: x is not rounded
-  int tile_rows, tile_outs;
-  const char* name;
-};
-constexpr int kTileOuts = 128;
-// clang-format off
-constexpr GemmKernel kKernels[] = {
-#define X(kernel, Type, kXBits, kTileRows, kMinBlocks) \
-  {DType::k##Type, XForm::kBytes, kXBits, kTileRows, kTileOuts, #kernel},
-    LB_GEMM_Q8_0(X) LB_GEMM_Q8_0_64(X) LB_GEMM_Q4_0(X) LB_GEMM_Q4_K(X) LB_GEMM_Q6_K(X)
-#undef X
-#define X(kernel, Type, kTileRows) {DType::k##Type, XForm::kHalves, 0, kTileRows, kTileOuts, #kernel},
-    LB_GEMM_PLAIN(X)
-#undef X
-#define X(kernel, Type) {DType::k##Type, XForm::kHalves, 0, kWideRows, kTileOuts, #kernel},
-    LB_GEMM_WIDE_QUANTISED(X) LB_GEMM_WIDE_PLAIN(X)
-#undef X
-#define X(kernel, Type) {DType::k##Type, XForm::kFloats, 0, kFloatRows, kTileOuts, #kernel},
-    LB_GEMM_FLOAT(X)
-#undef X
-};
-// clang-format on
-
 constexpr const char* kExpandKernel = "expand_weights_kernel";
-
-int chunk_values(const GemmKernel& kernel) {
-  return kernel.form == XForm::kBytes ? kByteValues : kernel.form == XForm::kHalves ? kHalfValues : kFloatValues;
-}
-
-size_t stage_bytes(const GemmKernel& kernel) {
-  const int x = kernel.form == XForm::kBytes    ? gemm_byte_x(kernel.tile_rows, kernel.bits)
-                : kernel.form == XForm::kHalves ? gemm_half_x(kernel.tile_rows)
-                                                : gemm_float_x(kernel.tile_rows);
-  return size_t(kernel.tile_outs) * gemm_code_row(kernel.type, chunk_values(kernel)) + x;
-}
-
-// Up to four stages, as many as leave shared memory for a second block on the SM; else for one block.
-struct Stages {
-  int n, blocks_per_sm;  // n 0: not even two stages fit
-  size_t bytes;          // of shared memory
-};
-Stages stages_of(const GemmKernel& kernel, const Target& target) {
-  for (int blocks : {2, 1})
-    for (int n = 4; n >= 2; --n)
-      if (const size_t bytes = n * stage_bytes(kernel) + kGemmWarps * kGemmWarpBytes;
-          blocks * bytes <= target.shared_block_bytes)
-        return {n, blocks, bytes};
-  return {};
-}
-
-// The wide kernels have tiles of 256 outputs where the target has the registers and shared memory (gemm_wide.cpp).
-GemmKernel on_target(GemmKernel kernel, const Target& target) {
-  if (kernel.tile_rows == kWideRows && is_quantised(kernel.type) && target.capabilities.async_copy)
-    kernel.tile_outs *= 2;
-  return kernel;
-}
-
-// The type's kernel with the fewest passes over the weights, then with the fewest spare rows.
-std::optional<GemmKernel> kernel_of(DType type, int bits, int rows, const Target& target) {
-  std::optional<GemmKernel> best;
-  const auto passes = [&](const GemmKernel& kernel) { return ceil_div(rows, kernel.tile_rows); };
-  for (const GemmKernel& entry : kKernels) {
-    const GemmKernel kernel = on_target(entry, target);
-    if (kernel.type != type || kernel.bits != bits || !stages_of(kernel, target).n) continue;
-    if (kernel.tile_rows == kWideRows && rows <= kMaxSpeculationRows) continue;
-    if (!best || passes(kernel) < passes(*best) ||
-        (passes(kernel) == passes(*best) && kernel.tile_rows < best->tile_rows))
-      best = kernel;
-  }
-  return best;
-}
-
-// Bits of the rounded x that a matrix reads; 0: it reads fp32 x, as it is or as 16-bit numbers.
-int bits_of(const Linear& op) {
-  if (!is_quantised(op.type)) return 0;
-  if (op.activations == Activations::kF32) return 16;
-  return op.rows > kMaxSpeculationRows ? 0 : 8;
-}
-
-std::optional<WarpgroupCut> warpgroup_cut(const LinearGroup& group, const Target& target) {
-  const Linear& first = group.products[0];
-  if (first.rows <= kMaxSpeculationRows || bits_of(first) != 0) return {};
-  return choose_warpgroup_cut(group, target);
-}
 
 // Whether skinny GEMM multiplies a group of one type, or of two that one of its kernels covers.
 bool is_skinny(const LinearGroup& group, const Target& target) {
@@ -124,7 +31,7 @@ bool is_skinny(const LinearGroup& group, const Target& target) {
 
 // Whether a kernel reads the matrix as it is stored.
 bool has_kernel(const Linear& op, const Target& target) {
-  return kernel_of(op.type, bits_of(op), op.rows, target) || is_skinny({.products = {op}, .n = 1}, target);
+  return has_tiles(op, target) || is_skinny({.products = {op}, .n = 1}, target);
 }
 
 // Expansion reads a weight, writes 16 bits and reads them: the time of about ten GEMVs. A matrix too large for the
@@ -159,8 +66,7 @@ struct NarrowForm {
 };
 NarrowForm narrow_form(const LinearGroup& group, const Target& target) {
   const DType weights = group.products[0].type;
-  return {weights == DType::kF16 ? DType::kF16 : wide_type(target), is_quantised(weights),
-          warpgroup_cut(group, target).has_value()};
+  return {weights == DType::kF16 ? DType::kF16 : wide_type(target), is_quantised(weights), is_warpgroup(group, target)};
 }
 
 NarrowLaunch narrow_launch(const Linear& op, NarrowForm form, void* y, const Target& target) {
@@ -199,84 +105,33 @@ ExpandLaunch expand_launch(const Linear& op, Scratch& scratch, const Target& tar
                      .n_in = op.n_in}};
 }
 
-// Stream-K: all units are split evenly over the blocks that the SMs run at once. Where a prompt has more tiles than
-// that, each tile gets a block, which saves the partial sums.
-int block_count(const GemmKernel& kernel, const Stages& stages, long n_tiles, int n_chunks, const Target& target) {
-  const long at_once = long(std::max(1, target.n_sms)) * stages.blocks_per_sm;
-  if (kernel.tile_rows == kWideRows && n_tiles >= at_once) return int(n_tiles);
-  return int(std::min(at_once, n_tiles * n_chunks));
-}
-
-// Tiles and blocks of a group of one type, for either kind of kernel.
-struct Cut {
-  const char* kernel;
-  int chunk_values, tile_rows, tile_outs, n_stages, threads;
-  size_t shared_bytes;
-  int n_blocks, n_whole_tiles;
-};
-
-long tile_count(const LinearGroup& group, int tile_rows, int tile_outs) {
-  long out_tiles = 0;
-  for (const Linear& op : ops_of(group)) out_tiles += ceil_div(op.n_out, tile_outs);
-  return out_tiles * ceil_div(group.products[0].rows, tile_rows);
-}
-
-Cut cut_of(const LinearGroup& group, const std::string& what, const Target& target) {
-  if (const std::optional<WarpgroupCut> cut = warpgroup_cut(group, target))
-    return {.kernel = cut->kernel,
-            .chunk_values = warpgroup_values(group.products[0].type),
-            .tile_rows = cut->tile_rows,
-            .tile_outs = cut->tile_outs,
-            .n_stages = 0,  // a constant of the kernel
-            .threads = kWarpgroupThreads,
-            .shared_bytes = cut->shared_bytes,
-            .n_blocks = cut->n_blocks,
-            .n_whole_tiles = cut->n_whole_tiles};
-  const Linear& first = group.products[0];
-  const std::optional<GemmKernel> kernel = kernel_of(first.type, bits_of(first), first.rows, target);
-  if (!kernel)
-    fail(ErrorCode::kUnsupported, what, " on ", target.name, ": no batch kernel reads ", name(first.type), " weights");
-  const Stages stages = stages_of(*kernel, target);
-  const long n_tiles = tile_count(group, kernel->tile_rows, kernel->tile_outs);
-  const int values = chunk_values(*kernel);
-  return {.kernel = kernel->name,
-          .chunk_values = values,
-          .tile_rows = kernel->tile_rows,
-          .tile_outs = kernel->tile_outs,
-          .n_stages = stages.n,
-          .threads = kGemmThreads,
-          .shared_bytes = stages.bytes,
-          .n_blocks = block_count(*kernel, stages, n_tiles, ceil_div(first.n_in, values), target),
-          .n_whole_tiles = 0};
-}
-
 // For a group of one type; `what` is the whole group, for errors.
 GemmLaunch gemm_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, Scratch& scratch,
                        const Target& target) {
   const Linear& first = group.products[0];
-  const Cut cut = cut_of(group, what, target);
+  const GemmConfig config = gemm_config(group, what, target);
   GemmLaunch result = {};
   Gemm& p = result.params;
   p.group = group;
   p.x = x;
   for (int i = 0; i < group.n; ++i)
-    p.first_tile[i + 1] = p.first_tile[i] + ceil_div(group.products[i].n_out, cut.tile_outs);
-  p.n_row_tiles = ceil_div(first.rows, cut.tile_rows);
-  p.n_chunks = ceil_div(first.n_in, cut.chunk_values);
-  const long n_tiles = tile_count(group, cut.tile_rows, cut.tile_outs), n_shared = n_tiles - cut.n_whole_tiles;
+    p.first_tile[i + 1] = p.first_tile[i] + ceil_div(group.products[i].n_out, config.tile_outs);
+  p.n_row_tiles = ceil_div(first.rows, config.tile_rows);
+  p.n_chunks = ceil_div(first.n_in, config.chunk_values);
+  const long n_tiles = tile_count(group, config.tile_rows, config.tile_outs), n_shared = n_tiles - config.n_whole_tiles;
   LB_CHECK(n_tiles * p.n_chunks <= 0x7fffffff, kUnsupported, what, ": too large");
-  p.n_blocks = cut.n_blocks;
-  p.n_stages = cut.n_stages;
-  p.tile_rows = cut.tile_rows;
-  p.tile_outs = cut.tile_outs;
-  p.n_whole_tiles = cut.n_whole_tiles;
+  p.n_blocks = config.n_blocks;
+  p.n_stages = config.n_stages;
+  p.tile_rows = config.tile_rows;
+  p.tile_outs = config.tile_outs;
+  p.n_whole_tiles = config.n_whole_tiles;
   result.has_sum = n_shared > 0 && n_shared != p.n_blocks;
   if (result.has_sum)
     p.partials = static_cast<float*>(scratch.take(2 * sizeof(float) * p.n_blocks * p.tile_rows * p.tile_outs));
-  result.tiles = checked({.kernel = cut.kernel,
+  result.tiles = checked({.kernel = config.kernel,
                           .grid = {uint32_t(p.n_blocks), 1, 1},
-                          .block = {uint32_t(cut.threads), 1, 1},
-                          .shared_bytes = cut.shared_bytes,
+                          .block = {uint32_t(config.threads), 1, 1},
+                          .shared_bytes = config.shared_bytes,
                           .overlap_previous = true},
                          target, what);
   result.sum = checked({.kernel = "gemm_sum_kernel",

@@ -32,11 +32,11 @@ long sum_clocks(const WarpgroupKernel& kernel, long n_blocks) {
 
 }  // namespace
 
-std::optional<WarpgroupCut> choose_warpgroup_cut(const LinearGroup& group, const Target& target) {
+std::optional<GemmConfig> choose_warpgroup_config(const LinearGroup& group, const Target& target) {
   const Linear& first = group.products[0];
   const int chunk_values = warpgroup_values(first.type);
   const long n_chunks = ceil_div(first.n_in, chunk_values), n_sms = std::max(1, target.n_sms);
-  std::optional<WarpgroupCut> best;
+  std::optional<GemmConfig> best;
   long best_clocks = 0;
   for (const WarpgroupKernel& kernel : kKernels) {
     if (kernel.type != first.type || !target.has(kernel.name)) continue;
@@ -54,11 +54,14 @@ std::optional<WarpgroupCut> choose_warpgroup_cut(const LinearGroup& group, const
     if (best && clocks >= best_clocks) continue;
     best_clocks = clocks;
     best = {.kernel = kernel.name,
+            .chunk_values = chunk_values,
             .tile_rows = kernel.tile_rows,
             .tile_outs = kernel.tile_outs,
+            .n_stages = 0,
+            .threads = kWarpgroupThreads,
+            .shared_bytes = size_t(warpgroup_shared_bytes(kernel.type, kernel.tile_rows, kernel.tile_outs)),
             .n_blocks = int(std::min(n_sms, is_shared ? n_tiles * n_chunks : n_tiles)),
-            .n_whole_tiles = int(is_shared ? n_tiles - n_left : n_tiles),
-            .shared_bytes = size_t(warpgroup_shared_bytes(kernel.type, kernel.tile_rows, kernel.tile_outs))};
+            .n_whole_tiles = int(is_shared ? n_tiles - n_left : n_tiles)};
   }
   return best;
 }

@@ -1,188 +1,18 @@
-// A group's kernel, the one with the fewest spare rows of its tile, and the cut into slices and ranges that is expected
-// to end first.
+// The launch of a step, the pairs of types that share one, and the fusion with norms and gates.
 #include "gpu/gemm_skinny/choose.h"
 
 #include <algorithm>
-#include <array>
-#include <iterator>
-#include <limits>
 #include <span>
 
-#include "base/dtype.h"
 #include "base/error.h"
 #include "gpu/ceil_div.h"
-#include "gpu/gemm_skinny/instances.h"
+#include "gpu/gemm_skinny/choose_config.h"
 #include "gpu/linear_group.h"
 
 namespace lb::gpu {
 namespace {
 
-constexpr DType kNoType = DType::kF32;  // which has no kernel
-constexpr int kSameCutRows = 32;
-
-struct SkinnyKernel {
-  DType type, second;  // second: of the group's last matrices; kNoType: they have one type
-  int tile_rows;
-  const char* name;
-};
-// clang-format off
-constexpr SkinnyKernel kKernels[] = {
-#define X(kernel, Type, kTileRows, kUnits) {DType::k##Type, kNoType, kTileRows, #kernel},
-    LB_GEMM_SKINNY_PLAIN(X) LB_GEMM_SKINNY_32(X) LB_GEMM_SKINNY_256(X)
-#undef X
-#define X(kernel, First, Second, kTileRows, kFirstUnits, kSecondUnits) \
-  {DType::k##First, DType::k##Second, kTileRows, #kernel},
-    LB_GEMM_SKINNY_PAIRS(X)
-#undef X
-};
-// clang-format on
-
 size_t aligned(size_t bytes) { return round_up(bytes, quant::kPlaneAlignment); }
-
-// The work that a cut divides; pairs hold the first and the second type.
-struct SkinnyProblem {
-  const SkinnyKernel* kernel;
-  Epilogue epilogue;
-  int n_k_blocks;
-  std::array<int, 2> n_grains;
-  int grain() const { return skinny_grain(epilogue); }
-};
-
-// The kernel of a group with the fewest spare rows; null: the pack has none.
-const SkinnyKernel* kernel_of(const LinearGroup& group, int rows, const Target& target) {
-  const DType first = group.products[0].type, last = group.products[group.n - 1].type;
-  const DType second = last == first ? kNoType : last;
-  const auto* kernel = std::ranges::find_if(kKernels, [&](const SkinnyKernel& k) {
-    return k.type == first && k.second == second && k.tile_rows >= rows && target.has(k.name);
-  });
-  return kernel == std::end(kKernels) ? nullptr : kernel;
-}
-
-// Nothing where the pack has no kernel, or no kernel computes the epilogue.
-std::optional<SkinnyProblem> problem_of(const LinearGroup& group, Epilogue epilogue, const Target& target) {
-  const Linear& first = group.products[0];
-  const DType last = group.products[group.n - 1].type, second = last == first.type ? kNoType : last;
-  const SkinnyKernel* const kernel = kernel_of(group, first.rows, target);
-  if (kernel == nullptr || first.n_in % kSkinnyValues != 0) return {};
-  if (second != kNoType && epilogue != Epilogue::kSums) return {};
-  SkinnyProblem problem = {kernel, epilogue, first.n_in / kSkinnyValues, {}};
-  for (const Linear& op : ops_of(group)) {
-    if (quant::plane_layout(op.type, op.n_out, op.n_in).bytes > 0xffffffff) return {};  // kernels have 32-bit offsets
-    problem.n_grains[op.type != first.type] += ceil_div(op.n_out, kSkinnyOuts);
-  }
-  problem.n_grains[0] /= problem.grain();
-  if (problem.n_grains[0] == 0) return {};
-  return problem;
-}
-
-struct SkinnyCut {
-  SkinnyProblem problem;
-  int n_slices;
-  std::array<int, 2> n_ranges;
-  int max_range_tiles, max_sum_tiles, slice_partials, tile_partials;
-  bool is_cluster;
-  size_t shared_bytes;
-  int max_k_blocks() const { return ceil_div(problem.n_k_blocks, n_slices); }
-  int all_ranges() const { return n_ranges[0] + n_ranges[1]; }
-  size_t partial_bytes() const {
-    return sizeof(float) * all_ranges() * n_slices * skinny_partials(max_range_tiles) * problem.kernel->tile_rows *
-           kSkinnyOuts;
-  }
-};
-
-// Splits the ranges between the two types by the bytes of their weights.
-std::array<int, 2> split_ranges(const SkinnyProblem& problem, int max_ranges) {
-  const std::array<int, 2>& n_grains = problem.n_grains;
-  if (n_grains[1] == 0) return {std::min(max_ranges, n_grains[0]), 0};
-  const size_t of_first = n_grains[0] * row_bytes(problem.kernel->type, kSkinnyValues);
-  const size_t bytes = of_first + n_grains[1] * row_bytes(problem.kernel->second, kSkinnyValues);
-  const int share = int((of_first * max_ranges + bytes / 2) / bytes);
-  const int n_first = std::min(std::clamp(share, 1, std::max(1, max_ranges - 1)), n_grains[0]);
-  return {n_first, std::min(max_ranges - n_first, n_grains[1])};
-}
-
-// Nanoseconds on an H100, fitted to measurements there (docs/kernels/gemm_skinny.md): units, x by the loads in flight,
-// partials and their sums. A cluster adds them sooner. Plain weights use x as it is; with them fewer slices were
-// faster. is_large: so much shared memory that too little L1 is left for weights in flight.
-long expected_ns(const SkinnyCut& cut, bool is_large) {
-  const SkinnyKernel& kernel = *cut.problem.kernel;
-  const int tile_rows = kernel.tile_rows, max_blocks = cut.max_k_blocks();
-  const int max_outs = cut.max_range_tiles * kSkinnyOuts;
-  const int segments = tile_rows * ceil_div(max_blocks * kSkinnyValues / kRoundBlock, 32);
-  const int passes = ceil_div(segments, 4 * kSkinnyWarps);
-  const long units = 9l * max_blocks * (max_outs + 8), partials = 6l * tile_rows * ceil_div(max_outs, 16);
-  const long x = 900 * passes + 10 * tile_rows * max_blocks;
-  const bool is_plain = skinny_is_plain(kernel.type);
-  const int slices = (is_plain ? 30 : 4) * tile_rows * cut.n_slices,
-            saved = cut.is_cluster ? (is_plain ? 1500 : 200) : 0;
-  return (is_large ? 5 : 4) * units / 4 + x + partials + slices - saved;
-}
-
-// A block may have 227 KiB of shared memory on an H100, and this much under the carve-out that Launch::keeps_l1 asks
-// for.
-constexpr int kWholeKib = 227, kBesideL1Kib = 163;
-
-// Sets the fields that only a cut worth considering needs.
-void finish(SkinnyCut& cut) {
-  const auto& [kernel, epilogue, n_k_blocks, n_grains] = cut.problem;
-  const int grain = cut.problem.grain();
-  cut.max_sum_tiles = ceil_div(cut.max_range_tiles / grain, cut.n_slices) * grain;
-  cut.slice_partials = 1;
-  for (int i = 0; i < 2; ++i) {
-    if (cut.n_ranges[i] == 0) continue;
-    for (int range_grains : {n_grains[i] / cut.n_ranges[i], ceil_div(n_grains[i], cut.n_ranges[i])})
-      for (int slice_blocks : {n_k_blocks / cut.n_slices, cut.max_k_blocks()})
-        cut.slice_partials = std::max(cut.slice_partials, skinny_max_partials(range_grains * grain, slice_blocks));
-  }
-  cut.tile_partials = round_up(cut.n_slices * cut.slice_partials, kSkinnyPartialBatch);
-  const int kept_tiles = epilogue == Epilogue::kSums ? 0 : cut.max_sum_tiles;
-  cut.shared_bytes = skinny_table_bytes(cut.max_sum_tiles, cut.tile_partials) +
-                     std::max(size_t(skinny_x_bytes(kernel->tile_rows, cut.max_k_blocks())),
-                              size_t(skinny_sums_bytes(kernel->tile_rows, kept_tiles)));
-}
-
-// The cut with the smallest expected time, of first_slices slices or more, up to last_slices.
-std::optional<SkinnyCut> best_cut(const SkinnyProblem& problem, const Target& target, int first_slices = 1,
-                                  int last_slices = std::numeric_limits<int>::max()) {
-  const int n_sms = std::max(1, target.n_sms);
-  // Thread blocks of a range spin on each other. Where another model's grid runs beside this one, ranges that have
-  // begun must leave SMs for their missing blocks.
-  const int max_slices = std::min({problem.n_k_blocks, n_sms, std::max(4, n_sms / 2), last_slices});
-  std::optional<SkinnyCut> best;
-  long best_ns = 0;
-  for (int n_slices = first_slices; n_slices <= max_slices; ++n_slices) {
-    SkinnyCut cut = {.problem = problem, .n_slices = n_slices};
-    cut.n_ranges = split_ranges(problem, std::min(n_sms / n_slices, kSkinnyRanges));
-    if (problem.n_grains[1] > 0 && cut.n_ranges[1] == 0) break;  // each type needs a range
-    for (int i = 0; i < 2; ++i)
-      if (cut.n_ranges[i] > 0)
-        cut.max_range_tiles =
-            std::max(cut.max_range_tiles, ceil_div(problem.n_grains[i], cut.n_ranges[i]) * problem.grain());
-    cut.is_cluster = target.capabilities.clusters && n_slices == kSkinnyCluster;
-    // An append evaluates hundreds of cuts, and most end here.
-    if (best && expected_ns(cut, false) >= best_ns) continue;
-    finish(cut);
-    if (cut.shared_bytes > target.shared_block_bytes) continue;
-    const long ns = expected_ns(cut, cut.shared_bytes > target.shared_block_bytes / kWholeKib * kBesideL1Kib);
-    if (best && ns >= best_ns) continue;
-    best_ns = ns;
-    best = cut;
-  }
-  return best;
-}
-
-// Up to kSameCutRows rows have the slices that are best for so many: then the sums of a row have one order, whatever
-// other rows there are. By expected_ns() 8 or 16 rows of a 27B lose 0.8 %, of a 0.8B nothing.
-std::optional<SkinnyCut> choose_cut(const LinearGroup& group, Epilogue epilogue, const Target& target) {
-  const std::optional<SkinnyProblem> problem = problem_of(group, epilogue, target);
-  if (!problem) return {};
-  SkinnyProblem same = *problem;
-  const SkinnyKernel* const most = kernel_of(group, kSameCutRows, target);
-  if (most == nullptr || problem->kernel->tile_rows >= most->tile_rows) return best_cut(*problem, target);
-  same.kernel = most;
-  const std::optional<SkinnyCut> cut = best_cut(same, target);
-  return cut ? best_cut(*problem, target, cut->n_slices, cut->n_slices) : best_cut(*problem, target);
-}
 
 const Linear& first_op(const SkinnyStep& step) { return step.group.products[0]; }
 
@@ -205,7 +35,7 @@ std::optional<LinearGroup> merged(const LinearGroup& a, const LinearGroup& b, co
 }  // namespace
 
 bool has_skinny(const LinearGroup& group, const Target& target) {
-  return choose_cut(group, Epilogue::kSums, target).has_value();
+  return skinny_config(group, Epilogue::kSums, target).has_value();
 }
 
 int pair_types(LinearGroup* types, int n, const Target& target) {
@@ -222,15 +52,15 @@ int pair_types(LinearGroup* types, int n, const Target& target) {
 }
 
 SkinnyLaunch skinny_launch(const SkinnyStep& step, std::byte* scratch, uint32_t* arrived, const Target& target) {
-  const SkinnyCut cut = *choose_cut(step.group, step.epilogue, target);
-  const SkinnyProblem& problem = cut.problem;
+  const SkinnyConfig config = *skinny_config(step.group, step.epilogue, target);
+  const SkinnyProblem& problem = config.problem;
   const int norm_values = step.norm == SkinnyNorm::kHead ? kSkinnyHead : first_op(step).n_in;
   SkinnyLaunch result = {.launch = checked({.kernel = problem.kernel->name,
-                                            .grid = {uint32_t(cut.n_slices), uint32_t(cut.all_ranges()), 1},
+                                            .grid = {uint32_t(config.n_slices), uint32_t(config.all_ranges()), 1},
                                             .block = {kSkinnyThreads, 1, 1},
-                                            .shared_bytes = cut.shared_bytes,
-                                            .is_one_wave = !cut.is_cluster,
-                                            .cluster = uint32_t(cut.is_cluster ? kSkinnyCluster : 0),
+                                            .shared_bytes = config.shared_bytes,
+                                            .is_one_wave = !config.is_cluster,
+                                            .cluster = uint32_t(config.is_cluster ? kSkinnyCluster : 0),
                                             .keeps_l1 = true,
                                             .overlap_previous = true},
                                            target, to_string(step.group, "gemm_skinny")),
@@ -245,17 +75,17 @@ SkinnyLaunch skinny_launch(const SkinnyStep& step, std::byte* scratch, uint32_t*
                                     .next_x = step.next_x,
                                     .partials = reinterpret_cast<float*>(scratch),
                                     .arrived = arrived,
-                                    .slices = skinny_split(problem.n_k_blocks, cut.n_slices),
-                                    .ranges = skinny_split(problem.n_grains[0], cut.n_ranges[0]),
-                                    .second_ranges = skinny_split(problem.n_grains[1], std::max(1, cut.n_ranges[1])),
-                                    .second_range_begin = cut.n_ranges[0],
+                                    .slices = skinny_split(problem.n_k_blocks, config.n_slices),
+                                    .ranges = skinny_split(problem.n_grains[0], config.n_ranges[0]),
+                                    .second_ranges = skinny_split(problem.n_grains[1], std::max(1, config.n_ranges[1])),
+                                    .second_range_begin = config.n_ranges[0],
                                     .second_tile_begin = problem.n_grains[0] * problem.grain(),
-                                    .n_slices = cut.n_slices,
-                                    .max_range_tiles = cut.max_range_tiles,
-                                    .max_sum_tiles = cut.max_sum_tiles,
-                                    .tile_partials = cut.tile_partials,
-                                    .slice_partials = cut.slice_partials,
-                                    .is_cluster = cut.is_cluster}};
+                                    .n_slices = config.n_slices,
+                                    .max_range_tiles = config.max_range_tiles,
+                                    .max_sum_tiles = config.max_sum_tiles,
+                                    .tile_partials = config.tile_partials,
+                                    .slice_partials = config.slice_partials,
+                                    .is_cluster = config.is_cluster}};
   int* first_tile = result.params.first_tile;
   for (int i = 1; i < step.group.n; ++i)
     first_tile[i] = first_tile[i - 1] + ceil_div(step.group.products[i - 1].n_out, kSkinnyOuts);
@@ -267,8 +97,8 @@ SkinnyScratch skinny_scratch(const LinearGroup& group, const Target& target) {
   SkinnyScratch scratch = {0, aligned(rounded_bytes(first.rows, first.n_in, skinny_x_bits(first) == 16))};
   const auto count = [&](const LinearGroup& step) {
     for (Epilogue epilogue : {Epilogue::kSums, Epilogue::kNormed, Epilogue::kGated})
-      if (const std::optional<SkinnyCut> cut = choose_cut(step, epilogue, target))
-        scratch.partials = std::max(scratch.partials, aligned(cut->partial_bytes()));
+      if (const std::optional<SkinnyConfig> config = skinny_config(step, epilogue, target))
+        scratch.partials = std::max(scratch.partials, aligned(config->partial_bytes()));
   };
   const TypeGroups types = split_types(group);
   for (int i = 0; i < types.n; ++i) {
@@ -317,7 +147,7 @@ std::optional<SkinnyStep> DeferredGemm::try_fuse(const RmsNorm& op, const Linear
   step.epilogue = Epilogue::kNormed;
   step.norm_w = op.w;
   step.next_x = next_x;
-  if (!same_x(gemm, readers.products[0]) || !choose_cut(step.group, step.epilogue, target) ||
+  if (!same_x(gemm, readers.products[0]) || !skinny_config(step.group, step.epilogue, target) ||
       !defer(readers, {.x = next_x, .norm = SkinnyNorm::kRow, .squares = next_x.sum, .eps = op.eps}, target))
     return {};
   return step;
@@ -333,7 +163,7 @@ std::optional<SkinnyStep> DeferredGemm::try_fuse(const SwiGlu& op, const LinearG
     return {};
   step.epilogue = Epilogue::kGated;
   step.next_x = next_x;
-  if (!same_x(gate, readers.products[0]) || !choose_cut(step.group, step.epilogue, target) ||
+  if (!same_x(gate, readers.products[0]) || !skinny_config(step.group, step.epilogue, target) ||
       !defer(readers, {.x = next_x}, target))
     return {};
   return step;
