@@ -94,7 +94,7 @@ class Answering:
         """The session with the longest prefix that can be reused, among equals the one used last."""
         ids, chunk = self._request.ids, free[0].prefill_chunk
         ends = append_ends(len(ids), self._boundaries, chunk)
-        return max(enumerate(free), key=lambda one: (one[1].held(ids, ends), one[0]))[1]
+        return max(enumerate(free), key=lambda one: (one[1].matched_prefix(ids, ends), one[0]))[1]
 
     @property
     def session(self) -> _engine.Session:

@@ -250,7 +250,7 @@ class Scheduler:
         ends = append_ends(len(ids), turn_ends(ids, self._llm.end_ids), chunk)
 
         def match(slot: Slot) -> tuple[int, float]:
-            return slot.session.held(ids, ends) if slot.sender == sender else 0, -slot.used_at
+            return slot.session.matched_prefix(ids, ends) if slot.sender == sender else 0, -slot.used_at
 
         return max(self._free, key=match)
 
