@@ -76,7 +76,8 @@ def main() -> int:
                     seconds, n = token_s(llm, session, ids, depth)
                     way = session.decode_path.partition("<")[0].partition(",")[0]
                     session.logits()
-                    few = min(session.time_append(ids[n : n + ROWS], ROWS) for _ in range(RUNS))
+                    probe = _engine.SessionProbe(session)
+                    few = min(probe.time_append(ids[n : n + ROWS], ROWS) for _ in range(RUNS))
                     print(f"{kv:6} {way:32} @{depth:<7} {seconds * 1e3:8.3f} ms {1 / seconds:8.1f} tok/s", end="")
                     print(f"   {ROWS} rows {few * 1e3:7.2f} ms, {few / seconds:.2f} of one", flush=True)
                     values = [f"{seconds * 1e3:.3f}", f"{1 / seconds:.1f}", f"{few * 1e3:.2f}", f"{few / seconds:.2f}"]

@@ -108,7 +108,7 @@ class Bench:
         """by_length: the histogram of a replay."""
         session = self.session
         session.set_drafting(drafts)
-        session.replay(by_length, SEED)
+        _engine.SessionProbe(session).replay(by_length, SEED)
         self._decode(WARM_UP, sampling)
         before = session.draft_counts
         seconds = self._decode(self.n_tokens, sampling)
@@ -117,12 +117,12 @@ class Bench:
         return Run(round(seconds * 1e3, 4), verifies, accepted, self._parts(sampling))
 
     def _parts(self, sampling: dict[str, float]) -> dict[str, float | None]:
-        before = self.session.draft_counts["verified"]
-        self.session.time_parts(True)
+        probe, before = _engine.SessionProbe(self.session), self.session.draft_counts["verified"]
+        probe.time_parts(True)
         self._decode(PART_TOKENS, sampling)
         n = self.session.draft_counts["verified"] - before
-        seconds = self.session.part_seconds
-        self.session.time_parts(False)
+        seconds = probe.part_seconds
+        probe.time_parts(False)
         return {f"part_{part}_ms": round(1e3 * seconds[part] / n, 4) if n else None for part in seconds}
 
     def _decode(self, n: int, sampling: dict[str, float]) -> float:

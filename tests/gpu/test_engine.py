@@ -193,7 +193,7 @@ def test_few_rows_make_what_the_next_product_reads(pack: _engine.gpu.Pack, writt
     for rows in (2, 11, 22):
         error = logits_of(engine, ids, rows) - exact
         assert np.square(error).mean() < 2 * np.square(noise).mean(), rows
-    times = _engine.Session(engine).profile_append(ids, 22)
+    times = _engine.SessionProbe(_engine.Session(engine)).profile_append(ids, 22)
     launches = {kernel: n for kernel, n, _ in times}
     if any(kernel.startswith("gemm_skinny") for kernel in launches):
         assert launches["rms_norm_kernel"] == 2 and "swiglu_kernel" not in launches  # the first and the last
@@ -211,7 +211,7 @@ def test_few_rows_of_plain_weights(pack: _engine.gpu.Pack, written: Write, famil
         assert largest_difference(logits_of(engine, ids, rows), on_cpu(path, len(ids))) < tolerance(
             "logits", "half_device"
         ), rows
-    launches = {kernel: n for kernel, n, _ in _engine.Session(engine).profile_append(ids, 22)}
+    launches = {kernel: n for kernel, n, _ in _engine.SessionProbe(_engine.Session(engine)).profile_append(ids, 22)}
     if any(kernel.startswith("gemm_skinny") for kernel in launches):
         assert "swiglu_kernel" not in launches
         assert launches["rms_norm_kernel"] == (2 if dtype == "BF16" else 2 * shape.n_layers + 1)
@@ -228,7 +228,9 @@ def test_merged_splits_make_what_the_next_product_reads(pack: _engine.gpu.Pack, 
     for rows in (1, 2, 3):
         error = logits_after(engine, ids, 58, rows) - exact
         assert np.square(error).mean() < 2 * np.square(noise).mean(), rows
-        launches = {kernel: n for kernel, n, _ in _engine.Session(engine).profile_append(ids[:rows], rows)}
+        launches = {
+            kernel: n for kernel, n, _ in _engine.SessionProbe(_engine.Session(engine)).profile_append(ids[:rows], rows)
+        }
         assert launches["attention_merge_kernel"] == launches["attention_prepare_kernel"]
         assert launches.get("round_rows_kernel", 0) <= 1, launches
 

@@ -56,6 +56,36 @@ def test_trees_change_no_token(
     assert session.draft_counts["accepted"] > N / 8
 
 
+@pytest.mark.parametrize("is_in_tree", [False, True])
+def test_a_token_that_was_not_sampled(pack: _engine.gpu.Pack, folder: Path, is_in_tree: bool, seed: int) -> None:
+    """The device has chosen on when the caller takes another token: another branch of the verified tree, or one with a
+    tree of its own."""
+    engine = open_engine(folder / "attention.gguf", pack=pack, draft="suffix", decode_path="graph")
+    prompt = random_ids(9, VOCAB, seed).tolist()
+    first, second, third = decode(_engine.Session(engine), prompt, 3)
+    other = (second + 1) % VOCAB
+    texts = []
+    for drafts in (False, True):
+        session, sampler = _engine.Session(engine), _engine.Sampler(VOCAB)
+        session.set_drafting(False)
+        session.sync(np.array(prompt, np.int32))
+        if drafts and is_in_tree:
+            session.suggest(np.array([second, third, other], np.int32), [-1, 0, -1])
+        ids = [*prompt, session.sample(sampler)]
+        session.sync(np.array(ids, np.int32))
+        if is_in_tree:
+            assert session.sample(sampler) == second
+        elif drafts:
+            session.suggest(np.array([second, third], np.int32), [-1, 0])
+        ids.append(other)
+        for _ in range(3):
+            session.sync(np.array(ids, np.int32))
+            ids.append(session.sample(sampler))
+        texts.append(ids)
+        assert session.draft_counts["verified"] == int(drafts)
+    assert texts[1] == texts[0] and texts[0][len(prompt)] == first
+
+
 # --- a draft model, whose tree the device grows, verifies and walks before the host has seen it
 
 FEW, CONTEXT = 23, 32  # a vocabulary of which random weights guess some tokens
@@ -144,12 +174,13 @@ def test_whatever_interrupts_a_walk(
 def test_a_replay_accepts_what_the_histogram_says(pack: _engine.gpu.Pack, with_block: Path, seed: int) -> None:
     engine = open_engine(with_block, pack=pack, draft="mtp", draft_budget=3)
     session, ids = _engine.Session(engine), random_ids(9, FEW, seed).tolist()
-    session.replay([1, 1, 1, 1], seed)
-    session.time_parts(True)
+    probe = _engine.SessionProbe(session)
+    probe.replay([1, 1, 1, 1], seed)
+    probe.time_parts(True)
     sampler = sampler_of(ids, False)
     for _ in range(24):
         session.sync(np.array(ids, np.int32))
         ids.append(session.sample(sampler))
     lengths = session.accepted_lengths[:4]
     assert max(lengths) - min(lengths) <= 3 and sum(lengths) >= 8  # of some ten draws
-    assert min(session.part_seconds.values()) > 0
+    assert min(probe.part_seconds.values()) > 0

@@ -66,15 +66,15 @@ def state_of(session: _engine.Session) -> NDArray[np.uint8] | None:
     ],
 )
 def test_held_knows_the_appends(engine: _engine.Engine, ends: list[int], want: int) -> None:
-    assert at(engine, 100, 164).held(IDS, ends) == want
+    assert at(engine, 100, 164).matched_prefix(IDS, ends) == want
 
 
 def test_held_compares_tokens(engine: _engine.Engine) -> None:
     session = at(engine, 100, 164)
     other = IDS.copy()
     other[120] ^= 1
-    assert session.held(other, [64, 100, 128, 164]) == 100
-    assert session.held(IDS[:99], [64, 100]) == 64
+    assert session.matched_prefix(other, [64, 100, 128, 164]) == 100
+    assert session.matched_prefix(IDS[:99], [64, 100]) == 64
 
 
 def test_held_ends_where_rows_were_dropped(engine: _engine.Engine) -> None:
@@ -83,29 +83,29 @@ def test_held_ends_where_rows_were_dropped(engine: _engine.Engine) -> None:
     session.commit(list(range(10)))
     session.append(IDS[74:90])
     session.commit(list(range(16)))
-    assert session.n_tokens == 90 and session.held(IDS, [64, 74, 90]) == 64
+    assert session.n_tokens == 90 and session.matched_prefix(IDS, [64, 74, 90]) == 64
     session.rewind(80)
-    assert session.held(IDS, [64, 80]) == 64
+    assert session.matched_prefix(IDS, [64, 80]) == 64
 
 
 def test_held_ends_at_other_positions(engine: _engine.Engine) -> None:
     session = at(engine, 64)
     session.append(IDS[64:66], positions=np.full((3, 2), 7, np.int32))
     session.commit([0, 1])
-    assert session.held(IDS, [64, 66]) == 64
+    assert session.matched_prefix(IDS, [64, 66]) == 64
 
 
 def test_held_counts_committed_appends_and_steps(engine: _engine.Engine) -> None:
     session = _engine.Session(engine)
     feed(session, IDS[:70], 35)
     session.sync(IDS[:71])
-    assert session.held(IDS, [35, 70, 71]) == 71
+    assert session.matched_prefix(IDS, [35, 70, 71]) == 71
 
 
 def test_held_is_empty_after_load(engine: _engine.Engine) -> None:
     session, other = at(engine, 64), _engine.Session(engine)
     other.load(session.save())
-    assert other.n_tokens == 64 and other.held(IDS, [64]) == 0
+    assert other.n_tokens == 64 and other.matched_prefix(IDS, [64]) == 0
 
 
 # --- pieces
@@ -119,7 +119,7 @@ def test_a_timeline_in_pieces_has_the_same_bits(engine: _engine.Engine, n: int) 
     pages = [first.read_pages(page, 1) for page in range(n_pages - 1)] + [first.read_pages(n_pages - 1, 1)]
     second = at(engine, 200)  # something else before
     second.assemble(IDS[:n], ends, 0, pages, state_of(first))
-    assert second.tokens == IDS[:n].tolist() and second.held(IDS, ends) == n
+    assert second.tokens == IDS[:n].tolist() and second.matched_prefix(IDS, ends) == n
     want = after(at(engine, *ends))
     assert np.array_equal(after(second), want)
     assert np.array_equal(after(first), want)  # reading changed nothing

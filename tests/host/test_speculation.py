@@ -192,22 +192,24 @@ def test_a_replay_accepts_what_the_histogram_says(engine: _engine.Engine) -> Non
         tokens = rng.integers(0, VOCAB, 12).tolist()
         return tokens, [-1, -1, 0, 0, 2, 2, 4, 4, 6, 6, 1, 1]  # the best path has rows 0, 2, 4, 6, 8
 
-    session.replay([1, 0, 2, 0, 0, 0, 1], seed=3)  # a quarter of the trees would accept 6 tokens, and have 5
+    probe = _engine.SessionProbe(session)
+    probe.replay([1, 0, 2, 0, 0, 0, 1], seed=3)  # a quarter of the trees would accept 6 tokens, and have 5
     decode(session, prompt, N, draft=draft)
     lengths = np.array(session.accepted_lengths[:7]) / sum(session.accepted_lengths)
     assert lengths == pytest.approx([0.25, 0, 0.5, 0, 0, 0.25, 0], abs=0.05)
     assert session.draft_counts["accepted"] == pytest.approx(2.25 * session.draft_counts["verified"], rel=0.05)
 
-    session.replay([])
+    probe.replay([])
     session.reset()
     assert decode(session, prompt, N, draft=draft) == plain
     for bad, message in (([0, 0], "is empty"), ([2, -1], "no negative"), ([1] * 65, "goes to 64")):
         with pytest.raises(InvalidRequestError, match=message):
-            session.replay(bad)
+            probe.replay(bad)
 
 
 def test_the_parts_of_steps_are_timed(engine: _engine.Engine) -> None:
     session = _engine.Session(engine)
+    probe = _engine.SessionProbe(session)
 
     def draft(_: int) -> Tree:
         return [1, 2], [-1, 0]
@@ -215,15 +217,15 @@ def test_the_parts_of_steps_are_timed(engine: _engine.Engine) -> None:
     def run() -> dict[str, float]:
         session.reset()
         decode(session, [1, 2, 3], 10, draft=draft)
-        return session.part_seconds
+        return probe.part_seconds
 
     assert run() == {"draft": 0, "tree": 0, "verify": 0, "walk": 0}
-    session.time_parts(True)
+    probe.time_parts(True)
     start = time.perf_counter()
     seconds = run()
     assert seconds["verify"] > seconds["tree"] > 0 and seconds["walk"] > 0
     assert sum(seconds.values()) < time.perf_counter() - start
-    session.time_parts(False)
+    probe.time_parts(False)
     assert run()["verify"] == 0
 
 

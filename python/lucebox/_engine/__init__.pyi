@@ -37,12 +37,6 @@ def read_bandwidth(threads: int, bytes: int) -> float:
     Best measured GB/s of reading `bytes` of memory with `threads` threads.
     """
 
-def check_sampling(**options) -> None:
-    """Checks the ranges of sampling options, without a vocabulary."""
-
-def uniform_draw(seed: int, draw: int) -> float:
-    """The uniform number in [0, 1) of one draw."""
-
 def plan_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, is_lent: bool = False, **options) -> tuple:
     """
     The plan of Engine.open and the options it resolves, for a GPU with this pack, or for the CPU (an empty manifest; free_bytes 0: of this machine). is_lent: an engine lends these bytes of its weights. Loads no weights.
@@ -118,6 +112,12 @@ class Engine:
         A hash of the files' metadata, and names, types and shapes of their tensors.
         """
 
+def check_sampling(**options) -> None:
+    """Checks the ranges of sampling options, without a vocabulary."""
+
+def uniform_draw(seed: int, draw: int) -> float:
+    """The uniform number in [0, 1) of one draw."""
+
 class Sampler:
     """Turns logits into tokens, one uniform draw per sampled token."""
 
@@ -160,18 +160,34 @@ class Session:
     @property
     def rewind_floor(self) -> int: ...
 
-    @property
-    def decode_path(self) -> str: ...
-
-    def timeline(self) -> tuple[list[tuple[int, int, int, int, int, int]], list[str]]:
-        """
-        Time stamps of the last token's step: (block, phase, task, began, waited, done) in ns, and the name of each task. Empty unless the megakernel made it; the pack must be built with LUCEBOX_TIMELINE.
-        """
-
     def sync(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None, between_layers: object | None = None) -> int:
         """
         Makes the timeline equal to ids; returns how many leading tokens were reused. between_layers() is called within a chunk of more than step_rows rows. Other sessions of the engine may compute up to so many there.
         """
+
+    def append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Sequence[int] = [], positions: object | None = None, taps: Sequence[int] = []) -> tuple:
+        """
+        Computes rows after the timeline without keeping them: (logits [rows, vocab], taps [n, rows, hidden]).
+        """
+
+    def commit(self, path: Sequence[int]) -> None: ...
+
+    def rewind(self, n_tokens: int) -> None: ...
+
+    def reset(self) -> None: ...
+
+    def fork(self, source: Session) -> None:
+        """
+        Makes the timeline that of another session of the engine, to the bit. They share its pages.
+        """
+
+    def save(self) -> bytes:
+        """A snapshot of the timeline and its state, as bytes."""
+
+    def load(self, data: bytes, where: str = 'snapshot') -> None: ...
+
+    @property
+    def decode_path(self) -> str: ...
 
     def wait(self) -> None:
         """Waits until the device has computed what was sent to it."""
@@ -224,46 +240,6 @@ class Session:
     def accepted_lengths(self) -> list[int]:
         """[64] verified trees by the number of their accepted tokens."""
 
-    def replay(self, by_length: Sequence[int], seed: int = 0) -> None:
-        """
-        For benchmarks: by_length[n] trees accept n tokens, whatever is sampled, so the text means nothing. Empty: off.
-        """
-
-    def time_parts(self, on: bool) -> None:
-        """
-        Whether steps with drafts are timed part by part, which slows them down. Sets part_seconds to 0.
-        """
-
-    @property
-    def part_seconds(self) -> dict:
-        """Sums since time_parts(): {draft, tree, verify, walk}."""
-
-    def append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Sequence[int] = [], positions: object | None = None, taps: Sequence[int] = []) -> tuple:
-        """
-        Computes rows after the timeline without keeping them: (logits [rows, vocab], taps [n, rows, hidden]).
-        """
-
-    def time_append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_logits: int) -> float:
-        """
-        Seconds to compute an append and the logits of its last n_logits rows, without copying them to the host.
-        """
-
-    def profile_append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_logits: int) -> list[tuple[str, int, float]]:
-        """
-        The work of time_append per kernel, longest first: (kernel, launches, seconds).
-        """
-
-    def time_draft_step(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, n: int = 20) -> dict:
-        """
-        Milliseconds of a speculative step of the draft model that waits for no host, the mean of n, and of the kernels of its parts: step_ms, draft_ms, tree_ms, verify_ms, walk_ms, commit_ms.
-        """
-
-    def commit(self, path: Sequence[int]) -> None: ...
-
-    def rewind(self, n_tokens: int) -> None: ...
-
-    def reset(self) -> None: ...
-
     @property
     def page_bytes(self) -> int:
         """Bytes of one page of 64 tokens, over all attention layers."""
@@ -282,7 +258,7 @@ class Session:
         Rows of a prefill chunk: sync() computes prompts in appends that end at its multiples.
         """
 
-    def held(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Sequence[int]) -> int:
+    def matched_prefix(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Sequence[int]) -> int:
         """
         Length of the longest prefix of ids that the timeline computed in appends with exactly these ends.
         """
@@ -314,33 +290,63 @@ class Session:
     @property
     def is_swapped_out(self) -> bool: ...
 
-    def fork(self, source: Session) -> None:
-        """
-        Makes the timeline that of another session of the engine, to the bit. They share its pages.
-        """
-
     def share_pages(self, first: int, count: int) -> PageRun:
         """References to pages of the timeline, for assemble()."""
-
-    def save(self) -> bytes:
-        """A snapshot of the timeline and its state, as bytes."""
-
-    def load(self, data: bytes, where: str = 'snapshot') -> None: ...
 
 def sync_together(sessions: Sequence[Session], ids: Sequence[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]]) -> int:
     """
     Session.sync() of several sessions of an engine, each with its ids. Where they lack one token each, a pass over the weights computes it for all of them. Returns the rows of these passes.
     """
 
-def profile_together(sessions: Sequence[Session], ids: Sequence[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]]) -> list[tuple[str, int, float]]:
-    """
-    sync_together(), timed per kernel: (kernel, launches, seconds), which do not overlap.
-    """
-
 def start_samples(sessions: Sequence[Session], samplers: Sequence[Sampler]) -> None:
     """
     After sync_together(): starts the choices that the next sample() of each session and sampler returns, so that a device chooses for all sessions before the host waits for one.
     """
+
+class SessionProbe:
+    """A session as benchmarks and tests look at it."""
+
+    def __init__(self, session: Session) -> None: ...
+
+    def replay(self, by_length: Sequence[int], seed: int = 0) -> None:
+        """
+        For benchmarks: by_length[n] trees accept n tokens, whatever is sampled, so the text means nothing. Empty: off.
+        """
+
+    def time_parts(self, on: bool) -> None:
+        """
+        Whether steps with drafts are timed part by part, which slows them down. Sets part_seconds to 0.
+        """
+
+    @property
+    def part_seconds(self) -> dict:
+        """Sums since time_parts(): {draft, tree, verify, walk}."""
+
+    def time_append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_logits: int) -> float:
+        """
+        Seconds to compute an append and the logits of its last n_logits rows, without copying them to the host.
+        """
+
+    def profile_append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_logits: int) -> list[tuple[str, int, float]]:
+        """
+        The work of time_append per kernel, longest first: (kernel, launches, seconds).
+        """
+
+    def time_draft_step(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, n: int = 20) -> dict:
+        """
+        Milliseconds of a speculative step of the draft model that waits for no host, the mean of n, and of the kernels of its parts: step_ms, draft_ms, tree_ms, verify_ms, walk_ms, commit_ms.
+        """
+
+    @staticmethod
+    def profile_together(sessions: Sequence[Session], ids: Sequence[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]]) -> list[tuple[str, int, float]]:
+        """
+        sync_together(), timed per kernel: (kernel, launches, seconds), which do not overlap.
+        """
+
+    def step_timeline(self) -> tuple[list[tuple[int, int, int, int, int, int]], list[str]]:
+        """
+        Time stamps of the last token's step: (block, phase, task, began, waited, done) in ns, and the name of each task. Empty unless the megakernel made it; the pack must be built with LUCEBOX_TIMELINE.
+        """
 
 class PromptScorer:
     """How much the last rows of a prompt look at each of its tokens."""

@@ -300,7 +300,7 @@ class Scheduler:
         ends = append_ends(len(request.ids), turn_ends(request.ids, self._model.end_ids), free[0].prefill_chunk)
 
         def match(session: _engine.Session) -> int:
-            return session.held(request.ids, ends) if self._pool.sender_of(session) == request.sender else 0
+            return session.matched_prefix(request.ids, ends) if self._pool.sender_of(session) == request.sender else 0
 
         return max(free, key=match)
 

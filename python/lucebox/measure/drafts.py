@@ -256,7 +256,7 @@ def measure_replay(
         for done, histogram in enumerate(chosen):
             on_prompt(histogram.name, done, len(chosen))
             with speculative.locked_session() as session:
-                session.replay(histogram.by_length, SEED)
+                _engine.SessionProbe(session).replay(histogram.by_length, SEED)
             fast = _answer(speculative, ids, sampling)
             runs.append(_prompt_run(histogram.name, ids, slow, fast, None))
         parts = _time_parts(speculative, ids, sampling)
@@ -269,11 +269,12 @@ def _time_parts(llm: LLM, ids: Ids, sampling: Sampling) -> StepParts | None:
         llm.engine.outputs.clear()  # among them the answer to this prompt
     with llm.locked_session() as session:
         before = session.draft_counts
-        session.time_parts(True)
+        _engine.SessionProbe(session).time_parts(True)
     _answer(llm, ids, replace(sampling, max_tokens=min(PART_TOKENS, sampling.max_tokens or PART_TOKENS)))
     with llm.locked_session() as session:
-        after, seconds = session.draft_counts, session.part_seconds
-        session.time_parts(False)
+        probe = _engine.SessionProbe(session)
+        after, seconds = session.draft_counts, probe.part_seconds
+        probe.time_parts(False)
     steps = after["verified"] - before["verified"]
     if steps == 0:
         return None

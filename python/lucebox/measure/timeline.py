@@ -138,7 +138,7 @@ def _decode_timelines(llm: LLM, n_tokens: int, depth: int) -> list[tuple[list[St
         for n in range(max(depth, 1), max(depth, 1) + n_tokens):
             session.sync(ids[:n])
             ids[n] = session.sample(sampler)  # the launch of the step with this token has begun
-            timelines.append(session.timeline())
+            timelines.append(_engine.SessionProbe(session).step_timeline())
     return [(steps, tasks) for steps, tasks in timelines if steps]
 
 

@@ -267,9 +267,9 @@ class Bench:
     def _append_s(self, session: _engine.Session, rows: int) -> float:
         """Mean of some appends with the logits of all rows, as in verifying a draft."""
         session.reset()
-        seconds = 0.0
+        probe, seconds = _engine.SessionProbe(session), 0.0
         for _ in range(self.sizes.appends):
-            seconds += session.time_append(self._ids(rows), rows)
+            seconds += probe.time_append(self._ids(rows), rows)
             session.commit([0])
         return seconds / self.sizes.appends
 

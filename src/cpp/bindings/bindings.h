@@ -6,12 +6,15 @@
 namespace lb {
 
 void bind_draft(nanobind::module_& m);   // Drafting
-void bind_engine(nanobind::module_& m);  // Engine, Session, Sampler
+void bind_engine(nanobind::module_& m);  // Engine
 void bind_format(nanobind::module_& m);  // GgufFile, Safetensors
 void bind_gpu(nanobind::module_& m);     // devices, memory, modules, launches
 void bind_launch(nanobind::module_& m);  // the choice of kernel and geometry
 void bind_prompt_scorer(nanobind::module_& m);
-void bind_speculation(nanobind::module_& m);  // suffix drafts, unions of trees, the width of a step
+void bind_sampler(nanobind::module_& m);
+void bind_session(nanobind::module_& m);        // Session, and passes of several
+void bind_session_probe(nanobind::module_& m);  // times of a session's work
+void bind_speculation(nanobind::module_& m);    // suffix drafts, unions of trees, the width of a step
 
 // gpu.Pack, and single ops on a device; the others are its parts.
 void bind_gpu_ops(nanobind::module_& gpu, nanobind::module_& m);

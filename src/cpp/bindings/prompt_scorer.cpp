@@ -7,6 +7,7 @@
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "bindings/calls.h"
+#include "bindings/ids.h"
 #include "engine/prompt_scorer.h"
 
 namespace nb = nanobind;
@@ -15,13 +16,10 @@ using namespace nb::literals;
 namespace lb {
 namespace {
 
-using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
 Array<float, 1> score(PromptScorer& scorer, const Ids& ids, const std::vector<int>& layers,
                       const nb::object& progress) {
   SignalPoll poll;
-  auto scores = without_gil(
-      [&] { return scorer.score({ids.data(), ids.size()}, layers, std::ref(poll), progress_of(progress)); });
+  auto scores = without_gil([&] { return scorer.score(span(ids), layers, std::ref(poll), progress_of(progress)); });
   return to_numpy<1>(std::move(scores), {ids.size()});
 }
 

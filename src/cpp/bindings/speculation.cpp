@@ -1,4 +1,4 @@
-// Suffix drafts, the union of trees and the width of a step, for tests. A tree is (tokens, parents, scores) of its
+// Suffix drafts, the union of trees and the planner of steps, for tests. A tree is (tokens, parents, scores) of its
 // rows.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -11,10 +11,11 @@
 
 #include "base/error.h"
 #include "bindings/bindings.h"
+#include "bindings/ids.h"
 #include "ops/draft_rules.h"
 #include "speculation/merge.h"
+#include "speculation/planner.h"
 #include "speculation/suffix.h"
-#include "speculation/width.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -22,10 +23,7 @@ using namespace nb::literals;
 namespace lb {
 namespace {
 
-using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = std::tuple<std::vector<int32_t>, std::vector<int32_t>, std::vector<float>>;
-
-std::span<const int32_t> span(const Ids& ids) { return {ids.data(), ids.size()}; }
 
 Draft draft_of(const std::optional<Rows>& rows) {
   Draft draft{};
@@ -60,7 +58,7 @@ const char* name(SuffixSource source) {
 const char* name(StepKind kind) {
   switch (kind) {
     case StepKind::kPlain: return "plain";
-    case StepKind::kSuffix: return "suffix";
+    case StepKind::kText: return "text";
     case StepKind::kModel: return "model";
   }
   return "plain";
@@ -123,48 +121,50 @@ void bind_speculation(nb::module_& m) {
       },
       "tree"_a, "Expected number of accepted tokens of the first 1, 2, ... rows.");
 
-  nb::class_<StepWidth>(m, "StepWidth", "Decides what each decode step verifies.")
+  nb::class_<DraftPlanner>(m, "DraftPlanner", "Decides what each decode step verifies.")
       .def(
           "__init__",
-          [](StepWidth* self, const std::vector<std::pair<int, double>>& append, double plain_ms, double draft_ms,
+          [](DraftPlanner* self, const std::vector<std::pair<int, double>>& append, double plain_ms, double draft_ms,
              bool has_model, int draft_budget, double context_ms, int draft_depth, double first_ms) {
-            new (self) StepWidth(costs_of(append, plain_ms, draft_ms, context_ms, draft_depth, first_ms), has_model,
-                                 draft_budget);
+            new (self) DraftPlanner(costs_of(append, plain_ms, draft_ms, context_ms, draft_depth, first_ms), has_model,
+                                    draft_budget);
           },
           "append"_a, "plain_ms"_a, "draft_ms"_a = 0.0, "has_model"_a = false, "draft_budget"_a = 0,
           "context_ms"_a = 0.0, "draft_depth"_a = 0, "first_ms"_a = 0.0)
       .def(
           "set_costs",
-          [](StepWidth& width, const std::vector<std::pair<int, double>>& append, double plain_ms, double draft_ms,
+          [](DraftPlanner& planner, const std::vector<std::pair<int, double>>& append, double plain_ms, double draft_ms,
              double context_ms, int draft_depth, double first_ms) {
-            width.set_costs(costs_of(append, plain_ms, draft_ms, context_ms, draft_depth, first_ms));
+            planner.set_costs(costs_of(append, plain_ms, draft_ms, context_ms, draft_depth, first_ms));
           },
           "append"_a, "plain_ms"_a, "draft_ms"_a = 0.0, "context_ms"_a = 0.0, "draft_depth"_a = 0, "first_ms"_a = 0.0)
-      .def_prop_ro("draft_depth", &StepWidth::draft_depth)
-      .def_prop_ro("model_may_pay", &StepWidth::model_may_pay)
+      .def_prop_ro("draft_depth", &DraftPlanner::draft_depth)
+      .def_prop_ro("model_may_pay", &DraftPlanner::model_may_pay)
       .def(
           "choose",
-          [](StepWidth& width, const std::optional<Rows>& suffix, int max_rows) {
-            return name(width.choose(draft_of(suffix), max_rows));
+          [](DraftPlanner& planner, const std::optional<Rows>& text, int max_rows) {
+            return name(planner.choose(draft_of(text), max_rows));
           },
-          "suffix"_a = nb::none(), "max_rows"_a = kMaxTree)
+          "text"_a = nb::none(), "max_rows"_a = kMaxTree)
       .def(
           "tree",
-          [](StepWidth& width, const std::optional<Rows>& model) {
+          [](DraftPlanner& planner, const std::optional<Rows>& model) {
             const Draft draft = draft_of(model);
-            return rows_of(width.tree(model ? &draft : nullptr));
+            return rows_of(planner.tree(model ? &draft : nullptr));
           },
           "model"_a = nb::none())
-      .def_prop_ro("rows_ahead", &StepWidth::rows_ahead)
+      .def_prop_ro("rows_ahead", &DraftPlanner::rows_ahead)
       .def(
-          "verified", [](StepWidth& width, const Rows& model, int rows) { width.verified(draft_of(model), rows); },
+          "set_model_tree",
+          [](DraftPlanner& planner, const Rows& model, int rows) { planner.set_model_tree(draft_of(model), rows); },
           "model"_a, "rows"_a)
-      .def("start_sequence", &StepWidth::start_sequence, "is_timed"_a)
-      .def("drafted", &StepWidth::drafted, "ms"_a)
-      .def("took", &StepWidth::took, "rows"_a, "ms"_a)
+      .def("start_sequence", &DraftPlanner::start_sequence, "is_timed"_a)
+      .def("add_draft_time", &DraftPlanner::add_draft_time, "ms"_a)
+      .def("add_step_time", &DraftPlanner::add_step_time, "rows"_a, "ms"_a)
       .def(
-          "record", [](StepWidth& width, const std::vector<int32_t>& path) { width.record(path); }, "path"_a)
-      .def_prop_ro("credit", &StepWidth::credit);
+          "add_accepted", [](DraftPlanner& planner, const std::vector<int32_t>& path) { planner.add_accepted(path); },
+          "path"_a)
+      .def_prop_ro("credit", &DraftPlanner::credit);
 }
 
 }  // namespace lb

@@ -14,6 +14,7 @@
 #include "base/system.h"
 #include "engine/backend_cpu.h"
 #include "engine/plan.h"
+#include "speculation/planner.h"
 
 namespace lb {
 namespace {
@@ -278,11 +279,11 @@ std::optional<StepCosts> Engine::step_costs() const {
 
 bool Engine::draft_may_pay() const {
   const std::optional<StepCosts> costs = step_costs();
-  return models_.draft == nullptr || !costs || StepWidth(*costs, true, options_.draft_budget).model_may_pay();
+  return models_.draft == nullptr || !costs || DraftPlanner(*costs, true, options_.draft_budget).model_may_pay();
 }
 
 void Engine::set_step_costs(const StepCosts& costs) const {
-  StepWidth check(costs, false);  // throws where they are not valid
+  DraftPlanner check(costs, false);  // throws where they are not valid
   const std::lock_guard lock(costs_mutex_);
   step_costs_ = costs;
 }

@@ -17,8 +17,8 @@
 #include "models/model.h"
 #include "ops/linear.h"
 #include "quant/kv_names.h"
+#include "speculation/step_costs.h"
 #include "speculation/suffix.h"
-#include "speculation/width.h"
 #include "state/sequence_state.h"
 
 namespace lb {
@@ -167,7 +167,7 @@ class Engine {
   // Costs of a step on this device. Empty until the first session measures them or set_step_costs() sets them.
   std::optional<StepCosts> step_costs() const;
   void set_step_costs(const StepCosts& costs) const;
-  // StepWidth::model_may_pay() at these costs. True without a draft model, without costs and with a fixed budget.
+  // DraftPlanner::model_may_pay() at these costs. True without a draft model, without costs and with a fixed budget.
   bool draft_may_pay() const;
   // Identifies the files' metadata, all weights and the settings that a saved session depends on. The first call reads
   // all bytes of the files.

@@ -300,7 +300,7 @@ class GpuTokenLoop final : public TokenLoop {
     return result;
   }
 
-  Timeline timeline() override { return uses_mega() ? mega_->timeline() : Timeline{}; }
+  StepTimeline timeline() override { return uses_mega() ? mega_->timeline() : StepTimeline{}; }
   std::string name() const override {
     if (uses_mega()) return mega_->text();
     if (mega_) return cat("graph, as it decodes faster after more than ", max_mega_tokens_, " tokens");

@@ -79,7 +79,7 @@ void MegaSteps::on_written(uint32_t n) {
   if (n_requested_ != n) launch(n);
 }
 
-Timeline MegaSteps::timeline() {
+StepTimeline MegaSteps::timeline() {
   const gpu::Target& target = stream_.pack().target();
   LB_CHECK(target.has_timeline, kUnsupported, "the pack of ", target.name,
            " was built without the timeline. Build it with: pip install --force-reinstall ./targets/", target.name,
@@ -90,7 +90,7 @@ Timeline MegaSteps::timeline() {
   std::vector<gpu::TaskStep> steps(n);
   stream_.download(times.data(), params_.times, n * sizeof(gpu::StepTimes));
   stream_.download(steps.data(), params_.steps, n * sizeof(gpu::TaskStep));
-  Timeline result{.steps = {}, .tasks = task_names_};
+  StepTimeline result{.steps = {}, .tasks = task_names_};
   for (size_t i = 0; i < n; ++i)
     result.steps.push_back(
         {int(i / params_.n_steps), phase_of(steps[i]), steps[i].task, times[i].began, times[i].waited, times[i].done});

@@ -41,7 +41,7 @@ class MegaSteps {
   const std::string& text() const { return text_; }
   // Time stamps of the last step, [blocks, n_steps]; waits for the running launch. Throws where the pack was built
   // without them.
-  Timeline timeline();
+  StepTimeline timeline();
 
  private:
   void launch(uint32_t n);

@@ -1,4 +1,4 @@
-// Time of the parts of speculative steps. Off unless a benchmark turns it on: then the host waits for the device behind
+// Time of the parts of speculative steps. Off unless a benchmark turns it on: then the host waits for the device after
 // each part, and nothing overlaps.
 #pragma once
 

@@ -16,11 +16,11 @@ namespace lb {
 
 // When a block of the megakernel began a step, had its inputs and was done, in nanoseconds of one clock.
 struct StepTime {
-  int block, phase, task;  // task: index in Timeline::tasks
+  int block, phase, task;  // task: index in StepTimeline::tasks
   uint64_t began, waited, done;
 };
 
-struct Timeline {
+struct StepTimeline {
   std::vector<StepTime> steps;     // of all blocks
   std::vector<std::string> tasks;  // as text
 };
@@ -85,7 +85,7 @@ class TokenLoop {
   // How steps run: "graph" or the megakernel's schedule. Empty before the first graph.
   virtual std::string name() const = 0;
   // Time stamps of the last step, if the megakernel ran it; else empty. Throws where the pack was built without them.
-  virtual Timeline timeline() = 0;
+  virtual StepTimeline timeline() = 0;
   // Waits, then drops all tokens not taken.
   virtual void drop() = 0;
 };

@@ -169,6 +169,21 @@ void SuffixDrafter::expect(std::span<const int32_t> text) {
   for (const int32_t token : text) expected_.append(token);
 }
 
+bool SuffixDrafter::start(const DraftRequest& request) {
+  size_t n = std::min(request.n_unchanged, n_tokens());
+  const bool last_root_joined = n_tokens() == int(n) + 1 && n < request.tokens.size() && request.tokens[n] == root_;
+  if (last_root_joined) {
+    ++n;
+  } else {
+    truncate(int(n));
+  }
+  push(request.tokens.subspan(n));
+  push({&request.root, 1});
+  root_ = request.root;
+  tree_ = propose(request.max_rows).tree;
+  return tree_.rows > 1;
+}
+
 SuffixDraft SuffixDrafter::propose(int max_rows) const {
   if (n_tokens() == 0) return {};
   std::array<int32_t, ContextIndex::kMaxContext> newest;

@@ -12,6 +12,7 @@
 
 #include "ops/draft.h"
 #include "speculation/context_index.h"
+#include "speculation/drafter.h"
 
 namespace lb {
 
@@ -42,7 +43,7 @@ class EarlierOutputs {
   ContextIndex index_;
 };
 
-class SuffixDrafter {
+class SuffixDrafter final : public Drafter {
  public:
   // Reserves all memory for a sequence of `context` tokens and an expected text of `expected` tokens. Throws kInvalid.
   SuffixDrafter(int context, int expected, std::shared_ptr<EarlierOutputs> outputs = nullptr);
@@ -58,13 +59,19 @@ class SuffixDrafter {
   void expect(std::span<const int32_t> text);
   // Drafts from these earlier outputs from now on; null: from none.
   void set_outputs(std::shared_ptr<EarlierOutputs> outputs) { outputs_ = std::move(outputs); }
+  EarlierOutputs* outputs() const { return outputs_.get(); }
 
+  // Brings the sequence to the request's tokens and its root, and drafts below the root.
+  bool start(const DraftRequest& request) override;
+  Draft tree(int) override { return tree_; }
   // The tree below the newest token, with at most max_rows rows, the root included. Changes nothing.
   SuffixDraft propose(int max_rows) const;
 
  private:
   ContextIndex sequence_, expected_;
   std::shared_ptr<EarlierOutputs> outputs_;
+  int32_t root_ = -1;  // of the last start(), which the sequence holds after the request's tokens
+  Draft tree_{};
 };
 
 }  // namespace lb

@@ -155,7 +155,9 @@ class PrefixCache:
 
     def _restore(self, session: _engine.Session, plan: Plan) -> int:
         while True:
-            matched = session.held(plan.ids, plan.ends[:-1])  # the last append is always computed, for its logits
+            matched = session.matched_prefix(
+                plan.ids, plan.ends[:-1]
+            )  # the last append is always computed, for its logits
             # A recurrent state exists at the session's end only; KV can be truncated.
             own = matched if matched == session.n_tokens or not session.recurrent_bytes else 0
             node = self._longest(session, plan)
@@ -214,7 +216,7 @@ class PrefixCache:
     def _store(self, session: _engine.Session, plan: Plan) -> None:
         budget, n_bytes = self._parts.memory.budget_bytes, 0
         node, path = self._parts.root(plan.owner), list[Node]()
-        for segment in plan.segments(session.held(plan.ids, plan.ends)):
+        for segment in plan.segments(session.matched_prefix(plan.ids, plan.ends)):
             n_bytes += segment.n_pages * session.page_bytes
             if n_bytes > budget:
                 break  # a prompt larger than the budget is stored as far as it fits

@@ -1,14 +1,65 @@
-// The timeline's state as bytes: recurrent state and assembled pieces for prefix caches, whole snapshots.
+// The timeline's state as pages and bytes: pages of the KV cache taken ahead, swapped out and shared; the recurrent
+// state and assembled pieces for prefix caches; whole snapshots.
 #include <algorithm>
 #include <iterator>
 
 #include "base/error.h"
-#include "engine/session.h"
+#include "engine/timeline.h"
 #include "state/snapshot.h"
 
 namespace lb {
 
-int Session::matched_prefix(std::span<const int32_t> ids, std::span<const int32_t> ends) const {
+bool Timeline::reserve(int n_tokens) {
+  LB_CHECK(n_tokens <= context(), kInvalid, n_tokens, " tokens do not fit the context of ", context(),
+           "; load the model with a larger context");
+  check_idle();
+  const std::lock_guard lock(mutex());
+  return state_.reserve(n_tokens);
+}
+
+void Timeline::swap_out() {
+  check_committed("swap out");
+  if (is_swapped_out()) return;
+  const std::lock_guard lock(mutex());
+  state_.swap_out();
+}
+
+void Timeline::fork(Timeline& from) {
+  const std::lock_guard lock(mutex());
+  state_.fork(from.state_);
+  tokens_ = from.tokens_;
+  append_ends_ = from.append_ends_;
+  forget_append();
+  n_unchanged_ = 0;
+  ++revision_;
+}
+
+void Timeline::check_pages(int first, int count) const {
+  LB_CHECK(first >= 0 && count >= 1 && (first + count - 1) * kPageTokens < static_cast<int>(tokens_.size()), kInvalid,
+           "pages ", first, " to ", first + count - 1, " reach beyond the ", tokens_.size(), " tokens of the timeline");
+}
+
+// Makes the pages hold all their rows. The caller has locked the mutex.
+void Timeline::ready_pages() {
+  state_.swap_in();
+  if (step_rows_) step_rows_->compute(tokens_);
+}
+
+void Timeline::read_pages(int first, int count, std::span<std::byte> to) {
+  check_pages(first, count);
+  const std::lock_guard lock(mutex());
+  ready_pages();
+  lb::read_pages(state_, first, count, to);
+}
+
+std::unique_ptr<PageRun> Timeline::share_pages(int first, int count) {
+  check_pages(first, count);
+  const std::lock_guard lock(mutex());
+  ready_pages();
+  return std::make_unique<PageRun>(state_.pool(), state_.pages().subspan(first, count));
+}
+
+int Timeline::matched_prefix(std::span<const int32_t> ids, std::span<const int32_t> ends) const {
   const auto same_ids = std::mismatch(tokens_.begin(), tokens_.end(), ids.begin(), ids.end());
   const auto same_ends = std::mismatch(append_ends_.begin(), append_ends_.end(), ends.begin(), ends.end());
   const auto n_ids = static_cast<int32_t>(same_ids.first - tokens_.begin());
@@ -16,14 +67,13 @@ int Session::matched_prefix(std::span<const int32_t> ids, std::span<const int32_
   return past == append_ends_.begin() ? 0 : *(past - 1);
 }
 
-void Session::read_recurrent(std::span<std::byte> to) {
-  LB_CHECK(appended_.empty(), kInvalid, "an append waits to be committed; read the recurrent state before or after it");
-  drop_step();
-  const std::lock_guard lock(engine_->executor().mutex);
+void Timeline::read_recurrent(std::span<std::byte> to) {
+  check_committed("read the recurrent state");
+  const std::lock_guard lock(mutex());
   lb::read_recurrent(state_, to);
 }
 
-void Session::check_pieces(int n_tokens, int n_pages, int n_matched, const Pieces& pieces) const {
+void Timeline::check_pieces(int n_tokens, int n_pages, int n_matched, const Pieces& pieces) const {
   const int first = pieces.first_page;
   LB_CHECK(first >= 0 && first <= n_pages && std::min(first * kPageTokens, n_tokens) <= n_matched, kInvalid,
            "the timeline holds ", n_matched, " of these tokens; pages from page ", first, " on leave a gap");
@@ -45,7 +95,7 @@ void Session::check_pieces(int n_tokens, int n_pages, int n_matched, const Piece
 }
 
 // Throws kMemory before anything has changed.
-void Session::take_pieces(const Pieces& pieces) {
+void Timeline::take_pieces(const Pieces& pieces) {
   std::vector<int32_t> pages;
   for (const PagePiece& piece : pieces.pages) {
     if (const auto* run = std::get_if<const PageRun*>(&piece)) {
@@ -68,40 +118,37 @@ void Session::take_pieces(const Pieces& pieces) {
   }
 }
 
-void Session::assemble(std::span<const int32_t> ids, std::span<const int32_t> ends, const Pieces& pieces) {
+void Timeline::assemble(std::span<const int32_t> ids, std::span<const int32_t> ends, const Pieces& pieces) {
   const int n = static_cast<int>(ids.size()), n_pages = lb::n_pages(n);
   engine_->check_ids(ids);
   LB_CHECK(!ends.empty() && ends.front() > 0 && ends.back() == n &&
                std::ranges::adjacent_find(ends, std::ranges::greater_equal()) == ends.end(),
            kInvalid, "the ends of appends must ascend to ", n, ", the number of tokens");
   check_pieces(n, n_pages, matched_prefix(ids, ends), pieces);
-  drop_step();
-  const std::lock_guard lock(engine_->executor().mutex);
+  const std::lock_guard lock(mutex());
   take_pieces(pieces);
   write_recurrent(state_, n, pieces.recurrent);
   state_.restore_length(n);
-  n_indexed_ = 0;
   tokens_.assign(ids.begin(), ids.end());
   append_ends_.assign(ends.begin(), ends.end());
-  appended_.clear();
-  has_logits_ = false;
+  forget_append();
+  n_unchanged_ = 0;
+  ++revision_;
 }
 
-std::vector<std::byte> Session::save() {
-  drop_step();
-  const std::lock_guard lock(engine_->executor().mutex);
+std::vector<std::byte> Timeline::save() {
+  const std::lock_guard lock(mutex());
   state_.swap_in();
   return save_snapshot(state_, tokens_, engine_->fingerprint());
 }
 
-void Session::load(std::span<const std::byte> bytes, const std::string& where) {
-  drop_step();
-  const std::lock_guard lock(engine_->executor().mutex);
-  n_indexed_ = 0;
+void Timeline::load(std::span<const std::byte> bytes, const std::string& where) {
+  const std::lock_guard lock(mutex());
   tokens_ = load_snapshot(bytes, state_, engine_->model().info().vocab, engine_->fingerprint(), where);
   append_ends_.clear();
-  appended_.clear();
-  has_logits_ = false;
+  forget_append();
+  n_unchanged_ = 0;
+  ++revision_;
 }
 
 }  // namespace lb

@@ -15,7 +15,7 @@ from lucebox import InvalidRequestError, _engine
 from reference.suffix import Tree
 from repeating_text import code_like
 
-StepWidth = _engine.speculation.StepWidth
+DraftPlanner = _engine.speculation.DraftPlanner
 NOTHING: Tree = ([], [], [])
 
 
@@ -29,10 +29,10 @@ class Costs:
     def of(self, rows: int) -> float:
         return next(time for tile, time in self.append if rows <= tile)
 
-    def width(self, *, has_model: bool = True, draft_budget: int = 0) -> _engine.speculation.StepWidth:
+    def width(self, *, has_model: bool = True, draft_budget: int = 0) -> _engine.speculation.DraftPlanner:
         ms = 7.0  # of a plain token
         append = [(rows, time * ms) for rows, time in self.append]
-        return StepWidth(append, ms, self.draft * ms, has_model, draft_budget)
+        return DraftPlanner(append, ms, self.draft * ms, has_model, draft_budget)
 
 
 COSTS = {
@@ -71,7 +71,7 @@ class Run:
     """Decodes and counts time in plain tokens."""
 
     costs: Costs
-    width: _engine.speculation.StepWidth
+    width: _engine.speculation.DraftPlanner
     rng: random.Random = field(default_factory=lambda: random.Random(1))
     time: float = 0
     tokens: int = 0
@@ -86,12 +86,12 @@ class Run:
         if self.ahead and self.width.rows_ahead:
             assert kind == "model" and len(suffix[0]) < 2
             rows = min(self.width.rows_ahead, len(model[0]))
-            self.width.verified(model, rows)
+            self.width.set_model_tree(model, rows)
             tree: Tree = (model[0][:rows], model[1][:rows], model[2][:rows])
         else:
             tree = NOTHING if kind == "plain" else self.width.tree(model if kind == "model" else None)
         path = self.accepted(tree, accepts)
-        self.width.record(path)
+        self.width.add_accepted(path)
         rows = len(tree[0])
         self.time += (self.costs.draft if kind == "model" else 0) + (self.costs.of(rows) if rows else 1)
         self.tokens += max(1, len(path))
@@ -208,7 +208,7 @@ def test_short_answers_lose_next_to_nothing(name: str) -> None:
     for n in range(1, 400):
         run.step(NOTHING, lambda *_: 0, copied())
         assert run.time <= 1.0075 * n + 0.25 + 1e-6
-    assert "suffix" in run.kinds
+    assert "text" in run.kinds
 
 
 @pytest.mark.parametrize("name", COSTS)
@@ -227,10 +227,10 @@ def test_a_draft_model_drafts_at_once_where_trained_drafters_pay(name: str) -> N
 @pytest.mark.parametrize(("context_ms", "kind"), [(0.0, "model"), (0.4, "plain")])
 def test_a_draft_after_a_plain_token_costs_its_context_too(context_ms: float, kind: str) -> None:
     """1.6 tokens are expected of a draft and an append that take 1.3."""
-    width = StepWidth([(2, 1.1)], 1.0, 0.2, True, context_ms=context_ms)
+    width = DraftPlanner([(2, 1.1)], 1.0, 0.2, True, context_ms=context_ms)
     assert width.choose() == "model"
     assert width.choose(max_rows=1) == "plain"
-    width.record([])
+    width.add_accepted([])
     assert width.choose() == kind
 
 
@@ -248,8 +248,8 @@ def test_a_sequential_drafter_drafts_as_deep_as_its_rows() -> None:
     where nearly all tokens are right."""
     append = [(2, 1.05), (3, 1.8), (4, 2.0), (8, 2.5)]
 
-    def width(draft_depth: int) -> _engine.speculation.StepWidth:
-        return StepWidth(append, 1.0, 1.8, True, draft_depth=draft_depth, first_ms=0.2)
+    def width(draft_depth: int) -> _engine.speculation.DraftPlanner:
+        return DraftPlanner(append, 1.0, 1.8, True, draft_depth=draft_depth, first_ms=0.2)
 
     assert width(8).model_may_pay and not width(0).model_may_pay
     depths: dict[float, list[int]] = {}
@@ -259,11 +259,11 @@ def test_a_sequential_drafter_drafts_as_deep_as_its_rows() -> None:
         depths[chance] = []
         for _ in range(600):
             if chosen.choose() != "model":
-                chosen.record([])
+                chosen.add_accepted([])
                 continue
             depths[chance].append(chosen.draft_depth)
             tree = chosen.tree(chain(chance, chosen.draft_depth + 1))
-            chosen.record(run.accepted(tree, lambda *_, chance=chance: chance))
+            chosen.add_accepted(run.accepted(tree, lambda *_, chance=chance: chance))
     assert sorted(depths[0.7])[len(depths[0.7]) // 2] == 1
     assert sorted(depths[0.99][-100:])[50] == 7  # 8 rows
 
@@ -371,7 +371,7 @@ def test_a_sure_suffix_draft_needs_no_draft_model() -> None:
     for step in range(400):
         run.step(chain(0.7), lambda token, _: 0.7 if token < 100 else 0.97, copied() if step % 2 else NOTHING)
     assert set(run.kinds[-100::2]) == {"model"}
-    assert run.kinds[-99::2].count("suffix") == 50
+    assert run.kinds[-99::2].count("text") == 50
 
 
 def copied() -> Tree:
@@ -386,7 +386,7 @@ def test_the_union_has_the_best_rows_of_both() -> None:
     suffix = ([0, 101, 102], [-1, 0, 1], [0.0, math.log(0.5), math.log(0.4)])
     while width.choose(suffix) != "model":
         width.tree()
-        width.record([0])
+        width.add_accepted([0])
     tokens, parents, scores = width.tree(chain(0.8))
     assert {1, 2, 101, 102} <= set(tokens)
     assert len(tokens) in {rows for rows, _ in costs.append}
@@ -394,18 +394,18 @@ def test_the_union_has_the_best_rows_of_both() -> None:
     assert all(parent < row for row, parent in enumerate(parents))
 
 
-@pytest.mark.parametrize("worthless", ["suffix", "model"])
+@pytest.mark.parametrize("worthless", ["text", "model"])
 def test_a_worthless_source_does_not_spoil_the_other_one(worthless: str) -> None:
     costs = COSTS["arithmetic"]
 
     def accepts(token: int, _: int) -> float:
-        return 0 if (token >= 100) == (worthless == "suffix") else 0.9
+        return 0 if (token >= 100) == (worthless == "text") else 0.9
 
     run = Run(costs, costs.width())
     while run.tokens < 10_000:
         run.step(chain(0.9), accepts, copied())
-    alone = Costs(costs.append, costs.draft if worthless == "suffix" else 0)
-    best = best_fixed(alone, chain(0.9, 64 if worthless == "suffix" else 40), lambda *_: 0.9, 10_000)
+    alone = Costs(costs.append, costs.draft if worthless == "text" else 0)
+    best = best_fixed(alone, chain(0.9, 64 if worthless == "text" else 40), lambda *_: 0.9, 10_000)
     assert run.time_per_token < 1.03 * best
     if worthless == "model":
         assert run.kinds.count("model") < 0.1 * len(run.kinds)
@@ -416,7 +416,7 @@ def test_without_a_draft_model_there_are_suffix_drafts_and_plain_tokens() -> Non
     run = Run(costs, costs.width(has_model=False))
     for step in range(300):
         run.step(NOTHING, lambda *_: 0.97, copied() if step % 3 == 0 else NOTHING)
-    assert run.kinds == ["suffix", "plain", "plain"] * 100
+    assert run.kinds == ["text", "plain", "plain"] * 100
 
 
 @pytest.mark.parametrize("text", ["code", "noise"])
@@ -437,24 +437,24 @@ def test_suffix_drafts_gain_on_code_and_lose_nothing_on_noise(text: str) -> None
 # --- the interface
 
 
-@given(max_rows=st.integers(0, 64), n_suffix=st.integers(0, 64), has_model=st.booleans(), budget=st.integers(0, 63))
-def test_rows_are_tiles_and_have_room(max_rows: int, n_suffix: int, has_model: bool, budget: int) -> None:
+@given(max_rows=st.integers(0, 64), n_text=st.integers(0, 64), has_model=st.booleans(), budget=st.integers(0, 63))
+def test_rows_are_tiles_and_have_room(max_rows: int, n_text: int, has_model: bool, budget: int) -> None:
     costs = COSTS["bandwidth"]
     width = costs.width(has_model=has_model, draft_budget=budget)
-    suffix = chain(0.9, n_suffix) if n_suffix else NOTHING
+    suffix = chain(0.9, n_text) if n_text else NOTHING
     for _ in range(5):
         kind = width.choose(suffix, max_rows)
         assert kind != "model" or has_model
         if kind == "plain":
-            width.record([])
+            width.add_accepted([])
             continue
         tokens = width.tree(chain(0.95) if kind == "model" else None)[0]
-        room = min(max_rows, 64 if kind == "model" else n_suffix)
+        room = min(max_rows, 64 if kind == "model" else n_text)
         if budget:
             assert len(tokens) == min(budget + 1, room)
         else:
             assert len(tokens) in {min(rows, room) for rows, _ in costs.append}
-        width.record(list(range(len(tokens))))
+        width.add_accepted(list(range(len(tokens))))
 
 
 def test_scores_become_what_is_accepted() -> None:
@@ -473,13 +473,13 @@ def test_the_same_inputs_give_the_same_choices() -> None:
 
 def test_costs_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="no append was measured"):
-        StepWidth([], 1.0)
+        DraftPlanner([], 1.0)
     with pytest.raises(InvalidRequestError, match="ascending rows from 2 to 64"):
-        StepWidth([(16, 1.0), (8, 1.0)], 1.0)
+        DraftPlanner([(16, 1.0), (8, 1.0)], 1.0)
     with pytest.raises(InvalidRequestError, match="a plain token takes time"):
-        StepWidth([(8, 1.0)], 0.0)
+        DraftPlanner([(8, 1.0)], 0.0)
     with pytest.raises(InvalidRequestError, match="draft_budget must be 0 to 63, not 64"):
-        StepWidth([(8, 1.0)], 1.0, draft_budget=64)
+        DraftPlanner([(8, 1.0)], 1.0, draft_budget=64)
 
 
 # --- real times
@@ -493,7 +493,7 @@ def test_real_times_replace_wrong_costs(wrong: str, growth: float) -> None:
     real = COSTS["cpu"]
     held_up = 5.0
     append = [(rows, time * (held_up if wrong == "append" else 1)) for rows, time in real.append]
-    width = StepWidth(append, held_up if wrong == "plain" else 1.0, real.draft, True)
+    width = DraftPlanner(append, held_up if wrong == "plain" else 1.0, real.draft, True)
     width.start_sequence(is_timed=True)
     rng, time, tokens, before = random.Random(2), 0.0, 0, 0
     right = 0.0 if wrong == "plain" else 0.95
@@ -506,8 +506,8 @@ def test_real_times_replace_wrong_costs(wrong: str, growth: float) -> None:
         path = Run(real, width, rng).accepted(tree, lambda *_: right)
         rows = len(tree[0])
         took = real.of(rows) if rows else 1.0
-        width.took(max(1, rows), took * growth)
-        width.record(path)
+        width.add_step_time(max(1, rows), took * growth)
+        width.add_accepted(path)
         time += took + (real.draft if kind == "model" else 0)
         tokens += max(1, len(path))
     best = best_fixed(real, chain(0.9), lambda *_: right, 2000)

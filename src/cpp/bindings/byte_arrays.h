@@ -1,0 +1,34 @@
+// Bytes as numpy arrays: of pages and states.
+#pragma once
+
+#include <nanobind/ndarray.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "bindings/arrays.h"
+
+namespace lb {
+
+using ByteArray = Array<uint8_t, 1>;
+using ConstBytes = nanobind::ndarray<const uint8_t, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
+
+inline std::span<const std::byte> span(const ConstBytes& bytes) {
+  return std::as_bytes(std::span(bytes.data(), bytes.size()));
+}
+
+// A numpy array whose bytes `fill` writes, without the GIL.
+template <class Fill>
+ByteArray filled(size_t size, Fill&& fill) {
+  auto bytes = std::make_unique_for_overwrite<uint8_t[]>(size);
+  {
+    nanobind::gil_scoped_release release;
+    fill(std::as_writable_bytes(std::span(bytes.get(), size)));
+  }
+  nanobind::capsule owner(bytes.get(), [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
+  return ByteArray(bytes.release(), {size}, owner);
+}
+
+}  // namespace lb

@@ -1,0 +1,309 @@
+// Session and passes of several sessions for Python. The engine polls for signals between layers, so Ctrl-C stops a
+// long prefill. A thread that polls holds the executor's lock and waits for the GIL, so all that takes the lock
+// releases the GIL.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include "base/error.h"
+#include "bindings/arrays.h"
+#include "bindings/bindings.h"
+#include "bindings/byte_arrays.h"
+#include "bindings/calls.h"
+#include "bindings/ids.h"
+#include "bindings/segment_requests.h"
+#include "engine/pass.h"
+#include "engine/session.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lb {
+namespace {
+
+using Ids2 = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Class = nb::class_<Session>;
+
+// --- tokens
+
+int sync(Session& session, const Ids& ids, const nb::object& progress, const nb::object& between_layers) {
+  SignalPoll poll;
+  BetweenLayers between;
+  if (!between_layers.is_none())
+    between = [&] {
+      nb::gil_scoped_acquire gil;
+      between_layers();
+    };
+  return without_gil([&] { return session.sync(span(ids), std::ref(poll), progress_of(progress), between); });
+}
+
+nb::tuple append(Session& session, const Ids& ids, const std::vector<int32_t>& parents, const nb::object& positions,
+                 const std::vector<int>& taps) {
+  SignalPoll poll;
+  Timeline::AppendOptions options{.parents = parents, .taps = taps};
+  Ids2 pos;
+  if (!positions.is_none()) {
+    pos = nb::cast<Ids2>(positions);
+    options.positions = {pos.data(), pos.size()};
+  }
+  auto result = without_gil([&] { return session.at_rest().append(span(ids), options, std::ref(poll)); });
+  const ModelInfo& info = session.engine().model().info();
+  return nb::make_tuple(
+      to_numpy<2>(std::move(result.logits), {ids.size(), static_cast<size_t>(info.vocab)}),
+      to_numpy<3>(std::move(result.taps), {taps.size(), ids.size(), static_cast<size_t>(info.hidden)}));
+}
+
+nb::bytes save(Session& session) {
+  const auto bytes = without_gil([&] { return session.at_rest().save(); });
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
+void bind_timeline(Class& session) {
+  session
+      .def_prop_ro("tokens",
+                   [](const Session& s) {
+                     const auto tokens = s.timeline().tokens();
+                     return std::vector<int32_t>(tokens.begin(), tokens.end());
+                   })
+      .def_prop_ro("n_tokens", [](const Session& s) { return s.timeline().tokens().size(); })
+      .def_prop_ro("context", [](const Session& s) { return s.timeline().context(); })
+      .def_prop_ro("rewind_floor", [](const Session& s) { return s.timeline().rewind_floor(); })
+      .def("sync", &sync, "ids"_a, "progress"_a = nb::none(), "between_layers"_a = nb::none(),
+           "Makes the timeline equal to ids; returns how many leading tokens were reused. between_layers() is called "
+           "within a chunk of more than step_rows rows. Other sessions of the engine may compute up to so many there.")
+      .def("append", &append, "ids"_a, "parents"_a = std::vector<int32_t>{}, "positions"_a = nb::none(),
+           "taps"_a = std::vector<int>{},
+           "Computes rows after the timeline without keeping them: (logits [rows, vocab], taps [n, rows, hidden]).")
+      .def(
+          "commit",
+          [](Session& s, const std::vector<int32_t>& path) { without_gil([&] { s.at_rest().commit(path); }); },
+          "path"_a)
+      .def(
+          "rewind", [](Session& s, int n_tokens) { without_gil([&] { s.at_rest().rewind(n_tokens); }); }, "n_tokens"_a)
+      .def("reset", [](Session& s) { without_gil([&] { s.at_rest().reset(); }); })
+      .def(
+          "fork", [](Session& s, Session& from) { without_gil([&] { s.fork(from); }); }, "source"_a,
+          "Makes the timeline that of another session of the engine, to the bit. They share its pages.")
+      .def("save", &save, "A snapshot of the timeline and its state, as bytes.")
+      .def(
+          "load",
+          [](Session& s, nb::bytes data, const std::string& where) {
+            const std::span bytes(reinterpret_cast<const std::byte*>(data.c_str()), data.size());
+            without_gil([&] { s.at_rest().load(bytes, where); });
+          },
+          "data"_a, "where"_a = "snapshot");
+}
+
+// --- the next token
+
+void bind_decode(Class& session) {
+  session.def_prop_ro("decode_path", &Session::decode_path)
+      .def("wait", &Session::wait, nb::call_guard<nb::gil_scoped_release>(),
+           "Waits until the device has computed what was sent to it.")
+      .def(
+          "logits",
+          [](Session& s) {
+            const auto logits = without_gil([&] { return s.logits(); });
+            return to_numpy<1>({logits.begin(), logits.end()}, {logits.size()});
+          },
+          "Logits of the last token, after sync().")
+      .def(
+          "sample", [](Session& s, Sampler& sampler) { return without_gil([&] { return s.sample(sampler); }); },
+          "sampler"_a)
+      .def(
+          "logprobs",
+          [](Session& s, int32_t token, int n_top) {
+            const Logprobs result = s.logprobs(token, n_top);
+            return nb::make_tuple(result.token, result.top);
+          },
+          "token"_a, "n_top"_a = 0, "Natural log probability of the token, and (id, logprob) of the n_top likeliest.")
+      .def(
+          "score",
+          [](Session& s, const Ids& ids) {
+            SignalPoll poll;
+            return without_gil([&] { return s.score(span(ids), std::ref(poll)); });
+          },
+          "ids"_a, "Natural log probability of every token after the first. Replaces the timeline.")
+      .def(
+          "hidden",
+          [](Session& s, const Ids& ids) {
+            SignalPoll poll;
+            auto rows = without_gil([&] { return s.hidden(span(ids), std::ref(poll)); });
+            const size_t width = s.engine().model().info().hidden, n = rows.size() / width;
+            return to_numpy<2>(std::move(rows), {n, width});
+          },
+          "ids"_a,
+          "Makes the timeline equal to ids; returns the final hidden rows [n, hidden] of what it lacked. Keeps the "
+          "timeline where ids continue it.");
+}
+
+// --- speculation
+
+nb::dict draft_counts_of(const Session& session) {
+  const Speculator::Counts& counts = session.speculator().counts();
+  nb::dict d;
+  d["verified"] = counts.verified;
+  d["drafted"] = counts.drafted;
+  d["accepted"] = counts.accepted;
+  return d;
+}
+
+void bind_drafts(Class& session) {
+  session
+      .def(
+          "suggest",
+          [](Session& s, const Ids& ids, const std::vector<int32_t>& parents) {
+            s.speculator().suggest(span(ids), parents);
+          },
+          "ids"_a, "parents"_a, "Proposes a tree below the next token; the sync() that adds this token verifies it.")
+      .def(
+          "set_drafting", [](Session& s, bool on) { s.speculator().set_on(on); }, "on"_a)
+      .def(
+          "expect", [](Session& s, const Ids& ids) { s.speculator().expect(span(ids)); }, "ids"_a,
+          "A text that the next output is likely to repeat, as a whole or in parts; empty: none.")
+      .def(
+          "remember", [](Session& s, const Ids& ids) { s.speculator().remember(span(ids)); }, "ids"_a,
+          "Keeps an output for the drafts of later ones.")
+      .def(
+          "share_outputs",
+          [](Session& s, std::shared_ptr<EarlierOutputs> outputs) { s.speculator().share_outputs(std::move(outputs)); },
+          "outputs"_a.none(), "Drafts from these outputs, and keeps outputs there. None: those of all sessions.")
+      .def_prop_ro("draft_counts", &draft_counts_of, "Trees verified, and tokens of them drafted and accepted.")
+      .def_prop_ro(
+          "accepted_lengths",
+          [](const Session& s) {
+            const auto& lengths = s.speculator().counts().by_length;
+            return std::vector<int64_t>(lengths.begin(), lengths.end());
+          },
+          "[64] verified trees by the number of their accepted tokens.");
+}
+
+// --- pages and pieces
+
+ByteArray pages_of(Session& session, int first, int count) {
+  LB_CHECK(count >= 1, kInvalid, "at least one page can be read, not ", count);
+  return filled(count * session.timeline().page_bytes(), [&](auto to) { session.read_pages(first, count, to); });
+}
+
+ByteArray recurrent_of(Session& session) {
+  return filled(session.timeline().recurrent_bytes(), [&](auto to) { session.at_rest().read_recurrent(to); });
+}
+
+using PagePiece = std::variant<ConstBytes, const PageRun*>;
+
+void assemble(Session& session, const Ids& ids, const std::vector<int32_t>& ends, int first_page,
+              const std::vector<PagePiece>& pages, const nb::object& recurrent) {
+  Timeline::Pieces pieces{.first_page = first_page, .pages = {}, .recurrent = {}};
+  for (const PagePiece& piece : pages) {
+    if (const auto* run = std::get_if<const PageRun*>(&piece)) {
+      LB_CHECK(*run != nullptr, kInvalid, "a piece is None");
+      pieces.pages.emplace_back(*run);
+    } else {
+      pieces.pages.emplace_back(span(std::get<ConstBytes>(piece)));
+    }
+  }
+  ConstBytes state;
+  if (!recurrent.is_none()) {
+    state = nb::cast<ConstBytes>(recurrent);
+    pieces.recurrent = span(state);
+  }
+  without_gil([&] { session.at_rest().assemble(span(ids), ends, pieces); });
+}
+
+void bind_pages(Class& session) {
+  session
+      .def_prop_ro(
+          "page_bytes", [](const Session& s) { return s.timeline().page_bytes(); },
+          "Bytes of one page of 64 tokens, over all attention layers.")
+      .def_prop_ro(
+          "recurrent_bytes", [](const Session& s) { return s.timeline().recurrent_bytes(); },
+          "Bytes of the recurrent state; 0 without recurrent layers.")
+      .def_prop_ro(
+          "step_rows", [](const Session& s) { return s.engine().executor().max_rows; },
+          "Rows of the longest append between the layers of a prompt's.")
+      .def_prop_ro(
+          "prefill_chunk", [](const Session& s) { return s.engine().options().prefill_chunk; },
+          "Rows of a prefill chunk: sync() computes prompts in appends that end at its multiples.")
+      .def(
+          "matched_prefix",
+          [](const Session& s, const Ids& ids, const std::vector<int32_t>& ends) {
+            return s.timeline().matched_prefix(span(ids), ends);
+          },
+          "ids"_a, "ends"_a,
+          "Length of the longest prefix of ids that the timeline computed in appends with exactly these ends.")
+      .def("read_pages", &pages_of, "first"_a, "count"_a)
+      .def("read_recurrent", &recurrent_of, "The recurrent state after the newest token.")
+      .def("assemble", &assemble, "ids"_a, "ends"_a, "first_page"_a = 0, "pages"_a = std::vector<PagePiece>{},
+           "recurrent"_a = nb::none(),
+           "Makes the timeline ids, as if computed in appends with these ends. Keeps the pages before first_page "
+           "and takes the other pages, bytes or a PageRun each, and the recurrent state from the arguments.")
+      .def_prop_ro(
+          "n_pages", [](const Session& s) { return s.timeline().n_pages(); },
+          "Pages of the KV cache that the session holds.")
+      .def(
+          "reserve", [](Session& s, int n_tokens) { return without_gil([&] { return s.reserve(n_tokens); }); },
+          "n_tokens"_a,
+          "Takes pages for a timeline of n_tokens, after swapping in. False: too few are free, and nothing changed.")
+      .def(
+          "swap_out", [](Session& s) { without_gil([&] { s.at_rest().swap_out(); }); },
+          "Copies the pages to host memory and gives them back. The next call that needs them swaps in, or raises "
+          "OutOfMemoryError.")
+      .def_prop_ro("is_swapped_out", [](const Session& s) { return s.timeline().is_swapped_out(); })
+      .def(
+          "share_pages",
+          [](Session& s, int first, int count) { return without_gil([&] { return s.share_pages(first, count); }); },
+          "first"_a, "count"_a, "References to pages of the timeline, for assemble().");
+}
+
+// --- several sessions
+
+int sync_together(const std::vector<Session*>& sessions, const std::vector<Ids>& ids) {
+  const std::vector<SegmentRequest> requests = segment_requests(sessions, ids);
+  SignalPoll poll;
+  return without_gil([&] { return Pass::sync(requests, std::ref(poll)); });
+}
+
+void start_samples(const std::vector<Session*>& sessions, const std::vector<Sampler*>& samplers) {
+  LB_CHECK(sessions.size() == samplers.size(), kInvalid, samplers.size(), " samplers for ", sessions.size(),
+           " sessions");
+  std::vector<Pass::Choice> choices;
+  for (size_t i = 0; i < sessions.size(); ++i) choices.push_back({sessions[i], samplers[i]});
+  without_gil([&] { Pass::start_samples(choices); });
+}
+
+}  // namespace
+
+void bind_session(nb::module_& m) {
+  nb::class_<PageRun>(m, "PageRun", "References to pages of the KV cache, which keep them and their contents.")
+      .def("__len__", [](const PageRun& run) { return run.pages().size(); })
+      .def_prop_ro("is_shared", &PageRun::is_shared, "Whether somebody else holds some of the pages.");
+
+  Class session(m, "Session", "One mutable token timeline on an engine.");
+  session.def(
+      "__init__",
+      [](Session* self, std::shared_ptr<Engine> engine) {
+        without_gil([&] { new (self) Session(std::move(engine)); });
+      },
+      "engine"_a);
+  bind_timeline(session);
+  bind_decode(session);
+  bind_drafts(session);
+  bind_pages(session);
+
+  m.def("sync_together", &sync_together, "sessions"_a, "ids"_a,
+        "Session.sync() of several sessions of an engine, each with its ids. Where they lack one token each, a pass "
+        "over the weights computes it for all of them. Returns the rows of these passes.");
+  m.def(
+      "start_samples", &start_samples, "sessions"_a, "samplers"_a,
+      "After sync_together(): starts the choices that the next sample() of each session and sampler returns, so that a "
+      "device chooses for all sessions before the host waits for one.");
+}
+
+}  // namespace lb

@@ -1,0 +1,181 @@
+#include "engine/pass.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include "base/error.h"
+#include "ops/copy_rows.h"
+
+namespace lb {
+namespace {
+
+constexpr int kPassRows = PassInputs::kRows;
+
+int max_pass_rows(const Executor& executor) { return std::min(executor.max_rows, kPassRows); }
+
+}  // namespace
+
+int Pass::sync(std::span<const SegmentRequest> requests, const Interrupted& interrupted) {
+  std::vector<SegmentRequest> lacking;
+  for (const SegmentRequest& request : requests) {
+    const Session& session = *request.session;
+    LB_CHECK(&session.engine() == &requests[0].session->engine(), kInvalid, "these sessions are of different engines");
+    LB_CHECK(std::ranges::count(requests, request.session, &SegmentRequest::session) == 1, kInvalid,
+             "a session can take one turn in a pass");
+    session.engine().check_ids(request.ids);
+    session.timeline_.check_idle();
+  }
+  for (const SegmentRequest& request : requests)
+    if (request.session->advance_to_last_row(request.ids, interrupted)) lacking.push_back(request);
+  int rows = 0;
+  for (std::span<const SegmentRequest> rest = lacking; !rest.empty();) {
+    Executor& executor = rest[0].session->engine().executor();
+    const size_t n = std::min<size_t>(rest.size(), max_pass_rows(executor));
+    const std::lock_guard lock(executor.mutex);
+    rows += Pass(rest.first(n)).run(interrupted);
+    rest = rest.subspan(n);
+  }
+  return rows;
+}
+
+void Pass::start_samples(std::span<const Choice> choices) {
+  std::array<TokenLoop::RowChoice, kPassRows> rows;
+  for (size_t first = 0; first < choices.size(); first += rows.size()) {
+    size_t n = 0;
+    for (const Choice& choice : choices.subspan(first, std::min(rows.size(), choices.size() - first)))
+      if (auto row = choice.session->decode_.choice_of_row(*choice.sampler)) rows[n++] = *row;
+    if (n == 0) continue;
+    const std::lock_guard lock(choices[first].session->timeline_.mutex());
+    rows[0].loop->sample_rows(std::span(rows).first(n));
+  }
+}
+
+Pass::Pass(std::span<const SegmentRequest> requests)
+    : requests_(requests), engine_(requests[0].session->engine()), executor_(engine_.executor()) {}
+
+int Pass::run(const Interrupted& interrupted) {
+  using Clock = std::chrono::steady_clock;
+  choose_segments();
+  n_used_ = segments_.back().first_row + segments_.back().rows;
+  // A row alone would take the kernels of one row, whose sums have another order: a second one is computed for nothing.
+  const int least = requests_[0].session->loop_ != nullptr ? std::min(2, executor_.max_rows) : 1;
+  rows_ = std::max(n_used_, least);
+  Clock::time_point start;
+  try {
+    begin_segments();
+    start = Clock::now();
+    executor_.recorded_passes.send(shape(), *executor_.stream, [&] { send(interrupted); });
+  } catch (...) {
+    for (const SegmentRequest& request : requests_) request.session->timeline_.abort();
+    throw;
+  }
+  const double ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  for (const SegmentRequest& request : requests_) {
+    end_segment(*request.session);
+    request.session->speculator_.add_pass_time(rows_, ms);
+  }
+  return n_used_;
+}
+
+// Leaves each session's rows in its walk. Trees share what the accounts of all sessions may lose.
+void Pass::choose_segments() {
+  const int n = static_cast<int>(requests_.size()), max_rows = max_pass_rows(executor_);
+  const auto credit_of = [](const SegmentRequest& request) { return request.session->speculator_.credit(); };
+  double credit = 0;
+  for (const SegmentRequest& request : requests_) credit += credit_of(request);
+  int rows = 0;
+  for (int i = 0; i < n; ++i) {
+    Session& session = *requests_[i].session;
+    Speculator& speculator = session.speculator_;
+    const int32_t root = requests_[i].ids.back();
+    const OtherRows others{n - 1, credit - credit_of(requests_[i])};
+    if (!speculator.propose(root, {.max_rows = max_rows - rows - (n - 1 - i), .others = others}))
+      speculator.propose_root(root);
+    const int own = speculator.walk().draft().rows;
+    session.timeline_.state().take_rows(own);  // before any session has begun its append
+    credit -= speculator.loss();
+    segments_.push_back({rows, own, {}, nullptr, &session.timeline_.state()});
+    rows += own;
+  }
+}
+
+// Everything that the launches of a pass depend on.
+std::vector<uint64_t> Pass::shape() const {
+  std::vector<uint64_t> shape{static_cast<uint64_t>(rows_)};
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    shape.push_back(requests_[i].session->timeline_.number());
+    shape.push_back(segments_[i].rows);
+  }
+  return shape;
+}
+
+// Begins the append of each session, and sends the inputs of all rows; those after the segments are any.
+void Pass::begin_segments() {
+  Stream& stream = *executor_.stream;
+  PassInputs inputs{};
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    Session& session = *requests_[i].session;
+    SequenceState& state = session.timeline_.state();
+    const Draft& draft = session.speculator_.walk().draft();
+    const int first = segments_[i].first_row, n_past = state.n_tokens();
+    std::copy_n(draft.tokens, draft.rows, inputs.tokens + first);
+    std::copy_n(draft.parents, draft.rows, inputs.parents + first);
+    std::copy_n(draft.ancestors, draft.rows, inputs.ancestors + first);
+    for (int axis = 0; axis < 3; ++axis)
+      for (int r = 0; r < draft.rows; ++r) inputs.positions[axis * rows_ + first + r] = n_past + draft.depths[r];
+    session.timeline_.settle_steps();
+    session.timeline_.forget_append();
+    if (draft.rows > 1) {
+      segments_[i].tree = {executor_.pass->parents + first, executor_.pass->ancestors + first};
+      if (session.loop_ != nullptr) session.speculator_.upload(stream);
+      state.begin_append(draft.rows, segments_[i].tree);
+    } else {
+      inputs.numbers[i] = state.begin_append_at(executor_.pass->numbers + i, 1);
+    }
+    segments_[i].n_past = state.n_past();
+  }
+  stream.upload(executor_.pass, &inputs, sizeof inputs);
+}
+
+void Pass::send(const Interrupted& interrupted) {
+  const size_t n = rows_;
+  engine_.forward(executor_, {.tokens = {executor_.pass->tokens, n},
+                              .positions = {executor_.pass->positions, 3 * n},
+                              .segments = segments_,
+                              .interrupted = interrupted ? &interrupted : nullptr});
+  send_heads();
+}
+
+// The logits of all rows, each in the memory of its session. A pass over the head serves several sessions.
+void Pass::send_heads() {
+  static_assert(kPassRows <= Executor::kLogitRows);
+  const int vocab = engine_.model().info().vocab;
+  requests_[0].session->timeline_.head(executor_, 0, rows_, executor_.logits);
+  std::array<CopyRows, kPassRows> rows_alone;  // of one shape, which one launch copies
+  size_t n_alone = 0;
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    const CopyRows copy{.x = executor_.logits + static_cast<size_t>(segments_[i].first_row) * vocab,
+                        .y = requests_[i].session->decode_.row_logits(),
+                        .rows = segments_[i].rows,
+                        .dim = vocab,
+                        .y_rows = segments_[i].rows,
+                        .y_stride = vocab};
+    if (copy.rows == 1) {
+      rows_alone[n_alone++] = copy;
+    } else {
+      ::lb::run(copy, *executor_.stream);
+    }
+  }
+  executor_.stream->run(std::span<const CopyRows>(rows_alone).first(n_alone));
+}
+
+void Pass::end_segment(Session& session) const {
+  session.timeline_.state().end_append();
+  const Draft& draft = session.speculator_.walk().draft();
+  if (draft.rows > 1) return session.decode_.set_tree_logits();
+  session.timeline_.commit_rows({draft.tokens, 1});
+  session.decode_.set_row_logits();
+}
+
+}  // namespace lb

@@ -1,0 +1,281 @@
+#include "engine/speculator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/error.h"
+#include "ops/draft_rules.h"
+
+namespace lb {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+Speculator::Speculator(Timeline& timeline, TokenLoop* loop)
+    : timeline_(timeline), loop_(loop), parts_(timeline.stream()) {
+  const Engine& engine = timeline_.engine();
+  const auto carve = [&](Carver carver) {
+    memory_ = TreeMemory(carver, engine.model(), engine.draft_model(), engine.options());
+    return carver.used();
+  };
+  if (const size_t bytes = carve({}); bytes > 0) {
+    const std::lock_guard lock(timeline_.mutex());
+    reserved_ = timeline_.stream().reserve(bytes);
+    carve(Carver(*reserved_));
+    if (engine.draft_model() != nullptr) drafters_.model = std::make_unique<ModelDrafter>(timeline_, memory_);
+  }
+}
+
+void Speculator::start(const StepCosts& costs) {
+  const Engine& engine = timeline_.engine();
+  if (engine.options().drafts_suffixes()) {
+    auto suffix = std::make_unique<SuffixDrafter>(timeline_.context() + 1, Engine::kExpectedTokens, engine.outputs());
+    drafters_.suffix = suffix.get();
+    drafters_.from_text.add(std::move(suffix));
+  }
+  planner_.emplace(costs, drafters_.model != nullptr, engine.options().draft_budget);
+  is_on_ = true;
+}
+
+// --- what a caller knows
+
+void Speculator::expect(std::span<const int32_t> text) {
+  timeline_.engine().check_ids(text.first(std::min(text.size(), static_cast<size_t>(timeline_.context()))));
+  if (drafters_.suffix != nullptr) drafters_.suffix->expect(text);
+}
+
+void Speculator::remember(std::span<const int32_t> output) {
+  if (drafters_.suffix != nullptr) drafters_.suffix->outputs()->add(output);
+}
+
+void Speculator::share_outputs(std::shared_ptr<EarlierOutputs> outputs) {
+  if (drafters_.suffix == nullptr) return;
+  drafters_.suffix->set_outputs(outputs != nullptr ? std::move(outputs) : timeline_.engine().outputs());
+}
+
+void Speculator::suggest(std::span<const int32_t> tokens, std::span<const int32_t> parents) {
+  timeline_.engine().check_ids(tokens);
+  LB_CHECK(memory_.logits != nullptr, kUnsupported, "the engine was opened without speculation");
+  drafters_.suggested.suggest(tokens, parents);
+}
+
+// --- propose
+
+int Speculator::max_tree_rows() const {
+  return std::min(timeline_.engine().options().tree_rows(), timeline_.engine().executor().max_rows);
+}
+
+int Speculator::room() const { return std::min(max_tree_rows(), timeline_.state().room()); }
+
+DraftRequest Speculator::request(int32_t root, int max_rows) const {
+  return {timeline_.tokens(), timeline_.n_unchanged(), root, max_rows, planner_ ? planner_->draft_depth() : kMaxTree};
+}
+
+// No rows: the drafters from text propose nothing.
+Draft Speculator::draft_from_text(int32_t root, int max_rows) {
+  const bool is_there = drafters_.from_text.start(request(root, max_rows));
+  timeline_.mark_unchanged();
+  return is_there ? drafters_.from_text.tree(max_rows) : Draft{};
+}
+
+bool Speculator::pays(int32_t root) {
+  const int max_rows = room();
+  if (max_rows < 2) return false;
+  if (planner_->choose(draft_from_text(root, max_rows), max_rows) != StepKind::kPlain) return true;
+  planner_->add_accepted({});
+  return false;
+}
+
+bool Speculator::propose(int32_t root, const Proposal& options) {
+  const int max_rows = std::min(options.max_rows, room());
+  if (!is_on() || max_rows < 2) return false;
+  parts_.start();
+  tree_.max_rows = max_rows;
+  const bool is_worth_it = choose_tree(root, max_rows, options);
+  parts_.end(StepPart::kTree);
+  return is_worth_it;
+}
+
+bool Speculator::choose_tree(int32_t root, int max_rows, const Proposal& options) {
+  Draft& draft = tree_.walk.draft();
+  tree_.is_planned = false;
+  tree_.is_known = true;
+  if (drafters_.suggested.start(request(root, max_rows))) {
+    draft = drafters_.suggested.tree(max_rows);
+    return draft.rows > 1;
+  }
+  const Draft from_text = draft_from_text(root, max_rows);
+  parts_.end(StepPart::kDraft);
+  tree_.is_planned = true;
+  const StepKind kind = planner_->choose(from_text, max_rows, options.others);
+  draft.rows = 0;
+  if (kind == StepKind::kText) draft = planner_->tree();
+  if (kind == StepKind::kModel) draft = model_tree(root, max_rows, options.has_draft, options.may_grow);
+  if (kind != StepKind::kModel && options.has_draft) planner_->drop_draft();
+  if (draft.rows > 1) return true;
+  planner_->add_accepted({});
+  return false;
+}
+
+// The tree to verify where the draft model drafts. One that the device grows has a root and a number of rows.
+Draft Speculator::model_tree(int32_t root, int max_rows, bool has_draft, bool may_grow) {
+  const Clock::time_point start = Clock::now();
+  ModelDrafter& model = *drafters_.model;
+  Draft alone{};
+  drafting::start(alone, root);
+  if (!has_draft) {
+    if (!model.start(request(root, max_rows))) return planner_->tree(&alone);
+    parts_.end(StepPart::kDraft);
+  }
+  if (loop_ != nullptr && may_grow && planner_->rows_ahead() > 1) {
+    tree_.is_known = false;
+    alone.rows = std::min(planner_->rows_ahead(), model.max_tree(max_rows, model.sent_depth()));
+    return alone;
+  }
+  const Draft grown = model.tree(max_rows);
+  if (loop_ == nullptr) planner_->add_draft_time(ms_since(start));
+  return planner_->tree(&grown);
+}
+
+void Speculator::propose_root(int32_t root) {
+  drafting::start(tree_.walk.draft(), root);
+  tree_.is_planned = false;
+  tree_.is_known = true;
+}
+
+// --- verify
+
+void Speculator::verify(const Interrupted& interrupted) {
+  const int rows = tree_.walk.draft().rows;
+  begin_replayed();
+  const std::lock_guard lock(timeline_.mutex());
+  const Clock::time_point start = Clock::now();
+  run_tree([&](Stream& stream, const Timeline::RowInputs& to) { fill(stream, to); }, interrupted);
+  if (tree_.is_planned && loop_ == nullptr) planner_->add_step_time(rows, ms_since(start));  // the CPU has finished
+  parts_.end(StepPart::kVerify);
+  counts_.verified += 1;
+  counts_.drafted += rows - 1;
+}
+
+// A draft is in the session's own memory, where a device grows it.
+void Speculator::run_tree(const std::function<void(Stream&, const Timeline::RowInputs&)>& fill,
+                          const Interrupted& interrupted) {
+  const int rows = tree_.walk.draft().rows;
+  const Timeline::RowInputs inputs{memory_.tree->tokens, memory_.positions, memory_.tree->parents,
+                                   memory_.tree->ancestors};
+  timeline_.run({.n = rows, .is_tree = true, .inputs = &inputs}, fill, interrupted);
+  timeline_.head(timeline_.engine().executor(), 0, rows, memory_.logits);
+}
+
+void Speculator::fill(Stream& stream, const Timeline::RowInputs& to) {
+  const Draft& draft = tree_.walk.draft();
+  if (!tree_.is_known) {
+    drafters_.model->grow(tree_.max_rows, draft.rows);
+    loop_->fetch(memory_.tree);
+    return parts_.end(StepPart::kTree);
+  }
+  std::array<int32_t, 3 * kMaxTree> positions;
+  const int n_past = timeline_.state().n_tokens();
+  for (int axis = 0; axis < 3; ++axis)
+    for (int r = 0; r < draft.rows; ++r) positions[axis * draft.rows + r] = n_past + draft.depths[r];
+  upload(stream);
+  stream.upload(to.positions, positions.data(), 3 * draft.rows * sizeof(int32_t));
+}
+
+void Speculator::upload(Stream& stream) const { stream.upload(memory_.tree, &walk().draft(), sizeof(Draft)); }
+
+void Speculator::begin_replayed() { tree_.walk.set_replay_depth(next_length_ ? next_length_() : -1); }
+
+void Speculator::begin_verified() {
+  begin_replayed();
+  counts_.verified += 1;
+  counts_.drafted += walk().draft().rows - 1;
+  begin_walk();
+}
+
+void Speculator::descend(int child) {
+  tree_.walk.descend(child);
+  counts_.accepted += 1;
+}
+
+void Speculator::wait_for_tree() {
+  if (tree_.is_known) return;
+  timeline_.stream().wait();
+  fetch_tree();
+}
+
+void Speculator::fetch_tree() {
+  if (tree_.is_known) return;
+  Draft& draft = tree_.walk.draft();
+  const int rows = draft.rows;
+  draft = loop_->fetched();
+  planner_->set_model_tree(draft, rows);
+  draft.rows = rows;
+  tree_.is_known = true;
+}
+
+bool Speculator::can_draft_ahead(int row) {
+  return row == 0 && !tree_.is_known && planner_->draft_may_run_ahead() && drafters_.model->fits_ahead();
+}
+
+VerifiedTree Speculator::verified_tree(int row, bool accepts_path) {
+  return {.draft = memory_.tree,
+          .logits = memory_.logits,
+          .rows = walk().draft().rows,
+          .first = row,
+          .replay_length = walk().replay_length(row),
+          .accept = accepts_path ? drafters_.model->accept_path() : AcceptPath{}};
+}
+
+void Speculator::draft_ahead() {
+  drafters_.model->send_moves();
+  parts_.end(StepPart::kWalk);
+  drafters_.model->send(drafters_.model->depth(max_tree_rows(), planner_->draft_depth()));
+  parts_.end(StepPart::kDraft);
+}
+
+// --- commit
+
+void Speculator::commit(const Verdict& verdict) {
+  TreeWalk& walk = tree_.walk;
+  const bool is_planned = verdict.is_whole && tree_.is_planned;
+  if (is_planned) wait_for_tree();
+  const std::lock_guard lock(timeline_.mutex());
+  const int n_layers = static_cast<int>(timeline_.state().layers().size());
+  parts_.start();
+  timeline_.commit_path(walk.path(), verdict.draft_is_ahead ? timeline_.engine().model().info().n_layers : n_layers);
+  parts_.end(StepPart::kWalk);
+  if (walk.is_active()) counts_.by_length[walk.path().size() - 1] += 1;
+  if (is_planned) planner_->add_accepted(walk.path());
+  walk.end();
+}
+
+// --- times
+
+void Speculator::add_prefill_time(int rows, double ms) {
+  if (!planner_) return;
+  if (rows > 1) {
+    planner_->start_sequence(loop_ == nullptr);
+  } else if (loop_ == nullptr) {
+    planner_->add_step_time(1, ms);
+  }
+}
+
+void Speculator::add_pass_time(int rows, double ms) {
+  if (planner_ && loop_ == nullptr) planner_->add_pass_time(rows, ms);
+}
+
+void Speculator::replay(NextLength next_length) {
+  next_length_ = std::move(next_length);
+  if (!drafters_.model) return;
+  drafters_.model->set_logprobs(next_length_ ? memory_.replay_logprobs : memory_.logprobs);
+}
+
+}  // namespace lb

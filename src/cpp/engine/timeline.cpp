@@ -1,0 +1,231 @@
+#include "engine/timeline.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+
+#include "base/error.h"
+#include "engine/plan.h"
+
+namespace lb {
+namespace {
+
+uint64_t next_number() {
+  static std::atomic<uint64_t> n = 0;
+  return n++;
+}
+
+// Sets two flags as long as it lives.
+class Hold {
+ public:
+  Hold(bool& first, bool& second, bool on) : first_(first), second_(second) { first_ = second_ = on; }
+  ~Hold() { first_ = second_ = false; }
+  Hold(const Hold&) = delete;
+
+ private:
+  bool &first_, &second_;
+};
+
+}  // namespace
+
+Timeline::Timeline(std::shared_ptr<const Engine> engine)
+    : engine_(std::move(engine)),
+      number_(next_number()),
+      state_(engine_->layer_shapes(), engine_->state_options(), *engine_->executor().stream, engine_->pages()),
+      positions_(3 * static_cast<size_t>(std::max(engine_->options().prefill_chunk, kMaxTree))) {
+  LB_CHECK(engine_->options().score_rows == 0, kInvalid,
+           "the model is open to score prompts, and has no memory for sessions. Open it with score_rows = 0");
+  const std::lock_guard lock(mutex());
+  if (step_row_bytes(engine_->draft_model(), engine_->backend().sizes(), engine_->model(), engine_->options()) > 0)
+    step_rows_ = std::make_unique<StepRows>(*engine_, state_);
+  tokens_.reserve(state_.capacity());
+  append_ends_.reserve(state_.capacity());
+}
+
+bool Timeline::extends_by_one(std::span<const int32_t> ids) const {
+  return !tokens_.empty() && ids.size() == tokens_.size() + 1 &&
+         std::equal(tokens_.begin(), tokens_.end(), ids.begin());
+}
+
+void Timeline::check_idle() const {
+  LB_CHECK(!is_computing_, kInvalid, "this session computes a prompt: between its layers others may be used, not it");
+}
+
+void Timeline::prefill(std::span<const int32_t> ids, const Interrupted& interrupted, const AfterChunk& after_chunk,
+                       const BetweenLayers& between_layers) {
+  const int chunk = engine_->options().prefill_chunk;
+  while (tokens_.size() < ids.size()) {
+    const std::lock_guard lock(mutex());
+    // Chunks end at multiples of the chunk size, so the cuts do not depend on how much was reused.
+    const int first = static_cast<int>(tokens_.size());
+    const int rows = std::min<int>((first / chunk + 1) * chunk, static_cast<int>(ids.size())) - first;
+    for (int axis = 0; axis < 3; ++axis)
+      for (int r = 0; r < rows; ++r) positions_[axis * rows + r] = first + r;
+    const auto part = ids.subspan(first, rows);
+    const SparseBlocks* sparse = sparse_blocks_of(first, first + rows);
+    Executor& executor = engine_->executor_for(rows, sparse != nullptr);
+    const bool has_own_buffers = &executor != &engine_->executor();  // that the steps of other sessions leave alone
+    LB_CHECK(!executor.is_held, kInvalid, "an append of ", rows,
+             " rows does not fit between the layers of another: up to ", engine_->executor().max_rows, " rows do");
+    const Interrupted between = [&] {
+      executor.stream->pace();  // others do not wait for layers that were sent ahead
+      between_layers();
+      return interrupted && interrupted();
+    };
+    const Hold hold{is_computing_, executor.is_held, has_own_buffers && between_layers};
+    forward(part, {positions_.data(), 3 * static_cast<size_t>(rows)}, {}, {.n = rows, .sparse = sparse},
+            is_computing_ ? between : interrupted);
+    commit_rows(part);
+    after_chunk(executor, first, rows);
+  }
+}
+
+void Timeline::forward(std::span<const int32_t> ids, std::span<const int32_t> positions, const Tree& tree, Rows rows,
+                       const Interrupted& interrupted) {
+  rows.is_tree = tree.parent != nullptr;
+  const auto upload_rows = [&](Stream& stream, const RowInputs& to) {
+    stream.upload(to.tokens, ids.data(), ids.size_bytes());
+    stream.upload(to.positions, positions.data(), positions.size_bytes());
+    if (!rows.is_tree) return;
+    stream.upload(to.parents, tree.parent, rows.n * sizeof *tree.parent);
+    stream.upload(to.ancestors, tree.ancestors, rows.n * sizeof *tree.ancestors);
+  };
+  run(rows, upload_rows, interrupted);
+}
+
+// Chunks that end at a multiple of the chunk size are sparse. The end of a prompt, most likely the question, comes
+// after them and looks at everything. The rule depends on the ends of appends alone, so that a reused prefix has the
+// bits of a fresh one.
+const SparseBlocks* Timeline::sparse_blocks_of(int first, int end) const {
+  const Executor& executor = engine_->prompts_executor();
+  const bool is_sparse = executor.sparse && end - first > kMaxTree && end % engine_->options().prefill_chunk == 0;
+  return is_sparse ? &*executor.sparse : nullptr;
+}
+
+void Timeline::run(const Rows& rows, const std::function<void(Stream&, const RowInputs&)>& fill,
+                   const Interrupted& interrupted) {
+  const Executor& executor = engine_->executor_for(rows.n, rows.sparse != nullptr);
+  Stream& stream = *executor.stream;
+  const RowInputs in = rows.inputs != nullptr
+                           ? *rows.inputs
+                           : RowInputs{executor.tokens, executor.positions, executor.parents, executor.ancestors};
+  const Tree tree = rows.is_tree ? Tree{in.parents, in.ancestors} : Tree{};
+  const size_t n = rows.n;
+  settle_steps();
+  state_.begin_append(rows.n, tree);
+  forget_append();
+  ++revision_;
+  const Segment segment{0, rows.n, tree, state_.n_past(), &state_};
+  const auto send = [&] {
+    engine_->forward(executor,
+                     {.tokens = {in.tokens, n},
+                      .positions = {in.positions, 3 * n},
+                      .segments = {&segment, 1},
+                      .sparse = rows.sparse,
+                      .interrupted = interrupted ? &interrupted : nullptr},
+                     rows.taps);
+  };
+  try {
+    fill(stream, in);
+    const bool has_taps = rows.taps != nullptr && !rows.taps->layers.empty();  // their copies cannot be recorded
+    const std::array<uint64_t, 3> shape{n, rows.is_tree, rows.inputs != nullptr};
+    rows.n <= kMaxTree && !has_taps ? recorded_.send(shape, stream, send) : send();
+  } catch (...) {
+    abort();
+    throw;
+  }
+  state_.end_append();
+}
+
+void Timeline::head(const Executor& executor, int row, int rows, float* logits) const {
+  const Model& model = engine_->model();
+  model.head(executor.workspace.y + static_cast<size_t>(row) * model.info().hidden, rows, logits,
+             engine_->options().activations, *executor.stream);
+}
+
+void Timeline::download_head(const Executor& executor, int row, int rows, float* logits) const {
+  head(executor, row, rows, executor.logits);
+  executor.stream->download(logits, executor.logits, sizeof(float) * rows * engine_->model().info().vocab);
+}
+
+void Timeline::check_finite(std::span<const float> logits, size_t n_tokens) const {
+  const bool finite = std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); });
+  LB_CHECK(finite, kFormat, engine_->file().path, ": the logits after ", n_tokens,
+           " tokens are not finite; the weights are damaged or overflow");
+}
+
+void Timeline::commit_rows(std::span<const int32_t> ids) {
+  state_.commit_chain(static_cast<int>(ids.size()));
+  add_tokens(ids);
+}
+
+void Timeline::add_tokens(std::span<const int32_t> ids) {
+  const bool all_kept = (append_ends_.empty() ? 0 : append_ends_.back()) == static_cast<int>(tokens_.size());
+  tokens_.insert(tokens_.end(), ids.begin(), ids.end());
+  if (all_kept) append_ends_.push_back(static_cast<int32_t>(tokens_.size()));
+  ++revision_;
+}
+
+void Timeline::add_path_token(int32_t token) {
+  tokens_.push_back(token);
+  ++revision_;
+}
+
+void Timeline::abort() {
+  state_.abort_append();
+  truncate_tokens(state_.n_tokens());
+}
+
+void Timeline::truncate(int n) {
+  if (n == static_cast<int>(tokens_.size())) return;
+  const std::lock_guard lock(mutex());
+  if (n >= state_.rewind_floor()) {
+    state_.rewind(n);
+  } else {
+    state_.reset();  // recurrent layers cannot step back further than their pending rows
+  }
+  truncate_tokens(state_.n_tokens());
+}
+
+void Timeline::truncate_tokens(int n) {
+  tokens_.resize(n);
+  n_unchanged_ = std::min(n_unchanged_, n);
+  while (!append_ends_.empty() && append_ends_.back() > n) append_ends_.pop_back();
+  ++revision_;
+}
+
+void Timeline::reset() {
+  const std::lock_guard lock(mutex());
+  state_.reset();
+  truncate_tokens(0);
+  forget_append();
+}
+
+void Timeline::lose() {
+  const std::lock_guard lock(mutex());
+  forget_append();
+  state_.abort_append();
+  state_.rewind(0);
+  if (step_rows_) step_rows_->reset();
+  truncate_tokens(0);
+}
+
+void Timeline::begin_step(NumbersFrom from) {
+  if (step_rows_ && step_rows_->is_full()) step_rows_->compute(tokens_);
+  state_.reach_ahead();
+  if (from == NumbersFrom::kDevice) {
+    state_.begin_next();
+  } else {
+    state_.begin_append(1, {});
+  }
+  if (step_rows_) step_rows_->begin_step();
+}
+
+void Timeline::settle_steps() {
+  if (!step_rows_ || !step_rows_->is_behind()) return;
+  const std::lock_guard lock(mutex());
+  step_rows_->settle(tokens_);
+}
+
+}  // namespace lb

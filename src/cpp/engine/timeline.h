@@ -1,0 +1,179 @@
+// Timeline: the tokens of one sequence and the state after them: appends, commits, rewinds, pages and pieces. It knows
+// no sampler and no draft. Session::at_rest() ends what decoding has begun before anything else changes the timeline.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/step_rows.h"
+#include "state/pieces.h"
+
+namespace lb {
+
+class Timeline {
+ public:
+  explicit Timeline(std::shared_ptr<const Engine> engine);
+
+  const Engine& engine() const { return *engine_; }
+  std::recursive_mutex& mutex() const { return engine_->executor().mutex; }
+  SequenceState& state() { return state_; }
+  Stream& stream() const { return state_.stream(); }
+  // The ring of the tapped rows of plain steps; null without a draft model, and on the CPU, which has no plain steps.
+  const StepRing* step_ring() const { return step_rows_ ? &step_rows_->ring() : nullptr; }
+  uint64_t number() const { return number_; }  // no other timeline of the process has it
+
+  std::span<const int32_t> tokens() const { return tokens_; }
+  int context() const { return state_.capacity(); }
+  // Changes with each append, commit and rewind: logits belong to one revision.
+  uint64_t revision() const { return revision_; }
+  // Leading tokens that have not changed since mark_unchanged(), for an index of the text.
+  int n_unchanged() const { return n_unchanged_; }
+  void mark_unchanged() { n_unchanged_ = static_cast<int>(tokens_.size()); }
+  bool extends_by_one(std::span<const int32_t> ids) const;
+  void check_idle() const;  // throws between the layers of its own prompt
+
+  // --- appends
+  // Computes ids[tokens().size()..) in chunks that end at multiples of the chunk size. after_chunk finds the chunk's
+  // final hidden rows in the executor's workspace.y. between_layers: as in Session::sync().
+  using AfterChunk = std::function<void(const Executor& executor, int first, int rows)>;
+  void prefill(std::span<const int32_t> ids, const Interrupted& interrupted, const AfterChunk& after_chunk,
+               const BetweenLayers& between_layers = {});
+  // The inputs of an append's rows, in the stream's memory.
+  struct RowInputs {
+    int32_t *tokens, *positions, *parents;  // positions: [3, rows]
+    uint64_t* ancestors;
+  };
+  struct Rows {
+    int n;
+    bool is_tree = false;
+    const RowInputs* inputs = nullptr;  // null: the executor's
+    const Taps* taps = nullptr;
+    const SparseBlocks* sparse = nullptr;  // null: dense attention
+  };
+  // Computes an append whose inputs `fill` sends to the stream. It waits for a commit.
+  void run(const Rows& rows, const std::function<void(Stream&, const RowInputs&)>& fill,
+           const Interrupted& interrupted);
+  // Logits [rows, vocab] of rows [row, row + rows) of the last forward pass, in the stream's memory.
+  void head(const Executor& executor, int row, int rows, float* logits) const;
+  // Copies these logits, of at most kLogitRows rows, to the host.
+  void download_head(const Executor& executor, int row, int rows, float* logits) const;
+  // Throws when a logit is infinite or NaN; n_tokens precede it.
+  void check_finite(std::span<const float> logits, size_t n_tokens) const;
+
+  // Keeps all rows of the append, whose ids these are.
+  void commit_rows(std::span<const int32_t> ids);
+  // The token of a tree's row joins the tokens. commit_path() commits the rows of the path.
+  void add_path_token(int32_t token);
+  // n_to_move: as in SequenceState::commit().
+  void commit_path(std::span<const int32_t> path, int n_to_move) { state_.commit(path, n_to_move); }
+  // Ends an append that failed half-way.
+  void abort();
+
+  // --- a device's plain steps: appends of one row
+  // Origin of a step's AppendNumbers: uploaded by the host, or counted up on the device by NextToken.
+  enum class NumbersFrom { kHost, kDevice };
+  void begin_step(NumbersFrom from);
+  void end_step() { state_.end_append(); }
+  void commit_step(int32_t token) { commit_rows({&token, 1}); }
+  void drop_step() { state_.commit_chain(0); }
+  // Before anything else than a plain step reads or appends to the state.
+  void settle_steps();
+
+  // --- one append by hand: timeline_append.cpp
+  struct AppendOptions {
+    std::span<const int32_t> parents{};    // [rows] a tree; empty: a chain
+    std::span<const int32_t> positions{};  // [3, rows]; empty: text positions
+    std::span<const int> taps{};           // see Taps
+  };
+  struct AppendResult {
+    std::vector<float> logits;  // [rows, vocab]
+    std::vector<float> taps;    // [taps, rows, hidden]
+  };
+  // Computes rows after the tokens without keeping them. commit() keeps a path; any other call drops the rows.
+  AppendResult append(std::span<const int32_t> ids, const AppendOptions& options, const Interrupted& interrupted = {});
+  void check_append(std::span<const int32_t> ids, const AppendOptions& options) const;
+  // append() without its logits. The caller has locked the mutex.
+  void compute(std::span<const int32_t> ids, const AppendOptions& options, const Interrupted& interrupted,
+               const Taps* taps = nullptr);
+  void check_committed(const char* action) const;  // throws where an append waits to be committed
+  void forget_append() { appended_.ids.clear(); }  // another append supersedes it
+  void commit(std::span<const int32_t> path);      // rows of the last append to keep, from the root
+  void rewind(int n_tokens);                       // to any length from rewind_floor() to the present one
+  int rewind_floor() const { return state_.rewind_floor(); }
+  // Drops the tokens after the first n, and more where recurrent layers cannot step back so far.
+  void truncate(int n);
+  void reset();
+  // As reset(), after a step whose results are lost.
+  void lose();
+
+  // --- the KV cache, which all sessions of the engine share, and pieces for prefix caches: timeline_pages.cpp
+  // As in Session.
+  bool reserve(int n_tokens);
+  int n_pages() const { return static_cast<int>(state_.pages().size()); }
+  // Copies the pages to host memory and gives them back. The next call that needs them, such as reserve(), swaps in.
+  void swap_out();
+  bool is_swapped_out() const { return state_.is_swapped_out(); }
+  void fork(Timeline& from);
+
+  // Length of the longest prefix of ids that was computed in appends with exactly these ends. Only then are the bits of
+  // its state those of a fresh computation.
+  int matched_prefix(std::span<const int32_t> ids, std::span<const int32_t> ends) const;
+  size_t page_bytes() const { return lb::page_bytes(state_); }
+  size_t recurrent_bytes() const { return lb::recurrent_bytes(state_); }
+  // Pages [first, first + count), all of which hold committed tokens: copied, or shared.
+  void check_pages(int first, int count) const;
+  void read_pages(int first, int count, std::span<std::byte> to);
+  std::unique_ptr<PageRun> share_pages(int first, int count);
+  // Copies the recurrent state after the newest token. Folds first, which changes no later bit.
+  void read_recurrent(std::span<std::byte> to);
+  // Whole pages: bytes, or pages of the KV cache.
+  using PagePiece = std::variant<std::span<const std::byte>, const PageRun*>;
+  struct Pieces {
+    int first_page = 0;                    // the timeline keeps its own pages before this one
+    std::vector<PagePiece> pages;          // the pages from first_page on
+    std::span<const std::byte> recurrent;  // the recurrent state after the last token
+  };
+  // Makes the tokens ids as if computed in appends with these ends, which ascend to ids.size(). matched_prefix() must
+  // cover the pages before first_page.
+  void assemble(std::span<const int32_t> ids, std::span<const int32_t> ends, const Pieces& pieces);
+  std::vector<std::byte> save();
+  void load(std::span<const std::byte> bytes, const std::string& where);
+
+ private:
+  // The last append by hand, until it is committed or superseded.
+  struct Appended {
+    std::vector<int32_t> ids;      // [rows]; empty: none
+    std::vector<int32_t> parents;  // [rows]; empty: a chain
+    bool is_text = false;          // a chain at text positions, as prefill() computes it
+  };
+  void forward(std::span<const int32_t> ids, std::span<const int32_t> positions, const Tree& tree, Rows rows,
+               const Interrupted& interrupted);
+  const SparseBlocks* sparse_blocks_of(int first, int end) const;
+  void add_tokens(std::span<const int32_t> ids);  // the ids of one append, all of them kept
+  void truncate_tokens(int n);
+  void ready_pages();
+  void take_pieces(const Pieces& pieces);
+  void check_pieces(int n_tokens, int n_pages, int n_matched, const Pieces& pieces) const;
+
+  std::shared_ptr<const Engine> engine_;
+  const uint64_t number_;
+  SequenceState state_;
+  std::unique_ptr<StepRows> step_rows_;
+  RecordedAppends recorded_;
+  std::vector<int32_t> positions_;    // [3, max_rows] of the append in progress
+  bool is_computing_ = false;         // a prompt's chunk, between whose layers other sessions compute
+  std::vector<int32_t> tokens_;       // committed, or on the path of a tree that is not
+  std::vector<int32_t> append_ends_;  // of the appends that computed tokens_, up to the first not kept whole
+  int n_unchanged_ = 0;
+  uint64_t revision_ = 0;
+  Appended appended_;
+};
+
+}  // namespace lb
