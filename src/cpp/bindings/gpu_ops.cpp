@@ -35,6 +35,10 @@ void start(PythonPack& pack, OpFields& fields, const GatedDelta& op, const Round
   for (int i = 0; i < launches.n; ++i) pack.run(launches.launches[i], launches.params);
 }
 
+void start(PythonPack&, OpFields&, const DeltaNet&, const RoundedRows&) {
+  fail(ErrorCode::kUnsupported, "[delta_net] has no launch of its own");
+}
+
 void start(PythonPack& pack, OpFields&, const KvMove& op, const RoundedRows&) {
   const gpu::MoveLaunch move = gpu::choose(std::span(&op, 1), pack.target());
   pack.run(move.launch, move.params);

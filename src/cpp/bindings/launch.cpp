@@ -111,6 +111,9 @@ std::vector<nb::dict> launches_of(const GatedDelta& op, int, const gpu::Target& 
   const gpu::DeltaLaunches chosen = gpu::choose(op, nullptr, target);
   return dicts_of({chosen.launches, size_t(chosen.n)});
 }
+std::vector<nb::dict> launches_of(const DeltaNet&, int, const gpu::Target&) {
+  fail(ErrorCode::kUnsupported, "[delta_net] has no launch of its own");
+}
 std::vector<nb::dict> launches_of(const KvMove& op, int, const gpu::Target& target) {
   return {dict_of(gpu::choose(std::span(&op, 1), target).launch)};
 }

@@ -69,24 +69,21 @@ CpuStreamOptions scratch_of(const GatedDelta& op) {
            "value heads must be a multiple of key heads, got ", op.n_v_heads, " and ", op.n_k_heads);
   return {.shared_scratch_bytes = 0, .thread_scratch_bytes = delta_thread_scratch(op.dk, op.dv)};
 }
+CpuStreamOptions scratch_of(const DeltaNet& op) { return scratch_of(op.delta); }
 
 nb::dict run_op(const std::string& name, int threads, const std::string& isa, const nb::kwargs& given) {
-  return with_op(name, [&](auto op) -> nb::dict {
-    if constexpr (!std::is_same_v<decltype(op), RoundRows>) {
-      HostMemory memory;
-      OpFields fields(memory, name, given);
-      operands(op, fields);
-      fields.place();
-      check_slots(op, fields);
-      CpuStreamOptions options = scratch_of(op);
-      options.n_threads = threads;
-      options.isa = isa_named(isa);
-      CpuStream stream(options);
-      lb::run(op, stream);
-      return fields.results();
-    } else {
-      fail(ErrorCode::kUnsupported, "[", name, "] runs on devices only");
-    }
+  return with_op(name, [&](auto op) {
+    HostMemory memory;
+    OpFields fields(memory, name, given);
+    operands(op, fields);
+    fields.place();
+    check_slots(op, fields);
+    CpuStreamOptions options = scratch_of(op);
+    options.n_threads = threads;
+    options.isa = isa_named(isa);
+    CpuStream stream(options);
+    lb::run(op, stream);
+    return fields.results();
   });
 }
 
