@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from matvec_gpu import commit, load
 
 SHAPES = ("16/8x128", "24/4x256", "9/3x64")
@@ -54,9 +54,9 @@ def measure(
     kv_heads, head_dim = rest.split("x")
     capacity = -(-(depth + rows) // 64) * 64
     what = (pack, dtype, rows, int(heads), int(kv_heads), int(head_dim), depth, capacity)
-    cache_bytes = _engine.gpu_ops.time_attention(*what, 1, 1, 1)["bytes"]
+    cache_bytes = _kernels.gpu_ops.time_attention(*what, 1, 1, 1)["bytes"]
     sets = int(4 * info.l2_bytes / cache_bytes) + 1 if rows <= 64 else 1
-    got = _engine.gpu_ops.time_attention(*what, min(sets, 64), 5 if rows <= 64 else 2, 4)
+    got = _kernels.gpu_ops.time_attention(*what, min(sets, 64), 5 if rows <= 64 else 2, 4)
     row = Row(
         date=date.today().isoformat(),
         commit=commit(),
@@ -93,7 +93,7 @@ def main() -> None:
     options = parser.parse_args()
 
     pack, info = load(options.pack, options.device)
-    peak = _engine.gpu_ops.read_bandwidth(pack, 1 << 30)
+    peak = _kernels.gpu_ops.read_bandwidth(pack, 1 << 30)
     print(f"{info.name}, pack {pack.target}, reads {peak / 1e9:.1f} GB/s")
     rows = [
         measure(pack, info, dtype, shape, depth, n, peak)

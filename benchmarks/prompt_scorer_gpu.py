@@ -15,14 +15,14 @@ import time
 from pathlib import Path
 
 import numpy as np
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from matvec_gpu import load
 
 
 def time_kernels(pack: _engine.gpu.Pack, tokens: int, rows: int, keep: float) -> None:
     heads, kv_heads, head_dim = 16, 8, 128
     n_selected = max(1, int(keep * tokens / 128))
-    got = _engine.gpu_ops.time_scorer(pack, rows, heads, kv_heads, head_dim, tokens - rows, n_selected)
+    got = _kernels.gpu_ops.time_scorer(pack, rows, heads, kv_heads, head_dim, tokens - rows, n_selected)
     read = tokens * kv_heads * head_dim * 2 * 2  # K of f16, in two passes
     print(f"{tokens} tokens, the last {rows} rows, {n_selected} of {tokens // 128} blocks")
     for name in ("dense", "sparse", "means", "select", "scores"):

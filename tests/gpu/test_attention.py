@@ -10,7 +10,7 @@ from typing import Any
 import gpu_packs
 import numpy as np
 import pytest
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
@@ -417,7 +417,7 @@ def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
 
 def test_timing_counts_what_moves(pack: _engine.gpu.Pack) -> None:
     """One row over 101 slots: 4 heads of queries and of results, 2 of keys and of values."""
-    timed = _engine.gpu_ops.time_attention(pack, "F16", 1, 4, 2, 64, 100, 256, replays=1, tries=1)
+    timed = _kernels.gpu_ops.time_attention(pack, "F16", 1, 4, 2, 64, 100, 256, replays=1, tries=1)
     assert timed["seconds"] > 0 and "attention_decode_f16_64_kernel" in timed["launch"]
     assert timed["bytes"] == 101 * 2 * 2 * 64 * 2 + 2 * 4 * 64 * 4
     assert timed["flops"] == 4 * 4 * 64 * 101

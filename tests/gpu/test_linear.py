@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.errors import InvalidRequestError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from reference import linear as reference
 from reference.linear import BLOCK_TYPES, PLAIN_TYPES, random_weights
 from tolerances import distance, tolerance
 
-gpu_ops = _engine.gpu_ops
+gpu_ops = _kernels.gpu_ops
 # (n_out, blocks of n_in, or values of it)
 SHAPES_32 = ((1, 1), (2, 3), (3, 5), (33, 28), (7, 128))
 SHAPES_256 = ((1, 1), (2, 3), (3, 5), (33, 4), (5, 9), (7, 16))

@@ -8,7 +8,7 @@ from pathlib import Path
 import gpu_packs
 import numpy as np
 import pytest
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from reference import linear as reference
 from reference.linear import PLAIN_TYPES, random_weights
 from tolerances import distance, tolerance
 
-gpu_ops = _engine.gpu_ops
+gpu_ops = _kernels.gpu_ops
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
 # Skinny GEMM kernels, where the target has them, take up to 32 rows of whole 256 values.
 FEW_TYPES = (*reference.BLOCK_TYPES, "F16", "BF16")
@@ -57,7 +57,7 @@ def rounded_to(x: F32, dtype: str) -> F32:
     """The nearest 16-bit numbers, finite ones of f16."""
     if dtype == "F16":
         x = np.clip(x, -65504, 65504)
-    bits = np.asarray(_engine.ops.convert(np.ascontiguousarray(x).reshape(-1).view(np.uint8), "F32", dtype))
+    bits = np.asarray(_kernels.ops.convert(np.ascontiguousarray(x).reshape(-1).view(np.uint8), "F32", dtype))
     return reference.decode(bits, dtype).reshape(x.shape)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.errors import InvalidRequestError
 from lucebox.selftest import ops
 from lucebox.selftest.inputs import normal, path
@@ -39,9 +39,9 @@ def call_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, dict[st
 
 def check(pack: _engine.gpu.Pack, calls: list[tuple[str, dict[str, Any]]], kernel: str) -> None:
     op = calls[0][0]
-    alone = [_engine.gpu_ops.run(pack, op, **fields) for _, fields in calls]
+    alone = [_kernels.gpu_ops.run(pack, op, **fields) for _, fields in calls]
     pack.take_started()
-    together = _engine.gpu_ops.run_several(pack, op, [fields for _, fields in calls])
+    together = _kernels.gpu_ops.run_several(pack, op, [fields for _, fields in calls])
     assert pack.take_started()[0].startswith(kernel)
     for want, got in zip(alone, together, strict=True):
         assert want.keys() == got.keys()
@@ -128,6 +128,6 @@ def test_delta_net(pack: _engine.gpu.Pack, call_of: Callable[..., Any], n: int, 
 
 def test_refusals(pack: _engine.gpu.Pack) -> None:
     with pytest.raises(InvalidRequestError, match="1 to 16 sequences share a launch, got 0"):
-        _engine.gpu_ops.run_several(pack, "attention", [])
+        _kernels.gpu_ops.run_several(pack, "attention", [])
     with pytest.raises(InvalidRequestError, match="no kernel does rms_norm for several sequences"):
-        _engine.gpu_ops.run_several(pack, "rms_norm", [{}])
+        _kernels.gpu_ops.run_several(pack, "rms_norm", [{}])

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lucebox import _engine
+from lucebox import _engine, _kernels
 
 __all__ = [
     "attention",
@@ -57,22 +57,22 @@ def run(op: str, on: dict[str, Any], **fields: Any) -> dict[str, Any]:
     """The outputs of an op by name."""
     if "sequences" in on:
         given = {name: value for name, value in fields.items() if value is not None}
-        *others, got = _engine.gpu_ops.run_several(on["pack"], op, on["sequences"] * [given])
+        *others, got = _kernels.gpu_ops.run_several(on["pack"], op, on["sequences"] * [given])
         for other in others:
             for name, value in got.items():
                 np.testing.assert_array_equal(other[name], value, f"{op}: {name} of equal sequences")
         return dict(got)
     if "pack" in on:
-        return dict(_engine.gpu_ops.run(on["pack"], op, **fields))
-    return dict(_engine.ops.run(op, **on, **fields))
+        return dict(_kernels.gpu_ops.run(on["pack"], op, **fields))
+    return dict(_kernels.ops.run(op, **on, **fields))
 
 
 def function(op: str, pack: _engine.gpu.Pack | None = None) -> Callable[..., Any]:
     """The function of this name, of this module or of the engine, on the CPU or on a pack's device."""
     here: Callable[..., Any] | None = globals().get(op)
     if pack is None:
-        return here or getattr(_engine.ops, op)
-    return partial(here, pack=pack) if here else partial(getattr(_engine.gpu_ops, op), pack)
+        return here or getattr(_kernels.ops, op)
+    return partial(here, pack=pack) if here else partial(getattr(_kernels.gpu_ops, op), pack)
 
 
 def rms_norm(x: F32, w: F32, eps: float, **on: Any) -> F32:
@@ -333,7 +333,7 @@ def delta_net(
     Returns the product of `last` with the norm of o, the launches of each kernel, and the state after it: history,
     pending, S, k_pending, cs_pending, delta.
     """
-    got = _engine.gpu_ops.delta_net(
+    got = _kernels.gpu_ops.delta_net(
         pack, x=x, w=w, history=history, pending=pending, g=g, beta=beta, a_neg=a_neg, dt_bias=dt_bias,
         n_k_heads=k_pending.shape[2], dk=k_pending.shape[3], z=z.reshape(len(x), *delta.shape[1:]), norm_w=norm_w,
         eps=eps, last=last, last_type=last_type, n_last=n_last, parent=parent, ancestors=ancestors,

@@ -3,14 +3,14 @@
 #include <random>
 #include <span>
 
-#include "bindings/bindings.h"
-#include "bindings/gpu_call.h"
-#include "bindings/gpu_timing.h"
+#include "bindings/kernels/bindings.h"
+#include "bindings/kernels/gpu_call.h"
+#include "bindings/kernels/gpu_timing.h"
 #include "gpu/gemm/choose.h"
 
 using namespace nanobind::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 void run_in_order(PythonPack& pack, const gpu::GemmLaunches& launches) {
@@ -62,7 +62,7 @@ std::vector<nb::object> linear_group(PythonPack& pack, const std::vector<Bytes>&
                                      FloatMatrix x, const Matrices& add, const std::string& activations) {
   Call call(pack);
   const LinearGroup group = group_on_device(call, weights, dtypes, n_out, n_in, x, add, activations);
-  pack.run(group, call.out<std::byte>(rounded_bytes(size(x, 0), n_in, true)));
+  run(pack, group, call.out<std::byte>(rounded_bytes(size(x, 0), n_in, true)));
   return read_results(call, group);
 }
 
@@ -75,7 +75,7 @@ std::vector<nb::object> matmul_group(PythonPack& pack, const std::vector<Bytes>&
   RoundedRows rounded = {};
   if (const int bits = gpu::gemm_rounded_bits(group, pack.target())) {
     rounded = rounded_rows(call.out<std::byte>(rounded_bytes(rows, n_in, bits == 16)), rows, n_in, bits == 16);
-    pack.run(RoundRows{.x = group.products[0].x, .y = rounded, .rows = rows, .n_in = n_in});
+    run(pack, RoundRows{.x = group.products[0].x, .y = rounded, .rows = rows, .n_in = n_in});
   }
   void* scratch = call.out<std::byte>(gpu::gemm_scratch_bytes(group, pack.target()));
   auto* arrived = static_cast<uint32_t*>(call.zeros(gpu::kSkinnyArrivedBytes));
@@ -138,7 +138,7 @@ nb::tuple matmul_chain(PythonPack& pack, const std::vector<Bytes>& weights, cons
   if (const auto narrow = gpu::choose_skinny_x(group, rounded_x.high, pack.target()))
     pack.run(narrow->launch, narrow->params);
   else
-    pack.run(RoundRows{.x = on_device, .y = rounded_x, .rows = rows, .n_in = n_in});
+    run(pack, RoundRows{.x = on_device, .y = rounded_x, .rows = rows, .n_in = n_in});
   gpu::DeferredGemm chain;
   std::optional<gpu::SkinnyStep> first;
   if (chain.begin(group, rounded_x, pack.target())) {
@@ -229,9 +229,9 @@ nb::dict time_linear(PythonPack& pack, const std::vector<std::string>& dtypes, c
                      int rows, const std::string& activations, int sets, int replays, int tries) {
   const TimedGroups groups(pack, dtypes, n_out, n_in, rows, activations, sets, {});
   const gpu::Buffer rounded(pack.device(), rounded_bytes(rows, n_in, true));
-  pack.run(groups.first(), rounded.data());
+  run(pack, groups.first(), rounded.data());
   const RoundedRows x = rounded_rows(rounded.data(), rows, n_in, gpu::rounded_bits(groups.first()) == 16);
-  nb::dict result = groups.time(pack, replays, tries, [&](const LinearGroup& group) { pack.run_rounded(group, x); });
+  nb::dict result = groups.time(pack, replays, tries, [&](const LinearGroup& group) { run_rounded(pack, group, x); });
   result["launch"] = pack.last();
   return result;
 }
@@ -248,7 +248,7 @@ nb::dict time_matmul(PythonPack& pack, const std::vector<std::string>& dtypes, c
   RoundedRows x = {};
   if (const int bits = gpu::gemm_rounded_bits(first, pack.target())) {
     x = rounded_rows(rounded.data(), rows, n_in, bits == 16);
-    pack.run(RoundRows{.x = first.products[0].x, .y = x, .rows = rows, .n_in = n_in});
+    run(pack, RoundRows{.x = first.products[0].x, .y = x, .rows = rows, .n_in = n_in});
   }
   const size_t scratch_bytes = gpu::gemm_scratch_bytes(first, pack.target());
   const gpu::Buffer scratch(pack.device(), std::max<size_t>(scratch_bytes, 16));
@@ -291,4 +291,4 @@ void bind_gpu_products(nb::module_& m) {
         "`sets` rotated sets of weights, the bytes it moves, and the launch of its tiles.");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

@@ -9,7 +9,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "bindings/bindings.h"
+#include "bindings/kernels/bindings.h"
 #include "bindings/names.h"
 #include "gpu/attention/choose.h"
 #include "gpu/delta_net/choose.h"
@@ -23,7 +23,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 nb::dict dict_of(const gpu::Launch& launch) {
@@ -214,4 +214,4 @@ void bind_launch(nb::module_& m) {
         "The launches of a group of products with many rows, the bits its x is rounded to, its scratch memory.");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

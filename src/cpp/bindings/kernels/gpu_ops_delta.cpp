@@ -1,11 +1,11 @@
 // The ops between the projections of a recurrent layer and the last projection, as the engine sends them.
-#include "bindings/bindings.h"
-#include "bindings/gpu_call.h"
+#include "bindings/kernels/bindings.h"
+#include "bindings/kernels/gpu_call.h"
 #include "dispatch/gpu_stream.h"
 
 using namespace nanobind::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 nb::dict delta_net(PythonPack& pack, const nb::kwargs& given) {
@@ -42,4 +42,4 @@ void bind_gpu_delta(nb::module_& m) {
         "write, and in `started` the launches of each kernel. What a device need not write keeps its 0xff bytes.");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

@@ -8,7 +8,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "bindings/bindings.h"
+#include "bindings/kernels/bindings.h"
 #include "bindings/names.h"
 #include "quant/half.h"
 #include "quant/repack.h"
@@ -16,7 +16,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -96,4 +96,4 @@ void bind_ops_rows(nb::module_& m) {
         "(offset, row bytes) of each plane, and the bytes of all.");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

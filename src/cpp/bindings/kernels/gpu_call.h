@@ -1,11 +1,10 @@
-// Single ops on a device from numpy arrays: gpu.Pack, and what the functions of gpu_ops*.cpp share. Each op gets memory
+// Single ops on a device from numpy arrays: what the functions of gpu_ops*.cpp share. Each op gets memory
 // of its own; results are filled with NaN before the launch and have guards around them, so that a value forgotten or
 // written elsewhere shows.
 #pragma once
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -19,8 +18,9 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "bindings/kernels/op_fields.h"
 #include "bindings/names.h"
-#include "bindings/op_fields.h"
+#include "bindings/python_pack.h"
 #include "device/graph.h"
 #include "gpu/attention/choose.h"
 #include "gpu/delta_net/choose.h"
@@ -32,7 +32,7 @@
 #include "pack/pack.h"
 #include "quant/repack.h"
 
-namespace lb {
+namespace lb::kernels {
 
 namespace nb = nanobind;
 
@@ -41,61 +41,25 @@ using In = nb::ndarray<const T, nb::ndim<kDims>, nb::c_contig, nb::device::cpu>;
 using Bytes = In<uint8_t, 1>;
 using FloatMatrix = In<float, 2>;
 
-// A pack for Python: what it loads, and the kernels it has started since somebody asked.
-class PythonPack {
- public:
-  PythonPack(const gpu::Device& device, const std::string& manifest_json, const std::map<std::string, nb::bytes>& files)
-      : pack_(std::make_shared<gpu::Pack>(device, manifest_json, views(files))), stream_(device) {}
-
-  const gpu::Target& target() const { return pack_->target(); }
-  // "cuda:0"; the simulator is "sim".
-  std::string name() const {
-    const gpu::DeviceInfo& info = device().info();
-    return info.vendor == gpu::Vendor::kSim ? "sim" : cat(gpu::name(info.vendor), ":", info.index);
+template <class Op>
+void run(PythonPack& pack, const Op& op) {
+  pack.run(gpu::choose(op, pack.target()), op);
+}
+// Runs the GEMVs of a group. x: the group's x rounded, where the weights want it.
+inline void run_rounded(PythonPack& pack, const LinearGroup& group, const RoundedRows& x) {
+  const gpu::GemvLaunches vecs = gpu::choose(group, x, pack.target());
+  for (int i = 0; i < vecs.n; ++i) pack.run(vecs.launches[i].launch, vecs.launches[i].params);
+}
+// Rounds x once into `rounded` where the weights want it, then runs the GEMVs, as the engine does.
+inline void run(PythonPack& pack, const LinearGroup& group, std::byte* rounded) {
+  const Linear& first = group.products[0];
+  RoundedRows x = {};
+  if (const int bits = gpu::rounded_bits(group)) {
+    x = rounded_rows(rounded, first.rows, first.n_in, bits == 16);
+    run(pack, RoundRows{.x = first.x, .y = x, .rows = first.rows, .n_in = first.n_in});
   }
-  const gpu::Device& device() const { return pack_->device(); }
-  const gpu::Queue& stream() const { return stream_; }
-  const std::shared_ptr<gpu::Pack>& shared() const { return pack_; }
-
-  template <class Params>
-  void run(const gpu::Launch& launch, const Params& params) {
-    started_.emplace_back(launch.kernel);
-    last_ = gpu::to_string(launch);
-    pack_->run(launch, params, stream_);
-  }
-  template <class Op>
-  void run(const Op& op) {
-    run(gpu::choose(op, target()), op);
-  }
-  // A group as the engine runs it: x rounded once into `rounded` where the weights want it, then the mat-vecs.
-  void run(const LinearGroup& group, std::byte* rounded) {
-    const Linear& first = group.products[0];
-    RoundedRows x = {};
-    if (const int bits = gpu::rounded_bits(group)) {
-      x = rounded_rows(rounded, first.rows, first.n_in, bits == 16);
-      run(RoundRows{.x = first.x, .y = x, .rows = first.rows, .n_in = first.n_in});
-    }
-    run_rounded(group, x);
-  }
-  void run_rounded(const LinearGroup& group, const RoundedRows& x) {
-    const gpu::GemvLaunches vecs = gpu::choose(group, x, target());
-    for (int i = 0; i < vecs.n; ++i) run(vecs.launches[i].launch, vecs.launches[i].params);
-  }
-  std::vector<std::string> take_started() { return std::exchange(started_, {}); }
-  const std::string& last() const { return last_; }
-
- private:
-  static gpu::Pack::Files views(const std::map<std::string, nb::bytes>& files) {
-    gpu::Pack::Files result;
-    for (const auto& [name, bytes] : files) result[name] = std::as_bytes(std::span(bytes.c_str(), bytes.size()));
-    return result;
-  }
-
-  std::shared_ptr<gpu::Pack> pack_;
-  gpu::Queue stream_;
-  std::vector<std::string> started_;
-  std::string last_;
-};
+  run_rounded(pack, group, x);
+}
 
 // The device memory of one call.
 class Call {
@@ -225,4 +189,4 @@ void check_shape(const char* what, const Array& array, std::initializer_list<siz
   LB_CHECK(same, kInvalid, what, " has the wrong shape");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

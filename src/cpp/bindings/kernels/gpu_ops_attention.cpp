@@ -1,11 +1,11 @@
 // The time of an attention on the device of a pack.
-#include "bindings/bindings.h"
-#include "bindings/gpu_call.h"
-#include "bindings/gpu_timing.h"
+#include "bindings/kernels/bindings.h"
+#include "bindings/kernels/gpu_call.h"
+#include "bindings/kernels/gpu_timing.h"
 
 using namespace nanobind::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 constexpr int kScoredRows = 8;
@@ -147,9 +147,9 @@ nb::dict time_scorer(PythonPack& pack, int rows, int n_heads, int n_kv_heads, in
   attention.n_query_blocks = n_query_blocks;
   attention.list_size = max_blocks + 1;
   result["sparse"] = time_attention();
-  const auto time_op = [&](const auto& op) { return time_on_device(pack, replays, tries, [&] { pack.run(op); }); };
+  const auto time_op = [&](const auto& op) { return time_on_device(pack, replays, tries, [&] { run(pack, op); }); };
   // The means of all blocks, which the selection reads.
-  pack.run(KeyMeans{.cache = cache, .means = means, .n_past = first_at, .rows = capacity, .max_blocks = max_blocks});
+  run(pack, KeyMeans{.cache = cache, .means = means, .n_past = first_at, .rows = capacity, .max_blocks = max_blocks});
   result["means"] =
       time_op(KeyMeans{.cache = cache, .means = means, .n_past = n_past_at, .rows = rows, .max_blocks = max_blocks});
   result["select"] = time_op(SelectBlocks{.q = queries,
@@ -198,4 +198,4 @@ void bind_gpu_attention(nb::module_& m) {
       "select, scores of 8 rows; and the flops of the dense one.");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "base/error.h"
-#include "bindings/bindings.h"
+#include "bindings/kernels/bindings.h"
+#include "bindings/kernels/op_fields.h"
 #include "bindings/names.h"
-#include "bindings/op_fields.h"
 #include "cpu/cpu_stream.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 // Memory of the host, without guards: a sanitizer sees an access past the end of an operand.
@@ -97,4 +97,4 @@ void bind_ops(nb::module_& m) {
   bind_ops_rows(m);
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

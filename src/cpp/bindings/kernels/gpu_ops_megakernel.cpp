@@ -5,15 +5,15 @@
 #include <array>
 #include <cstring>
 
-#include "bindings/bindings.h"
-#include "bindings/gpu_call.h"
+#include "bindings/kernels/bindings.h"
+#include "bindings/kernels/gpu_call.h"
 #include "engine/engine.h"
 #include "engine/token_loop.h"
 #include "gpu/megakernel/schedule/schedule.h"
 
 using namespace nanobind::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 // `most`: tokens of the launch, which `allowed` ends. `missing`: arrivals that barriers wait for and that never come.
@@ -137,4 +137,4 @@ void bind_gpu_megakernel(nb::module_& m) {
         "The logits of a norm and a product, as one phase of a megakernel, with the sampler behind it.");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

@@ -10,7 +10,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "bindings/bindings.h"
+#include "bindings/kernels/bindings.h"
 #include "bindings/names.h"
 #include "cpu/kernels.h"
 #include "ops/linear.h"
@@ -19,7 +19,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -139,4 +139,4 @@ void bind_ops_linear(nb::module_& m) {
       .def("run", &Products::run, "x"_a, "y"_a, "add"_a = nb::none(), "Writes each product into its y.");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

@@ -18,7 +18,7 @@
 #include "base/error.h"
 #include "ops/operands.h"
 
-namespace lb {
+namespace lb::kernels {
 
 namespace nb = nanobind;
 
@@ -178,4 +178,4 @@ void check_slots(const Op& op, OpFields& fields) {
   }
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

@@ -7,8 +7,8 @@
 #include <limits>
 #include <tuple>
 
-#include "bindings/bindings.h"
-#include "bindings/gpu_call.h"
+#include "bindings/kernels/bindings.h"
+#include "bindings/kernels/gpu_call.h"
 #include "bindings/options.h"
 #include "device/memory.h"
 #include "engine/gpu_token_loop.h"
@@ -17,7 +17,7 @@
 
 using namespace nanobind::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 template <class T>
@@ -186,4 +186,4 @@ void bind_gpu_sample(nb::module_& m) {
         "n_before, root, accepted[64] and positions[3, 37] of an AcceptPath.");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

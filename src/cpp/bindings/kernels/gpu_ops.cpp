@@ -1,20 +1,20 @@
-// gpu.Pack, any single op on its device, and its read bandwidth.
-#include "bindings/bindings.h"
-#include "bindings/gpu_call.h"
-#include "bindings/gpu_timing.h"
+// Any single op on the device of a pack, and its read bandwidth.
+#include "bindings/kernels/bindings.h"
+#include "bindings/kernels/gpu_call.h"
+#include "bindings/kernels/gpu_timing.h"
 #include "device/graph.h"
 #include "gpu/choose_several.h"
 #include "quant/repack.h"
 
 using namespace nanobind::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
-void start(PythonPack& pack, OpFields&, const auto& op, const RoundedRows&) { pack.run(op); }
+void start(PythonPack& pack, OpFields&, const auto& op, const RoundedRows&) { run(pack, op); }
 
 void start(PythonPack& pack, OpFields& fields, const Linear& op, const RoundedRows&) {
-  pack.run(LinearGroup{{op}, 1}, static_cast<std::byte*>(fields.scratch(rounded_bytes(op.rows, op.n_in, true))));
+  run(pack, LinearGroup{{op}, 1}, static_cast<std::byte*>(fields.scratch(rounded_bytes(op.rows, op.n_in, true))));
 }
 
 // Twice into the same scratch, as a graph replays it. The cache's capacity is the page table's.
@@ -147,7 +147,7 @@ nb::object read_memory(PythonPack& pack, Bytes x) {
   Call call(pack);
   const size_t n_blocks = size_t(gpu::read_blocks(pack.target()));
   uint32_t* sums = call.out<uint32_t>(n_blocks);
-  pack.run(ReadMemory{.x = call.in(x), .bytes = x.size(), .sums = sums});
+  run(pack, ReadMemory{.x = call.in(x), .bytes = x.size(), .sums = sums});
   return call.read(sums, n_blocks);
 }
 
@@ -159,7 +159,7 @@ double read_bandwidth(PythonPack& pack, size_t bytes, int sets, int replays, int
   const gpu::Buffer sums(pack.device(), size_t(gpu::read_blocks(pack.target())) * sizeof(uint32_t));
   const double seconds = time_on_device(pack, replays, tries, [&] {
     for (int set = 0; set < sets; ++set)
-      pack.run(
+      run(pack,
           ReadMemory{.x = x.data() + set * bytes, .bytes = bytes, .sums = reinterpret_cast<uint32_t*>(sums.data())});
   });
   pack.take_started();
@@ -168,15 +168,7 @@ double read_bandwidth(PythonPack& pack, size_t bytes, int sets, int replays, int
 
 }  // namespace
 
-void bind_gpu_ops(nb::module_& gpu, nb::module_& m) {
-  nb::class_<PythonPack>(gpu, "Pack", "A kernel pack loaded on a device.")
-      .def(nb::init<const gpu::Device&, const std::string&, const std::map<std::string, nb::bytes>&>(), "device"_a,
-           "manifest_json"_a, "files"_a)
-      .def_prop_ro("target", [](const PythonPack& pack) { return pack.target().name; })
-      .def_prop_ro("name", &PythonPack::name, "The device it is on: cuda:0, sim.")
-      .def_prop_ro("device", [](const PythonPack& pack) { return pack.device().info(); })
-      .def_prop_ro("launched", &PythonPack::last, "The last launch, as text.")
-      .def("take_started", &PythonPack::take_started, "Names of the kernels started since the last call of this.");
+void bind_gpu_ops(nb::module_& m) {
   m.def("run", &run_op, "pack"_a, "op"_a, "fields"_a,
         "Runs an op on its fields, by the names in src/cpp/ops/operands.h: a dict of what it writes. An output that is "
         "given the name of an input takes that input's memory; rounded rows are given as their bits, 8 or 16.");
@@ -195,4 +187,4 @@ void bind_gpu_ops(nb::module_& gpu, nb::module_& m) {
   bind_gpu_megakernel(m);
 }
 
-}  // namespace lb
+}  // namespace lb::kernels
