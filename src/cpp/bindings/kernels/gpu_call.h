@@ -18,6 +18,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "bindings/arrays.h"
 #include "bindings/kernels/op_fields.h"
 #include "bindings/names.h"
 #include "bindings/python_pack.h"
@@ -77,15 +78,6 @@ class Call {
   auto in(const Array& array) {
     return in(array.data(), array.size());
   }
-  const void* weights(const Bytes& blocks, DType type, int n_out, int n_in) {
-    const quant::PlaneLayout layout = quant::checked_plane_layout(type, n_out, n_in);
-    const size_t bytes = row_bytes(type, size_t(n_in)) * n_out;
-    LB_CHECK(blocks.size() == bytes, kInvalid, "weights [", n_out, ", ", n_in, "] of ", name(type), " are ", bytes,
-             " bytes, got ", blocks.size());
-    std::vector<std::byte> planes(layout.bytes);
-    quant::to_planes(type, n_out, n_in, blocks.data(), planes.data());
-    return in(planes.data(), planes.size());
-  }
   // Zeros, as a grid's work space starts.
   void* zeros(size_t bytes) {
     const gpu::Buffer& buffer = allocate(bytes);
@@ -113,16 +105,12 @@ class Call {
 
   template <class T, class... Sizes>
   auto read(const T* from, Sizes... sizes) {
-    const size_t shape[] = {size_t(sizes)...};
-    size_t count = 1;
-    for (size_t n : shape) count *= n;
+    const size_t count = (size_t{1} * ... * size_t(sizes));
     check_guards();
     auto values = std::make_unique<T[]>(count);
     pack_.stream().copy_to_host(values.get(), const_cast<T*>(from), count * sizeof(T));
     pack_.stream().synchronize();
-    T* data = values.release();
-    nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
-    return nb::ndarray<nb::numpy, T>(data, sizeof...(Sizes), shape, owner).cast();
+    return to_numpy(std::move(values), {size_t(sizes)...});
   }
 
  private:
@@ -154,7 +142,7 @@ class Call {
 // The operands of one op on the pack's device.
 class DeviceMemory final : public OpMemory {
  public:
-  explicit DeviceMemory(PythonPack& pack) : pack_(pack), weights_(pack) {}
+  explicit DeviceMemory(PythonPack& pack) : pack_(pack) {}
 
   std::byte* reserve(size_t bytes) override {
     const gpu::Buffer& buffer = buffers_.emplace_back(pack_.device(), std::max<size_t>(bytes, 16));
@@ -170,14 +158,75 @@ class DeviceMemory final : public OpMemory {
     pack_.stream().synchronize();
   }
   const void* weights(const AnyArray& blocks, DType type, int n_out, int n_in) override {
-    return weights_.weights(nb::cast<Bytes>(nb::cast(blocks)), type, n_out, n_in);
+    std::vector<std::byte> planes(quant::checked_plane_layout(type, n_out, n_in).bytes);
+    quant::to_planes(type, n_out, n_in, blocks.data(), planes.data());
+    std::byte* data = reserve(planes.size());
+    upload(data, planes.data(), planes.size());
+    return data;
   }
   size_t guard_bytes() const override { return 256; }
 
  private:
   PythonPack& pack_;
-  Call weights_;
   std::deque<gpu::Buffer> buffers_;
+};
+
+// An op on the pack's device, from its fields.
+template <class Op>
+struct DeviceOp {
+  // links: inputs that are outputs of other ops.
+  DeviceOp(PythonPack& pack, const std::string& name, const nb::handle& given,
+           std::initializer_list<std::pair<const char*, const void*>> links = {})
+      : memory(pack), fields(memory, name, nb::borrow<nb::kwargs>(given)) {
+    for (const auto& [input, at] : links) fields.link(input, at);
+    operands(op, fields);
+  }
+  DeviceOp(const DeviceOp&) = delete;  // `fields` points into `op`
+
+  void place() {
+    fields.place();
+    check_slots(op, fields);
+  }
+
+  DeviceMemory memory;
+  OpFields fields;
+  Op op{};
+};
+
+// Products of one x, from the fields of each: the first one's x is that of all.
+class ProductGroup {
+ public:
+  ProductGroup(PythonPack& pack, const std::vector<nb::dict>& given) {
+    LB_CHECK(given.size() >= 1 && given.size() <= kMaxProducts, kInvalid, "a group has 1 to ", kMaxProducts,
+             " weights, got ", given.size());
+    for (const nb::dict& fields : given) {
+      DeviceOp<Linear>& product = products_.emplace_back(pack, "linear", fields);
+      product.place();
+      const Linear& first = products_[0].op;
+      LB_CHECK(product.op.rows == first.rows && product.op.n_in == first.n_in, kInvalid,
+               "the products of a group have one x");
+      product.op.x = first.x;
+      group_.products[group_.n++] = product.op;
+    }
+  }
+  const LinearGroup& group() const { return group_; }
+  const Linear& first() const { return group_.products[0]; }
+  void* scratch(size_t bytes) { return products_[0].fields.scratch(bytes); }
+  // Memory for the first product's x, rounded.
+  RoundedRows x_buffer(int bits) {
+    const bool is_16_bit = bits == 16;
+    return rounded_rows(static_cast<std::byte*>(scratch(rounded_bytes(first().rows, first().n_in, is_16_bit))),
+                        first().rows, first().n_in, is_16_bit);
+  }
+  std::vector<nb::dict> results() {
+    std::vector<nb::dict> all;
+    for (DeviceOp<Linear>& product : products_) all.push_back(product.fields.results());
+    return all;
+  }
+
+ private:
+  std::deque<DeviceOp<Linear>> products_;
+  LinearGroup group_{};
 };
 
 inline int size(const auto& array, int axis) { return static_cast<int>(array.shape(axis)); }

@@ -1,136 +1,144 @@
-// Any single op on the device of a pack, and its read bandwidth.
+// Any single op on the device of a pack, its time there, and the device's read bandwidth.
 #include "bindings/kernels/bindings.h"
 #include "bindings/kernels/gpu_call.h"
 #include "bindings/kernels/gpu_timing.h"
-#include "device/graph.h"
 #include "gpu/choose_several.h"
-#include "quant/repack.h"
 
 using namespace nanobind::literals;
 
 namespace lb::kernels {
 namespace {
 
-void start(PythonPack& pack, OpFields&, const auto& op, const RoundedRows&) { run(pack, op); }
-
-void start(PythonPack& pack, OpFields& fields, const Linear& op, const RoundedRows&) {
-  run(pack, LinearGroup{{op}, 1}, static_cast<std::byte*>(fields.scratch(rounded_bytes(op.rows, op.n_in, true))));
-}
-
-// Twice into the same scratch, as a graph replays it. The cache's capacity is the page table's.
-void start(PythonPack& pack, OpFields& fields, const Attention& op, const RoundedRows& rounded) {
-  const int capacity = int(fields.size("page_table")) * kPageTokens, dim = op.cache.head_dim;
-  void* scratch = fields.scratch(gpu::attention_scratch_bytes(op.rows, op.n_heads, dim, capacity, pack.target()));
-  gpu::AttentionLaunches launches = gpu::choose(op, capacity, scratch, pack.target());
-  LB_CHECK(!rounded.high || (launches.n == 2 && gpu::can_round(op)), kInvalid,
-           "only merged splits of whole blocks are rounded");
-  launches.params.rounded = rounded;
-  for (int i = 0; i < 2; ++i)
-    for (int j = 0; j < launches.n; ++j) pack.run(launches.launches[j], launches.params);
-}
-
-void start(PythonPack& pack, OpFields& fields, const GatedDelta& op, const RoundedRows&) {
-  void* scratch = fields.scratch(gpu::gated_delta_scratch_bytes(op, pack.target()));
-  const gpu::DeltaLaunches launches = gpu::choose(op, static_cast<float*>(scratch), pack.target());
-  for (int i = 0; i < launches.n; ++i) pack.run(launches.launches[i], launches.params);
-}
-
-void start(PythonPack&, OpFields&, const DeltaNet&, const RoundedRows&) {
-  fail(ErrorCode::kUnsupported, "[delta_net] has no launch of its own");
-}
-
-void start(PythonPack& pack, OpFields&, const KvMove& op, const RoundedRows&) {
-  const gpu::MoveLaunch move = gpu::choose(std::span(&op, 1), pack.target());
-  pack.run(move.launch, move.params);
-}
-
-void start(PythonPack& pack, OpFields&, const KeyScores& op, const RoundedRows&) {
-  for (const gpu::Launch& launch : gpu::choose(op, pack.target())) pack.run(launch, op);
-}
-
-// Both launches twice into the same scratch, as a graph replays them.
-void start(PythonPack& pack, OpFields& fields, const TopTokens& op, const RoundedRows&) {
-  void* scratch = fields.scratch(gpu::top_tokens_scratch_bytes(op.rows));
-  const gpu::TopTokensLaunches top = gpu::choose(op, scratch, pack.target());
-  for (int i = 0; i < 2; ++i)
-    for (const gpu::Launch& launch : top.launches) pack.run(launch, top.params);
-}
-
-void start(PythonPack& pack, OpFields& fields, const SelectCandidates& op, const RoundedRows&) {
-  void* scratch = fields.scratch(gpu::select_scratch_bytes(op.rows, op.k));
-  const gpu::SelectLaunches select = gpu::choose(op, static_cast<float*>(scratch), pack.target());
-  for (const gpu::Launch& launch : select.launches) pack.run(launch, select.params);
-}
-
-nb::dict run_op(PythonPack& pack, const std::string& name, const nb::kwargs& given) {
-  return with_op(name, [&](auto op) {
-    DeviceMemory memory(pack);
-    OpFields fields(memory, name, given);
-    operands(op, fields);
-    RoundedRows merged{};
-    if constexpr (std::is_same_v<decltype(op), Attention>)
-      fields.rounded("rounded", merged, op.rows, op.n_heads * op.cache.head_dim);
-    fields.place();
-    check_slots(op, fields);
-    start(pack, fields, op, merged);
-    return fields.results();
-  });
-}
-
-// The launches of one of several sequences, each with memory of its own.
+// The launches of an op, in order. All take the same parameters.
 template <class Params>
 struct Launches {
   std::vector<gpu::Launch> launches;
   Params params;
 };
-Launches<AttentionPrepare> launches_of(PythonPack& pack, OpFields&, const AttentionPrepare& op) {
+
+template <class Op>
+Launches<Op> launches_of(PythonPack& pack, OpFields&, const Op& op) {
   return {{gpu::choose(op, pack.target())}, op};
 }
-Launches<DeltaInputs> launches_of(PythonPack& pack, OpFields&, const DeltaInputs& op) {
-  return {{gpu::choose(op, pack.target())}, op};
-}
-Launches<CopyRows> launches_of(PythonPack& pack, OpFields&, const CopyRows& op) {
-  return {{gpu::choose(op, pack.target())}, op};
-}
-Launches<GatedDelta> launches_of(PythonPack& pack, OpFields&, const GatedDelta& op) {
-  return {{gpu::choose(op, nullptr, pack.target()).launches[0]}, op};
-}
+
+// The cache's capacity is the page table's.
 Launches<gpu::AttentionSplits> launches_of(PythonPack& pack, OpFields& fields, const Attention& op) {
   const KvLayer& cache = op.cache;
   const int capacity = int(fields.size("page_table")) * kPageTokens;
   void* scratch = fields.scratch(
-      gpu::attention_row_scratch_bytes(op.n_heads, cache.n_kv_heads, cache.head_dim, capacity, pack.target()));
+      op.rows == 1
+          ? gpu::attention_row_scratch_bytes(op.n_heads, cache.n_kv_heads, cache.head_dim, capacity, pack.target())
+          : gpu::attention_scratch_bytes(op.rows, op.n_heads, cache.head_dim, capacity, pack.target()));
   const gpu::AttentionLaunches all = gpu::choose(op, capacity, scratch, pack.target());
   return {{all.launches, all.launches + all.n}, all.params};
 }
+
+Launches<gpu::DeltaWork> launches_of(PythonPack& pack, OpFields& fields, const GatedDelta& op) {
+  void* scratch = fields.scratch(gpu::gated_delta_scratch_bytes(op, pack.target()));
+  const gpu::DeltaLaunches all = gpu::choose(op, static_cast<float*>(scratch), pack.target());
+  return {{all.launches, all.launches + all.n}, all.params};
+}
+
+Launches<gpu::KvMoves> launches_of(PythonPack& pack, OpFields&, const KvMove& op) {
+  const gpu::MoveLaunch move = gpu::choose(std::span(&op, 1), pack.target());
+  return {{move.launch}, move.params};
+}
+
+Launches<KeyScores> launches_of(PythonPack& pack, OpFields&, const KeyScores& op) {
+  const auto both = gpu::choose(op, pack.target());
+  return {{both.begin(), both.end()}, op};
+}
+
+Launches<gpu::TopTokensInSlices> launches_of(PythonPack& pack, OpFields& fields, const TopTokens& op) {
+  const gpu::TopTokensLaunches top =
+      gpu::choose(op, fields.scratch(gpu::top_tokens_scratch_bytes(op.rows)), pack.target());
+  return {{std::begin(top.launches), std::end(top.launches)}, top.params};
+}
+
+Launches<gpu::ScoredCandidates> launches_of(PythonPack& pack, OpFields& fields, const SelectCandidates& op) {
+  void* scratch = fields.scratch(gpu::select_scratch_bytes(op.rows, op.k));
+  const gpu::SelectLaunches select = gpu::choose(op, static_cast<float*>(scratch), pack.target());
+  return {{std::begin(select.launches), std::end(select.launches)}, select.params};
+}
+
+template <class Params>
+void start(PythonPack& pack, const Launches<Params>& all) {
+  for (const gpu::Launch& launch : all.launches) pack.run(launch, all.params);
+}
+
+// Ops that leave counters in their scratch run twice into it, as a graph replays them.
+template <class Op>
+constexpr int kRuns = std::is_same_v<Op, Attention> || std::is_same_v<Op, TopTokens> ? 2 : 1;
+
+template <class Op>
+nb::dict run_op(PythonPack& pack, DeviceOp<Op>& op) {
+  op.place();
+  const auto all = launches_of(pack, op.fields, op.op);
+  for (int i = 0; i < kRuns<Op>; ++i) start(pack, all);
+  return op.fields.results();
+}
+
+// `rounded`, which no field of the op is: the bits to which the merge rounds o.
+nb::dict run_op(PythonPack& pack, DeviceOp<Attention>& attention) {
+  RoundedRows rounded{};
+  const Attention& op = attention.op;
+  attention.fields.rounded("rounded", rounded, op.rows, op.n_heads * op.cache.head_dim);
+  attention.place();
+  auto all = launches_of(pack, attention.fields, op);
+  LB_CHECK(!rounded.high || (all.launches.size() == 2 && gpu::can_round(op)), kInvalid,
+           "only merged splits of whole blocks are rounded");
+  all.params.rounded = rounded;
+  for (int i = 0; i < kRuns<Attention>; ++i) start(pack, all);
+  return attention.fields.results();
+}
+
+nb::dict run_op(PythonPack& pack, DeviceOp<Linear>& linear) {
+  linear.place();
+  const Linear& op = linear.op;
+  auto* rounded = static_cast<std::byte*>(linear.fields.scratch(rounded_bytes(op.rows, op.n_in, true)));
+  run(pack, LinearGroup{{op}, 1}, rounded);
+  return linear.fields.results();
+}
+
+nb::dict run_op(PythonPack&, DeviceOp<DeltaNet>&) {
+  fail(ErrorCode::kUnsupported, "[delta_net] has no launch of its own");
+}
+
+nb::dict run_named(PythonPack& pack, const std::string& name, const nb::kwargs& given) {
+  return with_op(name, [&](auto zeroed) {
+    DeviceOp<decltype(zeroed)> op(pack, name, given);
+    return run_op(pack, op);
+  });
+}
+
+// What a launch of several sequences takes of each.
+template <class Params>
+const Params& params_of_row(const Params& params) {
+  return params;
+}
+const GatedDelta& params_of_row(const gpu::DeltaWork& work) { return work.op; }
 
 template <class Op>
 std::vector<nb::dict> run_each(PythonPack& pack, const std::string& name, const std::vector<nb::dict>& given) {
   LB_CHECK(!given.empty() && given.size() <= gpu::kMaxSeveral, kInvalid, "1 to ", gpu::kMaxSeveral,
            " sequences share a launch, got ", given.size());
-  std::deque<DeviceMemory> memory;
-  std::deque<OpFields> fields;
-  std::deque<Op> ops;
-  std::vector<gpu::Launch> launches;
-  gpu::Several<decltype(launches_of(pack, fields[0], ops[0]).params)> params;
+  std::deque<DeviceOp<Op>> ops;
+  std::vector<decltype(launches_of(pack, ops[0].fields, ops[0].op))> all;
+  gpu::Several<std::remove_cvref_t<decltype(params_of_row(all[0].params))>> params;
   for (size_t i = 0; i < given.size(); ++i) {
-    OpFields& own = fields.emplace_back(memory.emplace_back(pack), name, nb::borrow<nb::kwargs>(given[i]));
-    operands(ops.emplace_back(), own);
-    own.place();
-    check_slots(ops[i], own);
-    const auto one = launches_of(pack, own, ops[i]);
-    params.of[i] = one.params;
-    if (i == 0) launches = one.launches;
+    DeviceOp<Op>& op = ops.emplace_back(pack, name, given[i]);
+    op.place();
+    all.push_back(launches_of(pack, op.fields, op.op));
+    params.of[i] = params_of_row(all[i].params);
   }
-  for (const gpu::Launch& one : launches) {
-    if (const auto launch = gpu::for_several(one, int(given.size()), pack.target())) {
+  for (const gpu::Launch& one : all[0].launches) {
+    if (const auto launch = gpu::for_several(one, int(given.size()), pack.target()))
       pack.run(*launch, params);
-      continue;
-    }
-    for (size_t i = 0; i < given.size(); ++i) pack.run(one, params.of[i]);  // as the engine does
+    else  // as the engine does
+      for (const auto& row : all) pack.run(one, row.params);
   }
   std::vector<nb::dict> results;
-  for (OpFields& own : fields) results.push_back(own.results());
+  for (DeviceOp<Op>& op : ops) results.push_back(op.fields.results());
   return results;
 }
 
@@ -141,6 +149,39 @@ std::vector<nb::dict> run_several(PythonPack& pack, const std::string& name, con
   if (name == "gated_delta") return run_each<GatedDelta>(pack, name, given);
   if (name == "copy_rows") return run_each<CopyRows>(pack, name, given);
   fail(ErrorCode::kInvalid, "no kernel does ", name, " for several sequences");
+}
+
+void add_work(nb::dict&, OpFields&, const auto&) {}
+void add_work(nb::dict& result, OpFields& fields, const Attention& op) {
+  const int n_past = int(fields.largest("n_past", 0));
+  result["bytes"] = gpu::bytes_of(op, n_past);
+  result["flops"] = gpu::flops_of(op, n_past);
+}
+
+nb::dict time_op(PythonPack& pack, const std::string& name, int sets, int replays, int tries, const nb::kwargs& given) {
+  LB_CHECK(sets >= 1 && replays >= 1 && tries >= 1, kInvalid, "sets, replays and tries must be at least 1");
+  return with_op(name, [&]<class Op>(Op) -> nb::dict {
+    if constexpr (std::is_same_v<Op, Linear> || std::is_same_v<Op, DeltaNet>) {
+      fail(ErrorCode::kUnsupported, "[", name, "] has launches of several parameters");
+    } else {
+      std::deque<DeviceOp<Op>> ops;
+      std::vector<decltype(launches_of(pack, ops[0].fields, ops[0].op))> all;
+      for (int i = 0; i < sets; ++i) {
+        DeviceOp<Op>& op = ops.emplace_back(pack, name, given);
+        op.place();
+        all.push_back(launches_of(pack, op.fields, op.op));
+      }
+      const double seconds = time_on_device(pack, replays, tries, [&] {
+        for (const auto& one : all) start(pack, one);
+      });
+      pack.take_started();
+      nb::dict result;
+      result["seconds"] = seconds / sets;
+      result["launch"] = gpu::to_string(all[0].launches[0]);
+      add_work(result, ops[0].fields, ops[0].op);
+      return result;
+    }
+  });
 }
 
 nb::object read_memory(PythonPack& pack, Bytes x) {
@@ -169,17 +210,18 @@ double read_bandwidth(PythonPack& pack, size_t bytes, int sets, int replays, int
 }  // namespace
 
 void bind_gpu_ops(nb::module_& m) {
-  m.def("run", &run_op, "pack"_a, "op"_a, "fields"_a,
+  m.def("run", &run_named, "pack"_a, "op"_a, "fields"_a,
         "Runs an op on its fields, by the names in src/cpp/ops/operands.h: a dict of what it writes. An output that is "
         "given the name of an input takes that input's memory; rounded rows are given as their bits, 8 or 16.");
   m.def("run_several", &run_several, "pack"_a, "op"_a, "fields"_a,
         "Runs an op of one row for several sequences, in one launch if the pack has a kernel for that: run() of each "
-        "dict "
-        "of fields, with a list of results.");
+        "dict of fields, with a list of results.");
+  m.def("time", &time_op, "pack"_a, "op"_a, "sets"_a = 1, "replays"_a = 20, "tries"_a = 5, "fields"_a,
+        "Seconds of an op by the device's clock, over `sets` copies of its fields in turn, and its first launch. Of an "
+        "attention also the bytes that have to move, and the flops of the slots that a chain sees.");
   m.def("read_memory", &read_memory, "pack"_a, "x"_a, "Sums of the 32-bit words that each block has read.");
   m.def("read_bandwidth", &read_bandwidth, "pack"_a, "bytes"_a = size_t(1) << 30, "sets"_a = 1, "replays"_a = 20,
         "tries"_a = 5, "Bytes a second of a kernel that only reads `bytes` a launch, from `sets` buffers in turn.");
-  bind_gpu_attention(m);
   bind_gpu_delta(m);
   bind_gpu_sample(m);
   bind_gpu_products(m);

@@ -17,155 +17,83 @@ void run_in_order(PythonPack& pack, const gpu::GemmLaunches& launches) {
   gpu::for_each_launch(launches, [&](const gpu::Launch& launch, const auto& params) { pack.run(launch, params); });
 }
 
-using Matrices = std::optional<std::vector<FloatMatrix>>;
-
-// Products of one x on the device. `add` is given in the memory of y, as a residual is.
-LinearGroup group_on_device(Call& call, const std::vector<Bytes>& weights, const std::vector<std::string>& dtypes,
-                            const std::vector<int>& n_out, int n_in, FloatMatrix x, const Matrices& add,
-                            const std::string& activations) {
-  const size_t rows = x.shape(0);
-  check_shape("x", x, {rows, size_t(n_in)});
-  LB_CHECK(weights.size() == dtypes.size() && weights.size() == n_out.size() && (!add || add->size() == weights.size()),
-           kInvalid, "weights, dtypes, n_out and add must be as many");
-  LB_CHECK(weights.size() >= 1 && weights.size() <= kMaxProducts, kInvalid, "a group has 1 to ", kMaxProducts,
-           " weights, got ", weights.size());
-  LinearGroup group{};
-  group.n = int(weights.size());
-  const float* on_device = call.in(x);
-  for (int i = 0; i < group.n; ++i) {
-    const size_t outs = size_t(n_out[i]);
-    if (add) check_shape("add", (*add)[i], {rows, outs});
-    float* y = add ? call.in_out((*add)[i].data(), rows * outs) : call.out<float>(rows * outs);
-    const DType type = dtype_named(dtypes[i]);
-    group.products[i] = {.w = call.weights(weights[i], type, n_out[i], n_in),
-                         .type = type,
-                         .x = on_device,
-                         .add = add ? y : nullptr,
-                         .y = y,
-                         .rows = int(rows),
-                         .n_in = n_in,
-                         .n_out = n_out[i],
-                         .activations = activations_named(activations)};
-  }
-  return group;
+std::vector<nb::dict> linear_group(PythonPack& pack, const std::vector<nb::dict>& given) {
+  ProductGroup products(pack, given);
+  const Linear& first = products.first();
+  run(pack, products.group(), static_cast<std::byte*>(products.scratch(rounded_bytes(first.rows, first.n_in, true))));
+  return products.results();
 }
 
-std::vector<nb::object> read_results(Call& call, const LinearGroup& group) {
-  std::vector<nb::object> results;
-  for (const Linear& op : std::span(group.products, group.n))
-    results.push_back(call.read(op.y, size_t(op.rows), size_t(op.n_out)));
-  return results;
-}
+uint32_t* arrived_counters(Call& call) { return static_cast<uint32_t*>(call.zeros(gpu::kSkinnyArrivedBytes)); }
 
-std::vector<nb::object> linear_group(PythonPack& pack, const std::vector<Bytes>& weights,
-                                     const std::vector<std::string>& dtypes, const std::vector<int>& n_out, int n_in,
-                                     FloatMatrix x, const Matrices& add, const std::string& activations) {
-  Call call(pack);
-  const LinearGroup group = group_on_device(call, weights, dtypes, n_out, n_in, x, add, activations);
-  run(pack, group, call.out<std::byte>(rounded_bytes(size(x, 0), n_in, true)));
-  return read_results(call, group);
-}
-
-std::vector<nb::object> matmul_group(PythonPack& pack, const std::vector<Bytes>& weights,
-                                     const std::vector<std::string>& dtypes, const std::vector<int>& n_out, int n_in,
-                                     FloatMatrix x, const Matrices& add, const std::string& activations) {
-  Call call(pack);
-  const LinearGroup group = group_on_device(call, weights, dtypes, n_out, n_in, x, add, activations);
-  const int rows = size(x, 0);
-  RoundedRows rounded = {};
+std::vector<nb::dict> matmul_group(PythonPack& pack, const std::vector<nb::dict>& given) {
+  ProductGroup products(pack, given);
+  const LinearGroup& group = products.group();
+  const Linear& first = products.first();
+  RoundedRows x = {};
   if (const int bits = gpu::gemm_rounded_bits(group, pack.target())) {
-    rounded = rounded_rows(call.out<std::byte>(rounded_bytes(rows, n_in, bits == 16)), rows, n_in, bits == 16);
-    run(pack, RoundRows{.x = group.products[0].x, .y = rounded, .rows = rows, .n_in = n_in});
+    x = products.x_buffer(bits);
+    run(pack, RoundRows{.x = first.x, .y = x, .rows = first.rows, .n_in = first.n_in});
   }
-  void* scratch = call.out<std::byte>(gpu::gemm_scratch_bytes(group, pack.target()));
-  auto* arrived = static_cast<uint32_t*>(call.zeros(gpu::kSkinnyArrivedBytes));
-  run_in_order(pack, gpu::choose_gemm(group, rounded, scratch, arrived, pack.target()));
-  return read_results(call, group);
+  void* scratch = products.scratch(gpu::gemm_scratch_bytes(group, pack.target()));
+  Call call(pack);
+  run_in_order(pack, gpu::choose_gemm(group, x, scratch, arrived_counters(call), pack.target()));
+  return products.results();
 }
 
-nb::object matmul(PythonPack& pack, Bytes w, const std::string& dtype, int n_out, int n_in, FloatMatrix x,
-                  const std::optional<FloatMatrix>& add, const std::string& activations) {
-  Matrices adds;
-  if (add) adds.emplace().push_back(*add);
-  return matmul_group(pack, {w}, {dtype}, {n_out}, n_in, x, adds, activations)[0];
+// Defers the products, fuses `between` and starts all launches.
+template <class Op>
+void run_chain(PythonPack& pack, ProductGroup& products, DeviceOp<Op>& between, DeviceOp<Linear>& last) {
+  const gpu::Target& target = pack.target();
+  const LinearGroup& group = products.group();
+  const LinearGroup readers{{last.op}, 1};
+  const Linear& first = products.first();
+  const auto rounded = [&](const Linear& reader) {
+    const bool is_16_bit = gpu::skinny_x_bits(reader) == 16;
+    void* memory = last.fields.scratch(rounded_bytes(reader.rows, reader.n_in, is_16_bit));
+    return rounded_rows(static_cast<std::byte*>(memory), reader.rows, reader.n_in, is_16_bit);
+  };
+  const RoundedRows x = rounded(first), next_x = rounded(last.op);
+  if (const auto narrow = gpu::choose_skinny_x(group, x.high, target))
+    pack.run(narrow->launch, narrow->params);
+  else
+    run(pack, RoundRows{.x = first.x, .y = x, .rows = first.rows, .n_in = first.n_in});
+  gpu::DeferredGemm chain;
+  std::optional<gpu::SkinnyStep> fused;
+  if (chain.begin(group, x, target)) fused = chain.try_fuse(between.op, readers, next_x, target);
+  LB_CHECK(fused, kUnsupported, "the pack of ", target.name, " has no kernel for this chain");
+  auto* partials = static_cast<std::byte*>(last.fields.scratch(
+      std::max(gpu::skinny_scratch(group, target).partials, gpu::skinny_scratch(readers, target).partials)));
+  Call call(pack);
+  uint32_t* arrived = arrived_counters(call);
+  const auto start = [&](const gpu::SkinnyStep& step) {
+    const gpu::SkinnyLaunch skinny = gpu::skinny_launch(step, partials, arrived, target);
+    pack.run(skinny.launch, skinny.params);
+  };
+  start(*fused);
+  std::ranges::for_each(chain.take(), start);
+  pack.stream().synchronize();  // `call` goes
 }
 
 // Products of few rows of x, then a norm (of one) or a gate (of two), which has no launch of its own, then a product.
-nb::tuple matmul_chain(PythonPack& pack, const std::vector<Bytes>& weights, const std::string& dtype, int n_out,
-                       int n_in, FloatMatrix x, const std::optional<FloatMatrix>& add,
-                       const std::optional<In<float, 1>>& norm, float eps, Bytes last, const std::string& last_dtype,
-                       int n_last) {
-  const int rows = int(x.shape(0));
-  check_shape("x", x, {size_t(rows), size_t(n_in)});
-  LB_CHECK(weights.size() == (norm ? 1 : 2), kInvalid, "a norm reads one product, a gate two; got ", weights.size());
-  if (add) check_shape("add", *add, {size_t(rows), size_t(n_out)});
-  if (norm) check_shape("norm", *norm, {size_t(n_out)});
-  Call call(pack);
-  const size_t n_between = size_t(rows) * n_out;
-  const auto product = [&](Bytes w, const std::string& of, const float* from, float* y, int n, int n_from) {
-    const DType type = dtype_named(of);
-    return Linear{.w = call.weights(w, type, n, n_from),
-                  .type = type,
-                  .x = from,
-                  .add = nullptr,
-                  .y = y,
-                  .rows = rows,
-                  .n_in = n_from,
-                  .n_out = n,
-                  .activations = Activations::kInt8};
+nb::tuple matmul_chain(PythonPack& pack, const std::vector<nb::dict>& given, const nb::dict& between,
+                       const nb::dict& last) {
+  ProductGroup products(pack, given);
+  const LinearGroup& group = products.group();
+  LB_CHECK(group.n <= 2, kInvalid, "a norm reads one product, a gate two; got ", group.n);
+  const auto run_fused = [&](auto& op) {
+    op.place();
+    DeviceOp<Linear> reader(pack, "linear", last, {{"x", op.op.y}});
+    reader.place();
+    run_chain(pack, products, op, reader);
+    return nb::make_tuple(products.results(), reader.fields.results());
   };
-  const float* on_device = call.in(x);
-  LinearGroup group{}, readers{};
-  for (const Bytes& w : weights) {
-    float* y = add ? call.in_out(add->data(), n_between) : call.out<float>(n_between);
-    group.products[group.n++] = product(w, dtype, on_device, y, n_out, n_in);
-    if (add) group.products[group.n - 1].add = y;
+  if (group.n == 1) {
+    DeviceOp<RmsNorm> norm(pack, "rms_norm", between, {{"x", group.products[0].y}});
+    return run_fused(norm);
   }
-  float* between = call.out<float>(n_between);
-  float* y = call.out<float>(size_t(rows) * n_last);
-  readers.products[readers.n++] = product(last, last_dtype, between, y, n_last, n_out);
-
-  const auto rounded_for = [&](const Linear& reader) {
-    const bool is_16_bit = gpu::skinny_x_bits(reader) == 16;
-    auto* memory = call.out<std::byte>(rounded_bytes(rows, reader.n_in, is_16_bit));
-    return rounded_rows(memory, rows, reader.n_in, is_16_bit);
-  };
-  const RoundedRows rounded_x = rounded_for(group.products[0]), next_x = rounded_for(readers.products[0]);
-  const size_t pieces = std::max(gpu::skinny_scratch(group, pack.target()).partials,
-                                 gpu::skinny_scratch(readers, pack.target()).partials);
-  auto* scratch = call.out<std::byte>(pieces);
-  auto* arrived = static_cast<uint32_t*>(call.zeros(gpu::kSkinnyArrivedBytes));
-  if (const auto narrow = gpu::choose_skinny_x(group, rounded_x.high, pack.target()))
-    pack.run(narrow->launch, narrow->params);
-  else
-    run(pack, RoundRows{.x = on_device, .y = rounded_x, .rows = rows, .n_in = n_in});
-  gpu::DeferredGemm chain;
-  std::optional<gpu::SkinnyStep> first;
-  if (chain.begin(group, rounded_x, pack.target())) {
-    if (norm)
-      first = chain.try_fuse(RmsNorm{.x = group.products[0].y,
-                                     .w = call.in(*norm),
-                                     .y = between,
-                                     .rows = rows,
-                                     .heads = 1,
-                                     .dim = n_out,
-                                     .row_stride = n_out,
-                                     .head_stride = 0,
-                                     .eps = eps},
-                             readers, next_x, pack.target());
-    else
-      first = chain.try_fuse(SwiGlu{group.products[0].y, group.products[1].y, between, rows, n_out}, readers, next_x,
-                             pack.target());
-  }
-  LB_CHECK(first, kUnsupported, "the pack of ", pack.target().name, " has no kernel for this chain");
-  const auto start = [&](const gpu::SkinnyStep& step) {
-    const gpu::SkinnyLaunch few = gpu::skinny_launch(step, scratch, arrived, pack.target());
-    pack.run(few.launch, few.params);
-  };
-  start(*first);
-  std::ranges::for_each(chain.take(), start);
-  return nb::make_tuple(call.read(group.products[0].y, size_t(rows), size_t(n_out)),
-                        call.read(y, size_t(rows), size_t(n_last)));
+  DeviceOp<SwiGlu> gate(pack, "swiglu", between, {{"gate", group.products[0].y}, {"up", group.products[1].y}});
+  return run_fused(gate);
 }
 
 // Groups to time: `sets` of random weights, which take turns, and one x.
@@ -269,22 +197,18 @@ nb::dict time_matmul(PythonPack& pack, const std::vector<std::string>& dtypes, c
 }  // namespace
 
 void bind_gpu_products(nb::module_& m) {
-  m.def("linear_group", &linear_group, "pack"_a, "weights"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "x"_a,
-        "add"_a = nb::none(), "activations"_a = "int8",
-        "Up to four products of one x, those of one type in one launch.");
+  m.def("linear_group", &linear_group, "pack"_a, "products"_a,
+        "Up to four products of one x, each by its fields as a linear, those of one type in one launch: the results of "
+        "each.");
+  m.def("matmul_group", &matmul_group, "pack"_a, "products"_a, "The same with many rows of x, on matrix units.");
+  m.def("matmul_chain", &matmul_chain, "pack"_a, "products"_a, "between"_a, "last"_a,
+        "Few rows: a product and an rms_norm of it, or two products and a swiglu of them, then the product `last` of "
+        "that, each by its fields. `between` and the x of `last` have no memory that is read. The results of the "
+        "products, and of `last`.");
   m.def("time_linear", &time_linear, "pack"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a = 1, "activations"_a = "int8",
         "sets"_a = 1, "replays"_a = 20, "tries"_a = 5,
         "Seconds of the mat-vec of x already rounded, over `sets` rotated sets of weights, the bytes it moves, and the "
         "launch.");
-  m.def("matmul", &matmul, "pack"_a, "w"_a, "dtype"_a, "n_out"_a, "n_in"_a, "x"_a, "add"_a = nb::none(),
-        "activations"_a = "int8", "The product with many rows of x, on matrix units.");
-  m.def("matmul_group", &matmul_group, "pack"_a, "weights"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "x"_a,
-        "add"_a = nb::none(), "activations"_a = "int8",
-        "Up to four products of one x, those of one type in one launch.");
-  m.def("matmul_chain", &matmul_chain, "pack"_a, "weights"_a, "dtype"_a, "n_out"_a, "n_in"_a, "x"_a, "add"_a.none(),
-        "norm"_a.none(), "eps"_a, "last"_a, "last_dtype"_a, "n_last"_a,
-        "Few rows: (x w^T + add, the product of `last` with its norm), or with `norm` None and two weights (NaN, the "
-        "product of `last` with silu(x w0^T) * x w1^T).");
   m.def("time_matmul", &time_matmul, "pack"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a, "activations"_a = "int8",
         "sets"_a = 1, "replays"_a = 20, "tries"_a = 5,
         "Seconds of the product of x already rounded to 8 or 16 bits (16-bit numbers are made within the time), over "
