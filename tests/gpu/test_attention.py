@@ -4,54 +4,22 @@ CPU."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+import attention_cases
 import gpu_packs
 import numpy as np
 import pytest
-from kv_cache import Cache, filled_with_numbers, poisoned
+from attention_cases import FAST, compare, normal
+from kv_cache import filled_with_numbers, poisoned
 from lucebox import _engine, _kernels
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
-from reference import attention as reference
 from tolerances import check
-from tree_data import block_masks, path_to, random_tree
+from tree_data import path_to, random_tree
 
 F32 = NDArray[np.float32]
 PAGE = 64
-FAST = tuple((dtype, dim) for dtype in ("F16", "BF16") for dim in (64, 128, 256))
-
-
-def compare(
-    pack: _engine.gpu.Pack,
-    cache: Cache,
-    q: F32,
-    n_past: int,
-    gate: F32 | None = None,
-    ancestors: NDArray[np.uint64] | None = None,
-    parent: NDArray[np.int32] | None = None,
-    family: str = "",
-    **hidden: Any,
-) -> F32:
-    """The device's result, held to the reference and to the CPU's. `hidden`: first_slot, window."""
-    rows, _, dim = q.shape
-    is_fast = (cache.k_type, dim) in FAST and cache.k_type == cache.v_type
-    family = family or (f"attention_{cache.k_type.lower()}" if is_fast else "attention")
-    scale = dim**-0.5
-    own_gate = None if gate is None else gate[:, :, -dim:]
-    mask = reference.visible(rows, n_past, ancestors, **hidden)
-    want = reference.attention(q, cache.k, cache.v, scale, mask, own_gate)
-    got = ops.attention(q, *cache.pages, n_past, scale, gate, ancestors, **hidden, pack=pack)
-    unit = np.abs(cache.v).max()
-    check(family, got, want, unit)
-    beside = ops.attention(q, *cache.pages, n_past, scale, own_gate, ancestors, parent, **hidden)
-    check(family, got, beside, unit)
-    return np.asarray(got)
-
-
-def normal(rng: np.random.Generator, *shape: int) -> F32:
-    return rng.normal(size=shape).astype(np.float32)
 
 
 @pytest.mark.parametrize(("dtype", "dim"), FAST)
@@ -62,7 +30,7 @@ def test_few_queries(
     """Up to 16 queries a KV head: 3, 16 and 9 of them, in one page and around the ends of pages."""
     rng = np.random.default_rng(seed)
     cache = filled_with_numbers(n_past + rows, 2, dim, dtype, dtype, rng)
-    compare(pack, cache, normal(rng, rows, 2 * heads, dim) * np.float32(3), n_past)
+    compare({"pack": pack}, cache, normal(rng, rows, 2 * heads, dim) * np.float32(3), n_past)
     assert f"attention_decode_{dtype.lower()}_{dim}_kernel" in pack.take_started()
 
 
@@ -75,7 +43,7 @@ def test_many_queries(
     and chains of more than 64 rows, may have a kernel of their own."""
     rng = np.random.default_rng(seed)
     cache = filled_with_numbers(n_past + rows, 1, dim, dtype, dtype, rng)
-    compare(pack, cache, normal(rng, rows, heads, dim) * np.float32(3), n_past)
+    compare({"pack": pack}, cache, normal(rng, rows, heads, dim) * np.float32(3), n_past)
     started = set(pack.take_started())
     names = ("16", *(["32"] if rows > 64 else []), *(["sm90"] if rows * heads > 64 else []))
     wanted = {f"attention_prefill_{name}_{dtype.lower()}_{dim}_kernel" for name in names}
@@ -101,7 +69,7 @@ def test_rings_are_used_again(pack: _engine.gpu.Pack, dim: int, n_past: int, see
     """Four KV heads fill the simulator's chip unsplit, so that one block passes more tiles than its rings hold."""
     rng = np.random.default_rng(seed)
     cache = filled_with_numbers(n_past + 70, 4, dim, "F16", "F16", rng)
-    compare(pack, cache, normal(rng, 70, 4, dim) * np.float32(3), n_past, normal(rng, 70, 4, dim))
+    compare({"pack": pack}, cache, normal(rng, 70, 4, dim) * np.float32(3), n_past, normal(rng, 70, 4, dim))
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), ((9, 3, 16), (4, 2, 40), (2, 1, 8), (1, 1, 512), (4, 4, 48)))
@@ -118,21 +86,14 @@ def test_any_type_and_dim(
     seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
-    cache = filled_with_numbers(n_past + rows, kv_heads, dim, *types, rng)
-    compare(pack, cache, normal(rng, rows, heads, dim) * np.float32(3), n_past)
+    attention_cases.chain({"pack": pack}, rng, types, heads, kv_heads, dim, n_past, rows)
     assert "attention_fp32_kernel" in pack.take_started()
 
 
 @pytest.mark.parametrize("rows", (1, 2, 7, 22, 64))
 @pytest.mark.parametrize(("dtype", "dim"), (("F16", 64), ("BF16", 128), ("F32", 16)))
 def test_tree(pack: _engine.gpu.Pack, dtype: str, dim: int, rows: int, seed: int) -> None:
-    """Rows see the committed slots and their ancestors; the gate is the second half of fused [query | gate] heads."""
-    rng = np.random.default_rng(seed)
-    n_past = int(rng.integers(30, 100))
-    cache = filled_with_numbers(n_past + rows, 2, dim, dtype, dtype, rng)
-    fused = normal(rng, rows, 4, 2 * dim) * np.float32(3)
-    parent, masks = random_tree(rows, rng)
-    compare(pack, cache, np.ascontiguousarray(fused[:, :, :dim]), n_past, fused, masks, parent)
+    attention_cases.tree({"pack": pack}, np.random.default_rng(seed), dtype, dim, rows)
 
 
 # The append's mask, first_slot and window.
@@ -157,18 +118,10 @@ def test_blocks_and_windows(
     pack: _engine.gpu.Pack, kernel: str, dtype: str, dim: int, heads: int, rows: int, n_past: int, capacity: int,
     mask: str, first_slot: int, window: int, seed: int,
 ) -> None:  # fmt: skip
-    """Rows that see later rows, and hidden slots; pages that no row sees hold NaN. With a large cache the context is
-    split, and many splits have no pages."""
-    rng = np.random.default_rng(seed)
-    cache = filled_with_numbers(n_past + rows, 1, dim, dtype, dtype, rng, capacity=capacity)
-    words = block_masks(rows, mask, rng)
-    hidden = {"first_slot": first_slot, "window": window}
-    seen = reference.visible(rows, n_past, words, **hidden)
-    for page in range(np.flatnonzero(seen.any(0))[0] // PAGE):
-        cache.k_pages[cache.table[page]] = cache.v_pages[cache.table[page]] = poisoned(1, 1, dtype, 8)[0, 0, 0, 0]
-    q, gate = normal(rng, rows, heads, dim) * np.float32(3), normal(rng, rows, heads, dim)
+    """With a large cache the context is split, and many splits have no pages."""
+    rng, hidden = np.random.default_rng(seed), {"first_slot": first_slot, "window": window}
     pack.take_started()
-    compare(pack, cache, q, n_past, gate, words, **hidden)
+    attention_cases.block({"pack": pack}, rng, (dtype, dtype), heads, 1, dim, n_past, rows, capacity, mask, **hidden)
     started = pack.take_started()
     name = "attention_fp32_kernel" if kernel == "fp32" else f"attention_{kernel}_{dtype.lower()}_{dim}_kernel"
     assert started[0] == name or (kernel == "prefill_sm90" and "prefill_16" in started[0])
@@ -201,7 +154,7 @@ def test_long_context_is_split(pack: _engine.gpu.Pack, dtype: str, rows: int, n_
     cache = filled_with_numbers(n_past + rows, 1, 64, dtype, dtype, rng, capacity=1200)
     q, gate = normal(rng, rows, 2, 64) * np.float32(3), normal(rng, rows, 2, 64)
     pack.take_started()
-    got = compare(pack, cache, q, n_past, gate)
+    got = compare({"pack": pack}, cache, q, n_past, gate)
     assert "attention_merge_kernel" in pack.take_started()
     assert np.array_equal(got, ops.attention(q, *cache.pages, n_past, 0.125, gate, pack=pack))
 
@@ -218,7 +171,7 @@ def test_the_merge_rounds(
     cache = filled_with_numbers(n_past + rows, 1, dim, dtype, dtype, rng, capacity=1200)
     q, gate = normal(rng, rows, 3, dim) * np.float32(3), normal(rng, rows, 3, dim)
     parent, masks = random_tree(rows, rng) if is_tree else (None, None)
-    plain = compare(pack, cache, q, n_past, gate, masks, parent)
+    plain = compare({"pack": pack}, cache, q, n_past, gate, masks, parent)
     for bits in (8, 16):
         o, rounded = ops.attention(q, *cache.pages, n_past, dim**-0.5, gate, masks, bits=bits, pack=pack)
         assert np.array_equal(o, plain)
@@ -233,7 +186,7 @@ def test_tiles_of_a_chain_that_see_fewer_pages(
     """The first tiles of queries end before pages that the last row sees: their splits leave that they saw nothing."""
     rng = np.random.default_rng(seed)
     cache = filled_with_numbers(rows, 1, dim, dtype, dtype, rng, capacity=4000)
-    compare(pack, cache, normal(rng, rows, heads, dim) * np.float32(3), 0, normal(rng, rows, heads, dim))
+    compare({"pack": pack}, cache, normal(rng, rows, heads, dim) * np.float32(3), 0, normal(rng, rows, heads, dim))
 
 
 @pytest.mark.parametrize(("dtype", "rows"), (("F32", 1), ("F32", 20), ("F16", 1), ("F16", 20)))
@@ -246,7 +199,7 @@ def test_large_scores(pack: _engine.gpu.Pack, dtype: str, rows: int, seed: int) 
         q[rows // 2] = cache.k[slot] * np.float32(60)
         # What a matrix unit holds as it is: rounded, q would move scores of 500 by 0.06, and weights with them.
         held = (q * unit).astype(np.float16).astype(np.float32) / unit
-        compare(pack, cache, held, 180, family="attention_sharp")
+        compare({"pack": pack}, cache, held, 180, family="attention_sharp")
 
 
 @pytest.mark.parametrize(("async_copy", "shared"), ((False, 65536), (True, 101376)))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from itertools import product
 
+import attention_cases
 import numpy as np
 import pytest
 from kv_cache import filled_with_numbers, poisoned
 from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import attention as reference
-from tolerances import check
-from tree_data import block_masks, path_to, random_tree
+from tree_data import path_to, random_tree
 
 F32 = NDArray[np.float32]
 PAGE = 64
@@ -44,43 +44,22 @@ def test_append_rounds_to_nearest_even(isa: str, k_type: str) -> None:
 def test_chain(isa: str, types: tuple[str, str], heads: int, kv_heads: int, dim: int) -> None:
     for n_past, rows in ((0, 1), (5, 1), (63, 1), (64, 2), (130, 15), (0, 65), (70, 130)):
         rng = np.random.default_rng(n_past + rows)
-        cache = filled_with_numbers(n_past + rows, kv_heads, dim, *types, rng, isa=isa)
-        q = rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3)
-        want = reference.attention(q, cache.k, cache.v, dim**-0.5, reference.visible(rows, n_past, None))
-        check("attention", ops.attention(q, *cache.pages, n_past, dim**-0.5, isa=isa), want, np.abs(cache.v).max())
+        attention_cases.chain({"isa": isa}, rng, types, heads, kv_heads, dim, n_past, rows)
 
 
-@pytest.mark.parametrize("rows", (1, 2, 22, 63, 64))
-def test_tree(isa: str, rows: int) -> None:
-    rng = np.random.default_rng(rows)
-    n_past, heads, dim = 100, 4, 64
-    cache = filled_with_numbers(n_past + rows, 2, dim, "F16", "F16", rng, isa=isa)
-    q = rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3)
-    parent, masks = random_tree(rows, rng)
-    want = reference.attention(q, cache.k, cache.v, 0.125, reference.visible(rows, n_past, masks))
-    got = ops.attention(q, *cache.pages, n_past, 0.125, parent=parent, ancestors=masks, isa=isa)
-    check("attention", got, want, np.abs(cache.v).max())
+@pytest.mark.parametrize("rows", (1, 2, 7, 22, 63, 64))
+@pytest.mark.parametrize(("dtype", "dim"), (("F16", 64), ("BF16", 128), ("F32", 16)))
+def test_tree(isa: str, dtype: str, dim: int, rows: int) -> None:
+    attention_cases.tree({"isa": isa}, np.random.default_rng(rows), dtype, dim, rows)
 
 
 @pytest.mark.parametrize(("n_past", "rows"), ((0, 3), (1, 1), (100, 16), (70, 64), (2500, 5)))
 def test_blocks_and_windows(isa: str, n_past: int, rows: int) -> None:
-    """Rows that see later rows, and committed slots that are hidden: pages hold NaN where no row sees any of theirs."""
     for mask, (first_slot, window) in product(
         ("chain", "all", "random"), ((1, 0), (0, 1), (0, 40), (7, 65), (0, 2048))
     ):
-        rng = np.random.default_rng(n_past + rows)
-        heads, dim = 4, 32
-        cache = filled_with_numbers(n_past + rows, 2, dim, "F16", "F32", rng, isa=isa)
-        words = block_masks(rows, mask, rng)
-        seen = reference.visible(rows, n_past, words, first_slot, window)
-        for page in range(np.flatnonzero(seen.any(0))[0] // PAGE):
-            cache.k_pages[cache.table[page]] = 0x7E00
-            cache.v_pages[cache.table[page]] = np.nan
-        q = rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3)
-        want = reference.attention(q, cache.k, cache.v, 0.2, seen)
-        hide = {"first_slot": first_slot, "window": window}
-        got = ops.attention(q, *cache.pages, n_past, 0.2, ancestors=words, **hide, isa=isa)
-        check("attention", got, want, np.abs(cache.v).max())
+        rng, hidden = np.random.default_rng(n_past + rows), {"first_slot": first_slot, "window": window}
+        attention_cases.block({"isa": isa}, rng, ("F16", "F32"), 4, 2, 32, n_past, rows, 0, mask, **hidden)
 
 
 @pytest.mark.parametrize(("n_past", "rows"), ((0, 64), (61, 9), (1010, 64), (8180, 40)))
@@ -115,22 +94,17 @@ def test_long_context_is_split_and_gated(isa: str, rows: int) -> None:
     n_past, heads, dim = 2500, 4, 32
     cache = filled_with_numbers(n_past + rows, 2, dim, "BF16", "BF16", rng, isa=isa)
     fused = rng.normal(size=(rows, heads, 2 * dim)).astype(np.float32) * np.float32(3)
-    q, gate = np.ascontiguousarray(fused[:, :, :dim]), fused[:, :, dim:]
-    want = reference.attention(q, cache.k, cache.v, 0.2, reference.visible(rows, n_past, None), gate)
-    got = ops.attention(q, *cache.pages, n_past, 0.2, fused, isa=isa)
-    check("attention", got, want, np.abs(cache.v).max())
-    assert np.array_equal(got, ops.attention(q, *cache.pages, n_past, 0.2, fused, isa=isa, threads=2))
+    q = np.ascontiguousarray(fused[:, :, :dim])
+    got = attention_cases.compare({"isa": isa}, cache, q, n_past, fused)
+    assert np.array_equal(got, ops.attention(q, *cache.pages, n_past, dim**-0.5, fused[:, :, dim:], isa=isa, threads=2))
 
 
 def test_large_scores(isa: str) -> None:
     rng = np.random.default_rng(0)
     cache = filled_with_numbers(200, 1, 64, "F32", "F32", rng, isa=isa)
     for rows in (1, 20):
-        q = rng.normal(size=(rows, 1, 64)).astype(np.float32) * np.float32(1000)
-        mask = reference.visible(rows, 180, None)
-        want = reference.attention(q, cache.k[: 180 + rows], cache.v[: 180 + rows], 1.0, mask)
-        got = ops.attention(q, *cache.pages, 180, 1.0, isa=isa)
-        check("attention_sharp", got, want, np.abs(cache.v).max())
+        q = rng.normal(size=(rows, 1, 64)).astype(np.float32) * np.float32(8000)
+        attention_cases.compare({"isa": isa}, cache, q, 180, family="attention_sharp")
 
 
 @pytest.mark.parametrize("rows", (33, 200))

@@ -1,4 +1,6 @@
 // Any single op on the device of a pack, its time there, and the device's read bandwidth.
+#include <functional>
+
 #include "bindings/kernels/bindings.h"
 #include "bindings/kernels/gpu_call.h"
 #include "bindings/kernels/gpu_timing.h"
@@ -171,9 +173,10 @@ nb::dict time_op(PythonPack& pack, const std::string& name, int sets, int replay
         op.place();
         all.push_back(launches_of(pack, op.fields, op.op));
       }
-      const double seconds = time_on_device(pack, replays, tries, [&] {
+      const std::function<void()> work = [&] {  // one instance of the timing for all ops
         for (const auto& one : all) start(pack, one);
-      });
+      };
+      const double seconds = time_on_device(pack, replays, tries, work);
       pack.take_started();
       nb::dict result;
       result["seconds"] = seconds / sets;
