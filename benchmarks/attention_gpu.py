@@ -18,8 +18,10 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
-from lucebox import _engine
+import numpy as np
+from lucebox import _engine, _kernels
 from matvec_gpu import commit, load
+from numpy.typing import NDArray
 
 SHAPES = ("16/8x128", "24/4x256", "9/3x64")
 DEPTHS = (0, 8192, 30720)
@@ -47,16 +49,41 @@ class Row:
     command: str
 
 
+def random_slots(kv: str, rng: np.random.Generator, *shape: int, dim: int) -> NDArray[np.generic]:
+    """Keys or values [*shape, dim] without a pattern: numbers between 1/2 and 1 of either sign. Bytes of packed types
+    are halves of f16 numbers of this kind, so that no scale is infinite."""
+    name = kv.lower()
+    dtype, keep, exponent = {
+        "f32": (np.uint32, 0x807F_FFFF, 0x3F00_0000),
+        "bf16": (np.uint16, 0x807F, 0x3F00),
+    }.get(name, (np.uint16, 0x83FF, 0x3800))
+    is_packed = name not in ("f32", "f16", "bf16")
+    width = _engine.kv_slot_bytes(kv, dim) // 2 if is_packed else dim
+    bits = rng.integers(0, np.iinfo(dtype).max, (*shape, width), dtype, endpoint=True) & dtype(keep) | dtype(exponent)
+    return bits.view(np.uint8 if is_packed else np.float32 if name == "f32" else dtype)
+
+
+def cache_fields(kv: str, kv_heads: int, head_dim: int, capacity: int, n_past: int) -> dict[str, object]:
+    """The fields of a full cache, its pages in reverse."""
+    k_type, _, v_type = kv.partition("/")
+    types, rng, n_pages = (k_type, v_type or k_type), np.random.default_rng(0), -(-capacity // 64)
+    k, v = (random_slots(one, rng, n_pages, kv_heads, 64, dim=head_dim) for one in types)
+    table = np.arange(n_pages, dtype=np.int32)[::-1].copy()
+    return {"k_pages": k, "v_pages": v, "k_type": types[0], "v_type": types[1], "page_table": table, "n_past": n_past,
+            "head_dim": head_dim}  # fmt: skip
+
+
 def measure(
     pack: _engine.gpu.Pack, info: _engine.gpu.DeviceInfo, dtype: str, shape: str, depth: int, rows: int, peak: float
 ) -> Row:
     heads, rest = shape.split("/")
-    kv_heads, head_dim = rest.split("x")
-    capacity = -(-(depth + rows) // 64) * 64
-    what = (pack, dtype, rows, int(heads), int(kv_heads), int(head_dim), depth, capacity)
-    cache_bytes = _engine.gpu_ops.time_attention(*what, 1, 1, 1)["bytes"]
+    kv_heads, head_dim = map(int, rest.split("x"))
+    q = random_slots("f32", np.random.default_rng(1), rows, int(heads), dim=head_dim)
+    fields = {"q": q, "scale": 1 / head_dim, "first_slot": 0, "window": 0,
+              **cache_fields(dtype, kv_heads, head_dim, depth + rows, depth)}  # fmt: skip
+    cache_bytes = _kernels.gpu_ops.time(pack, "attention", 1, 1, 1, **fields)["bytes"]
     sets = int(4 * info.l2_bytes / cache_bytes) + 1 if rows <= 64 else 1
-    got = _engine.gpu_ops.time_attention(*what, min(sets, 64), 5 if rows <= 64 else 2, 4)
+    got = _kernels.gpu_ops.time(pack, "attention", min(sets, 64), 5 if rows <= 64 else 2, 4, **fields)
     row = Row(
         date=date.today().isoformat(),
         commit=commit(),
@@ -93,7 +120,7 @@ def main() -> None:
     options = parser.parse_args()
 
     pack, info = load(options.pack, options.device)
-    peak = _engine.gpu_ops.read_bandwidth(pack, 1 << 30)
+    peak = _kernels.gpu_ops.read_bandwidth(pack, 1 << 30)
     print(f"{info.name}, pack {pack.target}, reads {peak / 1e9:.1f} GB/s")
     rows = [
         measure(pack, info, dtype, shape, depth, n, peak)

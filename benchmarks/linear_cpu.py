@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from lucebox import _engine
+from lucebox import _engine, _kernels
 
 BLOCKS = {"Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34), "Q2_K": (256, 84),
           "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210), "IQ4_NL": (32, 18),
@@ -53,7 +53,7 @@ def seconds(case: Case, copies: int) -> float:
     w = np.random.default_rng(0).integers(0, 256, copies * n_bytes, dtype=np.uint8) & np.uint8(0x3B)
     x = np.random.default_rng(1).normal(size=(case.rows, case.n_in)).astype(np.float32)
     y = [np.zeros((case.rows, case.n_out), np.float32) for _ in range(copies)]
-    group = _engine.ops.LinearGroup([w[i * n_bytes : (i + 1) * n_bytes] for i in range(copies)], [case.dtype] * copies,
+    group = _kernels.ops.LinearGroup([w[i * n_bytes : (i + 1) * n_bytes] for i in range(copies)], [case.dtype] * copies,
                                     [case.n_out] * copies, case.n_in, case.rows, case.activations, case.isa,
                                     case.threads)  # fmt: skip
     return best_seconds(lambda: group.run(x, y)) / copies

@@ -16,7 +16,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.packs import unpacked
 
 DEVICES = {"nvidia": "cuda", "amd": "hip", "sim": "sim"}
@@ -65,7 +65,8 @@ def measure(
         total = of
 
     times = [
-        _engine.gpu_ops.time_load(pack, str(model), threads, slot_bytes, progress=seen)["seconds"] for _ in range(tries)
+        _kernels.gpu_ops.time_load(pack, str(model), threads, slot_bytes, progress=seen)["seconds"]
+        for _ in range(tries)
     ]
     return Row(info.name, threads, slot_bytes, total, min(times), total / min(times) / 1e9)
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from matvec_gpu import SHAPES, commit, load
 
 ROWS = (2, 4, 8, 16, 22, 32, 64, 128, 512, 2048)
@@ -55,11 +55,11 @@ def measure(
     """One type and shape: one row first."""
     n_out, n_in = (int(part) for part in shape.split("x"))
     sets = max(4, int(4 * info.l2_bytes / (n_out * n_in * (BITS | OTHER_BITS)[dtype] / 8)) + 1) if info.l2_bytes else 2
-    one = _engine.gpu_ops.time_linear(pack, [dtype], [n_out], n_in, 1, activations, sets=sets)
+    one = _kernels.gpu_ops.time_linear(pack, [dtype], [n_out], n_in, 1, activations, sets=sets)
     measured = []
     for rows in [1, *all_rows]:
         few = sets if rows <= 64 else 2  # reading the weights no longer bounds the time
-        got = one if rows == 1 else _engine.gpu_ops.time_matmul(pack, [dtype], [n_out], n_in, rows, activations, few)
+        got = one if rows == 1 else _kernels.gpu_ops.time_matmul(pack, [dtype], [n_out], n_in, rows, activations, few)
         row = Row(
             date=date.today().isoformat(),
             commit=commit(),

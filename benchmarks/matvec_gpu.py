@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.packs import unpacked
 
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
@@ -80,11 +80,11 @@ def measure(
 ) -> Row:
     """One type and shape."""
     n_out, n_in = (int(part) for part in shape.split("x"))
-    weights = _engine.ops.plane_layout(dtype, n_out, n_in)[1]
+    weights = _kernels.ops.plane_layout(dtype, n_out, n_in)[1]
     sets = max(4, int(4 * info.l2_bytes / weights) + 1) if info.l2_bytes else 2
-    got = _engine.gpu_ops.time_linear(pack, [dtype], [n_out], n_in, rows, activations, sets=sets)
+    got = _kernels.gpu_ops.time_linear(pack, [dtype], [n_out], n_in, rows, activations, sets=sets)
     rate = got["bytes"] / got["seconds"]
-    same_size = _engine.gpu_ops.read_bandwidth(pack, got["bytes"], sets=sets)
+    same_size = _kernels.gpu_ops.read_bandwidth(pack, got["bytes"], sets=sets)
     return Row(
         date=date.today().isoformat(),
         commit=commit(),
@@ -118,7 +118,7 @@ def main() -> None:
     options = parser.parse_args()
 
     pack, info = load(options.pack, options.device)
-    peak = _engine.gpu_ops.read_bandwidth(pack, options.read_mb << 20)
+    peak = _kernels.gpu_ops.read_bandwidth(pack, options.read_mb << 20)
     print(f"{info.name}, pack {pack.target}: reads {peak / 1e9:.0f} GB/s; shares of that, of reads of the same size")
     rows = []
     for dtype in options.types:

@@ -15,19 +15,54 @@ import time
 from pathlib import Path
 
 import numpy as np
-from lucebox import _engine
+from attention_gpu import cache_fields, random_slots
+from lucebox import _engine, _kernels
 from matvec_gpu import load
+
+BLOCK, QUERIES = 128, 128  # keys of a block; queries of a KV head of a query block
+SCORED_ROWS = 8
 
 
 def time_kernels(pack: _engine.gpu.Pack, tokens: int, rows: int, keep: float) -> None:
     heads, kv_heads, head_dim = 16, 8, 128
     n_selected = max(1, int(keep * tokens / 128))
-    got = _engine.gpu_ops.time_scorer(pack, rows, heads, kv_heads, head_dim, tokens - rows, n_selected)
+    n_past, scale, n_blocks = tokens - rows, 1 / head_dim, -(-tokens // BLOCK)
+    rows_of_block = QUERIES // (heads // kv_heads)
+    n_query_blocks = -(-rows // rows_of_block)
+    cache = cache_fields("f16", kv_heads, head_dim, tokens, n_past)
+    q = random_slots("f32", np.random.default_rng(1), rows, heads, dim=head_dim)
+    # Each query block reads n_selected evenly spaced blocks of those that its last row sees.
+    lists = np.zeros((n_query_blocks, kv_heads, 2 + n_blocks), np.int32)
+    for i, of_heads in enumerate(lists):
+        n_seen = (n_past + min(rows, (i + 1) * rows_of_block) - 1) // BLOCK + 1
+        n = min(n_seen, n_selected)
+        of_heads[:, 0] = n
+        of_heads[:, 1 : 1 + n] = np.linspace(0, n_seen - 1, n).astype(np.int32) if n > 1 else n_seen - 1
+    no_means = np.zeros((kv_heads, head_dim, n_blocks), np.float32)
+    keys = {**cache, "v_pages": cache["k_pages"]}
+    means = _kernels.gpu_ops.run(pack, "key_means", **keys | {"n_past": 0}, rows=tokens, means=no_means)["means"]
+    scores = np.zeros((SCORED_ROWS, tokens), np.float32)
+
+    def timed(op: str, **fields: object) -> dict[str, float]:
+        result: dict[str, float] = _kernels.gpu_ops.time(pack, op, replays=3, tries=4, **fields)
+        return result
+
+    attention = {"q": q, "scale": scale, "first_slot": 0, "window": 0, **cache}
+    tail = {"q": q[-SCORED_ROWS:], "first_row": rows - SCORED_ROWS, "scale": scale, "scores": scores}
+    choice = {"q": q, "means": means, "n_past": n_past, "scale": scale, "alpha": 0.5, "blocks": lists}
+    dense = timed("attention", **attention)
+    got = {
+        "dense": dense["seconds"],
+        "sparse": timed("attention", **attention, blocks=lists)["seconds"],
+        "means": timed("key_means", **keys, rows=rows, means=no_means)["seconds"],
+        "select": timed("select_blocks", **choice)["seconds"],
+        "scores": timed("key_scores", **keys, **tail)["seconds"],
+    }
     read = tokens * kv_heads * head_dim * 2 * 2  # K of f16, in two passes
     print(f"{tokens} tokens, the last {rows} rows, {n_selected} of {tokens // 128} blocks")
     for name in ("dense", "sparse", "means", "select", "scores"):
         print(f"  {name:7} {got[name] * 1e6:9.1f} us")
-    print(f"  dense {got['flops'] / got['dense'] / 1e12:.0f} TFLOP/s; scores {read / got['scores'] / 1e9:.0f} GB/s")
+    print(f"  dense {dense['flops'] / got['dense'] / 1e12:.0f} TFLOP/s; scores {read / got['scores'] / 1e9:.0f} GB/s")
 
 
 def time_prompt(pack: _engine.gpu.Pack, model: Path, tokens: int, layers: list[int], alphas: list[float]) -> None:

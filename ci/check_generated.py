@@ -1,5 +1,5 @@
-"""Generated files that are checked in: the type stubs of lucebox._engine, docs/reference, what is predicted of the
-megakernel, README's table of speeds, and all that targets/ says.
+"""Generated files that are checked in: the type stubs of the extension modules, docs/reference, what is predicted of
+the megakernel, README's table of speeds, and all that targets/ says.
 
     check_generated.py            fails where a file differs from what would be generated now
     check_generated.py --write    writes them
@@ -21,16 +21,18 @@ import generate_speed
 import generate_targets
 from project import ROOT
 
-STUBS = "python/lucebox/_engine"
+PACKAGE = "python/lucebox"
+MODULES = ("_engine", "_kernels")
 REFERENCE = "docs/reference"
 
 
 def stubs() -> dict[str, str]:
     """The stub files by name, made by nanobind's own generator in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "nanobind.stubgen", "-q", "-r", "-m", "lucebox._engine", "-O", folder]
-        subprocess.run(command, check=True, cwd=folder)
-        made = Path(folder) / "_engine"
+        for module in MODULES:
+            command = [sys.executable, "-m", "nanobind.stubgen", "-q", "-r", "-m", f"lucebox.{module}", "-O", folder]
+            subprocess.run(command, check=True, cwd=folder)
+        made = Path(folder)
         return {file.relative_to(made).as_posix(): _tidy(file.read_text()) for file in made.rglob("*.pyi")}
 
 
@@ -40,13 +42,14 @@ def _tidy(text: str) -> str:
 
 def expected() -> dict[str, str]:
     """Every generated file: path from the root, and content."""
-    files = {f"{STUBS}/{name}": text for name, text in stubs().items()}
+    files = {f"{PACKAGE}/{name}": text for name, text in stubs().items()}
     files |= {f"{REFERENCE}/{name}": text for name, text in generate_reference.pages().items()}
     return files | generate_targets.files() | generate_predictions.files() | generate_speed.files()
 
 
 def present() -> set[str]:
-    files = [*(ROOT / STUBS).rglob("*.pyi"), *(ROOT / REFERENCE).rglob("*.md")]
+    stub_files = [file for module in MODULES for file in (ROOT / PACKAGE / module).rglob("*.pyi")]
+    files = [*stub_files, *(ROOT / REFERENCE).rglob("*.md")]
     return {file.relative_to(ROOT).as_posix() for file in files} | generate_targets.present()
 
 

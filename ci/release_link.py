@@ -1,5 +1,6 @@
-"""Links the Python module for x86_64 with the compiler, linker and flags of ci/release_host.py. Objects are compiled at
--O1: the stage tests the link, not the code. The module must export its entry point and nothing of the C++ library."""
+"""Links the Python modules for x86_64 with the compiler, linker and flags of ci/release_host.py. Objects are compiled
+at -O1: the stage tests the link, not the code. The library must export the modules' entry points and nothing of the C++
+library."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from release_host import cmake_defines, zig_caches
 
 ARCHITECTURE = "x86_64"
 FOLDER = BUILD / "release" / "link"
-ENTRY = "PyInit__engine"
+ENTRIES = ("PyInit__engine", "PyInit__kernels")
 # Mangled names of namespace std. Allocation functions are no part of it: programs may replace them.
 STANDARD = re.compile(r"_Z(N[KVO]*|T[ISV]N?K?)?S[tabdios]")
 
 
 def link() -> Path:
-    """The linked module."""
+    """The linked library."""
     env = tools_environment(Path(sys.executable), **zig_caches())
     defines = {
         **cmake_defines(ARCHITECTURE),
@@ -42,8 +43,8 @@ def exports(module: Path) -> list[str]:
 
 
 def problems(names: list[str]) -> list[str]:
-    """The faults of a module that exports these names."""
-    missing = [] if ENTRY in names else [f"does not export {ENTRY}"]
+    """The faults of a library that exports these names."""
+    missing = [f"does not export {entry}" for entry in ENTRIES if entry not in names]
     return missing + [f"exports {name} of the C++ library" for name in names if STANDARD.match(name)]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import kv_types
+from reference.attention import round_to
 from reference.kv_types import F32, F64, PAGE
 
 
@@ -28,12 +29,15 @@ class Cache:
     v_type: str
     table: NDArray[np.int32]
     dim: int
-    k: F32  # [slots, kv_heads, dim] as appended
+    k: F32  # [slots, kv_heads, dim] as appended, or of filled_with_numbers() as stored
     v: F32
 
     @property
     def pages(self) -> tuple[object, ...]:
         return self.k_pages, self.v_pages, self.k_type, self.v_type, self.table
+
+    def row(self, pages: NDArray[np.generic], slot: int) -> NDArray[np.generic]:
+        return pages[self.table[slot // PAGE], :, slot % PAGE]
 
     def _slots(self, pages: NDArray[np.generic], kv: str) -> F64:
         values = kv_types.stored_values(pages, kv, self.dim)[self.table]  # [pages, heads, 64, dim]
@@ -70,4 +74,14 @@ def filled(
     for rows in (slice(0, half), slice(half, slots)):
         if rows.stop > rows.start:
             cache.k_pages, cache.v_pages = ops.kv_append(k[rows], v[rows], *cache.pages, rows.start, isa=isa)
+    return cache
+
+
+def filled_with_numbers(
+    slots: int, kv_heads: int, dim: int, k_type: str, v_type: str, rng: np.random.Generator, capacity: int = 0,
+    isa: str = "auto",
+) -> Cache:  # fmt: skip
+    """filled() of F32, F16 or BF16, whose k and v are rounded as they are stored."""
+    cache = filled(slots, kv_heads, dim, k_type, v_type, rng, capacity, isa)
+    cache.k, cache.v = round_to(cache.k, k_type), round_to(cache.v, v_type)
     return cache

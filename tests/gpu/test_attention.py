@@ -3,90 +3,23 @@ CPU."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import attention_cases
 import gpu_packs
 import numpy as np
 import pytest
-from lucebox import _engine
+from attention_cases import FAST, compare, normal
+from kv_cache import filled_with_numbers, poisoned
+from lucebox import _engine, _kernels
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
-from reference import attention as reference
 from tolerances import check
-from tree_data import block_masks, path_to, random_tree
+from tree_data import path_to, random_tree
 
 F32 = NDArray[np.float32]
 PAGE = 64
-FAST = tuple((dtype, dim) for dtype in ("F16", "BF16") for dim in (64, 128, 256))
-
-
-@dataclass
-class Cache:
-    """Shuffled pages, NaN wherever nothing was appended, and the same keys and values as plain arrays."""
-
-    k_pages: NDArray[np.generic]
-    v_pages: NDArray[np.generic]
-    k_type: str
-    v_type: str
-    table: NDArray[np.int32]
-    k: F32
-    v: F32
-
-    @property
-    def pages(self) -> tuple[object, ...]:
-        return self.k_pages, self.v_pages, self.k_type, self.v_type, self.table
-
-
-def poisoned(shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
-    return np.full(shape, np.nan, np.float32) if dtype == "F32" else np.full(shape, 0x7FFF, np.uint16)
-
-
-def cache_of(
-    slots: int, kv_heads: int, dim: int, k_type: str, v_type: str, rng: np.random.Generator, capacity: int = 0
-) -> Cache:
-    """`slots` appended by the CPU, in a cache of at least `capacity` tokens."""
-    n_pages = max(slots, capacity) // PAGE + 2
-    k, v = rng.normal(size=(2, slots, kv_heads, dim)).astype(np.float32)
-    shape = (n_pages, kv_heads, PAGE, dim)
-    table = rng.permutation(n_pages).astype(np.int32)
-    cache = Cache(poisoned(shape, k_type), poisoned(shape, v_type), k_type, v_type, table, k, v)
-    cache.k_pages, cache.v_pages = ops.kv_append(k, v, *cache.pages, 0)
-    cache.k, cache.v = reference.round_to(k, k_type), reference.round_to(v, v_type)
-    return cache
-
-
-def compare(
-    pack: _engine.gpu.Pack,
-    cache: Cache,
-    q: F32,
-    n_past: int,
-    gate: F32 | None = None,
-    ancestors: NDArray[np.uint64] | None = None,
-    parent: NDArray[np.int32] | None = None,
-    family: str = "",
-    **hidden: Any,
-) -> F32:
-    """The device's result, held to the reference and to the CPU's. `hidden`: first_slot, window."""
-    rows, _, dim = q.shape
-    is_fast = (cache.k_type, dim) in FAST and cache.k_type == cache.v_type
-    family = family or (f"attention_{cache.k_type.lower()}" if is_fast else "attention")
-    scale = dim**-0.5
-    own_gate = None if gate is None else gate[:, :, -dim:]
-    mask = reference.visible(rows, n_past, ancestors, **hidden)
-    want = reference.attention(q, cache.k, cache.v, scale, mask, own_gate)
-    got = ops.attention(q, *cache.pages, n_past, scale, gate, ancestors, **hidden, pack=pack)
-    unit = np.abs(cache.v).max()
-    check(family, got, want, unit)
-    beside = ops.attention(q, *cache.pages, n_past, scale, own_gate, ancestors, parent, **hidden)
-    check(family, got, beside, unit)
-    return np.asarray(got)
-
-
-def normal(rng: np.random.Generator, *shape: int) -> F32:
-    return rng.normal(size=shape).astype(np.float32)
 
 
 @pytest.mark.parametrize(("dtype", "dim"), FAST)
@@ -96,8 +29,8 @@ def test_few_queries(
 ) -> None:
     """Up to 16 queries a KV head: 3, 16 and 9 of them, in one page and around the ends of pages."""
     rng = np.random.default_rng(seed)
-    cache = cache_of(n_past + rows, 2, dim, dtype, dtype, rng)
-    compare(pack, cache, normal(rng, rows, 2 * heads, dim) * np.float32(3), n_past)
+    cache = filled_with_numbers(n_past + rows, 2, dim, dtype, dtype, rng)
+    compare({"pack": pack}, cache, normal(rng, rows, 2 * heads, dim) * np.float32(3), n_past)
     assert f"attention_decode_{dtype.lower()}_{dim}_kernel" in pack.take_started()
 
 
@@ -109,8 +42,8 @@ def test_many_queries(
     """18, 65, 129 and 132 queries: less than a tile, and somewhat more than one and two of them. More than 64 queries,
     and chains of more than 64 rows, may have a kernel of their own."""
     rng = np.random.default_rng(seed)
-    cache = cache_of(n_past + rows, 1, dim, dtype, dtype, rng)
-    compare(pack, cache, normal(rng, rows, heads, dim) * np.float32(3), n_past)
+    cache = filled_with_numbers(n_past + rows, 1, dim, dtype, dtype, rng)
+    compare({"pack": pack}, cache, normal(rng, rows, heads, dim) * np.float32(3), n_past)
     started = set(pack.take_started())
     names = ("16", *(["32"] if rows > 64 else []), *(["sm90"] if rows * heads > 64 else []))
     wanted = {f"attention_prefill_{name}_{dtype.lower()}_{dim}_kernel" for name in names}
@@ -135,8 +68,8 @@ def test_many_queries_without_wgmma(
 def test_rings_are_used_again(pack: _engine.gpu.Pack, dim: int, n_past: int, seed: int) -> None:
     """Four KV heads fill the simulator's chip unsplit, so that one block passes more tiles than its rings hold."""
     rng = np.random.default_rng(seed)
-    cache = cache_of(n_past + 70, 4, dim, "F16", "F16", rng)
-    compare(pack, cache, normal(rng, 70, 4, dim) * np.float32(3), n_past, normal(rng, 70, 4, dim))
+    cache = filled_with_numbers(n_past + 70, 4, dim, "F16", "F16", rng)
+    compare({"pack": pack}, cache, normal(rng, 70, 4, dim) * np.float32(3), n_past, normal(rng, 70, 4, dim))
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), ((9, 3, 16), (4, 2, 40), (2, 1, 8), (1, 1, 512), (4, 4, 48)))
@@ -153,21 +86,14 @@ def test_any_type_and_dim(
     seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
-    cache = cache_of(n_past + rows, kv_heads, dim, *types, rng)
-    compare(pack, cache, normal(rng, rows, heads, dim) * np.float32(3), n_past)
+    attention_cases.chain({"pack": pack}, rng, types, heads, kv_heads, dim, n_past, rows)
     assert "attention_fp32_kernel" in pack.take_started()
 
 
 @pytest.mark.parametrize("rows", (1, 2, 7, 22, 64))
 @pytest.mark.parametrize(("dtype", "dim"), (("F16", 64), ("BF16", 128), ("F32", 16)))
 def test_tree(pack: _engine.gpu.Pack, dtype: str, dim: int, rows: int, seed: int) -> None:
-    """Rows see the committed slots and their ancestors; the gate is the second half of fused [query | gate] heads."""
-    rng = np.random.default_rng(seed)
-    n_past = int(rng.integers(30, 100))
-    cache = cache_of(n_past + rows, 2, dim, dtype, dtype, rng)
-    fused = normal(rng, rows, 4, 2 * dim) * np.float32(3)
-    parent, masks = random_tree(rows, rng)
-    compare(pack, cache, np.ascontiguousarray(fused[:, :, :dim]), n_past, fused, masks, parent)
+    attention_cases.tree({"pack": pack}, np.random.default_rng(seed), dtype, dim, rows)
 
 
 # The append's mask, first_slot and window.
@@ -192,18 +118,10 @@ def test_blocks_and_windows(
     pack: _engine.gpu.Pack, kernel: str, dtype: str, dim: int, heads: int, rows: int, n_past: int, capacity: int,
     mask: str, first_slot: int, window: int, seed: int,
 ) -> None:  # fmt: skip
-    """Rows that see later rows, and hidden slots; pages that no row sees hold NaN. With a large cache the context is
-    split, and many splits have no pages."""
-    rng = np.random.default_rng(seed)
-    cache = cache_of(n_past + rows, 1, dim, dtype, dtype, rng, capacity=capacity)
-    words = block_masks(rows, mask, rng)
-    hidden = {"first_slot": first_slot, "window": window}
-    seen = reference.visible(rows, n_past, words, **hidden)
-    for page in range(np.flatnonzero(seen.any(0))[0] // PAGE):
-        cache.k_pages[cache.table[page]] = cache.v_pages[cache.table[page]] = poisoned((), dtype)
-    q, gate = normal(rng, rows, heads, dim) * np.float32(3), normal(rng, rows, heads, dim)
+    """With a large cache the context is split, and many splits have no pages."""
+    rng, hidden = np.random.default_rng(seed), {"first_slot": first_slot, "window": window}
     pack.take_started()
-    compare(pack, cache, q, n_past, gate, words, **hidden)
+    attention_cases.block({"pack": pack}, rng, (dtype, dtype), heads, 1, dim, n_past, rows, capacity, mask, **hidden)
     started = pack.take_started()
     name = "attention_fp32_kernel" if kernel == "fp32" else f"attention_{kernel}_{dtype.lower()}_{dim}_kernel"
     assert started[0] == name or (kernel == "prefill_sm90" and "prefill_16" in started[0])
@@ -222,7 +140,7 @@ def test_blocks_and_windows_without_wgmma(
 
 def test_long_appends_take_no_window(pack: _engine.gpu.Pack) -> None:
     rng = np.random.default_rng(0)
-    cache = cache_of(65, 1, 64, "F16", "F16", rng)
+    cache = filled_with_numbers(65, 1, 64, "F16", "F16", rng)
     for hidden in ({"first_slot": 1}, {"window": 3}):
         with pytest.raises(UnsupportedError, match=r"\[attention\] .*: a window or a first slot takes at most 64 rows"):
             ops.attention(normal(rng, 65, 1, 64), *cache.pages, 0, 0.1, **hidden, pack=pack)
@@ -233,10 +151,10 @@ def test_long_appends_take_no_window(pack: _engine.gpu.Pack) -> None:
 def test_long_context_is_split(pack: _engine.gpu.Pack, dtype: str, rows: int, n_past: int, seed: int) -> None:
     """The cut follows from the cache's size; how full it is decides which of the runs have anything to see."""
     rng = np.random.default_rng(seed)
-    cache = cache_of(n_past + rows, 1, 64, dtype, dtype, rng, capacity=1200)
+    cache = filled_with_numbers(n_past + rows, 1, 64, dtype, dtype, rng, capacity=1200)
     q, gate = normal(rng, rows, 2, 64) * np.float32(3), normal(rng, rows, 2, 64)
     pack.take_started()
-    got = compare(pack, cache, q, n_past, gate)
+    got = compare({"pack": pack}, cache, q, n_past, gate)
     assert "attention_merge_kernel" in pack.take_started()
     assert np.array_equal(got, ops.attention(q, *cache.pages, n_past, 0.125, gate, pack=pack))
 
@@ -250,10 +168,10 @@ def test_the_merge_rounds(
 ) -> None:
     """The same bits as rounding afterwards, also where most splits have no pages."""
     rng = np.random.default_rng(seed)
-    cache = cache_of(n_past + rows, 1, dim, dtype, dtype, rng, capacity=1200)
+    cache = filled_with_numbers(n_past + rows, 1, dim, dtype, dtype, rng, capacity=1200)
     q, gate = normal(rng, rows, 3, dim) * np.float32(3), normal(rng, rows, 3, dim)
     parent, masks = random_tree(rows, rng) if is_tree else (None, None)
-    plain = compare(pack, cache, q, n_past, gate, masks, parent)
+    plain = compare({"pack": pack}, cache, q, n_past, gate, masks, parent)
     for bits in (8, 16):
         o, rounded = ops.attention(q, *cache.pages, n_past, dim**-0.5, gate, masks, bits=bits, pack=pack)
         assert np.array_equal(o, plain)
@@ -267,21 +185,21 @@ def test_tiles_of_a_chain_that_see_fewer_pages(
 ) -> None:
     """The first tiles of queries end before pages that the last row sees: their splits leave that they saw nothing."""
     rng = np.random.default_rng(seed)
-    cache = cache_of(rows, 1, dim, dtype, dtype, rng, capacity=4000)
-    compare(pack, cache, normal(rng, rows, heads, dim) * np.float32(3), 0, normal(rng, rows, heads, dim))
+    cache = filled_with_numbers(rows, 1, dim, dtype, dtype, rng, capacity=4000)
+    compare({"pack": pack}, cache, normal(rng, rows, heads, dim) * np.float32(3), 0, normal(rng, rows, heads, dim))
 
 
 @pytest.mark.parametrize(("dtype", "rows"), (("F32", 1), ("F32", 20), ("F16", 1), ("F16", 20)))
 def test_large_scores(pack: _engine.gpu.Pack, dtype: str, rows: int, seed: int) -> None:
     """One slot takes it all, wherever it is: a maximum that grows late, and one that never does."""
     rng = np.random.default_rng(seed)
-    cache = cache_of(180 + rows, 1, 64, dtype, dtype, rng)
+    cache = filled_with_numbers(180 + rows, 1, 64, dtype, dtype, rng)
     q, unit = normal(rng, rows, 1, 64) * np.float32(100), np.float32(64**-0.5 * np.log2(np.e))
     for slot in (0, 100, 179):
         q[rows // 2] = cache.k[slot] * np.float32(60)
         # What a matrix unit holds as it is: rounded, q would move scores of 500 by 0.06, and weights with them.
         held = (q * unit).astype(np.float16).astype(np.float32) / unit
-        compare(pack, cache, held, 180, family="attention_sharp")
+        compare({"pack": pack}, cache, held, 180, family="attention_sharp")
 
 
 @pytest.mark.parametrize(("async_copy", "shared"), ((False, 65536), (True, 101376)))
@@ -295,7 +213,7 @@ def test_rings_of_smaller_chips(
     manifest["capabilities"] |= {"async_copy": async_copy, "shared_block_bytes": shared}
     smaller = gpu_packs.load(pack_folder, manifest)
     rng = np.random.default_rng(seed)
-    cache = cache_of(150 + rows, 1, dim, "F16", "F16", rng)
+    cache = filled_with_numbers(150 + rows, 1, dim, "F16", "F16", rng)
     q = normal(rng, rows, 2, dim)
     want = ops.attention(q, *cache.pages, 150, 0.1, pack=whole)
     assert np.array_equal(ops.attention(q, *cache.pages, 150, 0.1, pack=smaller), want)
@@ -312,7 +230,7 @@ def test_append(
     for x in (k, v):
         x[np.isnan(x)] = 65520.0
     n_pages = (n_past + rows) // PAGE + 2
-    pages = [poisoned((n_pages, kv_heads, PAGE, dim), dtype) for dtype in (k_type, v_type)]
+    pages = [poisoned(n_pages, kv_heads, dtype, dim) for dtype in (k_type, v_type)]
     table = rng.permutation(n_pages).astype(np.int32)
     got = ops.kv_append(k, v, *pages, k_type, v_type, table, n_past, pack=pack)
     beside = ops.kv_append(k, v, *pages, k_type, v_type, table, n_past)
@@ -338,7 +256,7 @@ def test_prepare(
     angle = rng.uniform(-9, 9, (rows, n_pairs))
     table = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
     n_pages = (n_past + rows) // PAGE + 2
-    pages = poisoned((n_pages, kv_heads, PAGE, dim), "F32"), poisoned((n_pages, kv_heads, PAGE, dim), "F32")
+    pages = poisoned(n_pages, kv_heads, "F32", dim), poisoned(n_pages, kv_heads, "F32", dim)
     where = ("F32", "F32", rng.permutation(n_pages).astype(np.int32), n_past)
     got = ops.attention_prepare(u, k, v, *w, *table, *pages, *where, 1e-6, pairs, pack=pack)
     q = ops.rope(ops.rms_norm(np.ascontiguousarray(u[:, :, :dim]), w[0], 1e-6), *table, pairs)
@@ -359,7 +277,7 @@ def test_prepare_without_norms(pack: _engine.gpu.Pack, k_type: str, v_type: str,
     u, k, v = normal(rng, rows, 3, dim), normal(rng, rows, 1, dim), normal(rng, rows, 1, dim)
     turns = rng.integers(0, 4, (rows, dim // 2))
     table = np.array([1, 0, -1, 0], np.float32)[turns], np.array([0, 1, 0, -1], np.float32)[turns]
-    pages = [poisoned((3, 1, PAGE, dim), dtype) for dtype in (k_type, v_type)]
+    pages = [poisoned(3, 1, dtype, dim) for dtype in (k_type, v_type)]
     where = (k_type, v_type, rng.permutation(3).astype(np.int32), n_past)
     got = ops.attention_prepare(u, k, v, None, None, *table, *pages, *where, 1e-6, pack=pack)
     assert np.array_equal(got[0], ops.rope(u, *table))
@@ -379,7 +297,7 @@ def test_prepare_of_keys_and_values_alone(
     table = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
     n_past = 60
     n_pages = (n_past + rows) // PAGE + 2
-    pages = [poisoned((n_pages, kv_heads, PAGE, dim), "F16") for _ in range(2)]
+    pages = [poisoned(n_pages, kv_heads, "F16", dim) for _ in range(2)]
     where = ("F16", "F16", rng.permutation(n_pages).astype(np.int32), n_past)
     for on in ({"pack": pack}, {}):
         whole = ops.attention_prepare(u, k, v, *w, *table, *pages, *where, 1e-6, **on)
@@ -392,7 +310,7 @@ def test_prepare_of_keys_and_values_alone(
 def test_move_keeps_the_accepted_path(pack: _engine.gpu.Pack, rows: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     n_past = 50  # the tree spans two pages
-    cache = cache_of(n_past + rows, 3, 24, "F16", "F32", rng)
+    cache = filled_with_numbers(n_past + rows, 3, 24, "F16", "F32", rng)
     parent, _ = random_tree(rows, rng)
     paths = [path_to(parent, rows - 1), np.arange(0, rows, 2), np.arange(rows), np.array([], np.int64)]
     for path in paths:
@@ -404,7 +322,7 @@ def test_move_keeps_the_accepted_path(pack: _engine.gpu.Pack, rows: int, seed: i
 
 def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
     rng = np.random.default_rng(1)
-    cache = cache_of(1, 2, 64, "F16", "F16", rng)
+    cache = filled_with_numbers(1, 2, 64, "F16", "F16", rng)
     with pytest.raises(InvalidRequestError, match="heads that do not share KV heads evenly"):
         ops.attention(normal(rng, 1, 3, 64), *cache.pages, 0, 1.0, pack=pack)
     with pytest.raises(InvalidRequestError, match="a tree has at most 64 rows"):
@@ -417,7 +335,10 @@ def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
 
 def test_timing_counts_what_moves(pack: _engine.gpu.Pack) -> None:
     """One row over 101 slots: 4 heads of queries and of results, 2 of keys and of values."""
-    timed = _engine.gpu_ops.time_attention(pack, "F16", 1, 4, 2, 64, 100, 256, replays=1, tries=1)
+    pages, table = np.zeros((4, 2, PAGE, 64), np.uint16), np.arange(4, dtype=np.int32)
+    fields = {"q": np.ones((1, 4, 64), np.float32), "n_past": 100, "scale": 1 / 64, "first_slot": 0, "window": 0}
+    cache = {"k_pages": pages, "v_pages": pages.copy(), "k_type": "F16", "v_type": "F16", "page_table": table}
+    timed = _kernels.gpu_ops.time(pack, "attention", sets=2, replays=1, tries=1, **fields, **cache)
     assert timed["seconds"] > 0 and "attention_decode_f16_64_kernel" in timed["launch"]
     assert timed["bytes"] == 101 * 2 * 2 * 64 * 2 + 2 * 4 * 64 * 4
     assert timed["flops"] == 4 * 4 * 64 * 101

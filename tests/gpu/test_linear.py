@@ -12,7 +12,6 @@ from reference import linear as reference
 from reference.linear import BLOCK_TYPES, PLAIN_TYPES, random_weights
 from tolerances import distance, tolerance
 
-gpu_ops = _engine.gpu_ops
 # (n_out, blocks of n_in, or values of it)
 SHAPES_32 = ((1, 1), (2, 3), (3, 5), (33, 28), (7, 128))
 SHAPES_256 = ((1, 1), (2, 3), (3, 5), (33, 4), (5, 9), (7, 16))
@@ -91,7 +90,7 @@ def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], activations: str
     weights = [random_weights(d, n * n_in, rng) for d, n in zip(dtypes, n_out, strict=True)]
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
-    got = gpu_ops.linear_group(pack, weights, list(dtypes), n_out, n_in, x, add, activations)
+    got = ops.linear_group(weights, list(dtypes), n_out, n_in, x, add, activations, pack=pack)
     for y, w, dtype, n, a in zip(got, weights, dtypes, n_out, add, strict=True):
         want, scale = reference.linear(w, dtype, n, x, activations)
         check(y, want + a, scale + np.abs(a), dtype, family(dtype, activations))
@@ -110,7 +109,7 @@ def test_weights_through_a_ring(pack: _engine.gpu.Pack, dtype: str, n_in: int, i
     weights = [random_weights(dtype, n * n_in, rng) for n in n_out]
     x = rng.normal(size=(1, n_in)).astype(np.float32)
     add = [rng.normal(size=(1, n)).astype(np.float32) for n in n_out]
-    got, again = (gpu_ops.linear_group(pack, weights, [dtype] * 2, n_out, n_in, x, add) for _ in range(2))
+    got, again = (ops.linear_group(weights, [dtype] * 2, n_out, n_in, x, add, pack=pack) for _ in range(2))
     assert ("_ring_" in pack.launched) == (pack.target in ("sim", "sm_90")), pack.launched
     for y, same, w, n, a in zip(got, again, weights, n_out, add, strict=True):
         want, scale = reference.linear(w, dtype, n, x, "int8")
@@ -126,7 +125,7 @@ def test_weights_in_shared_memory_at_once(pack: _engine.gpu.Pack, n_in: int, n_o
     x = rng.normal(size=(1, n_in)).astype(np.float32)
     add = [rng.normal(size=(1, n)).astype(np.float32) for n in n_out]
     dtypes = ["Q4_K"] * len(n_out)
-    got, again = (gpu_ops.linear_group(pack, weights, dtypes, n_out, n_in, x, add) for _ in range(2))
+    got, again = (ops.linear_group(weights, dtypes, n_out, n_in, x, add, pack=pack) for _ in range(2))
     assert ("_whole_" in pack.launched) == (pack.target in ("sim", "sm_90")), pack.launched
     for y, same, w, n, a in zip(got, again, weights, n_out, add, strict=True):
         want, scale = reference.linear(w, "Q4_K", n, x, "int8")
@@ -151,7 +150,7 @@ def test_group_of_all_types_in_f32(pack: _engine.gpu.Pack, seed: int) -> None:
     x = rng.normal(size=(1, n_in)).astype(np.float32)
     for dtypes in (["F32", "Q4_K", "BF16", "Q6_K"], ["F16", "Q8_0", "Q4_0"], ["Q2_K", "Q3_K", "IQ4_XS"]):
         weights = [random_weights(d, 19 * n_in, rng) for d in dtypes]
-        got = gpu_ops.linear_group(pack, weights, dtypes, [19] * len(dtypes), n_in, x, activations="f32")
+        got = ops.linear_group(weights, dtypes, [19] * len(dtypes), n_in, x, activations="f32", pack=pack)
         for y, w, dtype in zip(got, weights, dtypes, strict=True):
             check(y, *reference.linear(w, dtype, 19, x, "f32"), dtype, family(dtype, "f32"))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from engines import logits_of, open_engine, random_ids
 from gpu_packs import ROOT
-from lucebox import LLM, _engine
+from lucebox import LLM, _engine, _kernels
 from lucebox.generation import loading
 from numpy.typing import NDArray
 from reference.gguf_files import Shape, write_model
@@ -29,7 +29,7 @@ class Matrices(NamedTuple):
     n_in: list[int]
 
     def planes(self) -> list[NDArray[np.uint8]]:
-        return [_engine.ops.to_planes(*one) for one in zip(*self, strict=True)]
+        return [_kernels.ops.to_planes(*one) for one in zip(*self, strict=True)]
 
 
 def matrices(seed: int, *each: tuple[str, int, int]) -> Matrices:
@@ -41,7 +41,7 @@ def matrices(seed: int, *each: tuple[str, int, int]) -> Matrices:
 
 
 def check(pack: _engine.gpu.Pack, given: Matrices, threads: int, slot_bytes: int) -> None:
-    got = _engine.gpu_ops.load_planes(pack, *given, threads=threads, slot_bytes=slot_bytes)
+    got = _kernels.gpu_ops.load_planes(pack, *given, threads=threads, slot_bytes=slot_bytes)
     for dtype, a, b in zip(given.dtypes, got, given.planes(), strict=True):
         assert np.array_equal(a, b), dtype
 
@@ -59,7 +59,7 @@ def test_several_workers(pack: _engine.gpu.Pack, seed: int, threads: int, slot_b
 
 
 def test_nothing_to_load(pack: _engine.gpu.Pack) -> None:
-    assert _engine.gpu_ops.load_planes(pack, [], [], [], []) == []
+    assert _kernels.gpu_ops.load_planes(pack, [], [], [], []) == []
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -67,7 +67,7 @@ def test_progress_ends_with_everything(pack: _engine.gpu.Pack, seed: int, thread
     given = matrices(seed, ("Q4_K", 50, 3), ("BF16", 9, 40))
     total = sum(len(w) for w in given.weights)
     seen: list[tuple[int, int]] = []
-    _engine.gpu_ops.load_planes(
+    _kernels.gpu_ops.load_planes(
         pack, *given, threads=threads, slot_bytes=1, progress_bytes=1000, progress=lambda *args: seen.append(args)
     )
     done = [at for at, _ in seen]
@@ -87,7 +87,7 @@ def test_a_caller_who_gives_up_ends_the_load(pack: _engine.gpu.Pack, seed: int, 
 
     given = matrices(seed, ("Q6_K", 400, 2))
     with pytest.raises(KeyboardInterrupt):
-        _engine.gpu_ops.load_planes(pack, *given, threads=threads, slot_bytes=1, progress_bytes=1, progress=stop)
+        _kernels.gpu_ops.load_planes(pack, *given, threads=threads, slot_bytes=1, progress_bytes=1, progress=stop)
     assert len(seen) == 1
     check(pack, given, threads, 1)
 

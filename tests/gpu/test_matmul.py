@@ -8,7 +8,7 @@ from pathlib import Path
 import gpu_packs
 import numpy as np
 import pytest
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from reference import linear as reference
 from reference.linear import PLAIN_TYPES, random_weights
 from tolerances import distance, tolerance
 
-gpu_ops = _engine.gpu_ops
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
 # Skinny GEMM kernels, where the target has them, take up to 32 rows of whole 256 values.
 FEW_TYPES = (*reference.BLOCK_TYPES, "F16", "BF16")
@@ -57,7 +56,7 @@ def rounded_to(x: F32, dtype: str) -> F32:
     """The nearest 16-bit numbers, finite ones of f16."""
     if dtype == "F16":
         x = np.clip(x, -65504, 65504)
-    bits = np.asarray(_engine.ops.convert(np.ascontiguousarray(x).reshape(-1).view(np.uint8), "F32", dtype))
+    bits = np.asarray(_kernels.ops.convert(np.ascontiguousarray(x).reshape(-1).view(np.uint8), "F32", dtype))
     return reference.decode(bits, dtype).reshape(x.shape)
 
 
@@ -127,7 +126,7 @@ def test_product(pack: _engine.gpu.Pack, dtype: str, activations: str, rows: int
         w = random_weights(dtype, n_out * n_in, rng)
         x = rng.normal(size=(rows, n_in)).astype(np.float32)
         add = rng.normal(size=(rows, n_out)).astype(np.float32) if n_out % 2 else None
-        got = gpu_ops.matmul(pack, w, dtype, n_out, n_in, x, add, activations)
+        got = ops.matmul(w, dtype, n_out, n_in, x, add, activations, pack=pack)
         want, scale, family = expected(pack, w, dtype, n_out, x, activations, pack.take_started())
         if add is not None:
             want, scale = want + add, scale + np.abs(add)
@@ -141,7 +140,7 @@ def test_expanded(pack: _engine.gpu.Pack, pack_folder: Path, dtype: str, rows: i
     n_out, n_in = int(rng.integers(1, 150)), odd_width(dtype, rng)
     w = random_weights(dtype, n_out * n_in, rng)
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
-    got = gpu_ops.matmul(pack, w, dtype, n_out, n_in, x)
+    got = ops.matmul(w, dtype, n_out, n_in, x, pack=pack)
     started = pack.take_started()
     has_skinny = gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), f"gemm_skinny_{dtype.lower()}_")
     is_skinny = has_skinny and rows <= 32 and n_in % 256 == 0
@@ -165,7 +164,7 @@ def test_prompt_without_wgmma(pack_of_warps: _engine.gpu.Pack, dtype: str, seed:
     n_out, n_in, rows = int(rng.integers(257, 300)), odd_width(dtype, rng), int(rng.integers(129, 140))
     w = random_weights(dtype, n_out * n_in, rng)
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
-    got = gpu_ops.matmul(pack_of_warps, w, dtype, n_out, n_in, x)
+    got = ops.matmul(w, dtype, n_out, n_in, x, pack=pack_of_warps)
     want, scale, family = expected(pack_of_warps, w, dtype, n_out, x, "int8", pack_of_warps.take_started())
     check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}")
 
@@ -178,7 +177,7 @@ def test_prompt_of_many_tiles(pack: _engine.gpu.Pack, dtype: str, seed: int) -> 
     w = random_weights(dtype, n_out * n_in, rng)
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     add = rng.normal(size=(rows, n_out)).astype(np.float32)
-    got = gpu_ops.matmul(pack, w, dtype, n_out, n_in, x, add)
+    got = ops.matmul(w, dtype, n_out, n_in, x, add, pack=pack)
     want, scale, family = expected(pack, w, dtype, n_out, x, "int8", pack.take_started())
     check(got, want + add, scale + np.abs(add), family, f"{rows} rows, n_out {n_out}")
 
@@ -202,7 +201,7 @@ def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], rows: int, activ
     weights = [random_weights(d, n * n_in, rng) for d, n in zip(dtypes, n_out, strict=True)]
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
-    got = gpu_ops.matmul_group(pack, weights, list(dtypes), n_out, n_in, x, add, activations)
+    got = ops.matmul_group(weights, list(dtypes), n_out, n_in, x, add, activations, pack=pack)
     started = pack.take_started()
     for y, w, dtype, n, a in zip(got, weights, dtypes, n_out, add, strict=True):
         want, scale, family = expected(pack, w, dtype, n, x, activations, started)
@@ -230,11 +229,11 @@ def test_few_rows_in_slices(pack_of_few: _engine.gpu.Pack, dtype: str, rows: int
     w = random_weights(dtype, n_out * n_in, rng)
     x = rng.normal(size=(rows, n_in)).astype(np.float32) * 2.0 ** rng.integers(-40, 40, size=(rows, 1))
     x = x.astype(np.float32)
-    got = gpu_ops.matmul(pack, w, dtype, n_out, n_in, x)
+    got = ops.matmul(w, dtype, n_out, n_in, x, pack=pack)
     want, scale, family = expected(pack, w, dtype, n_out, x, "int8", pack.take_started())
     for row in range(rows):
         check(got[row], want[row], scale[row], family, f"row {row} of {rows}, n_out {n_out}, n_in {n_in}")
-    assert np.array_equal(gpu_ops.matmul(pack, w, dtype, n_out, n_in, x), got)
+    assert np.array_equal(ops.matmul(w, dtype, n_out, n_in, x, pack=pack), got)
 
 
 def test_few_rows_of_scales_of_any_size(pack_of_few: _engine.gpu.Pack, seed: int) -> None:
@@ -246,7 +245,7 @@ def test_few_rows_of_scales_of_any_size(pack_of_few: _engine.gpu.Pack, seed: int
     d = (rng.choice([-1, 1], exponents.shape) * 2.0**exponents * rng.uniform(1, 2, exponents.shape)).astype(np.float16)
     blocks[:, :, :2] = d[:, :, None].view(np.uint8).reshape(n_out, -1, 2)
     x = rng.normal(size=(9, n_in)).astype(np.float32)
-    got = gpu_ops.matmul(pack_of_few, blocks.reshape(-1), "Q8_0", n_out, n_in, x)
+    got = ops.matmul(blocks.reshape(-1), "Q8_0", n_out, n_in, x, pack=pack_of_few)
     want, scale, family = expected(
         pack_of_few, blocks.reshape(-1), "Q8_0", n_out, x, "int8", pack_of_few.take_started()
     )
@@ -263,7 +262,7 @@ def test_few_rows_of_a_group(pack_of_few: _engine.gpu.Pack, dtype: str, rows: in
     weights = [random_weights(dtype, n * n_in, rng) for n in n_out]
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
-    got = gpu_ops.matmul_group(pack_of_few, weights, [dtype] * len(n_out), n_out, n_in, x, add)
+    got = ops.matmul_group(weights, [dtype] * len(n_out), n_out, n_in, x, add, pack=pack_of_few)
     started = pack_of_few.take_started()
     assert any(kernel.startswith(f"gemm_skinny_{dtype.lower()}") for kernel in started)
     for y, w, n, a in zip(got, weights, n_out, add, strict=True):
@@ -282,7 +281,7 @@ def test_few_rows_of_two_types_in_one_launch(
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
     pack_of_few.take_started()  # of other tests
-    got = gpu_ops.matmul_group(pack_of_few, weights, list(dtypes), n_out, n_in, x, add)
+    got = ops.matmul_group(weights, list(dtypes), n_out, n_in, x, add, pack=pack_of_few)
     started = pack_of_few.take_started()
     of_both = f"gemm_skinny_{'q5_k' if 'Q5_K' in dtypes else 'q4_k'}_q6_k_"
     assert [kernel.startswith(of_both) for kernel in started if kernel.startswith("gem")] == [True], started
@@ -304,7 +303,7 @@ def test_few_rows_to_a_norm(
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     add = (rng.normal(size=(rows, n_out)) * 2.0 ** rng.integers(-20, 20, size=(rows, 1))).astype(np.float32)
     norm = rng.normal(size=n_out).astype(np.float32)
-    run = functools.partial(gpu_ops.matmul_chain, pack, [w], dtype, n_out, n_in, x, add, norm, eps, last, last_dtype)
+    run = functools.partial(ops.matmul_chain, [w], dtype, n_out, n_in, x, add, norm, eps, last, last_dtype, pack=pack)
     pack.take_started()
     y, got = run(n_last)
     started = pack.take_started()
@@ -326,12 +325,12 @@ def test_few_rows_to_a_gate(
     weights = [random_weights(dtype, n_out * n_in, rng) for _ in range(2)]
     last = random_weights(last_dtype, n_last * n_out, rng)
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
-    x /= 2 * gpu_ops.matmul(pack, weights[0], dtype, n_out, n_in, x).std()  # so that gates are neither open nor shut
+    x /= 2 * ops.matmul(weights[0], dtype, n_out, n_in, x, pack=pack).std()  # so that gates are neither open nor shut
     pack.take_started()
-    y, got = gpu_ops.matmul_chain(pack, weights, dtype, n_out, n_in, x, None, None, 0.0, last, last_dtype, n_last)
+    y, got = ops.matmul_chain(weights, dtype, n_out, n_in, x, None, None, 0.0, last, last_dtype, n_last, pack=pack)
     started = pack.take_started()
     assert len(started) == 3 and np.isnan(y).all()
-    gate, up = (a.astype(np.float64) for a in gpu_ops.matmul_group(pack, weights, 2 * [dtype], 2 * [n_out], n_in, x))
+    gate, up = (a.astype(np.float64) for a in ops.matmul_group(weights, 2 * [dtype], 2 * [n_out], n_in, x, pack=pack))
     gated = (gate / (1 + np.exp(-gate)) * up).astype(np.float32)
     want, scale, family = expected(pack, last, last_dtype, n_last, gated, "int8", started)
     if last_dtype in PLAIN_TYPES:
@@ -347,7 +346,7 @@ def test_rows_are_those_of_the_mat_vec(pack: _engine.gpu.Pack, dtype: str, activ
     n_out, n_in = 21, 768
     w = random_weights(dtype, n_out * n_in, rng)
     x = rng.normal(size=(6, n_in)).astype(np.float32)
-    got = gpu_ops.matmul(pack, w, dtype, n_out, n_in, x, activations=activations)
+    got = ops.matmul(w, dtype, n_out, n_in, x, activations=activations, pack=pack)
     started = pack.take_started()
     alone = ops.linear(w, dtype, n_out, n_in, x, activations=activations, pack=pack)
     _, scale, family = expected(pack, w, dtype, n_out, x, activations, started)
@@ -365,7 +364,7 @@ def test_extreme_codes(pack: _engine.gpu.Pack, dtype: str, rows: int) -> None:
         for at in reference.F16_AT[dtype]:
             block[:, at : at + 2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
         w, x = block.reshape(-1), np.full((rows, n_in), -3.0, np.float32)
-        got = gpu_ops.matmul(pack, w, dtype, 1, n_in, x)
+        got = ops.matmul(w, dtype, 1, n_in, x, pack=pack)
         want, scale, family = expected(pack, w, dtype, 1, x, "int8", pack.take_started())
         check(got, want, scale, family, f"{dtype} {fill:#x}")
 
@@ -376,14 +375,14 @@ def test_not_a_number_stays_in_its_row(pack: _engine.gpu.Pack, dtype: str, poiso
     x = np.ones((11, 512), np.float32)
     x[4, 300] = poison
     w = random_weights(dtype, 5 * 512, np.random.default_rng(4))
-    y = gpu_ops.matmul(pack, w, dtype, 5, 512, x)
+    y = ops.matmul(w, dtype, 5, 512, x, pack=pack)
     is_clipped = np.isinf(poison) and dtype == "BF16" and pack.target == "sm_75"  # to f16's largest number
     assert np.array_equal(np.isfinite(y).all(axis=1), (np.arange(11) != 4) | is_clipped)
 
 
 def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
     def product(dtype: str, n_bytes: int, n_in: int) -> None:
-        gpu_ops.matmul(pack, np.zeros(n_bytes, np.uint8), dtype, 1, n_in, np.zeros((2, n_in), np.float32))
+        ops.matmul(np.zeros(n_bytes, np.uint8), dtype, 1, n_in, np.zeros((2, n_in), np.float32), pack=pack)
 
     with pytest.raises(UnsupportedError, match="no batch kernel reads Q4_1 weights"):
         product("Q4_1", 60, 96)

@@ -14,8 +14,9 @@ import gpu_packs
 import numpy as np
 import pytest
 from engines import F32, Decoder, largest_difference, open_engine
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.errors import LuceboxError
+from lucebox.selftest import ops
 from reference.gguf_files import Shape, write_model
 from reference.linear import random_weights
 from tolerances import tolerance
@@ -233,7 +234,7 @@ def test_steps_asked_for_ahead(pack: _engine.gpu.Pack, write: Write, family: str
     vocab, ids = graph.info["vocab"], []
     for engine, n in ((graph, 1), (mega, ahead)):
         sampler = _engine.Sampler(vocab, **options)
-        ids.append(_engine.gpu_ops.decode_ahead(engine, np.linspace(-2, 2, vocab, dtype=np.float32), sampler, 9, n))
+        ids.append(_kernels.gpu_ops.decode_ahead(engine, np.linspace(-2, 2, vocab, dtype=np.float32), sampler, 9, n))
     assert ids[0] == ids[1]
 
 
@@ -242,9 +243,9 @@ def test_tokens_of_a_launch(pack: _engine.gpu.Pack, seed: int, most: int, allowe
     """A launch ends with the last token that the host allows, reports the end, and leaves that token's logits."""
     rng = np.random.default_rng(seed)
     x, norm, w = (rng.standard_normal(n).astype(np.float32) for n in (256, 256, 517 * 256))
-    arguments = (pack, x, norm, 1e-6, w.astype(np.float16).view(np.uint8), "F16", 517)
-    once = _engine.gpu_ops.megakernel(*arguments)
-    several = _engine.gpu_ops.megakernel(*arguments, most=most, allowed=allowed)
+    arguments = (x, norm, 1e-6, w.astype(np.float16).view(np.uint8), "F16", 517)
+    once = ops.megakernel(*arguments, pack=pack)
+    several = ops.megakernel(*arguments, pack=pack, most=most, allowed=allowed)
     assert np.array_equal(several, once)
 
 
@@ -276,7 +277,7 @@ def test_the_end_of_the_ring(
     def logits(shared_bytes: int) -> F32:
         manifest["capabilities"]["shared_block_bytes"] = shared_bytes
         pack = gpu_packs.load(pack_folder, manifest)
-        return _engine.gpu_ops.megakernel(pack, x, np.ones_like(x), 1e-6, w, dtype, n_out, most=3, allowed=3)
+        return ops.megakernel(x, np.ones_like(x), 1e-6, w, dtype, n_out, most=3, allowed=3, pack=pack)
 
     def has_room(shared_bytes: int) -> bool:
         try:
@@ -303,7 +304,7 @@ def test_timeouts(pack: _engine.gpu.Pack, options: dict[str, Any], phase: int) -
     """A wait times out: at the barrier before a second token, and for the mailboxes of the likeliest token."""
     x = np.ones(256, np.float32)
     with pytest.raises(LuceboxError, match=f"gave up waiting for phase {phase}"):
-        _engine.gpu_ops.megakernel(pack, x, x, 1e-6, np.zeros(256 * 8, np.uint8), "F16", 4, **options)
+        ops.megakernel(x, x, 1e-6, np.zeros(256 * 8, np.uint8), "F16", 4, **options, pack=pack)
 
 
 # Heads of 64, 128, 192 and 256; the row's own slot at the ends of tiles and of pages; one and two tiles of queries.

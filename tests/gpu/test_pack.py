@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from gpu_packs import load, manifest_of, manifest_without
 from kernel_sources import kernels_of_sources
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.errors import FormatError, LuceboxError, UnsupportedError
 from lucebox.selftest import ops
 
-gpu, gpu_ops = _engine.gpu, _engine.gpu_ops
+gpu, gpu_ops = _engine.gpu, _kernels.gpu_ops
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.errors import InvalidRequestError
 from numpy.typing import NDArray
 from reference.sampler import Options
@@ -48,7 +48,7 @@ def fields(options: Options) -> dict[str, Any]:
 
 
 def on_device(pack: _engine.gpu.Pack, logits: F32, options: Options, seed: int, **more: Any) -> dict[str, Any]:
-    result: dict[str, Any] = _engine.gpu_ops.sample(
+    result: dict[str, Any] = _kernels.gpu_ops.sample(
         pack, logits, PROMPT[: logits.shape[1]] % logits.shape[1], seed=seed, **fields(options), **more
     )
     return result

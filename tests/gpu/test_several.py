@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.errors import InvalidRequestError
 from lucebox.selftest import ops
 from lucebox.selftest.inputs import normal, path
@@ -39,9 +39,9 @@ def call_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, dict[st
 
 def check(pack: _engine.gpu.Pack, calls: list[tuple[str, dict[str, Any]]], kernel: str) -> None:
     op = calls[0][0]
-    alone = [_engine.gpu_ops.run(pack, op, **fields) for _, fields in calls]
+    alone = [_kernels.gpu_ops.run(pack, op, **fields) for _, fields in calls]
     pack.take_started()
-    together = _engine.gpu_ops.run_several(pack, op, [fields for _, fields in calls])
+    together = _kernels.gpu_ops.run_several(pack, op, [fields for _, fields in calls])
     assert pack.take_started()[0].startswith(kernel)
     for want, got in zip(alone, together, strict=True):
         assert want.keys() == got.keys()
@@ -133,18 +133,18 @@ def test_samples(pack: _engine.gpu.Pack, n: int, steps: int, vocab: int, seed: i
     rng = np.random.default_rng(seed)
     logits, prompt = 3 * normal(rng, n, steps, vocab), rng.integers(0, vocab, 5, np.int32)
     options = {"temperature": 0.8, "top_k": 9, "top_p": 0.9, "frequency_penalty": 0.2, "seed": seed}
-    together = _engine.gpu_ops.sample_several(pack, logits, prompt, **options)
+    together = _kernels.gpu_ops.sample_several(pack, logits, prompt, **options)
     assert {"sample_kernel_several", "next_token_kernel_several"} <= set(pack.take_started())
     for own, got in zip(logits, together, strict=True):
-        want = _engine.gpu_ops.sample(pack, own, prompt, ring_capacity=8, **options)
+        want = _kernels.gpu_ops.sample(pack, own, prompt, ring_capacity=8, **options)
         for name in ("tokens", "problems", "numbers", "counts", "history"):
             assert np.array_equal(want[name], got[name]), name
 
 
 def test_refusals(pack: _engine.gpu.Pack) -> None:
     with pytest.raises(InvalidRequestError, match="1 to 16 sequences share a launch, got 0"):
-        _engine.gpu_ops.run_several(pack, "attention", [])
+        _kernels.gpu_ops.run_several(pack, "attention", [])
     with pytest.raises(InvalidRequestError, match="1 to 16 sequences share a launch, got 17"):
-        _engine.gpu_ops.sample_several(pack, np.zeros((17, 1, 5), np.float32), np.zeros(1, np.int32))
+        _kernels.gpu_ops.sample_several(pack, np.zeros((17, 1, 5), np.float32), np.zeros(1, np.int32))
     with pytest.raises(InvalidRequestError, match="no kernel does rms_norm for several sequences"):
-        _engine.gpu_ops.run_several(pack, "rms_norm", [{}])
+        _kernels.gpu_ops.run_several(pack, "rms_norm", [{}])

@@ -10,7 +10,7 @@ import pytest
 import recorded
 from drafts import Tree, decode, random_tree
 from engines import Decoder, feed, largest_difference, open_engine, random_ids
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from numpy.typing import NDArray
 from reference import draft_files, gguf_files
 from reference.draft_files import DraftShape
@@ -97,7 +97,7 @@ class Given:
         assert np.array_equal(got[0][~may_swap], want[0][~may_swap])
 
     def proposals(self, snapshot: bytes) -> tuple[NDArray[np.int32], F32]:
-        drafting = _engine.Drafting(self.engine)
+        drafting = _kernels.Drafting(self.engine)
         drafting.load(snapshot)
         ids, logprobs, _ = drafting.propose(5, drafting.max_depth)
         return ids, logprobs

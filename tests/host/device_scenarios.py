@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from lucebox import errors
 from lucebox._engine import gpu
+from lucebox._kernels import driver
 
 SONAMES = {"cuda": "libcuda.so.1", "hip": "libamdhip64.so.7"}
 VERSIONS = {"cuda": 13000, "hip": 70125424}
@@ -78,24 +79,24 @@ class Opened:
 
     def __init__(self, machine: Machine, index: int = 0) -> None:
         self.device = gpu.Device(machine.vendor, index)
-        self.stream = gpu.Stream(self.device)
-        self.module = self.device.load(machine.image, "kernels.so")
+        self.stream = driver.Stream(self.device)
+        self.module = driver.Module(self.device, machine.image, "kernels.so")
 
-    def upload(self, array: np.ndarray) -> gpu.Buffer:
-        buffer = gpu.Buffer(self.device, array.nbytes)
+    def upload(self, array: np.ndarray) -> driver.Buffer:
+        buffer = driver.Buffer(self.device, array.nbytes)
         buffer.write(array, self.stream)
         return buffer
 
-    def download(self, buffer: gpu.Buffer, dtype: type = np.float32) -> np.ndarray:
+    def download(self, buffer: driver.Buffer, dtype: type = np.float32) -> np.ndarray:
         array = np.empty(len(buffer) // np.dtype(dtype).itemsize, dtype)
         buffer.read(array, self.stream)
         return array
 
-    def scale(self, x: gpu.Buffer, y: gpu.Buffer, by: float, stream: gpu.Stream | None = None) -> None:
+    def scale(self, x: driver.Buffer, y: driver.Buffer, by: float, stream: driver.Stream | None = None) -> None:
         params = struct.pack("<QQif", x.address, y.address, len(x) // 4, by)
         (stream or self.stream).launch(self.module.kernel("scale_kernel"), (1, 1, 1), (32, 1, 1), params)
 
-    def report(self, out: gpu.Buffer, grid: int, block: int, **how: int) -> None:
+    def report(self, out: driver.Buffer, grid: int, block: int, **how: int) -> None:
         kernel = self.module.kernel("report_kernel")
         if how.get("shared_bytes", 0) > kernel.max_dynamic_shared_bytes:
             kernel.allow_shared(how["shared_bytes"])
@@ -123,7 +124,7 @@ def memory(machine: Machine) -> None:
     d = machine.open()
     free, total = d.device.memory()
     x = sequence(1000)
-    a, b = d.upload(x), gpu.Buffer(d.device, 4000)
+    a, b = d.upload(x), driver.Buffer(d.device, 4000)
     assert a.address % 256 == 0 and len(a) == 4000
     assert d.device.memory() == (free - 8000, total)
     assert np.isnan(d.download(b)).all()  # the simulator's way to show what nobody wrote
@@ -131,7 +132,7 @@ def memory(machine: Machine) -> None:
     d.stream.copy(b, a, bytes=400, to_offset=3600, from_offset=40)
     got = d.download(b)
     assert (got[:900] == 0).all() and (got[900:] == x[10:110]).all()
-    pinned = gpu.Buffer(d.device, 4000, pinned=True)
+    pinned = driver.Buffer(d.device, 4000, pinned=True)
     d.stream.copy(pinned, a, bytes=4000)
     assert (d.download(pinned) == x).all()
     with raises(errors.InvalidRequestError, "4000 bytes at 4 do not fit a buffer of 4000"):
@@ -147,14 +148,14 @@ def out_of_memory(machine: Machine) -> None:
     d = machine.open()
     free, total = d.device.memory()
     with raises(errors.OutOfMemoryError, f"{free + 1} bytes requested, {free} of {total} free", "device 0"):
-        gpu.Buffer(d.device, free + 1)
+        driver.Buffer(d.device, free + 1)
     assert (d.download(d.upload(sequence(8))) == sequence(8)).all()
 
 
 @scenario("sim", "cuda", "hip")
 def launches(machine: Machine) -> None:
     d = machine.open()
-    x, y = d.upload(sequence(100)), gpu.Buffer(d.device, 400)
+    x, y = d.upload(sequence(100)), driver.Buffer(d.device, 400)
     d.scale(x, y, 2.5)
     assert (d.download(y) == sequence(100) * np.float32(2.5)).all()
 
@@ -209,22 +210,22 @@ def modules(machine: Machine) -> None:
         d.module.kernel("no_such_kernel")
     for image in (b"", b"\x7fELF", b"no code object" * 100, machine.image[:-1], machine.image[:5000]):
         with raises(errors.FormatError, "rms_norm.cubin is no code object", f"({len(image)} bytes)"):
-            d.device.load(image, "rms_norm.cubin")
+            driver.Module(d.device, image, "rms_norm.cubin")
     kernel = d.module.kernel("scale_kernel")
     del d.module  # the kernel keeps its module
     x, y = d.upload(sequence(4)), d.upload(sequence(4))
     d.stream.launch(kernel, (1, 1, 1), (32, 1, 1), struct.pack("<QQif", x.address, y.address, 4, 3.0))
     assert (d.download(y) == sequence(4) * 3).all()
-    again = [d.device.load(machine.image).kernel("scale_kernel") for _ in range(3)]
+    again = [driver.Module(d.device, machine.image).kernel("scale_kernel") for _ in range(3)]
     assert all(k.name == "scale_kernel" for k in again)
 
 
 @scenario("sim", "cuda", "hip")
 def events(machine: Machine) -> None:
     d = machine.open()
-    start, end = gpu.Event(d.device), gpu.Event(d.device)
-    x, y = d.upload(sequence(1 << 20)), gpu.Buffer(d.device, 4 << 20)
-    other = gpu.Stream(d.device)
+    start, end = driver.Event(d.device), driver.Event(d.device)
+    x, y = d.upload(sequence(1 << 20)), driver.Buffer(d.device, 4 << 20)
+    other = driver.Stream(d.device)
     d.stream.record(start)
     d.scale(x, y, 2.0)
     d.stream.record(end)
@@ -234,14 +235,14 @@ def events(machine: Machine) -> None:
     assert 0 < start.elapsed_ms(end) < 60_000
     assert start.elapsed_ms(end) == -end.elapsed_ms(start)
     with raises(errors.DeviceError, "400"):
-        start.elapsed_ms(gpu.Event(d.device))
+        start.elapsed_ms(driver.Event(d.device))
 
 
 @scenario("sim", "cuda", "hip")
 def graphs(machine: Machine) -> None:
     d = machine.open()
     x, y = d.upload(sequence(16)), d.upload(np.zeros(16, np.float32))
-    graph = gpu.Graph(d.stream)
+    graph = driver.Graph(d.stream)
     with raises(errors.InvalidRequestError, "nothing captured"):
         graph.launch(d.stream)
     with graph:
@@ -277,8 +278,8 @@ def threads(machine: Machine) -> None:
     results = {}
 
     def work(seed: int) -> None:
-        stream = gpu.Stream(d.device)
-        x, y = gpu.Buffer(d.device, 400), gpu.Buffer(d.device, 400)
+        stream = driver.Stream(d.device)
+        x, y = driver.Buffer(d.device, 400), driver.Buffer(d.device, 400)
         x.write(sequence(100) + seed, stream)
         for step in range(200):
             d.scale(x, y, step + seed, stream)
@@ -298,16 +299,16 @@ def threads(machine: Machine) -> None:
 @scenario("sim", "cuda", "hip")
 def peers(machine: Machine) -> None:
     a, b = machine.open(0), machine.open(1)
-    a.device.enable_peer(b.device)
-    a.device.enable_peer(b.device)  # enabling twice is no error
-    from_, to = b.upload(sequence(50)), gpu.Buffer(a.device, 200)
+    driver.enable_peer(a.device, b.device)
+    driver.enable_peer(a.device, b.device)  # enabling twice is no error
+    from_, to = b.upload(sequence(50)), driver.Buffer(a.device, 200)
     a.stream.copy_peer(to, a.device, from_, b.device, bytes=200)
     assert (a.download(to) == sequence(50)).all()
     with raises(errors.InvalidRequestError, "of device 0", "cannot run on a queue of device 1"):
         a.scale(to, to, 2.0, stream=b.stream)
     if machine.vendor != "sim":
         with raises(errors.UnsupportedError, "belong to different drivers"):
-            a.device.enable_peer(gpu.Device("sim"))
+            driver.enable_peer(a.device, gpu.Device("sim"))
 
 
 @scenario("sim", "cuda", "hip")
@@ -522,7 +523,7 @@ def missing_optional_functions(machine: Machine) -> None:
     assert not info.has_clusters and not info.has_overlap and not info.has_graphs and info.uuid == ""
     with (
         raises(errors.UnsupportedError, "cuStreamBeginCapture is not in libcuda.so.1 (CUDA 13.0)"),
-        gpu.Graph(d.stream),
+        driver.Graph(d.stream),
     ):
         pass
     with raises(errors.UnsupportedError, "needs clusters"):
@@ -550,16 +551,16 @@ def wrong_architecture(machine: Machine) -> None:
         f"[{machine.vendor}] {call}: {text} (209), device 0 {device}, sm_120 argmax.cubin: ",
         "compiled for another architecture; install the pack of this device",
     ):
-        d.device.load(machine.image, "sm_120 argmax.cubin")
+        driver.Module(d.device, machine.image, "sm_120 argmax.cubin")
 
 
 def workout(machine: Machine) -> None:
     """Uses everything once."""
     gpu.devices(machine.vendor)
     d, other = machine.open(), machine.open(1)
-    d.device.enable_peer(other.device)
-    x, y, pinned = d.upload(sequence(8)), gpu.Buffer(d.device, 32), gpu.Buffer(d.device, 32, pinned=True)
-    start, end = gpu.Event(d.device), gpu.Event(d.device)
+    driver.enable_peer(d.device, other.device)
+    x, y, pinned = d.upload(sequence(8)), driver.Buffer(d.device, 32), driver.Buffer(d.device, 32, pinned=True)
+    start, end = driver.Event(d.device), driver.Event(d.device)
     out = d.upload(np.zeros(5, np.uint64))
     d.stream.record(start)
     d.stream.fill(y, 0)
@@ -572,7 +573,7 @@ def workout(machine: Machine) -> None:
         kernel = d.module.kernel("report_kernel")
         kernel.allow_shared(100_000)
     d.module.kernel("report_kernel").occupancy(32)
-    graph = gpu.Graph(d.stream)
+    graph = driver.Graph(d.stream)
     for _ in range(2):
         with graph:
             d.scale(x, y, 2.0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from engines import largest_difference, log_softmax, open_engine
-from lucebox import _engine
+from lucebox import _kernels
 from numpy.typing import NDArray
 from reference import dflash, draft_files, gguf_files
 from reference.decoder import Decoder
@@ -34,7 +34,7 @@ class Pair:
     def __init__(self, target: Path, draft: str, reference: dflash.Dflash | Mtp, **options: Any) -> None:
         self.engine = open_engine(target, draft=draft, prefill_chunk=128, **options)
         self.tolerance = tolerance("logits", "f32_device" if "pack" in options else "f32")
-        self.drafting = _engine.Drafting(self.engine)
+        self.drafting = _kernels.Drafting(self.engine)
         self.reference = reference
         self.w = Decoder(target).w
         self.ids: list[int] = []

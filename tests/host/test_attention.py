@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 
+import attention_cases
 import numpy as np
 import pytest
+from kv_cache import filled_with_numbers, poisoned
 from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import attention as reference
-from tolerances import check
-from tree_data import block_masks, path_to, random_tree
+from tree_data import path_to, random_tree
 
 F32 = NDArray[np.float32]
 PAGE = 64
-
-
-@dataclass
-class Cache:
-    """Shuffled pages full of NaN, and the same keys and values as plain arrays."""
-
-    k_pages: NDArray[np.generic]
-    v_pages: NDArray[np.generic]
-    k_type: str
-    v_type: str
-    table: NDArray[np.int32]
-    k: F32
-    v: F32
-
-    @property
-    def pages(self) -> tuple[object, ...]:
-        return self.k_pages, self.v_pages, self.k_type, self.v_type, self.table
-
-    def row(self, pages: NDArray[np.generic], slot: int) -> NDArray[np.generic]:
-        return pages[self.table[slot // PAGE], :, slot % PAGE]
-
-
-def poisoned(shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
-    return np.full(shape, np.nan, np.float32) if dtype == "F32" else np.full(shape, 0x7FFF, np.uint16)
 
 
 def bits(x: F32, dtype: str) -> NDArray[np.generic]:
@@ -49,33 +25,18 @@ def bits(x: F32, dtype: str) -> NDArray[np.generic]:
     return (reference.round_to(x, dtype).view(np.uint32) >> 16).astype(np.uint16)
 
 
-def filled(
-    slots: int, kv_heads: int, dim: int, k_type: str, v_type: str, rng: np.random.Generator, isa: str = "auto"
-) -> Cache:
-    n_pages = slots // PAGE + 2
-    k, v = rng.normal(size=(2, slots, kv_heads, dim)).astype(np.float32)
-    shape = (n_pages, kv_heads, PAGE, dim)
-    table = rng.permutation(n_pages).astype(np.int32)
-    cache = Cache(poisoned(shape, k_type), poisoned(shape, v_type), k_type, v_type, table, k, v)
-    half = slots // 2
-    cache.k_pages, cache.v_pages = ops.kv_append(k[:half], v[:half], *cache.pages, 0, isa=isa)
-    cache.k_pages, cache.v_pages = ops.kv_append(k[half:], v[half:], *cache.pages, half, isa=isa)
-    cache.k, cache.v = reference.round_to(k, k_type), reference.round_to(v, v_type)
-    return cache
-
-
 @pytest.mark.parametrize("k_type", ("F32", "F16", "BF16"))
 def test_append_rounds_to_nearest_even(isa: str, k_type: str) -> None:
     rng = np.random.default_rng(3)
     values = rng.integers(0, 2**32, (9, 2, 40), np.uint32).view(np.float32)  # every exponent, subnormals, infinities
     values[np.isnan(values)] = 65520.0
     values[0, 0, :8] = [0.0, -0.0, 65519.99, 65520.0, 2**-25, 2**-24 * 1.5, 2**-14 * (1 - 2**-12), 1 + 2**-11]
-    given = poisoned((1, 2, PAGE, 40), k_type), poisoned((1, 2, PAGE, 40), k_type)
+    given = poisoned(1, 2, k_type, 40), poisoned(1, 2, k_type, 40)
     written = ops.kv_append(values, values, *given, k_type, k_type, np.zeros(1, np.int32), 0, isa=isa)
     want = bits(values, k_type)
     for pages in written:
         assert np.array_equal(pages[0, :, :9].transpose(1, 0, 2).tobytes(), want.tobytes())
-        assert np.array_equal(pages[0, :, 9:].tobytes(), poisoned((2, PAGE - 9, 40), k_type).tobytes())
+        assert np.array_equal(pages[0, :, 9:].tobytes(), poisoned(1, 2, k_type, 40)[0, :, 9:].tobytes())
 
 
 @pytest.mark.parametrize("types", (("F32", "F32"), ("F16", "BF16"), ("BF16", "F16")))
@@ -83,43 +44,22 @@ def test_append_rounds_to_nearest_even(isa: str, k_type: str) -> None:
 def test_chain(isa: str, types: tuple[str, str], heads: int, kv_heads: int, dim: int) -> None:
     for n_past, rows in ((0, 1), (5, 1), (63, 1), (64, 2), (130, 15), (0, 65), (70, 130)):
         rng = np.random.default_rng(n_past + rows)
-        cache = filled(n_past + rows, kv_heads, dim, *types, rng, isa=isa)
-        q = rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3)
-        want = reference.attention(q, cache.k, cache.v, dim**-0.5, reference.visible(rows, n_past, None))
-        check("attention", ops.attention(q, *cache.pages, n_past, dim**-0.5, isa=isa), want, np.abs(cache.v).max())
+        attention_cases.chain({"isa": isa}, rng, types, heads, kv_heads, dim, n_past, rows)
 
 
-@pytest.mark.parametrize("rows", (1, 2, 22, 63, 64))
-def test_tree(isa: str, rows: int) -> None:
-    rng = np.random.default_rng(rows)
-    n_past, heads, dim = 100, 4, 64
-    cache = filled(n_past + rows, 2, dim, "F16", "F16", rng, isa=isa)
-    q = rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3)
-    parent, masks = random_tree(rows, rng)
-    want = reference.attention(q, cache.k, cache.v, 0.125, reference.visible(rows, n_past, masks))
-    got = ops.attention(q, *cache.pages, n_past, 0.125, parent=parent, ancestors=masks, isa=isa)
-    check("attention", got, want, np.abs(cache.v).max())
+@pytest.mark.parametrize("rows", (1, 2, 7, 22, 63, 64))
+@pytest.mark.parametrize(("dtype", "dim"), (("F16", 64), ("BF16", 128), ("F32", 16)))
+def test_tree(isa: str, dtype: str, dim: int, rows: int) -> None:
+    attention_cases.tree({"isa": isa}, np.random.default_rng(rows), dtype, dim, rows)
 
 
 @pytest.mark.parametrize(("n_past", "rows"), ((0, 3), (1, 1), (100, 16), (70, 64), (2500, 5)))
 def test_blocks_and_windows(isa: str, n_past: int, rows: int) -> None:
-    """Rows that see later rows, and committed slots that are hidden: pages hold NaN where no row sees any of theirs."""
     for mask, (first_slot, window) in product(
         ("chain", "all", "random"), ((1, 0), (0, 1), (0, 40), (7, 65), (0, 2048))
     ):
-        rng = np.random.default_rng(n_past + rows)
-        heads, dim = 4, 32
-        cache = filled(n_past + rows, 2, dim, "F16", "F32", rng, isa=isa)
-        words = block_masks(rows, mask, rng)
-        seen = reference.visible(rows, n_past, words, first_slot, window)
-        for page in range(np.flatnonzero(seen.any(0))[0] // PAGE):
-            cache.k_pages[cache.table[page]] = 0x7E00
-            cache.v_pages[cache.table[page]] = np.nan
-        q = rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3)
-        want = reference.attention(q, cache.k, cache.v, 0.2, seen)
-        hide = {"first_slot": first_slot, "window": window}
-        got = ops.attention(q, *cache.pages, n_past, 0.2, ancestors=words, **hide, isa=isa)
-        check("attention", got, want, np.abs(cache.v).max())
+        rng, hidden = np.random.default_rng(n_past + rows), {"first_slot": first_slot, "window": window}
+        attention_cases.block({"isa": isa}, rng, ("F16", "F32"), 4, 2, 32, n_past, rows, 0, mask, **hidden)
 
 
 @pytest.mark.parametrize(("n_past", "rows"), ((0, 64), (61, 9), (1010, 64), (8180, 40)))
@@ -128,7 +68,7 @@ def test_a_row_has_the_same_bits_alone(isa: str, n_past: int, rows: int) -> None
     splits."""
     rng = np.random.default_rng(rows)
     heads, dim = 6, 40
-    cache = filled(n_past + rows, 2, dim, "F16", "BF16", rng, isa=isa)
+    cache = filled_with_numbers(n_past + rows, 2, dim, "F16", "BF16", rng, isa=isa)
     q = rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3)
     parent, masks = random_tree(rows, rng)
     tree = ops.attention(q, *cache.pages, n_past, 0.2, parent=parent, ancestors=masks, isa=isa)
@@ -152,30 +92,25 @@ def test_long_context_is_split_and_gated(isa: str, rows: int) -> None:
     """More than one run of slots; the gate is the second half of fused [query | gate] heads."""
     rng = np.random.default_rng(rows)
     n_past, heads, dim = 2500, 4, 32
-    cache = filled(n_past + rows, 2, dim, "BF16", "BF16", rng, isa=isa)
+    cache = filled_with_numbers(n_past + rows, 2, dim, "BF16", "BF16", rng, isa=isa)
     fused = rng.normal(size=(rows, heads, 2 * dim)).astype(np.float32) * np.float32(3)
-    q, gate = np.ascontiguousarray(fused[:, :, :dim]), fused[:, :, dim:]
-    want = reference.attention(q, cache.k, cache.v, 0.2, reference.visible(rows, n_past, None), gate)
-    got = ops.attention(q, *cache.pages, n_past, 0.2, fused, isa=isa)
-    check("attention", got, want, np.abs(cache.v).max())
-    assert np.array_equal(got, ops.attention(q, *cache.pages, n_past, 0.2, fused, isa=isa, threads=2))
+    q = np.ascontiguousarray(fused[:, :, :dim])
+    got = attention_cases.compare({"isa": isa}, cache, q, n_past, fused)
+    assert np.array_equal(got, ops.attention(q, *cache.pages, n_past, dim**-0.5, fused[:, :, dim:], isa=isa, threads=2))
 
 
 def test_large_scores(isa: str) -> None:
     rng = np.random.default_rng(0)
-    cache = filled(200, 1, 64, "F32", "F32", rng, isa=isa)
+    cache = filled_with_numbers(200, 1, 64, "F32", "F32", rng, isa=isa)
     for rows in (1, 20):
-        q = rng.normal(size=(rows, 1, 64)).astype(np.float32) * np.float32(1000)
-        mask = reference.visible(rows, 180, None)
-        want = reference.attention(q, cache.k[: 180 + rows], cache.v[: 180 + rows], 1.0, mask)
-        got = ops.attention(q, *cache.pages, 180, 1.0, isa=isa)
-        check("attention_sharp", got, want, np.abs(cache.v).max())
+        q = rng.normal(size=(rows, 1, 64)).astype(np.float32) * np.float32(8000)
+        attention_cases.compare({"isa": isa}, cache, q, 180, family="attention_sharp")
 
 
 @pytest.mark.parametrize("rows", (33, 200))
 def test_threads_change_no_bit(isa: str, rows: int) -> None:
     rng = np.random.default_rng(rows)
-    cache = filled(300 + rows, 2, 64, "F16", "F16", rng, isa=isa)
+    cache = filled_with_numbers(300 + rows, 2, 64, "F16", "F16", rng, isa=isa)
     q = rng.normal(size=(rows, 4, 64)).astype(np.float32)
     first, second = (ops.attention(q, *cache.pages, 300, 0.125, isa=isa, threads=n) for n in (1, 2))
     assert np.array_equal(first, second)
@@ -184,7 +119,7 @@ def test_threads_change_no_bit(isa: str, rows: int) -> None:
 def test_move_keeps_the_accepted_path() -> None:
     rng = np.random.default_rng(5)
     n_past, rows = 50, 30  # the tree spans two pages
-    cache = filled(n_past + rows, 3, 16, "F16", "F32", rng)
+    cache = filled_with_numbers(n_past + rows, 3, 16, "F16", "F32", rng)
     parent, _ = random_tree(rows, rng)
     path = path_to(parent, rows - 1)
     before = [[cache.row(p, n_past + j).copy() for j in path] for p in (cache.k_pages, cache.v_pages)]

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import op_cases
 import pytest
-from block_conv_data import SHAPES, block
-from lucebox.selftest import ops
-from reference import block_conv as reference
-from tolerances import check
+from lucebox.selftest import shapes
 
 
 @pytest.mark.parametrize("adds", (False, True))
-@pytest.mark.parametrize(("rows", "taps", "dim", "group"), SHAPES)
-def test_block_conv(isa: str, rows: int, taps: int, dim: int, group: int, adds: bool) -> None:
-    arguments, size = block(np.random.default_rng(dim), rows, taps, dim, group, adds)
-    got = ops.block_conv(*arguments, isa=isa)
-    check("linear", got, reference.block_conv(*arguments), size)
+@pytest.mark.parametrize("shape", shapes.BLOCK_CONVS)
+def test_block_conv(isa: str, shape: tuple[int, int, int, int], adds: bool) -> None:
+    op_cases.block_conv(np.random.default_rng(shape), *shape, adds, isa=isa)

@@ -16,7 +16,7 @@ from draft_pairs import FIRST, SECOND, TARGET, Pair, check_candidates, reference
 from engines import log_softmax, open_engine, random_ids
 from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import dequantize, quantize
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.errors import FormatError, LuceboxError, UnsupportedError
 from numpy.typing import NDArray
 from reference import dflash, draft_files, gguf_files
@@ -126,7 +126,7 @@ def test_snapshot(target: Path, write: Write, kind: str) -> None:
     pair.step(-20, 0, rng)
     saved = pair.drafting.save()
     want = pair.drafting.propose(5, pair.drafting.max_depth)
-    other = _engine.Drafting(pair.engine)
+    other = _kernels.Drafting(pair.engine)
     other.load(saved)
     for a, b in zip(want, other.propose(5, other.max_depth), strict=True):
         assert np.array_equal(a, b)
@@ -280,7 +280,7 @@ def test_defaults(target: Path, write: Write) -> None:
         del config["layer_types"], config["rms_norm_eps"]
 
     engine = open_engine(target, draft=str(changed(write, shape, change)))
-    drafting = _engine.Drafting(engine)
+    drafting = _kernels.Drafting(engine)
     assert drafting.taps == [1, 1]  # round(1 + i (4 - 4) / (2 - 1))
     assert drafting.max_depth == 15
 

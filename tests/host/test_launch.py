@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_sources import kernels_of_sources
-from lucebox import _engine
+from lucebox import _kernels
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
 from reference.linear import BLOCK_TYPES, PLAIN_TYPES, block_size
 from whole_packs import has_source, kernels_of, load, manifest, whole
 
-gpu_ops = _engine.gpu_ops
+gpu_ops = _kernels.gpu_ops
 TARGETS = ("sm_75", "sm_90", "sm_121", "gfx1151", "sim")
 KERNELS = {name: threads for kernels in kernels_of_sources().values() for name, threads in kernels.items()}
 TYPES = PLAIN_TYPES + BLOCK_TYPES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.errors import InvalidRequestError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ def test_product(dtype: str, activations: str, isa: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for n_out, n_in in shapes(dtype):
         w = random_weights(dtype, n_out * n_in, rng)
-        group = _engine.ops.LinearGroup([w], [dtype], [n_out], n_in, max(ROWS), activations, isa, 1)
+        group = _kernels.ops.LinearGroup([w], [dtype], [n_out], n_in, max(ROWS), activations, isa, 1)
         x = rng.normal(size=(max(ROWS), n_in)).astype(np.float32)
         want, scale = reference.linear(w, dtype, n_out, x, activations)
         for rows in ROWS:
@@ -79,7 +79,7 @@ def test_a_row_has_the_same_bits_alone(activations: str, isa: str, seed: int) ->
         block = 1 if dtype in PLAIN_TYPES else reference.block_size(dtype)[0]
         n_out, n_in = int(rng.integers(1, 80)), block * int(rng.integers(1, 700 // block + 1))
         w = random_weights(dtype, n_out * n_in, rng)
-        group = _engine.ops.LinearGroup([w], [dtype], [n_out], n_in, 64, activations, isa, 1)
+        group = _kernels.ops.LinearGroup([w], [dtype], [n_out], n_in, 64, activations, isa, 1)
         x = rng.normal(size=(64, n_in)).astype(np.float32)
         alone, beside = np.zeros((64, n_out), np.float32), np.zeros((64, n_out), np.float32)
         for row in range(64):
@@ -101,7 +101,7 @@ def test_group_add_and_threads(activations: str, isa: str) -> None:
     add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
     results = []
     for threads in (1, 2):
-        group = _engine.ops.LinearGroup(weights, dtypes, n_out, n_in, rows, activations, isa, threads)
+        group = _kernels.ops.LinearGroup(weights, dtypes, n_out, n_in, rows, activations, isa, threads)
         y = [a.copy() for a in add]
         group.run(x, y, y)
         results.append(y)
@@ -153,7 +153,7 @@ def test_rounding_of_activations(isa: str) -> None:
     x[1, 32:64] = 0
     x[2, :32] = np.arange(32) * 0.5  # ties
     x[2, 32:64] = 1e-44  # a scale that rounds to zero
-    q, scale, total = _engine.ops.quantize_q8(x, isa)
+    q, scale, total = _kernels.ops.quantize_q8(x, isa)
     want_q, want_scale = reference.quantize_q8(x)
     assert q.shape == (3, 192) and not q[:, 160:].any() and not scale[:, 5:].any()
     assert np.array_equal(q[:, :160], want_q)

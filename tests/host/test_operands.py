@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lucebox import _engine
+from lucebox import _kernels
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from numpy.typing import NDArray
 
-run = _engine.ops.run
+run = _kernels.ops.run
 
 
 def ones(*shape: int) -> NDArray[np.float32]:

@@ -31,7 +31,17 @@ def test_engine_is_abi3_from_python_3_12() -> None:
 def test_package_is_typed() -> None:
     folder = Path(lucebox.__file__).parent
     assert (folder / "py.typed").exists()
-    assert (folder / "_engine" / "__init__.pyi").exists()
+    assert all((folder / module / "__init__.pyi").exists() for module in ("_engine", "_kernels"))
+
+
+def test_the_second_module_is_of_the_same_library() -> None:
+    """Drivers, thread pools and types must not exist twice. The product does not load the second module."""
+    script = (
+        "import sys; from lucebox import LLM, _engine; assert 'lucebox._kernels' not in sys.modules\n"
+        "from lucebox import _kernels; import lucebox._kernels as again\n"
+        "assert again is _kernels is sys.modules['lucebox._kernels'] and _kernels.__file__ == _engine.__file__"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_licence() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lucebox import _engine
+from lucebox import _kernels
 from lucebox.errors import InvalidRequestError
 from reference.linear import (
     BLOCK_TYPES,
@@ -16,7 +16,7 @@ from reference.linear import (
     to_bf16,
 )
 
-ops = _engine.ops
+ops = _kernels.ops
 TYPES = PLAIN_TYPES + BLOCK_TYPES
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lucebox import InvalidRequestError, _engine
+from lucebox import InvalidRequestError, _kernels
 from reference.suffix import Tree
 from repeating_text import code_like
 
-DraftPlanner = _engine.speculation.DraftPlanner
+DraftPlanner = _kernels.speculation.DraftPlanner
 NOTHING: Tree = ([], [], [])
 
 
@@ -29,7 +29,7 @@ class Costs:
     def of(self, rows: int) -> float:
         return next(time for tile, time in self.append if rows <= tile)
 
-    def width(self, *, has_model: bool = True, draft_budget: int = 0) -> _engine.speculation.DraftPlanner:
+    def width(self, *, has_model: bool = True, draft_budget: int = 0) -> _kernels.speculation.DraftPlanner:
         ms = 7.0  # of a plain token
         append = [(rows, time * ms) for rows, time in self.append]
         return DraftPlanner(append, ms, self.draft * ms, has_model, draft_budget)
@@ -71,7 +71,7 @@ class Run:
     """Decodes and counts time in plain tokens."""
 
     costs: Costs
-    width: _engine.speculation.DraftPlanner
+    width: _kernels.speculation.DraftPlanner
     rng: random.Random = field(default_factory=lambda: random.Random(1))
     time: float = 0
     tokens: int = 0
@@ -248,7 +248,7 @@ def test_a_sequential_drafter_drafts_as_deep_as_its_rows() -> None:
     where nearly all tokens are right."""
     append = [(2, 1.05), (3, 1.8), (4, 2.0), (8, 2.5)]
 
-    def width(draft_depth: int) -> _engine.speculation.DraftPlanner:
+    def width(draft_depth: int) -> _kernels.speculation.DraftPlanner:
         return DraftPlanner(append, 1.0, 1.8, True, draft_depth=draft_depth, first_ms=0.2)
 
     assert width(8).model_may_pay and not width(0).model_may_pay
@@ -424,7 +424,7 @@ def test_suffix_drafts_gain_on_code_and_lose_nothing_on_noise(text: str) -> None
     rng = np.random.default_rng(5)
     tokens = code_like(8000, rng) if text == "code" else rng.integers(0, 20, 8000).tolist()
     costs, at = COSTS["arithmetic"], 2000
-    drafter = _engine.speculation.SuffixDrafter(8000)
+    drafter = _kernels.speculation.SuffixDrafter(8000)
     drafter.push(np.array(tokens[: at + 1], np.int32))
     run = Run(costs, costs.width(has_model=False))
     while at < 7900:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from draft_pairs import FIRST, TARGET, Pair, reference_of
 from engines import open_engine, random_ids
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from reference import draft_files, gguf_files
 from reference.draft_files import DraftShape
 from reference.gguf_files import Shape
@@ -68,7 +68,7 @@ def test_snapshot(target: Path, draft: Path, n: int) -> None:
         pair.step(min(CHUNK, n - at), min(CHUNK, n - at), rng)
     want, saved = pair.drafting.propose(5, pair.drafting.max_depth), pair.drafting.save()
     for options in ({"prefill_chunk": CHUNK}, {"prefill_chunk": 512, "context": 512}):
-        other = _engine.Drafting(open_engine(target, draft=str(draft), **{"context": CONTEXT} | options))
+        other = _kernels.Drafting(open_engine(target, draft=str(draft), **{"context": CONTEXT} | options))
         other.load(saved)
         for a, b in zip(want, other.propose(5, other.max_depth), strict=True):
             assert np.array_equal(a, b)
@@ -86,7 +86,7 @@ def test_pieces(target: Path, draft: Path, n: int) -> None:
     second.assemble(ids[:n], ends, 0, [first.read_pages(0, -(-n // 64))], first.read_recurrent())
     drafts = []
     for session in (first, second):
-        drafting = _engine.Drafting(engine)
+        drafting = _kernels.Drafting(engine)
         drafting.load(session.save())
         drafts.append(drafting.propose(5, drafting.max_depth))
     for a, b in zip(*drafts, strict=True):

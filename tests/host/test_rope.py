@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import op_cases
 import pytest
-from lucebox.selftest import ops
+from lucebox.selftest import ops, shapes
 from reference import rope as reference
 from tolerances import check
 
@@ -30,16 +31,14 @@ def test_table_with_three_unequal_positions() -> None:
 
 
 @pytest.mark.parametrize("pairs", ("halves", "adjacent"))
-@pytest.mark.parametrize(("dim", "n_pairs"), ((8, 1), (64, 32), (256, 32), (128, 64), (80, 20), (24, 7)))
-def test_rope(isa: str, pairs: str, dim: int, n_pairs: int) -> None:
-    rng = np.random.default_rng(dim)
-    x = rng.normal(size=(9, 3, dim)).astype(np.float32)
-    angle = rng.uniform(-9, 9, (9, n_pairs))
-    cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
-    got = ops.rope(x, cos, sin, pairs, isa=isa)
-    unit = np.abs(reference.rope(np.abs(x), np.ones_like(cos), np.zeros_like(sin), pairs)) + np.abs(
-        reference.rope(x, np.zeros_like(cos), np.ones_like(sin), pairs)
-    )
-    check("rope", got, reference.rope(x, cos, sin, pairs), unit)
-    assert np.array_equal(got[..., 2 * n_pairs :], x[..., 2 * n_pairs :])
-    assert np.array_equal(got, ops.rope(x, cos, sin, pairs, isa=isa, threads=2))
+@pytest.mark.parametrize("shape", shapes.ROPES)
+def test_rope(isa: str, pairs: str, shape: tuple[int, int, int, int]) -> None:
+    op_cases.rope(np.random.default_rng(shape), *shape, pairs, isa=isa)
+
+
+@pytest.mark.parametrize("pairs", ("halves", "adjacent"))
+def test_threads_change_no_bit(isa: str, pairs: str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(9, 3, 128)).astype(np.float32)
+    cos, sin = rng.normal(size=(2, 9, 64)).astype(np.float32)
+    assert np.array_equal(ops.rope(x, cos, sin, pairs, isa=isa), ops.rope(x, cos, sin, pairs, isa=isa, threads=2))

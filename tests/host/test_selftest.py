@@ -14,7 +14,7 @@ import numpy as np
 import pack_data
 import pytest
 from lucebox import packs, selftest
-from lucebox._engine import ops
+from lucebox._kernels import ops
 from lucebox.cli.selftest import print_report
 from lucebox.errors import DeviceError, UnsupportedError
 from lucebox.packs import Manifest

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lucebox import InvalidRequestError, _engine
+from lucebox import InvalidRequestError, _engine, _kernels
 from reference import suffix as reference
 from repeating_text import code_like
 
-speculation = _engine.speculation
+speculation = _kernels.speculation
 
 Proposal = tuple[reference.Tree, float, int, str]
 
@@ -19,7 +19,7 @@ def ids(tokens: list[int]) -> np.ndarray:
     return np.array(tokens, np.int32)
 
 
-def drafter_of(tokens: list[int], context: int = 4096) -> _engine.speculation.SuffixDrafter:
+def drafter_of(tokens: list[int], context: int = 4096) -> _kernels.speculation.SuffixDrafter:
     drafter = speculation.SuffixDrafter(context)
     drafter.push(ids(tokens))
     return drafter
@@ -95,7 +95,7 @@ def test_truncation_of_a_long_text_leaves_what_a_fresh_drafter_has() -> None:
 @given(st.lists(SHORT, max_size=12), SHORT)
 def test_earlier_outputs_are_dropped_from_the_oldest(outputs: list[list[int]], tokens: list[int]) -> None:
     capacity = 300  # 64 for each output, besides its tokens
-    shared = speculation.EarlierOutputs(capacity)
+    shared = _engine.speculation.EarlierOutputs(capacity)
     kept: list[list[int]] = []
     for output in outputs:
         shared.add(ids(output))
@@ -110,7 +110,7 @@ def test_earlier_outputs_are_dropped_from_the_oldest(outputs: list[list[int]], t
 
 def test_earlier_outputs_after_many_turns_of_the_ring() -> None:
     rng = np.random.default_rng(3)
-    shared, kept = speculation.EarlierOutputs(1500), list[list[int]]()
+    shared, kept = _engine.speculation.EarlierOutputs(1500), list[list[int]]()
     text = code_like(20_000, rng, vocab=40)
     for at in range(0, 20_000, 250):
         output = text[at : at + int(rng.integers(1, 250))]
@@ -124,7 +124,7 @@ def test_earlier_outputs_after_many_turns_of_the_ring() -> None:
 
 
 def test_an_output_longer_than_the_capacity_is_kept_from_its_end() -> None:
-    shared = speculation.EarlierOutputs(128)
+    shared = _engine.speculation.EarlierOutputs(128)
     shared.add(ids(list(range(100))))
     drafter = speculation.SuffixDrafter(100, 0, shared)
     drafter.push(ids([35]))
@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match=r"holds 2 tokens; it cannot be cut to 3"):
         drafter.truncate(3)
     with pytest.raises(InvalidRequestError, match=r"at least 128 tokens, not 127"):
-        speculation.EarlierOutputs(127)
+        _engine.speculation.EarlierOutputs(127)
 
 
 def test_memory_per_token_is_what_the_plan_counts() -> None:

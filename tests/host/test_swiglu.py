@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import op_cases
 import pytest
-from lucebox.selftest import ops
+from lucebox.selftest import ops, shapes
 from reference.swiglu import swiglu
 from tolerances import check
 
 
-@pytest.mark.parametrize("dim", (1, 15, 16, 17, 576, 3584))
-def test_swiglu(isa: str, dim: int) -> None:
-    rng = np.random.default_rng(dim)
-    gate, up = rng.normal(size=(2, 5, dim)).astype(np.float32) * np.float32(4)
-    check("norm", ops.swiglu(gate, up, isa=isa), swiglu(gate, up))
+@pytest.mark.parametrize("shape", shapes.SWIGLUS)
+def test_swiglu(isa: str, shape: tuple[int, int]) -> None:
+    op_cases.swiglu(np.random.default_rng(shape), *shape, isa=isa)
 
 
 def test_exponential_over_the_whole_range(isa: str) -> None:

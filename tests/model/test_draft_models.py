@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import recorded
-from lucebox import _engine
+from lucebox import _engine, _kernels
 
 DFLASH = recorded.load("tiny_hybrid.json")["speculation"]["tiny-hybrid-dflash"]["prompts"]["cases"]
 MTP = recorded.load("tiny_hybrid_mtp.json")
@@ -22,7 +22,7 @@ def open_engine(target: Path, draft: Path) -> _engine.Engine:
 
 def accepted(engine: _engine.Engine, prompt: Sequence[int], text: Sequence[int], depth: int, n_text: int) -> list[int]:
     """Tokens that each verify accepts until n_text tokens are there; text is what the target writes."""
-    drafting = _engine.Drafting(engine)
+    drafting = _kernels.Drafting(engine)
     ids, n, counts = [*prompt, *text], len(prompt), []
     while n < len(prompt) + n_text - 1:
         rows = np.array(ids[drafting.n_tokens : n], np.int32)

@@ -9,12 +9,7 @@ from typing import Annotated, Final
 import numpy
 from numpy.typing import NDArray
 
-from lucebox._engine import (
-    gpu as gpu,
-    gpu_ops as gpu_ops,
-    ops as ops,
-    speculation as speculation
-)
+from lucebox._engine import gpu as gpu, speculation as speculation
 
 
 def best_isa() -> str:
@@ -362,43 +357,6 @@ class PromptScorer:
     def score(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], layers: Sequence[int] = [], progress: object | None = None) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
         """
         One score for each token: its largest softmax weight among the heads of `layers` (empty: all with attention), the mean over the last score_rows tokens. Layers behind the last of them are not computed. progress(done, total) in tokens, layer by layer; it must not compute with this engine or its lender.
-        """
-
-class Drafting:
-    """
-    A draft model beside one sequence of its target, step by step, for tests.
-    """
-
-    def __init__(self, engine: Engine) -> None: ...
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def max_depth(self) -> int: ...
-
-    @property
-    def taps(self) -> list[int]: ...
-
-    @property
-    def n_tokens(self) -> int: ...
-
-    def append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], parents: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ancestors: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple:
-        """
-        Rows of the target and of the draft: (hidden [rows, hidden], taps [rows, n_taps * hidden]).
-        """
-
-    def commit(self, path: Sequence[int]) -> None: ...
-
-    def rewind(self, n_tokens: int) -> None: ...
-
-    def save(self) -> bytes: ...
-
-    def load(self, data: bytes) -> None: ...
-
-    def propose(self, root: int, depth: int) -> tuple:
-        """
-        The likeliest tokens of each depth: (ids [depth, k], logprobs [depth, k], hidden [depth, hidden]).
         """
 
 class GgufFile:

@@ -1,9 +1,6 @@
 """Devices through their vendors' drivers."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated
-
-from numpy.typing import NDArray
+from collections.abc import Mapping
 
 
 class DeviceInfo:
@@ -102,112 +99,6 @@ class Device:
 
     def memory(self) -> tuple[int, int]:
         """Free and total bytes."""
-
-    def load(self, image: bytes, label: str = 'the module') -> Module:
-        """A code object from its bytes; the label names it in errors."""
-
-    def enable_peer(self, peer: Device) -> None:
-        """Lets this device reach the memory of another."""
-
-class Buffer:
-    """
-    Device memory, or pinned memory of the host; its contents start undefined.
-    """
-
-    def __init__(self, device: Device, bytes: int, pinned: bool = False) -> None: ...
-
-    @property
-    def address(self) -> int: ...
-
-    def __len__(self) -> int: ...
-
-    def write(self, array: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], stream: Stream, offset: int = 0) -> None:
-        """Copies an array in, and waits."""
-
-    def read(self, array: Annotated[NDArray, dict(order='C', device='cpu')], stream: Stream, offset: int = 0) -> None:
-        """Copies out into an array, and waits."""
-
-class Module:
-    """A loaded code object."""
-
-    @property
-    def label(self) -> str: ...
-
-    def kernel(self, name: str) -> Kernel: ...
-
-class Kernel:
-    """A kernel that takes one struct by value."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def max_threads(self) -> int: ...
-
-    @property
-    def registers(self) -> int: ...
-
-    @property
-    def static_shared_bytes(self) -> int: ...
-
-    @property
-    def local_bytes(self) -> int: ...
-
-    @property
-    def max_dynamic_shared_bytes(self) -> int: ...
-
-    @property
-    def params_bytes(self) -> int:
-        """0 where the driver does not tell."""
-
-    def allow_shared(self, bytes: int) -> None: ...
-
-    def occupancy(self, threads: int, shared_bytes: int = 0) -> int:
-        """Blocks that fit on one SM."""
-
-class Event:
-    """A point in a stream."""
-
-    def __init__(self, device: Device) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-    def elapsed_ms(self, later: Event) -> float:
-        """Milliseconds from this event to a later one."""
-
-class Stream:
-    """Work in order."""
-
-    def __init__(self, device: Device) -> None: ...
-
-    def launch(self, kernel: Kernel, grid: Sequence[int], block: Sequence[int], params: bytes, *, shared_bytes: int = 0, cooperative: bool = False, cluster: int = 0, overlap_previous: bool = False) -> None: ...
-
-    def copy(self, to: Buffer, from_: Buffer, bytes: int, to_offset: int = 0, from_offset: int = 0) -> None: ...
-
-    def copy_peer(self, to: Buffer, to_device: Device, from_: Buffer, from_device: Device, bytes: int) -> None: ...
-
-    def fill(self, to: Buffer, value: int) -> None: ...
-
-    def record(self, event: Event) -> None: ...
-
-    def wait(self, event: Event) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-class Graph:
-    """What a `with` block sent to a stream; a later block updates it."""
-
-    def __init__(self, stream: Stream) -> None: ...
-
-    def __enter__(self) -> object: ...
-
-    def __exit__(self, type: object | None, value: object | None, traceback: object | None) -> None: ...
-
-    def launch(self, stream: Stream) -> None: ...
-
-    @property
-    def was_updated(self) -> bool:
-        """Whether the last capture fitted the graph in place."""
 
 class Pack:
     """A kernel pack loaded on a device."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.errors import InvalidRequestError
 from lucebox.measure.energy import Meter, find_meter
 from lucebox.text import Ids
@@ -315,7 +315,7 @@ def arbitrary_ids(llm: LLM, n: int) -> Ids:
 def read_bandwidth(llm: LLM) -> float:
     """GB/s at which the device reads memory, measured now: the ceiling of decoding."""
     if llm.loaded_pack is not None:
-        return _engine.gpu_ops.read_bandwidth(llm.loaded_pack, BANDWIDTH_BYTES) / 1e9
+        return _kernels.gpu_ops.read_bandwidth(llm.loaded_pack, BANDWIDTH_BYTES) / 1e9
     assert llm.options.threads is not None  # an open LLM knows its number
     return _engine.read_bandwidth(llm.options.threads, BANDWIDTH_BYTES)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.selftest import ops
 from lucebox.selftest.case import Array, Case, Parts, in_parts, same, unit_one
 from lucebox.selftest.inputs import ancestors_of, normal, path, raw_bytes
@@ -140,7 +140,7 @@ def _read(attended: tuple[Any, ...], pages: Parts) -> Array:
 
 
 def _as_pages(plain: NDArray[np.uint8], dtype: str, kv_heads: int, dim: int) -> Array:
-    stored = plain if dtype == "F32" else np.asarray(_engine.ops.convert(plain, "F32", dtype))
+    stored = plain if dtype == "F32" else np.asarray(_kernels.ops.convert(plain, "F32", dtype))
     return stored.view(np.float32 if dtype == "F32" else np.uint16).reshape(-1, kv_heads, 64, dim)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from lucebox.selftest import ops
+from lucebox.selftest import ops, shapes
 from lucebox.selftest.case import Array, Case, Parts, same
 from lucebox.selftest.inputs import normal, path, weights_of
 
@@ -18,11 +19,12 @@ __all__ = ["rows", "selections", "top_tokens", "trees"]
 
 def rows(rng: np.random.Generator) -> Iterator[Case]:
     """Copies into a wider matrix, rows before rows in chains and trees, convolutions."""
-    for count, dim, column, width in ((3, 7, 5, 13), (70, 64, 64, 192)):
+    for count, dim, column, width in shapes.COPIES:
         yield same("copy_rows", "exact", normal(rng, count, dim), normal(rng, count, width), column)
-    into_ring = same("copy_rows", "exact", normal(rng, 1, 64), normal(rng, 8, 64), 0, 13)
-    yield into_ring
-    yield replace(into_ring, options={"sequences": 3})
+    for count, dim, y_rows, first, column, width in shapes.RINGS:
+        into_ring = same("copy_rows", "exact", normal(rng, count, dim), normal(rng, y_rows, width), column, first)
+        yield into_ring
+        yield replace(into_ring, options={"sequences": 3})
     for count, dim in ((1, 31), (22, 100), (130, 64)):
         parent = np.array([rng.integers(-1, i) if i else -1 for i in range(count)], np.int32) if count == 22 else None
         before = (normal(rng, dim), normal(rng, 64, dim), path(rng, 64), parent)
@@ -30,13 +32,14 @@ def rows(rng: np.random.Generator) -> Iterator[Case]:
         n = min(count, (count - 1) % 64 + 1)
         expected, kept = partial(ops.previous_row, *arguments), partial(_kept, n)
         yield Case("previous_row", "exact", partial(_applied, kept, expected), arguments, {}, kept)
-    for count, taps, dim, group in ((16, 3, 64, 16), (15, 8, 66, 6)):
+    for count, taps, dim, group in shapes.BLOCK_CONVS:
         x, base, add = normal(rng, count, dim), normal(rng, taps, dim), normal(rng, count, dim)
         yield same("block_conv", "row", x, base, normal(rng, count, taps, dim // group), group, add)
 
 
 def top_tokens(rng: np.random.Generator) -> Iterator[Case]:
-    for count, vocab, k in ((1, 32003, 8), (3, 4100, 1), (63, 1000, 5)):
+    for i, (count, vocab) in enumerate(shapes.TOP_TOKENS):
+        k = (8, 1, 5)[i % 3]
         ties = rng.integers(-9, 9, (count, vocab)).astype(np.float32)
         for logits, softcap in ((9 * normal(rng, count, vocab), 0.0), (ties, 30.0)):
             arguments = (logits, k, 0.7, softcap)
@@ -47,7 +50,8 @@ def top_tokens(rng: np.random.Generator) -> Iterator[Case]:
 
 def selections(rng: np.random.Generator) -> Iterator[Case]:
     """Scores far apart, so that the order is the same on every device."""
-    for dtype, count, k, rank in (("F32", 15, 8, 37), ("Q8_0", 7, 4, 64)):
+    for (dtype, values), (count, k, blocks) in product((("F32", 37), ("Q8_0", 32)), shapes.SELECTIONS):
+        rank = blocks * values
         before, after = weights_of(rng, dtype, 41 * rank), weights_of(rng, dtype, 41 * rank)
         ids = np.array([rng.permutation(41)[:k] for _ in range(count)], np.int32)
         logprobs = np.array([-1000 * rng.permutation(k) for _ in range(count)], np.float32)

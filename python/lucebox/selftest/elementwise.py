@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lucebox.selftest import ops
+from lucebox.selftest import ops, shapes
 from lucebox.selftest.case import Array, Case, Parts, same
 from lucebox.selftest.inputs import BLOCKS, normal, weights_of
 
@@ -21,16 +21,16 @@ def embeds(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def norms(rng: np.random.Generator) -> Iterator[Case]:
-    for rows, heads, dim in ((1, 1, 5120), (3, 1, 1021), (2, 7, 128), (5, 3, 33)):
+    for rows, heads, dim in shapes.NORMS:
         x, z, w = normal(rng, rows, heads, dim), normal(rng, rows, heads, dim), normal(rng, dim)
         yield same("rms_norm", "row", x, w, 0.03)
         yield same("gated_rms_norm", "row", x, z, w, 0.03)
 
 
 def swiglu_and_rope(rng: np.random.Generator) -> Iterator[Case]:
-    for rows, dim in ((1, 17408), (3, 1021), (67, 33)):
+    for rows, dim in shapes.SWIGLUS:
         yield same("swiglu", "row", normal(rng, rows, dim), normal(rng, rows, dim))
-    for rows, heads, dim, n_pairs in ((1, 24, 128, 64), (5, 3, 80, 16), (3, 1, 66, 33)):
+    for rows, heads, dim, n_pairs in shapes.ROPES:
         angle = rng.uniform(0, 2 * np.pi, (rows, n_pairs))
         cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
         for pairs in ("halves", "adjacent"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lucebox._engine import ops
+from lucebox._kernels import ops
 from lucebox.selftest.case import Array
 
 __all__ = [

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lucebox import _engine
+from lucebox import _engine, _kernels
 
 __all__ = [
     "attention",
@@ -34,6 +34,11 @@ __all__ = [
     "kv_append",
     "kv_move",
     "linear",
+    "linear_group",
+    "matmul",
+    "matmul_chain",
+    "matmul_group",
+    "megakernel",
     "previous_row",
     "rms_norm",
     "rms_norm_rounded",
@@ -57,22 +62,22 @@ def run(op: str, on: dict[str, Any], **fields: Any) -> dict[str, Any]:
     """The outputs of an op by name."""
     if "sequences" in on:
         given = {name: value for name, value in fields.items() if value is not None}
-        *others, got = _engine.gpu_ops.run_several(on["pack"], op, on["sequences"] * [given])
+        *others, got = _kernels.gpu_ops.run_several(on["pack"], op, on["sequences"] * [given])
         for other in others:
             for name, value in got.items():
                 np.testing.assert_array_equal(other[name], value, f"{op}: {name} of equal sequences")
         return dict(got)
     if "pack" in on:
-        return dict(_engine.gpu_ops.run(on["pack"], op, **fields))
-    return dict(_engine.ops.run(op, **on, **fields))
+        return dict(_kernels.gpu_ops.run(on["pack"], op, **fields))
+    return dict(_kernels.ops.run(op, **on, **fields))
 
 
 def function(op: str, pack: _engine.gpu.Pack | None = None) -> Callable[..., Any]:
     """The function of this name, of this module or of the engine, on the CPU or on a pack's device."""
     here: Callable[..., Any] | None = globals().get(op)
     if pack is None:
-        return here or getattr(_engine.ops, op)
-    return partial(here, pack=pack) if here else partial(getattr(_engine.gpu_ops, op), pack)
+        return here or getattr(_kernels.ops, op)
+    return partial(here, pack=pack) if here else partial(getattr(_kernels.gpu_ops, op), pack)
 
 
 def rms_norm(x: F32, w: F32, eps: float, **on: Any) -> F32:
@@ -333,12 +338,79 @@ def delta_net(
     Returns the product of `last` with the norm of o, the launches of each kernel, and the state after it: history,
     pending, S, k_pending, cs_pending, delta.
     """
-    got = _engine.gpu_ops.delta_net(
-        pack, x=x, w=w, history=history, pending=pending, g=g, beta=beta, a_neg=a_neg, dt_bias=dt_bias,
+    product = {"w": last, "type": last_type, "n_out": n_last, "n_in": z[0].size, "rows": len(x), "activations": "int8"}
+    got, of_last, started = _kernels.gpu_ops.delta_net(
+        pack, product, x=x, w=w, history=history, pending=pending, g=g, beta=beta, a_neg=a_neg, dt_bias=dt_bias,
         n_k_heads=k_pending.shape[2], dk=k_pending.shape[3], z=z.reshape(len(x), *delta.shape[1:]), norm_w=norm_w,
-        eps=eps, last=last, last_type=last_type, n_last=n_last, parent=parent, ancestors=ancestors,
+        eps=eps, parent=parent, ancestors=ancestors,
         **_state(S, k_pending, cs_pending, delta, buffer, order), **_accepted(accepted))  # fmt: skip
-    return got["product"], got["started"], got["history"], got["pending"], *_state_after(got)
+    return of_last["y"], started, got["history"], got["pending"], *_state_after(got)
+
+
+def linear_group(
+    weights: list[NDArray[np.uint8]], dtypes: list[str], n_out: list[int], n_in: int, x: F32,
+    add: list[F32] | None = None, activations: str = "int8", *, pack: _engine.gpu.Pack,
+) -> list[F32]:  # fmt: skip
+    """Up to four products of one x by GEMV, those of one type in one launch."""
+    products = _products(weights, dtypes, n_out, n_in, x, add, activations)
+    return [got["y"] for got in _kernels.gpu_ops.linear_group(pack, products)]
+
+
+def matmul_group(
+    weights: list[NDArray[np.uint8]], dtypes: list[str], n_out: list[int], n_in: int, x: F32,
+    add: list[F32] | None = None, activations: str = "int8", *, pack: _engine.gpu.Pack,
+) -> list[F32]:  # fmt: skip
+    """Up to four products of one x with many rows, on matrix units, those of one type in one launch."""
+    products = _products(weights, dtypes, n_out, n_in, x, add, activations)
+    return [got["y"] for got in _kernels.gpu_ops.matmul_group(pack, products)]
+
+
+def matmul(
+    w: NDArray[np.uint8], dtype: str, n_out: int, n_in: int, x: F32, add: F32 | None = None,
+    activations: str = "int8", *, pack: _engine.gpu.Pack,
+) -> F32:  # fmt: skip
+    """The product with many rows of x, on matrix units."""
+    adds = None if add is None else [add]
+    return matmul_group([w], [dtype], [n_out], n_in, x, adds, activations, pack=pack)[0]
+
+
+def matmul_chain(
+    weights: list[NDArray[np.uint8]], dtype: str, n_out: int, n_in: int, x: F32, add: F32 | None, norm: F32 | None,
+    eps: float, last: NDArray[np.uint8], last_dtype: str, n_last: int, *, pack: _engine.gpu.Pack,
+) -> tuple[F32, F32]:  # fmt: skip
+    """Few rows: (x w^T + add, the product of `last` with its norm), or with `norm` None and two weights (NaN, the
+    product of `last` with silu(x w0^T) * x w1^T)."""
+    n, rows = len(weights), len(x)
+    adds = None if add is None else n * [add]
+    products = _products(weights, n * [dtype], n * [n_out], n_in, x, adds, "int8")
+    of_norm = {"w": norm, "eps": eps, "heads": 1, "row_stride": n_out}
+    between = {"rows": rows, "dim": n_out, **({} if norm is None else of_norm)}
+    reader = {"w": last, "type": last_dtype, "n_out": n_last, "n_in": n_out, "rows": rows, "activations": "int8"}
+    of_products, of_last = _kernels.gpu_ops.matmul_chain(pack, products, between, reader)
+    return of_products[0]["y"], of_last["y"]
+
+
+def megakernel(
+    x: F32, norm: F32, eps: float, w: NDArray[np.uint8], dtype: str, n_out: int, *, pack: _engine.gpu.Pack,
+    **options: Any,
+) -> F32:  # fmt: skip
+    """The logits of a norm and a product, as one phase of a megakernel."""
+    of_norm = {"x": x.reshape(1, 1, -1), "w": norm, "eps": eps}
+    product = {"w": w, "type": dtype, "n_out": n_out, "n_in": len(x), "rows": 1, "activations": "int8"}
+    logits: F32 = _kernels.gpu_ops.megakernel(pack, of_norm, product, **options)["y"][0]
+    return logits
+
+
+def _products(
+    weights: list[NDArray[np.uint8]], dtypes: list[str], n_out: list[int], n_in: int, x: F32, add: list[F32] | None,
+    activations: str,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The fields of each product. What is added lies in the memory of y, as a residual does."""
+    shared = {"n_in": n_in, "x": x, "activations": activations}
+    each = [{**shared, "w": w, "type": d, "n_out": n} for w, d, n in zip(weights, dtypes, n_out, strict=True)]
+    if add is None:
+        return each
+    return [{**product, "add": a, "y": "add"} for product, a in zip(each, add, strict=True)]
 
 
 def _cache(

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from lucebox._engine import ops
+from lucebox._kernels import ops
 from lucebox.selftest.case import Array, Case, same
 from lucebox.selftest.inputs import BLOCKS, converted, n_values, normal, raw_bytes, weights_of
 from lucebox.selftest.ops import linear, rms_norm

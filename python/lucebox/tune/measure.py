@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.errors import LuceboxError
 from lucebox.packs import Selection
 from lucebox.tune.kernels import BLOCK_THREADS, COMPILED, Compiled
@@ -90,7 +90,7 @@ def bandwidth_gb_s(selection: Selection, code: Code) -> float:
     device = _engine.gpu.Device(selection.info.vendor, selection.info.index)
     pack = _engine.gpu.Pack(device, selection.choice.pack.manifest_json, dict(code))
     n_bytes = sizes_of(selection.info.vendor).bandwidth_bytes
-    return float(_engine.gpu_ops.read_bandwidth(pack, n_bytes)) / 1e9
+    return float(_kernels.gpu_ops.read_bandwidth(pack, n_bytes)) / 1e9
 
 
 def sizes_of(vendor: str) -> Sizes:

@@ -73,15 +73,9 @@ NB_MODULE(_engine, m) {
   lb::bind_session(m);
   lb::bind_session_probe(m);
   lb::bind_prompt_scorer(m);
-  lb::bind_draft(m);
   lb::bind_format(m);
-  nb::module_ ops = m.def_submodule("ops", "Single ops on numpy arrays, for tests and benchmarks.");
-  lb::bind_ops(ops);
   nb::module_ gpu = m.def_submodule("gpu", "Devices through their vendors' drivers.");
   lb::bind_gpu(gpu);
-  nb::module_ gpu_ops = m.def_submodule("gpu_ops", "Single ops on a device, as in ops, with a gpu.Pack first.");
-  lb::bind_gpu_ops(gpu, gpu_ops);
-  lb::bind_launch(gpu_ops);
-  nb::module_ speculation = m.def_submodule("speculation", "Suffix drafts and the width of a step.");
+  nb::module_ speculation = m.def_submodule("speculation", "What sessions share to draft from.");
   lb::bind_speculation(speculation);
 }

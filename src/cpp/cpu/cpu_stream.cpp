@@ -38,7 +38,8 @@ CpuStream::Block CpuStream::allocate(size_t bytes) {
 }
 
 CpuStream::CpuStream(const CpuStreamOptions& options)
-    : pool_(options.n_threads),
+    : Stream(kOpBodies<CpuStream>, "runs on devices only"),
+      pool_(options.n_threads),
       isa_(options.isa),
       kernels_(cpu::kernels_for(options.isa)),
       shared_bytes_(options.shared_scratch_bytes),

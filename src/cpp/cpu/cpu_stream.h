@@ -51,34 +51,36 @@ class CpuStream final : public Stream {
   bool reads(WeightLayout layout) const override { return layout == WeightLayout::kBlocks; }
   int max_chain_rows() const override { return kMaxTree; }
 
-  using Stream::run;
-  void run(const Embed&) override;
-  void run(const RopeTable&) override;
-  void run(const Rope&) override;
-  void run(const RmsNorm&) override;
-  void run(const GatedRmsNorm&) override;
-  void run(const SwiGlu&) override;
-  void run(const LinearGroup&) override;
-  void run(const KvAppend&) override;
-  void run(const KvMove&) override;
-  void run(const AttentionPrepare&) override;
-  void run(std::span<const AttentionPrepare> ops) override { run_apart(ops); }
-  void run(const Attention&) override;
-  void run(std::span<const Attention> ops) override { run_apart(ops); }
-  void run(const KeyScores&) override;
-  void run(const KeyMeans&) override;
-  void run(const SelectBlocks&) override;
-  void run(const CausalConv&) override;
-  void run(const DeltaPrepare&) override;
-  void run(const GatedDelta&) override;
-  void run(std::span<const DeltaInputs> ops) override { run_apart(ops); }
-  void run(std::span<const GatedDelta> ops) override { run_apart(ops); }
-  void run(const CopyRows&) override;
-  void run(const PreviousRow&) override;
-  void run(const TopTokens&) override;
-  void run(const BlockConv&) override;
-  void run(const SelectCandidates&) override;
-  void run(const GrowTree&) override;
+  void run(const Embed&);
+  void run(const RopeTable&);
+  void run(const Rope&);
+  void run(const RmsNorm&);
+  void run(const GatedRmsNorm&);
+  void run(const SwiGlu&);
+  void run(const Linear& op) { run(LinearGroup{{op}, 1}); }
+  void run(const LinearGroup&);
+  void run(const KvAppend&);
+  void run(const KvMove&);
+  void run(const AttentionPrepare&);
+  void run(std::span<const AttentionPrepare> ops) { run_apart(ops); }
+  void run(const Attention&);
+  void run(std::span<const Attention> ops) { run_apart(ops); }
+  void run(const KeyScores&);
+  void run(const KeyMeans&);
+  void run(const SelectBlocks&);
+  void run(const CausalConv&);
+  void run(const DeltaPrepare&);
+  void run(const GatedDelta&);
+  void run(const DeltaInputs& op) { run(op.conv), run(op.prepare); }
+  void run(std::span<const DeltaInputs> ops) { run_apart(ops); }
+  void run(std::span<const GatedDelta> ops) { run_apart(ops); }
+  void run(const DeltaNet& op) { run(op.inputs), run(op.delta), run(op.norm); }
+  void run(const CopyRows&);
+  void run(const PreviousRow&);
+  void run(const TopTokens&);
+  void run(const BlockConv&);
+  void run(const SelectCandidates&);
+  void run(const GrowTree&);
 
  private:
   // Small ops of several sequences: a thread each, where there are as many as threads.

@@ -28,7 +28,8 @@ class DeviceMemory final : public Memory {
 
 GpuStream::GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity,
                      std::shared_ptr<LentMemory> lent)
-    : pack_(std::move(pack)),
+    : Stream(kOpBodies<GpuStream>, "has no launch of its own"),
+      pack_(std::move(pack)),
       queue_(pack_->device()),
       capacity_(capacity),
       lent_(std::move(lent)),
@@ -142,6 +143,7 @@ void GpuStream::run(const Rope& op) { send(op); }
 void GpuStream::run(const RmsNorm& op) { send(op); }
 void GpuStream::run(const GatedRmsNorm& op) { send(op); }
 void GpuStream::run(const SwiGlu& op) { send(op); }
+void GpuStream::run(const RoundRows& op) { send(op); }
 
 bool GpuStream::is_gemm(const LinearGroup& group) const {
   return group.products[0].rows > 1 && gpu::has_gemm(group, pack_->target());

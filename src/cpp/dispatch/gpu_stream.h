@@ -57,41 +57,43 @@ class GpuStream final : public Stream {
   bool reads(WeightLayout layout) const override { return layout == WeightLayout::kPlanes; }
   int max_chain_rows() const override { return 1 << 20; }
 
-  void run(const Embed&) override;
-  void run(const RopeTable&) override;
-  void run(const Rope&) override;
-  void run(const RmsNorm&) override;
-  void run(const GatedRmsNorm&) override;
-  void run(const SwiGlu&) override;
-  void run(const LinearGroup&) override;
-  void run(const KvAppend&) override;
-  void run(const KvMove& op) override { run(std::span(&op, 1)); }
-  void run(std::span<const KvMove>) override;
-  void run(const AttentionPrepare&) override;
-  void run(std::span<const AttentionPrepare>) override;
-  void run(std::span<const Attention>) override;
-  void run(std::span<const DeltaInputs>) override;
-  void run(std::span<const GatedDelta>) override;
-  void run(std::span<const CopyRows>) override;
-  void run(const Attention&) override;
-  void run(const KeyScores&) override;
-  void run(const KeyMeans&) override;
-  void run(const SelectBlocks&) override;
-  void run(const CausalConv&) override;
-  void run(const DeltaPrepare&) override;
-  void run(const GatedDelta&) override;
-  void run(const DeltaInputs&) override;
-  void run(const CopyRows&) override;
-  void run(const PreviousRow&) override;
-  void run(const TopTokens&) override;
-  void run(const BlockConv&) override;
-  void run(const SelectCandidates&) override;
-  void run(const GrowTree&) override;
-  void run_fused(const RmsNorm& op, const LinearGroup& readers) override { try_fuse(op, readers); }
-  void run_fused(const GatedRmsNorm& op, const LinearGroup& readers) override { send_rounded(op, readers); }
-  void run_fused(const SwiGlu& op, const LinearGroup& readers) override { try_fuse(op, readers); }
-  void run_fused(const Attention& op, const LinearGroup& readers) override;
-  void run_fused(const DeltaNet& op, const LinearGroup& readers) override;
+  void run(const Embed&);
+  void run(const RopeTable&);
+  void run(const Rope&);
+  void run(const RmsNorm&);
+  void run(const GatedRmsNorm&);
+  void run(const SwiGlu&);
+  void run(const RoundRows&);
+  void run(const Linear& op) { run(LinearGroup{{op}, 1}); }
+  void run(const LinearGroup&);
+  void run(const KvAppend&);
+  void run(const KvMove& op) { run(std::span(&op, 1)); }
+  void run(std::span<const KvMove>);
+  void run(const AttentionPrepare&);
+  void run(std::span<const AttentionPrepare>);
+  void run(std::span<const Attention>);
+  void run(std::span<const DeltaInputs>);
+  void run(std::span<const GatedDelta>);
+  void run(std::span<const CopyRows>);
+  void run(const Attention&);
+  void run(const KeyScores&);
+  void run(const KeyMeans&);
+  void run(const SelectBlocks&);
+  void run(const CausalConv&);
+  void run(const DeltaPrepare&);
+  void run(const GatedDelta&);
+  void run(const DeltaInputs&);
+  void run(const CopyRows&);
+  void run(const PreviousRow&);
+  void run(const TopTokens&);
+  void run(const BlockConv&);
+  void run(const SelectCandidates&);
+  void run(const GrowTree&);
+  void run_fused(const RmsNorm& op, const LinearGroup& readers) { try_fuse(op, readers); }
+  void run_fused(const GatedRmsNorm& op, const LinearGroup& readers) { send_rounded(op, readers); }
+  void run_fused(const SwiGlu& op, const LinearGroup& readers) { try_fuse(op, readers); }
+  void run_fused(const Attention& op, const LinearGroup& readers);
+  void run_fused(const DeltaNet& op, const LinearGroup& readers);
   void run(const Sample&, void* scratch);  // [sample_scratch_bytes], zero before the first use
   // Samples for several sequences. Each has scratch of its own.
   struct ScratchedSample {

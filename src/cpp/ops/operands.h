@@ -22,26 +22,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string_view>
 #include <type_traits>
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "ops/attention.h"
-#include "ops/block_conv.h"
-#include "ops/copy_rows.h"
-#include "ops/delta_net.h"
-#include "ops/embed.h"
-#include "ops/grow_tree.h"
-#include "ops/key_scores.h"
-#include "ops/linear.h"
-#include "ops/previous_row.h"
-#include "ops/rms_norm.h"
-#include "ops/rope.h"
-#include "ops/round_rows.h"
-#include "ops/select_blocks.h"
-#include "ops/select_candidates.h"
-#include "ops/top_tokens.h"
+#include "ops/ops.h"
 
 namespace lb {
 
@@ -543,35 +530,21 @@ bool operands_are_aligned(const Op& op) {
   return all;
 }
 
+// Whether operands() has the fields of an op.
+template <class Op>
+concept DescribedOp = requires(Op& op) { operands(op, 0); };
+
 // Calls f with a zeroed op of this name and returns its result.
 template <class F>
 auto with_op(std::string_view name, F&& f) {
-  if (name == "rms_norm") return f(RmsNorm{});
-  if (name == "gated_rms_norm") return f(GatedRmsNorm{});
-  if (name == "swiglu") return f(SwiGlu{});
-  if (name == "linear") return f(Linear{});
-  if (name == "round_rows") return f(RoundRows{});
-  if (name == "rope_table") return f(RopeTable{});
-  if (name == "rope") return f(Rope{});
-  if (name == "embed") return f(Embed{});
-  if (name == "kv_append") return f(KvAppend{});
-  if (name == "kv_move") return f(KvMove{});
-  if (name == "attention_prepare") return f(AttentionPrepare{});
-  if (name == "attention") return f(Attention{});
-  if (name == "key_scores") return f(KeyScores{});
-  if (name == "key_means") return f(KeyMeans{});
-  if (name == "select_blocks") return f(SelectBlocks{});
-  if (name == "copy_rows") return f(CopyRows{});
-  if (name == "previous_row") return f(PreviousRow{});
-  if (name == "top_tokens") return f(TopTokens{});
-  if (name == "block_conv") return f(BlockConv{});
-  if (name == "select_candidates") return f(SelectCandidates{});
-  if (name == "grow_tree") return f(GrowTree{});
-  if (name == "causal_conv") return f(CausalConv{});
-  if (name == "delta_prepare") return f(DeltaPrepare{});
-  if (name == "delta_inputs") return f(DeltaInputs{});
-  if (name == "gated_delta") return f(GatedDelta{});
-  fail(ErrorCode::kInvalid, "there is no op \"", name, "\" here");
+  std::optional<decltype(f(RmsNorm{}))> result;
+  Ops::for_each([&](auto named) {
+    using Op = typename decltype(named)::Op;
+    if constexpr (DescribedOp<Op>)
+      if (name == named.name()) result.emplace(f(Op{}));
+  });
+  LB_CHECK(result, kInvalid, "there is no op \"", name, "\" here");
+  return *std::move(result);
 }
 
 }  // namespace lb

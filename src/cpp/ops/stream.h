@@ -1,27 +1,19 @@
 // Stream: runs ops in the order they are sent, on the CPU (cpu/cpu_stream.h) or on a GPU (dispatch/gpu_stream.h). The
 // pointers of an op lie in the stream's memory. A GPU runs ops asynchronously: run() returns before the op is complete.
+//
+// A stream class has bodies: functions run(const Op&), run(std::span<const Op>) and run_fused(const Op&, const
+// LinearGroup&) for the ops (ops/ops.h) that it knows. op_bodies() collects them in a table at compile time.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <span>
 
+#include "base/error.h"
 #include "base/memory.h"
-#include "ops/attention.h"
-#include "ops/block_conv.h"
-#include "ops/copy_rows.h"
-#include "ops/delta_net.h"
-#include "ops/embed.h"
-#include "ops/grow_tree.h"
-#include "ops/key_scores.h"
-#include "ops/linear.h"
-#include "ops/previous_row.h"
-#include "ops/rms_norm.h"
-#include "ops/rope.h"
-#include "ops/select_blocks.h"
-#include "ops/select_candidates.h"
-#include "ops/top_tokens.h"
+#include "ops/ops.h"
 
 namespace lb {
 
@@ -30,6 +22,16 @@ class Recording {
  public:
   virtual ~Recording() = default;
 };
+
+class Stream;
+
+// How a stream class runs one op. Null: it has no such body.
+struct OpBodies {
+  void (*run)(Stream&, const void* op);
+  void (*run_several)(Stream&, const void* ops, size_t n);
+  void (*run_fused)(Stream&, const void* op, const LinearGroup& readers);
+};
+using OpTable = std::array<OpBodies, Ops::kSize>;
 
 class Stream {
  public:
@@ -55,65 +57,72 @@ class Stream {
   // Most rows of a chain that one CausalConv, DeltaPrepare or GatedDelta takes: a multiple of kMaxTree.
   virtual int max_chain_rows() const = 0;
 
-  virtual void run(const Embed&) = 0;
-  virtual void run(const RopeTable&) = 0;
-  virtual void run(const Rope&) = 0;
-  virtual void run(const RmsNorm&) = 0;
-  virtual void run(const GatedRmsNorm&) = 0;
-  virtual void run(const SwiGlu&) = 0;
-  virtual void run(const LinearGroup&) = 0;
-  virtual void run(const KvAppend&) = 0;
-  virtual void run(const KvMove&) = 0;
-  // The same path in several layers. A device may move some of them in one launch.
-  virtual void run(std::span<const KvMove> moves) {
-    for (const KvMove& move : moves) run(move);
+  // Throws where the stream has no body for the op.
+  template <ListedOp Op>
+  void run(const Op& op) {
+    const auto body = bodies_[Ops::index<Op>()].run;
+    if (body == nullptr) refuse(Ops::index<Op>());
+    body(*this, &op);
   }
-  virtual void run(const AttentionPrepare&) = 0;
-  // Ops of the same shape, of one row of different sequences each. A device may run several in one launch.
-  virtual void run(std::span<const AttentionPrepare> ops) { run_each(ops); }
-  virtual void run(std::span<const Attention> ops) { run_each(ops); }
-  virtual void run(std::span<const DeltaInputs> ops) { run_each(ops); }
-  virtual void run(std::span<const GatedDelta> ops) { run_each(ops); }
-  virtual void run(std::span<const CopyRows> ops) { run_each(ops); }
-  virtual void run(const Attention&) = 0;
-  virtual void run(const KeyScores&) = 0;
-  virtual void run(const KeyMeans&) = 0;
-  virtual void run(const SelectBlocks&) = 0;
-  virtual void run(const CausalConv&) = 0;
-  virtual void run(const DeltaPrepare&) = 0;
-  virtual void run(const GatedDelta&) = 0;
-  virtual void run(const CopyRows&) = 0;
-  virtual void run(const PreviousRow&) = 0;
-  virtual void run(const TopTokens&) = 0;
-  virtual void run(const BlockConv&) = 0;
-  virtual void run(const SelectCandidates&) = 0;
-  virtual void run(const GrowTree&) = 0;
-  virtual void run(const DeltaInputs& op) { run(op.conv), run(op.prepare); }
+
+  // Ops of the same shape: the same path in several layers, or one row of different sequences each. A device may run
+  // several in one launch.
+  template <ListedOp Op>
+  void run(std::span<const Op> ops) {
+    if (const auto body = bodies_[Ops::index<Op>()].run_several) return body(*this, ops.data(), ops.size());
+    for (const Op& op : ops) run(op);
+  }
 
   // Runs an op and then the products that read its y. A device may fuse them, for instance round y where it is
   // computed. Nothing else reads y, nor the inputs of a SwiGlu or of a DeltaNet's parts, so a device need not write any
   // of these.
-  virtual void run_fused(const RmsNorm& op, const LinearGroup& readers) { run(op), run(readers); }
-  virtual void run_fused(const GatedRmsNorm& op, const LinearGroup& readers) { run(op), run(readers); }
-  virtual void run_fused(const SwiGlu& op, const LinearGroup& readers) { run(op), run(readers); }
-  virtual void run_fused(const Attention& op, const LinearGroup& readers) { run(op), run(readers); }
-  virtual void run_fused(const DeltaNet& op, const LinearGroup& readers) {
-    run(op.inputs), run(op.delta), run_fused(op.norm, readers);
+  template <ListedOp Op>
+  void run_fused(const Op& op, const LinearGroup& readers) {
+    if (const auto body = bodies_[Ops::index<Op>()].run_fused) return body(*this, &op, readers);
+    run(op);
+    run(readers);
   }
+
+ protected:
+  // lack: what is said of an op without a body, after its name.
+  Stream(const OpTable& bodies, const char* lack) : bodies_(bodies.data()), lack_(lack) {}
 
  private:
-  template <class Op>
-  void run_each(std::span<const Op> ops) {
-    for (const Op& op : ops) run(op);
+  [[noreturn]] void refuse(size_t op) const {
+    const auto names = Ops::map([](auto named) { return named.name(); });
+    fail(ErrorCode::kUnsupported, "[", names[op], "] ", lack_);
   }
+
+  const OpBodies* bodies_;
+  const char* lack_;
 };
 
-template <class Op>
+// The bodies of S.
+template <class S>
+constexpr OpTable op_bodies() {
+  return Ops::map([]<class Op, OpName kName>(NamedOp<Op, kName>) {
+    OpBodies bodies{};
+    if constexpr (requires(S& stream, const Op& op) { stream.run(op); })
+      bodies.run = [](Stream& stream, const void* op) { static_cast<S&>(stream).run(*static_cast<const Op*>(op)); };
+    if constexpr (requires(S& stream, std::span<const Op> ops) { stream.run(ops); })
+      bodies.run_several = [](Stream& stream, const void* ops, size_t n) {
+        static_cast<S&>(stream).run(std::span(static_cast<const Op*>(ops), n));
+      };
+    if constexpr (requires(S& stream, const Op& op, const LinearGroup& readers) { stream.run_fused(op, readers); })
+      bodies.run_fused = [](Stream& stream, const void* op, const LinearGroup& readers) {
+        static_cast<S&>(stream).run_fused(*static_cast<const Op*>(op), readers);
+      };
+    return bodies;
+  });
+}
+template <class S>
+inline constexpr OpTable kOpBodies = op_bodies<S>();
+
+template <ListedOp Op>
 void run(const Op& op, Stream& stream) {
   stream.run(op);
 }
-inline void run(const Linear& op, Stream& stream) { stream.run(LinearGroup{{op}, 1}); }
-template <class Op>
+template <ListedOp Op>
 void run_fused(const Op& op, const LinearGroup& readers, Stream& stream) {
   stream.run_fused(op, readers);
 }

@@ -40,7 +40,8 @@ std::string to_string(const MegaPlan& plan);
 
 class Schedule final : public lb::Stream {
  public:
-  explicit Schedule(const Target& target) : target_(target) {}
+  explicit Schedule(const Target& target)
+      : lb::Stream(kOpBodies<Schedule>, "has no task of the megakernel"), target_(target) {}
 
   // Adds the sampler and the step's end. A launch makes several tokens where the budget has pointers. Throws
   // kUnsupported where the target has no kernel for what was recorded.
@@ -55,33 +56,22 @@ class Schedule final : public lb::Stream {
   void wait() override { refuse("waiting"); }
   int max_chain_rows() const override { return kMaxTree; }
 
-  void run(const Embed& op) override;
-  void run(const RopeTable& op) override;
-  void run(const Rope&) override { refuse("a rope of its own"); }
-  void run(const RmsNorm& op) override;
-  void run(const GatedRmsNorm&) override { refuse("a gated norm that no product reads"); }
-  void run(const SwiGlu&) override { refuse("an activation that no product reads"); }
-  void run(const LinearGroup& group) override;
-  void run(const KvAppend&) override { refuse("an append of its own"); }
-  void run(const KvMove&) override { refuse("a compaction of the cache"); }
-  void run(const KeyScores&) override { refuse("scores of keys"); }
-  void run(const KeyMeans&) override { refuse("means of keys"); }
-  void run(const SelectBlocks&) override { refuse("a selection of key blocks"); }
-  void run(const AttentionPrepare& op) override;
-  void run(const Attention& op) override;
-  void run(const CausalConv&) override { refuse("a convolution of its own"); }
-  void run(const DeltaPrepare&) override { refuse("a preparation of its own"); }
-  void run(const CopyRows& op) override;
-  void run(const PreviousRow&) override { refuse("the row before each row"); }
-  void run(const TopTokens&) override { refuse("the likeliest tokens of rows"); }
-  void run(const BlockConv&) override { refuse("a convolution over a block"); }
-  void run(const SelectCandidates&) override { refuse("a selector of candidates"); }
-  void run(const GrowTree&) override { refuse("the tree of a draft"); }
-  void run(const DeltaInputs& op) override;
-  void run(const GatedDelta& op) override;
-  void run_fused(const RmsNorm& op, const LinearGroup& readers) override;
-  void run_fused(const GatedRmsNorm& op, const LinearGroup& readers) override;
-  void run_fused(const SwiGlu& op, const LinearGroup& readers) override;
+  void run(const Embed& op);
+  void run(const RopeTable& op);
+  void run(const RmsNorm& op);
+  void run(const Linear& op) { run(LinearGroup{{op}, 1}); }
+  void run(const LinearGroup& group);
+  void run(const AttentionPrepare& op);
+  void run(const Attention& op);
+  void run(const CopyRows& op);
+  void run(const DeltaInputs& op);
+  void run(const GatedDelta& op);
+  void run_fused(const RmsNorm& op, const LinearGroup& readers);
+  void run_fused(const GatedRmsNorm& op, const LinearGroup& readers);
+  void run_fused(const SwiGlu& op, const LinearGroup& readers);
+  void run_fused(const DeltaNet& op, const LinearGroup& readers) {
+    run(op.inputs), run(op.delta), run_fused(op.norm, readers);
+  }
 
  private:
   struct Range {

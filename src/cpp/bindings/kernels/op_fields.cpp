@@ -1,4 +1,4 @@
-#include "bindings/op_fields.h"
+#include "bindings/kernels/op_fields.h"
 
 #include <nanobind/stl/string.h>
 
@@ -10,7 +10,7 @@
 #include "bindings/names.h"
 #include "quant/repack.h"
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 std::string text(const std::vector<long>& values) {
@@ -329,4 +329,4 @@ nb::dict OpFields::results() {
   return result;
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

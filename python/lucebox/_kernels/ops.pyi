@@ -1,4 +1,4 @@
-"""Single ops on numpy arrays, for tests and benchmarks."""
+"""Single ops on numpy arrays."""
 
 from collections.abc import Sequence
 from typing import Annotated

@@ -10,7 +10,8 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "bindings/bindings.h"
+#include "bindings/arrays.h"
+#include "bindings/kernels/bindings.h"
 #include "bindings/names.h"
 #include "cpu/kernels.h"
 #include "ops/linear.h"
@@ -19,20 +20,12 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Output = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
-// A numpy array that owns its values; a, b: the shape.
-template <class T>
-auto make_array(size_t a, size_t b) {
-  T* values = new T[a * b];
-  nb::capsule owner(values, [](void* p) noexcept { delete[] static_cast<T*>(p); });
-  return nb::ndarray<nb::numpy, T, nb::ndim<2>>(values, {a, b}, owner);
-}
 
 void check_whole_blocks(DType type, size_t count) {
   LB_CHECK(count % info(type).block_values == 0, kInvalid, name(type), " rows are multiples of ",
@@ -44,9 +37,9 @@ nb::object dequantize(const Bytes& data, const std::string& dtype, size_t n) {
   check_whole_blocks(type, n);
   LB_CHECK(data.size() == row_bytes(type, n), kInvalid, n, " values of ", dtype, " are ", row_bytes(type, n),
            " bytes, got ", data.size());
-  auto y = make_array<float>(1, n);
-  quant::dequantize_row(type, data.data(), y.data(), long(n));
-  return nb::cast(y).attr("reshape")(-1);
+  auto y = std::make_unique<float[]>(n);
+  quant::dequantize_row(type, data.data(), y.get(), long(n));
+  return to_numpy(std::move(y), {n});
 }
 
 // A product with fixed weights that can run again and again, so that a benchmark times nothing else.
@@ -117,13 +110,14 @@ nb::tuple quantize_q8(const Matrix& x, const std::string& isa) {
   const cpu::Kernels* kernels = cpu::kernels_for(isa_named(isa));
   LB_CHECK(kernels != nullptr, kUnsupported, "this processor cannot run the ", isa, " CPU kernels");
   const size_t rows = x.shape(0), n_in = x.shape(1), stride = (n_in + 63) / 64 * 64, n_blocks = stride / 32;
-  auto q = make_array<int8_t>(rows, stride);
-  auto scale = make_array<float>(rows, n_blocks);
-  auto sum = make_array<int32_t>(rows, n_blocks);
+  auto q = std::make_unique<int8_t[]>(rows * stride);
+  auto scale = std::make_unique<float[]>(rows * n_blocks);
+  auto sum = std::make_unique<int32_t[]>(rows * n_blocks);
   for (size_t r = 0; r < rows; ++r)
-    kernels->quantize_q8(x.data() + r * n_in, int(n_in), int(stride), q.data() + r * stride,
-                         scale.data() + r * n_blocks, sum.data() + r * n_blocks);
-  return nb::make_tuple(q, scale, sum);
+    kernels->quantize_q8(x.data() + r * n_in, int(n_in), int(stride), q.get() + r * stride, scale.get() + r * n_blocks,
+                         sum.get() + r * n_blocks);
+  return nb::make_tuple(to_numpy(std::move(q), {rows, stride}), to_numpy(std::move(scale), {rows, n_blocks}),
+                        to_numpy(std::move(sum), {rows, n_blocks}));
 }
 
 }  // namespace
@@ -139,4 +133,4 @@ void bind_ops_linear(nb::module_& m) {
       .def("run", &Products::run, "x"_a, "y"_a, "add"_a = nb::none(), "Writes each product into its y.");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

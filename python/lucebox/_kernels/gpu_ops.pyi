@@ -20,6 +20,11 @@ def run_several(pack: lucebox._engine.gpu.Pack, op: str, fields: Sequence[dict])
     Runs an op of one row for several sequences, in one launch if the pack has a kernel for that: run() of each dict of fields, with a list of results.
     """
 
+def time(pack: lucebox._engine.gpu.Pack, op: str, sets: int = 1, replays: int = 20, tries: int = 5, **fields) -> dict:
+    """
+    Seconds of an op by the device's clock, over `sets` copies of its fields in turn, and its first launch. Of an attention also the bytes that have to move, and the flops of the slots that a chain sees.
+    """
+
 def read_memory(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> object:
     """Sums of the 32-bit words that each block has read."""
 
@@ -28,19 +33,9 @@ def read_bandwidth(pack: lucebox._engine.gpu.Pack, bytes: int = 1073741824, sets
     Bytes a second of a kernel that only reads `bytes` a launch, from `sets` buffers in turn.
     """
 
-def time_attention(pack: lucebox._engine.gpu.Pack, kv: str, rows: int, n_heads: int, n_kv_heads: int, head_dim: int, n_past: int, capacity: int, sets: int = 1, replays: int = 20, tries: int = 5) -> dict:
+def delta_net(pack: lucebox._engine.gpu.Pack, last: dict, **fields) -> tuple:
     """
-    Seconds of the attention of a chain, its merge included, over `sets` rotated caches; the bytes that have to move, the flops of the slots its rows see, and the launch.
-    """
-
-def time_scorer(pack: lucebox._engine.gpu.Pack, rows: int, n_heads: int, n_kv_heads: int, head_dim: int, n_past: int, n_selected: int, replays: int = 3, tries: int = 4) -> dict:
-    """
-    Seconds of a scorer's append over f16 pages: attention to all blocks (dense) and to n_selected (sparse), means, select, scores of 8 rows; and the flops of the dense one.
-    """
-
-def delta_net(pack: lucebox._engine.gpu.Pack, **fields) -> dict:
-    """
-    DeltaNet by its fields, then the product of its norm with `last` (`last_type`, `n_last`): a dict of what they write, and in `started` the launches of each kernel. What a device need not write keeps its 0xff bytes.
+    A delta_net by its fields, then the product `last` of its norm, by its own fields but x: what either writes, and the launches of each kernel. What a device need not write keeps its 0xff bytes.
     """
 
 def sample(pack: lucebox._engine.gpu.Pack, logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ring_capacity: int = 4, with_append: bool = True, mask: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, tree: tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]] | None = None, first: int = 0, replay_length: int = -1, **options) -> dict:
@@ -48,28 +43,22 @@ def sample(pack: lucebox._engine.gpu.Pack, logits: Annotated[NDArray[numpy.float
     One token for each row of logits, and what the device then knows: a dict of arrays. With a tree (tokens, parents), the tokens of a walk down it from row `first`, whose rows the logits belong to; `accept` is then n_before, root, accepted[64] and positions[3, 37] of an AcceptPath.
     """
 
-def sample_several(pack: lucebox._engine.gpu.Pack, logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], **options) -> list[dict]:
+def linear_group(pack: lucebox._engine.gpu.Pack, products: Sequence[dict]) -> list[dict]:
     """
-    sample() of sequences with this prompt, in launches for all where the pack has kernels for that. logits: [sequences, steps, vocab].
+    Up to four products of one x, each by its fields as a linear, those of one type in one launch: the results of each.
     """
 
-def linear_group(pack: lucebox._engine.gpu.Pack, weights: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtypes: Sequence[str], n_out: Sequence[int], n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]] | None = None, activations: str = 'int8') -> list[object]:
-    """Up to four products of one x, those of one type in one launch."""
+def matmul_group(pack: lucebox._engine.gpu.Pack, products: Sequence[dict]) -> list[dict]:
+    """The same with many rows of x, on matrix units."""
+
+def matmul_chain(pack: lucebox._engine.gpu.Pack, products: Sequence[dict], between: dict, last: dict) -> tuple:
+    """
+    Few rows: a product and an rms_norm of it, or two products and a swiglu of them, then the product `last` of that, each by its fields. `between` and the x of `last` have no memory that is read. The results of the products, and of `last`.
+    """
 
 def time_linear(pack: lucebox._engine.gpu.Pack, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int = 1, activations: str = 'int8', sets: int = 1, replays: int = 20, tries: int = 5) -> dict:
     """
     Seconds of the mat-vec of x already rounded, over `sets` rotated sets of weights, the bytes it moves, and the launch.
-    """
-
-def matmul(pack: lucebox._engine.gpu.Pack, w: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None, activations: str = 'int8') -> object:
-    """The product with many rows of x, on matrix units."""
-
-def matmul_group(pack: lucebox._engine.gpu.Pack, weights: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtypes: Sequence[str], n_out: Sequence[int], n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]] | None = None, activations: str = 'int8') -> list[object]:
-    """Up to four products of one x, those of one type in one launch."""
-
-def matmul_chain(pack: lucebox._engine.gpu.Pack, weights: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtype: str, n_out: int, n_in: int, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None, norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, eps: float, last: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], last_dtype: str, n_last: int) -> tuple:
-    """
-    Few rows: (x w^T + add, the product of `last` with its norm), or with `norm` None and two weights (NaN, the product of `last` with silu(x w0^T) * x w1^T).
     """
 
 def time_matmul(pack: lucebox._engine.gpu.Pack, dtypes: Sequence[str], n_out: Sequence[int], n_in: int, rows: int, activations: str = 'int8', sets: int = 1, replays: int = 20, tries: int = 5) -> dict:
@@ -92,9 +81,9 @@ def decode_ahead(engine: lucebox._engine.Engine, logits: Annotated[NDArray[numpy
     Tokens from these logits on, with up to `ahead` steps asked for before their tokens are looked at.
     """
 
-def megakernel(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float, w: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, missing: int = 0, is_lost: bool = False, most: int = 1, allowed: int = 1) -> object:
+def megakernel(pack: lucebox._engine.gpu.Pack, norm: dict, product: dict, missing: int = 0, is_lost: bool = False, most: int = 1, allowed: int = 1) -> dict:
     """
-    The logits of a norm and a product, as one phase of a megakernel, with the sampler behind it.
+    What a product of a norm, by the fields of either, writes as logits: one phase of a megakernel, before the sampler.
     """
 
 def choose(manifest_json: str, n_sms: int, op: str, capacity: int = 0, **fields) -> list[dict]:

@@ -8,8 +8,8 @@
 #include <deque>
 #include <limits>
 
-#include "bindings/bindings.h"
-#include "bindings/gpu_call.h"
+#include "bindings/kernels/bindings.h"
+#include "bindings/kernels/gpu_call.h"
 #include "bindings/options.h"
 #include "device/memory.h"
 #include "engine/gpu_token_loop.h"
@@ -19,20 +19,12 @@
 
 using namespace nanobind::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 template <class T>
 T* zeros(Call& call, size_t count) {
   return static_cast<T*>(call.zeros(count * sizeof(T)));
-}
-
-template <class T, class... Sizes>
-nb::object array_of(std::vector<T> values, Sizes... sizes) {
-  const size_t shape[] = {size_t(sizes)...};
-  auto* kept = new std::vector<T>(std::move(values));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::ndarray<nb::numpy, T>(kept->data(), sizeof...(Sizes), shape, owner).cast();
 }
 
 // A step's fields, each as an array over the steps.
@@ -51,11 +43,11 @@ nb::dict dict_of(const std::vector<Sampled>& steps, int n_top) {
   }
   const size_t n = steps.size();
   nb::dict result;
-  result["tokens"] = array_of(std::move(tokens), n);
-  result["problems"] = array_of(std::move(problems), n);
-  result["logprobs"] = array_of(std::move(logprobs), n);
-  result["top_ids"] = array_of(std::move(top_ids), n, n_top);
-  result["top_logprobs"] = array_of(std::move(top_logprobs), n, n_top);
+  result["tokens"] = to_numpy<1>(std::move(tokens), {n});
+  result["problems"] = to_numpy<1>(std::move(problems), {n});
+  result["logprobs"] = to_numpy<1>(std::move(logprobs), {n});
+  result["top_ids"] = to_numpy<2>(std::move(top_ids), {n, size_t(n_top)});
+  result["top_logprobs"] = to_numpy<2>(std::move(top_logprobs), {n, size_t(n_top)});
   return result;
 }
 
@@ -264,4 +256,4 @@ void bind_gpu_sample(nb::module_& m) {
         "[sequences, steps, vocab].");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

@@ -1,11 +1,10 @@
-// Single ops on a device from numpy arrays: gpu.Pack, and what the functions of gpu_ops*.cpp share. Each op gets memory
+// Single ops on a device from numpy arrays: what the functions of gpu_ops*.cpp share. Each op gets memory
 // of its own; results are filled with NaN before the launch and have guards around them, so that a value forgotten or
 // written elsewhere shows.
 #pragma once
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -19,8 +18,10 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "bindings/arrays.h"
+#include "bindings/kernels/op_fields.h"
 #include "bindings/names.h"
-#include "bindings/op_fields.h"
+#include "bindings/python_pack.h"
 #include "device/graph.h"
 #include "gpu/attention/choose.h"
 #include "gpu/delta_net/choose.h"
@@ -32,7 +33,7 @@
 #include "pack/pack.h"
 #include "quant/repack.h"
 
-namespace lb {
+namespace lb::kernels {
 
 namespace nb = nanobind;
 
@@ -41,61 +42,25 @@ using In = nb::ndarray<const T, nb::ndim<kDims>, nb::c_contig, nb::device::cpu>;
 using Bytes = In<uint8_t, 1>;
 using FloatMatrix = In<float, 2>;
 
-// A pack for Python: what it loads, and the kernels it has started since somebody asked.
-class PythonPack {
- public:
-  PythonPack(const gpu::Device& device, const std::string& manifest_json, const std::map<std::string, nb::bytes>& files)
-      : pack_(std::make_shared<gpu::Pack>(device, manifest_json, views(files))), stream_(device) {}
-
-  const gpu::Target& target() const { return pack_->target(); }
-  // "cuda:0"; the simulator is "sim".
-  std::string name() const {
-    const gpu::DeviceInfo& info = device().info();
-    return info.vendor == gpu::Vendor::kSim ? "sim" : cat(gpu::name(info.vendor), ":", info.index);
+template <class Op>
+void run(PythonPack& pack, const Op& op) {
+  pack.run(gpu::choose(op, pack.target()), op);
+}
+// Runs the GEMVs of a group. x: the group's x rounded, where the weights want it.
+inline void run_rounded(PythonPack& pack, const LinearGroup& group, const RoundedRows& x) {
+  const gpu::GemvLaunches vecs = gpu::choose(group, x, pack.target());
+  for (int i = 0; i < vecs.n; ++i) pack.run(vecs.launches[i].launch, vecs.launches[i].params);
+}
+// Rounds x once into `rounded` where the weights want it, then runs the GEMVs, as the engine does.
+inline void run(PythonPack& pack, const LinearGroup& group, std::byte* rounded) {
+  const Linear& first = group.products[0];
+  RoundedRows x = {};
+  if (const int bits = gpu::rounded_bits(group)) {
+    x = rounded_rows(rounded, first.rows, first.n_in, bits == 16);
+    run(pack, RoundRows{.x = first.x, .y = x, .rows = first.rows, .n_in = first.n_in});
   }
-  const gpu::Device& device() const { return pack_->device(); }
-  const gpu::Queue& stream() const { return stream_; }
-  const std::shared_ptr<gpu::Pack>& shared() const { return pack_; }
-
-  template <class Params>
-  void run(const gpu::Launch& launch, const Params& params) {
-    started_.emplace_back(launch.kernel);
-    last_ = gpu::to_string(launch);
-    pack_->run(launch, params, stream_);
-  }
-  template <class Op>
-  void run(const Op& op) {
-    run(gpu::choose(op, target()), op);
-  }
-  // A group as the engine runs it: x rounded once into `rounded` where the weights want it, then the mat-vecs.
-  void run(const LinearGroup& group, std::byte* rounded) {
-    const Linear& first = group.products[0];
-    RoundedRows x = {};
-    if (const int bits = gpu::rounded_bits(group)) {
-      x = rounded_rows(rounded, first.rows, first.n_in, bits == 16);
-      run(RoundRows{.x = first.x, .y = x, .rows = first.rows, .n_in = first.n_in});
-    }
-    run_rounded(group, x);
-  }
-  void run_rounded(const LinearGroup& group, const RoundedRows& x) {
-    const gpu::GemvLaunches vecs = gpu::choose(group, x, target());
-    for (int i = 0; i < vecs.n; ++i) run(vecs.launches[i].launch, vecs.launches[i].params);
-  }
-  std::vector<std::string> take_started() { return std::exchange(started_, {}); }
-  const std::string& last() const { return last_; }
-
- private:
-  static gpu::Pack::Files views(const std::map<std::string, nb::bytes>& files) {
-    gpu::Pack::Files result;
-    for (const auto& [name, bytes] : files) result[name] = std::as_bytes(std::span(bytes.c_str(), bytes.size()));
-    return result;
-  }
-
-  std::shared_ptr<gpu::Pack> pack_;
-  gpu::Queue stream_;
-  std::vector<std::string> started_;
-  std::string last_;
-};
+  run_rounded(pack, group, x);
+}
 
 // The device memory of one call.
 class Call {
@@ -112,15 +77,6 @@ class Call {
   template <class Array>
   auto in(const Array& array) {
     return in(array.data(), array.size());
-  }
-  const void* weights(const Bytes& blocks, DType type, int n_out, int n_in) {
-    const quant::PlaneLayout layout = quant::checked_plane_layout(type, n_out, n_in);
-    const size_t bytes = row_bytes(type, size_t(n_in)) * n_out;
-    LB_CHECK(blocks.size() == bytes, kInvalid, "weights [", n_out, ", ", n_in, "] of ", name(type), " are ", bytes,
-             " bytes, got ", blocks.size());
-    std::vector<std::byte> planes(layout.bytes);
-    quant::to_planes(type, n_out, n_in, blocks.data(), planes.data());
-    return in(planes.data(), planes.size());
   }
   // Zeros, as a grid's work space starts.
   void* zeros(size_t bytes) {
@@ -149,16 +105,12 @@ class Call {
 
   template <class T, class... Sizes>
   auto read(const T* from, Sizes... sizes) {
-    const size_t shape[] = {size_t(sizes)...};
-    size_t count = 1;
-    for (size_t n : shape) count *= n;
+    const size_t count = (size_t{1} * ... * size_t(sizes));
     check_guards();
     auto values = std::make_unique<T[]>(count);
     pack_.stream().copy_to_host(values.get(), const_cast<T*>(from), count * sizeof(T));
     pack_.stream().synchronize();
-    T* data = values.release();
-    nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
-    return nb::ndarray<nb::numpy, T>(data, sizeof...(Sizes), shape, owner).cast();
+    return to_numpy(std::move(values), {size_t(sizes)...});
   }
 
  private:
@@ -190,7 +142,7 @@ class Call {
 // The operands of one op on the pack's device.
 class DeviceMemory final : public OpMemory {
  public:
-  explicit DeviceMemory(PythonPack& pack) : pack_(pack), weights_(pack) {}
+  explicit DeviceMemory(PythonPack& pack) : pack_(pack) {}
 
   std::byte* reserve(size_t bytes) override {
     const gpu::Buffer& buffer = buffers_.emplace_back(pack_.device(), std::max<size_t>(bytes, 16));
@@ -206,14 +158,75 @@ class DeviceMemory final : public OpMemory {
     pack_.stream().synchronize();
   }
   const void* weights(const AnyArray& blocks, DType type, int n_out, int n_in) override {
-    return weights_.weights(nb::cast<Bytes>(nb::cast(blocks)), type, n_out, n_in);
+    std::vector<std::byte> planes(quant::checked_plane_layout(type, n_out, n_in).bytes);
+    quant::to_planes(type, n_out, n_in, blocks.data(), planes.data());
+    std::byte* data = reserve(planes.size());
+    upload(data, planes.data(), planes.size());
+    return data;
   }
   size_t guard_bytes() const override { return 256; }
 
  private:
   PythonPack& pack_;
-  Call weights_;
   std::deque<gpu::Buffer> buffers_;
+};
+
+// An op on the pack's device, from its fields.
+template <class Op>
+struct DeviceOp {
+  // links: inputs that are outputs of other ops.
+  DeviceOp(PythonPack& pack, const std::string& name, const nb::handle& given,
+           std::initializer_list<std::pair<const char*, const void*>> links = {})
+      : memory(pack), fields(memory, name, nb::borrow<nb::kwargs>(given)) {
+    for (const auto& [input, at] : links) fields.link(input, at);
+    operands(op, fields);
+  }
+  DeviceOp(const DeviceOp&) = delete;  // `fields` points into `op`
+
+  void place() {
+    fields.place();
+    check_slots(op, fields);
+  }
+
+  DeviceMemory memory;
+  OpFields fields;
+  Op op{};
+};
+
+// Products of one x, from the fields of each: the first one's x is that of all.
+class ProductGroup {
+ public:
+  ProductGroup(PythonPack& pack, const std::vector<nb::dict>& given) {
+    LB_CHECK(given.size() >= 1 && given.size() <= kMaxProducts, kInvalid, "a group has 1 to ", kMaxProducts,
+             " weights, got ", given.size());
+    for (const nb::dict& fields : given) {
+      DeviceOp<Linear>& product = products_.emplace_back(pack, "linear", fields);
+      product.place();
+      const Linear& first = products_[0].op;
+      LB_CHECK(product.op.rows == first.rows && product.op.n_in == first.n_in, kInvalid,
+               "the products of a group have one x");
+      product.op.x = first.x;
+      group_.products[group_.n++] = product.op;
+    }
+  }
+  const LinearGroup& group() const { return group_; }
+  const Linear& first() const { return group_.products[0]; }
+  void* scratch(size_t bytes) { return products_[0].fields.scratch(bytes); }
+  // Memory for the first product's x, rounded.
+  RoundedRows x_buffer(int bits) {
+    const bool is_16_bit = bits == 16;
+    return rounded_rows(static_cast<std::byte*>(scratch(rounded_bytes(first().rows, first().n_in, is_16_bit))),
+                        first().rows, first().n_in, is_16_bit);
+  }
+  std::vector<nb::dict> results() {
+    std::vector<nb::dict> all;
+    for (DeviceOp<Linear>& product : products_) all.push_back(product.fields.results());
+    return all;
+  }
+
+ private:
+  std::deque<DeviceOp<Linear>> products_;
+  LinearGroup group_{};
 };
 
 inline int size(const auto& array, int axis) { return static_cast<int>(array.shape(axis)); }
@@ -225,4 +238,4 @@ void check_shape(const char* what, const Array& array, std::initializer_list<siz
   LB_CHECK(same, kInvalid, what, " has the wrong shape");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

@@ -11,7 +11,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "bindings/bindings.h"
+#include "bindings/kernels/bindings.h"
 #include "bindings/names.h"
 #include "gpu/attention/choose.h"
 #include "gpu/attention/choose_config.h"
@@ -29,7 +29,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 nb::dict dict_of(const gpu::Launch& launch) {
@@ -116,6 +116,9 @@ std::vector<nb::dict> launches_of(const Linear& op, int, const gpu::Target& targ
 std::vector<nb::dict> launches_of(const GatedDelta& op, int, const gpu::Target& target) {
   const gpu::DeltaLaunches chosen = gpu::choose(op, nullptr, target);
   return dicts_of({chosen.launches, size_t(chosen.n)});
+}
+std::vector<nb::dict> launches_of(const DeltaNet&, int, const gpu::Target&) {
+  fail(ErrorCode::kUnsupported, "[delta_net] has no launch of its own");
 }
 std::vector<nb::dict> launches_of(const KvMove& op, int, const gpu::Target& target) {
   return {dict_of(gpu::choose(std::span(&op, 1), target).launch)};
@@ -246,4 +249,4 @@ void bind_launch(nb::module_& m) {
         "The kernel and cut of a skinny GEMM, as text; None where the pack has no kernel for the group.");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

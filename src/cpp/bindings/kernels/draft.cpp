@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "bindings/arrays.h"
-#include "bindings/bindings.h"
+#include "bindings/kernels/bindings.h"
 #include "engine/tree_memory.h"
 #include "models/draft_model.h"
 #include "state/snapshot.h"
@@ -15,7 +15,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 template <class T, int kDims>
@@ -136,4 +136,4 @@ void bind_draft(nb::module_& m) {
            "The likeliest tokens of each depth: (ids [depth, k], logprobs [depth, k], hidden [depth, hidden]).");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

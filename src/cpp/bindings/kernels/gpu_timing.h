@@ -1,10 +1,10 @@
 // Time on a device, for the functions of gpu_ops*.cpp that measure.
 #pragma once
 
-#include "bindings/gpu_call.h"
+#include "bindings/kernels/gpu_call.h"
 #include "device/graph.h"
 
-namespace lb {
+namespace lb::kernels {
 
 // Seconds of one call of `work` by the device's own clock: a graph of `work` replayed, the least of `tries`.
 template <class Work>
@@ -44,4 +44,4 @@ inline gpu::Buffer random_buffer(PythonPack& pack, size_t bytes, uint64_t seed) 
   return buffer;
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

@@ -8,7 +8,8 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "bindings/bindings.h"
+#include "bindings/arrays.h"
+#include "bindings/kernels/bindings.h"
 #include "bindings/names.h"
 #include "quant/half.h"
 #include "quant/repack.h"
@@ -16,17 +17,10 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-template <class T>
-nb::object array_of(std::unique_ptr<T[]> values, std::initializer_list<size_t> shape) {
-  T* data = values.release();
-  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
-  return nb::ndarray<nb::numpy, T>(data, shape, owner).cast();
-}
 
 // Value i of F32, F16 or BF16 values.
 float value_at(const void* values, DType type, size_t i) {
@@ -49,7 +43,7 @@ nb::object convert(Bytes x, const std::string& from, const std::string& to) {
   const size_t count = x.size() / info(from_type).block_bytes, bytes = count * info(to_type).block_bytes;
   auto y = std::make_unique<uint8_t[]>(bytes);
   for (size_t i = 0; i < count; ++i) put(y.get(), to_type, i, value_at(x.data(), from_type, i));
-  return array_of(std::move(y), {bytes});
+  return to_numpy(std::move(y), {bytes});
 }
 
 void check_bytes(const char* what, const Bytes& data, size_t bytes) {
@@ -65,7 +59,7 @@ nb::object to_planes(Bytes blocks, const std::string& dtype, int n_out, int n_in
   if (task_rows == 0) quant::to_planes(type, n_out, n_in, blocks.data(), to);
   for (int first = 0; task_rows > 0 && first < n_out; first += task_rows)
     quant::to_planes(type, n_out, n_in, blocks.data(), to, first, std::min(task_rows, n_out - first));
-  return array_of(std::move(planes), {bytes});
+  return to_numpy(std::move(planes), {bytes});
 }
 
 nb::object from_planes(Bytes planes, const std::string& dtype, int n_out, int n_in) {
@@ -74,7 +68,7 @@ nb::object from_planes(Bytes planes, const std::string& dtype, int n_out, int n_
   const size_t bytes = row_bytes(type, size_t(n_in)) * n_out;
   auto blocks = std::make_unique<uint8_t[]>(bytes);
   quant::from_planes(type, n_out, n_in, reinterpret_cast<const std::byte*>(planes.data()), blocks.get());
-  return array_of(std::move(blocks), {bytes});
+  return to_numpy(std::move(blocks), {bytes});
 }
 
 // (offset, bytes of a row) of each plane, and the bytes of all.
@@ -96,4 +90,4 @@ void bind_ops_rows(nb::module_& m) {
         "(offset, row bytes) of each plane, and the bytes of all.");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

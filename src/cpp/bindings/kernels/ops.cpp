@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "base/error.h"
-#include "bindings/bindings.h"
+#include "bindings/kernels/bindings.h"
+#include "bindings/kernels/op_fields.h"
 #include "bindings/names.h"
-#include "bindings/op_fields.h"
 #include "cpu/cpu_stream.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 // Memory of the host, without guards: a sanitizer sees an access past the end of an operand.
@@ -69,24 +69,21 @@ CpuStreamOptions scratch_of(const GatedDelta& op) {
            "value heads must be a multiple of key heads, got ", op.n_v_heads, " and ", op.n_k_heads);
   return {.shared_scratch_bytes = 0, .thread_scratch_bytes = delta_thread_scratch(op.dk, op.dv)};
 }
+CpuStreamOptions scratch_of(const DeltaNet& op) { return scratch_of(op.delta); }
 
 nb::dict run_op(const std::string& name, int threads, const std::string& isa, const nb::kwargs& given) {
-  return with_op(name, [&](auto op) -> nb::dict {
-    if constexpr (!std::is_same_v<decltype(op), RoundRows>) {
-      HostMemory memory;
-      OpFields fields(memory, name, given);
-      operands(op, fields);
-      fields.place();
-      check_slots(op, fields);
-      CpuStreamOptions options = scratch_of(op);
-      options.n_threads = threads;
-      options.isa = isa_named(isa);
-      CpuStream stream(options);
-      lb::run(op, stream);
-      return fields.results();
-    } else {
-      fail(ErrorCode::kUnsupported, "[", name, "] runs on devices only");
-    }
+  return with_op(name, [&](auto op) {
+    HostMemory memory;
+    OpFields fields(memory, name, given);
+    operands(op, fields);
+    fields.place();
+    check_slots(op, fields);
+    CpuStreamOptions options = scratch_of(op);
+    options.n_threads = threads;
+    options.isa = isa_named(isa);
+    CpuStream stream(options);
+    lb::run(op, stream);
+    return fields.results();
   });
 }
 
@@ -100,4 +97,4 @@ void bind_ops(nb::module_& m) {
   bind_ops_rows(m);
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

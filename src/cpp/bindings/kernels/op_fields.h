@@ -18,7 +18,7 @@
 #include "base/error.h"
 #include "ops/operands.h"
 
-namespace lb {
+namespace lb::kernels {
 
 namespace nb = nanobind;
 
@@ -54,7 +54,10 @@ class OpFields {
   }
   template <class T>
   void in(const char* name, T*& p, Axes shape, Axes strides = {}) {
-    add<T>(name, p, Access::kIn, shape, strides);
+    if (const auto linked = links_.find(name); linked != links_.end())
+      p = static_cast<T*>(linked->second);
+    else
+      add<T>(name, p, Access::kIn, shape, strides);
   }
   // With strides, the array is given: what lies between its rows must stay as it is.
   template <class T>
@@ -87,6 +90,9 @@ class OpFields {
       if (const Field* field = find(name)) p = reinterpret_cast<T*>(at(*field)) + offset;
     });
   }
+
+  // An input that is the output of another op, at this address. It is not given, and tells no number.
+  void link(const char* name, const void* at) { links_[name] = at; }
 
   // Gives every pointer of the op its memory. Refuses missing fields and those that the op does not have.
   void place();
@@ -159,6 +165,7 @@ class OpFields {
   nb::dict given_;
   std::vector<std::string> names_;  // of all fields
   std::map<const void*, Missing> missing_;
+  std::map<std::string, const void*> links_;
   std::deque<Field> fields_;
   std::deque<Region> regions_;
   std::vector<std::function<void()>> later_;
@@ -178,4 +185,4 @@ void check_slots(const Op& op, OpFields& fields) {
   }
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

@@ -5,40 +5,30 @@
 #include <array>
 #include <cstring>
 
-#include "bindings/bindings.h"
-#include "bindings/gpu_call.h"
+#include "bindings/kernels/bindings.h"
+#include "bindings/kernels/gpu_call.h"
 #include "engine/engine.h"
 #include "engine/token_loop.h"
 #include "gpu/megakernel/schedule/schedule.h"
 
 using namespace nanobind::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 // `most`: tokens of the launch, which `allowed` ends. `missing`: arrivals that barriers wait for and that never come.
 // `is_lost`: the mailboxes of a greedy choice never get their tags either.
-nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float eps, const Bytes& w,
-                      const std::string& dtype, int n_out, uint32_t missing, bool is_lost, int most, uint32_t allowed) {
-  const DType type = dtype_named(dtype);
-  const int n_in = size(x, 0);
-  check_shape("norm", norm, {x.shape(0)});
-  Call call(pack);
-  float* logits = call.out<float>(n_out);
-  const float* given = call.in(x);
-  float* y = call.out<float>(n_in);
+nb::dict megakernel(PythonPack& pack, const nb::dict& norm_fields, const nb::dict& product_fields, uint32_t missing,
+                    bool is_lost, int most, uint32_t allowed) {
+  DeviceOp<RmsNorm> norm(pack, "rms_norm", norm_fields);
+  norm.place();
+  DeviceOp<Linear> product(pack, "linear", product_fields, {{"x", norm.op.y}});
+  product.place();
+  float* logits = product.op.y;
+  const int n_out = product.op.n_out;
   gpu::Schedule schedule(pack.target());
-  schedule.run_fused(RmsNorm{given, call.in(norm), y, 1, 1, n_in, n_in, n_in, eps},
-                     {{{.w = call.weights(w, type, n_out, n_in),
-                        .type = type,
-                        .x = y,
-                        .add = nullptr,
-                        .y = logits,
-                        .rows = 1,
-                        .n_in = n_in,
-                        .n_out = n_out,
-                        .activations = Activations::kInt8}},
-                      1});
+  schedule.run_fused(norm.op, LinearGroup{{product.op}, 1});
+  Call call(pack);
 
   struct Pinned {
     std::array<Sampled, 2> slots;
@@ -101,7 +91,7 @@ nb::object megakernel(PythonPack& pack, In<float, 1> x, In<float, 1> norm, float
                n_arrived == allowed * uint32_t(plan.n_phases * plan.n_blocks()),
            kInternal, "[megakernel] ", allowed, " tokens were allowed; written ", pinned->written, ", ended after ",
            pinned->ended, ", arrivals of blocks ", n_arrived);
-  return call.read(logits, n_out);
+  return product.fields.results();
 }
 
 // Tokens of a timeline that begins with a choice from these logits, with up to `ahead` steps asked for before their
@@ -132,9 +122,10 @@ std::vector<int32_t> decode_ahead(const Engine& engine, In<float, 1> logits, con
 void bind_gpu_megakernel(nb::module_& m) {
   m.def("decode_ahead", &decode_ahead, "engine"_a, "logits"_a, "sampler"_a, "n_tokens"_a, "ahead"_a,
         "Tokens from these logits on, with up to `ahead` steps asked for before their tokens are looked at.");
-  m.def("megakernel", &megakernel, "pack"_a, "x"_a, "norm"_a, "eps"_a, "w"_a, "dtype"_a, "n_out"_a, "missing"_a = 0,
-        "is_lost"_a = false, "most"_a = 1, "allowed"_a = 1,
-        "The logits of a norm and a product, as one phase of a megakernel, with the sampler behind it.");
+  m.def("megakernel", &megakernel, "pack"_a, "norm"_a, "product"_a, "missing"_a = 0, "is_lost"_a = false, "most"_a = 1,
+        "allowed"_a = 1,
+        "What a product of a norm, by the fields of either, writes as logits: one phase of a megakernel, before the "
+        "sampler.");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

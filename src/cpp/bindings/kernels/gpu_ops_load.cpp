@@ -4,13 +4,13 @@
 #include <chrono>
 #include <span>
 
-#include "bindings/bindings.h"
-#include "bindings/gpu_call.h"
+#include "bindings/kernels/bindings.h"
+#include "bindings/kernels/gpu_call.h"
 #include "engine/gpu_load.h"
 
 using namespace nanobind::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 LoadProgress reporter(const nb::object& progress) {
@@ -83,4 +83,4 @@ void bind_gpu_load(nb::module_& m) {
         "progress"_a = nb::none(), "Brings a model's weights to the device and drops them: seconds, and bytes there.");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

@@ -1,0 +1,45 @@
+"""Shapes of the ops' cases: one list for the self-test and for the tests of the CPU and of devices."""
+
+from __future__ import annotations
+
+from itertools import product
+
+__all__ = ["BLOCK_CONVS", "COPIES", "NORMS", "RINGS", "ROPES", "SELECTIONS", "SWIGLUS", "TOP_TOKENS"]
+
+# Where a vector, a warp and a block of threads end, and the widths of models.
+_DIMS = (1, 7, 15, 16, 17, 33, 63, 64, 65, 127, 128, 129, 256, 576, 896, 1024, 1037, 3584, 4096)
+
+# rows, heads, dim. On the simulator short heads of 5 rows have a block each, of 7 rows a warp.
+NORMS = (*product((5, 7), (3,), _DIMS), (1, 1, 5120), (2, 7, 128))
+
+# rows, dim
+SWIGLUS = ((1, 17408), (67, 33), *((5, dim) for dim in _DIMS))
+
+# rows, heads, dim, n_pairs: a whole head and a part of it, and values that no pair has.
+ROPES = (
+    *((9, 3, *pairs) for pairs in ((2, 1), (8, 1), (24, 7), (25, 7), (64, 32), (80, 20), (128, 64), (256, 32))),
+    (1, 24, 128, 64),
+    (3, 1, 66, 33),
+)
+
+# rows, dim, first column, columns
+COPIES = ((1, 1, 0, 1), (3, 7, 5, 13), (70, 64, 64, 192), (2, 1024, 1024, 4100))
+
+# rows, dim, rows of the ring, first row, first column, columns
+RINGS = (
+    (1, 5, 4, 7, 2, 8),
+    (3, 8, 4, 2, 4, 12),
+    (4, 16, 4, 9, 2, 19),
+    (1, 64, 8, 13, 0, 64),
+    (1, 1024, 128, 300, 4, 1028),
+)
+
+# rows, vocab: one slice and several, vectors of four and single logits, slices without a token, and less than a slice's
+# threads.
+TOP_TOKENS = ((1, 8), (3, 9), (2, 1023), (7, 1025), (5, 2048), (1, 2049), (2, 4100), (3, 9003), (63, 1000), (1, 32003))
+
+# rows, taps, dim, group
+BLOCK_CONVS = ((1, 3, 5, 5), (2, 3, 12, 1), (16, 3, 64, 16), (15, 8, 66, 6), (16, 4, 1280, 20), (7, 1, 24, 8))
+
+# rows, candidates, blocks of a table's row
+SELECTIONS = ((1, 1, 1), (7, 4, 1), (15, 8, 2), (63, 3, 1))

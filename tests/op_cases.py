@@ -1,0 +1,138 @@
+"""Cases of the ops on rows, held to fp64 on the CPU (isa=) or on a device (pack=); a device's result also to the CPU's.
+The self-test runs the same shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from lucebox.selftest import ops
+from numpy.typing import NDArray
+from reference import block_conv as block_conv_reference
+from reference import linear as linear_reference
+from reference import rms_norm as norm_reference
+from reference import rope as rope_reference
+from reference import select_candidates as select_reference
+from reference import swiglu as swiglu_reference
+from reference import top_tokens as top_tokens_reference
+from tolerances import check
+
+F32 = NDArray[np.float32]
+
+
+def normal(rng: np.random.Generator, *shape: int) -> F32:
+    return rng.normal(size=shape).astype(np.float32)
+
+
+def _check(
+    family: str,
+    on: dict[str, Any],
+    op: Callable[..., F32],
+    reference: Callable[..., Any],
+    *arguments: Any,
+    scale: NDArray[np.float64] | None = None,
+) -> F32:
+    got = op(*arguments, **on)
+    check(family, got, reference(*arguments), scale)
+    if "pack" in on:
+        check(family, got, op(*arguments), scale)
+    return got
+
+
+def rms_norm(rng: np.random.Generator, rows: int, heads: int, dim: int, **on: Any) -> None:
+    x = normal(rng, rows, heads, dim) * 10.0 ** rng.integers(-4, 4, (rows, heads, 1)).astype(np.float32)
+    _check("norm", on, ops.rms_norm, norm_reference.rms_norm, x, normal(rng, dim), 1e-6)
+
+
+def gated_rms_norm(rng: np.random.Generator, rows: int, heads: int, dim: int, **on: Any) -> None:
+    o, z = normal(rng, 2, rows, heads, dim) * np.float32(5)
+    _check("norm", on, ops.gated_rms_norm, norm_reference.gated_rms_norm, o, z, normal(rng, dim), 1e-6)
+
+
+def norm_of_strided_heads(rng: np.random.Generator, dim: int, **on: Any) -> None:
+    """The query half of [query | gate] heads; what lies between the heads is NaN and must not be read."""
+    fused = np.full((4, 3, 2 * dim + 5), np.nan, np.float32)
+    fused[:, :, :dim] = normal(rng, 4, 3, dim)
+    _check("norm", on, ops.rms_norm, norm_reference.rms_norm, fused[:, :, :dim], normal(rng, dim), 1e-6)
+
+
+def swiglu(rng: np.random.Generator, rows: int, dim: int, **on: Any) -> None:
+    gate, up = normal(rng, rows, dim) * np.float32(10), normal(rng, rows, dim)
+    _check("norm", on, ops.swiglu, swiglu_reference.swiglu, gate, up)
+
+
+def rope(rng: np.random.Generator, rows: int, heads: int, dim: int, n_pairs: int, pairs: str, **on: Any) -> None:
+    x, angle = normal(rng, rows, heads, dim), rng.uniform(-9, 9, (rows, n_pairs))
+    cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+    one, zero = np.ones_like(cos), np.zeros_like(sin)
+    unit = np.abs(rope_reference.rope(np.abs(x), one, zero, pairs)) + np.abs(rope_reference.rope(x, zero, one, pairs))
+    got = _check("rope", on, ops.rope, rope_reference.rope, x, cos, sin, pairs, scale=unit)
+    assert np.array_equal(got[..., 2 * n_pairs :], x[..., 2 * n_pairs :])
+
+
+def copy_rows(rng: np.random.Generator, rows: int, dim: int, column: int, width: int, **on: Any) -> None:
+    x, y = normal(rng, rows, dim), normal(rng, rows, width)
+    got = ops.copy_rows(x, y, column, **on)
+    y[:, column : column + dim] = x
+    assert np.array_equal(got, y)
+
+
+def copy_into_ring(
+    rng: np.random.Generator, rows: int, dim: int, y_rows: int, first: int, column: int, width: int, **on: Any
+) -> None:
+    x, y = normal(rng, rows, dim), normal(rng, y_rows, width)
+    got = ops.copy_rows(x, y, column, first, **on)
+    y[(first + np.arange(rows)) % y_rows, column : column + dim] = x
+    assert np.array_equal(got, y)
+
+
+def top_tokens(
+    rng: np.random.Generator, rows: int, vocab: int, k: int, scale: float, softcap: float, **on: Any
+) -> None:
+    logits = normal(rng, rows, vocab) * np.float32(9)
+    ids, logprobs = ops.top_tokens(logits, k, scale, softcap, **on)
+    want_ids, want = top_tokens_reference.top_tokens(logits, k, scale, softcap)
+    assert np.array_equal(ids, want_ids)
+    # The numbers of which a log probability near 0 is made.
+    size = np.abs(top_tokens_reference.scaled(logits, scale, softcap)).max() + 1
+    check("logprob", logprobs - size, want - size)
+
+
+def block_conv(rng: np.random.Generator, rows: int, taps: int, dim: int, group: int, adds: bool, **on: Any) -> None:
+    """The kernels are one of two sides, NaN the other."""
+    x, base = normal(rng, rows, dim), normal(rng, taps, dim)
+    both = np.full((rows, 2, taps, dim // group), np.nan, np.float32)
+    both[:, 1] = normal(rng, rows, taps, dim // group)
+    add = normal(rng, rows, dim) if adds else None
+    size = block_conv_reference.block_conv(*(np.abs(a) for a in (x, base, both[:, 1])), group,
+                                           None if add is None else np.abs(add))  # fmt: skip
+    _check("linear", on, ops.block_conv, block_conv_reference.block_conv, x, base, both[:, 1], group, add, scale=size)
+
+
+def select_candidates(rng: np.random.Generator, dtype: str, rows: int, k: int, blocks: int, **on: Any) -> None:
+    """A device may swap candidates whose scores are as good as equal. Then everything below may differ, so its rows
+    count up to the first whose order is not certain."""
+    values = linear_reference.block_size(dtype)[0]
+    rank, vocab = blocks * (values if values > 1 else 37), 50
+    before, after = (linear_reference.random_weights(dtype, vocab * rank, rng) for _ in range(2))
+    tables = [linear_reference.decode(table, dtype).reshape(vocab, rank) for table in (before, after)]
+    hidden = normal(rng, rows, rank)
+    ids = np.array([rng.permutation(vocab)[:k] for _ in range(rows)], np.int32)
+    logprobs = -np.sort(rng.exponential(2, size=(rows, k)), axis=1).astype(np.float32)
+    want_ids, want, size = select_reference.select_candidates(hidden, *tables, 7, ids, logprobs)
+    n = rows
+    if "pack" in on and k > 1:
+        close = np.flatnonzero(-np.diff(want, axis=1).max(axis=1) < 1e-4 * size[:, 0])
+        n = int(close[0]) if close.size else rows
+    got_ids, got = ops.select_candidates(hidden, before, after, dtype, 7, ids, logprobs, **on)
+    assert np.array_equal(got_ids[:n], want_ids[:n])
+    check("linear", got[:n], want[:n], size[:n] + 1)
+
+
+def equal_scores_stay_in_order(**on: Any) -> None:
+    zeros = np.zeros(50 * 32, np.float32).view(np.uint8)
+    ids, logprobs = np.array([[9, 3, 5], [7, 1, 2]], np.int32), np.full((2, 3), -1.5, np.float32)
+    got_ids, got = ops.select_candidates(np.ones((2, 32), np.float32), zeros, zeros, "F32", 0, ids, logprobs, **on)
+    assert np.array_equal(got_ids, ids)
+    check("linear", got, np.full((2, 3), -np.log(3.0)))
