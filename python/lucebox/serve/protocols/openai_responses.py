@@ -157,6 +157,8 @@ def conversation_of(body: Prompted, history: Sequence[Message]) -> Conversation:
         messages += messages_of(body.input, shown_names(body))
     if not any(message["role"] != "system" for message in messages):
         raise ApiError("invalid", "the input has no message to answer", "input")
+    if messages[-1]["role"] == "assistant" and any("tool_calls" in message for message in messages[-2:-1]):
+        raise ApiError("invalid", "the input ends with a call that has no result", "input")
     return Conversation(
         messages=messages,
         tools=tools_of(body),
