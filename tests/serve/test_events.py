@@ -26,6 +26,7 @@ from lucebox.serve.protocols.anthropic_stream import MessageWriter
 from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
 from lucebox.serve.protocols.ollama_stream import OllamaWriter
 from lucebox.serve.protocols.openai_responses import ResponsesRequest
+from lucebox.serve.protocols.openai_responses import conversation_of as responses_conversation_of
 from lucebox.serve.protocols.responses_items import messages_of
 from lucebox.serve.protocols.responses_replay import events_of, numbered, opening_events
 from lucebox.serve.protocols.responses_stream import ResponseWriter
@@ -254,6 +255,8 @@ def test_a_stored_response_keeps_its_order() -> None:
     assert read_responses(output) == kept
     result = {"type": "function_call_output", "call_id": "call_0", "output": "r"}
     assert [m["role"] for m in read_responses([*output, result])] == ["assistant", "assistant", "tool"]
+    with pytest.raises(ApiError, match="a call that has no result"):
+        responses_conversation_of(ResponsesRequest.model_validate({"input": output}), [])
 
     blocks = MessageWriter("m", omits_thinking=False).document([whole("around a call")])["content"]
     body = {"messages": [{"role": "assistant", "content": blocks}], "max_tokens": 1}

@@ -61,6 +61,7 @@ def test_an_offer_leaves_the_request_whole(server: Running, offer: str, chunked:
 def test_an_offer_without_a_body(server: Running) -> None:
     whole = f"GET /health HTTP/1.1\r\nHost: localhost\r\n{OFFERS['websocket']}\r\n\r\n".encode()
     assert exchange(server, [whole, whole], 2) == [b'{"status":"ok"}'] * 2
+    assert exchange(server, [whole * 1000], 1000) == [b'{"status":"ok"}'] * 1000
 
 
 def test_a_tunnel_is_refused(server: Running) -> None:

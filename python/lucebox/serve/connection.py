@@ -28,12 +28,15 @@ class _Parser(httptools.HttpRequestParser):
             self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
 
     def feed_data(self, data: Any) -> None:
-        try:
-            super().feed_data(data)
-        except httptools.HttpParserUpgrade as offer:
-            if not self._connection.offers_upgrade():
-                raise
-            self._connection.parse_without_offer(data[offer.args[0] :])
+        parser, rest = self, memoryview(data)
+        while True:
+            try:
+                super(_Parser, parser).feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                if not self._connection.offers_upgrade():
+                    raise
+                parser, rest = self._connection.parse_without_offer(), rest[offer.args[0] :]
 
 
 def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[HttpToolsProtocol]:
@@ -93,13 +96,14 @@ def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[Ht
             """Whether the current head offers another protocol. A tunnel (CONNECT) is a request of its own kind."""
             return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
 
-        def parse_without_offer(self, rest: bytes) -> None:
-            """Parses the current head again without its offer to upgrade, then the bytes that follow the head."""
+        def parse_without_offer(self) -> _Parser:
+            """Parses the current head again without its offer to upgrade; the parser for what follows the head."""
             version = self.parser.get_http_version().encode()
             lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
             lines += [b"%s: %s" % field for field in self.headers if field[0] != b"upgrade"]
-            self.parser = _Parser(self)
-            self.parser.feed_data(b"\r\n".join([*lines, b"", rest]))
+            self.parser = parser = _Parser(self)
+            parser.feed_data(b"\r\n".join([*lines, b"", b""]))
+            return parser
 
         def pause_writing(self) -> None:
             super().pause_writing()

@@ -133,7 +133,9 @@ class ResponsesRequest(Prompted, Sampled, Compressible):
     max_output_tokens: int | None = Field(None, ge=1)
     top_logprobs: int | None = Field(None, ge=0, le=20)
     store: bool | None = Field(None, description="Keep the response in memory for a while; default true.")
-    include: list[str] | None = Field(None, description=f"{' and '.join(INCLUDABLE)}; other values have no effect.")
+    include: list[Name] | None = Field(
+        None, max_length=64, description=f"{' and '.join(INCLUDABLE)}; other values have no effect."
+    )
     metadata: dict[str, str] | None = None
     background: bool | None = Field(None, description="Return at once; clients fetch the response later.")
     client_metadata: Ignored = None
@@ -155,6 +157,8 @@ def conversation_of(body: Prompted, history: Sequence[Message]) -> Conversation:
         messages += messages_of(body.input, shown_names(body))
     if not any(message["role"] != "system" for message in messages):
         raise ApiError("invalid", "the input has no message to answer", "input")
+    if messages[-1]["role"] == "assistant" and any("tool_calls" in message for message in messages[-2:-1]):
+        raise ApiError("invalid", "the input ends with a call that has no result", "input")
     return Conversation(
         messages=messages,
         tools=tools_of(body),
