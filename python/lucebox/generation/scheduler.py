@@ -113,7 +113,8 @@ class Scheduler:
         """Queues all requests or none. Each request's items go to its sink; the last item is Finished or Failed.
 
         Raises:
-            QueueFullError, SchedulerClosedError
+            QueueFullError: more would wait than may.
+            SchedulerClosedError: it is closing, or was closed.
         """
         deadline = time.perf_counter() + self._request_timeout_s
         leaders: dict[tuple[str, bytes], Sequence] = {}
@@ -210,20 +211,22 @@ class Scheduler:
         if self._thread is not None:
             self._thread.join()
         with self.driver.alone():
-            for sequence in list(self._running):
-                self._end(sequence, self._close_error)
-            with self._changed:
-                waiting = list(self._queue)
-                self._queue.clear()
-            for sequence in waiting:
-                self._fail(sequence, self._close_error)
+            self._end_all(self._close_error)
             self._pool.reset()
             self.cache.close()
             self.cache.free_pages = None
             self.slots = ()
 
     def _drive(self) -> None:
-        self.driver.run_until(lambda: self._is_closed, may_idle=True)
+        try:
+            self.driver.run_until(lambda: self._is_closed, may_idle=True)
+        except Exception as error:  # not of one sequence
+            log.error("the run loop ends", exc_info=error)
+            with self._changed:
+                self._close_error = SchedulerClosedError("the run loop ended with an error")
+                self._is_draining = True
+            with self.driver.alone():
+                self._end_all(error)
 
     def _has_turn(self) -> bool:
         has_next = bool(self._queue) and self._pool.has_room
@@ -450,6 +453,15 @@ class Scheduler:
         if was_prefilling:
             self._lead(sequence)
         sequence.sink.put(Failed(result) if isinstance(result, Exception) else result)
+
+    def _end_all(self, error: Exception) -> None:
+        for sequence in list(self._running):
+            self._end(sequence, error)
+        with self._changed:
+            waiting = list(self._queue)
+            self._queue.clear()
+        for sequence in waiting:
+            self._fail(sequence, error)
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         """Ends a sequence that has not begun."""
