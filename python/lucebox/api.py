@@ -79,10 +79,10 @@ class LLM:
     name. `options` are the fields of `EngineOptions`.
 
     Calls from several threads, and streams of one thread, run side by side: each has a session of its own, up to the
-    option `sessions`, and they take turns on the device token by token. A prompt reuses what was computed before where
-    that gives the same bits as a fresh computation, so equal requests give equal ids; on a GPU one at a time and with
-    `draft="none"`, or with `batch_invariant=True`, since drafts and other generations change which rows are computed
-    together, and with them the last bits.
+    option `sessions`, and a pass over the weights computes a token of each. A prompt reuses what was computed before
+    where that gives the same bits as a fresh computation, so equal requests give equal ids; on a GPU one at a time and
+    with `draft="none"`, or with `batch_invariant=True`, since drafts and other generations change which rows are
+    computed together, and with them the last bits.
 
     An LLM belongs to the process that loaded it: after a fork, calls in the child raise InvalidRequestError.
 

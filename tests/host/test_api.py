@@ -21,14 +21,13 @@ from lucebox import (
 )
 from lucebox.chat.conversation_to_request import Limits
 from lucebox.errors import DeviceError, PackError
-from lucebox.generation.request import PromptTooLongError, prompt_requests
+from lucebox.generation.request import PromptTooLongError
 from lucebox.options import engine_fields
 from lucebox.serve.errors import ApiError
 from lucebox.serve.model import ServedModel
 from lucebox.serve.settings import ServeSettings
 
 PROMPT = "def fibonacci(n):\n"
-WHOLE = Sampling(max_tokens=9)
 
 
 @pytest.fixture(scope="module")
@@ -192,12 +191,8 @@ def test_a_prompt_may_fill_the_context(llm: LLM) -> None:
     served = ServedModel(llm.model, ServeSettings())
     (request,) = served.complete([5] * 512, {}, Limits(max_tokens=9), "")
     assert request.sampling.max_tokens == 1
-    for refuse in (
-        lambda: llm.generate([5] * 513),
-        lambda: prompt_requests(llm.model, llm.ids([5] * 513), WHOLE, 1, dict),
-    ):
-        with pytest.raises(PromptTooLongError, match=r"513 tokens.*512"):
-            refuse()
+    with pytest.raises(PromptTooLongError, match=r"513 tokens.*512"):
+        llm.generate([5] * 513)
     with pytest.raises(ApiError) as refused:
         served.complete([5] * 513, {}, Limits(), "")
     assert (refused.value.kind, refused.value.counts) == ("too_long", (513, 512))

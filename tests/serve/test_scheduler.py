@@ -407,3 +407,18 @@ def test_a_stop_string_ends_the_text_before_it(llm: LLM, scheduler: Scheduler) -
     assert answer.text == plain[: plain.index(stop)]
     assert answer.finished is not None
     assert (answer.finished.reason, answer.finished.stop_string) == ("stop_string", stop)
+
+
+def test_an_error_of_no_sequence_ends_all(llm: LLM, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a run loop that has ended."""
+    _, sink = submit(scheduler, asked(llm, "The cat", 900))
+    sink.until(TextDelta)
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(scheduler._kv, "with_pages", broken)
+    assert isinstance(sink.until(Failed).error, RuntimeError)
+    with pytest.raises(SchedulerClosedError):
+        submit(scheduler, asked(llm))
+    assert not scheduler.is_accepting and scheduler.counts() == (0, 0)

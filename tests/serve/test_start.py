@@ -100,7 +100,7 @@ def test_only_a_cache_in_files_reads_all_weights(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(server_module, "fingerprint", counted)
     with LLM(MODEL, context=128, threads=1) as llm:
         for folder, n_prints in ((None, 0), (str(tmp_path), 1)):
-            server_module.Server(llm, ServeSettings(slots=1, prefix_cache_dir=folder)).close()
+            server_module.Server(llm.model, ServeSettings(slots=1, prefix_cache_dir=folder)).close()
             assert len(prints) == n_prints
 
 

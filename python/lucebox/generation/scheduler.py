@@ -113,7 +113,8 @@ class Scheduler:
         """Queues all requests or none. Each request's items go to its sink; the last item is Finished or Failed.
 
         Raises:
-            QueueFullError, SchedulerClosedError
+            QueueFullError: more would wait than may.
+            SchedulerClosedError: it is closing, or was closed.
         """
         deadline = time.perf_counter() + self._request_timeout_s
         leaders: dict[tuple[str, bytes], Sequence] = {}
@@ -210,20 +211,22 @@ class Scheduler:
         if self._thread is not None:
             self._thread.join()
         with self.driver.alone():
-            for sequence in list(self._running):
-                self._end(sequence, self._close_error)
-            with self._changed:
-                waiting = list(self._queue)
-                self._queue.clear()
-            for sequence in waiting:
-                self._fail(sequence, self._close_error)
+            self._end_all(self._close_error)
             self._pool.reset()
             self.cache.close()
             self.cache.free_pages = None
             self.slots = ()
 
     def _drive(self) -> None:
-        self.driver.run_until(lambda: self._is_closed, may_idle=True)
+        try:
+            self.driver.run_until(lambda: self._is_closed, may_idle=True)
+        except Exception as error:  # not of one sequence
+            log.error("the run loop ends", exc_info=error)
+            with self._changed:
+                self._close_error = SchedulerClosedError("the run loop ended with an error")
+                self._is_draining = True
+            with self.driver.alone():
+                self._end_all(error)
 
     def _has_turn(self) -> bool:
         has_next = bool(self._queue) and self._pool.has_room
@@ -290,7 +293,7 @@ class Scheduler:
                     self._queue.appendleft(sequence)
                     break
                 # A new sequence starts at the least time used, so that it cannot starve the others.
-                sequence.spent_s = min((other.spent_s for other in self._running), default=0.0)
+                sequence.handicap_s = min((other.engine_s for other in self._running), default=0.0)
                 self._running.append(sequence)
             self._begin(sequence, session)
             n_begun += 1
@@ -329,7 +332,7 @@ class Scheduler:
         own_s = began - sequence.turn_began - sequence.others_s
         self._admit()
         while due := _due([one for one in self._running if one is not sequence and one.fits_between_layers]):
-            if min(one.spent_s for one in due) > sequence.spent_s + own_s:
+            if min(one.engine_s for one in due) > sequence.engine_s + own_s:
                 break
             with_pages = self._kv.with_pages(due, computing=sequence)
             if not with_pages:
@@ -392,28 +395,22 @@ class Scheduler:
         self._observer.spent_on_tokens(self._sent_ahead_s)
 
     def _compute(self, sequence: Sequence, pass_s: float) -> None:
-        was_prefilling, sequence.turn_began = sequence.is_prefilling, time.perf_counter()
+        before_s, n_before, was_prefilling = sequence.engine_s, sequence.n_generated, sequence.is_prefilling
         sequence.compute(pass_s)
-        if was_prefilling and not sequence.is_prefilling:
-            self._lead(sequence)
-        now = time.perf_counter()
-        own_s = now - sequence.turn_began
         if was_prefilling:
-            sequence.spent_s += own_s - sequence.others_s
-            self._observer.spent_on_prompt(own_s - sequence.others_s)
-            return
-        sequence.spent_s += own_s + pass_s
-        self._observer.spent_on_tokens(own_s, 1)
-        if sequence.n_generated == 1:
-            sequence.first_token_s = now - sequence.submitted
-            self._observer.first_token(sequence.first_token_s)
+            self._observer.spent_on_prompt(sequence.engine_s - before_s)
+            if not sequence.is_prefilling:
+                self._lead(sequence)
+        elif sequence.n_generated > n_before:
+            self._observer.spent_on_tokens(sequence.engine_s - before_s - pass_s, 1)
+            if sequence.n_generated == 1:
+                sequence.first_token_s = time.perf_counter() - sequence.submitted
+                self._observer.first_token(sequence.first_token_s)
 
     def _emit(self, sequence: Sequence) -> None:
-        start = time.perf_counter()
+        before_s = sequence.engine_s
         finished = sequence.emit()
-        spent_s = time.perf_counter() - start
-        sequence.spent_s += spent_s
-        self._observer.spent_on_tokens(spent_s)
+        self._observer.spent_on_tokens(sequence.engine_s - before_s)
         if finished is not None:
             self._end(sequence, finished)
 
@@ -457,6 +454,15 @@ class Scheduler:
             self._lead(sequence)
         sequence.sink.put(Failed(result) if isinstance(result, Exception) else result)
 
+    def _end_all(self, error: Exception) -> None:
+        for sequence in list(self._running):
+            self._end(sequence, error)
+        with self._changed:
+            waiting = list(self._queue)
+            self._queue.clear()
+        for sequence in waiting:
+            self._fail(sequence, error)
+
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         """Ends a sequence that has not begun."""
         self._observer.ended(sequence, error)
@@ -474,7 +480,7 @@ def _due(sequences: list[Sequence]) -> list[Sequence]:
     ready = [one for one in sequences if one.is_due]
     if not ready:
         return []
-    first = min(ready, key=lambda one: one.spent_s)
+    first = min(ready, key=lambda one: one.engine_s)
     return [first] if first.is_prefilling else [one for one in ready if not one.is_prefilling]
 
 

@@ -41,8 +41,10 @@ class Sequence:
         self.is_cancelled = self.is_over = False
         self.is_paused = False
         """Whether it waits for pages of the KV cache."""
-        self.spent_s = self.others_s = self.turn_began = 0.0
-        """Kept by the scheduler: engine time used so far, that of others within this one's chunk, the turn's begin."""
+        self.handicap_s = 0.0
+        """Engine time that it counts as used when it begins."""
+        self.turn_began = self.others_s = 0.0
+        """When its chunk began, and the time of others' turns within it."""
         self.queue_s: float | None = None
         self.first_token_s: float | None = None
         self.prefill_s = self.decode_s = 0.0
@@ -129,6 +131,11 @@ class Sequence:
         self.queue_s = time.perf_counter() - self.submitted
 
     @property
+    def engine_s(self) -> float:
+        """Engine time used so far, by which turns are given."""
+        return self.handicap_s + self.prefill_s + self.decode_s
+
+    @property
     def next_length(self) -> int:
         """Tokens of the timeline after the next turn."""
         if self.request.embedding is not None:
@@ -187,7 +194,7 @@ class Sequence:
         start = time.perf_counter() - pass_s
         if self.is_prefilling:
             assert self._prefill is not None
-            self.others_s = 0.0
+            self.turn_began, self.others_s = start, 0.0
             self._n_done = next(self._prefill)
             self.prefill_s += time.perf_counter() - start - self.others_s
             self.sink.prefilled(self._n_done, self.n_prompt)
