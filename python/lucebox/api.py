@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -152,8 +152,7 @@ class LLM:
         self._process = os.getpid()
         self._closed = False
         self.info = model_info(resolved.name, resolved.path, self._engine.info, self._assets.tensors)
-        names = {one.name for one in fields(EngineOptions)}  # scorers have more
-        came_to = {name: value for name, value in self._engine.options.items() if name in names}
+        came_to = dict(self._engine.options)
         for name in ("draft_budget", "memory_limit"):
             came_to[name] = came_to[name] or None  # the engine's 0
         self.options = replace(wanted, device=selection.device, **came_to)
@@ -165,7 +164,7 @@ class LLM:
         if scorer is not None:
             policy = Policy.from_options(wanted)
             context = self.memory_plan.context
-            self.compressor = Compressor(scorer, self._assets.tokenizer, policy, self._in_turn, context=context)
+            self.compressor = Compressor(scorer, self._assets.tokenizer, policy, context=context)
 
     def __repr__(self) -> str:
         if self._closed:
@@ -680,11 +679,6 @@ class LLM:
         self.check_usable()
         with self._pool.session(lambda free: free[-1]) as session, self._pool.turn:
             yield session
-
-    def _in_turn(self, compute: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
-        """Calls a function while no session computes."""
-        with self.pool.turn:
-            return compute()
 
     @property
     def pool(self) -> SessionPool:

@@ -61,8 +61,6 @@ class Server:
                 llm.engine if llm.pack is not None else None,
             ),
         )
-        if llm.compressor is not None:
-            llm.compressor.in_turn = self.scheduler.in_turn
 
     def close(self) -> None:
         """Lets running answers finish for `settings.drain` seconds, and stops all threads."""

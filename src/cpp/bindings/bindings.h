@@ -10,6 +10,7 @@ void bind_engine(nanobind::module_& m);  // Engine, Session, Sampler
 void bind_format(nanobind::module_& m);  // GgufFile, Safetensors
 void bind_gpu(nanobind::module_& m);     // devices, memory, modules, launches
 void bind_launch(nanobind::module_& m);  // the choice of kernel and geometry
+void bind_memory_plan(nanobind::module_& m);
 void bind_prompt_scorer(nanobind::module_& m);
 void bind_speculation(nanobind::module_& m);  // suffix drafts, unions of trees, the width of a step
 

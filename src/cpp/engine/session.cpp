@@ -34,8 +34,6 @@ Session::Session(std::shared_ptr<const Engine> engine, WithoutDrafts)
       positions_(3 * static_cast<size_t>(std::max(prefill_chunk(), kMaxTree))),
       logits_(engine_->model().info().vocab),
       parts_(state_.stream()) {
-  LB_CHECK(engine_->options().score_rows == 0, kInvalid,
-           "the model is open to score prompts, and has no memory for sessions. Open it with score_rows = 0");
   const std::lock_guard lock(engine_->executor().mutex);
   if (step_row_bytes(engine_->draft_model(), engine_->backend().sizes(), engine_->model(), engine_->options()) > 0)
     step_rows_ = std::make_unique<StepRows>(*engine_, state_);

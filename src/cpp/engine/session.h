@@ -299,7 +299,8 @@ class Session {
   void check_pieces(int n_tokens, int n_pages, int n_matched, const Pieces& pieces) const;
 
   std::shared_ptr<const Engine> engine_;
-  const uint64_t number_;  // no other session of the process has it
+  Promise::Kept kept_{engine_->promise()};  // has the memory that the plan promised
+  const uint64_t number_;                   // no other session of the process has it
   SequenceState state_;
   RecordedAppends recorded_;
   std::vector<int32_t> positions_;  // [3, max_rows] of the append in progress
