@@ -133,7 +133,9 @@ Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models model
   Shard& shard = *shards_.front();
   const std::lock_guard turn(shard.turn());
   shard.make_executors(models_, options_);
-  pages_ = std::make_shared<PagePool>(layer_shapes(), state_options(), n_pages(options_.kv_tokens), shard.stream());
+  const int pages = n_pages(options_.kv_tokens);
+  shard.make_pages(layer_shapes(), state_options(), pages);
+  pages_ = std::make_shared<PagePool>(pages, std::vector{shard.pages()});
   shard.load(*models_.target, options_.n_threads, progress);
   if (options_.drafts_suffixes()) outputs_ = std::make_shared<EarlierOutputs>(kEarlierTokens);
   if (models_.draft) shard.load(*models_.draft, options_.n_threads, progress);

@@ -29,7 +29,7 @@ struct EngineSizes {
   // Pages of the KV cache: as options say, and at least a context.
   int kv_pages() const { return n_pages(std::max(options.kv_tokens, options.context)); }
   size_t kv_bytes(int pages) const {
-    return PagePool::planned_bytes(models.layer_shapes(), state_options(options), pages);
+    return PageMemory::planned_bytes(models.layer_shapes(), state_options(options), pages);
   }
   StateSizes state() const {
     return {models.layer_shapes(), state_options(options), models.target->info().n_layers, kv_pages()};

@@ -149,7 +149,7 @@ StateSizes::StateSizes(std::span<const LayerShape> shapes, const StateOptions& o
   const bool has_folding = any_folds(shapes);
   table = SequenceState::planned_bytes(shapes, options);
   for (int i = 0; i < static_cast<int>(shapes.size()); ++i) {
-    const size_t bytes = SequenceState::layer_bytes(shapes, i, options), unfolded = pending_bytes(shapes[i]);
+    const size_t bytes = ShardState::layer_bytes(shapes, i, options), unfolded = pending_bytes(shapes[i]);
     const auto* shape = std::get_if<KvShape>(&shapes[i]);
     table -= bytes;
     if (shape == nullptr) {
@@ -161,7 +161,7 @@ StateSizes::StateSizes(std::span<const LayerShape> shapes, const StateOptions& o
       ring_rows = std::max(ring_rows, ring * kPageTokens);
     } else {
       Kv& kv = i >= n_target ? draft : target;
-      kv.bytes += PagePool::layer_bytes(shapes, i, options, pages);
+      kv.bytes += PageMemory::layer_bytes(shapes, i, options, pages);
       kv.token_bytes += page_bytes(*shape, options) / kPageTokens;
     }
   }

@@ -107,8 +107,8 @@ struct PromptScorer::Sizes {
   size_t needed() const {
     const std::vector<LayerShape> shapes = state_shapes(*models.target);
     const StateOptions state = state_options(options);
-    return SequenceState::planned_bytes(shapes, state) + PagePool::planned_bytes(shapes, state, kv_pages()) + chunk() +
-           prompt() + scratch();
+    return SequenceState::planned_bytes(shapes, state) + PageMemory::planned_bytes(shapes, state, kv_pages()) +
+           chunk() + prompt() + scratch();
   }
 };
 

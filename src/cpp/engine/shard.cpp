@@ -21,6 +21,10 @@ void Shard::make_executors(const Models& models, const EngineOptions& options) {
   prompts_->logits = steps_->logits;  // which no step comes between
 }
 
+void Shard::make_pages(std::span<const LayerShape> layers, const StateOptions& options, int n_pages) {
+  pages_ = std::make_shared<PageMemory>(layers, options, n_pages, *stream_);
+}
+
 size_t Shard::executor_bytes(const Models& models, const EngineOptions& options) {
   const int steps = Executor::step_rows(options);
   return Executor::planned_bytes(models, options, steps) +

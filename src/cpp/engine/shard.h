@@ -1,6 +1,6 @@
 // Shard: the part of an engine or a scorer that is on one device: the backend, the stream that its ops go to, the turn
-// of that stream, and the weights there. An engine's shard also has the buffers of its forward passes. An engine has
-// one shard today; what a forward pass of several needs is in src/cpp/models/README.md.
+// of that stream, and the weights there. An engine's shard also has the buffers of its forward passes and the K and V
+// of its pages. An engine has one shard today; what a forward pass of several needs is in src/cpp/models/README.md.
 #pragma once
 
 #include <memory>
@@ -32,6 +32,9 @@ class Shard {
   // Of an engine: the buffers of its steps, and of the long chunks of its prompts where no step has as many rows.
   void make_executors(const Models& models, const EngineOptions& options);
   static size_t executor_bytes(const Models& models, const EngineOptions& options);
+  // Of an engine: K and V of so many pages.
+  void make_pages(std::span<const LayerShape> layers, const StateOptions& options, int n_pages);
+  const std::shared_ptr<const PageMemory>& pages() const { return pages_; }
   Executor& steps() const { return *steps_; }
   Executor& prompts() const { return prompts_ ? *prompts_ : *steps_; }
 
@@ -41,6 +44,7 @@ class Shard {
   mutable DeviceTurn turn_;
   std::vector<std::unique_ptr<Memory>> weights_;  // of each network; null: they stay in the file's mapping
   std::unique_ptr<Executor> steps_, prompts_;
+  std::shared_ptr<const PageMemory> pages_;
 };
 
 }  // namespace lb
