@@ -12,6 +12,7 @@ void bind_gpu(nanobind::module_& m);     // devices, memory, modules, launches
 void bind_launch(nanobind::module_& m);  // the choice of kernel and geometry
 void bind_memory_plan(nanobind::module_& m);
 void bind_prompt_scorer(nanobind::module_& m);
+void bind_split(nanobind::module_& m);        // the division of matrices among shards
 void bind_speculation(nanobind::module_& m);  // suffix drafts, unions of trees, the width of a step
 
 // gpu.Pack, and single ops on a device; the others are its parts.

@@ -70,6 +70,7 @@ NB_MODULE(_engine, m) {
   m.def("allow_leaks", [] { nb::set_leak_warnings(false); }, "Objects that threads hold at exit are not reported.");
   lb::bind_engine(m);
   lb::bind_memory_plan(m);
+  lb::bind_split(m);
   lb::bind_prompt_scorer(m);
   lb::bind_draft(m);
   lb::bind_format(m);

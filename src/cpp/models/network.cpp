@@ -19,6 +19,10 @@ void Network::finish(std::vector<LayerShape> layer_shapes, const AttentionSizes&
   visit({count, [](const void* at, size_t) { return at; }});
 }
 
+void Network::for_each_matrix(const std::function<void(const Matrix&)>& matrix) {
+  visit({[&](Matrix& m) { matrix(m); }, [](const void* at, size_t) { return at; }});
+}
+
 void Network::use_device_types() {
   const auto change = [&](Matrix& m) {
     weight_bytes_ -= m.bytes();

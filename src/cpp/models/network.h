@@ -52,6 +52,7 @@ class Network {
   size_t weight_bytes() const { return weight_bytes_; }
   int max_n_in() const { return max_n_in_; }  // the largest n_in of any product
 
+  void for_each_matrix(const std::function<void(const Matrix&)>& matrix);
   // Calls `group` with each set of matrices that multiply the same x.
   using Group = std::initializer_list<const Matrix*>;
   using GroupVisitor = std::function<void(Group)>;
