@@ -349,6 +349,16 @@ def promised_bytes(device: str) -> int:
     Memory of a device that engines of this process have promised to their sessions and not yet allocated.
     """
 
+def matrix_shards(path: str, n: int) -> list[tuple[str, int, int, str, list[list[tuple[int, int]]]]]:
+    """
+    Each matrix of a model: (name, n_out, n_in, "none", "rows" or "columns", what each of n shards has of it: (first, count) pairs).
+    """
+
+def row_shards(sections: Sequence[tuple[int, int, int, bool]], n: int) -> list[list[tuple[int, int]]]:
+    """
+    The rows of each of n shards, of a matrix with sections (groups, units of a group, rows of a unit, is_tiled).
+    """
+
 class PromptScorer:
     """
     A model that tells how much the last rows of a prompt look at each of its tokens.
