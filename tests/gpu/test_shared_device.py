@@ -22,9 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_a_plan_leaves_the_sessions_of_the_first(
-    pack: _engine.gpu.Pack, pack_folder: Path, folder: Path
-) -> None:
+def test_a_plan_leaves_the_sessions_of_the_first(pack: _engine.gpu.Pack, pack_folder: Path, folder: Path) -> None:
     if pack_folder.name != "lucebox_sim":
         pytest.skip("other programs use a real card's memory")
     first = open_engine(folder / "plain.gguf", pack=pack, sessions=4)
