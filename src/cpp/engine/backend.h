@@ -16,6 +16,7 @@
 #include "engine/token_loop.h"
 #include "models/draft_model.h"
 #include "models/model.h"
+#include "weights/weight_store.h"
 
 namespace lb {
 
@@ -89,9 +90,8 @@ class Backend {
   // the CPU, which launches no kernels.
   virtual std::vector<gpu::KernelTime> time_kernels(Stream& stream, const std::function<void()>& work) const = 0;
   // Copies the weights to the device and points the network at the copies, which the result owns. The CPU copies
-  // nothing and returns null.
-  virtual std::unique_ptr<Memory> load(Network& network, int n_threads, Stream& stream,
-                                       const LoadProgress& progress) const = 0;
+  // nothing.
+  virtual WeightStore load(Network& network, int n_threads, Stream& stream, const LoadProgress& progress) const = 0;
 };
 
 }  // namespace lb

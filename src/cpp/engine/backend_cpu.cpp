@@ -74,7 +74,11 @@ class CpuBackend final : public Backend {
   std::unique_ptr<TokenLoop> make_loop(const Engine&, SequenceState&, const StepRing*) const override {
     return nullptr;
   }
-  std::unique_ptr<Memory> load(Network&, int, Stream&, const LoadProgress&) const override { return nullptr; }
+  WeightStore load(Network& network, int, Stream&, const LoadProgress&) const override {
+    WeightStore store{nullptr, network.addresses(), nullptr};
+    store.table = store.addresses.data();
+    return store;
+  }
   std::vector<gpu::KernelTime> time_kernels(Stream&, const std::function<void()>&) const override {
     fail(ErrorCode::kUnsupported, "the CPU has no kernels to time one by one: a profile needs a GPU");
   }

@@ -174,10 +174,9 @@ class GpuBackend final : public Backend {
     return static_cast<GpuStream&>(stream).time_kernels(work);
   }
 
-  std::unique_ptr<Memory> load(Network& network, int n_threads, Stream& stream,
-                               const LoadProgress& progress) const override {
-    auto weights = load_weights(network, static_cast<GpuStream&>(stream), {.n_threads = n_threads}, progress);
-    if (lent_) lent_->keep(*weights);
+  WeightStore load(Network& network, int n_threads, Stream& stream, const LoadProgress& progress) const override {
+    WeightStore weights = load_weights(network, static_cast<GpuStream&>(stream), {.n_threads = n_threads}, progress);
+    if (lent_) lent_->keep(*weights.memory);
     return weights;
   }
 

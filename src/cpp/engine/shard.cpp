@@ -10,7 +10,7 @@ void Shard::load(Network& network, int n_threads, const LoadProgress& progress) 
 }
 
 std::span<std::byte> Shard::weights() const {
-  const Memory* first = weights_.empty() ? nullptr : weights_.front().get();
+  const Memory* first = weights_.empty() ? nullptr : weights_.front().memory.get();
   return first == nullptr ? std::span<std::byte>() : std::span(first->data(), first->size());
 }
 

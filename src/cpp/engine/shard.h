@@ -42,7 +42,7 @@ class Shard {
   std::shared_ptr<const Backend> backend_;
   std::shared_ptr<Stream> stream_;
   mutable DeviceTurn turn_;
-  std::vector<std::unique_ptr<Memory>> weights_;  // of each network; null: they stay in the file's mapping
+  std::vector<WeightStore> weights_;  // of each network
   std::unique_ptr<Executor> steps_, prompts_;
   std::shared_ptr<const PageMemory> pages_;
 };

@@ -31,6 +31,7 @@ struct Matrix {
   WeightLayout layout = WeightLayout::kBlocks;
   DType block_type = type;  // of the blocks; Network::use_device_types() changes `type` alone
   std::string name;         // in the file
+  int slot = -1;            // in the shard's WeightStore; Network::finish() numbers them
   Split split;              // among the shards of an engine
   size_t bytes() const { return n_out * row_bytes(type, n_in); }
 };
