@@ -68,17 +68,16 @@ def time_kernels(pack: _engine.gpu.Pack, tokens: int, rows: int, keep: float) ->
 def time_prompt(pack: _engine.gpu.Pack, model: Path, tokens: int, layers: list[int], alphas: list[float]) -> None:
     ids = np.random.default_rng(0).integers(0, 1000, tokens, dtype=np.int32)
     for alpha in alphas:
-        engine = _engine.Engine.open(
+        scorer = _engine.PromptScorer.open(
             str(model), pack, context=tokens, kv="f16", score_rows=8, prefill_sparse_alpha=alpha
         )
-        scorer = _engine.PromptScorer(engine)
         seconds = []
         for _ in range(3):
             start = time.perf_counter()
             scores = scorer.score(ids, layers)
             seconds.append(time.perf_counter() - start)
         assert np.isfinite(scores).all()
-        plan = engine.plan["total_bytes"] / 2**30
+        plan = scorer.plan["total_bytes"] / 2**30
         print(f"{model.name}: {tokens} tokens, alpha {alpha:g}: {min(seconds):.3f} s of {len(seconds)}, {plan:.2f} GiB")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import Decoder, open_engine, random_ids
+from engines import Decoder, open_engine, open_scorer, random_ids
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError, OutOfMemoryError
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from reference.gguf_files import Shape, write_model
 SMALL = {"hidden": 64, "ffn": 64, "n_heads": 2, "n_kv_heads": 1, "head_dim": 64}
 # Rows of the embedding are weights that cost the simulator no time.
 HYBRID = Shape("qwen35", n_layers=2, recurrent=(True, False), d_state=64, vocab=6001, **SMALL)
-SCORING = {"score_rows": 8, "kv": "f16", "context": 128}
+SCORING = {"kv": "f16", "context": 128}
 PROMPT = random_ids(70, HYBRID.vocab).tolist()  # over a page
 VOCAB = 131  # of the scorers
 
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_bit_is_that_of_both_loaded(pack: _engine.gpu.Pack, folder: Path, scorer: str, path: str) -> None:
     """Loaded, and run, in the middle of an answer: a step that was started ahead is complete before its weights go."""
     file, target = folder / f"{scorer}.gguf", folder / "target.gguf"
-    beside = _engine.PromptScorer(open_engine(file, pack=pack, **SCORING))
+    beside = open_scorer(file, pack=pack, **SCORING)
     alone = Decoder(open_engine(target, pack=pack, decode_path=path), PROMPT)
     wanted = [alone.decode(2) for _ in range(4)]
 
@@ -52,7 +52,7 @@ def test_every_bit_is_that_of_both_loaded(pack: _engine.gpu.Pack, folder: Path, 
     decoder = Decoder(lender, PROMPT)
     got = [decoder.decode(2)]
     saved = decoder.session.save()
-    lent = _engine.PromptScorer(open_engine(file, pack=pack, lender=lender, **SCORING))
+    lent = open_scorer(file, pack=pack, lender=lender, **SCORING)
     for n in (70, 9, 65):
         got.append(decoder.decode(2))
         ids = random_ids(n, VOCAB)
@@ -72,12 +72,12 @@ class Parked:
         self.text, self.prompt = random_ids(20, VOCAB), random_ids(9, HYBRID.vocab)
         self.target = open_engine(folder / "target.gguf", pack=pack)
         self.logits = self.computed()
-        self.scores = _engine.PromptScorer(open_engine(folder / "plain.gguf", pack=pack, **SCORING)).score(self.text)
+        self.scores = open_scorer(folder / "plain.gguf", pack=pack, **SCORING).score(self.text)
         self.scorer = self.opened("plain.gguf")
 
     def opened(self, file: str, **options: object) -> _engine.PromptScorer:
         options = SCORING | options
-        return _engine.PromptScorer(open_engine(self.folder / file, pack=self.pack, lender=self.target, **options))
+        return open_scorer(self.folder / file, pack=self.pack, lender=self.target, **options)
 
     def computed(self) -> NDArray[np.float32]:
         session = _engine.Session(self.target)
@@ -131,26 +131,26 @@ def test_threads_take_turns(parked: Parked) -> None:
 def test_all_of_the_weights_can_be_borrowed(parked: Parked) -> None:
     """They bound the context of the scorer, whose plan is that of one with memory of its own."""
     file, options = parked.folder / "plain.gguf", SCORING | {"pack": parked.pack, "lender": parked.target}
-    largest = open_engine(file, **options | {"context": 0})
+    largest = open_scorer(file, **options | {"context": 0})
     weights = next(size for name, size, _, _ in parked.target.plan["entries"] if name == "weights")
     assert weights - 64 * 1024 < largest.plan["total_bytes"] <= largest.plan["available_bytes"] == weights
     context = largest.plan["context"]
     assert (
-        open_engine(file, **options | {"context": context, "lender": None}).plan["entries"] == largest.plan["entries"]
+        open_scorer(file, **options | {"context": context, "lender": None}).plan["entries"] == largest.plan["entries"]
     )
-    np.testing.assert_array_equal(_engine.PromptScorer(largest).score(parked.text), parked.scores)
+    np.testing.assert_array_equal(largest.score(parked.text), parked.scores)
     parked.check()
     with pytest.raises(OutOfMemoryError, match=r"of the target's weights on \w+(:\d)? are available"):
-        open_engine(file, **options | {"context": context + 64})
+        open_scorer(file, **options | {"context": context + 64})
     parked.check()
 
 
 def test_who_cannot_lend_or_borrow(parked: Parked) -> None:
     file = parked.folder / "plain.gguf"
     with pytest.raises(InvalidRequestError, match="on the CPU needs no lender"):
-        open_engine(file, lender=parked.target, **SCORING)
+        open_scorer(file, lender=parked.target, **SCORING)
     with pytest.raises(InvalidRequestError, match="the lender is on cpu"):
-        open_engine(file, pack=parked.pack, lender=open_engine(file), **SCORING)
-    with pytest.raises(InvalidRequestError, match="only an engine that scores prompts"):
+        open_scorer(file, pack=parked.pack, lender=open_engine(file), **SCORING)
+    with pytest.raises(TypeError, match="the engine has no option lender"):
         open_engine(file, pack=parked.pack, lender=parked.target)
     parked.check()

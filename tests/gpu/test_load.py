@@ -106,6 +106,16 @@ def test_a_model_is_the_same_with_any_number_of_workers(pack: _engine.gpu.Pack, 
     assert len(seen) == 2 and all(done == total > 0 for done, total in seen)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_table_of_addresses(pack: _engine.gpu.Pack, tmp_path: Path, tied: bool) -> None:
+    """Every matrix has a slot and an address of its own; the device's table is the host's. A tied head has none."""
+    shape = Shape("llama", n_layers=2, hidden=256, ffn=512, n_heads=4, head_dim=64, tied=tied, dtype="Q4_K")
+    host, device = _engine.gpu_ops.weight_table(pack, str(write_model(tmp_path / "model.gguf", shape)))
+    assert device == host
+    assert len(set(host)) == len(host) == 1 + (not tied) + 7 * shape.n_layers
+    assert 0 not in host
+
+
 def test_an_interrupted_load_leaves_nothing(pack: _engine.gpu.Pack, data: Path) -> None:
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt

@@ -26,12 +26,17 @@ STEP_COSTS = {
 }
 
 
+DEFAULTS = {"context": 256, "threads": 1, "activations": "f32", "kv": "f32", "prefill_chunk": 64}
+
+
 def open_engine(path: Path, **options: Any) -> _engine.Engine:
-    defaults = {"context": 256, "threads": 1, "activations": "f32", "kv": "f32", "prefill_chunk": 64}
-    defaults["sessions"] = 16
-    engine = _engine.Engine.open(str(path), **(defaults | options))
+    engine = _engine.Engine.open(str(path), **(DEFAULTS | {"sessions": 16} | options))
     engine.step_costs = STEP_COSTS
     return engine
+
+
+def open_scorer(path: Path, **options: Any) -> _engine.PromptScorer:
+    return _engine.PromptScorer.open(str(path), **(DEFAULTS | {"score_rows": 8} | options))
 
 
 def random_ids(n: int, vocab: int, seed: int = 0) -> Ids:

@@ -65,8 +65,7 @@ def test_the_facts_are_kept(scorer: Scorer, document: Document, tmp_path: Path) 
 def test_scores_are_those_of_the_rendered_prompt(scorer: Scorer) -> None:
     from lucebox import _engine
 
-    engine = _engine.Engine.open(str(SCORER), score_rows=8, threads=1, context=512, kv="f16")
-    native = _engine.PromptScorer(engine)
+    native = _engine.PromptScorer.open(str(SCORER), score_rows=8, threads=1, context=512, kv="f16")
     ids = scorer.tokenizer.encode("<|im_start|>user\nx = 5\ny = 6\n\nWhat is y?<|im_end|>\n<|im_start|>assistant\n")
     text = "x = 5\ny = 6"
     got = scorer.score(text, "What is y?")

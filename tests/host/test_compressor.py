@@ -63,7 +63,7 @@ def llm() -> Iterator[LLM]:
 
 def compressor_of(llm: LLM, policy: Policy = ALWAYS) -> Compressor:
     scorer: Any = RandomScorer(llm)
-    return Compressor(scorer, llm.tokenizer, policy, lambda compute: compute(), context=8192)
+    return Compressor(scorer, llm.tokenizer, policy, context=8192)
 
 
 def model_of(llm: LLM, template: str) -> ChatModel:

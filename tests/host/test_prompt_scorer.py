@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from engines import open_engine, random_ids
+from engines import open_engine, open_scorer, random_ids
 from gguf import GGUFReader
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError
@@ -65,15 +64,11 @@ def wanted(path: Path, n: int, seed: int, rows: int, layers: tuple[int, ...] = (
     return Watched(path).scores(random_ids(n, VOCAB, seed), rows, list(layers))
 
 
-def scorer(path: Path, **options: Any) -> _engine.PromptScorer:
-    return _engine.PromptScorer(open_engine(path, **({"score_rows": 8} | options)))
-
-
 @pytest.mark.parametrize("n", (1, 7, 64, 65, 150))
 def test_all_layers(model: Path, isa: str, n: int) -> None:
     """Prompts shorter than the rows, at and beyond the end of a page; chunks of 64 cut the last rows of 65 and 150."""
     ids = random_ids(n, VOCAB, seed=n)
-    got = scorer(model, isa=isa).score(ids)
+    got = open_scorer(model, isa=isa).score(ids)
     want = wanted(model, n, n, min(n, 8))
     assert got.dtype == np.float32
     check("key_scores_model", got, want, want.max())
@@ -82,7 +77,7 @@ def test_all_layers(model: Path, isa: str, n: int) -> None:
 @pytest.mark.parametrize("layers", ([1], [3], [1, 3]))
 def test_layers_of_a_hybrid(folder: Path, layers: list[int]) -> None:
     path, ids = folder / "qwen35.gguf", random_ids(90, VOCAB)
-    got = scorer(path, threads=2, prefill_chunk=40).score(ids, layers)
+    got = open_scorer(path, threads=2, prefill_chunk=40).score(ids, layers)
     want = wanted(path, 90, 0, 8, tuple(layers))
     check("key_scores_model", got, want, want.max())
     others = [other for other in ((1,), (3,), (1, 3)) if other != tuple(layers)]
@@ -97,34 +92,34 @@ def test_layers_behind_the_last_scored_are_not_computed(folder: Path, tmp_path: 
     weights = {tensor.name: tensor.data for tensor in GGUFReader(damaged, "r+").tensors}
     weights["blk.1.ffn_down.weight"][:] = np.nan
     done: list[int] = []
-    got = scorer(damaged).score(ids, [1], lambda now, total: done.append(now))
+    got = open_scorer(damaged).score(ids, [1], lambda now, total: done.append(now))
     assert done == [15, 30]  # two layers of three
-    assert np.array_equal(got, scorer(path).score(ids, [1]))
-    assert not np.array_equal(scorer(damaged).score(ids, [2]), scorer(path).score(ids, [2]))
+    assert np.array_equal(got, open_scorer(path).score(ids, [1]))
+    assert not np.array_equal(open_scorer(damaged).score(ids, [2]), open_scorer(path).score(ids, [2]))
 
 
 def test_again_and_in_other_chunks(model: Path) -> None:
     """A scorer keeps nothing from one prompt to the next, and chunks do not change what a row sees."""
     ids, other = random_ids(130, VOCAB), random_ids(200, VOCAB, seed=1)
-    used = scorer(model)
+    used = open_scorer(model)
     first = used.score(ids)
     used.score(other)
     assert np.array_equal(used.score(ids), first)
     for chunk in (7, 256):
-        check("key_scores_model", scorer(model, prefill_chunk=chunk).score(ids), first, first.max())
+        check("key_scores_model", open_scorer(model, prefill_chunk=chunk).score(ids), first, first.max())
 
 
 def test_rows_and_types_of_keys(folder: Path) -> None:
     path, ids = folder / "qwen3.gguf", random_ids(100, VOCAB)
     for rows in (1, 16):
         want = wanted(path, 100, 0, rows)
-        check("key_scores_model", scorer(path, score_rows=rows).score(ids), want, want.max())
-    exact = scorer(path).score(ids)
-    assert np.abs(scorer(path, kv="f16").score(ids) - exact).max() < 1e-3 * exact.max()
+        check("key_scores_model", open_scorer(path, score_rows=rows).score(ids), want, want.max())
+    exact = open_scorer(path).score(ids)
+    assert np.abs(open_scorer(path, kv="f16").score(ids) - exact).max() < 1e-3 * exact.max()
 
 
 def test_a_callback_stops_it(model: Path) -> None:
-    used, ids = scorer(model), random_ids(100, VOCAB)
+    used, ids = open_scorer(model), random_ids(100, VOCAB)
     want = used.score(ids)
 
     def stop(done: int, total: int) -> None:
@@ -137,7 +132,7 @@ def test_a_callback_stops_it(model: Path) -> None:
 
 def test_refusals(folder: Path) -> None:
     hybrid = folder / "qwen35.gguf"
-    used = scorer(hybrid)
+    used = open_scorer(hybrid)
     with pytest.raises(InvalidRequestError, match="layer 2 cannot score"):
         used.score(random_ids(9, VOCAB), [1, 2])
     with pytest.raises(InvalidRequestError, match="must ascend"):
@@ -146,26 +141,34 @@ def test_refusals(folder: Path) -> None:
         used.score(random_ids(0, VOCAB))
     with pytest.raises(InvalidRequestError, match="300 tokens do not fit"):
         used.score(random_ids(300, VOCAB))
-    with pytest.raises(InvalidRequestError, match="score_rows must be between 0 and 16"):
-        open_engine(hybrid, score_rows=17)
-    with pytest.raises(InvalidRequestError, match="draft must be none"):
-        open_engine(hybrid, score_rows=8, draft="suffix")
+    for rows in (0, 17):
+        with pytest.raises(InvalidRequestError, match="score_rows must be between 1 and 16"):
+            open_scorer(hybrid, score_rows=rows)
     with pytest.raises(InvalidRequestError, match="prefill_sparse_alpha must be between 0 and 1"):
-        open_engine(hybrid, score_rows=8, prefill_sparse_alpha=2)
+        open_scorer(hybrid, prefill_sparse_alpha=2)
     with pytest.raises(InvalidRequestError, match="sparse_prefill must be between 0 and 1"):
         open_engine(hybrid, sparse_prefill=2)
-    for wrong in ({"score_rows": 8, "sparse_prefill": 0.5}, {"prefill_sparse_alpha": 0.5}):
-        with pytest.raises(InvalidRequestError, match="sparse_prefill is for engines that generate"):
-            open_engine(hybrid, **wrong)
-    with pytest.raises(InvalidRequestError, match="open to score prompts"):
-        _engine.Session(open_engine(hybrid, score_rows=8))
-    with pytest.raises(InvalidRequestError, match="open to generate"):
-        _engine.PromptScorer(open_engine(hybrid))
+
+
+def test_options_of_a_scorer_and_of_an_engine(folder: Path) -> None:
+    """Neither has the other's, nor is one the other."""
+    path = folder / "qwen35.gguf"
+    for name, value in (("draft", "suffix"), ("sessions", 2), ("kv_tokens", 512), ("sparse_prefill", 0.5)):
+        with pytest.raises(TypeError, match=f"the scorer has no option {name}"):
+            open_scorer(path, **{name: value})
+    for name, value in (("score_rows", 8), ("prefill_sparse_alpha", 0.5)):
+        with pytest.raises(TypeError, match=f"the engine has no option {name}"):
+            open_engine(path, **{name: value})
+    used = open_scorer(path, score_rows=5, prefill_sparse_alpha=0.5)
+    assert used.options["score_rows"] == 5
+    assert used.options["prefill_sparse_alpha"] == 0.5
+    with pytest.raises(TypeError):
+        _engine.Session(used)  # type: ignore[arg-type]
 
 
 def test_the_plan_has_keys_of_one_layer(model: Path) -> None:
     """The plan of a scorer beside that of a session: one layer of each kind, and the prompt's rows."""
-    plan = open_engine(model, score_rows=8, context=4096).plan
+    plan = open_scorer(model, context=4096).plan
     session = open_engine(model, context=4096).plan
     bytes_of = [{name: size for name, size, _, _ in p["entries"]} for p in (plan, session)]
     n_attention = sum(not recurrent for recurrent in Decoder(model).recurrent)
@@ -173,6 +176,7 @@ def test_the_plan_has_keys_of_one_layer(model: Path) -> None:
     hidden = open_engine(model).info["hidden"]
     assert bytes_of[0]["prompt"] >= 4096 * 4 * (hidden + 3 + 8)
     assert "prompt" not in bytes_of[1]
+    assert "logits" not in bytes_of[0]
 
 
 @pytest.mark.parametrize("chunk", (100, 512))
@@ -180,10 +184,10 @@ def test_sparse_attention(folder: Path, chunk: int) -> None:
     """An alpha of next to nothing selects all blocks: the scores of dense attention. A larger one selects fewer."""
     path, ids = folder / "qwen3.gguf", random_ids(1500, VOCAB)
     options = {"context": 1536, "prefill_chunk": chunk, "isa": "auto", "threads": 2}
-    want = scorer(path, **options).score(ids)
-    all_blocks = scorer(path, prefill_sparse_alpha=1e-30, **options).score(ids)
+    want = open_scorer(path, **options).score(ids)
+    all_blocks = open_scorer(path, prefill_sparse_alpha=1e-30, **options).score(ids)
     check("key_scores_model", all_blocks, want, want.max())
-    fewer = scorer(path, prefill_sparse_alpha=1.0, **options).score(ids)
+    fewer = open_scorer(path, prefill_sparse_alpha=1.0, **options).score(ids)
     assert 1e-4 < np.abs(fewer - want).max() / want.max() < 0.5
-    assert np.array_equal(scorer(path, prefill_sparse_alpha=1.0, **options).score(ids[:300]),
-                          scorer(path, **options).score(ids[:300]))  # fmt: skip
+    assert np.array_equal(open_scorer(path, prefill_sparse_alpha=1.0, **options).score(ids[:300]),
+                          open_scorer(path, **options).score(ids[:300]))  # fmt: skip

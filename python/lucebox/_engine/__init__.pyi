@@ -32,10 +32,11 @@ def read_bandwidth(threads: int, bytes: int) -> float:
     Best measured GB/s of reading `bytes` of memory with `threads` threads.
     """
 
-def plan_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, is_lent: bool = False, **options) -> tuple:
-    """
-    The plan of Engine.open and the options it resolves, for a GPU with this pack, or for the CPU (an empty manifest; free_bytes 0: of this machine). is_lent: an engine lends these bytes of its weights. Loads no weights.
-    """
+def check_sampling(**options) -> None:
+    """Checks the ranges of sampling options, without a vocabulary."""
+
+def uniform_draw(seed: int, draw: int) -> float:
+    """The uniform number in [0, 1) of one draw."""
 
 class Engine:
     """
@@ -46,10 +47,7 @@ class Engine:
     """Tokens of earlier outputs that an engine keeps for suffix drafts."""
 
     @staticmethod
-    def open(path: str, pack: gpu.Pack | None = None, lender: Engine | None = None, progress: object | None = None, **options) -> Engine:
-        """
-        lender: an engine on the same device whose weights make way while this one, which scores prompts, computes.
-        """
+    def open(path: str, pack: gpu.Pack | None = None, progress: object | None = None, **options) -> Engine: ...
 
     @property
     def options(self) -> dict:
@@ -345,9 +343,48 @@ class SessionProbe:
 
 class PromptScorer:
     """How much the last rows of a prompt look at each of its tokens."""
+def plan_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, **options) -> tuple:
+    """
+    The plan of Engine.open and the options it resolves, for a GPU with this pack, or for the CPU (an empty manifest; free_bytes 0: of this machine). Loads no weights.
+    """
 
-    def __init__(self, engine: Engine) -> None:
-        """Takes an engine that was opened with score_rows."""
+def plan_scorer_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, is_lent: bool, **options) -> dict:
+    """
+    The plan of PromptScorer.open, likewise. is_lent: an engine lends these bytes of its weights.
+    """
+
+def promised_bytes(device: str) -> int:
+    """
+    Memory of a device that engines of this process have promised to their sessions and not yet allocated.
+    """
+
+def matrix_shards(path: str, n: int) -> list[tuple[str, int, int, str, list[list[tuple[int, int]]]]]:
+    """
+    Each matrix of a model: (name, n_out, n_in, "none", "rows" or "columns", what each of n shards has of it: (first, count) pairs).
+    """
+
+def row_shards(sections: Sequence[tuple[int, int, int, bool]], n: int) -> list[list[tuple[int, int]]]:
+    """
+    The rows of each of n shards, of a matrix with sections (groups, units of a group, rows of a unit, is_tiled).
+    """
+
+class PromptScorer:
+    """
+    A model that tells how much the last rows of a prompt look at each of its tokens.
+    """
+
+    @staticmethod
+    def open(path: str, pack: gpu.Pack | None = None, lender: Engine | None = None, progress: object | None = None, **options) -> PromptScorer:
+        """
+        lender: an engine on the same device whose weights make way while the scorer computes.
+        """
+
+    @property
+    def options(self) -> dict:
+        """What each option came to."""
+
+    @property
+    def plan(self) -> dict: ...
 
     def scored_layers(self, layers: Sequence[int]) -> list[int]:
         """
@@ -356,7 +393,7 @@ class PromptScorer:
 
     def score(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], layers: Sequence[int] = [], progress: object | None = None) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
         """
-        One score for each token: its largest softmax weight among the heads of `layers` (empty: all with attention), the mean over the last score_rows tokens. Layers behind the last of them are not computed. progress(done, total) in tokens, layer by layer; it must not compute with this engine or its lender.
+        One score for each token: its largest softmax weight among the heads of `layers` (empty: all with attention), the mean over the last score_rows tokens. Layers after the last of them are not computed. progress(done, total) in tokens, layer by layer; it must not compute with this scorer or its lender.
         """
 
 class GgufFile:

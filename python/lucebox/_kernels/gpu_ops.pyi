@@ -76,6 +76,11 @@ def time_load(pack: lucebox._engine.gpu.Pack, path: str, threads: int, slot_byte
     Brings a model's weights to the device and drops them: seconds, and bytes there.
     """
 
+def weight_table(pack: lucebox._engine.gpu.Pack, path: str) -> tuple[list[int], list[int]]:
+    """
+    Addresses of a loaded model's matrices by slot: of the host's table, and of the device's.
+    """
+
 def decode_ahead(engine: lucebox._engine.Engine, logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], sampler: lucebox._engine.Sampler, n_tokens: int, ahead: int) -> list[int]:
     """
     Tokens from these logits on, with up to `ahead` steps asked for before their tokens are looked at.

@@ -13,7 +13,7 @@ from lucebox.compression.anchors import anchored
 from lucebox.compression.pieces import TokenCounts
 from lucebox.compression.policy import CompressionRequest, Policy
 from lucebox.compression.regions import cuttable
-from lucebox.compression.scorer import InTurn, Scorer
+from lucebox.compression.scorer import Scorer
 from lucebox.compression.selection import joined, merged, select
 from lucebox.compression.turns import EarlierTurns
 from lucebox.results import CutMessage
@@ -54,19 +54,10 @@ class _Candidate:
 class Compressor:
     """Cuts the long messages of conversations with one model. Safe to share between threads."""
 
-    def __init__(
-        self,
-        scorer: Scorer,
-        tokenizer: Tokenizer,
-        policy: Policy,
-        in_turn: InTurn = lambda compute: compute(),
-        *,
-        context: int,
-    ) -> None:
-        """tokenizer, context: the target's. in_turn: runs a pass of the scorer."""
+    def __init__(self, scorer: Scorer, tokenizer: Tokenizer, policy: Policy, *, context: int) -> None:
+        """tokenizer, context: the target's."""
         self.scorer = scorer
         self.policy = policy
-        self.in_turn = in_turn
         self._tokenizer = tokenizer
         self._context = context
         self._turns = EarlierTurns()
@@ -125,7 +116,7 @@ class Compressor:
             start = place[1] + len(SEPARATOR)
         if candidates[-1].has_question:
             question = ""  # the text's own end
-        scored = self.scorer.score(text, question, in_turn=self.in_turn)
+        scored = self.scorer.score(text, question)
         if uses_anchors:
             scored = anchored(scored, *self.scorer.body_and_question(scored, question))
         kept = select(scored, regions, count, int(ratio * sum(map(count, regions))))

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from lucebox.models.hub import Progress
 from lucebox.models.memory import MemoryPlan
 from lucebox.models.planning import lent_memory, local_device, plan_scorer, scoring_fields
 from lucebox.models.resolve import resolve
-from lucebox.options import EngineOptions, check_names, engine_fields
+from lucebox.options import EngineOptions, check_names
 from lucebox.packs.devices import open_pack, resolve_device
 from lucebox.text import NO_IDS, Ids
 
@@ -32,11 +32,9 @@ if TYPE_CHECKING:
 
     from lucebox.options import EngineFields
 
-__all__ = ["InTurn", "Lender", "Scorer"]
+__all__ = ["Lender", "Scorer"]
 
 Weights = NDArray[np.float32]
-InTurn: TypeAlias = Callable[[Callable[[], Weights]], Weights]
-"""Calls a function while no other model computes on the device."""
 
 QUESTION_TOKENS = 96
 """The question, where a text holds its own: its last tokens."""
@@ -52,7 +50,7 @@ class Lender:
 
 
 class Scorer:
-    """A loaded scorer. Safe to share between threads, which take turns.
+    """A loaded scorer. Safe to share between threads, which take turns with all that computes on its device.
 
     `model` is a path, a hub id or a catalog name of a model with attention layers. `options` are fields of
     `EngineOptions`; the context is the model's maximum, and at most 131072 tokens, unless given. A text that exceeds
@@ -85,17 +83,16 @@ class Scorer:
             device = lent_memory(device, MemoryPlan.from_engine(lender.engine.plan))
         found = resolve(os.fspath(model), offline=offline, progress=progress)
         plan = plan_scorer(found.path, wanted, device)
-        engine = _engine.Engine.open(
+        native = _engine.PromptScorer.open(
             str(found.path),
             pack=pack,
             lender=None if lender is None else lender.engine,
             progress=progress and partial(progress, "loading the scorer"),
-            **engine_fields(replace(wanted, draft="none", context=plan.context)),
-            **scoring_fields(wanted),
+            **scoring_fields(replace(wanted, context=plan.context)),
         )
         self.name = found.name
         """The name that the model was loaded by."""
-        self.memory_plan = MemoryPlan.from_engine(engine.plan)
+        self.memory_plan = MemoryPlan.from_engine(native.plan)
         """The memory of the scorer, apart from that of any target unless it is swapped."""
         self.is_swapped = lender is not None
         """Whether the scorer borrows the memory of a target's weights."""
@@ -104,7 +101,6 @@ class Scorer:
         self._before, self._after = _frame(assets)
         if layers is None and found.source == "catalog":
             layers = catalog.scored_layers(found.name)
-        native = _engine.PromptScorer(engine)
         self.layers = tuple(native.scored_layers(layers or ()))
         """The layers whose weights count, ascending. Those behind the last one are not computed."""
         self._native: _engine.PromptScorer | None = native
@@ -123,7 +119,7 @@ class Scorer:
         with self._lock:
             self._native = None
 
-    def score(self, text: str, question: str = "", *, in_turn: InTurn = lambda compute: compute()) -> ScoredText:
+    def score(self, text: str, question: str = "") -> ScoredText:
         """The scores of a text's tokens: the attention of the question, which follows the text. An empty question is
         the end of the text itself.
 
@@ -144,7 +140,7 @@ class Scorer:
                 f"{self.memory_plan.context}"
             )
         n_parts = -(-len(ids) // room)
-        raw = [in_turn(partial(self._weights, part, asked)) for part in np.array_split(ids, n_parts)]
+        raw = [self._weights(part, asked) for part in np.array_split(ids, n_parts)]
         return ScoredText(text, ids, starts, smoothed(np.concatenate(raw)))
 
     def body_and_question(self, scored: ScoredText, question: str = "") -> tuple[Ids, Ids]:

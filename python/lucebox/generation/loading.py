@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -93,8 +93,7 @@ def _open_device(wanted: EngineOptions) -> LoadedDevice:
 
 def _options_of(engine: _engine.Engine, wanted: EngineOptions) -> EngineOptions:
     """What each option came to."""
-    names = {one.name for one in fields(EngineOptions)}  # scorers have more
-    came_to = {name: value for name, value in engine.options.items() if name in names}
+    came_to = dict(engine.options)
     for name in ("draft_budget", "memory_limit"):
         came_to[name] = came_to[name] or None  # the engine's 0
     return replace(wanted, **came_to)

@@ -194,16 +194,14 @@ def plan_scorer(path: Path, options: EngineOptions, device: Device) -> MemoryPla
     """
 
     def plan(context: int | None) -> MemoryPlan:
-        fields = engine_fields(replace(options, draft="none", context=context, memory_limit=None))
-        numbers, _ = _engine.plan_memory(
+        numbers = _engine.plan_scorer_memory(
             str(path),
             device.free_bytes,
             device.manifest_json,
             device.n_sms,
             device.name,
             device.is_lent,
-            **fields,
-            **scoring_fields(options),
+            **scoring_fields(replace(options, context=context, memory_limit=None)),
         )
         return MemoryPlan.from_engine(numbers)
 
@@ -212,7 +210,11 @@ def plan_scorer(path: Path, options: EngineOptions, device: Device) -> MemoryPla
 
 
 def scoring_fields(options: EngineOptions) -> dict[str, Any]:
-    return {"score_rows": SCORED_ROWS, "prefill_sparse_alpha": options.prefill_sparse_alpha}
+    """The fields that a native scorer reads, by name."""
+    names = ("context", "threads", "activations", "kv", "prefill_chunk", "isa", "memory_limit")
+    values = engine_fields(options)
+    own = {"score_rows": SCORED_ROWS, "prefill_sparse_alpha": options.prefill_sparse_alpha}
+    return {name: values[name] for name in names} | own
 
 
 def _without_room(error: OutOfMemoryError, scorer: str, plan: MemoryPlan) -> OutOfMemoryError:
@@ -236,7 +238,7 @@ def local_device(options: EngineOptions) -> Device:
     if selection.info is None or selection.choice is None:
         return Device(selection.device, "", limit or 0)
     device = _engine.gpu.Device(selection.info.vendor, selection.info.index)
-    free_bytes = device.memory()[0]
+    free_bytes = max(1, device.memory()[0] - _engine.promised_bytes(selection.device))
     pack, code = selection.choice.pack, selection.choice.code
     kernels = f"pack {pack.name} by {code.compiler}"
     return Device(

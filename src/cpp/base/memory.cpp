@@ -3,6 +3,8 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
+
 namespace lb {
 namespace {
 
@@ -13,12 +15,17 @@ std::byte* map(size_t bytes) {
   return static_cast<std::byte*>(p);
 }
 
+std::atomic<size_t> reserved = 0;
+
 }  // namespace
 
-Arena::Arena(size_t bytes) : Memory(map(bytes), bytes) {}
+Arena::Arena(size_t bytes) : Memory(map(bytes), bytes) { reserved += bytes; }
 
 Arena::~Arena() {
   if (data() != nullptr) ::munmap(data(), size());
+  reserved -= size();
 }
+
+size_t Arena::reserved_bytes() { return reserved; }
 
 }  // namespace lb

@@ -53,6 +53,11 @@ size_t available_memory() {
   return std::min(bytes, cgroup_available());
 }
 
+size_t private_memory() {
+  const size_t kib = read_number("/proc/self/status", "RssAnon:");
+  return kib == kNoLimit ? kNoLimit : kib * 1024;
+}
+
 int usable_cores() {
 #if defined(__linux__)
   cpu_set_t mask;

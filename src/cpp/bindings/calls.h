@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/engine.h"
+#include "engine/callbacks.h"
 
 namespace lb {
 
@@ -37,6 +37,22 @@ auto without_gil(Work&& work) {
     throw;
   }
 }
+
+// Polls for signals while weights are loaded, and calls a Python function unless it is None. Called without the GIL.
+class LoadReport {
+ public:
+  explicit LoadReport(const nanobind::object& progress) : progress_(progress) {}
+  void operator()(size_t done, size_t total) const {
+    if (poll_()) fail(ErrorCode::kCancelled, "cancelled by the caller");
+    if (progress_.is_none()) return;
+    nanobind::gil_scoped_acquire gil;
+    progress_(done, total);
+  }
+
+ private:
+  const nanobind::object& progress_;
+  mutable SignalPoll poll_;
+};
 
 // Calls a Python function, or nothing where it is None. `callback` must outlive the result.
 inline Progress progress_of(const nanobind::object& callback) {

@@ -69,9 +69,11 @@ NB_MODULE(_engine, m) {
       nb::arg("kv"), nb::arg("head_dim"), "Bytes of one head's key or value, stored as this type.");
   m.def("allow_leaks", [] { nb::set_leak_warnings(false); }, "Objects that threads hold at exit are not reported.");
   lb::bind_engine(m);
+  lb::bind_memory_plan(m);
   lb::bind_sampler(m);
   lb::bind_session(m);
   lb::bind_session_probe(m);
+  lb::bind_split(m);
   lb::bind_prompt_scorer(m);
   lb::bind_format(m);
   nb::module_ gpu = m.def_submodule("gpu", "Devices through their vendors' drivers.");

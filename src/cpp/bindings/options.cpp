@@ -22,28 +22,32 @@ struct Field {
   T Struct::* member;
 };
 
-constexpr std::tuple kEngineFields{
-    Field{"context", &EngineOptions::context},
-    Field{"kv_tokens", &EngineOptions::kv_tokens},
-    Field{"sessions", &EngineOptions::sessions},
-    Field{"threads", &EngineOptions::n_threads},
-    Field{"isa", &EngineOptions::isa},
-    Field{"activations", &EngineOptions::activations},
-    Field{"kv", &EngineOptions::kv},
-    Field{"prefill_chunk", &EngineOptions::prefill_chunk},
-    Field{"decode_path", &EngineOptions::path},
-    Field{"draft", &EngineOptions::draft},
-    Field{"draft_budget", &EngineOptions::draft_budget},
-    Field{"memory_limit", &EngineOptions::memory_limit},
-    Field{"sparse_prefill", &EngineOptions::sparse_prefill},
-    Field{"batch_invariant", &EngineOptions::batch_invariant},
+constexpr std::tuple kModelFields{
+    Field{"context", &ModelOptions::context},
+    Field{"threads", &ModelOptions::n_threads},
+    Field{"isa", &ModelOptions::isa},
+    Field{"activations", &ModelOptions::activations},
+    Field{"kv", &ModelOptions::kv},
+    Field{"prefill_chunk", &ModelOptions::prefill_chunk},
+    Field{"memory_limit", &ModelOptions::memory_limit},
 };
 
-// Options that only engines which score prompts have.
-constexpr std::tuple kScorerFields{
-    Field{"score_rows", &EngineOptions::score_rows},
-    Field{"prefill_sparse_alpha", &EngineOptions::prefill_sparse_alpha},
-};
+constexpr std::tuple kEngineFields =
+    std::tuple_cat(kModelFields, std::tuple{
+                                     Field{"kv_tokens", &EngineOptions::kv_tokens},
+                                     Field{"sessions", &EngineOptions::sessions},
+                                     Field{"decode_path", &EngineOptions::path},
+                                     Field{"draft", &EngineOptions::draft},
+                                     Field{"draft_budget", &EngineOptions::draft_budget},
+                                     Field{"sparse_prefill", &EngineOptions::sparse_prefill},
+                                     Field{"batch_invariant", &EngineOptions::batch_invariant},
+                                 });
+
+constexpr std::tuple kScorerFields =
+    std::tuple_cat(kModelFields, std::tuple{
+                                     Field{"score_rows", &ScorerOptions::rows},
+                                     Field{"prefill_sparse_alpha", &ScorerOptions::sparse_alpha},
+                                 });
 
 constexpr std::tuple kSamplingFields{
     Field{"temperature", &SamplingParams::temperature},
@@ -134,8 +138,9 @@ void read(KvTypes* member, const char* name, nb::handle value) {
   *member = *types;
 }
 
-template <class Struct, class... T>
-Struct filled(Struct result, const nb::kwargs& options, const std::tuple<Field<Struct, T>...>& fields) {
+// owner: "the engine", for errors.
+template <class Struct, class... Fields>
+Struct filled(Struct result, const nb::kwargs& options, const std::tuple<Fields...>& fields, const char* owner) {
   std::vector<std::string_view> names;
   const auto fill = [&](const auto& field) {
     names.push_back(field.name);
@@ -146,7 +151,7 @@ Struct filled(Struct result, const nb::kwargs& options, const std::tuple<Field<S
   std::apply([&](const auto&... field) { (fill(field), ...); }, fields);
   for (const auto& [key, value] : options)
     if (const auto name = nb::cast<std::string>(key); std::ranges::find(names, name) == names.end())
-      throw nb::type_error(cat("the engine has no option ", name).c_str());
+      throw nb::type_error(cat(owner, " has no option ", name).c_str());
   return result;
 }
 
@@ -164,22 +169,33 @@ nb::object object_of(const T& value) {
   }
 }
 
+template <class Struct, class... Fields>
+nb::dict dict_of(const Struct& options, const std::tuple<Fields...>& fields) {
+  nb::dict result;
+  const auto add = [&](const auto& field) { result[field.name] = object_of(options.*field.member); };
+  std::apply([&](const auto&... field) { (add(field), ...); }, fields);
+  return result;
+}
+
 }  // namespace
 
 EngineOptions engine_options_of(const nb::kwargs& options) {
-  return filled(EngineOptions{.isa = best_isa()}, options, std::tuple_cat(kEngineFields, kScorerFields));
+  EngineOptions defaults;
+  defaults.isa = best_isa();
+  return filled(defaults, options, kEngineFields, "the engine");
+}
+
+ScorerOptions scorer_options_of(const nb::kwargs& options) {
+  ScorerOptions defaults;
+  defaults.isa = best_isa();
+  return filled(defaults, options, kScorerFields, "the scorer");
 }
 
 SamplingParams sampling_params_of(const nb::kwargs& options) {
-  return filled(SamplingParams{}, options, kSamplingFields);
+  return filled(SamplingParams{}, options, kSamplingFields, "the engine");
 }
 
-nb::dict dict_of(const EngineOptions& options) {
-  nb::dict result;
-  const auto add = [&](const auto& field) { result[field.name] = object_of(options.*field.member); };
-  std::apply([&](const auto&... field) { (add(field), ...); }, kEngineFields);
-  if (options.score_rows > 0) std::apply([&](const auto&... field) { (add(field), ...); }, kScorerFields);
-  return result;
-}
+nb::dict dict_of(const EngineOptions& options) { return dict_of(options, kEngineFields); }
+nb::dict dict_of(const ScorerOptions& options) { return dict_of(options, kScorerFields); }
 
 }  // namespace lb

@@ -1,5 +1,6 @@
-// Backend: what an engine runs on, the CPU or one GPU. It loads the weights and makes the stream that runs the ops. Its
-// DeviceSizes report free memory and count what a model needs of it; those of a card that is not here plan for it.
+// Backend: what one shard of an engine runs on: the CPU, or a GPU with a pack of kernels. It loads weights and makes
+// the stream that runs the ops. Its DeviceSizes report free memory and count what a model needs of it; those of a card
+// that is not here plan for it.
 #pragma once
 
 #include <functional>
@@ -8,14 +9,18 @@
 #include <vector>
 
 #include "dispatch/kernel_timer.h"
+#include "dispatch/lent_memory.h"
+#include "engine/callbacks.h"
+#include "engine/device.h"
+#include "engine/options.h"
 #include "engine/token_loop.h"
 #include "models/draft_model.h"
 #include "models/model.h"
+#include "weights/weight_store.h"
 
 namespace lb {
 
 class Engine;
-struct EngineOptions;
 
 // A model and its draft model, whose ops share a stream and its scratch.
 using Networks = std::vector<const Network*>;
@@ -29,8 +34,23 @@ struct Models {
   std::vector<LayerShape> layer_shapes() const;
 };
 
-// Called while weights are copied to a device, with bytes done and bytes in total.
-using LoadProgress = std::function<void(size_t done, size_t total)>;
+// What the ops of a stream need, which sizes its scratch.
+struct StreamNeeds {
+  Networks networks;
+  int rows = 0;     // of the longest append
+  int context = 0;  // tokens of the longest sequence
+  int n_threads = 1;
+  Isa isa = Isa::kPortable;
+  Activations activations = Activations::kInt8;
+  bool is_sparse = false;  // block-sparse attention of prompts
+  int score_rows = 0;      // of KeyScores; 0: none
+};
+
+// A wish for block-sparse attention, and the option that it comes from.
+struct SparseWish {
+  float alpha;  // 0: none
+  const char* option;
+};
 
 class DeviceSizes {
  public:
@@ -41,13 +61,13 @@ class DeviceSizes {
   virtual size_t reserved_bytes() const = 0;    // part of free_bytes() that is left to the driver
   virtual std::string memory_name() const = 0;  // for messages: "memory", "memory of cuda:0"
   virtual int prefill_chunk() const = 0;        // default for EngineOptions
-  // Throws kUnsupported where the device lacks kernels that the options ask for.
-  virtual void check(const Models& models, const EngineOptions& options) const = 0;
+  // Throws kUnsupported where the device lacks the kernels of block-sparse attention for this model.
+  virtual void check(const SparseWish& wish, const Model& model, const KvTypes& kv) const = 0;
   virtual bool maps_weights() const = 0;                    // matrices stay in the file's mapping
   virtual size_t weight_bytes(Network& network) const = 0;  // private copies that load() makes
-  virtual size_t scratch_bytes(const Networks& networks, const EngineOptions& options) const = 0;
+  virtual size_t scratch_bytes(const StreamNeeds& needs) const = 0;
   // The scratch's entry in the plan's table: what it is for.
-  virtual std::string scratch_detail(const EngineOptions& options) const = 0;
+  virtual std::string scratch_detail(const StreamNeeds& needs) const = 0;
   virtual size_t loop_bytes(const Model& model, const EngineOptions& options) const = 0;  // of the token loop
   // Bytes of the decode-step tables; independent of the context length, which may not be settled yet.
   virtual size_t step_bytes(const Models& models, const EngineOptions& options) const = 0;
@@ -57,8 +77,11 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const DeviceSizes& sizes() const = 0;
+  virtual Device& device() const = 0;
+  // What the backend's streams reserve memory from; null: the device's free memory.
+  virtual LentMemory* lent() const = 0;
 
-  virtual std::unique_ptr<Stream> make_stream(const Networks& networks, const EngineOptions& options) const = 0;
+  virtual std::unique_ptr<Stream> make_stream(const StreamNeeds& needs) const = 0;
   // The token loop, with the sampler on the device; null and 0 bytes where the host samples. ring: for the tapped rows
   // of its steps; null without a draft model.
   virtual std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state,
@@ -67,12 +90,8 @@ class Backend {
   // the CPU, which launches no kernels.
   virtual std::vector<gpu::KernelTime> time_kernels(Stream& stream, const std::function<void()>& work) const = 0;
   // Copies the weights to the device and points the network at the copies, which the result owns. The CPU copies
-  // nothing and returns null.
-  virtual std::unique_ptr<Memory> load(Network& network, const EngineOptions& options, Stream& stream,
-                                       const LoadProgress& progress) const = 0;
-  // Runs `work` while the memory that the backend's streams reserve is theirs: at once, unless another engine lends
-  // it. Everything that touches lent memory runs here and waits for its stream, whether it ends or throws.
-  virtual void with_memory(const std::function<void()>& work) const = 0;
+  // nothing.
+  virtual WeightStore load(Network& network, int n_threads, Stream& stream, const LoadProgress& progress) const = 0;
 };
 
 }  // namespace lb

@@ -13,18 +13,18 @@
 namespace lb {
 namespace {
 
-CpuStreamOptions stream_options(const Networks& networks, const EngineOptions& options) {
-  const int rows = std::max(options.prefill_chunk, kMaxTree);
-  CpuStreamOptions stream{.n_threads = options.n_threads, .isa = options.isa};
+CpuStreamOptions stream_options(const StreamNeeds& needs) {
+  const int rows = std::max(needs.rows, kMaxTree);
+  CpuStreamOptions stream{.n_threads = needs.n_threads, .isa = needs.isa};
   size_t &shared = stream.shared_scratch_bytes, &thread = stream.thread_scratch_bytes;
-  for (const Network* network : networks) {
+  for (const Network* network : needs.networks) {
     const auto& [n_heads, n_kv_heads, head_dim] = network->attention();
     shared = std::max({shared, linear_shared_scratch(rows, network->max_n_in()),
-                       attention_shared_scratch(rows, n_heads, head_dim, options.context)});
+                       attention_shared_scratch(rows, n_heads, head_dim, needs.context)});
     thread = std::max({thread, linear_thread_scratch(network->max_n_in()),
                        attention_thread_scratch(head_dim, n_heads, n_kv_heads),
-                       key_scores_thread_scratch(options.score_rows, n_heads, n_kv_heads, head_dim),
-                       options.sparse_alpha() > 0 ? select_blocks_thread_scratch(sparse_blocks(options.context)) : 0});
+                       key_scores_thread_scratch(needs.score_rows, n_heads, n_kv_heads, head_dim),
+                       needs.is_sparse ? select_blocks_thread_scratch(sparse_blocks(needs.context)) : 0});
     for (const LayerShape& shape : network->layer_shapes())
       if (const auto* r = std::get_if<RecurrentShape>(&shape))
         thread = std::max(thread, delta_thread_scratch(r->dk, r->dv));
@@ -32,22 +32,29 @@ CpuStreamOptions stream_options(const Networks& networks, const EngineOptions& o
   return stream;
 }
 
+// Free memory, less what arenas have reserved and the system has not committed yet, and what plans have promised.
+size_t free_host_memory() {
+  const size_t arenas = Arena::reserved_bytes(), taken = arenas - std::min(arenas, private_memory());
+  const size_t free = available_memory(), held = taken + Device::promised_bytes("cpu");
+  return free - std::min(free, held);
+}
+
 class CpuSizes final : public DeviceSizes {
  public:
   explicit CpuSizes(size_t free_bytes) : free_bytes_(free_bytes) {}
   std::string name() const override { return "cpu"; }
-  size_t free_bytes() const override { return free_bytes_ > 0 ? free_bytes_ : available_memory(); }
+  size_t free_bytes() const override { return free_bytes_ > 0 ? free_bytes_ : free_host_memory(); }
   size_t reserved_bytes() const override { return 0; }
   std::string memory_name() const override { return "memory"; }
   int prefill_chunk() const override { return 512; }
-  void check(const Models&, const EngineOptions&) const override {}
+  void check(const SparseWish&, const Model&, const KvTypes&) const override {}
   bool maps_weights() const override { return true; }
   size_t weight_bytes(Network& network) const override { return network.vector_bytes() + network.expanded_bytes(); }
-  size_t scratch_bytes(const Networks& networks, const EngineOptions& options) const override {
-    return CpuStream::planned_bytes(stream_options(networks, options));
+  size_t scratch_bytes(const StreamNeeds& needs) const override {
+    return CpuStream::planned_bytes(stream_options(needs));
   }
-  std::string scratch_detail(const EngineOptions& options) const override {
-    return cat(options.n_threads, " threads, ", lb::name(options.isa));
+  std::string scratch_detail(const StreamNeeds& needs) const override {
+    return cat(needs.n_threads, " threads, ", lb::name(needs.isa));
   }
   size_t loop_bytes(const Model&, const EngineOptions&) const override { return 0; }
   size_t step_bytes(const Models&, const EngineOptions&) const override { return 0; }
@@ -59,16 +66,19 @@ class CpuSizes final : public DeviceSizes {
 class CpuBackend final : public Backend {
  public:
   const DeviceSizes& sizes() const override { return sizes_; }
-  std::unique_ptr<Stream> make_stream(const Networks& networks, const EngineOptions& options) const override {
-    return std::make_unique<CpuStream>(stream_options(networks, options));
+  Device& device() const override { return Device::find("cpu"); }
+  LentMemory* lent() const override { return nullptr; }
+  std::unique_ptr<Stream> make_stream(const StreamNeeds& needs) const override {
+    return std::make_unique<CpuStream>(stream_options(needs));
   }
   std::unique_ptr<TokenLoop> make_loop(const Engine&, SequenceState&, const StepRing*) const override {
     return nullptr;
   }
-  std::unique_ptr<Memory> load(Network&, const EngineOptions&, Stream&, const LoadProgress&) const override {
-    return nullptr;
+  WeightStore load(Network& network, int, Stream&, const LoadProgress&) const override {
+    WeightStore store{nullptr, network.addresses(), nullptr};
+    store.table = store.addresses.data();
+    return store;
   }
-  void with_memory(const std::function<void()>& work) const override { work(); }
   std::vector<gpu::KernelTime> time_kernels(Stream&, const std::function<void()>&) const override {
     fail(ErrorCode::kUnsupported, "the CPU has no kernels to time one by one: a profile needs a GPU");
   }

@@ -89,12 +89,12 @@ std::vector<LinearGroup> product_groups(const Networks& networks, Activations ac
 
 // Ops run one after another and share one scratch, sized for the largest. A chain of products may go from one network
 // to the next: a draft model ends with the target's head.
-size_t scratch_of(const Networks& networks, const EngineOptions& options, const gpu::Target& target) {
-  const int rows = std::max(options.prefill_chunk, kMaxTree);
-  size_t bytes = networks.size() > 1 ? gpu::top_tokens_scratch_bytes(kMaxTree) : 0;
-  for (const Network* network : networks)
-    bytes = std::max(bytes, mixer_scratch(*network, rows, options.context, target));
-  std::vector<LinearGroup> groups = product_groups(networks, options.activations);
+size_t scratch_of(const StreamNeeds& needs, const gpu::Target& target) {
+  const int rows = std::max(needs.rows, kMaxTree);
+  size_t bytes = needs.networks.size() > 1 ? gpu::top_tokens_scratch_bytes(kMaxTree) : 0;
+  for (const Network* network : needs.networks)
+    bytes = std::max(bytes, mixer_scratch(*network, rows, needs.context, target));
+  std::vector<LinearGroup> groups = product_groups(needs.networks, needs.activations);
   for (const LinearGroup& group : groups) bytes = std::max(bytes, group_scratch(group, rows, target));
   return std::max(bytes, chain_scratch(groups, std::min(rows, kMaxTree), target));
 }
@@ -111,18 +111,18 @@ class GpuSizes final : public DeviceSizes {
     return cat(source_ == MemorySource::kFree ? "memory of " : "the target's weights on ", name_);
   }
   int prefill_chunk() const override { return target_.tune("prefill_chunk"); }
-  void check(const Models& models, const EngineOptions& options) const override {
-    if (options.sparse_alpha() == 0) return;
-    const std::string wanted = cat(options.sparse_option(), " = ", options.sparse_alpha());
+  void check(const SparseWish& wish, const Model& model, const KvTypes& kv) const override {
+    if (wish.alpha == 0) return;
+    const std::string wanted = cat(wish.option, " = ", wish.alpha);
     LB_CHECK(gpu::has_sparse_attention(target_), kUnsupported, wanted, ": ", target_.name, " (", name_,
-             ") has no kernels for block-sparse attention, which runs on the CPU and on NVIDIA GPUs. Use ",
-             options.sparse_option(), " = 0");
-    LB_CHECK(options.kv.k == KvType::kF16 && options.kv.v == KvType::kF16, kUnsupported, wanted,
-             ": block-sparse attention on ", name_, " takes kv = f16, got ", to_string(options.kv));
-    const auto& [n_heads, n_kv_heads, head_dim] = models.target->attention();
+             ") has no kernels for block-sparse attention, which runs on the CPU and on NVIDIA GPUs. Use ", wish.option,
+             " = 0");
+    LB_CHECK(kv.k == KvType::kF16 && kv.v == KvType::kF16, kUnsupported, wanted, ": block-sparse attention on ", name_,
+             " takes kv = f16, got ", to_string(kv));
+    const auto& [n_heads, n_kv_heads, head_dim] = model.attention();
     LB_CHECK(gpu::has_sparse_attention(n_heads, n_kv_heads, head_dim, target_), kUnsupported, wanted,
              ": block-sparse attention on ", target_.name, " (", name_, ") has no kernels for ", n_heads, " heads of ",
-             head_dim, " over ", n_kv_heads, " KV heads. Use ", options.sparse_option(), " = 0");
+             head_dim, " over ", n_kv_heads, " KV heads. Use ", wish.option, " = 0");
   }
   bool maps_weights() const override { return false; }
   size_t weight_bytes(Network& network) const override {
@@ -130,10 +130,10 @@ class GpuSizes final : public DeviceSizes {
     network.carve_planes(counter, {}, nullptr);
     return counter.used();
   }
-  size_t scratch_bytes(const Networks& networks, const EngineOptions& options) const override {
-    return GpuStream::planned_bytes(scratch_of(networks, options, target_));
+  size_t scratch_bytes(const StreamNeeds& needs) const override {
+    return GpuStream::planned_bytes(scratch_of(needs, target_));
   }
-  std::string scratch_detail(const EngineOptions&) const override {
+  std::string scratch_detail(const StreamNeeds&) const override {
     return cat("rounded activations, partial attention; pack ", target_.name);
   }
   size_t loop_bytes(const Model& model, const EngineOptions& options) const override {
@@ -154,15 +154,16 @@ class GpuBackend final : public Backend {
  public:
   GpuBackend(std::shared_ptr<gpu::Pack> pack, std::string name, std::shared_ptr<const Engine> lender)
       : pack_(std::move(pack)),
+        device_(Device::find(name)),
         lender_(std::move(lender)),
-        lent_(lender_ ? std::make_shared<LentMemory>(pack_->device(), lender_->device_weights()) : nullptr),
+        lent_(lender_ ? std::make_shared<LentMemory>(pack_->device(), lender_->shard().weights()) : nullptr),
         sizes_(pack_->target(), std::move(name), free_memory(), lent_ ? MemorySource::kLent : MemorySource::kFree) {}
 
   const DeviceSizes& sizes() const override { return sizes_; }
-  std::unique_ptr<Stream> make_stream(const Networks& networks, const EngineOptions& options) const override {
-    LB_CHECK(lent_ == nullptr || options.score_rows > 0, kInvalid,
-             "only an engine that scores prompts can borrow memory: open it with score_rows >= 1");
-    return std::make_unique<GpuStream>(pack_, scratch_of(networks, options, pack_->target()), options.context, lent_);
+  Device& device() const override { return device_; }
+  LentMemory* lent() const override { return lent_.get(); }
+  std::unique_ptr<Stream> make_stream(const StreamNeeds& needs) const override {
+    return std::make_unique<GpuStream>(pack_, scratch_of(needs, pack_->target()), needs.context, lent_);
   }
   std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state,
                                        const StepRing* ring) const override {
@@ -173,38 +174,25 @@ class GpuBackend final : public Backend {
     return static_cast<GpuStream&>(stream).time_kernels(work);
   }
 
-  std::unique_ptr<Memory> load(Network& network, const EngineOptions& options, Stream& stream,
-                               const LoadProgress& progress) const override {
-    auto weights = load_weights(network, static_cast<GpuStream&>(stream), {.n_threads = options.n_threads}, progress);
-    if (lent_) lent_->keep(*weights);
+  WeightStore load(Network& network, int n_threads, Stream& stream, const LoadProgress& progress) const override {
+    WeightStore weights = load_weights(network, static_cast<GpuStream&>(stream), {.n_threads = n_threads}, progress);
+    if (lent_) lent_->keep(*weights.memory);
     return weights;
-  }
-
-  // Holds the lender's executor, so that none of its sessions computes with weights that are not there.
-  void with_memory(const std::function<void()>& work) const override {
-    if (!lent_) return work();
-    Executor& lender = lender_->executor();
-    const std::lock_guard lock(lender.mutex);
-    lender.stream->wait();
-    try {
-      lent_->borrow();
-      work();
-    } catch (...) {
-      lent_->give_back();
-      throw;
-    }
-    lent_->give_back();
   }
 
  private:
   std::function<size_t()> free_memory() const {
     if (lent_) return [bytes = lent_->size()] { return bytes; };
-    return [pack = pack_] { return pack->device().memory().free_bytes; };
+    return [pack = pack_, &device = device_] {
+      const size_t free = pack->device().memory().free_bytes;
+      return free - std::min(free, device.promised_bytes());
+    };
   }
 
   std::shared_ptr<gpu::Pack> pack_;
-  std::shared_ptr<const Engine> lender_;
-  std::shared_ptr<LentMemory> lent_;  // null: free memory
+  Device& device_;
+  std::shared_ptr<const Engine> lender_;  // whose weights lent_ is
+  std::shared_ptr<LentMemory> lent_;      // null: free memory
   GpuSizes sizes_;
 };
 
@@ -218,7 +206,7 @@ std::unique_ptr<Backend> gpu_backend(std::shared_ptr<gpu::Pack> pack, std::strin
                                      std::shared_ptr<const Engine> lender) {
   if (lender != nullptr) {
     const std::string other = lender->backend().sizes().name();
-    LB_CHECK(other == name && !lender->device_weights().empty(), kInvalid, "an engine on ", name,
+    LB_CHECK(other == name && !lender->shard().weights().empty(), kInvalid, "a scorer on ", name,
              " borrows memory of an engine there; the lender is on ", other);
   }
   return std::make_unique<GpuBackend>(std::move(pack), std::move(name), std::move(lender));

@@ -6,8 +6,8 @@
 
 namespace lb {
 
-// name: "cuda:0", for plans and messages. lender: an engine on the same device that lends the memory of its weights to
-// an engine that scores prompts, and computes nothing meanwhile; null: the device's free memory.
+// name: "cuda:0", of the Device. lender: an engine on the same device that lends the memory of its weights to a scorer,
+// and computes nothing meanwhile; null: the device's free memory.
 std::unique_ptr<Backend> gpu_backend(std::shared_ptr<gpu::Pack> pack, std::string name,
                                      std::shared_ptr<const Engine> lender = nullptr);
 

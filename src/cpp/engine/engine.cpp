@@ -1,8 +1,6 @@
 // Opening an engine: file -> model -> plan -> reservations.
 #include "engine/engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -11,9 +9,11 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "base/system.h"
+#include "base/process_owned.h"
 #include "engine/backend_cpu.h"
+#include "engine/open_models.h"
 #include "engine/plan.h"
+#include "engine/plan_fit.h"
 #include "speculation/planner.h"
 
 namespace lb {
@@ -87,70 +87,32 @@ std::string fingerprint_of(const ModelFile& file, const std::optional<ModelFile>
   const std::string draft = options.draft_model();
   if (draft == "mtp") f.add(draft.data(), draft.size());
   f.add_value(options.activations);
-  if (options.sparse_alpha() > 0) f.add_value(options.sparse_alpha());
+  if (options.sparse_prefill > 0) f.add_value(options.sparse_prefill);
   const RopeAngles& rope = model.rope();
   f.add(rope.inv_freq.data(), rope.inv_freq.size() * sizeof(float));
   f.add_value(rope.scale);
   return cat(model.info().architecture, "-", f.hex());
 }
 
-void check(const EngineOptions& options) {
-  LB_CHECK(options.context >= 0, kInvalid, "context must be positive, got ", options.context);
+SparseWish sparse_wish(const EngineOptions& options) { return {options.sparse_prefill, "sparse_prefill"}; }
+
+// Checks the options and replaces the defaults that depend on machine and device, but for the context.
+void resolve(EngineOptions& options, const DeviceSizes& sizes) {
+  check_model_options(options);
   LB_CHECK(options.kv_tokens >= 0, kInvalid, "kv_tokens must be positive, got ", options.kv_tokens);
   LB_CHECK(options.sessions >= 1, kInvalid, "sessions must be positive, got ", options.sessions);
   LB_CHECK(options.kv_tokens == 0 || options.context <= options.kv_tokens, kInvalid, "kv_tokens = ", options.kv_tokens,
            " is less than one context of ", options.context, " tokens");
-  LB_CHECK(options.prefill_chunk >= 0 && options.prefill_chunk <= 4096, kInvalid,
-           "prefill_chunk must be between 1 and 4096, got ", options.prefill_chunk);
   LB_CHECK(options.draft_budget >= 0 && options.draft_budget < kMaxTree, kInvalid,
            "draft_budget must be between 1 and ", kMaxTree - 1, ", got ", options.draft_budget);
-  LB_CHECK(options.score_rows >= 0 && options.score_rows <= kMaxKeyScoreRows, kInvalid,
-           "score_rows must be between 0 and ", kMaxKeyScoreRows, ", got ", options.score_rows);
-  LB_CHECK(options.sparse_alpha() >= 0 && options.sparse_alpha() <= 1, kInvalid, options.sparse_option(),
-           " must be between 0 and 1, got ", options.sparse_alpha());
-  LB_CHECK(options.score_rows > 0 ? options.sparse_prefill == 0 : options.prefill_sparse_alpha == 0, kInvalid,
-           "sparse_prefill is for engines that generate, prefill_sparse_alpha for those that score prompts");
+  LB_CHECK(options.sparse_prefill >= 0 && options.sparse_prefill <= 1, kInvalid,
+           "sparse_prefill must be between 0 and 1, got ", options.sparse_prefill);
   LB_CHECK(!options.batch_invariant || !options.drafts(), kInvalid, "batch_invariant needs draft = none, got ",
            options.draft, ": rows of a tree take kernels of their own");
-  LB_CHECK(options.score_rows == 0 || !options.drafts(), kInvalid,
-           "an engine that scores prompts generates nothing: draft must be none, got ", options.draft);
-}
-
-// Checks the options and replaces the defaults that depend on machine and device, but for the context.
-void resolve(EngineOptions& options, const DeviceSizes& sizes) {
-  check(options);
-  if (options.n_threads == 0) options.n_threads = usable_cores();
-  LB_CHECK(options.n_threads >= 1 && options.n_threads <= 1024, kInvalid, "threads must be between 1 and 1024, got ",
-           options.n_threads);
   LB_CHECK(options.path == DecodePath::kAuto || !sizes.maps_weights(), kUnsupported,
            "graph and megakernel are ways to decode on a GPU; the model is opened on ", sizes.name());
-  if (options.prefill_chunk == 0) options.prefill_chunk = sizes.prefill_chunk();
+  resolve_model_options(options, sizes);
 }
-
-// Opened files and the networks that point into them.
-struct Loaded {
-  ModelFile file;
-  std::optional<ModelFile> draft_file;
-  Models models;
-
-  Loaded(const std::string& path, const EngineOptions& options, const DeviceSizes& sizes)
-      : file(open_model_file(path)), models{.target = make_model(file), .draft = nullptr} {
-    const std::string draft = options.draft_model();
-    if (draft == "mtp") {
-      models.draft = make_mtp(file, *models.target);
-      LB_CHECK(models.draft != nullptr, kUnsupported, path, ": the file has no prediction block (MTP) to draft with");
-    } else if (!draft.empty()) {
-      draft_file = open_model_file(draft);
-      models.draft = make_draft_model(*draft_file, *models.target);
-    }
-    if (sizes.maps_weights()) return;
-    models.target->use_device_types();
-    if (models.draft) models.draft->use_device_types();
-  }
-  size_t file_bytes() const {
-    return file.tensors().total_bytes() + (draft_file ? draft_file->tensors().total_bytes() : 0);
-  }
-};
 
 }  // namespace
 
@@ -160,103 +122,29 @@ std::string EngineOptions::draft_model() const {
   return name == "none" || name == "suffix" ? "" : std::string(name);
 }
 
-std::vector<LayerShape> Models::layer_shapes() const {
-  std::vector<LayerShape> shapes;
-  for (const Network* network : networks())
-    shapes.insert(shapes.end(), network->layer_shapes().begin(), network->layer_shapes().end());
-  return shapes;
-}
-
-int Executor::step_rows(const EngineOptions& options) {
-  const int chunk = std::max(options.prefill_chunk, 1);
-  return options.score_rows > 0 ? chunk : std::min(chunk, kStepRows);
-}
-
-size_t Executor::planned_bytes(const Models& models, const EngineOptions& options, int max_rows) {
-  Carver carver;
-  carve_io(nullptr, carver, models, options, max_rows);
-  return carver.used() + models.target->workspace_bytes(max_rows) +
-         (models.draft ? models.draft->workspace_bytes(max_rows) : 0);
-}
-
-void Executor::carve_io(Executor* self, Carver& carver, const Models& models, const EngineOptions& options,
-                        int max_rows) {
-  int32_t* tokens = carver.take<int32_t>(max_rows);
-  int32_t* positions = carver.take<int32_t>(3 * static_cast<size_t>(max_rows));
-  const bool is_of_steps = max_rows == step_rows(options);
-  int32_t* parents = carver.take<int32_t>(is_of_steps ? kMaxTree : 0);
-  uint64_t* ancestors = carver.take<uint64_t>(is_of_steps ? kMaxTree : 0);
-  PassInputs* pass = carver.take<PassInputs>(is_of_steps ? 1 : 0);
-  float* logits = carver.take<float>(is_of_steps ? static_cast<size_t>(kLogitRows) * models.target->info().vocab : 0);
-  int32_t* draft_n_past = models.draft ? carver.take<int32_t>(1) : nullptr;
-  std::optional<SparseBlocks> sparse;
-  if (options.sparse_prefill > 0 && max_rows == std::max(options.prefill_chunk, 1)) {
-    const auto& [n_heads, n_kv_heads, head_dim] = models.target->attention();
-    sparse =
-        SparseBlocks::carve(carver, n_heads, n_kv_heads, head_dim, options.context, max_rows, options.sparse_prefill);
-    sparse->no_past = carver.take<int32_t>(1);  // reserved memory is zero
-  }
-  if (self == nullptr) return;
-  self->draft_n_past = draft_n_past;
-  self->sparse = sparse;
-  self->tokens = tokens;
-  self->positions = positions;
-  self->parents = parents;
-  self->ancestors = ancestors;
-  self->logits = logits;
-  self->pass = pass;
-}
-
-Executor::Executor(const Models& models, const EngineOptions& options, int max_rows, Stream& stream,
-                   std::recursive_mutex& mutex)
-    : mutex(mutex),
-      stream(&stream),
-      max_rows(max_rows),
-      memory(stream.reserve(planned_bytes(models, options, max_rows))) {
-  Carver carver(*memory);
-  carve_io(this, carver, models, options, max_rows);
-  if (models.draft) {
-    draft = models.draft->workspace(carver, max_rows);
-    carver.take<std::byte>(models.draft->workspace_bytes(max_rows));  // workspace() carved from a copy
-  }
-  workspace = models.target->workspace(carver, max_rows);
-}
-
 Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models,
                std::shared_ptr<const Backend> backend, EngineOptions options, MemoryPlan plan,
                const LoadProgress& progress)
     : file_(std::move(file)),
       draft_file_(std::move(draft_file)),
       models_(std::move(models)),
-      backend_(std::move(backend)),
-      options_(options),
-      plan_(std::move(plan)),
-      stream_(backend_->make_stream(models_.networks(), options_)),
-      steps_(std::make_unique<Executor>(models_, options_, Executor::step_rows(options_), *stream_, mutex_)) {
-  if (options_.prefill_chunk > steps_->max_rows) {
-    prompts_ = std::make_unique<Executor>(models_, options_, options_.prefill_chunk, *stream_, mutex_);
-    prompts_->logits = steps_->logits;  // which no step comes between
-  }
-  if (options_.score_rows == 0)
-    pages_ = std::make_shared<PagePool>(layer_shapes(), state_options(), n_pages(options_.kv_tokens), *stream_);
-  weights_ = backend_->load(*models_.target, options_, *stream_, progress);
+      options_(std::move(options)),
+      plan_(std::move(plan)) {
+  shards_.push_back(std::make_unique<Shard>(std::move(backend), stream_needs(models_, options_)));
+  Shard& shard = *shards_.front();
+  const std::lock_guard turn(shard.turn());
+  shard.make_executors(models_, options_);
+  const int pages = n_pages(options_.kv_tokens);
+  shard.make_pages(layer_shapes(), state_options(), pages);
+  pages_ = std::make_shared<PagePool>(pages, std::vector{shard.pages()});
+  shard.load(*models_.target, options_.n_threads, progress);
   if (options_.drafts_suffixes()) outputs_ = std::make_shared<EarlierOutputs>(kEarlierTokens);
-  if (models_.draft) draft_weights_ = backend_->load(*models_.draft, options_, *stream_, progress);
-}
-
-size_t Engine::executor_bytes(const Models& models, const EngineOptions& options) {
-  const int steps = Executor::step_rows(options);
-  return Executor::planned_bytes(models, options, steps) +
-         (options.prefill_chunk > steps ? Executor::planned_bytes(models, options, options.prefill_chunk) : 0);
+  if (models_.draft) shard.load(*models_.draft, options_.n_threads, progress);
+  promise_ = std::make_unique<Promise>(shard.device(), plan_.session_bytes(), options_.sessions);
 }
 
 void Engine::check_ids(std::span<const int32_t> ids) const {
-  const int vocab = model().info().vocab;
-  for (size_t i = 0; i < ids.size(); ++i)
-    LB_CHECK(ids[i] >= 0 && ids[i] < vocab, kInvalid, "token ", i, " is ", ids[i], "; the vocabulary has ", vocab,
-             " tokens");
-  LB_CHECK(ids.size() <= static_cast<size_t>(options_.context), kInvalid, ids.size(),
-           " tokens do not fit the context of ", options_.context, "; load the model with a larger context");
+  check_token_ids(ids, model().info().vocab, options_.context);
 }
 
 const std::string& Engine::fingerprint() const {
@@ -303,33 +191,27 @@ StateOptions Engine::state_options() const { return lb::state_options(options_);
 
 MemoryPlan Engine::plan(const std::string& path, EngineOptions& options, const DeviceSizes& sizes) {
   resolve(options, sizes);
-  const Loaded loaded(path, options, sizes);
-  sizes.check(loaded.models, options);
-  return make_plan(loaded.models, sizes, loaded.file_bytes(), options);
+  const OpenModels opened(path, options.draft_model(), sizes);
+  sizes.check(sparse_wish(options), *opened.models.target, options.kv);
+  return make_plan(opened.models, sizes, opened.file_bytes(), options);
 }
 
-std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options, std::unique_ptr<Backend> backend,
+std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options, std::unique_ptr<Backend> given,
                                      const LoadProgress& progress) {
-  if (backend == nullptr) backend = cpu_backend();
-  resolve(options, backend->sizes());
-  Loaded loaded(path, options, backend->sizes());
-  backend->sizes().check(loaded.models, options);
-  MemoryPlan plan = make_plan(loaded.models, backend->sizes(), loaded.file_bytes(), options);
-  loaded.models.target->expand(options.n_threads, progress);
-  if (loaded.models.draft) loaded.models.draft->expand(options.n_threads, progress);
-  // A forked child has none of the threads and no usable GPU context: joining or freeing them there would hang. The
-  // child's copy stays until the child ends.
-  const auto destroy = [owner = getpid()](const Engine* engine) {
-    if (getpid() == owner) delete engine;
-  };
-  const std::shared_ptr<const Backend> shared = std::move(backend);  // outlives an engine that fails to load
-  std::shared_ptr<Engine> engine;
-  shared->with_memory([&] {
-    engine = {new Engine(std::move(loaded.file), std::move(loaded.draft_file), std::move(loaded.models), shared,
-                         options, std::move(plan), progress),
-              destroy};
-    engine->executor().stream->wait();
-  });
+  const std::shared_ptr<const Backend> backend = given ? std::move(given) : cpu_backend();
+  LB_ASSERT(backend->lent() == nullptr);
+  const DeviceSizes& sizes = backend->sizes();
+  resolve(options, sizes);
+  OpenModels opened(path, options.draft_model(), sizes);
+  sizes.check(sparse_wish(options), *opened.models.target, options.kv);
+  const std::lock_guard opening(backend->device().opening());
+  MemoryPlan plan = make_plan(opened.models, sizes, opened.file_bytes(), options);
+  opened.models.target->expand(options.n_threads, progress);
+  if (opened.models.draft) opened.models.draft->expand(options.n_threads, progress);
+  std::shared_ptr<Engine> engine =
+      process_owned(new Engine(std::move(opened.file), std::move(opened.draft_file), std::move(opened.models), backend,
+                               std::move(options), std::move(plan), progress));
+  engine->executor().stream->wait();
   return engine;
 }
 

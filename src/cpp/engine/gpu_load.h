@@ -29,8 +29,7 @@ struct WeightCopy {
 void load_weights(const gpu::Device& device, std::vector<WeightCopy> weights, const LoadOptions& options,
                   const LoadProgress& progress);
 
-// Loads all weights of a network and points the network at them. The returned memory owns them.
-std::unique_ptr<Memory> load_weights(Network& network, GpuStream& stream, const LoadOptions& options,
-                                     const LoadProgress& progress);
+// Loads all weights of a network and points the network at them.
+WeightStore load_weights(Network& network, GpuStream& stream, const LoadOptions& options, const LoadProgress& progress);
 
 }  // namespace lb

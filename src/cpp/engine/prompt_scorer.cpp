@@ -3,6 +3,11 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/process_owned.h"
+#include "engine/backend_cpu.h"
+#include "engine/open_models.h"
+#include "engine/plan.h"
+#include "engine/plan_fit.h"
 #include "ops/key_scores.h"
 #include "ops/select_blocks.h"
 
@@ -11,6 +16,24 @@ namespace {
 
 // The last rows of a prompt, whose attention is dense: those that score, and what they look at first.
 constexpr int kDenseRows = 2 * kSparseBlock;
+
+SparseWish sparse_wish(const ScorerOptions& options) { return {options.sparse_alpha, "prefill_sparse_alpha"}; }
+
+void resolve(ScorerOptions& options, const DeviceSizes& sizes) {
+  check_model_options(options);
+  LB_CHECK(options.rows >= 1 && options.rows <= kMaxKeyScoreRows, kInvalid, "score_rows must be between 1 and ",
+           kMaxKeyScoreRows, ", got ", options.rows);
+  LB_CHECK(options.sparse_alpha >= 0 && options.sparse_alpha <= 1, kInvalid,
+           "prefill_sparse_alpha must be between 0 and 1, got ", options.sparse_alpha);
+  resolve_model_options(options, sizes);
+}
+
+template <class Carve>
+size_t counted(Carve&& carve) {
+  Carver counter;
+  carve(counter);
+  return counter.used();
+}
 
 }  // namespace
 
@@ -22,56 +45,170 @@ std::vector<LayerShape> PromptScorer::state_shapes(const Model& model) {
   return shapes;
 }
 
-PromptScorer::Buffers PromptScorer::carve(Carver& carver, const Model& model, const EngineOptions& options) {
-  const size_t context = options.context, rows = options.score_rows;
-  Buffers buffers;
+void PromptScorer::carve_chunk(Carver& carver, const Model& model, const ScorerOptions& options, Buffers& buffers) {
+  buffers.tokens = carver.take<int32_t>(options.prefill_chunk);
+  buffers.workspace = model.workspace(carver, options.prefill_chunk);
+  carver.take<std::byte>(model.workspace_bytes(options.prefill_chunk));  // workspace() carved from a copy
+}
+
+void PromptScorer::carve_prompt(Carver& carver, const Model& model, const ScorerOptions& options, Buffers& buffers) {
+  const size_t context = options.context, rows = options.rows;
   buffers.x = carver.take<float>(context * model.info().hidden);
   buffers.positions = carver.take<int32_t>(3 * context);
   buffers.scores = carver.take<float>(rows * context);
   const auto& [n_heads, n_kv_heads, head_dim] = model.attention();
   buffers.parts = carver.take<float>(2 * kKeyScoreParts * rows * n_heads);
-  if (options.sparse_alpha() > 0)
+  if (options.sparse_alpha > 0)
     buffers.sparse = SparseBlocks::carve(carver, n_heads, n_kv_heads, head_dim, options.context, options.prefill_chunk,
-                                         options.sparse_alpha());
-  return buffers;
+                                         options.sparse_alpha);
 }
 
-size_t PromptScorer::planned_bytes(const Model& model, const EngineOptions& options) {
-  if (options.score_rows == 0) return 0;
-  Carver counter;
-  carve(counter, model, options);
-  return counter.used();
+StreamNeeds PromptScorer::stream_needs(const Models& models, const ScorerOptions& options) {
+  return {.networks = models.networks(),
+          .rows = options.prefill_chunk,
+          .context = options.context,
+          .n_threads = options.n_threads,
+          .isa = options.isa,
+          .activations = options.activations,
+          .is_sparse = options.sparse_alpha > 0,
+          .score_rows = options.rows};
 }
 
-PromptScorer::PromptScorer(std::shared_ptr<const Engine> engine) : engine_(std::move(engine)) {
-  const EngineOptions& options = engine_->options();
-  LB_CHECK(options.score_rows > 0, kInvalid,
-           "the model is open to generate. Open it with score_rows >= 1 to score prompts");
-  with_memory([&] {
-    Stream& stream = *engine_->executor().stream;
-    state_.emplace(state_shapes(engine_->model()), engine_->state_options(), stream);
-    memory_ = stream.reserve(planned_bytes(engine_->model(), options));
+// The sizes of a scorer with these options.
+struct PromptScorer::Sizes {
+  const Models& models;
+  const DeviceSizes& device;
+  ScorerOptions options;
+
+  Sizes at(int context, const KvTypes& kv) const {
+    Sizes other = *this;
+    other.options.context = context;
+    other.options.prefill_chunk = std::min(options.prefill_chunk, context);
+    other.options.kv = kv;
+    return other;
+  }
+  int kv_pages() const { return n_pages(options.context); }
+  StateSizes state() const {
+    return {state_shapes(*models.target), state_options(options), models.target->info().n_layers, kv_pages()};
+  }
+  size_t chunk() const {
+    return counted([&](Carver& carver) {
+      Buffers buffers{};
+      carve_chunk(carver, *models.target, options, buffers);
+    });
+  }
+  size_t prompt() const {
+    return counted([&](Carver& carver) {
+      Buffers buffers{};
+      carve_prompt(carver, *models.target, options, buffers);
+    });
+  }
+  size_t scratch() const { return device.scratch_bytes(stream_needs(models, options)); }
+  size_t needed() const {
+    const std::vector<LayerShape> shapes = state_shapes(*models.target);
+    const StateOptions state = state_options(options);
+    return SequenceState::planned_bytes(shapes, state) + PageMemory::planned_bytes(shapes, state, kv_pages()) +
+           chunk() + prompt() + scratch();
+  }
+};
+
+MemoryPlan PromptScorer::make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes,
+                                   ScorerOptions& options) {
+  const WeightSizes weights(models, sizes, file_bytes);
+  const Sizes asked{models, sizes, options};
+  const int max_context = models.target->info().max_context;
+  MemoryPlan plan =
+      fit_context(
+          {.models = models,
+           .sizes = sizes,
+           .weights = weights,
+           .fixed_bytes = 0,
+           .needed_bytes = [&](int context, const KvTypes& kv) { return asked.at(context, kv).needed(); },
+           .token_bytes = [&](const KvTypes& kv) { return asked.at(max_context, kv).state().target.token_bytes; }},
+          options)
+          .plan;
+  const Sizes settled{models, sizes, options};
+  plan.kv_tokens = settled.kv_pages() * kPageTokens;
+  plan.entries = weights.device_entries();
+  const auto add = [&](std::vector<PlanEntry> more) { std::ranges::move(more, std::back_inserter(plan.entries)); };
+  add(settled.state().entries(options.kv, plan.kv_tokens));
+  add({
+      {"activations", settled.chunk(), cat(options.prefill_chunk, " rows")},
+      {"kernel scratch", settled.scratch(), sizes.scratch_detail(stream_needs(models, options))},
+      {"prompt", settled.prompt(),
+       cat("rows of ", options.context, " tokens between two layers, scores of ", options.rows, " rows, F32",
+           options.sparse_alpha > 0 ? "; selected key blocks" : ""),
+       true},
   });
-  Carver carver(*memory_);
-  buffers_ = carve(carver, engine_->model(), options);
+  add(weights.host_entries());
+  std::erase_if(plan.entries, [](const PlanEntry& entry) { return entry.bytes == 0; });
+  return plan;
 }
 
-// A lender takes its memory back when `work` ends, so no op may be in flight then.
+MemoryPlan PromptScorer::plan(const std::string& path, ScorerOptions& options, const DeviceSizes& sizes) {
+  resolve(options, sizes);
+  const OpenModels opened(path, "", sizes);
+  sizes.check(sparse_wish(options), *opened.models.target, options.kv);
+  return make_plan(opened.models, sizes, opened.file_bytes(), options);
+}
+
+std::shared_ptr<PromptScorer> PromptScorer::open(const std::string& path, ScorerOptions options,
+                                                 std::unique_ptr<Backend> given, const LoadProgress& progress) {
+  const std::shared_ptr<const Backend> backend = given ? std::move(given) : cpu_backend();
+  resolve(options, backend->sizes());
+  OpenModels opened(path, "", backend->sizes());
+  backend->sizes().check(sparse_wish(options), *opened.models.target, options.kv);
+  const std::lock_guard opening(backend->device().opening());
+  MemoryPlan plan = make_plan(opened.models, backend->sizes(), opened.file_bytes(), options);
+  opened.models.target->expand(options.n_threads, progress);
+  const std::shared_ptr<PromptScorer> scorer = process_owned(
+      new PromptScorer(std::move(opened.file), std::move(opened.models), backend, options, std::move(plan)));
+  scorer->load(progress);
+  return scorer;
+}
+
+PromptScorer::PromptScorer(ModelFile file, Models models, std::shared_ptr<const Backend> backend, ScorerOptions options,
+                           MemoryPlan plan)
+    : file_(std::move(file)),
+      models_(std::move(models)),
+      options_(options),
+      plan_(std::move(plan)),
+      backend_(std::move(backend)) {}
+
+void PromptScorer::load(const LoadProgress& progress) {
+  DeviceTurn turn(backend_->device(), nullptr);
+  const std::lock_guard lock(turn);
+  with_memory([&] {
+    shard_.emplace(backend_, stream_needs(models_, options_));
+    Stream& stream = shard_->stream();
+    shard_->load(*models_.target, options_.n_threads, progress);
+    state_.emplace(state_shapes(model()), state_options(options_), stream);
+    const auto carve = [&](Carver carver) {
+      carve_chunk(carver, model(), options_, buffers_);
+      carve_prompt(carver, model(), options_, buffers_);
+      return carver.used();
+    };
+    memory_ = stream.reserve(carve({}));
+    carve(Carver(*memory_));
+  });
+}
+
 void PromptScorer::with_memory(const std::function<void()>& work) const {
-  Stream& stream = *engine_->executor().stream;
-  engine_->backend().with_memory([&] {
+  const auto complete = [&] {
     try {
       work();
     } catch (...) {
-      stream.wait();
+      if (shard_) shard_->stream().wait();
       throw;
     }
-    stream.wait();
-  });
+    shard_->stream().wait();
+  };
+  LentMemory* lent = backend_->lent();
+  lent ? Device::with_loan(*lent, complete) : complete();
 }
 
 std::vector<int> PromptScorer::scored_layers(std::span<const int> layers) const {
-  const Model& model = engine_->model();
+  const Model& model = this->model();
   std::vector<int> with_attention;
   for (int i = 0; i < model.info().n_layers; ++i)
     if (model.has_attention(i)) with_attention.push_back(i);
@@ -87,46 +224,42 @@ std::vector<int> PromptScorer::scored_layers(std::span<const int> layers) const 
 }
 
 int PromptScorer::state_layer(int layer) const {
-  const size_t kind = engine_->model().layer_shapes()[layer].index();
+  const size_t kind = model().layer_shapes()[layer].index();
   return static_cast<int>(std::ranges::find(state_->layers(), kind, &LayerShape::index) - state_->layers().begin());
 }
 
-// Calls visit(first, rows) for each chunk, with the executor locked. The dense rows have chunks of their own.
+// Calls visit(first, rows) for each chunk. The dense rows have chunks of their own.
 template <class Visit>
 void PromptScorer::for_chunks(int n_tokens, const Interrupted& interrupted, Visit&& visit) {
-  Executor& executor = engine_->executor();
   const int first_dense = std::max(0, n_tokens - kDenseRows);
   for (int first = 0, rows; first < n_tokens; first += rows) {
     if (interrupted && interrupted()) fail(ErrorCode::kCancelled, "cancelled by the caller");
     const bool is_sparse = buffers_.sparse && first < first_dense;
-    rows = std::min(executor.max_rows, (is_sparse ? first_dense : n_tokens) - first);
-    const std::lock_guard lock(executor.mutex);
+    rows = std::min(options_.prefill_chunk, (is_sparse ? first_dense : n_tokens) - first);
+    if (backend_->lent() == nullptr) shard_->turn().let_others();  // a lender lacks its weights
     visit(first, rows);
   }
 }
 
 void PromptScorer::embed(std::span<const int32_t> ids, const Interrupted& interrupted) {
-  Executor& executor = engine_->executor();
-  const size_t hidden = engine_->model().info().hidden;
+  Stream& stream = shard_->stream();
+  const size_t hidden = model().info().hidden;
   std::vector<int32_t> positions;
   for_chunks(static_cast<int>(ids.size()), interrupted, [&](int first, int rows) {
     const size_t n = rows;
     positions.resize(3 * n);
     for (size_t i = 0; i < 3 * n; ++i) positions[i] = first + static_cast<int>(i % n);
-    executor.stream->upload(buffers_.positions + size_t{3} * first, positions.data(), 3 * n * sizeof(int32_t));
-    executor.stream->upload(executor.tokens, ids.data() + first, n * sizeof(int32_t));
-    engine_->model().embed(executor.tokens, rows, buffers_.x + first * hidden, *executor.stream);
+    stream.upload(buffers_.positions + size_t{3} * first, positions.data(), 3 * n * sizeof(int32_t));
+    stream.upload(buffers_.tokens, ids.data() + first, n * sizeof(int32_t));
+    model().embed(buffers_.tokens, rows, buffers_.x + first * hidden, stream);
   });
 }
 
 // Runs send(rows) over the chunks of the prompt, as appends to an empty state.
 template <class Send>
 void PromptScorer::run_chunks(int layer, int n_tokens, const Interrupted& interrupted, Send&& send) {
-  const size_t hidden = engine_->model().info().hidden;
-  {
-    const std::lock_guard lock(engine_->executor().mutex);
-    state_->reset();
-  }
+  const size_t hidden = model().info().hidden;
+  state_->reset();
   for_chunks(n_tokens, interrupted, [&](int first, int rows) {
     state_->begin_append(rows, {});
     send(first, LayerRows{.x = buffers_.x + first * hidden,
@@ -139,8 +272,7 @@ void PromptScorer::run_chunks(int layer, int n_tokens, const Interrupted& interr
 }
 
 void PromptScorer::score_layer(int layer, int n_tokens, const Interrupted& interrupted) {
-  const Executor& executor = engine_->executor();
-  const int first_scored = std::max(0, n_tokens - engine_->options().score_rows);
+  const int first_scored = std::max(0, n_tokens - options_.rows);
   run_chunks(layer, n_tokens, interrupted, [&](int first, const LayerRows& rows) {
     const int from = std::max(first, first_scored);
     ScoredRows scored;
@@ -150,17 +282,15 @@ void PromptScorer::score_layer(int layer, int n_tokens, const Interrupted& inter
                 .scores = buffers_.scores + size_t(from - first_scored) * n_tokens,
                 .parts = buffers_.parts,
                 .stride = n_tokens};
-    engine_->model().score_layer(layer, rows, scored, *state_, executor.workspace, engine_->options().activations,
-                                 *executor.stream);
+    model().score_layer(layer, rows, scored, *state_, buffers_.workspace, options_.activations, shard_->stream());
   });
 }
 
 void PromptScorer::run_layer(int layer, int n_tokens, const Interrupted& interrupted) {
-  const Executor& executor = engine_->executor();
   run_chunks(layer, n_tokens, interrupted, [&](int first, const LayerRows& rows) {
     const bool is_sparse = buffers_.sparse && first < n_tokens - kDenseRows;
-    engine_->model().run_layer(layer, rows, is_sparse ? &*buffers_.sparse : nullptr, *state_, executor.workspace,
-                               engine_->options().activations, *executor.stream);
+    model().run_layer(layer, rows, is_sparse ? &*buffers_.sparse : nullptr, *state_, buffers_.workspace,
+                      options_.activations, shard_->stream());
   });
 }
 
@@ -168,7 +298,9 @@ std::vector<float> PromptScorer::score(std::span<const int32_t> ids, std::span<c
                                        const Interrupted& interrupted, const Progress& progress) {
   const std::vector<int> layers = scored_layers(wanted);
   LB_CHECK(!ids.empty(), kInvalid, "the prompt has no tokens to score");
-  engine_->check_ids(ids);
+  check_token_ids(ids, model().info().vocab, options_.context);
+  const std::lock_guard one(mutex_);
+  const std::lock_guard turn(shard_->turn());
   std::vector<float> scores;
   with_memory([&] { scores = computed_scores(ids, layers, interrupted, progress); });
   return scores;
@@ -176,15 +308,12 @@ std::vector<float> PromptScorer::score(std::span<const int32_t> ids, std::span<c
 
 std::vector<float> PromptScorer::computed_scores(std::span<const int32_t> ids, std::span<const int> layers,
                                                  const Interrupted& interrupted, const Progress& progress) {
-  const int n_tokens = static_cast<int>(ids.size()), rows = std::min(n_tokens, engine_->options().score_rows);
-  Stream& stream = *engine_->executor().stream;
+  const int n_tokens = static_cast<int>(ids.size()), rows = std::min(n_tokens, options_.rows);
+  Stream& stream = shard_->stream();
   const size_t n_scores = static_cast<size_t>(rows) * n_tokens;
   embed(ids, interrupted);
-  {
-    const std::lock_guard lock(engine_->executor().mutex);
-    state_->upload_page_tables();  // a loan begins with zeroed memory
-    stream.zero(buffers_.scores, n_scores * sizeof(float));
-  }
+  state_->upload_page_tables();  // a loan begins with zeroed memory
+  stream.zero(buffers_.scores, n_scores * sizeof(float));
   const int last = layers.back();
   for (int layer = 0; layer <= last; ++layer) {
     if (std::ranges::binary_search(layers, layer)) score_layer(layer, n_tokens, interrupted);
@@ -194,10 +323,7 @@ std::vector<float> PromptScorer::computed_scores(std::span<const int32_t> ids, s
     progress(static_cast<int>(long(n_tokens) * (layer + 1) / (last + 1)), n_tokens);
   }
   std::vector<float> by_row(n_scores), scores(n_tokens);
-  {
-    const std::lock_guard lock(engine_->executor().mutex);
-    stream.download(by_row.data(), buffers_.scores, n_scores * sizeof(float));
-  }
+  stream.download(by_row.data(), buffers_.scores, n_scores * sizeof(float));
   for (int t = 0; t < rows; ++t)
     for (int j = 0; j < n_tokens; ++j) scores[j] += by_row[size_t(t) * n_tokens + j];
   for (float& score : scores) score /= static_cast<float>(rows);

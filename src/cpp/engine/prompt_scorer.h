@@ -3,44 +3,70 @@
 // scored layer runs twice: for keys without rotation, then as the model has it.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/callbacks.h"
+#include "engine/memory_plan.h"
+#include "engine/options.h"
+#include "engine/shard.h"
+#include "format/model_file.h"
 #include "state/sequence_state.h"
 
 namespace lb {
 
 class PromptScorer {
  public:
-  // engine: opened with score_rows > 0.
-  explicit PromptScorer(std::shared_ptr<const Engine> engine);
+  // Opens and checks the file, makes the plan, reserves memory and loads the weights. When the plan does not fit,
+  // throws before reserving anything. backend: may have lent memory; null: the CPU.
+  static std::shared_ptr<PromptScorer> open(const std::string& path, ScorerOptions options,
+                                            std::unique_ptr<Backend> backend = nullptr,
+                                            const LoadProgress& progress = {});
+  // The plan that open() would make for a device with these sizes. Reads the file's metadata and small weights, and
+  // reserves nothing. Resolves the defaults among the options.
+  static MemoryPlan plan(const std::string& path, ScorerOptions& options, const DeviceSizes& sizes);
 
-  // One layer of each kind, in the order of the model.
-  static std::vector<LayerShape> state_shapes(const Model& model);
-  // Memory besides the state; 0 where the engine does not score.
-  static size_t planned_bytes(const Model& model, const EngineOptions& options);
-
+  const ScorerOptions& options() const { return options_; }  // with every default resolved
+  const MemoryPlan& memory_plan() const { return plan_; }
   // `layers`, or all layers with attention where it is empty. Throws kInvalid where they do not ascend or one has no
   // attention.
   std::vector<int> scored_layers(std::span<const int> layers) const;
-  // score[j] = mean over the last score_rows rows of the largest softmax weight of token j, among all heads of
-  // scored_layers(layers); a row sees the tokens up to itself. Layers behind the last of them are not computed. Throws
-  // kCancelled when interrupted() returns true.
+  // score[j] = mean over the last options().rows rows of the largest softmax weight of token j, among all heads of
+  // scored_layers(layers); a row sees the tokens up to itself. Layers after the last of them are not computed. Takes
+  // the turn on the device, and gives way between chunks unless its memory is lent. Throws kCancelled when
+  // interrupted() returns true.
   std::vector<float> score(std::span<const int32_t> ids, std::span<const int> layers = {},
                            const Interrupted& interrupted = {}, const Progress& progress = {});
 
  private:
   struct Buffers {
+    int32_t* tokens;                     // [rows of a chunk]
+    Workspace workspace;                 // of a chunk
     float* x;                            // [context, hidden] residual stream of the whole prompt
     int32_t* positions;                  // of each chunk [3, rows]
-    float* scores;                       // [score_rows, tokens of the prompt]
+    float* scores;                       // [rows, tokens of the prompt]
     float* parts;                        // see KeyScores
     std::optional<SparseBlocks> sparse;  // none: dense attention
   };
-  static Buffers carve(Carver& carver, const Model& model, const EngineOptions& options);
+  struct Sizes;
+  PromptScorer(ModelFile file, Models models, std::shared_ptr<const Backend> backend, ScorerOptions options,
+               MemoryPlan plan);
+  static MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes,
+                              ScorerOptions& options);
+  static StreamNeeds stream_needs(const Models& models, const ScorerOptions& options);
+  static std::vector<LayerShape> state_shapes(const Model& model);  // one of each kind, in the order of the model
+  static void carve_chunk(Carver& carver, const Model& model, const ScorerOptions& options, Buffers& buffers);
+  static void carve_prompt(Carver& carver, const Model& model, const ScorerOptions& options, Buffers& buffers);
+
+  const Model& model() const { return *models_.target; }
+  void load(const LoadProgress& progress);
+  // Runs `work`, with lent memory if the backend has some. The caller has the turn on the device.
+  void with_memory(const std::function<void()>& work) const;
   void embed(std::span<const int32_t> ids, const Interrupted& interrupted);
   void score_layer(int layer, int n_tokens, const Interrupted& interrupted);
   void run_layer(int layer, int n_tokens, const Interrupted& interrupted);
@@ -49,11 +75,16 @@ class PromptScorer {
   template <class Send>
   void run_chunks(int layer, int n_tokens, const Interrupted& interrupted, Send&& send);
   int state_layer(int layer) const;
-  void with_memory(const std::function<void()>& work) const;
   std::vector<float> computed_scores(std::span<const int32_t> ids, std::span<const int> layers,
                                      const Interrupted& interrupted, const Progress& progress);
 
-  std::shared_ptr<const Engine> engine_;
+  ModelFile file_;  // into which the model points
+  Models models_;
+  ScorerOptions options_;
+  MemoryPlan plan_;
+  std::shared_ptr<const Backend> backend_;
+  std::optional<Shard> shard_;  // as the next ones, since load()
+  std::mutex mutex_;            // of one score after the other
   std::optional<SequenceState> state_;
   std::unique_ptr<Memory> memory_;
   Buffers buffers_;

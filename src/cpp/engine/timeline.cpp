@@ -34,8 +34,6 @@ Timeline::Timeline(std::shared_ptr<const Engine> engine)
       number_(next_number()),
       state_(engine_->layer_shapes(), engine_->state_options(), *engine_->executor().stream, engine_->pages()),
       positions_(3 * static_cast<size_t>(std::max(engine_->options().prefill_chunk, kMaxTree))) {
-  LB_CHECK(engine_->options().score_rows == 0, kInvalid,
-           "the model is open to score prompts, and has no memory for sessions. Open it with score_rows = 0");
   const std::lock_guard lock(mutex());
   if (step_row_bytes(engine_->draft_model(), engine_->backend().sizes(), engine_->model(), engine_->options()) > 0)
     step_rows_ = std::make_unique<StepRows>(*engine_, state_);

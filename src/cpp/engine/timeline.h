@@ -22,7 +22,7 @@ class Timeline {
   explicit Timeline(std::shared_ptr<const Engine> engine);
 
   const Engine& engine() const { return *engine_; }
-  std::recursive_mutex& mutex() const { return engine_->executor().mutex; }
+  DeviceTurn& mutex() const { return engine_->executor().mutex; }
   SequenceState& state() { return state_; }
   Stream& stream() const { return state_.stream(); }
   // The ring of the tapped rows of plain steps; null without a draft model, and on the CPU, which has no plain steps.
@@ -163,6 +163,7 @@ class Timeline {
   void check_pieces(int n_tokens, int n_pages, int n_matched, const Pieces& pieces) const;
 
   std::shared_ptr<const Engine> engine_;
+  Promise::Kept kept_{engine_->promise()};  // has the memory that the plan promised
   const uint64_t number_;
   SequenceState state_;
   std::unique_ptr<StepRows> step_rows_;

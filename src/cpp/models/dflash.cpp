@@ -314,7 +314,7 @@ DraftLayer bind_layer(Binder& binder, const DflashConfig& config, int i) {
 DraftConv bind_conv(Binder& binder, const TensorName& base, const TensorName& kernel, const Dflash2Config& config,
                     int hidden) {
   return {.base = binder.array(base, {2, config.conv_taps, hidden}),
-          .kernel = binder.matrix(kernel, 2 * config.conv_taps * (hidden / config.conv_group), hidden)};
+          .kernel = binder.matrix(kernel, 2 * config.conv_taps * (hidden / config.conv_group), hidden, Split::none())};
 }
 
 void bind_second(Binder& binder, const Dflash2Config& config, const ModelInfo& info, DflashWeights& w) {
@@ -328,14 +328,16 @@ void bind_second(Binder& binder, const Dflash2Config& config, const ModelInfo& i
                                layer_tensor(i, "ffn_conv_proj.weight", "mlp_conv.kernel_projection.weight"), config, h);
   }
   const auto codebook = [&](const char* gguf, const std::string& hf) {
-    return binder.matrix(first_of(binder, {{gguf, hf + ".weight"}, {gguf, hf}}), info.vocab, config.rank);
+    return binder.matrix(first_of(binder, {{gguf, hf + ".weight"}, {gguf, hf}}), info.vocab, config.rank,
+                         Split::none());
   };
   w.predecessors = codebook("selector_predecessor.weight", "candidate_selector.predecessor_codebook");
   w.successors = codebook("selector_successor.weight", "candidate_selector.successor_codebook");
   LB_CHECK(w.predecessors.type == w.successors.type, kUnsupported, binder.path(),
            ": the selector's codebooks are of two types, ", name(w.predecessors.type), " and ", name(w.successors.type),
            "; one type is supported");
-  w.selector = binder.matrix({"selector_hidden.weight", "candidate_selector.hidden_projection.weight"}, config.rank, h);
+  w.selector = binder.matrix({"selector_hidden.weight", "candidate_selector.hidden_projection.weight"}, config.rank, h,
+                             Split::none());
 }
 
 }  // namespace
@@ -353,7 +355,7 @@ std::unique_ptr<DraftModel> make_dflash(const ModelFile& file, const Model& targ
     second = read_dflash2(fields, hidden);
 
   DflashWeights w;
-  w.fc = binder.matrix(fc, hidden, static_cast<int>(config.taps.size()) * hidden);
+  w.fc = binder.matrix(fc, hidden, static_cast<int>(config.taps.size()) * hidden, Split::none());
   w.context_norm = binder.vector(first_of(binder, {{"enc.output_norm.weight", "hidden_norm.weight"},
                                                    {"dflash.hidden_norm.weight", ""},
                                                    {"dflash_hidden_norm.weight", ""}}),

@@ -106,25 +106,24 @@ void read_common(const Fields& fields, ModelInfo& info) {
   refuse_flag(fields, "use_sliding_window");
 }
 
-Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix norms, const char* mlp_norm) {
+Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix norms, const char* ffn_norm) {
   Weights weights;
   const int h = info.hidden;
   const TensorName table{"token_embd.weight", "embed_tokens.weight"}, output{"output.weight", "lm_head.weight"};
   info.vocab = fields.find_count({"vocab_size", {"vocab_size"}}).value_or(0);
   if (info.vocab == 0) info.vocab = binder.height(table);  // most GGUF files give it only as the table's height
-  weights.embedding = binder.matrix(table, info.vocab, h);
+  weights.embedding = binder.matrix(table, info.vocab, h, Split::none());
   weights.final_norm = binder.vector({"output_norm.weight", "norm.weight"}, h, norms);
   info.tied = is_tied(binder, fields, table, output);
   weights.head = weights.embedding;
   if (binder.has(output) || !info.tied) {
-    const Matrix head = binder.matrix(output, info.vocab, h);
+    const Matrix head = binder.matrix(output, info.vocab, h, Split::single_rows(info.vocab));
     if (!info.tied) weights.head = head;
   }
   for (int i = 0; i < info.n_layers; ++i) {
     Layer layer;
     layer.mixer_norm = binder.vector(layer_tensor(i, "attn_norm.weight", "input_layernorm.weight"), h, norms);
-    layer.mlp_norm = binder.vector(layer_tensor(i, mlp_norm, "post_attention_layernorm.weight"), h, norms);
-    layer.mlp = bind_mlp(binder, info, i);
+    layer.ffn_norm = binder.vector(layer_tensor(i, ffn_norm, "post_attention_layernorm.weight"), h, norms);
     weights.layers.push_back(std::move(layer));
   }
   return weights;
@@ -132,9 +131,9 @@ Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix
 
 SwiGluMlp bind_mlp(Binder& binder, const ModelInfo& info, LayerNumber i) {
   const int h = info.hidden, f = info.ffn;
-  return {.gate = binder.matrix(layer_tensor(i, "ffn_gate.weight", "mlp.gate_proj.weight"), f, h),
-          .up = binder.matrix(layer_tensor(i, "ffn_up.weight", "mlp.up_proj.weight"), f, h),
-          .down = binder.matrix(layer_tensor(i, "ffn_down.weight", "mlp.down_proj.weight"), h, f)};
+  return {.gate = binder.matrix(layer_tensor(i, "ffn_gate.weight", "mlp.gate_proj.weight"), f, h, Split::rows(f)),
+          .up = binder.matrix(layer_tensor(i, "ffn_up.weight", "mlp.up_proj.weight"), f, h, Split::rows(f)),
+          .down = binder.matrix(layer_tensor(i, "ffn_down.weight", "mlp.down_proj.weight"), h, f, Split::columns(f))};
 }
 
 void refuse_partial_rotation(const Fields& fields) {
@@ -145,11 +144,16 @@ void refuse_partial_rotation(const Fields& fields) {
 
 AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber i, const AttentionKind& kind) {
   const int h = info.hidden, d = info.head_dim, q = info.n_heads * d, kv = info.n_kv_heads * d;
+  // A shard has whole KV heads with their query heads, so attention needs nothing of the others.
+  const int made = kind.gated ? 2 : 1, shared = info.n_heads / info.n_kv_heads;
+  const Split queries = Split::head_rows({{info.n_kv_heads, shared, d * made}});
+  const Split keys = Split::head_rows({{info.n_kv_heads, 1, d}});
+  const Split outputs = Split::head_columns({info.n_kv_heads, shared, d});
   AttentionBlock block;
-  block.q = binder.matrix(layer_tensor(i, "attn_q.weight", "self_attn.q_proj.weight"), q * (kind.gated ? 2 : 1), h);
-  block.k = binder.matrix(layer_tensor(i, "attn_k.weight", "self_attn.k_proj.weight"), kv, h);
-  block.v = binder.matrix(layer_tensor(i, "attn_v.weight", "self_attn.v_proj.weight"), kv, h);
-  block.o = binder.matrix(layer_tensor(i, "attn_output.weight", "self_attn.o_proj.weight"), h, q);
+  block.q = binder.matrix(layer_tensor(i, "attn_q.weight", "self_attn.q_proj.weight"), q * made, h, queries);
+  block.k = binder.matrix(layer_tensor(i, "attn_k.weight", "self_attn.k_proj.weight"), kv, h, keys);
+  block.v = binder.matrix(layer_tensor(i, "attn_v.weight", "self_attn.v_proj.weight"), kv, h, keys);
+  block.o = binder.matrix(layer_tensor(i, "attn_output.weight", "self_attn.o_proj.weight"), h, q, outputs);
   if (kind.qk_norms) {
     block.q_norm = binder.vector(layer_tensor(i, "attn_q_norm.weight", "self_attn.q_norm.weight"), d, kind.norms);
     block.k_norm = binder.vector(layer_tensor(i, "attn_k_norm.weight", "self_attn.k_norm.weight"), d, kind.norms);

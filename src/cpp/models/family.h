@@ -15,9 +15,10 @@ void read_sizes(const Fields& fields, ModelInfo& info);
 // And what only families have.
 void read_common(const Fields& fields, ModelInfo& info);
 
-// Binds embedding, head, norms and MLPs. `norms`: fix that turns safetensors norms into plain scales; `mlp_norm`: GGUF
-// name of the norm before the MLP. Sets info.vocab and info.tied.
-Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix norms, const char* mlp_norm);
+// Binds embedding, head and norms; mixers and feed-forward networks are the family's. `norms`: fix that turns
+// safetensors norms into plain scales; `ffn_norm`: GGUF name of the norm before the feed-forward network. Sets
+// info.vocab and info.tied.
+Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix norms, const char* ffn_norm);
 
 struct AttentionKind {
   bool qk_norms = false, gated = false;

@@ -20,7 +20,10 @@ std::unique_ptr<Model> make_llama(const ModelFile& file) {
   Weights weights = bind_common(binder, fields, info, HfFix::kNone, "ffn_norm.weight");
   weights.rope = rope_angles(fields, binder, info.n_rot);
   const RopePairs pairs = fields.is_gguf() ? RopePairs::kAdjacent : RopePairs::kHalves;
-  for (int i = 0; i < info.n_layers; ++i) weights.layers[i].mixer = bind_attention(binder, info, i, {.pairs = pairs});
+  for (int i = 0; i < info.n_layers; ++i) {
+    weights.layers[i].mixer = bind_attention(binder, info, i, {.pairs = pairs});
+    weights.layers[i].ffn = bind_mlp(binder, info, i);
+  }
   return finish(binder, std::move(info), std::move(weights));
 }
 

@@ -15,7 +15,10 @@ std::unique_ptr<Model> make_qwen3(const ModelFile& file) {
   Binder binder(file);
   Weights weights = bind_common(binder, fields, info, HfFix::kNone, "ffn_norm.weight");
   weights.rope = rope_angles(fields, binder, info.n_rot);
-  for (int i = 0; i < info.n_layers; ++i) weights.layers[i].mixer = bind_attention(binder, info, i, {.qk_norms = true});
+  for (int i = 0; i < info.n_layers; ++i) {
+    weights.layers[i].mixer = bind_attention(binder, info, i, {.qk_norms = true});
+    weights.layers[i].ffn = bind_mlp(binder, info, i);
+  }
   return finish(binder, std::move(info), std::move(weights));
 }
 

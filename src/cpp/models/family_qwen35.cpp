@@ -126,12 +126,23 @@ namespace {
 DeltaNetBlock bind_delta_net(Binder& binder, const Qwen35Config& config, int i) {
   const RecurrentShape& r = config.delta;
   const int h = config.info.hidden, values = r.n_v_heads * r.dv;
+  // A shard has whole key heads with their value heads, and the state of these.
+  const int shared = r.n_v_heads / r.n_k_heads;
+  const auto values_of = [&](int unit) {
+    return SplitSection{r.n_k_heads, shared, unit, r.order == HeadOrder::kTiled};
+  };
+  const SplitSection keys{r.n_k_heads, 1, r.dk};
   DeltaNetBlock block;
-  block.qkv = binder.matrix(layer_tensor(i, "attn_qkv.weight", "linear_attn.in_proj_qkv.weight"), r.channels(), h);
-  block.z = binder.matrix(layer_tensor(i, "attn_gate.weight", "linear_attn.in_proj_z.weight"), values, h);
-  block.beta = binder.matrix(layer_tensor(i, "ssm_beta.weight", "linear_attn.in_proj_b.weight"), r.n_v_heads, h);
-  block.alpha = binder.matrix(layer_tensor(i, "ssm_alpha.weight", "linear_attn.in_proj_a.weight"), r.n_v_heads, h);
-  block.out = binder.matrix(layer_tensor(i, "ssm_out.weight", "linear_attn.out_proj.weight"), h, values);
+  block.qkv = binder.matrix(layer_tensor(i, "attn_qkv.weight", "linear_attn.in_proj_qkv.weight"), r.channels(), h,
+                            Split::head_rows({keys, keys, values_of(r.dv)}));
+  block.z = binder.matrix(layer_tensor(i, "attn_gate.weight", "linear_attn.in_proj_z.weight"), values, h,
+                          Split::head_rows({values_of(r.dv)}));
+  block.beta = binder.matrix(layer_tensor(i, "ssm_beta.weight", "linear_attn.in_proj_b.weight"), r.n_v_heads, h,
+                             Split::head_rows({values_of(1)}));
+  block.alpha = binder.matrix(layer_tensor(i, "ssm_alpha.weight", "linear_attn.in_proj_a.weight"), r.n_v_heads, h,
+                              Split::head_rows({values_of(1)}));
+  block.out = binder.matrix(layer_tensor(i, "ssm_out.weight", "linear_attn.out_proj.weight"), h, values,
+                            Split::head_columns(values_of(r.dv)));
   block.conv = binder.filter(layer_tensor(i, "ssm_conv1d.weight", "linear_attn.conv1d.weight"), r.channels(), r.n_taps);
   block.a_neg = binder.vector(layer_tensor(i, "ssm_a", "linear_attn.A_log"), r.n_v_heads, HfFix::kNegExp);
   const TensorName bias = layer_tensor(i, "ssm_dt.bias", "linear_attn.dt_bias");
@@ -169,6 +180,7 @@ std::unique_ptr<Model> make_qwen35(const ModelFile& file) {
     } else {
       weights.layers[i].mixer = bind_attention(binder, config.info, i, kQwen35Attention);
     }
+    weights.layers[i].ffn = bind_mlp(binder, config.info, i);
   }
   binder.skip([&](std::string_view name) { return is_skipped(name, config); });
   return finish(binder, std::move(config.info), std::move(weights));

@@ -28,7 +28,7 @@ Model::Model(ModelInfo info, Weights weights)
 void Model::for_each_group(const GroupVisitor& group) const {
   for (const Layer& layer : weights_.layers) {
     std::visit([&](const auto& mixer) { mixer.groups(group); }, layer.mixer);
-    layer.mlp.groups(group);
+    std::visit([&](const auto& ffn) { ffn.groups(group); }, layer.ffn);
   }
   group({&weights_.head});
 }
@@ -41,9 +41,9 @@ void Model::visit(const WeightVisitor& visitor) {
     visitor.matrix(weights_.head);
   visitor(weights_.final_norm, info_.hidden);
   for (Layer& layer : weights_.layers) {
-    visitor(layer.mixer_norm, info_.hidden), visitor(layer.mlp_norm, info_.hidden);
+    visitor(layer.mixer_norm, info_.hidden), visitor(layer.ffn_norm, info_.hidden);
     std::visit([&](auto& mixer) { mixer.visit(visitor.matrix, visitor); }, layer.mixer);
-    layer.mlp.visit(visitor.matrix, visitor);
+    std::visit([&](auto& ffn) { ffn.visit(visitor.matrix, visitor); }, layer.ffn);
   }
   rope_.visit(visitor);
 }
@@ -64,10 +64,10 @@ size_t Model::workspace_bytes(int rows) const {
   carve(fixed, rows);
   size_t blocks = 0;
   for (const Layer& layer : weights_.layers) {
-    Carver mixer_scratch, mlp_scratch;
+    Carver mixer_scratch, ffn_scratch;
     std::visit([&](const auto& mixer) { mixer.carve(mixer_scratch, rows); }, layer.mixer);
-    layer.mlp.carve(mlp_scratch, rows);
-    blocks = std::max({blocks, mixer_scratch.used(), mlp_scratch.used()});
+    std::visit([&](const auto& ffn) { ffn.carve(ffn_scratch, rows); }, layer.ffn);
+    blocks = std::max({blocks, mixer_scratch.used(), ffn_scratch.used()});
   }
   return fixed.used() + blocks;
 }
@@ -84,14 +84,14 @@ void Model::forward(const Append& append, const Workspace& ws, Activations activ
     stream.download(taps->out + n_tapped++ * row_values, from, row_values * sizeof(float));
   };
   float* x = ws.x;  // the residual stream
-  // x += mlp(in.y), and copies of x where the layer is tapped. A tapped row that is alone needs no copy: it is computed
+  // x += ffn(in.y), and copies of x where the layer is tapped. A tapped row that is alone needs no copy: it is computed
   // where its copy would lie, and the next layer reads it there and goes on in ws.x.
-  const auto run_mlp = [&](int i, const RmsNorm& in, const Step& step) {
+  const auto run_ffn = [&](int i, const RmsNorm& in, const Step& step) {
     const auto [layers, to] = append.outputs;
     const auto copy_of = [&](auto tapped) { return to + (tapped - layers.begin()) * info_.hidden; };
     const auto first = std::ranges::find(layers, i);
     float* const result = rows == 1 && first != layers.end() ? copy_of(first) : x;
-    weights_.layers[i].mlp.forward(in, x, result, step);
+    std::visit([&](const auto& ffn) { ffn.forward(in, x, result, step); }, weights_.layers[i].ffn);
     x = result;
     for (auto tapped = first; tapped != layers.end(); tapped = std::find(tapped + 1, layers.end(), i))
       if (copy_of(tapped) != x)
@@ -115,7 +115,7 @@ void Model::forward(const Append& append, const Workspace& ws, Activations activ
     const RmsNorm in = norm(x, layer.mixer_norm, ws.y, rows, info_);
     std::visit([&](const auto& mixer) { mixer.forward(i, in, x, ws.x, step); }, layer.mixer);
     x = ws.x;
-    run_mlp(i, norm(x, layer.mlp_norm, ws.y, rows, info_), step);
+    run_ffn(i, norm(x, layer.ffn_norm, ws.y, rows, info_), step);
   }
   run(norm(x, weights_.final_norm, ws.y, rows, info_), stream);
   tap(info_.n_layers, ws.y);
@@ -129,7 +129,8 @@ void Model::run_layer(int i, const LayerRows& rows, const SparseBlocks* sparse, 
   const Step step{rows.n, {&segment, 1}, ws.cos, ws.sin, activations, ws.scratch, stream, sparse};
   if (has_attention(i)) run(rope_.table(rows.positions, rows.n, ws.cos, ws.sin), stream);
   std::visit([&](const auto& mixer) { mixer.forward(rows.state_layer, in, rows.x, rows.x, step); }, layer.mixer);
-  layer.mlp.forward(norm(rows.x, layer.mlp_norm, ws.y, rows.n, info_), rows.x, rows.x, step);
+  const RmsNorm ffn_in = norm(rows.x, layer.ffn_norm, ws.y, rows.n, info_);
+  std::visit([&](const auto& ffn) { ffn.forward(ffn_in, rows.x, rows.x, step); }, layer.ffn);
 }
 
 void Model::score_layer(int i, const LayerRows& rows, const ScoredRows& scored, SequenceState& state,

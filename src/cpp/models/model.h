@@ -1,5 +1,6 @@
-// Model: a decoder-only language model of embedding, pre-norm layers (a mixer and a SwiGLU MLP), final norm and head.
-// A family (models/family_*.cpp) reads its configuration and binds its manifest. All families share this forward pass.
+// Model: a decoder-only language model of embedding, pre-norm layers (a mixer and a feed-forward network), final norm
+// and head. A family (models/family_*.cpp) reads its configuration and binds its manifest. All families share this
+// forward pass.
 #pragma once
 
 #include <cstdint>
@@ -48,12 +49,13 @@ struct RopeTables {       // RopeAngles in the memory the ops read
   }
 };
 
-// One pre-norm layer: x += mixer(norm(x)); x += mlp(norm(x)).
+// One pre-norm layer: x += mixer(norm(x)); x += ffn(norm(x)). A kind of block that joins either variant has forward(),
+// carve(), visit() and groups() as those here; its family binds it.
 struct Layer {
   const float* mixer_norm = nullptr;  // [hidden]
   std::variant<AttentionBlock, DeltaNetBlock> mixer;
-  const float* mlp_norm = nullptr;  // [hidden]
-  SwiGluMlp mlp;
+  const float* ffn_norm = nullptr;  // [hidden]
+  std::variant<SwiGluMlp> ffn;
 };
 
 // Everything that a family's manifest binds.

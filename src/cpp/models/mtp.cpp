@@ -305,10 +305,10 @@ std::unique_ptr<DraftModel> make_mtp(const ModelFile& file, const Model& target)
   };
   const auto norm = [&](const TensorName& name) { return binder.vector(name, info.hidden, HfFix::kAddOne); };
   const auto own = [&](const TensorName& name) {
-    return binder.has(name) ? binder.matrix(name, target.info().vocab, info.hidden) : Matrix{};
+    return binder.has(name) ? binder.matrix(name, target.info().vocab, info.hidden, Split::none()) : Matrix{};
   };
   MtpWeights w;
-  w.combine = binder.matrix(nextn("eh_proj", "fc.weight"), info.hidden, 2 * info.hidden);
+  w.combine = binder.matrix(nextn("eh_proj", "fc.weight"), info.hidden, 2 * info.hidden, Split::none());
   w.embedding_norm = norm(nextn("enorm", "pre_fc_norm_embedding.weight"));
   w.hidden_norm = norm(nextn("hnorm", "pre_fc_norm_hidden.weight"));
   w.mixer_norm = norm(layer_tensor(at, "attn_norm.weight", "input_layernorm.weight"));

@@ -15,8 +15,19 @@ void Network::finish(std::vector<LayerShape> layer_shapes, const AttentionSizes&
   const auto count = [&](Matrix& m) {
     weight_bytes_ += m.bytes();
     max_n_in_ = std::max(max_n_in_, m.n_in);
+    m.slot = n_slots_++;
   };
   visit({count, [](const void* at, size_t) { return at; }});
+}
+
+void Network::for_each_matrix(const std::function<void(const Matrix&)>& matrix) {
+  visit({[&](Matrix& m) { matrix(m); }, [](const void* at, size_t) { return at; }});
+}
+
+std::vector<const void*> Network::addresses() {
+  std::vector<const void*> by_slot(n_slots_);
+  for_each_matrix([&](const Matrix& m) { by_slot[m.slot] = m.data; });
+  return by_slot;
 }
 
 void Network::use_device_types() {
@@ -28,7 +39,7 @@ void Network::use_device_types() {
   visit({change, [](const void* at, size_t) { return at; }});
 }
 
-void Network::carve_planes(Carver& carver, const CopyMatrix& copy, Stream* stream) {
+const void* const* Network::carve_planes(Carver& carver, const CopyMatrix& copy, Stream* stream) {
   const auto move_matrix = [&](Matrix& m) {
     std::byte* to = carver.take<std::byte>(quant::checked_plane_layout(m.type, m.n_out, m.n_in).bytes);
     if (to == nullptr) return;
@@ -44,6 +55,11 @@ void Network::carve_planes(Carver& carver, const CopyMatrix& copy, Stream* strea
     return to;
   };
   visit({move_matrix, move_array});
+  const void** table = carver.take<const void*>(n_slots_);
+  if (table == nullptr) return nullptr;
+  const std::vector<const void*> by_slot = addresses();
+  stream->upload(table, by_slot.data(), by_slot.size() * sizeof(void*));
+  return table;
 }
 
 }  // namespace lb

@@ -50,8 +50,11 @@ class Network {
   void use_device_types();
   // Matrices in the types that ops read, and vectors.
   size_t weight_bytes() const { return weight_bytes_; }
+  // By slot (WeightStore): where each matrix is.
+  std::vector<const void*> addresses();
   int max_n_in() const { return max_n_in_; }  // the largest n_in of any product
 
+  void for_each_matrix(const std::function<void(const Matrix&)>& matrix);
   // Calls `group` with each set of matrices that multiply the same x.
   using Group = std::initializer_list<const Matrix*>;
   using GroupVisitor = std::function<void(Group)>;
@@ -59,8 +62,9 @@ class Network {
 
   // Carves room for all weights, matrices as planes (quant/planes.h). A carver without memory only counts. Otherwise
   // `copy` converts each matrix, `stream` uploads the arrays, and the network points to the copies from then on.
+  // Returns the table of addresses(), null where the carver counts.
   using CopyMatrix = std::function<void(std::byte* to, const Matrix& from)>;
-  void carve_planes(Carver& carver, const CopyMatrix& copy, Stream* stream);
+  const void* const* carve_planes(Carver& carver, const CopyMatrix& copy, Stream* stream);
 
  protected:
   Network() = default;
@@ -74,7 +78,7 @@ class Network {
   AttentionSizes attention_;
   HostCopies copies_;
   size_t weight_bytes_ = 0;
-  int max_n_in_ = 0;
+  int max_n_in_ = 0, n_slots_ = 0;
 };
 
 }  // namespace lb

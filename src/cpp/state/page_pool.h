@@ -1,8 +1,7 @@
-// PagePool: the pages of K and V that the sequences of an engine share. Page p is one index for K and V of every layer
-// that keeps all rows. Pages have reference counts: sequences with a common prefix hold the same pages, and a sequence
-// copies a shared page before it writes it. Counts and the free list lie on the host. All users of a pool send their
-// ops to its stream, in order. So a page may be given back, and taken by another sequence, while ops sent earlier still
-// read or write it.
+// PagePool: which pages of K and V the sequences of an engine use. Page p is the same index in the memory of every
+// shard (PageMemory). Pages have reference counts: sequences with a common prefix hold the same pages, and a sequence
+// copies a shared page before it writes it. All users of a pool send their ops to the streams of its memories, in
+// order. So a page may be given back, and taken by another sequence, while ops sent earlier still read or write it.
 #pragma once
 
 #include <memory>
@@ -10,28 +9,17 @@
 #include <span>
 #include <vector>
 
-#include "base/memory.h"
-#include "ops/stream.h"
-#include "state/layer_shape.h"
+#include "state/page_memory.h"
 
 namespace lb {
 
 class PagePool {
  public:
-  // Pages of one layer; no bytes: the layer keeps none in the pool.
-  struct Layer {
-    std::byte *k = nullptr, *v = nullptr;  // [n_pages, k_bytes], [n_pages, v_bytes]
-    size_t k_bytes = 0, v_bytes = 0;       // of a page
-  };
+  // memories: of all shards, each with n_pages pages.
+  PagePool(int n_pages, std::vector<std::shared_ptr<const PageMemory>> memories);
 
-  // layers: those of every state that uses the pool. The stream must outlive the pool.
-  PagePool(std::span<const LayerShape> layers, const StateOptions& options, int n_pages, Stream& stream);
-  static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options, int n_pages);
-  // The share of one layer.
-  static size_t layer_bytes(std::span<const LayerShape> layers, int layer, const StateOptions& options, int n_pages);
-
-  const Layer& layer(int i) const { return layers_[i]; }
-  size_t page_bytes() const { return page_bytes_; }  // over all layers
+  const PageMemory& memory(int shard) const { return *memories_[shard]; }
+  size_t page_bytes() const;  // over all layers and shards
   int n_pages() const { return static_cast<int>(counts_.size()); }
   int n_free() const;
 
@@ -43,24 +31,14 @@ class PagePool {
   void release(std::span<const int32_t> pages);
   bool is_shared(int32_t page) const;
   bool is_shared(std::span<const int32_t> pages) const;  // any of them
-  // Copies pages to and from the host: layer, then K before V, then page. Bytes: [pages.size() * page_bytes()]
+  // Copies pages to and from the host, one shard's bytes after the other's (PageMemory::read).
   void read(std::span<const int32_t> pages, std::span<std::byte> to) const;
   void write(std::span<const int32_t> pages, std::span<const std::byte> from);
-  // Sends copies of K and V of a page in all layers to the stream.
+  // Sends copies of K and V of a page to the streams of all shards.
   void copy(int32_t from, int32_t to);
 
  private:
-  static Layer carve_layer(std::span<const LayerShape> layers, int layer, const StateOptions& options, int n_pages,
-                           Carver& carver);
-  // Calls copy(memory) for K and V of the pages in all layers, in the order of read().
-  template <class Copy>
-  void for_memory(std::span<const int32_t> pages, Copy&& copy) const;
-
-  Stream& stream_;
-  std::unique_ptr<Memory> memory_;
-  std::vector<Layer> layers_;
-  size_t page_bytes_ = 0;
-
+  std::vector<std::shared_ptr<const PageMemory>> memories_;
   mutable std::mutex mutex_;     // guards counts_ and free_
   std::vector<int32_t> counts_;  // [n_pages] references
   std::vector<int32_t> free_;    // a heap, its lowest page first

@@ -38,7 +38,7 @@ uint32_t crc32(std::span<const std::byte> bytes) {
 // The sizes of a layer's parts, whether the state has pages for n tokens or not.
 std::vector<uint64_t> part_bytes(const SequenceState& state, int layer, int n) {
   if (state.keeps_all_rows(layer)) {
-    const PagePool::Layer& pages = state.pool()->layer(layer);
+    const PageMemory::Layer& pages = state.pool()->memory(0).layer(layer);
     return {n_pages(n) * pages.k_bytes, n_pages(n) * pages.v_bytes};
   }
   std::vector<uint64_t> sizes;

@@ -114,7 +114,14 @@ const TensorView& Binder::take_any_type(const TensorName& name, const std::vecto
   return *tensor;
 }
 
-Matrix Binder::matrix(const TensorName& name, int n_out, int n_in) {
+Matrix Binder::matrix(const TensorName& name, int n_out, int n_in, Split split) {
+  Matrix matrix = bound(name, n_out, n_in);
+  matrix.name = find(name)->name;
+  matrix.split = std::move(split);
+  return matrix;
+}
+
+Matrix Binder::bound(const TensorName& name, int n_out, int n_in) {
   if (const TensorView* tensor = find(name); tensor != nullptr && is_packed(*tensor))
     return expanded(n_out, n_in, row_reader(packed(name, n_out, n_in)));
   const TensorView& tensor = take_any_type(name, {n_out, n_in});

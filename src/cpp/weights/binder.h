@@ -13,6 +13,7 @@
 #include "format/model_file.h"
 #include "ops/linear.h"
 #include "weights/host_copies.h"
+#include "weights/split.h"
 
 namespace lb {
 
@@ -29,6 +30,9 @@ struct Matrix {
   int n_out = 0, n_in = 0;
   WeightLayout layout = WeightLayout::kBlocks;
   DType block_type = type;  // of the blocks; Network::use_device_types() changes `type` alone
+  std::string name;         // in the file
+  int slot = -1;            // in the shard's WeightStore; Network::finish() numbers them
+  Split split;              // among the shards of an engine
   size_t bytes() const { return n_out * row_bytes(type, n_in); }
 };
 
@@ -48,8 +52,8 @@ class Binder {
   // Whether two tensors, which exist, have the same type, shape and bytes.
   bool are_equal(const TensorName& a, const TensorName& b) const;
   // A matrix of FP8, or of NVFP4 with a scale of the whole tensor, becomes one of BF16 in host memory, once
-  // HostCopies::expand() has run.
-  Matrix matrix(const TensorName& name, int n_out, int n_in);
+  // HostCopies::expand() has run. split: how shards divide it.
+  Matrix matrix(const TensorName& name, int n_out, int n_in, Split split);
   const float* vector(const TensorName& name, int n, HfFix fix = HfFix::kNone);
   // Any number of axes, copied like a vector.
   const float* array(const TensorName& name, const std::vector<int64_t>& shape);
@@ -67,6 +71,7 @@ class Binder {
  private:
   std::string file_name(const TensorName& name) const;
   const TensorView& check_type(const TensorView& tensor) const;
+  Matrix bound(const TensorName& name, int n_out, int n_in);
   const TensorView& take_any_type(const TensorName& name, const std::vector<int64_t>& shape);
   Matrix expanded(int n_out, int n_in, RowReader read);
   Fp8Matrix fp8(const TensorView& tensor, int n_out, int n_in);

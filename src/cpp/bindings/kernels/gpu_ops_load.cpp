@@ -1,5 +1,7 @@
 // Weights on their way to a device: what arrives there, and how long a whole model takes.
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <chrono>
 #include <span>
@@ -60,16 +62,29 @@ nb::dict time_load(PythonPack& pack, const std::string& path, int threads, size_
   model->use_device_types();
   GpuStream stream(pack.shared(), 0, 0);
   const auto began = std::chrono::steady_clock::now();
-  std::unique_ptr<Memory> memory;
+  WeightStore store;
   {
     const nb::gil_scoped_release unlocked;
-    memory = load_weights(*model, stream, {.n_threads = threads, .slot_bytes = slot_bytes}, reporter(progress));
+    store = load_weights(*model, stream, {.n_threads = threads, .slot_bytes = slot_bytes}, reporter(progress));
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   nb::dict d;
   d["seconds"] = took.count();
-  d["bytes"] = memory->size();
+  d["bytes"] = store.memory->size();
   return d;
+}
+
+// By slot: addresses as the host and as the device has them, of a model that is loaded.
+std::pair<std::vector<uint64_t>, std::vector<uint64_t>> weight_table(PythonPack& pack, const std::string& path) {
+  const ModelFile file = open_model_file(path);
+  const std::unique_ptr<Model> model = make_model(file);
+  model->use_device_types();
+  GpuStream stream(pack.shared(), 0, 0);
+  const WeightStore store = load_weights(*model, stream, {}, {});
+  std::vector<uint64_t> host(store.addresses.size()), device(host.size());
+  for (size_t i = 0; i < host.size(); ++i) host[i] = reinterpret_cast<uint64_t>(store.addresses[i]);
+  stream.download(device.data(), store.table, device.size() * sizeof(uint64_t));
+  return {std::move(host), std::move(device)};
 }
 
 }  // namespace
@@ -81,6 +96,8 @@ void bind_gpu_load(nb::module_& m) {
         "The planes of matrices, brought to the device as a model's are and read back.");
   m.def("time_load", &time_load, "pack"_a, "path"_a, "threads"_a, "slot_bytes"_a = defaults.slot_bytes,
         "progress"_a = nb::none(), "Brings a model's weights to the device and drops them: seconds, and bytes there.");
+  m.def("weight_table", &weight_table, "pack"_a, "path"_a,
+        "Addresses of a loaded model's matrices by slot: of the host's table, and of the device's.");
 }
 
 }  // namespace lb::kernels

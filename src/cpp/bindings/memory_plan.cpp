@@ -1,0 +1,77 @@
+// Memory plans of engines and of scorers, without loading weights.
+#include "bindings/memory_plan.h"
+
+#include <nanobind/stl/string.h>
+
+#include "bindings/bindings.h"
+#include "bindings/calls.h"
+#include "bindings/options.h"
+#include "engine/backend_cpu.h"
+#include "engine/backend_gpu.h"
+#include "engine/engine.h"
+#include "engine/prompt_scorer.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lb {
+namespace {
+
+std::unique_ptr<DeviceSizes> sizes_of(size_t free_bytes, const std::string& manifest_json, int n_sms,
+                                      const std::string& name, MemorySource source) {
+  if (manifest_json.empty()) return cpu_sizes(free_bytes);
+  return gpu_sizes(gpu::target_of(manifest_json, n_sms), name, free_bytes, source);
+}
+
+nb::tuple plan_memory(const std::string& path, size_t free_bytes, const std::string& manifest_json, int n_sms,
+                      const std::string& name, const nb::kwargs& named) {
+  EngineOptions options = engine_options_of(named);
+  const auto sizes = sizes_of(free_bytes, manifest_json, n_sms, name, MemorySource::kFree);
+  const MemoryPlan plan = without_gil([&] { return Engine::plan(path, options, *sizes); });
+  return nb::make_tuple(dict_of_plan(plan), dict_of(options));
+}
+
+nb::dict plan_scorer_memory(const std::string& path, size_t free_bytes, const std::string& manifest_json, int n_sms,
+                            const std::string& name, bool is_lent, const nb::kwargs& named) {
+  ScorerOptions options = scorer_options_of(named);
+  const auto sizes =
+      sizes_of(free_bytes, manifest_json, n_sms, name, is_lent ? MemorySource::kLent : MemorySource::kFree);
+  return dict_of_plan(without_gil([&] { return PromptScorer::plan(path, options, *sizes); }));
+}
+
+}  // namespace
+
+nb::dict dict_of_plan(const MemoryPlan& plan) {
+  nb::list entries;
+  for (const PlanEntry& entry : plan.entries)
+    entries.append(nb::make_tuple(entry.name, entry.bytes, entry.detail, entry.per_session));
+  nb::dict d;
+  d["entries"] = entries;
+  d["total_bytes"] = plan.total_bytes();
+  d["place"] = plan.device;
+  d["mapped_bytes"] = plan.mapped_bytes;
+  d["available_bytes"] = plan.available_bytes;
+  d["context"] = plan.context;
+  d["max_context"] = plan.max_context;
+  d["kv_tokens"] = plan.kv_tokens;
+  d["largest_context"] = plan.largest_context;
+  nb::list fits;
+  for (const KvFit& fit : plan.kv_fits)
+    fits.append(nb::make_tuple(to_string(fit.kv), fit.token_bytes, fit.largest_context));
+  d["kv_fits"] = fits;
+  return d;
+}
+
+void bind_memory_plan(nb::module_& m) {
+  m.def("plan_memory", &plan_memory, "path"_a, "free_bytes"_a, "manifest_json"_a, "n_sms"_a, "name"_a, "options"_a,
+        "The plan of Engine.open and the options it resolves, for a GPU with this pack, or for the CPU (an empty "
+        "manifest; free_bytes 0: of this machine). Loads no weights.");
+  m.def("plan_scorer_memory", &plan_scorer_memory, "path"_a, "free_bytes"_a, "manifest_json"_a, "n_sms"_a, "name"_a,
+        "is_lent"_a, "options"_a,
+        "The plan of PromptScorer.open, likewise. is_lent: an engine lends these bytes of its weights.");
+  m.def(
+      "promised_bytes", [](const std::string& device) { return Device::promised_bytes(device); }, "device"_a,
+      "Memory of a device that engines of this process have promised to their sessions and not yet allocated.");
+}
+
+}  // namespace lb

@@ -1,0 +1,65 @@
+// How a file's matrices would be divided among shards, for tests.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/bindings.h"
+#include "format/model_file.h"
+#include "models/model.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lb {
+namespace {
+
+using Ranges = std::vector<std::pair<int, int>>;
+using Shards = std::vector<Ranges>;
+
+const char* axis_name(Split::Axis axis) {
+  return axis == Split::Axis::kNone ? "none" : axis == Split::Axis::kRows ? "rows" : "columns";
+}
+
+Shards shards_of(const Split& split, int n_out, int n_in, int n) {
+  Shards shards(n);
+  for (int rank = 0; rank < n; ++rank)
+    for (const SplitRange& range : shard_of(split, n_out, n_in, rank, n))
+      shards[rank].emplace_back(range.first, range.count);
+  return shards;
+}
+
+// (name, n_out, n_in, axis, shards) of each matrix.
+std::vector<std::tuple<std::string, int, int, std::string, Shards>> matrix_shards(const std::string& path, int n) {
+  const ModelFile file = open_model_file(path);
+  std::vector<std::tuple<std::string, int, int, std::string, Shards>> rows;
+  make_model(file)->for_each_matrix([&](const Matrix& m) {
+    rows.emplace_back(m.name, m.n_out, m.n_in, axis_name(m.split.axis), shards_of(m.split, m.n_out, m.n_in, n));
+  });
+  return rows;
+}
+
+// sections: (groups, units per group, rows of a unit, whether the groups take turns), one after the other.
+Shards row_shards(const std::vector<std::tuple<int, int, int, bool>>& sections, int n) {
+  Split split{Split::Axis::kRows, {}};
+  int n_out = 0;
+  for (const auto& [groups, units, unit, is_tiled] : sections) {
+    split.sections.push_back({groups, units, unit, is_tiled});
+    n_out += groups * units * unit;
+  }
+  return shards_of(split, n_out, 1, n);
+}
+
+}  // namespace
+
+void bind_split(nb::module_& m) {
+  m.def("matrix_shards", &matrix_shards, "path"_a, "n"_a,
+        "Each matrix of a model: (name, n_out, n_in, \"none\", \"rows\" or \"columns\", what each of n shards has of "
+        "it: (first, count) pairs).");
+  m.def(
+      "row_shards", &row_shards, "sections"_a, "n"_a,
+      "The rows of each of n shards, of a matrix with sections (groups, units of a group, rows of a unit, is_tiled).");
+}
+
+}  // namespace lb

@@ -1,0 +1,104 @@
+// The devices of the process, turns and promises.
+#include "engine/device.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <map>
+
+namespace lb {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::map<std::string, std::unique_ptr<Device>, std::less<>> devices;
+};
+
+// Never freed: engines may outlive static objects. The child of a fork begins anew, as its copy of a mutex may be
+// locked for good.
+Registry& registry() {
+  static Registry* current = [] {
+    ::pthread_atfork(nullptr, nullptr, [] { current = new Registry; });
+    return new Registry;
+  }();
+  return *current;
+}
+
+}  // namespace
+
+Device& Device::find(const std::string& name) {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  std::unique_ptr<Device>& device = all.devices[name];
+  if (device == nullptr) device = std::make_unique<Device>(name);
+  return *device;
+}
+
+size_t Device::promised_bytes(const std::string& name) {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.devices.find(name);
+  return found == all.devices.end() ? 0 : found->second->promised_bytes();
+}
+
+size_t Device::promised_bytes() const {
+  const std::lock_guard lock(promised_mutex_);
+  return promised_bytes_;
+}
+
+void Device::with_loan(LentMemory& lent, const std::function<void()>& work) {
+  try {
+    lent.borrow();
+    work();
+  } catch (...) {
+    lent.give_back();
+    throw;
+  }
+  lent.give_back();
+}
+
+void DeviceTurn::lock() {
+  device_.turn_.lock();
+  try {
+    settle();
+    device_.holders_.push_back(this);
+  } catch (...) {
+    device_.turn_.unlock();
+    throw;
+  }
+}
+
+// Waits for the work of the stream that had the turn before.
+void DeviceTurn::settle() {
+  if (device_.newest_ == stream_.get()) return;
+  if (const std::shared_ptr<Stream> before = device_.newest_alive_.lock()) before->wait();
+  device_.newest_ = stream_.get();
+  device_.newest_alive_ = stream_;
+}
+
+void DeviceTurn::unlock() {
+  device_.holders_.pop_back();
+  try {
+    if (!device_.holders_.empty()) device_.holders_.back()->settle();
+  } catch (const Error&) {
+    // A failed device fails the next call on its stream too, where it can be reported.
+  }
+  device_.turn_.unlock();
+}
+
+Promise::Promise(Device& device, size_t session_bytes, int n_sessions)
+    : device_(device), session_bytes_(session_bytes) {
+  change(n_sessions, 0);
+}
+
+size_t Promise::bytes() const { return session_bytes_ * std::max(n_sessions_ - n_open_, 0); }
+
+void Promise::change(int n_sessions, int n_more_open) {
+  const std::lock_guard lock(device_.promised_mutex_);
+  device_.promised_bytes_ -= bytes();
+  n_sessions_ = n_sessions;
+  n_open_ += n_more_open;
+  device_.promised_bytes_ += bytes();
+}
+
+}  // namespace lb

@@ -1,0 +1,113 @@
+// Device: one card of this process, or its CPU. Engines and scorers on a device share it: they take turns there, their
+// plans count what others hold, and one lends memory to another.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/fair_lock.h"
+#include "dispatch/lent_memory.h"
+#include "ops/stream.h"
+
+namespace lb {
+
+class DeviceTurn;
+
+class Device {
+ public:
+  // The device of this name: "cpu", "cuda:0". It lives as long as the process. A forked child has devices of its own,
+  // as a thread that the child lacks may have had the turn.
+  static Device& find(const std::string& name);
+  // promised_bytes() of the device of this name; 0 where nobody uses it.
+  static size_t promised_bytes(const std::string& name);
+
+  explicit Device(std::string name) : name_(std::move(name)) {}
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const std::string& name() const { return name_; }
+  // Memory that plans count and that nobody has allocated yet (Promise). Other plans leave it free.
+  size_t promised_bytes() const;
+  // Held while an engine plans and allocates, so that the next plan sees the device's memory as it then is.
+  std::mutex& opening() { return opening_; }
+
+  // Runs `work` while lent memory is the borrower's. The caller has the turn, so the lender has no work in flight;
+  // `work` leaves none either, whether it ends or throws.
+  static void with_loan(LentMemory& lent, const std::function<void()>& work);
+
+ private:
+  friend class DeviceTurn;
+  friend class Promise;
+
+  std::string name_;
+  std::mutex opening_;
+  FairLock turn_;
+  // The turns that the owner of turn_ has locked, the last one on top: between the layers of a prompt's chunk it may
+  // take another stream's turn. It owns the next two members as well.
+  std::vector<DeviceTurn*> holders_;
+  const Stream* newest_ = nullptr;      // the only stream that may have work in flight
+  std::weak_ptr<Stream> newest_alive_;  // the same, if it still exists
+  mutable std::mutex promised_mutex_;
+  size_t promised_bytes_ = 0;
+};
+
+// The turn of one stream on its device, to lock. Threads get it in the order in which they asked; the thread that has
+// it may lock it again. When the turn goes to another stream, the work of the stream before it is complete: kernels
+// whose blocks wait for each other, as the megakernel's do, never share a card with another stream's.
+class DeviceTurn {
+ public:
+  // stream: null for work that makes its stream.
+  DeviceTurn(Device& device, std::shared_ptr<Stream> stream) : device_(device), stream_(std::move(stream)) {}
+  DeviceTurn(const DeviceTurn&) = delete;
+  DeviceTurn& operator=(const DeviceTurn&) = delete;
+
+  void lock();
+  void unlock();
+  // Gives way to the threads that wait by now. The caller has locked once.
+  void let_others() {
+    if (!device_.turn_.is_wanted()) return;
+    unlock();
+    lock();
+  }
+
+ private:
+  void settle();
+
+  Device& device_;
+  std::shared_ptr<Stream> stream_;
+};
+
+// Memory that an engine's plan promises to its sessions.
+class Promise {
+ public:
+  Promise(Device& device, size_t session_bytes, int n_sessions);
+  ~Promise() { change(0, 0); }
+  Promise(const Promise&) = delete;
+  Promise& operator=(const Promise&) = delete;
+
+  // A session that has its memory: the device's free memory no longer includes it.
+  class Kept {
+   public:
+    explicit Kept(Promise& promise) : promise_(promise) { promise_.change(promise_.n_sessions_, 1); }
+    ~Kept() { promise_.change(promise_.n_sessions_, -1); }
+    Kept(const Kept&) = delete;
+    Kept& operator=(const Kept&) = delete;
+
+   private:
+    Promise& promise_;
+  };
+
+ private:
+  void change(int n_sessions, int n_more_open);
+  size_t bytes() const;  // of the sessions that are not open
+
+  Device& device_;
+  size_t session_bytes_;
+  int n_sessions_ = 0, n_open_ = 0;
+};
+
+}  // namespace lb

@@ -1,0 +1,40 @@
+#include "engine/open_models.h"
+
+#include "base/error.h"
+
+namespace lb {
+
+OpenModels::OpenModels(const std::string& path, const std::string& draft, const DeviceSizes& sizes)
+    : file(open_model_file(path)), models{.target = make_model(file), .draft = nullptr} {
+  if (draft == "mtp") {
+    models.draft = make_mtp(file, *models.target);
+    LB_CHECK(models.draft != nullptr, kUnsupported, path, ": the file has no prediction block (MTP) to draft with");
+  } else if (!draft.empty()) {
+    draft_file = open_model_file(draft);
+    models.draft = make_draft_model(*draft_file, *models.target);
+  }
+  if (sizes.maps_weights()) return;
+  models.target->use_device_types();
+  if (models.draft) models.draft->use_device_types();
+}
+
+size_t OpenModels::file_bytes() const {
+  return file.tensors().total_bytes() + (draft_file ? draft_file->tensors().total_bytes() : 0);
+}
+
+void check_token_ids(std::span<const int32_t> ids, int vocab, int context) {
+  for (size_t i = 0; i < ids.size(); ++i)
+    LB_CHECK(ids[i] >= 0 && ids[i] < vocab, kInvalid, "token ", i, " is ", ids[i], "; the vocabulary has ", vocab,
+             " tokens");
+  LB_CHECK(ids.size() <= static_cast<size_t>(context), kInvalid, ids.size(), " tokens do not fit the context of ",
+           context, "; load the model with a larger context");
+}
+
+std::vector<LayerShape> Models::layer_shapes() const {
+  std::vector<LayerShape> shapes;
+  for (const Network* network : networks())
+    shapes.insert(shapes.end(), network->layer_shapes().begin(), network->layer_shapes().end());
+  return shapes;
+}
+
+}  // namespace lb

@@ -1,0 +1,222 @@
+// The search for a context: the weights first, then everything that grows with the context.
+#include "engine/plan_fit.h"
+
+#include <algorithm>
+#include <iomanip>
+#include <optional>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/system.h"
+
+namespace lb {
+namespace {
+
+std::string with_unit(double value, const char* unit) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(1) << value << unit;
+  return text.str();
+}
+std::string mib(size_t bytes) { return with_unit(bytes / 1048576.0, " MiB"); }
+std::string kib(size_t bytes) { return with_unit(bytes / 1024.0, " KiB"); }
+
+// A layer whose heads a type cannot hold, or nothing.
+std::optional<std::string> problem_of_heads(const Models& models, const KvTypes& kv) {
+  const std::vector<LayerShape> shapes = models.layer_shapes();
+  for (size_t i = 0; i < shapes.size(); ++i)
+    if (const auto* shape = std::get_if<KvShape>(&shapes[i]))
+      for (KvType type : {kv.k, kv.v})
+        if (!has_whole_groups(type, shape->head_dim))
+          return cat(kv_name(type), " stores groups of 32 values, and ",
+                     int(i) < models.target->info().n_layers ? "the model" : "the draft model", " has heads of ",
+                     shape->head_dim);
+  return std::nullopt;
+}
+
+// The model's maximum, else the largest multiple of a page that fits; 0: none fits.
+int largest_context(const ContextDemand& demand, const KvTypes& kv, size_t budget) {
+  const int max_context = demand.models.target->info().max_context;
+  if (demand.needed_bytes(max_context, kv) <= budget) return max_context;
+  int low = 0, high = max_context / kPageTokens;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    demand.needed_bytes(middle * kPageTokens, kv) <= budget ? low = middle : high = middle - 1;
+  }
+  return low * kPageTokens;
+}
+
+// The context of every type that the heads can have.
+std::vector<KvFit> kv_fits(const ContextDemand& demand, size_t budget) {
+  std::vector<KvFit> fits;
+  for (int i = 0; i < kKvTypeCount; ++i) {
+    const KvTypes kv{KvType(i), KvType(i)};
+    if (problem_of_heads(demand.models, kv)) continue;
+    fits.push_back({kv, demand.token_bytes(kv), largest_context(demand, kv, budget)});
+  }
+  std::ranges::stable_sort(fits, std::greater(), &KvFit::token_bytes);
+  return fits;
+}
+
+// The smaller types and their contexts as lines of a table; empty: no smaller one fits any context.
+std::string smaller_types(const std::vector<KvFit>& fits, size_t token_bytes) {
+  std::ostringstream text;
+  for (const KvFit& fit : fits) {
+    if (fit.token_bytes >= token_bytes || fit.largest_context == 0) continue;
+    if (text.tellp() == 0) text << "\n  kv     KiB a token  largest context";
+    text << "\n  " << std::left << std::setw(6) << to_string(fit.kv) << std::right << std::fixed << std::setprecision(2)
+         << std::setw(12) << fit.token_bytes / 1024.0 << std::setw(17) << fit.largest_context;
+  }
+  return text.str();
+}
+
+std::string kv_detail(const StateSizes::Kv& sizes, const KvTypes& kv, int kv_tokens) {
+  return cat(kv_tokens, " tokens, ", to_string(kv), ", ", kib(sizes.token_bytes), " a token");
+}
+
+// The device's memory as a plan may use it.
+struct Budget {
+  size_t reserved, available;  // left to the driver; free besides
+  size_t fixed;                // of the plan at any context
+
+  Budget(const ContextDemand& demand, size_t memory_limit)
+      : reserved(demand.sizes.reserved_bytes()), fixed(demand.weights.total() + demand.fixed_bytes) {
+    const size_t free = demand.sizes.free_bytes(), usable = memory_limit > 0 ? std::min(memory_limit, free) : free;
+    available = usable > reserved ? usable - reserved : 0;
+  }
+  size_t left() const { return available > fixed ? available - fixed : 0; }
+  // "24.0 MiB of memory of cuda:0 are available, and 48.0 MiB of free memory would do"
+  std::string text(const ContextDemand& demand, size_t needed) const {
+    return cat(mib(available), " of ", demand.sizes.memory_name(), " are available, and ",
+               mib(fixed + needed + reserved), " of free memory would do");
+  }
+};
+
+// smaller: the smaller types as lines of a table.
+void check_smallest(const ContextDemand& demand, const Budget& budget, const KvTypes& kv, int fits,
+                    const std::string& smaller) {
+  if (fits > 0) return;
+  const Models& models = demand.models;
+  const size_t smallest = demand.needed_bytes(std::min(kPageTokens, models.target->info().max_context), kv);
+  fail(ErrorCode::kMemory, "the weights take ", mib(demand.weights.total()),
+       models.draft ? cat(", ", mib(models.draft->weight_bytes()), " of them the draft model's,") : "",
+       " and the smallest session ", mib(smallest), "; ", budget.text(demand, smallest),
+       ". Use a smaller model or quantisation", models.draft ? ", draft without a draft model" : "", ", or free memory",
+       smaller);
+}
+
+void check_context(const ContextDemand& demand, const Budget& budget, const ModelOptions& options, int fits,
+                   const std::string& smaller) {
+  const int max_context = demand.models.target->info().max_context;
+  LB_CHECK(options.context <= max_context, kInvalid, "context = ", options.context, " exceeds the model's maximum of ",
+           max_context, " tokens");
+  const size_t needed = demand.needed_bytes(options.context, options.kv);
+  LB_CHECK(needed <= budget.left(), kMemory, "context = ", options.context, " needs ", mib(needed), " in addition to ",
+           mib(demand.weights.total()), " of weights; ", budget.text(demand, needed), ". ",
+           fits > 0 ? cat("context = ", fits, " would fit") : std::string("No context fits"),
+           "; a smaller prefill_chunk or a smaller kv type also saves memory", smaller);
+}
+
+}  // namespace
+
+void check_model_options(const ModelOptions& options) {
+  LB_CHECK(options.context >= 0, kInvalid, "context must be positive, got ", options.context);
+  LB_CHECK(options.prefill_chunk >= 0 && options.prefill_chunk <= 4096, kInvalid,
+           "prefill_chunk must be between 1 and 4096, got ", options.prefill_chunk);
+}
+
+void resolve_model_options(ModelOptions& options, const DeviceSizes& sizes) {
+  if (options.n_threads == 0) options.n_threads = usable_cores();
+  LB_CHECK(options.n_threads >= 1 && options.n_threads <= 1024, kInvalid, "threads must be between 1 and 1024, got ",
+           options.n_threads);
+  if (options.prefill_chunk == 0) options.prefill_chunk = sizes.prefill_chunk();
+}
+
+WeightSizes::WeightSizes(const Models& models, const DeviceSizes& sizes, size_t file_bytes)
+    : target(sizes.weight_bytes(*models.target)),
+      draft(models.draft ? sizes.weight_bytes(*models.draft) : 0),
+      expanded(models.target->expanded_bytes() + (models.draft ? models.draft->expanded_bytes() : 0)),
+      mapped(sizes.maps_weights() ? file_bytes : 0),
+      is_copied_to_device(!sizes.maps_weights()) {}
+
+std::vector<PlanEntry> WeightSizes::device_entries() const {
+  if (!is_copied_to_device) return {};
+  return {{"weights", target, "codes and scales as the kernels read them"},
+          {"draft weights", draft, "of the draft model, likewise"}};
+}
+
+std::vector<PlanEntry> WeightSizes::host_entries() const {
+  if (is_copied_to_device) return {};
+  return {{"expanded weights", expanded, "of FP8 and scaled NVFP4, as BF16"},
+          {"vectors", target + draft - expanded, "norms and other small weights as F32"}};
+}
+
+StateSizes::StateSizes(std::span<const LayerShape> shapes, const StateOptions& options, int n_target, int pages) {
+  const bool has_folding = any_folds(shapes);
+  table = SequenceState::planned_bytes(shapes, options);
+  for (int i = 0; i < static_cast<int>(shapes.size()); ++i) {
+    const size_t bytes = ShardState::layer_bytes(shapes, i, options), unfolded = pending_bytes(shapes[i]);
+    const auto* shape = std::get_if<KvShape>(&shapes[i]);
+    table -= bytes;
+    if (shape == nullptr) {
+      recurrent += bytes - unfolded;
+      pending += unfolded;
+    } else if (const int ring = ring_pages(*shape, options, has_folding); ring > 0) {
+      rings += bytes;
+      ++n_rings;
+      ring_rows = std::max(ring_rows, ring * kPageTokens);
+    } else {
+      Kv& kv = i >= n_target ? draft : target;
+      kv.bytes += PageMemory::layer_bytes(shapes, i, options, pages);
+      kv.token_bytes += page_bytes(*shape, options) / kPageTokens;
+    }
+  }
+}
+
+std::vector<PlanEntry> StateSizes::entries(const KvTypes& kv, int kv_tokens) const {
+  return {
+      {"KV cache", target.bytes, kv_detail(target, kv, kv_tokens)},
+      {"draft KV cache", draft.bytes, kv_detail(draft, kv, kv_tokens)},
+      {"KV rings", rings, cat(n_rings, " of the layers keep ", ring_rows, " rows"), true},
+      {"page table", table, "and the numbers of an append", true},
+      {"recurrent state", recurrent, "of the committed tokens, F32", true},
+      {"pending rows", pending, cat(kMaxTree, " rows of a tree or of a prompt, not yet folded, F32"), true},
+  };
+}
+
+FittedContext fit_context(const ContextDemand& demand, ModelOptions& options) {
+  if (const auto problem = problem_of_heads(demand.models, options.kv))
+    fail(ErrorCode::kUnsupported, "kv = ", to_string(options.kv), ": ", *problem,
+         ". Use kv = f16, bf16 or f32, which take heads of any size");
+  const Budget budget(demand, options.memory_limit);
+  const int fits = largest_context(demand, options.kv, budget.left());
+  MemoryPlan plan;
+  plan.kv_fits = kv_fits(demand, budget.left());
+  const std::string smaller = smaller_types(plan.kv_fits, demand.token_bytes(options.kv));
+  if (options.context == 0) {
+    check_smallest(demand, budget, options.kv, fits, smaller);
+    options.context = demand.max_tokens > 0 ? std::min(fits, demand.max_tokens) : fits;
+  }
+  check_context(demand, budget, options, fits, smaller);
+  options.prefill_chunk = std::min(options.prefill_chunk, options.context);
+  plan.device = demand.sizes.name();
+  plan.mapped_bytes = demand.weights.mapped;
+  plan.available_bytes = budget.available;
+  plan.context = options.context;
+  plan.max_context = demand.models.target->info().max_context;
+  plan.largest_context = fits;
+  return {std::move(plan), budget.left()};
+}
+
+size_t MemoryPlan::total_bytes() const {
+  size_t bytes = 0;
+  for (const PlanEntry& entry : entries) bytes += entry.bytes;
+  return bytes;
+}
+
+size_t MemoryPlan::session_bytes() const {
+  size_t bytes = 0;
+  for (const PlanEntry& entry : entries) bytes += entry.per_session ? entry.bytes : 0;
+  return bytes;
+}
+
+}  // namespace lb

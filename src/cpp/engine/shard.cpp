@@ -1,0 +1,34 @@
+#include "engine/shard.h"
+
+namespace lb {
+
+Shard::Shard(std::shared_ptr<const Backend> backend, const StreamNeeds& needs)
+    : backend_(std::move(backend)), stream_(backend_->make_stream(needs)), turn_(backend_->device(), stream_) {}
+
+void Shard::load(Network& network, int n_threads, const LoadProgress& progress) {
+  weights_.push_back(backend_->load(network, n_threads, *stream_, progress));
+}
+
+std::span<std::byte> Shard::weights() const {
+  const Memory* first = weights_.empty() ? nullptr : weights_.front().memory.get();
+  return first == nullptr ? std::span<std::byte>() : std::span(first->data(), first->size());
+}
+
+void Shard::make_executors(const Models& models, const EngineOptions& options) {
+  steps_ = std::make_unique<Executor>(models, options, Executor::step_rows(options), *stream_, turn_);
+  if (options.prefill_chunk <= steps_->max_rows) return;
+  prompts_ = std::make_unique<Executor>(models, options, options.prefill_chunk, *stream_, turn_);
+  prompts_->logits = steps_->logits;  // which no step comes between
+}
+
+void Shard::make_pages(std::span<const LayerShape> layers, const StateOptions& options, int n_pages) {
+  pages_ = std::make_shared<PageMemory>(layers, options, n_pages, *stream_);
+}
+
+size_t Shard::executor_bytes(const Models& models, const EngineOptions& options) {
+  const int steps = Executor::step_rows(options);
+  return Executor::planned_bytes(models, options, steps) +
+         (options.prefill_chunk > steps ? Executor::planned_bytes(models, options, options.prefill_chunk) : 0);
+}
+
+}  // namespace lb

@@ -1,0 +1,50 @@
+// Shard: the part of an engine or a scorer that is on one device: the backend, the stream that its ops go to, the turn
+// of that stream, and the weights there. An engine's shard also has the buffers of its forward passes and the K and V
+// of its pages. An engine has one shard today; what a forward pass of several needs is in src/cpp/models/README.md.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/backend.h"
+#include "engine/device.h"
+#include "engine/executor.h"
+
+namespace lb {
+
+class Shard {
+ public:
+  Shard(std::shared_ptr<const Backend> backend, const StreamNeeds& needs);
+  Shard(const Shard&) = delete;
+  Shard& operator=(const Shard&) = delete;
+
+  const Backend& backend() const { return *backend_; }
+  Device& device() const { return backend_->device(); }
+  Stream& stream() const { return *stream_; }
+  DeviceTurn& turn() const { return turn_; }
+
+  // Copies the weights of a network to the device and points the network at them.
+  void load(Network& network, int n_threads, const LoadProgress& progress);
+  // The weights of the first network loaded, in device memory; empty where they stay in the file's mapping.
+  std::span<std::byte> weights() const;
+
+  // Of an engine: the buffers of its steps, and of the long chunks of its prompts where no step has as many rows.
+  void make_executors(const Models& models, const EngineOptions& options);
+  static size_t executor_bytes(const Models& models, const EngineOptions& options);
+  // Of an engine: K and V of so many pages.
+  void make_pages(std::span<const LayerShape> layers, const StateOptions& options, int n_pages);
+  const std::shared_ptr<const PageMemory>& pages() const { return pages_; }
+  Executor& steps() const { return *steps_; }
+  Executor& prompts() const { return prompts_ ? *prompts_ : *steps_; }
+
+ private:
+  std::shared_ptr<const Backend> backend_;
+  std::shared_ptr<Stream> stream_;
+  mutable DeviceTurn turn_;
+  std::vector<WeightStore> weights_;  // of each network
+  std::unique_ptr<Executor> steps_, prompts_;
+  std::shared_ptr<const PageMemory> pages_;
+};
+
+}  // namespace lb

@@ -1,0 +1,76 @@
+#include "state/page_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace lb {
+
+PageMemory::Layer PageMemory::carve_layer(std::span<const LayerShape> layers, int layer, const StateOptions& options,
+                                          int n_pages, Carver& carver) {
+  if (!keeps_all_rows(layers, layer)) return {};
+  const auto& shape = std::get<KvShape>(layers[layer]);
+  const size_t k = lb::page_bytes(shape, options.k_type), v = lb::page_bytes(shape, options.v_type);
+  std::byte* keys = carver.take<std::byte>(n_pages * k);
+  return {keys, carver.take<std::byte>(n_pages * v), k, v};
+}
+
+size_t PageMemory::layer_bytes(std::span<const LayerShape> layers, int layer, const StateOptions& options,
+                               int n_pages) {
+  Carver counter;
+  carve_layer(layers, layer, options, n_pages, counter);
+  return counter.used();
+}
+
+size_t PageMemory::planned_bytes(std::span<const LayerShape> layers, const StateOptions& options, int n_pages) {
+  size_t bytes = 0;
+  for (int i = 0; i < static_cast<int>(layers.size()); ++i) bytes += layer_bytes(layers, i, options, n_pages);
+  return bytes;
+}
+
+PageMemory::PageMemory(std::span<const LayerShape> layers, const StateOptions& options, int n_pages, Stream& stream)
+    : stream_(stream), memory_(stream.reserve(std::max<size_t>(planned_bytes(layers, options, n_pages), 1))) {
+  Carver carver(*memory_);
+  for (int i = 0; i < static_cast<int>(layers.size()); ++i) {
+    layers_.push_back(carve_layer(layers, i, options, n_pages, carver));
+    page_bytes_ += layers_.back().k_bytes + layers_.back().v_bytes;
+  }
+}
+
+template <class Copy>
+void PageMemory::for_memory(std::span<const int32_t> pages, Copy&& copy) const {
+  for (const Layer& layer : layers_)
+    for (const auto& [data, bytes] : {std::pair(layer.k, layer.k_bytes), std::pair(layer.v, layer.v_bytes)})
+      for (size_t i = 0, next; bytes > 0 && i < pages.size(); i = next) {  // consecutive pages are one copy
+        for (next = i + 1; next < pages.size() && pages[next] == pages[next - 1] + 1; ++next) {
+        }
+        copy(std::span(data + pages[i] * bytes, (next - i) * bytes));
+      }
+}
+
+void PageMemory::read(std::span<const int32_t> pages, std::span<std::byte> to) const {
+  LB_ASSERT(to.size() == pages.size() * page_bytes_);
+  for_memory(pages, [&](std::span<std::byte> memory) {
+    stream_.download(to.data(), memory.data(), memory.size());
+    to = to.subspan(memory.size());
+  });
+}
+
+void PageMemory::write(std::span<const int32_t> pages, std::span<const std::byte> from) const {
+  LB_ASSERT(from.size() == pages.size() * page_bytes_);
+  for_memory(pages, [&](std::span<std::byte> memory) {
+    stream_.upload(memory.data(), from.data(), memory.size());
+    from = from.subspan(memory.size());
+  });
+}
+
+void PageMemory::copy(int32_t from, int32_t to) const {
+  for (const Layer& layer : layers_) {
+    if (layer.k_bytes == 0) continue;
+    stream_.copy(layer.k + to * layer.k_bytes, layer.k + from * layer.k_bytes, layer.k_bytes);
+    stream_.copy(layer.v + to * layer.v_bytes, layer.v + from * layer.v_bytes, layer.v_bytes);
+  }
+}
+
+}  // namespace lb

@@ -1,0 +1,246 @@
+// Memory and ops of a sequence on one shard.
+#include "state/shard_state.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "ops/previous_row.h"
+
+namespace lb {
+namespace {
+
+// Pages that `window` rows can touch.
+int window_pages(const KvShape& shape) { return n_pages(shape.window) + 1; }
+
+template <class T>
+std::span<std::byte> bytes(T* p, size_t count) {
+  return std::as_writable_bytes(std::span(p, count));
+}
+
+}  // namespace
+
+size_t bytes_of(const StatePart& part) {
+  size_t n = 0;
+  for (const std::span<std::byte> piece : part) n += piece.size();
+  return n;
+}
+
+ShardState::LayerMemory ShardState::carve_layer(const LayerShape& shape, const StateOptions& options, bool folds,
+                                                int32_t* page_table, Carver& carver) {
+  if (const auto* kv = std::get_if<KvShape>(&shape)) {
+    const int ring = ring_pages(*kv, options, folds);
+    if (ring == 0) return KvPages{nullptr, nullptr, page_table, 0};  // in the pool
+    std::byte* k = carver.take<std::byte>(ring * page_bytes(*kv, options.k_type));
+    std::byte* v = carver.take<std::byte>(ring * page_bytes(*kv, options.v_type));
+    return KvPages{k, v, carver.take<int32_t>(n_pages(options.capacity)), ring};
+  }
+  if (const auto* row = std::get_if<RowShape>(&shape)) {
+    float* history = carver.take<float>(row->dim);
+    return RowLayer{history, carver.take<float>(static_cast<size_t>(kMaxTree) * row->dim)};
+  }
+  const auto& r = std::get<RecurrentShape>(shape);
+  const size_t keys = static_cast<size_t>(kMaxTree) * r.n_k_heads * r.dk;
+  RecurrentLayer layer;
+  layer.S = carver.take<float>(static_cast<size_t>(r.n_v_heads) * r.dk * r.dv);
+  layer.history = carver.take<float>(static_cast<size_t>(r.n_taps - 1) * r.channels());
+  layer.conv_pending = carver.take<float>(static_cast<size_t>(kMaxTree) * r.channels());
+  layer.k_pending[0] = carver.take<float>(keys);
+  layer.k_pending[1] = carver.take<float>(keys);
+  for (float*& cs : layer.cs_pending) cs = carver.take<float>(static_cast<size_t>(kMaxTree) * r.n_v_heads);
+  layer.delta_pending = carver.take<float>(static_cast<size_t>(kMaxTree) * r.n_v_heads * r.dv);
+  return layer;
+}
+
+ShardState::Layout ShardState::carve(std::span<const LayerShape> shapes, const StateOptions& options, Carver& carver) {
+  Layout layout;
+  layout.numbers = carver.take<AppendNumbers>(1);
+  layout.page_table = carver.take<int32_t>(n_pages(options.capacity));
+  for (const LayerShape& shape : shapes)
+    layout.layers.push_back(carve_layer(shape, options, any_folds(shapes), layout.page_table, carver));
+  return layout;
+}
+
+size_t ShardState::layer_bytes(std::span<const LayerShape> layers, int layer, const StateOptions& options) {
+  Carver counter;
+  carve_layer(layers[layer], options, any_folds(layers), nullptr, counter);
+  return counter.used();
+}
+
+size_t ShardState::planned_bytes(std::span<const LayerShape> layers, const StateOptions& options) {
+  Carver counter;
+  carve(layers, options, counter);
+  return counter.used();
+}
+
+ShardState::ShardState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream,
+                       const PageMemory& pages)
+    : shapes_(std::move(layers)),
+      options_(options),
+      stream_(stream),
+      pages_(pages),
+      memory_(stream.reserve(planned_bytes(shapes_, options))) {
+  moves_.reserve(shapes_.size());
+  Carver carver(*memory_);
+  layout_ = carve(shapes_, options_, carver);
+  numbers_at_ = layout_.numbers;
+  for (size_t i = 0; i < shapes_.size(); ++i)
+    if (auto* kv = std::get_if<KvPages>(&layout_.layers[i]); kv != nullptr && kv->ring == 0) {
+      kv->k = pages_.layer(static_cast<int>(i)).k;
+      kv->v = pages_.layer(static_cast<int>(i)).v;
+    }
+}
+
+void ShardState::upload_entries(int first_page, std::span<const int32_t> pages) {
+  stream_.upload(layout_.page_table + first_page, pages.data(), pages.size_bytes());
+}
+
+void ShardState::upload_rings() {
+  std::vector<int32_t> pages(n_pages(options_.capacity));
+  for (const LayerMemory& layer : layout_.layers) {
+    const auto* kv = std::get_if<KvPages>(&layer);
+    if (kv == nullptr || kv->ring == 0) continue;
+    for (int i = 0; i < static_cast<int>(pages.size()); ++i) pages[i] = i % kv->ring;
+    stream_.upload(kv->page_table, pages.data(), pages.size() * sizeof(int32_t));
+  }
+}
+
+void ShardState::upload_numbers(const AppendNumbers& numbers) {
+  stream_.upload(layout_.numbers, &numbers, sizeof numbers);
+}
+
+KvLayer ShardState::kv(int layer) const {
+  const auto& shape = std::get<KvShape>(shapes_[layer]);
+  const auto& pages = std::get<KvPages>(layout_.layers[layer]);
+  return {pages.k, pages.v, pages.page_table, options_.k_type, options_.v_type, shape.n_kv_heads, shape.head_dim};
+}
+
+RecurrentCall ShardState::recurrent(int layer, int call, int n_rows) const {
+  const auto& memory = std::get<RecurrentLayer>(layout_.layers[layer]);
+  const int max_rows = stream_.max_chain_rows(), first = call * max_rows;
+  const AppendNumbers& numbers = *numbers_at_;
+  const Accepted folded = call == 0 ? accepted() : Accepted{numbers.chunk, &numbers.n_chunk};
+  return {first, std::min(max_rows, n_rows - first), folded, &numbers.key_buffer, first / kMaxTree % 2, memory};
+}
+
+void ShardState::send_moves(int first, int end, const int32_t* n_past) {
+  moves_.clear();
+  for (int layer = first; layer < end; ++layer)
+    if (std::holds_alternative<KvShape>(shapes_[layer])) moves_.push_back({kv(layer), accepted(), n_past});
+  stream_.run(std::span<const KvMove>(moves_));
+}
+
+void ShardState::zero() {
+  for (size_t i = 0; i < shapes_.size(); ++i) {
+    if (const auto* row = std::get_if<RowShape>(&shapes_[i]))
+      stream_.zero(std::get<RowLayer>(layout_.layers[i]).history, sizeof(float) * row->dim);
+    const auto* shape = std::get_if<RecurrentShape>(&shapes_[i]);
+    if (shape == nullptr) continue;
+    const auto& layer = std::get<RecurrentLayer>(layout_.layers[i]);
+    stream_.zero(layer.S, sizeof(float) * shape->n_v_heads * shape->dk * shape->dv);
+    stream_.zero(layer.history, sizeof(float) * (shape->n_taps - 1) * shape->channels());
+  }
+}
+
+void ShardState::copy_from(const ShardState& from) {
+  LB_ASSERT(memory_->size() == from.memory_->size());
+  stream_.copy(memory_->data(), from.memory_->data(), memory_->size());
+}
+
+void ShardState::fold() {
+  for (size_t i = 0; i < shapes_.size(); ++i) {
+    if (const auto* row = std::get_if<RowShape>(&shapes_[i])) fold_rows(*row, std::get<RowLayer>(layout_.layers[i]));
+    if (const auto* shape = std::get_if<RecurrentShape>(&shapes_[i]))
+      fold_delta(*shape, std::get<RecurrentLayer>(layout_.layers[i]));
+  }
+}
+
+void ShardState::fold_rows(const RowShape& shape, const RowLayer& layer) {
+  run(PreviousRow{.x = nullptr,
+                  .history = layer.history,
+                  .pending = layer.pending,
+                  .y = nullptr,
+                  .accepted = accepted(),
+                  .tree = {},
+                  .rows = 0,
+                  .dim = shape.dim},
+      stream_);
+}
+
+void ShardState::fold_delta(const RecurrentShape& shape, const RecurrentLayer& layer) {
+  run(CausalConv{.x = nullptr,
+                 .w = nullptr,
+                 .history = layer.history,
+                 .pending = layer.conv_pending,
+                 .y = nullptr,
+                 .accepted = accepted(),
+                 .tree = {},
+                 .rows = 0,
+                 .channels = shape.channels(),
+                 .n_taps = shape.n_taps},
+      stream_);
+  run(GatedDelta{.q = nullptr,
+                 .k = nullptr,
+                 .v = nullptr,
+                 .g = nullptr,
+                 .beta = nullptr,
+                 .o = nullptr,
+                 .S = layer.S,
+                 .k_pending = {layer.k_pending[0], layer.k_pending[1]},
+                 .cs_pending = {layer.cs_pending[0], layer.cs_pending[1]},
+                 .delta = layer.delta_pending,
+                 .buffer = &layout_.numbers->key_buffer,
+                 .flip = 0,
+                 .accepted = accepted(),
+                 .tree = {},
+                 .rows = 0,
+                 .n_k_heads = shape.n_k_heads,
+                 .n_v_heads = shape.n_v_heads,
+                 .dk = shape.dk,
+                 .dv = shape.dv,
+                 .row_stride = 0,
+                 .order = shape.order},
+      stream_);
+}
+
+// K and V of a layer's pages.
+std::array<StatePart, 2> ShardState::page_parts(int layer, std::span<const int32_t> pages) const {
+  const PageMemory::Layer& memory = pages_.layer(layer);
+  std::array<StatePart, 2> parts;
+  for (size_t i = 0, next; i < pages.size(); i = next) {  // consecutive pages are one piece
+    for (next = i + 1; next < pages.size() && pages[next] == pages[next - 1] + 1; ++next) {
+    }
+    parts[0].push_back(bytes(memory.k + pages[i] * memory.k_bytes, (next - i) * memory.k_bytes));
+    parts[1].push_back(bytes(memory.v + pages[i] * memory.v_bytes, (next - i) * memory.v_bytes));
+  }
+  return parts;
+}
+
+std::vector<StatePart> ShardState::snapshot_parts(int layer, int n_tokens,
+                                                  std::span<const int32_t> sequence_pages) const {
+  std::vector<StatePart> parts;
+  if (const auto* shape = std::get_if<KvShape>(&shapes_[layer])) {
+    const auto& pages = std::get<KvPages>(layout_.layers[layer]);
+    const int n = lb::n_pages(n_tokens);  // whole pages: rows beyond n_tokens are never read
+    if (pages.ring == 0) {
+      LB_ASSERT(n <= static_cast<int>(sequence_pages.size()));
+      std::ranges::move(page_parts(layer, sequence_pages.first(n)), std::back_inserter(parts));
+      return parts;
+    }
+    const size_t k = page_bytes(*shape, options_.k_type), v = page_bytes(*shape, options_.v_type);
+    for (int page = std::max(n - window_pages(*shape), 0); page < n; ++page) {
+      const size_t at = page % pages.ring;
+      parts.push_back({bytes(pages.k + at * k, k)});
+      parts.push_back({bytes(pages.v + at * v, v)});
+    }
+  } else if (const auto* row = std::get_if<RowShape>(&shapes_[layer])) {
+    parts.push_back({bytes(std::get<RowLayer>(layout_.layers[layer]).history, row->dim)});
+  } else {
+    const auto& r = std::get<RecurrentShape>(shapes_[layer]);
+    const auto& memory = std::get<RecurrentLayer>(layout_.layers[layer]);
+    parts.push_back({bytes(memory.S, static_cast<size_t>(r.n_v_heads) * r.dk * r.dv)});
+    parts.push_back({bytes(memory.history, static_cast<size_t>(r.n_taps - 1) * r.channels())});
+  }
+  return parts;
+}
+
+}  // namespace lb

@@ -1,0 +1,124 @@
+// ShardState: what one sequence keeps on one shard, in the memory of its stream: the device's copy of the page table,
+// the numbers of the append, rings, recurrent states and pending rows. Pages themselves are in the pool's PageMemory.
+// Which pages and which rows is decided on the host (PageTable).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "base/memory.h"
+#include "ops/attention.h"
+#include "ops/delta_net.h"
+#include "ops/stream.h"
+#include "state/layer_shape.h"
+#include "state/page_memory.h"
+#include "state/page_table.h"
+
+namespace lb {
+
+// Memory of one recurrent layer; see ops/delta_net.h.
+struct RecurrentLayer {
+  float* S;              // [n_v_heads, dk, dv]
+  float* history;        // [n_taps - 1, channels]
+  float* conv_pending;   // [kMaxTree, channels]
+  float* k_pending[2];   // [kMaxTree, n_k_heads, dk]
+  float* cs_pending[2];  // [kMaxTree, n_v_heads]
+  float* delta_pending;  // [kMaxTree, n_v_heads, dv]
+};
+
+// Memory of one layer of rows; see PreviousRow.
+struct RowLayer {
+  float* history;  // [dim]
+  float* pending;  // [kMaxTree, dim]
+};
+
+// Recurrent layers process an append in chunks of at most kMaxTree rows. Chunk 0 folds the committed rows of the
+// previous append; each later chunk folds the whole chunk before it. One call of the ops takes several chunks of a
+// chain.
+struct RecurrentCall {
+  int first_row, rows;
+  Accepted accepted;      // rows that the call's first chunk folds
+  const int32_t* buffer;  // [1] key_buffer; (*buffer + flip) % 2 holds the pending keys that it folds
+  int flip;
+  RecurrentLayer layer;
+};
+
+// Pieces of memory, in order.
+using StatePart = std::vector<std::span<std::byte>>;
+size_t bytes_of(const StatePart& part);
+
+class ShardState {
+ public:
+  // Reserves memory from the stream and sends ops and copies to it. Stream and pages must outlive the state.
+  ShardState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream, const PageMemory& pages);
+  ShardState(const ShardState&) = delete;
+  ShardState& operator=(const ShardState&) = delete;
+  // Bytes besides the pages.
+  static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options);
+  // The share of one layer; 0 for layers that keep all rows.
+  static size_t layer_bytes(std::span<const LayerShape> layers, int layer, const StateOptions& options);
+
+  Stream& stream() const { return stream_; }
+  std::span<const LayerShape> layers() const { return shapes_; }
+
+  // --- uploads
+  void upload_entries(int first_page, std::span<const int32_t> pages);  // of the page table
+  void upload_rings();                                                  // page tables that never change
+  void upload_numbers(const AppendNumbers& numbers);
+  // Where the ops of the append in progress read its numbers; null: in numbers().
+  void read_numbers_at(AppendNumbers* at) { numbers_at_ = at == nullptr ? layout_.numbers : at; }
+
+  // --- what ops read and write
+  AppendNumbers* numbers() const { return layout_.numbers; }
+  const int32_t* n_past() const { return &numbers_at_->n_past; }
+  Accepted accepted() const { return {numbers_at_->accepted, &numbers_at_->n_accepted}; }
+  KvLayer kv(int layer) const;
+  RowLayer row(int layer) const { return std::get<RowLayer>(layout_.layers[layer]); }
+  RecurrentCall recurrent(int layer, int call, int n_rows) const;
+
+  // --- ops
+  // Moves K and V of the accepted rows of a tree behind n_past, in layers [first, end).
+  void send_moves(int first, int end, const int32_t* n_past);
+  void fold();                             // the accepted rows, by the numbers uploaded last
+  void zero();                             // recurrent states and rows
+  void copy_from(const ShardState& from);  // everything, the page table included
+
+  // Memory of a layer that holds n_tokens tokens: whole pages of K and of V, or S and history, or the last row. A ring
+  // gives the pages of its last `window` rows, oldest first. pages: of the sequence.
+  std::vector<StatePart> snapshot_parts(int layer, int n_tokens, std::span<const int32_t> pages) const;
+
+ private:
+  // Pages in the pool, or a ring.
+  struct KvPages {
+    std::byte *k, *v;
+    int32_t* page_table;  // [pages of the capacity] of the state, or the ring's own: page modulo `ring`
+    int ring;             // pages of the ring; 0: none
+  };
+  using LayerMemory = std::variant<KvPages, RecurrentLayer, RowLayer>;
+  struct Layout {
+    AppendNumbers* numbers;
+    int32_t* page_table;  // [pages of the capacity] of the layers that keep all rows
+    std::vector<LayerMemory> layers;
+  };
+  std::array<StatePart, 2> page_parts(int layer, std::span<const int32_t> pages) const;
+  void fold_rows(const RowShape& shape, const RowLayer& layer);
+  void fold_delta(const RecurrentShape& shape, const RecurrentLayer& layer);
+  static Layout carve(std::span<const LayerShape> shapes, const StateOptions& options, Carver& carver);
+  static LayerMemory carve_layer(const LayerShape& shape, const StateOptions& options, bool folds, int32_t* page_table,
+                                 Carver& carver);
+
+  std::vector<LayerShape> shapes_;
+  StateOptions options_;
+  Stream& stream_;
+  const PageMemory& pages_;
+  std::unique_ptr<Memory> memory_;
+  Layout layout_;
+  AppendNumbers* numbers_at_;
+  std::vector<KvMove> moves_;  // of one send_moves()
+};
+
+}  // namespace lb
