@@ -110,7 +110,7 @@ def test_a_model_is_the_same_with_any_number_of_workers(pack: _engine.gpu.Pack, 
 def test_the_table_of_addresses(pack: _engine.gpu.Pack, tmp_path: Path, tied: bool) -> None:
     """Every matrix has a slot and an address of its own; the device's table is the host's. A tied head has none."""
     shape = Shape("llama", n_layers=2, hidden=256, ffn=512, n_heads=4, head_dim=64, tied=tied, dtype="Q4_K")
-    host, device = _engine.gpu_ops.weight_table(pack, str(write_model(tmp_path / "model.gguf", shape)))
+    host, device = _kernels.gpu_ops.weight_table(pack, str(write_model(tmp_path / "model.gguf", shape)))
     assert device == host
     assert len(set(host)) == len(host) == 1 + (not tied) + 7 * shape.n_layers
     assert 0 not in host

@@ -1,5 +1,5 @@
-// Engine for Python. A thread that polls for signals has the turn on the device and waits for the GIL, so all that takes
-// the turn releases the GIL.
+// Engine for Python. A thread that polls for signals has the turn on the device and waits for the GIL, so all that
+// takes the turn releases the GIL.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
