@@ -21,6 +21,7 @@ from lucebox.chat.messages import checked_messages
 from lucebox.chat.rendering import with_broken_calls
 from lucebox.chat.template import ChatTemplate
 from lucebox.chat.thinking import ThinkingRequest
+from lucebox.compression.compressor import Compressor
 from lucebox.compression.policy import CompressionRequest
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.generation.asynchronous import last_of, stream_in_thread
@@ -112,8 +113,6 @@ class LLM:
         self.info = self.model.info
         self.options = self.model.options
         self.memory_plan = self.model.memory_plan
-        self.compressor = self.model.compressor
-        """Cuts long prompts; None without a scorer."""
         self.pack_manifest = self.model.device.pack_manifest
         """The manifest of the pack, JSON; empty on the CPU."""
         self.code = self.model.device.code
@@ -155,6 +154,11 @@ class LLM:
     def generation_defaults(self) -> Mapping[str, Any]:
         """Sampling recommended by the checkpoint, by the names of generation_config.json; empty without any."""
         return self.model.generation_defaults
+
+    @property
+    def compressor(self) -> Compressor | None:
+        """Cuts long prompts; None without a scorer."""
+        return self.model.compressor
 
     @property
     def chat_template(self) -> ChatTemplate | None:

@@ -236,7 +236,7 @@ def test_chat_reports_what_was_kept(llm: LLM) -> None:
     assert plain.usage.compression is None
     with pytest.raises(UnsupportedError, match="prefill_drafter"):
         llm.chat(messages, Sampling(max_tokens=4), compression={"mode": "always"})
-    llm.compressor = compressor_of(llm, Policy("off", 1, KeepRatio.parse(0.1), uses_anchors=False))
+    llm.model.compressor = compressor_of(llm, Policy("off", 1, KeepRatio.parse(0.1), uses_anchors=False))
     try:
         assert llm.chat(messages, Sampling(max_tokens=4)).ids == plain.ids
         record = llm.chat(messages, max_tokens=1, compression={"mode": "always", "keep_ratio": 0.2}).usage.compression
@@ -248,7 +248,7 @@ def test_chat_reports_what_was_kept(llm: LLM) -> None:
             with pytest.raises(InvalidRequestError):
                 llm.chat(messages, compression=wrong)  # type: ignore[arg-type]
     finally:
-        llm.compressor = None
+        llm.model.compressor = None
 
 
 def test_a_prompt_may_exceed_the_context_before_it_is_cut(llm: LLM) -> None:
@@ -256,11 +256,11 @@ def test_a_prompt_may_exceed_the_context_before_it_is_cut(llm: LLM) -> None:
     model = llm.chat_model()
     with pytest.raises(InvalidRequestError, match="context"):
         model.requests(conversation, Sampling(), Limits(4))
-    llm.compressor = compressor_of(llm)
+    llm.model.compressor = compressor_of(llm)
     try:
         (request,) = model.requests(conversation, Sampling(), Limits(4))
     finally:
-        llm.compressor = None
+        llm.model.compressor = None
     assert request.compression is not None and len(request.ids) == request.compression.kept_tokens < 8192
     compressor = compressor_of(llm)
     assert compressor.cut(conversation.messages, 8192 * 11, lambda _: 0) is None  # a tenth of it does not fit

@@ -47,8 +47,8 @@ class PrefixCache:
     """KV pages and recurrent states of prompts, for the sessions of one engine.
 
     `folder` keeps them across restarts, up to `disk_bytes` for all models in the folder. `fingerprint` identifies the
-    model and its options; the function of that name makes it. One thread calls `restore`, `store` and `prefill`; any
-    thread may call `stats`.
+    model and its options; the function of that name makes it. One thread at a time calls `restore`, `store` and
+    `prefill`; any thread may call `stats`.
 
     In all methods `ids` is a complete prompt. `boundaries` are positions where prompts may diverge or continue, such as
     the ends of the system prompt and of each turn. Prompts with a common prefix must have the same boundaries in it.
