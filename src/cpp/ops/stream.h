@@ -97,18 +97,22 @@ class Stream {
   const char* lack_;
 };
 
-// The bodies of S.
+// The bodies of S. A class that declares no run(), or no run_fused(), inherits Stream's templates, which are no bodies.
 template <class S>
 constexpr OpTable op_bodies() {
   return Ops::map([]<class Op, OpName kName>(NamedOp<Op, kName>) {
+    constexpr bool inherits_run = requires(S& stream, const Op& op) { stream.template run<Op>(op); };
+    constexpr bool inherits_fused =
+        requires(S& stream, const Op& op, const LinearGroup& readers) { stream.template run_fused<Op>(op, readers); };
     OpBodies bodies{};
-    if constexpr (requires(S& stream, const Op& op) { stream.run(op); })
+    if constexpr (!inherits_run && requires(S& stream, const Op& op) { stream.run(op); })
       bodies.run = [](Stream& stream, const void* op) { static_cast<S&>(stream).run(*static_cast<const Op*>(op)); };
-    if constexpr (requires(S& stream, std::span<const Op> ops) { stream.run(ops); })
+    if constexpr (!inherits_run && requires(S& stream, std::span<const Op> ops) { stream.run(ops); })
       bodies.run_several = [](Stream& stream, const void* ops, size_t n) {
         static_cast<S&>(stream).run(std::span(static_cast<const Op*>(ops), n));
       };
-    if constexpr (requires(S& stream, const Op& op, const LinearGroup& readers) { stream.run_fused(op, readers); })
+    if constexpr (!inherits_fused &&
+                  requires(S& stream, const Op& op, const LinearGroup& readers) { stream.run_fused(op, readers); })
       bodies.run_fused = [](Stream& stream, const void* op, const LinearGroup& readers) {
         static_cast<S&>(stream).run_fused(*static_cast<const Op*>(op), readers);
       };

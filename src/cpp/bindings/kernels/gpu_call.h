@@ -1,6 +1,6 @@
-// Single ops on a device from numpy arrays: what the functions of gpu_ops*.cpp share. Each op gets memory
-// of its own; results are filled with NaN before the launch and have guards around them, so that a value forgotten or
-// written elsewhere shows.
+// Single ops on a device from numpy arrays: what the functions of gpu_ops*.cpp share. Each op gets memory of its own;
+// results are filled with NaN before the launch and have guards around them, so that a value forgotten or written
+// elsewhere shows.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -212,11 +212,11 @@ class ProductGroup {
   const LinearGroup& group() const { return group_; }
   const Linear& first() const { return group_.products[0]; }
   void* scratch(size_t bytes) { return products_[0].fields.scratch(bytes); }
-  // Memory for the first product's x, rounded.
-  RoundedRows x_buffer(int bits) {
+  // Memory for the rounded x of a product of as many rows.
+  RoundedRows x_buffer(const Linear& reader, int bits) {
     const bool is_16_bit = bits == 16;
-    return rounded_rows(static_cast<std::byte*>(scratch(rounded_bytes(first().rows, first().n_in, is_16_bit))),
-                        first().rows, first().n_in, is_16_bit);
+    return rounded_rows(static_cast<std::byte*>(scratch(rounded_bytes(reader.rows, reader.n_in, is_16_bit))),
+                        reader.rows, reader.n_in, is_16_bit);
   }
   std::vector<nb::dict> results() {
     std::vector<nb::dict> all;

@@ -32,7 +32,7 @@ std::vector<nb::dict> matmul_group(PythonPack& pack, const std::vector<nb::dict>
   const Linear& first = products.first();
   RoundedRows x = {};
   if (const int bits = gpu::gemm_rounded_bits(group, pack.target())) {
-    x = products.x_buffer(bits);
+    x = products.x_buffer(first, bits);
     run(pack, RoundRows{.x = first.x, .y = x, .rows = first.rows, .n_in = first.n_in});
   }
   void* scratch = products.scratch(gpu::gemm_scratch_bytes(group, pack.target()));
@@ -48,12 +48,8 @@ void run_chain(PythonPack& pack, ProductGroup& products, DeviceOp<Op>& between, 
   const LinearGroup& group = products.group();
   const LinearGroup readers{{last.op}, 1};
   const Linear& first = products.first();
-  const auto rounded = [&](const Linear& reader) {
-    const bool is_16_bit = gpu::skinny_x_bits(reader) == 16;
-    void* memory = last.fields.scratch(rounded_bytes(reader.rows, reader.n_in, is_16_bit));
-    return rounded_rows(static_cast<std::byte*>(memory), reader.rows, reader.n_in, is_16_bit);
-  };
-  const RoundedRows x = rounded(first), next_x = rounded(last.op);
+  const RoundedRows x = products.x_buffer(first, gpu::skinny_x_bits(first));
+  const RoundedRows next_x = products.x_buffer(last.op, gpu::skinny_x_bits(last.op));
   if (const auto narrow = gpu::choose_skinny_x(group, x.high, target))
     pack.run(narrow->launch, narrow->params);
   else
@@ -62,7 +58,7 @@ void run_chain(PythonPack& pack, ProductGroup& products, DeviceOp<Op>& between, 
   std::optional<gpu::SkinnyStep> fused;
   if (chain.begin(group, x, target)) fused = chain.try_fuse(between.op, readers, next_x, target);
   LB_CHECK(fused, kUnsupported, "the pack of ", target.name, " has no kernel for this chain");
-  auto* partials = static_cast<std::byte*>(last.fields.scratch(
+  auto* partials = static_cast<std::byte*>(products.scratch(
       std::max(gpu::skinny_scratch(group, target).partials, gpu::skinny_scratch(readers, target).partials)));
   Call call(pack);
   uint32_t* arrived = arrived_counters(call);

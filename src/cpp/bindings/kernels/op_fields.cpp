@@ -80,6 +80,8 @@ OpFields::OpFields(OpMemory& memory, std::string op, const nb::kwargs& given)
     if (!value.is_none()) given_[key] = value;
 }
 
+OpFields::~OpFields() = default;
+
 nb::object OpFields::take(const char* name) {
   names_.emplace_back(name);
   if (!is_given(name)) return {};

@@ -38,6 +38,7 @@ class OpMemory {
 class OpFields {
  public:
   OpFields(OpMemory& memory, std::string op, const nb::kwargs& given);
+  ~OpFields();
 
   // The visitor of operands().
   void scalar(const char* name, int& value) {
