@@ -9,26 +9,23 @@ import numpy as np
 from lucebox import LLM, Sampling, _engine
 
 
-class OracleSession:
+class OracleSession(_engine.Session):
     """Drafts, below every token of a known text, the next n_right tokens of the text and a wrong one."""
 
-    def __init__(self, session: _engine.Session, texts: Sequence[Sequence[int]], n_right: int) -> None:
-        self._session = session
+    def __init__(self, engine: _engine.Engine, texts: Sequence[Sequence[int]], n_right: int) -> None:
+        super().__init__(engine)
         self._texts = [list(text) for text in texts]
         self._n_right = n_right
         self.expected: list[list[int]] = []  # of each request
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
-
-    def sync(self, ids: np.ndarray, **options: Any) -> int:
+    def sync(self, ids: np.ndarray, *args: Any, **options: Any) -> int:
         chain = self._next(ids.tolist())
-        self._session.suggest(np.array(chain, np.int32), list(range(-1, len(chain) - 1)))
-        return self._session.sync(ids, **options)
+        self.suggest(np.array(chain, np.int32), list(range(-1, len(chain) - 1)))
+        return super().sync(ids, *args, **options)
 
     def expect(self, ids: np.ndarray) -> None:
         self.expected.append(ids.tolist())
-        self._session.expect(ids)
+        super().expect(ids)
 
     def _next(self, ids: list[int]) -> list[int]:
         for text in self._texts:
@@ -41,7 +38,7 @@ class OracleSession:
 
 def with_oracle(llm: LLM, texts: Sequence[Sequence[int]], n_right: int) -> LLM:
     """The LLM with an oracle in place of its session. The texts are whole ones: prompts and answers."""
-    llm.pool.free[0] = OracleSession(llm.pool.free[0], texts, n_right)  # type: ignore[assignment]
+    llm.pool.free[0] = OracleSession(llm.engine, texts, n_right)
     return llm
 
 

@@ -18,7 +18,7 @@ from lucebox.errors import FormatError, InvalidRequestError
 from lucebox.measure.drafts import CSV_COLUMNS, TIE_NAT, TIE_PROBABILITY, Difference, measure_drafts, save_runs
 from lucebox.measure.plots import save_drafts_plot
 from lucebox.text import Ids
-from oracle import OracleSession, plain_text, with_oracle
+from oracle import OracleSession, plain_text
 
 MODEL, TOKENS, N_RIGHT = "tiny-hybrid", 24, 3
 OPTIONS: dict[str, Any] = {"context": 256, "threads": 1, "activations": "f32", "kv": "f32"}
@@ -39,7 +39,9 @@ def answers(prompts: list[tuple[str, Ids]]) -> list[list[int]]:
 class Opener:
     """Opens LLMs, the drafting ones with an oracle; at most n at a time."""
 
-    def __init__(self, answers: list[list[int]], at_most: int = 2, session: type = OracleSession) -> None:
+    def __init__(
+        self, answers: list[list[int]], at_most: int = 2, session: type[OracleSession] = OracleSession
+    ) -> None:
         self.answers, self.at_most, self.session = answers, at_most, session
         self.opened: list[str] = []
         self.n_open = 0
@@ -55,8 +57,7 @@ class Opener:
     def _open(self, draft: str) -> Iterator[LLM]:
         with LLM(MODEL, draft=draft, **OPTIONS) as llm:
             if draft != "none":
-                with_oracle(llm, self.answers, N_RIGHT)
-                llm.pool.free[0] = self.session(llm.pool.free[0]._session, self.answers, N_RIGHT)  # type: ignore[attr-defined]
+                llm.pool.free[0] = self.session(llm.engine, self.answers, N_RIGHT)
             yield llm
         self.n_open -= 1
 
@@ -101,7 +102,7 @@ class Lying(OracleSession):
     n = 0
 
     def sample(self, sampler: Any) -> int:
-        token = int(self._session.sample(sampler))
+        token = int(super().sample(sampler))
         self.n += 1
         return token if self.n != 16 + 1 + 10 else 5  # the warm-up has 16
 

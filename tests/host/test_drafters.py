@@ -154,8 +154,7 @@ def test_streams_that_interleave_count_their_own_drafts(llm: LLM) -> None:
     prompts, sampling = (PROMPT, "import os\n"), Sampling(max_tokens=9, ignore_eos=True)
     texts = [plain_text("tiny-hybrid", llm.tokenize(prompt), 80, **OPTIONS) for prompt in prompts]
     with LLM("tiny-hybrid", draft="suffix", **OPTIONS) as drafter:
-        drafter.pool.make(2)
-        drafter.pool.free[:] = [OracleSession(one, texts, N_RIGHT) for one in drafter.pool.free]  # type: ignore[misc]
+        drafter.pool.free[:] = [OracleSession(drafter.engine, texts, N_RIGHT) for _ in range(2)]
         streams = [drafter.generate(prompt, sampling, stream=True) for prompt in prompts]
         for _ in range(2):
             next(streams[0])

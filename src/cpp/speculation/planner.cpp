@@ -86,7 +86,6 @@ StepKind DraftPlanner::choose(const Draft& text, int max_rows, const OtherRows& 
   step_ = {.max_rows = max_rows, .others_credit = others.credit, .text = text};
   if (text.rows > 1) step_.corrected_text = acceptance_[kFromText].corrected(text);
   times_.set_others(others.rows);
-  tree_.rows = 0;
   for (auto& followed : followed_) followed.clear();
   if (max_rows < 2 || times_.wants_plain()) return step_.kind;
   const bool has_text = step_.corrected_text.rows > 1, is_alone = has_model_ && !has_text;
@@ -142,8 +141,8 @@ void DraftPlanner::start_trial(const std::array<Width, kSources>& widths) {
 }
 
 void DraftPlanner::set_tree(const Draft& draft, int rows, double before, double append) {
-  tree_ = draft;
-  tree_.rows = rows;
+  step_.tree = draft;
+  step_.tree.rows = rows;
   step_.time = before + append;
   step_.append_time = append;
 }
@@ -192,18 +191,18 @@ const Draft& DraftPlanner::tree(const Draft* model) {
   }
   if (step_.text.rows > 1) follow(kFromText, step_.text);
   if (model != nullptr) follow(kFromModel, *model);
-  return tree_;
+  return step_.tree;
 }
 
 // Finds the nodes of a source's draft in the tree.
 void DraftPlanner::follow(Source source, const Draft& draft) {
-  std::array<int, kMaxTree> row;  // of the draft's nodes in tree_; -1: left out
+  std::array<int, kMaxTree> row;  // of the draft's nodes in the tree; -1: left out
   row[0] = 0;
   for (int i = 1; i < draft.rows; ++i) {
     const int parent = row[draft.parents[i]];
     row[i] = -1;
-    for (int r = parent + 1; parent >= 0 && r < tree_.rows && row[i] < 0; ++r)
-      if (tree_.parents[r] == parent && tree_.tokens[r] == draft.tokens[i]) row[i] = r;
+    for (int r = parent + 1; parent >= 0 && r < step_.tree.rows && row[i] < 0; ++r)
+      if (step_.tree.parents[r] == parent && step_.tree.tokens[r] == draft.tokens[i]) row[i] = r;
     if (row[i] >= 0) followed_[source].push_back({conditional(draft, i), row[i]});
   }
 }
@@ -211,12 +210,12 @@ void DraftPlanner::follow(Source source, const Draft& draft) {
 void DraftPlanner::add_accepted(std::span<const int32_t> path) {
   uint64_t accepted = 0;
   for (const int32_t row : path) {
-    LB_ASSERT(row >= 0 && row < tree_.rows);
+    LB_ASSERT(row >= 0 && row < step_.tree.rows);
     accepted |= uint64_t(1) << row;
   }
   const double emitted = std::max<double>(1, path.size());
   credit_ = std::min(kMaxCredit, credit_ + kShare * emitted + emitted - step_.time);
-  times_.set_after_plain(tree_.rows < 2);
+  times_.set_after_plain(step_.tree.rows < 2);
 
   for (const Source source : {kFromText, kFromModel}) {
     Trial& trial = trials_[source];
@@ -227,12 +226,12 @@ void DraftPlanner::add_accepted(std::span<const int32_t> path) {
     const bool is_tried = step_.is_trial && source == (step_.kind == StepKind::kModel ? kFromModel : kFromText);
     trial.waited = 0;
     trial.gain = is_tried ? std::max(0.0, trial.gain + emitted - step_.time * step_.bar) : 0;
-    if (tree_.rows < 2) continue;
+    if (step_.tree.rows < 2) continue;
     std::array<Acceptance::Node, kMaxTree> nodes;
     int n = 0;
     for (const Followed& node : followed_[source])
-      if (accepted >> tree_.parents[node.row] & 1)
-        nodes[n++] = {node.drafted, tree_.depths[node.row], (accepted >> node.row & 1) != 0};
+      if (accepted >> step_.tree.parents[node.row] & 1)
+        nodes[n++] = {node.drafted, step_.tree.depths[node.row], (accepted >> node.row & 1) != 0};
     acceptance_[source].learn({nodes.data(), size_t(n)});
   }
 }

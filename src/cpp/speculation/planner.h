@@ -70,7 +70,7 @@ class DraftPlanner {
   // Tokens of plain decoding whose time speculation may lose before it must earn some.
   double credit() const { return credit_; }
   // Plain tokens that this step's tree loses if none of it is accepted.
-  double loss() const { return tree_.rows > 1 ? step_.time - 1 : 0; }
+  double loss() const { return step_.tree.rows > 1 ? step_.time - 1 : 0; }
   // Whether the draft model gains at these costs if its drafts are as good as those of trained drafters mostly are.
   bool model_may_pay() const { return model_may_pay_; }
 
@@ -89,7 +89,7 @@ class DraftPlanner {
     double waited = 0;  // plain tokens: since the source was used
     double gain = 0;    // plain tokens: of the trials in a row, over the best other choice
   };
-  // A drafted node that is in tree_.
+  // A drafted node that is in the tree.
   struct Followed {
     double drafted;  // the drafter's probability, given its parent
     int row;
@@ -105,6 +105,7 @@ class DraftPlanner {
     double time = 1;
     double append_time = 0;          // part of it
     Draft text{}, corrected_text{};  // as drafted, and with corrected scores
+    Draft tree{};                    // to verify
   };
 
   template <class Before, class Accepted>
@@ -125,7 +126,6 @@ class DraftPlanner {
   double first_credit_, credit_;
   int draft_depth_ = kMaxTree;
   Step step_;
-  Draft tree_{};
   std::array<std::vector<Followed>, kSources> followed_;
 };
 
