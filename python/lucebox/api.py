@@ -511,6 +511,14 @@ class LLM:
         """The end tokens of the model."""
         return self.model.end_ids
 
+    def sampler(self, sampling: Sampling) -> _engine.Sampler:
+        """The sampler of one request.
+
+        Raises:
+            InvalidRequestError: an option is out of range.
+        """
+        return self.model.sampler(sampling)
+
     @property
     def engine(self) -> _engine.Engine:
         """The weights."""
