@@ -32,7 +32,7 @@ PACKAGE = "python/lucebox"
 # A room, a folder or a file of the package, imports rooms of the rows above its own. The longest name that fits a
 # module is its room.
 ROOMS = (
-    ("cache", "errors", "names", "results"),
+    ("_kernels", "cache", "errors", "names", "results"),
     ("compression.keep_ratio", "figures", "regular_files", "sizes"),
     ("options",),
     ("text",),

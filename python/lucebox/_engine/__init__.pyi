@@ -32,12 +32,6 @@ def read_bandwidth(threads: int, bytes: int) -> float:
     Best measured GB/s of reading `bytes` of memory with `threads` threads.
     """
 
-def check_sampling(**options) -> None:
-    """Checks the ranges of sampling options, without a vocabulary."""
-
-def uniform_draw(seed: int, draw: int) -> float:
-    """The uniform number in [0, 1) of one draw."""
-
 class Engine:
     """
     One model's weights, immutable, with the plan of all memory it will use.
@@ -104,6 +98,21 @@ class Engine:
         """
         A hash of the files' metadata, and names, types and shapes of their tensors.
         """
+
+def plan_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, **options) -> tuple:
+    """
+    The plan of Engine.open and the options it resolves, for a GPU with this pack, or for the CPU (an empty manifest; free_bytes 0: of this machine). Loads no weights.
+    """
+
+def plan_scorer_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, is_lent: bool, **options) -> dict:
+    """
+    The plan of PromptScorer.open, likewise. is_lent: an engine lends these bytes of its weights.
+    """
+
+def promised_bytes(device: str) -> int:
+    """
+    Memory of a device that engines of this process have promised to their sessions and not yet allocated.
+    """
 
 def check_sampling(**options) -> None:
     """Checks the ranges of sampling options, without a vocabulary."""
@@ -340,23 +349,6 @@ class SessionProbe:
         """
         Time stamps of the last token's step: (block, phase, task, began, waited, done) in ns, and the name of each task. Empty unless the megakernel made it; the pack must be built with LUCEBOX_TIMELINE.
         """
-
-class PromptScorer:
-    """How much the last rows of a prompt look at each of its tokens."""
-def plan_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, **options) -> tuple:
-    """
-    The plan of Engine.open and the options it resolves, for a GPU with this pack, or for the CPU (an empty manifest; free_bytes 0: of this machine). Loads no weights.
-    """
-
-def plan_scorer_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, is_lent: bool, **options) -> dict:
-    """
-    The plan of PromptScorer.open, likewise. is_lent: an engine lends these bytes of its weights.
-    """
-
-def promised_bytes(device: str) -> int:
-    """
-    Memory of a device that engines of this process have promised to their sessions and not yet allocated.
-    """
 
 def matrix_shards(path: str, n: int) -> list[tuple[str, int, int, str, list[list[tuple[int, int]]]]]:
     """

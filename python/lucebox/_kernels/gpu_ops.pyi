@@ -43,6 +43,11 @@ def sample(pack: lucebox._engine.gpu.Pack, logits: Annotated[NDArray[numpy.float
     One token for each row of logits, and what the device then knows: a dict of arrays. With a tree (tokens, parents), the tokens of a walk down it from row `first`, whose rows the logits belong to; `accept` is then n_before, root, accepted[64] and positions[3, 37] of an AcceptPath.
     """
 
+def sample_several(pack: lucebox._engine.gpu.Pack, logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], **options) -> list[dict]:
+    """
+    sample() of sequences with this prompt, in launches for all where the pack has kernels for that. logits: [sequences, steps, vocab].
+    """
+
 def linear_group(pack: lucebox._engine.gpu.Pack, products: Sequence[dict]) -> list[dict]:
     """
     Up to four products of one x, each by its fields as a linear, those of one type in one launch: the results of each.
