@@ -7,7 +7,7 @@ from pathlib import Path
 import gpu_packs
 import pytest
 from lucebox import _engine
-from lucebox.generation.decode import loading
+from lucebox.generation import loading
 from lucebox.measure import bench
 from lucebox.packs import Selection
 
