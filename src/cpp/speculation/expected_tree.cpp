@@ -10,7 +10,7 @@ namespace {
 // Prior before a draft model has drafted: acceptance probability of each token of a path, given its parent. Trained
 // drafters of small models reach 0.6 to 0.8; recorded drafters of a 27B reach 0.75 (MTP) and 0.85 (DFlash).
 constexpr double kPriorChance = 0.6;
-constexpr double kNewestMean = 1.0 / 8;   // weight of the newest tree
+constexpr double kNewestMean = 1.0 / 8;  // least weight of the newest tree; the prior and the first tree weigh the same
 constexpr double kDeeperMean = 1.0 / 64;  // weight of the extrapolation below the newest tree's depth
 
 }  // namespace
@@ -34,8 +34,8 @@ void ExpectedTree::learn(const Draft& tree, int longest_depth) {
   expect_deeper(known);
 }
 
-// If drafts are seldom deep, the planner would never learn that depth pays. So unknown deeper rows slowly converge to
-// the gain of the last known row.
+// If drafts are seldom deep, the planner would never learn that depth pays. So the rows below the known ones slowly
+// approach a geometric continuation of the known gains.
 void ExpectedTree::expect_deeper(int known) {
   const auto gain = [&](int n) { return n > 1 ? accepted_[n] - accepted_[n - 1] : 1; };
   double expected = accepted_[known], last = gain(known);

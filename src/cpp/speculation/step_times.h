@@ -54,9 +54,9 @@ class StepTimes {
   double plain_ms() const { return others_ > 0 ? pass_ms(tile_of(others_ + 1)) : costs_.plain_ms * ratio(0); }
   double in_tokens(double ms) const { return ms / plain_ms() * (others_ + 1); }
   size_t tile_of(int rows) const;    // the smallest tile that holds these rows, or the last tile
-  double draft_ms(int depth) const;  // as measured at first
+  double draft_ms(int depth) const;  // initial cost, not corrected
 
-  StepCosts costs_;             // as measured at first
+  StepCosts costs_;             // initial cost, not corrected
   std::vector<double> ratios_;  // real time / costs_: of a plain token, then of each tile; 0: none yet
   double ratio_ = 1;            // the newest ratio, used for sizes not run yet
   double draft_ratio_ = 0;      // real time / cost of drafts; 0: none yet
