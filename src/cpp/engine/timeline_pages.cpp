@@ -39,7 +39,7 @@ void Timeline::check_pages(int first, int count) const {
            "pages ", first, " to ", first + count - 1, " reach beyond the ", tokens_.size(), " tokens of the timeline");
 }
 
-// Completes the pages: computes or swaps in any missing rows. The caller has locked the mutex.
+// Swaps the pages in and computes the draft model's missing rows. The caller has locked the mutex.
 void Timeline::ready_pages() {
   state_.swap_in();
   if (step_rows_) step_rows_->compute(tokens_);
