@@ -7,8 +7,8 @@
 namespace lb {
 
 // A unit is never split between shards: a head, or a block of 32 values, which share a scale in every plane
-// (quant/planes.h). `groups` go to the shards in order, and a group's units stay together. For example, a query head is
-// a unit, and the query heads that share a KV head are a group.
+// (quant/planes.h). `groups` go to the shards in order; a group's units stay together unless there are more shards than
+// groups. For example, a query head is a unit, and the query heads that share a KV head are a group.
 struct SplitSection {
   int groups, units_per_group;
   int unit;               // rows or columns per unit
