@@ -24,10 +24,11 @@ class Decode {
   // Whether sample() also starts computing the next token. Off while passes of several sessions compute it.
   void set_runs_ahead(bool on) { runs_ahead_ = on; }
 
-  // --- the next token joins the timeline Appends the last of ids to the timeline if a running step or a row of the
-  // tree already computes it. False: none does.
+  // --- the next token joins the timeline
+  // Adds the last of ids to the timeline if a running step or a row of the tree already computes it. False: none
+  // does.
   bool follow(std::span<const int32_t> ids);
-  // Drafts a tree below the last of ids and appends it to the timeline.
+  // Drafts and verifies a tree below the last of ids, and adds that token to the timeline. False: no draft pays.
   bool verify_draft(std::span<const int32_t> ids, const Interrupted& interrupted);
   // Leaves this token's row, or a tree below it, to another pass. Keeps the device's sampler state if the device chose
   // the token.
@@ -46,7 +47,7 @@ class Decode {
   void copy_logits(std::span<const float> logits);
   void set_row_logits();
   void set_tree_logits();
-  float* row_logits();  // [vocab] room for a row alone, or [rows, vocab] for a tree, in the stream's memory
+  float* row_logits();  // [vocab] room for a single row, or [rows, vocab] for a tree, in the stream's memory
 
   // --- choices
   int32_t sample(Sampler& sampler);
@@ -72,7 +73,7 @@ class Decode {
   enum class ChoiceState {
     kNone,
     kStarted,
-    kLeavesTree,  // it has started, and its token cannot be in the tree
+    kLeavesTree,  // it has started, and its token leaves the tree even if the tree holds it
   };
 
   // State of the next token: nothing yet, logits to choose from, or the token. on_host: logits_ holds a copy.

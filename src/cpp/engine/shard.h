@@ -26,7 +26,7 @@ class Shard {
 
   // Copies the weights of a network to the device and points the network at them.
   void load(Network& network, int n_threads, const LoadProgress& progress);
-  // The weights of the first network loaded, in device memory; empty where they stay in the file's mapping.
+  // The weights of the first network loaded, in device memory; empty if they stay in the file's mapping.
   std::span<std::byte> weights() const;
 
   // Engines only: makes the steps' buffers, and buffers for long prompt chunks if these have more rows than any step.

@@ -35,7 +35,8 @@ class Speculator {
   // Enables speculation, planned with these costs.
   void start(const StepCosts& costs);
 
-  // --- the caller's hints about the coming text Whether drafters are used; initially true if the engine has one.
+  // --- the caller's hints about the coming text
+  // Whether drafters are used; initially true if the engine has one.
   void set_on(bool on) { is_on_ = on; }
   // A text that the next output is likely to repeat, as a whole or in parts; empty: none.
   void expect(std::span<const int32_t> text);

@@ -40,8 +40,9 @@ class Timeline {
   bool extends_by_one(std::span<const int32_t> ids) const;
   void check_idle() const;  // throws if called between the layers of this timeline's own prompt
 
-  // --- appends Computes ids[tokens().size()..) in chunks that end at multiples of the chunk size. after_chunk reads
-  // the chunk's final hidden rows from the executor's workspace.y. between_layers: as in Session::sync().
+  // --- appends
+  // Computes ids[tokens().size()..) in chunks that end at multiples of the chunk size. after_chunk reads the chunk's
+  // final hidden rows from the executor's workspace.y. between_layers: as in Session::sync().
   using AfterChunk = std::function<void(const Executor& executor, int first, int rows)>;
   void prefill(std::span<const int32_t> ids, const Interrupted& interrupted, const AfterChunk& after_chunk,
                const BetweenLayers& between_layers = {});

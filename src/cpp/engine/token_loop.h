@@ -84,7 +84,7 @@ class TokenLoop {
   virtual void check() = 0;
   // How steps run: "graph" or the megakernel's schedule. Empty before the first graph.
   virtual std::string name() const = 0;
-  // Time stamps of the last step, if the megakernel ran it; else empty. Throws where the pack was built without them.
+  // Time stamps of the last step, if the megakernel ran it; else empty. Throws if the pack was built without them.
   virtual StepTimeline timeline() = 0;
   // Waits for all steps, then drops all tokens not taken.
   virtual void drop() = 0;

@@ -1,8 +1,8 @@
 // MTP, a prediction block as a draft model. Row j belongs to token x_j: y_j = W [norm(embed(x_j)); norm(h_{j-1})], then
 // one attention layer over the earlier rows, where h_{j-1} is the final normed row of the previous token. The block's
 // normed result o_j predicts token j + 1 and replaces h_j while drafting. Row 0 has no previous token and is masked.
-// The state keeps rows from before the target's final norm, because a megakernel never writes the normed rows. Source:
-// llama.cpp's graph_mtp for Qwen3.5, and vLLM's qwen3_next_mtp.
+// The state keeps rows from before the target's final norm, because a megakernel never writes the normed rows.
+// Source: llama.cpp's graph_mtp for Qwen3.5, and vLLM's qwen3_next_mtp.
 #include <algorithm>
 #include <optional>
 

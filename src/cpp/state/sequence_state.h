@@ -98,9 +98,10 @@ class SequenceState {
   // write up to `rows` rows after it.
   void begin_draft(int rows);
 
-  // --- after it Keeps these rows of the append, ascending from the root, and drops all others. A chain can only keep a
-  // prefix; with recurrent layers the prefix must reach into the last chunk. n_to_move: the first n_to_move layers
-  // still need their K and V moved; send_moves() has already moved the later layers.
+  // --- after it
+  // Keeps these rows of the append, ascending from the root, and drops all others. A chain can only keep a prefix; with
+  // recurrent layers the prefix must reach into the last chunk. n_to_move: the first n_to_move layers still need their
+  // K and V moved; send_moves() has already moved the later layers.
   void commit(std::span<const int32_t> path) { commit(path, int(layers().size())); }
   void commit(std::span<const int32_t> path, int n_to_move);
   // Moves, in layers [first, end), the K and V of the path in numbers() to the slots from *n_past on, where commit()

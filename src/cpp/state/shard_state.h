@@ -79,7 +79,8 @@ class ShardState {
   RowLayer row(int layer) const { return std::get<RowLayer>(layout_.layers[layer]); }
   RecurrentCall recurrent(int layer, int call, int n_rows) const;
 
-  // --- ops Moves K and V of a tree's accepted rows to the slots from *n_past on, in layers [first, end).
+  // --- ops
+  // Moves K and V of a tree's accepted rows to the slots from *n_past on, in layers [first, end).
   void send_moves(int first, int end, const int32_t* n_past);
   void fold();                             // folds the accepted rows, per the last numbers uploaded
   void zero();                             // zeroes recurrent states and rows
