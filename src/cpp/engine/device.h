@@ -50,7 +50,7 @@ class Device {
   // stream's turn. The owner of turn_ also owns the next two members.
   std::vector<DeviceTurn*> holders_;
   const Stream* newest_ = nullptr;      // the only stream that may have work in flight
-  std::weak_ptr<Stream> newest_alive_;  // the same, if it still exists
+  std::weak_ptr<Stream> newest_alive_;  // newest_, while it exists
   mutable std::mutex promised_mutex_;
   size_t promised_bytes_ = 0;
 };

@@ -22,8 +22,8 @@ namespace lb {
 
 class Engine {
  public:
-  static constexpr int kEarlierTokens = 1 << 16;   // of other sequences' outputs
-  static constexpr int kExpectedTokens = 1 << 14;  // of a text that a request expects
+  static constexpr int kEarlierTokens = 1 << 16;   // capacity for other sequences' outputs
+  static constexpr int kExpectedTokens = 1 << 14;  // capacity for a text that a request expects
 
   // Opens and checks the file, makes the plan, reserves memory and loads the weights. When the plan does not fit,
   // throws before reserving anything.
@@ -31,7 +31,7 @@ class Engine {
                                       std::unique_ptr<Backend> backend = nullptr,  // null: the CPU
                                       const LoadProgress& progress = {});
   // The plan that open() would make for a device with these sizes. Reads the files' metadata and small weights, and
-  // reserves nothing. Resolves the defaults among the options.
+  // reserves nothing. Resolves default options.
   static MemoryPlan plan(const std::string& path, EngineOptions& options, const DeviceSizes& sizes);
 
   const Model& model() const { return *models_.target; }
@@ -58,7 +58,7 @@ class Engine {
   const std::string& fingerprint() const;
   // Hash of the files' metadata and of their tensors' names, types and shapes, on which the time of a step depends.
   std::string layout() const;
-  // The first shard is the only one so far.
+  // One shard so far.
   std::span<const std::unique_ptr<Shard>> shards() const { return shards_; }
   Shard& shard() const { return *shards_.front(); }
   const Backend& backend() const { return shard().backend(); }

@@ -28,7 +28,7 @@ class PromptScorer {
                                             std::unique_ptr<Backend> backend = nullptr,
                                             const LoadProgress& progress = {});
   // The plan that open() would make for a device with these sizes. Reads the file's metadata and small weights, and
-  // reserves nothing. Resolves the defaults among the options.
+  // reserves nothing. Resolves default options.
   static MemoryPlan plan(const std::string& path, ScorerOptions& options, const DeviceSizes& sizes);
 
   const ScorerOptions& options() const { return options_; }  // with every default resolved
@@ -58,7 +58,7 @@ class PromptScorer {
   static MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes,
                               ScorerOptions& options);
   static StreamNeeds stream_needs(const Models& models, const ScorerOptions& options);
-  static std::vector<LayerShape> state_shapes(const Model& model);  // one of each kind, in the order of the model
+  static std::vector<LayerShape> state_shapes(const Model& model);  // one of each kind, in model order
   static void carve_chunk(Carver& carver, const Model& model, const ScorerOptions& options, Buffers& buffers);
   static void carve_prompt(Carver& carver, const Model& model, const ScorerOptions& options, Buffers& buffers);
 

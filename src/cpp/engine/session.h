@@ -57,7 +57,7 @@ class Session {
   // ids. If ids extend the timeline, it is kept, so a long text may be passed in parts.
   std::vector<float> hidden(std::span<const int32_t> ids, const Interrupted& interrupted = {});
 
-  // Takes pages for a timeline of n_tokens, after swapping in. False: too few are free, and nothing changed.
+  // Takes pages for a timeline of n_tokens, after swapping in. False: too few pages are free; nothing changed.
   bool reserve(int n_tokens) { return timeline_.reserve(n_tokens); }
   // Copies the timeline of another session of the engine, bit for bit. Both share its pages.
   void fork(Session& from);

@@ -49,7 +49,7 @@ struct Step {
   Activations activations;
   Carver scratch;  // each block carves from a copy, so all blocks reuse the same region
   Stream& stream;
-  const SparseBlocks* sparse = nullptr;  // attention over selected key blocks; null: dense
+  const SparseBlocks* sparse = nullptr;  // block-sparse attention; null: dense
 
   bool has_one_sequence() const { return segments.size() == 1 && segments[0].rows == rows; }
 };

@@ -1,8 +1,8 @@
 // A block of rows [newest token, mask, mask, ...] attends to keys and values of the committed tokens and, through the
 // masks below, to itself. Row i predicts the token at its own position. Committed rows contribute only keys and values:
 //   g = norm(fc [the target's tapped rows]), k = rope(norm_head(Wk g)), v = Wv g, the same g for every layer.
-// DFlash 2 adds a convolution over the block before and after each mixer and MLP, and a selector that walks down the
-// depths, choosing each candidate given the previous one.
+// DFlash 2 adds a convolution over the block before and after each mixer and MLP. It also adds a selector, which
+// chooses each depth's candidate given the previous one.
 #include "models/dflash.h"
 
 #include <algorithm>

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kDefaultBlock = 16;
 constexpr float kDefaultEps = 1e-6f;
-// Mask id for older Qwen3.5 draft files that lack it.
+// Mask id for older Qwen3.5 draft files that lack it; the vocabulary size identifies them.
 constexpr int kQwen35Mask = 248070, kQwen35Vocab = 248320;
 
 constexpr const char* kGgufName = "dflash";

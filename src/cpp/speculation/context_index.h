@@ -2,9 +2,9 @@
 // positions: the path of position p spells tokens[p], tokens[p - 1], ... kMaxContext tokens back. Each position is a
 // leaf. Inner nodes are contexts that occur more than once and branch, so a leaf's parent is the longest context that
 // the position shares with another position. Children are listed newest first, so a search finds a context's newest
-// occurrences without visiting the others.
+// occurrences without visiting older ones.
 //   append      one path: at most kMaxContext nodes
-//   truncate    the nodes that the dropped positions touched
+//   truncate    the ancestors of the dropped positions
 //   drop_oldest one leaf per position
 // The constructor reserves all memory, about 60 bytes per position.
 #pragma once

@@ -19,8 +19,8 @@ constexpr int kFirstDrafts = 2;
 constexpr double kMaxCredit =
     64;  // cap on the credit that gains can build up, which bounds the loss once drafts go bad
 
-// Tokens per plain token's time that the prior must reach for a draft model to be worth computing its K and V, which
-// took up to 6 % of a plain token and of a prompt on a CPU.
+// Least rate, in tokens per plain token's time, that the prior must predict for a draft model to pay. It must earn back
+// its K and V, which took up to 6 % of a plain token's and of a prompt's time on a CPU.
 constexpr double kMinRate = 1.25;
 
 constexpr double kTrialShare = 0.005;  // fraction of the time that trials are expected to lose

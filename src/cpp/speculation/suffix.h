@@ -1,7 +1,7 @@
-// SuffixDrafter: drafts without a model, from text that occurred before. It looks for the longest suffix of the
-// sequence that occurs earlier in the sequence, in a text that the caller expects, or in earlier outputs, and proposes
-// what followed there. It needs only host memory and takes microseconds. As with any draft, the target decides every
-// token. Method: SuffixDecoding (arXiv 2411.04975), with a discount for rare evidence.
+// SuffixDrafter: drafts without a model, from text that occurred before. It finds the longest suffix of the sequence
+// that occurred before, and proposes the tokens that followed there. It searches the sequence, a text that the caller
+// expects, and earlier outputs. It needs only host memory and takes microseconds. As with any draft, the target decides
+// every token. Method: SuffixDecoding (arXiv 2411.04975), with a discount for rare evidence.
 #pragma once
 
 #include <cstddef>

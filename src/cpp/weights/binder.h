@@ -49,7 +49,7 @@ class Binder {
   const std::string& path() const { return file_.path; }
   bool has(const TensorName& name) const { return find(name) != nullptr; }
   int height(const TensorName& name) const;  // rows of a matrix; throws if missing
-  // Whether two tensors, which exist, have the same type, shape and bytes.
+  // Whether two existing tensors have the same type, shape and bytes.
   bool are_equal(const TensorName& a, const TensorName& b) const;
   // FP8 matrices, and NVFP4 matrices with a per-tensor scale, become BF16 in host memory when HostCopies::expand()
   // runs. split: how shards divide the matrix.
