@@ -236,8 +236,7 @@ void PromptScorer::for_chunks(int n_tokens, const Interrupted& interrupted, Visi
     if (interrupted && interrupted()) fail(ErrorCode::kCancelled, "cancelled by the caller");
     const bool is_sparse = buffers_.sparse && first < first_dense;
     rows = std::min(options_.prefill_chunk, (is_sparse ? first_dense : n_tokens) - first);
-    if (backend_->lent() == nullptr)
-      shard_->turn().let_others();  // during a loan the lender has no weights and must not run
+    if (backend_->lent() == nullptr) shard_->turn().let_others();  // a lender has no weights now
     visit(first, rows);
   }
 }

@@ -24,7 +24,7 @@ class SessionProbe {
  public:
   explicit SessionProbe(Session& session) : session_(session) {}
 
-  // Simulates acceptance for weights whose drafts are never right. Of every sum(by_length) trees, by_length[n] accept n
+  // Simulates acceptance for weights whose drafts are never right. In every sum(by_length) trees, by_length[n] accept n
   // tokens along their best path, or all of it if it is shorter. Drafting, verifying and sampling take their real time;
   // the text is meaningless. Not for masked sampling. Empty: off.
   void replay(std::span<const int64_t> by_length, uint64_t seed);

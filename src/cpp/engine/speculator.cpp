@@ -158,8 +158,7 @@ void Speculator::verify(const Interrupted& interrupted) {
   const std::lock_guard lock(timeline_.mutex());
   const Clock::time_point start = Clock::now();
   run_tree([&](Stream& stream, const Timeline::RowInputs& to) { fill(stream, to); }, interrupted);
-  if (tree_.is_planned && loop_ == nullptr)
-    planner_->add_step_time(rows, ms_since(start));  // the CPU's work is complete
+  if (tree_.is_planned && loop_ == nullptr) planner_->add_step_time(rows, ms_since(start));  // the CPU is done
   parts_.end(StepPart::kVerify);
   counts_.verified += 1;
   counts_.drafted += rows - 1;

@@ -50,14 +50,12 @@ struct DraftWorkspace {
 
 class DraftModel : public Network {
  public:
-  const std::string& kind() const { return kind_; }    // "dflash", "mtp"
-  std::span<const int> taps() const { return taps_; }  // target layers whose output context() reads
-  int tap_width() const;                               // n_taps * hidden
-  int max_depth() const { return max_depth_; }         // most tokens of a path
-  int n_candidates() const { return n_candidates_; }   // candidates per depth of propose()
-  bool is_sequential() const {
-    return is_sequential_;
-  }  // propose() runs depth by depth, so fewer depths take less time
+  const std::string& kind() const { return kind_; }      // "dflash", "mtp"
+  std::span<const int> taps() const { return taps_; }    // target layers whose output context() reads
+  int tap_width() const;                                 // n_taps * hidden
+  int max_depth() const { return max_depth_; }           // most tokens of a path
+  int n_candidates() const { return n_candidates_; }     // candidates per depth of propose()
+  bool is_sequential() const { return is_sequential_; }  // propose() runs depth by depth: fewer take less time
 
   size_t workspace_bytes(int max_rows) const;  // max_rows: of an append of the target
   DraftWorkspace workspace(Carver carver, int max_rows) const;

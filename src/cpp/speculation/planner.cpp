@@ -16,10 +16,7 @@ namespace {
 // sequence inherits no more credit than that from earlier sequences, whose gains say little about other text.
 constexpr double kShare = 0.0075, kFirstCredit = 0.25;
 constexpr int kFirstDrafts = 2;
-constexpr double kMaxCredit =
-    64;  // cap on the credit that gains can build up, which bounds the loss once drafts go bad
-
-// Least rate, in tokens per plain token's time, that the prior must predict for a draft model to pay. It must earn back
+constexpr double kMaxCredit = 64;  // cap on the credit from gains: bounds the loss once drafts go bad
 // its K and V, which took up to 6 % of a plain token's and of a prompt's time on a CPU.
 constexpr double kMinRate = 1.25;
 

@@ -192,8 +192,7 @@ nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, int
     const gpu::SampleLaunches launches = gpu::choose(op, sequence.scratch, pack.target());
     pack.run(launches.launch, launches.params);
     pack.run(gpu::choose(next, pack.target()), next);
-    if ((step + 1) % ring_capacity != 0 && step + 1 < steps)
-      continue;  // the host lags by as many steps as the ring allows
+    if ((step + 1) % ring_capacity != 0 && step + 1 < steps) continue;  // the host lags as far as the ring allows
     sequence.take(results);
     LB_CHECK(results.size() == step + 1, kInternal, "the ring says ", results.size(), " tokens after ", step + 1);
   }
