@@ -66,8 +66,7 @@ class Decode {
   enum class Walker {
     kHost,         // the host sends each row's mask; tokens are chosen one by one
     kDevice,       // the loop, down to the end of the path
-    kDeviceAhead,  // likewise; the device also accepts the path and drafts below its end, so the host must follow that
-                   // path
+    kDeviceAhead,  // likewise; the device also accepts the path and drafts below it: the host must follow that path
   };
   // State of the device's choice from the current row.
   enum class ChoiceState {

@@ -12,7 +12,7 @@ struct TreeMemory {
   float* logits = nullptr;       // [tree rows, vocab]; null: the engine does not draft
   Draft* tree = nullptr;         // [1]
   int32_t* positions = nullptr;  // [3, rows] of the append of a tree, at most kMaxTree rows
-  // Of the draft model; null without one.
+  // The draft model's; null without one.
   int32_t* ids = nullptr;            // [max_depth, n_candidates]
   float* logprobs = nullptr;         // [max_depth, n_candidates]
   float* replay_logprobs = nullptr;  // the same, replacing the draft model's while a benchmark replays

@@ -93,7 +93,7 @@ struct LayerRows {
   float* x;                  // [n, hidden] residual stream, in place
   const int32_t* positions;  // [3, n]
   int n;
-  int state_layer;  // index of this layer in the state
+  int state_layer;  // of the state, used for this layer; a scorer keeps one state layer per kind
 };
 
 // Buffers of a forward pass, carved once for the longest append.

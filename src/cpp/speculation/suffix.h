@@ -32,7 +32,7 @@ class EarlierOutputs {
   explicit EarlierOutputs(int capacity);  // throws kInvalid below 2 * kMaxContext
   static size_t planned_bytes(int capacity) { return ContextIndex::planned_bytes(capacity); }
 
-  // Drops the oldest outputs until there is room. Of an output longer than the capacity, only the end is kept.
+  // Drops the oldest outputs until there is room. An output longer than the capacity keeps only its end.
   void add(std::span<const int32_t> output);
   void clear();
   int n_tokens() const;  // in use

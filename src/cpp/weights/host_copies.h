@@ -21,7 +21,7 @@ struct Expansion {
 
 struct HostCopies {
   std::vector<std::unique_ptr<float[]>> vectors;
-  std::vector<std::unique_ptr<uint16_t[]>> matrices;  // uninitialised until expand()
+  std::vector<std::unique_ptr<uint16_t[]>> matrices;  // not written until expand()
   std::vector<Expansion> pending;                     // of the matrices
   size_t vector_bytes = 0, matrix_bytes = 0;
 
