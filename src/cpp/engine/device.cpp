@@ -15,7 +15,7 @@ struct Registry {
 };
 
 // Never freed: engines may outlive static objects. A forked child starts with a new registry, because its copy of a
-// mutex may stay locked for ever.
+// mutex may stay locked forever.
 Registry& registry() {
   static Registry* current = [] {
     ::pthread_atfork(nullptr, nullptr, [] { current = new Registry; });

@@ -33,7 +33,7 @@ bool any_folds(std::span<const LayerShape> layers);
 struct StateOptions {
   int capacity = 0;  // tokens, committed and appended
   KvType k_type = KvType::kF16, v_type = KvType::kF16;
-  int append_rows = 0;  // most rows of an append, at least kMaxTree
+  int append_rows = 0;  // most rows of an append; smaller values mean kMaxTree
 };
 
 // In a model with folding layers, a windowed layer keeps only a ring of pages. The folding layers limit every rewind to
