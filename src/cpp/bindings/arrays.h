@@ -1,4 +1,4 @@
-// Numpy arrays of results.
+// Converts result vectors to numpy arrays.
 #pragma once
 
 #include <nanobind/ndarray.h>

@@ -1,4 +1,4 @@
-// The parts of lucebox._engine; each file converts and forwards, and computes nothing.
+// The parts of lucebox._engine. Each file only converts arguments and forwards calls.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,8 +11,8 @@ void bind_gpu(nanobind::module_& m);     // devices, packs
 void bind_memory_plan(nanobind::module_& m);
 void bind_prompt_scorer(nanobind::module_& m);
 void bind_sampler(nanobind::module_& m);
-void bind_session(nanobind::module_& m);        // Session, and passes of several
-void bind_session_probe(nanobind::module_& m);  // times of a session's work
+void bind_session(nanobind::module_& m);        // Session, and passes of several sessions
+void bind_session_probe(nanobind::module_& m);  // SessionProbe: times of a session's work
 void bind_speculation(nanobind::module_& m);    // EarlierOutputs
 void bind_split(nanobind::module_& m);          // the division of matrices among shards
 

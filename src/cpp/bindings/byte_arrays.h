@@ -1,4 +1,4 @@
-// Bytes as numpy arrays: of pages and states.
+// Numpy byte arrays, for pages and states.
 #pragma once
 
 #include <nanobind/ndarray.h>
@@ -19,7 +19,7 @@ inline std::span<const std::byte> span(const ConstBytes& bytes) {
   return std::as_bytes(std::span(bytes.data(), bytes.size()));
 }
 
-// A numpy array whose bytes `fill` writes, without the GIL.
+// Returns a numpy array that `fill` writes without the GIL.
 template <class Fill>
 ByteArray filled(size_t size, Fill&& fill) {
   auto bytes = std::make_unique_for_overwrite<uint8_t[]>(size);

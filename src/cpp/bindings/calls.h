@@ -1,4 +1,4 @@
-// Long calls from Python: without the GIL, with signals polled and progress reported.
+// Support for long calls from Python: they release the GIL, poll for signals and report progress.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -54,7 +54,7 @@ class LoadReport {
   mutable SignalPoll poll_;
 };
 
-// Calls a Python function, or nothing where it is None. `callback` must outlive the result.
+// Wraps a Python function as Progress; None: an empty one. `callback` must outlive the result.
 inline Progress progress_of(const nanobind::object& callback) {
   if (callback.is_none()) return {};
   return [&callback](int done, int total) {

@@ -1,5 +1,5 @@
-// Engine for Python. A thread that polls for signals has the turn on the device and waits for the GIL, so all that
-// takes the turn releases the GIL.
+// Engine for Python. To avoid deadlock, every call that takes the device's turn releases the GIL: a thread that polls
+// for signals waits for the GIL while it holds the turn.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>

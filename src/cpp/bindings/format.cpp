@@ -1,4 +1,4 @@
-// Model files as Python sees them: metadata as plain values, tensors as descriptions.
+// Model files for Python: metadata as plain values, tensors as descriptions.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>

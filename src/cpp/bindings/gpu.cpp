@@ -1,4 +1,4 @@
-// Devices and the packs loaded on them.
+// GPU devices, and packs loaded on them, for Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>

@@ -1,4 +1,4 @@
-// Token ids from Python.
+// Converts token ids from Python.
 #pragma once
 
 #include <nanobind/ndarray.h>

@@ -1,4 +1,4 @@
-// Memory plans of engines and of scorers, without loading weights.
+// Memory plans of engines and scorers for Python, made without loading weights.
 #include "bindings/memory_plan.h"
 
 #include <nanobind/stl/string.h>

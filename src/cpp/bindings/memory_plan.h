@@ -1,4 +1,4 @@
-// Memory plans for Python.
+// Converts memory plans to Python.
 #pragma once
 
 #include <nanobind/nanobind.h>

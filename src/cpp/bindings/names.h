@@ -1,4 +1,4 @@
-// What Python gives as a name.
+// Parses enumerations that Python passes by name.
 #pragma once
 
 #include <string>

@@ -15,7 +15,7 @@ namespace nb = nanobind;
 namespace lb {
 namespace {
 
-// One option: its name in Python, its member in C++.
+// An option: its Python name and its C++ member.
 template <class Struct, class T>
 struct Field {
   const char* name;
@@ -64,7 +64,7 @@ constexpr std::tuple kSamplingFields{
     Field{"logprobs", &SamplingParams::n_top},
 };
 
-// The words of an enumeration. Where two mean the same value, the last one is its name.
+// The words of an enumeration. If two words have the same value, the last one is used for output.
 template <class Enum>
 using Words = std::vector<std::pair<const char*, Enum>>;
 
@@ -122,14 +122,14 @@ void read(T* member, const char* name, nb::handle value) {
   }
 }
 
-// A mapping of token ids, or its items.
+// A mapping keyed by token ids, or its items.
 void read(std::vector<std::pair<int32_t, float>>* member, const char* name, nb::handle value) {
   const nb::object items = nb::hasattr(value, "items") ? nb::list(value.attr("items")()) : nb::borrow(value);
   LB_CHECK(nb::try_cast(items, *member), kInvalid, name, " must give a number to each of some token ids, got ",
            nb::repr(value).c_str());
 }
 
-// "q8_0", or "K/V".
+// A KV type such as "q8_0", or two as "K/V".
 void read(KvTypes* member, const char* name, nb::handle value) {
   std::string text;
   cast_to(&text, name, value);

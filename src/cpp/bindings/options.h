@@ -9,13 +9,13 @@
 
 namespace lb {
 
-// None and a missing name stand for the default. Throws TypeError for an unknown name or a value of another type, Error
-// for a word that the option does not have.
+// None or a missing name means the default. Throws TypeError for an unknown name or a value of the wrong type, Error
+// for a word that the option does not accept.
 EngineOptions engine_options_of(const nanobind::kwargs& options);
 ScorerOptions scorer_options_of(const nanobind::kwargs& options);
 SamplingParams sampling_params_of(const nanobind::kwargs& options);
 
-// By the same names.
+// The reverse, with the same names.
 nanobind::dict dict_of(const EngineOptions& options);
 nanobind::dict dict_of(const ScorerOptions& options);
 

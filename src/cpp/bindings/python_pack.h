@@ -1,4 +1,4 @@
-// gpu.Pack: a kernel pack loaded on a device. It records the launches of single ops for lucebox._kernels.
+// gpu.Pack: a kernel pack loaded on a device. It records single ops' launches for lucebox._kernels.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// The sessions and ids of a pass, from Python.
+// Converts the sessions and ids of a pass from Python.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,6 @@
 // Session and passes of several sessions for Python. The engine polls for signals between layers, so Ctrl-C stops a
-// long prefill. A thread that polls holds the executor's lock and waits for the GIL, so all that takes the lock
-// releases the GIL.
+// long prefill. To avoid deadlock, every call that takes the executor's lock releases the GIL: a polling thread waits
+// for the GIL while it holds the lock.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>

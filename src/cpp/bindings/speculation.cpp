@@ -1,4 +1,4 @@
-// What sessions share to draft from.
+// EarlierOutputs for Python: outputs that sessions share for drafting.
 #include <nanobind/nanobind.h>
 
 #include "bindings/bindings.h"

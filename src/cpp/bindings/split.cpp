@@ -1,4 +1,4 @@
-// How a file's matrices would be divided among shards, for tests.
+// Computes how a file's matrices would be divided among shards, for tests.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -40,7 +40,7 @@ std::vector<std::tuple<std::string, int, int, std::string, Shards>> matrix_shard
   return rows;
 }
 
-// sections: (groups, units per group, rows of a unit, whether the groups take turns), one after the other.
+// sections: (groups, units per group, rows per unit, is_tiled), consecutive along the axis.
 Shards row_shards(const std::vector<std::tuple<int, int, int, bool>>& sections, int n) {
   Split split{Split::Axis::kRows, {}};
   int n_out = 0;

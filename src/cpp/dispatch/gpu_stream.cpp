@@ -45,7 +45,7 @@ size_t GpuStream::planned_bytes(size_t scratch_bytes) {
   return counter.used();
 }
 
-// Device memory of undefined contents. Lent memory is zeroed.
+// Device memory with undefined contents; lent memory is zeroed.
 std::unique_ptr<Memory> GpuStream::allocate(size_t bytes) {
   if (lent_ != nullptr) return lent_->take(bytes);
   return std::make_unique<DeviceMemory>(gpu::Buffer(pack_->device(), std::max<size_t>(bytes, 1)));
@@ -57,7 +57,7 @@ std::unique_ptr<Memory> GpuStream::reserve(size_t bytes) {
   return memory;
 }
 
-// Pinned memory that no copy in flight uses. Waits for the queue when the staging memory is full.
+// Returns pinned memory that no copy in flight uses. Waits for the queue when the staging memory is full.
 std::byte* GpuStream::stage(size_t bytes) {
   if (staged_ + bytes > kStagingBytes) {
     queue_.synchronize();
@@ -113,7 +113,8 @@ void GpuStream::replay(std::unique_ptr<Recording>& recording, const std::functio
 }
 
 // Keeps the device busy filling the returned buffer while the host sends the launches to be timed. Otherwise the device
-// would wait for launches, and the events would measure the host. The simulator runs every launch at once: one byte.
+// would wait for launches, and the events would measure the host. The simulator runs every launch synchronously, so one
+// byte is enough.
 gpu::Buffer GpuStream::keep_busy() {
   // 8 GiB in all: 3 ms on an H100, about as long as the host takes to send 1000 launches with events.
   constexpr int kFills = 128;
@@ -207,7 +208,7 @@ void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
 }
 
 // The x buffers of a chain of skinny GEMMs alternate between the start and the end of the scratch: one is read while
-// the epilogue writes the other. The split-K partial sums lie between the two.
+// the epilogue writes the other. The split-K partial sums are between the two buffers.
 RoundedRows GpuStream::next_x_buffer(const LinearGroup& readers) const {
   const Linear& first = readers.products[0];
   std::byte* end = scratch_->data() + scratch_->size() / 256 * 256;
@@ -268,7 +269,7 @@ void GpuStream::run(const GatedDelta& op) {
   for (int i = 0; i < delta.n; ++i) start(delta.launches[i], delta.params);
 }
 
-// With few rows the norm splits in two: the recurrence's epilogue applies the weights and the gate, and the products
+// For small appends the norm is split in two: the recurrence's epilogue applies weights and gate, and the products
 // divide by each head's root mean square as they read.
 void GpuStream::run_fused(const DeltaNet& op, const LinearGroup& readers) {
   run(op.inputs);
@@ -350,7 +351,7 @@ void GpuStream::run(std::span<const AttentionPrepare> ops) {
   });
 }
 
-// Each sequence has partials of its own.
+// Each sequence has separate partials.
 void GpuStream::run(std::span<const Attention> ops) {
   const Attention& op = ops[0];
   const size_t row = gpu::aligned_scratch(
@@ -407,7 +408,7 @@ void GpuStream::run(const KeyScores& op) {
 void GpuStream::run(const KeyMeans& op) { send(op); }
 void GpuStream::run(const SelectBlocks& op) { send(op); }
 
-// The kernel that merges the splits rounds o. Its partials lie in the scratch after the rounded o.
+// The kernel that merges the splits also rounds o. The partials follow the rounded o in the scratch.
 void GpuStream::run_fused(const Attention& op, const LinearGroup& readers) {
   LB_ASSERT(readers.products[0].x == op.o);
   const int bits = gpu::can_round(op) ? rounded_bits(readers) : 0;

@@ -1,6 +1,6 @@
 // GpuStream: runs ops on a GPU. choose() (gpu/*/choose.h) turns an op into launches, which go to one queue. Scratch and
-// the pinned staging memory are allocated with the stream, so that no op allocates. A skinny GEMM is deferred until the
-// op that reads it arrives (gpu::DeferredGemm). Any other call launches it first.
+// pinned staging memory are allocated with the stream, so ops never allocate. A skinny GEMM is deferred until the op
+// that reads its result arrives (gpu::DeferredGemm). Any other call launches the deferred GEMM first.
 #pragma once
 
 #include <functional>
@@ -28,15 +28,15 @@ class GpuStream final : public Stream {
  public:
   static constexpr size_t kStagingBytes = size_t(8) << 20;  // pinned host memory
 
-  // scratch_bytes: of the largest op. capacity: tokens of the longest KV cache. lent: holds all that the stream
-  // reserves; null: the stream allocates.
+  // scratch_bytes: of the largest op. capacity: tokens of the longest KV cache. lent: source of all memory that the
+  // stream reserves; null: the stream allocates.
   GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity,
             std::shared_ptr<LentMemory> lent = nullptr);
-  // Device memory of the stream itself.
+  // Bytes of device memory that the stream itself allocates.
   static size_t planned_bytes(size_t scratch_bytes);
 
   gpu::Pack& pack() { return *pack_; }
-  // The queue, after launching what is deferred.
+  // The queue, after launching any deferred GEMM.
   const gpu::Queue& queue() {
     flush();
     return queue_;
@@ -95,7 +95,7 @@ class GpuStream final : public Stream {
   void run_fused(const Attention& op, const LinearGroup& readers);
   void run_fused(const DeltaNet& op, const LinearGroup& readers);
   void run(const Sample&, void* scratch);  // [sample_scratch_bytes], zero before the first use
-  // Samples for several sequences. Each has scratch of its own.
+  // Samples for several sequences, each with separate scratch.
   struct ScratchedSample {
     Sample op;
     void* scratch;
@@ -111,7 +111,7 @@ class GpuStream final : public Stream {
   void send(const Op& op) {
     start(gpu::choose(op, pack_->target()), op);
   }
-  // Launches what is deferred, then this.
+  // Launches any deferred GEMM, then this.
   template <class Params>
   void start(const gpu::Launch& launch, const Params& params) {
     flush();
@@ -126,8 +126,8 @@ class GpuStream final : public Stream {
     pack_->run(launch, params, queue_);
     if (timer_ != nullptr) timer_->end();
   }
-  // Runs ops of the same shape, as many in a launch as its params have room for. choose(op, i): the launches and params
-  // of op i of a launch; those of all ops differ in pointers only.
+  // Runs ops of the same shape, with as many ops per launch as its params have room for. choose(op, i): the launches
+  // and params of a launch's op i; between ops they differ only in pointers.
   template <class Op, class Choose>
   void run_several(std::span<const Op> ops, Choose&& choose);
   void run(const ScratchedSample& sample) { run(sample.op, sample.scratch); }
@@ -147,25 +147,25 @@ class GpuStream final : public Stream {
   bool is_gemm(const LinearGroup& group) const;
   int rounded_bits(const LinearGroup& group) const;                // of the group's x; 0: not rounded
   RoundedRows x_buffer(const LinearGroup& group, int bits) const;  // at the start of the scratch
-  RoundedRows next_x_buffer(const LinearGroup& readers) const;     // at its start or its end, alternating
+  RoundedRows next_x_buffer(const LinearGroup& readers) const;  // at the start or the end of the scratch, alternating
   void multiply(const LinearGroup& group, const RoundedRows& x);
 
   std::shared_ptr<gpu::Pack> pack_;
   gpu::Queue queue_;
   int capacity_;
   std::shared_ptr<LentMemory> lent_;
-  std::unique_ptr<Memory> scratch_;  // of the op in progress
+  std::unique_ptr<Memory> scratch_;  // for the op in progress
   std::unique_ptr<Memory> arrived_;  // counters of a skinny GEMM's blocks
   gpu::Buffer staging_;
   gpu::DeferredGemm chain_;
   bool chain_is_at_end_ = false;  // the x buffer of the deferred GEMM is at the end of the scratch
-  bool keeps_l1_ = false;         // carve-out of the last product; ops between products keep it
-  // The last launch was a table of angles. Kernels read the table ahead of their wait, so the next launch does not
-  // overlap.
+  bool keeps_l1_ = false;         // L1 carve-out of the last product; ops between products keep it
+  // The last launch wrote a rope table. Kernels read that table before they wait for the previous launch, so the next
+  // launch must not overlap.
   bool table_is_new_ = false;
   gpu::Event paces_[2];                // recorded by the last two calls of pace()
   unsigned n_paces_ = 0;               // calls
-  size_t staged_ = 0;                  // bytes of staging_ used since the last synchronisation
+  size_t staged_ = 0;                  // bytes of staging_ in use since the last synchronisation
   gpu::KernelTimer* timer_ = nullptr;  // while time_kernels() runs; else null
 };
 

@@ -1,4 +1,4 @@
-// KernelTimer: device time per kernel, from an event before and an event after every launch.
+// KernelTimer: measures device time per kernel, with an event before and after every launch.
 #pragma once
 
 #include <deque>

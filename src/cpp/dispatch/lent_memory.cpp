@@ -1,4 +1,4 @@
-// The lender's bytes never change, so one copy, made when a slice is taken, serves all loans.
+// The lender's bytes never change, so the copy made when a slice is taken serves all loans.
 #include "dispatch/lent_memory.h"
 
 #include <algorithm>

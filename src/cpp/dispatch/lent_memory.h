@@ -1,5 +1,5 @@
-// LentMemory: device memory that an engine lends to another one. The lender's bytes wait in pinned host memory during a
-// loan. Between loans, pinned memory keeps the borrower's slices that keep() names; all other slices begin as zero.
+// LentMemory: device memory that an engine lends to another one. During a loan, pinned host memory holds the lender's
+// bytes. Between loans, pinned memory holds the borrower's slices named by keep(); all other slices start as zero.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace lb {
 
 class LentMemory {
  public:
-  // bytes: device memory that the lender only reads.
+  // bytes: device memory that the lender only ever reads.
   LentMemory(const gpu::Device& device, std::span<std::byte> bytes) : device_(device), queue_(device), bytes_(bytes) {}
 
   size_t size() const { return bytes_.size(); }
@@ -24,9 +24,10 @@ class LentMemory {
   void borrow();
   void give_back();
 
-  // During a loan: the next slice, zeroed, which stays the borrower's in later loans. The result owns nothing.
+  // During a loan: allocates the next slice, zeroed; the borrower gets the same slice in later loans. The result does
+  // not own the memory.
   std::unique_ptr<Memory> take(size_t bytes);
-  // During a loan: later loans begin with the contents that the slice has now.
+  // During a loan: saves the slice's present contents, with which later loans begin.
   void keep(const Memory& slice);
 
  private:

@@ -1,6 +1,6 @@
-// Backend: what one shard of an engine runs on: the CPU, or a GPU with a pack of kernels. It loads weights and makes
-// the stream that runs the ops. Its DeviceSizes report free memory and count what a model needs of it; those of a card
-// that is not here plan for it.
+// Backend: the CPU, or a GPU with a pack of kernels, on which one shard of an engine runs. It loads weights and makes
+// the stream that runs the ops. DeviceSizes reports free memory and computes a model's memory needs; it can also plan
+// for a card that is not installed.
 #pragma once
 
 #include <functional>
@@ -30,11 +30,11 @@ struct Models {
   std::unique_ptr<DraftModel> draft;  // null: none
 
   Networks networks() const { return draft ? Networks{target.get(), draft.get()} : Networks{target.get()}; }
-  // Layers of a sequence's state: those of the target, then those of the draft model.
+  // Layers of a sequence's state: the target's, then the draft model's.
   std::vector<LayerShape> layer_shapes() const;
 };
 
-// What the ops of a stream need, which sizes its scratch.
+// Upper bounds on the ops of a stream; they size its scratch.
 struct StreamNeeds {
   Networks networks;
   int rows = 0;     // of the longest append
@@ -46,7 +46,7 @@ struct StreamNeeds {
   int score_rows = 0;      // of KeyScores; 0: none
 };
 
-// A wish for block-sparse attention, and the option that it comes from.
+// A request for block-sparse attention, and the option that made it.
 struct SparseWish {
   float alpha;  // 0: none
   const char* option;
@@ -61,12 +61,12 @@ class DeviceSizes {
   virtual size_t reserved_bytes() const = 0;    // part of free_bytes() that is left to the driver
   virtual std::string memory_name() const = 0;  // for messages: "memory", "memory of cuda:0"
   virtual int prefill_chunk() const = 0;        // default for EngineOptions
-  // Throws kUnsupported where the device lacks the kernels of block-sparse attention for this model.
+  // Throws kUnsupported if the device has no block-sparse attention kernels for this model.
   virtual void check(const SparseWish& wish, const Model& model, const KvTypes& kv) const = 0;
   virtual bool maps_weights() const = 0;                    // matrices stay in the file's mapping
   virtual size_t weight_bytes(Network& network) const = 0;  // private copies that load() makes
   virtual size_t scratch_bytes(const StreamNeeds& needs) const = 0;
-  // The scratch's entry in the plan's table: what it is for.
+  // Description of the scratch in the plan's table.
   virtual std::string scratch_detail(const StreamNeeds& needs) const = 0;
   virtual size_t loop_bytes(const Model& model, const EngineOptions& options) const = 0;  // of the token loop
   // Bytes of the decode-step tables; independent of the context length, which may not be settled yet.
@@ -78,12 +78,12 @@ class Backend {
   virtual ~Backend() = default;
   virtual const DeviceSizes& sizes() const = 0;
   virtual Device& device() const = 0;
-  // What the backend's streams reserve memory from; null: the device's free memory.
+  // Memory from which the backend's streams reserve; null: the device's free memory.
   virtual LentMemory* lent() const = 0;
 
   virtual std::unique_ptr<Stream> make_stream(const StreamNeeds& needs) const = 0;
-  // The token loop, with the sampler on the device; null and 0 bytes where the host samples. ring: for the tapped rows
-  // of its steps; null without a draft model.
+  // The token loop, with the sampler on the device; null and 0 bytes if the host samples. ring: receives the tapped
+  // rows of its steps; null without a draft model.
   virtual std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state,
                                                const StepRing* ring) const = 0;
   // Runs `work`, which sends ops to a stream of this backend, and returns each kernel's time. Throws kUnsupported on

@@ -1,4 +1,4 @@
-// Weights stay in the file's mapping. Scratch is that of the largest CPU op.
+// The CPU backend. Weights stay in the file's mapping; scratch is sized for the largest CPU op.
 #include "engine/backend_cpu.h"
 
 #include <algorithm>
@@ -32,7 +32,8 @@ CpuStreamOptions stream_options(const StreamNeeds& needs) {
   return stream;
 }
 
-// Free memory, less what arenas have reserved and the system has not committed yet, and what plans have promised.
+// Free memory, minus memory that arenas have reserved but the system has not committed yet, minus memory that plans
+// have promised.
 size_t free_host_memory() {
   const size_t arenas = Arena::reserved_bytes(), taken = arenas - std::min(arenas, private_memory());
   const size_t free = available_memory(), held = taken + Device::promised_bytes("cpu");

@@ -1,4 +1,4 @@
-// Weights are planes in device memory. Scratch is that of the largest op.
+// The GPU backend. Weights are planes in device memory; scratch is sized for the largest op.
 #include "engine/backend_gpu.h"
 
 #include <algorithm>
@@ -16,10 +16,10 @@
 namespace lb {
 namespace {
 
-// Free memory left to the driver for contexts, code and graphs.
+// Free memory reserved for the driver's contexts, code and graphs.
 constexpr size_t kReserveBytes = size_t(256) << 20;
 
-// Scratch of a product group, the largest over all row counts up to max_rows: rounded x and, for a GEMM, its workspace.
+// Scratch of a product group, maximised over all row counts up to max_rows: quantised x and, for a GEMM, its workspace.
 size_t group_scratch(LinearGroup group, int max_rows, const gpu::Target& target) {
   std::vector<int> counts = {max_rows};
   for (int rows = 1; rows < max_rows; rows += rows < kMaxTree ? 1 : kMaxTree) counts.push_back(rows);
@@ -36,8 +36,8 @@ size_t group_scratch(LinearGroup group, int max_rows, const gpu::Target& target)
   return bytes;
 }
 
-// Scratch of a chain of skinny GEMMs, each fused with the op that makes the next one's x (gpu::DeferredGemm): the
-// largest partial sums, and two buffers of x.
+// Scratch of a chain of skinny GEMMs, each fused with the op that computes the next GEMM's x (gpu::DeferredGemm): the
+// largest partial sums, and two x buffers.
 size_t chain_scratch(std::span<LinearGroup> groups, int max_rows, const gpu::Target& target) {
   size_t bytes = 0;
   for (int rows = 2; rows <= max_rows; ++rows) {
@@ -70,7 +70,7 @@ size_t mixer_scratch(const Network& network, int rows, int context, const gpu::T
   return bytes;
 }
 
-// The product groups of all networks, each shape once: most layers have the same shapes.
+// The product groups of all networks, deduplicated by shape: most layers have the same shapes.
 std::vector<LinearGroup> product_groups(const Networks& networks, Activations activations) {
   std::set<std::vector<std::pair<DType, int>>> seen;
   std::vector<LinearGroup> groups;
@@ -87,8 +87,8 @@ std::vector<LinearGroup> product_groups(const Networks& networks, Activations ac
   return groups;
 }
 
-// Ops run one after another and share one scratch, sized for the largest. A chain of products may go from one network
-// to the next: a draft model ends with the target's head.
+// Ops run one after another and share one scratch, sized for the largest. A chain of products may span two networks: a
+// draft model ends with the target's head.
 size_t scratch_of(const StreamNeeds& needs, const gpu::Target& target) {
   const int rows = std::max(needs.rows, kMaxTree);
   size_t bytes = needs.networks.size() > 1 ? gpu::top_tokens_scratch_bytes(kMaxTree) : 0;
@@ -191,8 +191,8 @@ class GpuBackend final : public Backend {
 
   std::shared_ptr<gpu::Pack> pack_;
   Device& device_;
-  std::shared_ptr<const Engine> lender_;  // whose weights lent_ is
-  std::shared_ptr<LentMemory> lent_;      // null: free memory
+  std::shared_ptr<const Engine> lender_;  // lent_ is its weight memory
+  std::shared_ptr<LentMemory> lent_;      // null: uses free memory
   GpuSizes sizes_;
 };
 

@@ -6,15 +6,15 @@
 
 namespace lb {
 
-// name: "cuda:0", of the Device. lender: an engine on the same device that lends the memory of its weights to a scorer,
-// and computes nothing meanwhile; null: the device's free memory.
+// name: of the Device, such as "cuda:0". lender: an engine on the same device that lends its weight memory to a scorer
+// and stays idle meanwhile; null: the device's free memory.
 std::unique_ptr<Backend> gpu_backend(std::shared_ptr<gpu::Pack> pack, std::string name,
                                      std::shared_ptr<const Engine> lender = nullptr);
 
 enum class MemorySource { kFree, kLent };
 
-// Sizes for plans, of a GPU that need not be here. free_bytes: memory that a plan may use, with the driver's share
-// where it is free memory.
+// Sizes for plans; the GPU need not be installed. free_bytes: memory that a plan may use, including the driver's share
+// if it counts the device's free memory.
 std::unique_ptr<DeviceSizes> gpu_sizes(gpu::Target target, std::string name, size_t free_bytes,
                                        MemorySource source = MemorySource::kFree);
 

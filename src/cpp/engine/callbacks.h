@@ -1,4 +1,4 @@
-// What a caller hands to long calls.
+// Callbacks of long-running calls: progress, cancellation, work between layers.
 #pragma once
 
 #include <cstddef>

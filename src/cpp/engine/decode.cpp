@@ -31,7 +31,7 @@ bool Decode::device_walks() const {
   return state != nullptr && by_device(state->walker) && state->choice == ChoiceState::kNone;
 }
 
-// Whether the device has chosen tokens, or is about to, that the host has not taken.
+// Whether the device has chosen, or will choose, tokens that the host has not taken.
 bool Decode::has_untaken_choice() const {
   if (bound_ == 0) return false;
   if (const auto* state = std::get_if<LoopLogits>(&next_)) return !state->waits_for_mask;
@@ -162,10 +162,10 @@ int32_t Decode::sample_on_host(Sampler& sampler) {
   return speculator_.walk().replayed(token);
 }
 
-// Starts the step that takes the token as input before reading the token, so that the device never waits for the host.
-// Three exceptions read the token first: the first one, whose logits must survive a failed choice, a token after
-// which the host has to compute a mask, and the root of a draft. While drafts do not pay, no token waits for the host:
-// the drafters are asked while the next step runs, and their answer is for the token after that step.
+// Starts the next step before reading the token that is its input, so that the device never waits for the host. The
+// token is read first in three cases: the first token, whose logits must survive a failed choice; a token after which
+// the host must compute a mask; and the root of a draft. While drafts do not pay, no token waits for the host: the
+// drafters run while the next step does, and decide for the token after that step.
 int32_t Decode::sample_in_loop(Sampler& sampler) {
   using enum Timeline::NumbersFrom;
   const bool has_mask = !sampler.mask().empty();
@@ -197,7 +197,7 @@ int32_t Decode::sample_in_loop(Sampler& sampler) {
   return token;
 }
 
-// True: the token is chosen from the logits of the newest step, and by the sampler of that step.
+// Returns true if the token is chosen from the newest step's logits by the sampler that the step used.
 bool Decode::start_choice(const Sampler& sampler) {
   if (as<RowLogits>()) {
     const auto row = start_row_choice(sampler);
@@ -261,7 +261,7 @@ int32_t Decode::take() {
 void Decode::start_step(int32_t token, Timeline::NumbersFrom from, bool waits_for_mask) {
   guard([&] {
     const std::lock_guard lock(timeline_.mutex());
-    if (timeline_.state().room() == 0) return;  // no token can follow in this context, or none yet in the KV cache
+    if (timeline_.state().room() == 0) return;  // the context is full, or the KV cache has no free page yet
     timeline_.begin_step(from);
     if (from == Timeline::NumbersFrom::kHost) loop_->place(timeline_.state().n_tokens());
     waits_for_mask ? loop_->step_only() : loop_->step();
@@ -270,7 +270,7 @@ void Decode::start_step(int32_t token, Timeline::NumbersFrom from, bool waits_fo
   });
 }
 
-// The choice of a token failed after its step had started: how far the step came is unknown.
+// The choice failed after the step that reads its token had started, so that step's progress is unknown.
 void Decode::abort_step() {
   if (!as<StepPending>()) return;
   rest();
@@ -286,13 +286,13 @@ void Decode::start_next(const Sampler& sampler, int32_t token, bool has_draft) {
   as<TreePending>()->walker = walk_on_device(sampler, 0);
 }
 
-// Another sampler chooses from now on. The caller holds the executor's lock.
+// Unbinds the device's sampler, because another one takes over. The caller holds the executor's lock.
 void Decode::forget_sampler() {
   loop_->drop();
   bound_ = 0;
 }
 
-// Drops the tokens that the device has chosen, and its sampler's state.
+// Drops the tokens that the device has chosen, and unbinds its sampler.
 void Decode::drop_choices() {
   if (loop_ != nullptr && bound_ != 0)
     guard([&] {
@@ -340,7 +340,7 @@ bool Decode::follow_tree(int32_t token) {
   speculator_.wait_for_tree();
   const int child = speculator_.walk().child(token);
   if (child < 0) return false;
-  if (!is_sampled && has_untaken_choice()) {  // the device goes another way
+  if (!is_sampled && has_untaken_choice()) {  // the device's choice differs from the caller's token
     drop_choices();
     walker = Walker::kHost;
   }
@@ -349,13 +349,13 @@ bool Decode::follow_tree(int32_t token) {
   return true;
 }
 
-// The row's token joins the timeline, and its logits are the current ones.
+// Adds the row's token to the timeline and makes the row's logits current.
 void Decode::descend_to(int row, Walker walker) {
   timeline_.add_path_token(speculator_.walk().draft().tokens[row]);
   set(TreeLogits{row, walker});
 }
 
-// Commits the path of a walk. is_whole: the token after it was not in the tree.
+// Commits the path of a walk. is_whole: the token after the path was not in the tree.
 void Decode::leave_tree(bool is_whole) {
   const auto commit = [&](Walker walker) {
     speculator_.commit({.is_whole = is_whole, .draft_is_ahead = walker == Walker::kDeviceAhead});
@@ -388,14 +388,14 @@ int32_t Decode::sample_in_tree(Sampler& sampler) {
   return token;
 }
 
-// Without a mask the device walks the tree by itself, and the host follows. Where another sampler or a mask takes over
-// after the device has drafted ahead, its token leaves the tree.
+// Without a mask the device walks the tree alone and the host follows. If another sampler or a mask takes over after
+// the device has drafted ahead, the next token leaves the tree.
 void Decode::start_choice_in_tree(const Sampler& sampler) {
   auto& state = *as<TreeLogits>();
   const bool has_mask = !sampler.mask().empty(), is_bound = bound_ == sampler.version();
   if (is_bound && (state.choice != ChoiceState::kNone || (device_walks() && !has_mask))) return;
   const std::lock_guard lock(timeline_.mutex());
-  if (device_walks() || !is_bound) forget_sampler();  // the device's sampler has gone another way
+  if (device_walks() || !is_bound) forget_sampler();  // the device's sampler state is of another path or sampler
   const bool leaves = state.walker == Walker::kDeviceAhead;
   if (has_mask || leaves) {
     choose_from_row(sampler, row_at(state.row));

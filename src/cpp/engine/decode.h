@@ -1,5 +1,5 @@
-// Decode: from logits to the next token, and the step or tree that runs ahead of the caller. It knows to which sampler
-// the device is bound, and where the logits of the newest token are.
+// Decode: turns logits into the next token, and runs a step or a tree ahead of the caller. It tracks which sampler the
+// device is bound to and where the newest token's logits are.
 #pragma once
 
 #include <cstdint>
@@ -18,67 +18,67 @@ namespace lb {
 
 class Decode {
  public:
-  // loop: null where tokens are sampled on the host.
+  // loop: null if the host samples tokens.
   Decode(Timeline& timeline, Speculator& speculator, TokenLoop* loop);
 
-  // Whether sample() starts what computes the next token. Not where a pass of several sessions computes it.
+  // Whether sample() also starts computing the next token. Off while passes of several sessions compute it.
   void set_runs_ahead(bool on) { runs_ahead_ = on; }
 
   // --- the next token joins the timeline
-  // Continues the timeline by the last of ids, where a step, a tree or a row of the tree computes it. False: nothing
+  // Adds the last of ids to the timeline if a running step or a row of the tree already computes it. False: none
   // does.
   bool follow(std::span<const int32_t> ids);
-  // Continues it by a tree that is drafted below the last of ids.
+  // Drafts and verifies a tree below the last of ids, and adds that token to the timeline. False: no draft pays.
   bool verify_draft(std::span<const int32_t> ids, const Interrupted& interrupted);
-  // Another pass computes the row of this token, or a tree below it. Keeps the device's sampler where it chose the
-  // token.
+  // Leaves this token's row, or a tree below it, to another pass. Keeps the device's sampler state if the device chose
+  // the token.
   void leave_for_pass(int32_t token);
-  // Ends all that runs ahead. The logits stay.
+  // Ends all work that runs ahead. The logits stay.
   void rest();
-  // rest() for readers of committed rows: a pending step goes on.
+  // rest() for readers of committed rows: a pending step continues.
   void end_walk();
 
   // --- logits
   bool has_logits() const;
   std::span<const float> logits();  // [vocab] of the newest token, on the host
-  // Logits of the newest token: of a row of the executor's last pass, copied from another session, in a row of the
-  // stream's memory, or of the root of a tree that a pass has verified.
+  // Set the newest token's logits. Sources: a row of the executor's last pass, another session, a row in the stream's
+  // memory, or the root of a tree that a pass has verified.
   void download_logits(const Executor& executor, int row);
   void copy_logits(std::span<const float> logits);
   void set_row_logits();
   void set_tree_logits();
-  float* row_logits();  // [vocab] room for a row alone, or [rows, vocab] for a tree, in the stream's memory
+  float* row_logits();  // [vocab] room for a single row, or [rows, vocab] for a tree, in the stream's memory
 
   // --- choices
   int32_t sample(Sampler& sampler);
   Logprobs logprobs(int32_t token, int n_top);
-  // The choice from a row that another pass has computed, for the caller to start; in a tree, starts it. Nothing where
-  // it has started, and where the session runs ahead.
+  // The choice from a row that another pass has computed, for the caller to start. In a tree, starts the choice itself.
+  // None if the choice has already started or the session runs ahead.
   std::optional<TokenLoop::RowChoice> choice_of_row(const Sampler& sampler);
 
-  // Runs work that looks at the results of steps. A lost step leaves the state unknown: the timeline is emptied.
+  // Runs work that reads results of steps. If a step was lost, the state is unknown and the timeline is emptied.
   void guard(const std::function<void()>& work);
 
  private:
   friend class SessionProbe;
 
-  // Who chooses the tokens of a walk.
+  // Where the tokens of a walk are chosen.
   enum class Walker {
-    kHost,         // sends each row's mask, and has one token chosen after the other
+    kHost,         // the host sends each row's mask; tokens are chosen one by one
     kDevice,       // the loop, down to the end of the path
-    kDeviceAhead,  // likewise; the device accepts the path and drafts below its end: no other may be followed
+    kDeviceAhead,  // likewise; the device also accepts the path and drafts below it: the host must follow that path
   };
-  // A choice of the device from the current row.
+  // State of the device's choice from the current row.
   enum class ChoiceState {
     kNone,
     kStarted,
-    kLeavesTree,  // it has started, and its token leaves the tree in any case
+    kLeavesTree,  // it has started, and its token leaves the tree even if the tree holds it
   };
 
-  // What there is of the next token: nothing, logits to choose it from, or the token. on_host: logits_ holds a copy.
+  // State of the next token: nothing yet, logits to choose from, or the token. on_host: logits_ holds a copy.
   struct Idle {};
   struct HostLogits {};
-  struct LoopLogits {     // of a step, which has chosen a token unless that waits for a mask
+  struct LoopLogits {     // of a step, which has already chosen a token unless the choice waits for a mask
     bool waits_for_mask;  // sample() sends it
     bool on_host = false;
   };
@@ -87,16 +87,16 @@ class Decode {
     ChoiceState choice = ChoiceState::kNone;
     bool on_host = false;
   };
-  struct TreeLogits {  // of the row that the walk has reached
+  struct TreeLogits {  // of the walk's current row
     int row;
     Walker walker;
     ChoiceState choice = ChoiceState::kNone;
     bool on_host = false;
   };
-  struct Sampled {  // and nothing computes it yet
+  struct Sampled {  // a token that nothing computes yet
     int32_t token;
   };
-  struct StepPending {  // a step has started with it
+  struct StepPending {  // a step with this token has started
     int32_t token;      // kUnread: the device has chosen it, the host has not read it
     bool waits_for_mask;
   };
@@ -104,7 +104,7 @@ class Decode {
     int32_t token;
     Walker walker;
   };
-  struct TreeSampled {  // the tree holds it
+  struct TreeSampled {  // the tree holds the token
     int32_t token;
     Walker walker;
   };
@@ -129,7 +129,7 @@ class Decode {
   std::optional<TokenLoop::RowChoice> start_row_choice(const Sampler& sampler);
   void start_step(int32_t token, Timeline::NumbersFrom from, bool waits_for_mask);
   void abort_step();
-  // Starts what computes the token, before the caller has it: a tree, or else a plain step.
+  // Starts computing the token before the caller has it: in a tree, or else in a plain step.
   void start_next(const Sampler& sampler, int32_t token, bool has_draft);
   int32_t take();
   void forget_sampler();
@@ -150,11 +150,11 @@ class Decode {
   Speculator& speculator_;
   TokenLoop* loop_;
   Next next_;
-  uint64_t revision_ = 0;      // of the timeline that next_ follows
+  uint64_t revision_ = 0;      // Timeline::revision() that next_ belongs to
   std::vector<float> logits_;  // [vocab]
-  uint64_t bound_ = 0;         // Sampler::version() whose state the loop has; 0: none
+  uint64_t bound_ = 0;         // Sampler::version() of the state in the loop; 0: none
   bool runs_ahead_ = true;
-  bool drafts_pay_ = false;  // on a device: the next token waits for the host, which may draft below it
+  bool drafts_pay_ = false;  // on a device: no step runs ahead, so that the host may draft below the next token
 };
 
 }  // namespace lb

@@ -1,4 +1,4 @@
-// The devices of the process, turns and promises.
+// The registry of the process's devices; turns and promises.
 #include "engine/device.h"
 
 #include <pthread.h>
@@ -14,8 +14,8 @@ struct Registry {
   std::map<std::string, std::unique_ptr<Device>, std::less<>> devices;
 };
 
-// Never freed: engines may outlive static objects. The child of a fork begins anew, as its copy of a mutex may be
-// locked for good.
+// Never freed: engines may outlive static objects. A forked child starts with a new registry, because its copy of a
+// mutex may stay locked forever.
 Registry& registry() {
   static Registry* current = [] {
     ::pthread_atfork(nullptr, nullptr, [] { current = new Registry; });
@@ -68,7 +68,7 @@ void DeviceTurn::lock() {
   }
 }
 
-// Waits for the work of the stream that had the turn before.
+// Waits for the work of the stream that had the previous turn.
 void DeviceTurn::settle() {
   if (device_.newest_ == stream_.get()) return;
   if (const std::shared_ptr<Stream> before = device_.newest_alive_.lock()) before->wait();
@@ -81,7 +81,7 @@ void DeviceTurn::unlock() {
   try {
     if (!device_.holders_.empty()) device_.holders_.back()->settle();
   } catch (const Error&) {
-    // A failed device fails the next call on its stream too, where it can be reported.
+    // A failed device also fails the next call on its stream, which reports the error.
   }
   device_.turn_.unlock();
 }

@@ -1,5 +1,5 @@
-// Device: one card of this process, or its CPU. Engines and scorers on a device share it: they take turns there, their
-// plans count what others hold, and one lends memory to another.
+// Device: one card of this process, or its CPU. Engines and scorers share it: they take turns, their plans count memory
+// that others hold, and an engine may lend memory to a scorer.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,10 @@ class DeviceTurn;
 
 class Device {
  public:
-  // The device of this name: "cpu", "cuda:0". It lives as long as the process. A forked child has devices of its own,
-  // as a thread that the child lacks may have had the turn.
+  // The device of this name: "cpu", "cuda:0". It lives as long as the process. A forked child creates new devices,
+  // because a thread that exists only in the parent may hold the turn.
   static Device& find(const std::string& name);
-  // promised_bytes() of the device of this name; 0 where nobody uses it.
+  // promised_bytes() of the device of this name; 0 if unused.
   static size_t promised_bytes(const std::string& name);
 
   explicit Device(std::string name) : name_(std::move(name)) {}
@@ -30,13 +30,13 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   const std::string& name() const { return name_; }
-  // Memory that plans count and that nobody has allocated yet (Promise). Other plans leave it free.
+  // Memory that plans have promised to sessions and that is not yet allocated (Promise). Other plans leave it free.
   size_t promised_bytes() const;
-  // Held while an engine plans and allocates, so that the next plan sees the device's memory as it then is.
+  // Held while an engine plans and allocates, so that the next plan sees up-to-date free memory.
   std::mutex& opening() { return opening_; }
 
-  // Runs `work` while lent memory is the borrower's. The caller has the turn, so the lender has no work in flight;
-  // `work` leaves none either, whether it ends or throws.
+  // Runs `work` while the borrower owns the lent memory. The caller has the turn, so the lender has no work in flight.
+  // `work` must leave none in flight either, even when it throws.
   static void with_loan(LentMemory& lent, const std::function<void()>& work);
 
  private:
@@ -46,28 +46,28 @@ class Device {
   std::string name_;
   std::mutex opening_;
   FairLock turn_;
-  // The turns that the owner of turn_ has locked, the last one on top: between the layers of a prompt's chunk it may
-  // take another stream's turn. It owns the next two members as well.
+  // Stack of the turns that the owner of turn_ has locked: between the layers of a prompt's chunk it may take another
+  // stream's turn. The owner of turn_ also owns the next two members.
   std::vector<DeviceTurn*> holders_;
   const Stream* newest_ = nullptr;      // the only stream that may have work in flight
-  std::weak_ptr<Stream> newest_alive_;  // the same, if it still exists
+  std::weak_ptr<Stream> newest_alive_;  // newest_, while it exists
   mutable std::mutex promised_mutex_;
   size_t promised_bytes_ = 0;
 };
 
-// The turn of one stream on its device, to lock. Threads get it in the order in which they asked; the thread that has
-// it may lock it again. When the turn goes to another stream, the work of the stream before it is complete: kernels
-// whose blocks wait for each other, as the megakernel's do, never share a card with another stream's.
+// The turn of one stream on its device, to lock. Threads get the turn in FIFO order; the lock is recursive. When the
+// turn passes to another stream, the previous stream's work is complete. So kernels whose blocks spin on each other, as
+// the megakernel's do, never share a card with another stream's kernels.
 class DeviceTurn {
  public:
-  // stream: null for work that makes its stream.
+  // stream: null for work that creates its stream.
   DeviceTurn(Device& device, std::shared_ptr<Stream> stream) : device_(device), stream_(std::move(stream)) {}
   DeviceTurn(const DeviceTurn&) = delete;
   DeviceTurn& operator=(const DeviceTurn&) = delete;
 
   void lock();
   void unlock();
-  // Gives way to the threads that wait by now. The caller has locked once.
+  // Yields to the threads already waiting. The caller has locked exactly once.
   void let_others() {
     if (!device_.turn_.is_wanted()) return;
     unlock();
@@ -89,7 +89,7 @@ class Promise {
   Promise(const Promise&) = delete;
   Promise& operator=(const Promise&) = delete;
 
-  // A session that has its memory: the device's free memory no longer includes it.
+  // An open session: its memory is allocated, so the device's free memory no longer includes it.
   class Kept {
    public:
     explicit Kept(Promise& promise) : promise_(promise) { promise_.change(promise_.n_sessions_, 1); }
@@ -103,7 +103,7 @@ class Promise {
 
  private:
   void change(int n_sessions, int n_more_open);
-  size_t bytes() const;  // of the sessions that are not open
+  size_t bytes() const;  // of the sessions not yet open
 
   Device& device_;
   size_t session_bytes_;

@@ -19,9 +19,8 @@
 namespace lb {
 namespace {
 
-// A hash of all that a saved session depends on: metadata, tensors with every byte, the rope's frequencies, and
-// settings. The four chains of 8-byte words are independent, so that their products overlap. It tells files apart and
-// resists no forger.
+// A hash of everything that a saved session depends on: metadata, all tensor bytes, rope frequencies and settings. Four
+// independent chains of 8-byte words let the multiplications overlap. Not cryptographic.
 class Fingerprint {
  public:
   void add(const void* data, size_t bytes) {
@@ -68,7 +67,7 @@ class Fingerprint {
     std::memcpy(&value, p, bytes);
     return value;
   }
-  // The multiplier is 2^64 divided by the golden ratio. The rotation carries high bits, which a product mixes best,
+  // The multiplier is 2^64 divided by the golden ratio. A product mixes its high bits best; the rotation moves them
   // down.
   static uint64_t mixed(uint64_t chain, uint64_t value) { return std::rotl((chain ^ value) * 0x9e3779b97f4a7c15u, 29); }
   void add_word(uint64_t value) { chains_[0] = mixed(chains_[0], value); }
@@ -96,7 +95,7 @@ std::string fingerprint_of(const ModelFile& file, const std::optional<ModelFile>
 
 SparseWish sparse_wish(const EngineOptions& options) { return {options.sparse_prefill, "sparse_prefill"}; }
 
-// Checks the options and replaces the defaults that depend on machine and device, but for the context.
+// Checks the options and resolves the defaults that depend on machine and device, except the context.
 void resolve(EngineOptions& options, const DeviceSizes& sizes) {
   check_model_options(options);
   LB_CHECK(options.kv_tokens >= 0, kInvalid, "kv_tokens must be positive, got ", options.kv_tokens);
@@ -171,7 +170,7 @@ bool Engine::draft_may_pay() const {
 }
 
 void Engine::set_step_costs(const StepCosts& costs) const {
-  DraftPlanner check(costs, false);  // throws where they are not valid
+  DraftPlanner check(costs, false);  // throws if the costs are invalid
   const std::lock_guard lock(costs_mutex_);
   step_costs_ = costs;
 }

@@ -1,5 +1,5 @@
-// Engine: one model's weights on its devices, a shard on each, immutable once open, with the plan of all memory it will
-// use.
+// Engine: one model's weights, with a shard on each of its devices, and the plan of all memory it will use. The weights
+// are immutable once loaded.
 #pragma once
 
 #include <memory>
@@ -22,8 +22,8 @@ namespace lb {
 
 class Engine {
  public:
-  static constexpr int kEarlierTokens = 1 << 16;   // of other sequences' outputs
-  static constexpr int kExpectedTokens = 1 << 14;  // of a text that a request expects
+  static constexpr int kEarlierTokens = 1 << 16;   // capacity for other sequences' outputs
+  static constexpr int kExpectedTokens = 1 << 14;  // capacity for a text that a request expects
 
   // Opens and checks the file, makes the plan, reserves memory and loads the weights. When the plan does not fit,
   // throws before reserving anything.
@@ -31,7 +31,7 @@ class Engine {
                                       std::unique_ptr<Backend> backend = nullptr,  // null: the CPU
                                       const LoadProgress& progress = {});
   // The plan that open() would make for a device with these sizes. Reads the files' metadata and small weights, and
-  // reserves nothing. Resolves the defaults among the options.
+  // reserves nothing. Resolves default options.
   static MemoryPlan plan(const std::string& path, EngineOptions& options, const DeviceSizes& sizes);
 
   const Model& model() const { return *models_.target; }
@@ -47,31 +47,32 @@ class Engine {
   void check_ids(std::span<const int32_t> ids) const;
   // Outputs of all sessions, for the suffix drafter; null without it.
   const std::shared_ptr<EarlierOutputs>& outputs() const { return outputs_; }
-  // Costs of a step on this device. Empty until the first session measures them or set_step_costs() sets them.
+  // Costs of a step on this device. None until the first session measures them or set_step_costs() sets them.
   std::optional<StepCosts> step_costs() const;
   void set_step_costs(const StepCosts& costs) const;
-  // DraftPlanner::model_may_pay() at these costs. True without a draft model, without costs and with a fixed budget.
+  // DraftPlanner::model_may_pay() at these costs. Also true without a draft model, without costs or with a fixed
+  // budget.
   bool draft_may_pay() const;
-  // Identifies the files' metadata, all weights and the settings that a saved session depends on. The first call reads
-  // all bytes of the files.
+  // Hash of the files' metadata, all weights and the settings that a saved session depends on. The first call reads the
+  // files completely.
   const std::string& fingerprint() const;
-  // Identifies the files' metadata, and names, types and shapes of their tensors, which the time of a step depends on.
+  // Hash of the files' metadata and of their tensors' names, types and shapes, on which the time of a step depends.
   std::string layout() const;
-  // The first shard is the only one so far.
+  // One shard so far.
   std::span<const std::unique_ptr<Shard>> shards() const { return shards_; }
   Shard& shard() const { return *shards_.front(); }
   const Backend& backend() const { return shard().backend(); }
   Executor& executor() const { return shard().steps(); }
-  // The one of the long chunks of prompts; executor() where no append is longer than a step's.
+  // Executor of long prompt chunks; executor() if no append is longer than a step's.
   Executor& prompts_executor() const { return shard().prompts(); }
-  // The one whose buffers an append of so many rows takes. Only that of prompts has buffers of sparse attention.
+  // Executor for an append of `rows` rows. Only the prompts' executor has sparse-attention buffers.
   Executor& executor_for(int rows, bool is_sparse = false) const {
     return is_sparse || rows > executor().max_rows ? prompts_executor() : executor();
   }
-  // The target's forward pass over an append and, behind it, the draft model's rows of the append. Its inputs lie in
-  // the executor's memory or a session's.
+  // Runs the target's forward pass over an append, then computes the draft model's rows of that append. The inputs are
+  // in the executor's or a session's memory.
   void forward(const Executor& executor, Append append, const Taps* taps = nullptr) const;
-  // Of the memory of sessions: each keeps its part while it exists.
+  // Memory promised to sessions: each session keeps its share while it exists.
   Promise& promise() const { return *promise_; }
 
  private:

@@ -1,4 +1,4 @@
-// Executor: the buffers of forward passes on one device.
+// Executor: the stream and the buffers of forward passes on one device.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@
 
 namespace lb {
 
-// The inputs of a pass of several sequences, which one upload sends.
+// Inputs of a pass over several sequences, sent in one upload.
 struct PassInputs {
-  static constexpr int kRows = 32;  // most rows; on a device their sums have one order among 2 to so many rows
+  static constexpr int kRows = 32;  // maximum; on a GPU the summation order is the same for 2 to kRows rows
   uint64_t ancestors[kRows];
   int32_t tokens[kRows], parents[kRows];
   int32_t positions[3 * kRows];  // [3, rows]
-  AppendNumbers numbers[kRows];  // of each segment that is a chain
+  AppendNumbers numbers[kRows];  // one per segment that is a chain
 };
 
-// The stream and the buffers of a forward pass. A shard has two: that of its steps, and that of the long chunks of
-// prompts, between whose layers other sessions may step. Sessions lock `mutex`, which is the turn on the device.
+// The stream and the buffers of a forward pass. A shard has two executors: one for steps and one for long prompt
+// chunks, between whose layers other sessions may step. Sessions lock `mutex`, which is the turn on the device.
 struct Executor {
   static constexpr int kLogitRows = 32;  // rows of logits computed at once
-  // Rows of the longest append that has the buffers of the steps. A chunk of a prompt is longer by default.
+  // Rows of the longest append that uses the steps' buffers. Prompt chunks are longer by default.
   static constexpr int kStepRows = 256;
   static int step_rows(const EngineOptions& options);
 
@@ -36,20 +36,20 @@ struct Executor {
   DeviceTurn& mutex;
   Stream* stream;
   int max_rows;
-  bool is_held = false;  // by a chunk, between whose layers other sessions compute
+  bool is_held = false;  // by a prompt chunk between whose layers other sessions compute
   std::unique_ptr<Memory> memory;
   Workspace workspace;
   // In the stream's memory: inputs and outputs of the ops.
   int32_t* tokens;         // [max_rows]
   int32_t* positions;      // [3, rows] of an append, at most max_rows
-  int32_t* parents;        // [kMaxTree]; as the next two, of the steps alone
+  int32_t* parents;        // [kMaxTree]; this and the next two: steps only
   uint64_t* ancestors;     // [kMaxTree]
   float* logits;           // [kLogitRows, vocab]
   DraftWorkspace draft{};  // of the draft model; null without one
   PassInputs* pass;        // [1]
   RecordedAppends recorded_passes;
   int32_t* draft_n_past = nullptr;     // [1] tokens before rows of plain steps (StepRows); null without a draft model
-  std::optional<SparseBlocks> sparse;  // of prompts; none: dense attention
+  std::optional<SparseBlocks> sparse;  // for prompts; none: dense attention
 
  private:
   static void carve_io(Executor* self, Carver& carver, const Models& models, const EngineOptions& options,

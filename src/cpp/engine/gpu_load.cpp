@@ -1,5 +1,5 @@
-// A range of rows is laid out as a matrix of its own: a slot holds its planes at the offsets of plane_layout(). Each of
-// these planes is a contiguous slice of the whole matrix's plane.
+// Loads weights onto a GPU. A range of rows is laid out like a separate matrix: a slot holds its planes at the offsets
+// of plane_layout(). Each plane of the range is a contiguous slice of the whole matrix's plane.
 #include "engine/gpu_load.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ struct Range {
   quant::PlaneLayout layout() const { return quant::checked_plane_layout(matrix().type, n_rows, matrix().n_in); }
 };
 
-// Rows whose planes fit a slot whatever the alignment; at least 1.
+// Rows whose planes fit in a slot at any alignment; at least 1.
 int rows_of_slot(const Matrix& m, size_t slot_bytes) {
   const quant::PlaneLayout row = quant::checked_plane_layout(m.type, 1, m.n_in);
   const size_t per_row = std::accumulate(row.row_bytes, row.row_bytes + row.n_planes, size_t(0));
@@ -50,7 +50,7 @@ std::vector<Range> ranges_of(const std::vector<WeightCopy>& weights, size_t slot
   return ranges;
 }
 
-// One worker's queue and its two slots of pinned memory.
+// A worker's queue and its two slots of pinned memory.
 class Lane {
  public:
   Lane(const gpu::Device& device, std::byte* memory, size_t slot_bytes)
@@ -67,7 +67,7 @@ class Lane {
 
   void load(const Range& range) {
     const Slot& slot = slots_[next_slot_++ % kSlots];
-    slot.copied.synchronize();  // its previous range
+    slot.copied.synchronize();  // waits until the slot's previous range is copied
     const Matrix& m = range.matrix();
     quant::to_planes(m.block_type, range.n_rows, m.n_in, range.blocks(), slot.memory);
     const quant::PlaneLayout part = range.layout(), whole = quant::plane_layout(m.type, m.n_out, m.n_in);
@@ -109,7 +109,7 @@ class Report {
 
 void load_weights(const gpu::Device& device, std::vector<WeightCopy> weights, const LoadOptions& options,
                   const LoadProgress& progress) {
-  // In file order: a file that is not in the page cache is read from front to back.
+  // File order, so that a file outside the page cache is read sequentially.
   std::ranges::sort(weights, std::less<>{}, [](const WeightCopy& weight) { return weight.from.data; });
   const std::vector<Range> ranges = ranges_of(weights, options.slot_bytes);
   const int n_ranges = static_cast<int>(ranges.size());

@@ -1,6 +1,7 @@
-// Copies weights from a mapped file to a device, as planes (quant/planes.h). Matrices are cut into ranges of rows. Each
-// worker converts a range in pinned memory while the device copies the worker's previous one. The pinned memory is
-// bounded and freed when the load ends; of the file only the page cache remains in host memory.
+// Copies weights from a mapped file to a device, as planes (quant/planes.h). Matrices are cut into ranges of rows.
+// Double-buffered: each worker converts a range in pinned memory while the device copies the worker's previous range.
+// The pinned memory is bounded and freed when the load ends; afterwards only the page cache holds the file in host
+// memory.
 #pragma once
 
 #include <memory>
@@ -14,7 +15,7 @@ namespace lb {
 struct LoadOptions {
   static constexpr int kMaxThreads = 16;
 
-  int n_threads = 1;                         // at most kMaxThreads of them work
+  int n_threads = 1;                         // at most kMaxThreads are used
   size_t slot_bytes = size_t(2) << 20;       // planes of one range; each worker has two slots
   size_t progress_bytes = size_t(32) << 20;  // between two calls of `progress`
 };
@@ -24,8 +25,8 @@ struct WeightCopy {
   Matrix from;    // blocks in a mapped file
 };
 
-// Returns when all copies are complete. The caller's thread works too and makes all calls of `progress`, in bytes of
-// the file. An exception thrown by `progress` ends the load and is rethrown.
+// Returns when all copies are complete. The caller's thread also converts and is the only one to call `progress`, in
+// bytes of the file. An exception thrown by `progress` ends the load and is rethrown.
 void load_weights(const gpu::Device& device, std::vector<WeightCopy> weights, const LoadOptions& options,
                   const LoadProgress& progress);
 

@@ -1,7 +1,7 @@
-// One arena per session: the loop has logits, token and positions of its own, since the executor's belong to whoever
-// appends, and the sampler's state. Results come through a ring in pinned memory. A step is a launch of the megakernel
-// where options ask for it, or where the target has one that is faster at this model's size and context length.
-// Otherwise a step is a graph.
+// The GPU's token loop. One arena per session holds the sampler's state and separate logits, token and positions,
+// because any session may overwrite the executor's. Results arrive through a ring in pinned memory. A step is a
+// megakernel launch if the options require it, or if the target's megakernel is faster at this model size and context
+// length. Otherwise a step is a graph replay.
 #include "engine/gpu_token_loop.h"
 
 #include <algorithm>
@@ -23,15 +23,15 @@
 namespace lb {
 namespace {
 
-// Limits of one launch: other sessions wait for it, while each launch costs a few microseconds. Bytes of weights that
-// the launch reads; tokens.
+// Limits of one launch, in bytes of weights read and in tokens: longer launches make other sessions wait; shorter ones
+// pay a few microseconds of launch cost more often.
 constexpr size_t kLaunchBytes = size_t{64} << 30, kLaunchTokens = SequenceState::kLaunchTokens;
 
-// StepRows::compute() is sent at the end of a page and may run behind a launch that goes on: none of its steps may
-// overwrite the page's rows in the ring, nor the row before them.
+// StepRows::compute() is sent at the end of a page and may run after a launch that continues past that page. No step of
+// that launch may overwrite the page's rows in the ring, or the row before them.
 static_assert(kLaunchTokens + kPageTokens <= StepRing::kRows);
 
-// Next to each other, so that one read brings both.
+// Adjacent, so that one read fetches both.
 struct StepStart {
   int32_t token;
   uint32_t keep_going;  // gpu::TokenBudget
@@ -53,7 +53,7 @@ struct Buffers {
 
   Buffers(Carver& carver, const Model& model, int context) : Buffers(carver, model.info().vocab, context) {}
 
-  // The context, the token just beyond it, and the token chosen ahead.
+  // Capacity for the context, the token just beyond it, and the token chosen ahead.
   static int history_capacity(int context) { return context + 2; }
 
  private:
@@ -98,7 +98,7 @@ NextToken next_token_op(const Buffers& b, Ring* ring, AppendNumbers* numbers) {
           .n_positions = 3};
 }
 
-// The tapped row of a step, for the draft model: computed in `row`, then kept in a ring. No layers: none.
+// The tapped row of a step, for the draft model: computed in `row`, then copied to a ring. No layers: no taps.
 struct StepTaps {
   std::span<const int> layers{};
   float* row = nullptr;   // [width]
@@ -134,9 +134,9 @@ bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Tar
          (options.path == DecodePath::kAuto && model.bytes_per_token() <= max_bytes);
 }
 
-// The longest context, in tokens, whose steps the megakernel runs: the graph reads long K and V faster. A tile of the
-// megakernel has a fixed number of slots, so it reads heads with half the columns half as fast. It decodes packed
-// values with no more threads than it has for f16: the graph is as fast at half the length
+// The longest context, in tokens, at which the megakernel runs the steps: the graph reads long K and V faster. A
+// megakernel tile has a fixed number of slots, so it reads heads of half the width half as fast. It dequantises packed
+// KV types with no more threads than it has for f16, so there the graph catches up at half the length
 // (docs/kernels/megakernel.md).
 int max_mega_tokens(const Model& model, const SequenceState& state, const EngineOptions& options,
                     const gpu::Target& target) {
@@ -155,12 +155,12 @@ int max_mega_tokens(const Model& model, const SequenceState& state, const Engine
   return int(std::min(bytes * kPageTokens / std::max(page, size_t(1)), size_t(state.capacity())));
 }
 
-// Whether a graph may take the megakernel's place: not where options ask for the megakernel by name.
+// Whether a graph may replace the megakernel: not if the options name the megakernel.
 bool allows_graph(const Error& error, const EngineOptions& options) {
   return options.path == DecodePath::kAuto && error.code() == ErrorCode::kUnsupported;
 }
 
-// Compiles a decode step of a new sequence. Throws kUnsupported where the target has no kernel for it.
+// Compiles a decode step of a new sequence. Throws kUnsupported if the target has no kernel for it.
 gpu::MegaPlan plan_mega(const Model& model, Activations activations, SequenceState& state, const Workspace& workspace,
                         const StepTaps& taps, const Buffers& b, Ring* ring, const gpu::Target& target) {
   gpu::Schedule schedule(target);
@@ -221,7 +221,7 @@ class GpuTokenLoop final : public TokenLoop {
         own.bind_to_row(*choices[i].sampler, choices[i].is_bound);
         samples[i] = {own.row_choice(choices[i].logits), own.buffers_.scratch};
         ends[i] = next_token_op(own.buffers_, own.ring_, own.state_.numbers());
-        ends[i].n_past = nullptr;  // the choice follows no step: the path is committed later
+        ends[i].n_past = nullptr;  // no step precedes the choice: the path is committed later
         ++own.started_;
       }
       stream_.run(std::span<const GpuStream::ScratchedSample>(samples).first(n));
@@ -250,7 +250,7 @@ class GpuTokenLoop final : public TokenLoop {
   }
   const Draft& fetched() const override { return *reinterpret_cast<const Draft*>(fetched_.data()); }
 
-  // Positions of text: all three are equal. NextToken counts them up after each choice.
+  // Text positions: all three are equal. NextToken increments them after each choice.
   void place(int position) override {
     const std::array<int32_t, 3> positions = {position, position, position};
     stream_.upload(buffers_.positions, positions.data(), sizeof positions);
@@ -327,7 +327,7 @@ class GpuTokenLoop final : public TokenLoop {
     return Buffers(carver, engine_.model(), state_.capacity());
   }
 
-  // Uploads what a choice from a row of logits depends on: the mask alone where the rest is there.
+  // Uploads the inputs of a choice from a row of logits: only the mask if the sampler is bound.
   void bind_to_row(const Sampler& sampler, bool is_bound) {
     if (!is_bound) {
       bind(sampler);
@@ -368,7 +368,7 @@ class GpuTokenLoop final : public TokenLoop {
     stream_.upload(buffers_.bias, bias.data(), bias.size() * sizeof(float));
   }
 
-  // Counts of generated tokens; CountWindow adds those of the prompt.
+  // Counts of generated tokens; CountWindow adds the prompt's counts.
   void send_counts(const Sampler& sampler) {
     const int vocab = engine_.model().info().vocab;
     if (sampler.generated().empty()) return stream_.zero(buffers_.counts, vocab * sizeof(TokenCounts));
@@ -388,8 +388,8 @@ class GpuTokenLoop final : public TokenLoop {
   // Whether the megakernel runs a step at this length.
   bool uses_mega() const { return mega_ && state_.n_tokens() <= max_mega_tokens_; }
 
-  // Before a graph's step: waits for the launch, and starts another where the last one ended before it saw the larger
-  // budget. Throws StepLost.
+  // Call before a graph step: waits for the megakernel's launch, and starts another if the last one ended before it saw
+  // the larger budget. Throws StepLost.
   void finish_launch() {
     for (uint32_t n = taken_; mega_->is_running();) {
       wait(n);
@@ -421,8 +421,8 @@ class GpuTokenLoop final : public TokenLoop {
     stream_.run(next_token_op(buffers_, ring_, state_.numbers()));
   }
 
-  // Waits until token n is written; later tokens may be too. The device writes `written` last. After a device error it
-  // never does, so a long spin ends in a synchronisation, which throws that error.
+  // Waits until token n, and perhaps later ones, are written. The device writes `written` last. After a device error it
+  // never does, so a long spin ends in a synchronisation, which throws the error.
   void wait(uint32_t n) {
     const std::atomic_ref<uint32_t> written(ring_->written);
     const auto is_there = [&] { return int32_t(written.load(std::memory_order_acquire) - n) > 0; };
@@ -431,13 +431,13 @@ class GpuTokenLoop final : public TokenLoop {
         synchronize();
         LB_ASSERT(is_there());
       }
-    if (stuck() != 0) synchronize();  // the launch timed out: the token is not valid
+    if (stuck() != 0) synchronize();  // the launch timed out: the token is invalid
   }
 
   uint32_t stuck() const { return std::atomic_ref(ring_->report.stuck).load(std::memory_order_relaxed); }
 
-  // Throws device errors, and StepLost where a block of the megakernel timed out. That may happen again, so the session
-  // goes on with the graph.
+  // Throws device errors, and StepLost if a megakernel block timed out. A time-out may recur, so the session switches
+  // to the graph.
   void synchronize() {
     stream_.queue().synchronize();
     const uint32_t stuck_at = stuck();  // 1 + the phase
@@ -467,9 +467,9 @@ class GpuTokenLoop final : public TokenLoop {
   SampleOptions options_{};  // as on the device
   std::optional<MegaSteps> mega_;
   int max_mega_tokens_ = 0;
-  std::string why_graph_;  // why not the megakernel, though it was wanted
+  std::string why_graph_;  // why the preferred megakernel is not used
   uint32_t started_ = 0, taken_ = 0;
-  bool is_walking_ = false;  // down a tree: the number of tokens to come is not known
+  bool is_walking_ = false;  // walking a tree: the number of tokens to come is unknown
   Sampled last_{};
 };
 

@@ -18,14 +18,14 @@ namespace gpu {
 struct Target;
 }
 
-// The options of a request as the device reads them.
+// Converts a request's sampling parameters to the form that the device reads.
 SampleOptions sample_options_of(const SamplingParams& params);
 
-// ring: for the tapped rows of its steps; null without a draft model.
+// ring: receives the tapped rows of its steps; null without a draft model.
 std::unique_ptr<TokenLoop> gpu_token_loop(const Engine& engine, SequenceState& state, const StepRing* ring);
 size_t gpu_token_loop_bytes(const Model& model, int context);
-// Bytes of the megakernel's tables; 0: steps are graphs. Throws kUnsupported where options ask for the megakernel by
-// name and the target has no kernel for the model.
+// Bytes of the megakernel's tables; 0: steps are graphs. Throws kUnsupported if the options require the megakernel and
+// the target has no megakernel for the model.
 size_t gpu_step_bytes(const Models& models, const EngineOptions& options, const gpu::Target& target);
 
 }  // namespace lb

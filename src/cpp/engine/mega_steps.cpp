@@ -1,4 +1,4 @@
-// Tables are uploaded once. Parameters differ between launches only in the arrivals before the launch.
+// Launches the megakernel. Tables are uploaded once; between launches only the count of earlier arrivals changes.
 #include "engine/mega_steps.h"
 
 #include <algorithm>

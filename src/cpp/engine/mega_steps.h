@@ -1,5 +1,5 @@
-// Decode steps as launches of the megakernel, each of several tokens: the schedule's tables on the device, and how far
-// the launches have come.
+// MegaSteps: runs decode steps as megakernel launches of several tokens each. It owns the schedule's device tables and
+// tracks the launches' progress.
 #pragma once
 
 #include <array>
@@ -13,9 +13,9 @@
 
 namespace lb {
 
-// In pinned memory: results from the device, and the host's token budget for it.
+// In pinned memory: the device's results, and the token budget that the host grants the device.
 struct Ring {
-  static constexpr uint32_t kSlots = 128;  // more than there are tokens in flight: a path through a tree
+  static constexpr uint32_t kSlots = 128;  // more than the tokens in flight, which are at most a path through a tree
 
   std::array<Sampled, kSlots> slots;
   uint32_t written;
@@ -23,7 +23,7 @@ struct Ring {
   gpu::MegaReport report;
 };
 
-// Tokens are numbered as in the ring: 0 is the first one that the session's loop chose.
+// Tokens are numbered as in the ring: token 0 is the first one that the session's loop chose.
 class MegaSteps {
  public:
   static constexpr long kTimeoutNs = 2'000'000'000;  // of a block's wait for other blocks
@@ -32,15 +32,17 @@ class MegaSteps {
   // keep_going: as in the plan's TokenBudget.
   MegaSteps(const gpu::MegaPlan& plan, uint32_t* keep_going, int max_tokens, Ring* ring, GpuStream& stream);
 
-  // Requests token n. The running launch makes it, if it sees the larger budget in time; else the next launch does.
+  // Requests token n. The running launch computes it if it sees the larger budget in time; otherwise the next launch
+  // does.
   void step(uint32_t n);
-  // The host has seen n tokens written. If the launch has ended there, starts another where more were requested.
+  // Called when the host has seen n tokens written. If the launch ended there and more tokens were requested, starts
+  // another launch.
   void on_written(uint32_t n);
-  // A launch has not been seen to end: requested tokens may still be missing.
+  // True until the host sees the launch end: requested tokens may still be missing.
   bool is_running() const { return is_running_; }
   const std::string& text() const { return text_; }
-  // Time stamps of the last step, [blocks, n_steps]; waits for the running launch. Throws where the pack was built
-  // without them.
+  // Time stamps of the last step, [blocks, n_steps]; waits for the running launch. Throws if the pack was built without
+  // time stamps.
   StepTimeline timeline();
 
  private:

@@ -13,13 +13,13 @@ struct PlanEntry {
   std::string name;
   size_t bytes;
   std::string detail;
-  bool per_session = false;  // reserved by every session; other entries are reserved once
+  bool per_session = false;  // reserved once per session; other entries once per engine
 };
 
-// A type of keys and values that the heads can have.
+// A KV type that the model's heads support.
 struct KvFit {
   KvTypes kv;
-  size_t token_bytes;   // of the layers that keep all rows, a draft model's included
+  size_t token_bytes;   // in layers that keep all rows, including a draft model's
   int largest_context;  // tokens that fit; 0: none
 };
 
@@ -28,10 +28,10 @@ struct MemoryPlan {
   std::vector<PlanEntry> entries;    // private memory
   size_t mapped_bytes = 0;           // weights read from the file's mapping, shared with the page cache
   size_t available_bytes = 0;        // free memory of the device when the plan was made
-  int context = 0, max_context = 0;  // tokens: of this plan, of the model
+  int context = 0, max_context = 0;  // tokens: this plan's, the model's
   int kv_tokens = 0;                 // of the KV cache
   int largest_context = 0;           // tokens: the longest context that fits; 0: none
-  std::vector<KvFit> kv_fits;        // the same type for K and V, largest first
+  std::vector<KvFit> kv_fits;        // with the same type for K and V, largest first
   size_t total_bytes() const;        // sum of the entries, with one session
   size_t session_bytes() const;      // sum of the entries per session
 };

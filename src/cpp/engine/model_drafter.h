@@ -1,5 +1,6 @@
-// ModelDrafter: the draft model as a drafter. Its tree is grown on the stream: fetched to the host, or left where the
-// append of a verify reads it. On a device the next draft may run ahead, below a path that the device has accepted.
+// ModelDrafter: the draft model as a drafter. The stream grows its tree, which is either fetched to the host or left in
+// place for the verify's append to read. On a GPU the next draft may run ahead, below a path that the device has
+// accepted.
 #pragma once
 
 #include <array>
@@ -14,34 +15,34 @@ namespace lb {
 
 class ModelDrafter final : public Drafter {
  public:
-  // memory: the session's, with the draft model's part.
+  // memory: of the session, including the draft model's buffers.
   ModelDrafter(Timeline& timeline, const TreeMemory& memory);
 
-  // Levels of the next tree, and the rows of such a tree: all of its candidates, or max_rows.
+  // Depth of the next tree; rows of a tree of that depth: all of its candidates, at most max_rows.
   int depth(int max_rows, int max_depth) const;
   int max_tree(int max_rows, int depth) const;
 
-  // Leaves the candidates below the root in the memory. The model reads the root and what the state holds of the
-  // tokens before it. False: its rows would not fit.
+  // Computes the candidates below the root into the memory. The model reads the root and the state of the tokens before
+  // it. False: its rows would not fit.
   bool start(const DraftRequest& request) override;
   Draft tree(int max_rows) override;
-  // start() without the check, and below the root that the device has left in the memory. The caller has reserved the
-  // rows and locked the mutex.
+  // start() without the check, below a root that the device has written to the memory. The caller has reserved the rows
+  // and locked the mutex.
   void send(int32_t root, int depth);
   void send(int depth);
   int sent_depth() const { return sent_depth_; }
-  // Grows the tree of up to max_rows rows in the memory, and the positions of its first `rows` rows.
+  // Grows a tree of up to max_rows rows in the memory, and writes the positions of its first `rows` rows.
   void grow(int max_rows, int rows);
 
   // --- the next draft, ahead of the host
   // Whether the device may accept a path of this tree and draft below its end. The caller has locked the mutex.
   bool fits_ahead();
-  // Where the device accepts its path and leaves what a draft below its end reads.
+  // Addresses to which the device writes its accepted path and the inputs of a draft below the path's end.
   AcceptPath accept_path();
   // Moves the K and V of the draft layers along the accepted path.
   void send_moves();
 
-  // In place of the draft model's log probabilities, while a benchmark replays.
+  // Replaces the draft model's log probabilities while a benchmark replays.
   void set_logprobs(const float* logprobs) { logprobs_ = logprobs; }
 
  private:

@@ -1,4 +1,4 @@
-// What a user chooses when a model is opened: to generate (EngineOptions) or to score prompts (ScorerOptions).
+// User options for opening a model: to generate (EngineOptions) or to score prompts (ScorerOptions).
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@ namespace lb {
 // How a GPU decodes a token: a recorded graph with a launch per op, or one launch of the megakernel.
 enum class DecodePath { kAuto, kGraph, kMegakernel };
 
-// The options of every model that is opened.
+// Options common to generation and scoring.
 struct ModelOptions {
-  int context = 0;    // tokens; 0: the model's maximum, or the most that fits
+  int context = 0;    // tokens; 0: the model's maximum, or the largest that fits
   int n_threads = 0;  // 0: one per usable core
   Isa isa = Isa::kPortable;
   Activations activations = Activations::kInt8;
@@ -27,17 +27,18 @@ struct ModelOptions {
 };
 
 struct EngineOptions : ModelOptions {
-  // Tokens of the KV cache, which all sessions share; 0: `sessions` contexts, or the most that fits, at least one.
+  // Capacity of the shared KV cache in tokens; 0: `sessions` full contexts, or as many tokens as fit, at least one
+  // context.
   int kv_tokens = 0;
-  int sessions = 1;                     // that the plan makes room for; more may share the KV cache
+  int sessions = 1;                     // that the plan reserves memory for; more may share the KV cache
   DecodePath path = DecodePath::kAuto;  // kAuto: the faster one on the target; the CPU supports kAuto only
-  // Drafter: "none", "suffix", "mtp" (the block in the model's file) or a drafter's file; a draft model and the suffix
-  // drafter together are "mtp+suffix" or "FILE+suffix".
+  // Drafter: "none", "suffix", "mtp" (the block in the model's file) or a drafter's file; to combine a draft model with
+  // the suffix drafter: "mtp+suffix" or "FILE+suffix".
   std::string draft = "none";
   static constexpr std::string_view kWithSuffix = "+suffix";
   int draft_budget = 0;          // tokens of a draft; 0: chosen for each step
   float sparse_prefill = 0;      // alpha of SelectBlocks, for block-sparse attention of prompts; 0: dense attention
-  bool batch_invariant = false;  // tokens of one session are computed as those of several; without drafts
+  bool batch_invariant = false;  // one session's tokens have the bits they would have in a batch of several; no drafts
 
   bool drafts() const { return draft != "none"; }
   bool drafts_suffixes() const { return draft == "suffix" || draft.ends_with(kWithSuffix); }
@@ -46,7 +47,7 @@ struct EngineOptions : ModelOptions {
 };
 
 struct ScorerOptions : ModelOptions {
-  int rows = 8;            // last rows of a prompt, which score its tokens
+  int rows = 8;            // number of last prompt rows whose attention scores the tokens
   float sparse_alpha = 0;  // as EngineOptions::sparse_prefill
 };
 

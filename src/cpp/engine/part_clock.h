@@ -1,5 +1,5 @@
-// Time of the parts of speculative steps. Off unless a benchmark turns it on: then the host waits for the device after
-// each part, and nothing overlaps.
+// Times the parts of speculative steps. Off unless a benchmark turns it on. When on, the host waits for the device
+// after each part, so nothing overlaps.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ class PartClock {
   void start() {
     if (is_on_) since_ = now();
   }
-  // The time since start() or the last end() was this part's.
+  // Charges the time since start() or the last end() to this part.
   void end(StepPart part) {
     if (!is_on_) return;
     const Clock::time_point end = now();

@@ -58,7 +58,7 @@ int Pass::run(const Interrupted& interrupted) {
   using Clock = std::chrono::steady_clock;
   choose_segments();
   n_used_ = segments_.back().first_row + segments_.back().rows;
-  // A row alone would take the kernels of one row, whose sums have another order: a second one is computed for nothing.
+  // A single row would run on the GEMVs, whose summation order differs, so a dummy second row is added.
   const int least = requests_[0].session->loop_ != nullptr ? std::min(2, executor_.max_rows) : 1;
   rows_ = std::max(n_used_, least);
   Clock::time_point start;
@@ -78,7 +78,7 @@ int Pass::run(const Interrupted& interrupted) {
   return n_used_;
 }
 
-// Leaves each session's rows in its walk. Trees share what the accounts of all sessions may lose.
+// Chooses each session's rows and leaves them in its walk. The trees share the credit of all sessions.
 void Pass::choose_segments() {
   const int n = static_cast<int>(requests_.size()), max_rows = max_pass_rows(executor_);
   const auto credit_of = [](const SegmentRequest& request) { return request.session->speculator_.credit(); };
@@ -100,7 +100,7 @@ void Pass::choose_segments() {
   }
 }
 
-// Everything that the launches of a pass depend on.
+// Everything that the launches of a pass depend on: the key of its recording.
 std::vector<uint64_t> Pass::shape() const {
   std::vector<uint64_t> shape{static_cast<uint64_t>(rows_)};
   for (size_t i = 0; i < requests_.size(); ++i) {
@@ -110,7 +110,8 @@ std::vector<uint64_t> Pass::shape() const {
   return shape;
 }
 
-// Begins the append of each session, and sends the inputs of all rows; those after the segments are any.
+// Begins the append of each session and sends the inputs of all rows. The inputs of padding rows after the segments are
+// arbitrary.
 void Pass::begin_segments() {
   Stream& stream = *executor_.stream;
   PassInputs inputs{};
@@ -147,12 +148,12 @@ void Pass::send(const Interrupted& interrupted) {
   send_heads();
 }
 
-// The logits of all rows, each in the memory of its session. A pass over the head serves several sessions.
+// Sends the logits of all rows to their sessions' memory. Each read of the head serves several sessions.
 void Pass::send_heads() {
   static_assert(kPassRows <= Executor::kLogitRows);
   const int vocab = engine_.model().info().vocab;
   requests_[0].session->timeline_.head(executor_, 0, rows_, executor_.logits);
-  std::array<CopyRows, kPassRows> rows_alone;  // of one shape, which one launch copies
+  std::array<CopyRows, kPassRows> rows_alone;  // equal shapes: one launch copies them all
   size_t n_alone = 0;
   for (size_t i = 0; i < requests_.size(); ++i) {
     const CopyRows copy{.x = executor_.logits + static_cast<size_t>(segments_[i].first_row) * vocab,

@@ -1,5 +1,6 @@
-// Pass: one reading of the weights for several sessions of an engine. It computes a segment of each: a row, or the tree
-// below it. The sessions run no steps ahead then, so that the next pass may be one of all again.
+// Pass: one batched forward pass for several sessions of an engine, so the weights are read once. Each session
+// contributes a segment: a row, or the tree below it. These sessions run no steps ahead, so that all can join the next
+// pass too.
 #pragma once
 
 #include <span>
@@ -16,19 +17,19 @@ struct SegmentRequest {
 
 class Pass {
  public:
-  // Session::sync() of different sessions. Where they lack one token each, passes compute the row of each, or the tree
-  // below it. Returns the rows of these passes.
+  // Session::sync() of different sessions. Sessions that lack exactly one token are batched: passes compute their rows,
+  // or the trees below them. Returns the rows of these passes.
   static int sync(std::span<const SegmentRequest> requests, const Interrupted& interrupted = {});
   struct Choice {
     Session* session;
     const Sampler* sampler;
   };
-  // After sync(): starts the choices that the next sample() of each session and sampler returns, so that a device
-  // chooses for all sessions before the host waits for one. Nothing on the CPU.
+  // After sync(): starts the choices that each session's next sample() returns, so that the device chooses for all
+  // sessions before the host waits for any. Does nothing on the CPU.
   static void start_samples(std::span<const Choice> choices);
 
  private:
-  // Each session lacks the row of the last of its ids. The caller holds the executor's lock.
+  // Each session lacks only the row of its last id. The caller holds the executor's lock.
   explicit Pass(std::span<const SegmentRequest> requests);
 
   int run(const Interrupted& interrupted);

@@ -1,4 +1,4 @@
-// The memory of an engine at a context: what it has once, and what each session has.
+// The memory plan of an engine at a given context: shared memory and per-session memory.
 #include "engine/plan.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ struct EngineSizes {
     other.options.kv = kv;
     return other;
   }
-  // Pages of the KV cache: as options say, and at least a context.
+  // Pages of the KV cache: as the options say, but at least one context.
   int kv_pages() const { return n_pages(std::max(options.kv_tokens, options.context)); }
   size_t kv_bytes(int pages) const {
     return PageMemory::planned_bytes(models.layer_shapes(), state_options(options), pages);
@@ -39,7 +39,7 @@ struct EngineSizes {
   size_t loop() const { return device.loop_bytes(*models.target, options); }
   size_t scratch() const { return device.scratch_bytes(stream_needs(models, options)); }
 
-  // Besides the KV cache.
+  // Excluding the KV cache.
   size_t session() const {
     return SequenceState::planned_bytes(models.layer_shapes(), state_options(options)) + trees() + step_rows() + loop();
   }
@@ -49,7 +49,7 @@ struct EngineSizes {
   size_t needed() const { return session() + kv_bytes(kv_pages()) + shared(); }
 };
 
-// Pages of the KV cache where options leave them open: a context for each session, or the most that fits beside them.
+// Default pages of the KV cache: one context per session, or as many as fit.
 int fitting_kv_pages(const EngineSizes& engine, size_t budget) {
   const int least = n_pages(engine.options.context);
   const size_t others = engine.options.sessions * engine.session() + engine.shared();

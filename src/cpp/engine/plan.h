@@ -7,17 +7,17 @@
 
 namespace lb {
 
-// Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. Throws kMemory with the numbers and
-// the largest context that would fit.
+// Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. Throws kMemory, whose message has the
+// sizes and the largest context that would fit.
 MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options);
 
-// The state options of a session, with the context settled.
+// A session's state options, once the context is settled.
 StateOptions state_options(const ModelOptions& options);
 
-// What an engine's ops need of a stream.
+// Upper bounds on an engine's ops, which size its stream.
 StreamNeeds stream_needs(const Models& models, const EngineOptions& options);
 
-// Bytes of a session's StepRows; 0 where no draft model reads them, or no device decodes.
+// Bytes of a session's StepRows; 0 without a draft model that reads them, or if the CPU decodes.
 size_t step_row_bytes(const DraftModel* draft, const DeviceSizes& sizes, const Model& model,
                       const EngineOptions& options);
 

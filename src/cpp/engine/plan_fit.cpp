@@ -1,4 +1,4 @@
-// The search for a context: the weights first, then everything that grows with the context.
+// Searches for the largest context: subtracts the weights first, then everything that grows with the context.
 #include "engine/plan_fit.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ std::string with_unit(double value, const char* unit) {
 std::string mib(size_t bytes) { return with_unit(bytes / 1048576.0, " MiB"); }
 std::string kib(size_t bytes) { return with_unit(bytes / 1024.0, " KiB"); }
 
-// A layer whose heads a type cannot hold, or nothing.
+// Describes a layer whose heads a KV type does not support; nothing if there is none.
 std::optional<std::string> problem_of_heads(const Models& models, const KvTypes& kv) {
   const std::vector<LayerShape> shapes = models.layer_shapes();
   for (size_t i = 0; i < shapes.size(); ++i)
@@ -45,7 +45,7 @@ int largest_context(const ContextDemand& demand, const KvTypes& kv, size_t budge
   return low * kPageTokens;
 }
 
-// The context of every type that the heads can have.
+// The largest context of every KV type that the heads support.
 std::vector<KvFit> kv_fits(const ContextDemand& demand, size_t budget) {
   std::vector<KvFit> fits;
   for (int i = 0; i < kKvTypeCount; ++i) {
@@ -57,7 +57,7 @@ std::vector<KvFit> kv_fits(const ContextDemand& demand, size_t budget) {
   return fits;
 }
 
-// The smaller types and their contexts as lines of a table; empty: no smaller one fits any context.
+// The smaller KV types and their contexts as lines of a table; empty: no smaller type fits any context.
 std::string smaller_types(const std::vector<KvFit>& fits, size_t token_bytes) {
   std::ostringstream text;
   for (const KvFit& fit : fits) {
@@ -73,9 +73,9 @@ std::string kv_detail(const StateSizes::Kv& sizes, const KvTypes& kv, int kv_tok
   return cat(kv_tokens, " tokens, ", to_string(kv), ", ", kib(sizes.token_bytes), " a token");
 }
 
-// The device's memory as a plan may use it.
+// Device memory available to a plan.
 struct Budget {
-  size_t reserved, available;  // left to the driver; free besides
+  size_t reserved, available;  // left to the driver; the rest of the free memory
   size_t fixed;                // of the plan at any context
 
   Budget(const ContextDemand& demand, size_t memory_limit)

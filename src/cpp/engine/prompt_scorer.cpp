@@ -14,7 +14,7 @@
 namespace lb {
 namespace {
 
-// The last rows of a prompt, whose attention is dense: those that score, and what they look at first.
+// The last rows of a prompt, whose attention is dense: the scoring rows and the rows just before them.
 constexpr int kDenseRows = 2 * kSparseBlock;
 
 SparseWish sparse_wish(const ScorerOptions& options) { return {options.sparse_alpha, "prefill_sparse_alpha"}; }
@@ -228,7 +228,7 @@ int PromptScorer::state_layer(int layer) const {
   return static_cast<int>(std::ranges::find(state_->layers(), kind, &LayerShape::index) - state_->layers().begin());
 }
 
-// Calls visit(first, rows) for each chunk. The dense rows have chunks of their own.
+// Calls visit(first, rows) for each chunk. The dense rows have separate chunks.
 template <class Visit>
 void PromptScorer::for_chunks(int n_tokens, const Interrupted& interrupted, Visit&& visit) {
   const int first_dense = std::max(0, n_tokens - kDenseRows);
@@ -236,7 +236,7 @@ void PromptScorer::for_chunks(int n_tokens, const Interrupted& interrupted, Visi
     if (interrupted && interrupted()) fail(ErrorCode::kCancelled, "cancelled by the caller");
     const bool is_sparse = buffers_.sparse && first < first_dense;
     rows = std::min(options_.prefill_chunk, (is_sparse ? first_dense : n_tokens) - first);
-    if (backend_->lent() == nullptr) shard_->turn().let_others();  // a lender lacks its weights
+    if (backend_->lent() == nullptr) shard_->turn().let_others();  // a lender has no weights now
     visit(first, rows);
   }
 }

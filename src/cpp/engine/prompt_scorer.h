@@ -1,6 +1,6 @@
-// PromptScorer: how much the last rows of a prompt look at each of its tokens, by a small model's attention. Computes
-// layer by layer over the whole prompt, so that the keys and values of one layer are in memory, not those of all. A
-// scored layer runs twice: for keys without rotation, then as the model has it.
+// PromptScorer: scores each token of a prompt by how much the prompt's last rows attend to it in a small model. It runs
+// layer by layer over the whole prompt, so only one layer's K and V are in memory. A scored layer runs twice: first
+// with unrotated keys for the scores, then normally.
 #pragma once
 
 #include <functional>
@@ -28,18 +28,17 @@ class PromptScorer {
                                             std::unique_ptr<Backend> backend = nullptr,
                                             const LoadProgress& progress = {});
   // The plan that open() would make for a device with these sizes. Reads the file's metadata and small weights, and
-  // reserves nothing. Resolves the defaults among the options.
+  // reserves nothing. Resolves default options.
   static MemoryPlan plan(const std::string& path, ScorerOptions& options, const DeviceSizes& sizes);
 
   const ScorerOptions& options() const { return options_; }  // with every default resolved
   const MemoryPlan& memory_plan() const { return plan_; }
-  // `layers`, or all layers with attention where it is empty. Throws kInvalid where they do not ascend or one has no
-  // attention.
+  // `layers`, or all attention layers if it is empty. Throws kInvalid if they do not ascend or one has no attention.
   std::vector<int> scored_layers(std::span<const int> layers) const;
   // score[j] = mean over the last options().rows rows of the largest softmax weight of token j, among all heads of
-  // scored_layers(layers); a row sees the tokens up to itself. Layers after the last of them are not computed. Takes
-  // the turn on the device, and gives way between chunks unless its memory is lent. Throws kCancelled when
-  // interrupted() returns true.
+  // scored_layers(layers); attention is causal. Layers after the last scored one are not computed. Takes the turn on
+  // the device and yields it between chunks, unless its memory is lent. Throws kCancelled when interrupted() returns
+  // true.
   std::vector<float> score(std::span<const int32_t> ids, std::span<const int> layers = {},
                            const Interrupted& interrupted = {}, const Progress& progress = {});
 
@@ -59,13 +58,13 @@ class PromptScorer {
   static MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes,
                               ScorerOptions& options);
   static StreamNeeds stream_needs(const Models& models, const ScorerOptions& options);
-  static std::vector<LayerShape> state_shapes(const Model& model);  // one of each kind, in the order of the model
+  static std::vector<LayerShape> state_shapes(const Model& model);  // one of each kind, in model order
   static void carve_chunk(Carver& carver, const Model& model, const ScorerOptions& options, Buffers& buffers);
   static void carve_prompt(Carver& carver, const Model& model, const ScorerOptions& options, Buffers& buffers);
 
   const Model& model() const { return *models_.target; }
   void load(const LoadProgress& progress);
-  // Runs `work`, with lent memory if the backend has some. The caller has the turn on the device.
+  // Runs `work`, during a loan if the backend uses lent memory. The caller has the turn on the device.
   void with_memory(const std::function<void()>& work) const;
   void embed(std::span<const int32_t> ids, const Interrupted& interrupted);
   void score_layer(int layer, int n_tokens, const Interrupted& interrupted);
@@ -78,13 +77,13 @@ class PromptScorer {
   std::vector<float> computed_scores(std::span<const int32_t> ids, std::span<const int> layers,
                                      const Interrupted& interrupted, const Progress& progress);
 
-  ModelFile file_;  // into which the model points
+  ModelFile file_;  // the model points into it
   Models models_;
   ScorerOptions options_;
   MemoryPlan plan_;
   std::shared_ptr<const Backend> backend_;
-  std::optional<Shard> shard_;  // as the next ones, since load()
-  std::mutex mutex_;            // of one score after the other
+  std::optional<Shard> shard_;  // this and the following members: set by load()
+  std::mutex mutex_;            // serialises score()
   std::optional<SequenceState> state_;
   std::unique_ptr<Memory> memory_;
   Buffers buffers_;

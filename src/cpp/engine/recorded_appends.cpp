@@ -1,4 +1,4 @@
-// A shape's first append is not recorded: most prompt tails come only once.
+// Records a shape on its second use: most prompt tails occur only once.
 #include "engine/recorded_appends.h"
 
 #include <algorithm>

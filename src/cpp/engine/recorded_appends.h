@@ -1,5 +1,5 @@
-// Appends of few rows, as decoding and verification send them again and again. From a shape's second time on, the
-// stream replays its recording, so the device does not wait for hundreds of launches from the host.
+// RecordedAppends: a cache of graph recordings for small appends, which decoding and verification repeat. From a
+// shape's second use on, the stream replays its recording, so the device does not wait for hundreds of host launches.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ namespace lb {
 
 class RecordedAppends {
  public:
-  // Verification uses few numbers of rows, and sequences that decode together stay together for a while. (On an H100, 8
-  // recordings of a 27B model fit into memory that the driver has reserved anyway.)
+  // Few shapes recur: verification uses few row counts, and sequences that decode together stay together for a while.
+  // (On an H100, 8 recordings of a 27B model fit into memory that the driver has reserved anyway.)
   static constexpr size_t kMax = 8;
 
-  // `work` sends an append that depends only on the shape and the contents of the stream's memory.
+  // `work` must send an append that depends only on `shape` and on the contents of the stream's memory.
   void send(std::span<const uint64_t> shape, Stream& stream, const std::function<void()>& work);
 
  private:

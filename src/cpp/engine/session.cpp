@@ -53,8 +53,8 @@ int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, 
   const auto tokens = timeline_.tokens();
   const auto mismatch = std::mismatch(tokens.begin(), tokens.end(), ids.begin(), ids.end());
   const int common = static_cast<int>(mismatch.first - tokens.begin());
-  decode_.rest();                                   // ids do not continue with the token sampled last
-  timeline_.truncate(std::min(common, total - 1));  // without its logits the last token is computed again
+  decode_.rest();                                   // ids do not continue with the last sampled token
+  timeline_.truncate(std::min(common, total - 1));  // recomputes at least the last token, for its logits
   const int cached = static_cast<int>(timeline_.tokens().size());
   const auto after_chunk = [&](const Executor& executor, int first, int rows) {
     if (first + rows == total) decode_.download_logits(executor, rows - 1);

@@ -27,25 +27,25 @@ class Session {
 
   const Engine& engine() const { return timeline_.engine(); }
   const Timeline& timeline() const { return timeline_; }
-  // Ends what runs ahead, and gives the timeline for appends by hand, rewinds, pieces and snapshots. Logits stay until
-  // the tokens change.
+  // Ends all work that runs ahead and returns the timeline, for manual appends, rewinds, pieces and snapshots. Logits
+  // stay until the tokens change.
   Timeline& at_rest();
   Speculator& speculator() { return speculator_; }
   const Speculator& speculator() const { return speculator_; }
 
   // Makes the timeline equal to ids (not empty). Returns how many leading tokens were reused.
   // A sync() that adds one token drafts a tree below it, verifies the tree in one append and keeps its logits. While
-  // the tokens sampled follow the tree, sync() and sample() compute nothing. Drafts change no token.
-  // between_layers: called within a chunk of more than Executor::kStepRows rows; other sessions of the engine may
-  // compute there, in this thread, what is no longer than that. This one must be left alone.
+  // the sampled tokens follow the tree, sync() and sample() run no forward pass. Drafts never change the tokens.
+  // between_layers: called within a chunk of more than Executor::kStepRows rows; there, in this thread, other sessions
+  // of the engine may compute appends of up to kStepRows rows. This session must not be used.
   int sync(std::span<const int32_t> ids, const Interrupted& interrupted = {}, const Progress& progress = {},
            const BetweenLayers& between_layers = {});
-  // Waits until the device has computed what was sent to it.
+  // Waits until the device has completed all work sent to it.
   void wait() { timeline_.stream().wait(); }
   // [vocab] logits of the last token; valid between sync() and sample().
   std::span<const float> logits() { return decode_.logits(); }
-  // Chooses a token from logits(). Throws when a logit is not finite. On a device the step with this token as input
-  // starts immediately. A sync() that continues with another token drops that step for free.
+  // Chooses a token from logits(). Throws when a logit is not finite. On a GPU the step with this token as input starts
+  // immediately; a sync() with another token drops that step at no cost.
   int32_t sample(Sampler& sampler) { return decode_.sample(sampler); }
   // Log probabilities of a token and of the n_top likeliest. Before sample(): from logits(), any token. After it: the
   // sampled token only, and on a device the sampler must have been made with at least this n_top.
@@ -54,19 +54,19 @@ class Session {
   // Natural log probability of ids[i] given ids[..i), for i >= 1. Replaces the timeline.
   std::vector<double> score(std::span<const int32_t> ids, const Interrupted& interrupted = {});
   // The output of the final norm [n, hidden] for the rows of ids that the timeline lacks; makes the timeline equal to
-  // ids. Keeps the timeline where ids continue it, so that a long text may come in parts.
+  // ids. If ids extend the timeline, it is kept, so a long text may be passed in parts.
   std::vector<float> hidden(std::span<const int32_t> ids, const Interrupted& interrupted = {});
 
-  // Takes pages for a timeline of n_tokens, after swapping in. False: too few are free, and nothing changed.
+  // Takes pages for a timeline of n_tokens, after swapping in. False: too few pages are free; nothing changed.
   bool reserve(int n_tokens) { return timeline_.reserve(n_tokens); }
-  // Makes the timeline that of another session of the engine, to the bit. They share its pages.
+  // Copies the timeline of another session of the engine, bit for bit. Both share its pages.
   void fork(Session& from);
-  // Pages [first, first + count), all of which hold committed tokens: copied, or without a copy. A step that runs ahead
-  // goes on.
+  // Pages [first, first + count), all of which hold committed tokens: as a copy, or shared. A step that runs ahead
+  // continues.
   void read_pages(int first, int count, std::span<std::byte> to);
   std::unique_ptr<PageRun> share_pages(int first, int count);
 
-  // How tokens are decoded: "graph", or the megakernel's schedule. Empty on the CPU and before the first graph.
+  // The decode path: "graph", or the megakernel's schedule. Empty on the CPU and before the first graph.
   std::string decode_path() const { return loop_ == nullptr ? "" : loop_->name(); }
 
  private:
@@ -74,12 +74,12 @@ class Session {
   friend class SessionProbe;
   friend class StepCostMeter;
 
-  // Brings the timeline to all of ids but the last, whose row a pass then computes; false: to all of ids, as sync().
+  // Computes all of ids except the last, whose row a pass then computes. False: computed all of ids, as sync() does.
   bool advance_to_last_row(std::span<const int32_t> ids, const Interrupted& interrupted);
   void with_pages(int first, int count, const std::function<void()>& work);
 
   Timeline timeline_;
-  std::unique_ptr<TokenLoop> loop_;  // null: tokens are sampled on the host
+  std::unique_ptr<TokenLoop> loop_;  // null: the host samples
   Speculator speculator_;
   Decode decode_;
 };

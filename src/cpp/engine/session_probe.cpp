@@ -18,8 +18,8 @@ void SessionProbe::replay(std::span<const int64_t> by_length, uint64_t seed) {
   const auto replay = std::make_shared<Replay>(by_length, seed);
   speculator.replay([replay] { return replay->next(); });
   if (speculator.memory_.replay_logprobs == nullptr) return;
-  // Synthetic weights hardly prefer any token, so their trees would be one or two levels deep. A replay needs long
-  // paths: the likeliest token of each depth counts as certain.
+  // Synthetic weights hardly prefer any token, so their trees would be only one or two levels deep. A replay needs long
+  // paths, so the likeliest token of each depth gets probability 1.
   const DraftModel& model = *session_.engine().draft_model();
   const int k = model.n_candidates(), n = model.max_depth() * k;
   std::array<float, kMaxTree * kMaxTopTokens> logprobs;
@@ -114,7 +114,7 @@ DraftStepTimes SessionProbe::time_draft_step(std::span<const int32_t> ids, int r
     timeline.commit_path({}, n_layers);
   };
   DraftStepTimes times{};
-  constexpr int kWarmUp = 3;  // the third replays recordings
+  constexpr int kWarmUp = 3;  // the third run replays recordings
   for (int i = 0; i < kWarmUp; ++i) step();
   stream.wait();
   loop->drop();

@@ -1,5 +1,5 @@
-// SessionProbe: a session as benchmarks and tests look at it: times of appends, passes and the parts of steps, replayed
-// drafts, the time stamps of the megakernel.
+// SessionProbe: a session's interface for benchmarks and tests: times of appends, passes and parts of steps, replayed
+// drafts, and megakernel time stamps.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace lb {
 
-// Milliseconds of a speculative step on a device whose tokens the host does not wait for, and of the kernels of its
-// parts, which then do not overlap.
+// Milliseconds of a speculative step while the host does not wait for tokens, and of each part's kernels, timed without
+// overlap.
 struct DraftStepTimes {
   double step_ms, draft_ms, tree_ms, verify_ms, walk_ms, commit_ms;
 };
@@ -24,9 +24,9 @@ class SessionProbe {
  public:
   explicit SessionProbe(Session& session) : session_(session) {}
 
-  // For weights whose drafts are never right: of each sum(by_length) trees, by_length[n] accept n tokens along their
-  // best path, or as many as it has. Drafting, verifying and sampling cost what they cost; the text means nothing. Not
-  // for sampling with masks. Empty: off.
+  // Simulates acceptance for weights whose drafts are never right. In every sum(by_length) trees, by_length[n] accept n
+  // tokens along their best path, or all of it if it is shorter. Drafting, verifying and sampling take their real time;
+  // the text is meaningless. Not for masked sampling. Empty: off.
   void replay(std::span<const int64_t> by_length, uint64_t seed);
   // Whether steps with drafts are timed part by part, which slows them down: part_seconds().
   void time_parts(bool on) { session_.speculator_.parts().set_on(on); }
@@ -40,15 +40,16 @@ class SessionProbe {
   // Pass::sync(), timed per kernel. Throws kUnsupported on the CPU.
   static std::vector<gpu::KernelTime> profile_together(std::span<const SegmentRequest> requests,
                                                        const Interrupted& interrupted = {});
-  // Times steps of `rows` rows after ids: the mean of n, then one by its parts. The last of ids stands for the root.
+  // Times steps of `rows` rows after ids: the mean of n steps, then one step part by part. The last of ids serves as
+  // the root.
   DraftStepTimes time_draft_step(std::span<const int32_t> ids, int rows, int n);
-  // Time stamps of the last decoded token's step; empty unless the megakernel made it. Throws when the pack was built
+  // Time stamps of the last decoded token's step; empty unless the megakernel computed it. Throws if the pack was built
   // without time stamps.
   StepTimeline step_timeline();
 
  private:
   using Work = std::function<void()>;
-  // Calls `measure` with the work that time_append() and profile_append() time.
+  // Calls `measure` with the append that time_append() and profile_append() time.
   void measure_append(std::span<const int32_t> ids, int n_logits, const std::function<void(const Work&)>& measure,
                       const Interrupted& interrupted);
 

@@ -18,7 +18,7 @@ void Shard::make_executors(const Models& models, const EngineOptions& options) {
   steps_ = std::make_unique<Executor>(models, options, Executor::step_rows(options), *stream_, turn_);
   if (options.prefill_chunk <= steps_->max_rows) return;
   prompts_ = std::make_unique<Executor>(models, options, options.prefill_chunk, *stream_, turn_);
-  prompts_->logits = steps_->logits;  // which no step comes between
+  prompts_->logits = steps_->logits;  // safe to share: no step runs between writing and reading them
 }
 
 void Shard::make_pages(std::span<const LayerShape> layers, const StateOptions& options, int n_pages) {

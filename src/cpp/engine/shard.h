@@ -1,6 +1,6 @@
-// Shard: the part of an engine or a scorer that is on one device: the backend, the stream that its ops go to, the turn
-// of that stream, and the weights there. An engine's shard also has the buffers of its forward passes and the K and V
-// of its pages. An engine has one shard today; what a forward pass of several needs is in src/cpp/models/README.md.
+// Shard: the part of an engine or a scorer on one device: its backend, its stream, the turn of that stream, and the
+// weights there. An engine's shard also has the buffers of its forward passes and the K and V of its pages. An engine
+// has one shard today; src/cpp/models/README.md says what a forward pass over several shards needs.
 #pragma once
 
 #include <memory>
@@ -26,13 +26,13 @@ class Shard {
 
   // Copies the weights of a network to the device and points the network at them.
   void load(Network& network, int n_threads, const LoadProgress& progress);
-  // The weights of the first network loaded, in device memory; empty where they stay in the file's mapping.
+  // The weights of the first network loaded, in device memory; empty if they stay in the file's mapping.
   std::span<std::byte> weights() const;
 
-  // Of an engine: the buffers of its steps, and of the long chunks of its prompts where no step has as many rows.
+  // Engines only: makes the steps' buffers, and buffers for long prompt chunks if these have more rows than any step.
   void make_executors(const Models& models, const EngineOptions& options);
   static size_t executor_bytes(const Models& models, const EngineOptions& options);
-  // Of an engine: K and V of so many pages.
+  // Engines only: makes the K and V memory of n_pages pages.
   void make_pages(std::span<const LayerShape> layers, const StateOptions& options, int n_pages);
   const std::shared_ptr<const PageMemory>& pages() const { return pages_; }
   Executor& steps() const { return *steps_; }

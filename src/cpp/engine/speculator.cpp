@@ -44,7 +44,7 @@ void Speculator::start(const StepCosts& costs) {
   is_on_ = true;
 }
 
-// --- what a caller knows
+// --- the caller's hints
 
 void Speculator::expect(std::span<const int32_t> text) {
   timeline_.engine().check_ids(text.first(std::min(text.size(), static_cast<size_t>(timeline_.context()))));
@@ -78,7 +78,7 @@ DraftRequest Speculator::request(int32_t root, int max_rows) const {
   return {timeline_.tokens(), timeline_.n_unchanged(), root, max_rows, planner_ ? planner_->draft_depth() : kMaxTree};
 }
 
-// No rows: the drafters from text propose nothing.
+// No rows: the text drafters propose nothing.
 Draft Speculator::draft_from_text(int32_t root, int max_rows) {
   const bool is_there = drafters_.from_text.start(request(root, max_rows));
   timeline_.mark_unchanged();
@@ -124,7 +124,7 @@ bool Speculator::choose_tree(int32_t root, int max_rows, const Proposal& options
   return false;
 }
 
-// The tree to verify where the draft model drafts. One that the device grows has a root and a number of rows.
+// The tree to verify in a step with the draft model. A device-grown tree has only a root and a number of rows.
 Draft Speculator::model_tree(int32_t root, int max_rows, bool has_draft, bool may_grow) {
   const Clock::time_point start = Clock::now();
   ModelDrafter& model = *drafters_.model;
@@ -158,13 +158,13 @@ void Speculator::verify(const Interrupted& interrupted) {
   const std::lock_guard lock(timeline_.mutex());
   const Clock::time_point start = Clock::now();
   run_tree([&](Stream& stream, const Timeline::RowInputs& to) { fill(stream, to); }, interrupted);
-  if (tree_.is_planned && loop_ == nullptr) planner_->add_step_time(rows, ms_since(start));  // the CPU has finished
+  if (tree_.is_planned && loop_ == nullptr) planner_->add_step_time(rows, ms_since(start));  // the CPU is done
   parts_.end(StepPart::kVerify);
   counts_.verified += 1;
   counts_.drafted += rows - 1;
 }
 
-// A draft is in the session's own memory, where a device grows it.
+// The tree's inputs are in session-owned memory so that the GPU can grow the tree in place.
 void Speculator::run_tree(const std::function<void(Stream&, const Timeline::RowInputs&)>& fill,
                           const Interrupted& interrupted) {
   const int rows = tree_.walk.draft().rows;

@@ -1,6 +1,6 @@
-// Speculator: propose -> verify -> commit. It asks the drafters for a tree below the newest token, verifies the tree in
-// one append, and commits the path that was accepted. Decode chooses the tokens of the path, so a draft changes how
-// much is computed together, and no token.
+// Speculator: propose -> verify -> commit. It gets a tree below the newest token from the drafters, verifies the tree
+// in one append, and commits the accepted path. Decode chooses the path's tokens, so drafts change how much is computed
+// together, never the tokens.
 #pragma once
 
 #include <array>
@@ -22,38 +22,39 @@
 
 namespace lb {
 
-// How a walk through a verified tree ended. The path is the walk's.
+// How a walk through a verified tree ended. The walk holds the path.
 struct Verdict {
-  bool is_whole = false;        // the token after the path was not in the tree; else something cut the walk short
-  bool draft_is_ahead = false;  // the device has moved the rows of the draft model and drafts below the path's end
+  bool is_whole = false;        // the token after the path was not in the tree; false: the walk was cut short
+  bool draft_is_ahead = false;  // the device has moved the draft model's rows and is drafting below the path's end
 };
 
 class Speculator {
  public:
   // loop: null on the CPU.
   Speculator(Timeline& timeline, TokenLoop* loop);
-  // Speculates from now on, at these costs.
+  // Enables speculation, planned with these costs.
   void start(const StepCosts& costs);
 
-  // --- what a caller knows about the text to come
-  // Whether drafters are asked; true at first where the engine has one.
+  // --- the caller's hints about the coming text
+  // Whether drafters are used; initially true if the engine has one.
   void set_on(bool on) { is_on_ = on; }
   // A text that the next output is likely to repeat, as a whole or in parts; empty: none.
   void expect(std::span<const int32_t> text);
   // Keeps an output for the drafts of later ones.
   void remember(std::span<const int32_t> output);
-  // Drafts from these outputs in place of those of all sessions, and keeps outputs there: how fast an answer comes
-  // tells what it was drafted from. Null: those of all sessions again. Nothing where no suffixes are drafted.
+  // Drafts from these outputs and adds outputs to them, instead of the engine-wide ones: response time reveals whether
+  // an answer was drafted from another's output. Null: the engine-wide outputs again. No effect without the suffix
+  // drafter.
   void share_outputs(std::shared_ptr<EarlierOutputs> outputs);
-  // Proposes a tree below the next token, in place of the drafters': parents as in AppendOptions, -1 is that token.
-  // Tokens beyond the end of the context are left out.
+  // Proposes a tree below the next token, replacing the drafters'. parents: as in AppendOptions; -1 is the next token.
+  // Tokens beyond the end of the context are dropped.
   void suggest(std::span<const int32_t> tokens, std::span<const int32_t> parents);
 
   struct Counts {
     int64_t verified = 0;                       // trees
     int64_t drafted = 0;                        // nodes below the roots
     int64_t accepted = 0;                       // nodes that the sampler chose
-    std::array<int64_t, kMaxTree> by_length{};  // [n] trees walked to their end, of which n nodes were accepted
+    std::array<int64_t, kMaxTree> by_length{};  // [n] trees walked to their end with n accepted nodes
   };
   const Counts& counts() const { return counts_; }
   void forget_counts() { counts_ = {}; }
@@ -61,35 +62,35 @@ class Speculator {
   // --- propose
   bool is_on() const { return has_suggestion() || (is_on_ && planner_.has_value()); }  // a tree may be verified next
   bool has_suggestion() const { return !drafters_.suggested.is_empty(); }
-  // Rows of a tree that fit after the timeline, the root's among them.
+  // Rows of a tree that fit after the timeline, including the root.
   int room() const;
-  // Whether a draft below the root would pay. Asks the drafters from text only.
+  // Whether a draft below the root would pay. Uses only the drafters from text.
   bool pays(int32_t root);
   struct Proposal {
     int max_rows = kMaxTree;
     bool has_draft = false;  // the draft model's candidates below this root are in the memory
-    bool may_grow = false;   // the device may grow the tree: the host need not know it before the verify
+    bool may_grow = false;   // the device may grow the tree: the verify does not need it on the host
     OtherRows others{0, 0};
   };
-  // Whether there is a tree below the root that is worth a verify: in walk(), or for the device to grow.
+  // Whether a tree below the root is worth a verify. The tree is in walk(), or the device will grow it.
   bool propose(int32_t root, const Proposal& options);
   void propose_root(int32_t root);  // the root alone
 
   // --- verify
   void verify(const Interrupted& interrupted);
-  // The tree's rows are in an append that another pass computes.
+  // Begins the walk of a tree whose rows another pass computes.
   void begin_verified();
   void upload(Stream& stream) const;  // the tree, for the device's walk
   const TreeWalk& walk() const { return tree_.walk; }
   float* logits() const { return memory_.logits; }  // [rows, vocab] of the tree; null: the engine does not draft
   void begin_walk() { tree_.walk.begin(); }
   void descend(int child);
-  // Makes a tree that the device has grown known to the host: after waiting for the device, or after a token that was
-  // chosen later.
+  // Brings a device-grown tree to the host: by waiting for the device, or without a wait once a later token has been
+  // taken.
   void wait_for_tree();
   void fetch_tree();
   // --- the device's walk. The caller has locked the mutex.
-  bool can_draft_ahead(int row);  // whether the device may accept its path from this row, and draft below its end
+  bool can_draft_ahead(int row);  // whether the device may accept its path from this row and draft below the path's end
   VerifiedTree verified_tree(int row, bool accepts_path);
   void draft_ahead();
 
@@ -97,10 +98,10 @@ class Speculator {
   void commit(const Verdict& verdict);
   void drop() { tree_.walk.end(); }  // the timeline is empty
 
-  // Times on the CPU, which has finished when a call returns.
+  // Step times on the CPU, whose calls return when the work is complete.
   void add_prefill_time(int rows, double ms);
   void add_pass_time(int rows, double ms);
-  // Plain tokens that trees may lose, and that the proposed tree loses if none of it is accepted.
+  // Time that trees may lose, and that the proposed tree loses if none of it is accepted, in plain tokens.
   double credit() const { return planner_ ? planner_->credit() : 0; }
   double loss() const { return tree_.is_planned ? planner_->loss() : 0; }
   // Another sequence begins.
@@ -110,7 +111,8 @@ class Speculator {
   int max_tree_rows() const;
 
   PartClock& parts() { return parts_; }
-  // For benchmarks: how many tokens of the next tree are accepted, whatever is sampled. Null: the sampler decides.
+  // For benchmarks: returns how many tokens of the next tree to accept, regardless of sampling. Null: the sampler
+  // decides.
   using NextLength = std::function<int()>;
   void replay(NextLength next_length);
 
@@ -120,15 +122,15 @@ class Speculator {
 
   struct Drafters {
     SuggestedDraft suggested;
-    DrafterUnion from_text;               // known without cost
-    SuffixDrafter* suffix = nullptr;      // in from_text; null where the engine drafts no suffixes
+    DrafterUnion from_text;               // drafts at negligible cost
+    SuffixDrafter* suffix = nullptr;      // member of from_text; null without the suffix drafter
     std::unique_ptr<ModelDrafter> model;  // costs time; null without a draft model
   };
   // The tree that is being proposed, verified or walked.
   struct VerifyTree {
     TreeWalk walk;
     bool is_planned = false;  // the planner chose it
-    bool is_known = true;     // false: the device grows it; walk has its root and its number of rows
+    bool is_known = true;     // on the host; false: the device grows it, walk has only the root and the number of rows
     int max_rows = 0;         // that the device may grow
   };
   DraftRequest request(int32_t root, int max_rows) const;
@@ -142,7 +144,7 @@ class Speculator {
 
   Timeline& timeline_;
   TokenLoop* loop_;
-  std::unique_ptr<Memory> reserved_;  // of memory_; null where the engine does not draft
+  std::unique_ptr<Memory> reserved_;  // backs memory_; null if the engine does not draft
   TreeMemory memory_;
   std::optional<DraftPlanner> planner_;
   Drafters drafters_;

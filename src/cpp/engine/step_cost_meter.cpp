@@ -1,5 +1,5 @@
-// Where steps run ahead of the host, steps of several tokens are timed as one: what a verify holds up is part of its
-// cost, and may be most of it.
+// If steps run ahead of the host, several tokens are timed together: the pipeline stall that a verify causes is part of
+// its cost, sometimes most of it.
 #include "engine/step_cost_meter.h"
 
 #include <algorithm>
@@ -11,11 +11,11 @@ namespace lb {
 namespace {
 
 constexpr int kCostRuns = 3, kPlainRuns = 8;
-constexpr int kTokensAhead = 4;     // plain tokens of a run, where steps run ahead of the host
-constexpr double kEnoughMs = 150;   // of runs of one cost
-constexpr double kBudgetMs = 1000;  // of all of them; the times of wider trees are then extrapolated
-constexpr double kNeverPays = 12;  // plain tokens whose time a verify may take: drafts of more accepted tokens are rare
-// Tiles of the products with few rows, on CPUs and on GPUs.
+constexpr int kTokensAhead = 4;     // plain tokens per timed run, if steps run ahead of the host
+constexpr double kEnoughMs = 150;   // total time of the runs for one cost
+constexpr double kBudgetMs = 1000;  // for all costs; beyond it, wider trees are extrapolated
+constexpr double kNeverPays = 12;   // plain tokens: a slower verify never pays, as drafts rarely have more accepted
+// Row tiles of the skinny GEMMs, on CPUs and on GPUs.
 constexpr int kCostRows[] = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
 
 using Clock = std::chrono::steady_clock;
@@ -24,7 +24,7 @@ double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-// The smallest id that a text lacks: a repeating text goes on without it.
+// The smallest id that does not occur in the text, so a repeating text is unlikely to continue with it.
 int32_t unlikely_token(std::span<const int32_t> text) {
   int32_t id = 0;
   while (std::ranges::find(text, id) != text.end()) ++id;
@@ -47,7 +47,7 @@ StepCosts StepCostMeter::measure() {
   return costs_;
 }
 
-// At least two runs: another process may hold up the first.
+// At least two runs: another process may delay the first.
 double StepCostMeter::time(int n, const Work& work, const Work& before) {
   double best = std::numeric_limits<double>::infinity(), sum = 0;
   for (int i = 0; i < n && (i < 2 || sum < kEnoughMs); ++i) {
@@ -64,7 +64,7 @@ double StepCostMeter::time(int n, const Work& work, const Work& before) {
 
 void StepCostMeter::restart() {
   written_ = {0};
-  decode(2);  // the first token takes other ways
+  decode(2);  // the first token takes a different path through sample()
 }
 
 void StepCostMeter::decode(int n) {
@@ -99,7 +99,7 @@ std::vector<StepCosts::Append> StepCostMeter::append_costs() {
     }
     costs.push_back({rows, session_.loop_ != nullptr ? step_ms(rows) : verify_ms(rows)});
   }
-  // More rows take no less time: a longer one was held up.
+  // Times must not decrease with rows: if a smaller append took longer, its run was delayed.
   for (size_t i = costs.size(); i-- > 1;) costs[i - 1].ms = std::min(costs[i - 1].ms, costs[i].ms);
   return costs;
 }
@@ -115,7 +115,7 @@ double StepCostMeter::verify_ms(int rows) {
   });
 }
 
-// A verify between plain tokens, none of whose drafts is accepted.
+// Times a verify between plain tokens, with no accepted draft.
 double StepCostMeter::step_ms(int rows) {
   std::vector<int32_t> parents(rows - 1);
   std::iota(parents.begin(), parents.end(), -1);
@@ -145,7 +145,7 @@ void StepCostMeter::measure_drafts() {
     costs_.draft_depth = depth;
     costs_.first_ms = std::min(costs_.draft_ms, draft_ms(1));
   }
-  const auto decode_twice = [&] { decode(2); };  // the second step is pending, and has no row yet
+  const auto decode_twice = [&] { decode(2); };  // the second step is pending and has no row yet
   if (session_.timeline_.step_ring() != nullptr)
     costs_.context_ms = time(kCostRuns, [&] { session_.at_rest(); }, decode_twice);
 }

@@ -1,4 +1,4 @@
-// StepCostMeter: measures what the steps of an engine cost, on an empty session that does not draft yet.
+// StepCostMeter: measures an engine's step costs on an empty session that does not draft yet.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class StepCostMeter {
   using Work = std::function<void()>;
   // Milliseconds of the fastest of up to n runs. `before` runs ahead of each and is not timed.
   double time(int n, const Work& work, const Work& before = {});
-  void restart();      // the text begins anew
-  void decode(int n);  // n tokens
+  void restart();      // back to the start of the text
+  void decode(int n);  // decodes n tokens
   double plain_ms();
   std::vector<StepCosts::Append> append_costs();
   double verify_ms(int rows);

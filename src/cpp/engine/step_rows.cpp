@@ -1,4 +1,5 @@
-// Missing rows lie in one page, since compute() runs before a step begins another one.
+// Computes the draft model's rows of plain steps. The missing rows are all in one page, because compute() runs before a
+// step begins another page.
 #include "engine/step_rows.h"
 
 #include <algorithm>

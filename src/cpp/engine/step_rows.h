@@ -1,6 +1,7 @@
-// The draft model's rows of plain decode steps on a device. A step only keeps its tapped row in a ring. The K and V of
-// many steps are computed at once: when a page of the sequence is full, before a draft, and before anything that reads
-// or copies the sequence's state. So one reading of the draft model's weights serves up to a page of tokens.
+// StepRows: the draft model's rows of plain decode steps on a GPU. A step only stores its tapped row in a ring. The
+// draft model's K and V of many steps are computed together: when a page of the sequence is full, before a draft, and
+// before anything that reads or copies the sequence's state. So up to a page of tokens shares one read of the draft
+// model's weights.
 //
 // The caller holds the executor's lock.
 #pragma once
@@ -21,17 +22,17 @@ class StepRows {
   StepRows(const Engine& engine, SequenceState& state);
 
   const StepRing& ring() const { return ring_; }
-  // Whether compute() is due before the next step: the step would begin another page.
+  // Whether compute() is due before the next step, which would begin another page.
   bool is_full() const;
-  // A plain step has begun its append and is sent next.
+  // Call after a plain step has begun its append, before it is sent.
   void begin_step();
-  // Whether settle() has something to do.
+  // Whether settle() has rows to compute.
   bool is_behind() const { return newest_ >= 0; }
-  // Writes K and V of all committed rows. tokens: the sequence. Their steps are sent to the stream.
+  // Writes the missing K and V of all committed rows, whose steps have been sent to the stream. tokens: the sequence.
   void compute(std::span<const int32_t> tokens);
-  // compute(), and makes the draft model's state what other appends need. No step is pending.
+  // compute(), then brings the draft model's state to what other appends need. No step may be pending.
   void settle(std::span<const int32_t> tokens);
-  // The sequence is empty.
+  // Call when the sequence has been emptied.
   void reset();
 
  private:
@@ -44,7 +45,7 @@ class StepRows {
   StepRing ring_;
   int first_missing_ = kNone;  // slot of the first row without K and V
   int newest_ = -1;            // slot of the newest plain step since settle(); -1: none
-  // compute() of a whole page, by half of the ring.
+  // Recordings of compute() for a whole page, one per half of the ring.
   std::array<std::unique_ptr<Recording>, StepRing::kRows / kPageTokens> recordings_;
 };
 

@@ -16,7 +16,7 @@ uint64_t next_number() {
   return n++;
 }
 
-// Sets two flags as long as it lives.
+// Sets two flags for its lifetime.
 class Hold {
  public:
   Hold(bool& first, bool& second, bool on) : first_(first), second_(second) { first_ = second_ = on; }
@@ -55,7 +55,7 @@ void Timeline::prefill(std::span<const int32_t> ids, const Interrupted& interrup
   const int chunk = engine_->options().prefill_chunk;
   while (tokens_.size() < ids.size()) {
     const std::lock_guard lock(mutex());
-    // Chunks end at multiples of the chunk size, so the cuts do not depend on how much was reused.
+    // Chunks end at multiples of the chunk size, so the boundaries do not depend on how much was reused.
     const int first = static_cast<int>(tokens_.size());
     const int rows = std::min<int>((first / chunk + 1) * chunk, static_cast<int>(ids.size())) - first;
     for (int axis = 0; axis < 3; ++axis)
@@ -63,11 +63,11 @@ void Timeline::prefill(std::span<const int32_t> ids, const Interrupted& interrup
     const auto part = ids.subspan(first, rows);
     const SparseBlocks* sparse = sparse_blocks_of(first, first + rows);
     Executor& executor = engine_->executor_for(rows, sparse != nullptr);
-    const bool has_own_buffers = &executor != &engine_->executor();  // that the steps of other sessions leave alone
+    const bool has_own_buffers = &executor != &engine_->executor();  // buffers that other sessions' steps do not use
     LB_CHECK(!executor.is_held, kInvalid, "an append of ", rows,
              " rows does not fit between the layers of another: up to ", engine_->executor().max_rows, " rows do");
     const Interrupted between = [&] {
-      executor.stream->pace();  // others do not wait for layers that were sent ahead
+      executor.stream->pace();  // limits the layers queued ahead, so that other sessions do not wait for them
       between_layers();
       return interrupted && interrupted();
     };
@@ -93,8 +93,8 @@ void Timeline::forward(std::span<const int32_t> ids, std::span<const int32_t> po
 }
 
 // Chunks that end at a multiple of the chunk size are sparse. The end of a prompt, most likely the question, comes
-// after them and looks at everything. The rule depends on the ends of appends alone, so that a reused prefix has the
-// bits of a fresh one.
+// after them and attends to all tokens. The rule depends only on the ends of appends, so a reused prefix has the bits
+// of a fresh one.
 const SparseBlocks* Timeline::sparse_blocks_of(int first, int end) const {
   const Executor& executor = engine_->prompts_executor();
   const bool is_sparse = executor.sparse && end - first > kMaxTree && end % engine_->options().prefill_chunk == 0;
@@ -126,7 +126,7 @@ void Timeline::run(const Rows& rows, const std::function<void(Stream&, const Row
   };
   try {
     fill(stream, in);
-    const bool has_taps = rows.taps != nullptr && !rows.taps->layers.empty();  // their copies cannot be recorded
+    const bool has_taps = rows.taps != nullptr && !rows.taps->layers.empty();  // copies to the host cannot be recorded
     const std::array<uint64_t, 3> shape{n, rows.is_tree, rows.inputs != nullptr};
     rows.n <= kMaxTree && !has_taps ? recorded_.send(shape, stream, send) : send();
   } catch (...) {
@@ -181,7 +181,7 @@ void Timeline::truncate(int n) {
   if (n >= state_.rewind_floor()) {
     state_.rewind(n);
   } else {
-    state_.reset();  // recurrent layers cannot step back further than their pending rows
+    state_.reset();  // recurrent layers cannot rewind beyond their pending rows
   }
   truncate_tokens(state_.n_tokens());
 }

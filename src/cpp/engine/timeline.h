@@ -1,5 +1,6 @@
-// Timeline: the tokens of one sequence and the state after them: appends, commits, rewinds, pages and pieces. It knows
-// no sampler and no draft. Session::at_rest() ends what decoding has begun before anything else changes the timeline.
+// Timeline: the tokens of one sequence and the state after them: appends, commits, rewinds, pages and pieces. It does
+// not depend on samplers or drafts. Call Session::at_rest() before changing the timeline: it ends work that decoding
+// has begun.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ class Timeline {
   Stream& stream() const { return state_.stream(); }
   // The ring of the tapped rows of plain steps; null without a draft model, and on the CPU, which has no plain steps.
   const StepRing* step_ring() const { return step_rows_ ? &step_rows_->ring() : nullptr; }
-  uint64_t number() const { return number_; }  // no other timeline of the process has it
+  uint64_t number() const { return number_; }  // unique in the process
 
   std::span<const int32_t> tokens() const { return tokens_; }
   int context() const { return state_.capacity(); }
@@ -37,11 +38,11 @@ class Timeline {
   int n_unchanged() const { return n_unchanged_; }
   void mark_unchanged() { n_unchanged_ = static_cast<int>(tokens_.size()); }
   bool extends_by_one(std::span<const int32_t> ids) const;
-  void check_idle() const;  // throws between the layers of its own prompt
+  void check_idle() const;  // throws if called between the layers of this timeline's own prompt
 
   // --- appends
-  // Computes ids[tokens().size()..) in chunks that end at multiples of the chunk size. after_chunk finds the chunk's
-  // final hidden rows in the executor's workspace.y. between_layers: as in Session::sync().
+  // Computes ids[tokens().size()..) in chunks that end at multiples of the chunk size. after_chunk reads the chunk's
+  // final hidden rows from the executor's workspace.y. between_layers: as in Session::sync().
   using AfterChunk = std::function<void(const Executor& executor, int first, int rows)>;
   void prefill(std::span<const int32_t> ids, const Interrupted& interrupted, const AfterChunk& after_chunk,
                const BetweenLayers& between_layers = {});
@@ -57,19 +58,19 @@ class Timeline {
     const Taps* taps = nullptr;
     const SparseBlocks* sparse = nullptr;  // null: dense attention
   };
-  // Computes an append whose inputs `fill` sends to the stream. It waits for a commit.
+  // Computes an append whose inputs `fill` sends to the stream. The append then awaits a commit.
   void run(const Rows& rows, const std::function<void(Stream&, const RowInputs&)>& fill,
            const Interrupted& interrupted);
   // Logits [rows, vocab] of rows [row, row + rows) of the last forward pass, in the stream's memory.
   void head(const Executor& executor, int row, int rows, float* logits) const;
-  // Copies these logits, of at most kLogitRows rows, to the host.
+  // Copies the logits of at most kLogitRows rows to the host.
   void download_head(const Executor& executor, int row, int rows, float* logits) const;
   // Throws when a logit is infinite or NaN; n_tokens precede it.
   void check_finite(std::span<const float> logits, size_t n_tokens) const;
 
-  // Keeps all rows of the append, whose ids these are.
+  // Commits all rows of the append. ids: of these rows.
   void commit_rows(std::span<const int32_t> ids);
-  // The token of a tree's row joins the tokens. commit_path() commits the rows of the path.
+  // Adds the token of a tree's row to the tokens. commit_path() commits the rows of the path.
   void add_path_token(int32_t token);
   // n_to_move: as in SequenceState::commit().
   void commit_path(std::span<const int32_t> path, int n_to_move) { state_.commit(path, n_to_move); }
@@ -83,7 +84,7 @@ class Timeline {
   void end_step() { state_.end_append(); }
   void commit_step(int32_t token) { commit_rows({&token, 1}); }
   void drop_step() { state_.commit_chain(0); }
-  // Before anything else than a plain step reads or appends to the state.
+  // Call before anything other than a plain step reads or appends to the state.
   void settle_steps();
 
   // --- one append by hand: timeline_append.cpp
@@ -102,12 +103,12 @@ class Timeline {
   // append() without its logits. The caller has locked the mutex.
   void compute(std::span<const int32_t> ids, const AppendOptions& options, const Interrupted& interrupted,
                const Taps* taps = nullptr);
-  void check_committed(const char* action) const;  // throws where an append waits to be committed
+  void check_committed(const char* action) const;  // throws if an append awaits a commit
   void forget_append() { appended_.ids.clear(); }  // another append supersedes it
   void commit(std::span<const int32_t> path);      // rows of the last append to keep, from the root
   void rewind(int n_tokens);                       // to any length from rewind_floor() to the present one
   int rewind_floor() const { return state_.rewind_floor(); }
-  // Drops the tokens after the first n, and more where recurrent layers cannot step back so far.
+  // Drops the tokens after the first n, and more tokens if recurrent layers cannot step back that far.
   void truncate(int n);
   void reset();
   // As reset(), after a step whose results are lost.
@@ -117,7 +118,7 @@ class Timeline {
   // As in Session.
   bool reserve(int n_tokens);
   int n_pages() const { return static_cast<int>(state_.pages().size()); }
-  // Copies the pages to host memory and gives them back. The next call that needs them, such as reserve(), swaps in.
+  // Copies the pages to host memory and releases them. The next call that needs them, such as reserve(), swaps in.
   void swap_out();
   bool is_swapped_out() const { return state_.is_swapped_out(); }
   void fork(Timeline& from);
@@ -131,9 +132,9 @@ class Timeline {
   void check_pages(int first, int count) const;
   void read_pages(int first, int count, std::span<std::byte> to);
   std::unique_ptr<PageRun> share_pages(int first, int count);
-  // Copies the recurrent state after the newest token. Folds first, which changes no later bit.
+  // Copies the recurrent state after the newest token. Folds first, which does not change later results.
   void read_recurrent(std::span<std::byte> to);
-  // Whole pages: bytes, or pages of the KV cache.
+  // Whole pages: as bytes, or as pages of the KV cache.
   using PagePiece = std::variant<std::span<const std::byte>, const PageRun*>;
   struct Pieces {
     int first_page = 0;                    // the timeline keeps its own pages before this one
@@ -163,15 +164,15 @@ class Timeline {
   void check_pieces(int n_tokens, int n_pages, int n_matched, const Pieces& pieces) const;
 
   std::shared_ptr<const Engine> engine_;
-  Promise::Kept kept_{engine_->promise()};  // has the memory that the plan promised
+  Promise::Kept kept_{engine_->promise()};  // this timeline's share of the promised memory
   const uint64_t number_;
   SequenceState state_;
   std::unique_ptr<StepRows> step_rows_;
   RecordedAppends recorded_;
   std::vector<int32_t> positions_;    // [3, max_rows] of the append in progress
-  bool is_computing_ = false;         // a prompt's chunk, between whose layers other sessions compute
-  std::vector<int32_t> tokens_;       // committed, or on the path of a tree that is not
-  std::vector<int32_t> append_ends_;  // of the appends that computed tokens_, up to the first not kept whole
+  bool is_computing_ = false;         // in a prompt chunk, between whose layers other sessions compute
+  std::vector<int32_t> tokens_;       // committed, or on the path of an uncommitted tree
+  std::vector<int32_t> append_ends_;  // of the appends that computed tokens_, up to the first not kept in full
   int n_unchanged_ = 0;
   uint64_t revision_ = 0;
   Appended appended_;

@@ -1,4 +1,4 @@
-// Appends by hand: a linear append or a tree of rows, committed or dropped.
+// Manual appends: linear or a tree of rows, then committed or dropped.
 #include <algorithm>
 
 #include "base/error.h"

@@ -1,5 +1,5 @@
-// The timeline's state as pages and bytes: pages of the KV cache taken ahead, swapped out and shared; the recurrent
-// state and assembled pieces for prefix caches; whole snapshots.
+// The timeline's state as pages and bytes: reserving, swapping and sharing KV pages; recurrent state and assembled
+// pieces for prefix caches; whole snapshots.
 #include <algorithm>
 #include <iterator>
 
@@ -39,7 +39,7 @@ void Timeline::check_pages(int first, int count) const {
            "pages ", first, " to ", first + count - 1, " reach beyond the ", tokens_.size(), " tokens of the timeline");
 }
 
-// Makes the pages hold all their rows. The caller has locked the mutex.
+// Swaps the pages in and computes the draft model's missing rows. The caller has locked the mutex.
 void Timeline::ready_pages() {
   state_.swap_in();
   if (step_rows_) step_rows_->compute(tokens_);
@@ -94,7 +94,7 @@ void Timeline::check_pieces(int n_tokens, int n_pages, int n_matched, const Piec
            recurrent_bytes(), " bytes of recurrent state; got ", bytes, " and ", pieces.recurrent.size());
 }
 
-// Throws kMemory before anything has changed.
+// Throws kMemory before changing anything.
 void Timeline::take_pieces(const Pieces& pieces) {
   std::vector<int32_t> pages;
   for (const PagePiece& piece : pieces.pages) {

@@ -1,6 +1,6 @@
-// The memory of a session that drafts, in the stream: the tree being verified with its logits, and of the draft
-// model the candidates of the next tree. The memory is the session's own, so a draft may run before other sessions'
-// work and its verify after it.
+// TreeMemory: a drafting session's buffers in the stream's memory: the tree being verified with its logits, and the
+// draft model's candidates for the next tree. Each session has separate buffers, so other sessions' work may run
+// between its draft and its verify.
 #pragma once
 
 #include "engine/engine.h"
@@ -15,7 +15,7 @@ struct TreeMemory {
   // The draft model's; null without one.
   int32_t* ids = nullptr;            // [max_depth, n_candidates]
   float* logprobs = nullptr;         // [max_depth, n_candidates]
-  float* replay_logprobs = nullptr;  // the same, in place of the draft model's while a benchmark replays
+  float* replay_logprobs = nullptr;  // the same, replacing the draft model's while a benchmark replays
   int32_t* n_before = nullptr;       // [1] committed tokens before the path that the device accepted last
   DraftRoot root{};
 

@@ -28,7 +28,7 @@ Linear product(const Matrix& w, const float* x, float* y, int rows, Activations 
 
 namespace {
 
-// Ops of the segments of a pass: those of one row are sent together, the others at once.
+// Collects per-segment ops of a pass: ops of one row are batched into shared launches, all others are sent immediately.
 template <class Op>
 class SingleRows {
  public:
@@ -86,7 +86,7 @@ struct DeltaBuffers {
   }
 };
 
-// Some rows of the buffers; the keys follow the queries in c, the values follow the keys.
+// A range of rows of the buffers. In c the keys follow the queries and the values follow the keys.
 struct DeltaRows {
   float *p, *c;     // [rows, C]
   float *beta, *g;  // [rows, VH]
@@ -114,7 +114,7 @@ LinearGroup queries_keys_values(const AttentionBlock& block, const float* y, con
   return {{product(block.q, y, b.u, step), product(block.k, y, b.k, step), product(block.v, y, b.v, step)}, 3};
 }
 
-// Without queries: keys and values alone.
+// Without queries: keys and values only.
 AttentionPrepare prepare(const AttentionBlock& block, int layer, const Segment& rows, const Step& step) {
   const size_t angles = static_cast<size_t>(rows.first_row) * (block.n_rot / 2);
   return {.u = nullptr,
@@ -136,7 +136,7 @@ AttentionPrepare prepare(const AttentionBlock& block, int layer, const Segment& 
           .pairs = block.pairs};
 }
 
-// With the queries of all rows.
+// The same, with queries.
 AttentionPrepare prepare(const AttentionBlock& block, int layer, const AttentionBuffers& b, const Segment& rows,
                          const Step& step) {
   AttentionPrepare op = prepare(block, layer, rows, step);
@@ -180,7 +180,7 @@ SelectBlocks select_blocks(const AttentionBlock& block, const AttentionPrepare& 
   return op;
 }
 
-// Attention of a segment's rows, once they are prepared.
+// Attention of a segment's prepared rows.
 Attention attention(const AttentionBlock& block, const AttentionPrepare& op, const AttentionBuffers& b,
                     const Segment& rows, const Step& step) {
   const SelectBlocks selection = step.sparse != nullptr ? select_blocks(block, op, step) : SelectBlocks{};
@@ -386,7 +386,7 @@ void DeltaNetBlock::forward(int layer, const RmsNorm& in, const float* x, float*
     const int n_calls = segment.state->n_calls();
     for (int i = 0; i < n_calls; ++i) {
       const SequenceState::Call call = segment.state->recurrent(layer, i);
-      LB_ASSERT(call.first_row == 0 || segment.tree.parent == nullptr);  // one call takes a whole tree
+      LB_ASSERT(call.first_row == 0 || segment.tree.parent == nullptr);  // one call processes a whole tree
       const DeltaRows rows(b, dims, segment.first_row + call.first_row);
       const DeltaInputs inputs = delta_inputs(*this, call, segment.tree, rows);
       const GatedDelta delta = gated_delta(*this, call, segment.tree, rows);

@@ -1,5 +1,5 @@
-// The mixers and the MLP that the families share. A block points to its weights and sends ops, starting with the norm
-// in front of it. A block owns no memory: its buffers come from the workspace of the forward pass.
+// The mixers and the MLP that the families share. A block points to its weights and sends ops, starting with its
+// pre-norm. A block owns no memory: its buffers come from the forward pass's workspace.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,14 @@
 
 namespace lb {
 
-// Buffers of block-sparse attention (ops/select_blocks.h), for one layer after the other.
+// Buffers of block-sparse attention (ops/select_blocks.h), reused by every layer.
 struct SparseBlocks {
   float* means;     // [n_kv_heads, head_dim, max_blocks]
   int32_t* blocks;  // [query blocks, n_kv_heads, 1 + max_blocks]
   int max_blocks;
   float alpha;
-  // [1] 0: the means of earlier appends are those of another layer by now, and are made anew. null: they are there.
+  // [1] holds 0: another layer has overwritten the means of earlier appends, so they are recomputed. null: the means
+  // are valid.
   const int32_t* no_past = nullptr;
 
   // Buffers for appends of up to max_rows rows to a cache of `capacity` tokens. A carver without memory only counts.
@@ -30,25 +31,25 @@ struct SparseBlocks {
                             float alpha);
 };
 
-// Rows of one sequence in an append. Products take the rows of all sequences at once; what looks at a sequence's state
-// takes its segment alone, so that no bit of it depends on its neighbours.
+// Rows of one sequence in an append. Products run on the rows of all sequences together. Ops that read a sequence's
+// state run on its segment alone, so that its bits do not depend on its neighbours.
 struct Segment {
   int first_row, rows;
   Tree tree;              // of these rows
   const int32_t* n_past;  // [1] tokens before them, in the stream's memory
-  SequenceState* state;   // has begun the append
+  SequenceState* state;   // must have begun the append
 };
 
 // The append in progress, as a block sees it.
 struct Step {
-  int rows;  // of all segments, and perhaps some behind them that no sequence keeps
+  int rows;  // of all segments, perhaps followed by padding rows that no sequence keeps
   std::span<const Segment> segments;
   const float* cos;  // [rows, n_rot / 2]
   const float* sin;  // [rows, n_rot / 2]
   Activations activations;
-  Carver scratch;  // copied by each block, so that all blocks carve the same region
+  Carver scratch;  // each block carves from a copy, so all blocks reuse the same region
   Stream& stream;
-  const SparseBlocks* sparse = nullptr;  // attention to selected key blocks; null: to all
+  const SparseBlocks* sparse = nullptr;  // block-sparse attention; null: dense
 
   bool has_one_sequence() const { return segments.size() == 1 && segments[0].rows == rows; }
 };
@@ -70,7 +71,7 @@ struct SwiGluMlp {
   void groups(auto&& group) const { group({&gate, &up}), group({&down}); }
 };
 
-// Rows of an append whose looks at earlier tokens are scored (ops/key_scores.h).
+// Rows of an append whose attention to earlier tokens is scored (ops/key_scores.h).
 struct ScoredRows {
   int first_row = 0, rows = 0;
   float* scores = nullptr;  // [rows, stride]
@@ -78,8 +79,8 @@ struct ScoredRows {
   int stride = 0;
 };
 
-// Grouped-query attention with optional per-head norms of q and k, and an optional output gate. The q projection then
-// makes both: [n_heads][query head_dim, gate head_dim].
+// Grouped-query attention with optional per-head norms of q and k, and an optional output gate. With a gate, the q
+// projection computes both: [n_heads][query head_dim, gate head_dim].
 struct AttentionBlock {
   Matrix q, k, v, o;
   const float* q_norm = nullptr;  // [head_dim] or null
@@ -88,13 +89,12 @@ struct AttentionBlock {
   int n_heads = 0, n_kv_heads = 0, head_dim = 0, n_rot = 0;
   float eps = 0;
   RopePairs pairs = RopePairs::kHalves;
-  int window = 0;      // slots that a row sees back to, itself included; 0: all
-  int first_slot = 0;  // slots before it are not seen
+  int window = 0;      // slots that a row attends to, including its own; 0: all
+  int first_slot = 0;  // earlier slots are masked
   // result = x + attention(in.y); result may be x
   void forward(int layer, const RmsNorm& in, const float* x, float* result, const Step& step) const;
   void forward(int layer, const float* y, float* result, const Step& step) const;  // result = attention(y)
-  // Appends keys without rotation, and scores rows by their queries without rotation: by what tokens are, wherever
-  // they stand.
+  // Appends unrotated keys and scores rows with unrotated queries, so scores depend on content, not on position.
   void score(int layer, const RmsNorm& in, const ScoredRows& scored, const Step& step) const;
   void carve(Carver& scratch, int rows) const;
   void visit(auto&& matrix, auto&& vector) {
@@ -105,8 +105,8 @@ struct AttentionBlock {
   KvShape shape() const { return {n_kv_heads, head_dim, window}; }
 };
 
-// Keys and values of x alone, for rows that only later rows look back at. blocks: one or two, of one shape, whose
-// layers begin with first_layer.
+// Appends only the keys and values of x, for rows that later rows attend to. blocks: one or two of the same shape, for
+// layers from first_layer on.
 void append_keys_values(std::span<const AttentionBlock* const> blocks, int first_layer, const float* x,
                         const Step& step);
 void carve_keys_values(const AttentionBlock& block, Carver& scratch, int rows);

@@ -1,8 +1,8 @@
 // A block of rows [newest token, mask, mask, ...] attends to keys and values of the committed tokens and, through the
-// masks below, to itself. Row i predicts the token at its own position. Committed rows give keys and values alone:
+// masks below, to itself. Row i predicts the token at its own position. Committed rows contribute only keys and values:
 //   g = norm(fc [the target's tapped rows]), k = rope(norm_head(Wk g)), v = Wv g, the same g for every layer.
-// DFlash 2 adds a convolution over the block at both ends of mixer and MLP, and a selector that walks down the
-// candidates, each chosen beside the one before.
+// DFlash 2 adds a convolution over the block before and after each mixer and MLP. It also adds a selector, which
+// chooses each depth's candidate given the previous one.
 #include "models/dflash.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct DflashWeights {
   HostCopies copies;  // that the pointers above point into; the network takes them
 };
 
-// The rows of the block that each of its rows sees.
+// Attention mask inside the block: for each row, the rows that it sees.
 std::vector<uint64_t> block_mask(int block, bool causal, int window) {
   std::vector<uint64_t> words(block);
   for (int r = 0; r < block; ++r)
@@ -63,7 +63,7 @@ class Dflash final : public DraftModel {
                Activations activations, Stream& stream) const override;
 
  private:
-  // Rows of a block. A convolution's kernels belong to one mixer or MLP at a time.
+  // Buffers of a block's rows. The kernels buffer is reused by each mixer and MLP.
   struct Block {
     float *x, *y;            // [block, hidden] residual stream, a normed input
     float *mixed, *kernels;  // [block, hidden], [block, kernel.n_out or rank]; DFlash 2
@@ -94,11 +94,11 @@ class Dflash final : public DraftModel {
   std::optional<Dflash2Config> second_;
   DflashWeights w_;
   RopeTables rope_;
-  // Constants of a block, as the ops read them.
+  // Constant operands of a block.
   std::vector<int32_t> host_masked_, host_parents_;
   std::vector<uint64_t> host_masks_;
   const int32_t* masked_;   // [block - 1] the mask token
-  const int32_t* parents_;  // [block] not read: attention over a tree reads its ancestors
+  const int32_t* parents_;  // [block] never read: tree attention uses the ancestor masks
   const uint64_t* masks_;   // [n_layers, block]
 };
 
@@ -249,12 +249,12 @@ void Dflash::propose(const DraftRoot& root, int depth, SequenceState& state, con
     const Segment block{0, rows, tree, state.n_past(), &state};
     layer(i, b, {rows, {&block, 1}, ws.cos, ws.sin, activations, scratch, stream});
   }
-  run(norm(b.x + h, w_.final_norm, ws.hidden, depth), stream);  // row 0 is the newest token's own
+  run(norm(b.x + h, w_.final_norm, ws.hidden, depth), stream);  // row 0 is the newest token
   target_.head(ws.hidden, depth, ws.logits, activations, stream);
   top_tokens(ws, 0, depth, config_.logit_scale, config_.logit_softcap, stream);
   if (!second_) return;
   LB_ASSERT(stream.reads(w_.successors.layout));
-  float* projected = b.kernels;  // [depth, rank]; no convolution is left
+  float* projected = b.kernels;  // [depth, rank]; reused: all convolutions are done
   run(product(w_.selector, ws.hidden, projected, depth, activations, stream), stream);
   run(SelectCandidates{.hidden = projected,
                        .predecessors = w_.predecessors.data,
@@ -278,7 +278,7 @@ TensorName first_of(const Binder& binder, std::initializer_list<TensorName> name
   return *names.begin();
 }
 
-// Tensors of kinds of drafts that are not supported, by a part of the name.
+// Refuses unsupported kinds of drafts, recognised by a part of a tensor's name.
 void refuse_unsupported(const ModelFile& file) {
   constexpr std::pair<const char*, const char*> kParts[] = {
       {"domino", "the Domino head"},

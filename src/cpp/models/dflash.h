@@ -1,4 +1,4 @@
-// DFlash: a draft model that fills a block of masked tokens in one pass. Source: the reference implementation (PyPI
+// DFlash: a draft model that predicts a block of masked tokens in one pass. Source: the reference implementation (PyPI
 // dflash 0.1.0), versions 1 and 2.
 #pragma once
 

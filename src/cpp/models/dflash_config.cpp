@@ -16,13 +16,13 @@ namespace {
 
 constexpr int kDefaultBlock = 16;
 constexpr float kDefaultEps = 1e-6f;
-// Older files of Qwen3.5's drafts may lack the mask id; their vocabulary has it here.
+// Mask id for older Qwen3.5 draft files that lack it; the vocabulary size identifies them.
 constexpr int kQwen35Mask = 248070, kQwen35Vocab = 248320;
 
 constexpr const char* kGgufName = "dflash";
 constexpr const char* kOlderGgufNames[] = {"dflash-draft", "qwen35-dflash-draft", "gemma4-dflash-draft"};
 
-// Keys of the older files have one more part.
+// GGUF keys; in older files they have one more part.
 struct DflashFields {
   const Fields& fields;
   bool is_older;
@@ -74,7 +74,7 @@ int mask_token(const DflashFields& dflash, int vocab) {
   return static_cast<int>(*id);
 }
 
-// The reference's choice, spread from the second layer to the third before the last; halves round to even.
+// The reference's default, evenly spaced from the second layer to the third before the last; halves round to even.
 std::vector<int> default_taps(int n_target_layers, int n_taps) {
   if (n_taps == 1) return {n_target_layers / 2};
   std::vector<int> taps;
@@ -87,7 +87,7 @@ std::vector<int> read_taps(const DflashFields& dflash, const ModelInfo& target, 
   const Fields& fields = dflash.fields;
   std::vector<int> taps;
   if (const auto list = find_list(fields, dflash.taps())) {
-    // `target_layers` counts from the layer whose input is read, one behind the layer whose output it is.
+    // `target_layers` names the layer whose input is read, which is one after the layer that outputs it.
     const int shift = fields.is_gguf() && !dflash.is_older ? 1 : 0;
     for (int64_t id : *list) taps.push_back(static_cast<int>(std::clamp<int64_t>(id, -1, 1 << 24)) - shift);
   } else {
@@ -142,9 +142,9 @@ void check_target(const Fields& fields, const ModelInfo& draft, const ModelInfo&
            " layers; the target has ", target.n_layers);
 }
 
-// M-RoPE's sections in a draft of a multimodal target: all pairs temporal, which is the ordinary rope.
+// A draft of a multimodal target may have M-RoPE sections; all pairs must be temporal, which equals ordinary rope.
 void check_rope(const Fields& fields, int head_dim) {
-  // No default: a wrong theta costs acceptance and shows nowhere else.
+  // No default: a wrong theta would silently lower acceptance.
   if (!find_rope_theta(fields))
     fields.refuse({"rope.freq_base", {"rope_parameters.rope_theta"}}, "is missing; expected a positive number");
   const FieldName rotated{"rope.dimension_count", {}}, sections{"rope.dimension_sections", {}};

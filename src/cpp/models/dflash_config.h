@@ -1,4 +1,4 @@
-// Configuration of a DFlash draft model, from config.json or from the metadata of either kind of GGUF file.
+// Configuration of a DFlash draft model, read from config.json or from either kind of GGUF metadata.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace lb {
 
 struct DflashConfig {
   ModelInfo info;             // sizes of the draft layers
-  int block = 0;              // rows of a block: the newest token, then masks
+  int block = 0;              // rows of a block: the newest token, then mask tokens
   int mask_token = 0;         // embedded in the rows to be drafted
   std::vector<int> taps;      // layers of the target whose output the draft reads, in the order of fc's columns
   std::vector<bool> sliding;  // [n_layers]
@@ -22,16 +22,16 @@ struct DflashConfig {
 
 // Convolutions and selector of DFlash 2.
 struct Dflash2Config {
-  int conv_taps = 0, conv_group = 0;  // rows that a convolution sees back to; channels that share a kernel
+  int conv_taps = 0, conv_group = 0;  // rows that a convolution spans; channels that share a kernel
   int rank = 0;                       // of the selector's codebooks
-  int top_k = 0;                      // candidates among which it selects
+  int top_k = 0;                      // candidates per selection
 };
 
-// The prefix of a GGUF file's keys, for Fields. Throws for an architecture that is no DFlash draft.
+// The key prefix of a GGUF file, for Fields. Throws if the architecture is not a DFlash draft.
 std::string dflash_architecture(const ModelFile& file);
 bool is_dflash(const ModelFile& file);
 
-// n_taps: as many as fc has columns for. Throws kUnsupported, with the numbers of both, for another target's draft.
+// n_taps: derived from fc's columns. Throws kUnsupported, with both models' sizes, if the draft is for another target.
 DflashConfig read_dflash(const Fields& fields, const ModelInfo& target, int n_taps);
 Dflash2Config read_dflash2(const Fields& fields, int hidden);
 

@@ -1,4 +1,4 @@
-// The parts that all draft models share; the choice of the draft model that a file holds.
+// Code shared by all draft models, and detection of a file's kind of draft model.
 #include "models/draft_model.h"
 
 #include <algorithm>

@@ -1,10 +1,10 @@
-// DraftModel: a small network that proposes tokens for a target model to verify. Its layers are layers of the target's
-// SequenceState, behind the target's own, so that commits, rewinds, snapshots and prefix reuse hold for them too:
-//   context()  Behind a forward pass of the target, before end_append(): writes the draft layers' rows of the append,
-//              made of the target's tapped rows.
-//   propose()  Behind begin_draft(): the likeliest tokens of each depth below the newest token.
-// Plain decode steps on a device only keep their tapped rows in a ring; step_context() writes the draft layers' rows of
-// many steps at once. Embedding and head are the target's. Tokens are proposals: the target decides every one of them.
+// DraftModel: a small network that proposes tokens for a target model to verify. Its layers follow the target's layers
+// in the target's SequenceState, so commits, rewinds, snapshots and prefix reuse apply to them too:
+//   context()  After a forward pass of the target, before end_append(): writes the draft layers' rows of the append,
+//              computed from the target's tapped rows.
+//   propose()  After begin_draft(): the likeliest tokens of each depth below the newest token.
+// Plain decode steps on a GPU only store their tapped rows in a ring; step_context() writes the draft layers' rows of
+// many steps together. Embedding and head are the target's. Tokens are only proposals: the target decides every token.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace lb {
 
-// Rows that the target has computed. All pointers in the stream's memory.
+// Rows that the target has computed. All pointers are in the stream's memory.
 struct DraftRows {
   const float* taps;         // [rows, n_taps * hidden], as Append::outputs of taps()
   const int32_t* tokens;     // [rows]
@@ -25,14 +25,14 @@ struct DraftRows {
   std::span<const Segment> segments;
 };
 
-// The tapped rows of plain steps: that of slot s is row s % kRows.
+// Ring of the tapped rows of plain steps: slot s is in row s % kRows.
 struct StepRing {
-  // The rows of a page, which step_context() takes at once, and the row before them.
+  // Room for the rows of a page, which one step_context() call processes, and for the row before them.
   static constexpr int kRows = 2 * kPageTokens;
   float* rows;  // [kRows, n_taps * hidden], in the stream's memory
 };
 
-// The newest token, which the target has not computed yet. Pointers in the stream's memory.
+// The newest token, which the target has not computed yet. All pointers are in the stream's memory.
 struct DraftRoot {
   int32_t* token;      // [1]
   int32_t* positions;  // [3, max_depth + 1]: n_past + r on each axis
@@ -42,7 +42,7 @@ struct DraftWorkspace {
   float* taps;       // [max_rows, n_taps * hidden], for Append::outputs
   int32_t* ids;      // [depth, n_candidates] result of propose()
   float* logprobs;   // [depth, n_candidates] natural logarithms, descending
-  float* hidden;     // [max_depth, hidden] that the head has read
+  float* hidden;     // [max_depth, hidden] input of the head
   float* logits;     // [max_depth, vocab]
   float *cos, *sin;  // [max_rows, n_rot / 2]
   Carver scratch;
@@ -51,10 +51,10 @@ struct DraftWorkspace {
 class DraftModel : public Network {
  public:
   const std::string& kind() const { return kind_; }      // "dflash", "mtp"
-  std::span<const int> taps() const { return taps_; }    // layers of the target that context() reads the output of
+  std::span<const int> taps() const { return taps_; }    // target layers whose output context() reads
   int tap_width() const;                                 // n_taps * hidden
   int max_depth() const { return max_depth_; }           // most tokens of a path
-  int n_candidates() const { return n_candidates_; }     // tokens that propose() leaves at each depth
+  int n_candidates() const { return n_candidates_; }     // candidates per depth of propose()
   bool is_sequential() const { return is_sequential_; }  // propose() runs depth by depth: fewer take less time
 
   size_t workspace_bytes(int max_rows) const;  // max_rows: of an append of the target
@@ -62,21 +62,21 @@ class DraftModel : public Network {
 
   virtual void context(const DraftRows& rows, const DraftWorkspace& ws, Activations activations,
                        Stream& stream) const = 0;
-  // Called when a plain step at `slot` has begun its append, and the append before was not a plain step.
+  // Called when a plain step at `slot` has begun its append and the previous append was not a plain step.
   virtual void begin_steps(const StepRing&, int /*slot*/, SequenceState&, Stream&) const {}
-  // Writes the rows of plain steps [slot, slot + rows.rows), which lie in one page. rows.taps is not read.
+  // Writes the rows of plain steps [slot, slot + rows.rows), which must be in one page. Ignores rows.taps.
   virtual void step_context(const StepRing& ring, int slot, const DraftRows& rows, const DraftWorkspace& ws,
                             Activations activations, Stream& stream) const = 0;
   // Called after a plain step at `slot`, before an append of another kind.
   virtual void end_steps(const StepRing&, int /*slot*/, SequenceState&, Stream&) const {}
-  // Leaves the likeliest tokens of each depth in ws.ids and ws.logprobs. The draft layers write up to max_depth() + 1
-  // rows behind n_past, which the next append overwrites: the state's capacity must reach that far.
+  // Writes the likeliest tokens of each depth to ws.ids and ws.logprobs. The draft layers write up to max_depth() + 1
+  // rows after n_past, which the next append overwrites; the state must have capacity for these rows.
   virtual void propose(const DraftRoot& root, int depth, SequenceState& state, const DraftWorkspace& ws,
                        Activations activations, Stream& stream) const = 0;
 
  protected:
   DraftModel(std::string kind, const Model& target);
-  // ws.ids and ws.logprobs of rows [row, row + rows) from ws.logits, whose first row is row `row`.
+  // Computes ws.ids and ws.logprobs of rows [row, row + rows) from ws.logits, whose first row holds row `row`.
   void top_tokens(const DraftWorkspace& ws, int row, int rows, float scale, float softcap, Stream& stream) const;
   virtual size_t scratch_bytes(int max_rows) const = 0;
   void check(int depth, const SequenceState& state) const;  // of propose()
@@ -93,7 +93,7 @@ class DraftModel : public Network {
   DraftWorkspace carve(Carver& carver, int max_rows) const;
 };
 
-// The draft model of a file of its own: DFlash, or a file that holds only a prediction block (MTP). Throws kUnsupported
+// The draft model in a separate file: DFlash, or a file that holds only a prediction block (MTP). Throws kUnsupported
 // when it does not fit the target. File and target must outlive the result.
 std::unique_ptr<DraftModel> make_draft_model(const ModelFile& file, const Model& target);
 

@@ -1,4 +1,4 @@
-// The registry of families, and what they share.
+// The registry of families, and their shared code.
 #include "models/family.h"
 
 #include <algorithm>
@@ -44,9 +44,8 @@ int kv_heads(const Fields& fields, int n_heads) {
   return static_cast<int>(heads);
 }
 
-// GGUF says "tied" by leaving the head out. A safetensors checkpoint says it in its configuration, of which a
-// multimodal wrapper has two levels, and may still carry a head: a copy of the embedding, or one that was trained
-// apart.
+// GGUF marks tied embeddings by omitting the head. A safetensors checkpoint states it in its configuration (on two
+// levels in a multimodal wrapper) and may still contain a head: a copy of the embedding, or one trained separately.
 bool is_tied(const Binder& binder, const Fields& fields, const TensorName& table, const TensorName& output) {
   if (fields.is_gguf()) return !binder.has(output);
   bool is_said = false;
@@ -111,7 +110,7 @@ Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix
   const int h = info.hidden;
   const TensorName table{"token_embd.weight", "embed_tokens.weight"}, output{"output.weight", "lm_head.weight"};
   info.vocab = fields.find_count({"vocab_size", {"vocab_size"}}).value_or(0);
-  if (info.vocab == 0) info.vocab = binder.height(table);  // most GGUF files give it only as the table's height
+  if (info.vocab == 0) info.vocab = binder.height(table);  // most GGUF files state it only as the table's height
   weights.embedding = binder.matrix(table, info.vocab, h, Split::none());
   weights.final_norm = binder.vector({"output_norm.weight", "norm.weight"}, h, norms);
   info.tied = is_tied(binder, fields, table, output);
@@ -144,7 +143,7 @@ void refuse_partial_rotation(const Fields& fields) {
 
 AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber i, const AttentionKind& kind) {
   const int h = info.hidden, d = info.head_dim, q = info.n_heads * d, kv = info.n_kv_heads * d;
-  // A shard has whole KV heads with their query heads, so attention needs nothing of the others.
+  // A shard gets whole KV heads with their query heads, so attention needs no data of other shards.
   const int made = kind.gated ? 2 : 1, shared = info.n_heads / info.n_kv_heads;
   const Split queries = Split::head_rows({{info.n_kv_heads, shared, d * made}});
   const Split keys = Split::head_rows({{info.n_kv_heads, 1, d}});
@@ -169,8 +168,8 @@ AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber
 }
 
 std::unique_ptr<Model> finish(Binder& binder, ModelInfo info, Weights weights) {
-  // Old checkpoints store the rope's frequencies too; they follow from the configuration. Quantised ones may have
-  // scales of an FP8 KV cache, which this engine does not have.
+  // Old checkpoints also store the rope frequencies, which follow from the configuration. Quantised checkpoints may
+  // have scales of an FP8 KV cache, which this engine does not support.
   binder.skip([](std::string_view name) {
     return std::ranges::any_of(std::array{".rotary_emb.inv_freq", ".k_scale", ".v_scale"},
                                [&](const char* end) { return name.ends_with(end); });

@@ -1,4 +1,4 @@
-// Parts that families share (configuration, manifest) and one maker per family.
+// Configuration and manifest parts that families share, and one maker per family.
 #pragma once
 
 #include <memory>
@@ -9,14 +9,14 @@
 
 namespace lb {
 
-// Reads and checks the dimensions common to all families and to draft models. Throws on features that none of them has
-// (biases, other activations).
+// Reads and checks the dimensions common to all families and to draft models. Throws on features that no family
+// supports (biases, other activations).
 void read_sizes(const Fields& fields, ModelInfo& info);
-// And what only families have.
+// read_sizes(), and the fields that draft models do not have.
 void read_common(const Fields& fields, ModelInfo& info);
 
-// Binds embedding, head and norms; mixers and feed-forward networks are the family's. `norms`: fix that turns
-// safetensors norms into plain scales; `ffn_norm`: GGUF name of the norm before the feed-forward network. Sets
+// Binds embedding, head and norms; the family binds mixers and feed-forward networks. `norms`: the fix that turns
+// safetensors norms into plain scales. `ffn_norm`: GGUF name of the norm before the feed-forward network. Sets
 // info.vocab and info.tied.
 Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix norms, const char* ffn_norm);
 
@@ -25,7 +25,7 @@ struct AttentionKind {
   HfFix norms = HfFix::kNone;
   RopePairs pairs = RopePairs::kHalves;
 };
-// A layer's number in the names of both formats. A block behind the main layers has another one in each.
+// A layer's number in the names of each format. For a block after the main layers the two numbers differ.
 struct LayerNumber {
   int gguf, hf;
   LayerNumber(int both) : gguf(both), hf(both) {}
@@ -34,13 +34,13 @@ struct LayerNumber {
 // Name of a tensor of one layer: "blk.3." + gguf, "layers.3." + hf.
 TensorName layer_tensor(LayerNumber layer, const char* gguf, const char* hf);
 
-// For families that rotate whole heads: throws where config.json says otherwise.
+// For families that rotate whole heads: throws if config.json says otherwise.
 void refuse_partial_rotation(const Fields& fields);
 
 AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber layer, const AttentionKind& kind);
 SwiGluMlp bind_mlp(Binder& binder, const ModelInfo& info, LayerNumber layer);
 
-// Last call of every maker. Throws if a tensor is left over.
+// Last call of every maker. Throws if a tensor is unbound.
 std::unique_ptr<Model> finish(Binder& binder, ModelInfo info, Weights weights);
 
 std::unique_ptr<Model> make_llama(const ModelFile& file);

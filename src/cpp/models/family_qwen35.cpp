@@ -1,4 +1,4 @@
-// Qwen3.5 (dense text): three Gated DeltaNet layers to one gated full-attention layer, rope over a quarter of the head,
+// Qwen3.5 (dense text): three Gated DeltaNet layers per gated full-attention layer, rope over a quarter of the head,
 // zero-centred norms. Prediction blocks (mtp.cpp) and the vision tower are skipped.
 #include <algorithm>
 #include <charconv>
@@ -91,7 +91,7 @@ RecurrentShape delta_shape(const Fields& fields) {
   return r;
 }
 
-// Keys of Ollama's converter for layouts that newer files no longer have.
+// Refuses layouts that only older versions of Ollama's converter wrote, recognised by their keys.
 void refuse_old_layouts(const Fields& fields) {
   if (!fields.is_gguf()) return;
   const FieldName order{"ssm.v_head_reordered", {}}, interleaved{"rope.mrope_interleaved", {}};
@@ -126,7 +126,7 @@ namespace {
 DeltaNetBlock bind_delta_net(Binder& binder, const Qwen35Config& config, int i) {
   const RecurrentShape& r = config.delta;
   const int h = config.info.hidden, values = r.n_v_heads * r.dv;
-  // A shard has whole key heads with their value heads, and the state of these.
+  // A shard gets whole key heads with their value heads and recurrent states.
   const int shared = r.n_v_heads / r.n_k_heads;
   const auto values_of = [&](int unit) {
     return SplitSection{r.n_k_heads, shared, unit, r.order == HeadOrder::kTiled};

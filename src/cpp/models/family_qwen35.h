@@ -1,4 +1,4 @@
-// Configuration of Qwen3.5, which its prediction block (mtp.cpp) shares.
+// Configuration of Qwen3.5, shared with its prediction block (mtp.cpp).
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Errors name the file and the field.
+// Reads and checks configuration fields. Errors name the file and the field.
 #include "models/fields.h"
 
 #include <cmath>

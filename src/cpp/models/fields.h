@@ -12,7 +12,7 @@
 namespace lb {
 
 // A field's name in GGUF (without the architecture prefix) and its dotted paths in config.json. The first path present
-// counts: Hugging Face moved some fields over time.
+// wins: Hugging Face moved some fields over time.
 struct FieldName {
   const char* gguf;
   std::vector<const char*> hf;
@@ -43,7 +43,7 @@ class Fields {
   std::optional<std::string> find_string(const FieldName& name) const;
 
   const Json* hf(std::string_view dotted_path) const;  // null in GGUF or when absent (or JSON null)
-  // Likewise, beside the text_config of a multimodal wrapper. Null where there is no wrapper.
+  // The same in a multimodal wrapper, next to its text_config. Null without a wrapper.
   const Json* hf_wrapper(std::string_view dotted_path) const;
   const GgufMetadata* gguf() const { return gguf_; }
   std::string gguf_key(std::string_view key) const { return architecture_ + "." + std::string(key); }

@@ -84,8 +84,8 @@ void Model::forward(const Append& append, const Workspace& ws, Activations activ
     stream.download(taps->out + n_tapped++ * row_values, from, row_values * sizeof(float));
   };
   float* x = ws.x;  // the residual stream
-  // x += ffn(in.y), and copies of x where the layer is tapped. A tapped row that is alone needs no copy: it is computed
-  // where its copy would lie, and the next layer reads it there and goes on in ws.x.
+  // x += ffn(in.y), and copies of x where the layer is tapped. A single tapped row needs no copy: the layer computes it
+  // directly at the destination, from which the next layer reads it and writes to ws.x again.
   const auto run_ffn = [&](int i, const RmsNorm& in, const Step& step) {
     const auto [layers, to] = append.outputs;
     const auto copy_of = [&](auto tapped) { return to + (tapped - layers.begin()) * info_.hidden; };

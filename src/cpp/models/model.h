@@ -49,8 +49,8 @@ struct RopeTables {       // RopeAngles in the memory the ops read
   }
 };
 
-// One pre-norm layer: x += mixer(norm(x)); x += ffn(norm(x)). A kind of block that joins either variant has forward(),
-// carve(), visit() and groups() as those here; its family binds it.
+// One pre-norm layer: x += mixer(norm(x)); x += ffn(norm(x)). A new kind of block in either variant needs the same
+// forward(), carve(), visit() and groups(); its family binds it.
 struct Layer {
   const float* mixer_norm = nullptr;  // [hidden]
   std::variant<AttentionBlock, DeltaNetBlock> mixer;
@@ -64,10 +64,10 @@ struct Weights {
   const float* final_norm = nullptr;
   std::vector<Layer> layers;
   RopeAngles rope;
-  HostCopies copies;  // that the pointers above point into; the network takes them
+  HostCopies copies;  // memory of the pointers above; moves to the network
 };
 
-// Copies of the residual stream behind layers, as draft models read it.
+// Copies of the residual stream after given layers, for draft models.
 struct LayerOutputs {
   std::span<const int> layers{};  // in any order
   float* to = nullptr;            // [rows, layers.size(), hidden], in the stream's memory
@@ -78,11 +78,11 @@ struct Append {
   std::span<const int32_t> positions;  // [3, rows]
   std::span<const Segment> segments;   // of all rows, in order
   LayerOutputs outputs{};
-  const SparseBlocks* sparse = nullptr;                // attention to selected key blocks, of one chain; null: to all
+  const SparseBlocks* sparse = nullptr;  // attention over selected key blocks, for a single chain; null: dense
   const std::function<bool()>* interrupted = nullptr;  // polled between layers; true stops the pass
 };
 
-// Copies of the residual stream to the host: the input of layer i, or for i == n_layers the output of the final norm.
+// Copies of the residual stream to the host: the input of layer i, or the final norm's output for i == n_layers.
 struct Taps {
   std::span<const int> layers;  // ascending
   float* out;                   // [layers.size(), rows, hidden]
@@ -93,10 +93,10 @@ struct LayerRows {
   float* x;                  // [n, hidden] residual stream, in place
   const int32_t* positions;  // [3, n]
   int n;
-  int state_layer;  // the layer of the state that stands for this one
+  int state_layer;  // of the state, used for this layer; a scorer keeps one state layer per kind
 };
 
-// Buffers of a forward pass, carved once for the most rows of an append.
+// Buffers of a forward pass, carved once for the longest append.
 struct Workspace {
   float *x, *y;  // [rows, hidden] residual stream, and a block's normed input; at the end y has the final hidden rows
   float *cos, *sin;  // [rows, n_rot / 2]
@@ -107,7 +107,7 @@ class Model final : public Network {
  public:
   Model(ModelInfo info, Weights weights);
   const ModelInfo& info() const { return info_; }
-  // Bytes of weights that one decoded token reads; of an embedding that is no head, it reads one row.
+  // Bytes of weights read per decoded token. An untied embedding is not counted: a token reads only one row of it.
   size_t bytes_per_token() const { return weight_bytes() - (info_.tied ? 0 : weights_.embedding.bytes()); }
   const float* final_norm() const { return weights_.final_norm; }  // [hidden]
   const RopeAngles& rope() const { return weights_.rope; }
@@ -121,11 +121,11 @@ class Model final : public Network {
   // segments' states before and end_append() after. Throws kCancelled when append.interrupted returns true.
   void forward(const Append& append, const Workspace& ws, Activations activations, Stream& stream,
                const Taps* taps = nullptr) const;
-  // Runs one layer over rows, as forward() does. The caller calls state.begin_append() before and end_append() after.
+  // Runs one layer over rows, like forward(). The caller calls state.begin_append() before and end_append() after.
   // sparse: its attention is block-sparse; null: dense.
   void run_layer(int i, const LayerRows& rows, const SparseBlocks* sparse, SequenceState& state, const Workspace& ws,
                  Activations activations, Stream& stream) const;
-  // AttentionBlock::score() of one layer that has_attention(); x stays as it is.
+  // AttentionBlock::score() of one layer that has_attention(); x is unchanged.
   void score_layer(int i, const LayerRows& rows, const ScoredRows& scored, SequenceState& state, const Workspace& ws,
                    Activations activations, Stream& stream) const;
   bool has_attention(int layer) const { return std::holds_alternative<AttentionBlock>(weights_.layers[layer].mixer); }

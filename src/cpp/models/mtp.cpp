@@ -1,7 +1,7 @@
-// Row j of the block belongs to token x_j: y_j = W [norm(embed(x_j)); norm(h_{j-1})], then one attention layer over the
-// rows before it, where h_{j-1} is the final normed row of the token before. The block's own normed result o_j predicts
-// token j + 1 and takes the place of h_j while drafting. Row 0 has no token before it: it is never attended to.
-// The state keeps rows from before the target's final norm: a megakernel never writes the normed ones.
+// MTP, a prediction block as a draft model. Row j belongs to token x_j: y_j = W [norm(embed(x_j)); norm(h_{j-1})], then
+// one attention layer over the earlier rows, where h_{j-1} is the final normed row of the previous token. The block's
+// normed result o_j predicts token j + 1 and replaces h_j while drafting. Row 0 has no previous token and is masked.
+// The state keeps rows from before the target's final norm, because a megakernel never writes the normed rows.
 // Source: llama.cpp's graph_mtp for Qwen3.5, and vLLM's qwen3_next_mtp.
 #include <algorithm>
 #include <optional>
@@ -16,7 +16,7 @@
 namespace lb {
 namespace {
 
-constexpr int kMaxDepth = 8;  // of a chain of rows; acceptance seldom reaches half of it
+constexpr int kMaxDepth = 8;  // of a chain of rows; accepted paths seldom reach half of this
 
 struct MtpWeights {
   Matrix combine;                         // [hidden, 2 * hidden]: columns of the embedding first
@@ -63,7 +63,7 @@ class Mtp final : public DraftModel {
  private:
   struct Buffers {
     float* embedded;  // [rows, hidden]
-    float* before;    // [rows, hidden] the row before each row, then its final norm
+    float* before;    // [rows, hidden] each row's predecessor, then its final norm
     float* both;      // [rows, 2 * hidden]
     float *x, *y;     // [rows, hidden]
     Buffers(Carver& scratch, int rows, int hidden) {
@@ -142,7 +142,7 @@ void Mtp::combine(const int32_t* tokens, const float* hidden, int rows, const Bu
                   Stream& stream) const {
   const int h = info_.hidden;
   embed(tokens, rows, b.embedded, stream);
-  const bool is_one = rows == 1;  // its halves are contiguous
+  const bool is_one = rows == 1;  // its halves are contiguous, so no copy is needed
   float *e = is_one ? b.both : b.embedded, *n = is_one ? b.both + h : b.before;
   run(norm(b.embedded, w_.embedding_norm, e, rows), stream);
   run(norm(hidden, w_.hidden_norm, n, rows), stream);
@@ -183,7 +183,8 @@ void Mtp::keys_values(const DraftRows& in, const Buffers& b, const DraftWorkspac
   append_keys_values(blocks, state_layer(0), b.y, step);
 }
 
-// Plain steps leave the row layer alone. It is folded before the first of them, whose row before joins the ring.
+// Plain steps do not update the row layer. It is folded before the first plain step, and that step's previous row is
+// copied to the ring.
 void Mtp::begin_steps(const StepRing& ring, int slot, SequenceState& state, Stream& stream) const {
   LB_ASSERT(slot > 0);
   const RowLayer kept = state.row(state_layer(1));
@@ -208,7 +209,8 @@ void Mtp::step_context(const StepRing& ring, int slot, const DraftRows& in, cons
   keys_values(in, b, ws, activations, scratch, stream);
 }
 
-// As if the last step had been an append of one row through context(): its row is pending, the one before is history.
+// Leaves the row layer as if the last step had been a one-row append through context(): its row is pending, the
+// previous row is history.
 void Mtp::end_steps(const StepRing& ring, int slot, SequenceState& state, Stream& stream) const {
   const RowLayer kept = state.row(state_layer(1));
   run(copy(row_of(ring, slot - 1), kept.history), stream);
@@ -223,7 +225,7 @@ void Mtp::propose(const DraftRoot& root, int depth, SequenceState& state, const 
   Carver scratch = ws.scratch;
   const Buffers b(scratch, 1, h);
   run(rope_.table(root.positions, max_depth_ + 1, ws.cos, ws.sin), stream);
-  // The last committed row, folded in a copy: the state must still be able to step back.
+  // The last committed row, folded into a copy, because the state must still be able to rewind.
   const RowLayer kept = state.row(state_layer(1));
   run(copy(kept.history, b.before), stream);
   run(PreviousRow{.x = nullptr,
@@ -241,7 +243,7 @@ void Mtp::propose(const DraftRoot& root, int depth, SequenceState& state, const 
     const float* before = d == 0 ? b.before : ws.hidden + (d - 1) * h;
     combine(d == 0 ? root.token : ws.ids + (d - 1) * n_candidates_, before, 1, b, activations, stream);
     const size_t angles = static_cast<size_t>(d) * rope_.n_pairs;
-    // Rows of a draft are text: the position of one is the number of tokens before it.
+    // Draft rows have text positions: a row's position is the number of tokens before it.
     const Segment row{0, 1, {}, root.positions + d, &state};
     const Step step{1, {&row, 1}, ws.cos + angles, ws.sin + angles, activations, scratch, stream};
     w_.mixer.forward(state_layer(0), norm(b.x, w_.mixer_norm, b.y, 1), b.x, b.x, step);
@@ -252,7 +254,7 @@ void Mtp::propose(const DraftRoot& root, int depth, SequenceState& state, const 
   }
 }
 
-// Where a file has the block: its layer, and in safetensors the prefix of its names.
+// Location of the block in a file: its layer, and in safetensors its name prefix.
 struct BlockPlace {
   LayerNumber layer;
   std::string hf_prefix;
@@ -269,7 +271,7 @@ std::optional<BlockPlace> find_block(const ModelFile& file) {
   const uint64_t n = metadata.find_uint("qwen35.block_count").value_or(0);
   const uint64_t n_blocks = metadata.find_uint("qwen35.nextn_predict_layers").value_or(0);
   if (n_blocks == 0 || n_blocks >= n || n > 1024) return std::nullopt;
-  const int layer = static_cast<int>(n - n_blocks);  // the first of the blocks: only it drafts the next token
+  const int layer = static_cast<int>(n - n_blocks);  // the first block: only this one drafts the next token
   if (file.tensors().find(cat("blk.", layer, ".nextn.eh_proj.weight")) == nullptr) return std::nullopt;
   return BlockPlace{{layer, 0}, ""};
 }

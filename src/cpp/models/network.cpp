@@ -1,4 +1,4 @@
-// Counting and moving weights, whatever the network.
+// Counts and moves the weights of any network.
 #include "models/network.h"
 
 #include <algorithm>

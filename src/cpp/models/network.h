@@ -1,4 +1,4 @@
-// Network: what a backend needs of a model or a draft model: its weights to copy, and the sizes that plans depend on.
+// Network: a backend's view of a model or a draft model: the weights to copy, and the sizes that plans depend on.
 #pragma once
 
 #include <functional>
@@ -18,10 +18,10 @@ struct AttentionSizes {
   int n_heads = 0, n_kv_heads = 0, head_dim = 0;
 };
 
-// Visits weights where they are referred to, so that a visitor can move them.
+// Visits the references to weights, so that a visitor can move the weights.
 struct WeightVisitor {
   std::function<void(Matrix&)> matrix;
-  std::function<const void*(const void* at, size_t bytes)> array;  // returns where the array lies from now on
+  std::function<const void*(const void* at, size_t bytes)> array;  // returns the array's new address
 
   template <class T>
   void operator()(const T*& at, size_t n) const {
@@ -40,17 +40,17 @@ class Network {
   // Copies that the binder made, in host memory: vectors as fp32, and matrices of FP8 and scaled NVFP4 as BF16.
   size_t vector_bytes() const { return copies_.vector_bytes; }
   size_t expanded_bytes() const { return copies_.matrix_bytes; }
-  // Fills these matrices; before anything reads them.
+  // Fills these matrices. Call before anything reads them.
   void expand(int n_threads, const std::function<void(size_t, size_t)>& progress) {
     copies_.expand(n_threads, progress);
   }
   // Frees all copies, once a device has its own.
   void release_copies() { copies_ = {}; }
-  // Before a plan for a device is made: ops and sizes are of the types in which the device will hold the matrices.
+  // Switches ops and sizes to the types in which a device will hold the matrices. Call before planning for a device.
   void use_device_types();
   // Matrices in the types that ops read, and vectors.
   size_t weight_bytes() const { return weight_bytes_; }
-  // By slot (WeightStore): where each matrix is.
+  // Address of each matrix, by slot (WeightStore).
   std::vector<const void*> addresses();
   int max_n_in() const { return max_n_in_; }  // the largest n_in of any product
 
@@ -61,8 +61,8 @@ class Network {
   virtual void for_each_group(const GroupVisitor& group) const = 0;
 
   // Carves room for all weights, matrices as planes (quant/planes.h). A carver without memory only counts. Otherwise
-  // `copy` converts each matrix, `stream` uploads the arrays, and the network points to the copies from then on.
-  // Returns the table of addresses(), null where the carver counts.
+  // `copy` converts each matrix, `stream` uploads the arrays, and from then on the network points to the copies.
+  // Returns the table of addresses(); null if the carver only counts.
   using CopyMatrix = std::function<void(std::byte* to, const Matrix& from)>;
   const void* const* carve_planes(Carver& carver, const CopyMatrix& copy, Stream* stream);
 

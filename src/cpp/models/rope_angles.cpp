@@ -41,12 +41,12 @@ double llama3(double freq, const Scaling& s) {
   return (1 - blend) * freq / s.factor + blend * freq;
 }
 
-// The pair, as a fraction, that turns `turns` times over the original context.
+// The fractional pair index that turns `turns` times over the original context.
 double pair_of(double turns, const Scaling& s, double theta, int n_rot) {
   return n_rot * std::log(s.original / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
 }
 
-// As llama3, with a ramp that is linear in the pair's number.
+// Like llama3, with a ramp that is linear in the pair index.
 double yarn(double freq, int pair, const Scaling& s, double theta, int n_rot) {
   double first = pair_of(s.high_turns, s, theta, n_rot), last = pair_of(s.low_turns, s, theta, n_rot);
   if (s.rounds_range) first = std::floor(first), last = std::ceil(last);
@@ -64,8 +64,8 @@ double attention_factor(double factor, double weight = 1) {
 
 bool is_plain(const std::string& type) { return type == "default" || type == "mrope"; }
 
-// The objects of a config.json that describe the rope. Newer files may have one per layer type; an engine with one rope
-// for all layers can use them where they agree.
+// The objects of a config.json that describe the rope. Newer files may have one per layer type; this engine, which has
+// one rope for all layers, accepts them only if they agree.
 class Sections {
  public:
   explicit Sections(const Fields& fields) : fields_(fields) {
@@ -88,7 +88,7 @@ class Sections {
     if (!found) fail(ErrorCode::kFormat, where(), ": rope scaling \"", type(), "\" needs ", key);
     return *found;
   }
-  // As transformers: 0 and null stand for the default.
+  // Like transformers: 0 and null mean the default.
   double number(const char* key, double otherwise) const {
     for (const Json* section : sections_)
       if (const Json* json = section->find(key); json != nullptr && json->is_number() && json->number() == 0)
@@ -100,7 +100,7 @@ class Sections {
       if (const Json* found = section->find(key); found != nullptr && !found->is_null()) return found->boolean();
     return otherwise;
   }
-  // The rule that is not the plain one; "default" without any.
+  // The scaling rule; "default" if there is none.
   std::string type() const {
     const Json* found = nullptr;
     for (const Json* section : sections_) {
@@ -186,7 +186,7 @@ Scaling hf_scaling(const Fields& fields) {
 
 // --- GGUF
 
-// A number that may be written as 0 or as a negative number where it has no effect.
+// A number; files may write 0 or a negative number to mean "no effect".
 double positive_or(const Fields& fields, const char* key, double otherwise) {
   const double value = fields.gguf()->find_float(fields.gguf_key(key)).value_or(otherwise);
   if (!std::isfinite(value)) fields.refuse({key, {}}, cat("must be a finite number, found ", value));
@@ -201,7 +201,7 @@ Scaling gguf_scaling(const Fields& fields) {
   if (type == "none") return s;
   LB_CHECK(!type || type == "linear" || type == "yarn", kUnsupported, fields.where(type_name), ": rope scaling \"",
            *type, "\" is not supported; supported: none, linear, yarn, and factors in rope_freqs.weight");
-  // Files without a type mean "linear"; the oldest ones call the factor scale_linear. 0 stands for 1.
+  // Files without a type mean "linear"; the oldest ones call the factor scale_linear. 0 means 1.
   s.factor = positive_or(fields, factor_name.gguf, positive_or(fields, "rope.scale_linear", type ? 0 : 1));
   if (s.factor == 0) {
     if (fields.gguf()->contains(fields.gguf_key(factor_name.gguf))) return s;
@@ -225,7 +225,7 @@ Scaling gguf_scaling(const Fields& fields) {
 
 Scaling read_scaling(const Fields& fields) { return fields.is_gguf() ? gguf_scaling(fields) : hf_scaling(fields); }
 
-// Divides each frequency by the factor that a GGUF file has for it.
+// Divides each frequency by its factor in the GGUF file.
 void divide_by_factors(const Fields& fields, Binder& binder, std::vector<double>& freqs) {
   const TensorName factors{"rope_freqs.weight", ""};
   if (!fields.is_gguf() || !binder.has(factors)) return;

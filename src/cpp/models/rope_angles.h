@@ -9,18 +9,18 @@
 
 namespace lb {
 
-// Supports plain theta, "linear", "llama3" (in GGUF a rope_freqs tensor) and "yarn"; throws on other rules by name.
-// mrope_sections: how many pairs take temporal, height and width positions, interleaved; empty: ordinary rope.
+// Supports plain theta, "linear", "llama3" (a rope_freqs tensor in GGUF) and "yarn"; throws on other rules by name.
+// mrope_sections: numbers of pairs with temporal, height and width positions, interleaved; empty: ordinary rope.
 RopeAngles rope_angles(const Fields& fields, Binder& binder, int n_rot, std::span<const int> mrope_sections = {});
 
-// Theta of the file; nullopt where it gives none. rope_angles() then takes 10000, as other loaders do.
+// The file's theta, or nullopt. rope_angles() then uses 10000, like other loaders.
 std::optional<double> find_rope_theta(const Fields& fields);
 
 // The part of a head that config.json rotates. Old and new names of the rope's section may both be present; values
 // that contradict each other are an error.
 std::optional<double> find_rotary_part(const Fields& fields);
 
-// Tokens that the scaling rule reaches: YaRN's factor times its original context, if that is more than `context`.
+// Context that the scaling rule supports, in tokens: YaRN's factor times its original context, if more than `context`.
 int scaled_context(const Fields& fields, int context);
 
 }  // namespace lb

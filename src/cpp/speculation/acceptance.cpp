@@ -8,7 +8,7 @@
 namespace lb {
 namespace {
 
-constexpr double kKeep = 1 - 1.0 / 96;                              // a memory of about 96 verifies
+constexpr double kKeep = 1 - 1.0 / 96;                              // an effective window of about 96 verifies
 constexpr double kMinConditional = 1e-6;                            // keeps scores finite
 constexpr double kAllWeight = 2, kBinWeight = 2, kDepthWeight = 4;  // of the prior, in estimated tokens
 
@@ -69,7 +69,7 @@ double conditional(const Draft& draft, int row) {
 
 std::array<double, kMaxTree + 1> expected_tokens(const Draft& draft) {
   std::array<double, kMaxTree + 1> sums{};
-  std::array<double, kMaxTree> probability, left;  // left: of the probability that one of a node's children is accepted
+  std::array<double, kMaxTree> probability, left;  // left: probability not yet taken by a node's children
   probability[0] = left[0] = 1;
   for (int i = 1; i < draft.rows; ++i) {
     const int parent = draft.parents[i];

@@ -1,5 +1,5 @@
-// Acceptance: how often the nodes that a drafter proposes are accepted, once their parent is. A drafter's probabilities
-// may be wrong by any factor, which may grow with the depth: both are corrected by what was accepted in recent steps.
+// Acceptance: estimates how often a drafter's nodes are accepted, given that their parent is. A drafter's probabilities
+// may be off by any factor, and the factor may grow with depth. Recent steps' acceptance corrects both.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@ namespace lb {
 
 class Acceptance {
  public:
-  // drafted: the drafter's probability of a node, given its parent. depth >= 1. In [0, 1].
+  // drafted: the drafter's probability of a node, given its parent. depth >= 1. Result in [0, 1].
   double estimate(double drafted, int depth) const;
   // The tree with scores from estimate(), in the draft's order or best rows first.
   Draft rescored(const Draft& draft) const;
@@ -22,11 +22,11 @@ class Acceptance {
     int depth;
     bool is_accepted;
   };
-  // One verify: the nodes whose parents were accepted.
+  // Learns from one verify. nodes: all nodes whose parents were accepted.
   void learn(std::span<const Node> nodes);
 
  private:
-  // Sums over past nodes; each verify multiplies the older ones by kKeep. The ratio is 1 without evidence.
+  // Decayed sums over past nodes: each verify multiplies the older sums by kKeep. The ratio is 1 without evidence.
   struct Tally {
     double accepted = 0, estimated = 0;
     double ratio(double prior, double weight) const { return (accepted + prior * weight) / (estimated + weight); }
@@ -37,15 +37,15 @@ class Acceptance {
   double by_probability(double drafted) const;
 
   Tally all_;                          // accepted per drafted probability
-  std::array<Tally, kBins> bins_;      // the same for a range of drafted probabilities
-  std::array<Tally, kDepths> depths_;  // accepted per probability corrected by the bins, for a range of depths
+  std::array<Tally, kBins> bins_;      // the same, per range of drafted probabilities
+  std::array<Tally, kDepths> depths_;  // accepted per bin-corrected probability, per range of depths
 };
 
 // Probability of a row given its parent, from the scores. row >= 1.
 double conditional(const Draft& draft, int row);
 
-// Expected number of accepted tokens of the first n rows, for n = 1 .. draft.rows, from scores that are right. The
-// children of a node exclude each other, so that their probabilities add up to 1 at most.
+// Expected number of accepted tokens of the first n rows, for n = 1 .. draft.rows, assuming correct scores. Siblings
+// are mutually exclusive, so their probabilities sum to at most 1.
 std::array<double, kMaxTree + 1> expected_tokens(const Draft& draft);
 
 }  // namespace lb

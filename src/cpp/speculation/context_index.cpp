@@ -89,7 +89,7 @@ void ContextIndex::truncate(int64_t end) {
   end_ = end;
 }
 
-// Drops the leaves of rank `cut` and newer below an inner node. These are below its first children.
+// Drops the leaves of rank `cut` and newer below an inner node. Such leaves are below its first children.
 void ContextIndex::prune(Node node, uint32_t cut) {
   Inner& at = inner(node);
   const size_t base = pruned_.size();
@@ -105,7 +105,7 @@ void ContextIndex::prune(Node node, uint32_t cut) {
     if (only == kNone) {
       remove_edge(top);
       free_inner(top);
-    } else if (links_[only].next == kNone) {  // no branch is left: the child takes the node's place
+    } else if (links_[only].next == kNone) {  // no branch is left: the only child replaces the node
       unlink(only);
       if (has_edges(top)) remove_edge(only);
       links_[only].token = links_[top].token;
@@ -116,7 +116,7 @@ void ContextIndex::prune(Node node, uint32_t cut) {
       pruned_.push_back(top);
     }
   }
-  // Nodes that remain have older leaves: each moves back to its position by age.
+  // The remaining nodes' newest leaves are older now: re-sort the nodes by age.
   const auto is_newer = [this](Node a, Node b) { return age_rank(newest(a)) > age_rank(newest(b)); };
   std::sort(pruned_.begin() + base, pruned_.end(), is_newer);
   Node after = kNone, before = at.first;  // the next node goes between these
@@ -141,7 +141,7 @@ void ContextIndex::drop_oldest() {
   first_slot_ = slot(begin_);
 }
 
-// The leaf is the oldest position: no node above it has it as its newest leaf, unless it has no other.
+// The leaf is the oldest position, so it is an ancestor's newest leaf only if it is that ancestor's only leaf.
 void ContextIndex::remove_leaf(uint32_t leaf) {
   const Node parent = links_[leaf].parent;
   unlink(leaf);
@@ -185,7 +185,7 @@ ContextIndex::Match ContextIndex::match(std::span<const int32_t> tokens, std::sp
 // The newest leaves below a node, or below it and its older siblings.
 ContextIndex::Match ContextIndex::collect(Node from, bool with_siblings, int length,
                                           std::span<int64_t> positions) const {
-  // Disjoint subtrees, oldest newest-leaf first: the last one holds the next position.
+  // Disjoint subtrees, sorted by newest leaf, oldest first: the last subtree has the next position.
   struct Pending {
     uint32_t rank;
     Node node;
@@ -200,7 +200,7 @@ ContextIndex::Match ContextIndex::collect(Node from, bool with_siblings, int len
     if (node == kNone) return;
     const Pending item{age_rank(newest(node)), node, siblings};
     const size_t room = positions.size() - match.n;
-    if (n_pending >= room) {  // more subtrees than positions wanted: the oldest one is not needed
+    if (n_pending >= room) {  // more subtrees than positions requested: drop the oldest
       if (item.rank < pending[0].rank) return;
       std::copy(pending.begin() + 1, pending.begin() + n_pending, pending.begin());
       --n_pending;
@@ -266,7 +266,7 @@ void ContextIndex::attach(Node parent, Node child, int32_t token) {
 
 size_t ContextIndex::home(Node parent, int32_t token) const {
   uint64_t key = (uint64_t(parent) << 32 | uint32_t(token)) * 0x9e3779b97f4a7c15u;  // golden ratio
-  key = (key ^ key >> 32) * 0xd6e8feb86659fd93u;                                    // a mixer of 64 bits
+  key = (key ^ key >> 32) * 0xd6e8feb86659fd93u;                                    // a 64-bit mixer
   return static_cast<size_t>((key >> 32) * n_edges_ >> 32);
 }
 
@@ -295,7 +295,7 @@ void ContextIndex::replace(Node old, Node with) {
 void ContextIndex::remove_edge(Node child) {
   size_t hole = find_edge(links_[child].parent, links_[child].token);
   LB_ASSERT(edges_[hole] == child + 1);
-  // Moves later entries of the probe sequence into the hole where they may stand.
+  // Backward-shift deletion: moves later entries of the probe sequence into the hole where allowed.
   for (size_t at = hole;;) {
     if (++at == n_edges_) at = 0;
     if (edges_[at] == 0) break;

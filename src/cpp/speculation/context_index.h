@@ -1,10 +1,10 @@
 // ContextIndex: finds where the last tokens of a text occurred before. A compressed trie over the contexts of all
 // positions: the path of position p spells tokens[p], tokens[p - 1], ... kMaxContext tokens back. Each position is a
-// leaf. Inner nodes are contexts that occur more than once and branch, so the parent of a leaf is the longest context
-// that the position shares with another one. Children are listed newest first, which gives the newest occurrences of a
-// context without visiting the others.
+// leaf. Inner nodes are contexts that occur more than once and branch, so a leaf's parent is the longest context that
+// the position shares with another position. Children are listed newest first, so a search finds a context's newest
+// occurrences without visiting older ones.
 //   append      one path: at most kMaxContext nodes
-//   truncate    the nodes that the dropped positions touched
+//   truncate    the ancestors of the dropped positions
 //   drop_oldest one leaf per position
 // The constructor reserves all memory, about 60 bytes per position.
 #pragma once
@@ -21,12 +21,12 @@ namespace lb {
 class ContextIndex {
  public:
   static constexpr int kMaxContext = 64;
-  static constexpr int32_t kGap = -1;  // stands before each text, kMaxContext times: no context spans two texts
+  static constexpr int32_t kGap = -1;  // precedes each text kMaxContext times, so that no context spans two texts
 
-  explicit ContextIndex(int capacity);  // positions held at once, tokens and gaps
+  explicit ContextIndex(int capacity);  // most positions held: tokens and gaps
   static size_t planned_bytes(int capacity);
 
-  // Positions count up from 0. Those of [begin(), end()) are held.
+  // Positions count up from 0. The index holds positions [begin(), end()).
   int64_t begin() const { return begin_; }
   int64_t end() const { return end_; }
   int capacity() const { return static_cast<int>(capacity_); }
@@ -38,12 +38,12 @@ class ContextIndex {
   void drop_oldest();          // drops the oldest text and its gap
   void clear();
 
-  // A suffix that occurs in the index, and the positions of its last token there, newest first.
+  // A suffix that occurs in the index. The positions of its last token are returned newest first.
   struct Match {
     int length = 0;  // tokens, at most kMaxContext; 0: no occurrence
     int n = 0;       // positions written, at most positions.size()
   };
-  // The longest suffix of the newest text that occurs before its end. The index holds this text only.
+  // The longest suffix of the newest text that occurs before its end. The index must hold only this text.
   Match match_end(std::span<int64_t> positions) const;
   // The longest suffix of `tokens`.
   Match match(std::span<const int32_t> tokens, std::span<int64_t> positions) const;
@@ -52,22 +52,22 @@ class ContextIndex {
   using Node = uint32_t;  // a leaf: the slot of its position; an inner node: capacity_ + its number
   static constexpr Node kNone = ~Node(0);
   struct Link {
-    Node parent, next, prev;  // next: the sibling before it in time
+    Node parent, next, prev;  // next: the next older sibling
     int32_t token;            // first token of the edge from the parent
   };
   struct Inner {
-    Node first;       // newest child; of an unused node: the next unused one
+    Node first;       // newest child; in an unused node: the next unused node
     uint32_t newest;  // slot of the newest leaf below
     int32_t depth;    // tokens of the context
   };
   struct Layout {
-    int32_t* tokens;  // [capacity] a ring
+    int32_t* tokens;  // [capacity] ring buffer
     Link* links;      // [2 * capacity + 1]
     Inner* inner;     // [capacity + 1], the root first
     Node* edges;      // [n_edges(capacity)] hash table of (parent, token): child + 1, 0: free
   };
   static Layout layout(Carver& carver, int capacity);
-  static size_t n_edges(int capacity) { return size_t(3) * capacity; }  // at most 2 of 3 in use
+  static size_t n_edges(int capacity) { return size_t(3) * capacity; }  // load factor at most 2/3
 
   // --- positions
   uint32_t slot(int64_t position) const { return static_cast<uint32_t>(position % capacity_); }
@@ -96,7 +96,7 @@ class ContextIndex {
   // --- edges
   bool has_edges(Node parent) const { return depth(parent) < kMaxContext; }
   size_t home(Node parent, int32_t token) const;
-  size_t find_edge(Node parent, int32_t token) const;  // its place, or a free one
+  size_t find_edge(Node parent, int32_t token) const;  // its index, or a free one
   Node child(Node parent, int32_t token) const;
   void add_edge(Node child);
   void remove_edge(Node child);
@@ -109,8 +109,8 @@ class ContextIndex {
   Inner* inner_;
   Node* edges_;
   size_t n_edges_;
-  Node unused_ = kNone;       // list of inner nodes given back
-  uint32_t n_inner_ = 0;      // inner nodes taken at least once
+  Node unused_ = kNone;       // free list of inner nodes
+  uint32_t n_inner_ = 0;      // inner nodes used at least once
   std::vector<Node> pruned_;  // stack of prune()
 };
 

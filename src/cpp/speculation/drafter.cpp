@@ -24,7 +24,7 @@ void SuggestedDraft::suggest(std::span<const int32_t> tokens, std::span<const in
   tree_.rows = 0;
   if (tokens.empty()) return;
   Draft tree{};
-  drafting::start(tree, 0);  // the root's token is not known yet
+  drafting::start(tree, 0);  // start() sets the root's token
   for (size_t i = 0; i < tokens.size(); ++i) {
     LB_CHECK(parents[i] >= -1 && parents[i] < static_cast<int32_t>(i), kInvalid, "token ", i,
              " of the draft has parent ", parents[i], "; a parent comes before its children, -1 is the next token");

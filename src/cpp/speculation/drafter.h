@@ -1,5 +1,5 @@
 // Drafter: a source of drafts. It proposes a tree of tokens that may follow the newest one; the target decides every
-// token. DrafterUnion: several drafters as one.
+// token. DrafterUnion: combines several drafters.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 namespace lb {
 
 struct DraftRequest {
-  std::span<const int32_t> tokens;  // of the sequence, before the root
-  int n_unchanged;                  // leading tokens that were the same in the drafter's last request
-  int32_t root;                     // the newest token, which is not computed yet
+  std::span<const int32_t> tokens;  // of the sequence, excluding the root
+  int n_unchanged;                  // leading tokens unchanged since the drafter's last request
+  int32_t root;                     // the newest token, not yet computed
   int max_rows;                     // of the tree, the root included
   int max_depth = std::numeric_limits<int>::max();
 };
@@ -23,15 +23,15 @@ struct DraftRequest {
 class Drafter {
  public:
   virtual ~Drafter() = default;
-  // Starts a draft. False: there is nothing to propose.
+  // Starts a draft. False: nothing to propose.
   virtual bool start(const DraftRequest& request) = 0;
-  // The tree of the draft that start() began, on the host: it waits for a device. At most max_rows rows, no more than
-  // were requested. By descending score, so that the first n rows are the best tree of n rows; a score is the logarithm
-  // of the path's probability.
+  // Returns the tree of the draft that start() began; waits for the device if there is one. At most max_rows rows,
+  // which must not exceed the request's. Rows are in descending score, so that the first n rows are the best tree of n
+  // rows. A score is the log probability of the row's path.
   virtual Draft tree(int max_rows) = 0;
 };
 
-// The best paths of the drafters' trees. Each drafter is asked for every draft.
+// Merges the best paths of all drafters' trees. Every draft uses every drafter.
 class DrafterUnion final : public Drafter {
  public:
   void add(std::unique_ptr<Drafter> drafter) { drafters_.push_back(std::move(drafter)); }
@@ -46,14 +46,14 @@ class DrafterUnion final : public Drafter {
 // A tree that the caller suggests for the next root.
 class SuggestedDraft final : public Drafter {
  public:
-  // parents: as in Draft but for the root, which is -1. Throws kInvalid.
+  // parents: as in Draft, except that -1 is the root. Throws kInvalid.
   void suggest(std::span<const int32_t> tokens, std::span<const int32_t> parents);
   bool is_empty() const { return tree_.rows == 0; }
   bool start(const DraftRequest& request) override;
-  Draft tree(int max_rows) override;  // once
+  Draft tree(int max_rows) override;  // returns the suggestion once
 
  private:
-  Draft tree_{};  // rows == 0: none
+  Draft tree_{};  // rows == 0: no suggestion
 };
 
 }  // namespace lb

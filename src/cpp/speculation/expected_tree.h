@@ -1,5 +1,5 @@
-// ExpectedTree: how many tokens of the first n rows of a draft model's next tree will be accepted, before that tree is
-// known: a prior, and a running mean of recent trees.
+// ExpectedTree: predicts how many tokens of the first n rows of a draft model's next tree will be accepted, before that
+// tree is known. Combines a prior with a running mean over recent trees.
 #pragma once
 
 #include <array>
@@ -13,13 +13,13 @@ class ExpectedTree {
   ExpectedTree();
 
   double accepted(int rows) const { return accepted_[rows]; }
-  // A tree with scores that are right. longest_depth: as in StepTimes.
+  // Learns from a tree with corrected scores. longest_depth: as in StepTimes.
   void learn(const Draft& tree, int longest_depth);
 
  private:
   void expect_deeper(int known);
 
-  std::array<double, kMaxTree + 1> accepted_{};  // [n] of the first n rows
+  std::array<double, kMaxTree + 1> accepted_{};  // [n] expected accepted tokens of the first n rows
   int n_trees_ = 0;
 };
 

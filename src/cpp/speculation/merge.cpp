@@ -9,7 +9,7 @@
 namespace lb {
 
 Draft merge(const Draft& a, const Draft& b, int max_rows) {
-  // The union: nodes of a, then those of b without a twin in a.
+  // The union: a's nodes, then b's nodes that are not in a.
   struct Node {
     int32_t token, parent;
     float score;
@@ -17,7 +17,7 @@ Draft merge(const Draft& a, const Draft& b, int max_rows) {
   constexpr int kMaxNodes = 2 * kMaxTree;
   std::array<Node, kMaxNodes> nodes;
   int n = 0;
-  std::array<int, kMaxTree> place;  // of b's rows in nodes
+  std::array<int, kMaxTree> place;  // index in `nodes` of each row of b
   for (int i = 0; i < a.rows; ++i) nodes[n++] = {a.tokens[i], a.parents[i], a.scores[i]};
   for (int i = 0; i < b.rows; ++i) {
     const int parent = i == 0 ? -1 : place[b.parents[i]];
@@ -34,13 +34,13 @@ Draft merge(const Draft& a, const Draft& b, int max_rows) {
   Draft merged{};
   if (n == 0 || max_rows < 1) return merged;
 
-  std::array<int, kMaxNodes> row;  // of the nodes in merged; -1: not there
+  std::array<int, kMaxNodes> row;  // of each node in `merged`; -1: absent
   row.fill(-1);
   drafting::start(merged, nodes[0].token);
   row[0] = 0;
   const auto is_better = [&](int i, int best) {
     if (best < 0 || nodes[i].score != nodes[best].score) return best < 0 || nodes[i].score > nodes[best].score;
-    return row[nodes[i].parent] < row[nodes[best].parent];  // nodes of one parent stand in their order
+    return row[nodes[i].parent] < row[nodes[best].parent];  // siblings keep their order
   };
   while (merged.rows < std::min(max_rows, kMaxTree)) {
     int best = -1;

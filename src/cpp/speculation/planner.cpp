@@ -9,20 +9,18 @@
 namespace lb {
 namespace {
 
-// The loss is bounded by an account in tokens of plain decoding. A step of time t that emits n tokens changes it by
-// n - t, and each emitted token adds kShare. A step may begin only if the account covers its loss should no drafted
-// token be accepted. So without a draft model N tokens take at most (1 + kShare) N + kFirstCredit: less than 1 % more
-// than plain from 100 tokens on. A draft model may also lose at first what kFirstDrafts of its drafts should gain. A
-// sequence inherits no more than that from the ones before: their gains tell little about other text.
+// The loss is bounded by an account in tokens of plain decoding. A step of time t that emits n tokens changes it by n -
+// t, and each emitted token adds kShare. A step may begin only if the account covers its loss in case no drafted token
+// is accepted. So without a draft model N tokens take at most (1 + kShare) N + kFirstCredit: from 100 tokens on, less
+// than 1 % more than plain decoding. A draft model may also initially lose the expected gain of kFirstDrafts drafts. A
+// sequence inherits no more credit than that from earlier sequences, whose gains say little about other text.
 constexpr double kShare = 0.0075, kFirstCredit = 0.25;
 constexpr int kFirstDrafts = 2;
-constexpr double kMaxCredit = 64;  // what gains in a sequence may pay for, after the drafts went bad
-
-// Tokens per plain token's time that the prior has to reach for a draft model to be worth its keys and values, which
-// took up to 6 % of a plain token and of a prompt on a CPU.
+constexpr double kMaxCredit = 64;  // cap on the credit from gains: bounds the loss once drafts go bad
+// its K and V, which took up to 6 % of a plain token's and of a prompt's time on a CPU.
 constexpr double kMinRate = 1.25;
 
-constexpr double kTrialShare = 0.005;  // of the time: what trials are expected to lose
+constexpr double kTrialShare = 0.005;  // fraction of the time that trials are expected to lose
 
 }  // namespace
 
@@ -65,7 +63,7 @@ void DraftPlanner::add_pass_time(int rows, double ms) {
 }
 
 // The affordable width with the most tokens per time. accepted(n): expected accepted tokens of the first n rows;
-// before(n): time that the step takes besides the append.
+// before(n): the step's time excluding the append.
 template <class Before, class Accepted>
 DraftPlanner::Width DraftPlanner::best_width(int rows, const Before& before, const Accepted& accepted) const {
   Width best;
@@ -75,7 +73,7 @@ DraftPlanner::Width DraftPlanner::best_width(int rows, const Before& before, con
     const double append = times_.append_time(tile), time_before = before(n);
     const Width width{.rows = n, .append = append, .time = time_before + append, .tokens = 1 + accepted(n)};
     const double loss =
-        std::max(width.time, time_before + 1) - 1;  // should nothing be accepted, or the draft be dropped
+        std::max(width.time, time_before + 1) - 1;  // loss if nothing is accepted or the draft is dropped
     if (loss <= credit_ + step_.others_credit && width.rate() > best.rate()) best = width;
     if (n == rows) break;
   }
@@ -103,7 +101,7 @@ StepKind DraftPlanner::choose(const Draft& text, int max_rows, const OtherRows& 
   return step_.kind;
 }
 
-// The best width of each source's tree. That of the model is in union with the draft from text.
+// The best width of each source's tree. The model's tree includes the draft from text.
 std::array<DraftPlanner::Width, DraftPlanner::kSources> DraftPlanner::best_widths() const {
   const int text_rows = step_.corrected_text.rows, max_rows = step_.max_rows;
   const auto by_text = expected_tokens(step_.corrected_text);
@@ -111,7 +109,7 @@ std::array<DraftPlanner::Width, DraftPlanner::kSources> DraftPlanner::best_width
   std::array<Width, kSources> widths;
   if (text_rows > 1)
     widths[kFromText] = best_width(std::min(text_rows, max_rows), [](int) { return 0.0; }, text_accepted);
-  if (has_model_)  // the union has at least the better draft's tokens
+  if (has_model_)  // the union yields at least as many tokens as the better draft
     widths[kFromModel] = best_width(
         max_rows, [&](int n) { return times_.draft_time(times_.depth_of_rows(n)); },
         [&](int n) { return std::max(expected_.accepted(n), text_accepted(n)); });
@@ -123,8 +121,8 @@ bool DraftPlanner::uses(Source source) const {
   return step_.kind != StepKind::kPlain && step_.corrected_text.rows > 1;
 }
 
-// Tries a source whose expected loss has been saved up since it was used: the closer it is to the best choice, the more
-// often. Trials go on as long as they gain as a whole.
+// Tries a source once the time since its last use has earned the expected loss of a trial: the closer the source is to
+// the best choice, the more often. Trials continue as long as they gain in total.
 void DraftPlanner::start_trial(const std::array<Width, kSources>& widths) {
   int due = kSources;
   for (const Source source : {kFromText, kFromModel}) {
@@ -196,7 +194,7 @@ const Draft& DraftPlanner::tree(const Draft* model) {
 
 // Finds the nodes of a source's draft in the tree.
 void DraftPlanner::follow(Source source, const Draft& draft) {
-  std::array<int, kMaxTree> row;  // of the draft's nodes in the tree; -1: left out
+  std::array<int, kMaxTree> row;  // of each draft node in the tree; -1: not in the tree
   row[0] = 0;
   for (int i = 1; i < draft.rows; ++i) {
     const int parent = row[draft.parents[i]];

@@ -1,13 +1,13 @@
 // DraftPlanner: decides what each decode step verifies: nothing (one plain token), the draft from text, the draft
 // model's tree or the union of both, and how many rows of it. It maximises expected tokens per millisecond, from
-// measured costs and from how often drafted nodes were accepted so far. A pure function of its inputs and their order.
-// One step:
+// measured costs and from how often drafted nodes were accepted so far. Deterministic: depends only on its inputs and
+// their order. One step:
 //   choose()        before the draft model runs, as its time is part of the choice
 //   tree()          the rows to verify; not after kPlain
 //   add_accepted()  the rows that were accepted
-// Where a device grows the model's tree, its verify starts before the host has seen it: rows_ahead() and
-// set_model_tree() take the place of tree(). Acceptance learned from one request holds for the next: keep one
-// DraftPlanner for the life of a session.
+// If the device grows the model's tree, the verify starts before the host has seen the tree: rows_ahead() and
+// set_model_tree() replace tree(). Acceptance learned from one request applies to the next, so keep one DraftPlanner
+// for the life of a session.
 #pragma once
 
 #include <array>
@@ -21,62 +21,64 @@
 
 namespace lb {
 
-// What a step verifies: nothing, the tree of the drafters from text, or the draft model's, in union with the former.
+// What a step verifies: nothing, the text drafters' tree, or the union of that tree and the draft model's.
 enum class StepKind { kPlain, kText, kModel };
 
-// Other sequences in the same pass. A longer pass holds them up too, so that they share what accounts they have.
+// Other sequences in the same pass. A longer pass delays them too, so all sequences of a pass share their credit.
 struct OtherRows {
-  int rows;       // one of each
-  double credit;  // of all, less what their trees may lose in this pass
+  int rows;       // one per sequence
+  double credit;  // of all of them, less the possible loss of their trees in this pass
 };
 
 class DraftPlanner {
  public:
-  // draft_budget: nodes below the root of every tree, whatever the costs; 0: chosen for each step. Throws kInvalid.
+  // draft_budget: fixed number of nodes below the root, regardless of costs; 0: chosen for each step. Throws kInvalid.
   DraftPlanner(const StepCosts& costs, bool has_model, int draft_budget = 0);
 
-  // New costs. What was learned stays.
+  // Replaces the costs. Learned acceptance stays.
   void set_costs(const StepCosts& costs);
-  // Another sequence begins, of any length. is_timed: add_step_time() is called for each of its steps.
+  // Begins another sequence, of any length. is_timed: add_step_time() will be called for each of its steps.
   void start_sequence(bool is_timed);
-  // Milliseconds that the model's draft took just now. Call it before add_step_time().
+  // Adds the measured time of the model's last draft. Call before add_step_time().
   void add_draft_time(double ms);
-  // Milliseconds that an append of so many rows took just now; 1: a plain token. Costs grow with the context, and real
-  // times replace the measured ones. Call it before add_accepted(): the account pays the real time.
+  // Adds the measured time of the last append of `rows` rows; 1: a plain token. Costs grow with the context, so these
+  // times replace the initial costs. Call before add_accepted(), which charges the real time to the account.
   void add_step_time(int rows, double ms);
-  // Milliseconds that a pass took just now, of so many rows of this sequence and of those beside it.
+  // Adds the measured time of the last pass. rows: of the whole pass, this sequence's and the others'.
   void add_pass_time(int rows, double ms);
 
-  // text: the tree of the drafters from text; rows == 0: none. max_rows: room in the sequence's state, the root
-  // included. Call tree() after kText and kModel, and add_accepted() after every step.
+  // text: the text drafters' tree; rows == 0: none. max_rows: room in the sequence's state, including the root. Call
+  // tree() after kText and kModel, and add_accepted() after every step.
   StepKind choose(const Draft& text, int max_rows, const OtherRows& others = {0, 0});
-  // The tree to verify, best rows first; scores are corrected by what was accepted. model: the model's tree after
-  // kModel. No rows after kModel: the tree is not worth a verify, decode a plain token. Valid until the next choose().
+  // The tree to verify, best rows first, with scores corrected by learned acceptance. model: the model's tree, required
+  // after kModel. No rows after kModel: the tree is not worth a verify; decode a plain token. Valid until the next
+  // choose().
   const Draft& tree(const Draft* model = nullptr);
-  // After kModel: how many rows to verify of a tree not yet known, as recent trees were; 0: call tree(), because a
-  // draft from text joins the tree, or it is the model's trial and most likely not worth a verify.
+  // After kModel: how many rows to verify of a tree not yet known, judging by recent trees. 0: call tree(), because a
+  // draft from text joins the tree, or because this is a trial of the model that is probably not worth a verify.
   int rows_ahead() const { return step_.rows_ahead; }
-  // Depth of the model's tree after kModel, and of one that is drafted ahead. At most kMaxTree: the model's own limit.
+  // Depth of the model's tree after kModel, also when drafted ahead. kMaxTree: the model's own limit applies.
   int draft_depth() const { return draft_depth_; }
-  // The model's tree of such a step, whose first `rows` rows are verified in its own order.
+  // Sets the model's tree of a step with rows_ahead() > 0. Its first `rows` rows were verified, in the tree's own
+  // order.
   void set_model_tree(const Draft& model, int rows);
-  // Whether the model's draft for the next step may run before this step's tokens are known: after rows_ahead(), if
-  // there is credit for both steps though all of it be wrong.
+  // Whether the model's draft for the next step may run before this step's tokens are known. Call after rows_ahead().
+  // True if the credit covers both steps even when nothing is accepted.
   bool draft_may_run_ahead() const;
-  void drop_draft();  // such a draft was not used
+  void drop_draft();  // the draft that ran ahead was not used
   // path: rows of tree() that were accepted, root first; empty after a plain token.
   void add_accepted(std::span<const int32_t> path);
 
-  // Tokens of plain decoding whose time speculation may lose before it must earn some.
+  // Time that speculation may lose before it must gain, in plain tokens.
   double credit() const { return credit_; }
   // Plain tokens that this step's tree loses if none of it is accepted.
   double loss() const { return step_.tree.rows > 1 ? step_.time - 1 : 0; }
-  // Whether the draft model gains at these costs if its drafts are as good as those of trained drafters mostly are.
+  // Whether the draft model would gain at these costs if its drafts are as good as a typical trained drafter's.
   bool model_may_pay() const { return model_may_pay_; }
 
  private:
   enum Source { kFromText, kFromModel, kSources };
-  // A number of rows to verify, and what the step gives.
+  // A number of rows to verify, with the step's time and expected tokens.
   struct Width {
     int rows = 0;       // 0: none is affordable
     double append = 0;  // time of the append, in plain tokens
@@ -84,18 +86,18 @@ class DraftPlanner {
     double tokens = 0;  // expected, at least 1
     double rate() const { return tokens / time; }
   };
-  // When a source is tried although another choice looks better.
+  // State of a source's trials: it is tried now and then although another choice looks better.
   struct Trial {
     double waited = 0;  // plain tokens: since the source was used
-    double gain = 0;    // plain tokens: of the trials in a row, over the best other choice
+    double gain = 0;    // plain tokens: of the current run of trials, over the best other choice
   };
-  // A drafted node that is in the tree.
+  // A source's node that is in the tree.
   struct Followed {
     double drafted;  // the drafter's probability, given its parent
     int row;
   };
 
-  // What choose() leaves for the rest of the step. Times in plain tokens.
+  // Result of choose() for the rest of the step. Times in plain tokens.
   struct Step {
     StepKind kind = StepKind::kPlain;
     bool is_trial = false;
@@ -103,7 +105,7 @@ class DraftPlanner {
     int max_rows = 0, rows_ahead = 0;
     double others_credit = 0;
     double time = 1;
-    double append_time = 0;          // part of it
+    double append_time = 0;          // part of `time`
     Draft text{}, corrected_text{};  // as drafted, and with corrected scores
     Draft tree{};                    // to verify
   };

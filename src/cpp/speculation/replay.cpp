@@ -11,8 +11,8 @@
 namespace lb {
 namespace {
 
-// Multiples of the golden ratio cover [0, 1) evenly. So 32 draws have nearly the mean of the histogram, where
-// independent draws of 0 to 15 tokens would miss it by a tenth.
+// Multiples of the golden ratio cover [0, 1) evenly. So the mean of 32 draws is close to the histogram's mean;
+// independent draws of 0 to 15 tokens would miss it by 10 %.
 constexpr double kGoldenRatio = std::numbers::phi;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Replay: how many tokens of each tree a benchmark accepts, drawn from a recorded histogram. For weights whose drafts
-// are never right, such as synthetic ones.
+// Replay: draws how many tokens of each tree a benchmark accepts, from a recorded histogram. For weights whose drafts
+// are never right, such as synthetic weights.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace lb {
 
 class Replay {
  public:
-  // by_length: [n] trees of which n tokens were accepted. Throws kInvalid.
+  // by_length: [n] number of trees with n accepted tokens. Throws kInvalid.
   Replay(std::span<const int64_t> by_length, uint64_t seed);
   int next();  // accepted tokens of the next tree
 

@@ -8,11 +8,12 @@
 namespace lb {
 namespace {
 
-// Weight of the newest time. A step may be held up, and cannot be hurried up: lower times weigh more.
+// Weight of the newest time. Interference only ever slows a step down, so lower times weigh more.
 constexpr double kSlowerMean = 1.0 / 8, kFasterMean = 1.0 / 2;
-constexpr double kMaxChange = 2;  // of a time in one step
-// A sequence begins with plain tokens, the fastest of which tells the scale of all times: the first one finds cold
-// caches. Too high a time of a plain token would never be corrected, as drafts look better then: it is timed again.
+constexpr double kMaxChange = 2;  // of a time, as a factor per step
+// A sequence begins with plain tokens; the fastest one sets the scale of all times, because the first finds cold
+// caches. An overestimated plain time makes drafts look better and would never be corrected, so a plain token is timed
+// again every kPlainEvery steps.
 constexpr int kFirstPlain = 3, kPlainEvery = 48;
 
 }  // namespace
@@ -51,7 +52,7 @@ void StepTimes::start_sequence(bool is_timed) {
   is_timed_ = is_timed && learns();
 }
 
-// A step that another process held up is no measure.
+// Limits the effect of a step that another process delayed.
 double StepTimes::mean_ratio(double mean, bool has_mean, double newest) {
   const double likely = std::clamp(newest, mean / kMaxChange, mean * kMaxChange);
   return mean + (likely - mean) * (likely > mean && has_mean ? kSlowerMean : kFasterMean);

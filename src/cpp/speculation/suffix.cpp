@@ -10,15 +10,15 @@
 namespace lb {
 namespace {
 
-constexpr int kOccurrences = 64;  // the newest ones, which estimate what follows
-// Lower bound of a path's probability. The discount below keeps trees of short matches small, and StepWidth leaves out
+constexpr int kOccurrences = 64;  // the newest occurrences, from which probabilities are estimated
+// Lower bound of a path's probability. The discount below keeps trees of short matches small, and DraftPlanner drops
 // rows that do not pay. In simulated decoding of code, 0.02 is 6 to 16 % faster than 0.1 with at most 2 nodes for each
 // matched token.
 constexpr double kMinProbability = 0.02;
 
 using Positions = std::array<int64_t, kOccurrences>;
 
-// A node that may join the tree: the occurrences [first, last) go through it.
+// A node that may join the tree; the occurrences [first, last) pass through it.
 struct Candidate {
   double probability;
   int32_t token, parent;
@@ -26,14 +26,14 @@ struct Candidate {
 };
 
 // Grows the tree of what followed the occurrences, likeliest path first. An occurrence is the position of the match's
-// last token. P(child) = P(parent) * (count(child) - 2 / (2 + context)) / count(parent). The discount says how little
-// one occurrence of a short context proves: 2/3 after 1 token, 1/5 after 8, 1/33 after 64. In this project's own code,
-// read token by token, a token that followed a context once follows again with probability 0.4 after 2 tokens (the
-// formula: 0.5), 0.68 after 5 to 8 (0.76) and 0.95 after more than 32 (0.96).
+// last token. P(child) = P(parent) * (count(child) - 2 / (2 + context)) / count(parent). The discount reflects how
+// little one occurrence of a short context proves: 2/3 after 1 token, 1/5 after 8, 1/33 after 64. In this project's own
+// code, read token by token, a token that followed a context once follows again with probability 0.4 after 2 tokens
+// (the formula: 0.5), 0.68 after 5 to 8 (0.76) and 0.95 after more than 32 (0.96).
 class Growth {
  public:
-  // repeats: the text's own end is predicted. An occurrence that runs into the end goes on as an overlapping copy does:
-  // it repeats the tokens since the occurrence.
+  // repeats: predicts the continuation of the indexed text itself. An occurrence that reaches the end of the text then
+  // continues like an overlapping LZ77 copy: it repeats the tokens since the occurrence.
   Growth(const ContextIndex& index, bool repeats, const Positions& positions, const ContextIndex::Match& match)
       : index_(index), repeats_(repeats), match_(match.length) {
     for (int i = 0; i < match.n; ++i) occurrences_[i] = {positions[i], i, 0};
@@ -59,7 +59,7 @@ class Growth {
   struct Occurrence {
     int64_t position;
     int age;        // 0: the newest
-    int32_t token;  // that follows at the depth looked at
+    int32_t token;  // next token at the current depth
   };
 
   int32_t following(int64_t position, int depth) const {
@@ -104,7 +104,7 @@ class Growth {
   bool repeats_;
   int match_, n_ = 0, n_candidates_ = 0;
   std::array<Occurrence, kOccurrences> occurrences_;
-  std::array<Candidate, kOccurrences> candidates_;  // their occurrences are disjoint
+  std::array<Candidate, kOccurrences> candidates_;  // with disjoint occurrences
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
-// SuffixDrafter: drafts without a model, from text that occurred before. It looks for the longest suffix of the
-// sequence that occurs earlier in the sequence, in a text that the caller expects, or in earlier outputs, and proposes
-// what followed there. It takes host memory and microseconds. The target decides every token, as for any draft. Method:
-// SuffixDecoding (arXiv 2411.04975), with a discount of rare evidence.
+// SuffixDrafter: drafts without a model, from text that occurred before. It finds the longest suffix of the sequence
+// that occurred before, and proposes the tokens that followed there. It searches the sequence, a text that the caller
+// expects, and earlier outputs. It needs only host memory and takes microseconds. As with any draft, the target decides
+// every token. Method: SuffixDecoding (arXiv 2411.04975), with a discount for rare evidence.
 #pragma once
 
 #include <cstddef>
@@ -25,14 +25,14 @@ struct SuffixDraft {
   SuffixSource source = SuffixSource::kNone;
 };
 
-// The newest outputs of an engine's sessions, at most `capacity` tokens with ContextIndex::kMaxContext for each output.
-// Every call locks.
+// The newest outputs of an engine's sessions: at most `capacity` tokens, where each output counts
+// ContextIndex::kMaxContext extra. Thread-safe: every call locks.
 class EarlierOutputs {
  public:
   explicit EarlierOutputs(int capacity);  // throws kInvalid below 2 * kMaxContext
   static size_t planned_bytes(int capacity) { return ContextIndex::planned_bytes(capacity); }
 
-  // Drops the oldest outputs until there is room. An output longer than the capacity is kept from its end.
+  // Drops the oldest outputs until there is room. An output longer than the capacity keeps only its end.
   void add(std::span<const int32_t> output);
   void clear();
   int n_tokens() const;  // in use
@@ -52,25 +52,25 @@ class SuffixDrafter final : public Drafter {
   // --- the sequence: prompt and output. Its newest token is the root of the next draft.
   int n_tokens() const { return static_cast<int>(sequence_.end()) - ContextIndex::kMaxContext; }
   void push(std::span<const int32_t> tokens);  // throws kInvalid beyond the context
-  void truncate(int n_tokens);                 // drops the tokens behind; throws kInvalid above n_tokens()
+  void truncate(int n_tokens);                 // drops later tokens; throws kInvalid above n_tokens()
 
-  // A text that the output is likely to repeat as a whole or in parts (OpenAI's predicted outputs). Replaces the last
-  // one; empty: none. Tokens beyond the capacity are left out.
+  // A text that the output is likely to repeat as a whole or in parts (OpenAI's predicted outputs). Replaces the
+  // previous text; empty: none. Tokens beyond the capacity are dropped.
   void expect(std::span<const int32_t> text);
-  // Drafts from these earlier outputs from now on; null: from none.
+  // Sets the earlier outputs to draft from; null: none.
   void set_outputs(std::shared_ptr<EarlierOutputs> outputs) { outputs_ = std::move(outputs); }
   EarlierOutputs* outputs() const { return outputs_.get(); }
 
-  // Brings the sequence to the request's tokens and its root, and drafts below the root.
+  // Updates the sequence to the request's tokens and root, and drafts below the root.
   bool start(const DraftRequest& request) override;
   Draft tree(int) override { return tree_; }
-  // The tree below the newest token, with at most max_rows rows, the root included. Changes nothing.
+  // The tree below the newest token, with at most max_rows rows including the root.
   SuffixDraft propose(int max_rows) const;
 
  private:
   ContextIndex sequence_, expected_;
   std::shared_ptr<EarlierOutputs> outputs_;
-  int32_t root_ = -1;  // of the last start(), which the sequence holds after the request's tokens
+  int32_t root_ = -1;  // root of the last start(); in the sequence, it follows the request's tokens
   Draft tree_{};
 };
 

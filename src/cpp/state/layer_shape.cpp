@@ -8,8 +8,8 @@ size_t page_bytes(const KvShape& shape, KvType type) { return shape.n_kv_heads *
 
 bool any_folds(std::span<const LayerShape> layers) { return std::ranges::any_of(layers, folds); }
 
-// Behind the shortest length that rewind() reaches come kMaxTree rows that are committed and not folded, then kMaxTree
-// rows of a draft or of an append. No two rows of a longer append may share a slot.
+// Beyond rewind_floor() there may be kMaxTree rows that are committed but not folded, then kMaxTree rows of a draft or
+// an append. A longer append needs a slot for each of its rows.
 int ring_pages(const KvShape& shape, const StateOptions& options, bool folds) {
   if (shape.window == 0 || !folds) return 0;
   return n_pages(std::min(options.capacity, std::max(shape.window + 2 * kMaxTree, options.append_rows)));

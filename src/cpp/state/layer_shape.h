@@ -1,5 +1,5 @@
-// LayerShape: what a layer of a sequence keeps, and StateOptions: how much of it. Sizes only; SequenceState and
-// PagePool own the memory.
+// LayerShape: the kind and dimensions of the state that a layer keeps per sequence. StateOptions: its capacity. Sizes
+// only; SequenceState and PagePool own the memory.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace lb {
 
 struct KvShape {
   int n_kv_heads, head_dim;
-  int window = 0;  // rows that a row sees back to, itself included; 0: all
+  int window = 0;  // rows that a row attends to, including itself; 0: all
 };
 struct RecurrentShape {
   int n_k_heads, n_v_heads, dk, dv, n_taps;
@@ -21,24 +21,25 @@ struct RecurrentShape {
   // Channels of the convolution: q, k and v side by side.
   int channels() const { return 2 * n_k_heads * dk + n_v_heads * dv; }
 };
-// The last committed row of an append's hidden rows, for layers that read the row before each.
+// The last committed hidden row, for layers that read each row's predecessor.
 struct RowShape {
   int dim;
 };
 using LayerShape = std::variant<KvShape, RecurrentShape, RowShape>;
-// Whether a layer of this shape folds its pending rows, so that it cannot step back beyond them.
+// Whether a layer of this shape folds pending rows. Such a layer cannot rewind past folded rows.
 inline bool folds(const LayerShape& shape) { return !std::holds_alternative<KvShape>(shape); }
 bool any_folds(std::span<const LayerShape> layers);
 
 struct StateOptions {
   int capacity = 0;  // tokens, committed and appended
   KvType k_type = KvType::kF16, v_type = KvType::kF16;
-  int append_rows = 0;  // most rows of an append; kMaxTree if less
+  int append_rows = 0;  // most rows of an append; smaller values mean kMaxTree
 };
 
-// A layer with a window keeps a ring of pages where other layers fold. Those layers bound every rewind to kMaxTree
-// rows, so the ring needs no bound of its own: it always has the last `window` rows before rewind_floor() and those
-// since. Where all layers are attention, rewind() reaches any length, and a layer keeps all rows whatever its window.
+// In a model with folding layers, a windowed layer keeps only a ring of pages. The folding layers limit every rewind to
+// kMaxTree rows, so the ring never has to reach further back: it always has the last `window` rows before
+// rewind_floor() and all rows since. In a model of attention layers only, rewind() reaches any length, so every layer
+// keeps all rows, whatever its window.
 
 // Pages of the ring of an attention layer; 0: the layer keeps all rows.
 int ring_pages(const KvShape& shape, const StateOptions& options, bool folds);
@@ -50,7 +51,7 @@ size_t pending_bytes(const LayerShape& shape);
 
 // Whether a layer of this index keeps all rows of the sequence, in pages of a PagePool.
 bool keeps_all_rows(std::span<const LayerShape> layers, int layer);
-// Pages of so many tokens.
+// Pages that n_tokens tokens take.
 inline int n_pages(int n_tokens) { return (n_tokens + kPageTokens - 1) / kPageTokens; }
 
 }  // namespace lb

@@ -42,7 +42,7 @@ template <class Copy>
 void PageMemory::for_memory(std::span<const int32_t> pages, Copy&& copy) const {
   for (const Layer& layer : layers_)
     for (const auto& [data, bytes] : {std::pair(layer.k, layer.k_bytes), std::pair(layer.v, layer.v_bytes)})
-      for (size_t i = 0, next; bytes > 0 && i < pages.size(); i = next) {  // consecutive pages are one copy
+      for (size_t i = 0, next; bytes > 0 && i < pages.size(); i = next) {  // consecutive pages take one copy
         for (next = i + 1; next < pages.size() && pages[next] == pages[next - 1] + 1; ++next) {
         }
         copy(std::span(data + pages[i] * bytes, (next - i) * bytes));

@@ -1,5 +1,5 @@
 // PageMemory: the K and V of one shard's pages. Page p is one index for K and V of every layer that keeps all rows.
-// Which pages are in use is PagePool's. All ops and copies go to one stream, in order.
+// PagePool tracks which pages are in use. All ops and copies go to one stream, in order.
 #pragma once
 
 #include <memory>
@@ -14,13 +14,13 @@ namespace lb {
 
 class PageMemory {
  public:
-  // Pages of one layer; no bytes: the layer keeps none.
+  // Pages of one layer; 0 bytes: the layer has no pages here.
   struct Layer {
     std::byte *k = nullptr, *v = nullptr;  // [n_pages, k_bytes], [n_pages, v_bytes]
     size_t k_bytes = 0, v_bytes = 0;       // of a page
   };
 
-  // layers: of every state that has pages here. The stream must outlive the memory.
+  // layers: of all states whose pages are here. The stream must outlive the memory.
   PageMemory(std::span<const LayerShape> layers, const StateOptions& options, int n_pages, Stream& stream);
   static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options, int n_pages);
   // The share of one layer.
@@ -28,10 +28,11 @@ class PageMemory {
 
   const Layer& layer(int i) const { return layers_[i]; }
   size_t page_bytes() const { return page_bytes_; }  // over all layers
-  // Copies pages to and from the host: layer, then K before V, then page. Bytes: [pages.size() * page_bytes()]
+  // Copies pages to and from the host, ordered by layer, then K before V, then page. Size: pages.size() * page_bytes()
+  // bytes.
   void read(std::span<const int32_t> pages, std::span<std::byte> to) const;
   void write(std::span<const int32_t> pages, std::span<const std::byte> from) const;
-  // Sends copies of K and V of a page in all layers to the stream.
+  // Sends copies of a page's K and V in all layers to the stream.
   void copy(int32_t from, int32_t to) const;
 
  private:

@@ -1,7 +1,7 @@
-// PagePool: which pages of K and V the sequences of an engine use. Page p is the same index in the memory of every
+// PagePool: the allocator of KV pages for all sequences of an engine. Page p is the same index in the memory of every
 // shard (PageMemory). Pages have reference counts: sequences with a common prefix hold the same pages, and a sequence
-// copies a shared page before it writes it. All users of a pool send their ops to the streams of its memories, in
-// order. So a page may be given back, and taken by another sequence, while ops sent earlier still read or write it.
+// copies a shared page before it writes it. All users of a pool send their ops, in order, to the streams of its
+// memories. So a page may be released and reused by another sequence while ops sent earlier still access it.
 #pragma once
 
 #include <memory>
@@ -23,25 +23,25 @@ class PagePool {
   int n_pages() const { return static_cast<int>(counts_.size()); }
   int n_free() const;
 
-  // Takes n free pages, the lowest first, with one reference each. False: fewer are free, and none was taken.
+  // Takes the n lowest free pages, with one reference each. False: fewer than n are free; none was taken.
   bool take(int n, std::vector<int32_t>& pages);
   // Adds a reference to each page.
   void share(std::span<const int32_t> pages);
-  // Gives back a reference to each page. A page without references is free.
+  // Drops a reference to each page. A page without references is free.
   void release(std::span<const int32_t> pages);
   bool is_shared(int32_t page) const;
-  bool is_shared(std::span<const int32_t> pages) const;  // any of them
-  // Copies pages to and from the host, one shard's bytes after the other's (PageMemory::read).
+  bool is_shared(std::span<const int32_t> pages) const;  // any of the pages
+  // Copies pages to and from the host, shard by shard (PageMemory::read).
   void read(std::span<const int32_t> pages, std::span<std::byte> to) const;
   void write(std::span<const int32_t> pages, std::span<const std::byte> from);
-  // Sends copies of K and V of a page to the streams of all shards.
+  // Sends copies of a page's K and V to the streams of all shards.
   void copy(int32_t from, int32_t to);
 
  private:
   std::vector<std::shared_ptr<const PageMemory>> memories_;
   mutable std::mutex mutex_;     // guards counts_ and free_
   std::vector<int32_t> counts_;  // [n_pages] references
-  std::vector<int32_t> free_;    // a heap, its lowest page first
+  std::vector<int32_t> free_;    // a min-heap
 };
 
 // References to some pages of a pool.
@@ -57,7 +57,7 @@ class PageRun {
 
   const PagePool& pool() const { return *pool_; }
   std::span<const int32_t> pages() const { return pages_; }
-  bool is_shared() const { return pool_->is_shared(pages_); }  // somebody else holds some of the pages
+  bool is_shared() const { return pool_->is_shared(pages_); }  // another owner holds some of the pages
 
  private:
   std::shared_ptr<PagePool> pool_;

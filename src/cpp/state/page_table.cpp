@@ -27,7 +27,7 @@ PageTable::PageTable(const StateOptions& options, bool has_folding, std::shared_
 }
 
 int PageTable::room() const {
-  const int last = n_tokens_ / kPageTokens;  // page that the next row is in
+  const int last = n_tokens_ / kPageTokens;  // page of the next row
   const bool must_copy = last < static_cast<int>(pages_.size()) && pool_->is_shared(pages_[last]);
   const int64_t rows = (int64_t{pool_->n_free()} + std::ssize(pages_) - (must_copy ? 1 : 0)) * kPageTokens;
   return static_cast<int>(std::clamp<int64_t>(rows - n_tokens_, 0, options_.capacity - n_tokens_));
@@ -158,7 +158,7 @@ void PageTable::end_append() {
   appending_ = false;
   appended_ = true;
   numbers_.key_buffer = (numbers_.key_buffer + n_chunks_) % 2;
-  // S now holds all rows committed before and every chunk of this append but the last.
+  // S now includes all rows committed before, and every chunk of this append except the last.
   n_folded_ = n_tokens_ + (n_chunks_ - 1) * kMaxTree;
   numbers_.n_accepted = 0;
 }

@@ -1,4 +1,4 @@
-// Pages are read and written by their pool, everything else over SequenceState::snapshot_parts.
+// The pool reads and writes pages; everything else goes through SequenceState::snapshot_parts.
 #include "state/pieces.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 using Pieces = SequenceState::Part;
 
-// The memory of the layers without pages in the pool, at a length.
+// Memory of the layers without pool pages, at a sequence length.
 Pieces recurrent_pieces(const SequenceState& state, int n_tokens) {
   Pieces pieces;
   for (int layer = 0; layer < static_cast<int>(state.layers().size()); ++layer)
@@ -57,7 +57,7 @@ void read_recurrent(SequenceState& state, std::span<std::byte> to) {
     state.stream().download(to.data(), piece.data(), piece.size());
     to = to.subspan(piece.size());
   }
-  std::ranges::fill(to, std::byte{0});  // a ring of fewer rows than its window has fewer pages
+  std::ranges::fill(to, std::byte{0});  // before the window is full, a ring has fewer pages
 }
 
 void write_recurrent(SequenceState& state, int n_tokens, std::span<const std::byte> from) {

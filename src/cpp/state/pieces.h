@@ -1,5 +1,6 @@
-// A sequence's state in pieces, for prefix caches: single KV pages, and the recurrent state at one position, with the
-// rings of layers with a window. The bytes are those in memory, so a piece is valid only for one model on one machine.
+// A sequence's state in pieces, for prefix caches: single KV pages, and the recurrent state at one position, including
+// the rings of windowed layers. A piece has the raw bytes of memory, so it is valid only for the same model on the same
+// machine.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ size_t recurrent_bytes(const SequenceState& state);  // 0 without recurrent laye
 void read_pages(SequenceState& state, int first, int count, std::span<std::byte> to);
 void write_pages(SequenceState& state, int first, int count, std::span<const std::byte> from);
 
-// The recurrent state after n_tokens tokens. Reading takes it after the committed tokens, and folds first.
+// The recurrent state after n_tokens tokens. Reading folds first and returns the state after all committed tokens.
 void read_recurrent(SequenceState& state, std::span<std::byte> to);
 void write_recurrent(SequenceState& state, int n_tokens, std::span<const std::byte> from);
 

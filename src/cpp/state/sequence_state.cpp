@@ -1,4 +1,4 @@
-// The append / commit / rewind protocol. docs/numerics.md shows why folding late is exact.
+// Implements the append / commit / rewind protocol. docs/numerics.md shows why late folding is exact.
 #include "state/sequence_state.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ void SequenceState::upload_page_tables() {
   }
 }
 
-// Uploads what differs from the devices' tables.
+// Uploads the entries that differ from the devices' tables.
 void SequenceState::upload_entries(int first_page) {
   const auto [first, end] = table_.update_entries(first_page);
   if (first == end) return;
@@ -65,8 +65,8 @@ bool SequenceState::take_pages(int n_tokens, int rows_ahead) {
   const std::optional<PageTable::Growth> growth = table_.take(n_tokens, rows_ahead);
   if (!growth) return false;
   if (growth->fresh.empty()) return true;
-  // A launch that runs may reach rows below n_tokens() + kLaunchTokens. Where the pool was short before, it must end
-  // first, so that the next one reads the new entries.
+  // A running launch may write rows below n_tokens() + kLaunchTokens. If the pool was too short for these rows before,
+  // that launch must end first, so that the next launch reads the new entries.
   if (launch_may_run_ && growth->first_changed * kPageTokens < table_.n_tokens() + kLaunchTokens)
     for (const auto& shard : shards_) shard->stream().wait();
   if (growth->must_copy) pool()->copy(table_.pages()[growth->first_changed], growth->fresh.front());
@@ -91,7 +91,7 @@ void SequenceState::fork(SequenceState& from) {
   from.swap_in();
   table_.share(from.table_);
   swapped_.reset();
-  for (size_t i = 0; i < shards_.size(); ++i) shards_[i]->copy_from(*from.shards_[i]);  // with the page table
+  for (size_t i = 0; i < shards_.size(); ++i) shards_[i]->copy_from(*from.shards_[i]);  // including the page table
 }
 
 void SequenceState::swap_out() {
@@ -109,7 +109,7 @@ void SequenceState::swap_in() {
            " tokens; a sequence that is swapped out needs ", n_pages(n_tokens()), PageTable::kMakeRoom);
 }
 
-// True where the state is not swapped out.
+// Also true if the state is not swapped out.
 bool SequenceState::try_swap_in() {
   if (!is_swapped_out()) return true;
   const int n = n_pages(n_tokens());

@@ -1,13 +1,14 @@
-// SequenceState: what one sequence keeps between steps. Attention layers keep a paged KV cache, layers with a window
-// only the last pages of it. Layers that keep all rows have their pages in a PagePool. The sequence takes pages as it
-// grows, and gives back what a rewind leaves without rows. Recurrent layers keep a state matrix, a convolution history
-// and pending rows; row layers keep the last row, and pending rows. All follow one protocol:
+// SequenceState: the state that one sequence keeps between steps. Attention layers keep a paged KV cache; windowed
+// layers may keep only its last pages, in a ring. Layers that keep all rows have their pages in a PagePool. The
+// sequence takes pages as it grows and releases pages that a rewind leaves empty. Recurrent layers keep a state matrix,
+// a convolution history and pending rows; row layers keep the last row and pending rows. All layers follow one
+// protocol:
 //   append   The forward pass writes rows beyond the committed length, into KV slots and pending rows.
 //   commit   An accepted path of these rows joins the sequence. Recurrent layers fold the path into their state at the
 //            start of the next append, so that nothing has to be undone.
 //   rewind   Shortens the sequence at no cost to any length not yet folded, or to any length without recurrent layers.
-// Pages, lengths and the append are book-keeping on the host (PageTable), once; the memory of each shard is a
-// ShardState. Knows nothing of models, tokens or files.
+// One PageTable on the host tracks pages, lengths and the append; a ShardState holds the memory of each shard.
+// Independent of models, tokens and files.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +23,17 @@ namespace lb {
 
 class SequenceState {
  public:
-  // Tokens that one launch of decode steps computes at most. The launch reads the page table as of its start.
+  // Most tokens that one launch of decode steps computes. The launch sees the page table as of its start.
   static constexpr int kLaunchTokens = 64;
 
-  // Reserves memory from the stream, of the only shard so far, and sends ops and copies to it. The stream must outlive
-  // the state. pool: has these layers and types, and room for at least one context; null: the state makes one of that
-  // size.
+  // Reserves memory from the stream of the only shard so far, and sends ops and copies to it. The stream must outlive
+  // the state. pool: has the same layers and KV types, and at least one context of pages; null: the state makes a pool
+  // of one context.
   SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream,
                 std::shared_ptr<PagePool> pool = nullptr);
   SequenceState(const SequenceState&) = delete;
   SequenceState& operator=(const SequenceState&) = delete;
-  // Bytes besides the pool.
+  // Bytes, excluding the pool.
   static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options) {
     return ShardState::planned_bytes(layers, options);
   }
@@ -47,38 +48,39 @@ class SequenceState {
   // --- pages
   const std::shared_ptr<PagePool>& pool() const { return table_.pool(); }
   std::span<const int32_t> pages() const { return table_.pages(); }  // in order; empty while swapped out
-  // Rows behind the committed ones that the capacity, this state's pages and the free ones have room for.
+  // Rows that still fit after the committed ones, in the capacity and in own plus free pages.
   int room() const { return table_.room(); }
-  // Takes pages for n_tokens tokens and copies shared pages that rows behind the committed ones will write. Swaps in
-  // first. False: the pool has too few free pages, and nothing changed.
+  // Takes pages for n_tokens tokens, and copies a shared page that rows after the committed ones will write. Swaps in
+  // first. False: the pool has too few free pages; nothing changed.
   bool reserve(int n_tokens);
-  // Takes the pages of rows that later decode steps of the device write, where the pool has enough. A launch that
-  // starts at row r may write rows below r + kLaunchTokens. Their entries of the page table must be uploaded before it
-  // starts. With entries for a page more, every later one is uploaded before the launch that reads it.
+  // If the pool has enough, takes pages ahead for rows that later decode steps write. A launch that starts at row r may
+  // write rows below r + kLaunchTokens, so their page-table entries must be uploaded before it starts. Uploading one
+  // page more than that ensures that every later entry arrives before the launch that reads it.
   void reach_ahead();
-  // Takes pages for rows of an append; begin_append() does so too. Throws kMemory, with nothing changed.
+  // Takes pages for an append of `rows` rows, as begin_append() would. Throws kMemory and changes nothing if the pool
+  // has too few.
   void take_rows(int rows);
-  // Copies the pages to host memory and gives them back; the rest of the state stays. Calls that need the pages swap in
-  // first. Shared pages come back as this state's own.
+  // Copies the pages to host memory and releases them; the rest of the state stays. Calls that need the pages swap in
+  // first. Shared pages come back as private copies.
   void swap_out();
-  void swap_in();  // throws kMemory, with nothing changed, where the pool has too few pages; nothing if not swapped out
+  void swap_in();  // throws kMemory and changes nothing if the pool has too few pages; no effect if not swapped out
   bool is_swapped_out() const { return swapped_ != nullptr; }
-  // Becomes the sequence of another state of the same pool, which is not appending: shares its pages, copies the rest.
+  // Becomes a copy of another state of the same pool, which must not be appending: shares its pages, copies the rest.
   void fork(SequenceState& from);
-  // Makes the pages from first_page on these of the pool, shared; kOwnPage: one that only this state has, with any
-  // contents. Throws kMemory, with nothing changed, where the pool has too few.
+  // Replaces the pages from first_page on by these pages of the pool, shared. kOwnPage: a fresh private page with
+  // undefined contents. Throws kMemory and changes nothing if the pool has too few.
   static constexpr int32_t kOwnPage = PageTable::kOwnPage;
   void set_pages(int first_page, std::span<const int32_t> pages);
 
   // --- during an append of `rows` rows (the forward pass)
   void begin_append(int rows, const Tree& tree);
-  // begin_append() of a chain without the upload: the caller copies the result to `at`, in the stream's memory, where
-  // the ops of this append read it.
+  // begin_append() of a chain without the upload: the caller copies the result to `at`, in the stream's memory, from
+  // which this append's ops read it.
   const AppendNumbers& begin_append_at(AppendNumbers* at, int rows);
-  // Begins an append of one row after an append of one row. Uploads no numbers: NextToken has counted them up on the
+  // Begins an append of one row after an append of one row. Uploads no numbers: NextToken has incremented them on the
   // device.
   void begin_next();
-  // Begins an append of one row whose ops are compiled and not run: it takes no page. Ends by abort_append().
+  // Begins an append of one row whose ops are compiled but not run, so it takes no page. End it with abort_append().
   void begin_plan();
   KvLayer kv(int layer) const { return shard().kv(layer); }
   const int32_t* n_past() const { return shard().n_past(); }
@@ -92,29 +94,29 @@ class SequenceState {
   RowLayer row(int layer) const { return shard().row(layer); }
   Accepted accepted() const { return shard().accepted(); }
   void end_append();
-  // Makes n_past() the committed length, for ops that look at the committed sequence between two appends and write up
-  // to `rows` rows behind it.
+  // Sets n_past() to the committed length, for ops that run between two appends: they read the committed sequence and
+  // write up to `rows` rows after it.
   void begin_draft(int rows);
 
   // --- after it
-  // Keeps these rows of the append, ascending from the root, and drops the others. A chain can only keep a
-  // prefix; with recurrent layers the prefix must reach into the last chunk. n_to_move: layers whose K and V still have
-  // to be moved; send_moves() has moved those of the later ones.
+  // Keeps these rows of the append, ascending from the root, and drops all others. A chain can only keep a prefix; with
+  // recurrent layers the prefix must reach into the last chunk. n_to_move: the first n_to_move layers still need their
+  // K and V moved; send_moves() has already moved the later layers.
   void commit(std::span<const int32_t> path) { commit(path, int(layers().size())); }
   void commit(std::span<const int32_t> path, int n_to_move);
-  // Moves the K and V of layers [first, end) to where commit() expects those of the path that numbers() says, in slots
-  // from *n_past on.
+  // Moves, in layers [first, end), the K and V of the path in numbers() to the slots from *n_past on, where commit()
+  // expects them.
   void send_moves(int first, int end, const int32_t* n_past) { shard().send_moves(first, end, n_past); }
   void commit_chain(int keep) { table_.commit_chain(keep); }  // the first `keep` rows
   void rewind(int n_tokens);
-  // Ends an append whose forward pass stopped half-way. Drops its rows; with recurrent layers empties the sequence, as
-  // some layers have folded and some have not.
+  // Ends an append whose forward pass stopped half-way and drops its rows. With recurrent layers it empties the
+  // sequence, because some layers have folded and others have not.
   void abort_append();
   void reset();
   void fold();  // folds all committed rows now, for instance before a snapshot
 
-  // Whether a layer keeps the pages of all rows. Prefix caches hold such pages one by one; what the other layers keep
-  // belongs to one length of the sequence.
+  // Whether a layer keeps the pages of all rows. Prefix caches hold such pages individually; the other layers' state is
+  // valid for one sequence length only.
   bool keeps_all_rows(int layer) const { return lb::keeps_all_rows(layers(), layer); }
   using Part = StatePart;
   // ShardState::snapshot_parts(). Call fold() before reading.
@@ -123,7 +125,7 @@ class SequenceState {
   }
   void restore_length(int n_tokens) { table_.set_length(n_tokens); }  // call after all parts are filled
 
-  // Repeats the upload of the constructor, for memory that a loan has zeroed (LentMemory).
+  // Repeats the constructor's upload, after a loan has zeroed the memory (LentMemory).
   void upload_page_tables();
 
  private:
@@ -139,8 +141,8 @@ class SequenceState {
   bool has_folding_;  // any layer folds()
   PageTable table_;
   std::vector<std::unique_ptr<ShardState>> shards_;
-  std::unique_ptr<std::byte[]> swapped_;  // the bytes of the pages while they are swapped out; else null
-  bool launch_may_run_ = false;           // a launch of decode steps, which reads the page table as of its start
+  std::unique_ptr<std::byte[]> swapped_;  // the pages' bytes while swapped out; else null
+  bool launch_may_run_ = false;           // a launch of decode steps, which sees the page table as of its start
 };
 
 }  // namespace lb

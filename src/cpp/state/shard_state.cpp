@@ -1,4 +1,4 @@
-// Memory and ops of a sequence on one shard.
+// Implements a sequence's memory and ops on one shard.
 #include "state/shard_state.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace lb {
 namespace {
 
-// Pages that `window` rows can touch.
+// Most pages that `window` consecutive rows can span.
 int window_pages(const KvShape& shape) { return n_pages(shape.window) + 1; }
 
 template <class T>
@@ -206,7 +206,7 @@ void ShardState::fold_delta(const RecurrentShape& shape, const RecurrentLayer& l
 std::array<StatePart, 2> ShardState::page_parts(int layer, std::span<const int32_t> pages) const {
   const PageMemory::Layer& memory = pages_.layer(layer);
   std::array<StatePart, 2> parts;
-  for (size_t i = 0, next; i < pages.size(); i = next) {  // consecutive pages are one piece
+  for (size_t i = 0, next; i < pages.size(); i = next) {  // consecutive pages form one range
     for (next = i + 1; next < pages.size() && pages[next] == pages[next - 1] + 1; ++next) {
     }
     parts[0].push_back(bytes(memory.k + pages[i] * memory.k_bytes, (next - i) * memory.k_bytes));

@@ -1,6 +1,6 @@
-// ShardState: what one sequence keeps on one shard, in the memory of its stream: the device's copy of the page table,
-// the numbers of the append, rings, recurrent states and pending rows. Pages themselves are in the pool's PageMemory.
-// Which pages and which rows is decided on the host (PageTable).
+// ShardState: one sequence's state on one shard, in the stream's memory: the device's copy of the page table, the
+// append's numbers, rings, recurrent states and pending rows. The pages themselves are in the pool's PageMemory. The
+// host's PageTable decides which pages and rows are used.
 #pragma once
 
 #include <array>
@@ -30,24 +30,23 @@ struct RecurrentLayer {
   float* delta_pending;  // [kMaxTree, n_v_heads, dv]
 };
 
-// Memory of one layer of rows; see PreviousRow.
+// Memory of one row layer; see PreviousRow.
 struct RowLayer {
   float* history;  // [dim]
   float* pending;  // [kMaxTree, dim]
 };
 
 // Recurrent layers process an append in chunks of at most kMaxTree rows. Chunk 0 folds the committed rows of the
-// previous append; each later chunk folds the whole chunk before it. One call of the ops takes several chunks of a
-// chain.
+// previous append; each later chunk folds the whole previous chunk. One op call may process several chunks of a chain.
 struct RecurrentCall {
   int first_row, rows;
-  Accepted accepted;      // rows that the call's first chunk folds
+  Accepted accepted;      // rows that the first chunk of the call folds
   const int32_t* buffer;  // [1] key_buffer; (*buffer + flip) % 2 holds the pending keys that it folds
   int flip;
   RecurrentLayer layer;
 };
 
-// Pieces of memory, in order.
+// Memory ranges, in order.
 using StatePart = std::vector<std::span<std::byte>>;
 size_t bytes_of(const StatePart& part);
 
@@ -57,9 +56,9 @@ class ShardState {
   ShardState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream, const PageMemory& pages);
   ShardState(const ShardState&) = delete;
   ShardState& operator=(const ShardState&) = delete;
-  // Bytes besides the pages.
+  // Bytes, excluding the pages.
   static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options);
-  // The share of one layer; 0 for layers that keep all rows.
+  // Bytes of one layer; 0 for layers that keep all rows.
   static size_t layer_bytes(std::span<const LayerShape> layers, int layer, const StateOptions& options);
 
   Stream& stream() const { return stream_; }
@@ -69,7 +68,7 @@ class ShardState {
   void upload_entries(int first_page, std::span<const int32_t> pages);  // of the page table
   void upload_rings();                                                  // page tables that never change
   void upload_numbers(const AppendNumbers& numbers);
-  // Where the ops of the append in progress read its numbers; null: in numbers().
+  // Sets the address from which ops read the numbers of the append in progress; null: numbers().
   void read_numbers_at(AppendNumbers* at) { numbers_at_ = at == nullptr ? layout_.numbers : at; }
 
   // --- what ops read and write
@@ -81,21 +80,21 @@ class ShardState {
   RecurrentCall recurrent(int layer, int call, int n_rows) const;
 
   // --- ops
-  // Moves K and V of the accepted rows of a tree behind n_past, in layers [first, end).
+  // Moves K and V of a tree's accepted rows to the slots from *n_past on, in layers [first, end).
   void send_moves(int first, int end, const int32_t* n_past);
-  void fold();                             // the accepted rows, by the numbers uploaded last
-  void zero();                             // recurrent states and rows
-  void copy_from(const ShardState& from);  // everything, the page table included
+  void fold();                             // folds the accepted rows, per the last numbers uploaded
+  void zero();                             // zeroes recurrent states and rows
+  void copy_from(const ShardState& from);  // everything, including the page table
 
   // Memory of a layer that holds n_tokens tokens: whole pages of K and of V, or S and history, or the last row. A ring
-  // gives the pages of its last `window` rows, oldest first. pages: of the sequence.
+  // yields the pages of its last `window` rows, oldest first. pages: of the sequence.
   std::vector<StatePart> snapshot_parts(int layer, int n_tokens, std::span<const int32_t> pages) const;
 
  private:
   // Pages in the pool, or a ring.
   struct KvPages {
     std::byte *k, *v;
-    int32_t* page_table;  // [pages of the capacity] of the state, or the ring's own: page modulo `ring`
+    int32_t* page_table;  // [pages of the capacity] of the state, or of the ring: page modulo `ring`
     int ring;             // pages of the ring; 0: none
   };
   using LayerMemory = std::variant<KvPages, RecurrentLayer, RowLayer>;

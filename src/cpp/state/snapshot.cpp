@@ -35,7 +35,7 @@ uint32_t crc32(std::span<const std::byte> bytes) {
   return ~crc;
 }
 
-// The sizes of a layer's parts, whether the state has pages for n tokens or not.
+// The sizes of a layer's parts, even if the state has no pages for n tokens.
 std::vector<uint64_t> part_bytes(const SequenceState& state, int layer, int n) {
   if (state.keeps_all_rows(layer)) {
     const PageMemory::Layer& pages = state.pool()->memory(0).layer(layer);
@@ -56,7 +56,7 @@ class Writer {
   void value(const T& v) {
     put(&v, sizeof(v));
   }
-  // Appends `bytes` bytes to fill. The pointer is valid until the next call.
+  // Appends `bytes` uninitialised bytes for the caller to fill. The pointer is valid until the next call.
   std::byte* grow(size_t bytes) {
     out_.resize(out_.size() + bytes);
     return out_.data() + out_.size() - bytes;

@@ -12,7 +12,7 @@
 
 namespace lb {
 
-// Folds the state first, so that continuing after save_snapshot() gives the bits of continuing after load_snapshot().
+// Folds the state first, so that continuing after save_snapshot() and after load_snapshot() gives identical bits.
 std::vector<std::byte> save_snapshot(SequenceState& state, std::span<const int32_t> tokens,
                                      const std::string& fingerprint);
 

@@ -1,4 +1,4 @@
-// Strict binding of tensors.
+// Binds tensors strictly: every tensor must be expected, and every expected tensor present.
 #include "weights/binder.h"
 
 #include <algorithm>
@@ -16,8 +16,8 @@ namespace {
 constexpr const char* kUseOtherWeights = "Use a checkpoint in BF16, FP8 or NVFP4, or a GGUF file";
 constexpr std::string_view kFp8 = "F8_E4M3", kBytes = "U8", kWeight = "weight", kPacked = "weight_packed";
 
-// Where the text model lies: in a causal language model, in a multimodal wrapper (of newer and older transformers), or
-// alone, as in embedding models.
+// Name prefix of the text model: in a causal language model, in a multimodal wrapper (of newer and older transformers),
+// or alone, as in embedding models.
 std::string text_model_prefix(const TensorTable& tensors) {
   for (const char* prefix : {"model.", "model.language_model.", "language_model.model.", ""})
     for (const std::string_view suffix : {kWeight, kPacked})
@@ -25,7 +25,7 @@ std::string text_model_prefix(const TensorTable& tensors) {
   return "model.";
 }
 
-// Rows and columns of a block of FP8 that has a scale of its own.
+// Rows and columns of an FP8 block that shares one scale.
 std::pair<int, int> fp8_block(const ModelFile& file) {
   std::pair<int, int> block{128, 128};
   if (file.safetensors() == nullptr) return block;
@@ -141,7 +141,7 @@ bool Binder::is_packed(const TensorView& tensor) const {
   return tensor.name.ends_with(kPacked) || (tensor.foreign_type == kBytes && beside(tensor, "weight_scale_2"));
 }
 
-// The tensor whose name has `suffix` in the place of "weight"; null without one.
+// The tensor whose name has `suffix` instead of "weight"; null if there is none.
 const TensorView* Binder::beside(const TensorView& tensor, std::string_view suffix) const {
   for (const std::string_view end : {kWeight, kPacked})
     if (tensor.name.ends_with(end))
@@ -149,7 +149,7 @@ const TensorView* Binder::beside(const TensorView& tensor, std::string_view suff
   return nullptr;
 }
 
-// Likewise, marked as used.
+// The same, and marks the tensor as used.
 const TensorView* Binder::take_beside(const TensorView& tensor, std::string_view suffix) {
   const TensorView* found = beside(tensor, suffix);
   if (found != nullptr) used_[found - tensors_.all().data()] = true;

@@ -18,18 +18,18 @@
 namespace lb {
 
 // A tensor's name in both formats. hf is relative to the text model ("layers.0.mlp.up_proj.weight"), and lm_head.* to
-// what holds text model and head.
+// the module that holds text model and head.
 struct TensorName {
   std::string gguf, hf;
 };
 
-// A weight matrix: blocks in the mapped file when bound, planes once it lies on a device (Network::carve_planes).
+// A weight matrix: blocks in the mapped file when bound, planes once it is on a device (Network::carve_planes).
 struct Matrix {
   const void* data = nullptr;  // [n_out, n_in], in `layout`
-  DType type = DType::kF32;    // of the ops that read it
+  DType type = DType::kF32;    // type by which ops read it
   int n_out = 0, n_in = 0;
   WeightLayout layout = WeightLayout::kBlocks;
-  DType block_type = type;  // of the blocks; Network::use_device_types() changes `type` alone
+  DType block_type = type;  // type of the blocks; Network::use_device_types() changes only `type`
   std::string name;         // in the file
   int slot = -1;            // in the shard's WeightStore; Network::finish() numbers them
   Split split;              // among the shards of an engine
@@ -42,24 +42,24 @@ enum class HfFix { kNone, kAddOne, kNegExp };
 class Binder {
  public:
   explicit Binder(const ModelFile& file);
-  // hf_prefix: in front of every name in safetensors.
+  // hf_prefix: prepended to every safetensors name.
   Binder(const ModelFile& file, std::string hf_prefix);
 
   bool is_gguf() const { return is_gguf_; }
   const std::string& path() const { return file_.path; }
   bool has(const TensorName& name) const { return find(name) != nullptr; }
-  int height(const TensorName& name) const;  // rows of a matrix; throws if it is missing
-  // Whether two tensors, which exist, have the same type, shape and bytes.
+  int height(const TensorName& name) const;  // rows of a matrix; throws if missing
+  // Whether two existing tensors have the same type, shape and bytes.
   bool are_equal(const TensorName& a, const TensorName& b) const;
-  // A matrix of FP8, or of NVFP4 with a scale of the whole tensor, becomes one of BF16 in host memory, once
-  // HostCopies::expand() has run. split: how shards divide it.
+  // FP8 matrices, and NVFP4 matrices with a per-tensor scale, become BF16 in host memory when HostCopies::expand()
+  // runs. split: how shards divide the matrix.
   Matrix matrix(const TensorName& name, int n_out, int n_in, Split split);
   const float* vector(const TensorName& name, int n, HfFix fix = HfFix::kNone);
   // Any number of axes, copied like a vector.
   const float* array(const TensorName& name, const std::vector<int64_t>& shape);
   // A depthwise filter: [channels, taps], or [channels, 1, taps] in safetensors.
   const float* filter(const TensorName& name, int channels, int taps);
-  int width(const TensorName& name) const;  // values of a matrix's row, likewise
+  int width(const TensorName& name) const;  // columns of a matrix; throws if missing
   // Declares tensors that this engine does not use. The predicate takes the name in the file.
   void skip(const std::function<bool(std::string_view)>& known);
   // Throws if a tensor is neither bound nor skipped.
@@ -80,7 +80,7 @@ class Binder {
   const TensorView* beside(const TensorView& tensor, std::string_view suffix) const;
   const TensorView* take_beside(const TensorView& tensor, std::string_view suffix);
   std::vector<float> numbers(const TensorView& tensor) const;
-  float number(const TensorView& tensor) const;  // the only one
+  float number(const TensorView& tensor) const;  // the tensor's only value
   const TensorView& find_matrix(const TensorName& name) const;
   const TensorView* find(const TensorName& name) const;
   const TensorView& take(const TensorName& name, const std::vector<int64_t>& shape);

@@ -1,4 +1,4 @@
-// Expansion to BF16, by rows.
+// Expands matrices to BF16, row by row.
 #include "weights/host_copies.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Host memory that a binder makes for a network: vectors as fp32, and matrices as BF16 whose type no op reads.
+// HostCopies: host memory that a binder allocates for a network: vectors as fp32, and matrices of types that no op
+// reads as BF16.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 
 namespace lb {
 
-// A matrix to be rounded to BF16.
+// A matrix to expand to BF16.
 struct Expansion {
   RowReader read;
   int n_out = 0, n_in = 0;
@@ -20,7 +21,7 @@ struct Expansion {
 
 struct HostCopies {
   std::vector<std::unique_ptr<float[]>> vectors;
-  std::vector<std::unique_ptr<uint16_t[]>> matrices;  // untouched until expand()
+  std::vector<std::unique_ptr<uint16_t[]>> matrices;  // not written until expand()
   std::vector<Expansion> pending;                     // of the matrices
   size_t vector_bytes = 0, matrix_bytes = 0;
 

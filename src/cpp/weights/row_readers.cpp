@@ -1,5 +1,5 @@
-// FP8 and FP4 by tables of their values. The order of the products is that of the tools that write the checkpoints, so
-// that the values have the same bits.
+// Decodes FP8 and FP4 with lookup tables. Scales are multiplied in the order that the checkpoint writers use, so that
+// the values have the same bits.
 #include "weights/row_readers.h"
 
 #include <array>

@@ -1,4 +1,4 @@
-// Readers of matrices that become BF16 in host memory: each returns the values of one row, from the mapped file.
+// Row readers of matrices that become BF16 in host memory: each returns the values of one row of the mapped file.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace lb {
 // values [n_in] <- row `row`. Called from several threads.
 using RowReader = std::function<void(int row, float* values)>;
 
-// FP8 (e4m3, with NaN and without infinities) times the scale of its block.
+// FP8 (e4m3, with NaN, without infinities) times a scale per block.
 struct Fp8Matrix {
   const uint8_t* codes;       // [n_out, n_in]
   std::vector<float> scales;  // [ceil(n_out / block_rows), ceil(n_in / block_columns)]
@@ -20,7 +20,7 @@ struct Fp8Matrix {
 };
 RowReader row_reader(Fp8Matrix matrix);
 
-// NVFP4 of a checkpoint: FP4 (e2m1) times a block's scale (e4m3), times or divided by the tensor's scale.
+// NVFP4 of a checkpoint: FP4 (e2m1) times the block's scale (e4m3), multiplied or divided by the tensor's scale.
 struct Nvfp4Matrix {
   static constexpr int kBlock = 16;
 
@@ -28,11 +28,11 @@ struct Nvfp4Matrix {
   const uint8_t* scales;  // [n_out, n_in / kBlock]
   int n_in;
   float tensor_scale;
-  bool is_divisor;  // of tensor_scale
+  bool is_divisor;  // divide by tensor_scale
 };
 RowReader row_reader(const Nvfp4Matrix& matrix);
 
-// Blocks of a GGUF file times a scale of the whole tensor.
+// GGUF blocks times a per-tensor scale.
 struct ScaledBlocks {
   const std::byte* blocks;
   DType type;

@@ -8,13 +8,13 @@
 namespace lb {
 namespace {
 
-// Part `rank` of n of `count` things, as even as whole things can be.
+// Part `rank` of n of `count` items, as even as possible.
 SplitRange part_of(int count, int rank, int n) {
   const int first = static_cast<int>(int64_t{count} * rank / n);
   return {first, static_cast<int>(int64_t{count} * (rank + 1) / n) - first};
 }
 
-// The units of a shard that is one of several of the same group.
+// The units of a shard that shares a group with other shards.
 SplitRange within_a_group(const SplitSection& section, int rank, int n) {
   const int group = static_cast<int>(int64_t{section.groups} * rank / n), sharers = n / section.groups;
   if (section.units_per_group == 1) return {group, 1};
@@ -24,7 +24,7 @@ SplitRange within_a_group(const SplitSection& section, int rank, int n) {
   return {group * section.units_per_group + rank % sharers * each, each};
 }
 
-// In units.
+// The section's part of shard `rank`, in units.
 std::vector<SplitRange> units_of(const SplitSection& section, int rank, int n) {
   if (n > section.groups) return {within_a_group(section, rank, n)};
   const SplitRange groups = part_of(section.groups, rank, n);
@@ -46,7 +46,7 @@ std::vector<SplitRange> shard_of(const Split& split, int n_out, int n_in, int ra
   for (const SplitSection& section : split.sections) {
     for (const SplitRange& units : units_of(section, rank, n)) {
       const int first = start + units.first * section.unit;
-      const int end = std::min(first + units.count * section.unit, length);  // the last block may be short
+      const int end = std::min(first + units.count * section.unit, length);  // the last block may be partial
       if (end <= first) continue;
       if (!ranges.empty() && ranges.back().first + ranges.back().count == first)
         ranges.back().count = end - ranges.back().first;

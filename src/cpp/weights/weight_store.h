@@ -1,9 +1,8 @@
-// WeightStore: the weights of a network on one shard. Each matrix has a slot (Matrix::slot), and a table from slots to
-// addresses is on the host and in the stream's memory.
+// WeightStore: the weights of a network on one shard. Each matrix has a slot (Matrix::slot). A table from slots to
+// addresses exists on the host and in the stream's memory.
 //
-// Nothing on a device reads the table yet: launches, recordings and the megakernel's schedule hold the addresses of
-// dense matrices, which never move, and save the look-up. Weights that move while recordings stay, as experts do, are
-// read through it.
+// No kernel reads the table yet: dense matrices never move, so launches, recordings and the megakernel's schedule hold
+// their addresses directly. The table is for weights that move while recordings stay valid, such as experts.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// A draft model beside a sequence of its target, step by step, for tests.
+// Runs a draft model along with a sequence of its target, step by step, for tests.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -66,7 +66,7 @@ class Drafting {
   }
   void rewind(int n_tokens) { state_.rewind(n_tokens); }
 
-  // The tokens are not kept here: zeros stand for them.
+  // Tokens are not tracked here, so zeros are saved.
   nb::bytes save() {
     const std::lock_guard lock(io().mutex);
     const std::vector<int32_t> tokens(n_tokens());

@@ -1,5 +1,5 @@
-// A device's driver for the tests: memory to and from numpy, modules from bytes, launches with parameters as bytes.
-// Calls that may wait release the interpreter lock.
+// Low-level device access for the tests: memory to and from numpy, modules from bytes, launches with parameters as
+// bytes. Calls that may wait release the GIL.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
@@ -31,7 +31,7 @@ void check_range(const gpu::Buffer& buffer, size_t offset, size_t bytes) {
            " do not fit a buffer of ", buffer.size());
 }
 
-// Waits: the array may be gone, or read, as soon as the call returns.
+// Synchronous: the caller may free or read the array as soon as the call returns.
 void write(const gpu::Buffer& buffer, Read array, const gpu::Queue& stream, size_t offset) {
   check_range(buffer, offset, array.nbytes());
   const nb::gil_scoped_release unlocked;
@@ -73,7 +73,7 @@ void launch(const gpu::Queue& stream, const gpu::Kernel& kernel, std::array<uint
   stream.launch(kernel, shape, params.c_str(), params.size());
 }
 
-// A graph of Python: empty until the first `with` block ends, updated by the next ones.
+// A graph captured by a Python `with` block: empty until the first block ends; later blocks update it.
 class CapturedGraph {
  public:
   explicit CapturedGraph(const gpu::Queue& stream) : stream_(stream) {}

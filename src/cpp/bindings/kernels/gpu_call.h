@@ -1,6 +1,5 @@
-// Single ops on a device from numpy arrays: what the functions of gpu_ops*.cpp share. Each op gets memory of its own;
-// results are filled with NaN before the launch and have guards around them, so that a value forgotten or written
-// elsewhere shows.
+// Shared code of gpu_ops*.cpp: runs single ops on a device from numpy arrays. Each op gets separate memory. Results are
+// filled with NaN before the launch and surrounded by guards, so that missing and out-of-bounds writes show.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -46,12 +45,12 @@ template <class Op>
 void run(PythonPack& pack, const Op& op) {
   pack.run(gpu::choose(op, pack.target()), op);
 }
-// Runs the GEMVs of a group. x: the group's x rounded, where the weights want it.
+// Runs the GEMVs of a group. x: the group's quantised x, if the weights need it.
 inline void run_rounded(PythonPack& pack, const LinearGroup& group, const RoundedRows& x) {
   const gpu::GemvLaunches vecs = gpu::choose(group, x, pack.target());
   for (int i = 0; i < vecs.n; ++i) pack.run(vecs.launches[i].launch, vecs.launches[i].params);
 }
-// Rounds x once into `rounded` where the weights want it, then runs the GEMVs, as the engine does.
+// Quantises x once into `rounded` if the weights need it, then runs the GEMVs, as the engine does.
 inline void run(PythonPack& pack, const LinearGroup& group, std::byte* rounded) {
   const Linear& first = group.products[0];
   RoundedRows x = {};
@@ -71,21 +70,21 @@ class Call {
   const T* in(const T* values, size_t count) {
     const gpu::Buffer& buffer = allocate(count * sizeof(T));
     pack_.stream().copy_to_device(buffer.data(), values, count * sizeof(T));
-    pack_.stream().synchronize();  // the caller's memory may go
+    pack_.stream().synchronize();  // the caller may free its memory
     return reinterpret_cast<const T*>(buffer.data());
   }
   template <class Array>
   auto in(const Array& array) {
     return in(array.data(), array.size());
   }
-  // Zeros, as a grid's work space starts.
+  // Zeroed memory, the initial state of a grid's work space.
   void* zeros(size_t bytes) {
     const gpu::Buffer& buffer = allocate(bytes);
     pack_.stream().fill(buffer.data(), 0, bytes);
     return buffer.data();
   }
 
-  // Every byte 0xff: a NaN as fp32, f16 and bf16, and -1.
+  // Memory filled with 0xff: NaN as fp32, f16 or bf16, and -1 as an integer.
   template <class T>
   T* out(size_t count) {
     const size_t bytes = count * sizeof(T);
@@ -174,7 +173,7 @@ class DeviceMemory final : public OpMemory {
 // An op on the pack's device, from its fields.
 template <class Op>
 struct DeviceOp {
-  // links: inputs that are outputs of other ops.
+  // links: inputs that are other ops' outputs.
   DeviceOp(PythonPack& pack, const std::string& name, const nb::handle& given,
            std::initializer_list<std::pair<const char*, const void*>> links = {})
       : memory(pack), fields(memory, name, nb::borrow<nb::kwargs>(given)) {
@@ -193,7 +192,7 @@ struct DeviceOp {
   Op op{};
 };
 
-// Products of one x, from the fields of each: the first one's x is that of all.
+// GEMVs that share x, each from its fields; the first one's x is used for all.
 class ProductGroup {
  public:
   ProductGroup(PythonPack& pack, const std::vector<nb::dict>& given) {
@@ -212,7 +211,7 @@ class ProductGroup {
   const LinearGroup& group() const { return group_; }
   const Linear& first() const { return group_.products[0]; }
   void* scratch(size_t bytes) { return products_[0].fields.scratch(bytes); }
-  // Memory for the rounded x of a product of as many rows.
+  // Memory for the quantised x of a product with as many rows as `reader`.
   RoundedRows x_buffer(const Linear& reader, int bits) {
     const bool is_16_bit = bits == 16;
     return rounded_rows(static_cast<std::byte*>(scratch(rounded_bytes(reader.rows, reader.n_in, is_16_bit))),

@@ -1,4 +1,4 @@
-// Any single op on the device of a pack, its time there, and the device's read bandwidth.
+// Runs or times any single op on a pack's device, and measures the device's read bandwidth.
 #include <functional>
 
 #include "bindings/kernels/bindings.h"
@@ -11,7 +11,7 @@ using namespace nanobind::literals;
 namespace lb::kernels {
 namespace {
 
-// The launches of an op, in order. All take the same parameters.
+// The launches of an op, in order, with shared parameters.
 template <class Params>
 struct Launches {
   std::vector<gpu::Launch> launches;
@@ -68,7 +68,7 @@ void start(PythonPack& pack, const Launches<Params>& all) {
   for (const gpu::Launch& launch : all.launches) pack.run(launch, all.params);
 }
 
-// Ops that leave counters in their scratch run twice into it, as a graph replays them.
+// Ops that leave counters in their scratch run twice with the same scratch, as in graph replays.
 template <class Op>
 constexpr int kRuns = std::is_same_v<Op, Attention> || std::is_same_v<Op, TopTokens> ? 2 : 1;
 
@@ -80,7 +80,7 @@ nb::dict run_op(PythonPack& pack, DeviceOp<Op>& op) {
   return op.fields.results();
 }
 
-// `rounded`, which no field of the op is: the bits to which the merge rounds o.
+// `rounded`, an extra argument: the number of bits to which the merge kernel quantises o.
 nb::dict run_op(PythonPack& pack, DeviceOp<Attention>& attention) {
   RoundedRows rounded{};
   const Attention& op = attention.op;
@@ -113,7 +113,7 @@ nb::dict run_named(PythonPack& pack, const std::string& name, const nb::kwargs& 
   });
 }
 
-// What a launch of several sequences takes of each.
+// The per-sequence parameters of a batched launch.
 template <class Params>
 const Params& params_of_row(const Params& params) {
   return params;
@@ -173,7 +173,7 @@ nb::dict time_op(PythonPack& pack, const std::string& name, int sets, int replay
         op.place();
         all.push_back(launches_of(pack, op.fields, op.op));
       }
-      const std::function<void()> work = [&] {  // one instance of the timing for all ops
+      const std::function<void()> work = [&] {  // type-erased, so that the timing is instantiated only once
         for (const auto& one : all) start(pack, one);
       };
       const double seconds = time_on_device(pack, replays, tries, work);

@@ -1,4 +1,4 @@
-// The ops between the projections of a recurrent layer and the last projection, as the engine sends them.
+// Runs a recurrent layer's ops between the input projections and the output projection, as the engine does.
 #include "bindings/kernels/bindings.h"
 #include "bindings/kernels/gpu_call.h"
 #include "dispatch/gpu_stream.h"
@@ -14,7 +14,7 @@ nb::tuple delta_net(PythonPack& pack, const nb::dict& last, const nb::kwargs& gi
   DeviceOp<Linear> reader(pack, "linear", last, {{"x", op.op.norm.y}});
   reader.place();
   const LinearGroup readers{{reader.op}, 1};
-  pack.stream().synchronize();  // the engine's stream is another
+  pack.stream().synchronize();  // GpuStream below uses another queue
   GpuStream stream(pack.shared(),
                    gpu::gemm_scratch_at(reader.op, 16) + gpu::gemm_scratch_bytes(readers, pack.target()) +
                        gpu::gated_delta_scratch_bytes(op.op.delta, pack.target()),

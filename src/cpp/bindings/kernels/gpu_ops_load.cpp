@@ -1,4 +1,4 @@
-// Weights on their way to a device: what arrives there, and how long a whole model takes.
+// Tests of weight loading: the bytes that arrive on the device, and the load time of a whole model.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -23,7 +23,7 @@ LoadProgress reporter(const nb::object& progress) {
   };
 }
 
-// The planes of each matrix as they lie in the device's memory, whose alignment was zero.
+// The planes of each matrix as they are in device memory; the memory was zeroed, so alignment gaps are zero.
 nb::list load_planes(PythonPack& pack, const std::vector<Bytes>& weights, const std::vector<std::string>& dtypes,
                      const std::vector<int>& n_out, const std::vector<int>& n_in, int threads, size_t slot_bytes,
                      size_t progress_bytes, const nb::object& progress) {
@@ -74,7 +74,7 @@ nb::dict time_load(PythonPack& pack, const std::string& path, int threads, size_
   return d;
 }
 
-// By slot: addresses as the host and as the device has them, of a model that is loaded.
+// Addresses by slot in a loaded model: the host's table, then the device's.
 std::pair<std::vector<uint64_t>, std::vector<uint64_t>> weight_table(PythonPack& pack, const std::string& path) {
   const ModelFile file = open_model_file(path);
   const std::unique_ptr<Model> model = make_model(file);

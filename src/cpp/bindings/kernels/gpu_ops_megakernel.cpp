@@ -1,5 +1,5 @@
-// The smallest schedule there is: a norm and a product of it as logits, the sampler and the end of a step, through the
-// megakernel that takes the weights, for as many tokens as it is allowed.
+// Runs a minimal megakernel schedule: a norm, its product as logits, the sampler and the end of a step, until the token
+// budget is used up.
 #include <nanobind/stl/vector.h>
 
 #include <array>
@@ -16,8 +16,8 @@ using namespace nanobind::literals;
 namespace lb::kernels {
 namespace {
 
-// `most`: tokens of the launch, which `allowed` ends. `missing`: arrivals that barriers wait for and that never come.
-// `is_lost`: the mailboxes of a greedy choice never get their tags either.
+// `most`: maximum tokens of the launch; `allowed` ends it earlier. `missing`: arrivals that barriers wait for but that
+// never come. `is_lost`: the mailboxes of a greedy choice never get their tags either.
 nb::dict megakernel(PythonPack& pack, const nb::dict& norm_fields, const nb::dict& product_fields, uint32_t missing,
                     bool is_lost, int most, uint32_t allowed) {
   DeviceOp<RmsNorm> norm(pack, "rms_norm", norm_fields);
@@ -94,8 +94,8 @@ nb::dict megakernel(PythonPack& pack, const nb::dict& norm_fields, const nb::dic
   return product.fields.results();
 }
 
-// Tokens of a timeline that begins with a choice from these logits, with up to `ahead` steps asked for before their
-// tokens are looked at: a launch then has several.
+// Decodes tokens, the first chosen from these logits. Requests up to `ahead` steps before reading their tokens, so that
+// a launch has several.
 std::vector<int32_t> decode_ahead(const Engine& engine, In<float, 1> logits, const Sampler& sampler, int n_tokens,
                                   int ahead) {
   LB_CHECK(ahead >= 1 && ahead <= 3, kInvalid, "1 to 3 steps can be asked for ahead, not ", ahead);

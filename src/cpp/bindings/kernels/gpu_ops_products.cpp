@@ -1,5 +1,5 @@
-// Products with weights on the device of a pack: linear as the engine decodes (GEMV), matmul as it runs many rows
-// (skinny GEMM and GEMM), and their times.
+// Runs and times weight products on a pack's device: `linear` is the GEMV of decoding, `matmul` the skinny GEMM or GEMM
+// of several rows.
 #include <random>
 #include <span>
 
@@ -41,7 +41,7 @@ std::vector<nb::dict> matmul_group(PythonPack& pack, const std::vector<nb::dict>
   return products.results();
 }
 
-// Defers the products, fuses `between` and starts all launches.
+// Defers the products, fuses `between` and sends all launches.
 template <class Op>
 void run_chain(PythonPack& pack, ProductGroup& products, DeviceOp<Op>& between, DeviceOp<Linear>& last) {
   const gpu::Target& target = pack.target();
@@ -68,10 +68,10 @@ void run_chain(PythonPack& pack, ProductGroup& products, DeviceOp<Op>& between, 
   };
   start(*fused);
   std::ranges::for_each(chain.take(), start);
-  pack.stream().synchronize();  // `call` goes
+  pack.stream().synchronize();  // `call` frees its memory
 }
 
-// Products of few rows of x, then a norm (of one) or a gate (of two), which has no launch of its own, then a product.
+// Skinny GEMMs of x, then a fused norm (of one) or gate (of two), then another product.
 nb::tuple matmul_chain(PythonPack& pack, const std::vector<nb::dict>& given, const nb::dict& between,
                        const nb::dict& last) {
   ProductGroup products(pack, given);
@@ -92,7 +92,7 @@ nb::tuple matmul_chain(PythonPack& pack, const std::vector<nb::dict>& given, con
   return run_fused(gate);
 }
 
-// Groups to time: `sets` of random weights, which take turns, and one x.
+// Groups to time: `sets` of random weights, used in rotation, and one x.
 class TimedGroups {
  public:
   // x: [rows, n_in]; empty: zeros.
@@ -131,7 +131,7 @@ class TimedGroups {
 
   const LinearGroup& first() const { return groups_[0]; }
 
-  // Seconds of run(group), the bytes it moves.
+  // Returns the seconds of run(group) and the bytes that it moves.
   template <class Run>
   nb::dict time(PythonPack& pack, int replays, int tries, Run&& run) const {
     LB_CHECK(replays >= 1 && tries >= 1, kInvalid, "replays and tries must be at least 1");
@@ -162,7 +162,7 @@ nb::dict time_linear(PythonPack& pack, const std::vector<std::string>& dtypes, c
 
 nb::dict time_matmul(PythonPack& pack, const std::vector<std::string>& dtypes, const std::vector<int>& n_out, int n_in,
                      int rows, const std::string& activations, int sets, int replays, int tries) {
-  // Numbers of magnitude 1 to 2: zeros would take less power, and with it less time.
+  // Numbers of magnitude 1 to 2: zeros would draw less power, so the clock and the speed would be higher.
   std::vector<uint32_t> numbers(size_t(rows) * n_in);
   std::minstd_rand random(1);
   for (uint32_t& number : numbers) number = 0x3f800000u | (uint32_t(random()) & 0x7fffffu) | uint32_t(random()) << 31;

@@ -1,5 +1,5 @@
-// A decode loop without its model: given logits for every step, the sampler and the end of a step run on the device as
-// the engine runs them, and the tokens come out of the ring.
+// A decode loop without a model: each step gets given logits, and the device runs the sampler and the end of the step
+// as in the engine. Tokens are read from the ring.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 
@@ -27,7 +27,7 @@ T* zeros(Call& call, size_t count) {
   return static_cast<T*>(call.zeros(count * sizeof(T)));
 }
 
-// A step's fields, each as an array over the steps.
+// The fields of all steps, each as an array over the steps.
 nb::dict dict_of(const std::vector<Sampled>& steps, int n_top) {
   std::vector<int32_t> tokens, top_ids;
   std::vector<uint32_t> problems;
@@ -51,7 +51,7 @@ nb::dict dict_of(const std::vector<Sampled>& steps, int n_top) {
   return result;
 }
 
-// Tokens and parents of a tree, the root's first.
+// Tokens and parents of a tree, root first.
 using TreeArrays = std::pair<In<int32_t, 1>, In<int32_t, 1>>;
 
 Draft draft_of(const TreeArrays& tree) {
@@ -68,7 +68,7 @@ Draft draft_of(const TreeArrays& tree) {
   return draft;
 }
 
-// One sequence, and the memory that its steps work in.
+// A sequence and the buffers of its steps.
 class Sequence {
  public:
   Sequence(PythonPack& pack, const SamplingParams& params, int vocab, In<int32_t, 1> prompt, size_t steps,
@@ -103,7 +103,7 @@ class Sequence {
 
     std::memset(ring_.data(), 0, ring_.size());
     auto* written = reinterpret_cast<uint32_t*>(ring_.data() + ring_capacity * sizeof(Sampled));
-    const int32_t before[5 + kPositions] = {-1, 0, 0, 0, 7};  // token, the append's four, positions
+    const int32_t before[5 + kPositions] = {-1, 0, 0, 0, 7};  // token, four append numbers, positions
     numbers = call_.in_out(before, std::size(before));
     next = {.sampled = op.result,
             .ring = {.slots = reinterpret_cast<Sampled*>(ring_.data()), .written = written, .capacity = ring_capacity},
@@ -119,7 +119,7 @@ class Sequence {
   }
 
   Call& call() { return call_; }
-  // The ring's tokens since the last call of this.
+  // Appends the ring's tokens since the last call.
   void take(std::vector<Sampled>& results) const {
     pack_.stream().synchronize();
     const uint32_t n = __atomic_load_n(next.ring.written, __ATOMIC_ACQUIRE);
@@ -192,7 +192,7 @@ nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, int
     const gpu::SampleLaunches launches = gpu::choose(op, sequence.scratch, pack.target());
     pack.run(launches.launch, launches.params);
     pack.run(gpu::choose(next, pack.target()), next);
-    if ((step + 1) % ring_capacity != 0 && step + 1 < steps) continue;  // the host falls behind as far as it may
+    if ((step + 1) % ring_capacity != 0 && step + 1 < steps) continue;  // the host lags as far as the ring allows
     sequence.take(results);
     LB_CHECK(results.size() == step + 1, kInternal, "the ring says ", results.size(), " tokens after ", step + 1);
   }

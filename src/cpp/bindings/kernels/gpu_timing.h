@@ -1,4 +1,4 @@
-// Time on a device, for the functions of gpu_ops*.cpp that measure.
+// Device timing for the benchmarks in gpu_ops*.cpp.
 #pragma once
 
 #include "bindings/kernels/gpu_call.h"
@@ -6,7 +6,7 @@
 
 namespace lb::kernels {
 
-// Seconds of one call of `work` by the device's own clock: a graph of `work` replayed, the least of `tries`.
+// Seconds of one call of `work`, measured with device events on a replayed graph: the minimum of `tries`.
 template <class Work>
 double time_on_device(PythonPack& pack, int replays, int tries, Work&& work) {
   const gpu::Queue& stream = pack.stream();
@@ -28,7 +28,7 @@ double time_on_device(PythonPack& pack, int replays, int tries, Work&& work) {
   return best;
 }
 
-// A buffer of bytes without a pattern a memory controller could profit from.
+// A buffer of random bytes, which memory compression cannot exploit.
 inline gpu::Buffer random_buffer(PythonPack& pack, size_t bytes, uint64_t seed) {
   gpu::Buffer buffer(pack.device(), bytes);
   std::vector<uint64_t> values((std::min<size_t>(bytes, 64 << 20) + 7) / 8);

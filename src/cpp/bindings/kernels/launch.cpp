@@ -1,4 +1,4 @@
-// The choice of kernel and geometry for an op on a target that need not be here, for tests.
+// Chooses an op's kernel and geometry on a target that need not be installed, for tests.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -44,8 +44,7 @@ nb::dict dict_of(const gpu::Launch& launch) {
   return result;
 }
 
-// An op of which only numbers matter: those that are given, the others 0, and operands at an address that nothing
-// reads.
+// Fills an op of which only the numbers matter: given numbers, else 0. Operands get an address that is never read.
 class ShapeFields {
  public:
   explicit ShapeFields(const nb::kwargs& given) {

@@ -38,7 +38,7 @@ std::string text(nb::dlpack::dtype dtype) {
   return kind + std::to_string(dtype.bits);
 }
 
-// Copies an array of any strides to or from the contiguous array that has its values.
+// Copies between a strided array and a contiguous array with the same values.
 template <bool kGather>
 void copy(std::byte* strided, std::byte* packed, const std::vector<long>& shape, const std::vector<long>& strides,
           size_t item) {
@@ -163,7 +163,7 @@ OpFields::Field& OpFields::add(const char* name, Access access, nb::dlpack::dtyp
   LB_CHECK(same, kInvalid, what_, name, " must have shape ", text(wanted), ", got ", text(added.shape));
   added.strides = contiguous(added.shape);
   for (size_t i = 0; i < shape.size() && added.count() > 0; ++i) {
-    if (added.shape[i] > 1) added.strides[i] = given.stride(i);  // numpy leaves any number for an axis of one
+    if (added.shape[i] > 1) added.strides[i] = given.stride(i);  // numpy leaves the stride of a length-1 axis undefined
     long stride = contiguous(added.shape)[i];
     if (strides.size() > 0) {
       infer(strides.begin()[i], added.strides[i]);
@@ -210,7 +210,7 @@ void OpFields::weights(const char* name, const void*& p, DType type, int& n_out,
   p = memory_.weights(blocks, type, n_out, n_in);
 }
 
-// Plain numbers as [pages, n_kv_heads, 64, head_dim]; other types as bytes, [pages, n_kv_heads, 64, bytes of a slot].
+// Plain floats as [pages, n_kv_heads, 64, head_dim]; packed types as bytes, [pages, n_kv_heads, 64, bytes of a slot].
 void OpFields::pages(const char* name, void*& p, KvType type, const int& n_kv_heads, const int& head_dim,
                      Access access) {
   LB_CHECK(is_given(name), kInvalid, what_, name, " is missing");
@@ -269,7 +269,7 @@ void OpFields::place() {
     const auto [unknown, value] = *given_.begin();
     fail(ErrorCode::kInvalid, what_, "has no field ", nb::cast<std::string>(unknown), "; its fields are ", known);
   }
-  // Arrays that overlap become one region.
+  // Overlapping arrays are merged into one region.
   std::vector<Field*> by_address;
   for (Field& field : fields_) by_address.push_back(&field);
   std::ranges::sort(by_address, {}, &Field::host);
@@ -294,7 +294,7 @@ void* OpFields::scratch(size_t bytes) {
   return regions_.back().data;
 }
 
-// A region's bytes after the op. Only its written fields may differ from what it held before.
+// A region's bytes after the op. Only its written fields may differ from their former contents.
 std::vector<std::byte> OpFields::read(const Region& region, int index) {
   const size_t guard = region.is_written ? memory_.guard_bytes() : 0;
   std::vector<std::byte> all(region.bytes + 2 * guard);

@@ -1,8 +1,8 @@
-// An op filled from keyword arguments, for the tests and the self-test. Numbers that an array's shape tells need not be
-// given. An output given the name of an input takes that input's memory. Arrays that share memory, such as q and k in
-// one row, share it in the op's memory too.
+// OpFields: fills an op from keyword arguments, for the tests and the self-test. Numbers that follow from an array's
+// shape may be omitted. An output that is given an input's name uses that input's memory. Arrays that share memory,
+// such as q and k in one row, also share it in the op's memory.
 //
-// Outputs hold 0xff bytes (NaN, or -1) before the op runs. After it, everything that is no output must be unchanged.
+// Outputs hold 0xff bytes (NaN, or -1) before the op runs. Afterwards, all other bytes must be unchanged.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -32,7 +32,7 @@ class OpMemory {
   virtual void upload(std::byte* to, const void* from, size_t bytes) = 0;
   virtual void download(void* to, const std::byte* from, size_t bytes) = 0;
   virtual const void* weights(const AnyArray& blocks, DType type, int n_out, int n_in) = 0;
-  virtual size_t guard_bytes() const = 0;  // on either side of what an op writes
+  virtual size_t guard_bytes() const = 0;  // on either side of an output
 };
 
 class OpFields {
@@ -60,7 +60,7 @@ class OpFields {
     else
       add<T>(name, p, Access::kIn, shape, strides);
   }
-  // With strides, the array is given: what lies between its rows must stay as it is.
+  // An array with strides must be given, because the bytes between its rows must stay unchanged.
   template <class T>
   void out(const char* name, T*& p, Axes shape, Axes strides = {}) {
     add<T>(name, p, strides.size() > 0 ? Access::kInOut : Access::kOut, shape, strides);
@@ -84,7 +84,7 @@ class OpFields {
   void weights(const char* name, const void*& p, DType type, int& n_out, const int& n_in);
   void pages(const char* name, void*& p, KvType type, const int& n_kv_heads, const int& head_dim, Access access);
   void page_table(const char* name, const int32_t*& p) { indices(name, p, {kAnySize}, 0, n_pages_); }
-  void rounded(const char* name, RoundedRows& rows_out, int rows, int n_in);  // given as its bits, 8 or 16
+  void rounded(const char* name, RoundedRows& rows_out, int rows, int n_in);  // given as the number of bits, 8 or 16
   template <class T>
   void inside(T*& p, const char* name, long offset) {
     later_.push_back([this, &p, name, offset] {
@@ -92,18 +92,19 @@ class OpFields {
     });
   }
 
-  // An input that is the output of another op, at this address. It is not given, and tells no number.
+  // Uses another op's output, at this address, as an input. Such an input is not given, and no number follows from its
+  // shape.
   void link(const char* name, const void* at) { links_[name] = at; }
 
-  // Gives every pointer of the op its memory. Refuses missing fields and those that the op does not have.
+  // Sets every pointer of the op to its memory. Refuses missing and unknown fields.
   void place();
-  // Memory beside the operands, checked like an output.
+  // Memory in addition to the operands, checked like an output.
   void* scratch(size_t bytes);
-  // Checks what the op has written and what not; outputs by name, after the op has run.
+  // Call after the op has run: checks that it wrote only its outputs, and returns the outputs by name.
   nb::dict results();
 
   long size(const char* name) { return field(name).shape[0]; }
-  // The largest value of an int32 array; `none` where it is empty or null.
+  // The largest value of an int32 array; `none` if the array is empty or null.
   long largest(const char* name, long none);
 
  private:
@@ -119,7 +120,7 @@ class OpFields {
     Access access;
     nb::dlpack::dtype dtype;
     std::vector<long> shape, strides;
-    const std::byte* host;  // of the array that is given; null: none is
+    const std::byte* host;  // of the given array; null: none given
     std::function<void(std::byte*)> set;
     int region = -1;
     size_t offset = 0;
@@ -142,7 +143,7 @@ class OpFields {
              std::function<void(std::byte*)> set);
   Field& add_out(const char* name, nb::dlpack::dtype dtype, std::vector<long> shape,
                  std::function<void(std::byte*)> set, const nb::object& in_place_of);
-  void infer(const Axis& axis, long value);  // a number that was not given
+  void infer(const Axis& axis, long value);  // a number that was omitted
   template <class T>
   void check_range(const char* name, const Field& field, long first, long end) {
     const auto* values = reinterpret_cast<const T*>(field.host);
@@ -156,7 +157,7 @@ class OpFields {
   AnyArray array(const char* name, nb::handle value);
   void number(const char* name, const void* field, std::function<void(long)> set, bool is_optional = false);
   Field* find(const std::string& name);
-  Field& field(const std::string& name);  // or an error
+  Field& field(const std::string& name);  // throws if unknown
   std::byte* at(const Field& field) const { return regions_[field.region].data + field.offset; }
   void reserve(Region& region);
   std::vector<std::byte> read(const Region& region, int index);
@@ -170,12 +171,12 @@ class OpFields {
   std::deque<Field> fields_;
   std::deque<Region> regions_;
   std::vector<std::function<void()>> later_;
-  std::deque<std::vector<std::byte>> owned_;  // arrays of one number, given as a number
+  std::deque<std::vector<std::byte>> owned_;  // one-element arrays given as a number
   std::vector<AnyArray> arrays_;              // keeps them alive
   long n_pages_ = 0;
 };
 
-// The page table has a slot for every row that an op appends, reads or moves.
+// Checks that the page table has a slot for every row that an op appends, reads or moves.
 template <class Op>
 void check_slots(const Op& op, OpFields& fields) {
   if constexpr (requires { op.cache; }) {

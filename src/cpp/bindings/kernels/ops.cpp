@@ -1,4 +1,4 @@
-// Single ops on numpy arrays, on the CPU.
+// Runs single ops on numpy arrays, on the CPU.
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using namespace nb::literals;
 namespace lb::kernels {
 namespace {
 
-// Memory of the host, without guards: a sanitizer sees an access past the end of an operand.
+// Host memory without guards, because a sanitizer detects an access past the end of an operand.
 class HostMemory final : public OpMemory {
  public:
   std::byte* reserve(size_t bytes) override {

@@ -42,7 +42,7 @@ nb::object dequantize(const Bytes& data, const std::string& dtype, size_t n) {
   return to_numpy(std::move(y), {n});
 }
 
-// A product with fixed weights that can run again and again, so that a benchmark times nothing else.
+// Products with fixed weights that can run repeatedly, so that a benchmark times only the products.
 class Products {
  public:
   Products(std::vector<Bytes> weights, const std::vector<std::string>& dtypes, const std::vector<int>& n_out, int n_in,
@@ -105,7 +105,7 @@ class Products {
   int n_in_, max_rows_;
 };
 
-// (q, scale, sum) of rows rounded to 8 bits.
+// (q, scale, sum) of rows quantised to 8 bits.
 nb::tuple quantize_q8(const Matrix& x, const std::string& isa) {
   const cpu::Kernels* kernels = cpu::kernels_for(isa_named(isa));
   LB_CHECK(kernels != nullptr, kUnsupported, "this processor cannot run the ", isa, " CPU kernels");

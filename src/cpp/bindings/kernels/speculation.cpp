@@ -1,5 +1,4 @@
-// Suffix drafts, the union of trees and the planner of steps, for tests. A tree is (tokens, parents, scores) of its
-// rows.
+// Suffix drafts, unions of trees and DraftPlanner, for tests. A tree is (tokens, parents, scores) of its rows.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
