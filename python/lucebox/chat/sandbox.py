@@ -61,7 +61,7 @@ _TEXT_FILTERS = frozenset({
     "capitalize", "e", "escape", "forceescape", "format", "indent", "join", "lower", "replace", "safe", "string",
     "title", "tojson", "trim", "truncate", "upper", "urlencode", "wordcount",
 })  # fmt: skip
-# These filters look at few items; lazy ones pay for their items in the test or attribute of each.
+# These filters read few items; lazy filters are charged per item, by its test or attribute.
 _CONSTANT_FILTERS = frozenset({
     "attr", "count", "d", "default", "first", "items", "last", "length", "map", "reject", "rejectattr", "reverse",
     "round", "select", "selectattr",
