@@ -246,7 +246,7 @@ class LLM:
         sampling: how tokens are chosen; `fields` (max_tokens=64, temperature=0.7, ...) override single fields of it.
         stream: an iterator of chunks, which may be closed early. The last chunk carries the whole result.
         n: returns a list of n results, 1 to 1024, with consecutive seeds. A list of prompts gives a list of results,
-        grouped by prompt.
+            grouped by prompt.
         prediction: text that the answer is likely to repeat, wholly or in parts: the suffix drafter drafts from it.
         response_format: constrains the text to a format, as in the server: {"type": "json_object"}, {"type":
             "json_schema", "json_schema": {"schema": {...}}}, {"type": "regex", "regex": "..."}, {"type": "grammar",
@@ -321,7 +321,7 @@ class LLM:
         """Answers a conversation through the model's chat template (or `template`), as the server does.
 
         sampling: None is the sampling that the model's makers recommend (`recommended_sampling`); `fields` override
-        single fields.
+            single fields.
         tools, tool_choice: in OpenAI's form. The result has the calls in `tool_calls`.
         enable_thinking: switches reasoning on or off. The result has it in `reasoning`.
         compression: overrides the options prefill_* for this conversation: {"mode": "off" | "auto" | "always",
@@ -333,7 +333,7 @@ class LLM:
         Raises:
             InvalidRequestError: as `generate`, or a message or tool is malformed, or the template refuses them.
             UnsupportedError: there is no chat template, it cannot switch thinking as requested, or compression is
-            requested without a scorer.
+                requested without a scorer.
         """
         model = self.chat_model(template)
         conversation = self._conversation(model, messages, tools, tool_choice, enable_thinking, response_format)

@@ -1,11 +1,11 @@
-"""The run loop: requests wait in a bounded queue for a session and take turns. `step` computes a turn: a prefill chunk
-of one sequence, or a token of each sequence that decodes, whose rows one pass over the weights computes.
+"""The run loop: requests wait in a bounded queue for a session and take turns. `step` computes one turn: a prefill
+chunk of one sequence, or one token of every decoding sequence in one pass over the weights.
 
-The turn goes to the sequence with the least engine time. Between the layers of a long chunk the others have their turns
-too, so a long prompt delays an answer, or the beginning of a short one, by a layer.
+The turn goes to the sequence with the least engine time. Other sequences also get turns between the layers of a long
+chunk, so a long prompt delays them by at most a layer.
 
-One thread at a time has the driver's role and calls `step`: the server's thread, or a caller that waits for its own
-answer. Other threads submit, wait, and take the role over when the driver leaves it.
+One thread at a time has the driver role and calls `step`: the server's thread, or a caller that waits for its own
+answer. Other threads submit, wait, and take over the role when the driver leaves it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Scheduler"]
 
 log = logging.getLogger("lucebox.generation")
 
-MIN_EARLIER_TOKENS = 2048  # of each sender's outputs
+MIN_EARLIER_TOKENS = 2048  # minimum tokens of earlier outputs kept per sender
 
 
 class Scheduler:
@@ -53,16 +53,16 @@ class Scheduler:
         senders: Iterable[str] = (),
         observer: Observer | None = None,
     ) -> None:
-        """slots: sessions, made now; None: as many as the model may have, made when needed.
-        senders: digests of the API keys. Neither the outputs nor the prefixes of one key speed up another's answers,
-        whose time would tell what the first one sent."""
+        """slots: number of sessions, created now; None: created on demand, up to the model's limit.
+        senders: digests of the API keys. Earlier outputs and prefixes are not shared between keys: timing would reveal
+            what another key sent."""
         self.cache = cache or PrefixCache(0)
         self._model = model
         self._pool = model.sessions
         if slots is not None:
             self._pool.resize(slots)
         self.slots = tuple(self._pool.all())
-        """The sessions that there are from the start."""
+        """The sessions created at the start."""
         self._max_queue = max_queue
         self._request_timeout_s = request_timeout_s
         self._observer = observer or Observer()
@@ -72,11 +72,11 @@ class Scheduler:
             capacity = max(MIN_EARLIER_TOKENS, _engine.Engine.EARLIER_TOKENS // len(keys))
             self._outputs = {sender: _engine.speculation.EarlierOutputs(capacity) for sender in keys}
         self._queue: deque[Sequence] = deque()
-        self._running: list[Sequence] = []  # in the order in which they began
+        self._running: list[Sequence] = []  # oldest first
         self._kv = KvAdmission(model, self._running, self.cache)
-        self._sent_ahead_s = 0.0  # what it took to send the pass of the next turn of tokens
+        self._sent_ahead_s = 0.0  # time spent sending the next decode turn's pass
         self.driver = Driver(self._has_turn, self.step, self._check_progress)
-        """Who calls `step`. Its `changed` guards the queue, the sessions and the list of what runs."""
+        """Decides which thread calls `step`. Its `changed` guards the queue, the sessions and the running list."""
         self._changed = self.driver.changed
         self._is_draining = self._is_closed = False
         self._close_error: Exception = SchedulerClosedError("the scheduler is shutting down")
@@ -91,12 +91,12 @@ class Scheduler:
 
     @property
     def n_slots(self) -> int:
-        """The most sequences that run side by side."""
+        """Maximum number of concurrent sequences."""
         return self._pool.limit
 
     @property
     def capacity(self) -> float:
-        """The most sequences that one call can queue."""
+        """Maximum number of sequences that one submit() can queue."""
         return self._max_queue + self.n_slots
 
     def counts(self) -> tuple[int, int]:
@@ -113,8 +113,8 @@ class Scheduler:
         """Queues all requests or none. Each request's items go to its sink; the last item is Finished or Failed.
 
         Raises:
-            QueueFullError: more would wait than may.
-            SchedulerClosedError: it is closing, or was closed.
+            QueueFullError: the queue has no room for all of them.
+            SchedulerClosedError: the scheduler is closing or closed.
         """
         deadline = time.perf_counter() + self._request_timeout_s
         leaders: dict[tuple[str, bytes], Sequence] = {}
@@ -136,7 +136,7 @@ class Scheduler:
         return sequences
 
     def cancel(self, sequence: Sequence) -> None:
-        """Ends a sequence before its next turn; does nothing where it has ended."""
+        """Ends a sequence before its next turn; no effect if it has ended."""
         with self._changed:
             was_waiting = sequence in self._queue
             if was_waiting:
@@ -147,9 +147,9 @@ class Scheduler:
             self._fail(sequence, _cancelled())
 
     def withdraw(self, sequences: Iterable[Sequence]) -> None:
-        """Cancels sequences, and returns when their sessions are free again."""
+        """Cancels sequences, and waits until their sessions are free."""
         left = [one for one in sequences if not one.is_over and not self._model.is_forked]
-        if self.driver.is_stepping_here:  # in a finalizer: the step in progress goes first
+        if self.driver.is_stepping_here:  # in a finalizer: the current step must finish first
             for one in left:
                 one.is_cancelled = True
             return
@@ -161,10 +161,10 @@ class Scheduler:
 
     @contextmanager
     def session(self) -> Iterator[_engine.Session]:
-        """The free session that was used last, while no sequence computes; waits for one.
+        """The most recently used free session, with the run loop stopped; waits for a free one.
 
         Raises:
-            InvalidRequestError: only waiting threads could give one back.
+            InvalidRequestError: deadlock: only waiting threads could free one.
         """
         session = None
         while session is None:
@@ -183,11 +183,11 @@ class Scheduler:
                         self.driver.notify()
 
     def take_pages(self, session: _engine.Session, n_tokens: int) -> None:
-        """Pages of the KV cache for a session of `session`."""
+        """Reserves KV pages for a session that `session` returned."""
         self._kv.take_alone(session, n_tokens)
 
     def use_cache(self, cache: PrefixCache) -> None:
-        """Empties the free sessions, and keeps prefixes in this cache from now on."""
+        """Replaces the prefix cache, and empties the free sessions."""
         with self.driver.alone():
             self.cache.close()
             self.cache = cache
@@ -200,8 +200,8 @@ class Scheduler:
         self._thread.start()
 
     def close(self, drain_s: float = 0.0, error: Exception | None = None) -> None:
-        """Refuses new requests, gives the others `drain_s` seconds to finish, ends what is left with an error, and
-        empties the sessions."""
+        """Refuses new requests, gives queued and running ones `drain_s` seconds to finish, fails the rest with `error`,
+        and empties the sessions."""
         with self._changed:
             self._close_error = error or self._close_error
             self._is_draining = True
@@ -220,7 +220,7 @@ class Scheduler:
     def _drive(self) -> None:
         try:
             self.driver.run_until(lambda: self._is_closed, may_idle=True)
-        except Exception as error:  # not of one sequence
+        except Exception as error:  # not caused by one sequence
             log.error("the run loop ends", exc_info=error)
             with self._changed:
                 self._close_error = SchedulerClosedError("the run loop ended with an error")
@@ -233,7 +233,7 @@ class Scheduler:
         return has_next or any(one.is_due or one.is_paused or one.is_cancelled for one in self._running)
 
     def _check_progress(self, waiting: set[int]) -> None:
-        """Raises where only these threads, which wait, could end a sequence: its stream is unread."""
+        """Raises if only the waiting threads could end a sequence, because its stream is unread: a deadlock."""
         if self._thread is None and self._pool.owners <= waiting:
             n = self._pool.n_in_use
             raise InvalidRequestError(
