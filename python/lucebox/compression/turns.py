@@ -17,7 +17,7 @@ CAPACITY = 256  # conversations
 
 
 class EarlierTurns:
-    """The cut messages of the latest CAPACITY conversations, keyed by digests of their messages.
+    """An LRU cache of cut messages, keyed by digests of conversation prefixes. CAPACITY entries.
 
     A conversation that has grown is found by the digest of its longest known prefix.
     """

@@ -27,7 +27,7 @@ class _Reader(Sink):
     def __init__(
         self, request: GenerationRequest, news: list[None], *, keeps_chunks: bool, keeps_progress: bool
     ) -> None:
-        """news: receives every progress report and error."""
+        """news: gets an entry for every progress report and for an error."""
         self.chunks: deque[Chunk] = deque()
         self.progress: deque[tuple[int, int]] = deque()
         self.result: Generation | None = None

@@ -253,7 +253,8 @@ class Scheduler:
             self._turn(due)
 
     def _drop_ended(self, computing: Sequence | None = None) -> None:
-        """Ends sequences that are cancelled or past their deadline; the one whose chunk is being computed by raising.
+        """Ends sequences that are cancelled or past their deadline. For `computing`, whose chunk is in progress, it
+        raises instead.
 
         Raises:
             CancelledError, DeadlineError: `computing` has ended.
@@ -280,8 +281,8 @@ class Scheduler:
         return DeadlineError(f"the request was not {what} within {self._request_timeout_s:g} s")
 
     def _admit(self) -> bool:
-        """Starts waiting sequences on free sessions: the session with the longest matched prefix, among equals the one
-        used longest ago. False: none started."""
+        """Starts waiting sequences on free sessions. Each takes the session with the longest matching prefix; ties go
+        to the least recently used one. False: none started."""
         n_begun = 0
         while self._queue and not self._kv.has_paused:
             with self._changed:
@@ -292,7 +293,7 @@ class Scheduler:
                 if session is None:
                     self._queue.appendleft(sequence)
                     break
-                # A new sequence starts at the least time used, so that it cannot starve the others.
+                # A new sequence starts with the minimum engine time of the running ones, so it cannot starve them.
                 sequence.handicap_s = min((other.engine_s for other in self._running), default=0.0)
                 self._running.append(sequence)
             self._begin(sequence, session)
@@ -321,13 +322,14 @@ class Scheduler:
         self._try(begin, sequence)
 
     def _between_layers(self, sequence: Sequence) -> None:
-        """Turns of others between two layers of this one's chunk, until they have had as much engine time."""
+        """Runs turns of other sequences between two layers of this sequence's chunk, until they have caught up in
+        engine time."""
         if self._is_closed:
             raise self._close_error
         self._drop_ended(sequence)
         if not self._queue and len(self._running) == 1:
             return
-        sequence.session.wait()  # the clock shows what the device has done
+        sequence.session.wait()  # so the clock measures the device's work
         began = time.perf_counter()
         own_s = began - sequence.turn_began - sequence.others_s
         self._admit()
@@ -341,8 +343,8 @@ class Scheduler:
         sequence.others_s += time.perf_counter() - began
 
     def _turn(self, due: list[Sequence], *, is_within: bool = False) -> None:
-        """is_within: another sequence's chunk. A sequence alone then runs no steps ahead, whose time would be counted
-        as the chunk's."""
+        """is_within: the turn runs between the layers of another sequence's chunk. Then a single sequence sends no step
+        ahead, because its time would be charged to the chunk."""
         is_pass = len(due) > 1 or (is_within and not due[0].is_prefilling)
         pass_s = 0.0
         if not due[0].is_prefilling:
@@ -357,18 +359,19 @@ class Scheduler:
             self._try(partial(self._emit, one), one)
 
     def _compute_together(self, due: list[Sequence]) -> float:
-        """A pass for the next rows of several sequences; the seconds that it takes this thread."""
+        """Runs a pass for the next rows of several sequences; returns the seconds it took this thread."""
         start = time.perf_counter()
-        self._send(due, waits=True)  # the time that all share ends when the device has chosen
+        self._send(due, waits=True)  # the shared time ends when the device has sampled
         spent_s = time.perf_counter() - start
         self._observer.spent_on_tokens(spent_s)
         return spent_s
 
     def _send(self, sequences: list[Sequence], *, waits: bool = False) -> None:
-        """Sends a pass for the rows that are not yet sent, and the choices after it. waits: until they are made.
+        """Sends a pass for rows not yet sent, then the sampling of their tokens. waits: block until the tokens are
+        sampled.
 
-        If the pass fails, each sequence computes its row alone, so that the others continue if one is the cause: its
-        error comes again in its own turn, and ends it."""
+        If the pass fails, each sequence computes its row alone. A sequence that caused the failure then fails in its
+        own turn, and the others continue."""
         rows = [(one, ids) for one in sequences if (ids := one.next_ids()) is not None]
         try:
             sessions = [one.session for one, _ in rows]
@@ -382,8 +385,8 @@ class Scheduler:
             log.warning("a pass of %d sequences failed; each computes its row alone", len(rows), exc_info=True)
 
     def _send_ahead(self, sequences: list[Sequence]) -> None:
-        """Sends the next pass, which a device computes while this thread gives out the texts of the last one. Not where
-        a prompt may come first, or pages are short. The row of a sequence that ends meanwhile is for nothing."""
+        """Sends the next pass, so the device computes while this thread emits the texts of the last one. Skipped if a
+        prompt may come first or pages are short. The row of a sequence that ends meanwhile is wasted."""
         start = time.perf_counter()
         has_prompt = (self._queue and self._pool.has_room) or any(one.is_prefilling for one in self._running)
         if has_prompt or not self._model.on_device:
@@ -415,7 +418,8 @@ class Scheduler:
             self._end(sequence, finished)
 
     def _lead(self, leader: Sequence) -> None:
-        """Starts the sequences that wait for this one's prompt; where it has failed, one of them computes it."""
+        """Starts the sequences that wait for the leader's prompt; if the leader failed, the first of them becomes the
+        leader."""
         waiting = [one for one in self._running if one.leader is leader]
         if leader.is_prefilling and waiting:
             for one in waiting[1:]:
@@ -426,7 +430,7 @@ class Scheduler:
             self._try(one.follow, one)
 
     def _try(self, part: Callable[[], None], sequence: Sequence) -> bool:
-        """A part of a sequence's turn. False: it has failed, which ends the sequence alone."""
+        """Runs a part of a sequence's turn. False: it failed, which ends only this sequence."""
         try:
             part()
         except Exception as error:
@@ -435,7 +439,7 @@ class Scheduler:
                 self.cache.forget(sequence.session, ids, turn_ends(ids, self._model.end_ids), sequence.request.sender)
             self._end(sequence, error)
             return False
-        except BaseException:  # Ctrl-C, in a thread that may not be the one that submitted it
+        except BaseException:  # Ctrl-C: this thread may not be the one that submitted the sequence
             self._end(sequence, CancelledError("the thread that computed this answer was interrupted"))
             raise
         return True
@@ -444,8 +448,8 @@ class Scheduler:
         self._observer.ended(sequence, result)
         session, was_prefilling = sequence.session, sequence.is_prefilling
         if isinstance(result, Exception) or session.is_swapped_out:
-            session.reset()  # gives its pages back, whatever state a failed part left
-        with self._changed:  # nothing that waits for the engine: the server's event loop takes this lock too
+            session.reset()  # frees its pages, whatever state a failed part left
+        with self._changed:  # nothing under this lock may wait for the engine: the server's event loop takes it too
             self._running.remove(sequence)
             self._pool.give_back(session)
             sequence.release()
@@ -464,7 +468,7 @@ class Scheduler:
             self._fail(sequence, error)
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
-        """Ends a sequence that has not begun."""
+        """Fails a sequence that has not begun."""
         self._observer.ended(sequence, error)
         sequence.release()
         sequence.sink.put(Failed(error))
@@ -476,7 +480,7 @@ def _cancelled() -> CancelledError:
 
 
 def _due(sequences: list[Sequence]) -> list[Sequence]:
-    """The sequences of the next turn, the one with the least engine time among them."""
+    """The sequences of the next turn, including the one with the least engine time."""
     ready = [one for one in sequences if one.is_due]
     if not ready:
         return []
@@ -489,9 +493,9 @@ _schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 
 @atexit.register
 def _stop_generating() -> None:
-    """Waits until no thread is inside the engine, and lets none enter again. A daemon thread that returns from the
-    engine while the interpreter is torn down aborts the process. The sessions of unfinished sequences stay until it has
-    ended, which nanobind would report as a leak."""
+    """At exit, waits until no thread is inside the engine, and bars re-entry: a daemon thread that returns from the
+    engine during interpreter shutdown aborts the process. Sessions of unfinished sequences live until the process ends,
+    which nanobind would report as leaks."""
     for scheduler in list(_schedulers):
         if scheduler._is_closed or scheduler._model.is_forked:
             continue

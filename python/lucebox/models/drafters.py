@@ -1,6 +1,6 @@
 """Resolves the option `draft` to the engine's: "none", "suffix", "mtp" or a file, the last two also with "+suffix".
 
-"auto" is a list of those, the best first: a start takes the first that fits in memory and may pay on its device.
+"auto" is a list of these, best first; loading takes the first that fits in memory and is worth its cost on the device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["draft_label", "resolve_drafts"]
 _WITH_SUFFIX = "+suffix"
 # Tensors of a prediction block, in GGUF files and in checkpoints.
 _MTP_TENSOR = {
-    _engine.GgufFile: re.compile(r"blk\.\d+\.nextn\."),  # Ollama's mtp.* are a layout of its own
+    _engine.GgufFile: re.compile(r"blk\.\d+\.nextn\."),  # Ollama's mtp.* tensors have a different layout
     _engine.Safetensors: re.compile(r"(model\.)?mtp\."),
 }
 
