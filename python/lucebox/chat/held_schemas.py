@@ -1,7 +1,7 @@
-"""Adapts schemas to llguidance: keywords that it cannot enforce are removed, and a warning names them.
+"""Adapts schemas to llguidance: keywords that it cannot enforce are relaxed, and a warning names them.
 
 A strict schema is refused if it has a pattern that cannot be compiled. Other unsupported keywords (uniqueItems, not,
-unknown formats) are dropped from strict schemas too, because OpenAI's clients send them everywhere.
+unknown formats) are relaxed in strict schemas too, because OpenAI's clients send them everywhere.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _joins(schema: Any) -> bool:
 
 
 def _closed(schema: Any) -> Any:
-    """The schema whose objects have only their declared properties: an open object could repeat a key, or never end."""
+    """The schema with additionalProperties false in its objects: an open object could repeat a key, or never end."""
     if not isinstance(schema, Mapping):
         return schema
     result = {

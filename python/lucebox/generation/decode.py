@@ -168,8 +168,8 @@ class DecodeLoop:
         return not (self.is_full or is_done or is_end)
 
     def next_ids(self, session: _engine.Session) -> Ids | None:
-        """The timeline that a batched pass computes before `sample`; None: the next token is forced, so there is
-        nothing to compute."""
+        """The timeline that a batched pass computes before `sample`; None: the next token is forced, without
+        sampling."""
         if self._forced:
             return None
         if self._before is None:

@@ -18,8 +18,8 @@ class KvAdmission:
     """Decides which running sequences hold KV pages."""
 
     def __init__(self, model: LoadedModel, running: list[Sequence], cache: PrefixCache) -> None:
-        """running: the caller's list, oldest first. cache: it also holds pages, and allocates them through this
-        object."""
+        """running: the caller's list, oldest first. cache: also holds pages, and calls `free_pages` of this object when
+        a restore needs some."""
         self._model = model
         self._running = running
         self.watch(cache)

@@ -37,7 +37,7 @@ class PowerLimit:
     root: Path
     read: Callable[[], float]
     write: Callable[[float], bool]
-    """Returns False where the driver denies it to this user."""
+    """Sets the limit; returns False if the driver denies it to this user."""
     lowest: float
     highest: float
 

@@ -1,5 +1,5 @@
-"""Models of the Hugging Face hub: chooses the files of a repository that form the model, and fetches them. Of data sets
-it fetches single files.
+"""Models of the Hugging Face hub: chooses the files of a repository that form the model, and fetches them. For data
+sets, fetches single files.
 
 The hub client keeps its own cache and obeys its own settings (HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, tokens).
 """

@@ -119,7 +119,7 @@ def plan_memory(
         if not scorer.is_swapped:
             device = _beside(device, scorer.memory)
     memory, resolved, draft = _plan_target(found.path, drafts, wanted, device)
-    TextAssets.load(found.path)  # raises where the engine has no tokenizer for the file
+    TextAssets.load(found.path)  # raises if the engine has no tokenizer for the file
     kernels = device.kernels or f"{resolved['threads']} threads, {resolved['isa']}"
     return Plan(memory, f"{device.name}, {kernels}", draft_label(draft), scorer)
 

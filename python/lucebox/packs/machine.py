@@ -34,7 +34,7 @@ class FoundGpu:
     vendor: str
     """nvidia or amd."""
     address: str
-    """PCI address; "soc" where the GPU is part of the chip."""
+    """PCI address; "soc" if the GPU is integrated."""
     pci_id: str
     """vendor:device in hexadecimal, empty without PCI."""
     name: str | None

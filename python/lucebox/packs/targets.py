@@ -122,7 +122,7 @@ def find_board(name: str) -> tuple[Target, Board]:
 
 def serving(device: str) -> tuple[Target, ...]:
     """The targets whose packs run on a chip of this architecture ("sm_89", "gfx1151"), best first: its own, then the
-    nearest older ones. Empty where no pack runs."""
+    nearest older ones. Empty if no pack runs."""
     fitting = [target for target in TARGETS if serves(target.name, device)]
     return tuple(sorted(fitting, key=lambda target: -_number(target.name)))
 

@@ -110,7 +110,7 @@ class Client:
         self.context = 0
 
     def request(self, path: str, body: Mapping[str, Any] | str | None = None) -> Reply:
-        """Sends a request on a connection of its own and reads the reply."""
+        """Sends a request on a new connection and reads the reply."""
         with closing(self.send(path, body)) as connection:
             response = connection.getresponse()
             return Reply(response.status, response.read().decode())

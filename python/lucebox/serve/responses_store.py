@@ -62,7 +62,7 @@ class ResponseStore:
                 self._remove(next(iter(self._stored)))
 
     def update(self, stored: StoredResponse) -> None:
-        """Replaces a stored response; does nothing if it was deleted meanwhile."""
+        """Replaces a stored response; no effect if it has been deleted."""
         with self._lock:
             if stored.document["id"] in self._stored:
                 self._set(stored)
@@ -152,12 +152,12 @@ class ResponseStore:
                 self._remove(response_id)
 
     def started(self, response_id: str, exchange: Exchange, owner: str) -> None:
-        """Registers a running response, which can be cancelled until it ends."""
+        """Registers a running response, so it can be cancelled until it ends."""
         exchange.owner = owner
         self._running[response_id] = exchange
 
     def cancel(self, response_id: str, owner: str) -> None:
-        """Cancels a running response; does nothing if it has ended.
+        """Cancels a running response; no effect if it has ended.
 
         Raises:
             ApiError: the id is unknown.

@@ -23,10 +23,11 @@ MAX_TOKENS = 1 << 22
 
 _KEY = "tokenizer.ggml."
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
-# Bytes of ordinary text. Real vocabularies lack some of the others (SmolLM2: 0x04, ...).
+# Bytes of ordinary text. Real vocabularies lack some of the other bytes (SmolLM2: 0x04, ...).
 _ESSENTIAL_BYTES = (0x09, 0x0A, *range(0x20, 0x7F))
 # A model may have several end-of-generation tokens, and its files often name only one of them. Tokens with these texts
-# end an answer in every model that has them, whatever type the file gives them: nobody writes them as ordinary text.
+# end an answer in every model that has them, whatever type the file gives them, because they never occur as ordinary
+# text.
 _END_TEXTS = (
     "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "<|return|>", "<|call|>",
     "<end_of_turn>", "<end_of_utterance>", "<\uff5cend\u2581of\u2581sentence\uff5c>",

@@ -185,10 +185,10 @@ class XmlReader(CallReader):
             char = yield
 
     def _look_ahead(self, key: str, kind: Kind) -> Generator[None, str, str | None]:
-        """Reads on after a call whose last value may quote tags: it had only quoted these if its own closing tags still
-        follow. Returns the text read if the call is complete; None if the value goes on.
+        """Looks ahead after a call whose last value may quote tags: the value quoted them if the call's closing tags
+        still follow. Returns the text read if the call is complete; None if the value continues.
 
-        Once a further call begins, only the end of the answer shows whether the value quoted that too (`finish`).
+        Once another call begins, only the end of the answer shows whether the value quoted that call too (`finish`).
         """
         self.may_end = True
         self._ahead, at = "", 0

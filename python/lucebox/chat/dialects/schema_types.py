@@ -48,8 +48,8 @@ class Form:
 
 
 def forms_of(schema: Mapping[str, Any]) -> list[Form]:
-    """The forms of an object with this schema, at least one. Too many alternatives become one form in which only the
-    properties that all of them require are required."""
+    """The forms of an object with this schema, at least one. Too many alternatives are merged into one form, which
+    requires only the properties that all of them require."""
     forms = list(itertools.islice(_forms(schema, schema, _MAX_DEPTH), _MAX_FORMS * _MAX_FORMS))
     if len(forms) <= _MAX_FORMS:
         return forms or [Form()]

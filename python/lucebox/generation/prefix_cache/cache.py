@@ -134,8 +134,8 @@ class PrefixCache:
             self._parts.drop_damaged(parts, "a prompt that reused it failed")
 
     def drop_pages(self) -> bool:
-        """Frees the least recently used KV pages and moves their bytes to main memory. False: all pages are shared with
-        other holders."""
+        """Frees the least recently used KV pages and moves their bytes to main memory. False: no unshared pages are
+        left."""
         with self._parts.changed:
             return self._parts.drop_run()
 

@@ -105,8 +105,8 @@ class PartStore:
         return node
 
     def drop_run(self) -> bool:
-        """Frees the least recently used KV pages and moves their bytes to main memory. False: all pages are shared with
-        other holders."""
+        """Frees the least recently used KV pages and moves their bytes to main memory. False: no unshared pages are
+        left."""
         part = next((one for one in self.runs.all() if one.run is not None and not one.run.is_shared), None)
         if part is None:
             return False
