@@ -480,7 +480,7 @@ class LLM:
 
         pooling: None is the model's own: the mean of its rows, the first ("cls") or the last one.
         normalize: scales the vector to length 1, so that a dot product is the cosine.
-        dimensions: keep only this many leading dimensions, for models trained so (Matryoshka).
+        dimensions: keep only this many leading dimensions, for models trained for truncation (Matryoshka).
 
         Raises:
             UnsupportedError: the model is not made for embeddings, and no pooling is given.
@@ -645,8 +645,8 @@ class LLM:
 
     @property
     def decode_path(self) -> str:
-        """How a GPU decodes: "graph" with the reason why the megakernel is not used, or the megakernel with one line
-        per phase. Empty on the CPU. With decode_path="graph", empty before the first token."""
+        """How a GPU decodes: "graph" and why the megakernel is not used, or the megakernel with one line per phase.
+        Empty on the CPU. With decode_path="graph", empty before the first token."""
         return self.pool.latest.decode_path
 
 

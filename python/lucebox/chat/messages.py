@@ -58,7 +58,7 @@ def _message(message: object, name: str) -> dict[str, object]:
 
 
 class NoText(str):
-    """Null content: equals none in a template's test, and is empty text where a template prints or joins it."""
+    """Null content: equals none in a template's test, and is empty text when printed or joined."""
 
     __slots__ = ()
 

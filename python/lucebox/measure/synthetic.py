@@ -28,7 +28,7 @@ POOL_BYTES = 64 << 20  # random bytes per tensor type; each tensor starts at a r
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a model; the delta-net fields are 0 where every layer is attention."""
+    """Sizes of a model; the delta-net fields are 0 if every layer is attention."""
 
     architecture: str
     n_layers: int

@@ -36,12 +36,13 @@ def resolve_drafts(
     """The drafters to try for a model, in this order; only "auto" has more than one.
 
     draft: "none", "suffix", "mtp", or a drafter as `resolve` finds it. "mtp+suffix" and "DRAFTER+suffix" draft with
-    both. "auto" fetches nothing: it is the drafter that the catalog has for the model, where that is on this machine,
-    then the prediction block (MTP) in its file, both with the suffix drafter, then that one alone, then none.
+    both. "auto" downloads nothing. It tries, in order: the catalog's drafter for the model, if it is on this machine,
+    with the suffix drafter; the prediction block (MTP) of the model's file, with the suffix drafter; the suffix drafter
+    alone; none.
 
     Raises:
         ModelNotFoundError, HubError: the drafter cannot be found or fetched.
-        InvalidRequestError: "+suffix" follows a word that stands for no draft model.
+        InvalidRequestError: "+suffix" follows a word that is not a draft model.
     """
     name = draft.removesuffix(_WITH_SUFFIX)
     with_suffix = draft[len(name) :]
@@ -62,7 +63,7 @@ def draft_label(draft: str) -> str:
 
 
 def _own_drafters(model: ResolvedModel) -> Iterator[str]:
-    """The drafters that come with a model: the catalog's, and the block in its file."""
+    """The drafters that come with a model: the catalog's, and the prediction block in its file."""
     file = catalog.drafter(model.name) if model.source == "catalog" else None
     if file is not None:
         yield str(file)

@@ -188,7 +188,7 @@ def _beside(device: Device, scorer: MemoryPlan) -> Device:
 
 def plan_scorer(path: Path, options: EngineOptions, device: Device) -> MemoryPlan:
     """The plan of a scorer of prompts. Without a context in the options, it has the model's maximum, up to
-    MAX_SCORER_CONTEXT, or less where memory does not suffice.
+    MAX_SCORER_CONTEXT, or less if memory is short.
 
     Raises:
         OutOfMemoryError: no context fits, or not the requested one.

@@ -39,8 +39,7 @@ def resolve(
     model: a GGUF file or a model folder; a catalog name; or org/name on the hub, with ":Q8_0" or ":file.gguf" to choose
     among its GGUF files and ":safetensors" for its original weights. "catalog:NAME" and "./NAME" resolve an ambiguity.
     endpoint: a hub server instead of the client's own setting.
-    is_drafter: the model drafts for another one. A catalog name stands for the drafter of that model, and the files
-    need no tokenizer.
+    is_drafter: resolve a drafter: a catalog name means that model's drafter, and the files need no tokenizer.
 
     Raises:
         ModelNotFoundError: not a known name, or the hub has no such model.

@@ -166,7 +166,7 @@ class Tokenizer:
             found = self._encoder.encode_batch([text], add_special_tokens=False)[0]
         ids: list[int] = []
         end = 0
-        # The encoder finds control tokens before it splits, so the text between two of them is encoded on its own.
+        # The encoder finds control tokens before it splits, so the text between two of them is encoded separately.
         for token_id, (start, stop) in zip(found.ids, found.offsets, strict=True):
             if token_id in self._special:
                 ids += [*self._plain_ids(text[end:start]), token_id]

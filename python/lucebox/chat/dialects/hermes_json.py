@@ -70,7 +70,7 @@ def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
 
 
 def lines_of(rule: str, several: bool) -> str:
-    """One `rule`, or up to MAX_CALLS on lines of their own. Bounded, because a small model may never stop."""
+    """One `rule`, or up to MAX_CALLS, each on a separate line. Bounded, because a small model may never stop."""
     return f'{rule} ("\\n" {rule}){{0,{MAX_CALLS - 1}}}' if several else rule
 
 

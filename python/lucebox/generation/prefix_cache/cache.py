@@ -115,7 +115,7 @@ class PrefixCache:
         return reused
 
     def store(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = (), owner: str = "") -> None:
-        """Stores the session's prefix of ids, up to the point where its appends match those of a cold run.
+        """Stores the session's prefix of ids, as far as its appends match the appends of a cold run.
 
         Called after every append, because the session holds the recurrent state of its last position only.
         """
