@@ -156,8 +156,8 @@ class Scorer:
         return self.memory_plan.context - len(self._before) - len(asked) - len(self._after)
 
     def _weights(self, part: Ids, asked: Ids) -> Weights:
-        """[len(part)] the largest attention weight of each token among heads and layers, as a mean over the last
-        8 tokens of the prompt."""
+        """[len(part)] per token: the maximum attention weight over heads and layers, averaged over the last 8 rows of
+        the prompt."""
         prompt = np.concatenate([self._before, part, asked, self._after])
         with self._lock:
             if self._native is None:

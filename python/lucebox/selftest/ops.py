@@ -243,7 +243,7 @@ def key_scores(
     q: F32, k_pages: Array, k_type: str, page_table: I32, n_past: int, scale: float, scores: F32, first_row: int = 0,
     **on: Any,
 ) -> F32:  # fmt: skip
-    """[rows, stride]: the scores, each replaced by the rows' attention weight if that is larger."""
+    """[rows, stride]: the maximum of the scores and the rows' attention weights over all heads."""
     cache = _cache(k_pages, k_pages, k_type, k_type, page_table, n_past, q.shape[2])
     got = run("key_scores", on, q=q, scale=scale, scores=scores, first_row=first_row, **cache)
     return np.asarray(got["scores"])

@@ -181,8 +181,8 @@ def functions_of(body: Prompted) -> list[tuple[FunctionTool, str | None]]:
 
 
 def shown_names(body: Prompted) -> dict[Origin, str]:
-    """The name under which the model sees each function: the function's name, prefixed with its namespace if the name
-    is not unique.
+    """The name under which the model sees each function: the function's name. A function in a namespace gets the
+    namespace as prefix if the name is not unique.
 
     Raises:
         ApiError: two functions of a namespace have the same name.

@@ -157,7 +157,7 @@ def messages_of(items: Sequence[InputItem], shown: Mapping[Origin, str] | None =
 
 
 def turns_of(answer: Answer) -> list[Message]:
-    """The answer as messages for the conversation's next prompt, one per item."""
+    """The answer as messages for the conversation's next prompt, as `messages_of` would convert its output items."""
     messages: list[Message] = []
     for block in answer.blocks:
         match block:
