@@ -51,7 +51,7 @@ Messages: TypeAlias = Sequence[Mapping[str, Any]]
 """A conversation in OpenAI's form: role, content, tool_calls, tool_call_id, reasoning_content."""
 
 CONTINUATION_MAX_TOKENS = 256  # a continuation may never reach an end token
-MAX_ANSWERS = 1024  # all requests of a call are made before the first is answered
+MAX_ANSWERS = 1024  # a call builds all its requests before the first is answered
 LOGITS_CHUNK = 16  # rows of logits per append
 
 
@@ -79,11 +79,11 @@ class LLM:
     `model` is a path (a GGUF file or a folder of safetensors), a hub id ("org/name" or "org/name:quant") or a catalog
     name. `options` are the fields of `EngineOptions`.
 
-    Calls from several threads, and streams of one thread, run side by side: each has a session of its own, up to the
-    option `sessions`, and a pass over the weights computes a token of each. A prompt reuses what was computed before
-    where that gives the same bits as a fresh computation, so equal requests give equal ids; on a GPU one at a time and
-    with `draft="none"`, or with `batch_invariant=True`, since drafts and other generations change which rows are
-    computed together, and with them the last bits.
+    Calls from several threads, and streams of one thread, run concurrently. Each has its own session, up to the option
+    `sessions`; one pass over the weights computes a token of each. A prompt reuses a cached prefix only if the bits
+    equal a fresh computation, so equal requests give equal ids. On a GPU this holds for one request at a time with
+    `draft="none"`, or with `batch_invariant=True`: drafts and concurrent generations change the batch of rows, and with
+    it the last bits.
 
     An LLM belongs to the process that loaded it: after a fork, calls in the child raise InvalidRequestError.
 
@@ -106,7 +106,7 @@ class LLM:
             raise InvalidRequestError(f"model is {type(model).__name__}, expected a path or a name")
         wanted = EngineOptions(**options)
         self.model = load_model(os.fsdecode(model), wanted, offline=offline, progress=progress)
-        """What is loaded, for all that generates with it."""
+        """The loaded model, shared by everything that generates with it."""
         self._scheduler = Scheduler(self.model, cache=self._new_cache(parse_size(wanted.prefix_cache)))
         self._grammars = Grammars(self.model)
         self._chat_model: ChatModel | None = None
@@ -116,9 +116,9 @@ class LLM:
         self.pack_manifest = self.model.device.pack_manifest
         """The manifest of the pack, JSON; empty on the CPU."""
         self.code = self.model.device.code
-        """The compiler of the pack's code that the driver loads: "nvcc 13.0.88"; None on the CPU."""
+        """The compiler of the pack's code that the driver loads, "nvcc 13.0.88"; None on the CPU."""
         self.step_costs_file = self.model.step_costs_file
-        """The measured costs of a step with drafts, kept for the next start; None without a drafter."""
+        """The file of measured costs of a speculative step, reused by the next start; None without a drafter."""
         self.device_name = self.model.device.chip
         self.device_reason = self.model.device.reason
         self.draft_reason = self.model.draft_reason
@@ -167,8 +167,8 @@ class LLM:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Parts of the model's files that were set aside, a sentence each: a template that is not Jinja, recommended
-        sampling out of range."""
+        """One sentence per ignored part of the model's files: a template that is not Jinja, recommended sampling out of
+        range."""
         return self.model.notes
 
     def read_template(self, path: str | os.PathLike[str]) -> ChatTemplate:
@@ -241,16 +241,17 @@ class LLM:
         on_prompt: PromptProgress | None = None,
         **fields: Unpack[SamplingFields],
     ) -> Generation | list[Generation] | Iterator[Chunk]:
-        """Continues a prompt: text, or token ids [n_tokens]. Greedy unless told otherwise, at most 256 tokens.
+        """Continues a prompt: text, or token ids [n_tokens]. By default greedy, and at most 256 tokens.
 
-        sampling: how tokens are chosen; `fields` (max_tokens=64, temperature=0.7, ...) set single ones, over it.
+        sampling: how tokens are chosen; `fields` (max_tokens=64, temperature=0.7, ...) override single fields of it.
         stream: an iterator of chunks, which may be closed early. The last chunk carries the whole result.
-        n: a list of that many results, 1 to 1024, with consecutive seeds. A list of prompts gives a list of results,
-            those of a prompt after each other.
+        n: returns a list of n results, 1 to 1024, with consecutive seeds. A list of prompts gives a list of results,
+            grouped by prompt.
         prediction: text that the answer is likely to repeat, wholly or in parts: the suffix drafter drafts from it.
-        response_format: holds the text to a form, as the server does: {"type": "json_object"}, {"type": "json_schema",
-            "json_schema": {"schema": {...}}}, {"type": "regex", "regex": "..."}, {"type": "grammar", "grammar": "..."}.
-        on_prompt: called with (tokens computed, tokens of the prompt) at its start and after each chunk of it.
+        response_format: constrains the text to a format, as in the server: {"type": "json_object"}, {"type":
+            "json_schema", "json_schema": {"schema": {...}}}, {"type": "regex", "regex": "..."}, {"type": "grammar",
+            "grammar": "..."}.
+        on_prompt: called with (tokens computed, tokens of the prompt) at the start of prefill and after each chunk.
 
         Ctrl-C raises KeyboardInterrupt and leaves the LLM usable.
 
@@ -319,20 +320,20 @@ class LLM:
     ) -> Generation | list[Generation] | Iterator[Chunk]:
         """Answers a conversation through the model's chat template (or `template`), as the server does.
 
-        sampling: None is the sampling that the model's makers recommend (`recommended_sampling`); `fields` set single
-            ones.
+        sampling: None is the sampling that the model's makers recommend (`recommended_sampling`); `fields` override
+            single fields.
         tools, tool_choice: in OpenAI's form. The result has the calls in `tool_calls`.
         enable_thinking: switches reasoning on or off. The result has it in `reasoning`.
-        compression: this conversation's own choices over the options prefill_*: {"mode": "off" | "auto" | "always",
-            "keep_ratio": 0.1}. The result has what was kept in `usage.compression`.
+        compression: overrides the options prefill_* for this conversation: {"mode": "off" | "auto" | "always",
+            "keep_ratio": 0.1}. `usage.compression` of the result says what was kept.
         stream, n, prediction, response_format, on_prompt: as in `generate`.
 
-        Only the template can write control tokens; where messages or tools spell one, it stays text.
+        Only the template can write control tokens; a control token spelled in messages or tools stays text.
 
         Raises:
             InvalidRequestError: as `generate`, or a message or tool is malformed, or the template refuses them.
-            UnsupportedError: there is no chat template, it has no switch for the thinking asked for, or there is no
-                scorer for the compression asked for.
+            UnsupportedError: there is no chat template, it cannot switch thinking as requested, or compression is
+                requested without a scorer.
         """
         model = self.chat_model(template)
         conversation = self._conversation(model, messages, tools, tool_choice, enable_thinking, response_format)
@@ -355,7 +356,7 @@ class LLM:
     def agenerate(
         self, prompt: Prompt, sampling: Sampling | None = None, **options: Unpack[GenerateOptions]
     ) -> Coroutine[Any, Any, Generation]:
-        """`generate` for asyncio. Cancelling the task stops the generation after its token or prefill chunk."""
+        """`generate` for asyncio. Cancelling the task stops the generation after the current token or prefill chunk."""
         return last_of(self.astream(prompt, sampling, **options))
 
     def astream(
@@ -391,15 +392,15 @@ class LLM:
     def recommended_sampling(
         self, *, enable_thinking: bool | None = None, template: ChatTemplate | None = None
     ) -> tuple[Sampling, str]:
-        """The sampling of a chat that says nothing else, and its source: a document of the model's makers, the
-        checkpoint, or lucebox."""
+        """The default sampling of a chat, and its source: a document of the model's makers, the checkpoint, or
+        lucebox."""
         model = self.chat_model(template)
         hello = [{"role": "user", "content": "Hello"}]
         conversation = self._conversation(model, hello, None, "auto", enable_thinking, None)
         return model.recommended_sampling(conversation), model.profile.source
 
     def chat_model(self, template: ChatTemplate | None = None) -> ChatModel:
-        """How conversations with this model are rendered and read, with its own template or another one."""
+        """Renders conversations and parses answers of this model, with its own template or another one."""
         if template is not None:
             return ChatModel(self.model, self._grammars, template=template)
         if self._chat_model is None:
@@ -475,11 +476,11 @@ class LLM:
         normalize: bool = True,
         dimensions: int | None = None,
     ) -> NDArray[np.float32]:
-        """[hidden] the embedding of a text, or [n_texts, hidden] those of a list of texts.
+        """[hidden] the embedding of a text, or [n_texts, hidden] the embeddings of a list of texts.
 
         pooling: None is the model's own: the mean of its rows, the first ("cls") or the last one.
         normalize: scales the vector to length 1, so that a dot product is the cosine.
-        dimensions: only the first ones, for models trained so.
+        dimensions: keep only this many leading dimensions, for models trained for truncation (Matryoshka).
 
         Raises:
             UnsupportedError: the model is not made for embeddings, and no pooling is given.
@@ -535,7 +536,7 @@ class LLM:
 
     @contextmanager
     def locked_sessions(self, n: int) -> Iterator[list[_engine.Session]]:
-        """n free sessions, made where there are fewer, locked against other threads."""
+        """n free sessions, created on demand, locked against other threads."""
         self.model.check_usable()
         with self._scheduler.driver.alone():
             self.pool.make(n)
@@ -545,7 +546,7 @@ class LLM:
     def _empty_session(self, n_tokens: int) -> Iterator[_engine.Session]:
         """A locked session with pages of the KV cache for n_tokens."""
         with self.locked_session() as session:
-            session.reset()  # prefixes may hold the pages that it has
+            session.reset()  # cached prefixes may share its pages
             self._scheduler.take_pages(session, n_tokens)
             yield session
 
@@ -626,7 +627,7 @@ class LLM:
 
     @property
     def device_info(self) -> _engine.gpu.DeviceInfo | None:
-        """The driver's description of the device; None on the CPU."""
+        """The device's properties as the driver reports them; None on the CPU."""
         return self.model.device_info
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
@@ -644,7 +645,7 @@ class LLM:
 
     @property
     def decode_path(self) -> str:
-        """How a GPU decodes: "graph" with the reason against the megakernel, or the megakernel with one line per phase.
+        """How a GPU decodes: "graph" and why the megakernel is not used, or the megakernel with one line per phase.
         Empty on the CPU. With decode_path="graph", empty before the first token."""
         return self.pool.latest.decode_path
 

@@ -14,5 +14,5 @@ def cache_folder() -> Path:
 
 
 def step_costs_folder() -> Path:
-    """The folder of the times of a step, which a model's first start with a drafter measures."""
+    """The folder of step costs, which a model's first start with a drafter measures."""
     return cache_folder() / "step_costs"

@@ -1,4 +1,4 @@
-"""Figures of plots. matplotlib is an extra (`pip install matplotlib`), imported only when a figure is drawn."""
+"""matplotlib figures. matplotlib is optional (`pip install matplotlib`), and imported only when a figure is drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that users type: the nearest known one, and one of a fixed set whatever its case."""
+"""Matches names that users type: suggests the nearest known name, and finds a name case-insensitively."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["did_you_mean", "same_name"]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """ "; did you mean X?" with the nearest of the known names; empty where none is near."""
+    """ "; did you mean X?" with the nearest known name; empty if none is near."""
     from difflib import get_close_matches  # imports re
 
     by_lower = {name.lower(): name for name in known}
@@ -17,5 +17,5 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def same_name(word: str, known: Iterable[str]) -> str | None:
-    """The known name that differs from the word at most in case."""
+    """The known name that equals the word, ignoring case."""
     return next((name for name in known if name.lower() == word.lower()), None)

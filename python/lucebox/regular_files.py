@@ -1,4 +1,4 @@
-"""Reads small files of others: regular files only and up to a size, so that no pipe or device is waited for."""
+"""Reads small untrusted files: only regular files up to a size limit, so that a pipe or device cannot block."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Sizes in bytes as users write and read them. Written: decimal units (kB, MB, GB, TB) or binary ones (KiB, MiB, GiB,
-TiB). Shown: binary ones, as in the memory plan."""
+"""Parses and formats sizes in bytes. Input: decimal units (kB, MB, GB, TB) or binary units (KiB, MiB, GiB, TiB).
+Output: binary units, as in the memory plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def parse_size(size: str | int) -> int:
     """Bytes of "2GB", "1.5 gb", "512MiB", "16G", "4096" or a number.
 
     Raises:
-        InvalidRequestError: it is no size, or ends within a byte.
+        InvalidRequestError: not a size, or not a whole number of bytes.
     """
     found = _SIZE.fullmatch(str(size).strip())
     base = 1024 if found and found[3] else 1000
@@ -29,7 +29,7 @@ def parse_size(size: str | int) -> int:
 
 
 def show_size(n_bytes: int) -> str:
-    """Bytes with three digits and a unit: 11.5 MiB."""
+    """Formats bytes with three digits and a unit: 11.5 MiB."""
     value = float(n_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 999.5:

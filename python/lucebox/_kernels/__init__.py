@@ -1,5 +1,5 @@
 """The second extension module in the library of lucebox._engine: single ops and launches, for the self-test, tuning,
-benchmarks and tests. One library, so that the engine is in memory and in the wheel once."""
+benchmarks and tests. Both modules are one library, so that memory and the wheel hold the engine once."""
 
 import sys
 from importlib.machinery import ExtensionFileLoader, ModuleSpec

@@ -1,4 +1,4 @@
-"""Constrained decoding: token masks that hold an answer to JSON, a schema, a regex, a grammar or tool calls.
+"""Constrained decoding: token masks that constrain an answer to JSON, a schema, a regex, a grammar or tool calls.
 
 llguidance computes the masks. If the answer may think first, the constraint begins after the closing tag.
 """
@@ -67,18 +67,18 @@ class _Vocabulary:
 
 
 def json_grammar(schema: Mapping[str, Any] | None = None) -> str:
-    """A grammar of JSON with this schema; without one, of any JSON object."""
+    """A grammar for JSON that matches this schema; without a schema, for any JSON object."""
     return f"start: %json {json.dumps({**(schema or {'type': 'object'}), 'x-guidance': JSON_FORM})}"
 
 
 def regex_grammar(pattern: str) -> str:
-    """A grammar of texts that a regular expression matches in full."""
+    """A grammar for texts that a regular expression matches in full."""
     escaped = re.sub(r"\\.|/", lambda found: r"\/" if found[0] == "/" else found[0], pattern, flags=re.DOTALL)
     return "start: ANSWER\nANSWER: /" + escaped.replace("\n", r"\n") + "/"
 
 
 def tools_grammar(profile: Profile, tools: Sequence[Tool], choice: ToolChoice) -> str:
-    """A grammar of one or more calls of the allowed tools, in the model's own dialect.
+    """A grammar for one or more calls of the allowed tools, in the model's dialect.
 
     Raises:
         InvalidRequestError: no tool may be called.
@@ -92,7 +92,7 @@ def tools_grammar(profile: Profile, tools: Sequence[Tool], choice: ToolChoice) -
 def json_or_tools_grammar(
     profile: Profile, tools: Sequence[Tool], choice: ToolChoice, schema: Mapping[str, Any] | None = None
 ) -> str:
-    """A grammar of either json_grammar's answer or tool calls: structured output while tools may be called.
+    """A grammar for either json_grammar's answer or tool calls: structured output while tools may be called.
 
     Raises:
         InvalidRequestError: no tool may be called.
@@ -102,7 +102,7 @@ def json_or_tools_grammar(
 
 
 class TokenConstraint:
-    """Holds one answer to a grammar (events.Constraint).
+    """Constrains one answer to a grammar (events.Constraint).
 
     grammar: llguidance's Lark dialect; its first rule is `start`.
     thinking: the model's tags if the answer may think first; None constrains from the first token.
@@ -160,8 +160,8 @@ class TokenConstraint:
 
 
 class StrictCalls:
-    """Leaves text free and holds the calls of strict tools to their schemas, with tool_choice auto (events.Constraint).
-    Calls of other tools are free after their name."""
+    """For tool_choice auto: leaves text unconstrained, and constrains calls of strict tools to their schemas
+    (events.Constraint). Calls of other tools are unconstrained after the tool's name."""
 
     def __init__(self, tokens: GrammarTokens, profile: Profile, tools: Sequence[Tool]) -> None:
         self._tokens = tokens
@@ -193,14 +193,15 @@ class StrictCalls:
             matcher = self._call.deep_copy()
             opening = self._tokens.table.tokenize_bytes(self._opener.encode() + after)
             if not matcher.consume_tokens(opening):
-                return  # the token that completes the tag continues with text that is no call
+                return  # the token that completes the tag goes on with text that is not a call
             self._matcher = matcher
         if self._matcher.is_stopped():
             self._matcher = None
 
 
 def _strict_grammar(profile: Profile, tools: Sequence[Tool]) -> str:
-    """A grammar of one call: held to its schema if the tool is strict, otherwise free up to a closing tag."""
+    """A grammar for one call: constrained to its schema if the tool is strict, else unconstrained up to a closing
+    tag."""
     dialect = DIALECTS[profile.dialect]
     strict, free = [tool for tool in tools if tool.strict], [tool for tool in tools if not tool.strict]
     grammar = dialect.grammar(strict, parallel=False)

@@ -1,5 +1,5 @@
-"""Turns a conversation or a prompt into all that its answer needs besides a session: token ids, sampling, parser,
-constraint and thinking budget. `LLM` and the server share it.
+"""Converts a conversation or a prompt into a generation request: token ids, sampling, parser, constraint and thinking
+budget. Shared by `LLM` and the server.
 
 Preparation can take seconds: the template is rendered, the prompt tokenised, the grammar compiled.
 """
@@ -60,7 +60,8 @@ class Limits:
 
 
 class Grammars:
-    """Compiles answer formats for one vocabulary. The table of a large vocabulary takes seconds, once."""
+    """Compiles answer formats for one vocabulary. Building llguidance's table of a large vocabulary takes seconds,
+    once."""
 
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
@@ -68,7 +69,7 @@ class Grammars:
         self._lock = threading.Lock()
 
     def tokens(self) -> GrammarTokens:
-        """The table of the vocabulary.
+        """llguidance's table of the vocabulary.
 
         Raises:
             UnsupportedError: llguidance is not installed.
@@ -87,14 +88,14 @@ class Grammars:
             return self._tokens
 
     def close(self) -> None:
-        """Ends the process that checks grammars."""
+        """Stops the process that checks grammars."""
         if self._tokens is not None:
             self._tokens.check.close()
 
     def constraint(
         self, answer_format: AnswerFormat, *, thinking: Thinking | None = None, prompt_text: str = ""
     ) -> Constraint:
-        """Holds an answer to a format, after its thinking."""
+        """Constrains an answer to a format, after its thinking."""
         tokens = self.tokens()
         from lucebox.chat.constraints import TokenConstraint, json_grammar, regex_grammar
 
@@ -113,7 +114,7 @@ class Grammars:
 class ChatModel:
     """A model with a chat template and the profile of how to serve it. Safe to share between threads.
 
-    template: instead of the model's own. profile: a JSON file that overrides fields of the model's profile.
+    template: replaces the model's own. profile: a JSON file that overrides fields of the model's profile.
     max_tokens: maximum of every answer.
     """
 
@@ -178,7 +179,7 @@ class ChatModel:
         endpoint: str = "",
         n: int = 1,
     ) -> list[GenerationRequest]:
-        """Requests for n answers. Sampling fields that a mapping leaves open are the model's own.
+        """Requests for n answers. Sampling fields absent from a mapping take the model's defaults.
 
         Raises:
             InvalidRequestError, UnsupportedError: as prompt(), the prompt does not fit, or an option is out of range.
@@ -203,7 +204,8 @@ class ChatModel:
             parser = OutputParser(profile, tools, choice, profile.thinking is not None, text, warnings=warnings)
             budget = None
             if tags:
-                # A required call or format begins after the thinking, so it would not hold a call made before.
+                # A required call or format begins after the thinking, so it would not constrain a call made while
+                # thinking.
                 is_free = choice.mode != "required" and conversation.answer_format is None
                 budget = ThinkingBudget(
                     tags,
@@ -221,7 +223,7 @@ class ChatModel:
     def _compressed(
         self, conversation: Conversation, text: str, ids: Ids
     ) -> tuple[Conversation, str, Ids, PromptCompression | None]:
-        """The conversation to compute and its prompt, with the record of what was cut."""
+        """The conversation after compression, its prompt, and the record of what was cut."""
         compressor, request = self.model.compressor, conversation.compression
         if compressor is None:
             if request is not None and request.mode in ("auto", "always"):
@@ -243,7 +245,7 @@ class ChatModel:
         return shorter, text, kept, record
 
     def constraint(self, answer_format: AnswerFormat) -> tuple[Constraint, list[str]]:
-        """The constraint of a continuation of a raw prompt, and warnings of what it does not hold.
+        """The constraint for the continuation of a raw prompt, and warnings about what it does not enforce.
 
         Raises:
             InvalidRequestError, UnsupportedError: the format cannot be compiled.
@@ -255,12 +257,12 @@ class ChatModel:
         return self._grammars.constraint(held), warnings
 
     def recommended_sampling(self, conversation: Conversation) -> Sampling:
-        """The sampling of an answer that says nothing else."""
+        """The default sampling of an answer."""
         tags = None if self.template is None else self._thinking_tags(conversation, self.prompt(conversation)[0])
         return self.profile.defaults(thinking=tags is not None, tools=bool(conversation.tools))
 
     def _thinking_tags(self, conversation: Conversation, prompt_text: str) -> Thinking | None:
-        """The tags around the reasoning of an answer; None where it does not think."""
+        """The tags around the reasoning of an answer; None if the answer does not think."""
         tags = self.profile.thinking if conversation.thinking.mode != "off" else None
         # The template may have closed the thinking already.
         is_closed = tags is None or prompt_text.rstrip().endswith(tags.close)
@@ -278,7 +280,7 @@ class ChatModel:
     def _constraint(
         self, conversation: Conversation, tags: Thinking | None, prompt_text: str
     ) -> tuple[Constraint | None, list[str]]:
-        """The constraint of the answer, and warnings of what it does not hold; None leaves the answer free."""
+        """The constraint of the answer, and warnings about what it does not enforce; None: unconstrained."""
         answer_format, choice = conversation.answer_format, conversation.tool_choice
         tools = callable_tools(conversation.tools, choice)
         is_strict = any(tool.strict for tool in tools)

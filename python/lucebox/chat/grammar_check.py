@@ -55,7 +55,7 @@ class GrammarCheck:
             raise _refused(error)
 
     def report(self, grammar: str) -> tuple[str, list[str]]:
-        """The error of a grammar, empty without one, and the warnings about what it does not hold.
+        """The error of a grammar, empty without one, and warnings about what it does not enforce.
 
         Raises:
             InvalidRequestError: it exceeds a limit.
@@ -97,7 +97,6 @@ class GrammarCheck:
         return report
 
     def close(self) -> None:
-        """Ends the idle process."""
         with self._lock:
             process, self._idle = self._idle, None
         if process is not None:
@@ -132,7 +131,7 @@ def _ask(process: subprocess.Popen[bytes], data: bytes, seconds: float = SECONDS
         process.stdin.write(LENGTH.pack(len(data)) + data)
         process.stdin.flush()
     except BrokenPipeError:
-        pass  # its end is seen below
+        pass  # the process's exit is detected below
     answer = b""
     while len(answer) < LENGTH.size or len(answer) < LENGTH.size + LENGTH.unpack_from(answer)[0]:
         check_present()

@@ -1,7 +1,8 @@
-"""The process that compiles untrusted grammars first: a script that imports only llguidance and has limits.
+"""The sandbox process that compiles untrusted grammars before the server does: a resource-limited script that imports
+only llguidance.
 
 It reads grammars from stdin and answers each on stdout: 4 bytes with the length, then a JSON list of the error, empty
-without one, and the warnings. A stack overflow, the memory limit or a kill ends this process and not the server
+without one, and the warnings. A stack overflow, the memory limit or a kill ends this process, not the server
 (grammar_check.py).
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # this folder, whose modules must not hide others
+    sys.path.pop(0)  # this folder: its modules must not shadow others
 
 import ctypes
 import json
@@ -42,7 +43,7 @@ class _Bytes:
 
 
 def report_of(table: LLTokenizer, grammar: str) -> list[str]:
-    """The error of a grammar, up to the mask of its first token, and the warnings. Each is cut."""
+    """Compiles a grammar and computes its first mask; returns the error and the warnings, each truncated."""
     matcher = LLMatcher(table, grammar, log_level=0)
     mask = bytearray((257 + 31) // 32 * 4)
     if not matcher.is_error():
@@ -56,7 +57,7 @@ def _answer_all() -> None:
     limit = pages * resource.getpagesize() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.nice(5)  # the engine's threads come first
+    os.nice(5)  # lower priority than the engine's threads
     read, write = sys.stdin.buffer, sys.stdout.buffer
     while head := read.read(LENGTH.size):
         report = json.dumps(report_of(table, read.read(*LENGTH.unpack(head)).decode())).encode()

@@ -1,7 +1,7 @@
-"""Schemas made ready for llguidance: keywords that it cannot hold are loosened, and a warning names them.
+"""Adapts schemas to llguidance: keywords that it cannot enforce are relaxed, and a warning names them.
 
-A schema whose values must hold (`strict`) is refused for a pattern that cannot be compiled. Other keywords without
-support (uniqueItems, not, unknown formats) loosen in strict schemas too, as OpenAI's clients send them everywhere.
+A strict schema is refused if it has a pattern that cannot be compiled. Other unsupported keywords (uniqueItems, not,
+unknown formats) are relaxed in strict schemas too, because OpenAI's clients send them everywhere.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ __all__ = ["held_format", "held_schema", "held_tools"]
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
-_URI = "%#/?:@!$&'()*+,;=~[]"  # characters that need no quoting in a reference; some makers quote no others either
+_URI = "%#/?:@!$&'()*+,;=~[]"  # characters that references leave unquoted; some makers leave others unquoted as well
 _VALUES = ("const", "default", "enum", "examples")
 
 
 def held_tools(check: GrammarCheck, tools: Sequence[Tool], dialect: Dialect) -> tuple[list[Tool], list[str]]:
-    """The tools with schemas that can be held in calls of a dialect, and warnings.
+    """The tools with schemas that a dialect's calls can enforce, and warnings.
 
     Raises:
-        InvalidRequestError: a schema is invalid, or a strict one cannot be held; the message names the tool.
+        InvalidRequestError: a schema is invalid, or a strict one cannot be enforced; the message names the tool.
     """
     held, warnings = [], []
     for tool in tools:
@@ -45,7 +45,7 @@ def held_tools(check: GrammarCheck, tools: Sequence[Tool], dialect: Dialect) -> 
 
 
 def held_format(check: GrammarCheck, answer_format: AnswerFormat) -> tuple[AnswerFormat, list[str]]:
-    """The format with a schema that can be held, and warnings.
+    """The format with a schema that can be enforced, and warnings.
 
     Raises:
         InvalidRequestError: as held_schema.
@@ -60,11 +60,11 @@ def held_format(check: GrammarCheck, answer_format: AnswerFormat) -> tuple[Answe
 def held_schema(
     check: GrammarCheck, schema: Mapping[str, Any], owner: str, *, must_hold: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """A schema that can be held, and warnings that name its owner and the keywords that are not held.
+    """A schema that can be enforced, and warnings that name its owner and the keywords that are not enforced.
 
     Raises:
-        InvalidRequestError: the schema is invalid, exceeds a limit of the check, or has a pattern that must hold and
-            cannot.
+        InvalidRequestError: the schema is invalid, exceeds a limit of the check, or is strict and has a pattern that
+            cannot be compiled.
     """
     loosened = _Loosened(check, owner, must_hold)
     result: dict[str, Any] = loosened.schema(schema)
@@ -80,7 +80,7 @@ def _note(owner: str, note: str) -> str:
 
 
 def _joins(schema: Any) -> bool:
-    """Whether objects are joined somewhere, each of which closed would refuse the other's properties."""
+    """Whether the schema combines objects (`allOf`), so that closing each would refuse the other's properties."""
     if isinstance(schema, list):
         return any(map(_joins, schema))
     if not isinstance(schema, Mapping):
@@ -90,7 +90,7 @@ def _joins(schema: Any) -> bool:
 
 
 def _closed(schema: Any) -> Any:
-    """The schema whose objects have only their declared properties: an open object could repeat a key, or never end."""
+    """The schema with additionalProperties false in its objects: an open object could repeat a key, or never end."""
     if not isinstance(schema, Mapping):
         return schema
     result = {
@@ -117,7 +117,7 @@ class _Loosened:
         self._must_hold = must_hold
 
     def schema(self, schema: Any) -> Any:
-        """The schema without null keywords, which mean absent ones, and without patterns that cannot be compiled."""
+        """The schema without null keywords, which mean "absent", and without patterns that cannot be compiled."""
         if not isinstance(schema, Mapping):
             return schema
         result: dict[str, Any] = {}

@@ -26,14 +26,14 @@ class JsonScanner:
         self.done = False
         self._open: list[str] = []  # brackets
         self._expected = "value"
-        self._scalar = ""  # number or literal so far
+        self._scalar = ""  # the open number or literal
         self._escape = ""  # an escape that is not complete
-        self._key: str | None = None  # the key so far, inside one
+        self._key: str | None = None  # the open key, while inside one
         self._keys: list[set[str]] = []  # keys of each open bracket
 
     def push(self, char: str) -> str | None:
-        """The text that the character completes, often itself; None if the value ended before it, so that it was not
-        consumed.
+        """The text that the character completes, often the character itself; None if the value had ended, so the
+        character was not consumed.
 
         Raises:
             Malformed: the character cannot follow.

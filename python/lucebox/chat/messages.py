@@ -1,4 +1,4 @@
-"""Checks the messages and tools of a caller, and brings them to the one form chat templates get."""
+"""Checks a caller's messages and tools, and normalises them for chat templates."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _message(message: object, name: str) -> dict[str, object]:
     role = message.get("role")
     if not isinstance(role, str) or not _ROLE.fullmatch(role):
         raise InvalidRequestError(f"{name}.role is {role!r}, expected system, user, assistant, tool or another name")
-    # Clients write null for what a message lacks; a template that asks `is defined` must not find it.
+    # Clients write null for absent fields; a template that asks `is defined` must not find them.
     result = {key: value for key, value in message.items() if value is not None}
     calls = result.pop("tool_calls", None)
     if calls:
@@ -58,7 +58,7 @@ def _message(message: object, name: str) -> dict[str, object]:
 
 
 class NoText(str):
-    """The content null: none to a template that asks, empty text to one that prints or joins it."""
+    """Null content: equals none in a template's test, and is empty text when printed or joined."""
 
     __slots__ = ()
 
@@ -75,8 +75,8 @@ class NoText(str):
 
 
 class Arguments(dict[str, object]):
-    """The arguments of a tool call: an object to a template that lists them or asks for JSON, JSON text to one that
-    prints or joins them, as OpenAI's clients send it."""
+    """The arguments of a tool call: an object if a template iterates over them or applies `tojson`; JSON text, as
+    OpenAI's clients send it, if a template prints or joins them."""
 
     def __str__(self) -> str:
         return json.dumps(self, ensure_ascii=False)

@@ -55,7 +55,7 @@ class OutputParser:
 
     tools: empty if the request has none. With tool_choice "none", calls stay text.
     thinking: separate reasoning from text; otherwise the tags stay in the text.
-    prompt_text: the rendered prompt, which may already open the thinking.
+    prompt_text: the rendered prompt; it may end with the opening tag of the reasoning.
     warnings: notes on the request, emitted first.
     """
 
@@ -88,7 +88,7 @@ class OutputParser:
         self._withheld = ""  # may become a tag
         self._space = ""  # white space, emitted only if text follows
         self._is_fresh = True  # only white space since the beginning, the last call or the end of thinking
-        self._drops_space = self._mode is _Mode.THINKING or bool(tags)  # drop white space while _is_fresh
+        self._drops_space = self._mode is _Mode.THINKING or bool(tags)  # whether white space is dropped while _is_fresh
         self._reader: CallReader | None = None  # set inside a block of calls
         self._raw = ""  # text of the current block, to emit if it is no call
         self._started = False  # ToolStart was emitted, ToolEnd not yet
@@ -97,7 +97,7 @@ class OutputParser:
         self._is_dropping = False  # the last call of the block was of an unknown tool
         self._n_calls = 0
         self._ahead = Ahead.END
-        self._drafts: list[Part] = []  # parsed calls of the thinking
+        self._drafts: list[Part] = []  # calls parsed while thinking
 
     def push(self, text: str) -> list[Event]:
         at = 0
@@ -124,7 +124,7 @@ class OutputParser:
 
     @property
     def ends_with_call(self) -> bool:
-        """Whether calls that were made while thinking count if the answer ends here."""
+        """Whether calls made while thinking become real calls if the answer ends here."""
         if self._mode is _Mode.DRAFT:
             return self._reader is not None and self._reader.may_end
         return self._mode is _Mode.DRAFTED and not self._withheld.strip()
@@ -296,7 +296,7 @@ class OutputParser:
             self._push(char)
 
     def _break(self, held: str, warning: str) -> None:
-        """Ends the started call as broken. Its arguments are not valid JSON, because their last brace is missing."""
+        """Ends the started call as broken. Its arguments lack their last brace, so they are not valid JSON."""
         arguments = ("{" if self._begins else "") + held
         if arguments:
             self._emit(ToolArguments(self._n_calls, arguments))

@@ -1,4 +1,4 @@
-"""Whether the client of the request that this thread prepares is still there."""
+"""Detects that the client has disconnected while a thread prepares its request."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LEFT: ContextVar[threading.Event | None] = ContextVar("left", default=None)
 
 
 def set_left(left: threading.Event) -> None:
-    """Names the event that tells, until this thread's next request."""
+    """Sets the event that signals a disconnect, until this thread's next request."""
     _LEFT.set(left)
 
 
 def check_present() -> None:
-    """Called between the steps of long preparations.
+    """Raises if the client has left. Called between the steps of long preparations.
 
     Raises:
         CancelledError: the client has disconnected.

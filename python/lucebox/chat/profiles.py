@@ -46,8 +46,6 @@ class Thinking:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How to serve one model."""
-
     name: str
     source: str = ""
     """Source of the values."""
@@ -56,10 +54,10 @@ class Profile:
     thinking: Thinking | None = None
     """None if the model does not think."""
     sampling: Mapping[str, Values] = field(default_factory=dict)
-    """Fields of Sampling for "plain", "thinking" and "tools" requests; the last entry present that applies wins."""
+    """Fields of Sampling for "plain", "thinking" and "tools" requests; the last applicable entry wins."""
     max_tokens: int = 16384
-    """Default length of an answer. Where no model card recommends one, it keeps a looping model from filling a long
-    context."""
+    """Default maximum length of an answer, in tokens. It stops a looping model from filling a long context if the model
+    card recommends no length."""
     most_tokens: int = 16384
     """The longest answer the model card recommends, for the highest effort."""
     reply_tokens: int = 512
@@ -69,16 +67,16 @@ class Profile:
     takes_tools: bool = False
     """Whether the template writes the definitions of tools; otherwise rendering.py does."""
     takes_calls: bool = False
-    """Whether the template writes calls and results of a request without tools; likewise."""
+    """Whether the template writes calls and results of a request without tools; otherwise rendering.py does."""
     takes_calls_with_tools: bool = False
-    """Whether it writes them in a request with tools."""
+    """Whether the template writes calls and results of a request with tools."""
     takes_late_system: bool = True
     """Whether the template takes system messages after the first message."""
     keeps_special: bool = False
     """Whether tags of the dialect or of thinking are control tokens, whose text the parser must see."""
 
     def defaults(self, *, thinking: bool, tools: bool) -> Sampling:
-        """Sampling parameters for what the request leaves open."""
+        """Default sampling parameters for fields absent from the request."""
         values = self.sampling.get("plain", _EMPTY)
         if thinking:
             values = self.sampling.get("thinking", values)
@@ -182,7 +180,7 @@ def _sampling_fields(defaults: Values) -> dict[str, Any]:
 
 
 def _makers_sampling(defaults: Values) -> tuple[Values, str]:
-    """The checkpoint's own sampling, else lucebox's; and the source."""
+    """The checkpoint's own sampling, else lucebox's defaults; and the source."""
     if defaults.get("do_sample") is False:
         return {}, "the checkpoint: greedy"
     found = _sampling_fields(defaults)
@@ -199,7 +197,7 @@ _MARK = "lucebox_probe"
 
 
 def _template_capabilities(template: ChatTemplate) -> dict[str, Any]:
-    """Renders small conversations and looks whether the mark appears in the prompt."""
+    """Renders small conversations that contain a marker, and checks whether the prompt contains it."""
     user = {"role": "user", "content": "u"}
     tool, other = (
         {"type": "function", "function": {"name": name, "description": "", "parameters": {"type": "object"}}}

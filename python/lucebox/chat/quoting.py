@@ -12,7 +12,7 @@ from lucebox.text.tokenizer import Tokenizer
 
 __all__ = ["Quoting"]
 
-# Not quoted in assistant messages: an earlier answer has these, and in some vocabularies they are control tokens.
+# Not quoted in assistant messages: earlier answers contain these tags, which are control tokens in some vocabularies.
 _OWN_TAGS = frozenset({"<think>", "</think>", "<tool_call>", "</tool_call>"})
 
 

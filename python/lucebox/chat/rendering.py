@@ -25,7 +25,7 @@ def for_template(
     A longer conversation renders to a longer prompt with the same prefix, unless the template changes earlier turns.
     """
     result = merged_system(messages, takes_late=profile.takes_late_system)
-    own_tools = profile.takes_tools or not tools  # the template shows them, or there are none
+    own_tools = profile.takes_tools or not tools  # the template renders the tools, or there are none
     if own_tools and (profile.takes_calls_with_tools if tools else profile.takes_calls):
         return result, tools or None
     text = _tools_as_text(result, [] if own_tools else tools, DIALECTS[profile.dialect])
@@ -33,8 +33,8 @@ def for_template(
 
 
 def with_broken_calls(profile: Profile, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """The messages, before they are checked. If arguments in an earlier turn are not a JSON object, that turn's calls
-    become text in the dialect, as the model wrote them, because templates take arguments only as objects."""
+    """Runs before the messages are checked. If arguments in an earlier turn are not a JSON object, that turn's calls
+    become text in the model's dialect, because templates accept only objects as arguments."""
     if not isinstance(messages, Sequence):
         return messages
     return [
@@ -46,7 +46,7 @@ def with_broken_calls(profile: Profile, messages: Sequence[Mapping[str, Any]]) -
 
 
 def _calls_of(message: Any) -> list[Mapping[str, Any]]:
-    """The calls of a message; none if one is not of the right form, which the check of the messages reports."""
+    """The calls of a message; none if one is malformed, which the later check of the messages reports."""
     calls = message.get("tool_calls") if isinstance(message, Mapping) else None
     if not isinstance(calls, Sequence) or not all(isinstance(call, Mapping) for call in calls):
         return []

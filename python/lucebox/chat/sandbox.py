@@ -1,9 +1,9 @@
-"""The Jinja sandbox of chat templates: the features of Hugging Face's environment, metered.
+"""The Jinja sandbox of chat templates: the features of Hugging Face's environment, with metered time and memory.
 
-A template comes from an untrusted file. Jinja's sandbox denies access to Python; the meter bounds time and memory.
-Loops, macro bodies, calls, filters, tests, operators, comparisons, slices and output spend from one budget, by the
-size of their operands and results. The budget therefore also bounds the memory of all values together. Operations that
-multiply sizes are checked before they run. Filters and methods that templates do not use are left out.
+A template comes from an untrusted file. Jinja's sandbox denies access to Python objects; the meter bounds time and
+memory. Loops, macro bodies, calls, filters, tests, operators, comparisons, slices and output spend from one budget, by
+the size of their operands and results. The budget therefore also bounds the memory of all values together. Operations
+that multiply sizes are checked before they run. Filters and methods that templates do not use are left out.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _TEXT_FILTERS = frozenset({
     "capitalize", "e", "escape", "forceescape", "format", "indent", "join", "lower", "replace", "safe", "string",
     "title", "tojson", "trim", "truncate", "upper", "urlencode", "wordcount",
 })  # fmt: skip
-# These filters look at few items; lazy ones pay for their items in the test or attribute of each.
+# These filters read few items; lazy filters are charged per item, by its test or attribute.
 _CONSTANT_FILTERS = frozenset({
     "attr", "count", "d", "default", "first", "items", "last", "length", "map", "reject", "rejectattr", "reverse",
     "round", "select", "selectattr",
@@ -125,7 +125,7 @@ _METER: ContextVar[_Meter] = ContextVar("meter")
 
 @contextmanager
 def metered(input_weight: int) -> Iterator[None]:
-    """Gives the renderings inside a fresh budget that grows with the input."""
+    """Gives the rendering inside the block a fresh budget, which grows with the input."""
     token = _METER.set(_Meter(input_weight))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Chat templates: finds the template of a model and renders it."""
+"""Finds a model's chat template and renders it."""
 
 from __future__ import annotations
 

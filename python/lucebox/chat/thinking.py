@@ -38,7 +38,8 @@ def begins_open(tags: Thinking, prompt: str) -> bool:
 
 
 def closing_text(tags: Thinking, tokenizer: Tokenizer, max_tokens: int) -> str:
-    """The text that ends thinking at its limit: the profile's, or the bare tag in an answer shorter than four of it."""
+    """The text that ends thinking at its limit: the profile's, or the bare tag if the answer is shorter than four times
+    that text."""
     is_short = len(tokenizer.encode(tags.stop, add_bos=False)) <= max_tokens // 4
     return tags.stop if is_short else tags.close + "\n\n"
 
@@ -73,7 +74,7 @@ def effort_tokens(profile: Profile, effort: str) -> int:
 
 
 class TagWatch:
-    """Finds a tag in a stream of token bytes, also across token boundaries."""
+    """Finds a tag in a stream of token bytes, even across token boundaries."""
 
     def __init__(self, tag: str) -> None:
         self._tag = tag.encode()
@@ -96,7 +97,7 @@ class ThinkingBudget:
     The forced tokens close the thinking at the limit, or at a line end shortly before. If the model ends its answer
     while thinking, they replace the end token.
 
-    may_end: whether the answer may end while thinking, after a whole call, because the call is then the answer.
+    may_end: whether the answer may end while thinking, after a complete call; the call is then the answer.
     """
 
     def __init__(

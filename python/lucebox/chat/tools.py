@@ -1,4 +1,4 @@
-"""The tools of a request, and which of them the answer may or must call. Independent of the protocol."""
+"""The tools of a request and its tool choice. Independent of the protocol."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ COMMANDS = {
 }
 
 EXIT_ERROR = 1
-EXIT_USAGE = 2  # as argparse's own
+EXIT_USAGE = 2  # like argparse's own
 EXIT_BROKEN_PIPE = 128 + 13  # as a shell reports SIGPIPE
 
 

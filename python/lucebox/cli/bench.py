@@ -109,7 +109,7 @@ def execute(args: argparse.Namespace) -> int:
         args.parser.error("--timeline shows the megakernel, not --path graph")
     if args.profile and not (args.prefill or args.decode or args.parallel):
         args.parser.error("nothing to profile: --prefill, --decode and --parallel are all 0")
-    if not hasattr(args, "context"):  # enough for the tests; the model's maximum would waste memory
+    if not hasattr(args, "context"):  # context for the tests; the model's maximum would waste memory
         args.context = context_for(args.prefill, args.decode, args.batch, args.depth, args.runs, args.parallel)
         if args.compare:
             args.context = max(args.context, N_IDS)
@@ -145,7 +145,7 @@ def execute(args: argparse.Namespace) -> int:
             show("comparing with the CPU")
             try:
                 comparison = compare_with_cpu(llm)
-            except LuceboxError as error:  # after the table
+            except LuceboxError as error:  # reported after the table
                 failure = error
     if args.json:
         console.print_json(as_json(report, profiles, comparison, timeline))

@@ -25,7 +25,7 @@ __all__ = ["add_flags", "execute", "is_wanted"]
 SUITE_TEMPERATURES = (0.0, 1.0)
 SUITE_PROMPTS = 10
 REPLAY_PROMPT = 520  # tokens, as in benchmarks/README.md
-DRAFT_ROOM = 64  # tokens: a draft lies behind the text
+DRAFT_ROOM = 64  # tokens: room for a draft beyond the text
 MAX_BAR = 40  # characters of the longest bar of the histogram
 
 

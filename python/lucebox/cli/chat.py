@@ -79,7 +79,7 @@ def execute(args: argparse.Namespace) -> int:
                     break
                 if line and not line.startswith("/"):
                     chat.answer(line)
-            except interrupted:  # before an answer has begun, or twice
+            except interrupted:  # Ctrl-C before an answer has begun, or a second time
                 if not is_interactive:
                     raise
                 console.note("interrupted")

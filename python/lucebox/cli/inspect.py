@@ -49,7 +49,7 @@ def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentPar
 
 def execute(args: argparse.Namespace) -> int:
     if args.board is not None:
-        find_board(args.board)  # a wrong name ends the command; what is wrong with the model is part of its report
+        find_board(args.board)  # a wrong board name ends the command; problems of the model are part of the report
     with console.loading() as progress:
         path = resolve(args.model, offline=args.offline, progress=progress).path
     model = _engine.open_model_file(str(path))

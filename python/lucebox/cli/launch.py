@@ -90,7 +90,7 @@ def start(client: Client, setup: Setup, command: list[str], home: Path) -> int:
         file.write_text(text)
     home.mkdir(parents=True, exist_ok=True)
     given = [f"{name}={value}" for name, value in variables_in(setup, home).items()]
-    # env adds the variables to the inherited environment, which this program does not read.
+    # `env` adds the variables to the inherited environment, which this program does not read.
     process = subprocess.Popen(["env", *given, *command])
     while True:
         try:

@@ -49,7 +49,7 @@ def open_model(args: argparse.Namespace, prefix_cache: str | int = 0, sessions: 
     with console.loading() as progress:
         flags = options.given(args, EngineOptions)
         flags["sessions"] = sessions
-        flags["prefix_cache"] = prefix_cache  # a server's flag of this name is for the cache of its slots
+        flags["prefix_cache"] = prefix_cache  # overrides the flag of this name, which is for a server's slots
         llm = LLM(args.model, **flags, offline=args.offline, progress=progress)
     for text in llm.notes:
         console.note(f"note: {text}")

@@ -1,4 +1,4 @@
-"""Anchors: places that repeat words of the question. They come first whatever their scores are."""
+"""Anchors: places where the text repeats words of the question. They are kept first, whatever their scores."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TIERS = ((1024, 2, 8), (2048, 4, 16), (1 << 62, 8, 32))
 def anchored(scored: ScoredText, body: Ids, question: Ids) -> ScoredText:
     """The text with 1 added to the scores near anchors, which puts them before all others.
 
-    An anchor is a run of GRAM tokens of the question [n_question] in the body [n_body], the first tokens of the text.
-    Runs that occur often do not count.
+    An anchor is an n-gram of GRAM tokens of the question [n_question] that occurs in the body [n_body], the leading
+    tokens of the text. Frequent n-grams do not count (TIERS).
     """
     n_chunks = -(-len(scored.ids) // CHUNK)
     _, radius, max_hits = next(tier for tier in TIERS if n_chunks < tier[0])

@@ -1,4 +1,4 @@
-"""`compress`: the parts of a long prompt that a scorer finds worth reading, for use without a target."""
+"""`compress`: selects the parts of a long prompt that a scorer ranks highest, for use without a target."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["CompressedPrompt", "compress", "spans_to_keep"]
 
 @dataclass(frozen=True, slots=True)
 class CompressedPrompt:
-    """A prompt, and the parts of it that stay."""
+    """A prompt and its kept parts."""
 
     prompt: str
-    """The text before."""
+    """The original text."""
     spans: tuple[Span, ...]
-    """Characters [start, stop) of the prompt that stay, ascending and apart."""
+    """Kept characters [start, stop) of the prompt, ascending and disjoint."""
     chunks: tuple[ChunkScore, ...]
-    """[ceil(total_tokens / 32)] the scores, in the order of the prompt."""
+    """[ceil(total_tokens / 32)] the scores, in prompt order."""
     text: str
-    """The text after: the spans, with a space where a cut would join words."""
+    """The compressed text: the spans, with a space where a cut would join words."""
     kept_tokens: int
     """Tokens of the spans, in the scorer's vocabulary."""
     total_tokens: int
@@ -37,7 +37,7 @@ class CompressedPrompt:
     scorer: str
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Writes the scores over the prompt, with the spans that stay shaded. The file ending chooses the format.
+        """Plots the scores over the prompt, with the kept spans shaded. The file ending chooses the format.
 
         Raises:
             UnsupportedError: matplotlib is not installed or does not know the file ending.
@@ -53,7 +53,8 @@ class CompressedPrompt:
 
 
 def spans_to_keep(scored: ScoredText, count: TokenCounts, ratio: float) -> tuple[Span, ...]:
-    """The spans to keep of a text with its question at the end: head, tail, and this share of the tokens between."""
+    """The spans to keep of a text that ends with its question: head, tail, and this share of the tokens between
+    them."""
     whole = len(scored.text)
     region = cuttable(scored.text, (0, whole), count, has_question=True)
     kept = select(scored, [region], count, int(ratio * count(region)))
@@ -63,14 +64,14 @@ def spans_to_keep(scored: ScoredText, count: TokenCounts, ratio: float) -> tuple
 def compress(
     prompt: str, *, scorer: str | os.PathLike[str] | Scorer, keep: str | float = 0.1, anchors: bool = False
 ) -> CompressedPrompt:
-    """Keeps the parts of a prompt that its end, the question, attends to. Lossy.
+    """Keeps the parts of a prompt that the question at its end attends to. Lossy.
 
-    The head (32 tokens at most) and the tail (96 tokens or more) stay whole; what stays between them are lines, or
+    The head (32 tokens at most) and the tail (96 tokens or more) stay whole; between them compress() keeps lines, or
     sentences of long lines.
 
     scorer: a model as `Scorer` takes it, loaded for this call, or a loaded `Scorer`.
     keep: the share of tokens between head and tail to keep, above 0 and at most 1, or a curve "TOKENS:SHARE,...".
-    anchors: parts that repeat four tokens of the question in a row come first.
+    anchors: keeps parts first that repeat four consecutive tokens of the question.
 
     Raises:
         InvalidRequestError: the prompt is empty, or keep is out of range.

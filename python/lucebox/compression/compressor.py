@@ -1,5 +1,5 @@
-"""Compresses conversations: long messages are cut before the chat template renders them, so that no token of the
-template, of the tools and of the system message is ever cut."""
+"""Compresses conversations: cuts long messages before the chat template renders them, so tokens of the template, the
+tools and the system message are never cut."""
 
 from __future__ import annotations
 
@@ -32,14 +32,12 @@ SEPARATOR = "\n\n"  # between the messages that are scored together
 
 @dataclass(frozen=True, slots=True)
 class CutConversation:
-    """A conversation with cut messages."""
-
     messages: list[dict[str, Any]]
     cut: tuple[CutMessage, ...]
     scorer: str
     keep_ratio: float
     score_s: float
-    """Seconds of the scorer; 0 where an earlier turn had scored everything."""
+    """Seconds spent in the scorer; 0 if earlier turns had scored everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +68,11 @@ class Compressor:
         request: CompressionRequest | None = None,
         sender: str = "",
     ) -> CutConversation | None:
-        """The conversation to compute instead of this one; None where it stays as it is, also a prompt whose kept share
-        alone would exceed the context: scores of a text without an end would hold up the device.
+        """The compressed conversation; None if nothing is cut. A prompt whose kept share alone would exceed the context
+        is not scored: scoring an unbounded text would block the device.
 
-        n_tokens: of the prompt of these messages; count_prompt counts those of others.
-        sender: conversations of one sender are not compared with those of another.
+        n_tokens: length of the prompt of these messages; count_prompt: counts the tokens of other messages' prompt.
+        sender: cuts are remembered per sender; no sender reuses the cuts of another.
         """
         policy = self.policy.of(request)
         if policy.mode == "off":
@@ -87,7 +85,7 @@ class Compressor:
         replayed = _replaced(messages, cut)
         score_s = 0.0
 
-        @cache  # a message alone is also the text that is scored
+        @cache  # the text of a single message is counted twice: as a candidate and as the scored text
         def count(text: str) -> TokenCounts:
             return TokenCounts(self._tokenizer.encode_with_starts(text)[1])
 
@@ -105,7 +103,7 @@ class Compressor:
     def _cut(
         self, candidates: Sequence[_Candidate], question: str, ratio: float, count_of: Count, uses_anchors: bool
     ) -> list[CutMessage]:
-        """The candidates that became shorter. One budget is shared among them all."""
+        """The candidates that became shorter. All share one token budget."""
         text = SEPARATOR.join(one.content for one in candidates)
         count = count_of(text)
         places, regions, start = [], [], 0
@@ -115,7 +113,7 @@ class Compressor:
             regions.append(cuttable(text, place, count, has_question=one.has_question))
             start = place[1] + len(SEPARATOR)
         if candidates[-1].has_question:
-            question = ""  # the text's own end
+            question = ""  # the scorer takes the end of the text
         scored = self.scorer.score(text, question)
         if uses_anchors:
             scored = anchored(scored, *self.scorer.body_and_question(scored, question))
@@ -131,8 +129,8 @@ class Compressor:
 
 
 def _candidates(messages: Messages, first: int, n_tokens: int, count: Count) -> list[_Candidate]:
-    """The messages from `first` on that may be cut. The last user message is one only where it is most of the prompt: a
-    document with its question. An assistant message at the end, which the answer continues, is none."""
+    """The messages from `first` on that may be cut. The last user message qualifies only if it is most of the prompt: a
+    document with its question. A final assistant message, which the answer continues, never qualifies."""
     last_user = _last_user(messages)
     found = []
     for i, message in enumerate(messages[first:], first):
@@ -146,7 +144,7 @@ def _candidates(messages: Messages, first: int, n_tokens: int, count: Count) -> 
 
 
 def _question(messages: Messages, count: Count) -> str:
-    """The last user message, or its end where it is long."""
+    """The last user message, or its end if it is long."""
     last_user = _last_user(messages)
     content = messages[last_user]["content"] if last_user is not None else ""
     if count(content).total < MIN_MESSAGE_TOKENS:

@@ -14,8 +14,8 @@ __all__ = ["KeepRatio"]
 
 @dataclass(frozen=True, slots=True)
 class KeepRatio:
-    """The share of the cuttable tokens to keep, 0 to 1: the same for all prompts, or piecewise linear in the tokens of
-    the prompt and constant beyond the ends of the curve."""
+    """The share of the cuttable tokens to keep, 0 to 1: a constant, or piecewise linear in the length of the prompt in
+    tokens, and constant outside the curve."""
 
     points: tuple[tuple[int, float], ...]
     """(tokens of the prompt, share), ascending."""
@@ -43,6 +43,6 @@ class KeepRatio:
         return cls(tuple(points))
 
     def at(self, n_tokens: int) -> float:
-        """The share of a prompt of that many tokens."""
+        """The share for a prompt of n_tokens."""
         tokens, shares = zip(*self.points, strict=True)
         return float(np.interp(n_tokens, tokens, shares))

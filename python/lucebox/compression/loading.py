@@ -1,5 +1,5 @@
-"""Loads a scorer for its target. Beside the target it loads first, because the target takes all memory that is left.
-Swapped it loads last, because it borrows the memory of the target's weights."""
+"""Loads a scorer for its target. A co-resident scorer loads before the target, which takes all remaining memory. A
+swapped scorer loads after the target, because it borrows the memory of the target's weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["load_scorer", "options_beside", "plan_of_scorer"]
 def plan_of_scorer(
     options: EngineOptions, target: Path, drafts: Sequence[str], *, offline: bool, progress: Progress | None
 ) -> ScorerPlan | None:
-    """Where the scorer of the option prefill_drafter will have its memory; None without one."""
+    """The memory placement of the option prefill_drafter's scorer; None without a scorer."""
     if options.prefill_drafter is None:
         return None
     path = resolve(options.prefill_drafter, offline=offline, progress=progress).path
@@ -30,7 +30,7 @@ def plan_of_scorer(
 def load_scorer(
     options: EngineOptions, *, offline: bool, progress: Progress | None, lender: Lender | None = None
 ) -> Scorer:
-    """The scorer of the option prefill_drafter, on the target's device. lender: the target that it is swapped with."""
+    """The scorer of the option prefill_drafter, on the target's device. lender: the target it is swapped with."""
     assert options.prefill_drafter is not None
     layers = None if options.prefill_layers is None else parse_layers(options.prefill_layers)
     return Scorer(
@@ -44,7 +44,7 @@ def load_scorer(
 
 
 def options_beside(options: EngineOptions, scorer: Scorer | None) -> EngineOptions:
-    """The options of the target with the memory that its scorer leaves."""
+    """The target's options, with memory_limit reduced by its scorer's memory."""
     if scorer is None or options.memory_limit is None:
         return options
     left = parse_size(options.memory_limit) - scorer.memory_plan.total_bytes

@@ -1,5 +1,5 @@
-"""Cuts a text into pieces, the units that selection keeps or drops: lines, sentences of long lines, and words where a
-sentence is long."""
+"""Cuts a text into pieces, the units that selection keeps or drops: lines, sentences of long lines, words of long
+sentences."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Span = tuple[int, int]
 MAX_PIECE = 64
 """Tokens of a piece. A longer line is cut at sentences, a longer sentence between words, a longer word anywhere."""
 
-_LINE = re.compile(r"[^\n]*\n\s*(?:\n|\Z)|[^\n]*\n|[^\n]+")  # blank lines belong to the line before
+_LINE = re.compile(r"[^\n]*\n\s*(?:\n|\Z)|[^\n]*\n|[^\n]+")  # blank lines belong to the preceding line
 _SENTENCE = re.compile(r".*?(?:[.!?][\"')\]]*(?:\s+|\Z)|[\u3002\uff01\uff1f]|\Z)", re.DOTALL)
-_WORD = re.compile(r"\S+\s*|\s+")  # linear in the text, as the others
+_WORD = re.compile(r"\S+\s*|\s+")  # matches in linear time, like the other patterns
 
 
 class TokenCounts:
@@ -37,7 +37,7 @@ class TokenCounts:
         return int(self._starts.searchsorted(span[1]) - self._starts.searchsorted(span[0]))
 
     def end_of(self, start: int, n_tokens: int) -> int | None:
-        """The character at which the token after the next n_tokens begins; None where the text ends before."""
+        """The start, in characters, of the token that follows n_tokens from `start`; None if the text ends first."""
         at = int(self._starts.searchsorted(start)) + n_tokens
         return int(self._starts[at]) if at < len(self._starts) else None
 
@@ -59,7 +59,7 @@ def _matches(pattern: re.Pattern[str], text: str, span: Span) -> Iterator[Span]:
 
 
 def _runs_of_words(text: str, span: Span, count: TokenCounts) -> Iterator[Span]:
-    """Words of a span, as many together as MAX_PIECE allows."""
+    """Groups the words of a span into pieces of at most MAX_PIECE tokens."""
     start = stop = span[0]
     for _, end in _matches(_WORD, text, span):
         if count((start, end)) > MAX_PIECE and stop > start:
@@ -67,7 +67,7 @@ def _runs_of_words(text: str, span: Span, count: TokenCounts) -> Iterator[Span]:
             start = stop
         stop = end
         while (cut := count.end_of(start, MAX_PIECE)) is not None and cut < stop:
-            if cut <= start:  # tokens within one character
+            if cut <= start:  # several tokens within one character
                 break
             yield start, cut
             start = cut

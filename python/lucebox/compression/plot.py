@@ -1,4 +1,4 @@
-"""The plot of a compressed prompt: the scores over the text, and what stays."""
+"""Plots a compressed prompt: the scores over the text, and the kept spans."""
 
 from __future__ import annotations
 

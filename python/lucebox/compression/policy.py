@@ -1,4 +1,4 @@
-"""When a prompt is compressed, and how much of it is kept."""
+"""The compression policy: when to compress a prompt, and how much to keep."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Mode = Literal["off", "auto", "always"]
 
 @dataclass(frozen=True, slots=True)
 class CompressionRequest:
-    """A request's own choices; None follows the options of the LLM."""
+    """A request's overrides; None keeps the options of the LLM."""
 
     mode: Mode | None = None
     keep_ratio: float | None = None
@@ -48,8 +48,6 @@ class CompressionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The choices for one prompt."""
-
     mode: Mode
     threshold: int
     """Tokens from which "auto" compresses a prompt."""
@@ -67,7 +65,7 @@ class Policy:
         return cls(mode, threshold, KeepRatio.parse(options.prefill_keep_ratio), options.prefill_anchors)
 
     def of(self, request: CompressionRequest | None) -> Policy:
-        """The policy with a request's own choices."""
+        """The policy with a request's overrides."""
         if request is None:
             return self
         keep = self.keep if request.keep_ratio is None else KeepRatio.parse(request.keep_ratio)

@@ -1,4 +1,4 @@
-"""The part of a text that may be cut: all but its head, and but its tail where that is the question."""
+"""The part of a text that may be cut: all but its head, and all but its tail if the tail is the question."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ PARAGRAPH_TOKENS = 256
 
 
 def cuttable(text: str, span: Span, count: TokenCounts, *, has_question: bool) -> Span:
-    """The part of a span of a text that may be cut; empty where head and tail are all of it.
+    """The part of a span of a text that may be cut; empty if head and tail cover the span.
 
-    has_question: the span ends with the question, so that its tail stays.
+    has_question: the span ends with the question, so its tail stays.
     """
     begin, end = span
     units = pieces(text, span, count)

@@ -1,5 +1,5 @@
-"""A scorer: a small model that reads a long text and weighs its tokens by the attention of the last ones, which are the
-question."""
+"""A scorer: a small model that reads a long text and scores each token by the attention it gets from the question, the
+last tokens."""
 
 from __future__ import annotations
 
@@ -38,25 +38,26 @@ Weights = NDArray[np.float32]
 
 QUESTION_TOKENS = 96
 """The question, where a text holds its own: its last tokens."""
-_CONTENT = "\u241f"  # stands for the text in the rendered template: SYMBOL FOR UNIT SEPARATOR
+_CONTENT = "\u241f"  # placeholder for the text in the rendered template: SYMBOL FOR UNIT SEPARATOR
 
 
 @dataclass(frozen=True, slots=True)
 class Lender:
-    """A loaded target whose weights make way while a scorer computes."""
+    """A loaded target whose weights are swapped out while a scorer computes."""
 
     engine: _engine.Engine
     pack: _engine.gpu.Pack
 
 
 class Scorer:
-    """A loaded scorer. Safe to share between threads, which take turns with all that computes on its device.
+    """A loaded scorer. Thread-safe; it takes turns with everything else that computes on its device.
 
     `model` is a path, a hub id or a catalog name of a model with attention layers. `options` are fields of
     `EngineOptions`; the context is the model's maximum, and at most 131072 tokens, unless given. A text that exceeds
-    the context is scored in equal parts, with the question behind each.
-    layers: the attention layers whose weights count, from 0, ascending; None: those of the catalog, else all.
-    lender: a target on the same device, whose memory the scorer borrows for each score. None: it has memory of its own.
+    the context is scored in equal parts, each followed by the question.
+    layers: the attention layers whose weights count, from 0, ascending; None: the catalog's layers, else all.
+    lender: a target on the same device, whose memory the scorer borrows for each score. None: the scorer has its own
+        memory.
 
     Raises:
         InvalidRequestError: a layer has no attention, or the layers do not ascend.
@@ -91,9 +92,9 @@ class Scorer:
             **scoring_fields(replace(wanted, context=plan.context)),
         )
         self.name = found.name
-        """The name that the model was loaded by."""
+        """The name under which the model was loaded."""
         self.memory_plan = MemoryPlan.from_engine(native.plan)
-        """The memory of the scorer, apart from that of any target unless it is swapped."""
+        """The scorer's memory plan. A swapped scorer borrows this memory from its target."""
         self.is_swapped = lender is not None
         """Whether the scorer borrows the memory of a target's weights."""
         assets = TextAssets.load(found.path)
@@ -102,7 +103,7 @@ class Scorer:
         if layers is None and found.source == "catalog":
             layers = catalog.scored_layers(found.name)
         self.layers = tuple(native.scored_layers(layers or ()))
-        """The layers whose weights count, ascending. Those behind the last one are not computed."""
+        """The layers whose weights count, ascending. Layers after the last one are not computed."""
         self._native: _engine.PromptScorer | None = native
         self._lock = threading.Lock()
 
@@ -120,8 +121,8 @@ class Scorer:
             self._native = None
 
     def score(self, text: str, question: str = "") -> ScoredText:
-        """The scores of a text's tokens: the attention of the question, which follows the text. An empty question is
-        the end of the text itself.
+        """The scores of a text's tokens: the attention they get from the question, which follows the text. If the
+        question is empty, the end of the text is the question.
 
         Raises:
             InvalidRequestError: the text is empty, or the question fills the scorer's context.
@@ -144,18 +145,19 @@ class Scorer:
         return ScoredText(text, ids, starts, smoothed(np.concatenate(raw)))
 
     def body_and_question(self, scored: ScoredText, question: str = "") -> tuple[Ids, Ids]:
-        """The token ids of a scored text and of the end of its question, which an empty one takes from the text."""
+        """The token ids of a scored text and of the end of its question. If the question is empty, the end of the text
+        is the question."""
         if question:
             return scored.ids, self.tokenizer.encode_with_starts(question)[0][-QUESTION_TOKENS:]
         return scored.ids[:-QUESTION_TOKENS], scored.ids[-QUESTION_TOKENS:]
 
     def _room(self, asked: Ids) -> int:
-        """Tokens of text that fit in the context beside the question."""
+        """Tokens of text that fit in the context together with the question."""
         return self.memory_plan.context - len(self._before) - len(asked) - len(self._after)
 
     def _weights(self, part: Ids, asked: Ids) -> Weights:
-        """[len(part)] the largest attention weight of each token among heads and layers, as a mean over the last
-        8 tokens of the prompt."""
+        """[len(part)] per token: the maximum attention weight over heads and layers, averaged over the last 8 rows of
+        the prompt."""
         prompt = np.concatenate([self._before, part, asked, self._after])
         with self._lock:
             if self._native is None:
@@ -165,7 +167,7 @@ class Scorer:
 
 
 def _frame(assets: TextAssets) -> tuple[Ids, Ids]:
-    """Token ids before and after a text: those of the scorer's chat template around a user message."""
+    """Token ids that the scorer's chat template puts before and after a user message."""
     tokenizer = assets.tokenizer
     if assets.template is None:
         return np.asarray(tokenizer.encode(""), np.int32), NO_IDS

@@ -1,4 +1,4 @@
-"""Selection: the pieces of a scored text that fit in a budget of tokens, and the text that they make."""
+"""Selection: picks the best-scored pieces of a text within a token budget, and joins them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["joined", "merged", "select"]
 
 
 def select(scored: ScoredText, cuttable: Sequence[Span], count: TokenCounts, budget: int) -> list[Span]:
-    """The spans to keep of the cuttable ones, in order: pieces of at most `budget` tokens, by `count`, together.
+    """Selects pieces of the cuttable spans, at most `budget` tokens in total by `count`; returns their spans in order.
 
-    Pieces come by the mean score of their tokens, the earlier one first among equals; one that no longer fits is passed
-    over. Means of pieces find facts that means of chunks of 32 tokens miss: see docs/compression.md.
+    Greedy: takes pieces by descending mean score of their tokens, the earlier one first on ties, and skips pieces that
+    no longer fit. Means over pieces find facts that means over chunks of 32 tokens miss: see docs/compression.md.
     """
     units = [piece for span in cuttable for piece in pieces(scored.text, span, count)]
     scores = [_mean_score(scored, unit) for unit in units]
@@ -30,7 +30,7 @@ def select(scored: ScoredText, cuttable: Sequence[Span], count: TokenCounts, bud
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Spans in ascending order, with touching and overlapping ones as one and without empty ones."""
+    """Spans in ascending order; touching and overlapping spans are merged, empty ones dropped."""
     result: list[Span] = []
     for start, stop in spans:
         if result and start <= result[-1][1]:
@@ -41,8 +41,8 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def joined(text: str, spans: Sequence[Span]) -> str:
-    """The text of the spans. Where a cut has no white space on either side, a space keeps words apart. Where the end of
-    the text was cut, so is the white space before it."""
+    """The text of the spans. A cut without white space on either side becomes a space, to keep words apart. If the end
+    of the text was cut, trailing white space is stripped."""
     parts: list[str] = []
     for start, stop in spans:
         if parts and not parts[-1][-1].isspace() and not text[start].isspace():
@@ -53,7 +53,7 @@ def joined(text: str, spans: Sequence[Span]) -> str:
 
 
 def _mean_score(scored: ScoredText, unit: Span) -> float:
-    """The mean score of the tokens that begin in a piece; that of the token before where none does."""
+    """The mean score of the tokens that begin in a piece; if none does, the score of the preceding token."""
     first, last = scored.starts.searchsorted(unit)
     if last <= first:
         return float(scored.scores[max(0, first - 1)])

@@ -1,4 +1,4 @@
-"""Remembers how the messages of earlier turns were cut, so that later turns render the same prefix and reuse it."""
+"""Remembers the cuts of earlier turns, so later turns render the same prefix and reuse it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ CAPACITY = 256  # conversations
 
 
 class EarlierTurns:
-    """The cut messages of conversations, by digests of their messages. The oldest of 256 is forgotten.
+    """An LRU cache of cut messages, keyed by digests of conversation prefixes. CAPACITY entries.
 
-    A conversation is found again where it has grown: by the digest of its longest prefix that was cut.
+    A conversation that has grown is found by the digest of its longest known prefix.
     """
 
     def __init__(self) -> None:
@@ -27,9 +27,9 @@ class EarlierTurns:
         self._lock = threading.Lock()
 
     def find(self, messages: Sequence[Mapping[str, Any]], settings: str) -> tuple[int, tuple[CutMessage, ...]]:
-        """The messages that a cut prefix covers, and its cut messages; 0 and none where no prefix is known.
+        """(length of the longest known prefix in messages, its cut messages); (0, ()) if no prefix is known.
 
-        settings: what else decides the result: the scorer, the ratio, the sender of the request.
+        settings: the other inputs of the result: scorer, ratio, sender of the request.
         """
         digests = _digests(messages, settings)
         with self._lock:

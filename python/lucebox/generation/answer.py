@@ -1,4 +1,4 @@
-"""Collects the items of one generation into an answer, for responses without streaming."""
+"""Collects the items of one generation into an answer, for non-streaming responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generations for asyncio: a thread reads a stream, the event loop receives its chunks."""
+"""asyncio front end: a thread reads a stream, and the event loop receives its chunks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["last_of", "stream_in_thread"]
 
 
 async def stream_in_thread(begin: Callable[[], ChunkStream]) -> AsyncIterator[Chunk]:
-    """The chunks of a stream that a thread of its own begins and reads. When the consumer leaves, by cancellation or
-    otherwise, the thread stops at its next token or prefill chunk, and this waits until it has: the session is free
-    again."""
+    """Yields the chunks of a stream that a dedicated thread begins and reads. When the consumer leaves, by cancellation
+    or otherwise, the thread stops after the current token or prefill chunk. The generator waits for the thread, so the
+    session is free on return."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[Chunk | BaseException | None] = asyncio.Queue()
     reading = _Reading()
@@ -50,7 +50,7 @@ async def stream_in_thread(begin: Callable[[], ChunkStream]) -> AsyncIterator[Ch
 
 
 class _Reading:
-    """A stream that one thread reads and another one may stop, even before it has begun."""
+    """A stream that one thread reads and another thread may stop, even before it begins."""
 
     def __init__(self) -> None:
         self._stream: ChunkStream | None = None

@@ -1,6 +1,6 @@
 """The decode loop of one request: sample a token, then detokenise it and decide whether it is the last one. The caller
-prefills the prompt, schedules the steps and receives the text. Between the two halves of a step it may send the pass of
-the next one, so that a device computes while the text is given out."""
+prefills the prompt, schedules the steps and receives the text. Between the two halves of a step the caller may send the
+next step's forward pass, so the device computes while the text is emitted."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ StopReason: TypeAlias = Literal["stop", "stop_string", "length"]
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Why a generation ended."""
-
     reason: StopReason
     stop_string: str | None = None
 
@@ -43,15 +41,16 @@ class Output(Protocol):
     """Receives the text of a generation and searches it for stop strings."""
 
     def logprob(self, value: TokenLogprob) -> None:
-        """The log probability of the next token, before its text."""
+        """Takes the log probability of the next token, before its text."""
         ...
 
     def push(self, text: str) -> str | None:
-        """The text settled by one token, often empty. Returns the stop string that ends the generation."""
+        """Takes the text that one token completes, often empty. Returns the stop string that ends the generation, if
+        any."""
         ...
 
     def flush(self, text: str) -> str | None:
-        """The last text; whatever was withheld is emitted. Returns a stop string found in it."""
+        """Takes the last text and emits all withheld text. Returns a stop string found in it, if any."""
         ...
 
 
@@ -60,7 +59,7 @@ class Constraint(Protocol):
 
     @property
     def done(self) -> bool:
-        """No further token is allowed: the answer ends here."""
+        """Whether no further token is allowed: the answer ends here."""
         ...
 
     def mask(self) -> NDArray[np.uint32] | None:
@@ -74,20 +73,21 @@ class Budget(Protocol):
     """Limits the reasoning. One thread calls it after every token."""
 
     def push(self, token: int) -> list[int]:
-        """Tokens to append next without sampling; if `token` ends the answer, they replace it."""
+        """Tokens to append next without sampling; if `token` is an end token, they replace it."""
         ...
 
 
 class DraftTally:
-    """Counts the drafts of one request, from the counts of its session, which other requests may use in between."""
+    """Counts the drafts of one request from differences of the session's counters: other requests may use the session
+    in between."""
 
     def __init__(self) -> None:
         self._drafted = 0
         self._lengths: list[int] = []  # accepted tokens of each verified tree; the last one may still grow
-        self._ahead = (0, 0)  # trees and tokens of a draft that sample() verified before the next sync() took it up
+        self._ahead = (0, 0)  # (trees, tokens) that sample() verified and the next sync() will adopt
 
     def synced(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        """Counts a sync(): it follows the newest tree, takes up a tree verified ahead, or verifies one."""
+        """Counts a sync(), which advances in the newest tree, adopts a tree verified ahead, or verifies one."""
         if self._lengths:
             self._lengths[-1] += after["accepted"] - before["accepted"]
         trees, tokens = self._ahead
@@ -96,7 +96,7 @@ class DraftTally:
         self._ahead = (0, 0)
 
     def sampled(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        """Notes a tree that sample() verified ahead. After the last token it belongs to no request."""
+        """Records a tree that sample() verified ahead. A tree after the last token belongs to no request."""
         self._ahead = (after["verified"] - before["verified"], after["drafted"] - before["drafted"])
 
     @property
@@ -135,10 +135,10 @@ class DecodeLoop:
         self._output = output
         self._constraint = constraint
         self._budget = budget
-        self._forced: list[int] = []  # tokens of the budget that come next without being sampled
+        self._forced: list[int] = []  # tokens that the thinking budget forces next, without sampling
         self._tally = None if model.options.draft == "none" else DraftTally()
-        self._before: Mapping[str, Any] | None = None  # counts ahead of the pass that computes the next step's rows
-        self._is_started = False  # the choice of the next step's token
+        self._before: Mapping[str, Any] | None = None  # the session's counters before the pass of the next step
+        self._is_started = False  # sampling of the next token has started
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -147,12 +147,12 @@ class DecodeLoop:
 
     @property
     def last_id(self) -> int:
-        """The id of the last step."""
+        """The newest token."""
         return int(self._ids[self.n_prompt + self.n_generated - 1])
 
     @property
     def drafts(self) -> DraftCounts | None:
-        """The drafts so far; None where the model was opened without drafts."""
+        """Draft counts so far; None if the model was opened without drafts."""
         return None if self._tally is None else self._tally.counts
 
     @property
@@ -162,13 +162,14 @@ class DecodeLoop:
 
     @property
     def may_continue(self) -> bool:
-        """Whether a token follows, unless the text of the last one ends the generation."""
+        """Whether another token follows, unless the newest token's text ends the generation."""
         is_done = self._constraint is not None and self._constraint.done
         is_end = self.n_generated > 0 and self.last_id in self._ends
         return not (self.is_full or is_done or is_end)
 
     def next_ids(self, session: _engine.Session) -> Ids | None:
-        """What a pass of several sessions makes this one's timeline before `sample`; None: that token is forced."""
+        """The timeline that a batched pass computes before `sample`; None: the next token is forced, without
+        sampling."""
         if self._forced:
             return None
         if self._before is None:
@@ -176,7 +177,7 @@ class DecodeLoop:
         return self._ids[: self.n_prompt + self.n_generated]
 
     def next_sampler(self) -> _engine.Sampler:
-        """After such a pass: the sampler that chooses the next token, for `_engine.start_samples`."""
+        """The sampler of the next token after a batched pass, for `_engine.start_samples`."""
         if not self._is_started:
             self._set_mask()
             self._is_started = True
@@ -187,7 +188,7 @@ class DecodeLoop:
             self._sampler.set_mask(self._constraint.mask())
 
     def sample(self, session: _engine.Session) -> None:
-        """One token, sampled or forced."""
+        """Appends the next token, sampled or forced."""
         n = self.n_prompt + self.n_generated
         token = self._forced.pop(0) if self._forced else self._sampled(session, n)
         if self._budget is not None:
@@ -202,7 +203,7 @@ class DecodeLoop:
         self.n_generated += 1
 
     def emit(self) -> End | None:
-        """Gives the text of the last token to the output. Why it was the last one, None where more may follow."""
+        """Passes the newest token's text to the output. Returns the reason if the generation ends here, else None."""
         token = self.last_id
         if token in self._ends:
             return self._flush("stop")
@@ -214,14 +215,13 @@ class DecodeLoop:
         return self.stop_at_limit() if self.is_full else None
 
     def stop_at_limit(self) -> End:
-        """Ends the generation at max_tokens."""
         return self._flush("length")
 
     def _sampled(self, session: _engine.Session, n: int) -> int:
-        """The token after the first n."""
+        """Samples the token after the first n."""
         before = self._counts(session) if self._before is None else self._before
         self._before = None
-        session.sync(self._ids[:n])  # a row, or nothing after a pass; more where another request came between
+        session.sync(self._ids[:n])  # one row; none after a batched pass; more if another request ran in between
         synced = self._counts(session)
         if not self._is_started:
             self._set_mask()
@@ -236,11 +236,11 @@ class DecodeLoop:
         return token
 
     def _counts(self, session: _engine.Session) -> Mapping[str, Any]:
-        """The session's counts so far, where drafts are counted."""
+        """The session's draft counters; empty if drafts are not counted."""
         return {} if self._tally is None else session.draft_counts
 
     def remember(self, session: _engine.Session) -> None:
-        """Lets later requests draft from what was generated."""
+        """Lets later requests draft from the generated tokens."""
         session.remember(self._ids[self.n_prompt : self.n_prompt + self.n_generated])
 
     def _flush(self, reason: StopReason) -> End:

@@ -1,4 +1,4 @@
-"""The driver's role: one thread at a time computes for all, and the others wait for what it computes."""
+"""The driver role: one thread at a time runs the scheduler for all threads; the others wait for its results."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ __all__ = ["Driver"]
 
 
 class Driver:
-    """Lets one thread at a time compute. A thread that waits for something takes the role if nobody has it, and leaves
-    it once it has what it waits for."""
+    """Grants the driver role to one thread at a time. A waiting thread takes the role if it is free, and leaves it once
+    its own result is ready."""
 
     def __init__(
         self, has_turn: Callable[[], bool], step: Callable[[], None], check_progress: Callable[[set[int]], None]
     ) -> None:
-        """has_turn: whether `step` has something to compute. check_progress: raises where none of the threads outside
-        this set has anything that others wait for."""
+        """has_turn: whether `step` has work. check_progress(waiting): raises if no thread outside `waiting` can make
+        progress, so that waiting would be a deadlock."""
         self.changed = threading.Condition()
-        """Held to change what has_turn looks at."""
+        """Guards the state that has_turn reads."""
         self._has_turn = has_turn
         self._step = step
         self._check_progress = check_progress
-        self._owner: int | None = None  # the thread that has the role, as often as _depth says
+        self._owner: int | None = None  # the thread that has the role, entered _depth times
         self._depth = 0
-        self._n_claims = 0  # threads that want the role after the step in progress
-        self._waiting: list[Callable[[], bool]] = []  # what the waiting threads wait for
-        self._idle: set[int] = set()  # threads that wait while there is nothing to compute
+        self._n_claims = 0  # threads waiting to claim the role after the current step
+        self._waiting: list[Callable[[], bool]] = []  # wait conditions of the waiting threads
+        self._idle: set[int] = set()  # threads that wait although there is no work
         self._is_stepping = False
 
     @property
     def is_stepping_here(self) -> bool:
-        """Whether this thread is inside of a step: a finalizer may run there."""
+        """Whether this thread is inside a step: a finalizer may run there."""
         return self._is_stepping and self._owner == threading.get_ident()
 
     def notify(self) -> None:
-        """What has_turn looks at has changed."""
+        """Signals that the state read by has_turn has changed."""
         with self.changed:
             self.changed.notify_all()
 
     def run_until(self, is_ready: Callable[[], bool], *, may_idle: bool = False) -> None:
-        """Computes in this thread, or waits for the one that does, until is_ready().
+        """Drives in this thread, or waits for the driver thread, until is_ready().
 
-        may_idle: the thread waits for others to submit something. Else check_progress ends a wait that has no end."""
+        may_idle: wait for other threads to submit work. Otherwise check_progress breaks a deadlock."""
         while self._take_role(is_ready, may_idle=may_idle):
             try:
                 while self._has_turn() and (self._n_claims == 0 or self._depth > 1):
@@ -61,7 +61,7 @@ class Driver:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody computes meanwhile. A thread may enter it again."""
+        """Excludes all other drivers for the duration of the block. Reentrant."""
         self.claim()
         try:
             yield
@@ -69,7 +69,7 @@ class Driver:
             self._leave_role()
 
     def claim(self) -> None:
-        """Takes the role after the step in progress."""
+        """Takes the role after the current step."""
         with self.changed:
             self._n_claims += 1
             try:
@@ -80,14 +80,14 @@ class Driver:
             self._enter()
 
     def wait_until(self, is_ready: Callable[[], bool]) -> None:
-        """Waits for a change by others. The caller holds `changed`."""
+        """Waits for changes by other threads until is_ready(). The caller holds `changed`."""
         while not is_ready():
             self._wait_idle()
 
     def _take_role(self, is_ready: Callable[[], bool], *, may_idle: bool) -> bool:
-        """Waits for the role and something to compute; False: is_ready() came first."""
+        """Waits for the role and for work; False: is_ready() became true first."""
         with self.changed:
-            self._waiting.append(is_ready)  # before it is asked: the driver looks at this list after each step
+            self._waiting.append(is_ready)  # before is_ready() is checked: the driver scans this list after each step
             try:
                 while not is_ready():
                     if not self._is_free() or (self._n_claims > 0 and self._depth == 0):
@@ -118,7 +118,7 @@ class Driver:
             self.changed.notify_all()
 
     def _wake(self) -> None:
-        """Wakes the waiting threads where one has what it waits for."""
+        """Wakes the waiting threads if one's condition is met."""
         with self.changed:
             if any(is_ready() for is_ready in self._waiting):
                 self.changed.notify_all()

@@ -29,14 +29,14 @@ _FOLDER_POOLING: dict[str, Pooling] = {  # sentence-transformers: 1_Pooling/conf
 
 
 class Embedder:
-    """How a model embeds text, from its files: the pooling, and an end token that its makers append."""
+    """How a model embeds text, read from its files: the pooling, and the end token to append."""
 
     def __init__(self, info: ModelInfo) -> None:
         path = Path(info.path)
         file = _engine.open_model_file(str(path))
         self._name = info.name
         self.pooling: Pooling | None
-        """The pooling that the model was trained with; None where its files name none."""
+        """The pooling the model was trained with; None if its files name none."""
         self._end_id: int | None
         if isinstance(file, _engine.GgufFile):
             metadata = file.metadata
@@ -83,7 +83,7 @@ class Embedding:
 
     def prefill(self, session: _engine.Session) -> Iterator[int]:
         """Computes the texts one after the other; yields 0, then the tokens done after every prefill chunk."""
-        session.reset()  # before anybody counts the pages that it has: prefixes may hold them too
+        session.reset()  # before its pages are counted: cached prefixes may share them
         yield 0
         before = 0
         for ids, pooler in zip(self.texts, self.poolers, strict=True):
@@ -96,7 +96,7 @@ class Embedding:
 
 
 class Pooler:
-    """Pools the rows of one text, which come in parts."""
+    """Pools the rows of one text, which arrive in parts."""
 
     def __init__(self, pooling: Pooling) -> None:
         self._pooling = pooling
@@ -135,7 +135,7 @@ def _pooling_of_folder(folder: Path) -> Pooling | None:
 
 
 def _appended_id(file: Path) -> int | None:
-    """The id that the template of tokenizer.json puts after a text."""
+    """The id that tokenizer.json's post-processor appends to a text."""
     processor = json.loads(file.read_text(encoding="utf-8")).get("post_processor") or {}
     steps = processor.get("processors") or [processor]
     for step in steps:

@@ -1,4 +1,4 @@
-"""Why a scheduler refuses or ends a request."""
+"""Exceptions with which a scheduler refuses or ends a request."""
 
 from __future__ import annotations
 

@@ -35,8 +35,6 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """A delta of the reasoning."""
-
     text: str
 
 
@@ -60,8 +58,6 @@ class ToolArguments:
 
 @dataclass(frozen=True, slots=True)
 class ToolEnd:
-    """A call ends."""
-
     index: int
     is_broken: bool = False
     """The call broke off: its arguments are incomplete, and no client may run it. They are not valid JSON."""
@@ -82,13 +78,13 @@ class Parser(Protocol):
 
     @property
     def keeps_special(self) -> bool:
-        """Whether control tokens are pushed as text, because the dialect uses them; otherwise they are skipped."""
+        """Whether control tokens are pushed as text because the dialect uses them; otherwise they are skipped."""
         ...
 
     def push(self, text: str) -> list[Event]: ...
 
     def finish(self) -> list[Event]:
-        """Events of the withheld text, once no more text follows."""
+        """Flushes: the events of the withheld text, once no more text follows."""
         ...
 
 

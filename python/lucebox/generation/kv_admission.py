@@ -1,5 +1,5 @@
-"""Pages of the KV cache for sequences that run side by side. Where the cache is full, the sequence that began last is
-swapped out to host memory, and continues, with the same bits, when pages are free. The oldest one always continues."""
+"""Admission of concurrent sequences to the KV page pool. When the pool is full, the newest sequence is swapped out to
+host memory, and resumes bit-identically when pages are free. The oldest sequence always continues."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ __all__ = ["KvAdmission"]
 
 
 class KvAdmission:
-    """Decides which of the running sequences have pages."""
+    """Decides which running sequences hold KV pages."""
 
     def __init__(self, model: LoadedModel, running: list[Sequence], cache: PrefixCache) -> None:
-        """running: the caller's list, oldest first. cache: it has pages too, and takes them here."""
+        """running: the caller's list, oldest first. cache: also holds pages, and calls `free_pages` of this object when
+        a restore needs some."""
         self._model = model
         self._running = running
         self.watch(cache)
 
     def watch(self, cache: PrefixCache) -> None:
-        """Frees pages of this cache from now on."""
+        """Replaces the cache whose pages may be freed."""
         self._cache = cache
         cache.free_pages = self.free_pages
 
     @property
     def has_paused(self) -> bool:
-        """Whether a sequence waits for pages. New ones must then wait too: they would take them."""
+        """Whether a sequence waits for pages. New sequences must then wait too, or they would take those pages."""
         return any(one.is_paused for one in self._running)
 
     def resume(self) -> None:
-        """Lets paused sequences continue, the oldest first, where they leave the others a page each to grow."""
+        """Resumes paused sequences, oldest first, if every other sequence still has a page to grow into."""
         others = sum(one.session.n_pages > 0 and not one.sink.is_full for one in self._running)
         for one in self._running:
             if not one.is_paused:
@@ -46,15 +47,15 @@ class KvAdmission:
             others += 1
 
     def with_pages(self, due: Iterable[Sequence], computing: Sequence | None = None) -> list[Sequence]:
-        """The sequences among these that have pages for their next turn.
+        """The due sequences that have pages for their next turn.
 
-        computing: one that is in the middle of its turn; it keeps its pages."""
+        computing: a sequence in the middle of its turn; it keeps its pages."""
         ordered = sorted(due, key=self._running.index)
         return [one for one in ordered if not one.is_paused and self._take(one, computing)]
 
     def take_alone(self, session: _engine.Session, n_tokens: int) -> None:
-        """Takes pages for a session that computes beside the running sequences, which take theirs back later. If there
-        are too few even then, the computation raises OutOfMemoryError."""
+        """Reserves pages for a session outside the run loop, by swapping out running sequences if needed; they resume
+        later. If pages are still too few, the computation raises OutOfMemoryError."""
         while not session.reserve(n_tokens):
             if self.free_pages():
                 continue
@@ -64,8 +65,8 @@ class KvAdmission:
             holder.session.swap_out()
 
     def free_pages(self) -> bool:
-        """Gives back the pages of the least recently used prefix, else of the least recently used free session, else of
-        the newest sequence that waits for its reader. False: only sequences that may compute have pages."""
+        """Frees the pages of the least recently used prefix, else of the least recently used free session, else of the
+        newest sequence that waits for its reader. False: only runnable sequences hold pages."""
         if self._cache.drop_pages() or self._model.sessions.reset_oldest():
             return True
         unread = (one for one in reversed(self._running) if one.sink.is_full and one.session.n_pages > 0)
@@ -75,20 +76,20 @@ class KvAdmission:
         return True
 
     def _make_free(self, n_pages: int) -> bool:
-        """Frees pages until n_pages are free. False: there are fewer."""
+        """Frees pages until n_pages are free. False: too few could be freed."""
         while self._model.engine.n_free_pages < n_pages:
             if not self.free_pages():
                 return False
         return True
 
     def _take(self, one: Sequence, computing: Sequence | None) -> bool:
-        """Takes pages for a sequence, from those that began after it where none are free."""
+        """Reserves pages for a sequence; if none are free, preempts sequences that began after it."""
         while not one.session.reserve(one.next_length):
             if self.free_pages():
                 continue
             holders = [other for other in self._running if other.session.n_pages > 0 and other is not one]
             if not holders:
-                return True  # no other holds pages: the engine reports what is wrong
+                return True  # nothing left to preempt: the engine raises OutOfMemoryError
             last = next((other for other in reversed(holders) if other is not computing), one)
             victim = last if self._running.index(last) > self._running.index(one) else one
             victim.session.swap_out()

@@ -1,4 +1,5 @@
-"""`LoadedModel`: a model's weights on a device, its sessions and its text, for all that generates with it."""
+"""`LoadedModel`: a model's engine on a device, its sessions and its text assets, shared by everything that
+generates."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ class LoadedDevice:
 
 
 class LoadedModel:
-    """The engine with its sessions, the text assets of its files, and what each option came to."""
+    """The engine with its sessions, the text assets of its files, and the resolved options."""
 
     def __init__(
         self,
@@ -81,14 +82,14 @@ class LoadedModel:
         self.options = options
         self.memory_plan = memory_plan
         self.step_costs_file = step_costs_file
-        """The measured costs of a step with drafts, kept for the next start; None without a drafter."""
+        """The file of measured costs of a speculative step, reused by the next start; None without a drafter."""
         self.draft_reason = draft_reason
         """The drafters that `draft="auto"` left out, and why."""
         self.compressor = compressor
         """Cuts long prompts; None without a scorer."""
         self.on_device = device.pack is not None
-        """Whether a device computes what a thread has sent: passes may be sent ahead of texts, and prefixes keep their
-        pages of the KV cache."""
+        """Whether a GPU computes asynchronously: the next pass may be sent before texts are emitted, and prefixes keep
+        their KV pages on the device."""
         self._embedder: Embedder | None = None
 
     @property
@@ -115,7 +116,7 @@ class LoadedModel:
             )
 
     def close(self) -> None:
-        """Frees the engine and its sessions, which nobody else may hold."""
+        """Frees the engine and its sessions. No one else may still hold them."""
         self._engine = None
         self.sessions.close()
         self.device = replace(self.device, pack=None)
@@ -137,7 +138,6 @@ class LoadedModel:
 
     @property
     def chat_template(self) -> ChatTemplate | None:
-        """The model's own chat template."""
         return self.assets.template
 
     @property
@@ -152,8 +152,8 @@ class LoadedModel:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Parts of the model's files that were set aside, a sentence each: a template that is not Jinja, recommended
-        sampling out of range."""
+        """One sentence per ignored part of the model's files: a template that is not Jinja, recommended sampling out of
+        range."""
         return self.assets.notes
 
     def detokenize(self, ids: Iterable[int]) -> str:
@@ -180,7 +180,7 @@ class LoadedModel:
         return ids.astype(np.int32)
 
     def expected_ids(self, prediction: str) -> Ids:
-        """The token ids of text that an answer is likely to repeat. No answer is longer than the context."""
+        """The token ids of text that an answer is likely to repeat, truncated to the context."""
         ids = self.tokenizer.encode(prediction, special=False, add_bos=False)
         return np.asarray(ids[: self.options.context], np.int32)
 
@@ -198,7 +198,6 @@ class LoadedModel:
 
     @property
     def embedder(self) -> Embedder:
-        """How the model embeds text."""
         if self._embedder is None:
             self._embedder = Embedder(self.info)
         return self._embedder
@@ -228,5 +227,5 @@ class LoadedModel:
 
     @property
     def device_info(self) -> _engine.gpu.DeviceInfo | None:
-        """The driver's description of the device; None on the CPU."""
+        """The device's properties as the driver reports them; None on the CPU."""
         return None if self.device.pack is None else self.device.pack.device

@@ -1,5 +1,5 @@
-"""Loads a model: the device with its kernels, the engine with the first drafter that fits and may pay, the text assets,
-and the scorer of prompt compression."""
+"""Loads a model: the device with its kernels, the engine with the first drafter that fits in memory and is worth its
+cost, the text assets, and the scorer of prompt compression."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEFAULT_SESSIONS = 4
 
 
 def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Progress | None) -> LoadedModel:
-    """The model of a path or name, with its first session: a model loads whole or not at all.
+    """Loads the model of a path or name, with its first session. A model loads completely or not at all.
 
     Raises:
         ModelNotFoundError, HubError, FormatError, UnsupportedError, OutOfMemoryError: as `LLM`.
@@ -51,7 +51,7 @@ def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Pro
         opened = _open_with_one_of(drafts, device, resolved.path, options_beside(wanted, scorer), progress)
         assets = TextAssets.load(resolved.path)
         if place is not None and place.is_swapped:
-            assert device.pack is not None  # the CPU swaps nothing
+            assert device.pack is not None  # swapping exists on GPUs only
             lender = Lender(opened.engine, device.pack)
             scorer = load_scorer(wanted, offline=offline, progress=progress, lender=lender)
     except BaseException:
@@ -84,7 +84,7 @@ def _open_device(wanted: EngineOptions) -> LoadedDevice:
         chip=selection.info.name if selection.info else processor_name(),
         reason="; ".join(selection.report),
         pack=pack,
-        # The name of a variant says more than its target.
+        # A variant's name is more specific than its target.
         pack_name=choice.pack.name if choice is not None else None if pack is None else pack.target,
         pack_manifest="" if choice is None else choice.pack.manifest_json,
         code=None if choice is None else str(choice.code.compiler),
@@ -92,10 +92,10 @@ def _open_device(wanted: EngineOptions) -> LoadedDevice:
 
 
 def _options_of(engine: _engine.Engine, wanted: EngineOptions) -> EngineOptions:
-    """What each option came to."""
+    """The options as the engine resolved them."""
     came_to = dict(engine.options)
     for name in ("draft_budget", "memory_limit"):
-        came_to[name] = came_to[name] or None  # the engine's 0
+        came_to[name] = came_to[name] or None  # the engine reports "none" as 0
     return replace(wanted, **came_to)
 
 
@@ -112,7 +112,8 @@ class _Opened:
 def _open_with_one_of(
     drafts: Sequence[str], device: LoadedDevice, path: Path, options: EngineOptions, progress: Progress | None
 ) -> _Opened:
-    """Opens the engine with the first drafter that fits and may pay on this device; the last one has to do."""
+    """Opens the engine with the first drafter that fits and is worth its cost on this device. The last candidate must
+    open."""
     left_out = []
     for draft in drafts:
         try:
@@ -125,7 +126,7 @@ def _open_with_one_of(
             continue
         if draft == drafts[-1] or opened.engine.draft_may_pay:
             return replace(opened, draft_reason="; ".join(left_out))
-        del opened  # its memory, for the next one
+        del opened  # frees its memory for the next candidate
         left_out.append(f"{draft_label(draft)} does not pay on this device")
     raise AssertionError("there is always a last drafter")
 
@@ -145,7 +146,8 @@ def _open(draft: str, device: LoadedDevice, path: Path, options: EngineOptions, 
 
 @contextmanager
 def _step_costs(engine: _engine.Engine, file: StepCostsFile | None) -> Iterator[None]:
-    """The first session measures what a step costs, unless an earlier start on this device has."""
+    """Loads step costs from an earlier start on this device; otherwise the first session measures them, and they are
+    saved."""
     known = None if file is None else file.read()
     if known is not None:
         engine.step_costs = known

@@ -1,4 +1,4 @@
-"""The output of a decode loop as items: text parsed to events, and log probabilities."""
+"""The output of a decode loop as items: events parsed from the text, and log probabilities."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["ParsedText"]
 class ParsedText:
     """The output of a decode loop: parses the text into events and passes them on.
 
-    Log probabilities are put before the text of their tokens. Those of tokens without text in the answer (tags,
-    reasoning, calls, the end token) are dropped.
+    Log probabilities precede the text of their tokens. Tokens without text in the answer (tags, reasoning, calls, the
+    end token) lose theirs.
     """
 
     def __init__(self, parser: Parser, stops: Sequence[str], put: Callable[[Event | TokenLogprob], None]) -> None:
@@ -23,7 +23,7 @@ class ParsedText:
         self._stopper = StopMatcher(stops)
         self._put = put
         self._is_reasoning = False
-        self._newest: TokenLogprob | None = None  # of the token whose text comes next
+        self._newest: TokenLogprob | None = None  # log probability of the token whose text comes next
         self._waiting: list[tuple[TokenLogprob | None, str]] = []  # tokens whose text is not in an event yet
         self.reasoning_tokens = 0
 
@@ -44,7 +44,7 @@ class ParsedText:
         return stop
 
     def _emit(self, events: list[Event]) -> str | None:
-        """Puts events; returns the stop string that ends the answer. Reasoning and calls are not searched for one."""
+        """Puts events; returns the stop string that ends the answer. Only answer text is searched for stop strings."""
         for i, event in enumerate(events):
             self._is_reasoning = isinstance(event, ReasoningDelta)
             if not isinstance(event, TextDelta):
@@ -68,7 +68,8 @@ class ParsedText:
             self._newest = None
 
     def _put_logprobs(self, text: str, *, is_last: bool) -> None:
-        """Puts the log probabilities of the waiting tokens that this text is made of, and drops those before it."""
+        """Puts the log probabilities of the waiting tokens that make up this text, and drops those of earlier
+        tokens."""
         joined = "".join(part for _, part in self._waiting)
         start = joined.rfind(text) if is_last else joined.find(text)
         end = start + len(text)
@@ -81,6 +82,6 @@ class ParsedText:
             if at >= end:
                 kept.append((value, part))
             elif at + len(part) > end:
-                kept.append((value, part[end - at :]))  # the parser or a stop string holds the rest back
+                kept.append((value, part[end - at :]))  # the parser or the stop matcher withholds the rest
             at += len(part)
         self._waiting = kept

@@ -1,4 +1,5 @@
-"""Prefill that also returns the log probability of every prompt token. Reuses no prefix: cached rows have no logits."""
+"""Prefill that also returns the log probability of every prompt token. Reuses no prefix, because cached rows have no
+logits."""
 
 from __future__ import annotations
 

@@ -18,16 +18,16 @@ __all__ = ["ChunkStream", "PromptProgress", "answers_of"]
 PromptProgress = Callable[[int, int], None]
 """Called with the tokens of the prompt that are computed, and with all of them."""
 
-MAX_UNREAD = 2  # chunks of a stream; the turns of others compute it no further
+MAX_UNREAD = 2  # chunks of a stream; beyond that, other threads' turns do not compute it further
 
 
 class _Reader(Sink):
-    """Collects the chunks and the result of one answer. One thread puts, another one takes."""
+    """Collects the chunks and the result of one answer. One thread puts, another thread takes."""
 
     def __init__(
         self, request: GenerationRequest, news: list[None], *, keeps_chunks: bool, keeps_progress: bool
     ) -> None:
-        """news: grows with each report of progress, and with an error."""
+        """news: gets an entry for every progress report and for an error."""
         self.chunks: deque[Chunk] = deque()
         self.progress: deque[tuple[int, int]] = deque()
         self.result: Generation | None = None
@@ -38,7 +38,7 @@ class _Reader(Sink):
         self._keeps_progress = keeps_progress
         self._answer = Answer()
         self._items: list[Item] = []  # of the token in progress
-        self._n_ids = 0  # in chunks
+        self._n_ids = 0  # ids already in chunks
 
     @property
     def is_full(self) -> bool:
@@ -97,10 +97,10 @@ class _Reader(Sink):
 def answers_of(
     scheduler: Scheduler, requests: list[GenerationRequest], on_prompt: PromptProgress | None = None
 ) -> list[Generation]:
-    """The answers, in the order of the requests. This thread computes them, unless another one does."""
+    """The answers, in request order. This thread drives the scheduler unless another thread does."""
     news: list[None] = []
     readers = [_Reader(request, news, keeps_chunks=False, keeps_progress=on_prompt is not None) for request in requests]
-    left = deque(readers)  # that are not known to be over
+    left = deque(readers)  # readers not known to be finished
 
     def is_ready() -> bool:
         while left and left[0].result is not None:
@@ -123,8 +123,8 @@ def answers_of(
 
 
 class ChunkStream(Iterator[Chunk]):
-    """The chunks of one answer; the last one carries the result. The answer begins at the first `next`, and nothing is
-    computed for it while MAX_UNREAD chunks are unread."""
+    """The chunks of one answer; the last chunk carries the result. The answer begins at the first `next`, and pauses
+    while MAX_UNREAD chunks are unread."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class ChunkStream(Iterator[Chunk]):
         on_prompt: PromptProgress | None,
         check_usable: Callable[[], None],
     ) -> None:
-        """check_usable: raises where the model may not be used any more."""
+        """check_usable: raises if the model may no longer be used."""
         self._scheduler = scheduler
         self._request = request
         self._on_prompt = on_prompt
@@ -174,13 +174,13 @@ class ChunkStream(Iterator[Chunk]):
         return chunk
 
     def cancel(self) -> None:
-        """From another thread: `next` raises CancelledError after the token or prefill chunk in progress."""
+        """Thread-safe: makes `next` raise CancelledError after the current token or prefill chunk."""
         self._is_cancelled = True
         if self._sequence is not None:
             self._scheduler.cancel(self._sequence)
 
     def close(self) -> None:
-        """Ends the answer; its session is free then."""
+        """Ends the answer and frees its session."""
         self._is_over = True
         if self._sequence is not None and not self._sequence.is_over:
             self._scheduler.withdraw([self._sequence])

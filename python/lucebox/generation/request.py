@@ -1,4 +1,4 @@
-"""Requests for answers, and the items that a sequence gives its sink besides the events of the text."""
+"""Requests, and the items other than text events that a sequence puts into its sink."""
 
 from __future__ import annotations
 
@@ -53,8 +53,6 @@ class PromptTooLongError(InvalidRequestError):
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """A request for one answer."""
-
     ids: Ids
     """[n_prompt]; prompt and answer fit in the context (`answer_room`)."""
     sampling: Sampling
@@ -69,15 +67,15 @@ class GenerationRequest:
     prediction: Ids | None = None
     """Text that the answer is likely to repeat, for the suffix drafter; None: none is known."""
     embedding: Embedding | None = None
-    """Embed these texts instead of answering: ids are theirs in one row, max_tokens is 0."""
+    """Embed these texts instead of generating: `ids` concatenates their ids, and max_tokens is 0."""
     scores_prompt: bool = False
     """Also return the prompt's tokens, each with its log probability and sampling.logprobs alternatives."""
     compression: PromptCompression | None = None
-    """The record of the prompt's compression; None: it is whole."""
+    """The record of the prompt's compression; None: the prompt is uncompressed."""
 
 
 def answer_room(n_prompt: int, context: int) -> int:
-    """The most tokens of an answer: the last one is chosen from a full context, and has no place in it.
+    """Maximum tokens of an answer. The last one is sampled from a full context and needs no place in it.
 
     Raises:
         PromptTooLongError: the prompt does not fit.
@@ -90,10 +88,10 @@ def answer_room(n_prompt: int, context: int) -> int:
 def prompt_requests(
     model: LoadedModel, ids: Ids, sampling: Sampling, n: int, parts: Callable[[], dict[str, Any]]
 ) -> list[GenerationRequest]:
-    """n requests to continue a prompt: their lengths cut to the room in the context, their seeds consecutive, from the
-    clock where there is none.
+    """n requests to continue a prompt. max_tokens is clamped to the room in the context; seeds are consecutive, and
+    start from the clock if none is given.
 
-    parts: makes the other fields of each request.
+    parts: supplies the other fields of each request.
 
     Raises:
         InvalidRequestError: the prompt has no tokens or does not fit, or an option is out of range.
@@ -143,15 +141,11 @@ class PromptToken:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """The texts are embedded."""
-
     embedding: Embedding
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The answer is complete."""
-
     reason: StopReason
     stop_string: str | None
     usage: Usage
@@ -173,11 +167,11 @@ Item: TypeAlias = Started | Event | Embedded | PromptToken | TokenLogprob | Fini
 
 
 class Sink:
-    """Receives the items of one sequence from the thread that computes it, which it must not block."""
+    """Receives the items of one sequence from the driver thread, which it must not block."""
 
     @property
     def is_full(self) -> bool:
-        """Whether its reader has enough to read: nothing more is computed for it."""
+        """Whether the reader is behind: the sequence is not computed further."""
         return False
 
     def put(self, item: Item) -> None:
@@ -185,7 +179,7 @@ class Sink:
         raise NotImplementedError
 
     def prefilled(self, done: int, total: int) -> None:
-        """Hears how many tokens of the prompt are computed."""
+        """Reports how many tokens of the prompt are computed."""
 
     def end_token(self, id: int) -> None:
-        """Hears that the items since the last token are those of this one, which is not the last."""
+        """Marks the end of the items of one token, except for the last token."""

@@ -1,11 +1,11 @@
-"""The run loop: requests wait in a bounded queue for a session and take turns. `step` computes a turn: a prefill chunk
-of one sequence, or a token of each sequence that decodes, whose rows one pass over the weights computes.
+"""The run loop: requests wait in a bounded queue for a session and take turns. `step` computes one turn: a prefill
+chunk of one sequence, or one token of every decoding sequence in one pass over the weights.
 
-The turn goes to the sequence with the least engine time. Between the layers of a long chunk the others have their turns
-too, so a long prompt delays an answer, or the beginning of a short one, by a layer.
+The turn goes to the sequence with the least engine time. Other sequences also get turns between the layers of a long
+chunk, so a long prompt delays them by at most a layer.
 
-One thread at a time has the driver's role and calls `step`: the server's thread, or a caller that waits for its own
-answer. Other threads submit, wait, and take the role over when the driver leaves it.
+One thread at a time has the driver role and calls `step`: the server's thread, or a caller that waits for its own
+answer. Other threads submit, wait, and take over the role when the driver leaves it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Scheduler"]
 
 log = logging.getLogger("lucebox.generation")
 
-MIN_EARLIER_TOKENS = 2048  # of each sender's outputs
+MIN_EARLIER_TOKENS = 2048  # minimum tokens of earlier outputs kept per sender
 
 
 class Scheduler:
@@ -53,16 +53,16 @@ class Scheduler:
         senders: Iterable[str] = (),
         observer: Observer | None = None,
     ) -> None:
-        """slots: sessions, made now; None: as many as the model may have, made when needed.
-        senders: digests of the API keys. Neither the outputs nor the prefixes of one key speed up another's answers,
-        whose time would tell what the first one sent."""
+        """slots: number of sessions, created now; None: created on demand, up to the model's limit.
+        senders: digests of the API keys. Earlier outputs and prefixes are not shared between keys: timing would reveal
+            what another key sent."""
         self.cache = cache or PrefixCache(0)
         self._model = model
         self._pool = model.sessions
         if slots is not None:
             self._pool.resize(slots)
         self.slots = tuple(self._pool.all())
-        """The sessions that there are from the start."""
+        """The sessions created at the start."""
         self._max_queue = max_queue
         self._request_timeout_s = request_timeout_s
         self._observer = observer or Observer()
@@ -72,11 +72,11 @@ class Scheduler:
             capacity = max(MIN_EARLIER_TOKENS, _engine.Engine.EARLIER_TOKENS // len(keys))
             self._outputs = {sender: _engine.speculation.EarlierOutputs(capacity) for sender in keys}
         self._queue: deque[Sequence] = deque()
-        self._running: list[Sequence] = []  # in the order in which they began
+        self._running: list[Sequence] = []  # oldest first
         self._kv = KvAdmission(model, self._running, self.cache)
-        self._sent_ahead_s = 0.0  # what it took to send the pass of the next turn of tokens
+        self._sent_ahead_s = 0.0  # time spent sending the next decode turn's pass
         self.driver = Driver(self._has_turn, self.step, self._check_progress)
-        """Who calls `step`. Its `changed` guards the queue, the sessions and the list of what runs."""
+        """Decides which thread calls `step`. Its `changed` guards the queue, the sessions and the running list."""
         self._changed = self.driver.changed
         self._is_draining = self._is_closed = False
         self._close_error: Exception = SchedulerClosedError("the scheduler is shutting down")
@@ -91,12 +91,12 @@ class Scheduler:
 
     @property
     def n_slots(self) -> int:
-        """The most sequences that run side by side."""
+        """Maximum number of concurrent sequences."""
         return self._pool.limit
 
     @property
     def capacity(self) -> float:
-        """The most sequences that one call can queue."""
+        """Maximum number of sequences that one submit() can queue."""
         return self._max_queue + self.n_slots
 
     def counts(self) -> tuple[int, int]:
@@ -113,8 +113,8 @@ class Scheduler:
         """Queues all requests or none. Each request's items go to its sink; the last item is Finished or Failed.
 
         Raises:
-            QueueFullError: more would wait than may.
-            SchedulerClosedError: it is closing, or was closed.
+            QueueFullError: the queue has no room for all of them.
+            SchedulerClosedError: the scheduler is closing or closed.
         """
         deadline = time.perf_counter() + self._request_timeout_s
         leaders: dict[tuple[str, bytes], Sequence] = {}
@@ -136,7 +136,7 @@ class Scheduler:
         return sequences
 
     def cancel(self, sequence: Sequence) -> None:
-        """Ends a sequence before its next turn; does nothing where it has ended."""
+        """Ends a sequence before its next turn; no effect if it has ended."""
         with self._changed:
             was_waiting = sequence in self._queue
             if was_waiting:
@@ -147,9 +147,9 @@ class Scheduler:
             self._fail(sequence, _cancelled())
 
     def withdraw(self, sequences: Iterable[Sequence]) -> None:
-        """Cancels sequences, and returns when their sessions are free again."""
+        """Cancels sequences, and waits until their sessions are free."""
         left = [one for one in sequences if not one.is_over and not self._model.is_forked]
-        if self.driver.is_stepping_here:  # in a finalizer: the step in progress goes first
+        if self.driver.is_stepping_here:  # in a finalizer: the current step must finish first
             for one in left:
                 one.is_cancelled = True
             return
@@ -161,10 +161,10 @@ class Scheduler:
 
     @contextmanager
     def session(self) -> Iterator[_engine.Session]:
-        """The free session that was used last, while no sequence computes; waits for one.
+        """The most recently used free session, with the run loop stopped; waits for a free one.
 
         Raises:
-            InvalidRequestError: only waiting threads could give one back.
+            InvalidRequestError: deadlock: only waiting threads could free one.
         """
         session = None
         while session is None:
@@ -183,11 +183,11 @@ class Scheduler:
                         self.driver.notify()
 
     def take_pages(self, session: _engine.Session, n_tokens: int) -> None:
-        """Pages of the KV cache for a session of `session`."""
+        """Reserves KV pages for a session that `session` returned."""
         self._kv.take_alone(session, n_tokens)
 
     def use_cache(self, cache: PrefixCache) -> None:
-        """Empties the free sessions, and keeps prefixes in this cache from now on."""
+        """Replaces the prefix cache, and empties the free sessions."""
         with self.driver.alone():
             self.cache.close()
             self.cache = cache
@@ -200,8 +200,8 @@ class Scheduler:
         self._thread.start()
 
     def close(self, drain_s: float = 0.0, error: Exception | None = None) -> None:
-        """Refuses new requests, gives the others `drain_s` seconds to finish, ends what is left with an error, and
-        empties the sessions."""
+        """Refuses new requests, gives queued and running ones `drain_s` seconds to finish, fails the rest with `error`,
+        and empties the sessions."""
         with self._changed:
             self._close_error = error or self._close_error
             self._is_draining = True
@@ -220,7 +220,7 @@ class Scheduler:
     def _drive(self) -> None:
         try:
             self.driver.run_until(lambda: self._is_closed, may_idle=True)
-        except Exception as error:  # not of one sequence
+        except Exception as error:  # not caused by one sequence
             log.error("the run loop ends", exc_info=error)
             with self._changed:
                 self._close_error = SchedulerClosedError("the run loop ended with an error")
@@ -233,7 +233,7 @@ class Scheduler:
         return has_next or any(one.is_due or one.is_paused or one.is_cancelled for one in self._running)
 
     def _check_progress(self, waiting: set[int]) -> None:
-        """Raises where only these threads, which wait, could end a sequence: its stream is unread."""
+        """Raises if only the waiting threads could end a sequence, because its stream is unread: a deadlock."""
         if self._thread is None and self._pool.owners <= waiting:
             n = self._pool.n_in_use
             raise InvalidRequestError(
@@ -253,7 +253,8 @@ class Scheduler:
             self._turn(due)
 
     def _drop_ended(self, computing: Sequence | None = None) -> None:
-        """Ends sequences that are cancelled or past their deadline; the one whose chunk is being computed by raising.
+        """Ends sequences that are cancelled or past their deadline. For `computing`, whose chunk is in progress, it
+        raises instead.
 
         Raises:
             CancelledError, DeadlineError: `computing` has ended.
@@ -280,8 +281,8 @@ class Scheduler:
         return DeadlineError(f"the request was not {what} within {self._request_timeout_s:g} s")
 
     def _admit(self) -> bool:
-        """Starts waiting sequences on free sessions: the session with the longest matched prefix, among equals the one
-        used longest ago. False: none started."""
+        """Starts waiting sequences on free sessions. Each takes the session with the longest matching prefix; ties go
+        to the least recently used one. False: none started."""
         n_begun = 0
         while self._queue and not self._kv.has_paused:
             with self._changed:
@@ -292,7 +293,7 @@ class Scheduler:
                 if session is None:
                     self._queue.appendleft(sequence)
                     break
-                # A new sequence starts at the least time used, so that it cannot starve the others.
+                # A new sequence starts with the minimum engine time of the running ones, so it cannot starve them.
                 sequence.handicap_s = min((other.engine_s for other in self._running), default=0.0)
                 self._running.append(sequence)
             self._begin(sequence, session)
@@ -321,13 +322,14 @@ class Scheduler:
         self._try(begin, sequence)
 
     def _between_layers(self, sequence: Sequence) -> None:
-        """Turns of others between two layers of this one's chunk, until they have had as much engine time."""
+        """Runs turns of other sequences between two layers of this sequence's chunk, until they have caught up in
+        engine time."""
         if self._is_closed:
             raise self._close_error
         self._drop_ended(sequence)
         if not self._queue and len(self._running) == 1:
             return
-        sequence.session.wait()  # the clock shows what the device has done
+        sequence.session.wait()  # so the clock measures the device's work
         began = time.perf_counter()
         own_s = began - sequence.turn_began - sequence.others_s
         self._admit()
@@ -341,8 +343,8 @@ class Scheduler:
         sequence.others_s += time.perf_counter() - began
 
     def _turn(self, due: list[Sequence], *, is_within: bool = False) -> None:
-        """is_within: another sequence's chunk. A sequence alone then runs no steps ahead, whose time would be counted
-        as the chunk's."""
+        """is_within: the turn runs between the layers of another sequence's chunk. Then a single sequence sends no step
+        ahead, because its time would be charged to the chunk."""
         is_pass = len(due) > 1 or (is_within and not due[0].is_prefilling)
         pass_s = 0.0
         if not due[0].is_prefilling:
@@ -357,18 +359,19 @@ class Scheduler:
             self._try(partial(self._emit, one), one)
 
     def _compute_together(self, due: list[Sequence]) -> float:
-        """A pass for the next rows of several sequences; the seconds that it takes this thread."""
+        """Runs a pass for the next rows of several sequences; returns the seconds it took this thread."""
         start = time.perf_counter()
-        self._send(due, waits=True)  # the time that all share ends when the device has chosen
+        self._send(due, waits=True)  # the shared time ends when the device has sampled
         spent_s = time.perf_counter() - start
         self._observer.spent_on_tokens(spent_s)
         return spent_s
 
     def _send(self, sequences: list[Sequence], *, waits: bool = False) -> None:
-        """Sends a pass for the rows that are not yet sent, and the choices after it. waits: until they are made.
+        """Sends a pass for rows not yet sent, then the sampling of their tokens. waits: block until the tokens are
+        sampled.
 
-        If the pass fails, each sequence computes its row alone, so that the others continue if one is the cause: its
-        error comes again in its own turn, and ends it."""
+        If the pass fails, each sequence computes its row alone. A sequence that caused the failure then fails in its
+        own turn, and the others continue."""
         rows = [(one, ids) for one in sequences if (ids := one.next_ids()) is not None]
         try:
             sessions = [one.session for one, _ in rows]
@@ -382,8 +385,8 @@ class Scheduler:
             log.warning("a pass of %d sequences failed; each computes its row alone", len(rows), exc_info=True)
 
     def _send_ahead(self, sequences: list[Sequence]) -> None:
-        """Sends the next pass, which a device computes while this thread gives out the texts of the last one. Not where
-        a prompt may come first, or pages are short. The row of a sequence that ends meanwhile is for nothing."""
+        """Sends the next pass, so the device computes while this thread emits the texts of the last one. Skipped if a
+        prompt may come first or pages are short. The row of a sequence that ends meanwhile is wasted."""
         start = time.perf_counter()
         has_prompt = (self._queue and self._pool.has_room) or any(one.is_prefilling for one in self._running)
         if has_prompt or not self._model.on_device:
@@ -415,7 +418,8 @@ class Scheduler:
             self._end(sequence, finished)
 
     def _lead(self, leader: Sequence) -> None:
-        """Starts the sequences that wait for this one's prompt; where it has failed, one of them computes it."""
+        """Starts the sequences that wait for the leader's prompt; if the leader failed, the first of them becomes the
+        leader."""
         waiting = [one for one in self._running if one.leader is leader]
         if leader.is_prefilling and waiting:
             for one in waiting[1:]:
@@ -426,7 +430,7 @@ class Scheduler:
             self._try(one.follow, one)
 
     def _try(self, part: Callable[[], None], sequence: Sequence) -> bool:
-        """A part of a sequence's turn. False: it has failed, which ends the sequence alone."""
+        """Runs a part of a sequence's turn. False: it failed, which ends only this sequence."""
         try:
             part()
         except Exception as error:
@@ -435,7 +439,7 @@ class Scheduler:
                 self.cache.forget(sequence.session, ids, turn_ends(ids, self._model.end_ids), sequence.request.sender)
             self._end(sequence, error)
             return False
-        except BaseException:  # Ctrl-C, in a thread that may not be the one that submitted it
+        except BaseException:  # Ctrl-C: this thread may not be the one that submitted the sequence
             self._end(sequence, CancelledError("the thread that computed this answer was interrupted"))
             raise
         return True
@@ -444,8 +448,8 @@ class Scheduler:
         self._observer.ended(sequence, result)
         session, was_prefilling = sequence.session, sequence.is_prefilling
         if isinstance(result, Exception) or session.is_swapped_out:
-            session.reset()  # gives its pages back, whatever state a failed part left
-        with self._changed:  # nothing that waits for the engine: the server's event loop takes this lock too
+            session.reset()  # frees its pages, whatever state a failed part left
+        with self._changed:  # nothing under this lock may wait for the engine: the server's event loop takes it too
             self._running.remove(sequence)
             self._pool.give_back(session)
             sequence.release()
@@ -464,7 +468,7 @@ class Scheduler:
             self._fail(sequence, error)
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
-        """Ends a sequence that has not begun."""
+        """Fails a sequence that has not begun."""
         self._observer.ended(sequence, error)
         sequence.release()
         sequence.sink.put(Failed(error))
@@ -476,7 +480,7 @@ def _cancelled() -> CancelledError:
 
 
 def _due(sequences: list[Sequence]) -> list[Sequence]:
-    """The sequences of the next turn, the one with the least engine time among them."""
+    """The sequences of the next turn, including the one with the least engine time."""
     ready = [one for one in sequences if one.is_due]
     if not ready:
         return []
@@ -489,9 +493,9 @@ _schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 
 @atexit.register
 def _stop_generating() -> None:
-    """Waits until no thread is inside the engine, and lets none enter again. A daemon thread that returns from the
-    engine while the interpreter is torn down aborts the process. The sessions of unfinished sequences stay until it has
-    ended, which nanobind would report as a leak."""
+    """At exit, waits until no thread is inside the engine, and bars re-entry: a daemon thread that returns from the
+    engine during interpreter shutdown aborts the process. Sessions of unfinished sequences live until the process ends,
+    which nanobind would report as leaks."""
     for scheduler in list(_schedulers):
         if scheduler._is_closed or scheduler._model.is_forked:
             continue

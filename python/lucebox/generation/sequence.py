@@ -1,4 +1,4 @@
-"""One request at work: it waits for a session, computes its prompt in chunks after the reused prefix, then one token
+"""One request in progress: waits for a session, computes its prompt in chunks after the reused prefix, then one token
 per turn, parsed to events. A turn is `compute`, then `emit`."""
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ __all__ = ["Sequence"]
 
 
 class Sequence:
-    """A request with its sink; from `begin` to `release` with a session."""
+    """A request with its sink. It holds a session from `begin` to `release`."""
 
     def __init__(
         self, request: GenerationRequest, sink: Sink, deadline: float = math.inf, leader: Sequence | None = None
     ) -> None:
-        """deadline: time of time.perf_counter() at which it times out. leader: another sequence with the same prompt,
+        """deadline: time.perf_counter() value at which it times out. leader: another sequence with the same prompt,
         submitted together with this one."""
         self.request = request
         self.sink = sink
         self.deadline = deadline
         self.leader = leader
-        """Computes the prompt that this one takes over; None: this one computes it."""
+        """The sequence whose computed prompt this one forks; None: this sequence computes the prompt."""
         self.owner = threading.get_ident()
-        """The thread that submitted it."""
+        """The thread that submitted the sequence."""
         self.submitted = time.perf_counter()
         self.is_cancelled = self.is_over = False
         self.is_paused = False
-        """Whether it waits for pages of the KV cache."""
+        """Whether the sequence waits for KV pages."""
         self.handicap_s = 0.0
-        """Engine time that it counts as used when it begins."""
+        """Engine time charged at the start."""
         self.turn_began = self.others_s = 0.0
-        """When its chunk began, and the time of others' turns within it."""
+        """Start of the current chunk, and the time of other sequences' turns within it."""
         self.queue_s: float | None = None
         self.first_token_s: float | None = None
         self.prefill_s = self.decode_s = 0.0
@@ -62,13 +62,13 @@ class Sequence:
         outputs: _engine.speculation.EarlierOutputs | None,
         between_layers: Callable[[Sequence], None],
     ) -> None:
-        """Begins on its session. outputs: earlier ones to draft from; None: those of all requests. between_layers:
-        called within the chunks of a long prompt."""
+        """Begins on its session. outputs: earlier outputs to draft from; None: the outputs of all requests.
+        between_layers: called between the layers of a long prompt's chunks."""
         request, sampling, session = self.request, self.request.sampling, self.session
         self._cache = cache
         self._between_layers = partial(between_layers, self)
         self._boundaries = turn_ends(request.ids, model.end_ids)
-        self._is_dense = model.options.sparse_prefill == 0  # sparse attention has the buffers of long chunks
+        self._is_dense = model.options.sparse_prefill == 0  # sparse attention uses the buffers of long chunks
         if self.leader is None:
             self.lead()
         else:
@@ -89,7 +89,8 @@ class Sequence:
         )
 
     def lead(self) -> None:
-        """Begins the prompt after the prefix reused from the session or the cache."""
+        """Restores the reusable prefix from the session or the cache, and prepares to compute the rest of the
+        prompt."""
         start = time.perf_counter()
         self.leader, request, session = None, self.request, self.session
         if request.embedding is not None:
@@ -104,7 +105,7 @@ class Sequence:
         self.prefill_s += time.perf_counter() - start
 
     def follow(self) -> None:
-        """Takes over the prompt that the leader has computed."""
+        """Forks the leader's session, which has computed the prompt."""
         assert self.leader is not None
         self.session.fork(self.leader.session)
         self.leader = None
@@ -116,7 +117,7 @@ class Sequence:
         self.sink.prefilled(n_reused, self.n_prompt)
 
     def release(self) -> None:
-        """Ends it: its session is another's now."""
+        """Ends the sequence, which no longer holds its session."""
         self.is_over = True
         self._session = self._prefill = self._between_layers = None
 
@@ -132,7 +133,7 @@ class Sequence:
 
     @property
     def engine_s(self) -> float:
-        """Engine time used so far, by which turns are given."""
+        """Engine time used so far, which decides who gets the next turn."""
         return self.handicap_s + self.prefill_s + self.decode_s
 
     @property
@@ -150,12 +151,13 @@ class Sequence:
 
     @property
     def is_due(self) -> bool:
-        """Whether it has a turn to compute: it waits for no pages, no other's prompt, and no reader."""
+        """Whether the sequence has a turn to compute: it waits neither for pages, nor for a leader's prompt, nor for
+        its reader."""
         return not self.is_paused and self.leader is None and not self.sink.is_full
 
     @property
     def fits_between_layers(self) -> bool:
-        """Whether its next turn may run between the layers of another sequence's chunk."""
+        """Whether the next turn may run between the layers of another sequence's chunk."""
         is_plain = self._is_dense and self.request.embedding is None and not self.request.scores_prompt
         return not self.is_prefilling or (is_plain and self.n_prompt - self._n_done <= self.session.step_rows)
 
@@ -169,7 +171,7 @@ class Sequence:
 
     @property
     def may_continue(self) -> bool:
-        """After `compute`: whether a token follows, unless this one's text ends the generation."""
+        """After `compute`: whether another token follows, unless the newest token's text ends the generation."""
         return not self.is_prefilling and self._decode.may_continue
 
     @property
@@ -178,18 +180,18 @@ class Sequence:
         return self._loop
 
     def next_ids(self) -> Ids | None:
-        """What a pass of several sequences makes this one's timeline before `compute`; None: nothing."""
+        """The timeline that a batched pass computes before `compute`; None: nothing to compute."""
         loop = self._decode
         return None if self.is_prefilling or loop.is_full else loop.next_ids(self.session)
 
     def next_sampler(self) -> _engine.Sampler:
-        """After such a pass: the sampler of the next token, for `_engine.start_samples`."""
+        """The sampler of the next token after a batched pass, for `_engine.start_samples`."""
         return self._decode.next_sampler()
 
     def compute(self, pass_s: float = 0.0) -> None:
-        """A chunk of the prompt or a token.
+        """Computes a chunk of the prompt, or a token.
 
-        pass_s: seconds of the pass of several sequences that computed this token's rows.
+        pass_s: seconds of the batched pass that computed this token's rows.
         """
         start = time.perf_counter() - pass_s
         if self.is_prefilling:
@@ -205,7 +207,7 @@ class Sequence:
             self._add_token_time(start)
 
     def emit(self) -> Finished | None:
-        """The text of the token that `compute` sampled, if it did. After the last turn, the result."""
+        """Emits the text of the token that `compute` sampled, if any. Returns the result after the last turn."""
         loop = self._decode
         if loop.n_generated == 0:
             is_over = not self.is_prefilling and loop.is_full
@@ -220,7 +222,7 @@ class Sequence:
         return self._finished(end)
 
     def _add_token_time(self, start: float) -> None:
-        """Counts the time of a token. The first one belongs to the prompt."""
+        """Adds the time of a token. The first token counts as prefill."""
         if self.n_generated == 1:
             self.prefill_s += time.perf_counter() - start
         else:

@@ -1,4 +1,4 @@
-"""The sessions of a model: one per sequence at work, made when needed."""
+"""The session pool of a model: one session per running sequence, created on demand."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Choose = Callable[[list[_engine.Session]], _engine.Session]
 
 
 class SessionPool:
-    """Up to `limit` sessions of one engine. The first one is made at once.
+    """Up to `limit` sessions of one engine. The first one is created immediately.
 
-    The thread with the driver's role takes sessions and gives them back.
+    Only the driver thread takes sessions and gives them back.
     """
 
     def __init__(self, engine: _engine.Engine, limit: int) -> None:
         self.free = [_engine.Session(engine)]
-        """Sessions that nobody uses, the least recently used one first."""
+        """Free sessions, least recently used first."""
         self.limit = limit
         self._engine: _engine.Engine | None = engine
-        self._in_use: dict[_engine.Session, int] = {}  # with the thread it was taken for
+        self._in_use: dict[_engine.Session, int] = {}  # session -> thread it was taken for
         self._senders: dict[_engine.Session, str] = {}
 
     @property
@@ -34,17 +34,17 @@ class SessionPool:
 
     @property
     def has_room(self) -> bool:
-        """Whether another session may be taken, made where none is free."""
+        """Whether another session may be taken: one is free, or the limit is not reached."""
         return self.n_in_use < self.limit
 
     @property
     def owners(self) -> set[int]:
-        """The threads that sessions were taken for."""
+        """The threads for which sessions were taken."""
         return set(self._in_use.values())
 
     @property
     def latest(self) -> _engine.Session:
-        """The free session that was used last, else one in use; to look at, not to compute with."""
+        """The most recently used free session, else one in use; for inspection only, not to compute with."""
         return self.free[-1] if self.free else next(reversed(self._in_use))
 
     def all(self) -> list[_engine.Session]:
@@ -54,24 +54,24 @@ class SessionPool:
         return session not in self._in_use
 
     def make(self, n: int) -> None:
-        """Makes sessions until n are free.
+        """Creates sessions until n are free.
 
         Raises:
-            OutOfMemoryError: other programs have the memory.
+            OutOfMemoryError: other programs hold the memory.
         """
         assert self._engine is not None
         while len(self.free) < n:
             self.free.insert(0, _engine.Session(self._engine))
 
     def resize(self, n: int) -> None:
-        """Makes n the limit, and the sessions now."""
+        """Sets the limit to n and creates the sessions."""
         self.limit = n
         self.make(n - self.n_in_use)
 
     def take(self, choose: Choose, owner: int | None = None) -> _engine.Session | None:
-        """A session chosen from the free ones, to be given back; None where all are in use.
+        """Takes a session chosen from the free ones; None if all are in use.
 
-        owner: the thread that it is for; None: this one."""
+        owner: the thread that uses the session; None: the current thread."""
         if self.has_room and not self.free:
             try:
                 self.make(1)
@@ -93,13 +93,14 @@ class SessionPool:
         return self._senders.get(session, "")
 
     def set_sender(self, session: _engine.Session, sender: str) -> None:
-        """Empties a session that another sender's request used: nothing of it may speed this one's up."""
+        """Assigns a session to a sender. Empties it if another sender used it last, so timing reveals nothing about
+        that sender."""
         if self.sender_of(session) != sender:
             session.reset()
             self._senders[session] = sender
 
     def reset_oldest(self) -> bool:
-        """Empties the least recently used free session that has pages of the KV cache. False: none has."""
+        """Empties the least recently used free session that holds KV pages. False: none does."""
         holder = next((session for session in self.free if session.n_pages), None)
         if holder is not None:
             holder.reset()
@@ -111,7 +112,7 @@ class SessionPool:
             session.reset()
 
     def close(self) -> None:
-        """Drops the free sessions; those in use end with their holders."""
+        """Drops the free sessions; sessions in use live as long as their holders."""
         self.free.clear()
         self._in_use.clear()
         self._senders.clear()

@@ -1,1 +1,1 @@
-"""Measurements of models: speed, drafts, quality and power. The command line shows the results."""
+"""Measures models: speed, drafts, quality and power. The command line shows the results."""

@@ -1,5 +1,5 @@
-"""Recorded acceptance: how many tokens of a draft were accepted, and how often. `bench --replay` draws from it, because
-synthetic weights accept nothing."""
+"""Histograms of accepted draft lengths, recorded from real runs. `bench --replay` samples from them, because synthetic
+weights accept no drafts."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class AcceptedLengths:
     """[n] verifies that accepted n tokens."""
     source: str
     is_synthetic: bool
-    """Made to have a mean, not recorded."""
+    """Constructed for a given mean, not recorded."""
     drafter: str | None = None
-    """The kind of draft model that it stands for: "dflash" or "mtp". None: any."""
+    """The kind of draft model it represents: "dflash" or "mtp". None: any."""
 
     @property
     def tokens_per_verify(self) -> float:
-        """Mean tokens of a verify: the accepted ones, and the one sampled after them."""
+        """Mean tokens per verify: the accepted tokens plus the one sampled after them."""
         return 1 + sum(n * verifies for n, verifies in enumerate(self.by_length)) / sum(self.by_length)
 
 
 def load_lengths(file: Path) -> list[AcceptedLengths]:
-    """The histograms of a file: a JSON array of objects with `name` and `by_length` (`source`, `synthetic` and
-    `drafter` are optional), or what `bench --draft --json` printed.
+    """Reads histograms from a file: a JSON array of objects with `name` and `by_length` (`source`, `synthetic` and
+    `drafter` are optional), or the output of `bench --draft --json`.
 
     Raises:
         FormatError: the file has no histogram, or a histogram has no verifies, a length above 63, or bad counts.

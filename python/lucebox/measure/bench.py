@@ -1,9 +1,9 @@
-"""Measurements of a loaded model: prefill, decoding of one or several sequences, appends of several rows, the time of
-each kernel; read bandwidth and energy to relate them to.
+"""Benchmarks a loaded model: prefill, decoding of one or several sequences, appends of several rows, and time per
+kernel; also read bandwidth and energy, for reference.
 
-Decoding reads every weight once per token, as do an append of a few rows and a pass of several sequences. Their weight
-bytes per second over the device's read bandwidth is the share of the ceiling. Prefill is bound by arithmetic, whose
-ceiling is not measured. The CLI and plots.py show the results.
+Decoding is bandwidth-bound: a step, an append of a few rows, or a pass of several sequences reads every weight once.
+Weight bytes per second divided by the device's read bandwidth is the share of that roofline. Prefill is compute-bound;
+its roofline is not measured. The CLI and plots.py show the results.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 APPENDS = 4  # appends per run of an append test
 PARALLEL_TOKENS = 64
-MAX_APPEND = 64  # rows; a recurrent state cannot take back more
+MAX_APPEND = 64  # rows; recurrent layers can rewind no more
 BANDWIDTH_BYTES = 512 << 20  # well past any last-level cache
 Window = AbstractContextManager[object]
 KernelTimes = list[tuple[str, int, float]]  # (kernel, launches, seconds)
@@ -68,17 +68,17 @@ class Measurement:
 
     test: Literal["prefill", "decode", "append", "parallel"]
     n_tokens: int
-    """For an append: its rows. For sequences in parallel: of each."""
+    """For an append: its rows. For parallel sequences: tokens of each."""
     depth: int
     """Tokens in the context before the first measured token."""
     seconds: tuple[float, ...]
-    """Time of n_tokens, one value per run; for an append, the mean over the appends of a run."""
+    """Time of n_tokens, one value per run; for appends, the mean over a run's appends."""
     weight_bytes: int | None
-    """Weight bytes read per run; None for prefill, which is bound by arithmetic."""
+    """Weight bytes read per run; None for prefill, which is compute-bound."""
     joules: float | None
-    """Energy of the device over all runs; None where no counter can be read, or the runs were too short."""
+    """Energy of the device over all runs; None if no counter can be read, or the runs were too short."""
     sequences: int = 1
-    """That are decoded at the same time."""
+    """Number of sequences decoded in parallel."""
 
     @property
     def label(self) -> str:
@@ -118,26 +118,26 @@ class Report:
     """Threads and instruction set, or the pack."""
     activations: str
     bandwidth_gb_s: float
-    """Read bandwidth of the device: the larger of two measurements, before and after the tests."""
+    """Read bandwidth of the device in GB/s: the larger of two measurements, before and after the tests."""
     energy_source: str | None
-    """The counter joules were read from; None without one."""
+    """The energy counter; None without one."""
     decode_path: str
     """How a GPU decoded: by graph or megakernel, and why; empty on the CPU and without a decode test."""
     measurements: tuple[Measurement, ...]
 
     def share(self, measurement: Measurement) -> float | None:
-        """Share of the read bandwidth reached by the median run; None where the test is not bound by it."""
+        """Share of the read bandwidth that the median run reached; None if the test is not bandwidth-bound."""
         return None if measurement.gb_s is None else measurement.gb_s / self.bandwidth_gb_s
 
     def of_one_row(self, measurement: Measurement) -> float | None:
-        """Time of an append over the time of an append of one row; None for other tests."""
+        """Time of an append relative to an append of one row; None for other tests."""
         one = [m for m in self.measurements if m.test == "append" and m.n_tokens == 1]
         if measurement.test != "append" or not one:
             return None
         return measurement.ms.median / one[0].ms.median
 
     def of_one_sequence(self, measurement: Measurement) -> float | None:
-        """Tokens per second of sequences in parallel, divided by the rate of one; None for other tests."""
+        """Tokens per second of parallel sequences relative to one sequence; None for other tests."""
         one = [m for m in self.measurements if m.test == "parallel" and m.sequences == 1]
         if measurement.test != "parallel" or not one:
             return None
@@ -177,7 +177,7 @@ def context_for(
     longest = [1, *prefill, *(depth + n for n in decode)]
     if parallel:
         longest.append(max(depth, 1) + next(iter(decode), PARALLEL_TOKENS))
-    if batch:  # every append keeps its first row
+    if batch:  # every append commits its first row
         kept = (len(batch) + 1) * (runs + 1) * APPENDS
         longest.append(depth + kept + max(batch))
     return max(longest)
@@ -216,7 +216,7 @@ def measure(
         parallel = (1, *parallel)
 
     if decode:
-        _decode_s(llm, 1, 0, nullcontext())  # a decode path that is missing is refused before anything is measured
+        _decode_s(llm, 1, 0, nullcontext())  # fails early if the decode path is missing
     meter = find_meter(llm.device_info)
     bandwidth = read_bandwidth(llm)
     measurements = tuple(_tests(llm, meter, prefill, decode, batch, parallel, depth, runs, on_run))
@@ -239,10 +239,10 @@ def measure(
 def profile(
     llm: LLM, *, prefill: int, decode: int, depth: int = 0, parallel: Sequence[int] = ()
 ) -> tuple[Profile, ...]:
-    """Time by kernel of one prefill, of `decode` steps after `depth` tokens without sampling, and of a pass of as many
-    sequences as each of `parallel` says.
+    """Time per kernel of one prefill, of `decode` steps after `depth` tokens without sampling, and of one pass per
+    entry n of `parallel`, with n sequences.
 
-    Kernels run one at a time, without a graph, so their sum is not the time of a test.
+    Kernels run serialised and without a graph, so their sum is not the time of a test.
 
     Raises:
         UnsupportedError: the device is the CPU.
@@ -308,12 +308,12 @@ def _tests(
 
 
 def arbitrary_ids(llm: LLM, n: int) -> Ids:
-    """[n] tokens to compute where only the time counts."""
+    """[n] arbitrary tokens, for tests where only the time counts."""
     return np.arange(n, dtype=np.int32) % llm.info.vocab
 
 
 def read_bandwidth(llm: LLM) -> float:
-    """GB/s at which the device reads memory, measured now: the ceiling of decoding."""
+    """Measures the device's read bandwidth in GB/s, the upper bound of decoding speed."""
     if llm.loaded_pack is not None:
         return _kernels.gpu_ops.read_bandwidth(llm.loaded_pack, BANDWIDTH_BYTES) / 1e9
     assert llm.options.threads is not None  # an open LLM knows its number
@@ -349,7 +349,7 @@ def _decode_s(llm: LLM, n_tokens: int, depth: int, window: Window) -> float:
 
 
 def _parallel_s(llm: LLM, n: int, n_tokens: int, depth: int, window: Window) -> float:
-    """Seconds in which each of n sessions decodes n_tokens greedily after its own first `depth` tokens and one more."""
+    """Seconds for n sessions to decode n_tokens each, greedily, after `depth` + 1 tokens of context."""
     first = max(depth, 1)
     ids = [(arbitrary_ids(llm, first + n_tokens + 1) + 7 * i) % llm.info.vocab for i in range(n)]
     samplers = [_engine.Sampler(llm.info.vocab) for _ in range(n)]
@@ -371,7 +371,7 @@ def _parallel_s(llm: LLM, n: int, n_tokens: int, depth: int, window: Window) -> 
 
 
 def _fill(llm: LLM, depth: int) -> None:
-    """Brings `depth` tokens into the session, for appends that follow."""
+    """Fills the session with `depth` tokens, for the appends that follow."""
     with llm.locked_session() as session:
         session.reset()
         if depth:
@@ -380,7 +380,7 @@ def _fill(llm: LLM, depth: int) -> None:
 
 def _append_s(llm: LLM, rows: int, _window: Window) -> float:
     """Mean seconds of APPENDS consecutive appends with the logits of every row, which stay on the device. Each append
-    keeps its first row, as verification would."""
+    commits its first row, as verification would."""
     ids = arbitrary_ids(llm, rows)
     seconds = 0.0
     with llm.locked_session() as session:
@@ -413,7 +413,7 @@ def _profile_appends(llm: LLM, appends: Sequence[int], depth: int) -> list[Kerne
 
 
 def _profile_pass(llm: LLM, n: int, depth: int) -> KernelTimes:
-    """A row of each of n sequences after `depth` tokens and one more, as the first row folds the prompt's last ones.
+    """One row of each of n sequences after `depth` + 1 tokens: the extra token folds the prompt's pending rows first.
 
     Raises:
         UnsupportedError: the device is the CPU.

@@ -1,5 +1,4 @@
-"""Right answers to questions about long documents with compressed prompts, compared with those with full prompts. The
-CLI shows the results."""
+"""Accuracy of answers about long documents: compressed prompts against full prompts. The CLI shows the results."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CSV_COLUMNS", "FULL", "KeepReport", "PromptLength", "measure_compression", "save_keep_rows"]
 
-FULL = 1.0  # the keep ratio of full prompts
+FULL = 1.0  # keep ratio of full prompts
 CSV_COLUMNS = (
     "date", "model", "scorer", "device", "kernels", "anchors", "keep", "length", "kind", "n", "right", "changed", "nll",
     "prompt_tokens", "kept_tokens", "score_s",
@@ -44,7 +43,7 @@ class PromptLength:
     prompt_tokens: float
     kept_tokens: float
     score_s: float
-    """Seconds of the scorer, once for all keep ratios."""
+    """Seconds spent in the scorer; shared by all keep ratios."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +57,9 @@ class KeepReport:
     kernels: str
     anchors: bool
     keep: float
-    """FULL: nothing was cut."""
+    """FULL: nothing is cut."""
     recall: tuple[RecallScore, ...]
-    """`changed`: against the full prompts."""
+    """`changed` compares with the full prompts."""
     prompts: tuple[PromptLength, ...]
 
 
@@ -71,7 +70,8 @@ def measure_compression(
     keeps: Sequence[float],
     on_step: OnStep = lambda text: None,
 ) -> list[KeepReport]:
-    """A report of the full prompts, then one per keep ratio. Every question is scored once and compressed for each.
+    """Yields the report for full prompts, then one per keep ratio. Every question is scored once and compressed per
+    ratio.
 
     Raises:
         InvalidRequestError: the LLM has no scorer, there are no documents, or a keep ratio is out of range.
@@ -84,7 +84,7 @@ def measure_compression(
     ratios = (FULL, *keeps)
     answers: dict[float, list[Answer]] = {keep: [] for keep in ratios}
     encoded: dict[float, list[EncodedDocument]] = {keep: [] for keep in ratios}
-    seconds: list[float] = []  # of the scorer, for each question
+    seconds: list[float] = []  # scorer time per question
     for i, document in enumerate(documents):
         where = f"document {i + 1} of {len(documents)}, {document.length} tokens"
         questions: dict[float, list[EncodedQuestion]] = {keep: [] for keep in ratios}
@@ -136,7 +136,7 @@ def _by_length(
 
 
 def save_keep_rows(file: Path, report: KeepReport) -> None:
-    """Appends a row per length and kind to a CSV file, which is created where it is missing.
+    """Appends a row per length and kind to a CSV file, and creates the file if it is missing.
 
     Raises:
         FormatError: the file has other columns.

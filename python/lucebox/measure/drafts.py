@@ -1,7 +1,8 @@
 """Plain and speculative decoding of the same prompts: speed, acceptance, and whether the tokens are the same.
 
-The plain engine is opened without a drafter, so that it pays nothing for one. Where both fit in memory they take turns
-prompt by prompt; else one follows the other. Each prompt runs once, because a suffix drafter remembers its answer.
+The plain engine is opened without a drafter, so it has no drafting overhead. If both engines fit in memory, they
+alternate prompt by prompt; otherwise they run one after the other. Each prompt runs once, because a suffix drafter
+remembers its answer.
 """
 
 from __future__ import annotations
@@ -43,13 +44,14 @@ __all__ = [
     "save_runs",
 ]
 
-SEED = 42  # of sampling, and of replayed lengths
-REPLAY = "replay"  # in place of a suite
+SEED = 42  # for sampling and for replayed lengths
+REPLAY = "replay"  # stands for a suite name
 WARM_UP_TOKENS = 16
 PART_TOKENS = 64  # decoded to time the parts of a step
-# Two tokens tie where the margin is smaller. On a GPU rows computed together round differently. Measured on a CPU when
-# it rounded so, over 600 tokens of tiny-hybrid with 8-bit activations: the gap between the two likeliest tokens moved
-# by up to 0.20 nat, and the running sum of probabilities by up to 0.022. In f32 both moved by less than 0.0005.
+# Two tokens tie if the margin is below these limits. On a GPU, rounding depends on the rows computed together. Measured
+# on an earlier CPU version with that property, 600 tokens of tiny-hybrid, 8-bit activations: the gap between the two
+# likeliest tokens moved by up to 0.20 nat, the cumulative probability by up to 0.022. In f32 both moved by less than
+# 0.0005.
 TIE_NAT = 0.25
 TIE_PROBABILITY = 0.03
 CSV_COLUMNS = (
@@ -66,12 +68,12 @@ OnPrompt = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first token where speculative decoding left plain decoding."""
+    """The first token at which speculative and plain decoding differ."""
 
     at: int
     """Index in the answer."""
     plain: int | None
-    """Token id; None: the plain answer ended before."""
+    """Token id; None: the plain answer had ended."""
     speculative: int | None
     margin: float
     """How clearly the plain engine prefers its token: difference of log probabilities in nat if greedy; if sampled,
@@ -92,7 +94,7 @@ class PromptRun:
     tokens_per_step: float
     drafts: DraftCounts
     difference: Difference | None
-    """None: the same tokens."""
+    """None: identical tokens."""
 
     @property
     def ratio(self) -> float:
@@ -101,12 +103,12 @@ class PromptRun:
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
-    """Mean milliseconds of the parts of a step that verifies a draft. They come from a run of its own, where the host
-    waits for the device after each part: their sum is more than a step of the other runs."""
+    """Mean milliseconds of the parts of a step that verifies a draft. Measured in a separate run that synchronises
+    after each part, so their sum exceeds a step of the other runs."""
 
     steps: int
     rows: float
-    """Mean rows of a verified tree, the root among them."""
+    """Mean rows of a verified tree, including the root."""
     draft_ms: float
     tree_ms: float
     verify_ms: float
@@ -134,9 +136,9 @@ class DraftReport:
     temperature: float
     runs: tuple[PromptRun, ...]
     parts: StepParts | None = None
-    """None: no draft was verified."""
+    """None if no draft was verified."""
     replayed: tuple[AcceptedLengths, ...] = ()
-    """The histogram of each run, where acceptance was drawn: the texts mean nothing."""
+    """The histogram of each run in replay mode. The generated texts are meaningless."""
 
     @property
     def plain_tok_s(self) -> float:
@@ -160,7 +162,7 @@ class DraftReport:
 
     @property
     def by_length(self) -> tuple[int, ...]:
-        """[n] verifies of all prompts that accepted n tokens."""
+        """[n] number of verifies, over all prompts, that accepted n tokens."""
         sums = [0] * max(len(run.drafts.by_length) for run in self.runs)
         for run in self.runs:
             for n, verifies in enumerate(run.drafts.by_length):
@@ -169,7 +171,7 @@ class DraftReport:
 
     @property
     def mismatches(self) -> tuple[PromptRun, ...]:
-        """Runs with other tokens, and no tie where they part."""
+        """Runs whose tokens differ without a tie at the first difference."""
         return tuple(run for run in self.runs if run.difference is not None and not run.difference.is_tie)
 
 
@@ -183,7 +185,7 @@ def measure_drafts(
     temperature: float = 0.0,
     on_prompt: OnPrompt = lambda name, done, total: None,
 ) -> DraftReport:
-    """Decodes up to max_tokens after each prompt (name, ids), plainly and with the drafter.
+    """Decodes up to max_tokens after each prompt (name, ids), without and with the drafter.
 
     Raises:
         InvalidRequestError: there is no drafter, no prompt, or a prompt does not fit in the context.
@@ -193,7 +195,7 @@ def measure_drafts(
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=SEED)
 
     def answers_of(*llms: LLM) -> list[list[Generation]]:
-        """The answers of each LLM. They take turns prompt by prompt."""
+        """The answers of each LLM. The LLMs alternate prompt by prompt."""
         for llm in llms:
             _warm_up(llm)
         answers: list[list[Generation]] = [[] for _ in llms]
@@ -235,9 +237,9 @@ def measure_replay(
     max_tokens: int,
     on_prompt: OnPrompt = lambda name, done, total: None,
 ) -> DraftReport:
-    """Decodes max_tokens after ids, plainly and with a drafter whose acceptance is drawn from each histogram. Drafting
-    and verifying cost what they cost; the tokens mean nothing. A run per histogram for this kind of drafter; where
-    there is none, per histogram.
+    """Decodes max_tokens after ids, plainly and with a drafter whose acceptance is sampled from a histogram. Drafting
+    and verifying run at full cost; the tokens are meaningless. One run per histogram that matches the kind of drafter;
+    if none matches, one per histogram.
 
     Raises:
         InvalidRequestError: there is no drafter, or the tokens do not fit in the context.
@@ -264,9 +266,9 @@ def measure_replay(
 
 
 def _time_parts(llm: LLM, ids: Ids, sampling: Sampling) -> StepParts | None:
-    """The parts of the steps of a short answer."""
+    """Times the parts of the steps of a short answer."""
     if llm.engine.outputs is not None:
-        llm.engine.outputs.clear()  # among them the answer to this prompt
+        llm.engine.outputs.clear()  # they include the answer to this prompt
     with llm.locked_session() as session:
         before = session.draft_counts
         _engine.SessionProbe(session).time_parts(True)
@@ -332,13 +334,13 @@ def _difference(
     whole = np.concatenate([prompt, np.asarray(slow, np.int32)])
     with plain.locked_session() as session:
         session.reset()
-        for n in range(len(prompt), len(prompt) + at + 1):  # row by row, as the answer was computed
+        for n in range(len(prompt), len(prompt) + at + 1):  # row by row, as in plain decoding
             session.sync(whole[:n])
         logits = session.logits().astype(np.float64)
     if temperature == 0:
         margin = float(logits[slow[at]] - logits[fast[at]])
         return Difference(at, slow[at], fast[at], margin, margin < TIE_NAT)
-    # The draw falls into the interval of the plain token: how far is that of the other?
+    # The draw falls into the plain token's interval. The margin is its distance from the speculative token's interval.
     ends = np.cumsum(np.exp((logits - logits.max()) / temperature))
     draw = _engine.uniform_draw(SEED, at) * ends[-1]
     begin, end = ends[fast[at]] - np.exp((logits[fast[at]] - logits.max()) / temperature), ends[fast[at]]
@@ -351,7 +353,7 @@ def _item(ids: Sequence[int], at: int) -> int | None:
 
 
 def save_runs(file: Path, report: DraftReport) -> None:
-    """Appends a row per prompt to a CSV file, which is created where it is missing.
+    """Appends a row per prompt to a CSV file, and creates the file if it is missing.
 
     Raises:
         FormatError: the file has other columns.

@@ -1,5 +1,5 @@
-"""Energy of a GPU, from its driver's counters: NVML for NVIDIA, hwmon in /sys for AMD. An energy counter where there is
-one, else power sampled at short intervals. Needs no vendor package; without a counter there is no meter."""
+"""Measures GPU energy through the driver: NVML for NVIDIA, hwmon in /sys for AMD. Reads an energy counter if there is
+one, else integrates sampled power. Needs no vendor package; without either source there is no meter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ROOT", "Device", "Energy", "Meter", "Nvml", "find_meter", "open_nvml
 
 ROOT = Path("/")
 SAMPLE_S = 0.02
-# Counters step every 20 to 100 ms, so each end of an interval is uncertain by as much.
+# Counters update every 20 to 100 ms, so each end of an interval is uncertain by that much.
 MIN_SECONDS = 0.5
 
 
@@ -55,7 +55,7 @@ class Energy:
 
     @property
     def joules(self) -> float | None:
-        """None where an interval was too short, or the counter did not move."""
+        """None if an interval was too short, or the counter did not advance."""
         return self._sum if self._shortest >= MIN_SECONDS and self._sum > 0 else None
 
     def __enter__(self) -> None:
@@ -91,7 +91,7 @@ class Counted(Energy):
 
 
 class Sampled(Energy):
-    """From power, read by a thread; trapezoids between the readings."""
+    """From power, which a thread samples; integrated by the trapezoidal rule."""
 
     def __init__(self, read: Callable[[], float]) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Sampled(Energy):
 
 
 def find_meter(device: Device | None, root: Path = ROOT) -> Meter | None:
-    """The meter of a device; None for the CPU, the simulator, and where no counter can be read."""
+    """The meter of a device; None for the CPU, the simulator, and devices without a readable counter."""
     if device is None or not device.pci:
         return None
     if device.vendor == "cuda":
@@ -139,11 +139,11 @@ class Nvml:
         self._library, self._handle = library, handle
 
     def call(self, name: str, *results: ctypes.Structure | ctypes.c_ulonglong | ctypes.c_uint) -> bool:
-        """Fills in the results. Returns False where the device does not answer."""
+        """Fills in the results. Returns False if the call fails."""
         return not getattr(self._library, name)(self._handle, *map(ctypes.byref, results))
 
     def send(self, name: str, value: ctypes.c_uint) -> bool:
-        """Returns False where the device refuses the value."""
+        """Returns False if the device refuses the value."""
         return not getattr(self._library, name)(self._handle, value)
 
 
@@ -165,7 +165,8 @@ def _nvml(pci: str) -> Meter | None:
         return None
 
     def reader(name: str, number: ctypes.c_ulonglong | ctypes.c_uint) -> Callable[[], float] | None:
-        """Reads a counter of thousandths; None where the device does not answer the call."""
+        """Makes a function that reads a counter in thousandths of its unit; None if the device does not support the
+        call."""
 
         def read() -> float:
             if not nvml.call(name, number):
@@ -186,7 +187,7 @@ def _nvml(pci: str) -> Meter | None:
 
 
 def _hwmon(pci: str, root: Path) -> Meter | None:
-    """The counters are in millionths."""
+    """Reads counters in microjoules or microwatts."""
 
     def reader(name: str) -> Callable[[], float] | None:
         for file in sorted((root / "sys/bus/pci/devices" / pci.lower() / "hwmon").glob(f"hwmon*/{name}")):

@@ -1,5 +1,5 @@
-"""Documents with facts hidden in them and questions about the facts, to count what a model can still find: made here,
-or from a file. The sentences are those that the small recall models were trained on; other models read them too.
+"""Needle-in-a-haystack tests: documents with hidden facts, and questions about them; generated here or read from a
+file. The sentences match the training data of the small recall models; other models understand them too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 BUILT_IN = "builtin"
 KINDS = ("magic", "vault", "constant", "city", "hop")
 FACTS_PER_KIND = 2
-TAIL_TOKENS = 64  # room of a question, an answer and the chat template
+TAIL_TOKENS = 64  # reserved for a question, an answer and the chat template
 MIN_FILLER = 256  # tokens
 FILLER_BYTES = 2_000_000
 
@@ -58,10 +58,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text, and questions that are each asked of the text alone."""
+    """A text, and questions that are asked one at a time, each after the bare text."""
 
     length: int
-    """Nominal tokens, question and answer included; results are grouped by it."""
+    """Nominal tokens, question and answer included; results are grouped by this length."""
     text: str
     questions: tuple[Question, ...]
 
@@ -95,7 +95,8 @@ class EncodedDocument:
 
 
 def encode_documents(documents: Sequence[Document], assets: TextAssets) -> list[EncodedDocument]:
-    """Each question follows its document through the chat template; without a template, a line follows it."""
+    """Renders each document and question through the chat template; without a template, the question is a line after
+    the document."""
     return [
         EncodedDocument(
             document.length,
@@ -118,7 +119,7 @@ def text_of(document: Document, question: Question) -> str:
 
 
 def encode_text(text: str, assets: TextAssets) -> Ids:
-    """The prompt of a document with its question, or of what compression left of them."""
+    """The prompt of a document with its question, possibly compressed."""
     if assets.template is None:
         return encode(Prompt("", text + "\n"), assets.tokenizer, None)
     return encode(Prompt("", text, ({"role": "user", "content": text},)), assets.tokenizer, assets.template)
@@ -179,11 +180,11 @@ def _field(row: Any, name: str, kind: type, where: str) -> Any:
 def make_documents(
     lengths: Sequence[int], n: int, assets: TextAssets, *, filler: str | None = None, seed: int = 0
 ) -> list[Document]:
-    """n documents of each length: lines of the filler (None: Python's standard library), two facts of each kind between
-    them, and a question about each fact. Equal arguments give equal documents.
+    """n documents of each length: filler lines (None: Python's standard library) with two facts of each kind hidden
+    between them, and a question about each fact. Deterministic in its arguments.
 
     Raises:
-        InvalidRequestError: a length has no room for the facts, or the filler is shorter.
+        InvalidRequestError: a length has no room for the facts, or the filler is too short.
     """
     lines = (_standard_library() if filler is None else filler).splitlines(keepends=True)
     documents = []
@@ -205,7 +206,7 @@ def _n_tokens(line: str, assets: TextAssets) -> int:
 
 
 def _window(lines: Sequence[str], n_tokens: int, assets: TextAssets, rng: Random) -> Sequence[str]:
-    """Consecutive lines of n_tokens at most, from a random line on. The first line follows the last."""
+    """At most n_tokens of consecutive lines from a random start, with wrap-around."""
     begin = rng.randrange(max(1, len(lines)))
     window: list[str] = []
     for line in (*lines[begin:], *lines[:begin]):
@@ -249,13 +250,13 @@ def _fact(kind: str, rng: Random) -> tuple[tuple[str, ...], Question]:
 
 
 def _word(rng: Random) -> str:
-    """An invented word, so that no model knows it."""
+    """An invented word, which no model can know."""
     n_syllables = rng.choice((2, 2, 3))
     return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(n_syllables)) + rng.choice(_ENDS)
 
 
 def _standard_library() -> str:
-    """Sources of this Python's standard library, its top folder in the order of names."""
+    """The sources in the top folder of this Python's standard library, sorted by name."""
     return "".join(_sources(Path(sysconfig.get_path("stdlib"))))
 
 

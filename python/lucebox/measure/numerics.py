@@ -1,4 +1,4 @@
-"""The difference between a device's logits and the CPU's in fp32, on the same file."""
+"""Compares a device's logits with the CPU's in fp32, on the same file."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Comparison:
     """The reference: "cpu, f32 activations, f32 KV"."""
     n_tokens: int
     max_difference: float
-    """Largest absolute difference of two logits; NaN where one is not finite."""
+    """Largest absolute difference of two logits; NaN if one is not finite."""
     mean_kl: float
     """KL(reference || device) in nat, mean over the tokens."""
     greedy_agreement: float
-    """Share of tokens after which both have the same most likely token."""
+    """Share of positions at which both have the same argmax."""
 
 
 def compare(llm: LLM, reference: LLM, n_tokens: int = N_IDS) -> Comparison:

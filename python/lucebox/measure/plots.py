@@ -1,4 +1,4 @@
-"""Plots of measurements, from their reports."""
+"""Plots measurement reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["save_bench_plot", "save_drafts_plot", "save_power_plot",
 
 
 def save_bench_plot(report: Report, path: str | Path, profiles: Sequence[Profile] = ()) -> None:
-    """Writes a bar for the median of every test, with whiskers for its runs, and for the kernels of each profile. The
+    """Plots a bar for the median of every test, with whiskers over its runs, and a bar per kernel of each profile. The
     file ending chooses the format.
 
     Raises:
@@ -47,7 +47,7 @@ def save_bench_plot(report: Report, path: str | Path, profiles: Sequence[Profile
 
 
 def save_power_plot(points: Sequence[PowerPoint], path: str | Path) -> None:
-    """Writes tokens per second and per joule over the power limit, a line per model, device and test.
+    """Plots tokens per second and per joule against the power limit, a line per model, device and test.
 
     Raises:
         UnsupportedError: matplotlib is not installed or does not know the file ending.
@@ -71,7 +71,7 @@ def save_power_plot(points: Sequence[PowerPoint], path: str | Path) -> None:
 
 
 def save_timeline_plot(timeline: Timeline, title: str, path: str | Path) -> None:
-    """Writes a row per block of a decoded token: grey while it waits, in the colour of the phase while it works.
+    """Plots a row per thread block of a decoded token: grey while it waits, the phase's colour while it works.
 
     Raises:
         UnsupportedError: matplotlib is not installed or does not know the file ending.
@@ -108,8 +108,8 @@ def save_timeline_plot(timeline: Timeline, title: str, path: str | Path) -> None
 
 
 def save_drafts_plot(reports: Sequence[DraftReport], path: str | Path) -> None:
-    """Writes, a row per report, the speed of every prompt plain and speculative, the histogram of accepted lengths, and
-    the time of each part of a step.
+    """Plots one row per report: plain and speculative speed of every prompt, the histogram of accepted lengths, and the
+    time of each part of a step.
 
     Raises:
         UnsupportedError: matplotlib is not installed or does not know the file ending.
@@ -131,8 +131,8 @@ def save_drafts_plot(reports: Sequence[DraftReport], path: str | Path) -> None:
 
 
 def save_quality_plot(reports: Sequence[TypeReport], path: str | Path) -> None:
-    """Writes, per type from the largest to the smallest, the KL divergence of the text and the share of right answers
-    per length; panels without a measurement are left out.
+    """Plots, per KV type from largest to smallest, the KL divergence of the text and the accuracy per document length.
+    Panels without a measurement are omitted.
 
     Raises:
         UnsupportedError: matplotlib is not installed or does not know the file ending.

@@ -1,8 +1,8 @@
-"""The power limit of a GPU: NVML for NVIDIA, hwmon in /sys for AMD. Reading needs no rights. Setting needs rights, and
-is undone at the end, even when this process is killed.
+"""Reads and sets the power limit of a GPU: NVML for NVIDIA, hwmon in /sys for AMD. Reading needs no privileges; setting
+does. The old limit is restored at the end, even if this process is killed.
 
-As a program (`python -m lucebox.measure.power_limit VENDOR PCI WATTS ROOT`) this module waits for the end of its input
-and then sets the limit. A guard process runs it to restore the limit of a killed parent.
+As a program (`python -m lucebox.measure.power_limit VENDOR PCI WATTS ROOT`), this module waits for end-of-file on stdin
+and then sets the limit. It is the guard process that restores the limit of a killed parent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PowerLimit:
     root: Path
     read: Callable[[], float]
     write: Callable[[float], bool]
-    """Returns False where the driver denies it to this user."""
+    """Sets the limit; returns False if the driver denies it to this user."""
     lowest: float
     highest: float
 
@@ -78,7 +78,7 @@ class PowerLimit:
 
 
 def find_power_limit(device: Device | None, root: Path = ROOT) -> PowerLimit | None:
-    """The power limit of a device; None for the CPU, the simulator, and where none can be read."""
+    """The power limit of a device; None for the CPU, the simulator, and devices without a readable limit."""
     if device is None or not device.pci:
         return None
     named = Named(device.vendor, device.pci)

@@ -1,5 +1,5 @@
-"""Decoding at several power limits: tokens per second, watts and tokens per joule. Rows accumulate in a CSV file, so a
-sweep can also be made by hand: set a limit, measure, set the next."""
+"""Measures decoding at several power limits: tok/s, watts and tok/J. Rows accumulate in a CSV file, so a sweep can also
+be made by hand: set a limit, measure, set the next."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def measure_points(
     runs: int,
     on_run: Callable[[str, int], None] = lambda label, run: None,
 ) -> list[PowerPoint]:
-    """A point at each of `limits`, which are set and then restored; without any, one point at the current limit.
+    """Measures a point at each of `limits`, and restores the original limit; without `limits`, one point at the current
+    limit.
 
     Raises:
         UnsupportedError: the device has no power limit or no energy to read, or this user may not set it.
@@ -81,7 +82,7 @@ def measure_points(
 
 
 def save_points(file: Path, points: Sequence[PowerPoint]) -> None:
-    """Appends the points to a file, which is created where it is missing."""
+    """Appends the points to a CSV file, and creates the file if it is missing."""
     is_new = not file.exists()
     with file.open("a", newline="") as out:
         writer = csv.DictWriter(out, [field.name for field in fields(PowerPoint)])

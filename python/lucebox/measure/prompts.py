@@ -1,4 +1,4 @@
-"""Prompts for `bench`: the built-in ones, a file of one's own, or a data set of the hub without its answers."""
+"""Prompts for `bench`: built-in, from a user's file, or from a data set on the hub (questions only)."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Prompt:
 
     name: str
     text: str
-    """The text; of a conversation, its last message."""
+    """The text; for a conversation, its last message."""
     messages: tuple[Mapping[str, Any], ...] = ()
-    """Empty: the text is continued as it is."""
+    """Empty: the raw text is continued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ SUITES: Mapping[str, DataSet] = {
     "gsm8k": DataSet("openai/gsm8k", "main/test-*.parquet"),
     "math500": DataSet("HuggingFaceH4/MATH-500", "test.jsonl"),
 }
-# Fields that hold a question, sent as a user's message; those that name a row.
+# Fields with a question, which is sent as a user message; fields with the name of a row.
 _QUESTIONS = ("question", "problem")
 _NAMES = ("name", "task_id", "unique_id", "id")
 
@@ -73,7 +73,7 @@ def load_prompts(
     Raises:
         InvalidRequestError: no such suite or file.
         FormatError: a row has no prompt, or the file no rows.
-        HubError, ModelNotFoundError: the data set cannot be fetched.
+        HubError, ModelNotFoundError: the data set cannot be downloaded.
         UnsupportedError: a .parquet file, and pyarrow is not installed.
     """
     if suite in SUITES:
@@ -95,7 +95,7 @@ def load_prompts(
 
 
 def encode(prompt: Prompt, tokenizer: Tokenizer, template: ChatTemplate | None) -> Ids:
-    """[n] token ids of a prompt. A conversation goes through the template, without thinking; where there is none, its
+    """[n] token ids of a prompt. A conversation is rendered by the template, with thinking off; without a template, its
     last message is continued."""
     if not prompt.messages or template is None:
         return np.asarray(tokenizer.encode(prompt.text), np.int32)
@@ -139,7 +139,7 @@ def _parquet_rows(file: Path) -> Iterable[Any]:
 
 
 def _prompt(row: Any, number: int, file: Path, *, asks: bool) -> Prompt:
-    """The prompt of a row. asks: a text to continue is sent as a user's message too."""
+    """The prompt of a row. asks: also send a text to continue as a user message."""
     if not isinstance(row, Mapping):
         raise FormatError(f"{file}, row {number}: expected an object, found {type(row).__name__}")
     name = next((str(row[key]) for key in _NAMES if key in row), f"{number:02}")

@@ -1,8 +1,8 @@
-"""Quality of the types of the KV cache: the negative log-likelihood of a text and its KL divergence from f16, and the
-share of questions about long documents that are answered right. The CLI and plots.py show the results.
+"""Measures the quality of KV types: the negative log-likelihood (NLL) of a text and its KL divergence from f16, and the
+accuracy of answers about long documents. The CLI and plots.py show the results.
 
-Logits come from appends of up to 64 rows, as in verifying drafts: rows read the stored keys and values, those of the
-same append included, so the split into appends changes nothing.
+Logits come from appends of up to 64 rows, as in draft verification. Rows read stored (rounded) keys and values, even of
+their own append, so the split into appends changes nothing.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ CSV_COLUMNS = (
     "right", "changed",
 )  # fmt: skip
 
-OpenLLM = Callable[[str], "LLM"]  # with this type of the KV cache, or what else differs from the reference
+OpenLLM = Callable[[str], "LLM"]  # opens the model with this KV type, or with another difference from the reference
 OnStep = Callable[[str], None]  # the current measurement
 Rows = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class TextScore:
-    """Predictions of every token of a text but the first one of each window."""
+    """Scores of the predictions of a text's tokens, except the first token of each window."""
 
     n_tokens: int
     nll: float
@@ -67,7 +67,7 @@ class TextScore:
     kl_p99: float
     """99th percentile of the KL divergence."""
     same_top: float
-    """Share of tokens before which f16 and the type have the same most likely token."""
+    """Share of positions at which f16 and the type have the same argmax."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class RecallScore:
     kind: str
     asked: int
     right: int
-    """Answers whose every token, and then an end token, is the most likely one."""
+    """Answers whose tokens, and the end token after them, are all the argmax."""
     changed: int
-    """Answers that are right with f16 and wrong with the type, or the reverse."""
+    """Answers that are right with f16 and wrong with the type, or vice versa."""
     answer_nll: float
     """Mean negative log-likelihood of the answers' tokens, in nat."""
 
@@ -91,16 +91,16 @@ class RecallScore:
 
 @dataclass(frozen=True, slots=True)
 class TypeReport:
-    """All measurements of one type."""
+    """All measurements of one KV type."""
 
     model: str
     device: str
     device_name: str
     kernels: str
     kv: str
-    """Or what else differs from the reference."""
+    """The KV type, or another difference from the reference."""
     token_bytes: float
-    """Bytes of the keys and values of a token, in all layers."""
+    """KV bytes per token, over all layers."""
     text: TextScore | None
     recall: tuple[RecallScore, ...]
 
@@ -113,7 +113,8 @@ class Answer:
 
 
 def text_windows(ids: Ids, window: int) -> list[Ids]:
-    """Windows of this many tokens, and a shorter last one; a single token predicts nothing."""
+    """Splits into windows of `window` tokens and a shorter last one. A last window of one token is dropped: it predicts
+    nothing."""
     windows = [ids[at : at + window] for at in range(0, len(ids), window)]
     return [one for one in windows if len(one) > 1]
 
@@ -125,12 +126,12 @@ def measure_quality(
     documents: Sequence[EncodedDocument],
     on_step: OnStep = lambda text: None,
 ) -> Iterator[TypeReport]:
-    """A report per type as soon as it is measured, f16 first whether or not it is among them.
+    """Yields a report per type as soon as it is measured. f16 always comes first, even if not requested.
 
-    The f16 log-probabilities of the text wait in a temporary file: 4 bytes per token and entry of the vocabulary.
+    The f16 log-probabilities of the text are kept in a temporary file: 4 bytes per token and vocabulary entry.
 
     Raises:
-        InvalidRequestError: there is nothing to measure, or an answer has more tokens than an append.
+        InvalidRequestError: there is nothing to measure, or an answer is longer than an append.
     """
     if not windows and not documents:
         raise InvalidRequestError("[quality] there is neither a text nor a document to measure with")
@@ -167,8 +168,9 @@ def measure_quality(
 
 
 def score_rows(logits: NDArray[np.float32], ids: Ids, reference: NDArray[np.float32] | None) -> tuple[Rows, Rows]:
-    """[n, 3] the negative log-likelihood of each id, the KL divergence of the logits [n, vocab] from the reference's
-    log-probabilities, and whether the most likely tokens are equal; and the log-probabilities. None: the logits' own.
+    """Returns ([n, 3], log-probabilities). Per row: the NLL of the id, the KL divergence of the logits [n, vocab] from
+    the reference's log-probabilities, and whether the argmaxes are equal. reference None: the logits' own
+    log-probabilities.
     """
     own = log_softmax(logits.astype(np.float64))
     nll = -own[np.arange(len(ids)), ids]
@@ -182,7 +184,8 @@ def score_rows(logits: NDArray[np.float32], ids: Ids, reference: NDArray[np.floa
 def _score_text(
     session: _engine.Session, windows: Sequence[Ids], reference: NDArray[np.float32], is_reference: bool
 ) -> TextScore:
-    """The scores of the windows. Writes the log-probabilities of the reference, and reads them for the other types."""
+    """Scores the windows. For the reference it writes the log-probabilities to the file; for other types it reads
+    them."""
     scores, done = [], 0
     for ids in windows:
         session.reset()
@@ -206,7 +209,7 @@ def _score_text(
 
 
 def answers_to(session: _engine.Session, document: EncodedDocument, end_ids: Sequence[int]) -> list[Answer]:
-    """The answers to a document's questions: one prefill of what the prompts share, then an append per question."""
+    """The answers to a document's questions: one prefill of the shared prefix, then an append per question."""
     shared, held = document.n_shared, -1
     answers = []
     for question in document.questions:
@@ -256,8 +259,8 @@ def scores_by_kind(
 
 
 def save_rows(file: Path, report: TypeReport) -> None:
-    """Appends a row for the text and one per length and kind of the documents to a CSV file, which is created where it
-    is missing. `n` counts tokens of the text (kind "text") or questions.
+    """Appends a row for the text, and one per length and kind of document, to a CSV file, and creates the file if it is
+    missing. `n` counts tokens of the text (kind "text") or questions.
 
     Raises:
         FormatError: the file has other columns.

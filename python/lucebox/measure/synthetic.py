@@ -1,8 +1,8 @@
 """Writes a GGUF with the shape of a real model and random weights, for measuring speed without downloading anything.
 
-Dense decoding costs the same whatever the weights hold. Every block is valid and finite, and its scale gives weights
-a deviation near 0.02. Which type a tensor gets follows llama-quantize's presets without an importance matrix, so the
-byte mix is that of a published file. The vocabulary is made up: 256 byte tokens, two merges, then "<t258>" and on.
+The cost of dense decoding does not depend on the weights' values. Every block is valid and finite; its scale gives
+weights a standard deviation near 0.02. Tensor types follow llama-quantize's presets without an importance matrix, so
+the bytes per type match a published file. The vocabulary is made up: 256 byte tokens, two merges, then "<t258>" and on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POOL_BYTES = 64 << 20  # random bytes per tensor type; each tensor starts at a r
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a model; the delta-net fields are 0 where every layer is attention."""
+    """Sizes of a model; the delta-net fields are 0 if every layer is attention."""
 
     architecture: str
     n_layers: int
@@ -48,9 +48,9 @@ class Shape:
     state_dim: int = 0
     conv_width: int = 0
     n_prediction_blocks: int = 0  # MTP, after the layers
-    taps: tuple[int, ...] = ()  # of a DFlash drafter: layers of the target whose output it reads
+    taps: tuple[int, ...] = ()  # DFlash drafter: target layers whose output it reads
     block_size: int = 0  # tokens of its block
-    window: int = 0  # rows that all its layers but the last see back to; 0: every layer sees all
+    window: int = 0  # sliding window, in rows, of all its layers but the last; 0: full attention
 
     def is_attention(self, layer: int) -> bool:
         return (layer + 1) % self.attention_interval == 0
@@ -104,7 +104,7 @@ def qwen3(n_layers: int, hidden: int, ffn: int, n_heads: int, n_kv_heads: int, v
 
 
 def dflash(n_layers: int, target: Shape, n_heads: int, taps: tuple[int, ...]) -> Shape:
-    """A DFlash drafter of `target`: Qwen3 layers of the target's width, without embedding and head."""
+    """The shape of a DFlash drafter for `target`: Qwen3 layers of the target's width, without embedding and head."""
     return Shape(
         "dflash",
         n_layers,
@@ -145,7 +145,7 @@ class TypeInfo(NamedTuple):
     id: int  # in the GGUF tensor table
     block: int  # values
     block_bytes: int
-    fallback: str = ""  # the type used where a row is not a whole number of blocks
+    fallback: str = ""  # the type used if a row is not a whole number of blocks
 
 
 TYPES = {
@@ -321,7 +321,7 @@ def random_blocks(type_name: str, n: int, rng: np.random.Generator) -> Bytes:
         quants[quants == 0x80] = 0x81  # quantisers write -127..127
     elif type_name == "Q4_K":
         put_half(0, 8.5e-5 * spread)
-        put_half(2, 7.5 * 8.5e-5 * spread)  # the minimum's scale, so that the mean is near 0
+        put_half(2, 7.5 * 8.5e-5 * spread)  # scale of the minimum, chosen so that the mean is near 0
     elif type_name == "Q5_K":
         put_half(0, 4.2e-5 * spread)
         put_half(2, 15.5 * 4.2e-5 * spread)
@@ -459,7 +459,7 @@ def write(path: Path, shape: Shape, name: str, preset: str, seed: int) -> None:
 
 
 def write_sparse(path: Path, shape: Shape, name: str, preset: str) -> None:
-    """Writes the header alone; the tensors are a hole of zeros, which takes no room on disk."""
+    """Writes only the header; the tensors are a sparse hole of zeros, which takes no disk space."""
     tensors = tensors_of(shape, preset)
     head = header(shape, name, preset, tensors)
     path.write_bytes(head)

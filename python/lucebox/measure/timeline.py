@@ -1,5 +1,5 @@
-"""The timeline of a decoded token in the megakernel: when each thread block waited and worked, phase by phase; totals
-by kind of phase; and a page that shows both."""
+"""Timeline of a decoded token in the megakernel: when each thread block waited and worked, per phase, with totals per
+kind of phase, as an HTML page."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 __all__ = ["CONTEXT", "PhaseKind", "Timeline", "as_numbers", "measure_timeline", "save_timeline_page", "table"]
 
 N_TOKENS = 9  # tokens recorded; the one of median duration is shown
-CONTEXT = N_TOKENS + 1  # tokens of context needed after `depth`
+CONTEXT = N_TOKENS + 1  # tokens of context needed beyond `depth`
 BLOCK, PHASE, TASK, BEGAN, WAITED, DONE = range(6)
-StepRow = tuple[int, int, int, int, int, int]  # by these indices; the last three in ns
+StepRow = tuple[int, int, int, int, int, int]  # columns; the last three in ns
 Us = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseKind:
-    """Phases of a token with the same work; times are those of a mean phase."""
+    """Phases of a token with the same work; times are means per phase."""
 
     name: str
     phases: int
     us: float
     """From the end of the previous phase to the end of this one."""
     first_us: float
-    """From the end of the previous phase until the first block has its inputs; below 0: it need not wait."""
+    """From the end of the previous phase until the first block has its inputs; negative: that block did not wait."""
     last_us: float
-    """The same for the last block."""
+    """From the end of the previous phase until the last block has its inputs."""
     work_us: float
     """Time of the slowest block."""
     working: float
-    """Share of the blocks' time, each counted from its own end of the previous phase, spent working."""
+    """Share of the blocks' time spent working; each block's time starts when it finished the previous phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Timeline:
 
     @property
     def kinds(self) -> list[PhaseKind]:
-        """The longest in total first."""
+        """Kinds of phases, largest total time first."""
         phases = self._phases()
         names = self.names
         kinds = []
@@ -92,7 +92,7 @@ class Timeline:
         ends = np.full(self.n_blocks, before)
         for phase in range(int(self.steps[:, PHASE].max()) + 1):
             steps = self.steps[self.steps[:, PHASE] == phase]
-            seen = np.full(self.n_blocks, np.iinfo(np.int64).max)  # by each block, at its first step
+            seen = np.full(self.n_blocks, np.iinfo(np.int64).max)  # set by each block's first step
             np.minimum.at(seen, steps[:, BLOCK], steps[:, WAITED])
             end, first, last = steps[:, DONE].max(), seen.min(), seen.max()
             work = np.bincount(steps[:, BLOCK], weights=(steps[:, DONE] - steps[:, WAITED]).astype(float))
@@ -105,7 +105,7 @@ class Timeline:
 
 
 def measure_timeline(llm: LLM, depth: int) -> Timeline:
-    """The token of median duration among N_TOKENS after `depth` tokens, each a separate launch.
+    """Records N_TOKENS after `depth` tokens, one launch each; returns the one of median duration.
 
     Raises:
         UnsupportedError: the megakernel does not decode this model, or its pack has no time stamps; says why.
@@ -124,8 +124,8 @@ def measure_timeline(llm: LLM, depth: int) -> Timeline:
 
 
 def _decode_timelines(llm: LLM, n_tokens: int, depth: int) -> list[tuple[list[StepRow], list[str]]]:
-    """For each of n_tokens decoded after `depth` tokens by the megakernel: its steps, and the name of each task. Empty
-    where something else decodes.
+    """For each of n_tokens that the megakernel decodes after `depth` tokens: its steps, and the name of each task.
+    Empty if the megakernel does not decode this model.
 
     Raises:
         UnsupportedError: the pack was built without LUCEBOX_TIMELINE.
@@ -137,7 +137,7 @@ def _decode_timelines(llm: LLM, n_tokens: int, depth: int) -> list[tuple[list[St
         session.reset()
         for n in range(max(depth, 1), max(depth, 1) + n_tokens):
             session.sync(ids[:n])
-            ids[n] = session.sample(sampler)  # the launch of the step with this token has begun
+            ids[n] = session.sample(sampler)  # the next step, which consumes this token, has been launched
             timelines.append(_engine.SessionProbe(session).step_timeline())
     return [(steps, tasks) for steps, tasks in timelines if steps]
 
@@ -147,7 +147,7 @@ def as_numbers(timeline: Timeline) -> dict[str, object]:
 
 
 def save_timeline_page(timeline: Timeline, title: str, path: Path) -> None:
-    """Writes a self-contained page: a row per block, and a table of the kinds of phases."""
+    """Writes a self-contained HTML page: a row per block, and a table of the kinds of phases."""
     names, kinds = timeline.names, timeline.kinds
     of_kind = {kind.name: i for i, kind in enumerate(kinds)}
     steps = timeline.steps[timeline.steps[:, TASK] != 0]

@@ -42,7 +42,7 @@ class TensorInfo:
 
 
 def list_tensors(file: _engine.GgufFile | _engine.Safetensors) -> tuple[TensorInfo, ...]:
-    """The tensors of a file. The bytes of a checkpoint's NVFP4, two values each, count as what they are."""
+    """The tensors of a file. NVFP4 bytes of a checkpoint hold two values each, and are listed as such."""
     tensors = tuple(TensorInfo(*tensor) for tensor in file.tensors)
     names = {tensor.name for tensor in tensors}
 
@@ -57,7 +57,7 @@ def list_tensors(file: _engine.GgufFile | _engine.Safetensors) -> tuple[TensorIn
     return tuple(unpacked(tensor) if is_nvfp4(tensor) else tensor for tensor in tensors)
 
 
-# Files of a checkpoint folder that a model can do without. A damaged one is set aside with a note.
+# Optional files of a checkpoint folder. A damaged one is ignored with a note.
 OPTIONAL_FILES = ("generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.json")
 
 
@@ -69,7 +69,7 @@ class TextAssets:
     generation_defaults: Mapping[str, Any]
     tensors: tuple[TensorInfo, ...]
     notes: tuple[str, ...]
-    """Parts set aside because they are damaged or out of range, a sentence each."""
+    """One sentence per part ignored because it is damaged or out of range."""
 
     @staticmethod
     def load(path: Path) -> TextAssets:
@@ -98,7 +98,7 @@ class TextAssets:
 
 
 def _usable(read: Callable[[], ChatTemplate | None], notes: list[str]) -> ChatTemplate | None:
-    """The template; None where it is damaged: raw prompts and a template of the user's own do not need it."""
+    """The template; None if it is damaged, because raw prompts and a user's template do not need it."""
     try:
         return read()
     except FormatError as error:

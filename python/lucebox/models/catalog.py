@@ -46,9 +46,9 @@ class CatalogFile:
     bytes: int
     sha256: str
     module: str = ""
-    """The package that has it; empty: none."""
+    """The package that contains the file; empty: none."""
     checkout: str = ""
-    """The folder that has it in the repository; empty: none."""
+    """The folder of the repository that contains the file; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class CatalogEntry:
     drafter: CatalogFile | None
     sources: tuple[Mapping[str, Any], ...]
     scored_layers: tuple[int, ...] | None = None
-    """The attention layers that score prompts where the model is a scorer, from 0; the last one ends its forward pass.
-    None: all."""
+    """The attention layers that score prompts if the model is a scorer, from 0. The forward pass ends after the last
+    one. None: all."""
 
 
 @functools.cache
@@ -124,7 +124,7 @@ def fetch(name: str, *, offline: bool = False, progress: Progress | None = None)
 
 
 def remove(name: str) -> int:
-    """Deletes a fetched catalog model. Returns the bytes that became free.
+    """Deletes a fetched catalog model. Returns the bytes freed.
 
     Raises:
         ModelNotFoundError: it is not on this machine.
@@ -145,13 +145,13 @@ def remove(name: str) -> int:
 
 
 def drafter(name: str) -> Path | None:
-    """The speculative drafter of a catalog model, where it has one on this machine."""
+    """The drafter of a catalog model; None if there is none on this machine."""
     entry = find(name)
     return _local(entry.drafter) if entry is not None and entry.drafter is not None else None
 
 
 def scored_layers(name: str) -> tuple[int, ...] | None:
-    """The layers that score prompts, of a catalog model; None where they are not known."""
+    """The layers of a catalog model that score prompts; None if unknown."""
     entry = find(name)
     return None if entry is None else entry.scored_layers
 

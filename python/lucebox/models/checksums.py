@@ -1,4 +1,4 @@
-"""SHA-256 of fetched files, each computed once: a record keeps it beside the file's size, time and inode."""
+"""SHA-256 of fetched files, each computed once: a record stores the hash with the file's size, mtime and inode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHUNK = 1 << 20
 def check_once(
     path: Path, sha256: str, records: Path, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> None:
-    """Compares a file with its hash, unless a record says that this very file was compared before.
+    """Verifies a file's hash, unless a record shows that this very file was verified before.
 
     records: the folder of the records, which is made if it is missing.
     progress: called with bytes done and bytes in total.

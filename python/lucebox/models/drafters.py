@@ -1,6 +1,6 @@
 """Resolves the option `draft` to the engine's: "none", "suffix", "mtp" or a file, the last two also with "+suffix".
 
-"auto" is a list of those, the best first: a start takes the first that fits in memory and may pay on its device.
+"auto" is a list of these, best first; loading takes the first that fits in memory and is worth its cost on the device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["draft_label", "resolve_drafts"]
 _WITH_SUFFIX = "+suffix"
 # Tensors of a prediction block, in GGUF files and in checkpoints.
 _MTP_TENSOR = {
-    _engine.GgufFile: re.compile(r"blk\.\d+\.nextn\."),  # Ollama's mtp.* are a layout of its own
+    _engine.GgufFile: re.compile(r"blk\.\d+\.nextn\."),  # Ollama's mtp.* tensors have a different layout
     _engine.Safetensors: re.compile(r"(model\.)?mtp\."),
 }
 
@@ -36,12 +36,13 @@ def resolve_drafts(
     """The drafters to try for a model, in this order; only "auto" has more than one.
 
     draft: "none", "suffix", "mtp", or a drafter as `resolve` finds it. "mtp+suffix" and "DRAFTER+suffix" draft with
-    both. "auto" fetches nothing: it is the drafter that the catalog has for the model, where that is on this machine,
-    then the prediction block (MTP) in its file, both with the suffix drafter, then that one alone, then none.
+    both. "auto" downloads nothing. It tries, in order: the catalog's drafter for the model, if it is on this machine,
+    with the suffix drafter; the prediction block (MTP) of the model's file, with the suffix drafter; the suffix drafter
+    alone; none.
 
     Raises:
         ModelNotFoundError, HubError: the drafter cannot be found or fetched.
-        InvalidRequestError: "+suffix" follows a word that stands for no draft model.
+        InvalidRequestError: "+suffix" follows a word that is not a draft model.
     """
     name = draft.removesuffix(_WITH_SUFFIX)
     with_suffix = draft[len(name) :]
@@ -62,7 +63,7 @@ def draft_label(draft: str) -> str:
 
 
 def _own_drafters(model: ResolvedModel) -> Iterator[str]:
-    """The drafters that come with a model: the catalog's, and the block in its file."""
+    """The drafters that come with a model: the catalog's, and the prediction block in its file."""
     file = catalog.drafter(model.name) if model.source == "catalog" else None
     if file is not None:
         yield str(file)

@@ -1,7 +1,7 @@
-"""The sampling that a model's makers recommend, brought to the ranges of `Sampling`.
+"""Normalises the sampling that a model's makers recommend to the ranges of `Sampling`.
 
-Files of makers have values that other loaders ignore or read as "off", such as top_k -1. A request that sets nothing
-must not fail because of them.
+Published files contain values that other loaders ignore or read as "off", such as top_k -1. They must not make a
+default request fail.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_TOP_K = (1 << 31) - 1
 
 
 def checked_defaults(found: Mapping[str, Any], where: str, notes: list[str]) -> dict[str, Any]:
-    """The values that can be used; `notes` gets a sentence about each of the others.
+    """The usable values; appends a sentence to `notes` about each unusable one.
 
     top_k below 1 becomes 0, which keeps all tokens. Keys that are no sampling options stay as they are.
     """

@@ -1,5 +1,5 @@
-"""Models of the Hugging Face hub: chooses the files of a repository that form the model, and fetches them. Of data sets
-it fetches single files.
+"""Models of the Hugging Face hub: chooses the files of a repository that form the model, and fetches them. For data
+sets, fetches single files.
 
 The hub client keeps its own cache and obeys its own settings (HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, tokens).
 """
@@ -34,7 +34,7 @@ Progress = Callable[[str, int, int], None]
 """Called with a description, bytes done and bytes in total (0: unknown)."""
 
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.I)
-# A quantisation, with the mark of who chose the types of its tensors (unsloth's UD-, mradermacher's i1-).
+# A quantisation, with the prefix of its maker's type selection (unsloth's UD-, mradermacher's i1-).
 _QUANT = re.compile(
     r"(?<![a-z0-9])((?:ud-|i1-)?(?:(?:i?q\d|tq\d)(?:_[a-z0-9]+)*|bf16|f16|f32|mxfp4(?:_moe)?|nvfp4))(?![a-z0-9])", re.I
 )
@@ -116,7 +116,7 @@ def download(
 
 
 def _check(file: Path, progress: Progress | None) -> None:
-    """Compares a file with the SHA-256 that the hub told, after which the client names a large file in its cache."""
+    """Verifies a file against the hub's SHA-256, which is the name of a large file in the client's cache."""
     told = file.resolve().name
     if not re.fullmatch(r"[0-9a-f]{64}", told):
         return
@@ -160,7 +160,7 @@ def fetch(
 
 
 def remove(repo: str) -> int:
-    """Deletes a model of the client's cache, all its files and revisions. Returns the bytes that became free.
+    """Deletes a model from the client's cache, all files and revisions. Returns the bytes freed.
 
     Raises:
         ModelNotFoundError: the cache has no such model.
@@ -212,7 +212,7 @@ def fetch_data(
 
 
 def _choose(repo: str, names: Iterable[str], want: str | None, has_tokenizer: bool) -> list[str]:
-    """The files of the chosen model; of a split GGUF file the first part comes first."""
+    """The files of the chosen model; the parts of a split GGUF file are in order."""
     names = sorted(names)
     everything = _gguf_models(names)
     models = [files for files in everything if not _PREDICTION_BLOCK.search(files[0])]
@@ -241,7 +241,7 @@ def _preferred(repo: str, models: list[list[str]]) -> list[str]:
 
 
 def _of_quant(models: list[list[str]], key: str) -> list[list[str]]:
-    """The models of a quantisation. "q4_k_m" stands for the plain one, and only without it for "ud-q4_k_m"."""
+    """The models of a quantisation. "q4_k_m" selects the plain one, and "ud-q4_k_m" only if there is no plain one."""
     exact = [files for files in models if _quant(files[0]) == key]
     return exact or [files for files in models if _quant(files[0]) in [chooser + key for chooser in _CHOOSERS]]
 
@@ -334,7 +334,7 @@ def _listing(models: Iterable[list[str]]) -> str:
 
 @contextmanager
 def _hub_errors(repo: str, endpoint: str | None, *, offline: bool = False, kind: str = "model") -> Iterator[None]:
-    """Translates the client's exceptions into errors that say what was tried, for how long, and what to do."""
+    """Translates the client's exceptions into errors that say what was tried, for how long, and how to proceed."""
     server = endpoint or constants.ENDPOINT
     began = time.monotonic()
     try:

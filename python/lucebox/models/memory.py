@@ -22,18 +22,18 @@ class PlanEntry:
 
 @dataclass(frozen=True, slots=True)
 class KvFit:
-    """A type of keys and values that the model's heads can have."""
+    """A KV type that the model's heads support."""
 
     kv: str
     token_bytes: int
-    """Of the layers that keep all tokens, a draft model's included."""
+    """KV bytes per token of the layers that keep all tokens, including a draft model's."""
     largest_context: int
     """The longest context that fits, in tokens; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """All memory of an engine and one session. Nothing is reserved later."""
+    """All memory of an engine and one session. Nothing is allocated later."""
 
     entries: tuple[PlanEntry, ...]
     total_bytes: int
@@ -52,7 +52,7 @@ class MemoryPlan:
     largest_context: int
     """The longest context that fits, in tokens."""
     kv_fits: tuple[KvFit, ...]
-    """The same memory with every type of keys and values, the largest first."""
+    """What fits in the same memory with each KV type, largest type first."""
 
     @classmethod
     def from_engine(cls, plan: Mapping[str, Any]) -> MemoryPlan:
@@ -61,7 +61,7 @@ class MemoryPlan:
         return cls(**{**plan, "entries": entries, "kv_fits": fits})
 
     def bytes_of(self, name: str) -> int:
-        """Bytes of the entry of this name, in bytes; 0 without one."""
+        """Bytes of the entry of this name; 0 without one."""
         return sum(entry.bytes for entry in self.entries if entry.name == name)
 
     def bytes_with(self, sessions: int) -> int:
@@ -75,7 +75,7 @@ class MemoryPlan:
 
     @property
     def max_sessions(self) -> int:
-        """Sessions that the free memory has room for, at least the planned one."""
+        """Number of sessions that fit in the free memory, at least 1."""
         return 1 + max(0, self.available_bytes - self.total_bytes) // max(1, self.session_bytes)
 
     def __str__(self) -> str:

@@ -28,8 +28,6 @@ ENGINE_FIELDS = [
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The loaded model."""
-
     name: str
     path: str
     architecture: str

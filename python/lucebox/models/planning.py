@@ -41,7 +41,7 @@ MAX_SCORER_CONTEXT = 131072
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A memory plan, and the device and drafter that it is for."""
+    """A memory plan, with its device and drafter."""
 
     memory: MemoryPlan
     kernels: str
@@ -54,21 +54,21 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class ScorerPlan:
-    """Where a scorer of prompts has its memory on the device."""
+    """The memory placement of a prompt scorer."""
 
     memory: MemoryPlan
     is_swapped: bool
-    """It borrows the memory of the target's weights while it scores. Otherwise it is loaded beside the target, whose
-    plan leaves its memory free."""
+    """Whether the scorer borrows the memory of the target's weights while it scores. Otherwise it is co-resident with
+    the target, whose plan leaves room for it."""
 
     @property
     def parked_bytes(self) -> int:
-        """The target's weights that wait in pinned host memory while the scorer computes."""
+        """Bytes of the target's weights that are parked in pinned host memory while the scorer computes."""
         return self.memory.total_bytes if self.is_swapped else 0
 
     @property
     def host_bytes(self) -> int:
-        """Pinned host memory: the parked weights, and the scorer's own, which wait there between prompts."""
+        """Pinned host memory: the parked target weights, and the scorer's weights between prompts."""
         return self.parked_bytes + self.memory.bytes_of("weights") if self.is_swapped else 0
 
 
@@ -84,7 +84,7 @@ class Device:
     manifest_json: str = ""
     n_sms: int = 0
     is_lent: bool = False
-    """free_bytes are weights of a target, which make way for a scorer."""
+    """free_bytes is memory of a target's weights, lent to a scorer."""
 
 
 def plan_memory(
@@ -99,10 +99,10 @@ def plan_memory(
 
     `board` plans for a card that is not here, by its name in `lucebox targets`; the pack of its target must be
     installed. `memory_limit` takes the place of the device's free memory. With `draft="auto"` the plan has the first
-    drafter that fits; a start leaves it out where it does not pay.
+    drafter that fits; loading may drop it if it is not worth its cost.
 
     Raises:
-        OutOfMemoryError: no context fits, or not the one asked for; the message says how much memory would do.
+        OutOfMemoryError: no context fits, or not the requested one; the message says how much memory would suffice.
         InvalidRequestError, PackError: no such board, or no pack for it.
     """
     check_names(EngineOptions, options)
@@ -119,7 +119,7 @@ def plan_memory(
         if not scorer.is_swapped:
             device = _beside(device, scorer.memory)
     memory, resolved, draft = _plan_target(found.path, drafts, wanted, device)
-    TextAssets.load(found.path)  # raises where the engine has no tokenizer for the file
+    TextAssets.load(found.path)  # raises if the engine has no tokenizer for the file
     kernels = device.kernels or f"{resolved['threads']} threads, {resolved['isa']}"
     return Plan(memory, f"{device.name}, {kernels}", draft_label(draft), scorer)
 
@@ -146,13 +146,14 @@ def _plan_target(
 
 
 def place_scorer(path: Path, target: Path, drafts: Sequence[str], options: EngineOptions, device: Device) -> ScorerPlan:
-    """Where the scorer at `path` has its memory: beside the target where both fit as the options ask, else swapped with
-    the target's weights. The CPU swaps nothing: it maps weights, and the system drops what it does not need.
+    """Decides the memory placement of the scorer at `path`: co-resident if both models fit with these options, else
+    swapped with the target's weights. The CPU never swaps: weights are memory-mapped, and the OS evicts their pages.
 
-    drafts: the target's, of which one has to fit. device: with the memory that both may use.
+    drafts: the target's candidates, one of which must fit. device: its free_bytes are shared by both models.
 
     Raises:
-        OutOfMemoryError: the target fits neither beside the scorer nor alone, or its weights do not suffice.
+        OutOfMemoryError: the target fits neither with the scorer nor alone, or its weights are too small to host the
+            scorer.
     """
     own = EngineOptions(**scorer_fields(options))
     memory = None
@@ -175,22 +176,22 @@ def place_scorer(path: Path, target: Path, drafts: Sequence[str], options: Engin
 
 
 def lent_memory(device: Device, target: MemoryPlan) -> Device:
-    """The memory of a target's weights, which a scorer borrows."""
+    """The device as a swapped scorer sees it: its memory is the target's weights."""
     return replace(device, free_bytes=target.bytes_of("weights"), is_lent=True)
 
 
 def _beside(device: Device, scorer: MemoryPlan) -> Device:
-    """The device with the memory that a scorer leaves."""
-    free_bytes = device.free_bytes or scorer.available_bytes  # of the CPU, whose plans keep nothing for a driver
+    """The device with the memory that a co-resident scorer leaves free."""
+    free_bytes = device.free_bytes or scorer.available_bytes  # 0 on the CPU, whose plans reserve nothing for a driver
     return replace(device, free_bytes=max(1, free_bytes - scorer.total_bytes))
 
 
 def plan_scorer(path: Path, options: EngineOptions, device: Device) -> MemoryPlan:
     """The plan of a scorer of prompts. Without a context in the options, it has the model's maximum, up to
-    MAX_SCORER_CONTEXT, or less where memory does not suffice.
+    MAX_SCORER_CONTEXT, or less if memory is short.
 
     Raises:
-        OutOfMemoryError: no context fits, or not the one asked for.
+        OutOfMemoryError: no context fits, or not the requested one.
     """
 
     def plan(context: int | None) -> MemoryPlan:
@@ -218,7 +219,7 @@ def scoring_fields(options: EngineOptions) -> dict[str, Any]:
 
 
 def _without_room(error: OutOfMemoryError, scorer: str, plan: MemoryPlan) -> OutOfMemoryError:
-    """The error of a target that does not fit, with the memory that its scorer takes."""
+    """The error of a target that does not fit, extended by its scorer's memory."""
     return OutOfMemoryError(
         f"{error}. The scorer {scorer} beside it takes {show_size(plan.total_bytes)} for texts of {plan.context} "
         "tokens: name a smaller prefill_drafter, a smaller context, or no scorer"

@@ -19,8 +19,6 @@ _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<want>[^:]+))?")
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """A model on this machine."""
-
     path: Path
     """A GGUF file (the first part of a split one), or a folder of safetensors."""
     source: str
@@ -36,13 +34,12 @@ def resolve(
     endpoint: str | None = None,
     is_drafter: bool = False,
 ) -> ResolvedModel:
-    """Finds a model, and fetches it where necessary.
+    """Finds a model, and downloads it if necessary.
 
     model: a GGUF file or a model folder; a catalog name; or org/name on the hub, with ":Q8_0" or ":file.gguf" to choose
     among its GGUF files and ":safetensors" for its original weights. "catalog:NAME" and "./NAME" resolve an ambiguity.
     endpoint: a hub server instead of the client's own setting.
-    is_drafter: the model drafts for another one. A catalog name stands for the drafter of that model, and the files
-    need no tokenizer.
+    is_drafter: resolve a drafter: a catalog name means that model's drafter, and the files need no tokenizer.
 
     Raises:
         ModelNotFoundError: not a known name, or the hub has no such model.
@@ -88,7 +85,7 @@ def resolve(
 
 
 def _nearest_file(path: Path) -> str:
-    """The hint at a file beside the path with nearly its name."""
+    """A hint that names a file in the same folder with a similar name."""
     folder = path.parent
     if not folder.is_dir():
         return ""

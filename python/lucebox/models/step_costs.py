@@ -1,5 +1,5 @@
-"""The times of a step that a model's first session measured, kept for the next start: one JSON file per model, drafter,
-device and build. A file that is damaged, or of another format, is measured and written anew."""
+"""Cache of step costs, which a model's first session measures: one JSON file per model, drafter, device and build. A
+file that is damaged or of another format is replaced by a new measurement."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StepCostsFile:
         self.path = step_costs_folder() / f"{digest[:32]}.json"
 
     def read(self) -> dict[str, Any] | None:
-        """The costs, for `Engine.step_costs`; None: there are none, or not of this model."""
+        """The costs, for `Engine.step_costs`; None if there are none for this model."""
         try:
             document = json.loads(self.path.read_bytes())
         except (OSError, ValueError):
@@ -50,7 +50,7 @@ class StepCostsFile:
         return costs if _is_valid(costs) else None
 
     def write(self, costs: object) -> None:
-        """Keeps `Engine.step_costs`. Where the folder cannot be written, the next start measures again."""
+        """Saves `Engine.step_costs`. If the folder is not writable, the next start measures again."""
         text = json.dumps({"key": self._key, "costs": costs}, indent=1)
         temporary = self.path.with_suffix(".part")
         try:

@@ -1,7 +1,7 @@
 """GPU packs: wheels of device code, one per target, found at run time.
 
-manifest.py parses a pack's manifest, installed.py finds packs and checks their files, choice.py matches packs with
-devices, pip_command.py has the commands that mend them.
+manifest.py parses a pack's manifest, installed.py finds packs and verifies their files, choice.py matches packs with
+devices, pip_command.py represents the commands that install and repair them.
 """
 
 from lucebox.packs.choice import (

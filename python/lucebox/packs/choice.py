@@ -1,5 +1,5 @@
-"""Chooses the device that a user names and the pack that serves it: the pack of the exact architecture first, then one
-that the vendor documents as compatible. Every refusal says what is missing and the command that installs it."""
+"""Resolves the device that a user names, and chooses its pack: first the exact architecture, then one that the vendor
+documents as compatible. Every error says what is missing and which command installs it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = [
     "select",
 ]
 
-# By vendor: the software that min_driver is a version of.
+# By vendor: the software whose version min_driver is.
 DRIVERS = {"nvidia": "NVIDIA driver", "amd": "HIP runtime"}
 
 
 class Device(Protocol):
-    """A driver's description of a device; _engine.gpu.DeviceInfo is one."""
+    """A device as its driver reports it; implemented by _engine.gpu.DeviceInfo."""
 
     @property
     def vendor(self) -> str: ...
@@ -63,7 +63,7 @@ class Choice:
 
     pack: Pack
     code: Generation
-    """The newest code of the pack that the device's driver loads."""
+    """The pack's newest code generation that the device's driver can load."""
     reason: str
 
 
@@ -72,7 +72,7 @@ class Selection:
     device: str
     """cpu, or backend and index: cuda:0."""
     info: Device | None
-    """The driver's description; None for the CPU."""
+    """The device as its driver reports it; None for the CPU."""
     choice: Choice | None
     report: tuple[str, ...]
     """One line per rejected device, then one for the choice."""
@@ -91,7 +91,7 @@ def parse_device(text: str) -> DeviceSpec:
 
 
 def choose(device: Device, packs: Packs, name: str | None = None) -> Choice:
-    """The best installed pack for a device, or the one of that name ("sm_86_laptop").
+    """The best installed pack for a device, or the pack called `name` ("sm_86_laptop").
 
     Raises:
         PackError: there is none, it is broken, or the driver is too old for it.
@@ -108,27 +108,27 @@ def choose(device: Device, packs: Packs, name: str | None = None) -> Choice:
 
 
 def fitting(architecture: str, packs: Packs) -> tuple[Pack | BrokenPack, ...]:
-    """The installed packs whose code runs on a chip of this architecture, best first: its own, then the nearest older
-    ones; of one architecture the variants first, the last installed one before the others. Their manifests decide, so a
-    pack of a target that this lucebox does not know counts as well."""
+    """The installed packs whose code runs on a chip of this architecture, best first: its own architecture, then the
+    nearest older ones. Within an architecture variants come first, most recently installed first. Only the manifests
+    decide, so packs of targets unknown to this lucebox count too."""
     found = [pack for pack in packs.installed if fits(pack.architecture, architecture)]
     rank = {pack.name: (release(pack.architecture), bool(pack.variant), pack.installed_ns) for pack in found}
     return tuple(sorted(found, key=lambda pack: rank[pack.name], reverse=True))
 
 
 def best_installed(architecture: str, packs: Packs) -> Pack | BrokenPack | None:
-    """The installed pack that suits an architecture best, usable or not."""
+    """The best installed pack for an architecture, usable or not."""
     return next(iter(fitting(architecture, packs)), None)
 
 
 def best_target(architecture: str) -> str | None:
-    """The target whose pack suits an architecture best: its own, else a compatible one; None without any."""
+    """The best target for an architecture: its own, else a compatible one; None without any."""
     return next((target.name for target in serving(architecture)), None)
 
 
 def select(spec: DeviceSpec, devices: Sequence[Device], packs: Packs, name: str | None = None) -> Selection:
-    """The device among `devices` that `spec` names, and its pack, or the pack of that name. Only `auto` without a name
-    may fall back to the CPU; the report says why.
+    """The device among `devices` that `spec` names, and its best pack, or the pack called `name`. Only `auto` without a
+    pack name may fall back to the CPU; the report says why.
 
     Raises:
         InvalidRequestError: a pack for the CPU.
@@ -205,7 +205,7 @@ def _code(device: Device, pack: Pack) -> Generation:
 
 
 def _newer_code(manifest: Manifest, code: Generation) -> str:
-    """The end of a reason, where a newer driver would load other code."""
+    """A suffix for a reason, if a newer driver would load other code; else empty."""
     newest = manifest.generations[0]
     if code is newest:
         return ""

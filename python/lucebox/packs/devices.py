@@ -13,8 +13,8 @@ __all__ = ["open_pack", "resolve_device"]
 
 
 def resolve_device(device: str, pack: str | None = None) -> Selection:
-    """The device and pack that `device` ("auto", "cpu", "cuda:0", "hip:1", "sim") names on this machine; `pack` names
-    another pack than the preferred one.
+    """The device and pack that `device` ("auto", "cpu", "cuda:0", "hip:1", "sim") names on this machine; `pack`
+    overrides the preferred pack.
 
     Raises:
         InvalidRequestError: not a device name.
@@ -28,8 +28,8 @@ def resolve_device(device: str, pack: str | None = None) -> Selection:
 
 
 def open_pack(selection: Selection, without: Sequence[str] = ()) -> _engine.gpu.Pack | None:
-    """The pack of a selection, its files checked, loaded on the device; None for the CPU. `without` removes kernels
-    whose names contain one of these words, so that their fallbacks run."""
+    """Verifies the selection's pack and loads it on the device; None for the CPU. `without` removes kernels whose names
+    contain one of these words, so their fallbacks run."""
     if selection.info is None or selection.choice is None:
         return None
     device = _engine.gpu.Device(selection.info.vendor, selection.info.index)

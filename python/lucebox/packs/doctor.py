@@ -1,6 +1,6 @@
-"""`examine`: the GPUs of this machine, the packs that serve them, the obstacles and the command to run.
+"""`examine`: reports the GPUs of this machine, their packs, what blocks them, and the commands to run.
 
-Takes the answers of the driver libraries, and reads /proc and /sys where none answers. Needs no vendor tool.
+Uses the answers of the driver libraries, and /proc and /sys if no library answers. Needs no vendor tool.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 DRIVER_NAMES = {"cuda": "NVIDIA driver", "hip": "AMD driver (ROCm runtime)"}
 KERNEL_DRIVERS = {"nvidia": "nvidia", "amd": "amdgpu"}
-OLDEST_DRIVERS = {  # for a chip that only its driver can name
+OLDEST_DRIVERS = {  # minimum driver for a chip that only its driver can identify
     vendor: min((target.min_driver for target in targets.TARGETS if target.vendor == vendor), key=float)
     for vendor in KERNEL_DRIVERS
 }
@@ -49,7 +49,7 @@ class Host:
     memory_bytes: int | None
     wsl: bool
     step_costs: str
-    """The folder with what a step of each model costs, measured at its first start with a drafter."""
+    """The folder of step costs, which each model's first start with a drafter measures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class DriverState:
     version: str | None
     """Version reported by the library: "CUDA 13.0"."""
     kernel_version: str | None
-    """Version of the kernel module, where known."""
+    """Version of the kernel module, if known."""
     error: str | None
     """None: the library answers."""
 
@@ -70,7 +70,7 @@ class DeviceState:
     """One GPU and whether lucebox can use it."""
 
     device: str | None
-    """The device's name for users: cuda:0; None where the driver does not answer."""
+    """The device's name for users: cuda:0; None if the driver does not answer."""
     name: str
     architecture: str | None
     total_bytes: int | None
@@ -80,11 +80,11 @@ class DeviceState:
     reason: str
     """Why this pack, or why none and what to do."""
     install: str | None
-    """The target whose pack is missing or broken."""
+    """The target whose pack to install, because it is missing or broken."""
     driver: str | None = None
-    """The remedy for its driver, before any pack; None where the driver serves."""
+    """The driver fix that must precede any pack; None if the driver is sufficient."""
     blocked: str | None = None
-    """The installed pack that the device would use, were it not for `reason`."""
+    """The installed pack that `reason` keeps the device from using."""
     code: str | None = None
     """The compiler of the code that the driver loads from the pack: "nvcc 13.0.88"."""
 
@@ -98,11 +98,11 @@ class PackState:
     n_kernels: int | None
     bytes: int | None
     devices: tuple[str, ...]
-    """Those that use it."""
+    """Devices that use the pack."""
     blocked: tuple[str, ...]
-    """Those that would use it and cannot: the devices have the reasons."""
+    """Devices that would use the pack and cannot; DeviceState.reason says why."""
     error: str | None
-    """None: manifest and hashes are in order."""
+    """None if manifest and hashes are valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +112,14 @@ class Report:
     devices: tuple[DeviceState, ...]
     packs: tuple[PackState, ...]
     drivers_first: tuple[str, ...]
-    """Remedies for drivers, before `install`."""
+    """Driver fixes that must precede `install`."""
     install: str | None
-    """The command for this machine, as a shell takes it; None where no pack is missing or broken."""
+    """The command for this machine, as a shell line; None if no pack is missing or broken."""
     commands: tuple[tuple[str, ...], ...]
-    """The same, command by command: the words after `pip`."""
+    """The commands of `install`, each as its arguments after `pip`."""
     verdict: str
     ok: bool
-    """A GPU is usable, or there is none."""
+    """Whether a GPU is usable, or there is no GPU."""
 
 
 def examine(drivers: Survey | None = None, root: Path = machine.ROOT, index_url: str | None = None) -> Report:
@@ -150,7 +150,7 @@ def examine(drivers: Survey | None = None, root: Path = machine.ROOT, index_url:
 
 
 def _check_files(found: packs.Packs) -> packs.Packs:
-    """The packs, with those that have damaged files moved to the broken ones."""
+    """The packs; packs with damaged files are moved to the broken ones."""
     usable, broken = [], list(found.broken)
     for pack in found.usable:
         try:
@@ -219,12 +219,12 @@ def _without_driver(
 
 
 def _can_run(architecture: str, installed: packs.Packs) -> bool:
-    """A released pack runs on this architecture, or an installed one of a target that this lucebox does not know."""
+    """Whether a released pack, or an installed pack of an unknown target, runs on this architecture."""
     return packs.best_target(architecture) is not None or packs.best_installed(architecture, installed) is not None
 
 
 def _min_driver(architecture: str | None, installed: packs.Packs) -> str | None:
-    """The oldest driver for the pack that an architecture uses, or would use once it is installed."""
+    """The oldest driver for the pack of an architecture, installed or not."""
     if architecture is None:
         return None
     pack = packs.best_installed(architecture, installed)
@@ -235,7 +235,7 @@ def _min_driver(architecture: str | None, installed: packs.Packs) -> str | None:
 
 
 def _driver_step(vendor: str, verb: Literal["Install", "Update"], minimum: str, root: Path) -> str:
-    """How this machine gets a driver: a sentence without its full stop."""
+    """Instructions to get a driver on this machine: a sentence without its full stop."""
     to = " to" if verb == "Update" else ""
     if vendor == "amd":
         return f"{verb} the HIP runtime{to or ' of'} ROCm {minimum} or newer (libamdhip64)"
@@ -255,14 +255,14 @@ def _usable_pack(architecture: str | None, installed: packs.Packs) -> str | None
 
 
 def _missing_pack(architecture: str | None, installed: packs.Packs) -> str | None:
-    """The target whose pack to install for an architecture; None where it is in order."""
+    """The target whose pack to install for an architecture; None if its pack is valid."""
     target = packs.best_target(architecture) if architecture else None
     return None if target in {pack.target for pack in installed.usable} else target
 
 
 def _commands(missing: Sequence[str], installed: packs.Packs) -> list[packs.PipCommand]:
-    """The commands that install the missing packs and mend the broken ones, whether a GPU needs them or not: a pack of
-    another version is an error of `pip check`. A broken pack that its owner has to build again has none."""
+    """The commands that install missing packs and repair broken ones, even if no GPU needs them: a pack of another
+    version fails `pip check`. A broken pack that its owner must rebuild has no command."""
     absent: list[str] = []
     mends: list[packs.PipCommand] = []
     for target in dict.fromkeys([*missing, *(pack.target for pack in installed.broken)]):

@@ -1,5 +1,5 @@
-"""Loads the HIP runtime: ROCm's own, else one that pip installed. The engine opens the library by name, and the loader
-then returns the one that is in the process already."""
+"""Preloads the HIP runtime: ROCm's own, else one installed by pip. The engine then opens the library by name, and the
+dynamic loader returns the loaded copy."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 __all__ = ["load"]
 
 NAMES = ("libamdhip64.so.7", "libamdhip64.so.6")
-# Import packages of wheels with a HIP runtime, and its folder in them: ROCm's wheels, PyTorch for ROCm.
+# Python packages that ship a HIP runtime, and its folder in them: ROCm's wheels, PyTorch for ROCm.
 WHEELS = (("_rocm_sdk_core", "lib"), ("torch", "lib"))
 
 
 def load() -> str | None:
-    """The loaded library, by name or path; None where there is none."""
+    """The loaded library, by name or path; None if there is none."""
     for name in (*NAMES, *_in_wheels()):
         with contextlib.suppress(OSError):
             ctypes.CDLL(name)

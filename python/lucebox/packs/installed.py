@@ -1,5 +1,5 @@
-"""The installed packs, found through the entry points `lucebox.packs`. Packs are not trusted: this module reads them as
-data and runs nothing of them except the import of an empty package."""
+"""Finds installed packs through the entry points `lucebox.packs`. Packs are untrusted: this module reads them as data,
+and runs no code of theirs except the import of an empty package."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ GROUP = "lucebox.packs"
 MANIFEST = "manifest.json"
 MAX_MANIFEST = 4 << 20  # bytes
 XZ = ".xz"
-MAX_UNPACKED_BYTES = 64 << 20  # the largest code object is 2 MB; a hostile file could grow without end
+MAX_UNPACKED_BYTES = 64 << 20  # the largest code object is 2 MB; bounds decompression of hostile files
 UNPACK_THREADS = 8
-# Whether every name of ours is registered there. Until then a plain `pip install` may fetch a stranger's package.
+# Whether all our package names are registered on PyPI. Until then a plain `pip install` may fetch a stranger's package.
 ON_PYPI = False
 
 
 def install_command(*targets: str) -> PipCommand:
-    """Installs the packs of targets that a release has, in the version that this lucebox needs."""
+    """The command that installs released packs, in the version that this lucebox needs."""
     return PipCommand(("install", f"lucebox[{','.join(map(extra, targets))}]"))
 
 
 def install_advice(target: str) -> str:
-    """How to get a target's pack: a command, or to build it."""
+    """How to get a target's pack: an install command, or advice to build it."""
     return str(install_command(target)) if _has_extra(target) else _build_advice(target)
 
 
 def reinstall_command(target: str) -> PipCommand:
-    """Replaces the files of a damaged pack, and nothing else."""
+    """The command that replaces the files of a damaged pack, and nothing else."""
     return PipCommand(("install", "--force-reinstall", "--no-deps", f"{_project(target)}=={lucebox.__version__}"))
 
 
 def _build_advice(target: str) -> str:
-    """For a variant, or a target that lucebox has no extra for: the pack was built by its owner."""
+    """Advice for a pack that its owner built: a variant, or a target without an extra of lucebox."""
     if split(target)[1]:
         return f"build the variant again and install its wheel, or pip uninstall {_project(target)}"
     return f"build it again (pip wheel --no-deps ./targets/{target}) and install the wheel"
@@ -74,12 +74,12 @@ def _project(name: str) -> str:
 
 
 def _has_extra(name: str) -> bool:
-    """A release has the pack, so pip can install it."""
+    """Whether the pack is released, so pip can install it."""
     return targets.find(name) is not None
 
 
 class BrokenPackError(PackError):
-    """A defect of an installed pack, and what mends it: a command, unless the pack has to be built again."""
+    """A defect of an installed pack, with the command that repairs it, unless the pack must be rebuilt."""
 
     def __init__(self, defect: str, mend: PipCommand | str) -> None:
         super().__init__(f"{defect}; {mend}")
@@ -96,7 +96,7 @@ class Pack:
     """The name of its wheel: "lucebox-sm86"."""
     folder: Traversable
     installed_ns: int = 0
-    """When the wheel was installed, in nanoseconds since 1970; 0 where unknown."""
+    """Install time of the wheel, in nanoseconds since 1970; 0 if unknown."""
 
     @property
     def name(self) -> str:
@@ -112,7 +112,7 @@ class Pack:
 
     @property
     def architecture(self) -> str:
-        """The architecture that its code is compiled for."""
+        """The architecture for which the pack's code is compiled."""
         return self.manifest.architecture
 
     def load(self, code: Generation) -> dict[str, bytes]:
@@ -121,7 +121,7 @@ class Pack:
         Raises:
             PackError: a file is missing, truncated or changed.
         """
-        with ThreadPoolExecutor(UNPACK_THREADS) as pool:  # hashes and xz run without the interpreter's lock
+        with ThreadPoolExecutor(UNPACK_THREADS) as pool:  # hashing and xz release the GIL
             images = pool.map(self._unpacked, code.files)
             return dict(zip((entry.file for entry in code.files), images, strict=True))
 
@@ -167,7 +167,7 @@ class BrokenPack:
     distribution: str
     error: str
     command: PipCommand | None = None
-    """Mends it; None where no single command does."""
+    """The command that repairs the pack; None if no single command does."""
     installed_ns: int = 0
 
     @property
@@ -180,7 +180,7 @@ class BrokenPack:
 
     @property
     def architecture(self) -> str:
-        """The architecture of its target, since its manifest says nothing reliable."""
+        """The target's architecture, because a broken pack's manifest is unreliable."""
         known = targets.find(self.target)
         return known.architecture if known else self.target
 
@@ -219,11 +219,11 @@ def broken_pack(name: str, distribution: str, error: PackError, installed_ns: in
 
 
 def unpacked(name: str, data: bytes) -> bytes:
-    """The code object in a pack's file. A pack with code for several drivers has it packed by xz, to 60 % of a wheel's
-    deflate.
+    """The code object in a pack's file. Packs with code for several drivers compress it with xz, to 60 % of the size of
+    a wheel's deflate.
 
     Raises:
-        ValueError: not what its name says.
+        ValueError: the content does not match the file name's format.
     """
     if not name.endswith(XZ):
         return data
@@ -270,8 +270,8 @@ def _open(point: EntryPoint, version: str) -> Pack:
 
 
 def _check_identity(manifest: Manifest, name: str, where: str) -> None:
-    """The manifest agrees with the entry point and with itself. The host's table of targets is not asked: a pack may be
-    of a target that is newer than the host, or private."""
+    """Checks that the manifest is self-consistent and matches its entry point. Does not consult the host's table of
+    targets: a pack's target may be newer than the host, or private."""
     target, variant = split(name)
     suffixed = f"{target}a"
     expected = {
@@ -297,7 +297,7 @@ def _distribution(point: EntryPoint) -> str:
 
 
 def _installed_ns(point: EntryPoint) -> int:
-    """When pip or uv made the folder of the wheel's metadata."""
+    """When pip or uv created the wheel's .dist-info folder."""
     if point.dist is None:
         return 0
     stem = f"{point.dist.name.replace('-', '_')}-{point.dist.version}"

@@ -1,5 +1,5 @@
-"""Runs `pip install` and `pip uninstall` in the environment of this interpreter: with its pip, or with uv where it has
-none (`uv venv` installs no pip). Does not decide what to install."""
+"""Runs `pip install` and `pip uninstall` in this interpreter's environment: with its pip, else with uv (`uv venv`
+installs no pip). Does not decide what to install."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["Ran", "command_line", "run"]
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A command that ran to its end."""
+    """A completed command."""
 
     command: tuple[str, ...]
     exit_code: int
 
 
 def command_line(words: Sequence[str]) -> tuple[str, ...]:
-    """The whole command for the words after `pip`: ("install", "lucebox[sm90]"). It asks nothing.
+    """The full, non-interactive command line for the arguments after `pip`: ("install", "lucebox[sm90]").
 
     Raises:
         PackError: neither pip nor uv is there.
@@ -43,7 +43,7 @@ def command_line(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def run(words: Sequence[str], *, quiet_stdout: bool = False) -> Ran:
-    """Runs it. Its output goes where this process's does; with `quiet_stdout`, all of it to stderr.
+    """Runs the command. It inherits stdout and stderr; with `quiet_stdout`, all its output goes to stderr.
 
     Raises:
         PackError: neither pip nor uv is there.

@@ -1,5 +1,5 @@
-"""This machine's processor, and its GPUs from /proc and /sys for when no driver library answers. Functions that take a
-`root` read the trees below it."""
+"""Identifies this machine's processor, and its GPUs from /proc and /sys if no driver library answers. Functions with a
+`root` parameter read these trees below it."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class FoundGpu:
     vendor: str
     """nvidia or amd."""
     address: str
-    """PCI address; "soc" where the GPU is part of the chip."""
+    """PCI address; "soc" if the GPU is integrated."""
     pci_id: str
     """vendor:device in hexadecimal, empty without PCI."""
     name: str | None
     architecture: str | None
-    """None: unknown without the driver."""
+    """None if only the driver can tell."""
     kernel_driver: str | None
-    """The kernel module bound to it, None where there is none."""
+    """The kernel module bound to it; None without one."""
 
 
 def find_gpus(root: Path = ROOT) -> list[FoundGpu]:
@@ -76,17 +76,17 @@ def nvidia_driver(root: Path = ROOT) -> str | None:
 
 
 def is_jetson(root: Path = ROOT) -> bool:
-    """An NVIDIA Tegra: its driver is a part of JetPack."""
+    """Whether this is an NVIDIA Tegra, whose driver is part of JetPack."""
     return bool(_tegra(root))
 
 
 def is_wsl(root: Path = ROOT) -> bool:
-    """Linux inside Windows: GPUs are behind /dev/dxg and absent from /sys."""
+    """Whether this is WSL, which exposes GPUs through /dev/dxg and not in /sys."""
     return "microsoft" in _text(root / "proc/sys/kernel/osrelease").lower()
 
 
 def os_name(root: Path = ROOT) -> str:
-    """The name of the distribution, else of the kernel."""
+    """The distribution's name, else the kernel's."""
     found = re.search(r'^PRETTY_NAME="?([^"\n]+)', _text(root / "etc/os-release"), re.MULTILINE)
     return f"{found[1] if found else platform.system()} ({platform.machine()})"
 

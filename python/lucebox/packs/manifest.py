@@ -1,5 +1,5 @@
-"""manifest.json of a GPU pack as typed data, parsed strictly: every key, every type, and consistency between keys. Does
-not know where packs are installed."""
+"""Parses manifest.json of a GPU pack into typed data, strictly: every key, every type, and consistency between keys.
+Independent of where packs are installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 SCHEMA = 2
 
-PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no folder: a pack's files are beside its manifest
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no path separators: files are in the manifest's folder
 DRIVER = re.compile(r"\d+(\.\d+)*")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 WORDS = {
@@ -81,7 +81,7 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A product with the target's chip; a figure is None where the maker publishes none."""
+    """A product with the target's chip; a figure is None if the maker does not publish it."""
 
     name: str
     sm_count: int | None
@@ -91,8 +91,6 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class CodeObject:
-    """One file of device code."""
-
     file: str
     bytes: int
     sha256: str
@@ -100,7 +98,7 @@ class CodeObject:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel and its resources on a multiprocessor."""
+    """One kernel and the resources it takes on a multiprocessor."""
 
     name: str
     file: str
@@ -114,7 +112,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """All kernels of a pack by one compiler, for drivers from a version on."""
+    """All kernels of a pack, compiled by one compiler, for drivers from min_driver on."""
 
     min_driver: str
     """The oldest driver that loads this code: "580", "6.0"; empty for sim."""
@@ -125,13 +123,13 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Waiver:
-    """An exception that target.toml grants a kernel, and why."""
+    """A waiver that target.toml grants a kernel, with the reason."""
 
     kernel: str
     what: str
     reason: str
     compiler: str
-    """The compiler of the code that it is for; empty for all."""
+    """The compiler of the code it applies to; empty for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +146,17 @@ class Manifest:
     abi: str
     """Hash of the headers shared by kernels and engine; the engine accepts only its own."""
     commit: str
-    """The commit of its sources, empty where the build was told none."""
+    """The commit of its sources; empty if the build did not record one."""
     boards: tuple[Board, ...]
     capabilities: Mapping[str, bool | int | str]
     tuning: Mapping[str, int]
     exceptions: tuple[Waiver, ...]
     generations: tuple[Generation, ...]
-    """For the newest drivers first; each has the same kernels."""
+    """Newest drivers first; every generation has the same kernels."""
 
     @property
     def min_driver(self) -> str:
-        """The oldest driver that loads some code of the pack."""
+        """The oldest driver that loads any code of the pack."""
         return self.generations[-1].min_driver
 
     @property
@@ -188,7 +186,7 @@ class Manifest:
 
 
 def _check_schema(value: Any, where: str) -> None:
-    """Checked first: another schema may have any keys."""
+    """Runs first, because another schema may have any keys."""
     schema = value.get("schema") if isinstance(value, dict) else None
     if type(schema) is not int:
         raise PackError(f'{where}: "schema" must be {SCHEMA}, got {_short(schema)}')

@@ -1,10 +1,10 @@
-"""Compiles kernel sources by NVRTC, the compiler in NVIDIA's library libnvrtc: no nvcc, no C++ compiler, no GPU.
+"""Compiles kernel sources with NVRTC, the compiler in NVIDIA's libnvrtc: needs no nvcc, no C++ compiler and no GPU.
 
-The build of a pack runs this file as its compile command, with the standard library alone:
+A pack's build runs this file as its compile command; it needs only the standard library:
 
     python -I nvrtc.py --library libnvrtc.so.12 --root CHECKOUT --out gemv.cubin gemv.cpp -- -arch=sm_86 ...
 
-A program compiles many sources in parallel processes and gets the code objects as they are done:
+A program compiles many sources in parallel processes, and gets the code objects as they finish:
 
     from lucebox.packs import nvrtc
 
@@ -13,7 +13,8 @@ A program compiles many sources in parallel processes and gets the code objects 
     for made in nvrtc.compile_all(library, root, sources, flags, jobs=4, progress=show):
         module = device.load(made.image, made.source.name)
 
-`root` is a folder with this project's src. A source that does not compile raises CompileError with the compiler's log.
+`root` is a folder that contains this project's src. A source that does not compile raises CompileError with the
+compiler's log.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from pathlib import Path
 __all__ = ["CompileError", "Made", "compile_all", "compile_source", "find", "headers", "release"]
 
 SONAME = "libnvrtc.so.12"
-# Include roots, from a folder with this project's sources. nvrtc/ has the standard headers and builtins NVRTC lacks.
+# Include roots, relative to the folder of this project's sources. nvrtc/ has the standard headers and builtins that
+# NVRTC lacks.
 INCLUDES = ("src/cuda/nvrtc", "src/cuda", "src/cpp", "src")
 BUILTINS = "src/cuda/nvrtc/builtins.h"
 
@@ -44,8 +46,8 @@ RESOURCES = re.compile(r"ptxas info|\d+ bytes stack frame|^\s*$")  # of -v: line
 
 
 class CompileError(Exception):
-    """NVRTC is missing, or refused a source; the message has the compiler's log. Not of lucebox.errors, because this
-    file also runs where lucebox is not installed."""
+    """NVRTC is missing, or refused a source; the message has the compiler's log. Not in lucebox.errors, because this
+    file also runs without lucebox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def find() -> Path:
 
 
 def release(library: Path) -> str:
-    """Version of the compiler with its patch level, "12.4.127"; nvrtcVersion leaves that out.
+    """Compiler version with its patch level, "12.4.127"; nvrtcVersion omits the patch level.
 
     Raises:
         CompileError: the file is no NVRTC.
@@ -100,7 +102,7 @@ def compile_source(library: Path, root: Path, source: Path, flags: Sequence[str]
     folders = [source.parent, *(root / folder for folder in INCLUDES)]
     options = [*flags, "--ptxas-options=-v", f"--pre-include={root / BUILTINS}", *(f"-I{folder}" for folder in folders)]
     program = ctypes.c_void_p()
-    name = os.path.relpath(source, root).encode()  # in messages, and hashed into local symbols
+    name = os.path.relpath(source, root).encode()  # appears in messages, and is hashed into local symbols
     _check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.read_bytes(), name, 0, None, None), source)
     try:
         words = (ctypes.c_char_p * len(options))(*map(os.fsencode, options))
@@ -122,12 +124,12 @@ def compile_all(
     jobs: int | None = None,
     progress: Callable[[int, int, Path], None] | None = None,
 ) -> Iterator[Made]:
-    """Compiles sources in parallel processes, since NVRTC compiles one program at a time in each. Yields them in the
-    order in which they are done. `jobs` is the number of processes, one per core by default; `progress` is called after
-    each source with the number done, the number of all and the source.
+    """Compiles sources in parallel processes, because NVRTC serialises compilations within a process. Yields them in
+    order of completion. `jobs` is the number of processes, one per core by default; `progress` is called after each
+    source with the number done, the number of all and the source.
 
     Raises:
-        CompileError: for the first source that is refused; the others are abandoned.
+        CompileError: for the first source that fails; the others are abandoned.
     """
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads and the GPU context of the caller
     workers = min(jobs or os.cpu_count() or 1, max(len(sources), 1))
@@ -144,7 +146,7 @@ def compile_all(
 
 
 def headers(root: Path, source: Path) -> list[Path]:
-    """The source's headers, found by their #include lines in every branch of the preprocessor."""
+    """The source's headers, found by their #include lines regardless of preprocessor conditions."""
     found: dict[Path, None] = {root / BUILTINS: None}
     pending = [source, root / BUILTINS]
     while pending:
@@ -159,7 +161,7 @@ def headers(root: Path, source: Path) -> list[Path]:
 
 
 def _open(library: Path) -> ctypes.CDLL:
-    """NVRTC opens libnvrtc-builtins by its name alone, so that must be in the process already."""
+    """Loads libnvrtc. NVRTC opens libnvrtc-builtins by its bare name, so this loads that library first."""
     try:
         for builtins in sorted(library.parent.glob("libnvrtc-builtins.so*")):
             ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)

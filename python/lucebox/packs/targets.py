@@ -1,7 +1,8 @@
 """Targets: the GPU families that lucebox has packs for, and which pack runs on which chip.
 
-The table, targets.json, is generated from targets/*/target.toml and lists the packs released with this version. A pack
-of another target runs by its own manifest. This module examines neither the machine nor the installed packs.
+The table, targets.json, is generated from targets/*/target.toml and lists the packs released with this version. For a
+pack of another target, its own manifest decides where it runs. This module inspects neither the machine nor the
+installed packs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ARCHITECTURES = {"nvidia": r"sm_\d+a?", "amd": r"gfx\d+", "sim": r"sim"}
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A product with this chip; a figure is None where the maker publishes none."""
+    """A product with this chip; a figure is None if the maker does not publish it."""
 
     name: str
     sm_count: int | None
@@ -96,13 +97,13 @@ NAMES = tuple(target.name for target in TARGETS)
 
 
 def find(name: str) -> Target | None:
-    """The target of that name or slug: sm_86 or sm86."""
+    """The target with this name or slug: sm_86 or sm86."""
     return next((target for target in TARGETS if name in (target.name, target.slug)), None)
 
 
 def find_board(name: str) -> tuple[Target, Board]:
-    """The board of that name, without regard to case. The last words are enough ("RTX 3090"), and so are any words that
-    only one board has ("H200").
+    """The board with this name, case-insensitive. Its last words suffice ("RTX 3090"), as do any words unique to one
+    board ("H200").
 
     Raises:
         InvalidRequestError: no board has this name, or several have these words.
@@ -121,21 +122,20 @@ def find_board(name: str) -> tuple[Target, Board]:
 
 def serving(device: str) -> tuple[Target, ...]:
     """The targets whose packs run on a chip of this architecture ("sm_89", "gfx1151"), best first: its own, then the
-    nearest older ones. Empty where no pack runs."""
+    nearest older ones. Empty if no pack runs."""
     fitting = [target for target in TARGETS if serves(target.name, device)]
     return tuple(sorted(fitting, key=lambda target: -_number(target.name)))
 
 
 def serves(name: str, device: str) -> Literal["exact", "compatible"] | None:
-    """How the pack of a target runs on a chip of this architecture, None where it does not."""
+    """How the pack of a target runs on a chip of this architecture; None if it does not."""
     target = find(name)
     return None if target is None else fits(target.architecture, device)
 
 
 def fits(architecture: str, device: str) -> Literal["exact", "compatible"] | None:
-    """How code for `architecture` ("sm_90a", the compiler's name) runs on a chip ("sm_90"), None where it does not.
-
-    CUDA programming guide, "Binary Compatibility": a cubin runs on chips of the same major and an equal or higher minor
+    """How code for `architecture` ("sm_90a", the compiler's name) runs on a chip ("sm_90"), None if it does not. CUDA
+    programming guide, "Binary Compatibility": a cubin runs on chips of the same major and an equal or higher minor
     capability, between desktop chips only; "Feature-Set Compiler Targets": code with the `a` suffix runs on no other.
     AMD documents no such rule for these chips.
     """
@@ -152,7 +152,7 @@ def fits(architecture: str, device: str) -> Literal["exact", "compatible"] | Non
 
 
 def vendor_of(architecture: str) -> str | None:
-    """The vendor of an architecture; None for a name of no vendor's form."""
+    """The vendor of an architecture; None if the name matches no vendor's pattern."""
     return next((vendor for vendor, form in ARCHITECTURES.items() if re.fullmatch(form, architecture)), None)
 
 

@@ -1,4 +1,4 @@
-"""Conformance checks for any HTTP server of the OpenAI and Anthropic APIs: `probe(url)` runs them.
+"""Conformance checks for any HTTP server that implements the OpenAI and Anthropic APIs: `probe(url)` runs them.
 
 One file per protocol. The requests are short, and sampling is greedy.
 """
@@ -29,8 +29,6 @@ CHECKS = [
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The outcome of one check."""
-
     protocol: str
     name: str
     ok: bool

@@ -33,7 +33,7 @@ __all__ = [
 QUESTION = "Name the capital of France."
 MAX_TOKENS = 24
 CALL_TOKENS = 200
-# So few choices that a model of any size completes the object.
+# So few choices that even a tiny model completes the object.
 PLACE_SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
@@ -61,7 +61,7 @@ def first(found: Iterable[dict[str, Any]], failure: str) -> dict[str, Any]:
 
 
 def result_in_prompt(without: int, with_result: int) -> str:
-    """Checks that a tool's result reached the prompt, by the prompt's token counts without and with it."""
+    """Checks that a tool's result reached the prompt, by comparing prompt token counts without and with the result."""
     require(
         with_result - without >= TOOL_RESULT_TOKENS,
         f"the result is not in the prompt: {without} and {with_result} tokens",
@@ -110,7 +110,7 @@ class Client:
         self.context = 0
 
     def request(self, path: str, body: Mapping[str, Any] | str | None = None) -> Reply:
-        """Sends a request on a connection of its own and reads the reply."""
+        """Sends a request on a new connection and reads the reply."""
         with closing(self.send(path, body)) as connection:
             response = connection.getresponse()
             return Reply(response.status, response.read().decode())

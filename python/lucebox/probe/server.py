@@ -42,7 +42,7 @@ def abandoned_answer(client: Client) -> str:
 
 
 def _abandoned(client: Client, *, is_stream: bool) -> str:
-    """Disconnects during a request. lucebox's /status records the cancellation; other servers are judged by time."""
+    """Disconnects during a request. lucebox's /status shows the cancellation; for other servers, timing decides."""
     reply = client.request("/status")
     status = json.loads(reply.text) if reply.status == 200 and reply.text.startswith("{") else {}
     if isinstance(status.get("requests"), list) and "running" in status:

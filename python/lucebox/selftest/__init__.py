@@ -1,7 +1,7 @@
 """`lucebox selftest`: every kernel of a pack on a device, compared with the same op on the CPU.
 
-runner.py runs the cases and judges the results, case.py has the limits, cases.py lists the cases, and a file per family
-of ops makes them.
+runner.py runs the cases and checks the results, case.py has the error limits, cases.py lists the cases, and one file
+per op family generates them.
 """
 
 from lucebox.selftest.case import LIMITS, Case

@@ -15,14 +15,15 @@ from lucebox.selftest import ops
 from lucebox.selftest.case import Array, Case, Parts, in_parts, same, unit_one
 from lucebox.selftest.inputs import ancestors_of, normal, path, raw_bytes
 
-# Types of K and V: each packed format and rotation once.
+# KV types: each packed format and each rotation once.
 PACKED = (("q8_0", "q4_0"), ("wht4", "fp8"), ("q5_1", "wht3"), ("tq3_0", "bf16"))
-# (query heads, KV heads, head_dim), rows: few and many queries per KV head, and a head_dim that no matrix unit takes.
+# (query heads, KV heads, head_dim), rows: few and many queries per KV head, and a head_dim that matrix units do not
+# support.
 ATTENTION = (((6, 2, 64), (1, 7, 70)), ((6, 1, 128), (1, 2, 33, 65)), ((12, 2, 256), (1, 11)), ((3, 3, 24), (5,)))
 
 
 def caches(rng: np.random.Generator) -> Iterator[Case]:
-    """Appends to the cache and moves in it, across page boundaries."""
+    """Appends to the cache and moves within it, across page boundaries."""
     for types in (("F32", "F16"), ("F16", "BF16"), ("BF16", "F32")):
         for rows, n_past in ((1, 63), (33, 50)):
             shape = (rows, 3, 40)
@@ -42,7 +43,8 @@ def caches(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def packed(rng: np.random.Generator) -> Iterator[Case]:
-    """Caches of packed types: what an append stores, and attention of one row to many, with a gate, one with a tree."""
+    """Caches of packed types: the rows that an append stores, and attention of one to many rows, with a gate, and once
+    with a tree."""
     for types in PACKED:
         for heads, kv_heads, dim in ((6, 2, 64), (3, 1, 128), (6, 2, 256)):
             for rows, n_past in ((1, 205), (3, 60), (11, 205), (35, 205), (35, 20), (67, 5)):
@@ -61,13 +63,14 @@ def packed(rng: np.random.Generator) -> Iterator[Case]:
                 if rows == 1:
                     yield (several := replace(case, options={"sequences": 3}))
                     yield replace(several, without=("decode_8",))
-                if rows == 1:  # a value between two codes may take either, so not the bytes are compared
+                if rows == 1:  # a value between two codes may round to either, so bytes are not compared
                     read = partial(_read, arguments)
                     yield Case("kv_append", "attention_bf16", partial(read, pages), appended, {}, read, unit_one)
 
 
 def scorers(rng: np.random.Generator) -> Iterator[Case]:
-    """What scores a prompt: looks at keys, means of blocks, selected blocks and attention to them."""
+    """Ops of prompt scoring and sparse prefill: key scores, block means, block selection, and attention to the selected
+    blocks."""
     for heads, kv_heads, dim in ((4, 2, 64), (8, 2, 128), (4, 1, 256)):
         n_past, rows = 900, 190
         n_blocks = (n_past + rows + 127) // 128
@@ -78,7 +81,7 @@ def scorers(rng: np.random.Generator) -> Iterator[Case]:
         yield same("key_scores", "attention_f16", *tail)
         no_means = np.zeros((kv_heads, dim, n_blocks), np.float32)
         yield same("key_means", "row", no_means, k, "F16", table, 0, n_past + rows)
-        # Blocks that look alike or not at all: none is next to the threshold.
+        # Block scores are either equal or far apart, so none is near the threshold.
         direction = normal(rng, dim)
         looks = np.where(rng.random(n_blocks) < 0.5, 2, -2).astype(np.float32)
         means = np.broadcast_to(direction[:, None] * looks / np.abs(direction).sum(), (kv_heads, dim, n_blocks)).copy()
@@ -95,7 +98,8 @@ def scorers(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def attentions(rng: np.random.Generator) -> Iterator[Case]:
-    """Chains, trees, blocks that attend both ways in a window; with and without a gate; split over blocks or not."""
+    """Linear appends, trees, bidirectional blocks in a window; with and without a gate; split over thread blocks or
+    not."""
     for (heads, kv_heads, dim), row_counts in ATTENTION:
         for dtype in ("F32", "F16", "BF16"):
             for rows in row_counts:
@@ -135,7 +139,7 @@ def _empty(kv: str, kv_heads: int, dim: int) -> Array:
 
 
 def _read(attended: tuple[Any, ...], pages: Parts) -> Array:
-    """What the CPU's attention reads from pages."""
+    """K and V as the CPU's attention decodes them from pages."""
     return np.asarray(ops.attention(attended[0], pages[0], pages[1], *attended[3:]))
 
 

@@ -1,4 +1,4 @@
-"""A case of the self-test, and the table of limits: the largest error of a device against the CPU."""
+"""A case of the self-test, and the table of error limits of a device against the CPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Parts = Sequence[Array]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The largest error of a value against the CPU's, in units of its case."""
+    """The largest allowed error of a value against the CPU's, in units of its case."""
 
     error: float
     reason: str
@@ -57,8 +57,8 @@ class Case:
     collect: Callable[[Any], Array] = np.asarray
     """Turns the device's result into an array comparable with `expected`."""
     unit: Callable[[], Array] | None = None
-    """The unit of errors. None: the largest value of each row. A product uses the sum of the absolute values of its
-    terms, because the terms may cancel."""
+    """The unit of errors. None: the largest value of each row. A product uses the sum of its terms' absolute values,
+    because the terms may cancel."""
     without: tuple[str, ...] = ()
     """Kernels whose names contain one of these words are removed from the pack, so that their fallbacks run."""
 
@@ -75,14 +75,14 @@ def _word(value: Any) -> str:
 
 
 def same(op: str, limit: str, *arguments: Any, unit: Callable[[], Array] | None = None, **options: Any) -> Case:
-    """A case whose expected result is the CPU's op of the same name with the same arguments."""
+    """A case whose expected result is the CPU op of this name, with the same arguments."""
     return Case(op, limit, partial(ops.function(op), *arguments, **options), arguments, options, unit=unit)
 
 
 def in_parts(
     op: str, limit: str, expected: Callable[[], Parts], kept: Callable[[Parts], Parts], *arguments: Any, **options: Any
 ) -> Case:
-    """A case with several outputs (a result and the state after it), each in units of its largest value. `kept` picks
+    """A case with several outputs (a result and the state after it), each in units of its largest value. `kept` selects
     the outputs that are defined."""
 
     def unit() -> Array:

@@ -1,4 +1,4 @@
-"""Every case of the self-test, on fresh random inputs in odd sizes. A file per family of ops holds them."""
+"""Lists every case of the self-test, on fresh random inputs of odd sizes. One file per op family generates them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ __all__ = ["cases"]
 
 
 def cases(rng: np.random.Generator, wide: str) -> Iterator[Case]:
-    """All cases. wide: BF16, or F16 where the matrix units have no BF16; x is rounded to it to meet BF16 weights."""
+    """All cases. wide: BF16, or F16 if the matrix units lack BF16; x is rounded to this type before it multiplies BF16
+    weights."""
     yield from elementwise.embeds(rng)
     yield from elementwise.norms(rng)
     yield from products.products(rng)

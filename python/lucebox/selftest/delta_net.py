@@ -1,4 +1,4 @@
-"""Cases of recurrent layers: their inputs and the gated delta rule."""
+"""Cases of recurrent layers: input ops and the gated delta rule."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lucebox.selftest import ops
 from lucebox.selftest.case import Array, Case, Parts, in_parts, unit_one
 from lucebox.selftest.inputs import ancestors_of, normal, path
 
-CHUNK = 64  # rows of a recurrent layer that the CPU computes at once
-# (key heads, value heads, dk, dv), rows: a decode step, trees, long chains; more slices of the state than any chip has
+CHUNK = 64  # rows of a recurrent layer that the CPU computes together
+# (key heads, value heads, dk, dv), rows: a decode step, trees, long linear appends; more state slices than any chip has
 # multiprocessors.
 RECURRENCES = (((2, 6, 128, 128), (0, 1, 22, 130)), ((1, 1, 24, 16), (1, 7, 65)), ((2, 48, 8, 96), (3, 65)))
 
 
 def inputs(rng: np.random.Generator) -> Iterator[Case]:
-    """The ops before the recurrence: positions, the convolution, the gates."""
+    """The ops before the recurrence: position tables, the convolution, the gates."""
     for rows, n_pairs, scale in ((1, 32, 1.0), (70, 33, 1.375)):
         pos = rng.integers(0, 1 << 18, (3, rows)).astype(np.int32)
         table = (pos, rng.integers(0, 3, n_pairs).astype(np.uint8), normal(rng, n_pairs), scale)
@@ -46,7 +46,7 @@ def inputs(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def recurrences(rng: np.random.Generator) -> Iterator[Case]:
-    """The delta rule after five pending rows, some of which were accepted."""
+    """The delta rule after five pending rows, some of them accepted."""
     for (kh, vh, dk, dv), row_counts in RECURRENCES:
         for rows in row_counts:
             qkv = normal(rng, rows, 2 * kh * dk + vh * dv) / np.sqrt(np.float32(dk))
@@ -63,7 +63,8 @@ def recurrences(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def _kept(rows: int, buffer: int | None, parts: Parts) -> Parts:
-    """The defined outputs of a recurrent op: of the pending rows, only those of the last chunk, in their buffer."""
+    """The defined outputs of a recurrent op. Of the pending rows, only the last chunk's are defined, in their
+    buffer."""
     last = (rows - 1) % CHUNK + 1 if rows else 0
     if buffer is None:
         y, history, pending = parts
@@ -82,7 +83,7 @@ def _stacked(op: Callable[..., Any], *arguments: Any) -> Array:
 
 
 def _chunks(rows: int, accepted: Array) -> Iterator[tuple[slice, Array]]:
-    """The chunks of an append, each with the rows accepted of the chunk before."""
+    """The chunks of an append, each with the accepted rows of the previous chunk."""
     yield slice(0, min(rows, CHUNK)), accepted
     for first in range(CHUNK, rows, CHUNK):
         yield slice(first, min(rows, first + CHUNK)), np.arange(CHUNK, dtype=np.int32)

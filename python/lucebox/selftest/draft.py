@@ -1,4 +1,4 @@
-"""Cases of the ops of drafting: copies of rows, the row before each row, likeliest tokens, DFlash 2's ops, trees."""
+"""Cases of drafting ops: row copies, the predecessor of each row, top tokens, DFlash 2's ops, trees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["rows", "selections", "top_tokens", "trees"]
 
 
 def rows(rng: np.random.Generator) -> Iterator[Case]:
-    """Copies into a wider matrix, rows before rows in chains and trees, convolutions."""
+    """Copies into a wider matrix, predecessor rows in linear appends and trees, convolutions."""
     for count, dim, column, width in shapes.COPIES:
         yield same("copy_rows", "exact", normal(rng, count, dim), normal(rng, count, width), column)
     for count, dim, y_rows, first, column, width in shapes.RINGS:
@@ -49,7 +49,7 @@ def top_tokens(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def selections(rng: np.random.Generator) -> Iterator[Case]:
-    """Scores far apart, so that the order is the same on every device."""
+    """Scores are far apart, so the order is the same on every device."""
     for (dtype, values), (count, k, blocks) in product((("F32", 37), ("Q8_0", 32)), shapes.SELECTIONS):
         rank = blocks * values
         before, after = weights_of(rng, dtype, 41 * rank), weights_of(rng, dtype, 41 * rank)
@@ -61,7 +61,7 @@ def selections(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def trees(rng: np.random.Generator) -> Iterator[Case]:
-    """Drafts with many equal scores, for three sequences."""
+    """Trees from drafts with many equal scores, for three sequences."""
     for depth, k, max_rows, count in ((15, 8, 64, 24), (3, 2, 15, 15)):
         ids = rng.integers(0, 99, (3, depth, k)).astype(np.int32)
         logprobs = -np.sort(rng.integers(0, 4, ids.shape) / 2, axis=-1).astype(np.float32)
@@ -81,7 +81,7 @@ def _kept(n: int, parts: Parts) -> Array:
 
 
 def _fields(result: Any) -> Array:
-    """Ancestors as two numbers, which fp64 holds."""
+    """Splits each ancestor mask into two numbers that fp64 represents exactly."""
     low, high = result["ancestors"] & np.uint64(0xFFFFFFFF), result["ancestors"] >> np.uint64(32)
     names = ("n_rows", "tokens", "parents", "depths", "scores", "positions")
     return np.concatenate([np.ravel(part) for part in (*(result[name] for name in names), low, high)])

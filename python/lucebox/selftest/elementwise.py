@@ -38,7 +38,7 @@ def swiglu_and_rope(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def rounded(rng: np.random.Generator) -> Iterator[Case]:
-    """Outputs rounded to 16 bits in the epilogue: the fp32 values, and the values the codes stand for."""
+    """Outputs quantised in the epilogue to 16 bits: compares the fp32 values and the dequantised codes."""
     for rows, heads, dim in ((1, 1, 5120), (3, 5, 96)):
         x, z, w = normal(rng, rows, heads, dim), normal(rng, rows, heads, dim), normal(rng, dim)
         gate, up = x.reshape(rows, -1), z.reshape(rows, -1)
@@ -55,7 +55,7 @@ def reads(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def _with_dequantized(op: Callable[..., Any], rows: int, *arguments: Any) -> Array:
-    """[2 rows, dim]: what `_and_dequantized` would give without rounding."""
+    """[2 rows, dim]: the result of `_and_dequantized` without rounding."""
     y = np.asarray(op(*arguments)).reshape(rows, -1)
     return np.concatenate([y, y])
 

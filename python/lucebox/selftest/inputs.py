@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """The layout of a block of weights, as needed to fill it with random bytes."""
+    """The parts of a weight block's layout that matter when filling it with random bytes."""
 
     values: int
     bytes: int

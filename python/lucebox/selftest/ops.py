@@ -1,8 +1,8 @@
 """Single ops on the CPU or on a pack's device, for the self-test and the tests.
 
-`on` says where: `pack=` a device's pack, or for the CPU `isa=` and `threads=`. `sequences=` runs an op of one row as
-that many equal ones in a launch, and checks that their outputs are equal. States and caches come back as new arrays.
-The fields of each op, and their shapes, are in src/cpp/ops/operands.h.
+`on` selects where: `pack=` a device's pack, or for the CPU `isa=` and `threads=`. `sequences=n` runs n copies of a
+one-row op in one launch, and checks that their outputs are equal. States and caches are returned as new arrays. The
+fields of each op, and their shapes, are in src/cpp/ops/operands.h.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def run(op: str, on: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 def function(op: str, pack: _engine.gpu.Pack | None = None) -> Callable[..., Any]:
-    """The function of this name, of this module or of the engine, on the CPU or on a pack's device."""
+    """The op of this name, from this module or the engine, bound to the CPU or to a pack's device."""
     here: Callable[..., Any] | None = globals().get(op)
     if pack is None:
         return here or getattr(_kernels.ops, op)
@@ -97,7 +97,7 @@ def swiglu(gate: F32, up: F32, **on: Any) -> F32:
 
 
 def round_rows(x: F32, bits: int, *, pack: _engine.gpu.Pack) -> NDArray[np.uint8]:
-    """The bytes of the rounded rows: codes, low codes where there are 16 bits, scales, sums."""
+    """The bytes of the quantised rows: codes, low codes if bits is 16, scales, sums."""
     y: NDArray[np.uint8] = run("round_rows", {"pack": pack}, x=x, y=bits)["y"]
     return y
 
@@ -140,8 +140,7 @@ def linear(
     w: NDArray[np.uint8], dtype: str, n_out: int, n_in: int, x: F32, add: F32 | None = None,
     activations: str = "int8", **on: Any,
 ) -> F32:  # fmt: skip
-    """x w^T (+ add) with w [n_out, n_in] given as the bytes of its blocks. On a device `add` lies in the memory of y,
-    as a residual does."""
+    """x w^T (+ add), with w [n_out, n_in] as the bytes of its blocks. On a device `add` aliases y, like a residual."""
     in_place = "add" if add is not None and "pack" in on else None
     y: F32 = run("linear", on, w=w, type=dtype, n_out=n_out, n_in=n_in, x=x, add=add, activations=activations,
                  y=in_place)["y"]  # fmt: skip
@@ -149,7 +148,8 @@ def linear(
 
 
 def copy_rows(x: F32, y: F32, column: int, first: int | None = None, **on: Any) -> F32:
-    """y with the rows of x in the columns from `column` on, from row `first` on as in a ring."""
+    """y with the rows of x copied to the columns from `column` on; with `first`, y is a ring and the copy starts at row
+    `first`."""
     copied: F32 = y.copy()
     columns = copied[:, column : column + x.shape[1]]
     columns[:] = run("copy_rows", on, x=x, y=columns, first=first)["y"]
@@ -171,7 +171,7 @@ def top_tokens(logits: F32, k: int, scale: float = 1.0, softcap: float = 0.0, **
 
 
 def block_conv(x: F32, base: F32, kernels: F32, group: int, add: F32 | None = None, **on: Any) -> F32:
-    """On a device `add` lies in the memory of y, as a residual does."""
+    """On a device `add` aliases y, like a residual."""
     in_place = "add" if add is not None and "pack" in on else None
     y: F32 = run("block_conv", on, x=x, base=base, kernels=kernels, group=group, add=add, y=in_place)["y"]
     return y
@@ -181,14 +181,14 @@ def select_candidates(
     hidden: F32, predecessors: NDArray[np.uint8], successors: NDArray[np.uint8], dtype: str, root: int, ids: I32,
     logprobs: F32, **on: Any,
 ) -> tuple[I32, F32]:  # fmt: skip
-    """[rows, k]: ids and log probabilities in the order of the scores. Tables are the bytes of their blocks."""
+    """[rows, k]: ids and log probabilities, ordered by score. Tables are the bytes of their blocks."""
     got = run("select_candidates", on, hidden=hidden, predecessors=predecessors, successors=successors, type=dtype,
               root=root, ids=ids, logprobs=logprobs)  # fmt: skip
     return got["ids"], got["logprobs"]
 
 
 def grow_tree(ids: I32, logprobs: F32, root: I32, n_past: I32, max_rows: int, rows: int, **on: Any) -> dict[str, Array]:
-    """The fields of a draft's tree for each sequence, [sequences, max_rows], and positions [sequences, 3, rows]."""
+    """The fields of each sequence's draft tree, [sequences, max_rows], and positions [sequences, 3, rows]."""
     return run("grow_tree", on, ids=ids, logprobs=logprobs, root=root, n_past=n_past, max_rows=max_rows, rows=rows)
 
 
@@ -205,7 +205,7 @@ def kv_move(
     k_pages: Array, v_pages: Array, k_type: str, v_type: str, page_table: I32, path: I32, n_past: int,
     head_dim: int | None = None, **on: Any,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """The pages of K and of V after the move. Pages of plain numbers tell head_dim."""
+    """The pages of K and of V after the move. The shape of unpacked pages gives head_dim."""
     cache = _cache(k_pages, v_pages, k_type, v_type, page_table, n_past, head_dim or k_pages.shape[3])
     got = run("kv_move", on, **cache, **_accepted(path))
     return got["k_pages"], got["v_pages"]
@@ -215,8 +215,8 @@ def attention_prepare(
     u: F32, k: F32, v: F32, q_norm: F32 | None, k_norm: F32 | None, cos: F32, sin: F32, k_pages: Array, v_pages: Array,
     k_type: str, v_type: str, page_table: I32, n_past: int, eps: float, pairs: str = "halves", **on: Any,
 ) -> tuple[F32, Array, Array]:  # fmt: skip
-    """q, and the pages of K and of V. The queries are the first head_dim values of each head of u. Without norms, and
-    where a head has no more values, q is made in place, as the engine does."""
+    """q, and the pages of K and of V. The queries are the first head_dim values of each head of u. q is computed in
+    place, as in the engine, if there are no norms and a head of u has only head_dim values."""
     dim = k.shape[2]
     in_place = "u" if q_norm is None and u.shape[2] == dim else None
     cache = _cache(k_pages, v_pages, k_type, v_type, page_table, n_past, dim)
@@ -230,8 +230,8 @@ def attention(
     gate: F32 | None = None, ancestors: Masks | None = None, parent: I32 | None = None, bits: int | None = None,
     first_slot: int = 0, window: int = 0, blocks: I32 | None = None, **on: Any,
 ) -> Any:  # fmt: skip
-    """The gate is the last head_dim values of each head of `gate`. With bits, 8 or 16, also the bytes of the rounded
-    rows, from a device."""
+    """The gate is the last head_dim values of each head of `gate`. With bits 8 or 16, a device also returns the bytes
+    of the quantised rows."""
     own_gate = None if gate is None else gate[:, :, gate.shape[2] - q.shape[2] :]
     cache = _cache(k_pages, v_pages, k_type, v_type, page_table, n_past, q.shape[2])
     got = run("attention", on, q=q, gate=own_gate, parent=parent, ancestors=ancestors, scale=scale, rounded=bits,
@@ -243,7 +243,7 @@ def key_scores(
     q: F32, k_pages: Array, k_type: str, page_table: I32, n_past: int, scale: float, scores: F32, first_row: int = 0,
     **on: Any,
 ) -> F32:  # fmt: skip
-    """The scores, raised where the rows look more: [rows, stride]."""
+    """[rows, stride]: the maximum of the scores and the rows' attention weights over all heads."""
     cache = _cache(k_pages, k_pages, k_type, k_type, page_table, n_past, q.shape[2])
     got = run("key_scores", on, q=q, scale=scale, scores=scores, first_row=first_row, **cache)
     return np.asarray(got["scores"])
@@ -252,7 +252,7 @@ def key_scores(
 def key_means(
     means: F32, k_pages: Array, k_type: str, page_table: I32, n_past: int, rows: int, **on: Any
 ) -> F32:  # fmt: skip
-    """means [kv_heads, dim, max_blocks] with those of the blocks that `rows` rows after n_past complete."""
+    """means [kv_heads, dim, max_blocks], updated for the blocks that `rows` rows after n_past complete."""
     cache = _cache(k_pages, k_pages, k_type, k_type, page_table, n_past, means.shape[1])
     return np.asarray(run("key_means", on, means=means, rows=rows, **cache)["means"])
 
@@ -260,7 +260,8 @@ def key_means(
 def select_blocks(
     q: F32, means: F32, n_past: int, scale: float, alpha: float, n_query_blocks: int, **on: Any
 ) -> I32:  # fmt: skip
-    """[n_query_blocks, kv_heads, 2 + max_blocks] lists of key blocks behind their lengths."""
+    """[n_query_blocks, kv_heads, 2 + max_blocks]: per query block the length of its list of key blocks, then the
+    list."""
     blocks = np.zeros((n_query_blocks, means.shape[0], 2 + means.shape[2]), np.int32)
     got = run("select_blocks", on, q=q, means=means, blocks=blocks, n_past=np.array([n_past], np.int32), scale=scale,
               alpha=alpha)  # fmt: skip
@@ -302,10 +303,10 @@ def gated_delta(
     accepted: I32 | None = None, parent: I32 | None = None, ancestors: Masks | None = None, order: str = "grouped",
     **on: Any,
 ) -> tuple[F32, F32, F32, F32, F32]:  # fmt: skip
-    """o and the state after it: S, k_pending, cs_pending, delta. Prepared q and k, and v, are side by side in a row of
-    qkv; `buffer` of the two pending ones has the previous append's rows.
+    """o and the state after it: S, k_pending, cs_pending, delta. A row of qkv holds prepared q, prepared k, and v.
+    `buffer` selects the pending buffer that holds the previous append's rows.
 
-    cs_pending is the log decay summed along the path, as devices keep it. The CPU keeps each row's own.
+    cs_pending is the log decay summed along the path, as on devices. The CPU stores each row's own log decay.
     """
     n_k_heads, keys = k_pending.shape[2], k_pending.shape[2] * k_pending.shape[3]
     q, k, v = np.split(qkv, (keys, 2 * keys), axis=1)
@@ -333,9 +334,9 @@ def delta_net(
     n_last: int, accepted: I32 | None, parent: I32 | None, ancestors: Masks | None, order: str, *,
     pack: _engine.gpu.Pack,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Everything between a layer's projections, as the engine sends it.
+    """All ops between a layer's projections, as the engine sends them.
 
-    Returns the product of `last` with the norm of o, the launches of each kernel, and the state after it: history,
+    Returns the product of `last` with the normed o, the launch count of each kernel, and the new state: history,
     pending, S, k_pending, cs_pending, delta.
     """
     product = {"w": last, "type": last_type, "n_out": n_last, "n_in": z[0].size, "rows": len(x), "activations": "int8"}
@@ -351,7 +352,7 @@ def linear_group(
     weights: list[NDArray[np.uint8]], dtypes: list[str], n_out: list[int], n_in: int, x: F32,
     add: list[F32] | None = None, activations: str = "int8", *, pack: _engine.gpu.Pack,
 ) -> list[F32]:  # fmt: skip
-    """Up to four products of one x by GEMV, those of one type in one launch."""
+    """Up to four GEMVs that share x; one launch per weight type."""
     products = _products(weights, dtypes, n_out, n_in, x, add, activations)
     return [got["y"] for got in _kernels.gpu_ops.linear_group(pack, products)]
 
@@ -360,7 +361,7 @@ def matmul_group(
     weights: list[NDArray[np.uint8]], dtypes: list[str], n_out: list[int], n_in: int, x: F32,
     add: list[F32] | None = None, activations: str = "int8", *, pack: _engine.gpu.Pack,
 ) -> list[F32]:  # fmt: skip
-    """Up to four products of one x with many rows, on matrix units, those of one type in one launch."""
+    """Up to four GEMMs that share x, on matrix units; one launch per weight type."""
     products = _products(weights, dtypes, n_out, n_in, x, add, activations)
     return [got["y"] for got in _kernels.gpu_ops.matmul_group(pack, products)]
 
@@ -369,7 +370,7 @@ def matmul(
     w: NDArray[np.uint8], dtype: str, n_out: int, n_in: int, x: F32, add: F32 | None = None,
     activations: str = "int8", *, pack: _engine.gpu.Pack,
 ) -> F32:  # fmt: skip
-    """The product with many rows of x, on matrix units."""
+    """A GEMM on matrix units."""
     adds = None if add is None else [add]
     return matmul_group([w], [dtype], [n_out], n_in, x, adds, activations, pack=pack)[0]
 
@@ -378,8 +379,8 @@ def matmul_chain(
     weights: list[NDArray[np.uint8]], dtype: str, n_out: int, n_in: int, x: F32, add: F32 | None, norm: F32 | None,
     eps: float, last: NDArray[np.uint8], last_dtype: str, n_last: int, *, pack: _engine.gpu.Pack,
 ) -> tuple[F32, F32]:  # fmt: skip
-    """Few rows: (x w^T + add, the product of `last` with its norm), or with `norm` None and two weights (NaN, the
-    product of `last` with silu(x w0^T) * x w1^T)."""
+    """Fused skinny GEMMs. Returns (y = x w^T + add, product of `last` with the norm of y), or with `norm` None and two
+    weights (NaN, product of `last` with silu(x w0^T) * x w1^T)."""
     n, rows = len(weights), len(x)
     adds = None if add is None else n * [add]
     products = _products(weights, n * [dtype], n * [n_out], n_in, x, adds, "int8")
@@ -394,7 +395,7 @@ def megakernel(
     x: F32, norm: F32, eps: float, w: NDArray[np.uint8], dtype: str, n_out: int, *, pack: _engine.gpu.Pack,
     **options: Any,
 ) -> F32:  # fmt: skip
-    """The logits of a norm and a product, as one phase of a megakernel."""
+    """Logits of a norm and a GEMV, fused into one phase of a megakernel."""
     of_norm = {"x": x.reshape(1, 1, -1), "w": norm, "eps": eps}
     product = {"w": w, "type": dtype, "n_out": n_out, "n_in": len(x), "rows": 1, "activations": "int8"}
     logits: F32 = _kernels.gpu_ops.megakernel(pack, of_norm, product, **options)["y"][0]
@@ -405,7 +406,7 @@ def _products(
     weights: list[NDArray[np.uint8]], dtypes: list[str], n_out: list[int], n_in: int, x: F32, add: list[F32] | None,
     activations: str,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """The fields of each product. What is added lies in the memory of y, as a residual does."""
+    """The fields of each product. `add` aliases y, like a residual."""
     shared = {"n_in": n_in, "x": x, "activations": activations}
     each = [{**shared, "w": w, "type": d, "n_out": n} for w, d, n in zip(weights, dtypes, n_out, strict=True)]
     if add is None:
@@ -441,7 +442,8 @@ def _heads(rows: F32, heads: int) -> F32:
 
 
 def _state(S: F32, k_pending: F32, cs_pending: F32, delta: F32, buffer: int, order: str) -> dict[str, Any]:
-    """The fields of a recurrent layer's state. `flip` turns a `buffer` that says the opposite."""
+    """The fields of a recurrent layer's state. Passes the opposite `buffer` with flip = 1, which selects the same
+    buffer."""
     k, cs = (
         {f"{name}_pending_{i}": both[i] for i in range(2)} for name, both in (("k", k_pending), ("cs", cs_pending))
     )

@@ -13,7 +13,7 @@ from lucebox.selftest.case import Array, Case, same
 from lucebox.selftest.inputs import BLOCKS, converted, n_values, normal, raw_bytes, weights_of
 from lucebox.selftest.ops import linear, rms_norm
 
-# (n_out, n_in): fewer outputs than a thread block computes, odd counts of outputs and of quantisation blocks, and rows
+# (n_out, n_in): fewer outputs than a thread block computes, odd numbers of outputs and of quantisation blocks, and rows
 # too long for one piece per thread.
 PRODUCTS = ((1, 256), (3, 768), (67, 1280), (5, 17408))
 ROW_COUNTS = (1, 2, 5)
@@ -21,14 +21,14 @@ ROW_COUNTS = (1, 2, 5)
 # between them.
 GEMMS = ((3, 256), (130, 768), (5, 17408))
 GEMM_ROWS = (2, 22, 13, 32, 47, 130, 64)
-# Types with a tiled GEMM that also have a skinny GEMM, which is preferred.
+# Types with a tiled GEMM. They also have a skinny GEMM, which is preferred.
 TILES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K", "F16", "BF16")
 # Types without a GEMM of their own: their weights are expanded to 16 bits.
 EXPANDED = ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4")
 MIN_EXPANDED_ROWS = 12
-PAIRED, PAIR_ROWS = ("Q4_K", "Q5_K"), (2, 13, 22, 32)  # types with a skinny GEMM that takes Q6_K as well
+PAIRED, PAIR_ROWS = ("Q4_K", "Q5_K"), (2, 13, 22, 32)  # types whose skinny GEMM can be paired with Q6_K
 SHARED = ("Q4_K", "Q6_K")  # types whose GEMV stages weights in shared memory
-# Kernel names that leave one warpgroup tile at a time, and none.
+# Kernels to remove, so that one warpgroup tile remains at a time, or none.
 PREFERRED = (("256x64", "128x128"), ("256x128", "128x128"), ("gemm_sm90",))
 
 
@@ -44,7 +44,7 @@ def products(rng: np.random.Generator) -> Iterator[Case]:
                     yield same("linear", limit, w, dtype, n_out, n_in, x, add, unit=unit, activations=activations)
     for dtype in SHARED:
         kernel = f"gemv_{dtype.lower()}_int8"
-        for n_out, n_in in ((38, 5120), (4, 17408)):  # Q6_K: in pairs of rows
+        for n_out, n_in in ((38, 5120), (4, 17408)):  # Q6_K: computed in pairs of rows
             w, x, add = weights_of(rng, dtype, n_out * n_in), normal(rng, 1, n_in), normal(rng, 1, n_out)
             unit = partial(_terms, w, dtype, x)
             case = same("linear", "int8", w, dtype, n_out, n_in, x, add, unit=unit, activations="int8")
@@ -54,7 +54,7 @@ def products(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def groups(rng: np.random.Generator) -> Iterator[Case]:
-    """Groups: products of several weight types with the same x."""
+    """Product groups: several weight types, one x."""
     n_out, n_in = [67, 3, 130], 768
     for dtypes, activations, limit in (
         (["Q4_K", "Q6_K", "Q8_0"], "int8", "int8"),
@@ -96,8 +96,8 @@ def gemms(rng: np.random.Generator, wide: str) -> Iterator[Case]:
 
 
 def _gemm(rng: np.random.Generator, wide: str, dtype: str, shape: tuple[int, int], rows: int) -> Iterator[Case]:
-    """One shape. x is rounded to 16 bits for 16-bit weights, for quantised weights from 65 rows on, and for expanded
-    weights."""
+    """Cases of one shape. x is rounded to 16 bits for 16-bit weights, for quantised weights from 65 rows on, and for
+    expanded weights."""
     n_out, n_in = shape
     w, x = weights_of(rng, dtype, n_out * n_in), normal(rng, rows, n_in)
     add = normal(rng, rows, n_out) if rows % 2 else None
@@ -117,8 +117,8 @@ def _gemm(rng: np.random.Generator, wide: str, dtype: str, shape: tuple[int, int
 
 
 def megakernels(rng: np.random.Generator) -> Iterator[Case]:
-    """A norm and a product as one phase, in each megakernel. The simulator's pack has both kinds: weights by bulk
-    copies, and weights by direct loads."""
+    """A norm and a GEMV as one phase, in each megakernel. The simulator's pack has both kinds: weights by bulk copy,
+    and weights by direct load."""
     streamed = ("megakernel_plain_kernel", "megakernel_32_kernel", "megakernel_256_kernel")
     for dtype in ("BF16", "Q5_0", "Q4_K"):
         for n_out, n_in, without in ((131, 256, ()), (517, 2048, ()), (131, 256, streamed), (517, 2048, streamed)):

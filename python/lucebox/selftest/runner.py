@@ -27,7 +27,7 @@ Progress = Callable[[int, int, str], None]
 
 
 class DeviceOps(Protocol):
-    """A device with a loaded pack."""
+    """Runs cases on a device with a loaded pack."""
 
     name: str
     """cuda:0"""
@@ -103,8 +103,6 @@ class KernelResult:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The results of a self-test."""
-
     device: str
     pack: str
     seed: int
@@ -129,7 +127,7 @@ def run(device: DeviceOps, seed: int, on_case: Progress | None = None) -> Report
         try:
             _run_case(device, case, results)
         except UnsupportedError:
-            continue  # the pack has no kernel for it; a kernel without another case is reported as "no test"
+            continue  # the pack has no kernel for this case; a kernel without any case is reported as "no test"
         except (DeviceError, InternalError) as error:
             errors.append(f"{case.label}: {error}")
     return Report(device.name, device.manifest.name, seed, tuple(results.values()), tuple(errors))
@@ -160,10 +158,10 @@ def row_unit(expected: NDArray[Any]) -> NDArray[Any]:
 
 
 def compare(got: NDArray[Any], expected: NDArray[Any], unit: NDArray[Any], limit: float) -> tuple[float, str | None]:
-    """The largest error in units of `unit`, and a description where it exceeds the limit."""
+    """The largest error in units of `unit`, and a description if it exceeds the limit."""
     if got.shape != expected.shape:
         return np.inf, f"shape {list(got.shape)}, expected {list(expected.shape)}"
-    with np.errstate(invalid="ignore"):  # signalling NaN among the conversions
+    with np.errstate(invalid="ignore"):  # converting signalling NaNs
         a, b = got.astype(np.float64), expected.astype(np.float64)
     if (np.isnan(a) != np.isnan(b)).any():
         return np.inf, f"{np.count_nonzero(np.isnan(a))} NaN, expected {np.count_nonzero(np.isnan(b))}"

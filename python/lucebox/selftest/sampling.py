@@ -1,4 +1,4 @@
-"""Cases of the sampler: filters, penalties, biases and masks, sequences together, walks down trees."""
+"""Cases of the sampler: filters, penalties, biases and masks, batched sequences, walks down trees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lucebox.selftest.inputs import normal
 
 
 def samples(rng: np.random.Generator) -> Iterator[Case]:
-    """Consecutive tokens, each with the counts and the draw number that the previous one left."""
+    """Consecutive tokens; each starts with the token counts and draw number of the previous one."""
     filters = {"temperature": 0.8, "top_k": 50, "typical_p": 0.95, "top_p": 0.9, "min_p": 0.01}
     penalties = {"repetition_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty": 0.1, "penalty_window": 3}
     bias = {"logit_bias": [(0, -100.0), (1, 2.0)]}
@@ -23,7 +23,7 @@ def samples(rng: np.random.Generator) -> Iterator[Case]:
         prompt = rng.integers(0, vocab, 5, np.int32)
         x, ties = 3 * normal(rng, steps, vocab), rng.integers(0, 9, (steps, vocab)).astype(np.float32)
         for logits in (x, ties):
-            mask = rng.integers(0, 2**32, (vocab + 31) // 32, np.uint32) | 4  # a token that no bias forbids
+            mask = rng.integers(0, 2**32, (vocab + 31) // 32, np.uint32) | 4  # allows token 2, which no bias forbids
             masked = {"mask": mask} if vocab > 2 else {}
             for options in ({}, penalties, {"temperature": 1.0}, filters, {**filters, **penalties}, masked):
                 some: dict[str, Any] = {**options, **(bias if vocab > 1 else {}), "seed": int(rng.integers(1 << 32))}
@@ -33,7 +33,7 @@ def samples(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def together(rng: np.random.Generator) -> Iterator[Case]:
-    """Consecutive tokens of sequences with logits of their own."""
+    """Consecutive tokens of several sequences, each with its own logits."""
     for sequences, steps, vocab in ((3, 4, 37), (5, 2, 32_003)):
         prompt, logits = rng.integers(0, vocab, 5, np.int32), 3 * normal(rng, sequences, steps, vocab)
         for options in ({}, {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "frequency_penalty": 0.2}):

@@ -6,16 +6,16 @@ from itertools import product
 
 __all__ = ["BLOCK_CONVS", "COPIES", "NORMS", "RINGS", "ROPES", "SELECTIONS", "SWIGLUS", "TOP_TOKENS"]
 
-# Where a vector, a warp and a block of threads end, and the widths of models.
+# Boundaries of vectors, warps and thread blocks, and widths of real models.
 _DIMS = (1, 7, 15, 16, 17, 33, 63, 64, 65, 127, 128, 129, 256, 576, 896, 1024, 1037, 3584, 4096)
 
-# rows, heads, dim. On the simulator short heads of 5 rows have a block each, of 7 rows a warp.
+# rows, heads, dim. On the simulator, short heads take a thread block each with 5 rows, and a warp each with 7 rows.
 NORMS = (*product((5, 7), (3,), _DIMS), (1, 1, 5120), (2, 7, 128))
 
 # rows, dim
 SWIGLUS = ((1, 17408), (67, 33), *((5, dim) for dim in _DIMS))
 
-# rows, heads, dim, n_pairs: a whole head and a part of it, and values that no pair has.
+# rows, heads, dim, n_pairs: rotation of a whole head and of a part, and values outside all pairs.
 ROPES = (
     *((9, 3, *pairs) for pairs in ((2, 1), (8, 1), (24, 7), (25, 7), (64, 32), (80, 20), (128, 64), (256, 32))),
     (1, 24, 128, 64),
@@ -34,8 +34,8 @@ RINGS = (
     (1, 1024, 128, 300, 4, 1028),
 )
 
-# rows, vocab: one slice and several, vectors of four and single logits, slices without a token, and less than a slice's
-# threads.
+# rows, vocab: one slice and several, logits in vectors of four and one by one, slices without a token, and fewer logits
+# than a slice has threads.
 TOP_TOKENS = ((1, 8), (3, 9), (2, 1023), (7, 1025), (5, 2048), (1, 2049), (2, 4100), (3, 9003), (63, 1000), (1, 32003))
 
 # rows, taps, dim, group

@@ -1,4 +1,4 @@
-"""A model behind the HTTP APIs of OpenAI and Anthropic; needs `pip install 'lucebox[serve]'`.
+"""Serves a model over the HTTP APIs of OpenAI and Anthropic; needs `pip install 'lucebox[serve]'`.
 
 app = create_app(lucebox.LLM("smollm2-135m"), ServeSettings())  # an ASGI app
 """

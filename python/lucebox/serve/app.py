@@ -1,4 +1,4 @@
-"""The ASGI app: the routes of all protocols behind the guard, and errors in each protocol's format."""
+"""The ASGI app: the routes of all protocols, access control, and errors in each protocol's format."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ KINDS: dict[int, Kind] = {404: "not_found", 405: "method", 413: "too_large", 415
 def create_app(llm: LLM, settings: ServeSettings | None = None) -> FastAPI:
     """An ASGI app that serves this model until the app's lifespan ends.
 
-    The caller closes the LLM afterwards, and must not use it meanwhile.
+    The caller must not use the LLM during the lifespan, and closes it afterwards.
 
     Raises:
         OutOfMemoryError: the requested slots do not fit in memory.
@@ -98,7 +98,8 @@ def create_app(llm: LLM, settings: ServeSettings | None = None) -> FastAPI:
 
 
 class _Cors(CORSMiddleware):
-    """CORS that also lets listed pages of public sites in: Chromium asks before requests to private networks."""
+    """CORS with Private Network Access: Chromium sends a preflight before a public site's page calls a private network,
+    and this middleware allows it for listed origins."""
 
     def preflight_response(self, request_headers: Headers) -> Response:
         asked = "access-control-request-private-network"

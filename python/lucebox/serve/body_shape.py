@@ -1,7 +1,7 @@
 """Limits on the shape of a JSON body, checked before it is parsed: nesting, members and items.
 
-Parsing and validation take time and memory by the number of values and not by the bytes, and hold the event loop.
-Counting is done by bytes' own methods: 32 MB take less than 0.2 s.
+Parsing and validation block the event loop, and cost time and memory per value, not per byte. Counting uses methods of
+`bytes`: less than 0.2 s for 32 MB.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def check_shape(body: bytes) -> None:
     if b"\0" in body:
         raise ApiError("invalid", "the body is not JSON in UTF-8: it has a NUL byte")
     if _opened(body) <= MAX_DEPTH and body.count(b":") <= MAX_MEMBERS - MAX_DEPTH and body.count(b",") <= MAX_ITEMS:
-        return  # whatever part of these is inside strings
-    text = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # every quote left begins or ends a string
+        return  # even if none of these characters is inside a string
+    text = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # every remaining quote delimits a string
     if text.count(b'"') > 2 * (MAX_MEMBERS + MAX_ITEMS):
         raise _refused("strings", MAX_MEMBERS + MAX_ITEMS)
     structure = b"".join(text.split(b'"')[::2])

@@ -1,4 +1,4 @@
-"""A queue from the engine's thread to one task of the event loop."""
+"""A queue from the driver thread to one task of the event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Channel"]
 
 
 class Channel:
-    """Items of one or more sequences, for a task of the event loop that created it.
+    """Carries items of one or more sequences to a task of the event loop that created the channel.
 
     Unbounded: every answer is finite, and a slow client must not slow the engine down.
     """
@@ -24,14 +24,14 @@ class Channel:
         self._is_signalled = False
 
     def sink(self, index: int) -> Sink:
-        """The sink of one sequence; its items come out with this index."""
+        """The sink of one sequence; get() returns its items with this index."""
         return _Sink(self, index)
 
     def put(self, index: int, item: Item) -> None:
         self._items.append((index, item))
         if not self._is_signalled:
             self._is_signalled = True
-            with suppress(RuntimeError):  # the loop is closed, so there is no reader
+            with suppress(RuntimeError):  # the loop is closed, so no task reads
                 self._loop.call_soon_threadsafe(self._ready.set)
 
     async def get(self) -> list[tuple[int, Item]]:

@@ -1,4 +1,4 @@
-"""uvicorn's connection with limits on slow and oversized clients, which ignores offers to upgrade.
+"""uvicorn's HTTP connection with limits on slow and oversized clients. It ignores offers to upgrade the protocol.
 
 A request's head must arrive in time and fit in MAX_HEAD bytes. A client that stops reading is dropped.
 """
@@ -18,8 +18,8 @@ MAX_HEAD = 64 << 10  # bytes of request line and headers
 
 
 class _Parser(httptools.HttpRequestParser):
-    """httptools' parser takes what follows a head that offers an upgrade for another protocol, even a request's body.
-    A server may ignore the offer (RFC 9110, 7.8), and answers the request."""
+    """After a head that offers an upgrade, httptools treats all further data, even the request's body, as the other
+    protocol. A server may ignore the offer and answer the request (RFC 9110, 7.8)."""
 
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
@@ -67,7 +67,7 @@ def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[Ht
             n_ends = self._n_ends
             super().data_received(data)
             if self._is_in_body or self._n_ends != n_ends or self.transport.is_closing():
-                return  # data that completes a head or body is not counted, not even the bytes after its end
+                return  # a read that completes a head or body is not counted, including bytes after its end
             self._expect_head()
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD:
@@ -93,11 +93,12 @@ def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[Ht
             super().on_message_complete()
 
         def offers_upgrade(self) -> bool:
-            """Whether the current head offers another protocol. A tunnel (CONNECT) is a request of its own kind."""
+            """Whether the current head offers an upgrade. CONNECT is a different kind of request."""
             return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
 
         def parse_without_offer(self) -> _Parser:
-            """Parses the current head again without its offer to upgrade; the parser for what follows the head."""
+            """Parses the current head again without its offer to upgrade; returns the parser for the data after the
+            head."""
             version = self.parser.get_http_version().encode()
             lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
             lines += [b"%s: %s" % field for field in self.headers if field[0] != b"upgrade"]
@@ -115,7 +116,7 @@ def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[Ht
             super().resume_writing()
 
         def _expect_head(self) -> None:
-            """Limits the time of a head that has begun; between requests uvicorn's own keep-alive timer runs."""
+            """Starts the time-out of a head that has begun. Between requests, uvicorn's keep-alive timer applies."""
             if self._head_timer is None:
                 self._head_timer = self.loop.call_later(head_timeout_s, self.transport.abort)
 

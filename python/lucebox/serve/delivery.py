@@ -1,6 +1,6 @@
 """Delivers answers over HTTP: as server-sent events or as one JSON document.
 
-When the client disconnects, its requests are cancelled, waiting or running.
+When the client disconnects, its requests are cancelled, whether waiting or running.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Writer(Protocol):
     """Formats one protocol's stream: server-sent events, or lines of JSON."""
 
     def open(self) -> bytes:
-        """Sent at once, before anything is computed."""
+        """Sent immediately, before anything is computed."""
         ...
 
     def write(self, index: int, item: Item) -> bytes: ...
 
     def beat(self) -> bytes:
-        """Sent in silent periods: an event where clients time out on comments."""
+        """Heartbeat for silent periods: an event, for clients that time out despite comments."""
         ...
 
     def close(self) -> bytes:
@@ -69,7 +69,7 @@ class Writer(Protocol):
         ...
 
 
-# Line ends of Unicode, at which some clients split a stream. JSON escapes those of ASCII.
+# Unicode line separators, at which some clients split a stream. JSON escapes the ASCII ones.
 _LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
 
 
@@ -78,22 +78,21 @@ def compact_json(data: object) -> bytes:
 
 
 def sse(data: object, event: str | None = None) -> bytes:
-    """One server-sent event."""
     head = b"data: " if event is None else b"event: " + event.encode() + b"\ndata: "
     return head + json_line(data) + b"\n"
 
 
 def json_line(data: object) -> bytes:
-    """JSON on one line, with the line's end."""
+    """JSON on one line, with a trailing newline."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(_LINE_ENDS)
     return text.encode("utf-8", "replace") + b"\n"
 
 
 class Exchange:
-    """The answers to one HTTP request: n of them, or several prompts."""
+    """All answers to one HTTP request: n answers, to one or several prompts."""
 
     def __init__(self, scheduler: Scheduler, requests: Sequence[GenerationRequest], mean_request_s: float) -> None:
-        """mean_request_s: how long recent requests took.
+        """mean_request_s: mean duration of recent requests, for Retry-After.
 
         Raises:
             ApiError: the queue is full, or the server is shutting down.
@@ -102,7 +101,7 @@ class Exchange:
         self._channel = Channel()
         self._n_open = len(requests)
         self.owner = ""
-        """The digest of the API key of the request, where the response is stored."""
+        """Digest of the request's API key; set if the response is stored."""
         try:
             self._sequences = scheduler.submit(requests, [self._channel.sink(i) for i in range(len(requests))])
         except QueueFullError as error:
@@ -152,7 +151,7 @@ class _Delivery(Response):
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._exchange.cancel()  # their last items then end `_deliver`
+        self._exchange.cancel()  # their final items then end `_deliver`
 
     async def _deliver(self, send: Send) -> None:
         raise NotImplementedError
@@ -163,7 +162,7 @@ class _Delivery(Response):
 
 
 class StreamedAnswer(_Delivery):
-    """An answer as a stream, with heartbeats in silent periods."""
+    """A streamed answer, with heartbeats in silent periods."""
 
     def __init__(
         self, exchange: Exchange, writer: Writer, heartbeat_s: float, media_type: str, headers: Mapping[str, str]
@@ -202,7 +201,7 @@ class StreamedAnswer(_Delivery):
 
 
 class FailedStream(Response):
-    """A stream that fails at once, for clients that read errors from the stream, not from the HTTP status."""
+    """A stream that fails immediately, for clients that read errors from the stream, not from the HTTP status."""
 
     media_type = "text/event-stream"
 

@@ -1,4 +1,4 @@
-"""The ApiErrors of what the engine and its scheduler raise."""
+"""Maps exceptions of the engine and the scheduler to ApiErrors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def queue_full(error: QueueFullError, n_slots: int, mean_request_s: float) -> Ap
 
 
 def api_error_of(error: Exception) -> ApiError:
-    """The error of a request that failed. The text of a fault stays here."""
+    """The ApiError of a failed request. The message of an internal fault is not sent to the client."""
     match error:
         case ApiError():
             return error

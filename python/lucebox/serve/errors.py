@@ -48,7 +48,7 @@ class ApiError(Exception):
     counts: tuple[int, int] | None = None
     """Prompt tokens and the maximum, when the prompt is too long."""
     details: dict[str, Any] | None = None
-    """What Anthropic's SDKs decide by: a code, and the fields that it is about."""
+    """Machine-readable details for Anthropic's SDKs: a code and the fields it concerns."""
 
     def __str__(self) -> str:
         return self.message
@@ -139,7 +139,7 @@ def llama_cpp_error(error: ApiError) -> dict[str, Any]:
 
 
 def _with_param(error: ApiError) -> str:
-    """The message, with the field that it is about."""
+    """The message, prefixed with the field it concerns."""
     if error.param is None or error.param in error.message or error.kind == "too_long":
         return error.message
     return f"{error.param}: {error.message}"
@@ -167,7 +167,7 @@ def llama_cpp_body(error: ApiError) -> tuple[int, dict[str, Any]]:
 
 
 def body_of(path: str, error: ApiError) -> tuple[int, dict[str, Any]]:
-    """The status and body of an error in the protocol of a path."""
+    """The HTTP status and body of an error, in the protocol of a path."""
     if path == "/v1/messages" or path.startswith("/v1/messages/"):
         return anthropic_body(error)
     if path.startswith("/api/"):
@@ -176,7 +176,7 @@ def body_of(path: str, error: ApiError) -> tuple[int, dict[str, Any]]:
 
 
 def too_long(n_tokens: int, context: int) -> ApiError:
-    """The prompt does not fit in the context."""
+    """The error of a prompt that does not fit in the context."""
     return ApiError(
         "too_long",
         f"This model's maximum context length is {context} tokens. However, your messages resulted in {n_tokens} "

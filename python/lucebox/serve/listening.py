@@ -1,4 +1,4 @@
-"""The sockets of a server, bound before the model loads, so that a port in use is told at once."""
+"""Binds the server's sockets before the model loads, so a port in use is reported immediately."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["bound_sockets"]
 
 
 def bound_sockets(settings: ServeSettings) -> list[socket.socket]:
-    """A bound socket for every address of the host, all with the same port. They refuse clients until they listen.
+    """A bound socket for every address of the host, all on the same port. Connections are refused until listen().
 
     Raises:
         InvalidRequestError: the host has no address, or the port is in use or not allowed.
@@ -34,7 +34,7 @@ def bound_sockets(settings: ServeSettings) -> list[socket.socket]:
         except OSError as error:
             one.close()
             if bound and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                continue  # localhost without IPv6
+                continue  # localhost on a machine without IPv6
             for other in bound:
                 other.close()
             reason = os.strerror(error.errno or 0)

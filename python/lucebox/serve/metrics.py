@@ -1,6 +1,6 @@
-"""Counters and histograms of the server: the source of /metrics, /status and the page. Holds no request text.
+"""The server's counters and histograms, shown by /metrics, /status and the web UI. Holds no request text.
 
-The engine's thread and the event loop write. A reader may see one counter updated before a related one.
+The driver thread and the event loop write. A reader may see one counter updated before a related one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)  # tokens
 HISTORY = 200  # requests
-MEAN_OF = 32  # newest requests, whose mean time gives Retry-After
+MEAN_OF = 32  # number of newest requests whose mean time gives Retry-After
 
 
 class Counter:
@@ -39,8 +39,6 @@ class Counter:
 
 
 class Histogram:
-    """Counts of values per bucket."""
-
     def __init__(self, name: str, doc: str, bounds: tuple[float, ...] = SECONDS) -> None:
         self.name, self.doc, self.bounds = name, doc, bounds
         self.counts = [0] * (len(bounds) + 1)
@@ -48,14 +46,12 @@ class Histogram:
         self._lock = threading.Lock()
 
     def observe(self, value: float, n: int = 1) -> None:
-        """Counts a value n times."""
         with self._lock:
             self.counts[bisect_left(self.bounds, value)] += n
             self.sum += n * value
 
     @property
     def total(self) -> int:
-        """The number of values."""
         return sum(self.counts)
 
     def lines(self) -> Iterable[str]:
@@ -68,7 +64,7 @@ class Histogram:
 
 
 class DraftMetrics:
-    """Drafts of all sessions, which count their own."""
+    """Draft counters, summed over the sessions."""
 
     def __init__(self) -> None:
         self._sessions: tuple[_engine.Session, ...] = ()
@@ -105,7 +101,7 @@ class RequestRecord:
     """The stop reason, or the kind of error."""
     prompt_tokens: int
     original_tokens: int | None
-    """Tokens of the prompt before its compression; None where it was computed as it was sent."""
+    """Tokens of the prompt before compression; None if it was not compressed."""
     cached_tokens: int
     generated_tokens: int
     queue_s: float
@@ -120,8 +116,6 @@ class RequestRecord:
 
 
 class Metrics:
-    """All counters of one server."""
-
     def __init__(self) -> None:
         self.started_at = time.time()
         self.rejected = Counter("lucebox_requests_rejected_total", "Requests refused because the queue was full.")

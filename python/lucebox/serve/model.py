@@ -42,7 +42,7 @@ class ServedModel:
         self._aliases = settings.alias
 
     def close(self) -> None:
-        """Ends the process that checks grammars."""
+        """Stops the process that checks grammars."""
         self._grammars.close()
 
     def resolve_name(self, requested: str | None) -> str:
@@ -80,7 +80,7 @@ class ServedModel:
         *,
         prediction: str = "",
     ) -> list[GenerationRequest]:
-        """Requests for n answers to a conversation, which are likely to repeat the text of the prediction.
+        """Requests for n answers to a conversation. prediction: text that the answers are likely to repeat.
 
         Raises:
             ApiError: the prompt does not fit, or the conversation is invalid.

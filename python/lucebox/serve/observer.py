@@ -1,4 +1,4 @@
-"""Counts what the scheduler does, in the server's metrics."""
+"""Records the scheduler's work in the server's metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["MetricsObserver"]
 
 
 class MetricsObserver(Observer):
-    """Writes metrics, from the thread that computes."""
+    """Writes metrics, from the driver thread."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -1,4 +1,4 @@
-"""Preparation of requests in worker threads: a bounded number at a time, abandoned when the client leaves."""
+"""Prepares requests in a bounded pool of worker threads; abandons a request when its client disconnects."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Preparation:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, request: Request, make: Callable[[], T]) -> T:
-        """The result of `make`, run in a thread once a seat is free.
+        """Runs `make` in a worker thread once a seat is free; returns its result.
 
         Raises:
             ApiError: too many requests wait for a seat, the client has disconnected, or `make` raises it.
@@ -48,7 +48,7 @@ class Preparation:
             async with self._seats:
                 if left.is_set():
                     raise ApiError("cancelled", LEFT)
-                context = contextvars.copy_context()  # with the request's SENDER
+                context = contextvars.copy_context()  # carries the request's SENDER
                 return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, _run, left, make)
         finally:
             self._n_waiting -= 1
@@ -61,7 +61,7 @@ def _run(left: threading.Event, make: Callable[[], T]) -> T:
 
 
 async def _watch(request: Request, left: threading.Event) -> None:
-    """Sets `left` when the client disconnects. The guard has read the body, so nothing else can arrive."""
+    """Sets `left` when the client disconnects. The guard has read the body, so no other message can arrive."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     left.set()

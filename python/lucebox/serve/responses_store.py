@@ -1,5 +1,5 @@
-"""The newest responses, in memory: clients fetch, continue, cancel or delete them by id, and refer to their items, each
-only its own key's."""
+"""In-memory store of the newest responses. Clients fetch, continue, cancel or delete them by id, and refer to their
+items; each API key sees only its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response that has ended, or that is running in the background."""
+    """A response that has ended or is running in the background."""
 
     document: dict[str, Any]
     messages: list[Message]
@@ -30,7 +30,7 @@ class StoredResponse:
     input: list[dict[str, Any]]
     """The request's items, each with an id."""
     owner: str = ""
-    """The digest of the API key that sent it; empty without keys."""
+    """Digest of the API key that sent the request; empty without keys."""
 
     @property
     def n_bytes(self) -> int:
@@ -49,7 +49,8 @@ class ResponseStore:
         self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._items: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-        """By owner and id: the item in each response that has it, the newest last. Clients send items back."""
+        """(owner, item id) -> the item in each response that contains it, newest last: clients send items back, so
+        several responses contain an item."""
         self._n_bytes = 0
         self._running: WeakValueDictionary[str, Exchange] = WeakValueDictionary()
         self._lock = threading.Lock()
@@ -61,7 +62,7 @@ class ResponseStore:
                 self._remove(next(iter(self._stored)))
 
     def update(self, stored: StoredResponse) -> None:
-        """Replaces a stored response; does nothing if it was deleted meanwhile."""
+        """Replaces a stored response; no effect if it has been deleted."""
         with self._lock:
             if stored.document["id"] in self._stored:
                 self._set(stored)
@@ -88,7 +89,7 @@ class ResponseStore:
                 self._items.pop(key, None)
 
     def find(self, response_id: str, owner: str) -> StoredResponse | None:
-        """A stored response; None if there is none, or another key sent it."""
+        """A stored response; None if it does not exist or belongs to another key."""
         with self._lock:
             stored = self._stored.get(response_id)
         return stored if stored is not None and stored.owner == owner else None
@@ -104,7 +105,7 @@ class ResponseStore:
         return stored
 
     def item(self, item_id: str, owner: str) -> dict[str, Any]:
-        """An item of a stored response, of the newest one that has it.
+        """An item, from the newest stored response that contains it.
 
         Raises:
             ApiError: no response of this owner has it.
@@ -151,12 +152,12 @@ class ResponseStore:
                 self._remove(response_id)
 
     def started(self, response_id: str, exchange: Exchange, owner: str) -> None:
-        """Registers a running response, which can be cancelled until it ends."""
+        """Registers a running response, so it can be cancelled until it ends."""
         exchange.owner = owner
         self._running[response_id] = exchange
 
     def cancel(self, response_id: str, owner: str) -> None:
-        """Cancels a running response; does nothing if it has ended.
+        """Cancels a running response; no effect if it has ended.
 
         Raises:
             ApiError: the id is unknown.
@@ -169,7 +170,7 @@ class ResponseStore:
 
 
 def size_of(value: object) -> int:
-    """The characters of a JSON value, and 64 bytes for each object, list and member."""
+    """Estimated size: the characters of a JSON value, plus 64 bytes per object, list and member."""
     total, queue = 0, [value]
     while queue:
         item = queue.pop()

@@ -17,7 +17,7 @@ from lucebox.serve.settings import ServeSettings
 
 __all__ = ["serve"]
 
-BACKLOG = 256  # connections that wait in the kernel to be accepted
+BACKLOG = 256  # listen() backlog: connections waiting in the kernel
 
 
 class _Server(uvicorn.Server):
@@ -63,7 +63,7 @@ def serve(
         ssl_certfile=settings.ssl_certfile,
         ssl_keyfile=settings.ssl_keyfile,
     )
-    # uvicorn raises the signal again after shutdown; these handlers swallow it.
+    # uvicorn re-raises the signal after shutdown; these handlers swallow it.
     previous = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         _Server(config, lambda url: on_start(url, app.state.server.scheduler.n_slots)).run(list(sockets))

@@ -30,8 +30,8 @@ class Guard:
         self._digests = [_digest(key) for key in settings.all_keys()]
         self._max_body = settings.max_body
         self._body_timeout_s = settings.body_timeout
-        # Guards against DNS rebinding: without a key, only the Host header tells a local user from a web page whose
-        # own name resolves to this machine.
+        # Guards against DNS rebinding: without a key, only the Host header distinguishes a local user from a web page
+        # whose domain resolves to this machine.
         checks_hosts = settings.is_loopback and not self._digests
         names = {name.lower() for name in settings.allowed_host}
         self._hosts = LOOPBACK_NAMES | names if checks_hosts else None
@@ -41,7 +41,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if scope["method"] == "HEAD":  # as GET, without the body
+        if scope["method"] == "HEAD":  # like GET, without the body
             scope, send = {**scope, "method": "GET"}, _headless(send)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
@@ -70,13 +70,13 @@ class Guard:
             raise ApiError("forbidden", f"this server is not called {host!r}; see --allowed-host")
 
     def _is_own(self, host: str) -> bool:
-        """Whether a host name, with or without a port, is this server's; all are where names are not checked."""
+        """Whether a host name, with or without a port, is this server's; always true if names are not checked."""
         name = host.lower()
         return self._hosts is None or name.rpartition(":")[0] in self._hosts or name in self._hosts
 
     def _check_origin(self, headers: Mapping[str, str]) -> None:
-        """Refuses web pages of other sites where no key does. Origins of other schemes are programs with a page
-        inside: editors, desktop apps."""
+        """Without API keys, refuses web pages of other sites. Non-HTTP origins are programs with an embedded page:
+        editors, desktop apps."""
         origin = headers.get("origin")
         if origin is None or "*" in self._origins or origin in self._origins:
             return
@@ -87,7 +87,7 @@ class Guard:
             raise ApiError("forbidden", f"pages of {origin!r} may not use this server; see --cors-origin")
 
     def _check_key(self, headers: Mapping[str, str]) -> str:
-        """The digest of the request's key; empty where the server has no keys."""
+        """The digest of the request's key; empty if the server has no keys."""
         if not self._digests:
             return ""
         scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -136,21 +136,21 @@ def _headless(send: Send) -> Send:
 
 
 def _check_type(headers: Mapping[str, str]) -> None:
-    """Only JSON: web pages may send other types across origins without asking."""
+    """Accepts only JSON: web pages may send other types cross-origin without a preflight."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise ApiError("media_type", f"content-type is {kind!r}, expected application/json")
 
 
 def _as_json(scope: Scope) -> Scope:
-    """The scope with JSON's content type. Clients of Ollama, which reads JSON whatever the type, send others or none.
-    No web page does so unseen: browsers add the Origin to every POST."""
+    """The scope with JSON's content type. Ollama ignores the content type, so its clients send other types or none. Web
+    pages cannot exploit this: browsers add Origin to every POST."""
     others = [field for field in scope["headers"] if field[0] != b"content-type"]
     return {**scope, "headers": [*others, (b"content-type", b"application/json")]}
 
 
 def key_owners(keys: Sequence[str]) -> tuple[str, ...]:
-    """The digests of API keys, by which requests and what they leave behind are told apart."""
+    """The digests of API keys, which tag requests and stored data by owner."""
     return tuple(_digest(key).hex() for key in keys)
 
 
@@ -169,7 +169,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 async def error_response(path: str, error: ApiError, send: Send, headers: Sequence[tuple[str, str]] = ()) -> None:
-    """Sends an error in the format of the path's protocol."""
+    """Sends an error in the protocol of the path."""
     status, body = body_of(path, error)
     data = compact_json(body)
     fields = [("content-type", "application/json"), ("content-length", str(len(data))), *headers]

@@ -34,8 +34,6 @@ DEFAULT_SLOTS = 4
 
 
 class Server:
-    """One served model."""
-
     def __init__(self, loaded: LoadedModel, settings: ServeSettings) -> None:
         self.settings = settings
         self.model = ServedModel(loaded, settings)
@@ -55,7 +53,7 @@ class Server:
             cache=PrefixCache(
                 settings.prefix_cache,
                 settings.prefix_cache_dir,
-                # It reads all weights, so only a server with a folder computes it.
+                # The fingerprint reads all weights, so it is computed only if there is a cache folder.
                 fingerprint(loaded.engine, loaded.device.pack_manifest, loaded.device.code, loaded.device.chip)
                 if settings.prefix_cache_dir
                 else "",
@@ -78,7 +76,7 @@ class Server:
         """Runs work that would block the event loop: rendering, tokenization and grammars.
 
         Raises:
-            ApiError: too many requests wait for this, or the client has left.
+            ApiError: too many requests wait for a thread, or the client has left.
         """
         return await self._preparation.run(request, make)
 
@@ -152,7 +150,7 @@ def owner_of(request: Request) -> str:
 
 
 def fitting_slots(model: LoadedModel, requested: int | None) -> int:
-    """The number of slots: as requested, else DEFAULT_SLOTS or as many as fit in memory.
+    """The number of slots: as requested, else DEFAULT_SLOTS, or fewer if memory is short.
 
     Raises:
         OutOfMemoryError: the requested slots do not fit.

@@ -97,12 +97,12 @@ def status_document(server: Server) -> dict[str, Any]:
 
 
 def pages_of(loaded: LoadedModel) -> dict[str, int]:
-    """Pages of the KV cache, and those that nothing holds."""
+    """KV pages: total and free."""
     return {"total": loaded.engine.n_pages, "free": loaded.engine.n_free_pages}
 
 
 def _compression(loaded: LoadedModel) -> dict[str, Any] | None:
-    """The server's own setting, and its scorer; None without one."""
+    """The server's compression setting and its scorer; None without a scorer."""
     if loaded.compressor is None:
         return None
     policy, scorer = loaded.compressor.policy, loaded.compressor.scorer
@@ -111,6 +111,6 @@ def _compression(loaded: LoadedModel) -> dict[str, Any] | None:
         "threshold": policy.threshold,
         "keep_ratio": loaded.options.prefill_keep_ratio,
         "scorer": scorer.name,
-        "scorer_bytes": 0 if scorer.is_swapped else scorer.memory_plan.total_bytes,  # beside the target
+        "scorer_bytes": 0 if scorer.is_swapped else scorer.memory_plan.total_bytes,  # if co-resident with the target
         "scorer_is_swapped": scorer.is_swapped,
     }

@@ -22,7 +22,7 @@ TYPES = {
 }
 FILES = {file.name: file for file in FOLDER.iterdir() if file.suffix in TYPES}
 HEADERS = {
-    # Only its own scripts, styles and server; no other site may frame it.
+    # Allows only the page's own scripts, styles and server; forbids framing by other sites.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "cache-control": "no-cache",
@@ -32,7 +32,7 @@ HEADERS = {
 
 
 def is_page(path: str) -> bool:
-    """Whether the path is a static file of the page, which needs no API key; the data it fetches does."""
+    """Whether the path is a static file of the page. These need no API key; the data they fetch does."""
     return path == "/" or path.startswith(STATIC)
 
 

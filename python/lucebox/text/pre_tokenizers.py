@@ -59,7 +59,7 @@ def byte_level_splitter(pre: str, where: str) -> pre_tokenizers.PreTokenizer:
 
 
 def normalises(pre: str) -> bool:
-    """Whether the makers of this vocabulary bring text to Unicode's NFC before they split it (Qwen)."""
+    """Whether this vocabulary expects text in Unicode NFC before it is split (Qwen)."""
     return pre in ("qwen2", "qwen35")
 
 

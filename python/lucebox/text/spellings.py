@@ -12,7 +12,8 @@ from collections.abc import Iterable
 
 __all__ = ["MARK", "Spellings", "unmarked"]
 
-# A character that no text uses and that Python's repr and case folding leave alone. Marks in the input are doubled.
+# A character that no text uses, and that Python's repr and case folding leave unchanged. Marks in the input are
+# doubled.
 MARK = "\u2425"  # SYMBOL FOR DELETE FORM TWO
 _MARKS = re.compile(f"{MARK}({MARK}?)")
 
@@ -32,7 +33,7 @@ class Spellings:
         self._longest = max(map(len, self._prefixes), default=0)
 
     def marked(self, text: str) -> str:
-        """The text with every spelling escaped, also a prefix of one at the end, which later text could complete."""
+        """The text with every spelling escaped, including a partial one at the end, which later text could complete."""
         starts = set()  # index of each spelling's first character
         found = self._whole.search(text)
         while found:

@@ -12,8 +12,8 @@ __all__ = ["StopMatcher"]
 class StopMatcher:
     """Passes text through until a stop string appears; withholds only text that may begin one.
 
-    The stop string that ends first wins; among those that end together, the longest. So the result does not depend
-    on how the text is cut into pieces.
+    The stop string that ends first wins; ties go to the longest. The result therefore does not depend on how the text
+    is split.
     """
 
     def __init__(self, strings: Iterable[str]) -> None:

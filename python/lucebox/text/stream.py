@@ -10,7 +10,7 @@ __all__ = ["StreamDecoder"]
 
 
 class StreamDecoder:
-    """Turns token ids into text as they come.
+    """Converts token ids to text as they arrive.
 
     The joined pieces equal `tokenizer.decode` of all ids. Bytes of an incomplete character are withheld; invalid bytes
     become U+FFFD.

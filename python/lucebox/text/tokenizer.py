@@ -63,8 +63,8 @@ class Tokenizer:
     def from_gguf(cls, metadata: Mapping[str, object], where: str) -> Tokenizer:
         """Builds from the metadata of a GGUF file; `where` names the file in errors.
 
-        GGUF has no key for Unicode normalisation. Text is brought to NFC where the vocabulary's makers do so, which
-        the name of the pre-tokenizer tells (Qwen).
+        GGUF has no key for Unicode normalisation. Text is normalised to NFC if the name of the pre-tokenizer implies it
+        (Qwen).
 
         Raises:
             FormatError: the vocabulary is inconsistent.
@@ -139,8 +139,8 @@ class Tokenizer:
         return ids
 
     def encode_with_starts(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """[n_tokens] the ids of a plain text without BOS, control tokens in it as text, and [n_tokens] the character at
-        which each begins. Tokens within a character begin at it.
+        """The ids [n_tokens] of a plain text without BOS (control tokens are encoded as text), and the character
+        [n_tokens] at which each token begins. Tokens within one character share its position.
 
         Raises:
             InvalidRequestError: as `encode`.
@@ -166,7 +166,7 @@ class Tokenizer:
             found = self._encoder.encode_batch([text], add_special_tokens=False)[0]
         ids: list[int] = []
         end = 0
-        # The encoder finds control tokens before it splits, so the text between two of them is encoded on its own.
+        # The encoder finds control tokens before it splits, so the text between two of them is encoded separately.
         for token_id, (start, stop) in zip(found.ids, found.offsets, strict=True):
             if token_id in self._special:
                 ids += [*self._plain_ids(text[end:start]), token_id]
@@ -188,7 +188,7 @@ class Tokenizer:
     def token_bytes(self, token_id: int, *, skip_special: bool = False) -> bytes:
         """The bytes of a token, which may be part of a character.
 
-        Ids without a token, which pad the model's embedding within the vocabulary and beyond it, have no bytes.
+        Ids without a token have no bytes: they pad the model's embedding, within the vocabulary or beyond it.
         """
         if token_id < 0:
             raise InvalidRequestError(f"token id {token_id} is out of range: ids start at 0")
@@ -202,7 +202,7 @@ class Tokenizer:
         return found
 
     def token(self, token_id: int) -> str:
-        """The token's text in the vocabulary (byte-level form); empty where the id has no token."""
+        """The token's text in the vocabulary (byte-level form); empty if the id has no token."""
         return self._encoder.id_to_token(token_id) or ""
 
     def is_special(self, token_id: int) -> bool:
@@ -247,7 +247,7 @@ def _ids(encoder: Encoder, text: str) -> list[int]:
 
 @contextmanager
 def _own_errors() -> Iterator[None]:
-    """Turns a panic of the tokenizers library, which is no Exception, into an error of the text."""
+    """Converts a panic of the tokenizers library, which is not an Exception, to an InvalidRequestError."""
     try:
         yield
     except BaseException as error:

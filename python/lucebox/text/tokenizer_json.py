@@ -1,4 +1,5 @@
-"""Reads and checks tokenizer.json and the JSON files beside it. Owns the meaning of their keys; does not encode.
+"""Reads and validates tokenizer.json and the JSON files in its folder. Defines the meaning of their keys; does not
+encode.
 
 The `tokenizers` library trusts its input. Files that would make it panic or silently drop text are refused here.
 """
@@ -40,7 +41,7 @@ class AddedPiece:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFile:
-    """The content of a tokenizer.json, and the special tokens named by the files beside it."""
+    """The content of a tokenizer.json, and the special tokens named by the other files in its folder."""
 
     encoder: Encoder
     pieces: dict[str, int]
@@ -156,7 +157,7 @@ def _encoder(path: Path, where: str) -> Encoder:
         encoder.no_truncation()
         encoder.no_padding()
         if encoder.model.dropout is not None:
-            encoder.model.dropout = None  # random merges, which only training wants
+            encoder.model.dropout = None  # dropout makes merges random, for training only
     except BaseException as error:
         # The library raises a plain Exception for a bad file; a panic of its Rust code is only a BaseException.
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
@@ -169,7 +170,7 @@ def _end_ids(path: Path, settings: Mapping[str, object], ids: Mapping[str, int],
     found = [_named_id(settings.get("eos_token"), ids)]
     for name in ("generation_config.json", "config.json"):
         root = read_optional_json(path.with_name(name))
-        inner = root.get("text_config")  # of a multimodal wrapper
+        inner = root.get("text_config")  # in a multimodal checkpoint's config
         for config in (root, inner) if isinstance(inner, dict) else (root,):
             value = config.get("eos_token_id")
             for item in value if isinstance(value, list) else [value]:
@@ -181,20 +182,19 @@ def _end_ids(path: Path, settings: Mapping[str, object], ids: Mapping[str, int],
 
 
 def special_tokens_settings(folder: Path) -> dict[str, object]:
-    """The keys of tokenizer_config.json, and of special_tokens_map.json where the former has none."""
+    """The keys of tokenizer_config.json; special_tokens_map.json supplies missing keys."""
     older = read_optional_json(folder / "special_tokens_map.json")
     settings = read_optional_json(folder / "tokenizer_config.json")
     return older | {key: value for key, value in settings.items() if value is not None}
 
 
 def read_optional_json(path: Path) -> dict[str, object]:
-    """A JSON object from a file that a model can do without; empty where the file is missing or damaged
-    (`optional_problem` says why)."""
+    """A JSON object from an optional file; empty if the file is missing or damaged (`optional_problem` says why)."""
     return {} if not path.is_file() or optional_problem(path) else read_json(path)
 
 
 def optional_problem(path: Path) -> str | None:
-    """The reason why a file that a model can do without is set aside; None for a good or a missing one."""
+    """Why an optional file is ignored; None if it is valid or missing."""
     try:
         if path.is_file():
             read_json(path)
@@ -204,7 +204,7 @@ def optional_problem(path: Path) -> str | None:
 
 
 def _named_id(token: object, ids: Mapping[str, int]) -> int | None:
-    """The id of a special token, which tokenizer_config.json names by text or by an object with the text."""
+    """The id of a special token, which tokenizer_config.json gives as text or as an object with the text."""
     text = token.get("content") if isinstance(token, Mapping) else token
     return ids.get(text) if isinstance(text, str) else None
 

@@ -1,4 +1,4 @@
-"""Reads and checks the vocabulary of a GGUF file. Owns the meaning of the metadata keys; does not encode.
+"""Reads and validates the vocabulary of a GGUF file. Defines the meaning of the metadata keys; does not encode.
 
 The file is untrusted. A Vocabulary has unique tokens, known token types, and merges whose pieces are tokens, so the
 tokenizer built from it checks nothing again.
@@ -23,14 +23,15 @@ MAX_TOKENS = 1 << 22
 
 _KEY = "tokenizer.ggml."
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
-# Bytes of ordinary text. Real vocabularies lack some of the others (SmolLM2: 0x04, ...).
+# Bytes of ordinary text. Real vocabularies lack some of the other bytes (SmolLM2: 0x04, ...).
 _ESSENTIAL_BYTES = (0x09, 0x0A, *range(0x20, 0x7F))
 # A model may have several end-of-generation tokens, and its files often name only one of them. Tokens with these texts
-# end an answer in every model that has them, whatever type the file gives them: nobody writes them as ordinary text.
+# end an answer in every model that has them, whatever type the file gives them, because they never occur as ordinary
+# text.
 _END_TEXTS = (
     "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "<|return|>", "<|call|>",
     "<end_of_turn>", "<end_of_utterance>", "<\uff5cend\u2581of\u2581sentence\uff5c>",
-    # Where a model of code, which fills in the middle, goes on to padding, another file or another repository.
+    # Tokens after which a fill-in-the-middle code model continues with padding, another file or another repository.
     "<|fim_pad|>", "<|fim_repo|>", "<|repo_name|>", "<|file_sep|>", "<fim-pad>", "<fim_pad>", "<fim-repo>",
 )  # fmt: skip
 # These may also be ordinary text, so only control tokens count.
@@ -82,7 +83,7 @@ def end_ids_by_text(ids: Mapping[str, int], is_control: Callable[[int], bool]) -
 
 
 def missing_bytes(pieces: Mapping[str, int], where: str) -> frozenset[int]:
-    """Bytes without a token of their own; text with such a byte cannot be encoded.
+    """Bytes that no single token represents; text with such a byte cannot be encoded.
 
     Raises:
         FormatError: a byte of ordinary text is missing.
@@ -219,7 +220,7 @@ class _Reader:
         return self.checked_id(key, self.value(key), n_tokens)
 
     def token_ids(self, key: str, n_tokens: int) -> list[int]:
-        """The ids of a key that newer files have; a single id where a file has no array."""
+        """The ids of an optional key of newer files; accepts a single id instead of an array."""
         value = self.metadata.get(_KEY + key)
         if value is None:
             return []
@@ -227,7 +228,8 @@ class _Reader:
         return [self.checked_id(key, item, n_tokens) for item in items]
 
     def optional_token_id(self, key: str, n_tokens: int) -> int | None:
-        """The id of a token that only templates name; None where it is out of range, as -1 often stands for none."""
+        """The id of a token used only by templates; None if it is out of range, because files often write -1 for
+        none."""
         value = self.metadata.get(_KEY + key)
         return value if isinstance(value, int) and 0 <= value < n_tokens else None
 

@@ -1,5 +1,5 @@
-"""Tuning a pack on this machine's own chip: measure.py times a model under changing constants, search.py chooses the
-constants, variant.py makes a pack of them, run.py does all of it."""
+"""Tunes a pack for this machine's chip: measure.py times a model under different constants, search.py chooses the
+constants, variant.py makes a pack with them, run.py runs all steps."""
 
 from lucebox.tune.kernels import Compiled, Kernels
 from lucebox.tune.run import Progress, Report, Result, select_device, tune

@@ -1,5 +1,5 @@
-"""Code of a pack with other compiled-in constants: the wheel lucebox-kernels has the sources and the script that
-compiles them, in a process of its own."""
+"""Recompiles a pack's code with other compile-time constants. The wheel lucebox-kernels has the sources and the compile
+script, which runs in a subprocess."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ Json = dict[str, Any]
 PROJECT, PACKAGE = "lucebox-kernels", "lucebox_kernels"
 STEMS = ("gemv_32", "gemv_256", "gemv_plain")
 COMPILED = {"LUCEBOX_GEMV_BLOCKS": 2}  # constant -> value in released packs
-CANDIDATES = {"LUCEBOX_GEMV_BLOCKS": (3,)}  # four spill registers on sm_86
-EXIT_RULES = 3  # of compile_kernels.py: the kernels do not fit the chip
-BLOCK_THREADS = 256  # kGemvThreads: as many blocks run as the code has room for only with more matvec_threads_per_sm
+CANDIDATES = {"LUCEBOX_GEMV_BLOCKS": (3,)}  # 4 spills registers on sm_86
+EXIT_RULES = 3  # exit status of compile_kernels.py: the kernels do not fit the chip
+BLOCK_THREADS = 256  # kGemvThreads: more blocks per SM also need a larger matvec_threads_per_sm
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A pack's code with some files compiled again."""
+    """A pack's code with some files recompiled."""
 
     manifest: Json
     """The pack's manifest, with one generation."""
     files: Mapping[str, bytes]
-    """The new files."""
+    """The recompiled files."""
     images: Mapping[str, bytes]
-    """All code objects, as the driver loads them."""
+    """All code objects, in the form the driver loads."""
 
 
 class UnfitError(Exception):

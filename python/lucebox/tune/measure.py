@@ -1,5 +1,5 @@
-"""Measures a model under changing constants of a pack: opens the engine with a changed manifest and times decoding,
-prefill and appends. search.py decides what the times mean."""
+"""Measures a model under different tuning constants: opens the engine with a modified manifest, and times decoding,
+prefill and appends. search.py interprets the times."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = ["Bench", "Code", "Sizes", "bandwidth_gb_s"]
 Code = Mapping[str, bytes]
 """Code objects by file name."""
 
-PAGE = 64  # tokens of Session.page_bytes
+PAGE = 64  # tokens in Session.page_bytes
 
-# Kernel files in whose place other kernels of the pack run, and the test that they matter to.
+# Kernel files that other kernels of the pack can replace, and the test they affect.
 ALTERNATIVES = (
     ("gemv_ring_sm90", "decode"),
     ("gemv_whole_sm90", "decode"),
@@ -43,30 +43,30 @@ ALTERNATIVES = (
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Tokens and values of the tests."""
+    """Sizes of the tests, and the values to try."""
 
     shallow: int = 128
-    """Tokens before the first decode test."""
+    """Context depth of the first decode test, in tokens."""
     depths: tuple[int, ...] = (4096, 16384, 32768)
-    """Tokens before the others."""
+    """Context depths of the other decode tests, in tokens."""
     prompts: tuple[int, ...] = (512, 1024, 2048, 4096)
-    """Prompt lengths; the longest that takes no more than prompt_s."""
+    """Candidate prompt lengths; the test uses the longest that takes at most prompt_s."""
     chunks: tuple[int, ...] = (256, 512, 1024, 2048, 4096)
     """Values of prefill_chunk."""
     threads: tuple[int, ...] = (256, 512, 768, 1024)
     """Values of matvec_threads_per_sm."""
     decode: tuple[int, int] = (16, 128)
-    """Fewest and most tokens of a decode test."""
+    """Minimum and maximum tokens of a decode test."""
     rows: int = 16
     """Rows of an append test."""
     appends: int = 4
-    """Appends of a run."""
+    """Appends per run."""
     runs: int = 3
     bandwidth_bytes: int = 512 << 20
     prompt_s: float = 1.5
     decode_s: float = 0.5
     fill_s: float = 5.0
-    """Longest time to fill a context before a decode test."""
+    """Maximum seconds to fill a context before a decode test."""
 
 
 # The simulator is slow, and its times say nothing: the sizes only exercise the search.
@@ -85,7 +85,6 @@ SIM_SIZES = Sizes(
 
 
 def bandwidth_gb_s(selection: Selection, code: Code) -> float:
-    """Read bandwidth of the device."""
     assert selection.info is not None and selection.choice is not None
     device = _engine.gpu.Device(selection.info.vendor, selection.info.index)
     pack = _engine.gpu.Pack(device, selection.choice.pack.manifest_json, dict(code))
@@ -98,7 +97,7 @@ def sizes_of(vendor: str) -> Sizes:
 
 
 class Bench:
-    """One model on one device. Nothing stays loaded between trials.
+    """Benchmarks one model on one device. Nothing stays loaded between trials.
 
     Raises:
         LuceboxError: the file cannot be read.
@@ -115,17 +114,17 @@ class Bench:
         self._name = name
         self._started: set[str] = set()
         self._compiled: Mapping[int, Compiled] = {}
-        self._context = 0  # as much as fits, until the sizes are known
+        self._context = 0  # 0: as much as fits, until the sizes are known
         self.model = self._first_look()
 
-    # --- stages, in order of their worth
+    # --- stages, most valuable first
 
     def baseline(self) -> list[Sample]:
-        """The pack as it is, by graphs."""
+        """The unmodified pack, decoding by graphs."""
         return self._run(Trial(), ALL_TESTS)
 
     def megakernel(self, plain: Sequence[Sample]) -> list[Sample]:
-        """Decoding in one launch a token; deep in the context only where that is faster at first."""
+        """Decodes by megakernel; deep contexts only if the megakernel is faster at the shallow depth."""
         found = self._try(Trial(path="megakernel"), ("decode",))
         of_graph = next(one for one in plain if one.test == "decode")
         if found and self._depths and found[0].tok_s >= TIE * of_graph.tok_s:
@@ -133,8 +132,8 @@ class Bench:
         return found
 
     def value_trials(self) -> list[tuple[Trial, tuple[str, ...]]]:
-        """The other values of constants read at load. One trial changes two: decoding does not depend on
-        prefill_chunk, nor prefill on matvec_threads_per_sm."""
+        """Other values of the constants that are read at load. One trial changes two constants: decoding does not
+        depend on prefill_chunk, nor prefill on matvec_threads_per_sm."""
         tuning = self._manifest["tuning"]
         threads = [n for n in self.sizes.threads if n != tuning["matvec_threads_per_sm"]]
         effective = min(tuning["prefill_chunk"], self._prompt)
@@ -148,14 +147,15 @@ class Bench:
         return trials
 
     def left_out_trials(self) -> list[tuple[Trial, tuple[str, ...]]]:
-        """Kernel files that the baseline ran and that have an alternative; none in the simulator's pack of one file."""
+        """Trials without a kernel file that the baseline used and that has an alternative; none for the simulator's
+        single-file pack."""
         code = self._manifest["generations"][0]
         stems = {kernel["name"]: file_stem(kernel["file"]) for kernel in code["kernels"]}
         used = {stems[name] for name in self._started if name in stems}
         return [(Trial(without=(stem,)), (test,)) for stem, test in ALTERNATIVES if stem in used]
 
     def compiled_trials(self) -> list[tuple[Trial, tuple[str, ...]]]:
-        """The code that `use` was given."""
+        """Trials of the code passed to `use`."""
         name = next(iter(COMPILED))
         return [
             (Trial(tuning={"matvec_threads_per_sm": value * BLOCK_THREADS}, defines={name: value}), ("decode",))
@@ -167,21 +167,21 @@ class Bench:
         self._compiled = compiled
 
     def trial(self, trial: Trial, tests: Sequence[str]) -> list[Sample]:
-        """Runs the tests of a trial; none where the engine cannot run it so, and then `skipped` says why."""
+        """Runs the tests of a trial. Returns none if the engine cannot run it; `skipped` then says why."""
         return self._try(trial, tests)
 
     def final(self, trial: Trial, tests: Sequence[str]) -> list[Sample]:
-        """These tests, as a user runs the model."""
+        """Runs these tests with the decode path that users get."""
         return self._run(replace(trial, path="auto"), tests)
 
     # --- inside
 
     def _first_look(self) -> Model:
-        """Reads the model's facts, and fits the sizes to its speed, its context and the memory of the device."""
+        """Reads the model's facts, and adapts the test sizes to its speed, its context and the device memory."""
         sizes = self.sizes
         engine = self._open(Trial())[1]
         info, fits = engine.info, int(engine.plan["context"])
-        limit = fits if fits == info["max_context"] else fits // 2  # scratch of larger chunks needs some of the rest
+        limit = fits if fits == info["max_context"] else fits // 2  # the rest is for larger chunks' scratch memory
         session = _engine.Session(engine)
         self._vocab = int(info["vocab"])
         prefill = self._speed(session, "prefill", min(sizes.prompts[0], limit))
@@ -209,7 +209,7 @@ class Bench:
         return depth + (self.sizes.runs + 1) * self._n_decode + 1
 
     def _speed(self, session: _engine.Session, test: str, n: int) -> float:
-        """Tokens a second, after a warm-up."""
+        """Tokens per second, after a warm-up."""
         return n / self._seconds(session, test, n, 0, 1)[0]
 
     def _open(self, trial: Trial) -> tuple[_engine.gpu.Pack, _engine.Engine]:
@@ -252,7 +252,7 @@ class Bench:
                 yield test, n, self._shallow if test == "decode" else 0
 
     def _seconds(self, session: _engine.Session, test: str, n: int, depth: int, runs: int) -> tuple[float, ...]:
-        """Seconds of each run, after a run that does not count."""
+        """Seconds of each run, after one warm-up run."""
         if test == "decode":
             return tuple(self._decode_s(session, n, depth, runs + 1))[1:]
         once = self._prefill_s if test == "prefill" else self._append_s
@@ -265,7 +265,7 @@ class Bench:
         return time.perf_counter() - start
 
     def _append_s(self, session: _engine.Session, rows: int) -> float:
-        """Mean of some appends with the logits of all rows, as in verifying a draft."""
+        """Mean seconds of several appends with logits for all rows, as in draft verification."""
         session.reset()
         probe, seconds = _engine.SessionProbe(session), 0.0
         for _ in range(self.sizes.appends):
@@ -274,7 +274,7 @@ class Bench:
         return seconds / self.sizes.appends
 
     def _decode_s(self, session: _engine.Session, n: int, depth: int, runs: int) -> Iterator[float]:
-        """Seconds of n greedy steps, of each of `runs` stretches behind `depth` tokens."""
+        """Yields the seconds of n greedy steps, for `runs` consecutive stretches after `depth` tokens."""
         sampler = _engine.Sampler(self._vocab)
         ids = self._ids(max(depth, 1) + runs * n + 1)
         session.reset()
@@ -294,7 +294,7 @@ class Bench:
 
 
 def _weights(path: Path) -> str:
-    """Type of most weights of a model."""
+    """The most common weight type of a model, by number of values."""
     values: dict[str, int] = {}
     for _, dtype, shape, *_ in _engine.open_model_file(path).tensors:
         values[dtype] = values.get(dtype, 0) + int(np.prod(shape))

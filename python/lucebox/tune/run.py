@@ -1,4 +1,4 @@
-"""A whole tuning: measures each model, chooses constants, measures before and after once more."""
+"""A complete tuning run: measures each model, chooses constants, then re-measures before and after."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from lucebox.tune.search import Choice, Constant, Model, Sample, Trial, choose, 
 __all__ = ["SCHEMA", "Progress", "Report", "Result", "select_device", "tune"]
 
 SCHEMA = 1
-MEASURING = 0.7  # share of the budget for trials; the rest is for measuring before and after
+MEASURING = 0.7  # share of the time budget for trials; the rest is for re-measuring before and after
 Progress = Callable[[str, float], None]
 """Called with the trial in progress and the seconds left at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The measurements and the choice. It names no file or folder of the machine."""
+    """The measurements and the choice. Contains no paths of the machine."""
 
     schema: int
     lucebox: str
     """Version of the host and of the pack."""
     commit: str
-    """Commit of the pack's sources, empty where it was told none."""
+    """Commit of the pack's sources; empty if the pack did not record one."""
     date: str
     target: str
     device: str
@@ -50,7 +50,7 @@ class Report:
     models: tuple[Model, ...]
     constants: tuple[Constant, ...]
     variant: str
-    """Name of the variant, "sm_86_tuned"; empty where the pack's own constants are the best."""
+    """Name of the variant, "sm_86_tuned"; empty if the pack's own constants are best."""
     before: tuple[Sample, ...]
     after: tuple[Sample, ...]
     samples: tuple[Sample, ...]
@@ -64,12 +64,10 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The findings of `tune`."""
-
     report: Report
     choice: Choice
     compiled: Compiled | None
-    """The code of the choice, where it is not the pack's own."""
+    """Recompiled code of the choice; None if the pack's own code is best."""
 
 
 def select_device(device: str) -> Selection:
@@ -105,8 +103,8 @@ def tune(
     kernels: Kernels | None = None,
     progress: Progress = lambda what, seconds: None,
 ) -> Result:
-    """Measures (name, path) models in turn on the device of `selection`, within about `budget_s` seconds. With
-    `kernels`, constants that are compiled in as well.
+    """Measures (name, path) models one after another on the device of `selection`, within about `budget_s` seconds.
+    With `kernels`, tunes compile-time constants too.
 
     Raises:
         PackError: the kernels cannot be compiled.
@@ -182,7 +180,7 @@ class _Tuning:
         self.skipped: list[str] = []
 
     def compile(self, kernels: Kernels, pack: Pack) -> None:
-        """The candidates of the compiled-in constant that fit the chip."""
+        """Compiles the candidate values of the compile-time constant; keeps those that fit the chip."""
         for name, values in CANDIDATES.items():
             for value in values:
                 self._progress(f"compiling {name} = {value}", self._clock.left)
@@ -193,12 +191,12 @@ class _Tuning:
                         self.skipped.append(f"{name} = {value}: {error}")
 
     def measure(self, bench: Bench, deadline: float) -> None:
-        """The trials of one model, as many as fit before `deadline`, in seconds since the start."""
+        """Runs the trials of one model, as many as fit before `deadline`, in seconds since the start."""
         start = self._clock.elapsed
         self._show(bench, Trial())
         plain = bench.baseline()
         self.samples += plain
-        expected = self._clock.elapsed - start  # of the next trial
+        expected = self._clock.elapsed - start  # expected duration of the next trial
         self._show(bench, Trial(path="megakernel"))
         self.samples += bench.megakernel(plain)
         for trial, tests in [*bench.value_trials(), *bench.compiled_trials(), *bench.left_out_trials()]:
@@ -211,8 +209,8 @@ class _Tuning:
             expected = self._clock.elapsed - start
 
     def check(self, choice: Choice) -> tuple[list[Sample], list[Sample], Choice]:
-        """Every model before and after, by the tests that depend on the change. A choice that is not faster as a whole
-        changes nothing."""
+        """Measures every model before and after, with the tests that depend on the change. Reverts a choice that is not
+        faster overall."""
         changed = Trial(tuning=choice.tuning, without=choice.without, defines=choice.defines)
         before: list[Sample] = []
         after: list[Sample] = []

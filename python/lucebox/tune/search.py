@@ -1,7 +1,7 @@
-"""From measurements to tuning constants: pure functions, no device.
+"""Chooses tuning constants from measurements: pure functions, no device.
 
-A constant keeps its value unless the measurements contradict it. A change must be faster by MARGIN, so that noise of a
-percent changes nothing.
+A constant keeps its value unless the measurements contradict it. A change must be faster by MARGIN, so 1 % of noise
+changes nothing.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ __all__ = [
     "mean_ratio",
 ]
 
-MARGIN = 1.02  # a change of a value pays from here on
-TIE = 1.01  # nearer to each other, two speeds are equal
-LOSS = 0.98  # no test may lose more by the chosen constants
-SPLIT_DIM = 256  # columns of a head for which megakernel_max_kv_mib counts (kSplitMaxDim)
+MARGIN = 1.02  # minimum speed-up for a changed value
+TIE = 1.01  # speeds within this ratio count as equal
+LOSS = 0.98  # reject constants that slow any test below this ratio
+SPLIT_DIM = 256  # head_dim that the unit of megakernel_max_kv_mib assumes (kSplitMaxDim)
 MIB = 1 << 20
 
 THREADS = "matvec_threads_per_sm"
 ALL_TESTS = ("decode", "prefill", "append", "deep")
-# Constant -> the tests that depend on it. "deep" is decoding behind a long context.
+# Constant -> the tests that depend on it. "deep" is decoding after a long context.
 TESTS = {
     "matvec_threads_per_sm": ("decode",),
     "prefill_chunk": ("prefill",),
@@ -45,31 +45,31 @@ TESTS = {
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The facts that the limits of a model depend on."""
+    """The facts of a model on which the limits depend."""
 
     name: str
     weights: str
     """Type of most weights: "Q4_K"."""
     bytes_per_token: int
-    """Weights read for one token."""
+    """Bytes of weights read per decoded token."""
     kv_bytes_per_token: int
-    """K and V that a token adds, over all layers."""
+    """Bytes of K and V that a token adds, over all layers."""
     head_dim: int
     context: int
-    """Most tokens of the model."""
+    """Maximum context of the model, in tokens."""
 
     @property
     def token_mib(self) -> float:
         return self.bytes_per_token / MIB
 
     def kv_mib(self, tokens: int) -> float:
-        """K and V of a context, as if heads had SPLIT_DIM columns: the unit of megakernel_max_kv_mib."""
+        """MiB of K and V of a context, scaled to heads of SPLIT_DIM columns: the unit of megakernel_max_kv_mib."""
         return tokens * self.kv_bytes_per_token * SPLIT_DIM / max(self.head_dim, 1) / MIB
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One way to run a model: what differs from the installed pack."""
+    """One way to run a model, as a difference from the installed pack."""
 
     path: str = "graph"
     """graph, megakernel or auto."""
@@ -77,7 +77,7 @@ class Trial:
     without: tuple[str, ...] = ()
     """Kernel files that are left out."""
     defines: Mapping[str, int] = field(default_factory=dict)
-    """Constants that are compiled into kernels."""
+    """Compile-time constants of kernels."""
 
     def __str__(self) -> str:
         parts = [f"{name} = {value}" for name, value in {**self.tuning, **self.defines}.items()]
@@ -104,14 +104,14 @@ class Sample:
 
     @property
     def label(self) -> str:
-        """As in the tables of `lucebox bench`."""
+        """The label of the test, as in `lucebox bench`."""
         prefix = {"prefill": "pp", "decode": "tg", "append": "b"}[self.test]
         return f"{prefix}{self.n_tokens}" + (f" @{self.depth}" if self.depth else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A constant before and after."""
+    """A constant's value before and after tuning."""
 
     name: str
     before: int | str
@@ -131,7 +131,7 @@ class Choice:
     tuning: Mapping[str, int]
     """The constants that change, read at load."""
     without: tuple[str, ...]
-    """Kernel files that are better left out."""
+    """Kernel files to leave out."""
     defines: Mapping[str, int]
     """The constants that change, compiled into kernels."""
 
@@ -141,7 +141,7 @@ class Choice:
 
     @property
     def tests(self) -> tuple[str, ...]:
-        """The tests that depend on what changes, in the order of ALL_TESTS; all where nothing does."""
+        """The tests that depend on the changed constants, in the order of ALL_TESTS; all tests if nothing changes."""
         if self.without or self.defines or not self.tuning:
             return ALL_TESTS
         concerned = {test for name in self.tuning for test in TESTS[name]}
@@ -151,7 +151,8 @@ class Choice:
 def choose(
     current: Mapping[str, int], compiled: Mapping[str, int], models: Sequence[Model], samples: Sequence[Sample]
 ) -> Choice:
-    """The constants that fit the samples. `current` are the pack's, read at load; `compiled` those of its code."""
+    """Chooses constants from the samples. `current`: the pack's constants read at load; `compiled`: its compile-time
+    constants."""
     constants: list[Constant] = []
     tuning: dict[str, int] = {}
     defines: dict[str, int] = {}
@@ -186,8 +187,8 @@ def choose(
 
 
 def choose_value(current: int, gains: Mapping[int, float]) -> tuple[int, str]:
-    """The value of a constant, and why. `gains` has the speed of each other value over that of the current one. Of
-    equally fast values the smallest, which takes the least memory."""
+    """The value of a constant, and the reason. `gains` maps every other value to its speed relative to the current
+    value. Ties go to the smallest value, which takes the least memory."""
     if not gains:
         return current, "not measured"
     best = max(gains.values())
@@ -199,15 +200,16 @@ def choose_value(current: int, gains: Mapping[int, float]) -> tuple[int, str]:
 
 
 def _compiled_value(current: int, gains: Mapping[int, float], best_read: float) -> tuple[int, str]:
-    """As choose_value, against the best that constants read at load reach: a compiled constant must beat it."""
+    """Like choose_value, but relative to `best_read`, the best gain of constants read at load: a compile-time constant
+    must beat it."""
     value, reason = choose_value(current, {one: gain / best_read for one, gain in gains.items()})
     return value, reason if best_read == 1.0 or not gains else f"{reason}, beside the best {THREADS}"
 
 
 def choose_limit(current: int, ratios: Iterable[tuple[float, float]]) -> tuple[int, str]:
-    """The limit up to which the megakernel is faster, and why. `ratios` are pairs (size in MiB, speed of the megakernel
-    over the graph's). A limit that all of them agree with stays. Between the last size at which the megakernel is
-    faster and the first at which the graph is, the limit is where a power law through both would cross 1."""
+    """The size limit up to which the megakernel is faster, and the reason. `ratios` are pairs (size in MiB, megakernel
+    speed / graph speed). A limit consistent with all pairs stays. Otherwise the limit is where a power law, through the
+    last size the megakernel wins and the first the graph wins, crosses 1."""
     points = sorted((size, ratio) for size, ratio in ratios if not 1 / TIE < ratio < TIE)
     if not points:
         return current, "not measured, or equal"
@@ -227,13 +229,13 @@ def choose_limit(current: int, ratios: Iterable[tuple[float, float]]) -> tuple[i
 
 
 def compare(before: Sequence[Sample], after: Sequence[Sample]) -> list[tuple[Sample, Sample]]:
-    """The tests that both have, in the order of `before`."""
+    """Pairs of the tests present in both, in the order of `before`."""
     found = {(one.model, one.label): one for one in after}
     return [(one, found[key]) for one in before if (key := (one.model, one.label)) in found]
 
 
 def is_better(pairs: Sequence[tuple[Sample, Sample]]) -> bool:
-    """Whether the second of each pair is faster as a whole, and none much slower."""
+    """Whether the second samples are faster in the geometric mean, and none is slower than LOSS allows."""
     ratios = [after.tok_s / before.tok_s for before, after in pairs]
     return bool(ratios) and mean_ratio(ratios) > 1 and min(ratios) >= LOSS
 
@@ -249,13 +251,13 @@ def percent(ratio: float) -> str:
 
 
 def _plain(samples: Sequence[Sample]) -> dict[tuple[str, str], Sample]:
-    """The samples of the pack as it is, decoding by a graph: (model, test) -> sample."""
+    """Samples of the unmodified pack, decoding by graph: (model, test) -> sample."""
     return {(one.model, one.label): one for one in samples if one.trial == Trial()}
 
 
 def _gains(samples: Sequence[Sample], name: str, test: str) -> dict[int, float]:
-    """Value of a constant -> speed over that of the pack as it is, over all models. A trial may change a second
-    constant that the test does not depend on."""
+    """Value of a constant -> speed relative to the unmodified pack, over all models. A trial may also change a constant
+    that the test does not depend on."""
     plain = _plain(samples)
     ratios: dict[int, list[float]] = {}
     for one in samples:
@@ -266,7 +268,7 @@ def _gains(samples: Sequence[Sample], name: str, test: str) -> dict[int, float]:
 
 
 def _left_out(samples: Sequence[Sample]) -> dict[str, list[float]]:
-    """Kernel file -> speed without it over the speed with it, of each test."""
+    """Kernel file -> (speed without it / speed with it) of each test."""
     plain = _plain(samples)
     ratios: dict[str, list[float]] = {}
     for one in samples:
@@ -277,8 +279,8 @@ def _left_out(samples: Sequence[Sample]) -> dict[str, list[float]]:
 
 
 def _limits(current: Mapping[str, int], models: Sequence[Model], samples: Sequence[Sample]) -> list[Constant]:
-    """megakernel_max_mib by the shallowest decode of each model; megakernel_max_kv_mib by all depths of the models that
-    the megakernel decodes faster at first."""
+    """Fits megakernel_max_mib to the shallowest decode test of each model, and megakernel_max_kv_mib to all depths of
+    the models for which the megakernel wins at the shallowest depth."""
     plain = _plain(samples)
     by_weights: list[tuple[float, float]] = []
     by_kv: list[tuple[float, float]] = []

@@ -1,5 +1,5 @@
-"""A named variant of an installed pack: its manifest, its folder for `targets/`, its wheel. The wheel has the code
-objects of the installed pack, byte for byte, but for files that the tuning compiled or left out."""
+"""Makes a named variant of an installed pack: its manifest, its folder for `targets/`, its wheel. The wheel has the
+installed pack's code objects, byte for byte, except files that tuning recompiled or left out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["changed_manifest", "file_stem", "variant_manifest", "write_folder", 
 
 Json = dict[str, Any]
 
-TIME = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can have: the same pack gives the same bytes
+TIME = (1980, 1, 1, 0, 0, 0)  # the earliest time stamp of zip, fixed for reproducible wheels
 MODE = 0o100644 << 16
 UNIX = 3
 
@@ -32,7 +32,7 @@ def file_stem(file: str) -> str:
 
 
 def changed_manifest(manifest: Json, tuning: Mapping[str, int], without: Sequence[str]) -> Json:
-    """A pack's manifest with other constants, without the kernels and files of some sources."""
+    """A pack's manifest with changed constants, without the kernels and files of left-out sources."""
     generations = []
     for code in manifest["generations"]:
         files = [one for one in code["files"] if file_stem(one["file"]) not in without]
@@ -42,7 +42,7 @@ def changed_manifest(manifest: Json, tuning: Mapping[str, int], without: Sequenc
 
 
 def variant_manifest(manifest: Json, word: str, choice: Choice) -> Json:
-    """The manifest of the variant of that name."""
+    """The manifest of the variant named `word`."""
     changed = changed_manifest(manifest, choice.tuning, choice.without)
     kernels = {kernel["name"] for code in changed["generations"] for kernel in code["kernels"]}
     exceptions = [one for one in changed["exceptions"] if one["kernel"] in kernels]
@@ -50,7 +50,8 @@ def variant_manifest(manifest: Json, word: str, choice: Choice) -> Json:
 
 
 def write_folder(folder: Path, target: str, word: str, choice: Choice, about: str) -> Path:
-    """target.toml of the variant, as `targets/<target>_<word>` has it; `about` is its comment."""
+    """Writes the variant's folder `<target>_<word>` with its target.toml, for `targets/`. `about` is the file's
+    comment."""
     lines = [f"# {about}", f'inherits = "{target}"']
     if choice.without:
         lines.append(f"without = {json.dumps(list(choice.without))}")
@@ -65,7 +66,7 @@ def write_folder(folder: Path, target: str, word: str, choice: Choice, about: st
 
 
 def write_wheel(pack: Pack, manifest: Json, code: Mapping[str, bytes], out: Path) -> Path:
-    """The wheel of the variant with this manifest. `code` are the code objects that are not the pack's own.
+    """Writes the variant's wheel with this manifest. `code`: the code objects that differ from the pack's.
 
     Raises:
         PackError: a file of the pack is damaged, or its wheel left no metadata.
@@ -137,7 +138,7 @@ def _more(source: Distribution, pack: Pack, project: str, manifest: Json) -> dic
 
 
 def _bill(bill: Json, project: str, manifest: Json) -> str:
-    """The bill of materials of the variant: its own name and files, compiler and commit of the pack."""
+    """The bill of materials of the variant: the variant's name and files, the pack's compiler and commit."""
     files = [one for code in manifest["generations"] for one in code["files"]]
     subject = bill["metadata"]["component"]
     subject |= {"bom-ref": project, "name": project, "purl": f"pkg:pypi/{project}@{manifest['version']}"}

@@ -33,9 +33,9 @@ class Dialect:
     first: Mapping[str, ReaderType]
     """Openers that count only at the beginning of the answer. The reader gets the opener's text too."""
     grammar: _Grammar
-    """A Lark grammar of calls of some tools."""
+    """Makes the Lark grammar for calls of some tools."""
     unheld: Callable[[Mapping[str, Any]], Sequence[str]]
-    """Keywords of a tool's parameters that this grammar does not hold."""
+    """Schema keywords of a tool's parameters that this grammar does not enforce."""
     render_call: Callable[[str, Mapping[str, Any]], str]
     """The text of a call, from its name and arguments."""
     render_begun: Callable[[str], str]

@@ -1,4 +1,4 @@
-"""The members of a JSON object that breaks off: arguments of a call that was cut in an earlier turn."""
+"""Parses a truncated JSON object into members: the arguments of a call that was cut off in an earlier turn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Member:
 
 
 def members_of(text: str) -> list[Member]:
-    """The members up to the point where the object breaks off. Text that is no object at all has none."""
+    """The members before the truncation. Text that is not an object has none."""
     members: list[Member] = []
     at = _after_space(text, 0)
     while at < len(text) and text[at] in "{,":
@@ -41,14 +41,14 @@ def members_of(text: str) -> list[Member]:
         except (ValueError, RecursionError):
             members.append(Member(key, _begun(text[at:]), False))
             break
-        is_complete = end < len(text) or text[end - 1] in '"]}'  # a number at the end may go on
+        is_complete = end < len(text) or text[end - 1] in '"]}'  # a number at the end may be truncated
         members.append(Member(key, value if isinstance(value, str) else text[at:end], is_complete))
         at = _after_space(text, end)
     return members
 
 
 def _begun(text: str) -> str:
-    """The characters of a string that breaks off; any other value as it is."""
+    """The characters of a truncated string; any other value unchanged."""
     if not text.startswith('"'):
         return text
     try:

@@ -70,7 +70,7 @@ def grammar(tools: Sequence[Tool], *, parallel: bool) -> str:
 
 
 def lines_of(rule: str, several: bool) -> str:
-    """One `rule`, or up to MAX_CALLS on lines of their own. Bounded, because a small model may not stop by itself."""
+    """One `rule`, or up to MAX_CALLS, each on a separate line. Bounded, because a small model may never stop."""
     return f'{rule} ("\\n" {rule}){{0,{MAX_CALLS - 1}}}' if several else rule
 
 
@@ -155,8 +155,8 @@ _KEYS = frozenset({"name", "arguments", "parameters", "function", "type", "id"})
 
 
 class _Object:
-    """Reads one call object. Arguments that precede the name are withheld until the name is known, and their last brace
-    until the object ends, so that the arguments of a call that breaks off are never valid JSON."""
+    """Reads one call object. Arguments that precede the name are withheld until the name is known. Their last brace is
+    withheld until the object ends, so the arguments of a truncated call are never valid JSON."""
 
     def __init__(self, reader: CallReader) -> None:
         self._reader = reader
@@ -263,7 +263,7 @@ def _whole(char: str, text: list[str]) -> Generator[None, str, str]:
 
 
 def _string(char: str) -> Generator[None, str, str]:
-    """Reads and decodes a JSON string. Stops at the closing quote, so no character is read too far."""
+    """Reads and decodes a JSON string. Stops at the closing quote and consumes nothing after it."""
     if char != '"':
         raise Malformed(f"expected a string, got {char!r}")
     scanner, text = JsonScanner(), ""

@@ -65,9 +65,9 @@ _MAX_NAME = 200
 class XmlReader(CallReader):
     """Reads a block from after its opening tag."""
 
-    _text = _withheld = ""  # of the open value: not given yet, and not decided yet
+    _text = _withheld = ""  # of the open value: text not emitted yet, and text not classified yet
     _schema: Mapping[str, Any] = MappingProxyType({})  # of the open value
-    _streams = False  # the open value is a string, given as it arrives
+    _streams = False  # the open value is a string, emitted as it arrives
     _has_quoted = False  # the open value quotes a call
     _has_opener = True  # the block began with its tag
     _ahead: str | None = None  # text after a call that is complete unless the rest of its value follows
@@ -138,7 +138,7 @@ class XmlReader(CallReader):
     def _value(
         self, key: str, schema: Mapping[str, Any], declared: Collection[str]
     ) -> Generator[None, str, tuple[Kind, str | None]]:
-        """Reads a value and the tags that end it. A string is given as it arrives, other types once complete.
+        """Reads a value and the tags that end it. A string is emitted as it arrives, other types once complete.
 
         Returns the kind of the end, and with Kind.NAMED the next parameter's name, otherwise text read beyond the tags.
         """
@@ -185,10 +185,10 @@ class XmlReader(CallReader):
             char = yield
 
     def _look_ahead(self, key: str, kind: Kind) -> Generator[None, str, str | None]:
-        """Reads on after a call whose last value may quote tags: it had only quoted these if its own closing tags still
-        follow. Returns the text read if the call is complete; None if the value goes on.
+        """Looks ahead after a call whose last value may quote tags: the value quoted them if the call's closing tags
+        still follow. Returns the text read if the call is complete; None if the value continues.
 
-        Once a further call begins, only the end of the answer shows whether the value quoted that too (`finish`).
+        Once another call begins, only the end of the answer shows whether the value quoted that call too (`finish`).
         """
         self.may_end = True
         self._ahead, at = "", 0

@@ -32,7 +32,7 @@ class End:
 
 
 class Ahead(Enum):
-    """The text that is read after a call before the call counts as complete."""
+    """How much text to read after a call before the call counts as complete."""
 
     NONE = auto()
     CALL = auto()
@@ -62,7 +62,7 @@ class CallReader:
         self.unread = ""
         """Text that no part holds yet."""
         self.ahead = Ahead.END
-        """Which text after a call may show that the call had not ended."""
+        """How much text after a call may still show that the call had not ended."""
         self.tools = tools
         self._steps = self._read()
         next(self._steps)
@@ -84,12 +84,12 @@ class CallReader:
         """The parts that the end of the text completes; none by default.
 
         Raises:
-            Malformed: the text after a call shows that its end was not where it seemed to be.
+            Malformed: the text after a call shows that the call had not ended there.
         """
         return []
 
     def cut(self) -> str:
-        """The end of the arguments of a call that breaks off: what `push` has withheld of them."""
+        """Ends a call that breaks off: returns the part of its arguments that `push` has withheld."""
         return ""
 
     def _take_parts(self) -> list[Part]:

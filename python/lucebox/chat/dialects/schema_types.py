@@ -28,7 +28,7 @@ __all__ = [
 _MAX_DEPTH = 16  # of nested references and alternatives
 _MAX_FORMS = 16
 _COMBINING = ("anyOf", "oneOf", "allOf")
-_WHOLE = "arguments"  # key in $defs of the whole schema that references point into
+_WHOLE = "arguments"  # key in $defs under which the whole schema is stored for references
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Form:
 
 
 def forms_of(schema: Mapping[str, Any]) -> list[Form]:
-    """The forms of an object with this schema, at least one. Too many alternatives become one form in which only the
-    properties that all of them require are required."""
+    """The forms of an object with this schema, at least one. Too many alternatives are merged into one form, which
+    requires only the properties that all of them require."""
     forms = list(itertools.islice(_forms(schema, schema, _MAX_DEPTH), _MAX_FORMS * _MAX_FORMS))
     if len(forms) <= _MAX_FORMS:
         return forms or [Form()]
@@ -96,7 +96,7 @@ def property_schema(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def self_contained(part: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
-    """A part of a schema that also has what its references point to."""
+    """A part of a schema, made self-contained: it includes the definitions it refers to."""
     if not _has_reference(part):
         return dict(part)
     whole = {"type": "object", **{key: value for key, value in _moved(root).items() if key not in ("$schema", "$id")}}
@@ -122,7 +122,7 @@ def _has_reference(value: Any) -> bool:
 
 
 def choices_of(schema: Mapping[str, Any]) -> list[Any] | None:
-    """All values of a self-contained schema that allows only some; None if it does not list them."""
+    """All values that a self-contained schema enumerates; None if it does not enumerate them."""
     return _choices(schema, schema, _MAX_DEPTH)
 
 

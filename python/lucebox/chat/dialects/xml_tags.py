@@ -73,7 +73,7 @@ class Found:
 
     kind: Kind
     end: int = 0
-    """Characters of the text that the tag has."""
+    """Length of the tag, in characters."""
     name: str = ""
 
 
@@ -100,8 +100,8 @@ def find_tag(text: str, key: str, declared: Collection[str], *, depth: int, begi
 
 
 def closes_again(text: str, *, has_opener: bool) -> bool:
-    """Whether the text after a call has closing tags to which none of its own calls belongs. The call's last value may
-    then have quoted all of it.
+    """Whether the text after a call has closing tags that match none of the calls opened in that text. The call's last
+    value may then have quoted all of it.
 
     has_opener: the call before had the tag that opens a block, so `</tool_call>` without one closes that call.
     """
@@ -119,11 +119,11 @@ def closes_again(text: str, *, has_opener: bool) -> bool:
 
 
 def quotes_whole_calls(value: str) -> bool:
-    """Whether the calls that a value quotes have the closing tags of their own and no others.
+    """Whether every call that a value quotes is balanced: it has its own closing tags and no others.
 
-    Where one lacks its end, tags of the value's own call have ended it, and the value reaches too far.
+    If a quoted call lacks its end, tags of the enclosing call closed it, and the value extends too far.
     """
-    calls: list[tuple[bool, bool]] = []  # those that are open: has an opener, is inside a parameter
+    calls: list[tuple[bool, bool]] = []  # open calls: (has an opener, is inside a parameter)
     for found in _QUOTED.finditer(value):
         if found["begin"]:
             calls.append((bool(found["opener"]), False))
@@ -185,7 +185,7 @@ _SHORT = -1
 
 
 def _match(text: str, at: int, *parts: _Part) -> int | None:
-    """Where the parts end, in order, from `at`; _SHORT if the text ends before they do; None if it differs."""
+    """The end of the parts, matched in order from `at`; _SHORT if the text ends first; None if the text differs."""
     for part in parts:
         if isinstance(part, re.Pattern):
             run = part.match(text, at)

@@ -25,7 +25,7 @@ DISK_BYTES = 16 << 30
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counters of a prefix cache since its creation, and its current size."""
+    """Counters since the creation of a prefix cache, and its current size."""
 
     lookups: int
     hits: int
@@ -64,13 +64,13 @@ class PrefixCache:
         owners: Sequence[str] = ("",),
         engine: _engine.Engine | None = None,
     ) -> None:
-        """engine: where prefixes keep their pages of the KV cache, as on a device. Their bytes are copied to main
-        memory when somebody needs the pages, or for a file."""
+        """engine: set if prefixes keep their pages in its KV cache, as on a GPU. Their bytes are copied to main memory
+        when the pages are needed elsewhere, or to write a file."""
         self._parts = PartStore(
             budget_bytes, None if folder is None else Path(folder), fingerprint, disk_bytes, owners, engine
         )
         self.free_pages: Callable[[], bool] | None = None
-        """Gives back pages of the KV cache for a prefix to restore; False: there are none. None: `drop_pages`."""
+        """Frees KV pages so that a prefix can be restored; False: none can be freed. None: `drop_pages`."""
         self._lookups = self._hits = self._prompt_tokens = self._reused_tokens = 0
 
     def close(self) -> None:
@@ -87,8 +87,8 @@ class PrefixCache:
     ) -> Iterator[int]:
         """Restores a prefix, then computes and stores the rest of the prompt.
 
-        Yields the number of tokens done: first the reused ones, then after every append. At the end the session has the
-        logits of the last token. between_layers: as in `Session.sync`.
+        Yields the number of tokens done: first the reused ones, then after every append. At the end the session holds
+        the logits of the last token. between_layers: as in `Session.sync`.
         """
         boundaries = tuple(boundaries)
         plan = Plan(ids, boundaries, session.prefill_chunk, owner)
@@ -115,9 +115,9 @@ class PrefixCache:
         return reused
 
     def store(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = (), owner: str = "") -> None:
-        """Stores the session's prefix of ids, as far as it was computed in the appends of a cold run.
+        """Stores the session's prefix of ids, as far as its appends match the appends of a cold run.
 
-        Called after every append, because the session has the recurrent state of its last position only.
+        Called after every append, because the session holds the recurrent state of its last position only.
         """
         plan = Plan(ids, boundaries, session.prefill_chunk, owner)
         with self._parts.changed:
@@ -125,7 +125,8 @@ class PrefixCache:
             self._parts.evict()
 
     def forget(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = (), owner: str = "") -> None:
-        """Drops all prefixes of ids, of which one led to an error: a file may be damaged and have a right checksum."""
+        """Drops all prefixes of ids after one of them led to an error: a file may be damaged despite a valid
+        checksum."""
         plan = Plan(ids, boundaries, session.prefill_chunk, owner)
         with self._parts.changed:
             path = self._parts.walk(plan.owner, plan.segments(len(plan.ids)))
@@ -133,8 +134,8 @@ class PrefixCache:
             self._parts.drop_damaged(parts, "a prompt that reused it failed")
 
     def drop_pages(self) -> bool:
-        """Gives back the pages of the KV cache that were used longest ago, whose bytes go to main memory. False: there
-        are none that nobody else holds."""
+        """Frees the least recently used KV pages and moves their bytes to main memory. False: no unshared pages are
+        left."""
         with self._parts.changed:
             return self._parts.drop_run()
 
@@ -174,20 +175,20 @@ class PrefixCache:
         elif own < session.n_tokens:
             try:
                 session.assemble(plan.ids[:own], plan.ends_to(own), -(-own // PAGE))
-            except OutOfMemoryError:  # swapped out, and no room
+            except OutOfMemoryError:  # the session was swapped out and does not fit back
                 session.reset()
                 return 0
         return own
 
     def _longest(self, session: _engine.Session, plan: Plan) -> Node | None:
-        """The node of the longest cached prefix that a session can continue from."""
+        """The node of the longest cached prefix from which a session can continue."""
         path = self._parts.walk(plan.owner, plan.segments(len(plan.ids) - 1))
         return next((node for node in reversed(path) if node.state or not session.recurrent_bytes), None)
 
     def _assemble(self, session: _engine.Session, plan: Plan, node: Node, matched: int) -> bool:
-        """Sets the session to a node's prefix, of which it already has `matched` tokens.
+        """Sets the session to a node's prefix. The session already holds `matched` tokens of it.
 
-        False if a part could not be read or is not a state of this model; the node is then gone.
+        False if a part could not be read or is not a state of this model; the node is then dropped.
 
         Raises:
             OutOfMemoryError: the KV cache has too few free pages; the session is unchanged.

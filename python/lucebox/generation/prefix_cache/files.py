@@ -91,7 +91,7 @@ class Files:
         return [(path, n_bytes) for _, path, n_bytes in sorted(found)]
 
     def read_all(self) -> Iterator[PartFile]:
-        """The usable files of this fingerprint and these owners, shortest prefix first and pages before their state.
+        """The usable files of this fingerprint and these owners, ordered by prefix length, pages before their state.
 
         Logs a warning for all others.
         """

@@ -11,7 +11,7 @@ __all__ = ["fingerprint"]
 
 
 def fingerprint(engine: _engine.Engine, manifest_json: str = "", code: str | None = None, device: str = "") -> str:
-    """A text that differs whenever the computed bits may differ.
+    """A string that differs whenever the computed bits may differ.
 
     Covers the weights, options that change chunks or rounding, the engine's build, and on a GPU the pack's manifest,
     the compiler of the code that the driver loads from it, and the device's name.

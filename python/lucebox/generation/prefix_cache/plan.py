@@ -1,5 +1,5 @@
-"""The appends in which a prompt is computed. State at the end of an append can be reused, bit-identical to a cold run,
-by every prompt computed in the same appends up to there (docs/prefix_cache.md explains why)."""
+"""Divides a prompt into appends. A prompt can reuse the state at the end of an append, bit-identical to a cold run, if
+its appends up to there are the same (docs/prefix_cache.md explains why)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = ["PAGE", "Plan", "Segment", "append_ends", "turn_ends"]
 
 PAGE = 64  # tokens per KV page
-# Recurrent states are large (151 MB for a 27B model, whose KV page has 4 MB). They are stored where prompts diverge
-# most: at the first boundary (the end of the system prompt), at the newest append ends, and at a fixed stride.
+# Recurrent states are large (151 MB for a 27B model; a KV page is 4 MB). They are stored where prompts most often
+# diverge: at the first boundary (the end of the system prompt), at the newest append ends, and at a fixed stride.
 NEWEST_ENDS = 2  # append ends before the prompt's last append
 STATE_STRIDE = 8  # prefill chunks
 
@@ -21,7 +21,7 @@ Ids = NDArray[np.int32]
 
 
 def turn_ends(ids: Ids, end_ids: Sequence[int]) -> list[int]:
-    """Positions after the end tokens of a prompt, where turns end and other prompts may continue."""
+    """Positions after the end tokens of a prompt: turns end there, and other prompts may diverge."""
     found: list[int] = (np.flatnonzero(np.isin(ids, end_ids)) + 1).tolist()
     return found
 
@@ -30,7 +30,7 @@ def append_ends(n_tokens: int, boundaries: Iterable[int], chunk: int) -> tuple[i
     """Ends of the appends of a prompt: multiples of `chunk`, the page starts of boundaries, and the prompt's end.
 
     A boundary less than a quarter of a chunk after another end is skipped, because a short append costs as much as a
-    long one. Tokens after a position never change the ends before it.
+    long one. The ends before a position do not depend on the tokens after it.
     """
     ends = [0]
     cuts = sorted({boundary // PAGE * PAGE for boundary in boundaries})
@@ -61,12 +61,12 @@ class Segment:
 
     @property
     def key(self) -> tuple[bytes, tuple[int, ...]]:
-        """Identifies the segment after a given prefix: all of its tokens and append ends."""
+        """Identifies the segment among the continuations of a prefix: its tokens and append ends."""
         return self.ids, self.ends
 
 
 class Plan:
-    """The append ends and the reusable segments of one prompt, which only prompts of the same owner reuse."""
+    """The append ends and the reusable segments of one prompt. Only prompts of the same owner reuse them."""
 
     def __init__(self, ids: ArrayLike, boundaries: Iterable[int], chunk: int, owner: str = "") -> None:
         self.owner = owner

@@ -1,6 +1,6 @@
 """Storage of the prefix cache: the tree of prefixes, its parts in memory and in files, and LRU eviction.
 
-A writer thread writes files behind the engine, a prefix before its continuations, from the bytes in memory. A part that
+A writer thread writes files in the background from the bytes in memory, a prefix before its continuations. A part that
 is dropped before its turn is not written.
 """
 
@@ -46,14 +46,14 @@ class PartStore:
         self._engine = engine
         self.memory: Lru[Part] = Lru(memory_bytes)
         self.disk: Lru[Path] = Lru(disk_bytes)
-        self.runs: Lru[Part] = Lru(0)  # drop_run() evicts; there is no budget
+        self.runs: Lru[Part] = Lru(0)  # evicted by drop_run(); has no budget
         self.n_nodes = self.n_evicted = self.n_damaged = 0
         self._part_of: dict[Path, Part] = {}
         self._unwritten: dict[Part, None] = {}  # an ordered set
         self._is_closed = False
         self._files = None if folder is None else self._open(folder, fingerprint)
         self._is_writing = self._files is not None
-        self._writer: threading.Thread | None = None  # one that never starts would keep this store alive
+        self._writer: threading.Thread | None = None  # created lazily: an unstarted thread would keep this store alive
         if self._is_writing:
             self._writer = threading.Thread(target=self._write_behind, name="lucebox-prefix-cache", daemon=True)
             self._writer.start()
@@ -93,7 +93,7 @@ class PartStore:
         return path[1:]
 
     def add(self, parent: Node, segment: Segment, session: _engine.Session) -> Node:
-        """Stores the pages of a segment that the session has."""
+        """Stores the session's pages of a segment."""
         node = self._attach(parent, segment)
         first, n = segment.start // PAGE, segment.n_pages
         node.pages = part = Part(node, "pages", n * session.page_bytes)
@@ -105,8 +105,8 @@ class PartStore:
         return node
 
     def drop_run(self) -> bool:
-        """Gives back the pages of the KV cache that were used longest ago, whose bytes go to main memory. False: there
-        are none that nobody else holds."""
+        """Frees the least recently used KV pages and moves their bytes to main memory. False: no unshared pages are
+        left."""
         part = next((one for one in self.runs.all() if one.run is not None and not one.run.is_shared), None)
         if part is None:
             return False
@@ -123,7 +123,8 @@ class PartStore:
         node.state = self._put(Part(node, "state", state.nbytes), state)
 
     def load(self, parts: Iterable[Part]) -> list[Bytes | _engine.PageRun] | None:
-        """The pages of the parts in the KV cache, else their bytes; None if one could not be read and was dropped."""
+        """The page run of each part that is in the KV cache, else its bytes; None if a part could not be read and was
+        dropped."""
         data: list[Bytes | _engine.PageRun] = []
         for part in parts:
             if part.run is not None:
@@ -140,7 +141,7 @@ class PartStore:
         return data
 
     def drop_damaged(self, parts: Iterable[Part], reason: object) -> None:
-        """Drops parts and what continues them, with a warning."""
+        """Drops parts and their continuations, with a warning."""
         for part in parts:
             if not part.is_dropped:
                 log.warning("ignored a part of the prefix cache: %s", reason)
@@ -148,7 +149,8 @@ class PartStore:
                 self._drop(part)
 
     def touch(self, path: list[Node], state: Part | None = None) -> None:
-        """Marks a prefix as used. Its first segment becomes the most recent: eviction starts at the end of a prefix."""
+        """Marks a prefix as used. Its first segment becomes the most recent, so eviction starts at the end of a
+        prefix."""
         for part in [state, *(node.pages for node in reversed(path))]:
             if part is None:
                 continue
@@ -160,8 +162,7 @@ class PartStore:
                     os.utime(part.file)  # keeps the LRU order across restarts
 
     def evict(self) -> None:
-        """Evicts parts from memory down to the budget. Parts with a file, or with pages of the KV cache, stay in the
-        tree."""
+        """Evicts parts from memory down to the budget. Parts that also have a file or KV pages stay in the tree."""
         for part in self.memory.over_budget():
             self.n_evicted += 1
             if part.file is None and part.run is None:
@@ -197,7 +198,7 @@ class PartStore:
             self.n_nodes -= len(nodes)
         for part in dropped:
             part.is_dropped = True
-            part.data = part.run = None  # at once: nodes and parts form cycles, which the garbage collector frees late
+            part.data = part.run = None  # freed now: nodes and parts form cycles, which the GC frees late
             self.memory.remove(part)
             self.runs.remove(part)
             self._unwritten.pop(part, None)
@@ -221,8 +222,8 @@ class PartStore:
         return files
 
     def _adopt(self, file: PartFile) -> None:
-        """Adds a file to the tree; its data is read on demand. Files come shortest prefix first, so a file whose parent
-        is missing is useless and deleted."""
+        """Adds a file to the tree; its data is read on demand. Files arrive by ascending prefix length, so a file
+        without its parent is useless and is deleted."""
         node = self._find(file.owner, file.ids[: file.start], file.ends)
         if node is None:
             return self._unlink(file.path)
@@ -261,7 +262,7 @@ class PartStore:
         return self._files.load(part.file, part.kind, part.n_bytes)
 
     def _write_behind(self) -> None:
-        """The writer thread."""
+        """The body of the writer thread."""
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self._unwritten or self._is_closed)
@@ -274,7 +275,7 @@ class PartStore:
                 return
 
     def _write(self, files: Files, part: Part, data: Bytes) -> bool:
-        """Writes a part; False ends all writing."""
+        """Writes a part; False stops the writer."""
         path = part.node.path()
         ids = np.frombuffer(b"".join(node.segment.ids for node in path), np.int32)
         ends = tuple(end for node in path for end in node.segment.ends)

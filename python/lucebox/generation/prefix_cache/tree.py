@@ -26,7 +26,8 @@ Key = TypeVar("Key")
 
 
 class Part:
-    """KV pages of a segment, or the recurrent state at its end: in memory, in a file, or both. Immutable data."""
+    """KV pages of a segment, or the recurrent state at its end: in memory, in a file, or both. The data is
+    immutable."""
 
     def __init__(self, node: Node, kind: Kind, n_bytes: int) -> None:
         self.node = node
@@ -34,14 +35,14 @@ class Part:
         self.n_bytes = n_bytes
         self.data: Bytes | None = None
         self.run: _engine.PageRun | None = None
-        """The same pages in the KV cache, which a session shares without a copy."""
+        """The same pages in the KV cache, which sessions share without a copy."""
         self.file: Path | None = None
         self.is_dropped = False
-        """Whether the part left the tree."""
+        """Whether the part has been removed from the tree."""
 
 
 class Node:
-    """A segment after its parent's prefix, with its stored parts. A root has an owner and an empty segment."""
+    """A segment that continues its parent's prefix, with its stored parts. A root has an owner and an empty segment."""
 
     def __init__(self, parent: Node | None = None, segment: Segment = EMPTY, owner: str = "") -> None:
         self.parent = parent
@@ -60,7 +61,7 @@ class Node:
         return [part for part in (self.state, self.pages) if part is not None]
 
     def path(self) -> list[Node]:
-        """The nodes from below the root to this one."""
+        """The nodes from the root, exclusive, to this node."""
         path: list[Node] = []
         node = self
         while node.parent is not None:
@@ -102,6 +103,6 @@ class Lru(Generic[Key]):
         return list(self._sizes)
 
     def over_budget(self) -> Iterator[Key]:
-        """Yields the least recently used key while the budget is exceeded; the caller must remove each."""
+        """Yields the least recently used key while the budget is exceeded; the caller must remove each key."""
         while self.n_bytes > self.budget_bytes:
             yield next(iter(self._sizes))

@@ -157,7 +157,7 @@ def conversation_of(body: CountRequest) -> Conversation:
     Raises:
         ApiError: the request is for a thread, no message has text, or a block is in a message of another role.
     """
-    if body.thread is not None:  # with this code, the SDKs' tool runners go on with whole conversations
+    if body.thread is not None:  # on this error code, the SDKs' tool runners fall back to whole conversations
         reason = "threads are not supported: send the whole conversation without it"
         details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
         raise ApiError("invalid", reason, "thread", details=details)
@@ -183,7 +183,7 @@ def _system_text(system: str | Sequence[TextBlock] | None) -> str:
 
 
 def _messages(message: InputMessage) -> Iterator[Message]:
-    """Converts a message of blocks to template messages; each tool result becomes a message of its own, in place."""
+    """Converts a message of blocks to template messages; each tool result becomes a separate message, in place."""
     if isinstance(message.content, str):
         yield {"role": message.role, "content": message.content}
         return
@@ -208,7 +208,7 @@ def _messages(message: InputMessage) -> Iterator[Message]:
 
 
 def _assistant(blocks: Sequence[Block]) -> Message:
-    texts, thoughts = [], []  # of adjacent blocks each
+    texts, thoughts = [], []  # collected from adjacent blocks
     for _, run in groupby(blocks, type):
         adjacent = list(run)
         texts.append("".join(b.text for b in adjacent if isinstance(b, TextBlock)))

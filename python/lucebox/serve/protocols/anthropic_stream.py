@@ -1,4 +1,4 @@
-"""Answers as Anthropic's messages: content blocks, streamed or as one document."""
+"""Formats answers as Anthropic's messages: content blocks, streamed or as one document."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Kind: TypeAlias = Literal["text", "thinking", "tool_use"]
 class MessageWriter:
     """Formats one answer. One block is open at a time; an event of another kind closes it.
 
-    A call is held until it is whole: clients may run a tool_use block that has ended, and no event takes one back.
+    A call is buffered until it is complete: clients may run a tool_use block once it ends, and no event can retract
+    one.
     """
 
     def __init__(self, model: str, *, omits_thinking: bool, with_spans: bool = False) -> None:
@@ -35,7 +36,7 @@ class MessageWriter:
         self._index = -1  # index of the newest block
         self._open: Kind | None = None  # kind of the open block
         self._reasoning = ""  # text of the open thinking block
-        self._call: ToolCall | None = None  # the call that is held
+        self._call: ToolCall | None = None  # the buffered call
         self._has_calls = self._has_broken = False
         self._finished: Finished | None = None
 
@@ -134,7 +135,7 @@ class MessageWriter:
         return block + self._delta("input_json_delta", partial_json=call.arguments) + self._end()
 
     def _block(self, kind: Kind, fields: dict[str, Any]) -> bytes:
-        """Opens a block of this kind unless it is open."""
+        """Opens a block of this kind unless one is open."""
         if self._open == kind:
             return b""
         ended = self._end()
@@ -182,7 +183,7 @@ def _usage_of(finished: Finished) -> dict[str, int]:
 
 
 def _stop_reason(finished: Finished, may_run: bool) -> str:
-    """may_run: the answer has calls, and none of them broke off."""
+    """may_run: the answer has calls, all complete."""
     if finished.reason == "length":
         return "max_tokens"
     if may_run:

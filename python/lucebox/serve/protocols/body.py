@@ -1,4 +1,5 @@
-"""Base of all request bodies: strict types; unknown options are refused, harmless fields reported as ignored."""
+"""Base classes of all request bodies: types are strict, unknown options are refused, and harmless fields are accepted
+and reported as ignored."""
 
 from __future__ import annotations
 
@@ -97,7 +98,7 @@ def _ignored_fields(body: type[Body]) -> frozenset[str]:
 
 
 def shown_name(name: str) -> str:
-    """A name that a client chose, as a header shows it."""
+    """A client-chosen name, sanitised for a header."""
     return quote(name, safe="")[:64]
 
 

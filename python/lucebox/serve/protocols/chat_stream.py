@@ -1,4 +1,4 @@
-"""Answers as OpenAI's chat completions: streamed chunks, or one document."""
+"""Formats answers as OpenAI's chat completions: streamed chunks, or one document."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["ChatWriter", "chat_completion"]
 
 
 def finish_reason(finished: Finished, may_run: bool) -> str:
-    """may_run: the answer has calls, and none of them broke off."""
+    """may_run: the answer has calls, all complete."""
     if finished.reason == "length":
         return "length"
     return "tool_calls" if may_run else "stop"
@@ -93,7 +93,7 @@ class ChatWriter:
     def _delta(
         self, index: int, delta: dict[str, Any], reason: str | None = None, fields: Mapping[str, Any] | None = None
     ) -> bytes:
-        """A chunk; fields: further ones of it."""
+        """One chunk of the stream. fields: its further fields."""
         choice: dict[str, Any] = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
         if self._logprobs is not None and self._pending[index]:
             choice["logprobs"] = {"content": self._logprobs.chat(self._pending[index]), "refusal": None}

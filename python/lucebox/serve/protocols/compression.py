@@ -1,4 +1,4 @@
-"""Prompt compression in the APIs: the field of a request, and the parts of a response that say what was kept."""
+"""Prompt compression in the APIs: the request field, and the response fields and header that report what was kept."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class Compressible(Body):
 
 
 def compression_of(body: Compressible) -> CompressionRequest | None:
-    """The choices of a request."""
     wanted = body.compression
     return None if wanted is None else CompressionRequest(wanted.mode, wanted.keep_ratio)
 
@@ -43,7 +42,7 @@ def wants_spans(body: Compressible) -> bool:
 
 
 def compression_field(finished: Finished, with_spans: bool) -> dict[str, Any]:
-    """The field `compression` of a response; empty where spans are not wanted or nothing was cut."""
+    """The response field `compression`; empty if spans were not requested or nothing was cut."""
     record = finished.usage.compression
     if record is None or not with_spans:
         return {}
@@ -63,7 +62,7 @@ def compression_field(finished: Finished, with_spans: bool) -> dict[str, Any]:
 
 
 def compression_header(records: Sequence[PromptCompression | None]) -> Mapping[str, str]:
-    """The response header of a request whose prompt was compressed. The answers of a request share a prompt."""
+    """The response header of a compressed prompt, which all answers of a request share."""
     record = next(iter(records), None)
     if record is None:
         return {}

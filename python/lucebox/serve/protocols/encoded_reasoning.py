@@ -1,6 +1,6 @@
-"""Reasoning as an opaque string, which clients send back: Anthropic's signature, OpenAI's encrypted_content.
+"""Encodes reasoning as an opaque string that clients send back: Anthropic's signature, OpenAI's encrypted_content.
 
-The text is base64, not secret. It restores reasoning that the client was not shown.
+The string is base64, not encrypted. It restores reasoning that was not shown to the client.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Informational routes: models, tokenization, health, metrics, status, and what clients of llama.cpp and vLLM look
-for."""
+"""Informational routes: models, tokenization, health, metrics, status, and the routes that llama.cpp and vLLM clients
+query."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def model(name: str, request: Request) -> Response:
 
 
 def _model(server: Server) -> dict[str, Any]:
-    """The model, with its limits under the names by which clients of OpenAI, Anthropic and vLLM look for them."""
+    """The model entry, with its limits under the names that clients of OpenAI, Anthropic and vLLM read."""
     model = server.model
     created = datetime.fromtimestamp(model.created, timezone.utc)
     return {
@@ -112,7 +112,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
 
 
 def _piece(data: bytes) -> str | list[int]:
-    """A token's text, or its bytes if they are not whole characters, as llama.cpp has it."""
+    """A token's text, or its bytes if they are not whole characters, as in llama.cpp."""
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -26,7 +26,7 @@ from lucebox.serve.server import Server, server_of
 
 __all__ = ["CompletionRequest", "router"]
 
-_NAMES = {  # fields of the body and of Sampling
+_NAMES = {  # body field -> Sampling field
     "min_p": "min_p",
     "typical_p": "typical_p",
     "repeat_penalty": "repetition_penalty",
@@ -127,8 +127,6 @@ def _prompt(server: Server, body: CompletionRequest) -> str | list[int]:
 
 
 class CompletionWriter:
-    """Formats one answer."""
-
     def __init__(self, model: str, logprobs: LogprobWriter | None) -> None:
         self._model = model
         self._logprobs = logprobs

@@ -1,4 +1,4 @@
-"""The bodies of Ollama's API, and the conversations, samplings and formats that they stand for."""
+"""Request bodies of Ollama's API, and their conversion to conversations, sampling and formats."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
     "prompt_of",
 ]
 
-_NAMES = {  # options and the fields of Sampling
+_NAMES = {  # option -> Sampling field
     "min_p": "min_p",
     "typical_p": "typical_p",
     "repeat_penalty": "repetition_penalty",
@@ -227,7 +227,7 @@ def conversation_of(body: ChatRequest) -> Conversation:
 
 
 def check_generate(body: GenerateRequest) -> None:
-    """Refuses what a prompt cannot have.
+    """Refuses unsupported fields of a prompt.
 
     Raises:
         ApiError: there are images, tokens of an earlier conversation, or a system text without a template.
@@ -238,7 +238,6 @@ def check_generate(body: GenerateRequest) -> None:
 
 
 def prompt_of(body: GenerateRequest) -> Conversation:
-    """The conversation of a prompt."""
     messages: list[Message] = [{"role": "system", "content": body.system}] if body.system else []
     messages.append({"role": "user", "content": body.prompt})
     return Conversation(messages, thinking=_thinking(body.think), answer_format=format_of(body))

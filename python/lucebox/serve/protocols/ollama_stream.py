@@ -1,4 +1,4 @@
-"""Answers in Ollama's API: lines of JSON, or one document."""
+"""Formats answers for Ollama's API: lines of JSON, or one document."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Route: TypeAlias = Literal["chat", "generate"]
 
 
 class OllamaWriter:
-    """Formats one answer. A call is sent once it is whole, because its arguments are an object."""
+    """Formats one answer. A call is sent once it is complete, because its arguments are an object."""
 
     def __init__(self, route: Route, model: str, logprobs: LogprobWriter | None) -> None:
         self._route = route
@@ -124,7 +124,7 @@ def created_at() -> str:
 
 
 def _broken_text(call: ToolCall) -> str:
-    """A broken call as text, because clients run every call that they get."""
+    """A broken call as text, because clients run every call they receive."""
     return f"{call.name}: {call.arguments}"
 
 

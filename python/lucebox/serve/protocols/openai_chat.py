@@ -189,7 +189,6 @@ class ChatRequest(OpenAISampled, Guided, Compressible):
 
 
 def conversation_of(body: ChatRequest) -> Conversation:
-    """The conversation of a request."""
     variables = dict(body.chat_template_kwargs or {})
     switch = variables.pop("enable_thinking", None)
     if switch is not None and not isinstance(switch, bool):

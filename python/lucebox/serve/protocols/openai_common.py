@@ -1,4 +1,4 @@
-"""Parts of responses that several protocols share: usage, timings, log probabilities, comments."""
+"""Response parts shared by several protocols: usage, timings, log probabilities, comments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-MIN_LOGPROB = -9999.0  # stands for minus infinity, which JSON lacks
+MIN_LOGPROB = -9999.0  # represents minus infinity, which JSON lacks
 DONE = b"data: [DONE]\n\n"
 
 
@@ -34,8 +34,8 @@ class StreamOptions(Body):
 
 
 def usage(finished: Sequence[Finished], n: int) -> dict[str, Any]:
-    """Usage of several answers in their order, n to each prompt. A prompt counts once; of its cached tokens, those of
-    its first answer, because the others reuse what that one computed."""
+    """Usage of several answers, n consecutive ones per prompt. A prompt counts once. Its cached tokens are its first
+    answer's, because the other answers reuse the prompt that the first one computed."""
     prompt = sum(f.usage.prompt_tokens for f in finished[::n])
     completion = sum(f.usage.completion_tokens for f in finished)
     return {
@@ -54,13 +54,13 @@ def usage(finished: Sequence[Finished], n: int) -> dict[str, Any]:
 
 
 def original_tokens(finished: Finished, name: str) -> dict[str, int]:
-    """The tokens of a compressed prompt as it was sent, under this name; empty where nothing was cut."""
+    """Token count of the prompt before compression, under this name; empty if nothing was cut."""
     record = finished.usage.compression
     return {} if record is None else {name: record.original_tokens}
 
 
 def predictions(finished: Sequence[Finished]) -> dict[str, int]:
-    """Drafted tokens that are in the answers, and those that are not, under OpenAI's names for predicted outputs."""
+    """Accepted and rejected drafted tokens, under OpenAI's names for predicted outputs."""
     drafts = [f.usage.drafts for f in finished if f.usage.drafts is not None]
     drafted, accepted = sum(d.drafted_tokens for d in drafts), sum(d.accepted_tokens for d in drafts)
     return {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}
@@ -89,12 +89,13 @@ def timings(finished: Finished) -> dict[str, float]:
 
 
 def comment(text: str) -> bytes:
-    """A comment in a stream, which clients skip."""
+    """A server-sent comment, which clients skip."""
     return b": " + " ".join(text.split()).encode("utf-8", "replace") + b"\n\n"
 
 
 class TextOffsets:
-    """The positions of an answer's tokens in its text. A token that continues a character stands where it begins."""
+    """The positions of an answer's tokens in its text. A token that continues a character has the position of that
+    character."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -107,7 +108,7 @@ class TextOffsets:
 
 
 class LogprobWriter:
-    """Formats log probabilities with the text of their tokens, and with their ids where a protocol has them."""
+    """Formats log probabilities with the text of their tokens, and with token ids if the protocol has them."""
 
     def __init__(self, tokenizer: Tokenizer, *, with_ids: bool = False) -> None:
         self._tokenizer = tokenizer

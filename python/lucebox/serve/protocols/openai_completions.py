@@ -35,7 +35,7 @@ from lucebox.serve.server import Server, server_of
 
 __all__ = ["CompletionRequest", "router"]
 
-DEFAULT_MAX_TOKENS = 16  # OpenAI's default; a continuation of raw text may not end by itself
+DEFAULT_MAX_TOKENS = 16  # OpenAI's default; a continuation of raw text may never end by itself
 
 
 class CompletionRequest(OpenAISampled, Guided):

@@ -1,6 +1,6 @@
 """OpenAI's responses: the request's schema, its conversation, and POST /v1/responses.
 
-stored_responses.py has the routes of responses that exist.
+stored_responses.py has the routes of existing responses.
 """
 
 from __future__ import annotations
@@ -181,8 +181,8 @@ def functions_of(body: Prompted) -> list[tuple[FunctionTool, str | None]]:
 
 
 def shown_names(body: Prompted) -> dict[Origin, str]:
-    """The name that the model sees of each function: its own, with the namespace in front if another function has the
-    same name.
+    """The name under which the model sees each function: the function's name. A function in a namespace gets the
+    namespace as prefix if the name is not unique.
 
     Raises:
         ApiError: two functions of a namespace have the same name.
@@ -223,7 +223,7 @@ def _tool_choice(body: Prompted) -> ToolChoice:
 
 
 def _chosen(tools: Sequence[ChosenTool], body: Prompted) -> tuple[str, ...]:
-    """The shown names of chosen tools; a name without a namespace means all functions that have it."""
+    """The shown names of chosen tools; a name without a namespace selects all functions with that name."""
     found: list[str] = []
     for tool in tools:
         names = [
@@ -282,7 +282,7 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
             request, lambda: server.model.chat(conversation, sampling, limits, "/v1/responses")
         )
     except ApiError as error:
-        if body.stream and error.kind == "too_long":  # Codex reads this error from the stream only
+        if body.stream and error.kind == "too_long":  # Codex reads this error only from the stream
             return FailedStream(writer, error)
         raise
     if body.background:
@@ -297,7 +297,8 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
 
 
 def ignored_of(body: Prompted) -> list[str]:
-    """The ignored fields that were sent, tools that only OpenAI runs, and parts of answers that there are not."""
+    """The ignored fields that were sent, tools that only OpenAI's servers run, and requested answer parts that do not
+    exist here."""
     found = [*body.ignored(), *(f"tools.{tool.type}" for tool in body.tools or [] if isinstance(tool, HostedTool))]
     if isinstance(body, ResponsesRequest):
         found += [f"include.{shown_name(name)}" for name in body.include or [] if name not in INCLUDABLE]

@@ -1,4 +1,4 @@
-"""OpenAPI descriptions of the routes, which FastAPI cannot derive."""
+"""OpenAPI descriptions of routes that FastAPI cannot derive."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ LLAMA_CPP_ERRORS = _errors(LlamaCppError, 503)
 def documented(
     summary: str, errors: dict[int | str, dict[str, Any]], *, streams: bool = True, lines: bool = False
 ) -> dict[str, Any]:
-    """Arguments of a route decorator: the response is a JSON document or, if it streams, server-sent events or lines of
-    JSON."""
+    """Arguments for a route decorator whose response is a JSON document or, if streaming, server-sent events or lines
+    of JSON."""
     content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
     if streams:
         content |= {"application/x-ndjson": {}} if lines else {"text/event-stream": {"schema": EVENT}}

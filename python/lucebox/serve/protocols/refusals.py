@@ -1,4 +1,4 @@
-"""Why a body is refused: one message with the JSON path, what stands there and what is allowed."""
+"""Explains why a body is refused: one message with the JSON path, the value found there, and the allowed values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXPECTED = {
     "float_type": "a number",
     "none_required": "null",
 }
-_KIND_KEYS = ("type", "role")  # keys that tell the members of a union apart
+_KIND_KEYS = ("type", "role")  # keys that discriminate the members of a union
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class _Fault:
     path: tuple[str, ...]
     """Keys and indices of the body."""
     member: tuple[str, ...]
-    """Members of unions that the validation tried on the way."""
+    """Union members that the validation tried along the path."""
     kind: str
     message: str
     expected: str
 
     @property
     def is_kind(self) -> bool:
-        """The member of the union is for another kind of object."""
+        """Whether the fault only says that this union member is for another kind of object."""
         return self.kind == "literal_error" and self.path[-1:] != () and self.path[-1] in _KIND_KEYS
 
 
@@ -47,7 +47,7 @@ def refusal(body: Any, errors: Sequence[Mapping[str, Any]]) -> ApiError:
     meant = [fault for fault in faults if fault.member not in others] or faults
     depth = max(len(fault.path) for fault in faults)
     if max(len(fault.path) for fault in meant) < depth - 1:
-        meant = faults  # all members of the deepest union are for other kinds
+        meant = faults  # no member of the deepest union is for this kind of object
     kinds = [fault for fault in meant if fault.is_kind or fault.kind == "union_tag_invalid"]
     first = max(kinds or meant, key=lambda fault: len(fault.path))
     path = ".".join(first.path)
@@ -83,7 +83,7 @@ def _fault(body: Any, error: Mapping[str, Any]) -> _Fault:
 
 
 def _shown(body: Any, path: Sequence[str]) -> str:
-    """The value at a path, in short."""
+    """The value at a path, abbreviated."""
     at = body
     for part in path:
         at = at[int(part)] if isinstance(at, list) else at.get(part) if isinstance(at, Mapping) else None

@@ -83,7 +83,7 @@ async def compact(body: CompactRequest, request: Request) -> Response:
 
 
 def _user_messages(conversation: Conversation) -> list[dict[str, Any]]:
-    """The user's messages as items, without summaries of earlier compactions."""
+    """The user's messages as items, excluding summaries of earlier compactions."""
     texts = [message["content"] for message in conversation.messages if message["role"] == "user"]
     return [
         {

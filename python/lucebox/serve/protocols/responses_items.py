@@ -1,4 +1,4 @@
-"""The input items of OpenAI's responses, and the messages that they stand for."""
+"""Input items of OpenAI's responses, and their conversion to template messages."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def messages_of(items: Sequence[InputItem], shown: Mapping[Origin, str] | None =
     shown: the names of functions that the model sees.
 
     Raises:
-        ApiError: another server made a compaction.
+        ApiError: a compaction was made by another server.
     """
     names = shown or {}
     messages: list[Message] = []
@@ -157,7 +157,7 @@ def messages_of(items: Sequence[InputItem], shown: Mapping[Origin, str] | None =
 
 
 def turns_of(answer: Answer) -> list[Message]:
-    """The answer as messages of the conversation's next prompt: those of its items."""
+    """The answer as messages for the conversation's next prompt, as `messages_of` would convert its output items."""
     messages: list[Message] = []
     for block in answer.blocks:
         match block:
@@ -171,8 +171,8 @@ def turns_of(answer: Answer) -> list[Message]:
 
 
 def _add_text(messages: list[Message], key: str, text: str) -> None:
-    """Adds text or reasoning to the turn at the end. What follows a call begins a message: in the call's own message
-    the template would put it before the call."""
+    """Adds text or reasoning to the last turn. After a call it begins a new message, because in the call's message the
+    template would put it before the call."""
     if not messages or messages[-1]["role"] != "assistant" or "tool_calls" in messages[-1]:
         messages.append({"role": "assistant", "content": ""})
     messages[-1][key] = joined([messages[-1].get(key, ""), text])

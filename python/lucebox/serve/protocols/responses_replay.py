@@ -1,4 +1,4 @@
-"""The events of a stored response: those of its stream, with one delta for each text."""
+"""Replays a stored response as the events of its stream, with one delta per text."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from lucebox.serve.protocols.responses_stream import PART_EVENTS
 __all__ = ["events_of", "numbered", "opening_events"]
 
 Event = dict[str, Any]
-RESULTS = ("completed_at", "timings", "compression", "warnings")  # fields that only an ended response has
+RESULTS = ("completed_at", "timings", "compression", "warnings")  # fields present only in ended responses
 ENDS = {"completed": "response.completed", "incomplete": "response.incomplete"}
 
 
 def numbered(events: Iterable[Event], first: int, starting_after: int) -> bytes:
-    """Server-sent events with the numbers from `first`; only those after a number."""
+    """Server-sent events, numbered from `first`; only events after number `starting_after`."""
     return b"".join(
         sse({"type": event["type"], "sequence_number": number, **event}, event["type"])
         for number, event in enumerate(events, first)
@@ -25,7 +25,7 @@ def numbered(events: Iterable[Event], first: int, starting_after: int) -> bytes:
 
 
 def opening_events(document: Mapping[str, Any]) -> Iterator[Event]:
-    """The first two events, whether the response has ended or not."""
+    """The first two events, which a running response has too."""
     begun = {name: value for name, value in document.items() if name not in RESULTS}
     begun |= {"status": "in_progress", "output": [], "usage": None, "error": None, "incomplete_details": None}
     yield {"type": "response.created", "response": begun}
@@ -33,7 +33,7 @@ def opening_events(document: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def events_of(document: Mapping[str, Any]) -> Iterator[Event]:
-    """The events after the first two, of a response that has ended."""
+    """All events after the first two of an ended response."""
     for index, item in enumerate(document["output"]):
         empty: dict[str, Any] = {"arguments": ""} if item["type"] == "function_call" else {}
         empty |= {key: [] for key in ("content", "summary") if key in item}

@@ -1,4 +1,4 @@
-"""Answers as OpenAI's responses: output items, streamed with an event per step or as one document."""
+"""Formats answers as OpenAI's responses: output items, streamed with an event per step or as one document."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ECHOED: dict[str, Any] = {  # request fields that the response repeats, with the
     "truncation": "disabled",
 }
 
-PART_EVENTS = {  # by the type of a part: the events of its text, of itself, and its index
+PART_EVENTS = {  # part type -> (prefix of text events, prefix of part events, index field)
     "output_text": ("response.output_text", "response.content_part", "content_index"),
     "reasoning_text": ("response.reasoning_text", "response.content_part", "content_index"),
     "summary_text": ("response.reasoning_summary_text", "response.reasoning_summary_part", "summary_index"),
@@ -63,7 +63,7 @@ class ResponseWriter:
     ) -> None:
         self.id = f"resp_{secrets.token_hex(24)}"
         self.store: Callable[[dict[str, Any], list[Message]], None] = lambda document, turns: None
-        """Called with the document of a complete response, and its messages."""
+        """Called with the document of a completed response, and its messages."""
         self._created = int(time.time())
         self._model = model
         self._origins = origins
@@ -134,7 +134,7 @@ class ResponseWriter:
     # --- items: one is open at a time
 
     def _begun(self, kind: type[Block]) -> bytes:
-        """Opens an item of this kind unless it is open."""
+        """Opens an item of this kind unless one is open."""
         if isinstance(self._open, kind):
             return b""
         ended = self._end()
@@ -203,7 +203,7 @@ class ResponseWriter:
         return {"type": self._reasoning_type, "text": block.text}
 
     def _newest_logprobs(self) -> list[dict[str, Any]]:
-        """The log probabilities of the open text that no event has."""
+        """Log probabilities of the open text that no event has carried yet."""
         if self._logprobs is None or not isinstance(self._open, Text):
             return []
         new = self._open.logprobs[self._n_logprobs :]

@@ -1,6 +1,6 @@
-"""White space between texts that a call or a thought stood between, for protocols whose message has one text.
+"""Restores white space between texts that a call or reasoning separated, for protocols with a single text per message.
 
-The parser drops white space around calls and thoughts, because templates add it again.
+The parser drops white space around calls and reasoning, because templates add it again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def reasoning_of(answer: Answer) -> str:
 
 
 class Seams:
-    """Adds the white space to the deltas of a stream, which then join to the same texts."""
+    """Adds the white space to a stream's deltas, so that they join to the text of joined()."""
 
     def __init__(self) -> None:
         self._ends = {Text: "", Reasoning: ""}  # last character so far
@@ -43,7 +43,7 @@ class Seams:
         return space + text
 
     def interrupt(self) -> None:
-        """Something else stands here."""
+        """Notes that a call or reasoning interrupts the text here."""
         self._open = None
 
 

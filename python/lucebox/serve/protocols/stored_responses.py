@@ -45,7 +45,7 @@ async def _events(server: Server, owner: str, document: dict[str, Any], starting
     try:
         ended = server.responses.get(document["id"], owner).document
         yield numbered(events_of(ended), len(opening), starting_after)
-    except ApiError as error:  # it was deleted meanwhile
+    except ApiError as error:  # it has been deleted in the meantime
         yield sse(openai_error(error))
 
 

@@ -1,4 +1,4 @@
-"""vLLM's fields for the form of an answer: `guided_*` and, of its later versions, `structured_outputs`."""
+"""vLLM's fields for structured output: `guided_*`, and `structured_outputs` of later versions."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Guided(Body):
 
 
 def guided_format(body: Guided, other: AnswerFormat | None = None) -> AnswerFormat | None:
-    """The form of the answer; `other` is that of the protocol's own field.
+    """The answer's format; `other` is the format from the protocol's own field.
 
     Raises:
-        ApiError: there are several, or one cannot be read.
+        ApiError: there are several formats, or one is malformed.
     """
     later = body.structured_outputs or StructuredOutputs.model_validate({})
     found = [] if other is None else [other]
@@ -88,7 +88,7 @@ def _choice(texts: Choices, field: str) -> str:
 
 
 def lark_of(grammar: str, field: str) -> str:
-    """A grammar in Lark, translated from GBNF if it is that.
+    """A grammar in Lark, translated if it is GBNF.
 
     Raises:
         ApiError: it cannot be translated.
