@@ -1,9 +1,9 @@
 // The body of attention_decode (split-K): up to 16 queries per KV head. Queries are rows times the query heads that
 // share the KV head.
 //
-// Grid: splits of the context, KV heads. Each of the four warps has all queries, every fourth tile of 16 slots, its own
-// ring of tiles and its own online softmax, so the loop has no block barrier. At the end the block merges the four.
-// Bound: read bandwidth, the bytes of K and V up to the last slot.
+// Grid: splits of the context, KV heads. Each of the four warps has all queries, every fourth tile of 16 slots, a ring
+// of tiles and an online softmax of its own, so the loop has no block barrier. At the end the block merges the four
+// softmaxes. Bound: read bandwidth, the bytes of K and V up to the last slot.
 #pragma once
 
 #include "gpu/attention/tile.h"
@@ -54,8 +54,7 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
 
   QueryTiles<T, kDim, kSlots, 1> tile;
   for (int i = 0; i < ring.n_tiles; ++i) {
-    const int offset =
-        first_slot + i * kPageTokens - n_past;  // the tile's first slot, counted from this append's row 0
+    const int offset = first_slot + i * kPageTokens - n_past;  // the tile's first slot relative to this append's row 0
     const T* k = ring.take();
     tile.attend(
         q, k, [&] { return ring.take(); }, scratch, offset + kSlots > 0 || offset < first_seen(op, n_past, op.rows - 1),
@@ -70,8 +69,8 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
   merge.merge(p, queries, split);
   block_barrier();
 
-  // The block's o, half of the columns at a time: each warp leaves its rescaled o in its ring, then the block adds
-  // them.
+  // The block's o, half of the columns at a time: each warp stores its rescaled o in its ring, then the block adds the
+  // four.
   constexpr int kHalf = kDim / 2;
   float factors[kLaneRows];
   LB_UNROLL
