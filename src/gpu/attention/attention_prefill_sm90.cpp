@@ -459,9 +459,8 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shar
   }
   const bool is_chain = op.tree.ancestors == nullptr;
   const auto mask = [&](int i) {
-    const int offset =
-        work.template slot<kSlots>(i) - work.n_past;       // the tile's first slot relative to this append's row 0
-    const int n_valid = work.template n_valid<kSlots>(i);  // slots from n_valid on belong to the next split
+    const int offset = work.template slot<kSlots>(i) - work.n_past;  // relative to this append's row 0
+    const int n_valid = work.template n_valid<kSlots>(i);            // slots from n_valid on: the next split's
     const bool hides_first = offset < first_seen(op, work.n_past, work.last_row);
     if (offset + kSlots <= (is_chain ? work.first_row + 1 : 0) && n_valid >= kSlots && !hides_first) return;
     if (hides_first) {
@@ -524,8 +523,7 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shar
     group_wait<0>(tile.o);
   }
 
-  const int first =
-      opaque(own_first);  // recomputed, so that nothing needed at the end occupies registers throughout the loop
+  const int first = opaque(own_first);  // recomputed: the loop keeps no registers for what follows it
   float scale[kLaneRows];
   LB_UNROLL
   for (int i = 0; i < kLaneRows; ++i) {
@@ -588,8 +586,7 @@ template <class T, int kDim, bool kCopies, class Work = BlockWork>
 LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   constexpr int kStages = sm90_stages(kDim), kTile = sm90_slots(kDim) * kDim;
   constexpr int kUnitBarriers = kCopies ? 0 : kSm90ProducerWarps * kSm90MaxUnits, kBarriers = 4 * kStages + 1;
-  LB_SHARED(CountedBarrier, barriers,
-            kSm90StaticBytes / sizeof(CountedBarrier));  // the block's only static memory: more would shift the tiles
+  LB_SHARED(CountedBarrier, barriers, kSm90StaticBytes / sizeof(CountedBarrier));  // full size, or tiles start later
   static_assert(sizeof(CountedBarrier) * (kBarriers + kUnitBarriers) <= kSm90StaticBytes);
   unsigned char* shared = dynamic_shared<unsigned char>();
   shared += (kTileAlignment - reinterpret_cast<size_t>(shared) % kTileAlignment) % kTileAlignment;

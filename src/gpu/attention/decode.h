@@ -54,7 +54,8 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
 
   QueryTiles<T, kDim, kSlots, 1> tile;
   for (int i = 0; i < ring.n_tiles; ++i) {
-    const int offset = first_slot + i * kPageTokens - n_past;  // the tile's first slot relative to this append's row 0
+    const int offset =
+        first_slot + i * kPageTokens - n_past;  // the tile's first slot, counted from this append's row 0
     const T* k = ring.take();
     tile.attend(
         q, k, [&] { return ring.take(); }, scratch, offset + kSlots > 0 || offset < first_seen(op, n_past, op.rows - 1),

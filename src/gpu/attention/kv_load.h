@@ -93,8 +93,7 @@ LB_DEVICE u32x4 to_numbers(const KvWords<kType>& words) {
           uint32_t, to_f16x2(__builtin_bit_cast(float, two << 16), __builtin_bit_cast(float, two & 0xffff0000)));
     } else if constexpr (Words::kBits == 8) {
       const uint32_t word = words.codes[j / 2] >> 8 * (j % 2);
-      if constexpr (kType ==
-                    KvType::kFp8) {  // gives the f16 of value / 256; codes with all magnitude bits set become NaN
+      if constexpr (kType == KvType::kFp8) {  // the f16 of value / 256; magnitudes of all ones are NaN
         const uint32_t magnitude = word & 0x007f007f, nan = (magnitude + 0x00010001) & 0x00800080;
         pairs[j] = (word & 0x00800080) << 8 | (magnitude | nan) << 7;
       } else {

@@ -109,8 +109,7 @@ struct Ring<Packed, kDim, kSlots, kThreads, Barrier> {
 
   template <class From>
   LB_DEVICE void convert(const Source& tile, uint8_t* in_shared) {
-    const int own =
-        opaque(thread);  // recomputed, so that no type's offsets occupy registers throughout the loop over tiles
+    const int own = opaque(thread);  // recomputed, so that no type's offsets occupy registers throughout the loop
     with_kv_type(tile.type, [&](auto tag) {
       if constexpr (tag.kType != KvType::kF32) {
         constexpr KvRowBytes kBytes = kv_row_bytes(tag.kType, kDim);

@@ -67,7 +67,8 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   const int own_first = first + warp() * kWarpQueries;
   T* own_q = q + warp() * kWarpQueries * kStride;
   for (int i = 0; i < ring.n_tiles; ++i) {
-    const int offset = slots(first_slot, kSlots, i) - n_past;  // the tile's first slot relative to this append's row 0
+    const int offset =
+        slots(first_slot, kSlots, i) - n_past;  // the tile's first slot, counted from this append's row 0
     const bool is_masked = offset + kSlots > (op.tree.ancestors == nullptr ? first_row + 1 : 0) ||
                            offset < first_seen(op, n_past, op.rows - 1);
     const T* k = ring.take();

@@ -79,8 +79,7 @@ LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* sta
       if (j >= kPairsAhead) read_table(j);
       float *first = staged + (is_halves ? pair : 2 * pair), *second = first + (is_halves ? p.n_pairs : 1);
       const float a = load<float>(first), b = load<float>(second);
-      store(first,
-            fma(a, cos[j], -(b * sin[j])));  // explicit fma, so that every kernel that rotates gives the same bits
+      store(first, fma(a, cos[j], -(b * sin[j])));  // explicit fma: every kernel that rotates gives the same bits
       store(second, fma(b, cos[j], a * sin[j]));
     }
     warp_barrier();

@@ -20,22 +20,20 @@ namespace lb::gpu {
 struct AttentionSplits {
   Attention op;
   int n_splits;
-  bool has_merge;  // more than one split, or a rotated V, whose sum the merge rotates back
-  int ring;        // tiles of K or V in the ring in shared memory
-  int tile_bytes;  // bytes of a packed tile in the ring; 0: the kernel reads plain 16-bit pages
-  float* m;        // [n_splits, rows, n_heads]
-  float* l;        // [n_splits, rows, n_heads]
-  float* o;        // [n_splits, rows, n_heads, head_dim]; op.o itself for a single split
-  RoundedRows
-      rounded{};  // [rows, n_heads * head_dim] op.o rounded as by RoundRows, written by the merge; null: not written
+  bool has_merge;         // more than one split, or a rotated V, whose sum the merge rotates back
+  int ring;               // tiles of K or V in the ring in shared memory
+  int tile_bytes;         // bytes of a packed tile in the ring; 0: the kernel reads plain 16-bit pages
+  float* m;               // [n_splits, rows, n_heads]
+  float* l;               // [n_splits, rows, n_heads]
+  float* o;               // [n_splits, rows, n_heads, head_dim]; op.o itself for a single split
+  RoundedRows rounded{};  // [rows, n_heads * head_dim] op.o rounded as by RoundRows; null: not written
 };
 
 // A thread block computes one KV head. Its queries are rows times the query heads that share the KV head.
 inline constexpr int kAttentionThreads = 128, kAttentionWarps = 4;
 inline constexpr int kDecodeQueries = 16;  // attention_decode: each warp has all queries and a quarter of the slots
 inline constexpr int kFp32Queries = 8, kFp32Slots = 16;  // attention_fp32: queries and slots of a tile
-inline constexpr int kMinMergeThreads = 256, kMaxMergeThreads = 1024,
-                     kMergeInFlight = 4;  // kMergeInFlight: splits in flight per thread
+inline constexpr int kMinMergeThreads = 256, kMaxMergeThreads = 1024, kMergeInFlight = 4;  // splits in flight
 inline constexpr int kMaxSplits = 512;
 inline constexpr int kPrepareThreads = 128;  // attention_prepare: one warp per head of a row
 inline constexpr int kAppendThreads = 256;   // kv_append: one warp per head of a row of K or V

@@ -108,8 +108,7 @@ struct Ring {
 template <class T, int kDim, int kSlots, int kTiles>
 struct QueryTiles {
   static constexpr int kStride = operand_stride(kDim);
-  float m[kTiles][kLaneRows],
-      l[kTiles][kLaneRows];  // of the lane's rows; until close(), l sums only the lane's columns
+  float m[kTiles][kLaneRows], l[kTiles][kLaneRows];  // of the lane's rows; until close(), l sums its columns only
   FragmentC o[kTiles][kDim / 16];
 
   LB_DEVICE QueryTiles() {
@@ -148,8 +147,7 @@ struct QueryTiles {
     LB_UNROLL
     for (int t = 0; t < kTiles; ++t) {
       if (is_masked) {
-        const int first_row =
-            opaque(16 * t + lane_row(0));  // recomputed, so that no row occupies a register throughout the loop
+        const int first_row = opaque(16 * t + lane_row(0));  // recomputed: no row occupies a register in the loop
         LB_UNROLL
         for (int j = 0; j < kSlots / 16; ++j)
           for_each_row(s[t][j], [&](int i, int column, float& score) {

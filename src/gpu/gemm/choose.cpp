@@ -216,9 +216,7 @@ GemmLaunches gemm_launches(const LinearGroup& group, const RoundedRows& x, uint3
       GemmLaunch& gemm = result.gemms[result.n_gemms++];
       gemm = gemm_launch(part, x, what, scratch, target);
       gemm.expand = expand;
-      if (expand)
-        gemm.tiles.overlap_previous =
-            false;  // a GEMM loads weights before it waits, but here the previous kernel writes them
+      if (expand) gemm.tiles.overlap_previous = false;  // its weights come from the previous kernel
       gemm.params.x16 = x16[i];
     }
     most = std::max(most, scratch.used);

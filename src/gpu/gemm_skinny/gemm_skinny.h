@@ -137,8 +137,7 @@ struct SkinnyX {
     }
     copy_wait<0>();
     LB_UNROLL_BY(1)
-    for (int at = thread_id(), turn = 0; at < n;
-         at += kSkinnyThreads, ++turn) {  // whole warps iterate: n is a multiple of 64
+    for (int at = thread_id(), turn = 0; at < n; at += kSkinnyThreads, ++turn) {  // whole warps: n is a multiple of 64
       const int row = at / 8 % kRows, block = at % 8;
       uint8_t* to = base + at / 8 * kSkinnyRowBytes;
       const float factor = turn % kTurns == 0 ? factors[0] : factors[kTurns - 1];
