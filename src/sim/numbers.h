@@ -17,7 +17,7 @@ inline f16x2 to_f16x2(float lo, float hi) { return {to_f16(lo), to_f16(hi)}; }
 
 namespace sim {
 
-// a * b + c, rounded once. The product is exact in fp64. An inexact sum is rounded to odd, so that the later roundings
+// a * b + c, rounded once. The product is exact in fp64. An inexact sum is rounded to odd, so that the later rounding
 // to 16 bits cannot mistake the sum for a tie.
 inline f16 fma_f16(f16 a, f16 b, f16 c) {
   const double product = double(to_f32(a)) * to_f32(b), addend = to_f32(c);
@@ -50,14 +50,14 @@ inline int dot4(int a, int b, int c) {
   for (int shift = 0; shift < 32; shift += 8) sum += uint32_t(int8_t(a >> shift) * int8_t(b >> shift));
   return int(sum);
 }
-// Same as dot4, with unsigned bytes of a.
+// Like dot4, but the bytes of a are unsigned.
 inline int dot4_unsigned(uint32_t a, int b, int c) {
   uint32_t sum = uint32_t(c);
   for (int shift = 0; shift < 32; shift += 8) sum += uint32_t(int(uint8_t(a >> shift)) * int8_t(b >> shift));
   return int(sum);
 }
 
-// Results are in NVIDIA's order.
+// Results follow the order of NVIDIA's lookup8.
 inline u32x2 lookup8(const u32x2& table, uint32_t nibbles) {
   u32x2 y = {};
   for (int i = 0; i < 8; ++i) {
