@@ -21,8 +21,8 @@ struct ByteSums {
   int v[4];
 };
 
-// Per-row tables in the form that a lane needs: entries for the rows of A and B of its sums, and for the rows of A in
-// its operand registers.
+// Per-row tables in the form that a lane needs. SumRowsA and SumRowsB: entries for the rows of its sums. OperandRows:
+// entries for the rows of A in its operand registers.
 template <class T>
 struct SumRowsA {
   T v[2];

@@ -58,7 +58,7 @@ LB_DEVICE uint32_t ballot(bool vote) { return __ballot_sync(kAllLanes, vote); }
 LB_DEVICE bool any(bool vote) { return __any_sync(kAllLanes, vote); }
 LB_DEVICE bool all(bool vote) { return __all_sync(kAllLanes, vote); }
 
-// The compiler's scheduler moves no instruction across this barrier. That limits the registers that early loads occupy.
+// The compiler's scheduler moves no instruction across this barrier. Early loads therefore occupy fewer registers.
 LB_DEVICE void sched_barrier() {}
 
 // Hides v's origin from the optimiser, so a loop recomputes values derived from v instead of keeping them in registers.

@@ -36,8 +36,8 @@ LB_DEVICE int sum_row_a(int i) {
 #endif
 }
 
-// Per-row tables in the form that a lane needs: entries for the rows of A and B of its sums, and for the rows of A in
-// its operand registers.
+// Per-row tables in the form that a lane needs. SumRowsA and SumRowsB: entries for the rows of its sums. OperandRows:
+// entries for the rows of A in its operand registers.
 template <class T>
 struct SumRowsA {
   T v[8];

@@ -84,7 +84,7 @@ LB_DEVICE uint32_t ballot(bool vote) { return __builtin_amdgcn_ballot_w32(vote);
 LB_DEVICE bool any(bool vote) { return ballot(vote) != 0; }
 LB_DEVICE bool all(bool vote) { return ballot(!vote) == 0; }
 
-// The compiler's scheduler moves no instruction across this barrier. That limits the registers that early loads occupy.
+// The compiler's scheduler moves no instruction across this barrier. Early loads therefore occupy fewer registers.
 LB_DEVICE void sched_barrier() { __builtin_amdgcn_sched_barrier(0); }
 
 // Hides v's origin from the optimiser, so a loop recomputes values derived from v instead of keeping them in registers.

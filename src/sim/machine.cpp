@@ -313,7 +313,7 @@ void Machine::arrive_at_grid(uint32_t* counter, CallSite site) {
   arrive_at_block(site, n_threads_ - current->block->n_helpers);
 }
 
-// Blocks of a cooperative launch synchronise with those of the same z coordinate; a cluster is one layer.
+// Blocks of a cooperative launch synchronise with the blocks of the same z coordinate; a cluster is one layer.
 int Machine::layer(const Block& block) const { return launch_->cooperative ? int(block.id[2]) : 0; }
 int Machine::n_peers() const { return launch_->cooperative ? n_blocks_ / int(launch_->grid[2]) : n_resident_; }
 

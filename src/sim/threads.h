@@ -81,7 +81,7 @@ inline uint32_t ballot(bool vote, sim::Location where = sim::Location::current()
 inline bool any(bool vote, sim::Location where = sim::Location::current()) { return ballot(vote, where) != 0; }
 inline bool all(bool vote, sim::Location where = sim::Location::current()) { return ballot(!vote, where) == 0; }
 
-// The compiler's scheduler moves no instruction across this barrier. That limits the registers that early loads occupy.
+// The compiler's scheduler moves no instruction across this barrier. Early loads therefore occupy fewer registers.
 inline void sched_barrier() {}
 
 // Hides v's origin from the optimiser, so a loop recomputes values derived from v instead of keeping them in registers.

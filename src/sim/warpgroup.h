@@ -142,8 +142,7 @@ namespace sim {
 inline void end_phase(CountedBarrier* b) {
   b->missing = b->count;
   ++b->phase;
-  current->block->shared
-      .passed_barrier();  // for all threads: this also discards the accesses of threads that did not arrive
+  current->block->shared.passed_barrier();  // also for threads that did not arrive: discards their accesses
 }
 
 }  // namespace sim

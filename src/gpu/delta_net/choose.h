@@ -32,8 +32,8 @@ struct DeltaLaunches {
   DeltaWork params;
 };
 // `work`: gated_delta_scratch_bytes(). With up to 64 rows, the first kernel reads S and the accepted rows before its
-// own wait_for_previous(), while the preceding launch still runs. That launch must be delta_prepare or delta_inputs,
-// which let dependents start only after their own wait, or a launch that lets no dependents start early.
+// own wait_for_previous(), while the preceding launch still runs. The preceding launch must be delta_prepare or
+// delta_inputs, which let dependents start only after their own wait, or a launch that lets no dependents start early.
 DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target);
 // The recurrence and its gated norm in one launch of gated_delta_few, except the division by each head's root mean
 // square (DeltaWork::norm). Returns nullopt if no kernel supports this.

@@ -24,7 +24,7 @@ constexpr WarpgroupKernel kKernels[] = {
 #undef X
 };
 
-// Clocks of a tile beyond those of its chunks, and of summing shared tiles. Measured on an H100.
+// Clocks of a tile in addition to its chunks, and of summing shared tiles. Measured on an H100.
 long tile_clocks(const WarpgroupKernel& kernel) { return kernel.tile_rows * kernel.tile_outs / 3; }
 long sum_clocks(const WarpgroupKernel& kernel, long n_blocks) {
   return 1500 + n_blocks * kernel.tile_rows * kernel.tile_outs / 115;

@@ -7,7 +7,6 @@
 // and x by bulk copies, which the tiled x16 allows (shape.h). The warpgroups synchronise only through the ring's
 // barriers. The next weights are expanded while the previous wgmma runs. Bound: arithmetic; a tile's weights are
 // expanded once, 3 instructions per code. Notebook: docs/kernels/gemm.md.
-// instructions a code. Notebook: docs/kernels/gemm.md.
 #pragma once
 
 #include "gpu/gemm/weights_sm90.h"

@@ -53,7 +53,7 @@ LB_FN constexpr bool skinny_is_plain(DType type) { return type == DType::kF16 ||
 enum class SkinnyNorm : int { kNone, kRow, kHead };
 inline constexpr int kSkinnyHead = 128;  // values per head
 
-// What the epilogue makes of the sums:
+// The epilogue turns the sums into:
 //   kSums    y
 //   kNormed  one matrix: y; next_x = y * norm_w, rounded, without the norm's factor; next_x.sum = the sum of squares of
 //            each 32 values of y, from which the reader computes the factor
@@ -108,8 +108,8 @@ LB_FN constexpr int skinny_partials(int n_tiles) { return n_tiles + kSkinnyWarps
 // Dynamic shared memory: the table of partials, then x of the slice. The epilogue reuses the memory of x for the sums
 // from which it makes next_x.
 //
-// The table is [max_sum_tiles, tile_partials] indices of partials, -1 for none. tile_partials covers the maximum number
-// of partials of a tile in every slice, rounded up to the batch that a warp loads together.
+// The table is [max_sum_tiles, tile_partials] indices of partials, -1 for none. tile_partials has room for the maximum
+// number of partials per tile in every slice. It is rounded up to the batch that a warp loads together.
 inline constexpr int kSkinnyPartialBatch = 8;
 LB_FN constexpr int skinny_table_bytes(int max_sum_tiles, int tile_partials) {
   return (max_sum_tiles * tile_partials * int(sizeof(int32_t)) + 127) / 128 * 128;

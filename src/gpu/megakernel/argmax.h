@@ -1,4 +1,4 @@
-// Greedy choice, for requests that need only the likeliest token: each block sends the key of its likeliest token
+// Greedy choice, for requests that need only the likeliest token. Each block sends the key of its likeliest token
 // through mailboxes, and one warp of one block reads all keys.
 #pragma once
 

@@ -3,10 +3,10 @@
 // The step. A team of warps holds a slice of 16 columns of one value head's S in registers, or two adjacent slices;
 // each warp has 32 rows of S. Each warp convolves the 32 channels of k and of q that multiply its rows. Everything
 // older than the row (S, the previous row, the convolution's earlier inputs, taps) is loaded before the projections
-// arrive, assuming that the previous append was one accepted row. If it was not, the block folds the previous append
-// and loads again. After the wait there is one read, sums within warps, and one block barrier: the sums, not k and q,
-// are scaled to unit length. One warp then finishes the columns of its unit: it gates them and writes their sum of
-// squares, from which readers compute the factor of the head's norm.
+// arrive. These loads speculate that the previous append was one accepted row. Otherwise the block folds the previous
+// append and loads again. After the wait there is one read, sums within warps, and one block barrier: the sums, not k
+// and q, are scaled to unit length. One warp then finishes the columns of its unit: it gates them and writes their sum
+// of squares, from which readers compute the factor of the head's norm.
 //
 // The commit, one phase later, overwrites the convolution's state once nobody reads the old values.
 //

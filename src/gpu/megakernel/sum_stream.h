@@ -50,8 +50,8 @@ LB_DEVICE SumStream& mega_sums() {
 }
 
 // Finishes the rows of a block's part of a product, pass by pass from pass number n on. Called by the epilogue warp.
-// Returns false if the block stops. All other warps wait for this one, and no other warp hides its latencies, so few
-// instructions follow the sums. best: the largest key of the lane's rows, if has_best.
+// Returns false if the block stops. All other warps wait for this one, and no other warp hides its latencies. Few
+// instructions therefore follow the sums. best: the largest key of the lane's rows, if has_best.
 template <bool kIsGated>
 LB_DEVICE bool finish_passes(const RowEpilogue& epilogue, uint32_t& n, const PhaseWait& wait, bool has_best,
                              uint64_t& best) {

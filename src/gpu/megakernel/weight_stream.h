@@ -61,8 +61,8 @@ struct WeightStream {
     }
   }
 
-  // Called by the multiplying warps, between products, to end the copying warp too. That warp may be waiting for one of
-  // the ring's chunks to become empty.
+  // Called by the multiplying warps, between products, to end the copying warp too. The copying warp may be waiting for
+  // one of the ring's chunks to become empty.
   LB_DEVICE void stop(uint32_t chunk) {
     if (lane() == 0) is_stopped = 1;
     LB_UNROLL_BY(1)

@@ -126,7 +126,7 @@ void Schedule::run(const RopeTable& op) {
        .bytes = 1,
        .min_parts = 1,
        .max_parts = parts_of(op.n_pairs, kMegaThreads),
-       .phase = 1});  // runs beside the first products, which do not need it
+       .phase = 1});  // runs concurrently with the first products, which do not need it
 }
 
 void Schedule::run(const RmsNorm& op) {

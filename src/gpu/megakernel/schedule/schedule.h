@@ -2,8 +2,8 @@
 // that the megakernel interprets (gpu/megakernel/shape.h). Host code only: it keeps the ops' device pointers and never
 // dereferences them.
 //
-// Fusion: a norm joins the products that read its result; an activation joins the products whose results it reads; the
-// inputs of a recurrence or an attention are prepared inside it; a copy into a ring joins the products that compute the
+// Fusion: a norm joins the products that read its result. An activation joins the products whose results it reads. The
+// inputs of a recurrence or an attention are prepared inside it. A copy into a ring joins the products that compute the
 // row. Every other op becomes a node. A node gets the earliest phase that its reads and writes, as address ranges,
 // allow. The tasks of a phase share the blocks in proportion to their bytes.
 #pragma once

@@ -35,9 +35,9 @@ std::vector<WeightChunk> cut_in_chunks(const ProductTask& p, const void* w, int 
 // Bytes before row `begin` in each plane's copy, four bits per plane.
 uint16_t skews_of(const ProductTask& p, const void* w, int begin);
 
-// A block's reads of x queue after the weights in flight. While the ring receives a chunk within one ring length of the
-// part's start, the block is still at an earlier product and will read x, so only one chunk may be in flight. Later
-// chunks are copied while the block waits only for weights: kMaxInFlight.
+// A block's reads of x queue after the weights in flight. Chunks within one ring length of the part's start are copied
+// while the block is at an earlier product and will still read x: one chunk in flight. Later chunks are copied while
+// the block waits only for weights: kMaxInFlight.
 void limit_in_flight(std::span<WeightChunk> part, int ring_bytes);
 
 // Whether chunks are copied in parts, one after another, also to keep reads of x short. True if the ring holds the
