@@ -17,7 +17,7 @@ inline f16x2 to_f16x2(float lo, float hi) { return {to_f16(lo), to_f16(hi)}; }
 
 namespace sim {
 
-// a * b + c, rounded once. The product is exact in fp64. An inexact sum is rounded to odd, so that the later rounding
+// a * b + c, rounded once. The product is exact in fp64. An inexact sum is rounded to odd, so that the later roundings
 // to 16 bits cannot mistake the sum for a tie.
 inline f16 fma_f16(f16 a, f16 b, f16 c) {
   const double product = double(to_f32(a)) * to_f32(b), addend = to_f32(c);

@@ -5,8 +5,8 @@
 // synchronise with each other. Consumers wait on full barriers. The producer waits on empty barriers, where both
 // consumers arrive. A consumer issues S of tile i and P V of tile i - 1 together. Both overlap with its softmax of S
 // and with the other consumer's softmax. If K and V have one 16-bit type, they are copied straight to the rings. Other
-// pages pass through a third ring in their stored form, and the producer converts them to f16. Bound: arithmetic, 4
-// head_dim flops per query and slot.
+// pages pass through a third ring in their stored form, and the producer converts them to f16.
+// Bound: arithmetic, 4 head_dim flops per query and slot.
 // Needs: wgmma, tma
 #include "dialect.h"
 

@@ -6,8 +6,8 @@
 //   S^T = K Q^T    eight values of two slots are operand A of two products; Q's inner dimension has the same order
 //   O^T = V^T P^T  words of one column group of two slots are merged into words of slot pairs, and converted to operand
 //                  A; transposing S^T gives operand B
-// With queries as columns no product has idle rows, and O^T of 8 queries takes head_dim / 4 registers per lane. Bound:
-// read bandwidth, the bytes of K and V up to the last slot.
+// With queries as columns no product has idle rows, and O^T of 8 queries takes head_dim / 4 registers per lane.
+// Bound: read bandwidth, the bytes of K and V up to the last slot.
 #pragma once
 
 #include "gpu/attention/packed_slots.h"

@@ -1,5 +1,6 @@
 // Ops on the paged cache: kv_append stores new keys and values in their slots; kv_move compacts the rows of an accepted
-// path. Bound: latency for few rows, else bandwidth: 4 bytes per value plus the bytes of the cache type.
+// path.
+// Bound: latency for few rows, else bandwidth: 4 bytes per value plus the bytes of the cache type.
 #include "dialect.h"
 
 #include "gpu/attention/kv_store.h"

@@ -2,8 +2,8 @@
 //
 // Grid: tiles of queries, KV heads, splits of the context. A warp has 16 kTiles queries and attends to every tile of K
 // and V that the block copies to shared memory. Tiles beyond the causal mask are skipped, and the longest query tiles
-// start first. Blocks that share a split are neighbours in the grid, so all but one find K and V in L2. Bound:
-// bandwidth up to about 64 queries per KV head, then arithmetic: 4 head_dim flops per query and slot.
+// start first. Blocks that share a split are neighbours in the grid, so all but one find K and V in L2.
+// Bound: bandwidth up to about 64 queries per KV head, then arithmetic: 4 head_dim flops per query and slot.
 #pragma once
 
 #include "gpu/attention/selected.h"

@@ -1,13 +1,13 @@
 // KeyMeans and SelectBlocks: selects the key blocks of a long context that each query block attends to
 // (ops/select_blocks.h).
 //
-// key_means_kernel: grid of key blocks and KV heads; a thread sums eight columns of every n-th slot. Bound: bandwidth,
-// K of the append once.
+// key_means_kernel: grid of key blocks and KV heads; a thread sums eight columns of every n-th slot.
+// Bound: bandwidth, K of the append once.
 //
 // select_blocks_*_kernel: grid of query blocks and KV heads; a block handles half a query block at a time. A first pass
 // over the means finds each query's maximum and sum; a warp has 16 queries. A second pass repeats the products with
-// means as rows, so that the sum over queries is a row sum; a warp has 16 means. Then one warp writes the list. Bound:
-// matrix units, 4 head_dim flops per query and mean.
+// means as rows, so that the sum over queries is a row sum; a warp has 16 means. Then one warp writes the list.
+// Bound: matrix units, 4 head_dim flops per query and mean.
 // Needs: nvidia
 #include "dialect.h"
 

@@ -2,8 +2,8 @@
 //
 // A block has 32 channels of one chunk of rows; eight teams of 32 threads share the rows. Blocks of the first chunk
 // also update the state: they read history and pending rows before the barrier, and overwrite both after it with the
-// last chunk's rows. Blocks of later chunks read only x. Bound: bandwidth, 8 bytes per value plus 8 per value of the
-// last chunk; taps come from cache.
+// last chunk's rows. Blocks of later chunks read only x.
+// Bound: bandwidth, 8 bytes per value plus 8 per value of the last chunk; taps come from cache.
 #include "dialect.h"
 
 #include "gpu/activation.h"

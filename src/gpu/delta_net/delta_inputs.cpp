@@ -1,6 +1,7 @@
 // DeltaInputs of one row: y = silu(taps * [history, x]), q and k normalised per head, gates, and the state of
 // causal_conv. A block has the channels of one head, one per thread. The taps are loaded before the previous kernel has
-// ended. The last block computes the gates. Bound: latency; 4 (2 n_taps + 2) bytes per channel.
+// ended. The last block computes the gates.
+// Bound: latency; 4 (2 n_taps + 2) bytes per channel.
 #include "dialect.h"
 
 #include "gpu/delta_net/conv_channel.h"

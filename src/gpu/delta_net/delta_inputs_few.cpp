@@ -2,8 +2,8 @@
 // head, gates, and the state of causal_conv.
 //
 // A block has 128 channels: a head of q or k, or 128 channels of v. All rows are in shared memory, after the history. A
-// warp has every eighth row, four channels per lane. The last blocks compute one gate per thread. Bound: latency; 12
-// bytes per value.
+// warp has every eighth row, four channels per lane. The last blocks compute one gate per thread.
+// Bound: latency; 12 bytes per value.
 #include "dialect.h"
 
 #include "gpu/delta_net/gates.h"

@@ -1,6 +1,6 @@
 // DeltaPrepare, in place: q and k normalised per head (q also divided by sqrt(dk)), the log decay g, and beta. One warp
-// per head of q or k of a row, or per 32 value heads' gates. Bound: bandwidth, 8 bytes per value; values beyond four
-// per lane are reread from L1.
+// per head of q or k of a row, or per 32 value heads' gates.
+// Bound: bandwidth, 8 bytes per value; values beyond four per lane are reread from L1.
 #include "dialect.h"
 
 #include "gpu/delta_net/gates.h"

@@ -4,9 +4,10 @@
 // A thread has up to four rows of four columns of each slice. The previous append wrote S and the accepted rows, so a
 // step reads and folds them before wait_for_previous(). This is safe because the preceding delta_inputs lets this
 // kernel start only after everything older is done. S^T k and S^T q are reduced over the rows of S by exchanges within
-// a warp, then across warps, by one warp per slice. Bound: bandwidth, 8 dk dv bytes per value head: S is read and
-// written once. A block waits for a chain of loads (accepted rows, their weights, keys). Batched launches run in waves
-// of blocks, so each of their blocks keeps more bytes in flight.
+// a warp, then across warps, by one warp per slice.
+// Bound: bandwidth, 8 dk dv bytes per value head: S is read and written once. A block waits for a chain of loads
+// (accepted rows, their weights, keys). Batched launches run in waves of blocks, so each of their blocks keeps more
+// bytes in flight.
 #include "dialect.h"
 
 #include "gpu/delta_net/gated_delta.h"

@@ -9,8 +9,9 @@
 // residual v - e^cs S^T k, delta) is then the small one, [32 columns, k]. The other operand is the tiles shared by all
 // columns, which a block reads from shared memory once. A warp has a quarter of the rows, or of S, for all 32 columns.
 // The next chunk's tiles are copied as soon as their buffer is free. Keys are used first and last, so they are
-// double-buffered. Bound: matrix units, 3 x 64 (3 x 128 + 2 x 40) dv multiply-adds per chunk and value head; 93 KiB of
-// tiles per chunk and block.
+// double-buffered.
+// Bound: matrix units, 3 x 64 (3 x 128 + 2 x 40) dv multiply-adds per chunk and value head; 93 KiB of tiles per chunk
+// and block.
 // Needs: 192 KiB of shared memory
 #include "dialect.h"
 

@@ -9,8 +9,9 @@
 // All arithmetic is fp32. Rows are zero-padded to 32 for appends of up to 32 rows, else to 64.
 //
 // Asynchronous copies bring tiles into a ring in shared memory ahead of their use. Threads that read one tile row are
-// 16 or more rows apart, so that a warp's 16-byte reads have no bank conflicts. Bound: arithmetic: 64 (128 + 128 + 128
-// + 64) dv multiply-adds per chunk and value head at dk = 128, and 64 x 256 for the pairs.
+// 16 or more rows apart, so that a warp's 16-byte reads have no bank conflicts.
+// Bound: arithmetic: 64 (128 + 128 + 128 + 64) dv multiply-adds per chunk and value head at dk = 128, and 64 x 256 for
+// the pairs.
 #include "dialect.h"
 
 #include "gpu/delta_net/chunk_pairs.h"

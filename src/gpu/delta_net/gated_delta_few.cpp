@@ -4,9 +4,9 @@
 //   k_i.k_j, q_i.k_j, S^T k and S^T q   together, on matrix units, from operands of two bf16 parts (split_bf16.h)
 //   delta                               by forward substitution, a row per lane
 //   o                                   from S^T q and the deltas, in fp32; optionally with the gated norm (DeltaWork)
-// Loading S and the accepted rows, and the fold, precede wait_for_previous(), as in gated_delta_step. Bound: latency of
-// five barriers and of instruction fetch (the code runs once, so it is short); 16 KiB of S per block, and 1 KiB of keys
-// and queries per row and block.
+// Loading S and the accepted rows, and the fold, precede wait_for_previous(), as in gated_delta_step.
+// Bound: latency of five barriers and of instruction fetch (the code runs once, so it is short); 16 KiB of S per block,
+// and 1 KiB of keys and queries per row and block.
 // Needs: 192 KiB of shared memory
 #include "dialect.h"
 

@@ -2,7 +2,8 @@
 //
 // Lane l keeps the open candidates of nodes l and l + 32: the first child and the next sibling of each. In every turn
 // the warp takes the best open candidate, and the new node's lane opens two more. All values equal the CPU's: a score
-// is one addition. Bound: latency, max_rows turns of two reductions and reads of shared memory.
+// is one addition.
+// Bound: latency, max_rows turns of two reductions and reads of shared memory.
 #include "dialect.h"
 
 #include "ops/draft_rules.h"

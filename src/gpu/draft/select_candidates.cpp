@@ -3,8 +3,8 @@
 //
 // The previous token is one of the previous row's k candidates. select_scores_kernel, a block per row, therefore scores
 // each candidate of the row after each of the previous row's candidates, for all rows in parallel. Then
-// select_candidates_kernel, one block, walks down the rows: one warp, a lane per candidate. Bound: latency. The tables
-// contribute 2 k rank values per row.
+// select_candidates_kernel, one block, walks down the rows: one warp, a lane per candidate.
+// Bound: latency. The tables contribute 2 k rank values per row.
 #include "dialect.h"
 
 #include "gpu/draft/shape.h"

@@ -1,4 +1,5 @@
-// Embed: one block per row, one thread per value. Bound: latency; the table row's bytes, and 4 bytes per value.
+// Embed: one block per row, one thread per value.
+// Bound: latency; the table row's bytes, and 4 bytes per value.
 //
 // dependents_may_launch() follows the wait. All later kernels of the step may therefore read, ahead of their own wait,
 // everything older than this kernel: the table of angles, n_past, the page table, older rows of the cache.

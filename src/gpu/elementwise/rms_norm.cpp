@@ -1,7 +1,7 @@
 // Root-mean-square norms: y = x / sqrt(mean(x^2) + eps) * w, also times silu(z) if gated; y is optionally rounded. One
 // block per head of a row, or one warp for short heads. A thread's first values stay in registers; the others are
-// reread from L1. The first weights are loaded before the previous kernel has ended. Bound: latency for few rows, else
-// bandwidth, 8 bytes per value (12 gated).
+// reread from L1. The first weights are loaded before the previous kernel has ended.
+// Bound: latency for few rows, else bandwidth, 8 bytes per value (12 gated).
 #include "dialect.h"
 
 #include "gpu/activation.h"

@@ -1,5 +1,5 @@
-// Rope, in place: a' = a cos - b sin, b' = b cos + a sin. One thread per pair. Bound: bandwidth, 16 bytes per pair;
-// each head rereads the table, from cache.
+// Rope, in place: a' = a cos - b sin, b' = b cos + a sin. One thread per pair.
+// Bound: bandwidth, 16 bytes per pair; each head rereads the table, from cache.
 #include "dialect.h"
 
 #include "ops/rope.h"

@@ -4,8 +4,9 @@
 // stages in shared memory, n_stages - 1 chunks ahead. A warp computes 16 kFrags outputs and copies their weights
 // itself; all warps copy x. Scales go through registers, one chunk ahead, and are decoded into shared memory.
 // products.h multiplies a chunk, and formats.h reads a weight type. Weights are loaded before the previous kernel has
-// ended. The order of additions depends only on shape and launch. Bound: bandwidth for 2 to 64 rows, the weights once
-// per tile of rows; arithmetic for more rows. Notebook: docs/kernels/gemm.md.
+// ended. The order of additions depends only on shape and launch.
+// Bound: bandwidth for 2 to 64 rows, the weights once per tile of rows; arithmetic for more rows. Notebook:
+// docs/kernels/gemm.md.
 #pragma once
 
 #include "gpu/gemm/products.h"

@@ -3,8 +3,8 @@
 // One block per SM. A producer warp fills the ring by bulk copies from the launch's start on, so that memory stays busy
 // while the previous kernels end. At most max_in_flight slots are in flight: more would not arrive sooner, and would
 // delay the previous kernels' reads and writes. A slot has kGemvSlotRows rows of each team. Consumers keep the rows of
-// two slots in registers, with scales decoded. The order of additions depends only on shape and launch. Bound:
-// bandwidth. Notebook: docs/kernels/gemv.md.
+// two slots in registers, with scales decoded. The order of additions depends only on shape and launch.
+// Bound: bandwidth. Notebook: docs/kernels/gemv.md.
 // Needs: wgmma
 #include "dialect.h"
 

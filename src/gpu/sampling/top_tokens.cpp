@@ -2,8 +2,8 @@
 //
 // top_tokens_slices_kernel, grid: slices of the vocabulary, rows. A thread keeps only its largest logit and its sum of
 // e^(l - largest). The k best logits of a slice are in the parts of the k threads with the largest logits. The block
-// rereads these parts, one vector per thread. top_tokens_kernel, a block per row, merges the slices. Bound: read
-// bandwidth, 4 bytes per logit; latency for one row.
+// rereads these parts, one vector per thread. top_tokens_kernel, a block per row, merges the slices.
+// Bound: read bandwidth, 4 bytes per logit; latency for one row.
 #include "dialect.h"
 
 #include "gpu/elementwise/rows.h"

@@ -1,6 +1,6 @@
 // Walks down a verified tree (ops/walk_tree.h): runs the sampler on one row after another, in one cooperative launch.
-// Every block finds the child that holds the chosen token; block 0 publishes the token and accepts the path. Bound:
-// latency; per token of the path, the sampler's grid barriers and one more.
+// Every block finds the child that holds the chosen token; block 0 publishes the token and accepts the path.
+// Bound: latency; per token of the path, the sampler's grid barriers and one more.
 #include "dialect.h"
 
 #include "gpu/sampling/next_token.h"
