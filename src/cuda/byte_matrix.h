@@ -21,8 +21,8 @@ struct ByteSums {
   int v[4];
 };
 
-// Per-row tables as a lane needs them: entries of the rows of A and B of its sums, and of the rows of A in its operand
-// registers.
+// Per-row tables in the form that a lane needs. SumRowsA and SumRowsB: entries for the rows of its sums. OperandRows:
+// entries for the rows of A in its operand registers.
 template <class T>
 struct SumRowsA {
   T v[2];
@@ -149,8 +149,8 @@ LB_DEVICE ByteSums multiply(const ByteHalf& a0, const ByteHalf& a1, const BytesB
 }
 #endif
 
-// expand() makes a 16-bit fragment of 16 x 16 bytes: byte * scale - offset, with its row's scale and offset, rounded
-// once. It permutes k: the other operand must have value k (of 16) at expanded_index(k).
+// expand() converts 16 x 16 bytes to a 16-bit fragment: byte * scale - offset, with each row's scale and offset,
+// rounded once. It permutes k: the other operand must have value k (of 16) at expanded_index(k).
 LB_DEVICE constexpr int expanded_index(int k) { return k / 4 * 2 + k % 4 / 2 * 8 + k % 2; }
 
 template <class T>
@@ -160,7 +160,7 @@ LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x
     const uint32_t bytes = h.r[i] ^ 0x80808080u;
     float v[4];
     LB_UNROLL
-    for (int j = 0; j < 4; ++j) {  // bits are those of the float 2^23 + 128 + byte
+    for (int j = 0; j < 4; ++j) {  // bits of the float 2^23 + 128 + byte
       const uint32_t bits = __byte_perm(bytes, 0x4b000000u, 0x7540 + j);
       v[j] = fma(quant::float_of(bits) - 8388736.0f, scale.v[i][0], -scale.v[i][1]);
     }
@@ -169,7 +169,7 @@ LB_DEVICE void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x
   }
 }
 
-// expand_codes() does the same for bytes below 128 with one instruction less per byte; its fields come from
+// expand_codes() does the same for bytes below 128, with one instruction less per byte. Its fields come from
 // code_field(scale, offset) of the row.
 LB_DEVICE f32x2 code_field(float scale, float offset) { return {scale, fma(128.0f, scale, offset)}; }
 
@@ -179,7 +179,7 @@ LB_DEVICE void expand_codes(FragmentA<T>& a, const ByteHalf& h, const OperandRow
   for (int i = 0; i < 2; ++i) {
     float v[4];
     LB_UNROLL
-    for (int j = 0; j < 4; ++j) {  // bits are those of the float 128 + byte
+    for (int j = 0; j < 4; ++j) {  // bits of the float 128 + byte
       const uint32_t bits = __byte_perm(h.r[i], 0x43000000u, 0x7044 + (j << 8));
       v[j] = fma(quant::float_of(bits), field.v[i][0], -field.v[i][1]);
     }

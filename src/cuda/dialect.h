@@ -1,8 +1,8 @@
 // The kernel dialect for NVIDIA, sm_75 and up: every word is one or a few PTX instructions. docs/kernels/dialect.md.
 #pragma once
 
-// The number of helper threads: the last threads of a block, such as producer warps that fill a ring. n_threads() does
-// not count them, and they take no part in block_barrier(). A kernel file defines it before it includes this header.
+// Number of helper threads, such as producer warps that fill a ring: the last threads of a block. n_threads() does not
+// count them, and they take no part in block_barrier(). A kernel file defines it before it includes this header.
 #ifndef LB_HELPER_THREADS
 #define LB_HELPER_THREADS 0
 #endif

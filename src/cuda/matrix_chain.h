@@ -29,7 +29,7 @@ template <class T>
 LB_DEVICE void load_shared(FragmentA<T>& a, const T* from, int stride) {
   load_matrices(a.r, from + lane() % 16 * stride + lane() / 16 * 8);
 }
-// Loads eight rows; the other eight become zero.
+// Loads eight rows; the other eight rows are zero.
 template <class T>
 LB_DEVICE void load_shared_8_rows(FragmentA<T>& a, const T* from, int stride) {
   a.r[1] = a.r[3] = 0;
@@ -45,7 +45,7 @@ LB_DEVICE void load_shared_transposed(FragmentB<T>& b, const T* from, int stride
   load_matrices_transposed(b.r, from + lane() % 16 * stride + lane() / 16 * 8);
 }
 
-inline constexpr int kLaneRows = 2;  // rows of C of which a lane has values
+inline constexpr int kLaneRows = 2;  // rows of C in which a lane has values
 LB_DEVICE int lane_row(int i) { return lane() / 4 + 8 * i; }
 
 // Calls visit(i, column, value) for each value of the lane; i counts the lane's rows.
@@ -55,7 +55,7 @@ LB_DEVICE void for_each_row(FragmentC& c, Visit&& visit) {
   for (int i = 0; i < 8; ++i) visit(i / 2 % 2, i / 4 * 8 + lane() % 4 * 2 + i % 2, c.v[i]);
 }
 
-// Reductions over the lanes that have values of the same rows.
+// Reductions over the lanes that share a row.
 LB_DEVICE float row_max(float v) {
   v = max(v, shuffle_xor(v, 2));
   return max(v, shuffle_xor(v, 1));
@@ -87,7 +87,7 @@ LB_DEVICE void sum_as_operand(FragmentA<T>& a, const FragmentC& c) {
   LB_UNROLL
   for (int i = 0; i < 4; ++i) a.r[i] = pack(c.v[2 * i], c.v[2 * i + 1], T{});
 }
-// The scratch is for chips where an accumulator's values must move to other lanes.
+// The scratch is only for chips where an accumulator's values must move to other lanes.
 template <class T>
 LB_DEVICE void to_operand(FragmentA<T>& a, FragmentC& c, T*) {
   sum_as_operand(a, c);

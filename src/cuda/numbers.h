@@ -19,7 +19,7 @@ LB_DEVICE f16 to_f16(float x) {
 
 LB_DEVICE bf16 to_bf16(float x) {
 #if __CUDA_ARCH__ >= 800
-  uint32_t pair;  // cvt of a single bf16 has a sixteenth of the throughput
+  uint32_t pair;  // cvt of a single bf16 has 1/16 of the throughput
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(0.0f), "f"(x));
   return {uint16_t(pair)};
 #else
@@ -55,15 +55,15 @@ LB_DEVICE f16x2 fma2(f16x2 a, f16x2 b, f16x2 c) {
 }
 
 LB_DEVICE int dot4(int a, int b, int c) { return __dp4a(a, b, c); }
-// Same as dot4, with unsigned bytes of a.
+// Like dot4, but the bytes of a are unsigned.
 LB_DEVICE int dot4_unsigned(uint32_t a, int b, int c) {
   int y;
   asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
   return y;
 }
 
-// Picks four of the bytes of a (0 to 3) and b (4 to 7) by the low four nibbles of `which`. Bit 3 of a nibble replicates
-// the byte's sign bit; __byte_perm would mask bit 3.
+// Selects four of the bytes of a (0 to 3) and b (4 to 7) by the low four nibbles of `which`. Bit 3 of a nibble
+// replicates the byte's sign bit; __byte_perm would mask bit 3.
 LB_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) {
   uint32_t y;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(which));
@@ -77,15 +77,15 @@ LB_DEVICE uint32_t masked_or(uint32_t v, uint32_t mask, uint32_t bits) {
   return y;
 }
 
-// Results are in the order of the nibbles: low, then high nibble of each byte.
+// Results follow the order of the nibbles: low, then high nibble of each byte.
 LB_DEVICE u32x2 lookup8(const u32x2& table, uint32_t nibbles) {
   return {permute_bytes(table[0], table[1], nibbles), permute_bytes(table[0], table[1], nibbles >> 16)};
 }
 LB_DEVICE u32x2 lookup8_order(uint32_t low, uint32_t high) {
   return {permute_bytes(low, high, 0x5140), permute_bytes(low, high, 0x7362)};
 }
-// Pairs of f16 from a table of eight, given by its low and its high bytes. Nibbles 0 to 3 of `indices` are those of
-// values 0, 2, 4, 6, and nibbles 4 to 7 those of values 1, 3, 5, 7; all are below 8.
+// Looks up pairs of f16 in a table of eight, given as its low and its high bytes. Nibbles 0 to 3 of `indices` select
+// values 0, 2, 4, 6, and nibbles 4 to 7 values 1, 3, 5, 7. All nibbles are below 8.
 LB_DEVICE u32x4 lookup8_f16(const u32x2& low, const u32x2& high, uint32_t indices) {
   const uint32_t ordered = permute_bytes(indices, 0, 0x3120);  // 0, 2, 1, 3; 4, 6, 5, 7
   const u32x2 lows = lookup8(low, ordered), highs = lookup8(high, ordered);

@@ -1,4 +1,4 @@
-// Barriers, atomics of device scope, programmatic dependent launch.
+// Barriers, device-scope atomics, programmatic dependent launch.
 #pragma once
 
 #include <stdint.h>
@@ -10,7 +10,7 @@ LB_DEVICE void block_barrier() { asm volatile("barrier.cta.sync 1, %0;" ::"r"(n_
 #else
 LB_DEVICE void block_barrier() { __syncthreads(); }
 #endif
-// Waits for the helper threads too.
+// A barrier of all threads of the block, helper threads included.
 LB_DEVICE void whole_block_barrier() { __syncthreads(); }
 LB_DEVICE void warp_barrier() { __syncwarp(); }
 
@@ -22,8 +22,8 @@ LB_DEVICE int atomic_max(int* p, int v) { return atomicMax(p, v); }
 LB_DEVICE uint32_t atomic_max(uint32_t* p, uint32_t v) { return atomicMax(p, v); }
 LB_DEVICE unsigned long long atomic_max(unsigned long long* p, unsigned long long v) { return atomicMax(p, v); }
 
-// Acquire and release: a thread that adds later sees this block's writes before the barrier that precedes this call,
-// and this block sees the writes of threads that added earlier.
+// Acquire and release. A thread that adds later sees this block's writes before the barrier that precedes this call.
+// This block sees the writes of threads that added earlier.
 LB_DEVICE uint32_t atomic_add_ordered(uint32_t* p, uint32_t v) {
   uint32_t before;
   asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
@@ -66,9 +66,9 @@ LB_DEVICE void store_release_system(uint32_t* p, uint32_t v) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
-// Blocks meet those of their z coordinate, at a counter of theirs. The blocks' increments sum to 2^31, which flips the
-// counter's top bit and keeps the other bits. So the counter needs no reset, and grids of different sizes may use it
-// one after another.
+// Grid barrier of the blocks that share a z coordinate and its counter. The blocks' increments sum to 2^31, which flips
+// the counter's top bit and keeps the other bits. The counter therefore needs no reset, and grids of different sizes
+// may use it one after another.
 LB_DEVICE void grid_barrier(uint32_t* counter) {
   block_barrier();
   if (thread_id() == 0) {

@@ -19,7 +19,7 @@ LB_DEVICE int n_warps() { return (n_threads() + 31) / 32; }
 
 inline constexpr uint32_t kAllLanes = 0xffffffff;
 
-// The unsigned integer type that passes a value of 4 or 8 bytes through a shuffle.
+// The unsigned integer type that carries a value of 4 or 8 bytes through a shuffle.
 template <int kBytes>
 struct Carrier;
 template <>
@@ -58,11 +58,10 @@ LB_DEVICE uint32_t ballot(bool vote) { return __ballot_sync(kAllLanes, vote); }
 LB_DEVICE bool any(bool vote) { return __any_sync(kAllLanes, vote); }
 LB_DEVICE bool all(bool vote) { return __all_sync(kAllLanes, vote); }
 
-// The compiler's scheduler moves no instruction across. This limits the registers that early loads occupy.
+// The compiler's scheduler moves no instruction across this barrier. Early loads therefore occupy fewer registers.
 LB_DEVICE void sched_barrier() {}
 
-// Hides the origin of v from the optimiser, so a loop recomputes values derived from v instead of keeping them in
-// registers.
+// Hides v's origin from the optimiser, so a loop recomputes values derived from v instead of keeping them in registers.
 LB_DEVICE int opaque(int v) {
   asm volatile("" : "+r"(v));
   return v;

@@ -1,5 +1,5 @@
-// Copies to shared memory that complete on a CountedBarrier, from sm_90: cp.async, and bulk copies (TMA), which the
-// barrier counts in bytes.
+// Copies to shared memory that complete on a CountedBarrier (sm_90 and up): cp.async, and bulk copies (TMA), whose
+// bytes the barrier counts.
 #pragma once
 
 #include "warpgroup.h"
@@ -12,7 +12,8 @@ LB_DEVICE void barrier_expect(CountedBarrier* b, int bytes) {
                : "memory");
 }
 
-// Arrives when this thread's asynchronous copies so far are complete. The barrier's count includes every such thread.
+// Arrives once this thread's asynchronous copies so far have completed. The barrier's count must include every such
+// thread.
 LB_DEVICE void copy_arrive(CountedBarrier* b) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(b)) : "memory");
 }
@@ -24,7 +25,7 @@ LB_DEVICE void copy_bulk(void* shared, const void* global, int bytes, CountedBar
                "l"(global), "r"(bytes), "r"(shared_address(b))
                : "memory");
 }
-// Same copy of data that is read once: its lines are the first that L2 evicts.
+// Same copy for data that is read once: L2 evicts its lines first.
 LB_DEVICE void copy_bulk_evict_first(void* shared, const void* global, int bytes, CountedBarrier* b) {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

@@ -1,7 +1,6 @@
-// The additions of sm_90a: warpgroup products (wgmma m64nNk16), whose B operand stays in shared memory; barriers that
-// count arrivals (mbarrier); register reallocation between warpgroups (setmaxnreg).
-// A warpgroup is four warps; warp w has rows [16w, 16w + 16) in the fragments of matrix.h. operand_tile.h defines the
-// layout of operand tiles.
+// sm_90a extensions: warpgroup products (wgmma m64nNk16), whose B operand stays in shared memory; barriers that count
+// arrivals (mbarrier); register reallocation between warpgroups (setmaxnreg). A warpgroup is four warps; warp w has
+// rows [16w, 16w + 16) in the fragments of matrix.h. operand_tile.h defines the layout of operand tiles.
 #pragma once
 
 #include "gpu/operand_tile.h"
@@ -25,7 +24,7 @@ LB_DEVICE uint64_t operand_bits(const void* from, int block_distance) {
   return address | uint64_t(block_distance / 16) << 16 | kRowGroup << 32 | kPermuted128;
 }
 
-// B [n, k] is stored as the tile is: n starts at `row`, k at `column`; row % 8 == 0, column % 16 == 0.
+// B [n, k] is stored like the tile: n starts at `row`, k at `column`; row % 8 == 0, column % 16 == 0.
 template <class T>
 LB_DEVICE TileRows<T> rows_of(const T* tile, int tile_rows, int row, int column) {
   return {operand_bits(tile + column / 64 * tile_rows * 64 + row * 64 + column % 64, 16)};
@@ -113,7 +112,7 @@ LB_DEVICE void group_multiply(FragmentC* c, const A& a, const TileColumns<T>& b)
 LB_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // An mbarrier in shared memory. A phase completes after `count` arrivals, and the next phase begins. Waiters name phase
-// n by its parity n % 2; a wait for parity 1 passes at once before the first phase completes.
+// n by its parity n % 2. Before the first phase completes, a wait for parity 1 returns immediately.
 struct CountedBarrier {
   uint64_t state;
 };

@@ -1,4 +1,4 @@
-// exp, sigmoid and SiLU to about two ulp. exp_fast alone loses one bit for each doubling of |x|.
+// exp, sigmoid and SiLU, accurate to about two ulp. exp_fast alone loses one bit for each doubling of |x|.
 #pragma once
 
 namespace lb::gpu {

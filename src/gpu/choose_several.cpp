@@ -12,7 +12,7 @@ namespace {
 struct Names {
   std::string_view one;
   const char* several;
-  uint32_t n_slices = 1;  // blocks of x of which one block of the form for several does the work
+  uint32_t n_slices = 1;  // x blocks of the single form that one block of the batched form replaces
 };
 #define NAMES(kernel, ...) {#kernel, #kernel "_several" __VA_OPT__(, ) __VA_ARGS__},
 #define X(kernel, ...) NAMES(kernel)

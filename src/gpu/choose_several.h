@@ -1,4 +1,4 @@
-// Which kernels have a form for several sequences (several.h).
+// Finds the batched form (several.h) of a kernel, which handles several sequences in one launch.
 #pragma once
 
 #include <optional>
@@ -9,10 +9,10 @@
 
 namespace lb::gpu {
 
-// Scratch of one of several sequences, so that the next one's is aligned too.
+// Scratch bytes of one sequence, rounded up so that the next sequence's scratch is aligned too.
 inline size_t aligned_scratch(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// A launch for one sequence as one for n of the same shape; nothing where the target has no kernel for it.
+// Turns the launch for one sequence into a launch for n sequences of one shape; nullopt if the target lacks the kernel.
 std::optional<Launch> for_several(const Launch& one, int n, const Target& target);
 
 }  // namespace lb::gpu

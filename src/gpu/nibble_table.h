@@ -1,6 +1,6 @@
-// Weight types whose 4-bit codes index a table of 16 values (IQ4_NL, IQ4_XS, MXFP4), by the dialect's lookup8. lookup8
-// takes a table of eight non-negative bytes. In each table eight values have one sign and eight the other, so two
-// lookups of magnitudes and two signs replace one lookup of values.
+// Decodes weight types whose 4-bit codes index a table of 16 values (IQ4_NL, IQ4_XS, MXFP4), using the dialect's
+// lookup8, which takes a table of eight non-negative bytes. In each table eight values have one sign and eight the
+// other, so two lookups of magnitudes plus two signs replace one lookup of values.
 #pragma once
 
 #include "gpu/vectors.h"
@@ -11,7 +11,7 @@ namespace lb::gpu {
 template <DType kType>
 inline constexpr bool kHasTable = kType == DType::kIQ4_NL || kType == DType::kIQ4_XS || kType == DType::kMXFP4;
 
-// The magnitudes of eight table values, a byte each.
+// The magnitudes of eight table values, one byte each.
 LB_DEVICE u32x2 magnitude_bytes(const int8_t* values) {
   u32x2 words = {};
   LB_UNROLL
@@ -19,7 +19,8 @@ LB_DEVICE u32x2 magnitude_bytes(const int8_t* values) {
   return words;
 }
 
-// For eight 4-bit codes: first has the magnitudes of codes below 8, second of codes from 8 on. The other bytes are 0.
+// Looks up eight 4-bit codes: `first` has the magnitudes of codes below 8, `second` of codes from 8 on. Other bytes are
+// 0.
 struct Magnitudes {
   u32x2 first, second;
 };

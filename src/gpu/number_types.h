@@ -1,4 +1,4 @@
-// Storage types of 16 and 8 bits, and fp8 conversions in integer arithmetic for chips without an instruction for them.
+// Storage types of 16 and 8 bits, and fp8 conversions in integer arithmetic for chips without a conversion instruction.
 #pragma once
 
 #include <stdint.h>
@@ -30,7 +30,7 @@ LB_DEVICE float fp8_to_f32(uint8_t x) {
   return quant::float_of(sign | quant::bits_of(float(magnitude) * 0x1p-9f));  // subnormal: units of 2^-9
 }
 
-// To nearest even, saturated at +-448; infinity becomes 448, NaN stays NaN.
+// Rounds to nearest even and saturates at +-448; infinity becomes 448, NaN stays NaN.
 LB_DEVICE uint8_t f32_to_fp8(float x) {
   const uint8_t sign = uint8_t(quant::bits_of(x) >> 24 & 0x80);
   const uint32_t magnitude = quant::bits_of(x) & 0x7fffffff;

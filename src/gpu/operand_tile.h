@@ -1,6 +1,6 @@
-// Layout of 16-bit operands in shared memory for the matrix unit of a warpgroup: the 128-byte swizzle. A tile is
+// Layout of 16-bit operands in shared memory for wgmma: the 128-byte swizzle. A tile is
 //   [blocks of 64 columns][tile_rows][8 pieces of 8 columns, 16 bytes]
-// and piece p of row r is stored at position p ^ (r % 8). Eight rows of one piece, or the eight pieces of one row, then
+// Piece p of row r is stored at position p ^ (r % 8). Eight rows of one piece, or the eight pieces of one row, then
 // fall into different banks. Tiles must start 1024-byte aligned.
 #pragma once
 

@@ -1,6 +1,6 @@
-// Scales of the weight types with a scale per 32 values, from the last plane of quant/planes.h: value = scale * code +
-// offset, as in quant/dequantize.h. An entry of the plane is d (f16); d and m (f16 each, one word); e (a byte); or
-// six-bit scales, or scales and mins, of eight blocks.
+// Scales of the weight types with one scale per 32 values, from the last plane of quant/planes.h: value = scale * code
+// + offset, as in quant/dequantize.h. An entry of the plane is one of: d (f16); d and m (f16 each, in one word); e (a
+// byte); six-bit scales, or scales and mins, of eight blocks.
 #pragma once
 
 #include "quant/dequantize.h"
@@ -13,7 +13,7 @@ LB_DEVICE auto scale_entry() {
   if constexpr (kType == DType::kMXFP4) {
     return uint8_t{};
   } else if constexpr (kType == DType::kQ4_1 || kType == DType::kQ5_1) {
-    return uint32_t{};  // not two f16: the compiler would split them at the load, and so wait for it there
+    return uint32_t{};  // not two f16: the compiler would split them at the load, and so wait for the load there
   } else if constexpr (kType == DType::kIQ4_XS) {
     return u32x2{};
   } else if constexpr (kType == DType::kQ4_K || kType == DType::kQ5_K) {

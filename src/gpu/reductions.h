@@ -1,5 +1,5 @@
-// Warp and block reductions from shuffles, for CUDA and HIP (src/sim has its own). Every lane, or every thread of the
-// block, gets the result. The order of additions is fixed, so results are the same bits in every run.
+// Warp and block reductions by shuffles, for CUDA and HIP (src/sim has its own). Every lane, or every thread of the
+// block, receives the result. The order of additions is fixed, so every run gives the same bits.
 #pragma once
 
 namespace lb::gpu {
@@ -32,7 +32,7 @@ LB_DEVICE T warp_min(T v) {
   return min(v, shuffle_xor(v, 1));
 }
 
-// scratch: 32 floats in shared memory; may be reused on return.
+// scratch: 32 floats in shared memory; the caller may reuse them on return.
 LB_DEVICE float block_sum(float v, float* scratch) {
   v = warp_sum(v);
   if (lane() == 0) scratch[warp()] = v;

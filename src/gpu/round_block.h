@@ -1,13 +1,13 @@
-// Rounds activations to int8 codes (ops/round_rows.h): eight lanes per block of 32 values, four values per lane. Called
-// by kernels that compute the activations, and by round_rows_kernel.
+// Quantises activations to int8 codes (ops/round_rows.h): eight lanes per block of 32 values, four values per lane.
+// Called by kernels that compute the activations, and by round_rows_kernel.
 #pragma once
 
 #include "ops/round_rows.h"
 
 namespace lb::gpu {
 
-// Correctly rounded x / d for |x| <= 127 d: one reciprocal for many quotients, each corrected by its residual
-// (Markstein's method). For tiny d the residual could be subnormal, so those divide.
+// Correctly rounded x / d for |x| <= 127 d: one reciprocal serves many quotients, each corrected by its residual
+// (Markstein's method). For tiny d the residual could be subnormal, so the code divides.
 struct Divisor {
   float d, reciprocal;
   LB_DEVICE explicit Divisor(float value) : d(value), reciprocal(1.0f / value) {}
@@ -27,10 +27,10 @@ LB_DEVICE int sum_over_block(int v) {
   return v;
 }
 
-// Rounds x into values [at, at + 4) of y, an index through all rows. Bit for bit RoundRows. Called by every lane of a
-// warp; is_inside must agree among the eight lanes of a block.
+// Quantises four values into y[at..at+4); `at` is a flat index across rows. Bit-exact with RoundRows. Every lane of the
+// warp must call it; is_inside must agree among the eight lanes of a block.
 LB_DEVICE void round_four(const RoundedRows& y, long at, const f32x4& x, bool is_inside) {
-  // The bits of |x| order as integers; NaN is above all numbers.
+  // The bits of |x| order like integers; NaN is above all numbers.
   int largest = 0;
   LB_UNROLL
   for (int j = 0; j < 4; ++j) largest = max(largest, int(quant::bits_of(x[j]) & 0x7fffffff));
@@ -61,8 +61,8 @@ LB_DEVICE void round_four(const RoundedRows& y, long at, const f32x4& x, bool is
   }
 }
 
-// Rounding to 8 bits in a quarter of the instructions, for latency-bound kernels. The reciprocal is a few ulp off, so a
-// value halfway between two codes may round to the other one.
+// 8-bit rounding in a quarter of the instructions, for latency-bound kernels. The reciprocal is a few ulp off, so a
+// value halfway between two codes may round to the other code.
 struct BlockScale {
   float top, inverse;
   // largest: the bits of the block's largest |x|.
@@ -77,7 +77,7 @@ struct BlockScale {
 };
 LB_DEVICE int magnitude(float x) { return int(quant::bits_of(x) & 0x7fffffff); }
 
-// As round_four, to 8 bits and without y.sum: readers sum the codes themselves.
+// Like round_four, but always to 8 bits and without y.sum: readers sum the codes themselves.
 LB_DEVICE void round_to_codes(const RoundedRows& y, int at, const f32x4& x, bool is_inside) {
   int largest = 0;
   LB_UNROLL

@@ -1,11 +1,11 @@
-// Kernels that decode several sequences in one launch: blocks of z coordinate i take the params of sequence i, and do
-// what the kernel for one sequence does, to the bit. Their names end in _several.
+// Batched kernels, which decode several sequences in one launch: blocks with z coordinate i take the params of sequence
+// i. The bits equal those of the single-sequence kernel. Their names end in _several.
 #pragma once
 
 namespace lb::gpu {
 
 inline constexpr int kMaxSeveral = 16;
-inline constexpr int kMaxParamsBytes = 4096;  // what every driver takes
+inline constexpr int kMaxParamsBytes = 4096;  // every driver accepts this much
 
 template <class Params>
 struct Several {

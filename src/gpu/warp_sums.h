@@ -1,5 +1,5 @@
-// Several sums over a warp at once, as a butterfly reduce-scatter: lanes exchange halves of their values. n sums cost
-// n - 1 shuffles and log2(32 / n) more, instead of 5 n.
+// Several warp sums together, as a butterfly reduce-scatter: lanes exchange halves of their values. n sums cost n - 1 +
+// log2(32 / n) shuffles instead of 5 n.
 #pragma once
 
 namespace lb::gpu {
@@ -26,7 +26,7 @@ LB_DEVICE float warp_sums(float (&v)[kN]) {
   for (int mask = 16 / kN; mask > 0; mask /= 2) v[0] += shuffle_xor(v[0], mask);
   return v[0];
 }
-// Also sums `more` over the warp, into every lane. Its shuffles are independent of the others and run between them.
+// Also sums `more` over the warp, into every lane. Its shuffles are independent of the others and interleave with them.
 template <int kN>
 LB_DEVICE float warp_sums(float (&v)[kN], float& more) {
   more += shuffle_xor(more, 16);

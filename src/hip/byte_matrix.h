@@ -36,8 +36,8 @@ LB_DEVICE int sum_row_a(int i) {
 #endif
 }
 
-// Per-row tables as a lane needs them: entries of the rows of A and B of its sums, and of the rows of A in its operand
-// registers.
+// Per-row tables in the form that a lane needs. SumRowsA and SumRowsB: entries for the rows of its sums. OperandRows:
+// entries for the rows of A in its operand registers.
 template <class T>
 struct SumRowsA {
   T v[8];
@@ -119,8 +119,8 @@ LB_DEVICE ByteSums multiply(const ByteHalf& a0, const ByteHalf& a1, const BytesB
   return __builtin_bit_cast(ByteSums, multiply_sixteen(c, a1, b.half[1]));
 }
 
-// expand() makes a 16-bit fragment of 16 x 16 bytes: byte * scale - offset, with its row's scale and offset, rounded
-// once. It permutes k: the other operand must have value k (of 16) at expanded_index(k).
+// expand() converts 16 x 16 bytes to a 16-bit fragment: byte * scale - offset, with each row's scale and offset,
+// rounded once. It permutes k: the other operand must have value k (of 16) at expanded_index(k).
 LB_DEVICE constexpr int expanded_index(int k) { return k; }
 
 template <class T>

@@ -16,15 +16,15 @@ template <class T>
 LB_DEVICE void load_shared(FragmentB<T>& b, const T* from, int stride) {
   load(b, from, stride);
 }
-// Loads B from its transpose [16 k, 16 n] in shared memory, n contiguous. 16-bit loads, as there is no transposing
-// load.
+// Loads B from its transpose [16 k, 16 n] in shared memory, n contiguous. Uses 16-bit loads, because there is no
+// transposing load.
 template <class T>
 LB_DEVICE void load_shared_transposed(FragmentB<T>& b, const T* from, int stride) {
 #ifdef __GFX12__
   from += lane() / 16 * 8 * stride;
 #endif
   from += lane() % 16;
-  __builtin_amdgcn_sched_barrier(0);  // otherwise the scheduler loads the operands of a whole unrolled loop at once
+  __builtin_amdgcn_sched_barrier(0);  // otherwise the scheduler hoists the operand loads of a whole unrolled loop
   LB_UNROLL
   for (int i = 0; i < kLaneValues / 8; ++i) {
     LB_UNROLL
@@ -36,7 +36,7 @@ LB_DEVICE void load_shared_transposed(FragmentB<T>& b, const T* from, int stride
 }
 
 inline constexpr bool kSumIsOperand = false;  // a lane's values of C are not its values of A
-inline constexpr int kLaneRows = 8;           // rows of C of which a lane has values
+inline constexpr int kLaneRows = 8;           // rows of C in which a lane has values
 #ifdef __GFX12__
 LB_DEVICE int lane_row(int i) { return i + lane() / 16 * 8; }
 #else
@@ -54,7 +54,7 @@ LB_DEVICE void for_each_row(FragmentC& c, Visit&& visit) {
   }
 }
 
-// Reductions over the lanes that have values of the same rows.
+// Reductions over the lanes that share a row.
 LB_DEVICE float row_max(float v) {
   v = max(v, shuffle_xor(v, 8));
   v = max(v, shuffle_xor(v, 4));
@@ -76,7 +76,7 @@ LB_DEVICE bf16 narrow(float x, bf16) {
   return {uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 
-// Rounds C to the operand A of the next product, through the warp's own scratch [16, 24] in shared memory.
+// Rounds C to operand A of the next product, through scratch [16, 24] in shared memory, private to the warp.
 template <class T>
 LB_DEVICE void to_operand(FragmentA<T>& a, FragmentC& c, T* scratch) {
   __builtin_amdgcn_sched_barrier(0);

@@ -30,23 +30,23 @@ LB_DEVICE f16x2 fma2(f16x2 a, f16x2 b, f16x2 c) {
 }
 
 LB_DEVICE int dot4(int a, int b, int c) { return __builtin_amdgcn_sudot4(true, a, true, b, c, false); }
-// Same as dot4, with unsigned bytes of a.
+// Like dot4, but the bytes of a are unsigned.
 LB_DEVICE int dot4_unsigned(uint32_t a, int b, int c) {
   return __builtin_amdgcn_sudot4(false, int(a), true, b, c, false);
 }
 
 LB_DEVICE uint32_t masked_or(uint32_t v, uint32_t mask, uint32_t bits) { return (v & mask) | bits; }
 
-// v_perm selects by bytes: 0 to 7 pick a byte (0 is the lowest of the second operand), 8 to 11 replicate a sign bit,
-// which is 0 here, 12 to 15 give constants. So bit 2 of a nibble above 11 is cleared.
+// v_perm selects by byte: 0 to 7 pick a byte (0 is the lowest of the second operand), 8 to 11 replicate a sign bit,
+// which is 0 here, and 12 to 15 give constants. Bit 2 of a nibble above 11 is therefore cleared.
 LB_DEVICE u32x2 lookup8(const u32x2& table, uint32_t nibbles) {
   const uint32_t which = nibbles & ~(nibbles >> 1 & 0x44444444u);
   return {__builtin_amdgcn_perm(table[1], table[0], which & 0x0f0f0f0fu),
           __builtin_amdgcn_perm(table[1], table[0], which >> 4 & 0x0f0f0f0fu)};
 }
 LB_DEVICE u32x2 lookup8_order(uint32_t low, uint32_t high) { return {low, high}; }
-// Pairs of f16 from a table of eight, given by its low and its high bytes. Nibbles 0 to 3 of `indices` are those of
-// values 0, 2, 4, 6, and nibbles 4 to 7 those of values 1, 3, 5, 7; all are below 8.
+// Looks up pairs of f16 in a table of eight, given as its low and its high bytes. Nibbles 0 to 3 of `indices` select
+// values 0, 2, 4, 6, and nibbles 4 to 7 values 1, 3, 5, 7. All nibbles are below 8.
 LB_DEVICE u32x4 lookup8_f16(const u32x2& low, const u32x2& high, uint32_t indices) {
   const uint32_t even = indices & 0x0f0f0f0fu, odd = indices >> 4 & 0x0f0f0f0fu;  // 0, 4, 1, 5; 2, 6, 3, 7
   const u32x2 lows = {__builtin_amdgcn_perm(low[1], low[0], even), __builtin_amdgcn_perm(low[1], low[0], odd)};

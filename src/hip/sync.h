@@ -1,5 +1,5 @@
-// Barriers and atomics of device scope. There is no programmatic dependent launch: a kernel starts after the previous
-// one has ended.
+// Barriers and device-scope atomics. There is no programmatic dependent launch: a kernel starts after the previous one
+// has ended.
 #pragma once
 
 #include <stdint.h>
@@ -41,7 +41,7 @@ LB_DEVICE int atomic_max(int* p, int v) { return atomic_max_any(p, v); }
 LB_DEVICE uint32_t atomic_max(uint32_t* p, uint32_t v) { return atomic_max_any(p, v); }
 LB_DEVICE unsigned long long atomic_max(unsigned long long* p, unsigned long long v) { return atomic_max_any(p, v); }
 
-// Words that blocks exchange lie in device or host memory, never in shared memory.
+// Words that blocks exchange are in device or host memory, never in shared memory.
 template <class T>
 LB_DEVICE __attribute__((address_space(1))) T* in_global(T* p) {
   return (__attribute__((address_space(1))) T*)(p);
@@ -80,9 +80,9 @@ LB_DEVICE void store_release_system(uint32_t* p, uint32_t v) {
   __hip_atomic_store(in_global(p), v, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 
-// Blocks meet those of their z coordinate, at a counter of theirs. The blocks' increments sum to 2^31, which flips the
-// counter's top bit and keeps the other bits. So the counter needs no reset, and grids of different sizes may use it
-// one after another.
+// Grid barrier of the blocks that share a z coordinate and its counter. The blocks' increments sum to 2^31, which flips
+// the counter's top bit and keeps the other bits. The counter therefore needs no reset, and grids of different sizes
+// may use it one after another.
 LB_DEVICE void grid_barrier(uint32_t* counter) {
   block_barrier();
   if (thread_id() == 0) {

@@ -84,11 +84,10 @@ LB_DEVICE uint32_t ballot(bool vote) { return __builtin_amdgcn_ballot_w32(vote);
 LB_DEVICE bool any(bool vote) { return ballot(vote) != 0; }
 LB_DEVICE bool all(bool vote) { return ballot(!vote) == 0; }
 
-// The compiler's scheduler moves no instruction across. This limits the registers that early loads occupy.
+// The compiler's scheduler moves no instruction across this barrier. Early loads therefore occupy fewer registers.
 LB_DEVICE void sched_barrier() { __builtin_amdgcn_sched_barrier(0); }
 
-// Hides the origin of v from the optimiser, so a loop recomputes values derived from v instead of keeping them in
-// registers.
+// Hides v's origin from the optimiser, so a loop recomputes values derived from v instead of keeping them in registers.
 LB_DEVICE int opaque(int v) {
   asm volatile("" : "+v"(v));
   return v;

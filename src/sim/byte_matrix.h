@@ -1,5 +1,5 @@
 // A warp's int8 products with exact int32 accumulators: C = A B^T + start, A of 16 rows, B of kByteRows rows. A lane
-// holds the values it would hold on sm_80 (src/cuda/byte_matrix.h).
+// holds the same values as on sm_80 (src/cuda/byte_matrix.h).
 #pragma once
 
 #include <cstring>
@@ -19,8 +19,8 @@ struct ByteSums {
   int v[4];
 };
 
-// Per-row tables as a lane needs them: entries of the rows of A and B of its sums, and of the rows of A in its operand
-// registers.
+// Per-row tables in the form that a lane needs. SumRowsA and SumRowsB: entries for the rows of its sums. OperandRows:
+// entries for the rows of A in its operand registers.
 template <class T>
 struct SumRowsA {
   T v[2];
@@ -82,7 +82,7 @@ inline void load(BytesB (&b)[2], const void* from, int stride) {
 }
 namespace sim {
 
-// Lanes copy their operand words to the warp's operand buffers, rows of up to 8 words; then each lane computes its
+// Lanes copy their operand words to the warp's operand buffers, in rows of up to 8 words. Then each lane computes its
 // sums.
 inline ByteSums multiply_bytes(const uint32_t* a, const uint32_t* b, int n_halves, int start, const CallSite& site) {
   Warp& warp = *current->warp;
@@ -120,8 +120,8 @@ inline ByteSums multiply_half(const ByteHalf& a, const BytesB& b, int half, int 
   return sim::multiply_bytes(a.r, b.r + half, 1, start, {"multiply_half", where});
 }
 
-// expand() makes a 16-bit fragment of 16 x 16 bytes: byte * scale - offset, with its row's scale and offset, rounded
-// once. It permutes k: the other operand must have value k (of 16) at expanded_index(k).
+// expand() converts 16 x 16 bytes to a 16-bit fragment: byte * scale - offset, with each row's scale and offset,
+// rounded once. It permutes k: the other operand must have value k (of 16) at expanded_index(k).
 constexpr int expanded_index(int k) { return k / 4 * 2 + k % 4 / 2 * 8 + k % 2; }
 
 template <class T>
@@ -136,7 +136,7 @@ void expand(FragmentA<T>& a, const ByteHalf& h, const OperandRows<f32x2>& scale)
   }
 }
 
-// expand_codes() does the same for bytes below 128; its fields come from code_field(scale, offset) of the row.
+// expand_codes() does the same for bytes below 128. Its fields come from code_field(scale, offset) of the row.
 inline f32x2 code_field(float scale, float offset) { return {scale, offset}; }
 
 template <class T>

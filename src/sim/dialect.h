@@ -1,8 +1,8 @@
-// The kernel dialect for the CPU, for tests. Every word has the semantics that all chips share, plus checks for wrong
-// use. docs/kernels/dialect.md.
+// The kernel dialect for the CPU, for tests. Every function has the semantics common to all chips, plus checks for
+// wrong use. docs/kernels/dialect.md.
 #pragma once
 
-// The number of helper threads at the end of a block; see src/cuda/dialect.h.
+// Number of helper threads at the end of a block; see src/cuda/dialect.h.
 #ifndef LB_HELPER_THREADS
 #define LB_HELPER_THREADS 0
 #endif

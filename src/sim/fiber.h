@@ -1,11 +1,11 @@
-// Fibers: each GPU thread has its own stack, and a context switch to and from the scheduler that resumes it.
+// Fibers: each GPU thread has a separate stack and a context switch to and from the scheduler.
 #pragma once
 
 #include <cstddef>
 
 namespace lb::gpu::sim {
 
-// A stack is mapped once and reused by block after block. A guard page lies below it.
+// A stack is mapped once and reused by block after block. A guard page is below it.
 class Stack {
  public:
   explicit Stack(size_t bytes);  // throws std::bad_alloc

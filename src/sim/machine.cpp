@@ -1,4 +1,4 @@
-// The scheduler of fibers, barriers and collectives, and the checks of a launch.
+// Scheduler of fibers, barriers and collectives, and the checks of a launch.
 #include "machine.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::vector<int> permutation(int count, uint64_t& seed) {
   return order;
 }
 
-// The index that runs as the i-th; an empty order is the ascending order.
+// The index that runs i-th. An empty order is ascending.
 int in_order(const std::vector<int>& order, int i) { return order.empty() ? i : order[size_t(i)]; }
 
 bool same(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
@@ -49,7 +49,7 @@ int line(const CallSite& site) { return int(site.where.line()); }
 
 constinit thread_local Thread* current = nullptr;
 
-// The machine itself is on the heap: static thread-local storage is small, and a process may load several packs.
+// The machine is on the heap, because static thread-local storage is small and a process may load several packs.
 Machine& thread_machine() {
   thread_local const auto machine = std::make_unique<Machine>();
   return *machine;
@@ -156,7 +156,7 @@ void Machine::thread_ends() {
   thread.state = State::kDone;
 }
 
-// Runs the lanes of a warp until each waits, spins or has ended. Returns whether a lane spins.
+// Runs the lanes of a warp until each lane waits, spins or has ended. Returns whether a lane spins.
 bool Machine::run_warp(Block& block, Warp& warp) {
   Thread* threads = block.threads + (&warp - block.warps.data()) * kWarpSize;
   bool spins = false;
@@ -313,11 +313,11 @@ void Machine::arrive_at_grid(uint32_t* counter, CallSite site) {
   arrive_at_block(site, n_threads_ - current->block->n_helpers);
 }
 
-// Blocks of a cooperative launch meet those of their z coordinate; a cluster is one layer.
+// Blocks of a cooperative launch synchronise with the blocks of the same z coordinate; a cluster is one layer.
 int Machine::layer(const Block& block) const { return launch_->cooperative ? int(block.id[2]) : 0; }
 int Machine::n_peers() const { return launch_->cooperative ? n_blocks_ / int(launch_->grid[2]) : n_resident_; }
 
-// A barrier of one thread of each co-resident block of a layer.
+// A barrier at which one thread of each co-resident block of a layer arrives.
 void Machine::arrive_at_blocks(CallSite site) {
   const int at = layer(*current->block);
   if (++n_blocks_arrived_[at] < n_peers()) return wait_at(State::kAtBlocks, site);

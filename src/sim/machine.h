@@ -1,4 +1,4 @@
-// Runs one launch. The threads of a block are fibers on one OS thread; 32 of them are a warp, whose collectives
+// Runs one launch. The threads of a block are fibers on one OS thread. 32 of them form a warp, whose collectives
 // exchange values. Blocks run one after another, except that the blocks of a cluster or of a cooperative launch are
 // co-resident.
 #pragma once
@@ -18,7 +18,7 @@ namespace lb::gpu::sim {
 using Location = std::source_location;
 inline constexpr int kWarpSize = 32;
 
-// A dialect word that a thread has called, and the source location of the call.
+// A dialect function that a thread has called, and the source location of the call.
 struct CallSite {
   const char* word;
   Location where;
@@ -53,7 +53,7 @@ struct Product {
   int group;
 };
 
-// The copies that complete the present phase of a barrier. They happen as late as possible.
+// The copies that complete a barrier's current phase. They execute as late as possible.
 struct Transfers {
   const void* barrier;
   size_t expected;  // bytes announced
@@ -71,7 +71,7 @@ struct Thread {
   Warp* warp;
   int id;
   State state;
-  CallSite site;  // where it waits
+  CallSite site;  // where the thread waits
   const uint32_t* spins_on;
   uint32_t spun_value;
   std::vector<Copy> copies;  // pending asynchronous copies
@@ -127,7 +127,7 @@ class Machine {
   void (*body_)(const void*) = nullptr;
   const void* params_ = nullptr;
   int n_threads_ = 0, n_warps_ = 0, n_blocks_ = 0;
-  int n_resident_ = 0;  // co-resident blocks: all of a cooperative launch, or one cluster
+  int n_resident_ = 0;  // co-resident blocks: all blocks of a cooperative launch, or one cluster
   size_t static_shared_bytes_ = 0;
 
   Home home_;
@@ -136,7 +136,7 @@ class Machine {
   std::vector<Block> blocks_;
   std::vector<int> lane_order_, warp_order_, block_order_, group_order_;  // empty: ascending
 
-  std::vector<int> n_blocks_arrived_;  // by layer(): blocks that wait at a barrier of blocks
+  std::vector<int> n_blocks_arrived_;  // indexed by layer(): blocks that wait at a barrier of blocks
   uint64_t time_ns_ = 0;
   bool progressed_ = false, failed_ = false;
   char error_[1024];
@@ -147,8 +147,8 @@ inline Machine& machine() { return *current->machine; }
 // The machine of this OS thread.
 Machine& thread_machine();
 
-// An exchange of a warp: every lane publishes one value and reads all values. It fails unless all lanes of the warp
-// arrive at the same word at the same call site.
+// A warp's exchange: every lane publishes one value and reads all values. It fails unless all lanes of the warp call
+// the same dialect function at the same call site.
 struct Exchange {
   const uint64_t* values;
   uint32_t lanes;  // mask of the lanes that exist
@@ -156,9 +156,9 @@ struct Exchange {
 };
 Exchange exchange(uint64_t value, CallSite site);
 
-// Records an access to shared memory; fails outside of the block's arrays, or on a race with another thread.
+// Records an access to shared memory. Fails if the access is outside the block's arrays or races with another thread.
 void note_shared(const void* p, size_t bytes, Access access, const char* word);
-// Checks the pointer of a word's argument: its alignment, and note_shared() when it points to shared memory.
+// Checks a pointer argument of a dialect function: its alignment, and note_shared() if it points to shared memory.
 void check_access(const void* p, size_t bytes, Access access, const char* word);
 void check_global(const void* p, size_t bytes, const char* word);
 
@@ -167,7 +167,7 @@ void finish_copies(int n_pending);
 // Executes the warpgroup products of all but the last n_pending committed groups.
 void finish_products(int n_pending);
 
-// The transfers of a barrier's present phase. find_transfers() returns null when there are none; transfers_of() adds an
+// The transfers of a barrier's current phase. find_transfers() returns null if there are none; transfers_of() adds an
 // empty entry.
 Transfers* find_transfers(const void* barrier);
 Transfers& transfers_of(const void* barrier);

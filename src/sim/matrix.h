@@ -1,4 +1,4 @@
-// A warp's 16x16x16 products C += A B^T with fp32 accumulators. A lane holds the values it would hold on sm_80
+// A warp's 16x16x16 products C += A B^T with fp32 accumulators. A lane holds the same values as on sm_80
 // (src/cuda/matrix.h), so a kernel cannot read more of C than on a chip. Lanes exchange operands through the warp's
 // operand buffers.
 #pragma once

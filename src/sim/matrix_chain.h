@@ -19,7 +19,7 @@ void load_shared(FragmentA<T>& a, const std::type_identity_t<T>* from, int strid
   sim::check_operand(from, "load_shared of a FragmentA");
   load(a, from, stride);
 }
-// Loads eight rows; the other eight become zero.
+// Loads eight rows; the other eight rows are zero.
 template <class T>
 void load_shared_8_rows(FragmentA<T>& a, const std::type_identity_t<T>* from, int stride) {
   sim::check_operand(from, "load_shared_8_rows of a FragmentA");
@@ -45,7 +45,7 @@ void load_shared_transposed(FragmentB<T>& b, const std::type_identity_t<T>* from
   }
 }
 
-inline constexpr int kLaneRows = 2;  // rows of C of which a lane has values
+inline constexpr int kLaneRows = 2;  // rows of C in which a lane has values
 inline int lane_row(int i) { return lane() / 4 + 8 * i; }
 
 // Calls visit(i, column, value) for each value of the lane; i counts the lane's rows.
@@ -54,7 +54,7 @@ void for_each_row(FragmentC& c, Visit&& visit) {
   for (int i = 0; i < 8; ++i) visit(i / 2 % 2, sim::fragment_k(i), c.v[i]);
 }
 
-// Reductions over the lanes that have values of the same rows.
+// Reductions over the lanes that share a row.
 inline float row_max(float v) {
   v = max(v, shuffle_xor(v, 2));
   return max(v, shuffle_xor(v, 1));
@@ -71,13 +71,13 @@ inline bf16 narrow(float x, bf16) { return to_bf16(x); }
 
 }  // namespace sim
 
-// Rounds C to the operand A of the next product; a lane's values of C are its values of A, as with mma.
+// Rounds C to operand A of the next product. As with mma, a lane's values of C are its values of A.
 inline constexpr bool kSumIsOperand = true;
 template <class T>
 void sum_as_operand(FragmentA<T>& a, const FragmentC& c) {
   for (int i = 0; i < 8; ++i) a.v[i] = sim::narrow(c.v[i], T{});
 }
-// Same, through the warp's own scratch [16, 24] in shared memory.
+// Same, through scratch [16, 24] in shared memory, private to the warp.
 template <class T>
 void to_operand(FragmentA<T>& a, FragmentC& c, T* scratch) {
   warp_barrier();  // earlier reads of the scratch are done

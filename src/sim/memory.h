@@ -1,4 +1,4 @@
-// Checked loads and stores. An asynchronous copy happens in copy_wait, so that a read before the wait shows.
+// Checked loads and stores. An asynchronous copy executes in copy_wait, so that a premature read yields stale data.
 #pragma once
 
 #include <cstring>

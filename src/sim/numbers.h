@@ -50,14 +50,14 @@ inline int dot4(int a, int b, int c) {
   for (int shift = 0; shift < 32; shift += 8) sum += uint32_t(int8_t(a >> shift) * int8_t(b >> shift));
   return int(sum);
 }
-// Same as dot4, with unsigned bytes of a.
+// Like dot4, but the bytes of a are unsigned.
 inline int dot4_unsigned(uint32_t a, int b, int c) {
   uint32_t sum = uint32_t(c);
   for (int shift = 0; shift < 32; shift += 8) sum += uint32_t(int(uint8_t(a >> shift)) * int8_t(b >> shift));
   return int(sum);
 }
 
-// Results are in NVIDIA's order.
+// Results follow the order of NVIDIA's lookup8.
 inline u32x2 lookup8(const u32x2& table, uint32_t nibbles) {
   u32x2 y = {};
   for (int i = 0; i < 8; ++i) {
@@ -71,10 +71,10 @@ inline u32x2 lookup8_order(uint32_t low, uint32_t high) {
   for (int i = 0; i < 8; ++i) y[i / 4] |= ((i % 2 ? high : low) >> 8 * (i / 2) & 0xff) << 8 * (i % 4);
   return y;
 }
-// Pairs of f16 from a table of eight, given by its low and its high bytes. Nibbles 0 to 3 of `indices` are those of
-// values 0, 2, 4, 6, and nibbles 4 to 7 those of values 1, 3, 5, 7; all are below 8.
 inline uint32_t masked_or(uint32_t v, uint32_t mask, uint32_t bits) { return (v & mask) | bits; }
 
+// Looks up pairs of f16 in a table of eight, given as its low and its high bytes. Nibbles 0 to 3 of `indices` select
+// values 0, 2, 4, 6, and nibbles 4 to 7 values 1, 3, 5, 7. All nibbles are below 8.
 inline u32x4 lookup8_f16(const u32x2& low, const u32x2& high, uint32_t indices) {
   u32x4 pairs = {};
   for (int i = 0; i < 8; ++i) {

@@ -1,10 +1,10 @@
-// Products of 16-bit numbers with a permuted inner dimension. A lane holds the values it would hold on a chip
+// Products of 16-bit numbers with a permuted inner dimension. A lane holds the same values as on a chip
 // (src/cuda/pairs.h).
 #pragma once
 
 namespace lb::gpu {
 
-// Picks four of the bytes of a (0 to 3) and b (4 to 7) by the low four nibbles of `which`.
+// Selects four of the bytes of a (0 to 3) and b (4 to 7) by the low four nibbles of `which`.
 inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t which) {
   const uint64_t bytes = uint64_t(b) << 32 | a;
   uint32_t y = 0;

@@ -22,7 +22,7 @@ namespace lb::gpu::sim {
 inline constexpr bool kAddressSanitizer = true;
 inline void poison(const void* p, size_t bytes) { __asan_poison_memory_region(p, bytes); }
 inline void unpoison(const void* p, size_t bytes) { __asan_unpoison_memory_region(p, bytes); }
-// fake_stack is null when the left stack will not be resumed.
+// fake_stack is null if the old stack will not be resumed.
 inline void start_switch(void** fake_stack, const void* low, size_t bytes) {
   __sanitizer_start_switch_fiber(fake_stack, low, bytes);
 }

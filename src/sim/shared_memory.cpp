@@ -13,7 +13,7 @@ namespace lb::gpu::sim {
 namespace {
 
 constexpr size_t kAlignment = 128;
-// As on a chip, whose static arrays start at a multiple of 1024 bytes, with dynamic memory behind them.
+// As on a chip: static arrays start at a multiple of 1024 bytes, and dynamic memory follows them.
 constexpr size_t kBlockAlignment = 1024, kDynamicStart = 256;
 constexpr size_t kGap = 64;         // bytes between arrays
 constexpr size_t kMaxArrays = 256;  // per block

@@ -49,7 +49,7 @@ class SharedMemory {
   };
   const Region* find(const void* p, size_t bytes) const;
 
-  // An earlier conflicting access that no barrier separates from this access.
+  // An earlier conflicting access that no barrier separates from this one.
   struct Race {
     int thread;  // -1: no race
     bool is_write;
@@ -59,7 +59,7 @@ class SharedMemory {
   void passed_barrier() { ++epoch_; }
 
  private:
-  // The last write and the last reads of 4 bytes, valid while their epoch is the present one.
+  // The last write and the last reads of 4 bytes, valid while their epoch is the current one.
   struct Word {
     uint32_t write_epoch, write_warp_epoch;
     uint32_t read_epoch, read_warp_epoch;
@@ -67,7 +67,7 @@ class SharedMemory {
     uint8_t write_bytes, read_bytes;  // masks
     uint8_t recent_bytes;             // mask of the bytes written since the warp's last collective
     uint8_t is_atomic : 1;
-    uint8_t readers : 2;  // 1: one thread, 2: several of one warp, 3: of several warps
+    uint8_t readers : 2;  // 1: one thread, 2: several threads of one warp, 3: threads of several warps
   };
   struct Free {
     void operator()(std::byte* p) const;

@@ -1,5 +1,5 @@
 // Pointers to a block's shared arrays. Indexing checks the array's bounds; reads and writes check for races. They
-// convert to plain pointers, which the dialect's words and address sanitizer check.
+// convert to plain pointers, which dialect functions and address sanitizer check.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@ namespace lb::gpu::sim {
 template <class T>
 class SharedPointer;
 
-// The result of indexing: converts to T and accepts assignments. It must not be stored in an `auto` variable, because
-// only a temporary converts.
+// The result of indexing: it converts to T and accepts assignments. Do not store it in an `auto` variable, because only
+// a temporary converts.
 template <class T>
 class SharedElement {
  public:

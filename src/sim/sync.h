@@ -50,7 +50,7 @@ inline int atomic_max(int* p, int v) { return sim::update_max(p, v); }
 inline uint32_t atomic_max(uint32_t* p, uint32_t v) { return sim::update_max(p, v); }
 inline unsigned long long atomic_max(unsigned long long* p, unsigned long long v) { return sim::update_max(p, v); }
 
-// Lets the other threads run first, so that a spin ends, or is reported when no thread can change the value.
+// Lets the other threads run first, so that a spin ends. A spin is reported if no thread can change the value.
 inline uint32_t load_acquire(const uint32_t* p, sim::Location where = sim::Location::current()) {
   sim::check_global(p, sizeof *p, "load_acquire");
   sim::machine().spin(p, __atomic_load_n(p, __ATOMIC_ACQUIRE), {"load_acquire", where});
@@ -64,7 +64,7 @@ inline void add_release(uint32_t* p, uint32_t v) {
   sim::check_global(p, sizeof *p, "add_release");
   __atomic_fetch_add(p, v, __ATOMIC_RELEASE);
 }
-// Lets the other threads run first, like load_acquire.
+// Like load_acquire: lets the other threads run first.
 inline uint64_t load_relaxed(const uint64_t* p, sim::Location where = sim::Location::current()) {
   sim::check_global(p, sizeof *p, "load_relaxed");
   const auto* spins_on = reinterpret_cast<const uint32_t*>(p) + 1;

@@ -1,4 +1,4 @@
-// Thread, block and grid indices; shuffles and votes of a warp, each an exchange of all lanes' values.
+// Thread, block and grid indices; shuffles and votes of a warp. Each shuffle or vote exchanges all lanes' values.
 #pragma once
 
 #include <cstring>
@@ -41,7 +41,7 @@ T from_lane(T v, int source, const CallSite& site) {
   return uncarry<T>(exchange(carry(v), site).of(source, site));
 }
 
-// The reduction tree of five shuffle_xor: lanes 16 apart first.
+// The reduction tree of five shuffle_xor steps: lanes 16 apart first.
 template <class T, class Combine>
 T reduce(T v, const CallSite& site, Combine combine) {
   const Exchange all = exchange(carry(v), site);
@@ -81,11 +81,10 @@ inline uint32_t ballot(bool vote, sim::Location where = sim::Location::current()
 inline bool any(bool vote, sim::Location where = sim::Location::current()) { return ballot(vote, where) != 0; }
 inline bool all(bool vote, sim::Location where = sim::Location::current()) { return ballot(!vote, where) == 0; }
 
-// The compiler's scheduler moves no instruction across. This limits the registers that early loads occupy.
+// The compiler's scheduler moves no instruction across this barrier. Early loads therefore occupy fewer registers.
 inline void sched_barrier() {}
 
-// Hides the origin of v from the optimiser, so a loop recomputes values derived from v instead of keeping them in
-// registers.
+// Hides v's origin from the optimiser, so a loop recomputes values derived from v instead of keeping them in registers.
 inline int opaque(int v) { return v; }
 template <class T>
 T* opaque(T* p) {

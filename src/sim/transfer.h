@@ -1,5 +1,5 @@
-// Copies to shared memory that complete on a CountedBarrier. They happen as late as the barrier allows, so that reads
-// and overwrites that come too early show.
+// Copies to shared memory that complete on a CountedBarrier. They execute as late as the barrier allows, which exposes
+// premature reads and overwrites.
 #pragma once
 
 #include "warpgroup.h"

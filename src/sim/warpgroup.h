@@ -1,6 +1,6 @@
-// Products of a warpgroup, and barriers that count arrivals. A product happens in group_wait, so that accumulators read
-// too early and operands overwritten too early show. Each warp computes its own 16 rows, so the four warps need not
-// meet.
+// Products of a warpgroup, and barriers that count arrivals. A product executes in group_wait, which exposes premature
+// reads of accumulators and premature overwrites of operands. Each warp computes its own 16 rows, so the four warps
+// need not synchronise.
 #pragma once
 
 #include <type_traits>
@@ -142,7 +142,7 @@ namespace sim {
 inline void end_phase(CountedBarrier* b) {
   b->missing = b->count;
   ++b->phase;
-  current->block->shared.passed_barrier();  // for all threads: also forgets accesses of threads that did not arrive
+  current->block->shared.passed_barrier();  // also for threads that did not arrive: discards their accesses
 }
 
 }  // namespace sim
@@ -156,7 +156,7 @@ inline void barrier_arrive(CountedBarrier* b) {
   if (b->missing == 0) sim::machine().fail("barrier_arrive: all %d arrivals of this phase have come", b->count);
   if (--b->missing == 0 && !sim::find_transfers(b)) sim::end_phase(b);
 }
-// A phase that waits for copies passes only after a barrier_wait.
+// A phase that waits for copies completes only in a barrier_wait.
 inline bool barrier_has_passed(CountedBarrier* b, int parity) { return int(b->phase & 1) != parity; }
 inline void barrier_wait(CountedBarrier* b, int parity, sim::Location where = sim::Location::current()) {
   while (int(b->phase & 1) == parity) {

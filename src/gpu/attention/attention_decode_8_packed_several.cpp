@@ -1,4 +1,4 @@
-// attention_decode_8 for several sequences, as attention_decode_several.cpp.
+// attention_decode_8 for several sequences in one launch (see attention_decode_several.cpp).
 // Needs: nvidia, bf16
 #include "dialect.h"
 

@@ -1,6 +1,6 @@
-// attention_decode over packed pages for several sequences, as attention_decode_several.cpp. On NVIDIA
-// attention_decode_8 takes up to 8 queries per KV head, and more of them, which few models have, are worth a launch
-// each.
+// attention_decode over packed pages for several sequences in one launch (see attention_decode_several.cpp). NVIDIA
+// targets use attention_decode_8 for up to 8 queries per KV head. Few models have more, and those are worth one launch
+// per sequence.
 // Needs: no nvidia
 #include "dialect.h"
 

@@ -1,4 +1,5 @@
-// attention_decode for several sequences. A file of its own: a body that two kernels call is not inlined everywhere.
+// attention_decode for several sequences in one launch. A separate file, because the compiler does not inline a body
+// everywhere if two kernels call it.
 #include "dialect.h"
 
 #include "gpu/attention/decode.h"

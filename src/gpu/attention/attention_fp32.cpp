@@ -1,5 +1,5 @@
-// Attention in fp32, for the caches that the kernels on matrix units do not take: F32 pages, and any head_dim up to 512
-// that is a multiple of 8, with packed types of 32.
+// Attention in fp32, for caches that the matrix-unit kernels do not support: F32 pages, and any head_dim up to 512 that
+// is a multiple of 8 (of 32 for packed types).
 //
 // Grid: tiles of 8 queries, KV heads, splits of the context. 16 slots at a time: a thread first computes one score,
 // then four columns of o for all 8 queries. Bound: shared memory, about one read per multiplication; each tile of
@@ -11,8 +11,8 @@
 
 namespace lb::gpu {
 
-// Slots [first, first + kFp32Slots) of a head's page to shared memory, [kFp32Slots][head_dim + 4]; zeros from n_valid
-// on. Not inlined: two copies of every type's loop would not fit AMD's scalar registers.
+// Reads slots [first, first + kFp32Slots) of a head's page to shared memory, [kFp32Slots][head_dim + 4]; zeros from
+// n_valid on. Not inlined: two copies of every type's loop would not fit AMD's scalar registers.
 LB_NOINLINE void read_slots(float* to, uint8_t* head, KvType type, int dim, int first, int n_valid) {
   assume_shared(to);
   const int shift = scale_shift(type, dim);
@@ -59,7 +59,7 @@ LB_KERNEL(attention_fp32_kernel, AttentionSplits, kAttentionThreads, 1) {
 
   const int own_query = thread_id() / kFp32Slots, own_slot = thread_id() % kFp32Slots, own_column = 4 * thread_id();
   const int row = queries.row(min(first + own_query, queries.n - 1));
-  float m = kNothingSeen, l = 0;  // of own_query; l over the slots with index own_slot in their tile
+  float m = kNothingSeen, l = 0;  // of own_query; l sums the slots with index own_slot in their tile
   f32x4 o[kFp32Queries] = {};
   for (int slot = pages.begin * kPageTokens; slot < split_end; slot += kFp32Slots) {
     read_slots(slots, cache.k, cache.k_type, cache, queries.kv_head, slot, end);

@@ -1,9 +1,9 @@
-// Merges the splits of the context into one softmax, gates, and optionally rounds:
+// Merges the partial softmaxes of the context's splits, gates, and optionally rounds:
 //   o = sigmoid(gate) * sum_s 2^(m_s - m) o_s / sum_s 2^(m_s - m) l_s
-// The sum over a rotated V is rotated back before the gate.
+// For a rotated V, the sum is rotated back before the gate.
 //
-// One block per head of a row, a thread per four columns of a part of the splits (every n_parts-th), so that many loads
-// are in flight. The order of the sums depends on the shape and on how many splits have pages. The gate is older than
+// One block per head of a row. A thread sums four columns over every n_parts-th split, so that many loads are in
+// flight. The order of additions depends on the shape and on how many splits have pages. The gate is older than
 // attention_prepare, so it is loaded ahead of wait_for_previous(). Bound: latency; 4 head_dim bytes per split, row and
 // head.
 #include "dialect.h"
@@ -15,7 +15,7 @@
 
 namespace lb::gpu {
 
-// State of an online softmax: l = sum 2^(s - m), o = sum 2^(s - m) v.
+// Online softmax state of several splits: l = sum 2^(s - m), o = sum 2^(s - m) v.
 struct OpenSums {
   float m = kNothingSeen, l = 0;
   f32x4 o = {};
@@ -28,7 +28,7 @@ struct OpenSums {
     LB_UNROLL
     for (int j = 0; j < 4; ++j) o[j] *= shrink;
   }
-  // Adds another state whose m is not larger. If it has seen no slot, its o was never written and may be NaN.
+  // Adds another state whose m is not larger. If that state saw no slot, its o was never written and may be NaN.
   LB_DEVICE void add(float other_m, float other_l, const f32x4& other_o) {
     const float weight = exp2_fast(other_m - (m == kNothingSeen ? 0.0f : m));
     l += weight * other_l;
@@ -37,7 +37,7 @@ struct OpenSums {
   }
 };
 
-// [kMaxMergeThreads] of each in shared memory.
+// Arrays in shared memory, [kMaxMergeThreads] each.
 struct MergeMemory {
   f32x4* o;
   float *m, *l;
@@ -81,7 +81,7 @@ LB_DEVICE void merge_splits(const AttentionSplits& p, const MergeMemory& parts) 
   parts.m[thread_id()] = sums.m;
   parts.l[thread_id()] = sums.l;
   block_barrier();
-  if (warp() * 32 >= n_columns) return;  // whole warps, as round_four and the rotation need
+  if (warp() * 32 >= n_columns) return;  // whole warps return, because round_four and the rotation need whole warps
 
   const bool is_inside = part == 0;
   const int n_used_parts = min(n_parts, n_live), own = is_inside ? thread_id() : 0;

@@ -1,6 +1,6 @@
-// Attention of more than 64 rows over F16 or BF16 pages, 32 queries per warp: half the shared-memory reads per product
-// of attention_prefill_16. The state would not fit registers for head_dim 256, nor on AMD, where a lane holds eight
-// rows of a fragment of sums.
+// Attention of more than 64 rows over F16 or BF16 pages, 32 queries per warp: half as many shared-memory reads per
+// product as attention_prefill_16. The state would not fit the registers for head_dim 256, nor on AMD, where a lane
+// holds eight rows of an accumulator fragment.
 // Needs: nvidia
 #include "dialect.h"
 

@@ -1,11 +1,11 @@
-// Attention of more than 64 queries per KV head on wgmma (sm_90a). Warp-specialised.
+// Attention of more than 64 queries per KV head on wgmma (sm_90a), warp-specialised.
 //
 // Grid: tiles of 128 queries, KV heads, splits of the context; the longest query tiles of a prefill start first. One
 // producer warpgroup copies tiles of K and V into two rings. Two consumer warpgroups have 64 queries each and never
-// synchronise with each other. They wait on full barriers; the producer waits on empty barriers, at which both
-// consumers arrive. A consumer issues S of tile i and P V of tile i - 1 together; both overlap with its softmax of S
-// and with the other consumer's. K and V of one 16-bit type are copied to the rings. Other pages pass through a third
-// ring as they are stored, and the producer converts them to f16.
+// synchronise with each other. Consumers wait on full barriers. The producer waits on empty barriers, where both
+// consumers arrive. A consumer issues S of tile i and P V of tile i - 1 together. Both overlap with its softmax of S
+// and with the other consumer's softmax. If K and V have one 16-bit type, they are copied straight to the rings. Other
+// pages pass through a third ring in their stored form, and the producer converts them to f16.
 // Bound: arithmetic, 4 head_dim flops per query and slot.
 // Needs: wgmma, tma
 #include "dialect.h"
@@ -25,7 +25,7 @@ struct TileRing {
 
   LB_DEVICE void wait_full() const { barrier_wait(full + stage, parity); }
   LB_DEVICE void wait_empty() const { barrier_wait(empty + stage, parity ^ 1); }
-  // Called by every warp, after all of its lanes are done.
+  // Called by every warp after all of its lanes are done.
   LB_DEVICE void arrive(CountedBarrier* which) const {
     if (lane() == 0) barrier_arrive(which + stage);
   }
@@ -56,7 +56,7 @@ struct BlockWork {
   LB_DEVICE int n_tiles() const {
     return (n_slots + kSlots - 1) / kSlots;
   }
-  // The first slot of tile i, its page, and the slots from there on.
+  // The first slot of tile i, its page, and the number of slots from there on.
   template <int kSlots>
   LB_DEVICE int slot(int i) const {
     return first_slot + i * kSlots;
@@ -71,7 +71,7 @@ struct BlockWork {
   }
 };
 
-// The queries of a query block, and the key blocks selected for it. Waits for the previous kernel.
+// The work of a query block with selected key blocks. The constructor waits for the previous kernel.
 struct SelectedWork : BlockWork {
   SelectedSlots slots;
 
@@ -93,7 +93,7 @@ struct SelectedWork : BlockWork {
     return slots(0, kSlots, i);
   }
   template <int kSlots>
-  LB_DEVICE int first_page(int i) const {  // also of a tile behind the last
+  LB_DEVICE int first_page(int i) const {  // also valid for a tile beyond the last
     return slot<kSlots>(min(i, n_tiles<kSlots>() - 1)) / kPageTokens;
   }
   template <int kSlots>
@@ -102,12 +102,12 @@ struct SelectedWork : BlockWork {
   }
 };
 
-// Copies the slots of a tile to shared memory. Slots from n_valid on become zero: a weight of zero would not hide a
-// NaN.
+// Copies the slots of a tile to shared memory. Slots from n_valid on become zero, because a NaN times a weight of zero
+// is still NaN.
 template <class T, int kDim>
 LB_DEVICE void copy_tile(T* to, const void* values, const KvLayer& cache, int kv_head,
                          const int (&pages)[sm90_slots(kDim) / kPageTokens], int n_valid) {
-  constexpr int kSlots = sm90_slots(kDim), kRowStep = kSm90GroupThreads / 8;  // 8 lanes a row, 16 bytes each
+  constexpr int kSlots = sm90_slots(kDim), kRowStep = kSm90GroupThreads / 8;  // 8 lanes per row, 16 bytes each
   const int piece = thread_id() % 8 * 8, row = thread_id() / 8;
   to += tile_index(kSlots, row, piece);
   LB_UNROLL
@@ -137,7 +137,7 @@ LB_DEVICE void copy_tiles(const AttentionSplits& p, const Work& work, T* k_tiles
   const int n_tiles = work.template n_tiles<kSlots>(), last_page = (work.end - 1) / kPageTokens;
   TileRing k_done = k_ring, v_done = v_ring;  // the oldest tiles still being copied
   int k_pages[kPages], v_pages[kPages], next_pages[kPages];
-  const auto find_pages = [&](int i) {  // of tile i, one tile ahead
+  const auto find_pages = [&](int i) {  // page indices of tile i, loaded one tile ahead
     const int first_page = work.template first_page<kSlots>(i);
     LB_UNROLL
     for (int page = 0; page < kPages; ++page)
@@ -152,8 +152,8 @@ LB_DEVICE void copy_tiles(const AttentionSplits& p, const Work& work, T* k_tiles
 
   find_pages(0);
   begin_attention();
-  // K i, then V i - 1, the order in which consumers use them. A tile is published once the next one's copies are
-  // issued.
+  // Copies K i, then V i - 1: the order in which consumers use them. A tile is published once the next tile's copies
+  // are issued.
   for (int i = 0; i <= n_tiles; ++i) {
     LB_UNROLL
     for (int page = 0; page < kPages; ++page) v_pages[page] = k_pages[page], k_pages[page] = next_pages[page];
@@ -185,12 +185,13 @@ LB_DEVICE void copy_tiles(const AttentionSplits& p, const Work& work, T* k_tiles
   publish(v_done);
 }
 
-// A warp's unit of stored slots to f16, rows [first, first + kSm90Unit) of a tile; first is a multiple of kSm90Unit.
+// Converts a warp's unit of stored slots to f16, in rows [first, first + kSm90Unit) of a tile. first is a multiple of
+// kSm90Unit.
 template <KvType kType, int kDim>
 LB_DEVICE void convert_unit(f16* tile, unsigned char* unit, int first, int own_lane) {
   constexpr PackedSlots<kSm90Unit> kSlots = {kv_row_bytes(kType, kDim)};
   constexpr int kRowLanes = kDim / 8, kStep = 32 / kRowLanes, kRounds = kSm90Unit / kStep;
-  constexpr int kInFlight = kDim > 128 ? 4 : 2;  // loads ahead of stores: the compiler must not swap them
+  constexpr int kInFlight = kDim > 128 ? 4 : 2;  // loads precede stores, because the compiler cannot reorder them
   const int column = own_lane % kRowLanes * 8, own_slot = own_lane / kRowLanes;
   f16* to = tile + tile_index(sm90_slots(kDim), first, column / 64 * 64);
   LB_UNROLL_BY(2)
@@ -207,7 +208,7 @@ LB_DEVICE void convert_unit(f16* tile, unsigned char* unit, int first, int own_l
   }
 }
 
-// By one thread: copies a unit of stored slots; it completes on a barrier.
+// Called by one thread. Starts the bulk copies of a unit of stored slots, which complete on a barrier.
 LB_DEVICE void copy_unit(unsigned char* to, const KvRowBytes& bytes, const uint8_t* head, int first,
                          CountedBarrier* barrier) {
   const quant::KvRow from = row_of(const_cast<uint8_t*>(head), bytes, first);
@@ -218,8 +219,9 @@ LB_DEVICE void copy_unit(unsigned char* to, const KvRowBytes& bytes, const uint8
   if (scales > 0) copy_bulk(to + codes + high, from.scales, scales, barrier);
 }
 
-// copy_tiles for pages of any two types. A warp has a quarter of each tile, as units of kSm90Unit slots. Units come to
-// p.ring stages of its own as they are stored; from there it converts them. arrived: a barrier per stage of the warp.
+// copy_tiles for pages of any two types. Each warp handles a quarter of each tile, in units of kSm90Unit slots. Units
+// arrive in the warp's own p.ring stages in their stored form, and the warp converts them from there. arrived: one
+// barrier per stage of the warp.
 template <int kDim>
 LB_DEVICE void convert_tiles(const AttentionSplits& p, const BlockWork& work, f16* k_tiles, f16* v_tiles,
                              unsigned char* stages, CountedBarrier* arrived, const TileRing& k_ring,
@@ -231,7 +233,8 @@ LB_DEVICE void convert_tiles(const AttentionSplits& p, const BlockWork& work, f1
   stages += warp() * p.ring * p.tile_bytes;
   arrived += warp() * kSm90MaxUnits;
 
-  // Unit n: of K i, then of V i - 1, the order in which consumers use them. K 0 has no V before it, the last V no K.
+  // Unit n, in the order in which consumers use tiles: K i, then V i - 1. No V precedes K 0, and no K precedes the last
+  // V.
   struct Unit {
     bool is_v;
     int tile, in_tile;
@@ -245,9 +248,9 @@ LB_DEVICE void convert_tiles(const AttentionSplits& p, const BlockWork& work, f1
     const Unit unit = unit_of(n);
     return page_of(cache, min(work.first_slot + unit.tile * kSlots + unit.in_tile, work.end - 1));
   };
-  // Slots behind `end` are copied too: a page has them, whatever they hold.
+  // Slots beyond `end` are copied too: they are in the page, with arbitrary content.
   const int n_units = 2 * n_tiles * kUnits;
-  int32_t page = page_at(0);  // of the next unit to be copied
+  int32_t page = page_at(0);  // page index of the next unit to be copied
   const auto issue = [&](int n, int stage) {
     if (n >= n_units) return;
     const Unit unit = unit_of(n);
@@ -272,15 +275,15 @@ LB_DEVICE void convert_tiles(const AttentionSplits& p, const BlockWork& work, f1
     unsigned char* const slots = stages + stage * p.tile_bytes;
     const KvType type = unit.is_v ? cache.v_type : cache.k_type;
     const int n_valid = work.n_slots - unit.tile * kSlots - unit.in_tile;
-    if (n_valid < kSm90Unit) {  // a weight of zero would not hide a NaN
+    if (n_valid < kSm90Unit) {  // clears V too, because a NaN times a weight of zero is still NaN
       PackedSlots<kSm90Unit>{row_bytes(type, kDim)}.clear(slots, n_valid);
-      fence_async_proxy();  // a later copy overwrites the zeros
+      fence_async_proxy();  // orders the zeros before a later bulk copy to the same place
       warp_barrier();
     }
     f16* const to = (unit.is_v ? v_tiles : k_tiles) + ring.stage * kTile;
-    const int own_lane = opaque(lane());  // so that no type's offsets are kept in registers throughout the loop
+    const int own_lane = opaque(lane());  // recomputed, so that no type's offsets occupy registers throughout the loop
     with_kv_type(type, [&](auto tag) {
-      if constexpr (tag.kType != KvType::kF32)  // choose.cpp has another kernel
+      if constexpr (tag.kType != KvType::kF32)  // choose_config.cpp picks another kernel
         convert_unit<tag.kType, kDim>(to, slots, unit.in_tile, own_lane);
     });
     if (n % kUnits == kUnits - 1) fence_async_proxy();
@@ -294,8 +297,8 @@ LB_DEVICE void convert_tiles(const AttentionSplits& p, const BlockWork& work, f1
   }
 }
 
-// The block's queries to shared memory, for head_dim 256: scaled so that scores are exponents of 2, zeros beyond the
-// last query. By the consumer warps, a warp per query, eight queries in flight.
+// Stages the block's queries in shared memory for head_dim 256, scaled so that scores are exponents of 2, zero beyond
+// the last query. Called by the consumer warps: one warp per query, eight queries in flight.
 template <class T, int kDim>
 LB_DEVICE void stage_queries_sm90(T* to, const Attention& op, const BlockWork& work, int own_warp) {
   constexpr int kWarps = 2 * kSm90GroupThreads / 32, kInFlight = 8;
@@ -327,14 +330,14 @@ LB_DEVICE void stage_queries_sm90(T* to, const Attention& op, const BlockWork& w
 template <class T, int kDim>
 struct WarpgroupQueries {
   static constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim;
-  static constexpr int kColumns = kDim < 128 ? kDim : 128;  // of one wgmma of P V
+  static constexpr int kColumns = kDim < 128 ? kDim : 128;  // columns per wgmma of P V
   static constexpr bool kHasRegisters = sm90_query_bytes(kDim) == 0;
   FragmentA<T> q[kHasRegisters ? kDim / 16 : 1];
   FragmentA<T> weights[kSlots / 16];
   FragmentC s[kSlots / 16], o[kDim / 16];
   float m[kLaneRows], l[kLaneRows];
 
-  // Clears the state. If queries stay in registers: loads Q, scaled so that scores are exponents of 2, zeros beyond the
+  // Clears the state. If queries stay in registers, loads Q, scaled so that scores are exponents of 2, zero beyond the
   // last query.
   LB_DEVICE void load_queries(const Attention& op, const Queries& queries, int first) {
     const float scale = op.scale * kLog2E;
@@ -394,8 +397,8 @@ struct WarpgroupQueries {
     group_commit();
   }
 
-  // Online softmax: scores become weights under the new maximum, l is rescaled. Returns whether a maximum of the warp
-  // grew; then the caller must multiply o by `shrink`.
+  // Online softmax: turns scores into weights under the new maximum and rescales l. Returns whether any maximum of the
+  // warp grew; then the caller must multiply o by `shrink`.
   LB_DEVICE bool update_softmax(float (&shrink)[kLaneRows]) {
     float top[kLaneRows];
     LB_UNROLL
@@ -456,8 +459,8 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shar
   }
   const bool is_chain = op.tree.ancestors == nullptr;
   const auto mask = [&](int i) {
-    const int offset = work.template slot<kSlots>(i) - work.n_past;  // the tile's first slot, from this append's row 0
-    const int n_valid = work.template n_valid<kSlots>(i);            // slots beyond belong to the next split
+    const int offset = work.template slot<kSlots>(i) - work.n_past;  // relative to this append's row 0
+    const int n_valid = work.template n_valid<kSlots>(i);            // slots from n_valid on: the next split's
     const bool hides_first = offset < first_seen(op, work.n_past, work.last_row);
     if (offset + kSlots <= (is_chain ? work.first_row + 1 : 0) && n_valid >= kSlots && !hides_first) return;
     if (hides_first) {
@@ -520,7 +523,7 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shar
     group_wait<0>(tile.o);
   }
 
-  const int first = opaque(own_first);  // so that nothing of the end is kept in registers throughout the loop
+  const int first = opaque(own_first);  // recomputed: the loop keeps no registers for what follows it
   float scale[kLaneRows];
   LB_UNROLL
   for (int i = 0; i < kLaneRows; ++i) {
@@ -531,7 +534,7 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shar
       write_softmax(p, work.queries, query, tile.m[i], l, work.split);
   }
   if (n_tiles == 0) return;
-  if (p.has_merge) {  // partials, as 8-byte writes: short code, because it runs once
+  if (p.has_merge) {  // partials, as 8-byte writes: the code is short because it runs once
     LB_UNROLL
     for (int i = 0; i < kLaneRows; ++i) {
       const int query = first + lane_row(i);
@@ -546,7 +549,8 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shar
     }
     return;
   }
-  // Two neighbouring lanes hold two columns each of the same two rows. After an exchange each has four columns of one.
+  // Two neighbouring lanes hold two columns each of the same two rows. After an exchange, each lane has four columns of
+  // one row.
   const int own = lane() % 2, query = first + lane_row(own), is_inside = query < work.queries.n;
   const int row = work.queries.row(query), head = work.queries.head(query), first_column = lane() % 4 / 2 * 4;
   float* to = op.o + work.queries.at(op, query) * kDim + first_column;
@@ -577,12 +581,12 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shar
   }
 }
 
-// kCopies: K and V have one type, T.
+// kCopies: K and V have one type, T, and are copied without conversion.
 template <class T, int kDim, bool kCopies, class Work = BlockWork>
 LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   constexpr int kStages = sm90_stages(kDim), kTile = sm90_slots(kDim) * kDim;
   constexpr int kUnitBarriers = kCopies ? 0 : kSm90ProducerWarps * kSm90MaxUnits, kBarriers = 4 * kStages + 1;
-  LB_SHARED(CountedBarrier, barriers, kSm90StaticBytes / sizeof(CountedBarrier));  // all, or tiles would start later
+  LB_SHARED(CountedBarrier, barriers, kSm90StaticBytes / sizeof(CountedBarrier));  // full size, or tiles start later
   static_assert(sizeof(CountedBarrier) * (kBarriers + kUnitBarriers) <= kSm90StaticBytes);
   unsigned char* shared = dynamic_shared<unsigned char>();
   shared += (kTileAlignment - reinterpret_cast<size_t>(shared) % kTileAlignment) % kTileAlignment;
@@ -603,7 +607,7 @@ LB_DEVICE void attention_prefill_sm90(const AttentionSplits& p) {
   const TileRing k_ring = {.full = at, .empty = at + kStages, .n_stages = kStages};
   const TileRing v_ring = {.full = at + 2 * kStages, .empty = at + 3 * kStages, .n_stages = kStages};
   unsigned char* units = reinterpret_cast<unsigned char*>(v_tiles + kStages * kTile);
-  // Three warpgroups share 3 x 168 registers. Conversion needs more of them than copies, most where heads are short.
+  // Three warpgroups share 3 x 168 registers. Conversion needs more registers than copying does, most for short heads.
   constexpr int kProducerRegisters = kCopies ? 40 : kDim == 128 ? 56 : 72;
   constexpr int kConsumerRegisters = (3 * 168 - kProducerRegisters) / 2;
   if (warp() < kSm90GroupThreads / 32) {

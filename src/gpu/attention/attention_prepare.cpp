@@ -1,4 +1,5 @@
-// RmsNorm and Rope of q and k, K and V into the cache, in one launch (prepare.h). A warp per head of a row.
+// RmsNorm and Rope of q and k, and stores of K and V to the cache, in one launch (prepare.h). One warp per head of a
+// row.
 // Bound: latency for few rows, else bandwidth: 8 bytes per value of q; of k and v 4 plus the cache type's.
 #include "dialect.h"
 

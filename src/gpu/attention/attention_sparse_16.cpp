@@ -1,5 +1,5 @@
-// Attention of a long chain to selected key blocks, over F16 pages, 16 queries per warp. With all blocks selected, the
-// bits are those of attention_prefill_16 with one split.
+// Attention of a long chain to selected key blocks, over F16 pages, 16 queries per warp. If all blocks are selected,
+// the bits equal attention_prefill_16 with one split.
 // Needs: nvidia
 #include "dialect.h"
 

@@ -1,4 +1,4 @@
-// attention_sparse_16 for heads of 256, which would spill on sm_75.
+// attention_sparse_16 for head_dim 256. A separate file, because it would spill on sm_75.
 // Needs: nvidia, 80 KiB of shared memory
 #include "dialect.h"
 

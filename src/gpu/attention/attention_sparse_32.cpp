@@ -1,4 +1,4 @@
-// attention_sparse_16 with 32 queries per warp, as attention_prefill_32.
+// attention_sparse_16 with 32 queries per warp, like attention_prefill_32.
 // Needs: nvidia
 #include "dialect.h"
 

@@ -1,5 +1,5 @@
-// The launches of attention and of the ops around it. Splits fill the chip when the cache is full; their number never
-// depends on how full the cache is, so a recorded launch stays valid.
+// Launches of attention and of the ops around it. The number of splits fills the chip for a full cache and never
+// depends on the fill level, so a recorded launch stays valid.
 #include "gpu/attention/choose.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 namespace lb::gpu {
 namespace {
 
-// So many that each reads its splits at once, if possible; up to 16 for a column, since their sums are added one by
-// one.
+// Enough threads that each loads all its splits in one batch, if possible. At most 16 threads share a column, because
+// their sums are added serially.
 uint32_t merge_threads(int n_splits, int head_dim) {
   const int wanted = std::min(ceil_div(n_splits, kMergeInFlight), 16) * (head_dim / 4);
   return uint32_t(std::clamp(ceil_div(wanted, 32) * 32, kMinMergeThreads, kMaxMergeThreads));
@@ -34,17 +34,17 @@ void check_cache(const KvLayer& cache, const std::string& what) {
 }
 
 // If the context is split, the grid is at most one wave: kBlocksPerSm blocks per SM of up to 128 queries each, or twice
-// as many of kDecodeQueries.
+// as many blocks of kDecodeQueries.
 size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capacity, const Target& target) {
   const long by_blocks = long(kBlocksPerSm) * target.n_sms * prefill_queries(head_dim > 128 ? 1 : 2);
   const long by_rows = long(max_rows) * n_heads * max_splits(capacity);
-  // One split of a rotated V leaves o in its place: m and l alone.
+  // A single split of a rotated V writes o to op.o, so it needs m and l only.
   const size_t unsplit = size_t(max_rows) * n_heads * 2;
   return std::max(size_t(std::min(by_blocks, by_rows)) * (head_dim + 2), unsplit) * sizeof(float) + 32;
 }
 
 size_t attention_row_scratch_bytes(int n_heads, int n_kv_heads, int head_dim, int capacity, const Target& target) {
-  constexpr int kMostPerSm = 4;  // co-resident blocks of decode_blocks_per_sm() and decode_8_blocks_per_sm()
+  constexpr int kMostPerSm = 4;  // maximum of decode_blocks_per_sm() and decode_8_blocks_per_sm()
   const long splits = std::clamp<long>(long(kMostPerSm) * target.n_sms / n_kv_heads, 1, max_splits(capacity));
   return std::max(size_t(splits) * (head_dim + 2), size_t{2}) * n_heads * sizeof(float) + 32;
 }
@@ -87,7 +87,7 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
                    .m = nullptr,
                    .l = nullptr,
                    .o = nullptr};
-  if (has_merge) {  // o first: it must be 16-byte aligned
+  if (has_merge) {  // o first, because it must be 16-byte aligned
     const long entries = long(n_splits) * op.rows * op.n_heads;
     float* const partials = static_cast<float*>(scratch);
     result.params.o = n_splits > 1 ? partials : op.o;
@@ -153,7 +153,7 @@ MoveLaunch choose(std::span<const KvMove> moves, const Target& target) {
   const std::string what = cat("[kv_move] ", op.cache.n_kv_heads, " heads of ", op.cache.head_dim, " of ",
                                kv_name(op.cache.k_type), " and ", kv_name(op.cache.v_type));
   check_cache(op.cache, what);
-  int pieces = 0;  // of a slot of K or of V, the larger
+  int pieces = 0;  // per slot of K or V, whichever has more
   for (KvType type : {op.cache.k_type, op.cache.v_type}) {
     const KvRowBytes row = kv_row_bytes(type, op.cache.head_dim);
     pieces = std::max(pieces,

@@ -11,23 +11,23 @@
 
 namespace lb::gpu {
 
-// The attention, then the merge if there is more than one split. Both take the same params.
+// The attention, then the merge if the result has partials. Both take the same params.
 struct AttentionLaunches {
   Launch launches[2];
   int n;
   AttentionSplits params;
 };
 
-// Whether the merge, if there is one, can also round o (AttentionSplits::rounded).
+// Whether the merge, if there is one, can also write o rounded (AttentionSplits::rounded).
 bool can_round(const Attention& op);
 
-// `capacity`: tokens the cache has room for; *n_past + rows must never exceed it. `scratch`: attention_scratch_bytes(),
-// 16-byte aligned.
+// `capacity`: tokens that the cache has room for; *n_past + rows must never exceed it. `scratch`:
+// attention_scratch_bytes(), 16-byte aligned.
 AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const Target& target);
-// Enough for every append of at most max_rows rows.
+// Scratch bytes that suffice for every append of at most max_rows rows.
 size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capacity, const Target& target);
 
-// Enough for an append of one row.
+// Scratch bytes that suffice for an append of one row.
 size_t attention_row_scratch_bytes(int n_heads, int n_kv_heads, int head_dim, int capacity, const Target& target);
 
 // Bytes that must move (K and V once), and flops of a chain under its causal mask.
@@ -39,11 +39,11 @@ std::array<Launch, 2> choose(const KeyScores& op, const Target& target);
 Launch choose(const KeyMeans& op, const Target& target);
 Launch choose(const SelectBlocks& op, const Target& target);
 
-// Whether a target has kernels for block-sparse attention over f16 pages: for any heads, or for these.
+// Whether a target has kernels for block-sparse attention over f16 pages: for any heads, or for these heads.
 bool has_sparse_attention(const Target& target);
 bool has_sparse_attention(int n_heads, int n_kv_heads, int head_dim, const Target& target);
 
-// Throws where no kernel takes such heads of such types.
+// Throws if no kernel supports the cache's head_dim and types.
 void check_cache(const KvLayer& cache, const std::string& what);
 
 Launch choose(const KvAppend& op, const Target& target);
@@ -51,10 +51,11 @@ Launch choose(const KvAppend& op, const Target& target);
 struct MoveLaunch {
   Launch launch;
   KvMoves params;
-  int n;  // layers of this launch
+  int n;  // layers that this launch moves
 };
 
-// The first layers of `moves`, as many as one launch can move: of one shape and page table. All have the same path.
+// Launch for the first layers of `moves`, up to the maximum per launch, that share a shape and a page table. All must
+// have the same path.
 MoveLaunch choose(std::span<const KvMove> moves, const Target& target);
 
 Launch choose(const AttentionPrepare& op, const Target& target);

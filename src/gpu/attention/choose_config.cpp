@@ -1,4 +1,4 @@
-// The kernels of attention, and what they cut the work into.
+// Chooses attention kernels, and how they cut queries and context.
 #include "gpu/attention/choose_config.h"
 
 #include <algorithm>
@@ -14,13 +14,13 @@
 namespace lb::gpu {
 namespace {
 
-// As kBlocksPerSm.
+// Like kBlocksPerSm, for the decode kernels.
 constexpr int decode_blocks_per_sm(int head_dim) { return head_dim <= 64 ? 4 : head_dim <= 128 ? 3 : 2; }
 constexpr int decode_8_blocks_per_sm(int head_dim) { return head_dim <= 128 ? 4 : 3; }
-constexpr int kSm90MinCapacity = 128;  // one tile: nothing to copy ahead
-constexpr int kPagesPerSplit = 2;      // fewer would not pay for their partials
+constexpr int kSm90MinCapacity = 128;  // one tile: there is nothing to copy ahead
+constexpr int kPagesPerSplit = 2;      // smaller splits would not pay for their partials
 
-// The kernels on matrix units, by cache type and head_dim.
+// A matrix-unit kernel, by cache type and head_dim.
 struct TileKernel {
   const char* name;
   KvType type;
@@ -42,13 +42,13 @@ constexpr TileKernel kPrefill16Packed[] = {LB_ATTENTION_PREFILL_16_PACKED(X)};
 constexpr TileKernel kPrefill32Packed[] = {LB_ATTENTION_PREFILL_32_PACKED(X)};
 constexpr TileKernel kPrefillSm90Packed[] = {LB_ATTENTION_PREFILL_SM90_PACKED(X)};
 #undef X
-// Null if no kernel of the list reads the cache.
+// Returns null if no kernel of the list reads the cache.
 const char* tile_kernel(std::span<const TileKernel> list, const KvLayer& cache) {
   for (const TileKernel& entry : list)
     if (entry.type == cache.k_type && entry.type == cache.v_type && entry.head_dim == cache.head_dim) return entry.name;
   return nullptr;
 }
-// Among the kernels of 16-bit pages, or where the cache has others, of packed pages.
+// Looks in `list`, the kernels of 16-bit pages, then in `packed`.
 const char* tile_kernel(std::span<const TileKernel> list, std::span<const TileKernel> packed, const KvLayer& cache) {
   if (const char* const name = tile_kernel(list, cache)) return name;
   if (cache.k_type == KvType::kF32 || cache.v_type == KvType::kF32) return nullptr;
@@ -58,9 +58,9 @@ const char* tile_kernel(std::span<const TileKernel> list, std::span<const TileKe
 }
 bool is_packed(const KvLayer& cache) { return tile_kernel(kDecode, cache) == nullptr; }
 
-// Tiles in the ring, and the block's shared memory: bytes(ring, tile_bytes). 16-bit tiles: three if copies are
-// asynchronous and three fit. A fourth would not raise the bytes in flight. Packed tiles are smaller: four, or as many
-// as leave room for per_sm blocks; none without asynchronous copies.
+// Tiles in the ring, and the block's shared memory: bytes(ring, tile_bytes). 16-bit tiles: three, if copies are
+// asynchronous and three fit; a fourth would not raise the bytes in flight. Packed tiles are smaller: up to four, as
+// long as per_sm blocks fit on an SM. Without asynchronous copies there is no packed ring.
 struct Ring {
   int tiles, tile_bytes;
   size_t shared_bytes;
@@ -76,7 +76,7 @@ Ring ring_of(const KvLayer& cache, int slots, int per_sm, const Target& target, 
   const size_t slot =
       std::max(kv_slot_bytes(cache.k_type, cache.head_dim), kv_slot_bytes(cache.v_type, cache.head_dim));
   const int tile = slots * (int(slot) + pad);
-  constexpr size_t kReserved = 1024;  // of each block, by the chip
+  constexpr size_t kReserved = 1024;  // reserved by the chip in each block
   for (int blocks = per_sm; has_async && blocks > 0; --blocks)
     for (int ring = 4; ring >= 2; --ring)
       if (bytes(ring, tile) <= (target.shared_block_bytes + kReserved) / blocks - kReserved)
@@ -84,7 +84,7 @@ Ring ring_of(const KvLayer& cache, int slots, int per_sm, const Target& target, 
   return {0, tile, bytes(0, tile)};
 }
 
-// The kernel of packed pages and few queries, if there is one.
+// The kernel for packed pages and up to 8 queries; nullopt if there is none.
 std::optional<AttentionConfig> decode_8_shape(const KvLayer& cache, const Target& target) {
   const int dim = cache.head_dim, per_sm = decode_8_blocks_per_sm(dim);
   const char* const kernel = is_packed(cache) ? tile_kernel({}, kDecode8Packed, cache) : nullptr;
@@ -96,7 +96,7 @@ std::optional<AttentionConfig> decode_8_shape(const KvLayer& cache, const Target
   return AttentionConfig{kernel, kDecode8Queries, per_sm, ring.tiles, ring.tile_bytes, ring.shared_bytes, true};
 }
 
-// The kernel on wgmma, if there is one. Where it converts pages, its ring has as many units as fit.
+// The wgmma kernel; nullopt if there is none. If it converts pages, its ring has as many units as fit.
 std::optional<AttentionConfig> sm90_shape(const KvLayer& cache, const Target& target) {
   const char* const kernel = tile_kernel(kPrefillSm90, kPrefillSm90Packed, cache);
   if (kernel == nullptr || !target.has(kernel)) return std::nullopt;
@@ -143,7 +143,7 @@ AttentionConfig dense_config(const Attention& op, int capacity, const Target& ta
           false};
 }
 
-// The kernel of a query block's tiles, over the key blocks that were selected.
+// The kernel for attention to selected key blocks.
 AttentionConfig sparse_config(const Attention& op, const Target& target) {
   const KvLayer& cache = op.cache;
   const int dim = cache.head_dim;
@@ -187,7 +187,7 @@ AttentionConfig attention_config(const Attention& op, int capacity, const Target
   config.n_tiles = is_sparse ? int(op.n_query_blocks) * (kSparseBlock / config.queries)
                              : (n_queries + config.queries - 1) / config.queries;
   const long blocks = long(config.n_tiles) * op.cache.n_kv_heads;
-  // Selected blocks are not split: where they pay, the queries alone fill the chip.
+  // Selected blocks are not split: wherever selection pays, the queries alone fill the chip.
   config.n_splits =
       is_sparse ? 1 : int(std::clamp<long>(long(config.per_sm) * target.n_sms / blocks, 1, max_splits(capacity)));
   return config;

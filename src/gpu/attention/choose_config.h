@@ -1,5 +1,5 @@
-// AttentionConfig: the kernel that an attention gets on a target, and what it cuts queries and context into. choose.h
-// makes the launches of it.
+// AttentionConfig: the kernel for an attention op on a target, and how it cuts queries and context. choose.h turns it
+// into launches.
 #pragma once
 
 #include <cstddef>
@@ -12,29 +12,29 @@
 
 namespace lb::gpu {
 
-// Co-resident blocks per SM, as registers allow; shared memory may allow fewer.
+// Co-resident blocks per SM that registers allow. Shared memory may allow fewer.
 inline constexpr int kBlocksPerSm = 2;
 
 struct AttentionConfig {
   const char* kernel;
-  int queries, per_sm;   // queries of a block, co-resident blocks per SM
-  int ring, tile_bytes;  // of AttentionSplits
+  int queries, per_sm;   // queries per block, co-resident blocks per SM
+  int ring, tile_bytes;  // as in AttentionSplits
   size_t shared_bytes;
   bool splits_first;  // grid x is the split; else x is the tile of queries and z the split
   uint32_t threads = kAttentionThreads;
-  int n_tiles = 0, n_splits = 0;  // tiles of queries of a KV head, splits of the context
+  int n_tiles = 0, n_splits = 0;  // query tiles per KV head, splits of the context
 };
 
-// attention_decode_f16_256_kernel: 1 x 16 queries, 66 splits, ring of 3, 128 threads, 113536 B
+// Example: attention_decode_f16_256_kernel: 1 x 16 queries, 66 splits, ring of 3, 128 threads, 113536 B
 std::string to_string(const AttentionConfig& config);
 
-// Of an op that choose() takes. `capacity`: tokens the cache has room for.
+// Chooses the config of an op that choose() accepts. `capacity`: tokens that the cache has room for.
 AttentionConfig attention_config(const Attention& op, int capacity, const Target& target);
 
-// The most splits of a context.
+// Maximum number of splits of a context.
 int max_splits(int capacity);
 
-// For errors: "[attention] [22, 24, 128] over 4 heads of f16 and f16".
+// Text for error messages: "[attention] [22, 24, 128] over 4 heads of f16 and f16".
 std::string to_string(const Attention& op);
 
 }  // namespace lb::gpu

@@ -1,4 +1,4 @@
-// Choice of kernels for scores of keys, and for the selection of key blocks.
+// Choice of kernels for key scores and for the selection of key blocks.
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -23,7 +23,7 @@ constexpr HeadKernel kSparse[] = {LB_ATTENTION_SPARSE_16(X) LB_ATTENTION_SPARSE_
                                       LB_ATTENTION_SPARSE_SM90(X)};
 #undef X
 
-// Null if there is none.
+// Returns null if no kernel takes this head_dim.
 const char* select_kernel(int head_dim) {
   const auto found = std::ranges::find(kSelect, head_dim, &HeadKernel::head_dim);
   return found == std::end(kSelect) ? nullptr : found->name;
@@ -55,7 +55,7 @@ std::array<Launch, 2> choose(const KeyScores& op, const Target& target) {
   return {launch("key_sums_kernel", cache.n_kv_heads), launch("key_scores_kernel", 1)};
 }
 
-// An append of n rows completes up to n / kSparseBlock + 1 blocks, by where it begins.
+// An append of n rows completes up to n / kSparseBlock + 1 key blocks, depending on its first slot.
 Launch choose(const KeyMeans& op, const Target& target) {
   const KvLayer& cache = op.cache;
   const std::string what = cat("[key_means] ", op.rows, " rows of ", cache.n_kv_heads, " heads of ", cache.head_dim);

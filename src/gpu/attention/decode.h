@@ -1,8 +1,8 @@
 // The body of attention_decode (split-K): up to 16 queries per KV head. Queries are rows times the query heads that
 // share the KV head.
 //
-// Grid: splits of the context, KV heads. Each of the four warps has all queries, every fourth tile of 16 slots, its own
-// ring of tiles and its own online softmax, so the loop has no block barrier. At the end the block merges the four.
+// Grid: splits of the context, KV heads. Each of the four warps has all queries and every fourth tile of 16 slots. Ring
+// and online softmax are per warp, so the loop has no block barrier. At the end the block merges the four softmaxes.
 // Bound: read bandwidth, the bytes of K and V up to the last slot.
 #pragma once
 
@@ -70,8 +70,8 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
   merge.merge(p, queries, split);
   block_barrier();
 
-  // The block's o, half of the columns at a time: each warp leaves its rescaled o in its ring, then the block adds
-  // them.
+  // The block's o, half of the columns at a time: each warp stores its rescaled o in its ring, then the block adds the
+  // four.
   constexpr int kHalf = kDim / 2;
   float factors[kLaneRows];
   LB_UNROLL

@@ -1,13 +1,12 @@
 // The body of attention_decode_8: up to 8 queries per KV head, over pages of any two types but F32.
 //
-// Grid, splits and the block's merge: as attention_decode. Each of the four warps has all queries, every fourth tile of
-// 16 slots, and its own ring of tiles as the pages hold them. Codes become operand registers in the lane that loads
-// them, without a second way through shared memory:
+// Grid, splits and the block's merge: as in attention_decode. Each of the four warps has all queries, every fourth tile
+// of 16 slots, and its own ring of packed tiles, laid out as in the pages. The lane that loads codes converts them to
+// operand registers, without a second pass through shared memory:
 //   S^T = K Q^T    eight values of two slots are operand A of two products; Q's inner dimension has the same order
-//   O^T = V^T P^T  words of the same columns of two slots are mixed to words of pairs of slots, and converted to
-//   operand
+//   O^T = V^T P^T  words of one column group of two slots are merged into words of slot pairs, and converted to operand
 //                  A; transposing S^T gives operand B
-// With queries as columns no product has idle rows, and O^T of 8 queries takes head_dim / 4 registers a lane.
+// With queries as columns no product has idle rows, and O^T of 8 queries takes head_dim / 4 registers per lane.
 // Bound: read bandwidth, the bytes of K and V up to the last slot.
 #pragma once
 
@@ -27,23 +26,24 @@ LB_DEVICE StoredSlots stored_slots(KvType type) {
   return {bytes, shift};
 }
 
-// A warp's ring of tiles in the order K 0, V 0, K 1, V 1, ... While one is in use, the others are being copied.
+// A warp's ring of packed tiles in the order K 0, V 0, K 1, V 1, ... While one is in use, the others are being copied.
 struct StoredRing {
   const AttentionSplits& p;
   int kv_head;
   unsigned char* tiles;          // [p.ring][p.tile_bytes]
-  int first_slot, end, n_tiles;  // tile i: slots from first_slot + i * kPageTokens on, those before `end`
+  int first_slot, end, n_tiles;  // tile i: slots from first_slot + i * kPageTokens on, below `end`
   StoredSlots k, v;
   int n_issued = 0, n_taken = 0, next = 0, now = 0;
   int32_t page = 0, next_page = 0;
 
-  // The rows of a plane are one run of bytes, also those behind `end`: a page has them, whatever they hold.
+  // Each plane's rows are contiguous, so slots beyond `end` are copied too: they are in the page, with arbitrary
+  // content.
   LB_DEVICE void issue() {
     if (n_issued < 2 * n_tiles) {
       const bool is_v = n_issued % 2 != 0;
       const StoredSlots slots = {is_v ? v.bytes : k.bytes, is_v ? v.code_shift : k.code_shift};
       const KvLayer& cache = p.op.cache;
-      if (!is_v) {  // the page of the next pair is on its way meanwhile
+      if (!is_v) {  // prefetches the page index of the next K and V pair
         page = next_page;
         next_page =
             load_cached<int32_t>(cache.page_table + min((first_slot + n_issued / 2 * kPageTokens) / kPageTokens + 1,
@@ -56,7 +56,8 @@ struct StoredRing {
     }
     copy_commit();
   }
-  // Waits for the previous kernel, after the first copies where these are of older slots only: of two tiles at most.
+  // Starts the first copies and waits for the previous kernel. If the first two tiles hold only older slots, the copies
+  // start before the wait.
   LB_DEVICE void start(int n_past) {
     const bool is_old = first_slot + kPageTokens + kDecodeSlots <= n_past;
     LB_UNROLL_BY(1)
@@ -67,8 +68,8 @@ struct StoredRing {
       for (int i = 0; i < p.ring - 1; ++i) issue();
     }
   }
-  // Waits for the next tile, and frees the one before. Values of slots from `end` on are zeros: a weight of zero would
-  // not hide a NaN.
+  // Waits for the next tile and frees the previous one. Clears V slots from `end` on, because a NaN times a weight of
+  // zero is still NaN.
   LB_DEVICE unsigned char* take() {
     if (p.ring == 4) copy_wait<2>();
     if (p.ring == 3) copy_wait<1>();
@@ -86,10 +87,10 @@ struct StoredRing {
   }
 };
 
-// Words of the same columns of two slots to words of pairs of slots: of the even columns, and of the odd ones.
+// Transposes words of one column group of two slots into words of slot pairs: [0] even columns, [1] odd columns.
 template <KvType kType>
 LB_DEVICE void pair_slots(const KvWords<kType>& a, const KvWords<kType>& b, KvWords<kType> (&pairs)[2]) {
-  constexpr uint32_t kHalves[2] = {0x5410, 0x7632};  // the low halves of two words, the high ones
+  constexpr uint32_t kHalves[2] = {0x5410, 0x7632};  // selectors: low halves of two words, high halves
   LB_UNROLL
   for (int i = 0; i < 2; ++i) {
     LB_UNROLL
@@ -99,20 +100,20 @@ LB_DEVICE void pair_slots(const KvWords<kType>& a, const KvWords<kType>& b, KvWo
   }
 }
 
-// The queries of a warp and their online softmax. With g = lane / 4 and t = lane % 4, a lane has sums o of queries
-// 2t + j, and their scores of slots g + 8h.
+// A warp's queries and their online softmax. With g = lane / 4 and t = lane % 4, a lane holds sums o of queries 2t + j
+// and their scores with slots g + 8h.
 template <int kDim>
 struct FewQueries {
-  static constexpr int kEights = kDim / 64;              // runs of eight columns of o a lane: those from 64 e + 8 g on
-  float m[2] = {kNothingSeen, kNothingSeen}, l[2] = {};  // until close() l sums the lane's slots only
-  float o[kEights][4][4] = {};                           // [e][i][2 c + j]: column 2 i + c of run e, query 2t + j
+  static constexpr int kEights = kDim / 64;  // groups of eight columns of o per lane, starting at 64 e + 8 g
+  float m[2] = {kNothingSeen, kNothingSeen}, l[2] = {};  // until close(), l sums only the lane's slots
+  float o[kEights][4][4] = {};                           // [e][i][2 c + j]: column 2 i + c of group e, query 2t + j
 
   template <KvType kType>
   LB_DEVICE static void add_scores(float (&s)[4], const f16* q, unsigned char* tile, int own_lane) {
     constexpr StoredSlots kSlots = {kv_row_bytes(kType, kDim)};
     const int g = own_lane / 4, first = own_lane % 4 * 8;
-    float sums[2][4] = {};  // even and odd products: chains half as long
-    LB_UNROLL_BY(4)         // not all: a step finds the code in no cache
+    float sums[2][4] = {};  // even and odd products accumulate separately, halving the dependency chains
+    LB_UNROLL_BY(4)         // partly unrolled, because each step fetches this code from memory
     for (int k = 0; k < kDim; k += 32) {
       const auto eight_q = load<u32x4>(q + g * decode_8_query_stride(kDim) + k + first);
       u32x4 keys[2];
@@ -157,7 +158,7 @@ struct FewQueries {
     }
   }
 
-  // With the weights of the lane's scores.
+  // Adds V weighted by the lane's scores.
   template <KvType kType>
   LB_DEVICE void add_values(const float (&s)[4], unsigned char* tile, int own_lane) {
     constexpr StoredSlots kSlots = {kv_row_bytes(kType, kDim)};
@@ -228,7 +229,7 @@ LB_DEVICE void attention_decode_8(const AttentionSplits& p) {
       .v = stored_slots<kDim>(cache.v_type),
   };
   ring.start(n_past);
-  // The queries as f16, scaled so that scores are exponents of 2; zeros beyond the last.
+  // Stages the queries as f16, scaled so that scores are exponents of 2, zero beyond the last query.
   LB_UNROLL_BY(2)
   for (int i = 4 * thread_id(); i < kDecode8Queries * kDim; i += 4 * kAttentionThreads) {
     const int query = i / kDim, column = i % kDim;
@@ -245,9 +246,9 @@ LB_DEVICE void attention_decode_8(const AttentionSplits& p) {
   const int own_rows[2] = {min(queries.row(lane() % 4 * 2), op.rows - 1),
                            min(queries.row(lane() % 4 * 2 + 1), op.rows - 1)};
   for (int i = 0; i < ring.n_tiles; ++i) {
-    const int offset = first_slot + i * kPageTokens - n_past;  // the tile's first slot, from this append's row 0
+    const int offset = first_slot + i * kPageTokens - n_past;  // the tile's first slot relative to this append's row 0
     float s[4];                                                // [2h + j]: slot g + 8h, query 2t + j
-    const int own_lane = opaque(lane());  // so that no type's offsets are kept in registers throughout the loop
+    const int own_lane = opaque(lane());  // recomputed, so that no type's offsets occupy registers throughout the loop
     unsigned char* tile = ring.take();
     with_kv_type(cache.k_type, [&](auto tag) {
       if constexpr (tag.kType != KvType::kF32) few.template add_scores<tag.kType>(s, q, tile, own_lane);

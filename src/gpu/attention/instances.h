@@ -1,6 +1,6 @@
-// Every attention kernel on matrix units, once: the kernel files instantiate these lists, and choose.cpp looks names up
-// in them. A row is one cache type, of K and V, and one head_dim. Kernels of packed pages take every pair of types but
-// F32, and have rows of a name and a head_dim alone.
+// The list of all matrix-unit attention kernels. Kernel files instantiate it, and the host's kernel choice looks names
+// up in it. An entry is one cache type, for K and V, and one head_dim. Kernels of packed pages take any two types but
+// F32, so their entries are a name and a head_dim.
 //   kernel   its name, also in a pack's manifest
 //   Type     KvType::k<Type> of the pages
 //   Stored   the dialect's type of a stored value
@@ -40,7 +40,7 @@
   X(attention_prefill_sm90_bf16_128_kernel, BF16, bf16, 128) \
   X(attention_prefill_sm90_bf16_256_kernel, BF16, bf16, 256)
 
-// Over selected key blocks.
+// Attention to selected key blocks.
 #define LB_ATTENTION_SPARSE_16(X) \
   X(attention_sparse_16_f16_64_kernel, F16, f16, 64) \
   X(attention_sparse_16_f16_128_kernel, F16, f16, 128)

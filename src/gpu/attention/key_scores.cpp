@@ -1,8 +1,10 @@
-// KeyScores: the softmax weights of a few rows over a long context, the largest of all heads (ops/key_scores.h).
+// KeyScores: for each of a few rows, the softmax weight of every slot of a long context, as the maximum over all heads
+// (ops/key_scores.h).
 //
-// key_sums_kernel: grid of parts of the context and KV heads. A block finds the maximum and the sum of its part for
-// each query of its KV head. key_scores_kernel: grid of parts. A block sums up the parts, computes the scores of its
-// slots again, head by head, and raises them. A lane has a slot, a warp every fourth row.
+// key_sums_kernel: grid of context parts and KV heads. A block finds the maximum and the sum over its part for each
+// query of its KV head. key_scores_kernel: grid of context parts. A block merges the sums of all parts, computes the
+// scores of its slots again, head by head, and raises p.scores to their weights. A lane has a slot, a warp every fourth
+// row.
 // Bound: fp32 arithmetic, 2 passes of 2 head_dim flops per query and slot; K is read once per pass.
 #include "dialect.h"
 
@@ -14,7 +16,7 @@ namespace lb::gpu {
 
 inline constexpr float kLog2E = 1.44269504f, kNothingSeen = -__builtin_inff();
 
-// Pages [begin, end) of a part, and slots of the context.
+// Pages [begin, end) of a context part; n_slots: slots of the whole context.
 struct KeyPart {
   int begin, end, n_parts, n_slots;
   LB_DEVICE KeyPart(const KeyScores& p, int part) : n_slots(*p.n_past + p.first_row + p.rows) {
@@ -25,7 +27,7 @@ struct KeyPart {
   }
 };
 
-// kKeySlots slots of K to shared memory, [kKeySlots][head_dim + 4]; zeros from slot n_slots on.
+// Reads kKeySlots slots of K to shared memory, [kKeySlots][head_dim + 4]; zeros from slot n_slots on.
 LB_DEVICE void read_keys(float* to, const KvLayer& cache, int kv_head, int slot, int n_slots) {
   const int dim = cache.head_dim, shift = scale_shift(cache.k_type, dim);
   const KvRowBytes bytes = row_bytes(cache.k_type, dim);
@@ -42,9 +44,9 @@ LB_DEVICE void read_keys(float* to, const KvLayer& cache, int kv_head, int slot,
   });
 }
 
-// Scores of a KV head's queries with the slots of some pages, in exponents of 2. For each tile of slots and each row of
-// the warp: visit(row, head, score) for each head, whose score is that of the lane's slot, or -inf; then end_row(row,
-// slot).
+// Computes the scores of a KV head's queries with the slots of a part, as exponents of 2. For each tile of slots and
+// each row of the warp, calls visit(row, head, score) for each head, with the score of the lane's slot or -inf; then
+// end_row(row, slot).
 template <class Visit, class EndRow>
 LB_DEVICE void for_each_score(const KeyScores& p, const KeyPart& part, int kv_head, float* shared, Visit&& visit,
                               EndRow&& end_row) {
@@ -54,7 +56,7 @@ LB_DEVICE void for_each_score(const KeyScores& p, const KeyPart& part, int kv_he
   const float scale = p.scale * kLog2E;
   for (int first = 0; first < p.rows; first += rows_each) {
     const int n_rows = min(rows_each, p.rows - first);
-    block_barrier();  // the queries before are no longer read
+    block_barrier();  // the previous queries are no longer read
     for (int i = 4 * thread_id(); i < n_rows * group * dim; i += 4 * kKeyThreads) {
       const int query = i / dim, row = first + query / group, head = kv_head * group + query % group;
       f32x4 x = load<f32x4>(p.q + (long(row) * p.n_heads + head) * dim + i % dim);
@@ -129,7 +131,7 @@ LB_KERNEL(key_scores_kernel, KeyScores, kKeyThreads, 1) {
   wait_for_previous();
   const KeyPart part(p, block_id());
   if (part.begin == part.end) return;
-  float* state = dynamic_shared<float>();  // [rows, n_heads, 2]: the maximum and 1 / sum of the whole context
+  float* state = dynamic_shared<float>();  // [rows, n_heads, 2]: maximum and 1 / sum over the whole context
   const int n_queries = p.rows * p.n_heads;
   for (int i = thread_id(); i < n_queries; i += kKeyThreads) {
     float m = kNothingSeen, l = 0;

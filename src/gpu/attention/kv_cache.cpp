@@ -1,5 +1,6 @@
-// The paged cache: kv_append stores new keys and values in their slots, kv_move compacts the rows of an accepted path.
-// Bound: latency for few rows, else bandwidth: 4 bytes per value plus the cache type's.
+// Ops on the paged cache: kv_append stores new keys and values in their slots; kv_move compacts the rows of an accepted
+// path.
+// Bound: latency for few rows, else bandwidth: 4 bytes per value plus the bytes of the cache type.
 #include "dialect.h"
 
 #include "gpu/attention/kv_store.h"
@@ -19,7 +20,7 @@ LB_DEVICE void append_head(const KvAppend& p, const float* from, const quant::Kv
   store_head(type, slot, x, dim);
 }
 
-// Grid y: K, V. A warp has a head of a row.
+// Grid y: K, V. One warp per head of a row.
 LB_KERNEL(kv_append_kernel, KvAppend, kAppendThreads, 1) {
   dependents_may_launch();
   wait_for_previous();
@@ -38,7 +39,7 @@ LB_KERNEL(kv_append_kernel, KvAppend, kAppendThreads, 1) {
     append_head<kMaxHeadDim / 128>(p, from, slot, type);
 }
 
-// Moves one piece of a slot, a V, along the path. at(row) is its place in a row of the append.
+// Moves one piece of a slot, of type V, along the path. at(row) is the piece's address in a row of the append.
 template <class V, class At>
 LB_DEVICE void move_piece(const Accepted& accepted, At&& at) {
   constexpr int kBatch = 8;
@@ -54,8 +55,8 @@ LB_DEVICE void move_piece(const Accepted& accepted, At&& at) {
   }
 }
 
-// Grid y: K and V of each layer. A thread moves the same piece of every row, so no other thread touches it. path[j] >=
-// j and path ascends, so every row is read before it is overwritten, also in batches of reads.
+// Grid y: K and V of each layer. A thread moves the same piece of every row, so no other thread touches that piece.
+// path[j] >= j and the path ascends, so every row is read before it is overwritten, even with batched reads.
 LB_KERNEL(kv_move_kernel, KvMoves, kMoveThreads, 1) {
   dependents_may_launch();
   wait_for_previous();
@@ -69,7 +70,7 @@ LB_KERNEL(kv_move_kernel, KvMoves, kMoveThreads, 1) {
   const int head = i / n_pieces, of_head = i % n_pieces;
   if (head >= cache.n_kv_heads) return;
 
-  // The piece's plane: its offset in a page of the head, the bytes of its rows, the piece in the row.
+  // The piece's plane: its offset in the head's part of a page, the bytes per row, and the piece's offset in the row.
   const bool is_code = of_head < n_codes, is_high = !is_code && of_head < n_codes + n_high;
   const int plane = is_code ? 0 : kPageTokens * (is_high ? bytes.codes : bytes.codes + bytes.high);
   const int per_row = is_code ? bytes.codes : is_high ? bytes.high : bytes.scales, each = move_bytes(per_row);

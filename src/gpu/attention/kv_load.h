@@ -1,9 +1,9 @@
-// Stored keys and values to numbers: eight consecutive values of a row at a time, from a page in global memory or from
-// a tile in shared memory. The layout stands in quant/kv_type.h.
+// Converts stored keys and values to numbers, eight consecutive values of a row at a time, from a page in global memory
+// or a tile in shared memory. quant/kv_type.h defines the layout.
 //
-// A word of codes holds neighbours in its halves, so a mask gives a pair. An integer below 1024 becomes an f16 in
-// place: 0x6400 | n is 1024 + n, from which 1024 is subtracted exactly. Only then comes the scale: an fma with -1024 *
-// scale would round the 1024's product.
+// A word of codes holds neighbouring values in its two halves, so one mask extracts a pair. An integer n below 1024
+// becomes an f16 in place: 0x6400 | n is 1024 + n, from which 1024 is subtracted exactly. The scale is applied only
+// then: an fma with -1024 * scale would round.
 #pragma once
 
 #include "gpu/attention/kv_slots.h"
@@ -31,7 +31,7 @@ LB_DEVICE uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
 LB_DEVICE constexpr uint32_t twice(uint32_t half) { return half | half << 16; }
 inline constexpr uint32_t kOnes = 0x3c003c00, kSixteenths = 0x2c002c00;
 
-// The low and the high bytes of a type's magnitudes in f16.
+// The low and the high bytes of the f16 magnitudes of a type's levels.
 template <KvType kType>
 LB_DEVICE void level_bytes(u32x2& low, u32x2& high) {
   low = high = {};
@@ -43,17 +43,17 @@ LB_DEVICE void level_bytes(u32x2& low, u32x2& high) {
   }
 }
 
-// Eight values of a row as stored, without their scale. Halves of all words are alike: the low ones hold the even
-// values of the eight, the high ones the odd values.
+// Eight values of a row as stored, without their scale. In every word, the low half holds even-indexed values and the
+// high half odd-indexed values.
 template <KvType kType>
 struct KvWords {
   static constexpr int kBits = kKvTraits[int(kType)].bits, kLowBits = kKvTraits[int(kType)].low_bits;
   static constexpr int kCount = kBits >= 16 ? 4 : kBits == 8 ? 2 : 1;
-  uint32_t codes[kCount];  // of two bits: in the low byte of each half
-  uint32_t high;           // the highest bits of codes of 5 and 3 bits, from bit 0 of each half on
+  uint32_t codes[kCount];  // two-bit codes: in the low byte of each half
+  uint32_t high;           // top bits of 5-bit and 3-bit codes, from bit 0 of each half on
 };
 
-// column is a multiple of 8.
+// Loads eight values; column is a multiple of 8.
 template <KvType kType, class From>
 LB_DEVICE KvWords<kType> load_words(const quant::KvRow& row, int column) {
   using Words = KvWords<kType>;
@@ -76,8 +76,8 @@ LB_DEVICE KvWords<kType> load_words(const quant::KvRow& row, int column) {
   return words;
 }
 
-// The eight values before their scale and minimum, as pairs of f16: exact, but levels of tq3_0 and values of bf16 are
-// rounded to f16. A pair has the halves of the words in its halves.
+// The eight values before scale and minimum, as pairs of f16. Exact, except that levels of tq3_0 and values of bf16 are
+// rounded to f16. The halves of a pair match the halves of the words.
 template <KvType kType>
 LB_DEVICE u32x4 to_numbers(const KvWords<kType>& words) {
   using Words = KvWords<kType>;
@@ -93,14 +93,14 @@ LB_DEVICE u32x4 to_numbers(const KvWords<kType>& words) {
           uint32_t, to_f16x2(__builtin_bit_cast(float, two << 16), __builtin_bit_cast(float, two & 0xffff0000)));
     } else if constexpr (Words::kBits == 8) {
       const uint32_t word = words.codes[j / 2] >> 8 * (j % 2);
-      if constexpr (kType == KvType::kFp8) {  // an f16 of 1/256 of the value; all ones are NaN
+      if constexpr (kType == KvType::kFp8) {  // the f16 of value / 256; magnitudes of all ones are NaN
         const uint32_t magnitude = word & 0x007f007f, nan = (magnitude + 0x00010001) & 0x00800080;
         pairs[j] = (word & 0x00800080) << 8 | (magnitude | nan) << 7;
       } else {
         pairs[j] = fma_pair(masked_or(word, 0x00ff00ff, 0x64006400), kOnes, twice(0xe400 | 128));
       }
     } else if constexpr (kCode != KvCode::kLevel) {
-      // Codes in bits 4 to 7 of a half are read as 16 times their value.
+      // A code in bits 4 to 7 of a half reads as 16 times its value.
       constexpr uint32_t kOffset = kCode == KvCode::kOffset ? 1u << (Words::kBits - 1) : 0;
       const uint32_t word = words.codes[0] >> j / 2 * 8;
       uint32_t bits = 0x64006400;
@@ -119,7 +119,7 @@ LB_DEVICE u32x4 to_numbers(const KvWords<kType>& words) {
     level_bytes<kType>(low_bytes, high_bytes);
     const uint32_t low = words.codes[0];
     uint32_t indices = low & 0x77777777;
-    if constexpr (Words::kLowBits == 2) {  // two bits to a nibble each
+    if constexpr (Words::kLowBits == 2) {  // spreads each two-bit code to a nibble
       indices = low & 0x00ff00ff;
       indices = (indices | indices << 4) & 0x0f0f0f0f;
       indices = (indices | indices << 2) & 0x33333333;
@@ -132,12 +132,12 @@ LB_DEVICE u32x4 to_numbers(const KvWords<kType>& words) {
   return pairs;
 }
 
-// The scale and the minimum of a group, each in both halves.
+// The scale and the minimum of a group, each duplicated in both halves.
 struct KvScale {
   uint32_t scale, minimum;
 };
 
-// Groups of 2^n values share a scale.
+// log2 of the number of values that share a scale.
 LB_DEVICE constexpr int scale_shift(KvType type, int head_dim) {
   const int group = scale_group(type, head_dim);
   return group == 128 ? 7 : group == 64 ? 6 : 5;
@@ -158,8 +158,8 @@ LB_DEVICE KvScale load_scale(const quant::KvRow& row, int column, int shift) {
   }
 }
 
-// Numbers as operands of f16. A value has two roundings at most: its product with the scale, and where levels are no
-// f16 that of the level.
+// Converts to f16 operands. A value is rounded at most twice: its product with the scale, and its level if f16 cannot
+// represent it.
 template <KvType kType>
 LB_DEVICE u32x4 to_operands(const KvWords<kType>& words, const KvScale& scale) {
   u32x4 pairs = to_numbers(words);
@@ -174,7 +174,7 @@ LB_DEVICE u32x4 load_operands(const quant::KvRow& row, int column, int shift) {
   return to_operands(load_words<kType, From>(row, column), load_scale<kType, From>(row, column, shift));
 }
 
-// Eight values in fp32: as quant::load_row, but levels of tq3_0 are rounded to f16.
+// Eight values in fp32: as quant::load_row, except that levels of tq3_0 are rounded to f16.
 template <KvType kType, class From>
 LB_DEVICE void load_eight(const quant::KvRow& row, int column, int shift, f32x4 (&x)[2]) {
   if constexpr (kType == KvType::kF32) {

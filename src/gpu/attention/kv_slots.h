@@ -1,11 +1,11 @@
-// Addresses of keys and values in the paged cache, and rounding to its types of 16 and 32 bits.
+// Addresses of keys and values in the paged cache, and rounding to the 16-bit and 32-bit cache types.
 #pragma once
 
 #include "ops/attention.h"
 
 namespace lb::gpu {
 
-// Calls body with a KvTag of the type: one switch, outside of loops over values.
+// Calls body with a KvTag of the type, so that the switch runs once, outside of loops over values.
 template <KvType kValue>
 struct KvTag {
   static constexpr KvType kType = kValue;
@@ -28,7 +28,7 @@ LB_DEVICE void with_kv_type(KvType type, Body&& body) {
   }
 }
 
-// kv_row_bytes without a table in memory.
+// kv_row_bytes without a lookup table in memory.
 LB_DEVICE KvRowBytes row_bytes(KvType type, int head_dim) {
   KvRowBytes bytes = {};
   with_kv_type(type, [&](auto tag) { bytes = kv_row_bytes(tag.kType, head_dim); });
@@ -39,12 +39,12 @@ LB_DEVICE bool stores_rotated(KvType type) {
   return type == KvType::kTQ3_0 || type == KvType::kWHT4 || type == KvType::kWHT3;
 }
 
-// A page of a KV head: its planes start at bytes 0, 64 codes and 64 (codes + high).
+// The address of a KV head in a page. Its planes start at bytes 0, 64 codes and 64 (codes + high).
 LB_DEVICE uint8_t* head_of(void* pages, const KvRowBytes& bytes, const KvLayer& cache, int32_t page, int head) {
   return static_cast<uint8_t*>(pages) +
          (long(page) * cache.n_kv_heads + head) * (kPageTokens * (bytes.codes + bytes.high + bytes.scales));
 }
-// A row of a head's page.
+// A row in a head's part of a page.
 LB_DEVICE quant::KvRow row_of(uint8_t* head, const KvRowBytes& bytes, int in_page) {
   return {head + in_page * bytes.codes, head + kPageTokens * bytes.codes + in_page * bytes.high,
           reinterpret_cast<uint16_t*>(head + kPageTokens * (bytes.codes + bytes.high) + in_page * bytes.scales)};
@@ -53,7 +53,7 @@ LB_DEVICE quant::KvRow row_of(uint8_t* head, const KvRowBytes& bytes, int in_pag
 LB_DEVICE int32_t page_of(const KvLayer& cache, int slot) {
   return load_cached<int32_t>(cache.page_table + slot / kPageTokens);
 }
-// Index, through all pages, of the row of head_dim values of a slot in this page.
+// Index, across all pages, of the row of head_dim values that belongs to a slot in this page.
 LB_DEVICE long row_in(const KvLayer& cache, int32_t page, int slot, int head) {
   return (long(page) * cache.n_kv_heads + head) * kPageTokens + slot % kPageTokens;
 }
@@ -61,7 +61,7 @@ LB_DEVICE long slot_row(const KvLayer& cache, int slot, int head) {
   return row_in(cache, page_of(cache, slot), slot, head);
 }
 
-// A slot's row. pages: those of K or of V, and their type.
+// The row of a slot. pages, type: of K or of V.
 LB_DEVICE quant::KvRow slot_of(void* pages, KvType type, const KvLayer& cache, int slot, int head) {
   const KvRowBytes bytes = row_bytes(type, cache.head_dim);
   return row_of(head_of(pages, bytes, cache, page_of(cache, slot), head), bytes, slot % kPageTokens);

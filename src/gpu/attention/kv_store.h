@@ -1,8 +1,9 @@
-// Keys and values to their slots, and the rotation of heads, by a warp. The layout stands in quant/kv_type.h, the
-// arithmetic, one value at a time, in quant/kv_rows.h and quant/rotation.h.
+// Stores keys and values in their slots and rotates heads, one warp per head. quant/kv_type.h defines the layout;
+// quant/kv_rows.h and quant/rotation.h define the arithmetic per value.
 //
-// A lane has four consecutive values in each round of 128, from head_column(j) on; values beyond the head are zeros. So
-// eight lanes have a block of 32 values, and 8, 16 or 32 lanes a rotated group. Every lane of the warp takes part.
+// A lane has four consecutive values in each round of 128, from head_column(j) on; values beyond the head are zero.
+// Eight lanes therefore have a block of 32 values, and 8, 16 or 32 lanes have a rotated group. Every lane of the warp
+// must take part.
 #pragma once
 
 #include "gpu/attention/kv_slots.h"
@@ -20,7 +21,7 @@ LB_DEVICE float group_sum(float v, int n) {
   return v;
 }
 
-// The signs of the lane's four values in a rotated group of n, in the low bits.
+// Signs of the lane's four values in a rotated group of n, in the low bits.
 LB_DEVICE uint32_t lane_signs(const uint32_t (&signs)[4], int n) {
   const int at = 4 * lane() % n, word = at / 32;
   const uint32_t lower = word & 1 ? signs[1] : signs[0], upper = word & 1 ? signs[3] : signs[2];
@@ -31,7 +32,7 @@ LB_DEVICE void flip(f32x4& x, uint32_t signs) {
   for (int i = 0; i < 4; ++i) x[i] = quant::float_of(quant::bits_of(x[i]) ^ (signs << (31 - i) & 0x80000000u));
 }
 
-// Walsh-Hadamard transform of each group of n values: two strides in the lane, the others by shuffles.
+// Walsh-Hadamard transform of each group of n values: two strides within the lane, the others by shuffles.
 LB_DEVICE void transform(f32x4& x, int n) {
   x = {x[0] + x[1], x[0] - x[1], x[2] + x[3], x[2] - x[3]};
   x = {x[0] + x[2], x[1] + x[3], x[0] - x[2], x[1] - x[3]};
@@ -49,7 +50,7 @@ LB_DEVICE void transform(f32x4& x, int n) {
   for (int i = 0; i < 4; ++i) x[i] *= scale;
 }
 
-// The rotation of each group of n values, and its inverse.
+// Rotates each group of n values, or inverts the rotation.
 template <int kRounds>
 LB_DEVICE void rotate_head(f32x4 (&x)[kRounds], int n) {
   const uint32_t before = lane_signs(quant::kSignsBefore, n), after = lane_signs(quant::kSignsAfter, n);
@@ -71,7 +72,7 @@ LB_DEVICE void unrotate_head(f32x4 (&x)[kRounds], int n) {
   }
 }
 
-// The lane's four codes of `bits` bits to their word: 8 / bits lanes share it, the first of them stores it.
+// Stores codes of `bits` bits, four per lane. 8 / bits lanes share a word, and the first of them stores it.
 LB_DEVICE void put_codes(uint8_t* row, int column, int bits, const uint32_t (&codes)[4], bool is_inside) {
   const int n_lanes = 8 / bits, own = lane() % n_lanes;
   uint32_t word = (codes[0] | codes[1] << 16 | (codes[2] | codes[3] << 16) << bits) << 2 * bits * own;
@@ -80,7 +81,7 @@ LB_DEVICE void put_codes(uint8_t* row, int column, int bits, const uint32_t (&co
     if (mask < n_lanes) word |= shuffle_xor(word, mask);
   if (is_inside && own == 0) store(row + column * bits / 8, word);
 }
-// Codes of up to 8 bits: the low ones, and the highest if it has a plane of its own.
+// Stores codes of up to 8 bits: the low bits, and the highest bit if it has its own plane.
 LB_DEVICE void put_codes(const quant::KvRow& row, int column, int bits, int low_bits, const uint32_t (&codes)[4],
                          bool is_inside) {
   uint32_t low[4], high[4];
@@ -93,10 +94,10 @@ LB_DEVICE void put_codes(const quant::KvRow& row, int column, int bits, int low_
   if (bits > low_bits) put_codes(row.high, column, 1, high, is_inside);
 }
 
-// x rounded down to an integer from 0 to most.
+// Rounds x down to an integer in [0, most].
 LB_DEVICE uint32_t whole(float x, int most) { return uint32_t(min(max(int(x), 0), most)); }
 
-// Blocks of 32 values of the types with a scale per block, and perhaps a minimum.
+// Stores blocks of 32 values, for the types with one scale per block and optionally a minimum.
 template <int kRounds>
 LB_DEVICE void store_blocks(int bits, int low_bits, bool has_minimum, const quant::KvRow& row,
                             const f32x4 (&x)[kRounds], int head_dim) {
@@ -112,7 +113,8 @@ LB_DEVICE void store_blocks(int bits, int low_bits, bool has_minimum, const quan
       low = min(low, shuffle_xor(low, mask));
       high = max(high, shuffle_xor(high, mask));
     }
-    // 8 bits are symmetric. With fewer, the value of the largest magnitude (the positive one of two) gets the code 0.
+    // 8-bit codes are symmetric. With fewer bits, the value of largest magnitude gets the code 0 (in a tie, the
+    // positive one).
     const float largest = max(high, -low);
     const float scale = has_minimum ? (high - low) / float(most)
                         : bits == 8 ? largest / 127
@@ -135,7 +137,7 @@ LB_DEVICE void store_blocks(int bits, int low_bits, bool has_minimum, const quan
   }
 }
 
-// Rotates x, and stores its levels and the scale that keeps a group's length.
+// Rotates x, then stores its levels and the scale that preserves the group's length.
 template <KvType kType, int kRounds>
 LB_DEVICE void store_levels(const quant::KvRow& row, f32x4 (&x)[kRounds], int head_dim) {
   constexpr int kBits = kKvTraits[int(kType)].bits, kLowBits = kKvTraits[int(kType)].low_bits;
@@ -188,7 +190,7 @@ LB_DEVICE void store_numbers(const quant::KvRow& row, const f32x4 (&x)[kRounds],
   }
 }
 
-// x[head_dim] to a slot's row. Rotated types leave the rotated values in x.
+// Stores x[head_dim] in a slot's row. For rotated types, x holds the rotated values afterwards.
 template <int kRounds>
 LB_DEVICE void store_head(KvType type, const quant::KvRow& row, f32x4 (&x)[kRounds], int head_dim) {
   switch (type) {

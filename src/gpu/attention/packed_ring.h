@@ -1,6 +1,6 @@
-// The ring of packed tiles, for every pair of K and V types but F32: tiles come to shared memory as the pages hold
-// them, by asynchronous copies, and become operands of f16 when they are taken. Packed tiles are small, so many bytes
-// of the context are in flight. Without asynchronous copies (ring 0) a tile is read from the page when it is taken.
+// The ring of packed tiles, for any two K and V types but F32. Asynchronous copies bring tiles to shared memory as the
+// pages store them; take() converts them to f16 operands. Packed tiles are small, so many bytes of the context are in
+// flight. Without asynchronous copies (ring 0), take() reads the tile from its page.
 #pragma once
 
 #include "gpu/attention/packed_slots.h"
@@ -8,13 +8,14 @@
 
 namespace lb::gpu {
 
-struct Packed {};  // stored values of any type, K's and V's each their own
+struct Packed {};  // stored values of any type; K and V may differ
 template <>
 struct OperandOf<kHasBf16Matrix, Packed> {
   using Type = f16;
 };
 
-// Slots of one type to operands [kSlots][operand_stride(kDim)]. Slots from n_valid on become zero, as in copy_slots.
+// Converts slots of one type to operands [kSlots][operand_stride(kDim)]. Slots from n_valid on become zero, as in
+// copy_slots.
 template <KvType kType, class From, int kDim, int kSlots, int kThreads>
 LB_DEVICE void convert_slots(f16* to, const quant::KvRow& first, int n_valid, int thread) {
   constexpr KvRowBytes kBytes = kv_row_bytes(kType, kDim);
@@ -22,7 +23,7 @@ LB_DEVICE void convert_slots(f16* to, const quant::KvRow& first, int n_valid, in
   static_assert(kRounds % kInFlight == 0);
   LB_UNROLL_BY(1)
   for (int done = 0; done < kRounds; done += kInFlight) {
-    u32x4 operands[kInFlight];  // loads ahead of stores: the compiler must not swap them
+    u32x4 operands[kInFlight];  // loads precede stores, because the compiler cannot reorder them
     LB_UNROLL
     for (int i = 0; i < kInFlight; ++i) {
       const int piece = thread + (done + i) * kThreads, slot = piece / (kDim / 8), column = piece % (kDim / 8) * 8;
@@ -46,15 +47,15 @@ struct Ring<Packed, kDim, kSlots, kThreads, Barrier> {
 
   const AttentionSplits& p;
   int kv_head, thread;
-  f16* buffers;                        // the operands [kTile], then packed tiles [p.ring][p.tile_bytes]
-  int first_slot, step, end, n_tiles;  // tile i: slots from first_slot + i * step on, those before `end`
+  f16* buffers;                        // operands [kTile], then packed tiles [p.ring][p.tile_bytes]
+  int first_slot, step, end, n_tiles;  // tile i: slots from first_slot + i * step on, below `end`
   Barrier barrier = {};
   int n_issued = 0, n_taken = 0, next = 0, now = 0;
 
   LB_DEVICE static int values(const AttentionSplits& p) { return kTile + p.ring * p.tile_bytes / 2; }
 
   LB_DEVICE uint8_t* packed(int i) const { return reinterpret_cast<uint8_t*>(buffers + kTile) + i * p.tile_bytes; }
-  // Tile i, of K if i is even, else of V: its type, and its first slot.
+  // Source of tile i, which belongs to K if i is even, else to V: its type and its first slot.
   struct Source {
     KvType type;
     int slot;
@@ -64,14 +65,15 @@ struct Ring<Packed, kDim, kSlots, kThreads, Barrier> {
     const bool is_v = i % 2 != 0;
     return {is_v ? p.op.cache.v_type : p.op.cache.k_type, first_slot + i / 2 * step, is_v};
   }
-  // The row of its first slot.
+  // The row of the tile's first slot.
   LB_DEVICE quant::KvRow row(const Source& tile, const KvRowBytes& bytes) const {
     const KvLayer& cache = p.op.cache;
     return row_of(head_of(tile.is_v ? cache.v : cache.k, bytes, cache, page_of(cache, tile.slot), kv_head), bytes,
                   tile.slot % kPageTokens);
   }
 
-  // The rows of a plane are one run of bytes, also those behind `end`: a page has them, whatever they hold.
+  // Each plane's rows are contiguous, so slots beyond `end` are copied too: they are in the page, with arbitrary
+  // content.
   LB_DEVICE void issue() {
     if (kHasAsyncCopy && n_issued < 2 * n_tiles) {
       const Source tile = source(n_issued);
@@ -82,18 +84,18 @@ struct Ring<Packed, kDim, kSlots, kThreads, Barrier> {
       next = next + 1 == p.ring ? 0 : next + 1;
       ++n_issued;
     }
-    copy_commit();  // also without copies: copy_wait counts groups
+    copy_commit();  // even without copies, because copy_wait counts groups
   }
   LB_DEVICE void start() {
     for (int i = 0; i < p.ring - 1; ++i) issue();
   }
-  // Waits for the next tile, frees the buffer of the tile before, and converts.
+  // Waits for the next tile, frees the previous tile's buffer, and converts.
   LB_DEVICE const f16* take() {
     const Source tile = source(n_taken++);
     if (p.ring == 4) copy_wait<2>();
     if (p.ring == 3) copy_wait<1>();
     if (p.ring == 2) copy_wait<0>();
-    barrier();  // the copies of other threads; and nobody reads the operands any more
+    barrier();  // other threads' copies have arrived, and no thread reads the operands any more
     if (kHasAsyncCopy && p.ring != 0) {
       issue();
       convert<FromShared>(tile, packed(now));
@@ -107,7 +109,7 @@ struct Ring<Packed, kDim, kSlots, kThreads, Barrier> {
 
   template <class From>
   LB_DEVICE void convert(const Source& tile, uint8_t* in_shared) {
-    const int own = opaque(thread);  // so that no type's offsets are kept in registers throughout the loop over tiles
+    const int own = opaque(thread);  // recomputed, so that no type's offsets occupy registers throughout the loop
     with_kv_type(tile.type, [&](auto tag) {
       if constexpr (tag.kType != KvType::kF32) {
         constexpr KvRowBytes kBytes = kv_row_bytes(tag.kType, kDim);

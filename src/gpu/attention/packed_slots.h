@@ -1,4 +1,4 @@
-// Slots of a page as they are stored, copied to shared memory and converted there to tiles of f16 operands.
+// Slots in their stored form: copied from a page to shared memory, and converted there to f16 operands.
 #pragma once
 
 #include "gpu/attention/kv_load.h"
@@ -6,16 +6,16 @@
 namespace lb::gpu {
 
 // kCount consecutive slots of a KV head in shared memory: rows of codes, each followed by kPad bytes against bank
-// conflicts; rows of high bits; rows of scales. With kCount a multiple of 8 and head_dim of 64, each part is a multiple
-// of 16 bytes, here and in the page.
+// conflicts; rows of high bits; rows of scales. If kCount is a multiple of 8 and head_dim a multiple of 64, each part
+// is a multiple of 16 bytes, here and in the page.
 template <int kCount, int kPad = 0>
 struct PackedSlots {
   KvRowBytes bytes;
-  int code_shift = 0;  // with pads: a row has 2^code_shift bytes of codes
+  int code_shift = 0;  // with padding, a row has 2^code_shift bytes of codes
 
   LB_DEVICE int size() const { return kCount * (bytes.codes + kPad + bytes.high + bytes.scales); }
 
-  // By `n_threads` threads: copies the slots of a page's head from `first` on, a multiple of 8, asynchronously.
+  // Copies slots of a head's page asynchronously, from `first` on, a multiple of 8. Called by `n_threads` threads.
   LB_DEVICE void copy(unsigned char* to, const uint8_t* head, int first, int thread, int n_threads) const {
     static_assert(kCount % 8 == 0);
     const int codes = kCount * bytes.codes, high = kCount * bytes.high, rest = high + kCount * bytes.scales;
@@ -37,7 +37,7 @@ struct PackedSlots {
             reinterpret_cast<uint16_t*>(at + high_at + kCount * bytes.high + slot * bytes.scales)};
   }
 
-  // By a warp: zeros in every byte of slots from n_valid on. Their values become zeros, whatever the type.
+  // Zeroes every byte of the slots from n_valid on, as one warp. Zero bytes mean zero values in every type.
   LB_DEVICE void clear(unsigned char* at, int n_valid) const {
     LB_UNROLL_BY(1)
     for (int slot = max(n_valid, 0); slot < kCount; ++slot) {
@@ -50,7 +50,7 @@ struct PackedSlots {
   }
 };
 
-// Eight values from `column` on as f16. F32 is rounded.
+// Eight values from `column` on, as f16. F32 values are rounded.
 template <KvType kType>
 LB_DEVICE u32x4 unpack_eight(const quant::KvRow& row, int column, int shift) {
   if constexpr (kType == KvType::kF32) {

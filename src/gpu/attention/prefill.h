@@ -1,9 +1,9 @@
 // The body of attention_prefill_16 and _32: more than 16 queries per KV head (trees, batches of rows, prefill).
 //
 // Grid: tiles of queries, KV heads, splits of the context. A warp has 16 kTiles queries and attends to every tile of K
-// and V that the block copies to shared memory. Tiles beyond the causal mask are skipped; the longest query tiles start
-// first. Blocks that share a split are neighbours in the grid, so all but one find K and V in L2.
-// Bound: bandwidth up to about 64 queries per KV head; beyond, arithmetic: 4 head_dim flops per query and slot.
+// and V that the block copies to shared memory. Tiles beyond the causal mask are skipped, and the longest query tiles
+// start first. Blocks that share a split are neighbours in the grid, so all but one find K and V in L2.
+// Bound: bandwidth up to about 64 queries per KV head, then arithmetic: 4 head_dim flops per query and slot.
 #pragma once
 
 #include "gpu/attention/selected.h"
@@ -15,7 +15,7 @@ struct BlockBarrier {
   LB_DEVICE void operator()() const { block_barrier(); }
 };
 
-// Slots: of the tiles of K and V.
+// Slots: maps tiles of K and V to slots.
 template <class Stored, int kDim, int kTiles, class Slots = AllSlots>
 LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   using T = Operand<Stored>;

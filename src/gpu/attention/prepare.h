@@ -1,9 +1,10 @@
-// The body of AttentionPrepare: RmsNorm and Rope of queries and keys, the rotation of both where the cache stores
-// rotated keys, keys and values into the cache.
+// The body of AttentionPrepare: RmsNorm and Rope of queries and keys, rotation of both if the cache stores rotated
+// keys, and stores of keys and values to the cache.
 //
-// One item is a head of a row: the query heads, then K's, then V's. One warp has it, four consecutive values per lane
-// and round. Pairs of the rotation meet in shared memory. Loaded ahead of start(), which waits for the previous kernel:
-// norm weights and everything older than the step's embedding (the table of angles, n_past, the page table).
+// One item is a head of a row: the query heads, then K's heads, then V's. One warp computes an item, with four
+// consecutive values per lane and round. The halves of each Rope pair meet in shared memory. Loads ahead of start(),
+// which waits for the previous kernel: norm weights and everything older than the step's embedding (the table of
+// angles, n_past, the page table).
 #pragma once
 
 #include "gpu/attention/kv_store.h"
@@ -11,15 +12,16 @@
 
 namespace lb::gpu {
 
-// Heads of up to 128 kRounds values. kRounds is a template parameter because instructions bound this kernel. With four
-// rounds the table of angles is loaded late: ahead, it would take too many registers for 8 blocks per SM.
+// Heads of up to 128 kRounds values. kRounds is a template parameter because this kernel is bound by instructions. With
+// four rounds the table of angles is loaded after start(): loading it earlier would take too many registers for 8
+// blocks per SM.
 template <int kRounds, class Start>
 LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* staged, Start&& start) {
   constexpr int kPairRounds = 2 * kRounds, kPairsAhead = kRounds <= 2 ? kPairRounds : 0;
   const KvLayer& cache = p.cache;
   const int dim = cache.head_dim, n_kv = cache.n_kv_heads, n_items = p.n_heads + 2 * n_kv;
   const int row = item / n_items, item_of_row = item % n_items;
-  if (row >= p.rows) return start();  // whole warps
+  if (row >= p.rows) return start();  // a whole warp returns
   const bool is_q = item_of_row < p.n_heads, is_v = item_of_row >= p.n_heads + n_kv;
   const int head = is_q ? item_of_row : is_v ? item_of_row - p.n_heads - n_kv : item_of_row - p.n_heads;
 
@@ -77,7 +79,7 @@ LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* sta
       if (j >= kPairsAhead) read_table(j);
       float *first = staged + (is_halves ? pair : 2 * pair), *second = first + (is_halves ? p.n_pairs : 1);
       const float a = load<float>(first), b = load<float>(second);
-      store(first, fma(a, cos[j], -(b * sin[j])));  // fused by hand: every kernel that rotates has the same bits
+      store(first, fma(a, cos[j], -(b * sin[j])));  // explicit fma: every kernel that rotates gives the same bits
       store(second, fma(b, cos[j], a * sin[j]));
     }
     warp_barrier();
@@ -93,8 +95,8 @@ LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* sta
     if (column(j) < dim) store(q + column(j), x[j]);
 }
 
-// Called by a warp. staged: [head_dim] in shared memory, the warp's own. Every warp calls start() once, before it reads
-// the projections.
+// Called by a warp. staged: [head_dim] in shared memory, private to the warp. Every warp calls start() once, before it
+// reads the projections.
 template <class Start>
 LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* staged, Start&& start) {
   if (p.cache.head_dim <= 128)

@@ -1,4 +1,4 @@
-// Common parts of the attention kernels: the split's pages, queries of a KV head, the mask, where results go.
+// Common parts of the attention kernels: pages of a split, queries of a KV head, the mask, and where results go.
 #pragma once
 
 #include "gpu/activation.h"
@@ -6,25 +6,25 @@
 
 namespace lb::gpu {
 
-inline constexpr float kNothingSeen = -__builtin_inff();  // a masked score, and the maximum of no score
+inline constexpr float kNothingSeen = -__builtin_inff();  // a masked score, or the maximum of no scores
 inline constexpr float kLog2E = 1.44269504f;
 
-// The first committed slot that `row` sees, counted from n_past; 0: none.
+// Offset from n_past of the first committed slot that `row` sees; 0: it sees none.
 LB_DEVICE int first_seen(const Attention& op, int n_past, int row) {
   const int first = op.first_slot - n_past;
   return min(op.window > 0 ? max(first, row - op.window + 1) : first, 0);
 }
 
-// The first page that a row sees: row 0 sees the earliest.
+// The first page that the append sees. Row 0 sees the earliest slot.
 LB_DEVICE int first_page(const Attention& op, int n_past) { return (n_past + first_seen(op, n_past, 0)) / kPageTokens; }
 
-// Splits that have pages: all, or the first n_pages of them if the rows see fewer pages than there are splits.
+// Number of splits that have pages: all of them, or n_pages if the rows see fewer pages than there are splits.
 LB_DEVICE int live_splits(const AttentionSplits& p, int n_past) {
   const int n_pages = (n_past + p.op.rows + kPageTokens - 1) / kPageTokens - first_page(p.op, n_past);
   return min(p.n_splits, n_pages);
 }
 
-// Pages [begin, end) of a split; n_slots: the end of the slots that are seen.
+// Pages [begin, end) of a split. n_slots: the end of the visible slots.
 struct PageRange {
   int begin, end;
 };
@@ -35,7 +35,7 @@ LB_DEVICE PageRange pages_of(const AttentionSplits& p, int split, int n_past, in
   return {first + n_pages * split / n_live, first + n_pages * (split + 1) / n_live};
 }
 
-// The queries of one KV head, indexed row by row with the query heads of a row together (GQA packing): a tile of
+// The queries of one KV head, row by row, with the query heads of a row adjacent (GQA packing), so that a tile of
 // queries reads K and V once.
 struct Queries {
   int kv_head, group, n;
@@ -48,9 +48,9 @@ struct Queries {
   LB_DEVICE long at(const Attention& op, int query) const { return long(row(query)) * op.n_heads + head(query); }
 };
 
-// Call before reading q or this append's rows in the cache. What is older than the step's embedding (n_past, the page
-// table, older rows) may be read earlier. Dependents may start after this, so they may read ahead of their own wait
-// everything older than attention_prepare.
+// Call before reading q or this append's rows in the cache. Everything older than the step's embedding (n_past, the
+// page table, older rows) may be read earlier. Dependents may start after this call. Ahead of their own wait they may
+// read everything older than attention_prepare.
 LB_DEVICE void begin_attention() {
   wait_for_previous();
   dependents_may_launch();
@@ -63,7 +63,7 @@ LB_DEVICE bool sees(const Attention& op, int n_past, int row, int offset) {
   return offset < op.rows && (op.tree.ancestors[row] >> offset & 1) != 0;
 }
 
-// Slots that rows up to last_row attend to. A chain is causal: none behind last_row.
+// End of the slots that rows up to last_row attend to. A chain is causal: its rows see no slot after last_row.
 LB_DEVICE int slots_seen(const Attention& op, int n_past, int last_row) {
   return n_past + (op.tree.ancestors == nullptr ? min(last_row + 1, op.rows) : op.rows);
 }
@@ -72,7 +72,7 @@ LB_DEVICE float gate_of(const Attention& op, int row, int head, int i) {
   return op.gate == nullptr ? 1.0f : sigmoid(op.gate[row * op.gate_row_stride + head * op.gate_head_stride + i]);
 }
 
-// Writes four columns of a query's o: to the partials if there is a merge; else gated, to op.o.
+// Writes four columns of a query's o: to the partials if there is a merge, else gated to op.o.
 LB_DEVICE void write_columns(const AttentionSplits& p, const Queries& queries, int query, int column, f32x4 o,
                              int split) {
   const Attention& op = p.op;
@@ -95,17 +95,18 @@ LB_DEVICE void write_softmax(const AttentionSplits& p, const Queries& queries, i
 LB_DEVICE f16 as_operand(float x, f16) { return to_f16(x); }
 LB_DEVICE bf16 as_operand(float x, bf16) { return to_bf16(x); }
 
-// kRows queries from `first` on to shared memory as operands [kRows][operand_stride(kDim)]: scaled so that scores are
-// exponents of 2; zeros beyond the last query. A thread has up to eight loads in flight.
+// Stages kRows queries, from `first` on, in shared memory as operands [kRows][operand_stride(kDim)]. They are scaled so
+// that scores are exponents of 2, and zero beyond the last query. A thread has up to eight loads in flight.
 template <class T, int kDim, int kRows>
 LB_DEVICE void stage_queries(T* to, const Attention& op, const Queries& queries, int first) {
   constexpr int kPieces = kDim / 4, kRounds = kRows * kPieces / kAttentionThreads,
                 kInFlight = kRounds < 8 ? kRounds : 8;
-  constexpr int kStep = kAttentionThreads / kPieces, kWidth = kPieces < 32 ? kPieces : 32;  // lanes of one row
+  constexpr int kStep = kAttentionThreads / kPieces, kWidth = kPieces < 32 ? kPieces : 32;  // kWidth: lanes per row
   static_assert(kRounds <= kWidth && kRounds % kInFlight == 0);
   const float scale = op.scale * kLog2E;
   const int own_row = thread_id() / kPieces, column = thread_id() % kPieces * 4;
-  // Lane n of a group finds the address of the group's n-th query: one integer division per lane, not per load.
+  // Lane n of a group computes the address of the group's n-th query: one integer division per lane instead of one per
+  // load.
   const int lane_offset = int(queries.at(op, min(first + own_row + lane() % kWidth * kStep, queries.n - 1)));
   LB_UNROLL_BY(1)
   for (int done = 0; done < kRounds; done += kInFlight) {

@@ -1,11 +1,12 @@
-// KeyMeans and SelectBlocks: what a block of queries sees of a long context (ops/select_blocks.h).
+// KeyMeans and SelectBlocks: selects the key blocks of a long context that each query block attends to
+// (ops/select_blocks.h).
 //
 // key_means_kernel: grid of key blocks and KV heads; a thread sums eight columns of every n-th slot.
 // Bound: bandwidth, K of the append once.
 //
-// select_blocks_*_kernel: grid of query blocks and KV heads; half a query block at a time. A first pass over the means
-// finds each query's maximum and sum: a warp has 16 queries. A second pass computes the products again with means as
-// rows, so that the sum over queries is the sum of a row: a warp has 16 means. Then one warp writes the list.
+// select_blocks_*_kernel: grid of query blocks and KV heads; a block handles half a query block at a time. A first pass
+// over the means finds each query's maximum and sum; a warp has 16 queries. A second pass repeats the products with
+// means as rows, so that the sum over queries is a row sum; a warp has 16 means. Then one warp writes the list.
 // Bound: matrix units, 4 head_dim flops per query and mean.
 // Needs: nvidia
 #include "dialect.h"
@@ -61,8 +62,8 @@ struct Selection {
   static constexpr int kStride = operand_stride(kDim), kMeans = select_means(kDim);
   const SelectBlocks& p;
   f16 *q, *means;      // [kSelectQueries][kStride], scaled so that scores are exponents of 2; [kMeans][kStride]
-  float *m, *inverse;  // [kSelectQueries] of each query: its maximum, and 1 over its sum
-  int* n_seen;         // [kSelectQueries] blocks that end at or before it; 0 behind the last query
+  float *m, *inverse;  // [kSelectQueries] of each query: maximum, and 1 / sum
+  int* n_seen;         // [kSelectQueries] blocks that end at or before the query's row; 0 beyond the last query
   float* totals;       // [list_size] scores of blocks
   int kv_head, n_past, first_row, n_rows;
 
@@ -83,7 +84,7 @@ struct Selection {
     }
   }
 
-  // Means of blocks [first, first + kMeans); zeros from `end` on.
+  // Stages the means of blocks [first, first + kMeans); zeros from `end` on.
   LB_DEVICE void stage_means(int first, int end) {
     block_barrier();
     for (int i = thread_id(); i < kMeans * kDim / 2; i += kAttentionThreads) {
@@ -96,7 +97,7 @@ struct Selection {
     block_barrier();
   }
 
-  // m and inverse, from a warp's 16 queries.
+  // Finds m and inverse. A warp has 16 queries.
   LB_DEVICE void find_sums(int n_blocks) {
     float top[kLaneRows], sum[kLaneRows];
     int seen[kLaneRows];
@@ -150,7 +151,7 @@ struct Selection {
     block_barrier();
   }
 
-  // Adds the queries' weights of blocks to `totals`. A warp has 16 means of a tile.
+  // Adds the queries' softmax weights of each block to `totals`. A warp has 16 means of a tile.
   LB_DEVICE void add_weights(int n_blocks) {
     for (int first = 0; first < n_blocks; first += kMeans) {
       stage_means(first, n_blocks);
@@ -189,7 +190,8 @@ struct Selection {
   }
 };
 
-// By one warp.
+// Writes the list of selected blocks, as one warp: the first and last blocks, and all whose weight reaches alpha times
+// the maximum.
 LB_DEVICE void write_list(const SelectBlocks& p, const float* totals, int last_block, int32_t* list) {
   float largest = 0;
   for (int b = lane(); b <= last_block; b += 32) largest = max(largest, load<float>(totals + b));
@@ -212,7 +214,7 @@ LB_DEVICE void select_blocks(const SelectBlocks& p) {
   dependents_may_launch();
   wait_for_previous();
   const int group = p.n_heads / p.n_kv_heads, n_past = *p.n_past, kv_head = block_id_y();
-  const int query_block = n_blocks() - 1 - block_id();  // the longest first
+  const int query_block = n_blocks() - 1 - block_id();  // longest query blocks first
   const int first_row = query_block * sparse_rows(group), n_rows = min(sparse_rows(group), p.rows - first_row);
   const int n_slots = n_past + first_row + n_rows, n_means = n_slots / kSparseBlock;
   const int last_block = (n_slots - 1) / kSparseBlock;

@@ -6,8 +6,8 @@
 
 namespace lb::gpu {
 
-// The operand type for a cache of Stored. Chips without bf16 fragments (sm_75) use f16 for bf16: exact within f16's
-// range; keys and values below 2^-24 or above 65504 lose precision.
+// The operand type for a cache of type Stored. Chips without bf16 fragments (sm_75) use f16 for bf16: exact within
+// f16's range, but keys and values below 2^-24 or above 65504 lose precision.
 template <bool kHasMatrix, class Stored>
 struct OperandOf {
   using Type = Stored;
@@ -20,7 +20,7 @@ template <class Stored>
 using Operand = typename OperandOf<kHasBf16Matrix, Stored>::Type;
 
 // Copies kSlots consecutive slots of a page to a tile [kSlots][operand_stride(kDim)]. Slots from n_valid on become
-// zero: a softmax weight of zero would not hide a NaN.
+// zero, because a NaN times a softmax weight of zero is still NaN.
 template <class T, int kDim, int kSlots, int kThreads>
 LB_DEVICE void copy_slots(T* to, const T* from, int n_valid, int thread) {
   LB_UNROLL
@@ -47,7 +47,7 @@ LB_DEVICE void copy_slots(f16* to, const bf16* from, int n_valid, int thread) {
   }
 }
 
-// The first slot of tile i: one tile behind the other. SelectedSlots follow a list.
+// Slots of consecutive tiles: returns the first slot of tile i. SelectedSlots follows a list instead.
 struct AllSlots {
   static constexpr bool kSelects = false;
   LB_DEVICE explicit AllSlots(const Attention&) {}
@@ -55,7 +55,7 @@ struct AllSlots {
 };
 
 // Ring of tiles in the order K 0, V 0, K 1, V 1, ... While one buffer is in use, copies into all others are in flight.
-// kThreads threads share a ring; `barrier` synchronises them.
+// kThreads threads share a ring and synchronise by `barrier`.
 template <class Stored, int kDim, int kSlots, int kThreads, class Barrier, class Slots = AllSlots>
 struct Ring {
   using T = Operand<Stored>;
@@ -64,12 +64,12 @@ struct Ring {
   const AttentionSplits& p;
   int kv_head, thread;
   T* buffers;                          // [p.ring][kTile]
-  int first_slot, step, end, n_tiles;  // tile i: slots from first_slot + i * step on, those before `end`
+  int first_slot, step, end, n_tiles;  // tile i: slots from first_slot + i * step on, below `end`
   Barrier barrier = {};
-  const Slots* slots = nullptr;  // of the list, if there is one
+  const Slots* slots = nullptr;  // null unless key blocks are selected
   int n_issued = 0, next = 0, now = 0;
 
-  LB_DEVICE static int values(const AttentionSplits& p) { return p.ring * kTile; }  // the size of the ring
+  LB_DEVICE static int values(const AttentionSplits& p) { return p.ring * kTile; }  // 16-bit values in the ring
   LB_DEVICE void issue() {
     if (n_issued < 2 * n_tiles) {
       const KvLayer& cache = p.op.cache;
@@ -82,12 +82,12 @@ struct Ring {
       next = next + 1 == p.ring ? 0 : next + 1;
       ++n_issued;
     }
-    copy_commit();  // also without copies: copy_wait counts groups
+    copy_commit();  // even without copies, because copy_wait counts groups
   }
   LB_DEVICE void start() {
     for (int i = 0; i < p.ring - 1; ++i) issue();
   }
-  // Waits for the next tile, and frees the buffer of the tile before.
+  // Waits for the next tile and frees the previous tile's buffer.
   LB_DEVICE const T* take() {
     if (p.ring == 3) copy_wait<1>();
     if (p.ring == 2) copy_wait<0>();
@@ -103,12 +103,12 @@ struct Ring {
   }
 };
 
-// 16 kTiles queries of a warp. More tiles reuse each K or V fragment more often; reading fragments from shared memory
-// bounds long appends.
+// A warp's 16 kTiles queries. More tiles reuse each K or V fragment more often. Long appends are bound by reading
+// fragments from shared memory.
 template <class T, int kDim, int kSlots, int kTiles>
 struct QueryTiles {
   static constexpr int kStride = operand_stride(kDim);
-  float m[kTiles][kLaneRows], l[kTiles][kLaneRows];  // of the lane's rows; until close() l sums the lane's columns only
+  float m[kTiles][kLaneRows], l[kTiles][kLaneRows];  // of the lane's rows; until close(), l sums its columns only
   FragmentC o[kTiles][kDim / 16];
 
   LB_DEVICE QueryTiles() {
@@ -121,8 +121,8 @@ struct QueryTiles {
     }
   }
 
-  // Scores with a tile of K, softmax update, then P V with the tile of V that take_v() returns. If is_masked,
-  // is_visible(query, slot) says whether the warp's query attends to a slot of this tile.
+  // Computes scores with a tile of K, updates the softmax, then adds P V with the tile of V that take_v() returns. If
+  // is_masked, is_visible(query, slot) says whether the warp's query attends to a slot of this tile.
   template <class TakeV, class IsVisible>
   LB_DEVICE void attend(const T* q, const T* k, TakeV&& take_v, T* scratch, bool is_masked, IsVisible&& is_visible) {
     FragmentC s[kTiles][kSlots / 16];
@@ -147,7 +147,7 @@ struct QueryTiles {
     LB_UNROLL
     for (int t = 0; t < kTiles; ++t) {
       if (is_masked) {
-        const int first_row = opaque(16 * t + lane_row(0));  // so that no row is kept in a register throughout a loop
+        const int first_row = opaque(16 * t + lane_row(0));  // recomputed: no row occupies a register in the loop
         LB_UNROLL
         for (int j = 0; j < kSlots / 16; ++j)
           for_each_row(s[t][j], [&](int i, int column, float& score) {
@@ -182,7 +182,7 @@ struct QueryTiles {
     }
   }
 
-  // Half of the columns of o to shared memory, each row times its factor, [16][kDim / 2 + 4].
+  // Stores half of the columns of o to shared memory, each row times its factor, [16][kDim / 2 + 4].
   LB_DEVICE void put(float* to, int t, int half, const float (&factors)[kLaneRows]) {
     LB_UNROLL
     for (int d = 0; d < kDim / 32; ++d)
@@ -192,7 +192,7 @@ struct QueryTiles {
   }
 
  private:
-  // Online softmax: scores become weights under the new maximum; l and o are rescaled if a maximum of the warp grew.
+  // Online softmax: turns scores into weights under the new maximum. Rescales l and o if any maximum of the warp grew.
   LB_DEVICE static void update_softmax(FragmentC (&s)[kSlots / 16], float (&m)[kLaneRows], float (&l)[kLaneRows],
                                        FragmentC (&o)[kDim / 16]) {
     float top[kLaneRows];

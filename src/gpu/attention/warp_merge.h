@@ -1,4 +1,4 @@
-// The end of the decode kernels: the block merges the softmax states of its four warps, which have the same queries
+// Block merge of the decode kernels: merges the softmax states of the block's four warps, which have the same queries
 // and different slots.
 #pragma once
 
@@ -10,18 +10,18 @@ template <int kQueries>
 struct WarpMerge {
   static constexpr int kFloats = 2 * kQueries * (kAttentionWarps + 1);  // in shared memory
 
-  float* m;  // [kAttentionWarps + 1][kQueries] of each warp, then of the block
-  float* l;  // the same; of the block it is the factor that normalises o
+  float* m;  // [kAttentionWarps + 1][kQueries], of each warp, then of the block
+  float* l;  // same layout; the block's entry is the factor that normalises o
 
   LB_DEVICE explicit WarpMerge(float* shared) : m(shared), l(shared + kFloats / 2) {}
 
-  // A warp's m and l of a query.
+  // Stores a warp's m and l of a query.
   LB_DEVICE void put(int query, float own_m, float own_l) const {
     store(m + warp() * kQueries + query, own_m);
     store(l + warp() * kQueries + query, own_l);
   }
 
-  // By every thread, after a barrier behind put(), and before one: the block's m and factor.
+  // Computes the block's m and factor. Called by every thread, with a barrier after put() and another after this call.
   LB_DEVICE void merge(const AttentionSplits& p, const Queries& queries, int split) const {
     const int query = thread_id();
     if (query >= kQueries) return;
@@ -35,15 +35,15 @@ struct WarpMerge {
     if (p.has_merge && query < queries.n) write_softmax(p, queries, query, top, sum, split);
   }
 
-  // The factor that brings a query's o of a warp with the maximum own_m to the block's maximum.
+  // The factor that rescales a query's o from a warp's maximum own_m to the block's maximum.
   LB_DEVICE float factor(int query, float own_m) const {
     const float top = load<float>(m + kAttentionWarps * kQueries + query);
     return exp2_fast(own_m - (top == kNothingSeen ? 0.0f : top)) * load<float>(l + kAttentionWarps * kQueries + query);
   }
 };
 
-// Adds the warps' parts [queries][stride] of o, columns [first, first + n_columns), and writes them. Part w lies
-// w * part_bytes behind `parts`.
+// Adds the warps' partial o, [queries][stride] each, columns [first, first + n_columns), and writes the sums. Warp w's
+// part starts w * part_bytes after `parts`.
 LB_DEVICE void write_warp_sums(const AttentionSplits& p, const Queries& queries, int split, const void* parts,
                                size_t part_bytes, int stride, int first, int n_columns) {
   for (int i = 4 * thread_id(); i < queries.n * n_columns; i += 4 * n_threads()) {

@@ -1,9 +1,9 @@
-// y[r,c] = silu(sum_j w[c,j] input(r, n_taps-1-j)[c]), after the accepted rows were appended to the history.
+// y[r,c] = silu(sum_j w[c,j] input(r, n_taps-1-j)[c]), computed after appending the accepted rows to the history.
 //
-// A block has 32 channels and one chunk of rows, which eight teams of 32 threads share. Blocks of the first chunk
-// also keep the state: they read history and pending rows before the barrier, and overwrite both behind it, with the
-// rows of the last chunk. Blocks of later chunks read x alone.
-// Bound: bandwidth, 8 bytes per value and 8 more per value of the last chunk; taps come from cache.
+// A block has 32 channels of one chunk of rows; eight teams of 32 threads share the rows. Blocks of the first chunk
+// also update the state: they read history and pending rows before the barrier, and overwrite both after it with the
+// last chunk's rows. Blocks of later chunks read only x.
+// Bound: bandwidth, 8 bytes per value plus 8 per value of the last chunk; taps come from cache.
 #include "dialect.h"
 
 #include "gpu/activation.h"
@@ -23,7 +23,7 @@ LB_KERNEL(causal_conv_kernel, CausalConv, kConvThreads, 1) {
   const int n_past = p.n_taps - 1, first_row = block_id_y() * kMaxTree;
   const bool is_inside = c < p.channels, keeps_state = first_row == 0;
   if (keeps_state && is_inside && team < n_past) {
-    const int from = team + (p.accepted.n ? *p.accepted.n : 0);  // index into [history, accepted rows]
+    const int from = team + (p.accepted.n ? *p.accepted.n : 0);  // index in [history, accepted rows]
     past[team * kConvChannels + channel] = from < n_past
                                                ? p.history[long(from) * p.channels + c]
                                                : p.pending[long(p.accepted.path[from - n_past]) * p.channels + c];
@@ -31,13 +31,13 @@ LB_KERNEL(causal_conv_kernel, CausalConv, kConvThreads, 1) {
   block_barrier();
   if (!is_inside) return;
 
-  float taps[kMaxTaps];  // index d: of the d-th ancestor
+  float taps[kMaxTaps];  // taps[d] multiplies the d-th ancestor
   LB_UNROLL
   for (int d = 0; d < kMaxTaps; ++d) taps[d] = p.rows > 0 && d <= n_past ? p.w[long(c) * p.n_taps + n_past - d] : 0.0f;
   const int end = min(p.rows, first_row + kMaxTree);
   for (int r = first_row + team; r < end; r += kTeams) {
     float sum = 0;
-    int row = r, n_left = n_past;  // n_left: rows of history not yet used
+    int row = r, n_left = n_past;  // n_left: unused rows of history
     LB_UNROLL
     for (int d = 0; d < kMaxTaps; ++d) {
       if (d > n_past) continue;

@@ -1,5 +1,5 @@
-// Device functions of gated_delta_chain_pairs_kernel: keys and queries as operands, and the inverse of a triangular
-// matrix by blocks. Threads: kChainPairThreads.
+// Device functions of gated_delta_chain_pairs_kernel: keys and queries as operands, and the blockwise inverse of a
+// triangular matrix. Threads: kChainPairThreads.
 #pragma once
 
 #include "gpu/delta_net/chain_work.h"
@@ -15,8 +15,8 @@ struct alignas(16) ChainGates {
   float g[kMaxTree], beta[kMaxTree], cs[kMaxTree];
 };
 
-// Splits keys and queries of a chunk into operands, in shared memory (keys, then queries) and in the scratch memory;
-// zeros beyond the last row. The last chunk's keys also go to the pending buffer.
+// Splits a chunk's keys and queries into operands, in shared memory (keys, then queries) and in the scratch memory,
+// with zeros beyond the last row. The last chunk's keys also go to the pending buffer.
 LB_DEVICE void split_rows(const DeltaWork& p, int chunk, int k_head, unsigned char* memory) {
   const GatedDelta& op = p.op;
   constexpr int kUnits = kChainDk / 4, kEach = 2 * kMaxTree * kUnits / kChainPairThreads;
@@ -44,7 +44,7 @@ LB_DEVICE void split_rows(const DeltaWork& p, int chunk, int k_head, unsigned ch
   }
 }
 
-// Writes four values of a matrix [64, 64], times factor, as high and low part.
+// Writes four values of a matrix [64, 64], times factor, as high and low parts.
 LB_DEVICE void write_lower(bf16* to, const float* from, int unit, const f32x4& factor) {
   const int row = unit / 16, column = unit % 16 * 4;
   f32x4 x = load<f32x4>(from + row * kMatrixStride + column);
@@ -58,7 +58,7 @@ LB_DEVICE void write_lower(bf16* to, const float* from, int unit, const f32x4& f
 LB_DEVICE bool is_lower(int unit) { return unit % 16 / 4 <= unit / 16 / 16; }
 inline constexpr int kUnits = kMaxTree * kMaxTree / 4;
 
-// Diagonal blocks of 16 of inverse <- (I + a)^-1: a column per thread, by 64 threads.
+// Inverts the 16x16 diagonal blocks of I + a: one column per thread, 64 threads.
 LB_DEVICE void invert_blocks(const float* a, float* inverse) {
   const int block = thread_id() / 16 * 16, column = thread_id() % 16;
   float x[16];
@@ -71,7 +71,7 @@ LB_DEVICE void invert_blocks(const float* a, float* inverse) {
   }
 }
 
-// Zeros the upper right 16 x 16 of both diagonal 32 x 32 blocks. By threads from `first` on.
+// Zeroes the upper right 16x16 block of both 32x32 diagonal blocks. Called by threads from `first` on.
 LB_DEVICE void clear_above(float* inverse, int first) {
   for (int i = thread_id() - first; i < 2 * 16 * 16; i += kChainPairThreads - first)
     store(inverse + (i / 256 * 32 + i / 16 % 16) * kMatrixStride + i / 256 * 32 + 16 + i % 16, 0.0f);
@@ -105,8 +105,8 @@ LB_DEVICE void multiply_blocks(const float* b, int b_stride, const float* x, int
   }
 }
 
-// The blocks below the diagonal, by doubling: the inverse of [A 0; C B] has -B^-1 C A^-1 at C's position. First for
-// blocks of 16, then of 32. sums: scratch [32, kSumStride].
+// Inverts the blocks below the diagonal, by doubling: the inverse of [A 0; C B] has -B^-1 C A^-1 at C's position. First
+// for blocks of 16, then of 32. sums: scratch [32, kSumStride].
 LB_DEVICE void invert_below(const float* a, float* inverse, float* sums) {
   const auto below = [](int first, int size) { return (first + size) * kMatrixStride + first; };
   const auto diagonal = [](int first) { return first * (kMatrixStride + 1); };
@@ -127,8 +127,8 @@ LB_DEVICE void invert_below(const float* a, float* inverse, float* sums) {
   block_barrier();
 }
 
-// Dot products of 16 rows (rows 16 (kBlocks - 1) on of `rows`) with the keys of the first kBlocks blocks of 16, i.e.
-// up to their own.
+// Dot products of 16 rows of `rows`, from row 16 (kBlocks - 1) on, with the keys of the first kBlocks blocks of 16,
+// i.e. up to the rows' own block.
 template <int kBlocks>
 LB_DEVICE void multiply_rows(FragmentC (&products)[4], const KeyRows& rows, const KeyRows& keys) {
   LB_UNROLL

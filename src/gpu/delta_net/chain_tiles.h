@@ -59,7 +59,7 @@ LB_DEVICE void copy_lower(const Square& to, const bf16* from) {
   }
 }
 
-// Issues the copies of a chunk's tiles, each as soon as its buffer is free. One commit group per call.
+// Issues asynchronous copies of a chunk's tiles, each as soon as its buffer is free. Each call is one commit group.
 struct ChainTiles {
   const DeltaWork& p;
   const ChainMemory& memory;
@@ -106,8 +106,8 @@ struct ChainTiles {
 inline constexpr int kColumnTiles = kChainColumns / 16;
 using Sums = FragmentC[kColumnTiles];
 
-// sums += x m^T for 16 rows of m, the last of kBlocks blocks; m is lower triangular by blocks. Products with a low
-// part have accumulators of their own: shorter dependency chains.
+// sums += x m^T for the last 16 of m's rows, where m has kBlocks blocks and is lower triangular by blocks. Products
+// with a low part have separate accumulators, for shorter dependency chains.
 template <int kBlocks>
 LB_DEVICE void add_blocks(Sums& sums, const ColumnRows& x, const Square& m) {
   Sums small;

@@ -1,4 +1,4 @@
-// Scratch memory of gated_delta_chain: what the pairs kernel leaves for each chunk, as operands of two bf16 parts.
+// Scratch memory of gated_delta_chain: the pairs kernel's results for each chunk, as operands of two bf16 parts.
 #pragma once
 
 #include "gpu/delta_net/gated_delta.h"
@@ -14,11 +14,11 @@ using State = Parts<kChainColumns, kChainDk>;       // S^T
 using ColumnRows = Parts<kChainColumns, kMaxTree>;  // residual and delta, transposed
 
 LB_DEVICE int rows_of_chunk(const GatedDelta& p, int chunk) { return min(kMaxTree, p.rows - chunk * kMaxTree); }
-// Keys, then queries, of a chunk and key head: [4][64, 128], high and low part of each.
+// Keys, then queries, of a chunk and key head: [4][64, 128], high and low parts of each.
 LB_DEVICE bf16* rows_work(const DeltaWork& p, int chunk, int k_head) {
   return reinterpret_cast<bf16*>(p.work + (long(chunk) * p.op.n_k_heads + k_head) * kChainRowFloats);
 }
-// M diag(beta), then P, of a chunk and value head: [4][64, 64], high and low part of each. Blocks of 16 above the
+// M diag(beta), then P, of a chunk and value head: [4][64, 64], high and low parts of each. 16x16 blocks above the
 // diagonal are neither written nor read. Then [2][64] fp32: e^cs, e^{cs_63 - cs}.
 LB_DEVICE bf16* pairs_work(const DeltaWork& p, int chunk, int v_head) {
   const long n_chunks = n_chunks_of(p.op);

@@ -1,4 +1,4 @@
-// Which kernels make up an append of a Gated DeltaNet layer, and their grids.
+// Chooses the kernels of a Gated DeltaNet append, and their grids.
 #include "gpu/delta_net/choose.h"
 
 #include <algorithm>
@@ -40,9 +40,9 @@ size_t chunk_shared_bytes(const GatedDelta& op, int columns) {
   return (size_t(depth) * columns + kRingFloats + kMaxTree * columns) * sizeof(float);
 }
 
-// Wide slices of S (32 columns) read keys and queries half as often. Narrow ones (16) occupy more SMs and fit the
-// shared memory of every target. Up to half a chunk there is little to read: 22 rows of 48 heads take 16.9 us in narrow
-// slices, 18.1 us in wide ones (H100).
+// Wide slices of S (32 columns) read keys and queries half as often. Narrow slices (16 columns) occupy more SMs and fit
+// the shared memory of every target. With up to half a chunk of rows there is little to read: 22 rows of 48 heads take
+// 16.9 us with narrow slices, 18.1 us with wide ones (H100).
 Launch chunks(const GatedDelta& op, const Target& target, const std::string& what) {
   constexpr size_t kStaticBytes = 1024;
   const bool has_work = 2L * op.n_v_heads * ((op.dv + 31) / 32) > target.n_sms;
@@ -63,7 +63,7 @@ Launch chain_pairs(const GatedDelta& op, const Target& target, const std::string
 }
 
 bool is_step(const DeltaInputs& op) { return op.conv.rows == 1 && op.prepare.dk <= kInputThreads; }
-// delta_inputs_few and delta_inputs_chain.
+// Whether delta_inputs_few or delta_inputs_chain supports the op.
 bool has_rows_kernel(const DeltaInputs& op) {
   const CausalConv& conv = op.conv;
   return conv.rows > 1 && op.prepare.dk == kChainDk && conv.channels % kChainDk == 0 && conv.n_taps == kChainTaps &&

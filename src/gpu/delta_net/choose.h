@@ -14,8 +14,8 @@ namespace lb::gpu {
 
 Launch choose(const CausalConv& op, const Target& target);
 Launch choose(const DeltaPrepare& op, const Target& target);
-// Whether one kernel makes DeltaInputs: one row, or more rows of the usual shape (dk = 128, 4 taps). Else the caller
-// runs conv and prepare.
+// Whether one kernel computes DeltaInputs: for one row, or for more rows of the usual shape (dk = 128, 4 taps).
+// Otherwise the caller runs conv and prepare.
 bool is_fused(const DeltaInputs& op);
 Launch choose(const DeltaInputs& op, const Target& target);
 
@@ -31,14 +31,14 @@ struct DeltaLaunches {
   int n;
   DeltaWork params;
 };
-// `work`: gated_delta_scratch_bytes(). With up to 64 rows the first kernel reads S and the accepted rows before its own
-// wait_for_previous(), while the launch before it still runs. That launch must be delta_prepare or delta_inputs, which
-// let dependents start only after their own wait, or one that lets none start early.
+// `work`: gated_delta_scratch_bytes(). With up to 64 rows, the first kernel reads S and the accepted rows before its
+// own wait_for_previous(), while the preceding launch still runs. The preceding launch must be delta_prepare or
+// delta_inputs, which let dependents start only after their own wait, or a launch that lets no dependents start early.
 DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target);
-// The recurrence and its gated norm in one launch of gated_delta_few, up to the division by each head's root mean
-// square (DeltaWork::norm). Empty if there is no kernel for it.
+// The recurrence and its gated norm in one launch of gated_delta_few, except the division by each head's root mean
+// square (DeltaWork::norm). Returns nullopt if no kernel supports this.
 std::optional<DeltaLaunches> choose(const GatedDelta& op, const GatedRmsNorm& norm, const Target& target);
-// Both depend on the shape alone.
+// Both depend only on the shape.
 bool is_chain(const GatedDelta& op, const Target& target);
 size_t gated_delta_scratch_bytes(const GatedDelta& op, const Target& target);
 

@@ -1,4 +1,4 @@
-// Body of gated_delta_pairs_kernel: the matrices of a chunk that do not depend on S: M diag(beta), P and cs.
+// Body of gated_delta_pairs_kernel: a chunk's matrices that do not depend on S: M diag(beta), P and cs.
 #pragma once
 
 #include "gpu/delta_net/chunk_tiles.h"
@@ -36,8 +36,8 @@ struct PairSums {
   }
 };
 
-// inverse <- (I + a)^-1 for a strictly lower triangular [kPadded, kPadded], in blocks of 16. First the diagonal
-// blocks, a column per thread; then block row b: X_bj = -X_bb sum_l a_bl X_lj. sums: scratch [16, 48]. 256 threads.
+// inverse <- (I + a)^-1 for a strictly lower triangular a, [kPadded, kPadded], in blocks of 16. First the diagonal
+// blocks, one column per thread; then block row b: X_bj = -X_bb sum_l a_bl X_lj. sums: scratch [16, 48]. 256 threads.
 template <int kPadded>
 LB_DEVICE void invert(const float* a, float* inverse, float* sums) {
   constexpr int kStride = Padded<kPadded>::kStride;
@@ -75,12 +75,12 @@ LB_DEVICE void invert(const float* a, float* inverse, float* sums) {
   }
 }
 
-// Per row of the chunk, in shared memory.
+// Gates of each row of the chunk, in shared memory.
 struct Gates {
   float g[kMaxTree], beta[kMaxTree], cs[kMaxTree];
 };
 
-// Called by every thread of the block. The caller puts a barrier behind it.
+// Every thread of the block must call it. The caller adds a barrier afterwards.
 LB_DEVICE void read_gates(const GatedDelta& p, int chunk, int v_head, Gates* gates) {
   const int i = thread_id(), rows = rows_of_chunk(p, chunk);
   if (i < kMaxTree) {
@@ -92,7 +92,7 @@ LB_DEVICE void read_gates(const GatedDelta& p, int chunk, int v_head, Gates* gat
   if (i >= kMaxTree) return;
   const uint64_t seen = i < rows ? seen_by(p.tree, i) : 0;
   float sum = 0;
-  for (int j = 0; j < rows; ++j) {  // from the root on: the order in which a row adds its g to its parent's cs
+  for (int j = 0; j < rows; ++j) {  // from the root on: the order in which each row adds its g to its parent's cs
     const float g = load<float>(&gates->g[j]);
     if (seen >> j & 1) sum += g;
   }
@@ -127,7 +127,7 @@ LB_DEVICE void make_pairs(const DeltaWork& p, float* buffers, float* sums, Gates
     block_barrier();
   }
 
-  float* a = buffers;  // reuses the panels' space
+  float* a = buffers;  // reuses the space of the panels
   float* inverse = buffers + Padded<kPadded>::kTileFloats;
   float* scaled_inverse = chunk_work(p, chunk, v_head);
   float* pairs = scaled_inverse + kMaxTree * kMaxTree;
@@ -141,7 +141,7 @@ LB_DEVICE void make_pairs(const DeltaWork& p, float* buffers, float* sums, Gates
       const int column = thread_id() % 16 + 16 * m;
       float kk = 0, qk = 0;
       if (m <= n && (seen >> column & 1)) {
-        // Only for pairs on one path: the exponent of any other pair is not bounded.
+        // Only for pairs on one path: the exponent of other pairs is unbounded.
         const float decay = exp_nonpositive(cs - load<float>(&gates->cs[column]));
         kk = row == column ? 0.0f : beta * decay * products.kk[n][m];
         qk = decay * products.qk[n][m];

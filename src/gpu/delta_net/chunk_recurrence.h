@@ -1,12 +1,12 @@
-// Body of the gated_delta_chunks kernels: S stays in shared memory; chunk after chunk gives deltas and o, and is
-// folded.
+// Body of the gated_delta_chunks kernels: S stays in shared memory; each chunk in turn computes deltas and o, and is
+// folded into S.
 #pragma once
 
 #include "gpu/delta_net/chunk_tiles.h"
 
 namespace lb::gpu {
 
-// Stages a matrix [64, 64] of the scratch memory, its first kPadded rows and columns.
+// Stages a matrix [64, 64] of the scratch memory: its first kPadded rows and columns.
 template <int kPadded>
 LB_DEVICE void stage_matrix(const float* from, float* to) {
   constexpr int kParts = kPadded / 4;
@@ -15,7 +15,7 @@ LB_DEVICE void stage_matrix(const float* from, float* to) {
                    from + i / kParts * kMaxTree + i % kParts * 4);
 }
 
-inline constexpr int kFoldDepth = 128, kFoldRows = 32;  // a tile of the fold: rows of keys, values of each
+inline constexpr int kFoldDepth = 128, kFoldRows = 32;  // a tile of the fold: rows of keys, values per row
 inline constexpr int kFoldStride = kFoldDepth + 4;
 static_assert(kFoldRows * kFoldStride <= Padded<kMaxTree>::kTileFloats);
 
@@ -29,7 +29,7 @@ LB_DEVICE void stage_fold(const GatedDelta& p, int chunk, int k_head, int d0, in
   }
 }
 
-// The tiles that a chunk reads, in order: panels of keys and queries, M diag(beta), P, and the keys again for the
+// The tiles that a chunk reads, in order: panels of keys and queries, M diag(beta), P, then the keys again for the
 // fold.
 struct ChunkTiles {
   int n_panels, n_folds;
@@ -52,7 +52,7 @@ struct ChunkTiles {
 };
 static_assert(kMaxTree == 2 * kFoldRows);
 
-// A thread's part of a chunk's [kPadded, kColumns] results: four columns, every kRowLanes-th row.
+// A thread's part of a chunk's [kPadded, kColumns] results: four columns of every kRowLanes-th row.
 template <int kColumns, int kPadded>
 struct ChunkTile {
   static constexpr int kColumnLanes = kColumns / 4, kRowLanes = kChunkThreads / kColumnLanes;
@@ -152,8 +152,8 @@ LB_DEVICE void fold_chunk(const GatedDelta& p, float decay, const float* deltas,
   }
 }
 
-// Loads the block's slice of S to shared memory, [depth, kColumns], zeros beyond it. Folds n accepted rows first; if
-// there are any, also writes S back.
+// Loads the block's slice of S to shared memory, [depth, kColumns], with zeros beyond S. If there are accepted rows (n
+// > 0), folds them first and writes S back.
 template <int kColumns>
 LB_DEVICE void open_state(const GatedDelta& p, const Slice& slice, int n, Path* path, int depth, float* state) {
   const Fold fold = read_path(p, slice.v_head, n, path);
@@ -186,7 +186,8 @@ LB_DEVICE void run_chunks(const DeltaWork& p, float* memory, Path* path) {
   float* state = deltas + kMaxTree * kColumns;  // [depth, kColumns]
 
   // S and the accepted rows may be read before wait_for_previous(): they are older than the pairs kernel, which lets
-  // this kernel start only after everything before it is done. A long chain has been folded by the fold kernel.
+  // this kernel start only after everything before it is done. For a long chain, the fold kernel has already folded
+  // them.
   open_state<kColumns>(op, slice, n_chunks == 1 ? n_accepted(op) : 0, path, depth, state);
   wait_for_previous();
   dependents_may_launch();
@@ -258,7 +259,7 @@ LB_DEVICE void run_chunks(const DeltaWork& p, float* memory, Path* path) {
     fold_chunk<kColumns>(op, exp_nonpositive(last_cs), deltas, tiles, state);
   }
   if (n_chunks == 1) return;
-  for (int d = slice.row_lane; d < op.dk; d += slice.n_row_lanes)  // all have folded: take() has barriers
+  for (int d = slice.row_lane; d < op.dk; d += slice.n_row_lanes)  // take() has barriers: all threads have folded
     if (slice.is_inside)
       store(op.S + (long(slice.v_head) * op.dk + d) * op.dv + slice.column,
             load<f32x4>(state + d * kColumns + slice.column - slice.first_column));

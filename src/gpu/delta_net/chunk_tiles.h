@@ -24,7 +24,7 @@ struct Padded {
   static_assert(kPadded * kStride <= kTileFloats);
 };
 
-// Tiles 0 to n - 1 in order; tile i is staged while tile i - (kDepth - 1) is used.
+// A ring for tiles 0 to n - 1 in order; tile i is staged while tile i - (kDepth - 1) is used.
 template <int kDepth, int kFloats, class Stage>
 struct Ring {
   float* buffers;
@@ -38,7 +38,7 @@ struct Ring {
       copy_commit();
     }
   }
-  // Waits for the next tile. The caller puts a barrier between the tile's last use and the next take().
+  // Waits for the next tile. The caller needs a barrier between a tile's last use and the next take().
   LB_DEVICE const float* take() {
     const int ahead = next + kDepth - 1;
     if (ahead < n) stage(ahead, buffers + ahead % kDepth * kFloats);

@@ -15,18 +15,18 @@ struct ConvChannel {
     for (int d = 0; d < kMaxTaps; ++d)
       if (d < op.n_taps) taps[d] = op.w[long(c) * op.n_taps + op.n_taps - 1 - d];
   }
-  // inputs[1...]: from history and the previous append's accepted rows.
+  // Reads inputs[1...] from history and the previous append's accepted rows.
   LB_DEVICE void read_older(const CausalConv& op, int c) {
     const int n_past = op.n_taps - 1, n_accepted = op.accepted.n ? *op.accepted.n : 0;
     LB_UNROLL
     for (int d = 1; d < kMaxTaps; ++d) {
       if (d > n_past) continue;
-      const int from = n_past - d + n_accepted;  // index into [history, accepted rows]
+      const int from = n_past - d + n_accepted;  // index in [history, accepted rows]
       inputs[d] = from < n_past ? op.history[long(from) * op.channels + c]
                                 : op.pending[long(op.accepted.path[from - n_past]) * op.channels + c];
     }
   }
-  // The sum over inputs[1...].
+  // The convolution's sum over inputs[1...].
   LB_DEVICE float older() const {
     float sum = 0;
     LB_UNROLL

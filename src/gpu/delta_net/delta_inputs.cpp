@@ -1,6 +1,6 @@
 // DeltaInputs of one row: y = silu(taps * [history, x]), q and k normalised per head, gates, and the state of
-// causal_conv. A block has as many channels as a head, one per thread. The taps are loaded before the previous kernel
-// has ended. The last block has the gates.
+// causal_conv. A block has the channels of one head, one per thread. The taps are loaded before the previous kernel has
+// ended. The last block computes the gates.
 // Bound: latency; 4 (2 n_taps + 2) bytes per channel.
 #include "dialect.h"
 
@@ -10,7 +10,7 @@
 
 namespace lb::gpu {
 
-// dependents_may_launch() after the wait: dependents may then rely on everything older than this kernel.
+// dependents_may_launch() follows the wait, so dependents may rely on everything older than this kernel.
 LB_DEVICE void delta_inputs(const DeltaInputs& p, float* scratch) {
   const CausalConv& conv = p.conv;
   const DeltaPrepare& prepare = p.prepare;

@@ -1,10 +1,9 @@
 // DeltaInputs of a long chain, for dk = 128: y = silu(taps * [history, x]), q and k normalised per head, gates, and
 // the state of causal_conv.
 //
-// A warp has eight rows of 128 channels, four per lane: a head of q or k, or as many channels of v. It keeps all rows
-// that the taps reach in registers, so each row is read once; the norm of a head is a sum over the warp. Grid x:
-// heads of 128 channels, then one block of gates; y: tiles of rows. Blocks of the first rows keep the state, as in
-// causal_conv.
+// A warp has eight rows of 128 channels, four per lane: a head of q or k, or 128 channels of v. It keeps all rows that
+// the taps reach in registers, so each row is read once. A head's norm is a sum over the warp. Grid x: heads of 128
+// channels, then one block of gates; y: tiles of rows. Blocks of the first rows update the state, as in causal_conv.
 // Bound: bandwidth, 8 bytes per value; 3 of every 8 rows are read twice.
 #include "dialect.h"
 
@@ -22,14 +21,14 @@ LB_KERNEL(delta_inputs_chain_kernel, DeltaInputs, kChainInputThreads, 6) {
   const int first_of_block = block_id_y() * kChainInputRows;
   if (block_id() == n_blocks() - 1) {
     wait_for_previous();
-    dependents_may_launch();  // after the wait: dependents may then rely on everything older than this kernel
+    dependents_may_launch();  // after the wait, so dependents may rely on everything older than this kernel
     const int n = min(kChainInputRows, conv.rows - first_of_block) * prepare.n_v_heads;
     for (int i = thread_id(); i < n; i += n_threads())
       prepare_gates(prepare, first_of_block + i / prepare.n_v_heads, i % prepare.n_v_heads);
     return;
   }
   const int head = block_id(), c = head * kChainDk + 4 * lane();
-  f32x4 taps[4];  // of channel c + j; [kPastRows] is the row itself's
+  f32x4 taps[4];  // of channel c + j; taps[kPastRows] multiplies the row itself
   LB_UNROLL
   for (int j = 0; j < 4; ++j) taps[j] = load<f32x4>(conv.w + long(c + j) * kChainTaps);
   wait_for_previous();
@@ -48,7 +47,7 @@ LB_KERNEL(delta_inputs_chain_kernel, DeltaInputs, kChainInputThreads, 6) {
     const int n_accepted = conv.accepted.n ? *conv.accepted.n : 0;
     LB_UNROLL
     for (int i = 0; i < kPastRows; ++i) {
-      const int from = i + n_accepted;  // index into [history, accepted rows]
+      const int from = i + n_accepted;  // index in [history, accepted rows]
       x[i] = from < kPastRows
                  ? load<f32x4>(conv.history + long(from) * conv.channels + c)
                  : load<f32x4>(conv.pending + long(conv.accepted.path[from - kPastRows]) * conv.channels + c);

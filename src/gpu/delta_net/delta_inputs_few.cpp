@@ -1,8 +1,8 @@
 // DeltaInputs of 2 to 64 rows, a tree or a chain, for dk = 128: y = silu(taps * [history, x]), q and k normalised per
 // head, gates, and the state of causal_conv.
 //
-// A block has 128 channels: a head of q or k, or as many channels of v. All rows lie in shared memory, behind the
-// history. A warp has every eighth row, four channels per lane. The last blocks have one gate per thread.
+// A block has 128 channels: a head of q or k, or 128 channels of v. All rows are in shared memory, after the history. A
+// warp has every eighth row, four channels per lane. The last blocks compute one gate per thread.
 // Bound: latency; 12 bytes per value.
 #include "dialect.h"
 
@@ -13,7 +13,7 @@ namespace lb::gpu {
 
 inline constexpr int kPastRows = kChainTaps - 1;
 
-// dependents_may_launch() after the wait: dependents may then rely on everything older than this kernel.
+// dependents_may_launch() follows the wait, so dependents may rely on everything older than this kernel.
 LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
   LB_SHARED(int32_t, parents, kMaxTree);
   auto inputs = dynamic_shared<f32x4>();  // [history rows, oldest first, then rows][32 lanes]
@@ -28,7 +28,7 @@ LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
   }
   constexpr int kWarps = kFewInputThreads / 32, kEach = kMaxTree / kWarps;
   const int head = block_id(), c = head * kChainDk + 4 * lane();
-  f32x4 taps[4];  // of channel c + j; [kPastRows] is the row itself's
+  f32x4 taps[4];  // of channel c + j; taps[kPastRows] multiplies the row itself
   LB_UNROLL
   for (int j = 0; j < 4; ++j) taps[j] = load<f32x4>(conv.w + long(c + j) * kChainTaps);
   wait_for_previous();
@@ -41,7 +41,7 @@ LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
     if (row < conv.rows) own[i] = load<f32x4>(conv.x + long(row) * conv.channels + c);
   }
   if (warp() < kPastRows) {
-    const int from = warp() + (conv.accepted.n ? *conv.accepted.n : 0);  // index into [history, accepted rows]
+    const int from = warp() + (conv.accepted.n ? *conv.accepted.n : 0);  // index in [history, accepted rows]
     inputs[warp() * 32 + lane()] =
         from < kPastRows ? load<f32x4>(conv.history + long(from) * conv.channels + c)
                          : load<f32x4>(conv.pending + long(conv.accepted.path[from - kPastRows]) * conv.channels + c);
@@ -60,7 +60,7 @@ LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
   LB_UNROLL_BY(1)
   for (int row = warp(); row < conv.rows; row += kWarps) {
     f32x4 y = {};
-    int source = row;  // negative: history, -1 the youngest
+    int source = row;  // source row; negative: history, -1 the youngest
     LB_UNROLL
     for (int d = 0; d < kChainTaps; ++d) {
       const f32x4 x = inputs[(kPastRows + source) * 32 + lane()];

@@ -1,6 +1,6 @@
-// DeltaPrepare, in place: q and k normalised per head (q also divided by sqrt(dk)), the log decay g, and beta. One
-// warp per head of q or k of a row, or per 32 value heads' gates.
-// Bound: bandwidth, 8 bytes per value; values beyond four per lane are read again, from L1.
+// DeltaPrepare, in place: q and k normalised per head (q also divided by sqrt(dk)), the log decay g, and beta. One warp
+// per head of q or k of a row, or per 32 value heads' gates.
+// Bound: bandwidth, 8 bytes per value; values beyond four per lane are reread from L1.
 #include "dialect.h"
 
 #include "gpu/delta_net/gates.h"
@@ -15,7 +15,7 @@ LB_DEVICE void normalise(float* x, int n, float eps, float factor) {
   for (int i = lane(); i < n; i += 32) x[i] *= scale;
 }
 
-// dependents_may_launch() after the wait: dependents may then rely on everything older than this kernel.
+// dependents_may_launch() follows the wait, so dependents may rely on everything older than this kernel.
 LB_KERNEL(delta_prepare_kernel, DeltaPrepare, 256, 1) {
   wait_for_previous();
   dependents_may_launch();

@@ -1,13 +1,13 @@
-// Gated DeltaNet of one row (gated_delta_step), and a fold alone (gated_delta_fold). Equations: ops/delta_net.h.
+// Gated DeltaNet of one row (gated_delta_step), and the fold alone (gated_delta_fold). Equations: ops/delta_net.h.
 //
-// A block has a slice of 16 columns of one value head's S in registers, or for several sequences kWideSlices of them: a
-// thread has up to four rows of four columns of each. The previous append wrote S and the accepted rows, so a step
-// reads and folds them before wait_for_previous(): delta_inputs, which runs before it, lets it start only after
-// everything older is done. S^T k and S^T q are reduced over the rows of S by exchanges within a warp, then over the
-// warps, by a warp for each slice.
+// A block holds a slice of 16 columns of one value head's S in registers; the batched kernel holds kWideSlices slices.
+// A thread has up to four rows of four columns of each slice. The previous append wrote S and the accepted rows, so a
+// step reads and folds them before wait_for_previous(). This is safe because the preceding delta_inputs lets this
+// kernel start only after everything older is done. S^T k and S^T q are reduced over the rows of S by exchanges within
+// a warp, then across warps, by one warp per slice.
 // Bound: bandwidth, 8 dk dv bytes per value head: S is read and written once. A block waits for a chain of loads
-// (accepted rows, their weights, keys), so blocks of several sequences, which come in waves, each have more bytes in
-// flight.
+// (accepted rows, their weights, keys). Batched launches run in waves of blocks, so each of their blocks keeps more
+// bytes in flight.
 #include "dialect.h"
 
 #include "gpu/delta_net/gated_delta.h"
@@ -29,7 +29,7 @@ LB_DEVICE void exchange_halves(float (&v)[8]) {
   }
 }
 
-// kBatch: of fold_path.
+// kBatch: template parameter of fold_path.
 template <int kSlices, int kBatch>
 LB_DEVICE void gated_delta_step(const GatedDelta& op, Path* accepted, float* sums) {
   const Slice slice = slice_of_thread<kStepColumns, kSlices>(op);
@@ -54,7 +54,7 @@ LB_DEVICE void gated_delta_step(const GatedDelta& op, Path* accepted, float* sum
     keys[i] = d < op.dk ? k[d] : 0.0f;
     queries[i] = d < op.dk ? q[d] : 0.0f;
   }
-  // Warp w finishes slice w, and slice w + n_warps() where heads are small.
+  // Warp w finishes slice w, and also slice w + n_warps() if heads are small.
   const auto value_of_lane = [&](int j) {
     const int column = slice.first_column + j * kStepColumns + lane();
     return lane() < kStepColumns && column < op.dv ? op.v[long(slice.v_head) * op.dv + column] : 0.0f;
@@ -81,7 +81,7 @@ LB_DEVICE void gated_delta_step(const GatedDelta& op, Path* accepted, float* sum
     exchange_halves<4>(both);
     exchange_halves<2>(both);
     exchange_halves<1>(both);
-    const int value = lane() / kLanesOfRow;  // index in `both` of the sum that this lane has
+    const int value = lane() / kLanesOfRow;  // index in `both` of the sum that this lane holds
     const int at = value / 4 * kStepColumns + lane() % kLanesOfRow * 4 + value % 4;
     sums[(warp() * kSlices + j) * kSums + at] = both[0];
   }

@@ -1,6 +1,6 @@
 // Common parts of the Gated DeltaNet kernels and of the megakernel's recurrence: heads, pending buffers, a thread's
-// part of a slice of S, and the fold. Every fold of pending rows goes through fold_path, so its bits are the same in
-// a fold alone and before new rows.
+// part of a slice of S, and the fold. Every fold of pending rows goes through fold_path, so a separate fold and a fold
+// before new rows give the same bits.
 #pragma once
 
 #include "gpu/activation.h"
@@ -17,7 +17,7 @@ LB_DEVICE bool is_first_of_key_head(const GatedDelta& p, int v_head) {
 LB_DEVICE int n_chunks_of(const GatedDelta& p) { return (p.rows + kMaxTree - 1) / kMaxTree; }
 LB_DEVICE int n_accepted(const GatedDelta& p) { return p.accepted.n ? *p.accepted.n : 0; }
 
-// Index of the pending buffer after n chunks of this append; n = 0: the previous append's.
+// Index of the pending buffer after n chunks of this append. n = 0: the previous append's buffer.
 LB_DEVICE int buffer_after(const GatedDelta& p, int key_buffer, int chunks) {
   return (key_buffer + p.flip + chunks) % 2;
 }
@@ -36,8 +36,8 @@ struct Fold {
   const float* keys;
 };
 
-// Reads the accepted path to shared memory. Called by every thread of the block, here as `thread` of `team_threads`
-// that share a path. Ends with a barrier.
+// Reads the accepted path to shared memory. Every thread of the block must call it; `thread` is its index among the
+// `team_threads` that share a path. Ends with a barrier.
 LB_DEVICE Fold read_path(const GatedDelta& p, int v_head, int n, Path* path, int thread, int team_threads) {
   if (n == 0) return {0, 1, nullptr};
   const int buffer = buffer_after(p, 0);
@@ -55,8 +55,8 @@ LB_DEVICE Fold read_path(const GatedDelta& p, int v_head, int n, Path* path) {
   return read_path(p, v_head, n, path, thread_id(), n_threads());
 }
 
-// A thread's part of a slice of S: four columns, and rows row_lane + i * n_row_lanes. Blocks of y coordinate i have
-// value head i. A block has one slice, or a few adjacent ones of kStepColumns each.
+// A thread's part of a slice of S: four columns, and rows row_lane + i * n_row_lanes. A block's y coordinate is its
+// value head. A block has one slice, or a few adjacent slices of kStepColumns columns.
 struct Slice {
   int v_head, k_head, first_column, column, row_lane, n_row_lanes;
   bool is_inside;  // column < dv: the last slice may be narrower
@@ -76,7 +76,7 @@ LB_DEVICE Slice slice_of_thread(const GatedDelta& p) {
   return slice;
 }
 
-// Rows of S in the registers of a thread, of kSlices slices.
+// A thread's rows of S in registers, for kSlices slices.
 template <int kSlices>
 using StateRows = f32x4[kSlices][kSliceRows];
 
@@ -107,8 +107,7 @@ LB_DEVICE void write_state(const GatedDelta& p, const Slice& slice, int first_ro
   }
 }
 
-// S <- decay S + sum_j k_j (weight_j delta_j)^T, in the order of the path. Loads of kBatch rows are in flight at
-// once.
+// S <- decay S + sum_j k_j (weight_j delta_j)^T, in the order of the path, with loads of kBatch rows in flight.
 template <int kBatch = 4, int kSlices>
 LB_DEVICE void fold_path(const GatedDelta& p, const Slice& slice, const Fold& fold, const Path* path, int first_row,
                          StateRows<kSlices>& s) {
@@ -125,7 +124,7 @@ LB_DEVICE void fold_path(const GatedDelta& p, const Slice& slice, const Fold& fo
     float keys[kBatch][kSliceRows];
     LB_UNROLL
     for (int b = 0; b < kBatch; ++b) {
-      const int at = min(first + b, fold.n - 1);  // rows past the end get weight 0
+      const int at = min(first + b, fold.n - 1);  // rows beyond the end get weight 0
       const int32_t row = load<int32_t>(&path->rows[at]);
       const float weight = first + b < fold.n ? load<float>(&path->weights[at]) : 0.0f;
       LB_UNROLL

@@ -6,10 +6,10 @@
 // Operands are two bf16 parts (split_bf16.h). Sums, S, gates and the inverse are fp32.
 //
 // All products of the chain are transposed (S^T K^T and so on). The operand that changes between products (S, the
-// residual v - e^cs S^T k, delta) is then the small one, [32 columns, k]. The tiles that all columns share are the
-// other operand, read from shared memory once per block. A warp has a quarter of the rows, or of S, for all 32
-// columns. Tiles of the next chunk are copied as soon as their buffer is free. Keys are used first and last, so they
-// are double-buffered.
+// residual v - e^cs S^T k, delta) is then the small one, [32 columns, k]. The other operand is the tiles shared by all
+// columns, which a block reads from shared memory once. A warp has a quarter of the rows, or of S, for all 32 columns.
+// The next chunk's tiles are copied as soon as their buffer is free. Keys are used first and last, so they are
+// double-buffered.
 // Bound: matrix units, 3 x 64 (3 x 128 + 2 x 40) dv multiply-adds per chunk and value head; 93 KiB of tiles per chunk
 // and block.
 // Needs: 192 KiB of shared memory
@@ -27,11 +27,11 @@ LB_KERNEL(gated_delta_chain_pairs_kernel, DeltaWork, kChainPairThreads, 2) {
   const GatedDelta& op = p.op;
   const int k_head = block_id(), chunk = block_id_y(), rows = rows_of_chunk(op, chunk);
   wait_for_previous();
-  dependents_may_launch();  // after the wait: dependents may then rely on everything older than this kernel
+  dependents_may_launch();  // after the wait, so dependents may rely on everything older than this kernel
   split_rows(p, chunk, k_head, memory);
   block_barrier();
 
-  // A warp has 16 rows of k_i.k_j or of q_i.k_j. Long rows of both go to different schedulers.
+  // A warp has 16 rows of k_i.k_j or of q_i.k_j. The long rows of the two products go to different schedulers.
   const int i = thread_id();
   const bool is_query = warp() >= 4;
   const int block = is_query ? 7 - warp() : warp();
@@ -50,7 +50,7 @@ LB_KERNEL(gated_delta_chain_pairs_kernel, DeltaWork, kChainPairThreads, 2) {
   const int n_value_heads = op.n_v_heads / op.n_k_heads;
   for (int n = 0; n < n_value_heads; ++n) {
     const int v_head = op.order == HeadOrder::kGrouped ? k_head * n_value_heads + n : k_head + n * op.n_k_heads;
-    block_barrier();  // all threads are done with the value head before
+    block_barrier();  // all threads are done with the previous value head
     if (i < kMaxTree) {
       const long at = (long(chunk) * kMaxTree + i) * op.n_v_heads + v_head;
       store(&gates->g[i], i < rows ? op.g[at] : 0.0f);
@@ -101,8 +101,8 @@ LB_KERNEL(gated_delta_chain_pairs_kernel, DeltaWork, kChainPairThreads, 2) {
   }
 }
 
-// Warps 0 to 3 advance S: each has a quarter of the rows of the residual and delta, then a quarter of S. Warps 4 to 7
-// compute o meanwhile.
+// Warps 0 to 3 advance S: each has a quarter of the rows of the residual and delta, then a quarter of S. Meanwhile
+// warps 4 to 7 compute o.
 LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
   const ChainMemory memory = {dynamic_shared<unsigned char>()};
   const GatedDelta& op = p.op;
@@ -114,8 +114,8 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
   const int block = warp() % 4, first_row = 16 * block, first_d = 32 * block;
 
   // The fold kernel has folded accepted rows into S. It is older than the pairs kernel, which lets this kernel start
-  // only after everything before it is done, so S may be read before wait_for_previous().
-  FragmentC state[kColumnTiles][2];  // S^T, 32 of its dk columns
+  // only after everything before it is done. S may therefore be read before wait_for_previous().
+  FragmentC state[kColumnTiles][2];  // S^T: 32 of its dk columns
   float* S = op.S + long(v_head) * kChainDk * op.dv + first_column;
   const auto each_of_state = [&](auto&& visit) {
     LB_UNROLL
@@ -153,7 +153,7 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
     tiles.pairs(chunk);
     tiles.keys(chunk + 1);
 
-    Sums sums;  // S^T k, then the residual; in the other warps S^T q, then o
+    Sums sums;  // S^T k, then the residual; in warps 4 to 7, S^T q, then o
     LB_UNROLL
     for (int c = 0; c < kColumnTiles; ++c) fill(sums[c], 0);
     const KeyRows own(has_state ? keys.high : memory.queries().high);

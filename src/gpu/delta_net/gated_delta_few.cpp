@@ -1,12 +1,12 @@
 // Gated DeltaNet of 2 to 32 rows, a tree or a chain, in one launch, for dk = 128 (equations in ops/delta_net.h). A
-// block has 32 columns of a value head's S. The products that do not depend on S are small for so few rows, so every
-// block computes them itself:
+// block has 32 columns of a value head's S. With so few rows the products that do not depend on S are small, so every
+// block recomputes them:
 //   k_i.k_j, q_i.k_j, S^T k and S^T q   together, on matrix units, from operands of two bf16 parts (split_bf16.h)
 //   delta                               by forward substitution, a row per lane
 //   o                                   from S^T q and the deltas, in fp32; optionally with the gated norm (DeltaWork)
-// S, the accepted rows and their fold come before wait_for_previous(), as in gated_delta_step.
-// Bound: latency of five barriers and of instruction fetch (the code runs once, so it is kept short); 16 KiB of S per
-// block, and 1 KiB of keys and queries per row and block.
+// Loading S and the accepted rows, and the fold, precede wait_for_previous(), as in gated_delta_step.
+// Bound: latency of five barriers and of instruction fetch (the code runs once, so it is short); 16 KiB of S per block,
+// and 1 KiB of keys and queries per row and block.
 // Needs: 192 KiB of shared memory
 #include "dialect.h"
 
@@ -25,7 +25,7 @@ struct alignas(16) FewGates {
   uint32_t seen[kDeltaFewRows];  // bit mask of row i and its ancestors
 };
 
-// Layout of the dynamic shared memory, rows padded to kPadded.
+// Layout of dynamic shared memory, with rows padded to kPadded.
 template <int kPadded>
 struct FewMemory {
   using Operands = Parts<2 * kPadded + kDeltaFewColumns, kChainDk>;
@@ -35,16 +35,16 @@ struct FewMemory {
 
   // [2 kPadded + 32, 128]: queries, keys, then columns of S.
   LB_DEVICE Operands operands() const { return Operands(memory); }
-  // Products of a query (of a key: key_products): with the kPadded keys, then with the 32 columns of S. Later, the
-  // former become P (A for keys); for keys the latter become deltas.
+  // A query's products with the kPadded keys, then with the 32 columns of S (key_products: a key's products). Later the
+  // products with keys become P (A for keys). For keys, the products with S become deltas.
   LB_DEVICE float* query_products(int row) const {
     return reinterpret_cast<float*>(memory + Operands::kBytes) + row * kStride;
   }
   LB_DEVICE float* key_products(int row) const { return query_products(kPadded + row); }
 };
 
-// Loads the block's slice of S, folds the accepted rows, and stores its columns as operands. A thread has four rows
-// of four columns.
+// Loads the block's slice of S, folds the accepted rows, and stores the slice's columns as operands. A thread has four
+// rows of four columns.
 template <int kPadded>
 LB_DEVICE void open_few_state(const GatedDelta& p, Slice slice, Path* path, const FewMemory<kPadded>& memory) {
   const int first = slice.row_lane * kSliceRows;
@@ -65,7 +65,8 @@ LB_DEVICE void open_few_state(const GatedDelta& p, Slice slice, Path* path, cons
   }
 }
 
-// Stores keys and queries as operands, and gates, with zeros beyond the last row. Also writes the pending keys.
+// Stores keys, queries and gates in shared memory, keys and queries as operands, with zeros beyond the last row. Also
+// writes the pending keys.
 template <int kPadded>
 LB_DEVICE void bring_rows(const GatedDelta& p, const Slice& slice, const FewMemory<kPadded>& memory, FewGates* gates) {
   constexpr int kUnits = kChainDk / 4, kTeams = kDeltaFewThreads / kUnits, kEach = kPadded / kTeams;
@@ -94,12 +95,12 @@ LB_DEVICE void bring_rows(const GatedDelta& p, const Slice& slice, const FewMemo
   }
 }
 
-// cs of each row: the sum of g over the row and its ancestors. By one warp.
+// Computes cs of each row: the sum of g over the row and its ancestors. Called by one warp.
 LB_DEVICE void sum_gates(const GatedDelta& p, const Slice& slice, FewGates* gates) {
   const uint32_t seen = load<uint32_t>(&gates->seen[lane()]);
   float sum = 0;
   LB_UNROLL_BY(4)
-  for (int j = 0; j < p.rows; ++j) {  // from the root on: the order in which a row adds its g to its parent's cs
+  for (int j = 0; j < p.rows; ++j) {  // from the root on: the order in which each row adds its g to its parent's cs
     const float g = load<float>(&gates->g[j]);
     if (seen >> j & 1) sum += g;
   }
@@ -108,8 +109,8 @@ LB_DEVICE void sum_gates(const GatedDelta& p, const Slice& slice, FewGates* gate
     cs_in(p, buffer_after(p, 1))[long(lane()) * p.n_v_heads + slice.v_head] = sum;
 }
 
-// 16 rows of operands times 16 others, over dk. Products with a low part have accumulators of their own: shorter
-// dependency chains.
+// Multiplies 16 rows of operands by 16 other rows, over dk. Products with a low part have separate accumulators, for
+// shorter dependency chains.
 template <class Operands>
 LB_DEVICE void multiply_keys(FragmentC& c, const Operands& operands, int row, int other) {
   FragmentC small[2];
@@ -130,7 +131,7 @@ LB_DEVICE void multiply_keys(FragmentC& c, const Operands& operands, int row, in
   add(c, small[0]);
 }
 
-// Queries and keys times keys and columns of S.
+// Multiplies queries and keys by keys and columns of S.
 template <int kPadded>
 LB_DEVICE void multiply_rows(const FewMemory<kPadded>& memory) {
   constexpr int kOthers = (kPadded + kDeltaFewColumns) / 16, kTiles = 2 * kPadded / 16 * kOthers;
@@ -145,7 +146,7 @@ LB_DEVICE void multiply_rows(const FewMemory<kPadded>& memory) {
   }
 }
 
-// Products become P and A: weighted by decay (and beta), zeros where j is no ancestor of i.
+// Turns products into P and A: weighted by decay (and beta), zero unless j is an ancestor of i (or, in P, i itself).
 template <int kPadded>
 LB_DEVICE void weigh_pairs(const FewMemory<kPadded>& memory, const FewGates* gates) {
   constexpr int kUnits = kPadded / 4;
@@ -160,13 +161,13 @@ LB_DEVICE void weigh_pairs(const FewMemory<kPadded>& memory, const FewGates* gat
     uint32_t seen = load<uint32_t>(&gates->seen[row]);
     if (is_key) seen &= ~(1u << row);
     LB_UNROLL
-    for (int c = 0; c < 4; ++c)  // only for pairs on one path: the exponent of any other is not bounded
+    for (int c = 0; c < 4; ++c)  // only for pairs on one path: the exponent of other pairs is unbounded
       pairs[c] = seen >> (column + c) & 1 ? factor * exp_nonpositive(cs - before[c]) * pairs[c] : 0.0f;
     store(products, pairs);
   }
 }
 
-// delta_i = beta_i (v_i - e^{cs_i} S^T k_i) - sum_{j < i} A_ij delta_j of four columns, by a warp, a row per lane.
+// delta_i = beta_i (v_i - e^{cs_i} S^T k_i) - sum_{j < i} A_ij delta_j for four columns. A warp has one row per lane.
 template <int kPadded>
 LB_DEVICE void substitute(const FewMemory<kPadded>& memory, const FewGates* gates, const f32x4& v, int rows) {
   const int row = lane() % kPadded;
@@ -189,7 +190,7 @@ LB_DEVICE void substitute(const FewMemory<kPadded>& memory, const FewGates* gate
 }
 
 // Writes o * w * silu(z), rounded, and the sum of o^2 over the block of 32 values; the reader divides by the head's
-// root mean square. Eight lanes have a block, four values each.
+// root mean square. Eight lanes share a block, four values each.
 LB_DEVICE void round_normed(const RoundedRows& to, long at, f32x4 o, const f32x4& w, const f32x4& z, bool is_inside) {
   float squares = 0;
   LB_UNROLL
@@ -229,7 +230,7 @@ LB_DEVICE void gated_delta_few(const GatedDelta& p, const GatedRmsNorm& norm, un
   substitute(memory, gates, v, p.rows);
   block_barrier();
 
-  if (row - lane() / kColumnLanes >= p.rows) return;  // whole warps: round_normed shuffles
+  if (row - lane() / kColumnLanes >= p.rows) return;  // whole warps return, because round_normed shuffles
   f32x4 o = load<f32x4>(memory.query_products(row) + column);
   const float decay = exp_nonpositive(load<float>(&gates->cs[row]));
   LB_UNROLL
@@ -254,7 +255,7 @@ LB_KERNEL(gated_delta_few_kernel, DeltaWork, kDeltaFewThreads, 2) {
   LB_SHARED(FewGates, gates, 1);
   unsigned char* memory = dynamic_shared<unsigned char>();
   GatedDelta op = p.op;
-  op.dk = kChainDk;  // a constant for the compiler
+  op.dk = kChainDk;  // a compile-time constant
   if (op.rows <= 16)
     gated_delta_few<16>(op, p.norm, memory, &path[0], &gates[0]);
   else

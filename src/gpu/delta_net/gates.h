@@ -1,4 +1,4 @@
-// The gates of a value head: log decay g and beta (DeltaPrepare without q and k).
+// The gates of a value head: log decay g and beta (the gate part of DeltaPrepare).
 #pragma once
 
 #include "gpu/activation.h"
@@ -6,8 +6,8 @@
 
 namespace lb::gpu {
 
-// log(1 + e) for e in (0, 1], to one or two ulp: 2 atanh(s), s = e / (2 + e), by its series. s <= 1/3, so the terms
-// left out are below 2^-28.
+// log(1 + e) for e in (0, 1], to one or two ulp: 2 atanh(s), s = e / (2 + e), by its series. s <= 1/3, so the omitted
+// terms are below 2^-28.
 LB_DEVICE float log1p_of_unit(float e) {
   const float s = e / (2.0f + e), s2 = s * s;
   float series = 1.0f / 15;

@@ -1,4 +1,4 @@
-// Parameters, tile sizes and shared memory of the Gated DeltaNet kernels: what host and device must agree on.
+// Parameters, tile sizes and shared memory of the Gated DeltaNet kernels: the contract of host and device.
 #pragma once
 
 #include "ops/delta_net.h"
@@ -6,15 +6,15 @@
 
 namespace lb::gpu {
 
-// causal_conv: a block has kConvChannels channels. Its teams of kConvChannels threads share the rows of a chunk.
+// causal_conv: kConvChannels channels per block. Teams of kConvChannels threads share the rows of a chunk.
 inline constexpr int kConvChannels = 32, kConvThreads = 256;
 inline constexpr int kMaxTaps = 8;
 
-// delta_inputs: a thread per channel of a head.
+// delta_inputs: one thread per channel of a head.
 inline constexpr int kInputThreads = 256;
 
-// delta_inputs_few and delta_inputs_chain: kChainTaps taps, kChainDk channels a block. A block of _few has all rows, of
-// _chain kChainInputRows.
+// delta_inputs_few and delta_inputs_chain: kChainTaps taps, kChainDk channels per block. A block of delta_inputs_few
+// has all rows, a block of delta_inputs_chain kChainInputRows rows.
 inline constexpr int kChainTaps = 4, kChainInputThreads = 128, kChainInputRows = 32;
 inline constexpr int kFewInputThreads = 256;
 LB_FN constexpr int few_input_bytes(int rows) { return (rows + kChainTaps - 1) * 128 * 4; }  // history, then rows
@@ -22,32 +22,32 @@ LB_FN constexpr int few_input_bytes(int rows) { return (rows + kChainTaps - 1) *
 // Parameters of every gated_delta kernel.
 struct DeltaWork {
   GatedDelta op;
-  // Scratch that the pairs kernel writes and the kernel behind it reads; not used by step, fold and few.
+  // Scratch that the pairs kernel writes and the following kernel reads; unused by step, fold and few.
   //   gated_delta_chunks: [n_chunks, VH] of kPairFloats
   //   gated_delta_chain:  [n_chunks, KH] of kChainRowFloats, then [n_chunks, VH] of kChainPairFloats
   float* work;
-  // gated_delta_few only. If norm.rounded is set, the kernel writes o * w * silu(z) there, rounded, and the sum of o^2
-  // of every 32 values to norm.rounded.sum. The reader then divides by the head's root mean square. Else it writes
-  // op.o.
+  // Only for gated_delta_few. If norm.rounded is set, the kernel writes o * w * silu(z) there, rounded, and the sum of
+  // o^2 per 32 values to norm.rounded.sum; the reader divides by the head's root mean square. Otherwise the kernel
+  // writes op.o.
   GatedRmsNorm norm;
 };
 
-// M diag(beta) [64, 64], P [64, 64] and cs [64] of one chunk and value head.
+// Floats per chunk and value head: M diag(beta) [64, 64], P [64, 64] and cs [64].
 inline constexpr int kPairFloats = 2 * kMaxTree * kMaxTree + kMaxTree;
 
 // gated_delta_step and _fold: a thread holds kSliceRows rows of four columns of S.
 inline constexpr int kStepColumns = 16, kSliceRows = 4, kStepThreads = 256;
-// gated_delta_step of several sequences: slices a block, and blocks of kStepThreads that a multiprocessor has room for.
+// Batched gated_delta_step: slices per block, and co-resident blocks of kStepThreads per SM.
 inline constexpr int kWideSlices = 4, kWideBlocks = 2;
 
-// gated_delta_pairs and gated_delta_chunks. A panel is kPanelDepth of the dk values of the keys and queries of a chunk.
-// The ring has room for two panels of 64 rows, or four of 32.
+// gated_delta_pairs and gated_delta_chunks. A panel is kPanelDepth of the dk values of a chunk's keys and queries. The
+// ring has room for two panels of 64 rows, or four of 32.
 inline constexpr int kPairThreads = 256, kChunkThreads = 128;
 inline constexpr int kPanelDepth = 32, kPanelStride = kPanelDepth + 4;  // padded against bank conflicts
 inline constexpr int kRingFloats = 4 * kMaxTree * kPanelStride;
 inline constexpr int kMaxHeadDim = 256;
 
-// gated_delta_few: up to kDeltaFewRows rows, kDeltaFewColumns columns of S a block. Dynamic shared memory: queries,
+// gated_delta_few: up to kDeltaFewRows rows, kDeltaFewColumns columns of S per block. Dynamic shared memory: queries,
 // keys and columns of S as operands of two bf16 parts, then their products in fp32.
 inline constexpr int kDeltaFewRows = 32, kDeltaFewColumns = 32, kDeltaFewThreads = 256;
 LB_FN constexpr int delta_few_bytes(int rows) {
@@ -55,7 +55,7 @@ LB_FN constexpr int delta_few_bytes(int rows) {
   return (2 * padded + kDeltaFewColumns) * 136 * 4 + 2 * padded * (padded + kDeltaFewColumns + 4) * 4;
 }
 
-// gated_delta_chain: dk = kChainDk, kChainColumns columns of S a block.
+// gated_delta_chain: dk = kChainDk, kChainColumns columns of S per block.
 inline constexpr int kChainDk = 128, kChainColumns = 32;
 inline constexpr int kChainPairThreads = 256, kChainThreads = 256;
 inline constexpr int kChainRowFloats = 2 * kMaxTree * kChainDk;

@@ -1,4 +1,4 @@
-// Grids of the ops of drafting. Pure functions; they throw, naming the op, if the pack has no kernel for it.
+// Grids of the drafting ops. Pure functions; they throw, naming the op, if the pack has no kernel for it.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ Launch choose(const GrowTree& op, const Target& target);
 
 struct SelectLaunches {
   Launch launches[2];
-  ScoredCandidates params;  // of both
+  ScoredCandidates params;  // of both launches
 };
 
 // `scratch`: select_scratch_bytes(op.rows, op.k)

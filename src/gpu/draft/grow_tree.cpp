@@ -1,7 +1,7 @@
-// GrowTree: the tree of a draft, best first (ops/draft_rules.h), a warp per sequence.
+// GrowTree: grows a draft tree best-first (ops/draft_rules.h), one warp per sequence.
 //
-// Lane l keeps the open candidates of nodes l and l + 32: the first child and the next sibling of each. Every turn the
-// warp takes the first candidate in order, and the new node's lane opens two more. All values are the CPU's: a score
+// Lane l keeps the open candidates of nodes l and l + 32: the first child and the next sibling of each. In every turn
+// the warp takes the best open candidate, and the new node's lane opens two more. All values equal the CPU's: a score
 // is one addition.
 // Bound: latency, max_rows turns of two reductions and reads of shared memory.
 #include "dialect.h"
@@ -13,9 +13,9 @@ namespace lb::gpu {
 
 LB_DEVICE uint64_t first_of(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-// The largest of the warp's numbers; 0 is none.
+// The largest of the warp's numbers; 0 means none.
 LB_DEVICE uint64_t warp_first(uint64_t order) {
-  constexpr uint32_t kSign = 0x80000000u;  // unsigned as signed, for which chips have a maximum over the warp
+  constexpr uint32_t kSign = 0x80000000u;  // maps unsigned to signed order, for which chips have a warp maximum
   const int high = int(uint32_t(order >> 32) ^ kSign), largest = warp_max(high);
   const bool is_first = order != 0 && high == largest;
   const int low = warp_max(is_first ? int(uint32_t(order) ^ kSign) : int(kSign));
@@ -37,7 +37,7 @@ LB_KERNEL(grow_tree_kernel, GrowTree, 32, 1) {
   if (lane() == 0) scores[0] = 0, parents[0] = -1, depths[0] = 0, ancestors[0] = 1;
   warp_barrier();
 
-  // Open candidates of nodes lane() and lane() + 32; 0: none. An array would lie in local memory.
+  // Open candidates of nodes lane() and lane() + 32; 0: none. Scalars, because an array would be in local memory.
   uint64_t child = 0, sibling = 0, high_child = 0, high_sibling = 0;
   if (lane() == 0) child = drafting::order_of(float(logprobs[0]), 0, 0);
   int n = 1;

@@ -1,10 +1,10 @@
 // The selector of DFlash 2:
 //   score[i] = logprobs[r,i] + sum_j predecessors[previous, j] hidden[r,j] successors[ids[r,i], j]
 //
-// The previous token is one of the k candidates of the row before. So select_scores_kernel, a block per row, computes
-// the scores of the row's candidates after each of those; all rows at once. Then select_candidates_kernel, one block,
-// walks down the rows: one warp, a lane per candidate.
-// Bound: latency. Rows of the tables are 2 k rank values per row.
+// The previous token is one of the previous row's k candidates. select_scores_kernel, a block per row, therefore scores
+// each candidate of the row after each of the previous row's candidates, for all rows in parallel. Then
+// select_candidates_kernel, one block, walks down the rows: one warp, a lane per candidate.
+// Bound: latency. The tables contribute 2 k rank values per row.
 #include "dialect.h"
 
 #include "gpu/draft/shape.h"
@@ -56,14 +56,14 @@ LB_KERNEL(select_candidates_kernel, ScoredCandidates, kSelectThreads, 1) {
   block_barrier();
   if (warp() > 0) return;
   const bool is_candidate = lane() < op.k;
-  int previous = 0;  // index of the chosen candidate among those of the row before
+  int previous = 0;  // index of the chosen candidate in the previous row
   for (int row = 0; row < op.rows; ++row) {
     const int at = row * op.k + lane();
     const int32_t id = is_candidate ? op.ids[at] : 0;
     float score = -__builtin_inff();
     if (is_candidate) score = scores[(row * op.k + previous) * op.k + lane()];
     const uint32_t own = sampling::ordered(score);
-    int rank = 0;  // candidates that come before this one
+    int rank = 0;  // number of candidates that precede this one
     for (int i = 0; i < op.k; ++i) {
       const uint32_t other = shuffle(own, i);
       rank += other > own || (other == own && i < lane());

@@ -1,4 +1,4 @@
-// Sizes that the kernels of drafting and their host code must agree on.
+// Sizes of the drafting kernels: the contract of host and device.
 #pragma once
 
 #include <stddef.h>
@@ -7,19 +7,19 @@
 
 namespace lb::gpu {
 
-// PreviousRow: a block has 32 columns, whose rows eight teams of 32 threads share.
+// PreviousRow: a block has 32 columns; eight teams of 32 threads share its rows.
 inline constexpr int kPreviousColumns = 32;
 inline constexpr int kPreviousThreads = 256;
 
 inline constexpr int kSelectThreads = 256;
 
-// Parameters of both kernels of SelectCandidates.
+// Parameters of both SelectCandidates kernels.
 struct ScoredCandidates {
   SelectCandidates op;
-  float* scores;  // [rows, k, k] scratch: of each candidate of a row after each candidate of the row before
+  float* scores;  // [rows, k, k] scratch: score of each candidate of a row after each candidate of the previous row
 };
 
-// Shared memory of select_scores_kernel: k rows of each table.
+// Shared memory of select_scores_kernel: k rows of each of the two tables.
 constexpr size_t select_shared_bytes(int k, int rank) { return size_t(2) * k * rank * sizeof(float); }
 
 }  // namespace lb::gpu

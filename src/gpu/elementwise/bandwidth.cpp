@@ -1,4 +1,5 @@
-// Reads a buffer once, with eight 16-byte loads per thread in flight: the ceiling of bandwidth-bound kernels.
+// Bandwidth test: reads a buffer once, with eight 16-byte loads per thread in flight. The ceiling for bandwidth-bound
+// kernels.
 #include "dialect.h"
 
 #include "ops/read_memory.h"

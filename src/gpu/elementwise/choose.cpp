@@ -1,4 +1,4 @@
-// Thread blocks of about four values per thread, in whole warps, up to the launch bound of the kernel.
+// Grids of the elementwise ops: about four values per thread, in whole warps, up to the kernel's launch bound.
 #include "gpu/elementwise/choose.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ uint32_t threads_for(long values, int most) {
   return static_cast<uint32_t>(std::clamp<long>(threads, kWarp, most));
 }
 
-// One block per row. A grid must not be empty, so at least one row.
+// One block per row, and at least one block, because a grid must not be empty.
 Launch by_rows(const char* kernel, long rows, long row_values, int max_threads, const Target& target,
                const std::string& op) {
   LB_CHECK(rows >= 1 && row_values >= 1, kInvalid, op, ": nothing to compute");
@@ -30,7 +30,7 @@ Launch by_rows(const char* kernel, long rows, long row_values, int max_threads, 
                  target, op);
 }
 
-// Grid-stride: at most eight blocks per SM, each thread takes `per_thread` values at a time.
+// Grid-stride: at most eight blocks per SM; each thread takes `per_thread` values at a time.
 Launch by_values(const char* kernel, long values, int per_thread, const Target& target, const std::string& op) {
   LB_CHECK(values >= 1, kInvalid, op, ": nothing to compute");
   constexpr int kThreads = 256;
@@ -42,8 +42,7 @@ Launch by_values(const char* kernel, long values, int per_thread, const Target& 
                  target, op);
 }
 
-// One block per head, or for short heads one warp. Warps share a block of eight if there are more than four heads per
-// SM.
+// One block per head, or one warp for short heads. With more than four heads per SM, eight warps share a block.
 Launch by_heads(const char* kernel, long heads, int dim, const Target& target, const std::string& op) {
   if (dim > kWarpNormDim) return by_rows(kernel, heads, dim, 1024, target, op);
   LB_CHECK(heads >= 1 && dim >= 1, kInvalid, op, ": nothing to compute");

@@ -1,5 +1,5 @@
-// Grids of the ops on independent rows or values. Each choose() is pure. Throws, naming the op, if the pack has no
-// kernel for it or the target cannot run it.
+// Grids of the ops on independent rows or values. Each choose() is pure. It throws, naming the op, if the pack has no
+// kernel for the op or the target cannot run it.
 #pragma once
 
 #include "ops/copy_rows.h"
@@ -19,7 +19,7 @@ Launch choose(const Rope& op, const Target& target);
 Launch choose(const RopeTable& op, const Target& target);
 Launch choose(const SwiGlu& op, const Target& target);
 
-// Whether the op's kernel can also round its y: dim a multiple of 32, everything 16-byte aligned.
+// Whether the op's kernel can also round y: dim is a multiple of 32 and all pointers are 16-byte aligned.
 bool can_round(const RmsNorm& op);
 bool can_round(const GatedRmsNorm& op);
 bool can_round(const SwiGlu& op);
@@ -28,7 +28,7 @@ Launch choose(const CopyRows& op, const Target& target);
 Launch choose(const Embed& op, const Target& target);
 Launch choose(const ReadMemory& op, const Target& target);
 
-// The grid of read_kernel: ReadMemory::sums has so many entries.
+// The grid of read_kernel, which is also the length of ReadMemory::sums.
 int read_blocks(const Target& target);
 
 }  // namespace lb::gpu

@@ -1,5 +1,5 @@
-// CopyRows: rows into columns of a wider matrix, or into a ring. A thread has four values, or one if rows are not
-// aligned. Bound: latency for few rows, else bandwidth, 8 bytes per value.
+// CopyRows: copies rows into columns of a wider matrix, or into a ring. A thread has four values, or one if rows are
+// unaligned. Bound: latency for few rows, else bandwidth, 8 bytes per value.
 #include "dialect.h"
 
 #include "gpu/elementwise/rows.h"

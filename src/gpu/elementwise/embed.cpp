@@ -1,7 +1,7 @@
-// One block per row, one thread per value.
+// Embed: one block per row, one thread per value.
 // Bound: latency; the table row's bytes, and 4 bytes per value.
 //
-// dependents_may_launch() comes after the wait. So all later kernels of the step may read, ahead of their own wait,
+// dependents_may_launch() follows the wait. All later kernels of the step may therefore read, ahead of their own wait,
 // everything older than this kernel: the table of angles, n_past, the page table, older rows of the cache.
 #include "dialect.h"
 

@@ -1,5 +1,5 @@
-// The body of Embed, for its kernel and for the megakernel: table[ids[r],:] as fp32 from the planes of
-// quant/planes.h, bit for bit what quant/dequantize.h gives.
+// The body of Embed, for its kernel and for the megakernel: table[ids[r],:] as fp32 from the planes of quant/planes.h,
+// bit-exact with quant/dequantize.h.
 #pragma once
 
 #include "gpu/plane_scales.h"
@@ -103,7 +103,7 @@ LB_DEVICE void embed_row(const Embed& p, int row, int first, int step, Put&& put
     case DType::kIQ4_NL: return embed<DType::kIQ4_NL>(p, row, first, step, put);
     case DType::kIQ4_XS: return embed<DType::kIQ4_XS>(p, row, first, step, put);
     case DType::kMXFP4: return embed<DType::kMXFP4>(p, row, first, step, put);
-    default: return;  // a device holds other types as BF16
+    default: return;  // a device stores other types as BF16
   }
 }
 

@@ -1,6 +1,6 @@
-// Root-mean-square norms: y = x / sqrt(mean(x^2) + eps) * w, gated also times silu(z); y optionally rounded. One
-// block per head of a row, for short heads one warp. A thread's first values stay in registers; further values are
-// read a second time, from L1. The first weights are loaded before the previous kernel has ended.
+// Root-mean-square norms: y = x / sqrt(mean(x^2) + eps) * w, also times silu(z) if gated; y is optionally rounded. One
+// block per head of a row, or one warp for short heads. A thread's first values stay in registers; the others are
+// reread from L1. The first weights are loaded before the previous kernel has ended.
 // Bound: latency for few rows, else bandwidth, 8 bytes per value (12 gated).
 #include "dialect.h"
 
@@ -12,9 +12,9 @@
 
 namespace lb::gpu {
 
-// The threads of one norm: a block, or one of its warps.
+// The threads that compute one norm: a block, or one of its warps.
 struct Team {
-  int head;  // index through all rows
+  int head;  // flat index across rows
   int index, n_threads;
   float* scratch;  // for the block's sum; null: the team is a warp
 
@@ -59,7 +59,7 @@ LB_DEVICE void normalise(const Team& team, const float* x, const float* w, float
       if (rounded.high != nullptr) round_four(rounded, at + long(i) * kWidth, v, i < n);
   };
   finish(index, first, weight, first_gate);
-  for (int i = index + team.n_threads; i - lane() < n; i += team.n_threads)  // whole warps, as round_four needs
+  for (int i = index + team.n_threads; i - lane() < n; i += team.n_threads)  // whole warps, for round_four
     finish(i, read(x, i), read(w, i), gate(i));
 }
 
@@ -67,7 +67,7 @@ template <int kWidth>
 LB_DEVICE void rms_norm(const RmsNorm& p, float* scratch) {
   const Team team(p.dim, scratch);
   const int row = team.head / p.heads, head = team.head % p.heads;
-  if (row >= p.rows) return;  // a whole team
+  if (row >= p.rows) return;  // whole teams return
   Vec<float, kWidth> ones;
   LB_UNROLL
   for (int j = 0; j < kWidth; ++j) ones[j] = 1;
@@ -84,7 +84,7 @@ LB_KERNEL(rms_norm_kernel, RmsNorm, 1024, 1) {
 template <int kWidth>
 LB_DEVICE void gated_rms_norm(const GatedRmsNorm& p, float* scratch) {
   const Team team(p.dim, scratch);
-  if (team.head >= p.rows * p.heads) return;  // a whole team
+  if (team.head >= p.rows * p.heads) return;  // whole teams return
   const long at = long(team.head) * p.dim;
   normalise<kWidth>(team, p.o + at, p.w, p.y, p.rounded, p.dim, p.eps, [&](int i) {
     Vec<float, kWidth> z = {};

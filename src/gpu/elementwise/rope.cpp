@@ -1,5 +1,5 @@
 // Rope, in place: a' = a cos - b sin, b' = b cos + a sin. One thread per pair.
-// Bound: bandwidth, 16 bytes per pair; each head reads the table again, from cache.
+// Bound: bandwidth, 16 bytes per pair; each head rereads the table, from cache.
 #include "dialect.h"
 
 #include "ops/rope.h"
@@ -12,7 +12,7 @@ LB_KERNEL(rope_kernel, Rope, 256, 1) {
   const long count = long(p.rows) * p.heads * p.n_pairs;
   for (long at = long(block_id()) * n_threads() + thread_id(); at < count; at += long(n_blocks()) * n_threads()) {
     const int pair = int(at % p.n_pairs);
-    const long head = at / p.n_pairs;  // index through all rows
+    const long head = at / p.n_pairs;  // flat index across rows
     const long row = head / p.heads;
     const int distance = p.pairs == RopePairs::kHalves ? p.n_pairs : 1;
     float* a = p.x + head * p.dim + (p.pairs == RopePairs::kHalves ? pair : 2 * pair);

@@ -6,7 +6,7 @@
 
 namespace lb::gpu {
 
-// Taylor series in r^2; the error is below 2e-14 at pi/4.
+// Taylor series in r^2; the error at pi/4 is below 2e-14.
 LB_DEVICE double sine(double r) {
   const double x = r * r;
   double sum = 1.0 / 6227020800;  // 1/13!
@@ -29,13 +29,14 @@ LB_DEVICE double cosine(double r) {
   return 1.0 + x * sum;
 }
 
-// Entries first, first + step, ... of [rows, n_pairs].
+// Computes entries first, first + step, ... of [rows, n_pairs].
 LB_DEVICE void rope_angles(const RopeTable& p, long first, long step) {
   const long count = long(p.rows) * p.n_pairs;
   for (long at = first; at < count; at += step) {
     const int pair = int(at % p.n_pairs);
     const double angle = double(p.pos[long(p.axis[pair]) * p.rows + at / p.n_pairs]) * double(p.inv_freq[pair]);
-    // Reduction by quarter turns. pi/2 in two parts, the first of 33 bits, so turns * pi/2 is exact up to 2^20 turns.
+    // Reduction by quarter turns. pi/2 is split into two parts, the first with 33 bits, so that turns * pi/2 is exact
+    // up to 2^20 turns.
     const double turns = (angle * 0.63661977236758134) + 6755399441055744.0 - 6755399441055744.0;
     const double r = (angle - turns * 1.57079632673412561417) - turns * 6.07710050650619224932e-11;
     const double s = p.scale * sine(r), c = p.scale * cosine(r);

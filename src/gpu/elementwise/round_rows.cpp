@@ -1,4 +1,4 @@
-// RoundRows, for activations that the kernel before could not round itself. Eight lanes per block of 32 values, four
+// RoundRows, for activations that the previous kernel could not round itself. Eight lanes per block of 32 values, four
 // values per lane. Grid x: a row; y: rows.
 // Bound: latency; per value 4 bytes read, 1.25 or 2.25 written.
 #include "dialect.h"

@@ -1,4 +1,4 @@
-// Rows of fp32 values: vectors of four if every row is 16-byte aligned, else single values.
+// Access to rows of fp32 values: vectors of four if every row is 16-byte aligned, else single values.
 #pragma once
 
 #include <stdint.h>
@@ -10,7 +10,7 @@ LB_DEVICE Vec<float, kWidth> values(const float* x, int i) {
   return load<Vec<float, kWidth>>(x + long(i) * kWidth);
 }
 
-// Whether rows `stride` values apart, from x on, all start 16-byte aligned.
+// Whether all rows, `stride` values apart and starting at x, are 16-byte aligned.
 LB_DEVICE bool is_aligned(const void* x, long stride) {
   return (reinterpret_cast<uintptr_t>(x) | uintptr_t(stride) * sizeof(float)) % 16 == 0;
 }

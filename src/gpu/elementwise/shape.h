@@ -1,9 +1,9 @@
-// Constants that host and device must agree on.
+// Constants of the elementwise kernels: the contract of host and device.
 #pragma once
 
 namespace lb::gpu {
 
-// Heads of up to so many values: one warp per norm instead of one block.
+// Max head_dim for which one warp, instead of one block, computes a norm.
 inline constexpr int kWarpNormDim = 128;
 
 }  // namespace lb::gpu

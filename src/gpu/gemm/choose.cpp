@@ -1,9 +1,9 @@
-// The launches that multiply a group. For each weight type of a group the first that applies:
-//   1. skinny GEMM (gpu/gemm_skinny), where the pack has a kernel for so few rows;
+// Launches that multiply a group by more than one row. Each weight type of the group takes the first rule that applies:
+//   1. skinny GEMM (gpu/gemm_skinny), if the pack has a kernel for the number of rows;
 //   2. more than 64 rows on sm_90: wgmma (choose_sm90.cpp);
 //   3. a kernel for the type, with the fewest passes over the weights and then the fewest spare rows;
-//   4. at least 12 rows of a type without one: weights expanded to 16 bits, then 2 or 3.
-// Matrices for which none applies are left to the GEMV, one row after another (has_gemm).
+//   4. at least 12 rows of a type without a kernel: weights expanded to 16 bits, then rule 2 or 3.
+// If no rule applies, the GEMV multiplies the matrix row by row (has_gemm).
 #include "gpu/gemm/choose.h"
 
 #include <algorithm>
@@ -23,19 +23,19 @@ namespace {
 
 constexpr const char* kExpandKernel = "expand_weights_kernel";
 
-// Whether skinny GEMM multiplies a group of one type, or of two that one of its kernels covers.
+// Whether skinny GEMM multiplies a group of one type, or of two types that one of its kernels covers.
 bool is_skinny(const LinearGroup& group, const Target& target) {
   const Linear& first = group.products[0];
   return (bits_of(first) == 8 || skinny_is_plain(first.type)) && has_skinny(group, target);
 }
 
-// Whether a kernel reads the matrix as it is stored.
+// Whether a kernel reads the matrix as stored.
 bool has_kernel(const Linear& op, const Target& target) {
   return has_tiles(op, target) || is_skinny({.products = {op}, .n = 1}, target);
 }
 
-// Expansion reads a weight, writes 16 bits and reads them: the time of about ten GEMVs. A matrix too large for the
-// scratch, such as the head of a large vocabulary, stays with the GEMV.
+// Expansion reads a weight, writes 16 bits and reads them again: the time of about ten GEMVs. A matrix too large for
+// the scratch, such as the head of a large vocabulary, stays with the GEMV.
 constexpr int kMinExpandedRows = 12;
 constexpr long kMaxExpandedBytes = 256l << 20;
 
@@ -47,7 +47,7 @@ bool is_expanded(const Linear& op, const Target& target) {
 // The type of expanded weights.
 DType wide_type(const Target& target) { return target.capabilities.bf16 ? DType::kBF16 : DType::kF16; }
 
-// Memory handed out from the start; with null memory it only counts.
+// Bump allocator; with null memory it only counts.
 struct Scratch {
   std::byte* memory;
   size_t used = 0;
@@ -58,7 +58,7 @@ struct Scratch {
   }
 };
 
-// The 16-bit x that a group of one type reads.
+// The form of 16-bit x that a group of one type reads.
 struct NarrowForm {
   DType type;
   bool is_permuted, is_tiled;
@@ -105,7 +105,7 @@ ExpandLaunch expand_launch(const Linear& op, Scratch& scratch, const Target& tar
                      .n_in = op.n_in}};
 }
 
-// For a group of one type; `what` is the whole group, for errors.
+// Tiles and fix-up of a group of one type. `what` describes the whole group in error messages.
 GemmLaunch gemm_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, Scratch& scratch,
                        const Target& target) {
   const Linear& first = group.products[0];
@@ -142,11 +142,12 @@ GemmLaunch gemm_launch(const LinearGroup& group, const RoundedRows& x, const std
   return result;
 }
 
-// One GEMM each: the matrices of a type, those of two types that a skinny kernel covers, or one matrix whose weights
-// are expanded. Expanded matrices are alone, so that the scratch holds one at a time.
+// The parts of a group, one GEMM each: the matrices of one type, the matrices of two types that a skinny kernel covers,
+// or one matrix with expanded weights. Each expanded matrix is a part of its own, so that the scratch holds one at a
+// time.
 struct GemmParts {
-  LinearGroup groups[kMaxProducts];            // an expanded matrix has the type of its expanded weights here
-  std::optional<Linear> stored[kMaxProducts];  // an expanded matrix as it is stored
+  LinearGroup groups[kMaxProducts];            // an expanded matrix has its expanded type here
+  std::optional<Linear> stored[kMaxProducts];  // an expanded matrix as stored
   int n;
   bool is_skinny(int i, const Target& target) const { return !stored[i] && gpu::is_skinny(groups[i], target); }
 };
@@ -170,7 +171,7 @@ GemmParts split_parts(const LinearGroup& group, const Target& target) {
   return parts;
 }
 
-// The 16-bit x of a part, made by a launch that parts with the same form share; null where the part reads no such x.
+// Returns the 16-bit x of a part, or null if the part reads none. Parts with one form share a narrowing launch.
 void* narrow_x(const LinearGroup& part, std::span<NarrowForm> forms, GemmLaunches& result, Scratch& scratch,
                const Target& target) {
   const Linear& op = part.products[0];
@@ -195,7 +196,7 @@ GemmLaunches gemm_launches(const LinearGroup& group, const RoundedRows& x, uint3
   NarrowForm forms[std::size(result.narrow)];
   void* x16[kMaxProducts] = {};
   for (int i = 0; i < parts.n; ++i) x16[i] = narrow_x(parts.groups[i], forms, result, scratch, target);
-  // The parts run one after another and share the rest of the scratch.
+  // The parts run one after another and reuse the rest of the scratch.
   const size_t before = scratch.used;
   size_t most = before;
   for (int i = 0; i < parts.n; ++i) {
@@ -215,7 +216,7 @@ GemmLaunches gemm_launches(const LinearGroup& group, const RoundedRows& x, uint3
       GemmLaunch& gemm = result.gemms[result.n_gemms++];
       gemm = gemm_launch(part, x, what, scratch, target);
       gemm.expand = expand;
-      if (expand) gemm.tiles.overlap_previous = false;  // GEMMs load weights before they wait for the previous kernel
+      if (expand) gemm.tiles.overlap_previous = false;  // its weights come from the previous kernel
       gemm.params.x16 = x16[i];
     }
     most = std::max(most, scratch.used);

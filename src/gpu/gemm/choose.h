@@ -19,13 +19,13 @@ struct ExpandLaunch {
   Launch launch;
   ExpandWeights params;
 };
-// The matrices of one weight type: first the expansion of the weights, where no GEMM reads their type; then the tiles;
-// then the sums of tiles that several blocks computed parts of.
+// Launches for the matrices of one weight type: expansion of the weights, if no GEMM reads their type; then the tiles;
+// then the sums of tiles that several blocks share.
 struct GemmLaunch {
   std::optional<ExpandLaunch> expand;
   Launch tiles, sum;
   bool has_sum;
-  Gemm params;  // of tiles and sum
+  Gemm params;  // of both tiles and sum
 };
 // A group's launches: x as 16-bit numbers, in each form that the matrices read; then one GEMM or skinny GEMM per weight
 // type.
@@ -35,7 +35,7 @@ struct GemmLaunches {
   SkinnyLaunch skinny[kMaxProducts];
   int n_narrow, n_gemms, n_skinny;
 };
-// Calls run(launch, params) for each launch, in the order in which they must be started.
+// Calls run(launch, params) for each launch, in launch order.
 template <class Run>
 void for_each_launch(const GemmLaunches& launches, Run&& run) {
   for (int i = 0; i < launches.n_narrow; ++i) run(launches.narrow[i].launch, launches.narrow[i].params);
@@ -48,24 +48,25 @@ void for_each_launch(const GemmLaunches& launches, Run&& run) {
   for (int i = 0; i < launches.n_skinny; ++i) run(launches.skinny[i].launch, launches.skinny[i].params);
 }
 
-// Bits to which the group wants its x rounded (round_rows): 8 or 16; 0 when no matrix reads rounded x. Up to 64 rows it
-// is the x of the GEMV. More rows, unless activations are fp32, and expanded weights multiply 16-bit numbers.
+// Bits to which the group needs its x rounded (round_rows): 8 or 16; 0 if no matrix reads rounded x. Up to 64 rows, x
+// is rounded as for the GEMV. Beyond 64 rows, unless activations are fp32, and for expanded weights, GEMMs multiply
+// 16-bit numbers.
 int gemm_rounded_bits(const LinearGroup& group, const Target& target);
 
-// Whether every matrix of the group has a kernel here. If not, the GEMV computes row after row.
+// Whether every matrix of the group has a kernel here. If not, the GEMV computes row by row.
 bool has_gemm(const LinearGroup& group, const Target& target);
 
-// Weights lie in planes (quant/planes.h). `x` is the output of round_rows for the group's x; unused when
-// gemm_rounded_bits() is 0. `scratch`, 256-byte aligned, has gemm_scratch_bytes() and is free again afterwards.
+// Weights are in planes (quant/planes.h). `x` is the output of round_rows for the group's x; unused if
+// gemm_rounded_bits() is 0. `scratch` is 256-byte aligned, has gemm_scratch_bytes() and is free again afterwards.
 // `arrived` has kSkinnyArrivedBytes, zero before the first launch; only skinny GEMMs write it.
 GemmLaunches choose_gemm(const LinearGroup& group, const RoundedRows& x, void* scratch, uint32_t* arrived,
                          const Target& target);
 size_t gemm_scratch_bytes(const LinearGroup& group, const Target& target);
-// Offset of a group's scratch behind its rounded x of so many bits, where both share a buffer.
+// Offset of a group's scratch in a buffer that starts with its x, rounded to `bits` bits.
 size_t gemm_scratch_at(const Linear& first, int bits);
 
-// The launch that makes x of a group of F16 or BF16 weights for skinny GEMM: y [rows, n_in] of their type. Nothing
-// where the group has several types or no skinny kernel.
+// The launch that converts x of a group of F16 or BF16 weights for skinny GEMM: y is [rows, n_in] of the weights' type.
+// Returns nullopt if the group has several types or no skinny kernel.
 std::optional<NarrowLaunch> choose_skinny_x(const LinearGroup& group, void* y, const Target& target);
 
 }  // namespace lb::gpu

@@ -1,4 +1,4 @@
-// The GEMM kernels, and the tiles and blocks of a group.
+// Chooses GEMM kernels, and the tiles and blocks of a group.
 #include "gpu/gemm/choose_config.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kMaxSpeculationRows = 64;  // more rows are a prompt
 
-// Operands of the matrix instruction: s8, 16-bit numbers or fp32.
+// Operand type of the matrix instruction: s8, 16-bit numbers or fp32.
 enum class XForm { kBytes, kHalves, kFloats };
 
 struct GemmKernel {
@@ -56,7 +56,7 @@ size_t stage_bytes(const GemmKernel& kernel) {
   return size_t(kernel.tile_outs) * gemm_code_row(kernel.type, chunk_values(kernel)) + x;
 }
 
-// Up to four stages, as many as leave shared memory for a second block on the SM; else for one block.
+// Two to four stages, as many as let a second block share the SM; failing that, as many as fit one block.
 struct Stages {
   int n, blocks_per_sm;  // n 0: not even two stages fit
   size_t bytes;          // of shared memory
@@ -70,7 +70,7 @@ Stages stages_of(const GemmKernel& kernel, const Target& target) {
   return {};
 }
 
-// The wide kernels have tiles of 256 outputs where the target has the registers and shared memory (gemm_wide.cpp).
+// The wide kernels use tiles of 256 outputs if the target has the registers and shared memory (gemm_wide.cpp).
 GemmKernel on_target(GemmKernel kernel, const Target& target) {
   if (kernel.tile_rows == kWideRows && is_quantised(kernel.type) && target.capabilities.async_copy)
     kernel.tile_outs *= 2;
@@ -98,8 +98,8 @@ std::optional<GemmConfig> warpgroup_config(const LinearGroup& group, const Targe
   return choose_warpgroup_config(group, target);
 }
 
-// Stream-K: all units are split evenly over the blocks that the SMs run at once. Where a prompt has more tiles than
-// that, each tile gets a block, which saves the partial sums.
+// Stream-K: all units are split evenly over the co-resident blocks. If a prompt has at least that many tiles, each tile
+// gets a block, which avoids partial sums.
 int block_count(const GemmKernel& kernel, const Stages& stages, long n_tiles, int n_chunks, const Target& target) {
   const long at_once = long(std::max(1, target.n_sms)) * stages.blocks_per_sm;
   if (kernel.tile_rows == kWideRows && n_tiles >= at_once) return int(n_tiles);

@@ -1,5 +1,5 @@
-// GemmConfig: the kernel that a group of one weight type gets on a target, its tiles, and how they are shared over the
-// blocks. choose.h makes the launches of it.
+// GemmConfig: the GEMM kernel for a group of one weight type on a target, its tiles, and how blocks share them.
+// choose.h turns it into launches.
 #pragma once
 
 #include <cstddef>
@@ -12,29 +12,30 @@ namespace lb::gpu {
 
 struct GemmConfig {
   const char* kernel;
-  int chunk_values, tile_rows, tile_outs;  // of a tile; a chunk is the part of n_in that a step takes
+  int chunk_values, tile_rows, tile_outs;  // of a tile; a chunk is the part of n_in that one stage holds
   int n_stages;                            // of the ring in shared memory; 0: a constant of the kernel
   int threads;
   size_t shared_bytes;
-  int n_blocks, n_whole_tiles;  // tiles beyond the whole ones are shared by all blocks
+  int n_blocks, n_whole_tiles;  // the blocks share all tiles after the whole ones
 };
 
-// gemm_q4_k_int16_32_kernel: tiles of 32 x 128 by 128, 0 whole, on 264 blocks of 256 threads, 4 stages, 90112 B
+// Example: gemm_q4_k_int16_32_kernel: tiles of 32 x 128 by 128, 0 whole, on 264 blocks of 256 threads, 4 stages, 90112
+// B
 std::string to_string(const GemmConfig& config);
 
-// Of a group of one type that a kernel reads as it is stored. Throws where none does; `what` is told then.
+// Chooses for a group of one type that a kernel reads as stored. Throws if no kernel does, with `what` in the message.
 GemmConfig gemm_config(const LinearGroup& group, const std::string& what, const Target& target);
 
-// Tiles of a group.
+// Number of tiles of a group.
 long tile_count(const LinearGroup& group, int tile_rows, int tile_outs);
 
-// Bits of the rounded x that a matrix reads; 0: it reads fp32 x, as it is or as 16-bit numbers.
+// Bits of the rounded x that a matrix multiplies; 0: it reads fp32 x, unchanged or as 16-bit numbers.
 int bits_of(const Linear& op);
 
-// Whether a kernel of tiles reads the matrix as it is stored.
+// Whether a tiled GEMM kernel reads the matrix as stored.
 bool has_tiles(const Linear& op, const Target& target);
 
-// Whether a group of one type gets a kernel on wgmma.
+// Whether a group of one type gets a wgmma kernel.
 bool is_warpgroup(const LinearGroup& group, const Target& target);
 
 }  // namespace lb::gpu

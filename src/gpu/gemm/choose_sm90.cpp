@@ -1,5 +1,5 @@
-// The tile and the sharing that are expected to end first. Tiles have 64 or 128 rows, so any number of rows is cut like
-// the next multiple of 64: engine/backend_gpu.cpp asks for the scratch of such multiples only.
+// Chooses the wgmma tile and the tile sharing with the shortest expected time. Tiles have 64 or 128 rows, so any row
+// count is cut like the next multiple of 64: engine/backend_gpu.cpp sizes scratch only for such multiples.
 #include "gpu/gemm/choose_sm90.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ constexpr WarpgroupKernel kKernels[] = {
 #undef X
 };
 
-// Clocks of a tile besides its chunks, and of the sums of shared tiles: measured on an H100 too.
+// Clocks of a tile in addition to its chunks, and of summing shared tiles. Measured on an H100.
 long tile_clocks(const WarpgroupKernel& kernel) { return kernel.tile_rows * kernel.tile_outs / 3; }
 long sum_clocks(const WarpgroupKernel& kernel, long n_blocks) {
   return 1500 + n_blocks * kernel.tile_rows * kernel.tile_outs / 115;
@@ -43,7 +43,7 @@ std::optional<GemmConfig> choose_warpgroup_config(const LinearGroup& group, cons
     long n_tiles = 0;
     for (const Linear& op : ops_of(group)) n_tiles += ceil_div(op.n_out, kernel.tile_outs);
     n_tiles *= ceil_div(first.rows, kernel.tile_rows);
-    // Whole rounds of one tile per SM. The tiles left over are a last round of whole tiles, or shared by all SMs.
+    // Whole rounds of one tile per SM. The remaining tiles form a last round of whole tiles, or all SMs share them.
     const long n_left = n_tiles % n_sms;
     const long tile = tile_clocks(kernel), rounds = n_tiles / n_sms * (n_chunks * kernel.chunk_clocks + tile);
     const long whole = rounds + (n_left > 0 ? n_chunks * kernel.chunk_clocks + tile : 0);

@@ -1,4 +1,4 @@
-// Prompts on sm_90 (gemm_sm90.h): the tile, and how the tiles are shared over the blocks.
+// Chooses tiles, and how blocks share them, for the wgmma GEMM on sm_90 (gemm_sm90.h).
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace lb::gpu {
 
-// For a group of one type; nothing where the pack has no wgmma kernel for the type.
+// Config of a group of one type; nullopt if the pack has no wgmma kernel for the type.
 std::optional<GemmConfig> choose_warpgroup_config(const LinearGroup& group, const Target& target);
 
 }  // namespace lb::gpu

@@ -1,5 +1,5 @@
-// Weights of the types that no GEMM reads, as 16-bit numbers, so that the F16 or BF16 kernels can multiply them.
-// Grid: x walks a row, y the rows; a thread expands four values. Bound: bandwidth, the bytes of a weight and 2 more.
+// Expands weights of the types that no GEMM reads to 16-bit numbers, for the F16 or BF16 kernels. Grid: x walks a row,
+// y the rows; a thread expands four values. Bound: bandwidth, the bytes of a weight plus 2.
 #include "dialect.h"
 
 #include "gpu/elementwise/embed_row.h"

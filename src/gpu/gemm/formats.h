@@ -3,8 +3,8 @@
 //   kHasMin     field 1 of a block of 32 values is a min: w = field 0 * code - field 1
 //   kHasHalves  the two fields are the scales of the block's halves of 16 values
 //   codes       the codes of a block as signed bytes, for 16 outputs and the two halves, from a chunk in shared memory
-//   Scales<n>   the scales of n consecutive blocks of an output: read loads them, field(i) decodes those of block i
-// Field 0 has at most 21 significant bits, so 1.5 * 2^23 times it is exact (ByteProduct in products.h).
+//   Scales<n>   the scales of n consecutive blocks of an output: read loads them, field(i) decodes block i's
+// Field 0 has at most 21 significant bits, so its product with 1.5 * 2^23 is exact (ByteProduct in products.h).
 #pragma once
 
 #include "gpu/gemm/shape.h"
@@ -27,7 +27,7 @@ LB_DEVICE const uint8_t* plane_row(DType type, const BlockPosition& at, int i) {
   return static_cast<const uint8_t*>(at.w) + layout.offset[i] + size_t(at.out) * layout.row_bytes[i];
 }
 
-// The low nibbles of 16 bytes are the first half of a block, the high nibbles the second.
+// Unpacks nibbles: the low nibbles of 16 bytes are the first half of a block, the high nibbles the second.
 LB_DEVICE void unpack_nibbles(ByteHalf (&a)[2], const CodeRows& rows, int block) {
   ByteHalf packed;
   load(packed, rows.plane[0] + block * 16, rows.stride[0]);
@@ -38,7 +38,7 @@ LB_DEVICE void unpack_nibbles(ByteHalf (&a)[2], const CodeRows& rows, int block)
   }
 }
 
-// Subtracts n from bytes below 128 - n, as signed bytes: no carry crosses a byte.
+// Subtracts n from bytes below 128 - n and gives signed bytes. No carry crosses a byte.
 template <int n>
 LB_DEVICE void subtract(ByteHalf& half) {
   LB_UNROLL
@@ -106,7 +106,7 @@ struct GemmQ6_K {
   static constexpr bool kHasMin = false, kHasHalves = true;
   template <int kBlocks>
   struct Scales {
-    uint16_t pairs[kBlocks] = {};  // signed bytes
+    uint16_t pairs[kBlocks] = {};  // pairs of signed bytes
     f16 d = {};
     LB_DEVICE void read(const BlockPosition& at) {
       const bool is_inside = at.block < at.n_in / kRoundBlock;
@@ -121,7 +121,7 @@ struct GemmQ6_K {
   };
   LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int block) {
     unpack_nibbles(a, rows, block);
-    OperandRows<u32x2> upper;  // a word per half, two bits for each of the half's words of four bytes
+    OperandRows<u32x2> upper;  // one word per half; two bits for each of the half's four-byte words
     load(upper, rows.plane[1] + block * 8, rows.stride[1]);
     LB_UNROLL
     for (int half = 0; half < 2; ++half) {

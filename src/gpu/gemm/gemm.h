@@ -1,11 +1,11 @@
 // The body of the GEMMs without wgmma: y[rows, n_out] = x[rows, n_in] w[n_out, n_in]^T (+ add).
 //
-// A block goes through its units (shape.h). Chunks of weights and x pass through a ring of n_stages stages in shared
-// memory, by asynchronous copies n_stages - 1 chunks ahead. A warp computes 16 kFrags outputs and copies their weights
-// itself; all warps copy x. Scales go through registers, one chunk ahead, and lie decoded in shared memory. products.h
-// multiplies a chunk, formats.h reads a weight type. Weights are loaded before the previous kernel has ended. The order
-// of additions depends on shape and launch only.
-// Bound: 2 to 64 rows bandwidth, the weights once per tile of rows; more rows arithmetic. Notebook:
+// A block goes through its units (shape.h). Asynchronous copies bring chunks of weights and x into a ring of n_stages
+// stages in shared memory, n_stages - 1 chunks ahead. A warp computes 16 kFrags outputs and copies their weights
+// itself; all warps copy x. Scales go through registers, one chunk ahead, and are decoded into shared memory.
+// products.h multiplies a chunk, and formats.h reads a weight type. Weights are loaded before the previous kernel has
+// ended. The order of additions depends only on shape and launch.
+// Bound: bandwidth for 2 to 64 rows, the weights once per tile of rows; arithmetic for more rows. Notebook:
 // docs/kernels/gemm.md.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace lb::gpu {
 
-// The position of a unit. Constant indices keep the parameters in constant memory.
+// Cursor over units. Constant indices keep the parameters in constant memory.
 struct GemmCursor {
   const void* w;
   int n_out, first_out, first_row, tile, chunk;
@@ -65,8 +65,8 @@ LB_DEVICE int gemm_units(const Gemm& p) {
   return out_tiles * p.n_row_tiles * p.n_chunks;
 }
 
-// Copies one plane's codes of this warp's outputs for a chunk. A lane copies one 16-byte piece of every
-// (32 / kPieces)-th row. Beyond the end of a row it stores zeros, beyond the last output it copies the last again.
+// Copies one plane's codes of this warp's outputs for a chunk. A lane copies one 16-byte piece of every (32 /
+// kPieces)-th row. Pieces beyond the end of a row are zero. Outputs beyond the last repeat the last.
 template <int kRows, int kBytes>
 LB_DEVICE void copy_codes(const GemmCursor& at, const uint8_t* plane, int row_bytes, uint8_t* to) {
   constexpr int kPieces = kBytes / 16, kStep = 32 / kPieces;
@@ -100,11 +100,11 @@ LB_DEVICE void copy_weights(const Gemm& p, const GemmCursor& at, uint8_t* stage)
                                stage + kGemmWarps * kRows * gemm_stride(kBytes0));
 }
 
-// Where the sums of a tile go: to y, or to the block's partial sums.
+// Destination of a tile's sums: y, or the block's partial sums.
 struct SumsDestination {
   const float* add;
   float* to;
-  int row_outs, n_outs, n_rows;  // outputs from one row to the next; outputs and rows to store
+  int row_outs, n_outs, n_rows;  // values between rows; outputs and rows to store
 
   template <int kOuts>
   LB_DEVICE static SumsDestination partial(const Gemm& p, bool is_last_of_block) {
@@ -120,7 +120,7 @@ struct SumsDestination {
   }
 };
 
-// Through the warp's shared memory, so that a row's 16 outputs are stored together.
+// Stores sums through the warp's shared memory, so that a row's 16 outputs are stored together.
 template <class Product>
 LB_DEVICE void write_sums(Product& product, const SumsDestination& sums, float* warp_memory) {
   constexpr int kRows = Product::kSubtileRows, kRowSubtiles = Product::kSubtiles / Product::kFrags;
@@ -178,7 +178,7 @@ LB_DEVICE void gemm(const Gemm& p) {
       copy_wait<1>();
     else
       copy_wait<2>();
-    block_barrier();  // this chunk has arrived, and all warps have read the one before
+    block_barrier();  // this chunk has arrived, and all warps have read the previous one
     if (unit + n_ahead < end) {
       uint8_t* stage = ring + (slot == 0 ? n_ahead : slot - 1) * kStageBytes;
       copy_weights<Product>(p, ahead, stage);

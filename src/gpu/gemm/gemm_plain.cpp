@@ -1,4 +1,4 @@
-// GEMM kernels of plain weights: F16 and BF16 with 16-bit x, F32 with fp32 x. Body: gemm.h.
+// GEMM kernels for plain weights: F16 and BF16 with 16-bit x, F32 with fp32 x. Body: gemm.h.
 #include "dialect.h"
 
 #include "gpu/gemm/gemm.h"

@@ -1,4 +1,4 @@
-// GEMM kernels of Q4_K weights, for 8-bit and 16-bit x. Body: gemm.h.
+// GEMM kernels for Q4_K weights, with 8-bit and 16-bit x. Body: gemm.h.
 #include "dialect.h"
 
 #include "gpu/gemm/gemm.h"

@@ -1,5 +1,5 @@
-// GEMM kernel of Q8_0 weights and tiles of 64 rows, for 8-bit x. Two stages need more than 64 KiB of shared memory;
-// chips with less use tiles of fewer rows. Body: gemm.h.
+// GEMM kernel for Q8_0 weights and 8-bit x with tiles of 64 rows. Two stages need more than 64 KiB of shared memory;
+// chips with less use smaller tiles. Body: gemm.h.
 // Needs: 80 KiB of shared memory
 #include "dialect.h"
 

@@ -1,5 +1,5 @@
-// GEMM kernels for prompts on sm_90, wgmma: tiles of 256 outputs x 128 rows, 256 x 64 and 128 x 128. A type has the
-// tiles that are the fastest for some shape. Body: gemm_sm90.h.
+// wgmma GEMM kernels for prompts on sm_90: tiles of 256 outputs x 128 rows, 256 x 64 and 128 x 128. Each weight type
+// has the tiles that are fastest for some shape. Body: gemm_sm90.h.
 // Needs: wgmma
 #include "dialect.h"
 

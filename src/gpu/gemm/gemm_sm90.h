@@ -1,12 +1,12 @@
-// The body of the GEMM for prompts on sm_90, wgmma: y[rows, n_out] = x[rows, n_in] w[n_out, n_in]^T (+ add).
+// The body of the wgmma GEMM for prompts on sm_90: y[rows, n_out] = x[rows, n_in] w[n_out, n_in]^T (+ add).
 //
-// Persistent blocks, one per SM: whole tiles first, then a share of the tiles left (shape.h). Two consumer warpgroups
-// have 16 or 32 outputs per warp and all rows of a tile. Weights are operand A: they go from shared memory through
-// registers, where they become 16-bit numbers. x is operand B, read from shared memory by the matrix units. A producer
-// warpgroup fills the ring: weights by asynchronous copies, whose stalls would keep consumers from multiplying, x by
-// bulk copies, because x16 is tiled (shape.h). The warpgroups synchronise through the ring's barriers only. The next
-// weights are expanded while the previous wgmma runs. Bound: arithmetic; a tile's weights are expanded once, 3
-// instructions a code. Notebook: docs/kernels/gemm.md.
+// Persistent blocks, one per SM, compute whole tiles first, then a share of the remaining tiles (shape.h). Two consumer
+// warpgroups have 16 or 32 outputs per warp and all rows of a tile. Weights are operand A: they go from shared memory
+// through registers, where they become 16-bit numbers. x is operand B, which the matrix units read from shared memory.
+// A producer warpgroup fills the ring. It copies weights asynchronously, because these copies would stall consumers,
+// and x by bulk copies, which the tiled x16 allows (shape.h). The warpgroups synchronise only through the ring's
+// barriers. The next weights are expanded while the previous wgmma runs. Bound: arithmetic; a tile's weights are
+// expanded once, 3 instructions per code. Notebook: docs/kernels/gemm.md.
 #pragma once
 
 #include "gpu/gemm/weights_sm90.h"
@@ -15,14 +15,14 @@
 namespace lb::gpu {
 
 inline constexpr int kProducerThreads = kWarpgroupThreads - kGemmThreads;
-inline constexpr int kSteps = 2;  // steps of 16 values whose wgmma may be in flight at once
+inline constexpr int kSteps = 2;  // wgmma steps of 16 values in flight
 
-// The position of a unit. A block has whole tiles, n_blocks apart, then its share of the units of the shared tiles.
-// Constant indices keep the parameters in constant memory.
+// Cursor over a block's units: whole tiles, n_blocks apart, then its share of the units of the shared tiles. Constant
+// indices keep the parameters in constant memory.
 struct WarpgroupCursor {
   const uint8_t* w;
   int product, n_out, first_out, first_row, tile, chunk;
-  int n_units, first_shared;  // units of the block; the first unit of its share
+  int n_units, first_shared;  // units of the block; first unit of its share
 
   LB_DEVICE explicit WarpgroupCursor(const Gemm& p) {
     int out_tiles = p.first_tile[1];
@@ -41,7 +41,7 @@ struct WarpgroupCursor {
     }
     find(p);
   }
-  // Returns whether the next unit is of another tile.
+  // Advances. Returns whether the next unit is in another tile.
   LB_DEVICE bool next(const Gemm& p) {
     if (++chunk < p.n_chunks) return false;
     chunk = 0;
@@ -90,11 +90,11 @@ struct WarpgroupTile {
   static constexpr int kXBytes = kTileRows * 2 * kValues, kWeightBytes = kOuts * gemm_code_row(kType, kValues);
 };
 
-// The layout of shared memory.
+// Layout of shared memory.
 template <class Tile>
 struct WarpgroupMemory {
   uint8_t *x, *weights, *warps;  // [kStages, kXBytes], [kStages, kWeightBytes], [kGemmWarps, kWarpgroupWarpBytes]
-  CountedBarrier *full, *empty;  // [kStages]: weights and x have arrived; all consumers have read them
+  CountedBarrier *full, *empty;  // [kStages]: full, weights and x have arrived; empty, all consumers have read them
 
   LB_DEVICE WarpgroupMemory() {
     uint8_t* begin = dynamic_shared<uint8_t>();
@@ -106,7 +106,7 @@ struct WarpgroupMemory {
   }
 };
 
-// A position in the ring, with the parity of the barriers' phase there.
+// A position in the ring, with the phase parity of its barriers.
 template <int kStages>
 struct RingSlot {
   int slot = 0, parity = 0;
@@ -117,7 +117,7 @@ struct RingSlot {
   }
 };
 
-// Called by one thread. 64 values of all rows of a tile are contiguous in x16.
+// Called by one thread. In x16, 64 values of all rows of a tile are contiguous.
 template <class Tile>
 LB_DEVICE void copy_x(const Gemm& p, const WarpgroupCursor& at, uint8_t* stage, CountedBarrier* full) {
   constexpr int kParts = Tile::kValues / kHalfValues;
@@ -132,8 +132,8 @@ LB_DEVICE void copy_x(const Gemm& p, const WarpgroupCursor& at, uint8_t* stage, 
   }
 }
 
-// Copies one plane's codes of a tile for a chunk. A thread copies one 16-byte piece of every kStep-th row. Beyond the
-// end of a row it stores zeros, beyond the last output it copies the last again.
+// Copies one plane's codes of a tile for a chunk. A thread copies one 16-byte piece of every kStep-th row. Pieces
+// beyond the end of a row are zero. Outputs beyond the last repeat the last.
 template <class Tile, int kPlane>
 LB_DEVICE void copy_plane(const Gemm& p, const WarpgroupCursor& at, uint8_t* to) {
   constexpr int kBytes = gemm_code_bytes(Tile::kType, kPlane, Tile::kValues), kStride = gemm_stride(kBytes);
@@ -163,7 +163,7 @@ LB_DEVICE void copy_weights(const Gemm& p, const WarpgroupCursor& at, uint8_t* s
     copy_plane<Tile, 1>(p, at, stage + Tile::kOuts * kRowBytes);
 }
 
-// The producer warpgroup, as far ahead as the ring has room.
+// The producer warpgroup; it runs ahead as far as the ring has room.
 template <class Tile>
 LB_DEVICE void produce(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<Tile>& memory) {
   RingSlot<Tile::kStages> ring;
@@ -178,11 +178,11 @@ LB_DEVICE void produce(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<
   }
 }
 
-// Where the sums of a tile go: to y, or to the block's partial sums.
+// Destination of a tile's sums: y, or the block's partial sums.
 struct SumsDestination {
   const float* add;
   float* to;
-  int row_outs, n_outs, n_rows;  // outputs from one row to the next; outputs and rows to store
+  int row_outs, n_outs, n_rows;  // values between rows; outputs and rows to store
 };
 template <class Tile>
 LB_DEVICE SumsDestination sums_destination(const Gemm& p, const WarpgroupCursor& at, bool is_complete, bool is_last) {
@@ -203,11 +203,11 @@ LB_DEVICE SumsDestination sums_destination(const Gemm& p, const WarpgroupCursor&
           min(p.group.products[0].rows - at.first_row, Tile::kTileRows)};
 }
 
-// Through the warp's shared memory, so that a lane stores four neighbouring outputs of a row.
+// Stores sums through the warp's shared memory, so that a lane stores four neighbouring outputs of a row.
 template <class Tile>
 LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16], const SumsDestination& destination,
                           float* warp_memory) {
-  constexpr int kStride = 20;  // 16 and padding: neighbouring rows lie in different banks
+  constexpr int kStride = 20;  // 16 plus padding, so that neighbouring rows fall in different banks
   static_assert(16 * kStride * sizeof(float) <= kWarpgroupWarpBytes);
   const uintptr_t bits = reinterpret_cast<uintptr_t>(destination.to) | reinterpret_cast<uintptr_t>(destination.add);
   const bool is_aligned = (bits | destination.row_outs * sizeof(float)) % 16 == 0;
@@ -243,7 +243,7 @@ LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
   }
 }
 
-// Multiplies a chunk into the sums. Calls release() when the wgmma of the previous chunk have ended.
+// Multiplies a chunk into the sums. Calls release() once the previous chunk's wgmma have ended.
 template <class Tile, class Release>
 LB_DEVICE void multiply_chunk(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
                               FragmentA<typename Tile::T> (&a)[kSteps][Tile::kFrags], const uint8_t* weights,
@@ -261,7 +261,7 @@ LB_DEVICE void multiply_chunk(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 
       LB_UNROLL
       for (int i = 0; i < Tile::kFrags; ++i) group_multiply<Tile::kTileRows, false>(sums[i], a[step % kSteps][i], rows);
       group_commit();
-      group_wait<kSteps - 1>();  // the next fragments overwrite registers that these read
+      group_wait<kSteps - 1>();  // these wgmma read registers that the next fragments overwrite
       if (step == kSteps - 2) release();
     }
   }
@@ -286,7 +286,7 @@ LB_DEVICE void consume(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<
     for (int i = 0; i < Tile::kFrags * Tile::kTileRows / 16; ++i) fill(sums[i % Tile::kFrags][i / Tile::kFrags], 0);
     const WarpgroupCursor tile_cursor = at;
     const int n_tile_units = min(n_units - unit, p.n_chunks - at.chunk), end = unit + n_tile_units;
-    int in_use = -1;  // the slot whose x the wgmma in flight may still read
+    int in_use = -1;  // slot whose x the wgmma in flight may still read
     const auto release = [&] {
       if (in_use >= 0) barrier_arrive(memory.empty + in_use);
     };

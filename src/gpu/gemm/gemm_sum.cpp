@@ -1,6 +1,6 @@
-// Stream-K fix-up: y = the partial sums of a tile (+ add), for tiles that several blocks computed chunks of. They are
-// added in the order of the blocks. A tile that one block computed alone is already in y, and its block returns.
-// Grid: x is a shared tile, y eight of its rows, one row per warp. Bound: bandwidth, 4 bytes a partial sum.
+// Stream-K fix-up: y = sum of a tile's partial sums (+ add), for tiles that several blocks share. The sums are added in
+// the order of the blocks. If one block computed a whole tile, y is already complete and the fix-up block returns.
+// Grid: x is a shared tile, y eight of its rows, one row per warp. Bound: bandwidth, 4 bytes per partial sum.
 #include "dialect.h"
 
 #include "gpu/gemm/shape.h"
@@ -31,7 +31,7 @@ LB_KERNEL(gemm_sum_kernel, Gemm, 256, 1) {
   for (int out = lane(); out < p.tile_outs && first_out + out < product.n_out; out += 32) {
     const long slot = long(p.tile_rows) * p.tile_outs;
     const float* from = p.partials + tile_row * p.tile_outs + out;
-    float sum = from[(2l * first + 1) * slot];  // the tile is the last one of its first block
+    float sum = from[(2l * first + 1) * slot];  // slot 1: the tile is the last one of its first block
     for (int block = first + 1; block <= last; ++block) sum += from[2l * block * slot];
     const long at = long(row) * product.n_out + first_out + out;
     product.y[at] = product.add != nullptr ? sum + product.add[at] : sum;

@@ -1,6 +1,6 @@
-// GEMM kernels for prompts, quantised weights: tiles of 128 rows, weights expanded to 16 bits once per tile. Chips
+// GEMM kernels for prompts, quantised weights: tiles of 128 rows; weights are expanded to 16 bits once per tile. Chips
 // without a bf16 matrix instruction multiply f16. Chips without asynchronous copies have less shared memory and fewer
-// registers, and tiles of half the outputs. Body: gemm.h.
+// registers, and use tiles of half as many outputs. Body: gemm.h.
 // Needs: no wgmma
 #include "dialect.h"
 

@@ -1,5 +1,5 @@
 // GEMM kernels for prompts, F16 and BF16 weights: tiles of 128 rows. Two stages need 80 KiB of shared memory; chips
-// with less use tiles of fewer rows. Body: gemm.h.
+// with less use smaller tiles. Body: gemm.h.
 // Needs: no wgmma, 80 KiB of shared memory
 #include "dialect.h"
 

@@ -1,12 +1,12 @@
-// Every GEMM kernel of tiles, once. The kernel files instantiate these lists; choose.cpp and choose_sm90.cpp make their
-// tables of them.
+// The list of all tiled GEMM kernels. Kernel files instantiate it; choose_config.cpp and choose_sm90.cpp build their
+// tables from it.
 //   kernel        name; also the name in a pack's manifest
 //   Type          the weights: DType::k<Type>
 //   kXBits        bits of rounded x: 8, or 16 as two bytes
 //   kTileRows     rows of x in a tile; kWideRows in LB_GEMM_WIDE*
-//   kTileOuts     outputs in a tile; 128 in the other lists, but for what choose.cpp doubles
-//   kMinBlocks    launch bound: blocks per SM
-//   kChunkClocks  clocks of an SM for one chunk of a tile, all SMs busy: measured on an H100 (docs/kernels/gemm.md)
+//   kTileOuts     outputs in a tile; 128 in the other lists, except where choose_config.cpp doubles it
+//   kMinBlocks    launch bound: min blocks per SM
+//   kChunkClocks  clocks of an SM per chunk of a tile with all SMs busy, measured on an H100 (docs/kernels/gemm.md)
 #pragma once
 
 #include "gpu/gemm/shape.h"

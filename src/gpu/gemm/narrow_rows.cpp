@@ -1,5 +1,5 @@
-// x as 16-bit numbers, padded with zeros to whole chunks, for the GEMMs that multiply 16-bit numbers (NarrowRows).
-// Grid: x walks a row, y the rows; a thread converts 16 values. Bound: bandwidth, 6 bytes a value.
+// NarrowRows: converts x to 16-bit numbers, padded with zeros to whole chunks, for GEMMs that multiply 16-bit numbers.
+// Grid: x walks a row, y the rows; a thread converts 16 values. Bound: bandwidth, 6 bytes per value.
 #include "dialect.h"
 
 #include "gpu/gemm/shape.h"

@@ -1,18 +1,18 @@
-// How the GEMMs of gemm.h multiply a chunk of weights and x: bytes, 16-bit numbers or fp32. A product has
+// How the GEMMs of gemm.h multiply a chunk of weights by x: as bytes, 16-bit numbers or fp32. A product has
 //   kType, kFrags   the weight type; fragments of 16 outputs per warp
-//   kValues         values of a chunk
+//   kValues         values per chunk
 //   kXBytes         bytes of x in a stage; fetch_x copies them, with zeros beyond the end of a row
 //   Scales          read: loads the next chunk's scales; unpack: decodes them into the warp's shared memory
 //   add             multiplies a chunk into the warp's sums
-//   kSubtiles       a warp's sums are so many subtiles of kSubtileRows rows and 16 outputs, those of fragment 0 first;
-//                   put stores one as [kSubtileRows, 16] and clears it
+//   kSubtiles       number of subtiles of a warp's sums: kSubtileRows rows and 16 outputs each, fragment 0 first; put
+//                   stores one subtile as [kSubtileRows, 16] and clears it
 #pragma once
 
 #include "gpu/gemm/formats.h"
 
 namespace lb::gpu {
 
-// Scales of quantised weights. A lane loads those of kBlocks consecutive blocks of one of the warp's outputs.
+// Scales of quantised weights. A lane loads the scales of kBlocks consecutive blocks of one of the warp's outputs.
 template <class Format, int kFrags, int kValues>
 struct UnpackedScales {
   static constexpr int kRowBlocks = kValues / kRoundBlock, kBlocks = kFrags * kRowBlocks / 2,
@@ -52,7 +52,7 @@ struct NoScales {
   LB_DEVICE void unpack() const {}
 };
 
-// The codes of fragment `frag` of this warp in a chunk.
+// The codes of the warp's fragment `frag` in a chunk.
 template <DType kType, int kFrags, int kValues>
 LB_DEVICE CodeRows code_rows(const uint8_t* weights, int frag) {
   constexpr int kStride0 = gemm_stride(gemm_code_bytes(kType, 0, kValues));
@@ -62,9 +62,10 @@ LB_DEVICE CodeRows code_rows(const uint8_t* weights, int frag) {
   return {{weights + row * kStride0, second + row * kStride1}, {kStride0, kStride1}};
 }
 
-// Rounded x times codes as bytes, exact inside a block: one multiplication for 8-bit x, two for 16-bit x.
+// Multiplies codes of rounded x by codes of weights as bytes, exact within a block: one product for 8-bit x, two for
+// 16-bit x.
 //
-// Integer sums start from the bits of 1.5 * 2^23. Read as fp32 they are then the sum plus 1.5 * 2^23, without a
+// Integer sums start from the bits of 1.5 * 2^23. Reinterpreted as fp32, they equal the sum plus 1.5 * 2^23, without a
 // conversion. The fma that scales them subtracts 1.5 * 2^23 times the weights' scale, which is exact.
 template <class Format, int kTileRows, int kBits>
 struct ByteProduct {
@@ -73,7 +74,7 @@ struct ByteProduct {
   using Scales = UnpackedScales<Format, kFrags, kValues>;
 
   LB_DEVICE static void fetch_x(const Gemm& p, int first_row, int chunk, uint8_t* stage) {
-    // A thread copies 16 bytes of codes of a row and one of the row's scales or sums.
+    // A thread copies 16 bytes of a row's codes and one of its scales or sums.
     constexpr int kPieces = kValues / 16, kStep = kGemmThreads / kPieces;
     static_assert(kPieces == 2 * kBlocks);
     const int n_in = p.group.products[0].n_in, n_row_blocks = n_in / kRoundBlock,
@@ -160,7 +161,7 @@ struct ByteProduct {
   Sums sums_[kSubtiles];
 
   static constexpr int kScalesAt =
-      kPadRows * kStride * (kBits / 8);  // offset of x's scales and sums, [2, kBlocks, kPadRows]
+      kPadRows * kStride * (kBits / 8);  // offset of x's scales and sums in a stage, [2, kBlocks, kPadRows]
   template <int kBytes, class T>
   LB_DEVICE static void copy_or_zero(void* to, const T* from, bool is_inside) {
     if (is_inside)
@@ -184,7 +185,7 @@ struct ByteProduct {
   }
 };
 
-// Copies rows of x16, which are whole chunks.
+// Copies rows of x16, which is padded to whole chunks.
 template <int kTileRows>
 LB_DEVICE void fetch_x16(const Gemm& p, int first_row, int chunk, uint8_t* stage) {
   constexpr int kPieces = kHalfValues / 8, kStride = gemm_stride(2 * kHalfValues);
@@ -199,7 +200,7 @@ LB_DEVICE void fetch_x16(const Gemm& p, int first_row, int chunk, uint8_t* stage
   }
 }
 
-// The type that stands for bf16 in the matrix units: f16 on chips without a bf16 matrix instruction.
+// The matrix units' stand-in for bf16: f16 on chips without a bf16 matrix instruction.
 template <bool kHasBf16>
 struct WideNumber {
   using Type = bf16;
@@ -210,7 +211,7 @@ struct WideNumber<false> {
 };
 using Wide = WideNumber<kHasBf16Matrix>::Type;
 
-// 16-bit weights as operands of type T. Operands<kFrags>::half(a, i) loads 16 of a block's 32 values.
+// Plain 16-bit weights as operands of type T. Operands<kFrags>::half(a, i) loads 16 of a block's 32 values.
 template <class Stored, DType kType_, class T>
 struct PlainHalves {
   using Value = T;
@@ -238,7 +239,7 @@ struct PlainHalves {
   };
 };
 
-// Quantised weights as operands of type T, expanded in registers and rounded.
+// Quantised weights, expanded in registers to operands of type T and rounded.
 template <class Format, class T>
 struct ExpandedHalves {
   using Value = T;
@@ -271,7 +272,7 @@ struct ExpandedHalves {
   };
 };
 
-// 16-bit x times 16-bit weights, fp32 sums.
+// Multiplies 16-bit x by 16-bit weights, with fp32 sums.
 template <class Weights, int kTileRows, int kFrags_>
 struct HalfProduct {
   using T = typename Weights::Value;
@@ -317,7 +318,7 @@ struct HalfProduct {
   FragmentC sums_[kFrags][kTiles];
 };
 
-// fp32 x times fp32 weights, by fused multiply-adds: a lane has one output and every other row.
+// Multiplies fp32 x by fp32 weights with fused multiply-adds: a lane has one output and every other row.
 struct FloatProduct {
   static constexpr DType kType = DType::kF32;
   static constexpr int kFrags = 1, kValues = kFloatValues, kXBytes = gemm_float_x(kFloatRows);

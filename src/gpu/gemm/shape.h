@@ -1,13 +1,13 @@
-// The contract of the GEMM kernels and their choice: parameters, tiles, shared memory. Read by host and device.
+// Parameters, tiles and shared memory of the GEMM kernels: the contract of host and device.
 //
-// A tile is tile_outs outputs of one matrix for tile_rows rows of x. Its inner dimension comes in chunks, the values
-// that one stage of shared memory holds. A unit is one chunk of one tile. Units are numbered with the chunk fastest,
-// then the tile of rows, then the tile of outputs.
+// A tile is tile_outs outputs of one matrix for tile_rows rows of x. Its inner dimension is cut into chunks; a chunk is
+// the values that one stage of shared memory holds. A unit is one chunk of one tile. Units are numbered with the chunk
+// fastest, then the tile of rows, then the tile of outputs.
 //
-// Stream-K: block b computes the units [n_units b / n_blocks, n_units (b + 1) / n_blocks). A tile that several blocks
-// share is the sum of their partial sums, in the order of the blocks (gemm_sum.cpp). The wgmma kernels start with whole
-// tiles: block b computes the tiles b, b + n_blocks, ... below n_whole_tiles, then its units of the tiles that are
-// left.
+// Stream-K: block b computes the units [n_units b / n_blocks, n_units (b + 1) / n_blocks). If several blocks share a
+// tile, its result is the sum of their partial sums, in the order of the blocks (gemm_sum.cpp). The wgmma kernels start
+// with whole tiles: block b first computes the tiles b, b + n_blocks, ... below n_whole_tiles, then its units of the
+// remaining tiles.
 #pragma once
 
 #include <stddef.h>
@@ -20,37 +20,37 @@
 namespace lb::gpu {
 
 inline constexpr int kGemmThreads = 256, kGemmWarps = kGemmThreads / 32;
-// Values of a chunk, by the operands of the matrix instruction: bytes, 16-bit numbers, fp32.
+// Values per chunk, by operand type of the matrix instruction: bytes, 16-bit numbers, fp32.
 inline constexpr int kByteValues = 128, kHalfValues = 64, kFloatValues = 32;
-inline constexpr int kFloatRows = 32;  // rows of a tile of the fp32 kernel
-inline constexpr int kWideRows = 128;  // rows of a tile of the gemm_wide kernels, for prompts
+inline constexpr int kFloatRows = 32;  // rows per tile of the fp32 kernel
+inline constexpr int kWideRows = 128;  // rows per tile of the gemm_wide kernels, for prompts
 
 struct Gemm {
-  LinearGroup group;                 // of one weight type
-  RoundedRows x;                     // [rows, n_in]; read by the kernels that multiply bytes
-  const void* x16;                   // output of narrow_rows; read by the kernels that multiply 16-bit numbers
-  float* partials;                   // [n_blocks, 2, tile_rows, tile_outs]: sums of a block's first and last tile
-  int first_tile[kMaxProducts + 1];  // matrix i has the tiles of outputs [first_tile[i], first_tile[i + 1])
+  LinearGroup group;  // of one weight type
+  RoundedRows x;      // [rows, n_in]; read by kernels that multiply bytes
+  const void* x16;    // output of narrow_rows; read by kernels that multiply 16-bit numbers
+  float* partials;    // [n_blocks, 2, tile_rows, tile_outs]: partial sums of a block's first and last tile
+  int first_tile[kMaxProducts + 1];  // matrix i has the output tiles [first_tile[i], first_tile[i + 1])
   int n_row_tiles, n_chunks, n_blocks, n_stages;
   int tile_rows, tile_outs;
-  int n_whole_tiles;  // 0 but for the wgmma kernels
+  int n_whole_tiles;  // 0 except for the wgmma kernels
 };
 
-// x as 16-bit numbers, padded with zeros to whole chunks. Tiled, for the wgmma kernels, it is
-// [tiled_values(n_in) / 64, padded_rows(rows), 64], the 16-byte pieces of a row swizzled as in operand_tile.h. Then 64
-// values of any consecutive rows are one contiguous piece of memory for a bulk copy.
+// Converts x to 16-bit numbers, padded with zeros to whole chunks. The wgmma kernels need the tiled layout
+// [tiled_values(n_in) / 64, padded_rows(rows), 64], with the 16-byte pieces of a row swizzled as in operand_tile.h. 64
+// values of any consecutive rows are then contiguous memory for one bulk copy.
 struct NarrowRows {
   const float* x;  // [rows, n_in]
   void* y;         // [rows, x16_values(n_in)], or tiled
-  DType type;      // BF16, or F16 with values beyond its range clamped
+  DType type;      // BF16, or F16 with out-of-range values clamped
   int rows, n_in;
-  bool is_permuted;  // in the order in which weights are expanded from codes
+  bool is_permuted;  // in the order that expanding weights from codes produces
   bool is_tiled;
 };
-// Weights as 16-bit numbers, for the types that no GEMM reads. Both matrices lie in planes (quant/planes.h).
+// Expands weights to 16-bit numbers, for the types that no GEMM reads. Both matrices are in planes (quant/planes.h).
 struct ExpandWeights {
-  const void* w;  // [n_out, n_in] of from, quantised
-  void* y;        // [n_out, n_in] of to, F16 or BF16
+  const void* w;  // [n_out, n_in] of type `from`, quantised
+  void* y;        // [n_out, n_in] of type `to`, F16 or BF16
   DType from, to;
   int n_out, n_in;
 };
@@ -60,10 +60,11 @@ LB_FN constexpr int tiled_values(int n_in) { return (n_in + 127) / 128 * 128; }
 LB_FN constexpr int padded_rows(int rows) { return (rows + 7) / 8 * 8; }
 inline constexpr int kTileRowBytes = 2 * kHalfValues;
 
-// Bytes from one row to the next in shared memory: an odd multiple of 16, so that 8 rows lie in different banks.
+// Row stride in shared memory, in bytes: an odd multiple of 16, so that 8 rows fall in different banks.
 LB_FN constexpr int gemm_stride(int bytes) { return bytes % 32 == 0 ? bytes + 16 : bytes; }
 
-// Bytes that a chunk of `values` of one row has of plane i in shared memory: codes only. Scales go through registers.
+// Bytes of plane i in shared memory for `values` values of one row. Only codes pass through shared memory; scales go
+// through registers.
 LB_FN constexpr int gemm_code_bytes(DType type, int i, int values) {
   const quant::PlaneFormat format = quant::plane_format(type);
   const bool is_codes = i == 0 || (i == 1 && type == DType::kQ6_K);
@@ -75,7 +76,8 @@ LB_FN constexpr int gemm_code_row(DType type, int values) {
     bytes += gemm_code_bytes(type, i, values) ? gemm_stride(gemm_code_bytes(type, i, values)) : 0;
   return bytes;
 }
-// Bytes of x in a stage, for kernels that multiply bytes, 16-bit numbers and fp32. Rows of bytes are padded to 16.
+// Bytes of x in a stage, for kernels that multiply bytes, 16-bit numbers and fp32. Byte kernels pad the rows to a
+// multiple of 16.
 LB_FN constexpr int gemm_pad(int tile_rows) { return (tile_rows + 15) / 16 * 16; }
 LB_FN constexpr int gemm_byte_x(int tile_rows, int bits) {
   const int n_row_blocks = kByteValues / kRoundBlock;
@@ -83,11 +85,11 @@ LB_FN constexpr int gemm_byte_x(int tile_rows, int bits) {
 }
 LB_FN constexpr int gemm_half_x(int tile_rows) { return tile_rows * gemm_stride(2 * kHalfValues); }
 LB_FN constexpr int gemm_float_x(int tile_rows) { return tile_rows * gemm_stride(4 * kFloatValues); }
-// A warp's own shared memory: the decoded scales of a chunk, and the sums before they are stored.
+// Shared memory private to a warp: the decoded scales of a chunk, and the sums before they are stored.
 inline constexpr int kGemmWarpBytes = 1024;
 
-// The wgmma kernels: two consumer warpgroups and a producer warpgroup. As many stages as fit, up to eight, each with
-// two barriers.
+// The wgmma kernels: two consumer warpgroups and one producer warpgroup. The ring has up to eight stages, as many as
+// fit, each with two barriers.
 inline constexpr int kWarpgroupThreads = 384;
 inline constexpr int kWarpgroupSharedBytes = 227 * 1024, kTileAlignmentBytes = 1024;
 inline constexpr int kWarpgroupWarpBytes = 1280;

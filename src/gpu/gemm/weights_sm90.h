@@ -1,9 +1,8 @@
-// How the wgmma GEMM reads a weight type: a chunk's codes from the ring in shared memory, its scales from memory one
-// chunk ahead. Weights have
+// How the wgmma GEMM reads a weight type: a chunk's codes from the ring in shared memory, and its scales from global
+// memory one chunk ahead. Weights have
 //   kType, Value        the stored type; the type of the operands
 //   Scales<kFrags>      find: moves to the lane's output; read: loads a chunk's scales; unpack: decodes them into
-//   shared
-//                       memory
+//                       shared memory
 //   Operands<kFrags>    32 values of a warp's outputs; half(a, i) makes the fragments of 16 of them
 // The formats of quantised types have
 //   Raw<kBlocks>        the scales of kBlocks blocks of 32 values: read loads them, field(i) decodes them (code_field)
@@ -14,7 +13,7 @@
 
 namespace lb::gpu {
 
-inline constexpr int kWarpgroupBlocks = 128 / kRoundBlock;  // blocks of a chunk of quantised weights
+inline constexpr int kWarpgroupBlocks = 128 / kRoundBlock;  // blocks per chunk of quantised weights
 
 // The codes of 16 outputs in a chunk in shared memory.
 template <DType kType>
@@ -27,7 +26,7 @@ struct ChunkRows {
       : first(weights + out * kStride0), second(weights + n_outs * kStride0 + out * kStride1) {}
 };
 
-// The row of an output in each plane, and its blocks.
+// An output's row in each plane, and its number of blocks.
 struct OutputRow {
   const uint8_t* planes[quant::kMaxPlanes];
   int n_blocks;
@@ -89,13 +88,13 @@ struct WideQ4_K {
   template <int kBlocks>
   struct Raw {
     u32x4 entry = {};
-    int block = 0;  // in the superblock, a multiple of kBlocks
+    int block = 0;  // index in the superblock, a multiple of kBlocks
     LB_DEVICE void read(const OutputRow& row, int row_block) {
       block = row_block % 8;
       entry = load_cached<u32x4>(row.planes[1] + uint32_t(row_block) / 8 * 16);
     }
     LB_DEVICE f32x2 field(int i) const {
-      const bool is_upper = block >= 4;  // 48 bits for four blocks
+      const bool is_upper = block >= 4;  // four blocks take 48 bits
       const uint64_t bits = uint64_t(is_upper ? entry[3] : entry[2]) << 32 | (is_upper ? entry[2] : entry[1]);
       const uint32_t fields = uint32_t(bits >> (is_upper ? 12 * block - 32 : 12 * block) >> 12 * i);
       const float d = to_f32(f16{uint16_t(entry[0])}), dmin = to_f32(f16{uint16_t(entry[0] >> 16)});
@@ -111,12 +110,12 @@ struct WideQ4_K {
   }
 };
 
-// The two fields are the scales of a block's halves.
+// The two fields are the scales of a block's two halves.
 struct WideQ6_K {
   static constexpr DType kType = DType::kQ6_K;
   template <int kBlocks>
   struct Raw {
-    uint16_t pairs[kBlocks] = {};  // signed bytes
+    uint16_t pairs[kBlocks] = {};  // pairs of signed bytes
     f16 d = {};
     LB_DEVICE void read(const OutputRow& row, int block) {
       LB_UNROLL
@@ -129,7 +128,7 @@ struct WideQ6_K {
   };
   LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int block) {
     unpack_nibbles(a, rows.first + block * 16, rows.kStride0);
-    OperandRows<u32x2> upper;  // a word per half, two bits for each of the half's words of four bytes
+    OperandRows<u32x2> upper;  // one word per half; two bits for each of the half's four-byte words
     load(upper, rows.second + block * 8, rows.kStride1);
     LB_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -204,7 +203,7 @@ struct ExpandedWeights {
   };
 };
 
-// 16-bit weights, as they are.
+// Plain 16-bit weights, unchanged.
 template <class T, DType kType_>
 struct PlainWeights {
   using Value = T;

@@ -1,4 +1,4 @@
-// The launch of a step, the pairs of types that share one, and the fusion with norms and gates.
+// Skinny GEMM launches, pairing of weight types, and fusion with norms and gates.
 #include "gpu/gemm_skinny/choose.h"
 
 #include <algorithm>
@@ -16,12 +16,12 @@ size_t aligned(size_t bytes) { return round_up(bytes, quant::kPlaneAlignment); }
 
 const Linear& first_op(const SkinnyStep& step) { return step.group.products[0]; }
 
-// Whether both read x in the same form; an epilogue writes next_x in the form that its own step reads.
+// Whether both read x in the same form. An epilogue writes next_x in the form that its own GEMM reads.
 bool same_x(const Linear& a, const Linear& b) {
   return a.type == b.type || !(skinny_is_plain(a.type) || skinny_is_plain(b.type));
 }
 
-// Two single-type groups as one, in the order that a two-type kernel expects; nothing where no kernel covers both.
+// Merges two single-type groups, in the order that a two-type kernel expects; nullopt if no kernel covers both.
 std::optional<LinearGroup> merged(const LinearGroup& a, const LinearGroup& b, const Target& target) {
   if (a.n + b.n > kMaxProducts) return {};
   for (const auto& [first, second] : {std::pair(&a, &b), std::pair(&b, &a)}) {

@@ -1,4 +1,4 @@
-// The kernels of skinny GEMM, and the cut that is expected to end first.
+// Chooses a skinny GEMM kernel, and the cut with the shortest expected time.
 #include "gpu/gemm_skinny/choose_config.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace lb::gpu {
 namespace {
 
-constexpr DType kNoType = DType::kF32;  // which has no kernel
+constexpr DType kNoType = DType::kF32;  // kF32 has no skinny kernel
 constexpr int kSameCutRows = 32;
 
 // clang-format off
@@ -28,7 +28,7 @@ constexpr SkinnyKernel kKernels[] = {
 };
 // clang-format on
 
-// The kernel of a group with the fewest spare rows; null: the pack has none.
+// The group's kernel with the fewest spare rows; null if the pack has none.
 const SkinnyKernel* kernel_of(const LinearGroup& group, int rows, const Target& target) {
   const DType first = group.products[0].type, last = group.products[group.n - 1].type;
   const DType second = last == first ? kNoType : last;
@@ -38,7 +38,7 @@ const SkinnyKernel* kernel_of(const LinearGroup& group, int rows, const Target& 
   return kernel == std::end(kKernels) ? nullptr : kernel;
 }
 
-// Nothing where the pack has no kernel, or no kernel computes the epilogue.
+// Returns nullopt if the pack has no kernel, or if no kernel computes the epilogue.
 std::optional<SkinnyProblem> problem_of(const LinearGroup& group, Epilogue epilogue, const Target& target) {
   const Linear& first = group.products[0];
   const DType last = group.products[group.n - 1].type, second = last == first.type ? kNoType : last;
@@ -47,7 +47,7 @@ std::optional<SkinnyProblem> problem_of(const LinearGroup& group, Epilogue epilo
   if (second != kNoType && epilogue != Epilogue::kSums) return {};
   SkinnyProblem problem = {kernel, epilogue, first.n_in / kSkinnyValues, {}};
   for (const Linear& op : ops_of(group)) {
-    if (quant::plane_layout(op.type, op.n_out, op.n_in).bytes > 0xffffffff) return {};  // kernels have 32-bit offsets
+    if (quant::plane_layout(op.type, op.n_out, op.n_in).bytes > 0xffffffff) return {};  // kernels use 32-bit offsets
     problem.n_grains[op.type != first.type] += ceil_div(op.n_out, kSkinnyOuts);
   }
   problem.n_grains[0] /= problem.grain();
@@ -66,9 +66,10 @@ std::array<int, 2> split_ranges(const SkinnyProblem& problem, int max_ranges) {
   return {n_first, std::min(max_ranges - n_first, n_grains[1])};
 }
 
-// Nanoseconds on an H100, fitted to measurements there (docs/kernels/gemm_skinny.md): units, x by the loads in flight,
-// partials and their sums. A cluster adds them sooner. Plain weights use x as it is; with them fewer slices were
-// faster. is_large: so much shared memory that too little L1 is left for weights in flight.
+// Expected nanoseconds, a model fitted to H100 measurements (docs/kernels/gemm_skinny.md). It adds up the time of the
+// units, of loading x (bounded by the loads in flight), and of the partials and their sums. A cluster adds partials
+// sooner. Plain weights multiply x unconverted and were faster with fewer slices. is_large: the block uses so much
+// shared memory that too little L1 is left for weights in flight.
 long expected_ns(const SkinnyConfig& cut, bool is_large) {
   const SkinnyKernel& kernel = *cut.problem.kernel;
   const int tile_rows = kernel.tile_rows, max_blocks = cut.max_k_blocks();
@@ -83,11 +84,11 @@ long expected_ns(const SkinnyConfig& cut, bool is_large) {
   return (is_large ? 5 : 4) * units / 4 + x + partials + slices - saved;
 }
 
-// A block may have 227 KiB of shared memory on an H100, and this much under the carve-out that Launch::keeps_l1 asks
-// for.
+// Shared memory of a block on an H100, in KiB: the maximum, and the maximum under the carve-out that Launch::keeps_l1
+// requests.
 constexpr int kWholeKib = 227, kBesideL1Kib = 163;
 
-// Sets the fields that only a cut worth considering needs.
+// Fills in the fields that only a promising cut needs.
 void finish(SkinnyConfig& cut) {
   const auto& [kernel, epilogue, n_k_blocks, n_grains] = cut.problem;
   const int grain = cut.problem.grain();
@@ -106,12 +107,12 @@ void finish(SkinnyConfig& cut) {
                               size_t(skinny_sums_bytes(kernel->tile_rows, kept_tiles)));
 }
 
-// The cut with the smallest expected time, of first_slices slices or more, up to last_slices.
+// The cut with the shortest expected time among those with first_slices to last_slices slices.
 std::optional<SkinnyConfig> best_config(const SkinnyProblem& problem, const Target& target, int first_slices = 1,
                                         int last_slices = std::numeric_limits<int>::max()) {
   const int n_sms = std::max(1, target.n_sms);
-  // Thread blocks of a range spin on each other. Where another model's grid runs beside this one, ranges that have
-  // begun must leave SMs for their missing blocks.
+  // Thread blocks of a range spin on each other. If another model's grid runs concurrently, ranges that have begun must
+  // leave SMs for their missing blocks.
   const int max_slices = std::min({problem.n_k_blocks, n_sms, std::max(4, n_sms / 2), last_slices});
   std::optional<SkinnyConfig> best;
   long best_ns = 0;
@@ -138,8 +139,8 @@ std::optional<SkinnyConfig> best_config(const SkinnyProblem& problem, const Targ
 
 }  // namespace
 
-// Up to kSameCutRows rows have the slices that are best for so many: then the sums of a row have one order, whatever
-// other rows there are. By expected_ns() 8 or 16 rows of a 27B lose 0.8 %, of a 0.8B nothing.
+// Up to kSameCutRows rows use the slices that are best for kSameCutRows rows. The sums of a row then have one order,
+// whatever other rows there are. By expected_ns(), 8 or 16 rows of a 27B lose 0.8 %, of a 0.8B nothing.
 std::optional<SkinnyConfig> skinny_config(const LinearGroup& group, Epilogue epilogue, const Target& target) {
   const std::optional<SkinnyProblem> problem = problem_of(group, epilogue, target);
   if (!problem) return {};

@@ -1,5 +1,5 @@
-// SkinnyConfig: the kernel of a group on a target, the cut of n_in into slices and of the outputs into ranges. choose.h
-// makes the launches of it.
+// SkinnyConfig: a group's kernel on a target, and how n_in is cut into slices and the outputs into ranges. choose.h
+// turns it into launches.
 #pragma once
 
 #include <array>
@@ -15,12 +15,12 @@
 namespace lb::gpu {
 
 struct SkinnyKernel {
-  DType type, second;  // second: of the group's last matrices; kF32, which has no kernel: they have one type
+  DType type, second;  // second: type of the group's last matrices; kF32 (which has no kernel) if all have one type
   int tile_rows;
   const char* name;
 };
 
-// The work that a cut divides; pairs hold the first and the second type.
+// The work that a cut divides. Pairs hold the first and the second weight type.
 struct SkinnyProblem {
   const SkinnyKernel* kernel;
   Epilogue epilogue;
@@ -44,10 +44,10 @@ struct SkinnyConfig {
   }
 };
 
-// gemm_skinny_q4_k_16_kernel: 10 slices of up to 7 blocks, 13 ranges of up to 25 tiles, 64896 B
+// Example: gemm_skinny_q4_k_16_kernel: 10 slices of up to 7 blocks, 13 ranges of up to 25 tiles, 64896 B
 std::string to_string(const SkinnyConfig& config);
 
-// Nothing where the pack has no kernel for the group, or no kernel computes the epilogue.
+// Returns nullopt if the pack has no kernel for the group, or if no kernel computes the epilogue.
 std::optional<SkinnyConfig> skinny_config(const LinearGroup& group, Epilogue epilogue, const Target& target);
 
 }  // namespace lb::gpu

@@ -1,9 +1,9 @@
-// The end of a skinny GEMM: the thread blocks of a range add its partials and run the epilogue.
+// Epilogue of skinny GEMM: the thread blocks of a range add its partials, then optionally fuse the next norm or gate.
 //
-// Each block adds the partials of its share of the range's tiles, in the order of slices and warps. Where only the next
-// GEMMs read the sums, it makes their x at once: the norm without its factor, or the gate. The blocks of a range spin
-// on each other: two blocks are a cluster, more need all blocks of the grid co-resident. This code runs once per
-// launch, so it comes from memory, and is kept short.
+// Each block adds the partials of its share of the range's tiles, in the order of slices and warps. If only the next
+// GEMMs read the sums, the block computes their x directly: the norm without its factor, or the gate. The blocks of a
+// range spin on each other. Two blocks form a cluster; more than two need all blocks of the grid co-resident. This code
+// runs once per launch and its instructions come from memory, so it is short.
 #pragma once
 
 #include "cluster.h"
@@ -14,7 +14,8 @@
 
 namespace lb::gpu {
 
-// The matrix of a tile, and the tile's first output in it. Constant indices keep the parameters in constant memory.
+// The matrix that contains a tile, and the tile's first output in it. Constant indices keep the parameters in constant
+// memory.
 struct SkinnyTile {
   const void* w;
   const float* add;
@@ -36,7 +37,7 @@ struct SkinnyTile {
   }
 };
 
-// The range and slice of a thread block. is_second: the range is of the group's second type.
+// The range and slice of a thread block. is_second: the range belongs to the group's second type.
 struct SkinnyWork {
   int range, slice;
   int first_k_block, n_k_blocks, n_grains, first_tile, n_tiles;
@@ -55,7 +56,7 @@ struct SkinnyWork {
         n_in(p.group.products[0].n_in) {}
 };
 
-// The tiles of its range that a thread block adds the partials of, [first, first + n).
+// The tiles [first, first + n) of its range whose partials a thread block adds.
 struct SkinnySumTiles {
   int first, n;
   LB_DEVICE SkinnySumTiles(const GemmSkinny& p, const SkinnyWork& work) {
@@ -66,8 +67,8 @@ struct SkinnySumTiles {
   }
 };
 
-// Waits until all blocks of the range have stored their partials. Together the blocks add 2^31: that flips the top bit
-// of the counter and leaves the other bits, so nobody resets it (as in grid_barrier).
+// Waits until all blocks of the range have stored their partials. Together the blocks add 2^31, which flips the
+// counter's top bit and leaves the other bits unchanged. The counter therefore needs no reset (as in grid_barrier).
 LB_DEVICE void wait_for_range(uint32_t* counter, int slice, int n_slices) {
   block_barrier();
   if (thread_id() == 0 && n_slices > 1) {
@@ -86,7 +87,7 @@ LB_DEVICE uint8_t* skinny_behind_table(const GemmSkinny& p) {
   return dynamic_shared<uint8_t>() + skinny_table_bytes(p.max_sum_tiles, p.tile_partials);
 }
 
-// Fills the table: the indices of the partials of the tiles that the block adds up, -1 for none.
+// Fills the table with the indices of the partials of this block's tiles, -1 for none.
 LB_DEVICE void build_partial_table(const GemmSkinny& p, const SkinnyWork& work) {
   const SkinnySumTiles sum_tiles(p, work);
   const int slots = skinny_partials(p.max_range_tiles);
@@ -106,14 +107,14 @@ LB_DEVICE void build_partial_table(const GemmSkinny& p, const SkinnyWork& work) 
   }
 }
 
-// This lane's 16 bytes of a tile's sums in shared memory, [tiles of SkinnySumTiles, rows / 8, 32 lanes].
+// Address of this lane's 16 bytes of a tile's sums in shared memory, [tiles of SkinnySumTiles, rows / 8, 32 lanes].
 template <int kRows>
 LB_DEVICE uint8_t* skinny_sums_of(const GemmSkinny& p, int tile, int eight) {
   return skinny_behind_table(p) + (tile * (kRows / 8) + eight) * kSkinnySumBytes + lane() * 16;
 }
 
-// Adds the partials; a warp takes eight rows of a tile. The sums are y, except before a gate. For kNormed and kGated
-// they also stay in shared memory.
+// Adds the partials; a warp takes eight rows of a tile. Writes the sums to y, except before a gate. kNormed and kGated
+// also keep them in shared memory.
 template <int kRows>
 LB_DEVICE void reduce_partials(const GemmSkinny& p, const SkinnyWork& work, const SkinnySumTiles& sum_tiles) {
   constexpr int kEights = kRows / 8;
@@ -121,7 +122,7 @@ LB_DEVICE void reduce_partials(const GemmSkinny& p, const SkinnyWork& work, cons
   for (int item = warp(); item < sum_tiles.n * kEights; item += kSkinnyWarps) {
     const int tile = item / kEights, eight = item % kEights;
     const SkinnyTile matrix(p, work.first_tile + sum_tiles.first + tile);
-    long offsets[4];  // in y, in the order of for_each_sum; -1 outside the matrix
+    long offsets[4];  // index in y, in the order of for_each_sum; -1 outside the matrix
     for_each_sum([&](int of_16, int row_of_8, int, int, int n) {
       const int out = matrix.first_out + of_16, row = eight * 8 + row_of_8;
       offsets[n] = out < matrix.n_out && row < p.group.products[0].rows ? long(row) * matrix.n_out + out : -1;
@@ -155,8 +156,8 @@ LB_DEVICE void reduce_partials(const GemmSkinny& p, const SkinnyWork& work, cons
   }
 }
 
-// Rounds a block of 32 values, which lies in two tiles, for eight rows, by a warp. The lanes of a row differ in lane
-// / 4.
+// Rounds a block of 32 values for eight rows, as a warp. The block spans two tiles. The lanes of a row differ in lane /
+// 4.
 LB_DEVICE void round_eight_rows(const RoundedRows& to, int n_out, int first_out, int first_row, int rows,
                                 const f32x4 (&v)[2]) {
   LB_UNROLL
@@ -176,7 +177,7 @@ LB_DEVICE void round_eight_rows(const RoundedRows& to, int n_out, int first_out,
   }
 }
 
-// The same, to 16-bit numbers.
+// Like round_eight_rows, but stores 16-bit numbers.
 template <DType kType>
 LB_DEVICE void narrow_eight_rows(const RoundedRows& to, int n_out, int first_out, int first_row, int rows,
                                  const f32x4 (&v)[2]) {
@@ -190,7 +191,7 @@ LB_DEVICE void narrow_eight_rows(const RoundedRows& to, int n_out, int first_out
   }
 }
 
-// The weights of the norm for a block of 32 values.
+// Loads the norm's weights for a block of 32 values.
 LB_DEVICE f32x4 load_norm_weights(const GemmSkinny& p, int first_out) {
   f32x4 w = {};
   if (p.epilogue != Epilogue::kNormed) return w;
@@ -199,8 +200,8 @@ LB_DEVICE f32x4 load_norm_weights(const GemmSkinny& p, int first_out) {
   return w;
 }
 
-// Makes eight rows of a block of 32 values of next_x from the tiles of a grain, by a warp. norm_w: the weights of that
-// block. kType: the type of the weights, which sets the form of x.
+// Computes eight rows of a 32-value block of next_x from the tiles of a grain, as a warp. norm_w: the norm's weights
+// for that block. kType: the weights' type, which sets the form of x.
 template <DType kType, int kRows>
 LB_DEVICE void make_next_x(const GemmSkinny& p, int tile, int eight, int first_out, const f32x4& norm_w) {
   const bool is_gated = p.epilogue == Epilogue::kGated;
@@ -236,7 +237,7 @@ LB_DEVICE void make_next_x(const GemmSkinny& p, int tile, int eight, int first_o
   }
 }
 
-// The whole epilogue of a thread block.
+// Runs the whole epilogue of a thread block.
 template <DType kType, int kRows>
 LB_DEVICE void reduce_range(const GemmSkinny& p, const SkinnyWork& work) {
   constexpr int kEights = kRows / 8;
@@ -249,7 +250,7 @@ LB_DEVICE void reduce_range(const GemmSkinny& p, const SkinnyWork& work) {
   };
   int item = warp();
   f32x4 norm_w = {};
-  if (item < n_items) norm_w = load_norm_weights(p, out_of(item));  // while other blocks still multiply
+  if (item < n_items) norm_w = load_norm_weights(p, out_of(item));  // loaded while other blocks still multiply
   if (p.is_cluster)
     cluster_barrier();
   else

@@ -1,17 +1,17 @@
-// How skinny GEMM reads a weight type from planes (quant/planes.h) and makes 16-bit operands of it.
+// How skinny GEMM reads a weight type from planes (quant/planes.h) and converts it to 16-bit operands.
 //
-// Of a k-block of 256 values, a lane has two blocks of 32 values, t = lane % 4 (part 0) and t + 4 (part 1), for each of
-// two outputs, lane / 4 and lane / 4 + 8. A factor that all 256 values share is multiplied into the sums in fp32. A
+// From each k-block of 256 values, a lane holds two blocks of 32 values, t = lane % 4 (part 0) and t + 4 (part 1), for
+// each of two outputs, lane / 4 and lane / 4 + 8. A factor shared by all 256 values multiplies the sums in fp32. A
 // format has
 //   kType      the weight type
 //   kHasMin    value = scale * (code * field) - min * field
-//   RowCursor  where an output's k-block lies in each plane; next: 256 values further
-//   Unit       the lane's registers for a k-block of two outputs; read loads them
-//   Fields     scale(i), min(i): the shared factors of the i-th output; mins: an operand of the blocks' min fields, to
-//              multiply with the sums of x. Constructing it reads all of a Unit but codes, so it waits for the loads
-//   Scales     the scale operands of a part; mins(half) where a block's halves have mins of their own, to multiply with
-//   x expand     word w of a part as operands: [0] values 4w to 4w + 3, [1] the values 16 further; each as 0, 2 and 1,
-//   3
+//   RowCursor  the address of an output's k-block in each plane; next: advances by 256 values
+//   Unit       the lane's registers for a k-block of two outputs; read: loads them
+//   Fields     scale(i), min(i): the shared factors of the i-th output; mins: an operand of the blocks' min fields,
+//              which multiplies the sums of x. The constructor reads all of a Unit but codes, so it waits for the loads
+//   Scales     the scale operands of a part; mins(half), which multiplies x, if a block's halves have different mins
+//   expand     word w of a part as operands: [0] values 4w to 4w + 3, [1] the values 16 further; each as the pairs
+//              (0, 2) and (1, 3)
 #pragma once
 
 #include "gpu/gemm_skinny/shape.h"
@@ -24,7 +24,7 @@ LB_DEVICE uint32_t pair_bits(f16x2 pair) { return __builtin_bit_cast(uint32_t, p
 
 LB_DEVICE constexpr uint32_t twice(uint32_t half) { return half | half << 16; }
 
-// Two numbers below 1024, in bits 0..9 and 16..25, minus kOff, as f16: or-ing 0x6400 makes them 1024 + number.
+// Two numbers below 1024, in bits 0..9 and 16..25, minus kOff, as f16. Or-ing 0x6400 gives 1024 + number.
 template <int kOff>
 LB_DEVICE f16x2 small_pair(uint32_t bits) {
   return fma2(pair_of(bits | twice(0x6400)), pair_of(twice(0x3c00)), pair_of(twice(0xe400 + kOff)));
@@ -32,13 +32,13 @@ LB_DEVICE f16x2 small_pair(uint32_t bits) {
 LB_DEVICE f16x2 times(f16x2 a, uint32_t factors) { return fma2(a, pair_of(factors), pair_of(0)); }
 LB_DEVICE uint32_t scaled(uint32_t bits, f16x2 scale, f16x2 off) { return pair_bits(fma2(pair_of(bits), scale, off)); }
 
-// A pair of codes from four bytes of code + 128: bytes 0 and 2, or 1 and 3.
+// A pair of codes from four bytes that hold code + 128: bytes 0 and 2, or 1 and 3.
 LB_DEVICE f16x2 code_pair(uint32_t bytes, int odd) {
   const uint32_t bits = permute_bytes(bytes, 0x64646464u, odd ? 0x4341 : 0x4240);  // 1024 + 128 + code
   return fma2(pair_of(bits), pair_of(twice(0x3c00)), pair_of(twice(0xe480)));
 }
 
-// Bytes from the matrix to the entries of an output in a plane.
+// Byte offset of an output's entries in a plane, from the start of the matrix.
 LB_DEVICE uint64_t plane_offset(const quant::PlaneLayout& layout, int plane, uint32_t out) {
   return layout.offset[plane] + uint64_t(out) * uint32_t(layout.row_bytes[plane]);
 }

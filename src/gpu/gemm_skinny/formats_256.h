@@ -1,5 +1,5 @@
-// Skinny GEMM formats of the types with superblocks of 256 values. Operands are integers, code times scale, which f16
-// holds exactly up to 2048.
+// Skinny GEMM formats of the weight types with superblocks of 256 values. Operands are integers, code times scale. f16
+// holds integers up to 2048 exactly.
 #pragma once
 
 #include "gpu/gemm_skinny/formats.h"
@@ -7,7 +7,7 @@
 
 namespace lb::gpu {
 
-// Types of two planes: nibbles, and one entry of scales per superblock.
+// Cursor of the types with two planes: nibbles, and one entry of scales per superblock.
 template <class Entry>
 struct SkinnyNibbleCursor {
   const uint8_t *codes, *scales;
@@ -59,7 +59,7 @@ struct SkinnyQ4_K {
     }
     LB_DEVICE float scale(int i) const { return to_f32(f16{uint16_t(d[i])}); }
     LB_DEVICE float min(int i) const { return to_f32(f16{uint16_t(d[i] >> 16)}); }
-    LB_DEVICE PairsA mins() const {  // once for the sums' high f16, once for their rest
+    LB_DEVICE PairsA mins() const {  // called twice: for the high f16 of the sums, then for their rest
       const uint32_t a = pair_bits(min_fields[0]), b = pair_bits(min_fields[1]);
       return {{a, b, a, b}};
     }
@@ -95,7 +95,7 @@ struct SkinnyQ4_K {
   }
 };
 
-// Scales and mins of Q4_K, and a fifth bit: at most 31 * 63, which f16 holds exactly.
+// Q4_K's scales and mins plus a fifth bit per code. Products are at most 31 * 63, which f16 holds exactly.
 struct SkinnyQ5_K {
   static constexpr DType kType = DType::kQ5_K;
   static constexpr bool kHasMin = true;
@@ -104,7 +104,7 @@ struct SkinnyQ5_K {
 
   struct RowCursor {
     const uint8_t* codes;
-    uint32_t upper, scales;  // bytes from codes; matrices are smaller than 4 GiB
+    uint32_t upper, scales;  // byte offsets from codes; matrices are smaller than 4 GiB
     RowCursor() = default;
     LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block) {
       const uint64_t first = plane_offset(layout, 0, out) + k_block * 128 + lane() % 4 * 16;
@@ -149,14 +149,14 @@ struct SkinnyQ5_K {
   }
 };
 
-// Six-bit codes minus 32, an 8-bit scale per 16 values: products up to 4096, rounded to 11 bits.
+// Six-bit codes minus 32, an 8-bit scale per 16 values. Products reach 4096 and are rounded to 11 bits.
 struct SkinnyQ6_K {
   static constexpr DType kType = DType::kQ6_K;
   static constexpr bool kHasMin = false;
 
   struct RowCursor {
     const uint8_t* codes;
-    uint32_t upper, scales, d;  // bytes from codes; matrices are smaller than 4 GiB
+    uint32_t upper, scales, d;  // byte offsets from codes; matrices are smaller than 4 GiB
     RowCursor() = default;
     LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block) {
       const uint64_t first = plane_offset(layout, 0, out) + k_block * 128 + lane() % 4 * 16;
@@ -191,7 +191,7 @@ struct SkinnyQ6_K {
     }
   };
   struct Fields {
-    uint32_t scales[2];  // scale + 128, bytes of both parts
+    uint32_t scales[2];  // scale + 128, one byte per block half, for both parts
     float d[2];
     LB_DEVICE explicit Fields(const Unit& unit) {
       LB_UNROLL
@@ -234,7 +234,7 @@ struct SkinnyQ6_K {
   }
 };
 
-// Types of six-bit scales: d, which they are multiples of.
+// The field d of the types with six-bit scales, which are multiples of d.
 template <class Unit>
 struct SkinnySixBitFields {
   const Unit& unit;
@@ -246,14 +246,14 @@ struct SkinnySixBitFields {
   LB_DEVICE float scale(int i) const { return d[i]; }
 };
 
-// Three-bit codes minus 4, a 6-bit scale per 16 values: at most 4 * 32, which f16 holds exactly.
+// Three-bit codes minus 4, a 6-bit scale per 16 values. Products are at most 4 * 32, which f16 holds exactly.
 struct SkinnyQ3_K {
   static constexpr DType kType = DType::kQ3_K;
   static constexpr bool kHasMin = false;
 
   struct RowCursor {
     const uint8_t* codes;
-    uint32_t upper, scales;  // bytes from codes; matrices are smaller than 4 GiB
+    uint32_t upper, scales;  // byte offsets from codes; matrices are smaller than 4 GiB
     RowCursor() = default;
     LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block) {
       const uint64_t first = plane_offset(layout, 0, out) + k_block * 64 + lane() % 4 * 8;
@@ -268,7 +268,7 @@ struct SkinnyQ3_K {
     }
   };
   struct Unit {
-    u32x2 codes[2][2];  // [output, part], a word for each half of the block
+    u32x2 codes[2][2];  // [output, part], one word per half of the block
     uint32_t upper[2][2];
     u32x4 scales[2];
     LB_DEVICE void read(const RowCursor (&rows)[2]) {
@@ -318,14 +318,14 @@ struct SkinnyQ3_K {
   }
 };
 
-// Two-bit codes, a 4-bit scale and a 4-bit min per 16 values: at most 3 * 15.
+// Two-bit codes, a 4-bit scale and a 4-bit min per 16 values. Products are at most 3 * 15.
 struct SkinnyQ2_K {
   static constexpr DType kType = DType::kQ2_K;
   static constexpr bool kHasMin = true;
 
   struct RowCursor {
     const uint8_t* codes;
-    uint32_t scales, d;  // bytes from codes; matrices are smaller than 4 GiB
+    uint32_t scales, d;  // byte offsets from codes; matrices are smaller than 4 GiB
     RowCursor() = default;
     LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block) {
       const uint64_t first = plane_offset(layout, 0, out) + k_block * 64 + lane() % 4 * 8;
@@ -340,7 +340,7 @@ struct SkinnyQ2_K {
     }
   };
   struct Unit {
-    u32x2 codes[2][2];  // [output, part], a word for each half of the block
+    u32x2 codes[2][2];  // [output, part], one word per half of the block
     uint16_t scales[2][2];
     uint32_t d[2];  // d and dmin
     LB_DEVICE void read(const RowCursor (&rows)[2]) {
@@ -403,7 +403,7 @@ struct SkinnyQ2_K {
   }
 };
 
-// Table values up to 127, 6-bit scales: products up to 4064, rounded to 11 bits.
+// Table values up to 127, 6-bit scales. Products reach 4064 and are rounded to 11 bits.
 struct SkinnyIQ4_XS {
   static constexpr DType kType = DType::kIQ4_XS;
   static constexpr bool kHasMin = false;

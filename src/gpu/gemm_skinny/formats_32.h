@@ -1,5 +1,5 @@
-// Skinny GEMM formats of the types with blocks of 32 values, eight blocks at a time. The blocks' scales go into the
-// operands in units of a power of two for the 256 values; code times scale is rounded to 11 bits.
+// Skinny GEMM formats of the weight types with blocks of 32 values; a k-block is eight such blocks. Operands are code
+// times scale, rounded to 11 bits, in units of one power of two per k-block.
 #pragma once
 
 #include "gpu/gemm_skinny/formats.h"
@@ -8,7 +8,8 @@
 
 namespace lb::gpu {
 
-// The scales (or offsets) of blocks t and t + 4 of an output, in a unit of all eight in which the largest is 8 to 16.
+// The scales (or offsets) of blocks t and t + 4 of an output. All eight blocks share a unit in which the largest is 8
+// to 16.
 struct SkinnyBlockScales {
   float unit;
   f16x2 of_blocks;
@@ -17,11 +18,11 @@ struct SkinnyBlockScales {
     int largest = max(first.bits & 0x7fff, second.bits & 0x7fff);
     LB_UNROLL
     for (int mask = 1; mask < 4; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
-    const int exponent = max(largest >> 10, 3);  // of the f16; the smallest scales end below 8
+    const int exponent = max(largest >> 10, 3);  // exponent of the f16; the smallest scales end below 8
     unit = quant::float_of(uint32_t(exponent - 18 + 127) << 23);
     of_blocks = times(pair_of(first.bits | uint32_t(second.bits) << 16), twice(uint32_t(33 - exponent) << 10));
   }
-  // MXFP4: powers of two (quant::mxfp4_scale); the unit is the largest.
+  // MXFP4: scales are powers of two (quant::mxfp4_scale); the unit is the largest.
   LB_DEVICE SkinnyBlockScales(uint8_t first, uint8_t second) {
     int largest = max(int(first), int(second));
     LB_UNROLL
@@ -34,7 +35,7 @@ struct SkinnyBlockScales {
   }
 };
 
-// The scale of a part's block, twice in a word, for each output.
+// The scale of a part's block for each output, in both halves of a word.
 struct SkinnyPartScales {
   uint32_t of_part[2];
   template <class Fields>
@@ -53,7 +54,7 @@ struct SkinnyQ8_0 {
 
   struct RowCursor {
     const uint8_t* codes;
-    uint32_t d;  // bytes from codes; matrices are smaller than 4 GiB
+    uint32_t d;  // byte offset from codes; matrices are smaller than 4 GiB
     RowCursor() = default;
     LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block) {
       const uint64_t first = plane_offset(layout, 0, out) + k_block * 256 + lane() % 4 * 32;
@@ -103,7 +104,7 @@ struct SkinnyQ8_0 {
   }
 };
 
-// Nibbles, with a fifth bit in some types; plane_scales.h describes the last plane.
+// Nibbles, with a fifth bit in some types. plane_scales.h describes the last plane.
 template <DType kType_>
 struct SkinnyNibbles {
   static constexpr DType kType = kType_;
@@ -116,7 +117,7 @@ struct SkinnyNibbles {
 
   struct RowCursor {
     const uint8_t* codes;
-    uint32_t upper, scales;  // bytes from codes; matrices are smaller than 4 GiB
+    uint32_t upper, scales;  // byte offsets from codes; matrices are smaller than 4 GiB
     RowCursor() = default;
     LB_DEVICE RowCursor(const uint8_t* w, const quant::PlaneLayout& layout, uint32_t out, int k_block) {
       const uint64_t first = plane_offset(layout, 0, out) + k_block * 128 + lane() % 4 * 16;
@@ -163,7 +164,7 @@ struct SkinnyNibbles {
     }
     LB_DEVICE float scale(int i) const { return scales[i].unit; }
     LB_DEVICE float min(int i) const { return -offsets[i].unit; }
-    LB_DEVICE PairsA mins() const {  // once for the sums' high f16, once for their rest
+    LB_DEVICE PairsA mins() const {  // called twice: for the high f16 of the sums, then for their rest
       const uint32_t a = pair_bits(offsets[0].of_blocks), b = pair_bits(offsets[1].of_blocks);
       return {{a, b, a, b}};
     }

@@ -1,7 +1,7 @@
-// Skinny GEMM formats of F16 and BF16 weights. x has their type and lies in shared memory as it is. Of a k-block of 256
-// values a lane has eight pieces of 8 values of each of two outputs, and the same pieces of x. As soon as a piece is
-// multiplied, the next unit's piece is loaded over it. Of a format (formats.h) it has RowCursor and Unit; `multiply`
-// takes the place of Fields, Scales and expand.
+// Skinny GEMM formats of F16 and BF16 weights. x has the weights' type and stays unchanged in shared memory. From each
+// k-block of 256 values a lane holds eight pieces of 8 values for each of two outputs, and multiplies them by the
+// matching pieces of x. Once a piece is multiplied, the next unit's piece is loaded over it. Only RowCursor and Unit of
+// a format (formats.h) exist here; `multiply` replaces Fields, Scales and expand.
 #pragma once
 
 #include "gpu/gemm_skinny/formats.h"

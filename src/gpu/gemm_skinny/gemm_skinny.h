@@ -1,11 +1,11 @@
 // The body of skinny GEMM: y[rows, n_out] = x[rows, n_in] w[n_out, n_in]^T (+ add), or the next GEMMs' x instead of y.
 //
-// Grid: x, slices of the inner dimension; y, ranges of outputs (shape.h). x of the slice lies in shared memory as
-// 16-bit numbers. For quantised weights these are in units of a power of two per row and 256 values, which is
-// multiplied into their sums. Weights go straight into registers and become 16-bit operands there: no ring, no barrier
-// in the loop. A warp reads its units (16 outputs, 256 values) one after another and has room for kUnits of them. The
-// first units are loaded before the previous kernel has ended. Partials leave in the layout of the accumulators;
-// epilogue.h adds them. Bound: bandwidth, weights read once. Notebook: docs/kernels/gemm_skinny.md.
+// Grid: x, slices of the inner dimension; y, ranges of outputs (shape.h). x of the slice is in shared memory as 16-bit
+// numbers. For quantised weights, x is in units of one power of two per row and 256 values, which multiplies the sums.
+// Weights are loaded straight into registers and converted to 16-bit operands there: no ring, no barrier in the loop. A
+// warp reads its units (16 outputs, 256 values) in order and holds up to kUnits of them. The first units are loaded
+// before the previous kernel has ended. Partials keep the layout of the accumulators; epilogue.h adds them. Bound:
+// bandwidth, weights read once. Notebook: docs/kernels/gemm_skinny.md.
 #pragma once
 
 #include "gpu/gemm_skinny/epilogue.h"
@@ -13,7 +13,7 @@
 
 namespace lb::gpu {
 
-// The weights that a lane reads next: outputs lane / 4 and lane / 4 + 8 of a tile, clamped to the matrix's last.
+// Cursor over a lane's weights: outputs lane / 4 and lane / 4 + 8 of a tile, clamped to the matrix's last output.
 template <class Format>
 struct SkinnyCursor {
   typename Format::RowCursor rows[2];
@@ -42,8 +42,8 @@ struct SkinnyCursor {
   }
 };
 
-// Stores a block of 32 codes as f16(code * scale), rounded once: the scale is the sum of two f16. Each word of four
-// codes becomes the pairs 0, 2 and 1, 3. Returns the sum of the codes.
+// Stores a block of 32 codes as f16(code * scale), rounded once: the fp32 scale is split into two f16. Each word of
+// four codes becomes the pairs (0, 2) and (1, 3). Returns the sum of the codes.
 LB_DEVICE int convert_block(uint8_t* to, const u32x4 (&codes)[2], float scale) {
   const f16 high = to_f16(scale), low = to_f16(scale - to_f32(high));
   const uint32_t highs = high.bits * 0x10001u, lows = low.bits * 0x10001u;
@@ -66,11 +66,11 @@ LB_DEVICE int convert_block(uint8_t* to, const u32x4 (&codes)[2], float scale) {
   return sum;
 }
 
-// The factor of a row's norm, 1 / rms, by eight lanes, from sums of squares over 32 values each. Loads cover up to 8192
-// values at once.
+// The factor of a row's norm, 1 / rms. Eight lanes share a row and add its sums of squares, one per 32 values. One
+// round of loads covers 8192 values.
 struct SkinnyRowNorm {
   static constexpr int kLoads = 8;
-  const float* squares = nullptr;  // of the row, [n_in / 32]; null: the row has no norm
+  const float* squares = nullptr;  // [n_in / 32] of the row; null: the row has no norm
   int n_sums;
   f32x4 loaded[kLoads];
 
@@ -105,14 +105,14 @@ struct SkinnyRowNorm {
   }
 };
 
-// The same for a head, by the lanes that hold its blocks.
+// The factor of a head's norm. Called by the lanes that hold the head's blocks.
 LB_DEVICE float head_norm_factor(const GemmSkinny& p, float squares) {
   LB_UNROLL
   for (int mask = 1; mask < kSkinnyHead / kRoundBlock; mask *= 2) squares += shuffle_xor(squares, mask);
   return rsqrt_fast(fma(squares, p.per_value, p.eps));
 }
 
-// x of a slice in shared memory, [k-blocks, kRows, kSkinnyRowBytes], in the form that kType multiplies.
+// x of a slice in shared memory, [k-blocks, kRows, kSkinnyRowBytes], in the form that weights of kType multiply.
 template <DType kType, int kRows>
 struct SkinnyX {
   uint8_t* base;
@@ -125,7 +125,7 @@ struct SkinnyX {
     copy_commit();
   }
 
-  // Turns the copied codes and scales into 16-bit numbers. norm: of row thread_id() / 8 % kRows.
+  // Converts the copied codes and scales to 16-bit numbers. norm: the norm of row thread_id() / 8 % kRows.
   LB_DEVICE void convert(const GemmSkinny& p, const SkinnyWork& work, SkinnyRowNorm& norm) const {
     constexpr int kStep = kSkinnyThreads / 8, kTurns = kStep % kRows == 0 ? 1 : 2;
     static_assert(kStep * kTurns % kRows == 0);
@@ -154,7 +154,7 @@ struct SkinnyX {
       for (int mask = 1; mask < 8; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
       const int exponent = max(min(int(quant::bits_of(largest) >> 23), 246), 8);
       const float unit = scale * quant::float_of(uint32_t(254 - exponent) << 23);
-      warp_barrier();  // the values overwrite codes that this warp has read
+      warp_barrier();  // this warp has read the codes that its values overwrite
       const float sum = float(convert_block(to + block * 16, codes, unit)) * unit;
       const f16 high = to_f16(sum);
       store(to_sum + block % 4 * 8 + block / 4 * 2, high.bits);
@@ -164,8 +164,8 @@ struct SkinnyX {
   }
 
  private:
-  // A lane copies a block, eight lanes a k-block of a row; a lane sees one or two rows only. Codes go to where the
-  // values of other lanes will be, scales to the side part, sums of squares to where the sums will be.
+  // A lane copies one block; eight lanes copy one k-block of a row. A lane meets at most two different rows. Codes land
+  // where other lanes will store values, scales in the side part, and sums of squares where the sums of codes will be.
   LB_DEVICE void prefetch_codes(const GemmSkinny& p, const SkinnyWork& work) const {
     const int n_in = work.n_in, rows = p.group.products[0].rows, n = work.n_k_blocks * kRows * 8;
     LB_UNROLL_BY(1)
@@ -183,7 +183,7 @@ struct SkinnyX {
                               p.squares + source_row * (n_in / kRoundBlock) + x_block, row < rows);
     }
   }
-  // 16-bit x is multiplied as it is.
+  // Copies 16-bit x unchanged.
   LB_DEVICE void prefetch_plain(const GemmSkinny& p, const SkinnyWork& work) const {
     constexpr int kPieces = kSkinnyValues * 2 / 16;
     const int rows = p.group.products[0].rows, n = work.n_k_blocks * kRows * kPieces;
@@ -204,7 +204,7 @@ struct SkinnySums {
   static constexpr int kTiles = kRows / 8;
   float v[kTiles][4] = {};
 
-  // Plain weights. The next unit is loaded over the parts of this one that are multiplied.
+  // Multiplies a unit of plain weights. Each multiplied part is overwritten by a load of the next unit.
   LB_DEVICE void add_plain(typename Format::Unit& unit, const X& x, int k_block,
                            const typename Format::RowCursor (&next)[2], bool has_next) {
     float sums[kTiles][4] = {};
@@ -274,7 +274,8 @@ struct SkinnySums {
     for (int j = 0; j < 2; ++j) powers[j] = load<float>(from_power + (tile * 8 + j) * kSkinnyRowBytes);
     for_each_sum([&](int, int, int, int j, int n) { v[tile][n] = fma(powers[j], sums[n], v[tile][n]); });
   }
-  // Stores the partial, [kTiles, 32 lanes, 4], and clears it. A plain store of four neighbours compiles to four stores.
+  // Stores the partial, [kTiles, 32 lanes, 4], and clears it. A plain store of four neighbouring values would compile
+  // to four stores.
   LB_DEVICE void put(float* to) {
     LB_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -289,8 +290,8 @@ struct SkinnySums {
   }
 };
 
-// A unit is loaded once the unit before has arrived, not sooner. The compiler tracks all loads that a loop carries into
-// its next iteration together, so waiting for one of them waits for the newest.
+// Loads the next unit only after the current one has arrived. The compiler tracks all loads that cross a loop iteration
+// together, so waiting for one of them would wait for the newest.
 template <class Format, int kRows, int kUnits, bool kIsSecond = false>
 LB_DEVICE void gemm_skinny(const GemmSkinny& p) {
   const SkinnyWork work(p, block_id_y(), block_id(), kIsSecond);
@@ -347,11 +348,11 @@ LB_DEVICE void gemm_skinny(const GemmSkinny& p) {
   }
 
   const SkinnyWork reduce_work(p, opaque(block_id_y()), opaque(block_id()),
-                               kIsSecond);  // not kept in registers during the loop
+                               kIsSecond);  // recomputed, so that the loop keeps no registers for it
   reduce_range<Format::kType, kRows>(p, reduce_work);
 }
 
-// A group of two types: each range has one of them.
+// Skinny GEMM of a group of two weight types. Each range has one type.
 template <class First, class Second, int kRows, int kFirstUnits, int kSecondUnits>
 LB_DEVICE void gemm_skinny_pair(const GemmSkinny& p) {
   if (block_id_y() < p.second_range_begin)

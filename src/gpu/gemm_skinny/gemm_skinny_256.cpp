@@ -1,4 +1,4 @@
-// Skinny GEMM kernels of the types with superblocks of 256 values, 8-bit x. Body: gemm_skinny.h.
+// Skinny GEMM kernels for the weight types with superblocks of 256 values, with 8-bit x. Body: gemm_skinny.h.
 // Needs: nvidia, bf16
 #include "dialect.h"
 

@@ -1,4 +1,4 @@
-// Skinny GEMM kernels of the types with blocks of 32 values, 8-bit x. Body: gemm_skinny.h.
+// Skinny GEMM kernels for the weight types with blocks of 32 values, with 8-bit x. Body: gemm_skinny.h.
 // Needs: nvidia, bf16
 #include "dialect.h"
 

@@ -1,5 +1,5 @@
-// Skinny GEMM kernels of two weight types in one launch, Q6_K beside another, as in files of mixed types. Body:
-// gemm_skinny.h.
+// Skinny GEMM kernels that multiply two weight types in one launch: Q6_K and another type, as files of mixed types
+// need. Body: gemm_skinny.h.
 // Needs: nvidia, bf16
 #include "dialect.h"
 

@@ -1,4 +1,4 @@
-// Skinny GEMM kernels of F16 and BF16 weights, x of their type. Body: gemm_skinny.h.
+// Skinny GEMM kernels for F16 and BF16 weights, with x of the same type. Body: gemm_skinny.h.
 // Needs: nvidia, bf16
 #include "dialect.h"
 

@@ -1,9 +1,9 @@
-// Every skinny GEMM kernel, once. The kernel files instantiate these lists; choose.cpp makes its table of them.
+// The list of all skinny GEMM kernels. Kernel files instantiate it; choose_config.cpp builds its table from it.
 //   kernel       name; also the name in a pack's manifest
 //   Type         the weights: DType::k<Type>, read by the format Skinny<Type>
-//   kTileRows    rows of x, a multiple of 8; choose() takes the first row of a type with enough of them
-//   kUnits       units (16 outputs, 256 values) that a warp has in registers at once
-// LB_GEMM_SKINNY_PAIRS: one launch for a group of two types, First before Second.
+//   kTileRows    rows of x, a multiple of 8; choose() takes the type's first entry with enough rows
+//   kUnits       units (16 outputs, 256 values) that a warp holds in registers
+// LB_GEMM_SKINNY_PAIRS: kernels for a group of two types, First before Second.
 #pragma once
 
 // clang-format off: one row per line

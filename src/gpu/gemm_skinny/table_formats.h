@@ -1,4 +1,4 @@
-// Skinny GEMM operands of the types whose codes are indices of a table of values (IQ4_NL, IQ4_XS, MXFP4).
+// Skinny GEMM operands for the weight types whose codes index a table of values (IQ4_NL, IQ4_XS, MXFP4).
 #pragma once
 
 #include "gpu/gemm_skinny/formats.h"
@@ -6,17 +6,18 @@
 
 namespace lb::gpu {
 
-// A word of codes of the i-th output as operands: values times scale. `scale` has it twice.
+// Converts a word of codes of the i-th output to operands: table values times scale. `scale` holds the f16 scale in
+// both halves.
 template <DType kType>
 LB_DEVICE void expand_table_codes(PairsA (&a)[2], int i, uint32_t codes, uint32_t scale) {
   const Magnitudes looked = look_up<kType>(codes);
-  u32x2 bytes;  // value + 128: no borrow crosses a byte
+  u32x2 bytes;  // table values + 128, so that no borrow crosses a byte
   LB_UNROLL
   for (int j = 0; j < 2; ++j)
     bytes[j] = kType == DType::kMXFP4 ? 0x80808080u + looked.first[j] - looked.second[j]
                                       : 0x80808080u + looked.second[j] - looked.first[j];
   LB_UNROLL
-  for (int half = 0; half < 2; ++half) {  // low nibbles are the first half of a block
+  for (int half = 0; half < 2; ++half) {  // the low nibbles are the first half of a block
     const uint32_t own = permute_bytes(bytes[0], bytes[1], half ? 0x7531 : 0x6420);
     LB_UNROLL
     for (int odd = 0; odd < 2; ++odd) a[half].r[2 * odd + i] = pair_bits(times(code_pair(own, odd), scale));

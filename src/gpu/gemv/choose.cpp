@@ -1,8 +1,8 @@
-// Weight type and row length -> GEMV kernel, team size, blocks and shared memory. The rules, in order:
-//   1. sm_90, 8-bit x, one row: weights through a ring in shared memory (gemv_ring) where rows and launch are large;
-//      all rows of a block there at once (gemv_whole) where a thread meets at most eight;
+// Chooses a GEMV kernel, team size, blocks and shared memory from weight type and row length. The rules, in order:
+//   1. sm_90, 8-bit x, one row: weights through a ring in shared memory (gemv_ring) if rows and launch are large; all
+//      rows of a block in shared memory (gemv_whole) if no team has more than eight rows;
 //   2. one piece of a row per thread (gemv), two blocks per SM;
-//   3. longer rows: the wide kernel, several passes over the row where needed.
+//   3. longer rows: the wide kernel, with several passes over the row if needed.
 #include "gpu/gemv/choose.h"
 
 #include <algorithm>
@@ -23,11 +23,11 @@
 namespace lb::gpu {
 namespace {
 
-// One row of instances.h: the kernel for up to one piece of a row per thread, and the wide one for longer rows.
+// An entry of instances.h: the kernel for rows of up to one piece per thread, and the wide kernel for longer rows.
 struct GemvKernel {
   DType type;
   int x_bits;       // of rounded x; 0: x is fp32
-  int wide_pieces;  // of a row that a thread of the wide kernel holds
+  int wide_pieces;  // pieces of a row that a thread of the wide kernel holds
   const char *kernel, *wide_kernel;
 };
 constexpr GemvKernel kGemvKernels[] = {
@@ -54,25 +54,25 @@ constexpr SharedKernel kRingKernels[] = {LB_GEMV_RING_KERNELS(X)};
 constexpr SharedKernel kWholeKernels[] = {LB_GEMV_WHOLE_KERNELS(X)};
 #undef X
 
-// The kernel for a type; null where the pack has none.
+// The kernel for a weight type; null if the pack has none.
 const char* shared_kernel(std::span<const SharedKernel> kernels, DType type, const Target& target) {
   const auto found = std::ranges::find(kernels, type, &SharedKernel::type);
   return found != kernels.end() && target.has(found->name) ? found->name : nullptr;
 }
 
 // Measured on an H100 (docs/kernels/gemv.md).
-constexpr int kRingMinRow = 4096;                    // values of a row
+constexpr int kRingMinRow = 4096;                    // values per row
 constexpr size_t kRingMinBytes = size_t(120) << 10;  // weights of the launch per SM
-constexpr int kRingBytes = 210 << 10;                // shared memory; the rest is for kernels beside
+constexpr int kRingBytes = 210 << 10;                // shared memory; leaves the rest to concurrent kernels
 constexpr int kRingBytesInFlight = 48 << 10;         // per SM
-constexpr int kRingThreads = 384;                    // consumers, where a row needs no more; leaves registers to others
-constexpr int kWholeBytesInFlight = 36 << 10;        // per SM
-// A block of shorter rows asks for more than half of an SM's shared memory. Else an SM that is free first would get two
-// blocks of the launch, and another SM none.
+constexpr int kRingThreads = 384;              // consumer threads, unless a row needs more; leaves registers to others
+constexpr int kWholeBytesInFlight = 36 << 10;  // per SM
+// Blocks of rows shorter than this request more than half of an SM's shared memory. Otherwise an SM that becomes free
+// first would get two blocks of the launch, and another SM none.
 constexpr int kWholeMinRow = 4096;
 constexpr int kWholeAloneBytes = 114 << 10;
 
-// Values of a piece: 16 bytes of the first plane.
+// Values per piece: 16 bytes of the first plane.
 int piece_values(DType type) {
   const quant::PlaneFormat format = quant::plane_format(type);
   return 16 * format.block_values / format.part_bytes[0];
@@ -82,16 +82,16 @@ int piece_values(DType type) {
 struct GemvShape {
   const char* kernel;
   int row_pieces, row_threads, threads;
-  int unit_rows = 0;      // rows of one bulk copy; 0: weights go straight into registers
-  bool is_whole = false;  // gemv_whole: all rows of a block in shared memory at once, no producer warp
+  int unit_rows = 0;      // rows per bulk copy; 0: weights go straight into registers
+  bool is_whole = false;  // gemv_whole: all rows of a block in shared memory, no producer warp
   int n_teams() const { return threads / row_threads; }
   bool has_ring() const { return unit_rows > 0 && !is_whole; }
 };
 
-// Weights go straight into registers. The team is as small as a row allows, in whole warps.
+// Weights go straight into registers. The team is as small as the row allows, in whole warps.
 GemvShape register_shape(const GemvKernel& kernel, int n_in, const Target& target) {
   const int n_pieces = std::max(1, ceil_div(n_in, piece_values(kernel.type)));
-  // The launch bound. Where the pack lacks the kernel, checked() will say so.
+  // The kernel's launch bound. If the pack lacks the kernel, checked() reports it.
   const auto threads_of = [&](const char* name) {
     const auto found = target.kernels.find(std::string_view(name));
     return found == target.kernels.end() ? kGemvThreads : found->second;
@@ -119,7 +119,7 @@ int blocks_of(const LinearGroup& group, const GemvShape& shape, const Target& ta
   return int(std::max<long>(group.n, std::min(most, needed)));
 }
 
-// One past the last block of each matrix. A matrix gets blocks in proportion to its rows, at least one.
+// One past the last block of each matrix. Each matrix gets blocks in proportion to its rows, at least one.
 using BlockEnds = std::array<int, kMaxProducts>;
 BlockEnds block_ends(const LinearGroup& group, int n_blocks) {
   const long rows = rows_of(group);
@@ -132,7 +132,7 @@ BlockEnds block_ends(const LinearGroup& group, int n_blocks) {
   return ends;
 }
 
-// Rows per bulk copy, whose bytes in each plane must be multiples of 16: 1, 2, or 0 where neither is.
+// Rows per bulk copy, whose bytes in each plane must be multiples of 16: 1, 2, or 0 if neither works.
 int copied_rows(const LinearGroup& group) {
   const Linear& first = group.products[0];
   const quant::PlaneLayout layout = quant::plane_layout(first.type, 1, first.n_in);
@@ -145,7 +145,7 @@ int copied_rows(const LinearGroup& group) {
   return are_multiples(8) && are_even ? 2 : 0;
 }
 
-// gemv_ring: large launches of long rows, or any launch where the pack has no other kernel.
+// gemv_ring: for large launches of long rows, or for any launch if the pack has no other kernel.
 std::optional<GemvShape> ring_shape(const LinearGroup& group, int n_pieces, int unit_rows, const Target& target) {
   const Linear& first = group.products[0];
   const char* kernel = shared_kernel(kRingKernels, first.type, target);
@@ -158,7 +158,7 @@ std::optional<GemvShape> ring_shape(const LinearGroup& group, int n_pieces, int 
   return GemvShape{kernel, n_pieces, row_threads, std::max(1, kRingThreads / row_threads) * row_threads, unit_rows};
 }
 
-// gemv_whole: launches in which no team has more than kGemvWholeRows rows.
+// gemv_whole: for launches in which no team has more than kGemvWholeRows rows.
 std::optional<GemvShape> whole_shape(const LinearGroup& group, int n_pieces, int unit_rows, const Target& target) {
   const char* kernel = shared_kernel(kWholeKernels, group.products[0].type, target);
   const int row_threads = round_up(n_pieces, 32);
@@ -171,7 +171,7 @@ std::optional<GemvShape> whole_shape(const LinearGroup& group, int n_pieces, int
   return shape;
 }
 
-// For a group of one type.
+// Shape for a group of one type.
 GemvShape shape_of(const LinearGroup& group, const Target& target) {
   const Linear& first = group.products[0];
   const int x_bits = rounded_bits(group);
@@ -183,7 +183,7 @@ GemvShape shape_of(const LinearGroup& group, const Target& target) {
   return register_shape(kernel_of(first.type, x_bits), first.n_in, target);
 }
 
-// The other fields of `p` are set.
+// Computes the ring after all other fields of `p` are set.
 GemvRing ring_of(const Gemv& p, const GemvShape& shape, const Target& target) {
   GemvRing ring = {};
   ring.unit_rows = shape.unit_rows;
@@ -197,7 +197,7 @@ GemvRing ring_of(const Gemv& p, const GemvShape& shape, const Target& target) {
   return ring;
 }
 
-// A thread adds up the sums of one row of a pass; a step of the kernel is eight rows of each team.
+// One thread adds up one row of a pass; a step of the kernel is eight rows of each team.
 int pass_rows_of(const GemvShape& shape) {
   if (shape.is_whole) return kGemvWholeRows * shape.n_teams();
   const int most = shape.has_ring() ? shape.threads : std::min(kGemvPassRows, shape.threads);
@@ -241,7 +241,7 @@ size_t shared_bytes_of(const Gemv& p, const GemvShape& shape) {
   return is_alone ? std::max(bytes, size_t(kWholeAloneBytes)) : bytes;
 }
 
-// For a group of one type; `what` is the whole group, for errors.
+// Launch for a group of one type. `what` describes the whole group in error messages.
 GemvLaunch gemv_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, const Target& target) {
   const GemvShape shape = shape_of(group, target);
   const int n_blocks = blocks_of(group, shape, target);

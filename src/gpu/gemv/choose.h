@@ -1,4 +1,4 @@
-// Which GEMV kernel multiplies a group, its geometry and its parameters.
+// Chooses a GEMV kernel, its geometry and its parameters for a group.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,16 @@ struct GemvLaunch {
   Launch launch;
   Gemv params;
 };
-// One launch per weight type of the group. Each loops over the rows of x (grid y).
+// One launch per weight type of the group. Each launch covers all rows of x (grid y).
 struct GemvLaunches {
   GemvLaunch launches[kMaxProducts];
   int n;
 };
 
-// Bits to which the group's quantised weights want x rounded: 8 or 16; 0 for plain weights, which read fp32 x.
+// Bits to which the group's quantised weights need x rounded: 8 or 16; 0 for plain weights, which read fp32 x.
 int rounded_bits(const LinearGroup& group);
 
-// Weights lie in planes (quant/planes.h). `x` is the output of round_rows for the group's x; unused when rounded_bits()
+// Weights are in planes (quant/planes.h). `x` is the output of round_rows for the group's x; unused if rounded_bits()
 // is 0.
 GemvLaunches choose(const LinearGroup& group, const RoundedRows& x, const Target& target);
 Launch choose(const RoundRows& op, const Target& target);

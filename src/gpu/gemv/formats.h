@@ -1,5 +1,5 @@
-// What the GEMV formats share: pieces of planes (quant/planes.h) and rounded x. A format is how a thread reads and
-// multiplies a weight type; the formats are in formats_plain.h, formats_16.h and formats_32.h. A format has
+// Common parts of the GEMV formats: pieces of planes (quant/planes.h) and rounded x. A format defines how a thread
+// reads and multiplies a weight type; formats are in formats_plain.h, formats_16.h and formats_32.h. A format has
 //   kType    the weight type
 //   kValues  values of a piece: 16 bytes of codes or plain numbers, and the scales that belong to them
 //   Piece    a piece in registers
@@ -7,7 +7,7 @@
 //            advance() moves on to the team's next row
 //   X        the values of x for one piece, in registers for the whole launch
 //   dot      the dot product of a piece, at `index` in its row, with its X
-// and for the kernels that decode scales before x is ready (gemv_ring, gemv_whole)
+// For kernels that decode scales before x is ready (gemv_ring, gemv_whole), it also has
 //   Scale, scale_of    the decoded scales of a piece
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace lb::gpu {
 
-// One entry of each of several planes, in registers.
+// One entry from each of several planes, in registers.
 template <class First, class... Rest>
 struct Parts {
   First first = {};
@@ -39,8 +39,8 @@ LB_DEVICE const uint8_t* plane(const GemvMatrix& matrix, int i) {
   return i == 0 ? matrix.w : matrix.w + matrix.offset[i - 1] * quant::kPlaneAlignment;
 }
 
-// Rows of a quantised type. For a piece of kValues a thread reads one of Entries from each plane. An entry larger than
-// the piece's share of the plane is read by all threads that share it.
+// Rows of a quantised type. For a piece of kValues values, a thread reads one of Entries from each plane. If an entry
+// covers several pieces, all of their threads read it.
 template <DType kType, int kValues, class... Entries>
 struct PlaneRows {
   using Piece = Parts<Entries...>;
@@ -63,9 +63,9 @@ struct PlaneRows {
     for (int i = 0; i < kPlanes; ++i) planes[i] += p.n_teams * p.row_bytes[i];
   }
 
-  // Rows in a slot of shared memory: plane after plane, `slot_rows` rows of each team in each.
+  // Rows in a slot of shared memory: plane after plane; each plane has `slot_rows` rows of each team.
   struct InSlot {
-    int offsets[kPlanes] = {};  // bytes from the slot to the thread's piece of its first row, in each plane
+    int offsets[kPlanes] = {};  // byte offset in the slot of the thread's piece of its first row, in each plane
 
     LB_DEVICE InSlot(const Gemv& p, int slot_rows, int team, int piece) {
       int plane_offset = 0;
@@ -112,7 +112,7 @@ struct PlaneRows {
   }
 };
 
-// Rounded x of a piece of kValues codes, 16 or 32, inside one block of 32. kBits: 8 or 16.
+// Rounded x for a piece of kValues codes, 16 or 32, within one block of 32. kBits: 8 or 16.
 template <int kValues, int kBits>
 struct RoundedX {
   static constexpr int kWords = kValues / 4;
@@ -130,7 +130,7 @@ struct RoundedX {
     sum = p.x.sum[first / kRoundBlock];
   }
 
-  // Codes times the words of x from word `from` on (4 values a word), in units of scale. Integer sums are exact; the
+  // Dot product of codes with x from word `from` on (4 values per word), in units of scale. Integer sums are exact; the
   // 16-bit form divides the low bytes' sum by 254.
   template <int kCount>
   LB_DEVICE float dot(const uint32_t (&codes)[kCount], int from) const {

@@ -1,4 +1,4 @@
-// GEMV formats of the types with one scale per 16 values: Q6_K, Q3_K and Q2_K.
+// GEMV formats of the weight types with one scale per 16 values: Q6_K, Q3_K and Q2_K.
 #pragma once
 
 #include "gpu/gemv/formats.h"
@@ -8,7 +8,7 @@ namespace lb::gpu {
 // Subtracts 32 from each of four bytes of 0..63, as signed bytes: no carry crosses a byte.
 LB_DEVICE uint32_t subtract_32(uint32_t bytes) { return (bytes + 0x60606060u) ^ 0x80808080u; }
 
-// Rounded x, and -32 times the sum of each half: subtracts 32 from 16 codes of 0..63 at once.
+// Rounded x, and -32 times the sum of each half, which subtracts 32 from 16 codes of 0..63 in one step.
 struct HalvedX : RoundedX<32, 8> {
   int minus_32[2] = {};
   LB_DEVICE void read(const Gemv& p, int row, int piece) {
@@ -18,10 +18,10 @@ struct HalvedX : RoundedX<32, 8> {
       minus_32[half] = 0;
       LB_UNROLL
       for (int i = 0; i < 4; ++i)
-        minus_32[half] = dot4(high[4 * half + i], int(0xe0e0e0e0u), minus_32[half]);  // -32 each
+        minus_32[half] = dot4(high[4 * half + i], int(0xe0e0e0e0u), minus_32[half]);  // -32 in each byte
     }
   }
-  // (16 codes - 32) times a half of x.
+  // Dot product of (16 codes - 32) with a half of x.
   LB_DEVICE float dot_minus_32(const uint32_t (&codes)[4], int half) const {
     int sum = minus_32[half];
     LB_UNROLL
@@ -79,7 +79,7 @@ struct Q6_KFormat {
   }
 };
 
-// Rounded x of 64 codes, which have four scales.
+// Rounded x for 64 codes, which have four scales.
 template <int kBits>
 struct RoundedX64 {
   RoundedX<32, kBits> halves[2];
@@ -91,7 +91,7 @@ struct RoundedX64 {
     LB_UNROLL
     for (int i = 0; i < 4; ++i) sums[i] = dot(ones, i);
   }
-  // 16 codes times the i-th 16 values of x.
+  // Dot product of 16 codes with the i-th 16 values of x.
   LB_DEVICE float dot(const uint32_t (&codes)[4], int i) const {
     return halves[i / 2].scale * halves[i / 2].dot(codes, 4 * (i % 2));
   }

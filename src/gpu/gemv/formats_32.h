@@ -1,4 +1,4 @@
-// GEMV formats of the types with one scale per block of 32 values: all quantised types but Q6_K, Q3_K and Q2_K.
+// GEMV formats of the weight types with one scale per block of 32 values: all quantised types but Q6_K, Q3_K and Q2_K.
 #pragma once
 
 #include "gpu/gemv/formats.h"
@@ -19,7 +19,7 @@ struct Q8_0Format {
   }
 };
 
-// Nibbles in plane 0, the fifth bits of five-bit types in plane 1, scales in the last.
+// Planes: nibbles in plane 0, fifth bits of five-bit types in plane 1, scales in the last.
 template <DType kType>
 LB_DEVICE auto block32_rows() {
   if constexpr (quant::plane_format(kType).n_planes == 3) {
@@ -29,7 +29,7 @@ LB_DEVICE auto block32_rows() {
   }
 }
 
-// x in the order in which lookup8 returns the values of the codes.
+// x in the order in which lookup8 returns values.
 template <int kBits>
 struct LookupX : RoundedX<32, kBits> {
   LB_DEVICE void read(const Gemv& p, int row, int piece) {
@@ -58,7 +58,7 @@ LB_DEVICE auto block32_x() {
   }
 }
 
-// All of them but Q8_0: nibbles, with a fifth bit or a table of values where the type has one.
+// Format of all these types but Q8_0: nibbles, with a fifth bit or a table of values if the type has one.
 template <DType kType_, int kBits>
 struct Block32Format {
   static constexpr DType kType = kType_;
@@ -95,7 +95,7 @@ struct Block32Format {
     return x.dot(codes, 0);
   }
 
-  // The table's negative and positive values in two sums of magnitudes.
+  // Sums the table's negative and positive values separately, as magnitudes.
   LB_DEVICE static float dot_table(const Piece& piece, const X& x) {
     uint32_t firsts[8], seconds[8];
     LB_UNROLL
@@ -113,8 +113,8 @@ struct Block32Format {
 };
 
 // Four-bit codes and 8-bit x, for kernels that decode scales before x is ready. High nibbles are multiplied in place,
-// 16 times too large; the low nibbles' sum is scaled up to match, and x's scale is a sixteenth. Same bits as
-// Block32Format.
+// so their products are 16 times too large. The low nibbles' sum is scaled up to match, and x's scale is divided by 16.
+// Same bits as Block32Format.
 template <DType kType_>
 struct NibbleFormat {
   static constexpr DType kType = kType_;

@@ -1,31 +1,31 @@
 // The body of GEMV: y[n_out] = w[n_out, n_in] x[n_in] (+ add[n_out]), for each row of x and each matrix of a group.
 //
-// Grid: x, the rows of all matrices; y, the rows of x. A block has contiguous rows of one matrix (GemvMatrix), and its
-// teams take turns over them. Columns stay, rows pass: a thread keeps the x of its own pieces in registers and
-// multiplies the same pieces of row after row. Weights are loaded kBatch rows ahead into registers. The first loads
-// start before the previous kernel has ended, because weights never depend on it. Each warp leaves its sum of a row in
-// shared memory, so the loop has no barrier. The order of additions depends on shape and launch only. Bound: bandwidth,
-// the bytes of the weights (bytes_of in choose.h). Notebook: docs/kernels/gemv.md.
+// Grid: x, the rows of all matrices; y, the rows of x. A block has contiguous rows of one matrix (GemvMatrix), which
+// its teams take in turn. A thread keeps the x of its own pieces in registers and multiplies the same pieces of row
+// after row. Weights are loaded into registers kBatch rows ahead. The first loads start before the previous kernel has
+// ended, because weights never depend on it. Each warp stores its sum of a row in shared memory, so the loop has no
+// barrier. The order of additions depends only on shape and launch. Bound: bandwidth, the bytes of the weights
+// (bytes_of in choose.h). Notebook: docs/kernels/gemv.md.
 #pragma once
 
 #include "gpu/gemv/shape.h"
 
-// Thread blocks that an SM must hold at once: the compiler bounds registers for that many. `lucebox tune --compile`
-// measures other values.
+// Co-resident blocks per SM, by which the compiler limits registers. `lucebox tune --compile` measures other values.
 #ifndef LUCEBOX_GEMV_BLOCKS
 #define LUCEBOX_GEMV_BLOCKS 2
 #endif
 
 namespace lb::gpu {
 
-// 16-bit x takes the registers of two blocks.
+// 16-bit x needs so many registers that only two blocks fit.
 template <int kXBits>
 constexpr int kGemvBlocks = kXBits == 16 ? 2 : LUCEBOX_GEMV_BLOCKS;
-// Rows in flight. The registers of more than two blocks have no room for as many.
+// Rows in flight. With more than two blocks per SM, the registers hold only half as many.
 template <int kXBits, int kBatch>
 constexpr int kGemvBatch = kGemvBlocks<kXBits> > 2 ? kBatch / 2 : kBatch;
 
-// One step of sum_eight: each half of the lanes gives half of its values to the other half and adds the values it gets.
+// One step of sum_eight: each half of the lanes passes half of its values to the other half and adds the values it
+// receives.
 template <int kHalf>
 LB_DEVICE void exchange_halves(float (&v)[8]) {
   const bool is_upper = lane() & 4 * kHalf;
@@ -36,7 +36,7 @@ LB_DEVICE void exchange_halves(float (&v)[8]) {
   }
 }
 
-// Sums each of eight values over the warp; lane l gets the sum of v[l / 4]. 9 shuffles instead of 40.
+// Sums each of eight values over the warp; lane l receives the sum of v[l / 4]. 9 shuffles instead of 40.
 LB_DEVICE float sum_eight(float (&v)[8]) {
   exchange_halves<4>(v);
   exchange_halves<2>(v);
@@ -45,7 +45,7 @@ LB_DEVICE float sum_eight(float (&v)[8]) {
   return v[0] + shuffle_xor(v[0], 1);
 }
 
-// The rows of a thread block, [begin, begin + n_rows) of a matrix, and the thread's place in its team.
+// The rows of a thread block, [begin, begin + n_rows) of a matrix, and the thread's position in its team.
 struct GemvBlock {
   int matrix = 0, begin, n_rows;
   int team, column;  // the thread's team, and its index in the team
@@ -62,8 +62,8 @@ struct GemvBlock {
   }
 };
 
-// The row sums of a pass. Warps leave theirs in shared memory; then thread t adds those of row t, to `add` or, in later
-// passes over the columns, to y.
+// The row sums of a pass. Warps store their sums in shared memory. Thread t then adds the sums of row t to `add` or, in
+// later passes over the columns, to y.
 struct PassSums {
   float* warp_sums;  // [pass_rows, row_warps]
   float* y;
@@ -78,7 +78,7 @@ struct PassSums {
     const float* add = continues ? y : op.add != nullptr ? op.add + (y - op.y) : nullptr;
     if (has_row && add != nullptr) initial = *add;
   }
-  // Stores the warp's sums of eight rows of its team; `row` is the first.
+  // Stores the warp's sums of eight rows of its team, starting at `row`.
   LB_DEVICE void store_sums(const Gemv& p, const GemvBlock& block, int row, float (&total)[8]) const {
     const float sum_of_warp = sum_eight(total);
     const int at = (row + lane() / 4 * p.n_teams) * row_warps + block.column / 32;
@@ -93,7 +93,7 @@ struct PassSums {
   }
 };
 
-// kPieces: pieces of a row that a thread holds at once. kBatch: rows in flight.
+// kPieces: pieces of a row per thread. kBatch: rows in flight.
 template <class Format, int kPieces, int kBatch>
 LB_DEVICE void gemv(const Gemv& p) {
   static_assert(8 % kBatch == 0);

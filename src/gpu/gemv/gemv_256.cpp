@@ -1,4 +1,4 @@
-// GEMV kernels of the types with superblocks of 256 values, for 8-bit and 16-bit x. Body: gemv.h.
+// GEMV kernels for the weight types with superblocks of 256 values, with 8-bit and 16-bit x. Body: gemv.h.
 #include "dialect.h"
 
 #include "gpu/gemv/formats_16.h"

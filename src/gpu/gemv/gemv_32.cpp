@@ -1,4 +1,4 @@
-// GEMV kernels of the types with blocks of 32 values, for 8-bit and 16-bit x. Body: gemv.h.
+// GEMV kernels for the weight types with blocks of 32 values, with 8-bit and 16-bit x. Body: gemv.h.
 #include "dialect.h"
 
 #include "gpu/gemv/formats_32.h"

@@ -1,4 +1,4 @@
-// GEMV kernels of plain weights, with fp32 x. Body: gemv.h.
+// GEMV kernels for plain weights, with fp32 x. Body: gemv.h.
 #include "dialect.h"
 
 #include "gpu/gemv/formats_plain.h"

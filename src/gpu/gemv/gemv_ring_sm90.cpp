@@ -1,9 +1,9 @@
 // GEMV (gemv.h) with weights through a ring in shared memory, for one row of 8-bit x: large launches of long rows.
 //
-// One block per SM. A producer warp fills the ring by bulk copies from the start of the launch on, so that memory works
+// One block per SM. A producer warp fills the ring by bulk copies from the launch's start on, so that memory stays busy
 // while the previous kernels end. At most max_in_flight slots are in flight: more would not arrive sooner, and would
-// delay what the previous kernels still read and write. A slot has kGemvSlotRows rows of each team. Consumers keep two
-// slots' rows in registers, scales decoded. The order of additions depends on shape and launch only.
+// delay the previous kernels' reads and writes. A slot has kGemvSlotRows rows of each team. Consumers keep the rows of
+// two slots in registers, with scales decoded. The order of additions depends only on shape and launch.
 // Bound: bandwidth. Notebook: docs/kernels/gemv.md.
 // Needs: wgmma
 #include "dialect.h"
@@ -15,9 +15,9 @@
 
 namespace lb::gpu {
 
-// A position in the ring, with the parity of the barriers' phase there.
+// A position in the ring, with the phase parity of its barriers.
 struct RingCursor {
-  CountedBarrier *full, *empty;  // [n_slots]: rows have arrived; all consumer warps have read them
+  CountedBarrier *full, *empty;  // [n_slots]: full, rows have arrived; empty, all consumer warps have read them
   uint8_t* slots;
   int slot = 0, parity = 0;
 
@@ -34,7 +34,7 @@ struct RingCursor {
   }
 };
 
-// Called by one thread. Copies the rows [from, end) of the block, slot after slot. `in_flight` is the oldest slot in
+// Copies the rows [from, end) of the block, slot by slot. Called by one thread. `in_flight` is the oldest slot in
 // flight.
 LB_DEVICE void fill_ring(const Gemv& p, const GemvBlock& block, int from, int end, RingCursor& ring,
                          RingCursor& in_flight) {
@@ -68,7 +68,7 @@ LB_DEVICE void gemv_ring(const Gemv& p) {
     }
     fence_async_proxy();
     n_copied = min(p.ring.max_in_flight * kGemvSlotRows * p.n_teams, block.n_rows);
-    fill_ring(p, block, 0, n_copied, ring, in_flight);  // does not wait: all these slots are empty
+    fill_ring(p, block, 0, n_copied, ring, in_flight);  // does not wait, because all these slots are empty
   }
   block_barrier();
 
@@ -76,7 +76,7 @@ LB_DEVICE void gemv_ring(const Gemv& p) {
   const typename Format::Rows::InSlot rows(p, kGemvSlotRows, block.team, block.column);
   typename Format::Piece pieces[kAhead] = {};
   typename Format::Scale scales[kAhead] = {};
-  // First row of the next slot. In the last slot some teams may have no row: they sum old bytes, and nobody reads that.
+  // First row of the next slot. In the last slot, teams without a row sum stale bytes; those sums are not used.
   int next = 0;
   const auto read = [&](int first) {
     if (next >= block.n_rows) return;
@@ -105,7 +105,7 @@ LB_DEVICE void gemv_ring(const Gemv& p) {
     const int pass_end = min(pass + p.pass_rows, block.n_rows);
     PassSums sums(p, block, pass, pass_end, false);
     if (is_producer) {
-      // As far as the ring has room, with the slots that consumers will free in this pass: they read ahead.
+      // As far as the ring has room, counting the slots that consumers free in this pass by reading ahead.
       const int end = min(pass_end + (kAhead + kGemvSlotRows * p.ring.n_slots) * p.n_teams, block.n_rows);
       if (lane() == 0) fill_ring(p, block, n_copied, end, ring, in_flight);
       n_copied = max(end, n_copied);

@@ -1,9 +1,9 @@
-// GEMV (gemv.h) with all rows of a block in shared memory at once, at most eight of a team, for one row of 8-bit x.
+// GEMV (gemv.h) with all rows of a block in shared memory together, at most eight per team, for one row of 8-bit x.
 //
-// Bulk copies bring the rows from the start of the launch on, a slot with one row of each team at a time, max_in_flight
-// slots in flight. Scales are decoded while the previous kernels still run, so that only dot products are left once x
-// is ready. Registers and shared memory leave room for two blocks per SM: the next launch loads its rows beside this
-// one. The order of additions depends on shape and launch only. Bound: bandwidth. Notebook: docs/kernels/gemv.md.
+// Bulk copies fetch the rows from the launch's start on. A slot has one row of each team, and max_in_flight slots are
+// in flight. Scales are decoded while the previous kernels still run, so only the dot products remain once x is ready.
+// Registers and shared memory leave room for two blocks per SM: the next launch loads its rows concurrently. The order
+// of additions depends only on shape and launch. Bound: bandwidth. Notebook: docs/kernels/gemv.md.
 // Needs: wgmma
 #include "dialect.h"
 
@@ -15,18 +15,18 @@ namespace lb::gpu {
 
 template <class Format>
 LB_DEVICE void gemv_whole(const Gemv& p) {
-  constexpr int kRows = kGemvWholeRows;  // rows of a team, each in a slot of its own
+  constexpr int kRows = kGemvWholeRows;  // rows per team, one per slot
   dependents_may_launch();
   const GemvBlock block(p);
   uint8_t* shared = dynamic_shared<uint8_t>();
-  // [kRows]: the slot's rows have arrived.
+  // [kRows]: completes when the slot's rows have arrived.
   CountedBarrier* full = reinterpret_cast<CountedBarrier*>(shared + p.ring.barriers_offset);
   const auto slot = [&](int i) { return shared + p.ring.slots_offset + i * p.ring.slot_bytes; };
   const auto copy_slot = [&](int i) {
     if (i * p.n_teams < block.n_rows) {
       copy_rows(p, block, i * p.n_teams, p.n_teams, slot(i), full + i);
     } else {
-      barrier_arrive(full + i);  // nothing to copy; consumers wait for every slot
+      barrier_arrive(full + i);  // nothing to copy, but consumers wait for every slot
     }
   };
   if (thread_id() == 0) {
@@ -37,7 +37,7 @@ LB_DEVICE void gemv_whole(const Gemv& p) {
     for (int i = 0; i < p.ring.max_in_flight; ++i) copy_slot(i);
   }
   block_barrier();
-  // The first warps copy one more slot each, once slot warp() has arrived.
+  // The first warps copy one more slot each once slot warp() has arrived.
   const int own = p.ring.max_in_flight + warp();
   if (own < kRows && lane() == 0) {
     barrier_wait(full + warp(), 0);
@@ -45,7 +45,7 @@ LB_DEVICE void gemv_whole(const Gemv& p) {
   }
   warp_barrier();
 
-  // A team without a row in a slot sums old bytes there, and nobody reads the sum.
+  // A team without a row in a slot sums stale bytes there; the sum is not used.
   const bool has_piece = block.column < p.row_pieces;
   const typename Format::Rows::InSlot rows(p, 1, block.team, has_piece ? block.column : 0);
   typename Format::Scale scales[kRows];

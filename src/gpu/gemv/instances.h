@@ -1,15 +1,15 @@
-// Every GEMV kernel, once. The kernel files instantiate these lists; choose.cpp makes its tables of them.
+// The list of all GEMV kernels. Kernel files instantiate it; choose.cpp builds its tables from it.
 //
-// A row of LB_GEMV_KERNELS_* is one weight type and one form of x; a thread holds one piece of a row (16 bytes of
-// codes, or of plain numbers) in the kernel, kWidePieces in the wide kernel for longer rows:
+// An entry of LB_GEMV_KERNELS_* is one weight type and one form of x. A thread holds one piece of a row (16 bytes of
+// codes, or of plain numbers) in the kernel, and kWidePieces in the wide kernel for longer rows:
 //   kernel, wide_kernel   names; also the names in a pack's manifest
 //   Type                  the weights: DType::k<Type>, and the format <Type> of the kernel file
 //   kXBits                bits of rounded x; 0: x is fp32
 //   kBatch, kWideBatch    weight rows that a team loads ahead
-//   kWideThreads          launch bound of the wide kernel; that of the other is kGemvThreads, two blocks per SM
+//   kWideThreads          launch bound of the wide kernel; the other kernel has kGemvThreads, two blocks per SM
 // The sm_90 kernels read 8-bit x and bring weights through shared memory:
 //   kernel, Type          as above
-//   Format                of the weights, with scales decoded ahead of x
+//   Format                the weights' format, with scales decoded before x is ready
 #pragma once
 
 #include "gpu/gemv/shape.h"

@@ -1,5 +1,5 @@
-// Bulk copies of weight rows into slots of shared memory (sm_90): a slot has the rows' planes one after another.
-// PlaneRows::InSlot reads a slot.
+// Bulk copies of weight rows into slots of shared memory (sm_90). A slot holds the rows' planes one after another;
+// PlaneRows::InSlot reads it.
 #pragma once
 
 #include "gpu/gemv/formats.h"
@@ -8,8 +8,8 @@
 
 namespace lb::gpu {
 
-// Called by one thread. Starts the copy of the block's rows [row, row + slot_rows), or up to its last row, into `slot`;
-// `full` completes when the bytes have arrived. There is at least one row.
+// Called by one thread. Copies the block's rows [row, row + slot_rows), cut off at its last row, into `slot`. `full`
+// completes when the bytes have arrived. At least one row must exist.
 LB_DEVICE void copy_rows(const Gemv& p, const GemvBlock& block, int row, int slot_rows, uint8_t* slot,
                          CountedBarrier* full) {
   const GemvMatrix& product = p.matrices[block.matrix];

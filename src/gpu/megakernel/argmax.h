@@ -1,5 +1,5 @@
-// The greedy choice where nothing else is wanted: each block sends the key of its likeliest token through mailboxes,
-// and a warp of one block reads all keys.
+// Greedy choice, for requests that need only the likeliest token. Each block sends the key of its likeliest token
+// through mailboxes, and one warp of one block reads all keys.
 #pragma once
 
 #include "gpu/megakernel/mailbox.h"
@@ -8,16 +8,16 @@
 namespace lb::gpu {
 
 LB_DEVICE bool asks_for_likeliest(const SampleOptions& o) { return sampling::is_greedy(o.temperature) && o.n_top < 0; }
-// The likeliest token is also the one with the largest logit.
+// Whether the likeliest token is simply the one with the largest logit.
 LB_DEVICE bool is_plain_choice(const SampleOptions& o) { return asks_for_likeliest(o) && !adjusts_by_token(o); }
 
-// By one thread: sends the key of the block's likeliest token to the choosing warp.
+// Sends the key of the block's likeliest token to the choosing warp. Called by one thread.
 LB_DEVICE void send_best(const SampleTask& p, uint64_t key, uint32_t tag) {
   store_relaxed(mega_state().mailboxes + (p.best_mailbox.at + 2 * block_id()), mailbox_of(uint32_t(key >> 32), tag),
                 mailbox_of(uint32_t(key), tag));
 }
 
-// By a warp: the largest key of all blocks, kAtOnce of them in flight.
+// Returns the largest key of all blocks, with kAtOnce keys in flight. Called by a warp.
 LB_DEVICE uint64_t best_of_all(const SampleTask& p, const PhaseWait& wait) {
   constexpr int kAtOnce = 5;
   const uint32_t tag = wait.tag_of(p.best_mailbox);

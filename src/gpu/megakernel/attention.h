@@ -1,23 +1,23 @@
-// Split-K attention of one row, with AttentionPrepare, in two tasks.
+// Split-K attention of one row, including AttentionPrepare, in two tasks.
 //
-// kAttentionSplits: a block has one split of the context for up to 6 queries of a KV head. It makes the queries itself,
-// and the row's own K and V where its split contains the row's slot. Tiles of 16 slots of K and V are double-buffered
-// in shared memory; the first tile is loaded before the projections are there. Queries are rounded to the cache's type,
-// and so are the weights of slots on matrix units; sums are fp32.
+// kAttentionSplits: a block computes one split of the context for up to 6 queries of a KV head. It computes the queries
+// itself, and the row's own K and V if its split contains the row's slot. Tiles of 16 slots of K and V are
+// double-buffered in shared memory; the first tile is loaded before the projections arrive. Queries are rounded to the
+// cache's type, and so are the softmax weights on matrix units; sums are fp32.
 //
-// kAttentionMerge: the splits become one softmax. A block has some columns of a head, a thread four columns of one
+// kAttentionMerge: merges the splits into one softmax. A block has some columns of a head, a thread four columns of one
 // split.
 //
-// Bound: latency for a short context, one read of K and V for a long one. As in delta.h there is little code:
-// dimensions are multiples of 64, and the host divides.
+// Bound: latency for a short context, one read of K and V for a long one. The code is short for the reasons given in
+// delta.h: dimensions are multiples of 64, and the host does the divisions.
 #pragma once
 
 #include "gpu/megakernel/attention_packed.h"
 
 namespace lb::gpu {
 
-// Copies slots [begin, begin + n_there) of a head to a tile. V gets zeros from slot n on, since a weight of zero would
-// not hide a NaN. Slots [n_there, n) are the row's own. Warps take the slots in turn.
+// Copies slots [begin, begin + n_there) of a head to a tile. Slots [n_there, n) are the row's own. V is zero from slot
+// n on, because a NaN times a weight of zero is still NaN. Warps take the slots in turn.
 template <class T>
 LB_DEVICE void load_tile(const KvLayer& cache, int kv_head, int begin, int n_there, int n, int tile,
                          const SplitMemory<T>& memory) {
@@ -25,7 +25,7 @@ LB_DEVICE void load_tile(const KvLayer& cache, int kv_head, int begin, int n_the
   LB_UNROLL_BY(1)
   for (int s = warp(); s < kSplitTile; s += n_warps()) {
     const bool is_there = s < n_there;
-    if (!is_there && s < n) continue;  // the row's own
+    if (!is_there && s < n) continue;  // the row's own slot
     const long from = is_there ? slot_row(cache, begin + s, kv_head) * dim : 0;
     const int to = memory.row(tile, s);
     LB_UNROLL_BY(1)
@@ -41,7 +41,7 @@ LB_DEVICE void load_tile(const KvLayer& cache, int kv_head, int begin, int n_the
   copy_commit();
 }
 
-// Unit i. is_first: the block's first unit.
+// Computes unit i. is_first: it is the block's first unit.
 template <class T>
 LB_NOINLINE void attention_split(const SplitTask& p, int i, bool is_first, void* pool, PhaseWait wait) {
   assume_shared(&p);
@@ -55,7 +55,7 @@ LB_NOINLINE void attention_split(const SplitTask& p, int i, bool is_first, void*
     return;
   }
   const SplitMemory<T> memory(pool, dim, 2);
-  const int own = n_past - begin, of_kind = warp() - unit.n_queries;  // own: the row's slot in the split
+  const int own = n_past - begin, of_kind = warp() - unit.n_queries;  // own: the row's slot, relative to the split
   const bool is_query = of_kind < 0, is_maker = of_kind < (end > n_past ? 2 : 0);
   RowHead head(p, of_kind, unit.first_head + warp(), kv_head);
   const int32_t own_page = page_of(cache, n_past);
@@ -67,7 +67,7 @@ LB_NOINLINE void attention_split(const SplitTask& p, int i, bool is_first, void*
   if (is_maker) {
     f32x4 x[RowHead::kFours];
     head.make(p.prepare, memory.heads + warp() * dim, wait, x);
-    // Queries go to shared memory. K and V go to the cache, and to the first tile where their slot is in it.
+    // Queries go to shared memory. K and V go to the cache, and also to the first tile if their slot falls in it.
     const float scale = is_query ? op.scale * kLog2E : 1.0f;
     T* to =
         is_query ? memory.queries + warp() * memory.stride : (of_kind > 0 ? memory.v : memory.k) + own * memory.stride;
@@ -87,7 +87,7 @@ LB_NOINLINE void attention_split(const SplitTask& p, int i, bool is_first, void*
   for (int tile = 0; tile < n_tiles; ++tile) {
     const int slot = begin + tile * kSplitTile, left = end - slot;
     copy_wait<0>();
-    block_barrier();  // the tile is there, and nobody reads the tile before any more
+    block_barrier();  // the tile has arrived, and nobody reads the previous tile any more
     if (is_first && tile == 0 && !wait.is_barrier) wait.mark_ready();
     if (tile + 1 < n_tiles)
       load_tile(cache, kv_head, slot + kSplitTile, left - kSplitTile, left - kSplitTile, (tile + 1) % 2, memory);
@@ -100,7 +100,7 @@ LB_DEVICE void attention_splits(const SplitTask& p, int part, int n_parts, void*
   LB_UNROLL_BY(1)
   for (int i = part; i < p.n_units; i += n_parts) {
     const bool is_first = i == part;
-    if (!is_first) block_barrier();  // tiles and queries are overwritten
+    if (!is_first) block_barrier();  // the next unit overwrites tiles and queries
     if (p.packed.stages > 0) {
       attention_split_packed(p, i, is_first, pool, wait);
       continue;
@@ -113,14 +113,14 @@ LB_DEVICE void attention_splits(const SplitTask& p, int part, int n_parts, void*
   }
 }
 
-// The splits' results of one head: a lane has m and l of some of the splits that have slots, and four columns of o of
-// one.
+// The splits' results for one head. A lane has m and l of some of the non-empty splits, and four columns of o of one
+// split.
 struct SplitResults {
   static constexpr int kSplitsOfLane = kSplitMaxCount / 32;
   float m[kSplitsOfLane], l[kSplitsOfLane], own_m, gate;
   f32x4 o;
 
-  // column below 0: no o. gate_at below 0: no gate.
+  // A negative column reads no o; a negative gate_at reads no gate.
   LB_DEVICE void read(const SplitTask& p, int head, int split, int column, int gate_at, int n_there,
                       const PhaseWait& wait) {
     const uint32_t tag = wait.tag_of(p.split_mailbox), gate_tag = wait.tag_of(p.gate_mailbox);
@@ -208,7 +208,7 @@ LB_NOINLINE void attention_merge(const SplitTask& p, int part, int n_parts, floa
       for (int w = 0; w < kMegaThreads / 32; ++w) sum += load<float>(pool + w * 4 * quads + thread_id());
       wait.write(p.y_mailbox + mailbox_index(head * dim + written), sum / total * results.gate);
     }
-    if (i + n_parts < p.n_merge_units) block_barrier();  // the sums are overwritten
+    if (i + n_parts < p.n_merge_units) block_barrier();  // the next unit overwrites the sums
   }
 }
 

@@ -1,9 +1,9 @@
-// kAttentionSplits over pages of any two types, with operands of f16 (attention.h has F32, F16 and BF16 pages of one
+// kAttentionSplits over pages of any two types, with f16 operands (attention.h handles F32, F16 and BF16 pages of one
 // type).
 //
-// Slots come to shared memory as they are stored, up to four tiles ahead, and become f16 there. The row's own K and V
-// are stored in shared memory as in the cache, and copied there; they stand in for the row's slot in its tile. Where V
-// is rotated, every split rotates its o back: the rotation is linear, so splits may do it.
+// Slots arrive in shared memory in their stored form, up to four tiles ahead, and are converted to f16 there. The row's
+// own K and V are encoded in shared memory and copied from there to the cache; in their tile they replace the row's
+// slot. If V is rotated, every split rotates its o back, which is valid because the rotation is linear.
 #pragma once
 
 #include "gpu/attention/kv_store.h"
@@ -13,7 +13,7 @@
 
 namespace lb::gpu {
 
-// Tiles of slots on their way through shared memory: those of K, then those of V.
+// Ring of packed tiles in shared memory: K's slots, then V's.
 struct PackedRing {
   const SplitTask& p;
   int kv_head, begin, n_tiles;
@@ -38,10 +38,10 @@ struct PackedRing {
         to += own.size();
       }
     }
-    copy_commit();  // also without copies: wait() counts groups
+    copy_commit();  // even without copies, because wait() counts groups
   }
 
-  // For the oldest tile.
+  // Waits for the oldest tile.
   LB_DEVICE void wait() const {
     if (p.packed.stages == 4)
       copy_wait<3>();
@@ -52,12 +52,12 @@ struct PackedRing {
   }
 };
 
-// The row's own K or V as it is stored, in shared memory: codes, high bits, scales.
+// The row's own K or V in stored form, in shared memory: codes, high bits, scales.
 LB_DEVICE quant::KvRow own_slot(const SplitTask& p, const SplitMemory<f16>& memory, bool is_v) {
   return PackedSlots<1>{is_v ? p.packed.v : p.packed.k}.row(memory.own(is_v), 0);
 }
 
-// By a warp: the row's K or V to shared memory, and from there to the cache.
+// Encodes the row's K or V in shared memory, and copies it to the cache. Called by a warp.
 LB_DEVICE void store_own(const SplitTask& p, const SplitMemory<f16>& memory, bool is_v, int32_t page, int kv_head,
                          f32x4 (&x)[RowHead::kFours]) {
   const KvLayer& cache = p.op.cache;
@@ -77,7 +77,7 @@ LB_DEVICE void store_own(const SplitTask& p, const SplitMemory<f16>& memory, boo
   }
 }
 
-// A tile to operands. Slot `own` is the row's own; slots from n on become zeros.
+// Converts a tile to operands. Slot `own` is the row's own; slots from n on become zero.
 LB_DEVICE void unpack_tile(const PackedRing& ring, const SplitMemory<f16>& memory, int tile, int own, int n) {
   const SplitTask& p = ring.p;
   const int dim = p.op.cache.head_dim, n_chunks = dim / 64;
@@ -90,7 +90,7 @@ LB_DEVICE void unpack_tile(const PackedRing& ring, const SplitMemory<f16>& memor
     with_kv_type(is_v ? p.op.cache.v_type : p.op.cache.k_type, [&](auto tag) {
       const int shift = scale_shift(tag.kType, dim);
       LB_UNROLL_BY(1)
-      for (int i = thread_id() / 8; i < kSplitTile * n_chunks; i += kMegaThreads / 8) {  // eight threads a chunk
+      for (int i = thread_id() / 8; i < kSplitTile * n_chunks; i += kMegaThreads / 8) {  // eight threads per chunk
         const int slot = quotient(i, p.chunks_step), column = (i - slot * n_chunks) * 64 + thread_id() % 8 * 8;
         u32x4 eight = {};
         if (slot < n) eight = unpack_eight<tag.kType>(slot == own ? own_row : slots.row(from, slot), column, shift);
@@ -101,7 +101,7 @@ LB_DEVICE void unpack_tile(const PackedRing& ring, const SplitMemory<f16>& memor
   }
 }
 
-// The block's o, rotated back: a warp has a query.
+// Rotates the block's o back and writes it, one warp per query.
 LB_DEVICE void write_unrotated(const SplitTask& p, const SplitMemory<f16>& memory, const SplitUnit& unit,
                                uint32_t tag) {
   if (warp() >= unit.n_queries) return;
@@ -135,7 +135,7 @@ LB_NOINLINE void attention_split_packed(const SplitTask& p, int i, bool is_first
     return;
   }
   const SplitMemory<f16> memory(pool, dim, 1);
-  const int own = n_past - unit.begin, of_kind = warp() - unit.n_queries;  // own: the row's slot in the split
+  const int own = n_past - unit.begin, of_kind = warp() - unit.n_queries;  // own: the row's slot, relative to the split
   const bool is_query = of_kind < 0, is_maker = of_kind < (unit.end > n_past ? 2 : 0);
   RowHead head(p, of_kind, unit.first_head + warp(), unit.kv_head);
   const int32_t own_page = page_of(cache, n_past);
@@ -169,7 +169,7 @@ LB_NOINLINE void attention_split_packed(const SplitTask& p, int i, bool is_first
   for (int tile = 0; tile < n_tiles; ++tile) {
     const int slot = tile * kSplitTile, n = min(unit.end - unit.begin - slot, kSplitTile);
     ring.wait();
-    block_barrier();  // the slots and the row are there, and nobody reads the tile before any more
+    block_barrier();  // the slots and the row have arrived, and nobody reads the previous tile any more
     if (is_first && tile == 0 && !wait.is_barrier) wait.mark_ready();
     unpack_tile(ring, memory, tile, own - slot, n);
     block_barrier();

@@ -1,6 +1,6 @@
-// The online softmax of a block's queries over tiles of 16 slots, for attention.h. On matrix units where the chip has
-// them for the cache's type; otherwise a warp scores a slot, then has 64 columns of some queries. Scores are exponents
-// of 2.
+// Online softmax of a block's queries over tiles of 16 slots, for attention.h. It uses matrix units if the chip has
+// them for the cache's type; otherwise a warp scores one slot at a time, then has 64 columns of some queries. Scores
+// are exponents of 2.
 #pragma once
 
 #include "gpu/attention/queries.h"
@@ -9,17 +9,16 @@
 
 namespace lb::gpu {
 
-// Shared memory of a block. Rows are split_row_stride() apart. K and V have n_tiles tiles each: two where slots are
-// copied to the tiles, one where they are converted.
+// Shared memory of a block. Rows are split_row_stride() apart. K and V have n_tiles tiles each: two if slots are
+// copied, one if they are converted.
 template <class T>
 struct SplitMemory {
   int stride;
-  T *k, *v;       // [n_tiles, kSplitTile, dim] each
-  float* heads;   // [kSplitQueries + 2, dim], dense: scratch of the warps that make heads; the last tile of K later
-  T* queries;     // [kSplitRows, dim]
-  float* scores;  // [kSplitRows, kSplitTile], for PlainSums
-  unsigned char* stored;  // where slots are converted: kOwnSlotBytes for the row's K and for its V, then tiles as they
-                          // are stored
+  T *k, *v;               // [n_tiles, kSplitTile, dim] each
+  float* heads;           // [kSplitQueries + 2, dim], dense: scratch for making heads; later the last tile of K
+  T* queries;             // [kSplitRows, dim]
+  float* scores;          // [kSplitRows, kSplitTile], for PlainSums
+  unsigned char* stored;  // if slots are converted: kOwnSlotBytes each for the row's K and V, then packed tiles
 
   LB_DEVICE SplitMemory(void* pool, int dim, int n_tiles)
       : stride(split_row_stride(dim, sizeof(T))),
@@ -30,18 +29,18 @@ struct SplitMemory {
         scores(reinterpret_cast<float*>(queries + kSplitRows * stride)),
         stored(reinterpret_cast<unsigned char*>(scores + kSplitRows * kSplitTile)) {}
   LB_DEVICE unsigned char* own(bool is_v) const { return stored + (is_v ? kOwnSlotBytes : 0); }
-  // Row `slot` of tile 0 or 1.
+  // Offset of row `slot` of tile 0 or 1.
   LB_DEVICE int row(int tile, int slot) const { return (tile * kSplitTile + slot) * stride; }
 };
 static_assert((kSplitQueries + 2) * sizeof(float) <= kSplitTile * sizeof(f16));
 
-// Slots of each split; the last splits may have fewer or none.
+// Slots per split; the last splits may have fewer or none.
 LB_DEVICE int split_slots(const SplitTask& p, int n_slots) {
   const int each = max(kSplitMinSlots, (n_slots + (1 << p.splits_shift) - 1) >> p.splits_shift);
   return (each + p.slot_mask) & ~p.slot_mask;
 }
 
-// The work of a block: a split of the context, for some queries of a KV head.
+// A block's unit of work: a split of the context, for some queries of a KV head.
 struct SplitUnit {
   int split, begin, end, kv_head, first_head, n_queries;
 
@@ -65,15 +64,15 @@ inline constexpr bool kIsOperand<f16> = kSumIsOperand;
 template <>
 inline constexpr bool kIsOperand<bf16> = kSumIsOperand && kHasBf16Matrix;
 
-// Each warp computes all scores, which is faster than passing them on, and 16 of each 128 columns of o. The rows of a
-// fragment are queries, eight of 16. A lane has query lane / 4 and four columns: 2 (lane % 4) + 0, 1, 8, 9.
+// Each warp computes all scores, which is faster than exchanging them, and 16 of each 128 columns of o. Fragment rows
+// are queries; eight of the 16 rows are used. A lane has query lane / 4 and four columns: 2 (lane % 4) + 0, 1, 8, 9.
 template <class T>
 struct MatrixSums {
   static constexpr int kWarps = kMegaThreads / 32, kPieces = kSplitMaxDim / 16 / kWarps;
   static_assert(kSplitTile == 16 && kSplitRows == 8);
-  float m = kNothingSeen, l = 0;  // l: sum of the lane's slots only
+  float m = kNothingSeen, l = 0;  // l sums only the lane's slots
   FragmentC o[kPieces];
-  int o_at, softmax_at;  // from the splits' first mailbox; below 0: the lane writes none
+  int o_at, softmax_at;  // offset from the splits' first mailbox; negative: the lane writes none
 
   LB_DEVICE MatrixSums(const SplitTask& p, const SplitUnit& unit) {
     LB_UNROLL
@@ -84,11 +83,11 @@ struct MatrixSums {
     softmax_at = opaque(is_there && column == 0 ? split_sums_at(p, head, unit.split) : -1);
   }
 
-  // n: slots of the tile that exist.
+  // n: number of valid slots in the tile.
   LB_DEVICE void add_tile(const SplitTask& p, const SplitMemory<T>& memory, const SplitUnit&, int tile, int n) {
     const int dim = p.op.cache.head_dim;
     const T *k = memory.k + memory.row(tile, 0), *v = memory.v + memory.row(tile, 0);
-    FragmentC s[2];  // two chains, as a matrix product waits for the one before
+    FragmentC s[2];  // two dependency chains, because each product waits for the previous one in its chain
     fill(s[0], 0);
     fill(s[1], 0);
     LB_UNROLL_BY(2)
@@ -128,7 +127,7 @@ struct MatrixSums {
   LB_DEVICE void write(const SplitTask& p, const SplitUnit& unit, uint32_t tag) {
     Mailbox* mailboxes = mega_state().mailboxes + p.split_mailbox.at;
     if (o_at >= 0) {
-      const int eight = split_columns(p) > 8 ? 4 : 8 << p.splits_shift;  // mailboxes from a column to the one 8 further
+      const int eight = split_columns(p) > 8 ? 4 : 8 << p.splits_shift;  // mailboxes from a column to column + 8
       LB_UNROLL
       for (int piece = 0; piece < kPieces; ++piece) {
         if (16 * warp() + 128 * piece >= p.op.cache.head_dim) continue;
@@ -147,7 +146,7 @@ struct MatrixSums {
     if (softmax_at >= 0) store_relaxed(mailboxes + softmax_at, mailbox_of(m, tag), mailbox_of(l, tag));
   }
 
-  // o to [n_queries, dim] in shared memory.
+  // Stores o to [n_queries, dim] in shared memory.
   LB_DEVICE void put(const SplitUnit& unit, float* to, int dim) const {
     if (lane() / 4 >= unit.n_queries) return;
     LB_UNROLL
@@ -159,7 +158,7 @@ struct MatrixSums {
   }
 
  private:
-  // visit(register, column)
+  // Calls visit(register, column) for each of the lane's values.
   template <class Visit>
   LB_DEVICE static void for_each_own(Visit&& visit) {
     LB_UNROLL
@@ -168,11 +167,11 @@ struct MatrixSums {
   }
 };
 
-// A warp computes the scores of a slot, then 64 columns of o of every n_sets-th query.
+// A warp computes the scores of one slot, then 64 columns of o of every n_sets-th query.
 template <class T>
 struct PlainSums {
   static constexpr int kOwnQueries = kSplitQueries * (kSplitMaxDim / 64) / (kMegaThreads / 32);
-  int set, n_sets, column;  // the warp's first query, their stride; the first of the lane's two columns
+  int set, n_sets, column;  // the warp's first query, the query stride; the first of the lane's two columns
   float m[kOwnQueries], l[kOwnQueries], o[kOwnQueries][2];
 
   LB_DEVICE PlainSums(const SplitTask& p, const SplitUnit&) {
@@ -218,7 +217,7 @@ struct PlainSums {
     }
   }
 
-  // o to [n_queries, dim] in shared memory.
+  // Stores o to [n_queries, dim] in shared memory.
   LB_DEVICE void put(const SplitUnit& unit, float* to, int dim) const {
     LB_UNROLL
     for (int h = 0; h < kOwnQueries; ++h)
@@ -229,7 +228,7 @@ struct PlainSums {
   LB_DEVICE int query(int h) const { return set + h * n_sets; }
   LB_DEVICE bool has(int h, int n_queries) const { return set < n_sets && query(h) < n_queries; }
 
-  // A lane has pairs of columns, 64 apart, of four queries at once.
+  // A lane has pairs of columns, 64 apart, of four queries together.
   LB_DEVICE void score(const SplitMemory<T>& memory, int tile, int n, int n_queries, int dim) const {
     LB_UNROLL_BY(1)
     for (int s = warp(); s < n; s += n_warps()) {

@@ -1,4 +1,4 @@
-// How values go to mailboxes: as fp32, or quantised once for readers that would all round them alike.
+// How values are written to mailboxes: as fp32, or quantised once for readers that would all round them alike.
 #pragma once
 
 #include "gpu/megakernel/mailbox.h"
@@ -6,25 +6,26 @@
 
 namespace lb::gpu {
 
-// Where a lane writes: a value's mailbox, or that of four lanes' codes; and the mailbox of a scale. Null: nothing.
+// Where a lane writes: the mailbox of a value or of four lanes' codes, and the mailbox of a scale. Null: nothing.
 struct Destination {
   Mailbox *value = nullptr, *scale = nullptr;
 };
 
-// For value `at` of a vector of n that begins at `to`. Where it is quantised, each warp has the 32 values of a scale.
+// The destination of value `at` of a vector of n that begins at `to`. If quantised, each warp must have the 32 values
+// of a scale.
 LB_DEVICE Destination destination_in(Mailbox* to, int n, int at, bool is_rounded) {
   if (!is_rounded) return {to + mailbox_index(at), nullptr};
   return {lane() % 4 == 0 ? to + at / 4 : nullptr, lane() == 0 ? to + n / 4 + at / kRoundBlock : nullptr};
 }
-// Computed before the value is.
+// Computes the addresses before the value is known.
 LB_DEVICE Destination opaque(const Destination& place) { return {opaque(place.value), opaque(place.scale)}; }
 
 LB_DEVICE void write_value(const Destination& to, float y, uint32_t tag) {
   if (to.value != nullptr) store_relaxed(to.value, mailbox_of(y, tag));
 }
 
-// By a warp: quantises y of 32 lanes to codes and a scale. Its shuffles depend on one another, so the caller's go
-// between them: beside(mask) for masks 1, 2, 4, 8, 16.
+// Quantises y of 32 lanes to codes and a scale, as one warp. Its shuffles depend on each other, so the caller's
+// shuffles interleave with them: beside(mask) runs for masks 1, 2, 4, 8, 16.
 template <class Beside>
 LB_DEVICE void write_codes(const Destination& to, float y, uint32_t tag, Beside beside) {
   const BlockScale block(warp_max(magnitude(y)));

@@ -1,17 +1,17 @@
 // One row of a recurrent layer (equations in ops/delta_net.h), in two tasks.
 //
-// The step. A team of warps has a slice of 16 columns of one value head's S in registers, or two side by side; each
-// warp has 32 rows of S. The team convolves the 32 channels of k and of q that meet each warp's rows. Everything older
-// than the row (S, the row before, the convolution's earlier inputs, taps) is loaded at once before the projections are
-// there, as if the append before had been one accepted row. Otherwise the block folds the append before and loads
-// again. Behind the wait stand one read, sums within warps and one barrier of the block: k and q are scaled to unit
-// length in the sums, not before. A warp then finishes the columns of its unit: it gates them and writes their sum of
-// squares, from which readers compute the factor of the heads' norm.
+// The step. A team of warps holds a slice of 16 columns of one value head's S in registers, or two adjacent slices;
+// each warp has 32 rows of S. Each warp convolves the 32 channels of k and of q that multiply its rows. Everything
+// older than the row (S, the previous row, the convolution's earlier inputs, taps) is loaded before the projections
+// arrive. These loads speculate that the previous append was one accepted row. Otherwise the block folds the previous
+// append and loads again. After the wait there is one read, sums within warps, and one block barrier: the sums, not k
+// and q, are scaled to unit length. One warp then finishes the columns of its unit: it gates them and writes their sum
+// of squares, from which readers compute the factor of the head's norm.
 //
-// The commit, a phase later: it overwrites what the convolution keeps, once nobody reads the old values.
+// The commit, one phase later, overwrites the convolution's state once nobody reads the old values.
 //
-// Code that runs once a phase takes time by its number of instructions. So dimensions are multiples of what a warp
-// takes, the host divides, and warps without a slice only come to the barriers.
+// Code that runs once per phase costs time per instruction. Therefore dimensions are multiples of what a warp handles,
+// the host does the divisions, and warps without a slice only join the barriers.
 #pragma once
 
 #include "gpu/activation.h"
@@ -24,20 +24,20 @@
 
 namespace lb::gpu {
 
-inline constexpr int kStepLanes = kStepColumns / 4;    // of a row of S
-inline constexpr int kStepRowLanes = 32 / kStepLanes;  // rows of S that a warp reads at once
-inline constexpr int kOlder = kMegaTaps - 1;           // inputs of the convolution
-inline constexpr int kStepLengths = 4 * kStepColumns;  // in a warp's sums
+inline constexpr int kStepLanes = kStepColumns / 4;    // lanes per row of S
+inline constexpr int kStepRowLanes = 32 / kStepLanes;  // rows of S that a warp reads together
+inline constexpr int kOlder = kMegaTaps - 1;           // earlier inputs of the convolution
+inline constexpr int kStepLengths = 4 * kStepColumns;  // offset of the lengths in a warp's sums
 static_assert(kStepRowLanes * kSliceRows == 32, "a warp has as many rows of S as lanes");
 static_assert(kStepLengths + 4 == kStepSums);
 
 // A thread's slice, its row of S, and its channels of the convolution.
 struct StepSlice {
   Slice at;
-  int row, q, k, v;  // row of S; channels, of q and k that row's
+  int row, q, k, v;  // row of S; channels (q and k are that row's channels)
   bool finishes;     // the warp finishes the columns of its unit
-  int n_columns;     // of a unit
-  int column;        // of o, that the lane finishes; lanes from n_columns on repeat
+  int n_columns;     // columns of a unit
+  int column;        // column of o that the lane finishes; lanes from n_columns on repeat
 
   LB_DEVICE StepSlice(const DeltaTask& p, int slice) {
     const GatedDelta& op = p.step;
@@ -58,15 +58,15 @@ struct StepSlice {
     k = keys + q;
     v = 2 * keys + column;
   }
-  // The thread's first value in S.
+  // Address of the thread's first value in S.
   LB_DEVICE float* state(const GatedDelta& op) const {
     return op.S + (at.v_head * op.dk + at.row_lane) * op.dv + at.column;
   }
 };
 
-// The convolution's input d + 1 rows before this row; the nearest are the accepted rows of the append before.
+// The convolution's input d + 1 rows before this row. The nearest inputs are the accepted rows of the previous append.
 LB_DEVICE const float* older_input(const CausalConv& op, int d, const TokenNumbers& numbers) {
-  const int from = kOlder - 1 - d + numbers.n_accepted;  // of [history, accepted rows]
+  const int from = kOlder - 1 - d + numbers.n_accepted;  // index in [history, accepted rows]
   if (from < kOlder) return op.history + from * op.channels;
   const int row = from == kOlder ? numbers.first_accepted : op.accepted.path[from - kOlder];
   return op.pending + row * op.channels;
@@ -91,8 +91,8 @@ struct StepChannel {
   }
 };
 
-// Folds the accepted rows of any append into the team's slices of S in memory, and writes the earlier inputs of the
-// thread's channels to older: [3, kOlder]. By every thread of the block.
+// Folds any number of accepted rows into the team's slices of S in memory, and writes the earlier inputs of the
+// thread's channels to older: [3, kOlder]. Every thread of the block must call it.
 LB_NOINLINE_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, Path* path, float* older) {
   const GatedDelta& op = p.step;
   StepSlice place(p, slice);
@@ -117,12 +117,12 @@ LB_NOINLINE_NESTED void fold_any(const DeltaTask& p, int slice, bool is_active, 
   }
 }
 
-// Values that a thread loads for a row before the row's projections are there.
+// Values that a thread loads for a row before the row's projections arrive.
 template <int kSlices>
 struct RowPrefetch {
   StateRows<kSlices> s;
   f32x4 delta[kSlices];
-  float key, last, a_neg, dt_bias, norm_w;  // key: the channel of the lane's row of S
+  float key, last, a_neg, dt_bias, norm_w;  // key: of the channel of the lane's row of S
   StepChannel q, k, v;
 
   LB_DEVICE void read(const DeltaTask& p, const StepSlice& place, const float* state, int state_step, int buffer) {
@@ -146,7 +146,7 @@ struct RowPrefetch {
   }
 };
 
-// The slices of S of a block, and how many its teams have at once.
+// The slices of S of a block, and how many its teams process together.
 struct BlockSlices {
   int begin, end, at_once;
 
@@ -156,7 +156,7 @@ struct BlockSlices {
         at_once((n_warps() >> p.team_shift) * p.team_slices) {}
 };
 
-// By a warp with time to spare: prefetches to the nearest cache the S that the block's step will load, 32 bytes a lane.
+// Prefetches to L1 the S that the block's step will load, 32 bytes per lane. Called by a warp with time to spare.
 LB_DEVICE void prefetch_state(const DeltaTask& p, int part) {
   const GatedDelta& op = p.step;
   const BlockSlices slices(p, part);
@@ -173,8 +173,8 @@ LB_DEVICE void prefetch_state(const DeltaTask& p, int part) {
   }
 }
 
-// Finishes a unit of o, by a warp: y = o * gate, a value a lane; lanes beyond the unit repeat its values. squares_to:
-// of one lane, the mailbox of the sum of o's squares.
+// Finishes a unit of o, as one warp: y = o * gate, one value per lane; lanes beyond the unit repeat its values.
+// squares_to: in one lane, the mailbox for the sum of o's squares.
 LB_DEVICE void finish_unit(const Destination& to, Mailbox* squares_to, bool is_rounded, float o, float y,
                            uint32_t tag) {
   float squares = o * o;
@@ -213,7 +213,7 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
     const bool follows_one = numbers.n_accepted == 1 && numbers.first_accepted == 0;
     bool is_folded = false;
     LB_UNROLL_BY(1)
-    for (;;) {  // all loads are issued before any value is used
+    for (;;) {  // issues all loads before the first use
       before = {};
       if (is_active) before.read(p, place, state, state_step, buffer);
       if (follows_one || is_folded) break;
@@ -223,7 +223,8 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
       place = StepSlice(p, opaque(slice));  // recomputed, not kept in registers
       state = place.state(op);
     }
-    // All warps load what only the finishing warp needs: it is of one phase, and the others wait for that warp anyway.
+    // All warps load what only the finishing warp needs: the loads belong to one phase, and the others wait for that
+    // warp anyway.
     const Mailbox *mailboxes = mega_state().mailboxes, *x = mailboxes + p.x_mailbox.at;
     const Mailbox* const from[6] = {x + mailbox_index(place.q),
                                     x + mailbox_index(place.k),
@@ -232,9 +233,8 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
                                     mailboxes + p.beta_mailbox.at + mailbox_index(at.v_head),
                                     mailboxes + p.z_mailbox.at + mailbox_index(place.column)};
     Mailbox boxes[6] = {};
-    if (kSlices == 1 && is_active)
-      load_mailboxes(from, boxes);   // a late block finds them; two slices need the registers
-    if (is_active && follows_one) {  // fold_path of one row
+    if (kSlices == 1 && is_active) load_mailboxes(from, boxes);  // valid in a late block; two slices need the registers
+    if (is_active && follows_one) {                              // fold_path for one row
       const float decay = exp_nonpositive(before.last);
       LB_UNROLL
       for (int i = 0; i < kSliceRows; ++i) {
@@ -271,7 +271,7 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
           in);
       const float q = before.q.convolved(in[0]);
       k = before.k.convolved(in[1]);
-      float products[kSlices][8] = {};  // S^T k of four columns, then S^T q
+      float products[kSlices][8] = {};  // S^T k of four columns, then S^T q of them
       LB_UNROLL
       for (int i = 0; i < kSliceRows; ++i) {
         const int of_row = lane() / kStepLanes + i * kStepRowLanes;
@@ -288,7 +288,7 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
       float lengths[4] = {k * k, q * q, k * q, 0};
       const float length = warp_sums(lengths);
       float* own = sums + place.row / 32 * kStepSums;
-      const int value = lane() / kStepLanes;  // whose sum this lane has
+      const int value = lane() / kStepLanes;  // index of the sum that this lane holds
       LB_UNROLL
       for (int j = 0; j < kSlices; ++j)
         store(own + (2 * j + value / 4) * kStepColumns + lane() % kStepLanes * 4 + value % 4, products[j][0]);
@@ -308,8 +308,8 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
     block_barrier();
     if (first == begin && !wait.is_barrier) wait.mark_ready();
     if (is_active && (place.finishes || at.first_column == 0)) {
-      // The sums of the lane's column: of the team's first slice or, in a unit of two, of its second or the next
-      // team's.
+      // The sums of the lane's column: of the team's first slice or, in a unit of two slices, of the team's second
+      // slice or of the next team.
       const int second = (lane() & (place.n_columns - 1)) / kStepColumns;
       const float* of_column = sums + (kSlices > 1 ? second * 2 * kStepColumns : (second << p.team_shift) * kStepSums);
       float k_state = 0, q_state = 0;
@@ -336,7 +336,7 @@ LB_NOINLINE void delta_step_by(const DeltaTask& p, int part, float* pool, PhaseW
         keys_in(op, 1 - buffer)[at.k_head * op.dk + place.row] = k * k_scale;
       }
     }
-    if (first + at_once < end) block_barrier();  // the sums are overwritten
+    if (first + at_once < end) block_barrier();  // the next iteration overwrites the sums
   }
 }
 
@@ -345,7 +345,7 @@ LB_DEVICE void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait w
   delta_step_by<2>(p, part, pool, wait);
 }
 
-// Four channels a thread. Once each unit of o has sent its squares, nobody reads what is overwritten.
+// Four channels per thread. Once every unit of o has sent its sum of squares, nobody reads the overwritten values.
 LB_NOINLINE void delta_commit(const DeltaTask& p, int part, int n_parts, PhaseWait wait) {
   assume_shared(&p);
   const CausalConv& op = p.conv;

@@ -1,4 +1,4 @@
-// The epilogue of a product: the sums of a row's warps become y, in mailboxes or plain.
+// Epilogue of a product: adds the sums of a row's warps and writes y to mailboxes or plain memory.
 #pragma once
 
 #include "gpu/activation.h"
@@ -10,26 +10,26 @@ namespace lb::gpu {
 // The sums of a pass of rows, in shared memory.
 struct alignas(16) RowSums {
   float v[kPassSums];                // [matrices, row_warps, pass_rows]
-  float squares[kMegaThreads / 32];  // a warp's sums of squares of a norm's x; of a step's first pass
-  float zero;                        // stands for sums that a row does not have
+  float squares[kMegaThreads / 32];  // each warp's sum of squares of a norm's x; in a step's first pass
+  float zero;                        // read in place of sums that a row does not have
 };
 
-// Where a lane's row is written; null: nowhere.
+// Where a lane's row is written. Null: nowhere.
 struct RowDestination {
   Destination mailbox;
   float* plain = nullptr;
 };
 
-// Fields of its task that a product's epilogue needs.
+// The fields of its task that a product's epilogue needs.
 struct RowEpilogue {
   int n_out, begin, n_rows, row_warps, pass_rows;
   float mean_of, eps;
   bool is_norm, writes_codes;
   uint32_t tag, add_tag;
-  Mailbox* to;           // first of y, or null
-  const Mailbox* added;  // first of what is added, or null
-  const float* add;      // [n_out] or null: what is added, plain
-  float* y;              // [n_out] or null: y, plain; of a kept y in the ring's row 0
+  Mailbox* to;           // first mailbox of y, or null
+  const Mailbox* added;  // first mailbox of the addend, or null
+  const float* add;      // [n_out] plain addend, or null
+  float* y;              // [n_out] plain y, or null; if y is kept, in row 0 of the ring
   uint32_t kept_mask, kept_stride;
 
   LB_DEVICE RowEpilogue(const ProductTask& p, int part, const PhaseWait& wait)
@@ -53,7 +53,8 @@ struct RowEpilogue {
     y = p.writes_y == 0 ? nullptr : p.op.y;
   }
 
-  // For the block's row. Where codes are written, by whole warps: neighbouring lanes have neighbouring rows.
+  // The destination of a row of the block. If it writes codes, whole warps must call it, with neighbouring rows in
+  // neighbouring lanes.
   LB_DEVICE RowDestination destination_of(int row, bool is_there) const {
     if (!is_there) return {};
     RowDestination destination;
@@ -74,12 +75,12 @@ struct RowEpilogue {
     return rsqrt_fast(sum * mean_of + eps);
   }
 
-  // The addend of a row. A mailbox is loaded first and checked later; as a rule it was filled two phases ago. A
-  // plain value is valid when the row's sums are.
+  // Loads the addend of a row. A mailbox is loaded here and checked later; usually it was filled two phases ago. A
+  // plain addend becomes valid together with the row's sums.
   LB_DEVICE Mailbox load_added(int row) const {
     return added == nullptr ? 0 : load_relaxed(added + mailbox_index(begin + row));
   }
-  // is_stopped(): the launch ends, the value may never come.
+  // is_stopped(): the launch is ending, so the value may never arrive.
   template <class IsStopped>
   LB_DEVICE float await_added(int row, Mailbox loaded, const PhaseWait& wait, IsStopped&& is_stopped) const {
     if (added == nullptr) return 0;
@@ -94,7 +95,7 @@ struct RowEpilogue {
     }
     return value_in(loaded);
   }
-  // Valid behind the row's sums: the epilogue warp runs ahead of the token's numbers.
+  // Valid only after the row's sums: the epilogue warp runs ahead of the token's numbers.
   LB_DEVICE uint32_t kept_offset() const { return (uint32_t(mega_state().numbers.n_past) & kept_mask) * kept_stride; }
   LB_DEVICE float plain_added(int row) const { return added == nullptr && add != nullptr ? add[begin + row] : 0.0f; }
 
@@ -102,7 +103,7 @@ struct RowEpilogue {
     write_value(to.mailbox, result, tag);
     if (to.plain != nullptr) to.plain[kept_offset()] = result;
   }
-  // silu(gate) * up. Where codes are written, by whole warps.
+  // silu(gate) * up. If it writes codes, every lane of the warp must call it.
   LB_DEVICE void write_gated(const RowDestination& to, float gate, float up, float factor) const {
     const float result = silu(factor * gate) * (factor * up);
     if (!writes_codes) return write(to, result);
@@ -110,13 +111,13 @@ struct RowEpilogue {
   }
 };
 
-// Adds the sums of a row's warps, pass_rows apart, kAtOnce at a time; a missing sum reads RowSums::zero. Addresses are
-// computed before the sums are there.
+// Adds the sums of a row's warps, pass_rows apart, kAtOnce at a time. A missing sum reads RowSums::zero. Addresses are
+// computed before the sums arrive.
 struct RowSumsReader {
   static constexpr int kAtOnce = 4;
-  int at[kAtOnce], step, n;  // byte offsets in dynamic shared memory; n: warps of a row
+  int at[kAtOnce], step, n;  // byte offsets in dynamic shared memory; n: warps per row
 
-  // For a pass's row of one matrix.
+  // row: index in the pass; matrix: 0 or, for a gated product, 1.
   LB_DEVICE RowSumsReader(const RowEpilogue& epilogue, const RowSums& sums, int matrix, int row)
       : step(4 * epilogue.pass_rows), n(epilogue.row_warps) {
     const auto offset = [](const float* p) {

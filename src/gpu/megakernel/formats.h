@@ -1,4 +1,4 @@
-// The weight types that a megakernel takes: lists of cases, each a switch over some types.
+// The weight types that a megakernel supports, as lists of cases; each case is a switch over some types.
 #pragma once
 
 #include "gpu/gemv/formats_16.h"
@@ -8,7 +8,7 @@
 
 namespace lb::gpu {
 
-// A case runs product() of product_stream.h or product_direct.h. False: the type is not one of its own.
+// A case runs product() of product_stream.h or product_direct.h. Returns false for types of other cases.
 struct PlainCase {
   template <class... Args>
   LB_DEVICE static bool run(const ProductTask& p, Args&&... args) {

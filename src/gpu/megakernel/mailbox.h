@@ -1,9 +1,9 @@
-// How a block waits for other blocks.
+// How a block waits for other blocks: mailboxes and the grid barrier.
 //
-// Mostly it spins on mailboxes: a writer stores and goes on, a reader loads the value anyway and checks its tag. Plain
-// values need a barrier of the grid, split in two: a block arrives when its work is done and waits when it needs the
-// others'. The barrier is one counter that only rises. All blocks must be co-resident. A wait that times out is
-// reported and the launch ends.
+// A block mostly spins on mailboxes: a writer stores and continues, and a reader loads the value anyway and checks its
+// tag. Plain values need a grid barrier, split in two: a block arrives when its work is done, and waits when it needs
+// other blocks' values. The barrier is one counter that only rises. All blocks must be co-resident. A wait that times
+// out is reported and ends the launch.
 #pragma once
 
 #include "gpu/megakernel/shape.h"
@@ -16,28 +16,28 @@ inline constexpr bool kHasTimeline = true;
 inline constexpr bool kHasTimeline = false;
 #endif
 
-inline constexpr int kMinPollNs = 512;  // about one load of a mailbox
+inline constexpr int kMinPollNs = 512;  // about the time of one mailbox load
 
-// Counts of weight chunks and of passes of sums before a step, from the launch's begin.
+// Weight chunks and passes of sums before a step, counted from the launch's begin.
 struct StreamCursor {
   uint32_t chunk, pass;
 };
 
-inline constexpr int kEpilogueWarp = 2;  // index in MegaState::timed_out of the epilogue warp
+inline constexpr int kEpilogueWarp = 2;  // the epilogue warp's index in MegaState::timed_out
 
-// The state of a block, in shared memory, since tasks need the registers. Steps alternate between two halves of its
-// double buffers.
+// The state of a block, in shared memory because tasks need the registers. Steps alternate between the two halves of
+// its double buffers.
 struct MegaState {
   uint32_t* arrived;
   Mailbox* mailboxes;
   MegaReport* report;
   long timeout_ns;
-  uint32_t max_polls;  // of a mailbox, by a thread, until it times out
-  // [0], [1]: set when a thread times out in a step of that half; all threads read the same behind a barrier of the
-  // step. [kEpilogueWarp]: set and read by the epilogue warp alone.
+  uint32_t max_polls;  // max polls of a mailbox by one thread before it times out
+  // [0], [1]: set when a thread times out in a step of that half; after a barrier of the step, all threads read the
+  // same value. [kEpilogueWarp]: set and read only by the epilogue warp.
   uint32_t timed_out[3];
-  StreamCursor cursors[2];    // of a step of each half
-  StepTimes* volatile times;  // of this step, or null; volatile, since only the watcher may read it
+  StreamCursor cursors[2];    // at a step of each half
+  StepTimes* volatile times;  // of this step, or null; volatile, because only the watcher may read it
   TokenNumbers numbers;       // of the token, valid from its second step on
 };
 
@@ -47,34 +47,34 @@ LB_DEVICE MegaState& mega_state() {
   return *reinterpret_cast<MegaState*>(shared + kMegaStateAt);
 }
 
-// The thread of a block that waits at the barrier of the grid.
+// Whether this is the thread that waits at the grid barrier for its block.
 LB_DEVICE bool is_watcher() { return thread_id() == n_threads() - 1; }
 
-// By the watcher: the time of a moment of this step.
+// Records the time of a moment of this step. Called by the watcher.
 LB_DEVICE void stamp(uint64_t StepTimes::* moment) {
   if constexpr (kHasTimeline) {
     if (StepTimes* times = mega_state().times) times->*moment = time_ns();
   }
 }
 
-// Arrivals of all blocks before a token. opaque(): recomputed in each step, since tasks need the registers.
+// Arrivals of all blocks before a token. opaque(): each step recomputes it, because tasks need the registers.
 LB_DEVICE uint32_t arrivals_before(const Mega& p, int token) {
   return p.first + uint32_t(token * opaque(p.n_phases)) * uint32_t(opaque(n_blocks()));
 }
-// The tag of a token's phase 0: one more than the arrivals before it, so that no tag is 0.
+// The tag of a token's phase 0: arrivals before it plus 1, so that no tag is 0.
 LB_DEVICE uint32_t first_tag(const Mega& p, int token) { return arrivals_before(p, token) + 1; }
 
 LB_DEVICE float value_in(Mailbox box) { return quant::float_of(uint32_t(box)); }
 LB_DEVICE Mailbox mailbox_of(uint32_t bits, uint32_t tag) { return Mailbox(tag) << 32 | bits; }
 LB_DEVICE Mailbox mailbox_of(float value, uint32_t tag) { return mailbox_of(quant::bits_of(value), tag); }
 
-// The task of a step of this half.
+// The task in this half of the double buffers.
 LB_DEVICE const Task& task_in(int half) {
   const unsigned char* shared = dynamic_shared<unsigned char>();
   return *reinterpret_cast<const Task*>(shared + half * 512);
 }
 
-// Copies a task to its half of shared memory: visible after copy_wait and a barrier of the block.
+// Copies a task to its half of shared memory. It is visible after copy_wait and a barrier of the block.
 LB_DEVICE void fetch_task(const Task* from, int half) {
   const int offset = opaque(4 * thread_id());  // recomputed in each step
   if (offset < int(sizeof(Task)))
@@ -83,7 +83,7 @@ LB_DEVICE void fetch_task(const Task* from, int half) {
   copy_commit();
 }
 
-// Where a token's last task puts the numbers of the next token; null: no task reads them.
+// Where a token's last task stores the next token's numbers. Null: no task reads them.
 struct NumberSource {
   const int32_t *n_past, *key_buffer, *n_accepted, *accepted;
 
@@ -91,7 +91,7 @@ struct NumberSource {
       : n_past(next.n_past), key_buffer(next.key_buffer), n_accepted(next.n_accepted), accepted(next.accepted) {}
 };
 
-// Copies them as fetch_task does.
+// Copies the numbers asynchronously, as fetch_task does.
 LB_DEVICE void fetch_numbers(const NumberSource& from) {
   TokenNumbers& to = mega_state().numbers;
   if (thread_id() == 0 && from.n_past != nullptr) {
@@ -103,7 +103,7 @@ LB_DEVICE void fetch_numbers(const NumberSource& from) {
   copy_commit();
 }
 
-// A step's position in the streams, and the step after it. prepare_next() may run once no thread of the block reads the
+// A step's position in the streams, and the next step. Call prepare_next() only when no thread of the block reads the
 // other half any more.
 struct StepContext {
   StreamCursor now;
@@ -116,16 +116,16 @@ struct StepContext {
   }
 };
 
-// Waiting in a step. Called, it waits at the barrier of the grid where the step needs it, else returns at once.
+// Waits of a step. Calling it waits at the grid barrier if the step needs one, else returns immediately.
 struct PhaseWait {
-  uint32_t base_tag;  // of this token's phase 0
-  uint32_t tag;       // of what this phase writes: one more than the arrivals at which the phase is open
+  uint32_t base_tag;  // tag of this token's phase 0
+  uint32_t tag;       // tag of this phase's writes: 1 + the arrivals at which the phase is open
   bool is_barrier;    // the step reads plain values of other blocks
-  int half;           // of MegaState::timed_out, or kEpilogueWarp
+  int half;           // index in MegaState::timed_out, or kEpilogueWarp
 
   LB_DEVICE bool is_open(const MegaState& s) const { return int32_t(load_acquire(s.arrived) - (tag - 1)) >= 0; }
 
-  // The step's inputs are there: for the timeline.
+  // For the timeline: the step's inputs have arrived.
   LB_DEVICE void mark_ready() const {
     if (is_watcher()) stamp(&StepTimes::waited);
   }
@@ -147,13 +147,13 @@ struct PhaseWait {
     block_barrier();
   }
 
-  // For tasks that read no mailboxes.
+  // The wait of tasks that read no mailboxes.
   LB_DEVICE void without_mailboxes() const {
     (*this)();
     if (!is_barrier) mark_ready();
   }
 
-  // This step goes on with wrong values; then the block stops.
+  // Marks a time-out. The step continues with wrong values; then the block stops.
   LB_DEVICE void time_out() const { mega_state().timed_out[half] = 1; }
   LB_DEVICE bool has_timed_out() const { return mega_state().timed_out[half] != 0; }
   LB_DEVICE uint32_t tag_of(const MailboxSource& from) const {
@@ -171,7 +171,7 @@ LB_DEVICE void load_mailboxes(const Mailbox* const (&from)[kN], Mailbox (&boxes)
   for (int k = 0; k < kN; ++k) boxes[k] = load_relaxed(from[k]);
 }
 
-// Spins until each of kN mailboxes has its tag. boxes: as loaded once before.
+// Spins until each of kN mailboxes has its tag. boxes: the result of a first load.
 template <int kN>
 LB_DEVICE void await_mailboxes(const PhaseWait& wait, const Mailbox* const (&from)[kN], const uint32_t (&tags)[kN],
                                Mailbox (&boxes)[kN], float (&values)[kN]) {
@@ -209,7 +209,8 @@ LB_DEVICE void poll_until_valid(const PhaseWait& wait, Look&& look) {
   if (differs != 0) wait.time_out();
 }
 
-// Four values from each of kN indices, multiples of 4, of mailboxes or plain; an index below 0 gives zeros.
+// Reads four values from each of kN indices (multiples of 4), from mailboxes or plain memory. A negative index gives
+// zeros.
 template <int kN>
 LB_DEVICE void read_fours(const PhaseWait& wait, const MailboxSource& of, const float* plain, const int (&at)[kN],
                           f32x4 (&values)[kN]) {

@@ -1,9 +1,9 @@
-// A decode step, or several, in one cooperative launch: it interprets the schedule of gpu/megakernel/shape.h. Every
+// A decode step, or several, in one cooperative launch, which interprets the schedule of gpu/megakernel/shape.h. Every
 // task is the body of its op's ordinary kernel.
 //
 // Each block goes through its own steps. A task first loads what does not depend on earlier phases (weights, norm
-// weights, the recurrent state), then waits for its inputs. The next task's record comes to shared memory while the
-// current task works. Bound: bandwidth of the weights, and about a microsecond a phase. Notebook:
+// weights, the recurrent state), then waits for its inputs. The next task's record is copied to shared memory while the
+// current task runs. Bound: bandwidth of the weights, plus about a microsecond per phase. Notebook:
 // docs/kernels/megakernel.md.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace lb::gpu {
 
-// The sampler's first step, on the logits that this block has just made.
+// The sampler's first step, on the logits that this block has just computed.
 LB_NOINLINE void adjust_logits(const SampleTask& p, int part, unsigned char* pool, PhaseWait wait) {
   assume_shared(&p);
   Work work = work_of(p.sample, reinterpret_cast<uint64_t*>(pool));
@@ -29,13 +29,14 @@ LB_NOINLINE void adjust_logits(const SampleTask& p, int part, unsigned char* poo
     send_best(p, work.row(SampleRow::kBest)[block_id()], wait.tag);
 }
 
-// A read across the bus, by lane 0. Other lanes get n_written, and so does lane 0 where the launch makes one token.
+// Lane 0 reads host memory across the bus. The other lanes get n_written, and so does lane 0 if the launch makes one
+// token.
 LB_DEVICE uint32_t tokens_allowed(const SampleTask& p, uint32_t n_written) {
   return lane() == 0 && p.budget.keep_going != nullptr ? load_relaxed_system(p.budget.allowed) : n_written;
 }
 
-// By a warp, when the token is chosen: publishes the next step's numbers, for which the other blocks wait. True: the
-// launch makes another token.
+// Ends the step once the token is chosen: publishes the next step's numbers, for which the other blocks wait. Called by
+// a warp. Returns whether the launch makes another token.
 LB_DEVICE bool end_step(const SampleTask& p, const StepNumbers& before, uint32_t allowed, int32_t token) {
   const bool keep_going = int32_t(allowed - before.n_written) > 1;
   if (p.budget.keep_going != nullptr && lane() == 0) *p.budget.keep_going = keep_going ? 1 : 0;
@@ -48,13 +49,13 @@ LB_DEVICE void tell_host(const SampleTask& p, uint32_t n_written, bool keep_goin
   tell_host(p.next, n_written);
 }
 
-// At the end of a token's last phase.
+// Arrives at the end of a token's last phase.
 LB_DEVICE void arrive_at_end() {
   if (thread_id() == 0) add_release(mega_state().arrived, 1u);
 }
 
-// By a warp of the last block, which has the least to do next. It loads its other inputs before it spins on the blocks'
-// keys. All blocks go on before the token is recorded and the host told.
+// Greedy choice by a warp of the last block, which has the least work next. It loads its other inputs before it spins
+// on the blocks' keys. All blocks continue before the token is recorded and the host notified.
 LB_NOINLINE void choose_likeliest(const SampleTask& p, PhaseWait wait) {
   assume_shared(&p);
   wait.mark_ready();
@@ -134,7 +135,7 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, const StreamCurs
     case TaskKind::kAdjust:
       wait.mark_ready();
       if (Weights::kHelpers > 0 && part < n_parts && is_plain_choice(*task.sample.sample.op.options))
-        break;  // the epilogue warp has already sent the likeliest
+        break;  // the epilogue warp has already sent the likeliest token
       Weights::wait_until_finished(cursor);
       adjust_logits(task.sample, part, pool, wait);
       break;
@@ -142,7 +143,7 @@ LB_DEVICE void run_task(const Task& task, const TaskStep& step, const StreamCurs
   }
 }
 
-// opaque(): the address is recomputed where it is needed, since tasks need the registers.
+// opaque(): each use recomputes the address, because tasks need the registers.
 LB_DEVICE const TaskStep* steps_of(const Mega& p) {
   const unsigned char* shared = dynamic_shared<unsigned char>();
   return reinterpret_cast<const TaskStep*>(shared + opaque(p.memory.steps_at));
@@ -156,22 +157,22 @@ LB_DEVICE void begin_stamps(const Mega& p, int i) {
   }
 }
 
-// After a step in which a thread timed out.
+// Ends the block after a step in which a thread timed out.
 template <class Weights>
 LB_DEVICE void stop(int phase, const StreamCursor& cursor) {
   if (is_watcher()) store_release_system(&mega_state().report->stuck, uint32_t(phase) + 1);
   Weights::stop(cursor);
 }
 
-// By the multiplying warps, when a token's last phase is over. True: another token follows, whose first step is of this
-// half.
+// Waits for the next token's numbers, when a token's last phase is over. Called by the multiplying warps. Returns
+// whether another token follows; its first step uses `half`.
 template <class Weights>
 LB_DEVICE bool keep_going(const Mega& p, int token, int half, const StreamCursor& cursor) {
   if constexpr (kHasTimeline) {
     if (is_watcher()) mega_state().times = nullptr;  // no step waits here
   }
   const PhaseWait wait = {.base_tag = 0, .tag = first_tag(p, token), .is_barrier = true, .half = half};
-  // Read before the barrier: behind it another task may replace this one.
+  // Read before the barrier: after it, another task may replace this one.
   const NumberSource numbers(task_in(half ^ 1).sample.next);
   wait();
   if (wait.has_timed_out()) {
@@ -186,8 +187,8 @@ LB_DEVICE bool keep_going(const Mega& p, int token, int half, const StreamCursor
   return false;
 }
 
-// A step of the launch: token, half of the double buffers, step of the block. Packed, as tasks need the other
-// registers.
+// A step's position in the launch: token, half of the double buffers, index in the block's list. Packed, because tasks
+// need the other registers.
 struct StepNumber {
   int packed = 0;
   static constexpr int kHalf = 1 << 15, kToken = 1 << 16;
@@ -203,7 +204,7 @@ struct StepNumber {
   }
 };
 
-// After a step: stops, arrives, and at a token's end waits. False: it was the last step.
+// Finishes a step: stops, arrives, and waits at a token's end. Returns false after the last step.
 template <class Weights>
 LB_DEVICE bool finish_step(const Mega& p, StepNumber at) {
   const TaskStep done = load<TaskStep>(steps_of(p) + at.step());
@@ -214,7 +215,7 @@ LB_DEVICE bool finish_step(const Mega& p, StepNumber at) {
   }
   if (is_watcher()) stamp(&StepTimes::done);
   if (done.arrives != 0 && thread_id() == 0 && !(Weights::kHelpers > 0 && makes_rows(done))) {
-    Weights::wait_until_finished(next);  // behind a product its epilogue warp arrives
+    Weights::wait_until_finished(next);  // after a product, its epilogue warp arrives instead
     add_release(p.arrived, done.arrives);
   }
   if (at.next_step(p) != 0) return true;
@@ -236,7 +237,7 @@ LB_DEVICE void megakernel(const Mega& p) {
     state->mailboxes = p.mailboxes;
     state->report = p.report;
     state->timeout_ns = p.timeout_ns;
-    const uint64_t now = time_ns();  // a load of a mailbox takes longer than a read of the clock
+    const uint64_t now = time_ns();  // a mailbox load takes longer than a clock read
     state->max_polls = uint32_t(p.timeout_ns) / uint32_t(max(4 * int(time_ns() - now), kMinPollNs));
     for (uint32_t& timed_out : state->timed_out) timed_out = 0;
     state->cursors[0] = {};
@@ -273,7 +274,7 @@ LB_DEVICE void megakernel(const Mega& p) {
       copy_wait<0>();
       block_barrier();
     }
-    at.packed = opaque(at.packed);  // so that nothing derived from it stays in registers
+    at.packed = opaque(at.packed);  // so that nothing derived from it occupies registers
     if (!finish_step<Weights>(p, at)) return;
   }
 }

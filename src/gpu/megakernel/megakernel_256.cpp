@@ -1,5 +1,5 @@
-// The megakernel of weights in blocks of 256 values, and of the plain and Q8_0 weights that their recipes mix in, by
-// bulk copies.
+// The megakernel for weights in blocks of 256 values, and the plain and Q8_0 weights that their recipes mix in, copied
+// by bulk copies.
 // Needs: tma
 #define LB_HELPER_THREADS 64
 #include "dialect.h"

@@ -1,5 +1,5 @@
-// The megakernel of weights in blocks of 256 values, and of the plain and Q8_0 weights that their recipes mix in, by
-// plain loads.
+// The megakernel for weights in blocks of 256 values, and the plain and Q8_0 weights that their recipes mix in, read by
+// ordinary loads.
 // Needs: no tma
 #include "dialect.h"
 

@@ -1,4 +1,4 @@
-// The megakernel of weights in blocks of 32 values, and of plain weights among them, by bulk copies.
+// The megakernel for weights in blocks of 32 values mixed with plain weights, copied by bulk copies.
 // Needs: tma
 #define LB_HELPER_THREADS 64
 #include "dialect.h"

@@ -1,4 +1,4 @@
-// The megakernel of weights in blocks of 32 values, and of plain weights among them, by plain loads.
+// The megakernel for weights in blocks of 32 values mixed with plain weights, read by ordinary loads.
 // Needs: no tma
 #include "dialect.h"
 

@@ -1,4 +1,4 @@
-// The megakernel of plain weights, by bulk copies.
+// The megakernel for plain weights, copied by bulk copies.
 // Needs: tma
 #define LB_HELPER_THREADS 64
 #include "dialect.h"

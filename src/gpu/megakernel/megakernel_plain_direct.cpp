@@ -1,4 +1,4 @@
-// The megakernel of plain weights, by plain loads.
+// The megakernel for plain weights, read by ordinary loads.
 // Needs: no tma
 #include "dialect.h"
 

@@ -1,6 +1,6 @@
-// One part of a product with weights by plain loads, for chips without bulk copies. No warp copies weights ahead of the
-// phases. Instead a thread loads its share of the first batch before it waits for x, and each further piece when it has
-// used the one before. Sums are made and added as in product_stream.h.
+// One part of a product with weights read by ordinary loads, for chips without bulk copies. No warp copies weights
+// ahead of the phases. Instead a thread loads its share of the first batch before it waits for x, and each further
+// piece once the previous one is used. Sums are computed and added as in product_stream.h.
 #pragma once
 
 #include "gpu/megakernel/epilogue.h"
@@ -9,7 +9,7 @@
 
 namespace lb::gpu {
 
-// How a megakernel's products get their weights: no warps help, so nothing has to be waited for.
+// Weight source of a megakernel's products without helper warps, so all waits are empty.
 struct DirectWeights {
   static constexpr int kHelpers = 0;
   LB_DEVICE static RowSums& sums() {
@@ -23,38 +23,38 @@ struct DirectWeights {
   LB_DEVICE static void stop(const StreamCursor&) {}
 };
 
-// Rows of a team whose pieces are in registers at once; eight spill.
+// Rows of a team whose pieces are in registers together. Eight would spill.
 inline constexpr int kBatch = 4;
 
 // A thread's share of a product.
 struct ProductShare {
-  int team, column;   // the team takes rows; column: of the thread in its team
-  int begin, n_rows;  // of the block
+  int team, column;   // column: the thread's index in its team
+  int begin, n_rows;  // rows of the block
 
   LB_DEVICE ProductShare(const ProductTask& p, int part)
       : team(int(uint32_t(thread_id()) * p.team_step >> 20)),
         column(thread_id() - team * p.row_threads),
         begin(part * p.rows_each + min(part, p.more) * p.row_unit),
         n_rows(p.rows_each + (part < p.more ? p.row_unit : 0)) {}
-  // Rows of a pass from the team's first on; threads outside the teams have none.
+  // Rows of a pass, counted from the team's first row; threads outside the teams have none.
   LB_DEVICE int rows_of(const ProductTask& p, int pass) const {
     return team < p.n_teams ? min(p.pass_rows, n_rows - pass) - team : 0;
   }
 };
 
-// The pieces of a thread's rows in the order of use: pass by pass, in a pass matrix by matrix, in a matrix batch by
-// batch (kBatch rows of the team), in a batch column by column of all rows.
+// A thread's pieces in the order of use, outer loop first: passes, matrices of a pass, batches of a matrix (kBatch rows
+// of the team), columns of a batch, rows of a column.
 template <class Format>
 struct DirectRows {
-  typename Format::Piece pieces[kBatch];  // of one column, loaded ahead
+  typename Format::Piece pieces[kBatch];  // one column of a batch, loaded ahead
 
   LB_DEVICE DirectRows(const ProductTask& p, const ProductShare& share) {
     begin(p, share);
     LB_UNROLL
     for (int i = 0; i < kBatch; ++i) load_next(p, share, i);
   }
-  // Loads pieces[i] of the next column, for i from 0 to kBatch - 1. A missing row reads the last row; beyond a row's
-  // end the thread reads its piece before, which meets an x of zeros.
+  // Loads pieces[i] of the next column, for i from 0 to kBatch - 1. A missing row reads the last row. Beyond a row's
+  // end the thread rereads its previous piece, which is multiplied by zeros of x.
   LB_DEVICE void load_next(const ProductTask& p, const ProductShare& share, int i) {
     if (rows_left <= 0) return;
     Gemv gemv;
@@ -95,7 +95,7 @@ struct DirectRows {
     row = batch;
   }
 
-  // Of the next piece; batch: the batch's first row; ahead: pieces from the thread's first.
+  // Position of the next piece. batch: the batch's first row; ahead: pieces from the thread's first piece.
   typename Format::Rows batch, row;
   int pass = 0, matrix = 0, rows_left, ahead = 0;
 };
@@ -149,7 +149,7 @@ LB_NOINLINE void product(const ProductTask& p, int part, unsigned char* pool, Ph
     }
     block_barrier();
     if (is_writer) {
-      const RowEpilogue epilogue(p, part, wait);  // not before: the products need the registers
+      const RowEpilogue epilogue(p, part, wait);  // constructed late, because the products need the registers
       const float factor = epilogue.factor(sums.squares);
       const float sum = RowSumsReader(epilogue, sums, 0, thread_id()).total();
       const RowDestination to = epilogue.destination_of(own, true);
@@ -160,7 +160,7 @@ LB_NOINLINE void product(const ProductTask& p, int part, unsigned char* pool, Ph
                                factor * sum);
       }
     }
-    if (pass + p.pass_rows < share.n_rows) block_barrier();  // the sums are read before the next pass writes them
+    if (pass + p.pass_rows < share.n_rows) block_barrier();  // the sums are read before the next pass overwrites them
   }
 }
 

@@ -1,4 +1,4 @@
-// One part of a product with weights that come through the ring (weight_stream.h).
+// One part of a product whose weights stream through the ring (weight_stream.h).
 #pragma once
 
 #include "gpu/megakernel/stage_x.h"
@@ -8,7 +8,7 @@
 
 namespace lb::gpu {
 
-// How a megakernel's products get their weights: one warp copies them, another runs the epilogue.
+// Weight source of a megakernel's products: one helper warp copies weights, another runs the epilogue.
 struct StreamedWeights {
   static constexpr int kHelpers = kMegaHelpers;  // threads
   LB_DEVICE static void init() {
@@ -35,21 +35,21 @@ struct StreamedWeights {
 };
 
 template <DType kType, int kValues, class Entry>
-LB_DEVICE constexpr int piece_sharers(int plane) {  // neighbouring pieces that share an entry of a plane
+LB_DEVICE constexpr int piece_sharers(int plane) {  // number of neighbouring pieces that share an entry of a plane
   const quant::PlaneFormat format = quant::plane_format(kType);
   return format.block_values < kValues ? 1
                                        : format.block_values / kValues * int(sizeof(Entry)) / format.part_bytes[plane];
 }
 
-// A thread's pieces of a batch's rows in the ring. Byte offsets, in dynamic shared memory or in a chunk.
+// Addresses of a thread's pieces of a batch's rows in the ring, as byte offsets in dynamic shared memory or in a chunk.
 template <class Format>
 struct RingRows {
   using Piece = typename Format::Piece;
   static constexpr int kPlanes = quant::plane_format(Format::kType).n_planes;
   static constexpr int kRows = max_batch_rows(quant::plane_format(Format::kType).block_values == 1);
-  int own[kPlanes];          // of the team's first row in a chunk
-  int stride[kPlanes];       // from one row of the team to the next
-  int chunk_at, row[kRows];  // the batch's chunk; the team's rows in it
+  int own[kPlanes];          // offset in a chunk of the team's first row
+  int stride[kPlanes];       // between rows of the team
+  int chunk_at, row[kRows];  // offset of the batch's chunk; the team's rows in it
 
   LB_DEVICE RingRows(const ProductTask& p, const TaskStep& step, int team) : chunk_at(), row() {
     LB_UNROLL
@@ -58,8 +58,8 @@ struct RingRows {
       stride[k] = p.n_teams * p.row_bytes[k];
     }
   }
-  // A missing row reads the first row again: the ring behind the chunk may be written meanwhile. rows_left: from the
-  // team's first row on.
+  // A missing row rereads the team's first row, because the ring after the chunk may be written meanwhile. rows_left:
+  // rows from the team's first row on.
   LB_DEVICE void go_to(int offset, int rows_left, int n_teams) {
     chunk_at = offset;
     LB_UNROLL
@@ -87,13 +87,13 @@ struct RingRows {
   }
 };
 
-// pool: product_pool_bytes(). A team of row_threads threads shares a row, each thread with the x of its own pieces, and
-// has the rows of a batch at once. Where a batch has fewer rows, the other sums are undefined and nobody reads them.
+// pool: product_pool_bytes(). A team of row_threads threads shares each row of a batch; each thread holds the x of its
+// own pieces. In a batch with fewer rows, the sums of missing rows are undefined and unused.
 //
-// A phase takes as long as what follows its wait: x to shared memory, a barrier, the products and the epilogue. All
-// else is done before, while x is on its way, and has to take no longer. No barrier ends a product: a thread that is
-// done goes on. Nothing that other threads may still read is overwritten before all have published their sums, for
-// which the next step waits.
+// The critical path of a phase is what follows its wait: x to shared memory, a barrier, the products and the epilogue.
+// Everything else runs earlier, while x is on its way, and must not take longer than that. No barrier ends a product: a
+// finished thread continues. Data that other threads may still read is overwritten only after all have published their
+// sums; the next step waits for that.
 template <class Format>
 LB_NOINLINE void product(const ProductTask& p, TaskStep step, StepContext context, unsigned char* pool,
                          PhaseWait wait) {
@@ -102,7 +102,7 @@ LB_NOINLINE void product(const ProductTask& p, TaskStep step, StepContext contex
   constexpr bool kIsRounded = quant::plane_format(Format::kType).block_values > 1;
   SumStream& sums = mega_sums();
   const StagedX<kIsRounded> staged(pool, p.op.n_in);
-  // Not divided: a division would take longer than the whole wait.
+  // team_step avoids a division, which would take longer than the whole wait.
   const int team = int(uint32_t(thread_id()) * p.team_step >> 20), n_teams = p.n_teams, row_threads = p.row_threads;
   const int column = thread_id() - team * row_threads, row_warps = row_threads / 32;
   const bool is_member = team < n_teams;  // other threads belong to no team
@@ -141,7 +141,7 @@ LB_NOINLINE void product(const ProductTask& p, TaskStep step, StepContext contex
         }
         float total[Rows::kRows] = {};
         if (is_member && rows_left > 0) {
-          LB_UNROLL_BY(1)  // small code: every phase fetches it from memory
+          LB_UNROLL_BY(1)  // not unrolled: every phase fetches this code from memory
           for (int piece = column; piece < n_pieces; piece += row_threads) {
             typename Format::Piece pieces[Rows::kRows];
             rows.read(pieces, piece);
@@ -154,7 +154,7 @@ LB_NOINLINE void product(const ProductTask& p, TaskStep step, StepContext contex
         ++chunk;
         const float sum = is_first && is_norm ? warp_sums(total, squares) : warp_sums(total);
         if (is_first && is_norm && lane() == 0) to.squares[warp()] = squares;
-        constexpr int kLanes = 32 / Rows::kRows;  // hold the same sum
+        constexpr int kLanes = 32 / Rows::kRows;  // lanes that hold the same sum
         const int row = lane() / kLanes * n_teams + team, line = matrix * row_warps + column / 32;
         if (lane() % kLanes == 0 && row < batch_rows && is_member) to.v[line * pass_rows + first + row] = sum;
       }

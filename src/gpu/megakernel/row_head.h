@@ -1,25 +1,24 @@
-// A head of the row's q, k or v, made by a warp: the part of AttentionPrepare that a block of split-K attention does
-// itself.
+// One head of the row's q, k or v, computed by a warp: the part of AttentionPrepare that split-K attention fuses.
 #pragma once
 
 #include "gpu/megakernel/mailbox.h"
 
 namespace lb::gpu {
 
-// One head of the row's q, k or v, by a warp: normalised and rotated; a lane has four columns in each 128. Norm weights
-// and, behind the wait, the rotation's table are loaded before the projections are there.
+// One head of the row's q, k or v, normalised and rotated by a warp; a lane has four columns of each 128. Norm weights
+// are loaded before the wait. The rotation's table is loaded after the wait but before the projections arrive.
 struct RowHead {
   static constexpr int kFours = kSplitMaxDim / 128, kPairsAhead = 2;
   MailboxSource source;
-  int at[kFours];  // of each four in its vector; below 0: beyond the head
+  int at[kFours];  // index of each group of four in its vector; negative: beyond the head
   bool has_norm;
-  int n_pairs;  // to rotate
+  int n_pairs;  // pairs to rotate
   f32x4 w[kFours];
   float cos[kPairsAhead], sin[kPairsAhead];
 
   LB_DEVICE static int column(int j) { return 4 * lane() + 128 * j; }
 
-  // of_kind below 0: query head `head`; 0: K of kv_head; 1: V of kv_head.
+  // of_kind: negative, query head `head`; 0, K of kv_head; 1, V of kv_head.
   LB_DEVICE RowHead(const SplitTask& task, int of_kind, int head, int kv_head) {
     const AttentionPrepare& p = task.prepare;
     const int dim = p.cache.head_dim, first = of_kind < 0 ? head * int(p.u_head_stride) : kv_head * dim;
@@ -36,7 +35,7 @@ struct RowHead {
     }
   }
 
-  // Behind the wait: where that is a barrier, the table is this token's only then.
+  // Call after the wait: if the wait is a barrier, only then does the table belong to this token.
   LB_DEVICE void load_table(const AttentionPrepare& p) {
     LB_UNROLL
     for (int j = 0; j < kPairsAhead; ++j) {
@@ -46,7 +45,7 @@ struct RowHead {
     }
   }
 
-  // scratch: [dim], the warp's own.
+  // scratch: [dim], private to the warp.
   LB_DEVICE void make(const AttentionPrepare& p, float* scratch, const PhaseWait& wait, f32x4 (&x)[kFours]) const {
     read_fours(wait, source, nullptr, at, x);
     if (has_norm) {

@@ -1,5 +1,4 @@
-// Staging x of a product: every block makes the whole x anew in shared memory, which costs less than a phase of its
-// own.
+// Stages x of a product: every block recomputes the whole x in shared memory, which costs less than a separate phase.
 #pragma once
 
 #include "gpu/activation.h"
@@ -10,11 +9,12 @@
 
 namespace lb::gpu {
 
-inline constexpr int kHeadsAtOnce = 2;  // of a gated norm, that a warp has in flight
-// Fours of values that a thread has in flight: one by one, each would take a read's whole latency. Long rows have 20.
+inline constexpr int kHeadsAtOnce = 2;  // heads of a gated norm that a warp has in flight
+// Groups of four values that a thread has in flight: in sequence, each would take a read's whole latency. Long rows
+// have 20.
 inline constexpr int kFoursAtOnce = 3;
 
-// x in shared memory, as fp32 or rounded to 8 bits.
+// Staged x in shared memory, as fp32 or rounded to 8 bits.
 template <bool kIsRounded>
 struct StagedX {
   float* values;
@@ -23,7 +23,7 @@ struct StagedX {
   LB_DEVICE StagedX(unsigned char* at, int n_in) : values(reinterpret_cast<float*>(at)), rounded() {
     if constexpr (kIsRounded) rounded = rounded_rows(at, 1, n_in, false);
   }
-  // Stores four values from `at` on, by whole warps.
+  // Stores four values from `at` on. Called by whole warps.
   LB_DEVICE void put(int at, const f32x4& v, bool is_inside) const {
     if constexpr (kIsRounded) {
       round_to_codes(rounded, at, v, is_inside);
@@ -39,10 +39,10 @@ LB_DEVICE float add_squares(float sum, const f32x4& v) {
   return sum;
 }
 
-// A norm's x without the norm's factor, which needs all squares and is applied to the rows' sums instead. Returns the
-// sum of the squares of the thread's values. Norm weights are loaded here rather than by the caller, since a function's
-// arguments have to be there at the call. They are loaded with the mailboxes where a thread has one four, else behind
-// them, as there are no registers for both.
+// Stages a norm's x without the norm's factor. The factor needs all squares, so it multiplies the rows' sums instead.
+// Returns the sum of squares of the thread's values. Norm weights are loaded here, because a caller's loads would have
+// to complete before the call. A thread with one group of four loads them together with the mailboxes. With more groups
+// it loads them afterwards, because registers do not suffice for both.
 template <int kAtOnce, class X>
 LB_DEVICE float stage_norm(const ProductTask& p, const X& to, const PhaseWait& wait) {
   const int n = p.op.n_in, step = 4 * n_threads();
@@ -63,7 +63,7 @@ LB_DEVICE float stage_norm(const ProductTask& p, const X& to, const PhaseWait& w
     if (kAtOnce > 1) load_weights();
     LB_UNROLL
     for (int k = 0; k < kAtOnce; ++k) {
-      if (first - 4 * lane() + k * step >= n) continue;  // for the whole warp
+      if (first - 4 * lane() + k * step >= n) continue;  // uniform across the warp
       sum = add_squares(sum, v[k]);
       LB_UNROLL
       for (int j = 0; j < 4; ++j) v[k][j] *= w[k][j];
@@ -76,7 +76,7 @@ LB_DEVICE float stage_norm(const ProductTask& p, const X& to, const PhaseWait& w
 // The factor of a head's norm, from the head's sum of squares.
 LB_DEVICE float head_factor(const ProductTask& p, float squares) { return rsqrt_fast(squares * p.mean_of + p.eps); }
 
-// A warp has a head; a lane also loads one of its sums of squares.
+// One warp per head; a lane also loads one of the head's sums of squares.
 template <class X>
 LB_DEVICE void stage_heads(const ProductTask& p, const X& to, const PhaseWait& wait) {
   const int dim = p.head_dim;
@@ -133,9 +133,9 @@ LB_DEVICE void stage_values(const ProductTask& p, const X& to, const PhaseWait& 
   }
 }
 
-// Codes and scales in the layout of RoundedRows. The factor of a head's norm goes into its scales: besides its codes, a
-// thread has some scales.
-inline constexpr int kMaxHeadScales = 4;  // of a head of up to 128 values
+// Stages codes and scales in the layout of RoundedRows. The factor of a head's norm multiplies the head's scales, so a
+// thread also handles some scales besides its codes.
+inline constexpr int kMaxHeadScales = 4;  // scales of a head of up to 128 values
 template <bool kIsOfHeads>
 LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const PhaseWait& wait) {
   constexpr int kAtOnce = 2;
@@ -182,7 +182,7 @@ LB_DEVICE void stage_codes(const ProductTask& p, const RoundedRows& to, const Ph
   }
 }
 
-// Stages x, or for a norm x without its factor. Returns the thread's sum of squares of a norm.
+// Stages x, for a norm without its factor. Returns the thread's sum of squares for a norm, else 0.
 template <bool kIsRounded>
 LB_NOINLINE_NESTED float stage_x(const ProductTask& p, unsigned char* at, PhaseWait wait) {
   const StagedX<kIsRounded> to(at, p.op.n_in);
@@ -204,7 +204,7 @@ LB_DEVICE void read_x(typename Format::X& x, const StagedX<kIsRounded>& staged, 
     Gemv gemv = {};
     gemv.x = staged.rounded;
     x.read(gemv, 0, piece);
-    if constexpr (Format::kValues == 32) {  // types with offsets; a piece is the 32 values of a scale
+    if constexpr (Format::kValues == 32) {  // types with offsets; a piece is the 32 values of one scale
       int sum = 0;
       LB_UNROLL
       for (int i = 0; i < Format::kValues / 4; ++i) sum = dot4(x.high[i], 0x01010101, sum);

@@ -1,4 +1,4 @@
-// The epilogue warp of a block: it finishes the sums of products, while the warps that multiply begin the next step.
+// The epilogue warp of a block: it finishes the sums of products while the multiplying warps begin the next step.
 #pragma once
 
 #include "gpu/megakernel/argmax.h"
@@ -8,17 +8,17 @@
 
 namespace lb::gpu {
 
-// Passes on their way from the multiplying warps to the epilogue warp, double-buffered: pass n is in slot n % 2.
+// Passes handed from the multiplying warps to the epilogue warp, double-buffered: pass n is in slot n % 2.
 struct SumStream {
   RowSums passes[2];
   CountedBarrier full[2], empty[2];
-  uint32_t is_stopped;                  // the block ends early
+  uint32_t is_stopped;                  // the block stops early
   alignas(16) unsigned char task[512];  // the epilogue warp's current task
   alignas(16) unsigned char next[512];  // the block's next task, for prefetching
 
   LB_DEVICE static int parity(uint32_t n) { return int(n / 2 & 1); }
 
-  // By one thread, before a barrier of the whole block.
+  // Called by one thread, before a barrier of the whole block.
   LB_DEVICE void init() {
     for (int i = 0; i < 2; ++i) {
       barrier_init(full + i, kMegaThreads);
@@ -27,17 +27,17 @@ struct SumStream {
     }
     is_stopped = 0;
   }
-  // Until pass n - 2 is finished, whose slot pass n takes.
+  // Waits until pass n - 2, which uses the same slot, is finished.
   LB_DEVICE void wait_for_slot(uint32_t n) { barrier_wait(empty + n % 2, parity(n) ^ 1); }
-  // By every multiplying thread, when its sums of pass n are there.
+  // Called by every multiplying thread once its sums of pass n are stored.
   LB_DEVICE void publish(uint32_t n) { barrier_arrive(full + n % 2); }
-  // Until every thread has published all passes before n: none reads the product's x any more.
+  // Waits until every thread has published all passes before n. Then none reads the product's x any more.
   LB_DEVICE void wait_until_published(uint32_t n) { barrier_wait(full + (n - 1) % 2, parity(n - 1)); }
-  // Until all passes before n are finished.
+  // Waits until all passes before n are finished.
   LB_DEVICE void wait_until_finished(uint32_t n) { barrier_wait(empty + (n - 1) % 2, parity(n - 1)); }
-  // By the multiplying warps, between products.
+  // Called by the multiplying warps, between products.
   LB_DEVICE void stop(uint32_t n) {
-    wait_until_finished(n);  // nobody reads is_stopped now
+    wait_until_finished(n);  // nobody reads is_stopped at this point
     if (thread_id() == 0) is_stopped = 1;
     publish(n);
   }
@@ -49,9 +49,9 @@ LB_DEVICE SumStream& mega_sums() {
   return *reinterpret_cast<SumStream*>(shared + kMegaSumsAt);
 }
 
-// By the epilogue warp: finishes the rows of a block's part of a product, pass by pass from number n on. False: the
-// block stops. All others wait for this warp, and it is alone, so that each of its instructions waits for the one
-// before. Hence few stand behind the sums. best: the largest key of the lane's rows, where has_best.
+// Finishes the rows of a block's part of a product, pass by pass from pass number n on. Called by the epilogue warp.
+// Returns false if the block stops. All other warps wait for this one, and no other warp hides its latencies. Few
+// instructions therefore follow the sums. best: the largest key of the lane's rows, if has_best.
 template <bool kIsGated>
 LB_DEVICE bool finish_passes(const RowEpilogue& epilogue, uint32_t& n, const PhaseWait& wait, bool has_best,
                              uint64_t& best) {
@@ -92,7 +92,7 @@ LB_DEVICE bool finish_passes(const RowEpilogue& epilogue, uint32_t& n, const Pha
   return true;
 }
 
-// By the epilogue warp, from the first product of the launch to the last.
+// The epilogue warp's loop, from the first product of the launch to the last.
 LB_DEVICE void finish_products(const Mega& p) {
   SumStream& stream = mega_sums();
   const unsigned char* shared = dynamic_shared<unsigned char>();
@@ -108,7 +108,7 @@ LB_DEVICE void finish_products(const Mega& p) {
     for (int i = 0; i < p.n_steps; ++i) {
       const TaskStep step = load<TaskStep>(steps + i);
       if (!makes_rows(step)) continue;
-      warp_barrier();  // no lane reads the task before any more
+      warp_barrier();  // no lane reads the previous task any more
       const TaskStep next = load<TaskStep>(steps + (i + 1 < p.n_steps ? i + 1 : 0));
       if (16 * lane() < int(sizeof(Task))) {
         const u32x4 own = part_of(p.tasks + step.task);
@@ -129,7 +129,7 @@ LB_DEVICE void finish_products(const Mega& p) {
       uint64_t best = 0;
       const bool is_there = product.up != nullptr ? finish_passes<true>(epilogue, n, wait, false, best)
                                                   : finish_passes<false>(epilogue, n, wait, has_best, best);
-      if (wait.has_timed_out() && lane() == 0)  // the other warps go on, or have ended
+      if (wait.has_timed_out() && lane() == 0)  // the other warps may still run, or have ended
         store_release_system(&mega_state().report->stuck, uint32_t(phase_of(step)) + 1);
       if (!is_there) return;
       if (has_best) {

@@ -1,11 +1,11 @@
 // The copying warp of a block: it streams the weights of all the block's products into a ring in shared memory, in the
-// order of use. Weights depend on nothing, so the copies run ahead of the phases as far as the ring has room: the block
-// reads device memory while it waits for other blocks or works on something else. The block's other reads queue behind
-// the copies in flight, so where the ring is full, the next weights are copied in parts, one after another.
+// order of use. Weights depend on nothing, so the copies run ahead of the phases as far as the ring has room. The block
+// thus reads device memory even while it waits for other blocks or computes. The block's other reads queue after the
+// copies in flight, so if the ring is full, the next chunk is copied in parts, one after another.
 //
-// A chunk is some rows of a product's weights for each team of threads, plane behind plane, in one piece. The host has
-// planned each chunk's offset in the ring and the chunk that it overwrites (gpu/megakernel/schedule/weight_chunks.h):
-// the time of a chunk's instructions bounds the rate of the copies.
+// A chunk holds some weight rows of a product for each team of threads, plane after plane, contiguously. The host has
+// planned each chunk's offset in the ring and the chunk that it overwrites (gpu/megakernel/schedule/weight_chunks.h),
+// because the instructions per chunk limit the rate of the copies.
 #pragma once
 
 #include "gpu/megakernel/shape.h"
@@ -13,14 +13,14 @@
 
 namespace lb::gpu {
 
-// In shared memory. Chunk n has slot n % kMegaChunks.
+// In shared memory. Chunk n uses slot n % kMegaChunks.
 struct WeightStream {
   CountedBarrier full[kMegaChunks], empty[kMegaChunks];
-  int offset[kMegaChunks];  // of the chunk in dynamic shared memory, bytes
-  CountedBarrier paced;     // of a part of a chunk, for the copying warp
-  uint32_t is_stopped;      // the block ends early
+  int offset[kMegaChunks];  // byte offset of the chunk in dynamic shared memory
+  CountedBarrier paced;     // completes with a part of a chunk, for the copying warp
+  uint32_t is_stopped;      // the block stops early
 
-  // By one thread, before a barrier of the whole block.
+  // Called by one thread, before a barrier of the whole block.
   LB_DEVICE void init() {
     for (int i = 0; i < kMegaChunks; ++i) {
       barrier_init(full + i, quant::kMaxPlanes);
@@ -35,8 +35,8 @@ struct WeightStream {
   LB_DEVICE CountedBarrier* empty_of(uint32_t n) { return empty + n % kMegaChunks; }
   LB_DEVICE static int parity(uint32_t n) { return int(n / kMegaChunks & 1); }
 
-  // By the copying warp, from the first weights of the launch to the last. A lane has a plane of every eighth chunk,
-  // and loads its copy eight chunks ahead. All lanes wait for what a chunk waits for.
+  // The copying warp's loop over all weights of the launch. A lane handles one plane of every eighth chunk and loads
+  // its StreamCopy eight chunks ahead. All lanes take part in each chunk's waits.
   LB_DEVICE void copy_all(const Mega& p) {
     const int count = p.stream_counts[block_id()];
     if (count == 0) return;
@@ -61,20 +61,20 @@ struct WeightStream {
     }
   }
 
-  // By the multiplying warps, between products: makes the copying warp end too. That warp waits for one of the ring's
-  // chunks to be empty.
+  // Called by the multiplying warps, between products, to end the copying warp too. The copying warp may be waiting for
+  // one of the ring's chunks to become empty.
   LB_DEVICE void stop(uint32_t chunk) {
     if (lane() == 0) is_stopped = 1;
     LB_UNROLL_BY(1)
     for (uint32_t n = chunk; n < chunk + kMegaChunks; ++n) {
       if (n >= kMegaChunks)
-        barrier_wait(empty_of(n), parity(n - kMegaChunks));  // the barrier's phase before must be over
+        barrier_wait(empty_of(n), parity(n - kMegaChunks));  // the barrier's previous phase must be complete
       barrier_arrive(empty_of(n));
     }
   }
 
  private:
-  // Copies a chunk by kMaxPlanes lanes, from `first` on. False: the block stops.
+  // Copies a chunk, with kMaxPlanes lanes from `first` on. Returns false if the block stops.
   LB_DEVICE bool copy_chunk(uint32_t n, const StreamCopy& own, unsigned char* shared, int first, uint32_t& n_paced) {
     const uint32_t order = shuffle(own.order, first);
     const bool is_own = lane() >= first && lane() < first + quant::kMaxPlanes;
@@ -108,20 +108,20 @@ struct WeightStream {
     if (is_own) copy_plane(full_of(n), to, from, left);
     return true;
   }
-  // Copies one plane. Each of the chunk's lanes arrives, even with no bytes, so that none has to know the others'
-  // bytes.
+  // Copies one plane. Each of the chunk's lanes arrives, even with no bytes, so that no lane needs the others' byte
+  // counts.
   LB_DEVICE static void copy_plane(CountedBarrier* barrier, unsigned char* to, const uint8_t* from, int bytes) {
     barrier_expect(barrier, bytes);
     if (bytes > 0) copy_bulk_evict_first(to, from, bytes, barrier);
   }
-  // Waits for the copies in flight: when the block has ended, they would write to the shared memory of another.
+  // Waits for the copies in flight. After the block's end they would write to another block's shared memory.
   LB_DEVICE void drain(uint32_t n_begun) {
     const int n = int(n_begun);
     for (int i = max(n - kMaxInFlight, 0); i < n; ++i) barrier_wait(full_of(uint32_t(i)), parity(uint32_t(i)));
   }
 };
 
-static_assert(kMegaChunks == 32);  // a lane for each chunk
+static_assert(kMegaChunks == 32);  // one lane per chunk
 static_assert(sizeof(WeightStream) <= kMegaPoolAt - kMegaStreamAt);
 LB_DEVICE WeightStream& mega_stream() {
   unsigned char* shared = dynamic_shared<unsigned char>();

@@ -1,5 +1,5 @@
-// Grids of the sampler. sample_kernel has at most one block per SM, so that all are co-resident (they meet at grid
-// barriers), and at least four logits per thread if the vocabulary is large enough.
+// Grids of the sampler. sample_kernel has at most one block per SM, so that all blocks are co-resident (they meet at
+// grid barriers), and at least four logits per thread if the vocabulary is large enough.
 #include "gpu/sampling/choose.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ SampleLaunches choose(const Sample& op, void* scratch, const Target& target, int
       .params = {.op = op, .grid = grid, .x = reinterpret_cast<float*>(grid + 1)}};
 }
 
-// The sampler's grid: it walks with the blocks that it samples with.
+// Uses the sampler's grid, because the same blocks sample and walk.
 WalkLaunch choose(const WalkTree& op, void* scratch, const Target& target) {
   const std::string what = cat("[walk_tree] ", op.rows, " rows from ", op.first, ", ring of ", op.ring.capacity);
   LB_CHECK(op.rows >= 1 && op.rows <= kMaxTree && op.first >= 0 && op.first < op.rows, kInvalid, what,

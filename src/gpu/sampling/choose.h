@@ -1,5 +1,5 @@
-// Grids and parameters of the sampler and of the end of a decode step. Nothing here depends on a request: the launches
-// are the same for greedy and random sampling, so one recorded graph serves every request.
+// Grids and parameters of the sampler and of the end of a decode step. Nothing here depends on a request: greedy and
+// random sampling use the same launches, so one recorded graph serves every request.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ struct SampleLaunches {
   SampleOnGrid params;
 };
 
-// `scratch`: sample_scratch_bytes(vocab), 8-byte aligned, zero before the first use. n: samplers that one launch may
-// have, so that the blocks of all are co-resident.
+// `scratch`: sample_scratch_bytes(vocab), 8-byte aligned, zero before the first use. n: max samplers per launch; the
+// grid is limited so that the blocks of all are co-resident.
 SampleLaunches choose(const Sample& op, void* scratch, const Target& target, int n = 1);
 size_t sample_scratch_bytes(int vocab);
 
@@ -28,12 +28,12 @@ struct WalkLaunch {
   WalkOnGrid params;
 };
 
-// `scratch`: as of a Sample
+// `scratch`: as for Sample
 WalkLaunch choose(const WalkTree& op, void* scratch, const Target& target);
 
 struct TopTokensLaunches {
   Launch launches[2];
-  TopTokensInSlices params;  // of both
+  TopTokensInSlices params;  // of both launches
 };
 
 // `scratch`: top_tokens_scratch_bytes(op.rows), 8-byte aligned

@@ -1,4 +1,4 @@
-// Ends a decode step on the device. Bound: latency of a write across the bus, which nothing waits for.
+// NextToken: ends a decode step on the device. Bound: latency of a write across the bus, for which nothing waits.
 #include "dialect.h"
 
 #include "gpu/sampling/next_token.h"

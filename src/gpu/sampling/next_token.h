@@ -1,12 +1,12 @@
-// The body of NextToken, for its kernel and for the megakernel, by one warp: move_on() advances the numbers of the
-// next step, tell_host() publishes the result in the host's ring.
+// The body of NextToken, for its kernel and for the megakernel, run by one warp: move_on() advances the next step's
+// numbers, tell_host() publishes the result in the host's ring.
 #pragma once
 
 #include "ops/next_token.h"
 
 namespace lb::gpu {
 
-// The numbers before the step ends. Lane i has position i.
+// The step's numbers before they advance. Lane i has position i.
 struct StepNumbers {
   uint32_t n_written;
   int32_t position, n_past, key_buffer;
@@ -22,7 +22,7 @@ struct StepNumbers {
 };
 
 LB_DEVICE void move_on(const NextToken& p, const StepNumbers& before, int32_t token) {
-  warp_barrier();  // all lanes have read before any writes
+  warp_barrier();  // all lanes have read before any lane writes
   if (lane() < p.n_positions) p.positions[lane()] = before.position + 1;
   if (lane() != 0) return;
   *p.token = token;

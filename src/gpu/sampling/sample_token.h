@@ -1,8 +1,8 @@
 // Sampling a token: logit bias, mask, penalties, temperature, top-k, typical, top-p, min-p, one draw. The device twin
-// of src/cpp/sampling/sampler.h. One cooperative launch: each block has a slice of the vocabulary, steps end at grid
-// barriers.
+// of src/cpp/sampling/sampler.h. One cooperative launch: each block has a slice of the vocabulary, and steps end at
+// grid barriers.
 //   adjust    x = logits after mask, bias, penalties and temperature; the first candidate in order. Greedy ends here.
-//   filters   each keeps a prefix of an order of candidates; radix_select() finds its end (search.h)
+//   filters   each keeps a prefix of an order of the candidates; radix_select() finds the prefix's end (search.h)
 //   draw      sums of the kept weights per block; the block in which the draw falls finds the token
 // Bound: latency of the grid barriers; 4 bytes per logit once, then x from L2.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace lb::gpu {
 
-// A key is larger for a candidate that is earlier in order: larger value, then lower id.
+// A key that orders candidates: it is larger for a larger value, then for a lower id.
 LB_DEVICE uint64_t key_of(float x, int id) { return uint64_t(ordered(x)) << 32 | ~uint32_t(id); }
 LB_DEVICE int id_of(uint64_t key) { return int(~uint32_t(key)); }
 LB_DEVICE float value_of(uint64_t key) { return from_ordered(uint32_t(key >> 32)); }
@@ -23,7 +23,7 @@ LB_DEVICE uint64_t key_of(float logit, float adjusted, int id) {
 // State shared by the steps.
 struct Work {
   const Sample& op;
-  const float* logits;  // [vocab] the row that decides
+  const float* logits;  // [vocab] of the row being sampled
   SampleGrid& grid;
   float* x;                      // [vocab] adjusted logits
   const SampleOptions& options;  // a reference: a copy would fill the registers
@@ -31,8 +31,8 @@ struct Work {
   int histogram;                 // index of the histogram to fill next
   uint64_t* scratch;
 
-  // Each block publishes one value per SampleRow, which all blocks read after a grid barrier. A row is used once per
-  // launch.
+  // Each block publishes one value per SampleRow; after a grid barrier, all blocks read it. Each SampleRow is used once
+  // per launch.
   LB_DEVICE uint64_t* row(SampleRow row) const { return grid.rows[int(row)]; }
   LB_DEVICE void publish(SampleRow to, uint64_t v) const {
     if (thread_id() == 0) row(to)[block_id()] = v;
@@ -100,7 +100,7 @@ LB_DEVICE void adjust(const Work& work, bool is_greedy, bool with_raw) {
   if (with_raw) work.publish(SampleRow::kRawBest, block_largest(raw_best, work.scratch));
 }
 
-// Mean distance of the kept candidates.
+// Mean distance of the kept candidates, weighted.
 LB_DEVICE uint32_t mean_distance(const Work& work, const VocabSlice& slice, const Filters& filters) {
   WeightedDistances sum = {0, 0, 0};
   for (int i = work.begin + thread_id(); i < work.end; i += n_threads()) {
@@ -165,7 +165,7 @@ LB_DEVICE void write_top(const Work& work, int n, float log_total) {
   work.op.result->top_logprobs[rank] = value_of(key) - log_total;
 }
 
-// The token at which the draw falls, in the block that owns it; -1 in all other blocks.
+// The token selected by the draw, in the block that owns it; -1 in all other blocks.
 LB_DEVICE int draw(const Work& work, const VocabSlice& slice, const Filters& filters, uint64_t uniform_number) {
   const uint64_t* block_weights = work.row(SampleRow::kKeptWeights);
   const uint64_t goal = scaled_draw(uniform_number, work.total(SampleRow::kKeptWeights)) + 1;
@@ -215,7 +215,7 @@ LB_DEVICE void adjust(const Work& work) {
   if (block_id() == 0 && thread_id() == 0) work.grid.n_gathered = 0;
 }
 
-// False if there is a problem; is_writer then writes it to the result.
+// Returns false if sampling is impossible; is_writer then writes the problem to the result.
 LB_DEVICE bool is_choosable(const Sample& op, uint64_t best, bool is_writer) {
   if (best != kNotFiniteKey && value_of(best) != -__builtin_inff()) return true;
   if (is_writer) {
@@ -225,7 +225,7 @@ LB_DEVICE bool is_choosable(const Sample& op, uint64_t best, bool is_writer) {
   return false;
 }
 
-// All other steps. Returns true in the block that chose the token; its thread 0 has written the result.
+// Runs all other steps. Returns true in the block that chose the token; its thread 0 has written the result.
 LB_DEVICE bool choose(Work& work) {
   const Sample& op = work.op;
   const bool is_greedy = sampling::is_greedy(work.options.temperature);
@@ -267,7 +267,7 @@ LB_DEVICE bool choose(Work& work) {
   return token >= 0;
 }
 
-// Called by every block of the grid. row: of the logits. scratch: kScratch words of shared memory.
+// Every block of the grid must call it. row: of the logits. scratch: kScratch words of shared memory.
 LB_DEVICE bool sample(const SampleOnGrid& p, int row, uint64_t* scratch) {
   Work work = work_of(p, scratch);
   work.logits += long(row) * p.op.vocab;

@@ -98,14 +98,14 @@ LB_DEVICE Crossing find_crossing(int n, uint64_t* scratch, Value value, GoalOf g
 
 // --- candidates
 
-// Position in an order, compared lexicographically; smaller is earlier. Candidates spread evenly over `coarse`, so
-// its histograms have few collisions; value and id break ties.
+// Position in an order, compared lexicographically; smaller is earlier. Candidates spread evenly over `coarse`, so its
+// histograms have few collisions; value and id break ties.
 struct Rank {
   uint32_t coarse, value, id;
 };
 inline constexpr Rank kLastRank = {0xffffffff, 0xffffffff, 0xffffffff};
 
-LB_DEVICE bool within(const Rank& a, const Rank& end) {  // a is not behind `end`
+LB_DEVICE bool within(const Rank& a, const Rank& end) {  // whether a is not after `end`
   if (a.coarse != end.coarse) return a.coarse < end.coarse;
   return a.value != end.value ? a.value < end.value : a.id <= end.id;
 }
@@ -124,7 +124,7 @@ LB_DEVICE Rank typical_rank(const Candidate& c, uint32_t mean) {
   return {atypicality(c.rank.coarse, c.weight, mean), c.rank.value, c.rank.id};
 }
 
-// Bounds on the candidates that may still be drawn.
+// Bounds on the candidates that are still eligible.
 struct Filters {
   Rank likely = kLastRank;
   Rank typical = kLastRank;
@@ -159,7 +159,7 @@ struct ShareOf {
   float share;
 };
 
-// Three histograms in rotation: one is filled, the next is cleared, and slower blocks may still read the one before.
+// Three histograms rotate: one is filled, the next is cleared, and slower blocks may still read the previous one.
 LB_DEVICE void clear_histogram(SampleGrid& grid, int histogram) {
   for (int i = block_id() * n_threads() + thread_id(); i < kSampleBins; i += n_blocks() * n_threads()) {
     grid.bin_weights[histogram][i] = 0;
@@ -171,7 +171,7 @@ LB_DEVICE void add_to(uint64_t* sum, uint64_t v) {
   atomic_add(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(v));
 }
 
-// Adds each member lane's candidate to its bin. If all members meet in one bin (ties), the warp adds once.
+// Adds each member lane's candidate to its bin. If all members hit one bin (ties), the warp adds once.
 template <bool kWeighs>
 LB_DEVICE void add_to_bins(uint64_t* weights, uint32_t* counts, bool counting, bool member, int bin, uint64_t weight) {
   if (!any(member)) return;
@@ -189,10 +189,10 @@ LB_DEVICE void add_to_bins(uint64_t* weights, uint32_t* counts, bool counting, b
   }
 }
 
-// Radix select: the rank of the last candidate in the shortest prefix that reaches `amount`, among those that the
-// filters keep. Each pass finds one digit (11, 11 and 10 bits of each word; the low two digits of an id) with a
-// histogram and a grid barrier. It ends when a bin is taken whole or holds one candidate: two passes as a rule, eight
-// among ties.
+// Radix select: among the candidates that the filters keep, finds the rank of the last one in the shortest prefix that
+// reaches `amount`. Each pass finds one digit (11, 11 and 10 bits of each word; the low two digits of an id) with a
+// histogram and a grid barrier. The search ends when a bin is taken whole or holds one candidate: usually two passes,
+// eight if there are ties.
 template <class Amount>
 LB_DEVICE Rank radix_select(const VocabSlice& slice, const Filters& filters, Order order, Amount amount,
                             SampleGrid& grid, int& histogram, uint64_t* scratch) {

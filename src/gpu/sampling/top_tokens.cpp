@@ -1,9 +1,9 @@
 // TopTokens: the k likeliest tokens of each row and their log probabilities, in one pass over the logits.
 //
 // top_tokens_slices_kernel, grid: slices of the vocabulary, rows. A thread keeps only its largest logit and its sum of
-// e^(l - largest). The k best logits of a slice lie in the parts of the k threads with the largest logits: these parts
-// are read again, one vector per thread of the block. top_tokens_kernel, a block per row, merges the slices.
-// Bound: read bandwidth, 4 bytes per logit; for one row latency.
+// e^(l - largest). The k best logits of a slice are in the parts of the k threads with the largest logits. The block
+// rereads these parts, one vector per thread. top_tokens_kernel, a block per row, merges the slices.
+// Bound: read bandwidth, 4 bytes per logit; latency for one row.
 #include "dialect.h"
 
 #include "gpu/elementwise/rows.h"
@@ -19,7 +19,7 @@ LB_DEVICE uint64_t key_of(uint32_t ordered_logit, int id) { return uint64_t(orde
 LB_DEVICE int id_of(uint64_t key) { return int(~uint32_t(key)); }
 LB_DEVICE float logit_of(uint64_t key) { return from_ordered(uint32_t(key >> 32)); }
 
-// l as a difference of two: (level(a) - level(b)) * unit. So equal logits give exactly 0.
+// Computes exponents as differences, (level(a) - level(b)) * unit, so that equal logits give exactly 0.
 struct LogitScale {
   float scale, softcap;
 
@@ -29,13 +29,13 @@ struct LogitScale {
     if (!(softcap > 0)) return x;
     return softcap * (1.0f - 2.0f * rcp_fast(exp_fast(2.0f * x * scale / softcap) + 1.0f));  // tanh
   }
-  // sum * e^(a - b), where a is a level of which the sum was made; -infinity belongs to an empty sum.
+  // sum * e^(a - b), where a is the level at which the sum was computed; -infinity marks an empty sum.
   LB_DEVICE float moved(float sum, float a, float b) const {
     return sum == 0 ? 0.0f : sum * exp2_fast((a - b) * (unit() * kTopLog2E));
   }
 };
 
-// The k largest keys of the warp in descending order: calls put(i, key). Keys are unique; 0 is none.
+// The warp's k largest keys in descending order: calls put(i, key). Keys are unique; 0 means none.
 template <int kOwn, class Put>
 LB_DEVICE void warp_best(uint64_t (&own)[kOwn], int k, Put&& put) {
   for (int i = 0; i < k; ++i) {
@@ -49,7 +49,7 @@ LB_DEVICE void warp_best(uint64_t (&own)[kOwn], int k, Put&& put) {
   }
 }
 
-// The k largest keys of the block to best[k], in descending order. scratch: [kTopWarps, kMaxTopTokens]
+// Writes the block's k largest keys to best[k], in descending order. scratch: [kTopWarps, kMaxTopTokens]
 template <int kOwn>
 LB_DEVICE void block_best(uint64_t (&own)[kOwn], int k, uint64_t* scratch, uint64_t* best) {
   warp_best(own, k, [&](int i, uint64_t key) {
@@ -81,7 +81,7 @@ LB_DEVICE void top_tokens_of_slice(const TopTokensInSlices& p, uint64_t* scratch
   const int first = block_id() * p.slice, n_parts = (min(first + p.slice, op.vocab) - first) / kWidth;
   const float* logits = op.logits + long(block_id_y()) * op.vocab + first;
 
-  uint32_t top = 0;  // the thread's largest logit, ordered, and its id; 0 is NaN
+  uint32_t top = 0;  // the thread's largest logit, as an ordered integer, and its id; 0 is NaN
   int top_id = first + thread_id() * kWidth;
   float level = -__builtin_inff(), sum = 0;  // level of the largest logit
   constexpr int kInFlight = 4;               // vectors that a thread loads ahead
@@ -117,7 +117,7 @@ LB_DEVICE void top_tokens_of_slice(const TopTokensInSlices& p, uint64_t* scratch
   const float largest = scale.level(logit_of(load<uint64_t>(best)));
   sum = block_sum(scale.moved(sum, level, largest), sums);
 
-  // The parts of the threads with the largest logits, one after another.
+  // Rereads the parts of the threads with the largest logits.
   const int parts_each = (n_parts + kTopThreads - 1) / kTopThreads;
   uint64_t keys[4] = {};
   LB_UNROLL

@@ -1,4 +1,4 @@
-// Which block runs which part of which task: each block's list of steps, and the barriers between phases.
+// Assigns parts of tasks to blocks: each block's list of steps, and the barriers between phases.
 #include <algorithm>
 
 #include "base/error.h"
@@ -10,8 +10,8 @@ namespace {
 
 TaskStep idle(int phase) { return {0, 0, 1, uint16_t(phase)}; }
 
-// A block arrives behind a step whose successor waits for all blocks, for every phase that is over then. At a token's
-// last phase the sampler's task arrives itself.
+// Makes a block arrive after each step whose successor waits for all blocks, once for every completed phase. In a
+// token's last phase the sampler's task arrives itself.
 void set_arrivals(std::vector<TaskStep>& steps, int n_phases) {
   int n_arrived = 0;
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -26,8 +26,8 @@ void set_arrivals(std::vector<TaskStep>& steps, int n_phases) {
 
 }  // namespace
 
-// The phases before which all blocks have to arrive: as few as keep apart the reads and writes of plain values. The
-// kernel itself waits before a token's first phase.
+// The phases that all blocks must enter through a barrier: the fewest that separate conflicting reads and writes of
+// plain values. The kernel itself waits before a token's first phase.
 std::vector<bool> Schedule::barriers() const {
   const int last = last_phase();
   std::vector<bool> waits(last + 1, false);
@@ -43,8 +43,9 @@ std::vector<bool> Schedule::barriers() const {
   return waits;
 }
 
-// How many blocks each of a phase's tasks gets: by its bytes or, in a phase bound by latency, products by their
-// weights' number. At least min_parts, unless those are more than a quarter of the blocks that are left.
+// Number of blocks for each of a phase's tasks, in proportion to bytes. In a latency-bound phase, products count by the
+// number of their weights instead. Each task gets at least min_parts, unless those exceed a quarter of the remaining
+// blocks.
 std::vector<int> Schedule::share_blocks(const std::vector<int>& ids, int n_blocks) const {
   double bytes = 0;
   for (const int id : ids) bytes += nodes_[id].bytes;
@@ -62,7 +63,7 @@ std::vector<int> Schedule::share_blocks(const std::vector<int>& ids, int n_block
     parts[i] += given;
     n_left -= given;
   }
-  while (n_left > 0) {  // the next goes to the task whose blocks have the most to do
+  while (n_left > 0) {  // the next block goes to the task with the most work per block
     int next = -1;
     for (size_t i = 0; i < ids.size(); ++i) {
       if (parts[i] >= nodes_[ids[i]].max_parts) continue;
@@ -75,7 +76,7 @@ std::vector<int> Schedule::share_blocks(const std::vector<int>& ids, int n_block
   return parts;
 }
 
-// Where a phase has more tasks than there are blocks, whole tasks are dealt round robin.
+// If a phase has more tasks than there are blocks, whole tasks are dealt round robin.
 Schedule::StepLists Schedule::assign(int n_blocks) const {
   StepLists lists(n_blocks);
   for (int phase = 0; phase <= last_phase(); ++phase) {
@@ -98,7 +99,8 @@ Schedule::StepLists Schedule::assign(int n_blocks) const {
   return lists;
 }
 
-// The sampler runs on every block: first on the logits that the block itself has made, then, a phase later, on all.
+// The sampler runs on every block: first on the logits that the block itself has computed, then, a phase later, on all
+// logits.
 void Schedule::add_sampler(const SampleOnGrid& sample, const NextToken& next, const TokenBudget& budget, MegaPlan& plan,
                            StepLists& lists) {
   const int last = last_phase(), n_blocks = int(lists.size()), vocab = sample.op.vocab;
@@ -127,14 +129,15 @@ void Schedule::add_sampler(const SampleOnGrid& sample, const NextToken& next, co
   plan.n_mailboxes += 2 * n_blocks;
   for (int b = 0; b < n_blocks; ++b) {
     const auto own = std::ranges::find_if(lists[b], makes_logits);
-    const uint16_t part = own == lists[b].end() ? n_parts : own->part;  // n_parts: no logits
-    LB_ASSERT(part == n_parts || own + 1 == lists[b].end());            // who finishes logits leaves the likeliest
+    const uint16_t part = own == lists[b].end() ? n_parts : own->part;  // n_parts: the block has no logits
+    LB_ASSERT(part == n_parts || own + 1 == lists[b].end());            // else kAdjust is its next step
     lists[b].push_back({adjust, part, n_parts, uint16_t(last)});
     lists[b].push_back({uint16_t(adjust + 1), uint16_t(b), uint16_t(n_blocks), uint16_t(last + 1)});
   }
 }
 
-// Makes the lists equally long, by idle steps before the sampler's last, and sets each step's flags and arrivals.
+// Pads the lists to equal length with idle steps before the sampler's last step, and sets each step's flags and
+// arrivals.
 void Schedule::finish_steps(MegaPlan& plan, StepLists& lists) const {
   const int last = last_phase();
   size_t n_steps = 0;

@@ -1,4 +1,4 @@
-// From recorded nodes to a plan: which kernel takes them, and the order in which the tables are made.
+// Compiles recorded nodes to a plan: selects the kernel and builds the tables in order.
 #include <algorithm>
 
 #include "base/error.h"
@@ -8,8 +8,8 @@
 namespace lb::gpu {
 namespace {
 
-// Two kernels, of chips with bulk copies and of others, and the quantised weights that both take. All kernels take
-// plain weights.
+// Two kernels, for chips with bulk copies and for others, and the quantised weights that both support. All kernels
+// support plain weights.
 struct MegaKernels {
   const char *streamed, *direct;
   std::vector<DType> types;
@@ -27,7 +27,7 @@ const std::vector<MegaKernels>& mega_kernels() {
   return kernels;
 }
 
-// What each of n_parts blocks has of a task: rows of a product, slices of a recurrence's S.
+// Sets the share of a task that each of n_parts blocks gets: rows of a product, slices of a recurrence's S.
 void set_part_sizes(Task& task, int n_parts) {
   if (task.kind == TaskKind::kProduct) {
     ProductTask& product = task.product;
@@ -45,7 +45,7 @@ void set_part_sizes(Task& task, int n_parts) {
 
 }  // namespace
 
-// The first that takes all weights. A target may leave a kernel out that is slower there than the graph.
+// The first kernel that supports all weights. A target may omit a kernel that is slower there than the graph.
 Schedule::Kernel Schedule::kernel() const {
   for (const MegaKernels& kernels : mega_kernels()) {
     const auto takes = [&](const Node& node) {
@@ -73,7 +73,7 @@ MegaPlan Schedule::compile(const SampleOnGrid& sample, const NextToken& next, co
   require(n_blocks <= kMaxSampleBlocks, "has a sampler for at most 256 multiprocessors");
   require(n_kept_ == nullptr || n_kept_ == next.n_past, "keeps rows by the number of tokens before the step");
   MegaPlan plan = {};
-  plan.n_phases = last_phase() + 2;  // the sampler's second step is a phase of its own
+  plan.n_phases = last_phase() + 2;  // the sampler's second step is a separate phase
   plan.n_mailboxes = plan_mailboxes();
   plan.has_timeline = target_.has_timeline;
   StepLists lists = assign(n_blocks);

@@ -1,4 +1,4 @@
-// Private to the schedule's files: limits, and how a block's threads share the rows of a product.
+// Private header of the schedule's files: limits, and how a block's threads share the rows of a product.
 #pragma once
 
 #include <algorithm>
@@ -10,30 +10,31 @@
 namespace lb::gpu {
 
 inline int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
-// How many parts of `each` values there are, at least one.
+// Number of parts of `each` values, at least one.
 inline int parts_of(long values, int each) { return static_cast<int>(std::max<long>(1, (values + each - 1) / each)); }
 
 inline void require(bool is_possible, const char* what) { LB_CHECK(is_possible, kUnsupported, "[megakernel] ", what); }
 
-// A phase that moves fewer bytes is bound by latency, however its rows are dealt.
+// A phase that moves fewer bytes is bound by latency, however its rows are distributed.
 inline constexpr double kLatencyBytes = 10e6;
 
 bool is_plain(DType type);  // F32, F16, BF16: no codes
-// Values of a thread's piece of a weight row: 16 bytes of codes.
+// Values of a thread's piece of a weight row, which is 16 bytes of codes.
 int piece_values(DType type);
 
 // A team is the threads that share a weight row.
 struct Teams {
-  int row_threads;  // of a team
-  int n;            // teams of a block
+  int row_threads;  // threads per team
+  int n;            // teams per block
 };
-// The teams with which a block finishes `rows` rows soonest.
+// The teams with the shortest expected time for a block with `rows` rows.
 Teams teams_of(const Linear& op, int rows);
 
-// Sets the batches, passes and planes of a product, from its teams; a block has rows_each rows.
+// Sets the batches, passes and planes of a product from its teams. A block has rows_each rows.
 void plan_batches(ProductTask& p, int rows_each);
 
-// Whether the rows' makers quantise them, once for all readers: each block then makes whole scale blocks of 32 rows.
+// Whether the writers of the rows quantise them, once for all readers. Each block then computes whole scale blocks of
+// 32 rows.
 bool rounds_own_rows(const ProductTask& p, int n_blocks);
 
 }  // namespace lb::gpu

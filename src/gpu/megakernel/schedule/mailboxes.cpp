@@ -1,7 +1,7 @@
-// Which values travel through mailboxes, and where those lie.
+// Plans mailboxes: which values travel through them, and where they are.
 //
-// Embedding, products, recurrences and attentions hand their values to one another in mailboxes. Such values no longer
-// count among a node's reads and writes, so they need no barrier.
+// Embedding, products, recurrences and attentions pass their values through mailboxes. Such values no longer count as
+// reads and writes of a node, so they need no barrier.
 #include <algorithm>
 #include <map>
 
@@ -12,7 +12,7 @@
 namespace lb::gpu {
 namespace {
 
-// Mailboxes that a task fills, one for each value as a rule.
+// Number of mailboxes that a task fills, usually one per value.
 int n_mailboxes_of(const Task& task) {
   switch (task.kind) {
     case TaskKind::kEmbed: return mailbox_length(task.embed.op.dim);
@@ -26,14 +26,14 @@ int n_mailboxes_of(const Task& task) {
 
 }  // namespace
 
-// The last node before `before` that writes there; -1: none.
+// The last node before `before` that writes to `at`; -1: none.
 int Schedule::writer_of(const void* at, int before) const {
   for (int i = before - 1; i >= 0; --i)
     if (overlap({{at, 1}}, nodes_[i].writes)) return i;
   return -1;
 }
 
-// Where the values that a node hands on would lie without mailboxes; null: it hands on none.
+// The address that a node's values would have without mailboxes; null: no other node reads them.
 const void* Schedule::made_at(const Node& node) const {
   switch (node.task.kind) {
     case TaskKind::kEmbed: return node.task.embed.op.y;
@@ -45,15 +45,15 @@ const void* Schedule::made_at(const Node& node) const {
   }
 }
 
-// The mailboxes of each node, and who reads them. Writers are looked up among the nodes as recorded, while their copies
-// lose the reads and writes that mailboxes take over.
+// The mailboxes of each node, and their readers. Writers are looked up among the nodes as recorded, while reads and
+// writes that mailboxes replace are removed from copies of the nodes.
 struct Schedule::MailboxPlan {
   const Schedule& schedule;
   std::vector<Node> nodes;
   int n_mailboxes = 0;
-  std::vector<int> at;             // a node's first mailbox; -1: none
-  std::vector<bool> is_read;       // somebody takes the values from the mailboxes
-  std::vector<bool> is_plain_too;  // somebody reads the values where they would lie without
+  std::vector<int> at;             // first mailbox of each node; -1: none
+  std::vector<bool> is_read;       // some node reads the values from the mailboxes
+  std::vector<bool> is_plain_too;  // some node reads the values from plain memory
 
   explicit MailboxPlan(const Schedule& of)
       : schedule(of), nodes(of.nodes_), at(nodes.size(), -1), is_read(nodes.size()), is_plain_too(nodes.size()) {}
@@ -72,15 +72,15 @@ struct Schedule::MailboxPlan {
   void drop_writes();
 };
 
-// Double-buffered: a vector has two sets of mailboxes in turn. A set is overwritten two products later at the earliest,
-// and each product needs all values that the readers before it have made.
+// Double-buffered: a vector alternates between two sets of mailboxes. A set is overwritten two products later at the
+// earliest, and each product needs all values that the earlier readers have computed.
 void Schedule::MailboxPlan::lay_out() {
   struct Set {
     int at = 0, size = 0;
   };
-  std::map<std::pair<const void*, int>, Set> sets;  // by a vector's address without mailboxes, and its turn
+  std::map<std::pair<const void*, int>, Set> sets;  // key: a vector's address without mailboxes, and its turn
   std::map<const void*, int> turns;
-  for (size_t i = 0; i < nodes.size(); ++i) {  // in the order of writing, so that turns alternate
+  for (size_t i = 0; i < nodes.size(); ++i) {  // in write order, so that turns alternate
     if (!has_mailboxes(int(i))) continue;
     const void* to = schedule.made_at(recorded(int(i)));
     const int length = n_mailboxes_of(recorded(int(i)).task);
@@ -93,8 +93,8 @@ void Schedule::MailboxPlan::lay_out() {
   }
 }
 
-// The reader takes `plain` from its writer's mailboxes, where it has some. `first`: where in the writer's vector it
-// begins; null: it has to be at the begin.
+// Makes the reader take `plain` from its writer's mailboxes, if the writer has some. `first`: receives the offset in
+// the writer's vector; null: the offset must be 0.
 void Schedule::MailboxPlan::take(int reader, MailboxSource& from, const void* plain, int* first) {
   const int writer = plain == nullptr ? -1 : schedule.writer_of(plain, reader);
   if (!has_mailboxes(writer)) return;
@@ -111,7 +111,7 @@ MailboxSource Schedule::MailboxPlan::squares_of(int writer) const {
   return {at[writer] + squares_at(recorded(writer).task.delta), recorded(writer).phase};
 }
 
-// Step and commit of a recurrence.
+// Connects the step and the commit of a recurrence.
 void Schedule::MailboxPlan::connect_delta(int i) {
   Node& node = nodes[i];
   DeltaTask& d = node.task.delta;
@@ -127,11 +127,11 @@ void Schedule::MailboxPlan::connect_delta(int i) {
     require(d.z_mailbox.at >= 0, "takes a recurrence that is gated by a product");
     d.y_mailbox = {at[i], node.phase};
   } else {
-    node.writes.clear();  // the commit waits for the readers of what it overwrites: their squares
+    node.writes.clear();  // the commit waits for the squares, which the readers of the overwritten values send
   }
 }
 
-// Tells a node's task where its mailboxes and those of its inputs are.
+// Sets the mailboxes of a node's task and of its inputs.
 void Schedule::MailboxPlan::connect(int i) {
   Node& node = nodes[i];
   switch (node.task.kind) {
@@ -170,7 +170,7 @@ void Schedule::MailboxPlan::connect(int i) {
   }
 }
 
-// Values that nobody reads without mailboxes are not written there either. The last product, the head, is plain.
+// Drops plain writes that no node reads. The last product, the head, stays plain.
 void Schedule::MailboxPlan::drop_writes() {
   const int n = int(nodes.size());
   for (int i = 0; i < n; ++i) {

@@ -1,4 +1,4 @@
-// A schedule as text: Session.decode_path and lucebox bench print it.
+// Prints a schedule as text, for Session.decode_path and lucebox bench.
 #include <algorithm>
 #include <sstream>
 

@@ -1,4 +1,4 @@
-// Recording: ops of a forward pass become nodes, each in the earliest phase that its reads and writes allow.
+// Records ops: the ops of a forward pass become nodes, each in the earliest phase that its reads and writes allow.
 #include <algorithm>
 #include <bit>
 #include <span>
@@ -13,13 +13,13 @@
 namespace lb::gpu {
 namespace {
 
-// Whether all readers take x rounded to 8 bits.
+// Whether all readers multiply x rounded to 8 bits.
 bool are_rounded(const LinearGroup& readers) {
   return std::ranges::none_of(std::span(readers.products, readers.n),
                               [](const Linear& reader) { return is_plain(reader.type); });
 }
 
-// K and V of one type of 16 or 32 bits are copied; others are converted.
+// K and V of one 16-bit or 32-bit type are copied; others are converted.
 PackedKv packed_kv(const KvLayer& cache, const Target& target) {
   if (cache.k_type == cache.v_type && cache.k_type <= KvType::kBF16) return {};
   const int dim = cache.head_dim, rotated = rotated_group(dim);
@@ -34,7 +34,8 @@ PackedKv packed_kv(const KvLayer& cache, const Target& target) {
   return kv;
 }
 
-// As many splits as each head has blocks, so that a block has one unit. In the merge, a thread has one split.
+// As many splits as a head's query tile has blocks, rounded down to a power of two, so that a block has one unit. In
+// the merge, a thread has one split.
 SplitTask split_task(const Attention& op, const AttentionPrepare& prepare, const Target& target) {
   const KvLayer& cache = op.cache;
   const int group = op.n_heads / cache.n_kv_heads, tiles = parts_of(group, kSplitQueries);
@@ -125,7 +126,7 @@ void Schedule::run(const RopeTable& op) {
        .bytes = 1,
        .min_parts = 1,
        .max_parts = parts_of(op.n_pairs, kMegaThreads),
-       .phase = 1});  // beside the first products, which do not need it
+       .phase = 1});  // runs concurrently with the first products, which do not need it
 }
 
 void Schedule::run(const RmsNorm& op) {
@@ -152,8 +153,8 @@ void Schedule::run_fused(const RmsNorm& op, const LinearGroup& readers) {
            {{op.x, size_t(op.dim) * 4}});
 }
 
-// Fused into the recurrence's step, which gates its o. The step also quantises it where the readers want codes and a
-// block makes whole scale blocks.
+// Fuses the norm into the recurrence's step, which gates its o. The step also quantises o if the readers want codes and
+// a block computes whole scale blocks.
 void Schedule::run_fused(const GatedRmsNorm& op, const LinearGroup& readers) {
   require(op.rows == 1 && op.dim % 32 == 0 && op.dim <= 128, "takes gated norms of one row of heads of 32 to 128");
   const int step = writer_of(op.o, static_cast<int>(nodes_.size()));
@@ -187,7 +188,7 @@ void Schedule::run_fused(const GatedRmsNorm& op, const LinearGroup& readers) {
            {{op.o, bytes}});
 }
 
-// Fused into the products of gate and up: one task makes a row of each and the activation of both.
+// Fuses the activation into the products of gate and up: one task computes a row of each and the activation of both.
 void Schedule::run_fused(const SwiGlu& op, const LinearGroup& readers) {
   const int n = static_cast<int>(nodes_.size()), gate = writer_of(op.gate, n), up = writer_of(op.up, n);
   const auto product = [&](int i) { return i < 0 ? nullptr : &nodes_[i].task.product; };
@@ -215,7 +216,7 @@ void Schedule::run_fused(const SwiGlu& op, const LinearGroup& readers) {
            {{op.up, size_t(op.dim) * 4}});
 }
 
-// One node for each product of the group; `from` says how they make their x.
+// Adds one node per product of the group; `from` says how the products make their x.
 void Schedule::products(const LinearGroup& group, const ProductTask& from, const std::vector<Range>& reads) {
   long n_out = 0;
   for (const Linear& op : std::span(group.products, group.n)) n_out += op.n_out;
@@ -247,7 +248,7 @@ void Schedule::products(const LinearGroup& group, const ProductTask& from, const
   }
 }
 
-// Joins the products that make the row: they also store it in the ring.
+// Fuses the copy into the products that compute the row: they also store it in the ring.
 void Schedule::run(const CopyRows& op) {
   require(op.rows == 1 && op.first != nullptr && std::has_single_bit(unsigned(op.y_rows)),
           "copies one row into a ring of 2^n rows only");

@@ -1,11 +1,11 @@
-// Schedule: a Stream that runs nothing. It records the ops of a forward pass of one row and compiles them to the tables
-// that the megakernel walks through (gpu/megakernel/shape.h). Host code only: it keeps the ops' device pointers and
-// reads none of them.
+// Schedule: a Stream that runs nothing. It records the ops of a one-row forward pass and compiles them to the tables
+// that the megakernel interprets (gpu/megakernel/shape.h). Host code only: it keeps the ops' device pointers and never
+// dereferences them.
 //
-// Fusion: a norm joins the products that read its result, an activation joins the products whose results it reads, and
-// the inputs of a recurrence or an attention are prepared inside it, and a copy into a ring joins the products that
-// make the row. Every other op becomes a node. A node gets the earliest phase that its reads and writes allow, seen as
-// ranges of addresses; in a phase, tasks share the blocks by their bytes.
+// Fusion: a norm joins the products that read its result. An activation joins the products whose results it reads. The
+// inputs of a recurrence or an attention are prepared inside it. A copy into a ring joins the products that compute the
+// row. Every other op becomes a node. A node gets the earliest phase that its reads and writes, as address ranges,
+// allow. The tasks of a phase share the blocks in proportion to their bytes.
 #pragma once
 
 #include <optional>
@@ -24,18 +24,18 @@ struct MegaPlan {
   Launch launch;
   std::vector<Task> tasks;
   std::vector<TaskStep> steps;         // [blocks, n_steps]
-  std::vector<StreamCopy> streams;     // [blocks, n_streams, planes]; empty where weights come by plain loads
+  std::vector<StreamCopy> streams;     // [blocks, n_streams, planes]; empty if weights are read by ordinary loads
   std::vector<int32_t> stream_counts;  // [blocks], or empty
   int n_steps, n_phases, n_streams;
   int n_mailboxes;
   MegaMemory memory;
   bool is_in_parts;   // weight chunks are copied in parts
-  bool has_timeline;  // the kernel stamps its steps
+  bool has_timeline;  // the kernel time-stamps its steps
   int n_blocks() const { return static_cast<int>(launch.grid[0]); }
 };
 
 std::string to_string(const Task& task);
-// The launch, then the tasks of each phase, a line each.
+// The launch, then the tasks of each phase, one per line.
 std::string to_string(const MegaPlan& plan);
 
 class Schedule final : public lb::Stream {
@@ -43,11 +43,11 @@ class Schedule final : public lb::Stream {
   explicit Schedule(const Target& target)
       : lb::Stream(kOpBodies<Schedule>, "has no task of the megakernel"), target_(target) {}
 
-  // Adds the sampler and the step's end. A launch makes several tokens where the budget has pointers. Throws
-  // kUnsupported where the target has no kernel for what was recorded.
+  // Adds the sampler and the step's end. A launch makes several tokens if the budget has pointers. Throws kUnsupported
+  // if the target has no kernel for the recorded ops.
   MegaPlan compile(const SampleOnGrid& sample, const NextToken& next, const TokenBudget& budget);
 
-  // Reserves addresses without memory, and drops copies to them: a step can be planned before there is memory for it.
+  // Reserves addresses without memory and ignores uploads to them, so that a step can be planned before memory exists.
   std::unique_ptr<Memory> reserve(size_t bytes) override;
   void upload(void*, const void*, size_t) override {}
   void download(void*, const void*, size_t) override { refuse("a copy"); }
@@ -81,10 +81,10 @@ class Schedule final : public lb::Stream {
   struct Node {
     Task task;
     std::vector<Range> reads, writes;
-    double bytes;  // that the task moves, for its share of the blocks
+    double bytes;  // bytes that the task moves, which decide its share of the blocks
     int min_parts, max_parts;
     int phase = 0;
-    float* kept = nullptr;  // of a product: where its y lies in row 0 of a ring; null: y is not kept
+    float* kept = nullptr;  // of a product whose y is kept: y's address in row 0 of the ring; else null
   };
 
   struct Kernel {
@@ -92,11 +92,11 @@ class Schedule final : public lb::Stream {
     bool has_stream;
   };
   struct MailboxPlan;
-  using StepLists = std::vector<std::vector<TaskStep>>;  // of each block
+  using StepLists = std::vector<std::vector<TaskStep>>;  // per block
 
   // record.cpp
   [[noreturn]] static void refuse(const char* what);
-  // The memory of an op's operands with this access.
+  // The memory of an op's operands that have this access.
   template <class Op>
   static std::vector<Range> ranges(const Op& op, Access access);
   static bool overlap(const std::vector<Range>& a, const std::vector<Range>& b);
@@ -109,7 +109,7 @@ class Schedule final : public lb::Stream {
   // mailboxes.cpp
   int writer_of(const void* at, int before) const;
   const void* made_at(const Node& node) const;
-  int plan_mailboxes();  // returns their number
+  int plan_mailboxes();  // returns the number of mailboxes
   // assign.cpp
   std::vector<bool> barriers() const;
   std::vector<int> share_blocks(const std::vector<int>& ids, int n_blocks) const;
@@ -124,11 +124,11 @@ class Schedule final : public lb::Stream {
   void plan_streams(MegaPlan& plan) const;
 
   const Target& target_;
-  uintptr_t next_address_ = uintptr_t{1} << 60;        // for reserve(), where no memory is
-  const std::unique_ptr<Memory> splits_ = reserve(1);  // a stand-in for the results of an attention's splits
+  uintptr_t next_address_ = uintptr_t{1} << 60;        // for reserve(), an address range without memory
+  const std::unique_ptr<Memory> splits_ = reserve(1);  // stands for the results of an attention's splits
   std::vector<Node> nodes_;
-  const int32_t* n_kept_ = nullptr;  // the count by which rows are kept; null: none are
-  // Ops that wait for their reader: the next product, GatedDelta, Attention.
+  const int32_t* n_kept_ = nullptr;  // counter that selects the ring row of kept rows; null: no row is kept
+  // Ops deferred until their reader: the next product, GatedDelta, Attention.
   std::optional<RmsNorm> norm_;
   std::optional<DeltaInputs> inputs_;
   std::optional<AttentionPrepare> prepare_;

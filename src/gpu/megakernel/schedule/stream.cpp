@@ -1,4 +1,4 @@
-// Shared memory of a block, and the weights that stream through its ring (weight_chunks.h).
+// Plans a block's shared memory, and the weights that stream through its ring (weight_chunks.h).
 #include <algorithm>
 #include <span>
 
@@ -10,8 +10,7 @@
 namespace lb::gpu {
 namespace {
 
-// Appends the weight chunks of a step's part in the order in which the block meets them: pass by pass, in a pass matrix
-// by matrix.
+// Appends the weight chunks of a step's part in the order in which the block uses them: by pass, then by matrix.
 void add_chunks(TaskStep& step, const ProductTask& p, int ring_bytes, std::vector<WeightChunk>& chunks) {
   const size_t n_before = chunks.size();
   const int begin = step.part * p.rows_each + std::min<int>(step.part, p.more) * p.row_unit;
@@ -31,7 +30,7 @@ void add_chunks(TaskStep& step, const ProductTask& p, int ring_bytes, std::vecto
 
 }  // namespace
 
-// The most that a task needs of shared memory besides tasks, sums and steps.
+// Max shared memory of a task, besides tasks, sums and steps.
 size_t Schedule::pool_bytes() const {
   size_t bytes = kSamplePoolBytes;
   for (const Node& node : nodes_) {
@@ -49,7 +48,7 @@ size_t Schedule::pool_bytes() const {
   return bytes;
 }
 
-// Steps and ring follow the tasks' pool.
+// Places the steps and the ring after the tasks' pool.
 void Schedule::plan_memory(MegaPlan& plan) const {
   MegaMemory& memory = plan.memory;
   memory.steps_at = round_up(kMegaPoolAt + int(pool_bytes()), 16);
@@ -58,9 +57,9 @@ void Schedule::plan_memory(MegaPlan& plan) const {
           "needs more shared memory for a row than a block has");
 }
 
-// The ring takes all shared memory that is left.
+// Gives the ring all remaining shared memory.
 void Schedule::plan_ring(MegaPlan& plan) const {
-  size_t max_bytes = 0;  // of a chunk
+  size_t max_bytes = 0;  // max over chunks
   for (const Node& node : nodes_) {
     if (node.task.kind != TaskKind::kProduct) continue;
     const ProductTask& p = node.task.product;
@@ -71,7 +70,7 @@ void Schedule::plan_ring(MegaPlan& plan) const {
   require(memory.ring_bytes >= int(2 * max_bytes), "needs room for two batches of weight rows in shared memory");
 }
 
-// Each block's weights of a token as copies into its ring.
+// Converts each block's weights of a token to copies into its ring.
 void Schedule::plan_streams(MegaPlan& plan) const {
   std::vector<std::vector<WeightChunk>> blocks(plan.n_blocks());
   for (size_t i = 0; i < plan.steps.size(); ++i) {
@@ -81,7 +80,7 @@ void Schedule::plan_streams(MegaPlan& plan) const {
       add_chunks(step, task.product, plan.memory.ring_bytes, blocks[i / plan.n_steps]);
   }
   plan.is_in_parts = comes_in_parts(blocks, plan.n_phases, plan.memory.ring_bytes);
-  size_t max_chunks = 0;  // of a block
+  size_t max_chunks = 0;  // max over blocks
   for (auto& chunks : blocks) {
     if (plan.is_in_parts) cut_in_parts(chunks);
     place_in_ring(chunks, plan.memory.ring_bytes);

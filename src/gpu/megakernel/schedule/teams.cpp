@@ -1,4 +1,4 @@
-// How a block's threads share the rows of a product: teams, batches, passes.
+// Plans how a block's threads share the rows of a product: teams, batches, passes.
 #include <climits>
 
 #include "base/dtype.h"
@@ -9,13 +9,12 @@
 namespace lb::gpu {
 namespace {
 
-// Weights on their way to shared memory at once: one row of each team, and one chunk unless those rows are more.
+// Max bytes of weights in flight to shared memory: one row of each team, and one chunk unless those rows are more.
 constexpr size_t kTeamsBytes = 24576, kChunkBytes = 57344 + 64;
-// A long part waits for its weights more than for anything else. Its chunks are smaller, so that the ring already holds
-// more of the next chunk.
+// Long parts use smaller chunks, so that the ring already holds more of the next chunk.
 constexpr size_t kLongBytes = 131072, kLongChunkBytes = 40960 + 64;
 
-// Rows that a team has at once, which make one chunk; a block has part_rows.
+// Rows that a team holds together; over all teams they form a chunk. A block has part_rows.
 int batch_rows_of(const Linear& op, int n_teams, int part_rows) {
   const size_t max_bytes = chunk_bytes(op.type, op.n_in, part_rows) > kLongBytes ? kLongChunkBytes : kChunkBytes;
   int rows = 1;
@@ -41,15 +40,15 @@ int piece_values(DType type) {
   }
 }
 
-// The cost is a warp's instructions: for each piece, for each batch and, where a thread has several pieces of a row,
-// for reading x again. Plain x of several pieces is not worth its reads (32 bytes a lane), so plain rows get as many
-// threads as they have pieces.
+// The cost model counts a warp's instructions: per piece, per batch and, if a thread has several pieces of a row, for
+// rereading x. Rereading plain x (32 bytes per lane) does not pay, so plain rows get as many threads as they have
+// pieces.
 Teams teams_of(const Linear& op, int rows) {
   const int values = piece_values(op.type), n_pieces = parts_of(op.n_in, values);
   const int piece_cost = max_batch_rows(is_plain(op.type)) * values * 3 / 2, x_cost = values, batch_cost = 230;
   const auto with = [&](int threads) {
     Teams teams = {threads, kMegaThreads / threads};
-    // Halved: rows of an odd number may end within 16 bytes.
+    // Halved, because an odd number of rows may not end at a multiple of 16 bytes.
     while (teams.n > 1 && chunk_bytes(op.type, op.n_in, teams.n) > kTeamsBytes) teams.n /= 2;
     return teams;
   };
@@ -69,7 +68,7 @@ Teams teams_of(const Linear& op, int rows) {
   return best;
 }
 
-// Each plane of a chunk is a multiple of 16 bytes.
+// Makes each plane of a chunk a multiple of 16 bytes.
 void plan_batches(ProductTask& p, int rows_each) {
   const quant::PlaneLayout layout = quant::plane_layout(p.op.type, p.op.n_out, p.op.n_in);
   const auto is_whole = [&](int rows) {
@@ -81,7 +80,7 @@ void plan_batches(ProductTask& p, int rows_each) {
   while (!is_whole(p.batch_rows) && 2 * p.batch_rows <= max_batch_rows(is_plain(p.op.type))) p.batch_rows *= 2;
   require(is_whole(p.batch_rows), "takes weights of which a few rows are a multiple of 16 bytes");
   const int each = p.batch_rows * p.n_teams;
-  // Each pass over two matrices has steps of the stream to itself, so there are few passes.
+  // A pass over two matrices consumes the stream in separate steps, so passes are few and large.
   const int pass_rows = p.up != nullptr         ? kPassSums / (2 * (p.row_threads / 32))
                         : rows_each < kManyRows ? kPassRows
                                                 : 2 * kPassRows;
@@ -94,8 +93,8 @@ void plan_batches(ProductTask& p, int rows_each) {
   for (int k = layout.n_planes; k < quant::kMaxPlanes; ++k) p.plane_at[k + 1] = p.plane_at[k];
 }
 
-// Not where whole scale blocks would leave too many blocks idle, and the weights take longer than rounding by each
-// reader.
+// Returns false if whole scale blocks would leave too many blocks idle and loading the weights takes longer than
+// rounding by each reader.
 bool rounds_own_rows(const ProductTask& p, int n_blocks) {
   const int units = p.op.n_out / kRoundBlock, parts = std::min(units, n_blocks), max_units = parts_of(units, parts);
   const double bytes = double(row_bytes(p.op.type, size_t(p.op.n_in))) * p.op.n_out * 2;

@@ -1,4 +1,4 @@
-// Geometry of chunks and of the ring, on the host.
+// Plans weight chunks and their places in the ring, on the host.
 #include "gpu/megakernel/schedule/weight_chunks.h"
 
 #include <algorithm>
@@ -8,13 +8,13 @@
 namespace lb::gpu {
 namespace {
 
-// Chunks are copied in parts where the ring holds the weights of so many phases on average.
+// Chunks are copied in parts if the ring holds the weights of at least this many phases on average.
 constexpr double kPhasesAhead = 3;
 
 int units_of(size_t bytes) { return static_cast<int>((bytes + 15) / 16); }
 
 // The first chunk of each lap around the ring; a token begins a lap. The last lap is filled from its end, so that it
-// ends where the next token begins; the lap before is short instead.
+// ends where the next token begins. The lap before it is short instead.
 std::vector<size_t> laps_of(const std::vector<WeightChunk>& chunks, int ring_units) {
   std::vector<size_t> begins;
   int to = ring_units;
