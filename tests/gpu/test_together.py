@@ -85,7 +85,7 @@ def test_company_changes_no_token(
         chosen = [one for one in open_ones if rng.random() < 0.8]
         if draft != "none" and rng.random() < 0.5 and chosen:
             one = chosen[0]
-            future = alone[mixed.index(one)][len(one.ids) :]  # behind the newest token, the root
+            future = alone[mixed.index(one)][len(one.ids) :]  # after the newest token, the root
             tokens, parents = random_tree(rng, future, int(rng.integers(1, 20))) if future else ([], [])
             one.session.suggest(np.array(tokens, np.int32) % VOCAB, parents)
         if len(chosen) > 1:

@@ -119,7 +119,7 @@ def tokens(model: Path) -> list[int]:
 
 
 def test_a_variant_alone_cannot_be_tuned(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its kernels and constants are no longer those of the target."""
+    """The variant's kernels and constants no longer match the target's."""
     choice = resolve_device("sim").choice
     assert choice is not None
     manifest = variant_manifest(json.loads(choice.pack.manifest_json), "quiet", Choice((), {}, (), {}))

@@ -1,4 +1,4 @@
-"""Draft models beside their fp64 references, taken through the same appends; files of prediction blocks."""
+"""Runs draft models and their fp64 references through the same appends; files of prediction blocks."""
 
 from __future__ import annotations
 

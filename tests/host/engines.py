@@ -54,12 +54,12 @@ def feed(session: _engine.Session, ids: ArrayLike, chunk: int = 64) -> F32:
 
 
 def logits_of(engine: _engine.Engine, ids: ArrayLike, chunk: int = 64) -> F32:
-    """Of every token, from an empty session."""
+    """Logits of every token, from an empty session."""
     return feed(_engine.Session(engine), ids, chunk)
 
 
 class Decoder:
-    """A session that follows ids of its own or another's choice."""
+    """A session that decodes tokens that it samples or that the caller gives."""
 
     def __init__(self, engine: _engine.Engine, prompt: list[int]) -> None:
         self.session, self.vocab = _engine.Session(engine), engine.info["vocab"]

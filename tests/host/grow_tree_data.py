@@ -42,7 +42,7 @@ def candidates(rng: np.random.Generator, scores: str, *shape: int) -> tuple[NDAr
 def check_tree(
     rng: np.random.Generator, scores: str, shape: tuple[int, ...], *, pack: _engine.gpu.Pack | None = None
 ) -> None:
-    """Every field is the reference's, bit for bit. Nothing is written behind the rows of a tree."""
+    """Checks that every field equals the reference's, bit for bit, and that nothing is written after a tree's rows."""
     sequences, depth, k, max_rows, rows = shape
     ids, logprobs = candidates(rng, scores, sequences, depth, k)
     root = rng.integers(0, 250_000, sequences).astype(np.int32)

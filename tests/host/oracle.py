@@ -43,6 +43,6 @@ def with_oracle(llm: LLM, texts: Sequence[Sequence[int]], n_right: int) -> LLM:
 
 
 def plain_text(model: str, prompt: Sequence[int], n: int, **options: Any) -> list[int]:
-    """A prompt and the n greedy tokens after it, the end token among them."""
+    """A prompt and the n greedy tokens after it, the end token included."""
     with LLM(model, draft="none", **options) as llm:
         return [*prompt, *llm.generate(prompt, Sampling(max_tokens=n, ignore_eos=True)).ids]

@@ -1,4 +1,4 @@
-"""Appends of a sequence through PreviousRow, on the CPU or a device, beside the whole history."""
+"""Runs appends of a sequence through PreviousRow, on the CPU or a device, and compares with the whole history."""
 
 from __future__ import annotations
 

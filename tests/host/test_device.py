@@ -52,7 +52,7 @@ def run(drivers: Path, *command: str | Path) -> str:
 
 @pytest.fixture(scope="session")
 def results(drivers: Path) -> dict[str, tuple[int, str]]:
-    """Exit status and output of every scenario, each in its own process."""
+    """Exit status and output of every scenario, each run in a separate process."""
     kernels = once("device_kernels.so", lambda out: compile_library(out, (STANDIN / "kernels.cpp",), *INCLUDES))
     scenarios = ROOT / "tests/host/device_scenarios.py"
     output = once("device_results.json", lambda out: out.write_text(run(drivers, scenarios, kernels)))
@@ -67,7 +67,7 @@ def test_scenario(results: dict[str, tuple[int, str]], name: str) -> None:
 
 
 def error_of(drivers: Path, vendor: str) -> str:
-    """What a machine with these libraries is told when it is asked for devices."""
+    """The error for listing devices on a machine with these libraries."""
     script = (
         "from lucebox import errors; from lucebox._engine import gpu\n"
         f"try: gpu.devices('{vendor}')\n"

@@ -13,7 +13,7 @@ namespace lb {
 
 inline constexpr int kSparseBlock = 128;
 inline constexpr int kSparseSinks = 2;   // first key blocks of the sequence, always selected
-inline constexpr int kSparseWindow = 4;  // key blocks up to that of a query block's last row, always selected
+inline constexpr int kSparseWindow = 4;  // key blocks up to the one with a query block's last row, always selected
 
 LB_FN constexpr int sparse_rows(int group) { return group < kSparseBlock ? kSparseBlock / group : 1; }
 // Key blocks of a cache; the last one may be partial.
