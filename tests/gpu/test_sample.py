@@ -151,7 +151,7 @@ def test_a_walk_ends_at_a_problem(pack: _engine.gpu.Pack, bad: float) -> None:
 
 @pytest.mark.parametrize("depth", [0, 1, 3, 63])
 def test_a_replayed_walk_takes_first_children(pack: _engine.gpu.Pack, depth: int, seed: int) -> None:
-    """The walk ignores drawn tokens down to its depth. The token after it is the drawn one, even if a child holds it."""
+    """The walk ignores draws down to its depth. The token after it is the drawn one, even if a child holds it."""
     rng = np.random.default_rng(seed)
     tokens = rng.integers(0, 5, 64).astype(np.int32)
     parents = np.array([-1, *(rng.integers(max(0, i - 3), i) for i in range(1, 64))], np.int32)

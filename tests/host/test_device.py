@@ -29,7 +29,7 @@ def compile_simulator(out: Path) -> None:
 
 
 def compile_drivers(folder: Path, *defines: str) -> None:
-    """Both stand-ins."""
+    """Compiles both stand-ins."""
     simulator = once("simulator.o", compile_simulator)
     folder.mkdir(exist_ok=True)
     compile_library(folder / "libcuda.so.1", (STANDIN / "cuda.cpp", simulator), *INCLUDES, *defines)
@@ -43,7 +43,7 @@ def drivers() -> Path:
 
 
 def run(drivers: Path, *command: str | Path) -> str:
-    """The output of a Python process that finds these drivers; fails with it when the process does."""
+    """Runs a Python process that finds these drivers; returns its output, or fails with it if the process fails."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(drivers)}
     done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
