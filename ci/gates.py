@@ -1,5 +1,5 @@
-"""The rules of the project that a script can check. Each gate takes the root of a tree and the files to look at and
-returns one line per violation, so that tests can hand it a small tree made for the purpose."""
+"""Gates: the project rules that a script can check. Each gate takes the root of a tree and the files to check, and
+returns one line per violation, so that tests can pass it a small tree."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ DIALECT = {"dialect.h", "cluster.h", "pairs.h", "transfer.h", "warpgroup.h"}  # 
 RANK = {folder: rank for rank, row in enumerate(LAYERS) for folder in row}
 
 PACKAGE = "python/lucebox"
-# A room, a folder or a file of the package, imports rooms of the rows above its own. The longest name that fits a
-# module is its room.
+# A room is a folder or file of the package; it imports only from its own row's room and the rows above. A module
+# belongs to the room with the longest matching name.
 ROOMS = (
     ("_kernels", "cache", "errors", "names", "results"),
     ("compression.keep_ratio", "figures", "regular_files", "sizes"),
@@ -57,13 +57,13 @@ VENDOR = re.compile(r"^(cuda|nv|cub/|thrust/|cooperative_groups|mma\.h|hip/|rocm
 PYTHON = re.compile(r"^(nanobind/|Python\.h|pybind11/)")
 CPP_ENVIRONMENT = re.compile(r"\b(secure_getenv|getenv|setenv|putenv|environ)\b")
 PYTHON_ENVIRONMENT = re.compile(r"\bos\.(environ|getenv|putenv)\b|\bfrom os import .*\b(environ|getenv)\b")
-READS_ENVIRONMENT = {"python/lucebox/cache.py"}  # the path of the cache
+READS_ENVIRONMENT = {"python/lucebox/cache.py"}  # it reads the cache's path
 HOST_FLAGS = re.compile(r"-m(?:arch|tune|cpu)=native\b")
 MACHINE = re.compile(r"(?<![\w.~-])/(?:root|work|home|Users)/\w|\b(?:pypi|pythonhosted|npmjs)\.(?:org|com)\b")
 
 
 def _lines(root: Path, files: Iterable[Path], *suffixes: str) -> Iterator[tuple[str, int, str]]:
-    """(path relative to root, line number, line) of the text files with one of these suffixes, or of all."""
+    """(path relative to root, line number, line) for the text files with one of these suffixes, or for all files."""
     for file in files:
         if suffixes and file.suffix not in suffixes:
             continue
@@ -77,7 +77,7 @@ def _lines(root: Path, files: Iterable[Path], *suffixes: str) -> Iterator[tuple[
 
 
 def include_direction(root: Path, files: Iterable[Path]) -> list[str]:
-    """A folder of src/cpp, or src/gpu, includes nothing of the layers above its own."""
+    """A folder of src/cpp, or src/gpu, includes nothing from higher layers."""
     problems = []
     for name, number, line in _lines(root, files, ".h", ".cpp", ".inc"):
         found = INCLUDE.match(line)
@@ -95,7 +95,7 @@ def include_direction(root: Path, files: Iterable[Path]) -> list[str]:
 
 
 def room_direction(root: Path, files: Iterable[Path]) -> list[str]:
-    """A module of the package imports its own room and rooms of the rows above."""
+    """A module of the package imports only from its own room and from rooms in the rows above."""
     problems = []
     for module, targets in python_imports.imports_of(root / PACKAGE, files).items():
         room = _room(module)
@@ -116,7 +116,7 @@ def import_circles(root: Path, files: Iterable[Path]) -> list[str]:
 
 
 def _room(module: str) -> str | None:
-    """The room of a module; None: it has none."""
+    """The room of a module, or None."""
     fitting = [room for room in ROOM_RANK if f"{module}.".startswith(f"{room}.")]
     return max(fitting, key=len, default=None)
 
@@ -146,7 +146,7 @@ def environment_reads(root: Path, files: Iterable[Path]) -> list[str]:
 
 
 def host_flags(root: Path, files: Iterable[Path]) -> list[str]:
-    """The wheel runs on every machine of its architecture: nothing is compiled for the one that built it."""
+    """The wheel runs on every machine of its architecture: nothing is compiled for the build machine alone."""
     return [
         f"{name}:{number}: {found[0]} compiles for the building machine"
         for name, number, line in _lines(root, files, ".txt", ".cmake", ".json", ".toml")
@@ -155,7 +155,7 @@ def host_flags(root: Path, files: Iterable[Path]) -> list[str]:
 
 
 def machine_paths(root: Path, files: Iterable[Path]) -> list[str]:
-    """No tracked text names a home folder of some machine or the host of a package registry."""
+    """No tracked text file names a machine's home folder or the host of a package registry."""
     return [
         f"{name}:{number}: names a machine's folder or a registry's host: {found[0]}"
         for name, number, line in _lines(root, files)
@@ -164,8 +164,8 @@ def machine_paths(root: Path, files: Iterable[Path]) -> list[str]:
 
 
 def isa_objects(objects: Iterable[Path]) -> list[str]:
-    """An object compiled for one instruction set defines one global symbol, its table, and nothing the linker may
-    merge: it would be free to keep an AVX-512 copy of an inline function for the whole program."""
+    """An object compiled for one instruction set defines one global symbol, its table, and nothing that the linker may
+    merge. Otherwise the linker could keep an AVX-512 copy of an inline function for the whole program."""
     problems = []
     for file in objects:
         listing = subprocess.run(

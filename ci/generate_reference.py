@@ -1,5 +1,5 @@
-"""The pages of docs/reference, from the sources themselves: option dataclasses and their field docstrings, the
-exception tree, and the command line's own help."""
+"""Generates docs/reference from the sources: option dataclasses and their field docstrings, the exception tree, and the
+command line's arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _row(*cells: str) -> str:
 
 
 def _default(value: ast.expr | None) -> str:
-    """A default as the reader would write it; a factory shows what it makes."""
+    """A default as a user would write it; for a factory, the value that it makes."""
     if value is None:
         return "required"
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
@@ -74,7 +74,7 @@ def _commands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
 
 
 def command_table(parser: argparse.ArgumentParser) -> str:
-    """One row per argument. Not argparse's own help text: that differs between Python versions."""
+    """One row per argument. argparse's help text is not used, because it differs between Python versions."""
     rows = ["| argument | meaning |", "|---|---|"]
     for action in parser._actions:
         if action.help == argparse.SUPPRESS or isinstance(action, argparse._SubParsersAction):

@@ -1,7 +1,7 @@
-"""Files generated from targets/*/target.toml and the host's version and addresses: presets, the projects of packs,
+"""Generates files from targets/*/target.toml and the host's version and URLs: presets, the projects of packs,
 lucebox-kernels and lucebox-tiny, the host wheel's extras and table, docs/targets.md.
 
-generate_targets.py        writes them all; ci/check_generated.py finds those that drifted
+generate_targets.py        writes them all; ci/check_generated.py detects drift
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ SOURCE = "ci/generate_targets.py"
 BEGIN = f"# The demo's model, the kernel sources and one extra per pack, from targets/ by {SOURCE}."
 END = "# End of the packs."
 CUDA = [f"nvidia-{name}==13.0.*" for name in ("cuda-nvcc", "nvvm", "cuda-crt", "cuda-runtime", "cuda-cccl")]
-COMPILER = {"nvidia": CUDA, "amd": ["ziglang==0.17.0"], "sim": []}  # sim: the machine's own C++ compiler
+COMPILER = {"nvidia": CUDA, "amd": ["ziglang==0.17.0"], "sim": []}  # sim: the machine's C++ compiler
 NVRTC = "nvidia-cuda-nvrtc-cu12=={}.*"
-NVCC = "lucebox.nvcc"  # the setting of pip that adds the code by nvcc to a pack with code by NVRTC
+NVCC = "lucebox.nvcc"  # the pip setting that adds nvcc's code to a pack with NVRTC's code
 CLASSIFIERS = (
     "Development Status :: 4 - Beta",
     "Environment :: GPU",
@@ -44,7 +44,7 @@ PACK_SOURCES = (
     "cmake",
     "python/lucebox/packs/nvrtc.py",
     "src",
-)  # what the build of a pack reads
+)  # the inputs of a pack's build
 OWN_SOURCES = ("target.toml", "pyproject.toml")  # in the target's folder
 VENDOR_CLASSIFIERS = {"nvidia": ("Environment :: GPU :: NVIDIA CUDA",)}
 VENDOR = {"nvidia": "NVIDIA", "amd": "AMD", "sim": "Simulator"}
@@ -53,7 +53,7 @@ VENDOR = {"nvidia": "NVIDIA", "amd": "AMD", "sim": "Simulator"}
 def files(root: Path = ROOT) -> dict[str, str]:
     """Every generated file: path from the root, and content."""
     known = targets.load_all(root)
-    released = [target for target in known if not target.variant]  # a variant is its owner's
+    released = [target for target in known if not target.variant]  # variants are private
     host = (root / "pyproject.toml").read_text()
     version, urls = host_version(host), host_urls(host)
     made = {
@@ -64,7 +64,7 @@ def files(root: Path = ROOT) -> dict[str, str]:
         "docs/targets.md": page(released),
         "models/tiny-hybrid/pyproject.toml": tiny_project(version, urls),
     }
-    licence = (root / "LICENSE").read_text()  # a wheel takes it from its project's folder alone
+    licence = (root / "LICENSE").read_text()  # a build takes it only from the project's folder
     made["kernels/pyproject.toml"] = kernels_project(known, version, urls)
     made["kernels/LICENSE"] = licence
     for target in known:
@@ -74,7 +74,7 @@ def files(root: Path = ROOT) -> dict[str, str]:
 
 
 def present(root: Path = ROOT) -> set[str]:
-    """The files of the tree that this script would have made."""
+    """The files in the tree whose paths this script generates."""
     folders = root / "targets"
     return {
         file.relative_to(root).as_posix()
@@ -171,7 +171,7 @@ def presets(known: list[Target]) -> str:
 
 
 def as_json(value: Any, indent: int = 0) -> str:
-    """JSON in which whatever fits on a line is on one."""
+    """JSON that keeps every value on one line if it fits."""
     flat = json.dumps(value)
     if not isinstance(value, (dict, list)) or (indent and len(flat) + indent <= 118):
         return flat
@@ -188,7 +188,7 @@ def as_json(value: Any, indent: int = 0) -> str:
 
 
 def pack_project(target: Target, version: str, urls: Mapping[str, str]) -> str:
-    """The project of one pack. All but sim hold device code alone and fit any host."""
+    """The project of one pack. All packs but sim hold only device code and fit any host."""
     compiler = [NVRTC.format(target.nvrtc.version)] if target.nvrtc else COMPILER[target.vendor]
     requires = ["scikit-build-core==1.1.*", "tomli>=2; python_version < '3.11'", *compiler]
     what = "the GPU kernels compiled for the CPU" if target.vendor == "sim" else f"kernels for {target.architecture}"
@@ -283,7 +283,7 @@ sdist.reproducible = true
 
 
 def tiny_project(version: str, urls: Mapping[str, str]) -> str:
-    """The project of lucebox-tiny: every file of a release has one version."""
+    """The project of lucebox-tiny, which has the host's version like every project of a release."""
     return TINY.format(source=SOURCE, version=version, urls="".join(f"{line}\n" for line in urls_table(urls)))
 
 
@@ -346,7 +346,7 @@ def kernels_project(known: list[Target], version: str, urls: Mapping[str, str]) 
 
 
 def with_nvcc() -> list[str]:
-    """nvcc is a choice: NVRTC's code runs on every driver, from a sixth of the download and without a C++ compiler."""
+    """nvcc is optional: NVRTC's code runs on every driver, and needs a sixth of the download and no C++ compiler."""
     return [
         "",
         f"[tool.scikit-build.config-setting.{json.dumps(NVCC)}]",
@@ -381,7 +381,7 @@ def with_extras(pyproject: str, known: list[Target], version: str) -> str:
 
 
 def table(known: list[Target]) -> str:
-    """python/lucebox/packs/targets.json: what the installed host knows of every target."""
+    """python/lucebox/packs/targets.json: the installed host's table of targets."""
     rows = []
     for target in known:
         whole = asdict(target)
@@ -392,7 +392,7 @@ def table(known: list[Target]) -> str:
 
 
 def pci_table(known: list[targets.PciId]) -> str:
-    """python/lucebox/packs/pci_ids.json: name and architecture by PCI id, for machines where no driver answers."""
+    """python/lucebox/packs/pci_ids.json: name and architecture by PCI id, for machines without a working driver."""
     return as_json({one.id: [one.name, one.architecture] for one in known}) + "\n"
 
 

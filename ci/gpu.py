@@ -2,14 +2,14 @@
 no network: everything comes from the Python that runs this, or from a folder of wheels.
 
     ci/gpu                            every part, on the first GPU
-    ci/gpu build tests                only these, in the order of the table PARTS
-    ci/gpu --target sim               without a GPU: the sim pack in its place, no sanitizers
+    ci/gpu build tests                only these parts, in the order of the table PARTS
+    ci/gpu --target sim               without a GPU: with the sim pack and without sanitizers
     ci/gpu --wheels FOLDER            first installs these wheels: build tools that this machine lacks
     ci/gpu --tune qwen35-0.8b         part "tune" runs lucebox tune on synthetic weights of that shape
-    ci/gpu --other sm_80              part "other" installs that pack alone and records what lucebox makes of it
+    ci/gpu --other sm_80              part "other" installs only that pack and records lucebox's reaction
 
 A part that fails does not stop the others. The folder of --out gets report.json, report.md, log.txt and the benchmarks'
-tables, also when this is stopped by a time limit from outside.
+tables, even if an external time limit stops the run.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ PACKAGES = {
     "pytest_timeout": "pytest-timeout",
     "hypothesis": "hypothesis",
 }
-MINUTES = 8.75  # for all parts, on 16 cores; the limits of the steps are chosen for it
+MINUTES = 8.75  # for all parts, on 16 cores; the steps' limits are chosen for this total
 SANITIZERS = ("memcheck", "racecheck")
 
 
 class Machine:
-    """This machine, the environment that the wheels go into, and the time that is left."""
+    """This machine, the environment for the wheels, and the deadline."""
 
     def __init__(self, target: targets.Target, out: Path, minutes: float) -> None:
         self.target = target
@@ -70,8 +70,8 @@ class Machine:
         self.env = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", "PIP_CONFIG_FILE": os.devnull}
 
     def run(self, *command: str | Path, limit: float, env: dict[str, str] | None = None) -> Step:
-        """Runs a command in the root of the project; stops it, and all that it started, at its limit in seconds, which
-        grows with --minutes."""
+        """Runs a command in the root of the project. After `limit` seconds, which --minutes scales, stops it and all
+        processes that it started."""
         words = [str(part) for part in command]
         shown = " ".join(word.removeprefix(f"{ROOT}/") for word in words)
         print(f"  + {shown}", flush=True)
@@ -104,8 +104,8 @@ class Machine:
 
 
 def make_environment(folder: Path) -> Path:
-    """A fresh environment that sees the packages of this Python; it may be a virtual environment itself, so that its
-    folders are named one by one."""
+    """A fresh environment that sees the packages of this Python. A .pth file lists their folders, because this Python
+    may itself be a virtual environment."""
     venv.EnvBuilder(clear=True).create(folder)
     python = folder / "bin" / "python"
     variables = {"base": str(folder), "platbase": str(folder)}
@@ -116,7 +116,7 @@ def make_environment(folder: Path) -> Path:
 
 
 def missing(target: targets.Target, python: Path) -> Iterator[str]:
-    """What has to be on this machine and is not."""
+    """The requirements that this machine lacks."""
     program = "; ".join(
         ["import importlib.util as u", f"print(*[n for n in {list(PACKAGES)!r} if u.find_spec(n) is None])"]
     )
@@ -152,7 +152,7 @@ def build(machine: Machine, options: argparse.Namespace) -> Iterator[Step]:
     shutil.rmtree(WORK / "wheels", ignore_errors=True)
     yield machine.run(*pip, *WHEEL, ROOT, limit=200)
     yield pack_wheel(machine, machine.target.name)
-    if wheels := [*host_wheels(), *pack_wheels(machine.target)]:  # one of them alone still shows something
+    if wheels := [*host_wheels(), *pack_wheels(machine.target)]:  # if one build failed, the other is still tested
         yield machine.run(*pip, "install", "-q", "--no-index", "--no-deps", "--force-reinstall", *wheels, limit=60)
 
 
@@ -186,7 +186,7 @@ def selftest(machine: Machine, options: argparse.Namespace) -> Iterator[Step]:
 
 def tests(machine: Machine, options: argparse.Namespace) -> Iterator[Step]:
     pytest = (WORK / "venv" / "bin" / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu")
-    if machine.target.vendor == "sim":  # what they run on anyway, compiled for the purpose
+    if machine.target.vendor == "sim":  # without --pack the tests build the sim pack and run on it
         yield machine.run(*pytest, limit=150)
     elif pack := installed_pack(machine):
         yield machine.run(*pytest, "--pack", pack, "-k", pack.name, limit=150)
@@ -220,14 +220,14 @@ def bench(machine: Machine, options: argparse.Namespace) -> Iterator[Step]:
     if (pack := installed_pack(machine)) is None:
         yield absent_pack(machine, "benchmarks/matvec_gpu.py")
         return
-    # The simulator's times mean nothing: there it is enough that the benchmark runs.
+    # The simulator's times mean nothing: it suffices that the benchmark runs.
     small = ("--types", "Q4_K", "--shapes", "256x512", "--read-mb", "1") if machine.target.vendor == "sim" else ()
     results = ("--json", machine.out / "bench.json", "--csv", machine.out / "bench.csv")
     yield machine.run(python, "benchmarks/matvec_gpu.py", "--pack", pack, *results, *small, limit=120)
 
 
 def other(machine: Machine, options: argparse.Namespace) -> Iterator[Step]:
-    """What lucebox says where the only pack is one of another target: it may well refuse it."""
+    """Records lucebox's reaction when the only pack is for another target; refusing it is fine."""
     for name in options.other:
         yield pack_wheel(machine, name)
         python = make_environment(WORK / "other")
@@ -240,7 +240,7 @@ def other(machine: Machine, options: argparse.Namespace) -> Iterator[Step]:
 
 
 def tune(machine: Machine, options: argparse.Namespace) -> Iterator[Step]:
-    """The constants that are best on this GPU, over models of all named shapes."""
+    """Finds the best constants for this GPU, over models of all named shapes."""
     models = []
     for shape in options.tune:
         models.append(WORK / f"{shape}.Q4_K_M.gguf")
@@ -264,7 +264,7 @@ PARTS: dict[str, Callable[[Machine, argparse.Namespace], Iterator[Step]]] = {
 
 
 def this_target() -> str:
-    """The target of the first GPU, by the compute capability that the driver's own tool prints."""
+    """The target of the first GPU, from the compute capability that nvidia-smi prints."""
     try:
         answer = gpu_facts("compute_cap")[0]
     except (OSError, subprocess.SubprocessError, IndexError) as error:
@@ -273,14 +273,14 @@ def this_target() -> str:
 
 
 def gpu_facts(*names: str) -> list[str]:
-    """Facts of the first GPU, as nvidia-smi calls and prints them."""
+    """Properties of the first GPU by their nvidia-smi names, as nvidia-smi prints them."""
     query = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"]
     lines = subprocess.run(query, check=True, capture_output=True, text=True, timeout=30).stdout.splitlines()
     return [fact.strip() for fact in lines[0].split(",")]
 
 
 def described(target: targets.Target) -> dict[str, str]:
-    """The machine, for the head of the report."""
+    """The machine's description for the head of the report."""
     facts = {"target": target.name, "python": sys.version.split()[0], "cores": str(os.cpu_count())}
     if target.vendor == "nvidia":
         try:

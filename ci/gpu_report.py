@@ -1,4 +1,4 @@
-"""What ci/gpu found, as report.json and report.md."""
+"""Writes the results of ci/gpu as report.json and report.md."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Part:
 
     @property
     def failure(self) -> str:
-        """What the first step that failed printed."""
+        """The output of the first failed step."""
         return next((f"{step.ending}: {step.command}\n{step.output}" for step in self.steps if step.failed), "")
 
 
@@ -90,7 +90,7 @@ def as_json(report: Report) -> dict[str, object]:
 
 
 def _output(text: str) -> dict[str, object]:
-    """JSON that a step printed is kept as JSON."""
+    """A step's output: as JSON if it is JSON, else as text."""
     try:
         return {"data": json.loads(text)}
     except ValueError:
@@ -112,7 +112,7 @@ def as_markdown(report: Report) -> str:
 
 
 def _shown(step: Step) -> list[str]:
-    """The end of what it printed; of a build that went well nothing, and JSON is for report.json."""
+    """The last lines of a step's output. Nothing for a successful build or for JSON, which report.json has."""
     if not step.failed and (" -m pip " in step.command or "data" in _output(step.output)):
         return []
     return step.output.strip().splitlines()[-TAIL:]

@@ -1,10 +1,10 @@
-"""Installs lucebox with packs from an index made by make_index.py, as a user would, and looks at what arrived.
+"""Installs lucebox with packs from an index made by make_index.py, as a user would, and checks the result.
 
     install_test.py INDEX [--extras sim,sm86]     (default: the pack of every wheel in INDEX)
 
 Three routes: file://, HTTP with HTML pages (PEP 503), HTTP with JSON (PEP 691); the server is on the loopback address.
-What lucebox needs of others (numpy, ...) is downloaded once, before, and handed to pip as a folder: INDEX is the only
-index that pip knows, so that nothing of ours can come from elsewhere.
+Third-party dependencies (numpy, ...) are downloaded once, beforehand, and passed to pip as a folder. INDEX is the only
+index that pip uses, so the project's packages cannot come from elsewhere.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ json.dump({
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """The files of a folder; for a project's page the JSON, where asked for and spoken."""
+    """Serves the files of a folder. A project's page is JSON if the client accepts JSON and the server speaks it."""
 
     def __init__(self, *arguments: object, speaks_json: bool, seen: list[str], directory: str) -> None:
         self.speaks_json, self.seen = speaks_json, seen
@@ -57,12 +57,12 @@ class Handler(SimpleHTTPRequestHandler):
         return types.get(Path(path).name, "application/octet-stream")
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Says nothing: pip's own output is enough."""
+        """Logs nothing: pip's output is enough."""
 
 
 @contextlib.contextmanager
 def served(index: Path, *, speaks_json: bool) -> Iterator[tuple[str, list[str]]]:
-    """The index at a loopback URL, and the list of paths that were asked for."""
+    """Serves the index at a loopback URL; yields the URL and the growing list of requested paths."""
     seen: list[str] = []
     handler = partial(Handler, speaks_json=speaks_json, seen=seen, directory=str(index))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -81,21 +81,21 @@ class Installation:
         self.dependencies = folder / "dependencies"
         self.env = tools_environment(self.python, PIP_CONFIG_FILE=os.devnull, PIP_DISABLE_PIP_VERSION_CHECK="1")
         run(sys.executable, "-m", "venv", folder / "venv")
-        # With the machine's own pip settings: where packages of others come from is its business.
+        # With the machine's pip settings, which decide where third-party packages come from.
         ours = ("--find-links", index / "lucebox")
         run(self.python, "-m", "pip", "download", "-qq", "-d", self.dependencies, *ours, "lucebox")
         for wheel in self.dependencies.glob("lucebox-*.whl"):
             wheel.unlink()
 
     def install(self, url: str, extras: list[str]) -> dict[str, object]:
-        """Installs from this index, after removing what the route before left; says what is there then."""
+        """Removes the previous route's packages, installs from this index, and returns what is installed then."""
         pip = (self.python, "-m", "pip")
         packs = [f"lucebox-{extra}" for extra in extras]
         run(*pip, "uninstall", "-qq", "-y", "lucebox", *packs, env=self.env)
         options = ("--no-cache-dir", "--index-url", url, "--find-links", self.dependencies)
         run(*pip, "install", "-qq", *options, f"lucebox[{','.join(extras)}]", env=self.env)
         run(*pip, "check", env=self.env)
-        # -I: nothing of the folder or of PYTHONPATH may stand in for what was installed.
+        # -I: nothing in the folder or on PYTHONPATH may shadow the installed packages.
         looked = subprocess.run([self.python, "-I", "-c", LOOK], check=True, capture_output=True, text=True)
         found: dict[str, object] = json.loads(looked.stdout)
         return found
@@ -131,7 +131,7 @@ def test(index: Path, extras: list[str] | None) -> None:
             if not speaks_json and not any(path.endswith(".metadata") for path in seen):
                 sys.exit(f"pip asked for {seen} and used no .metadata file")
         doctor = (installation.python, "-I", "-m", "lucebox", "doctor", "--json")
-        # Exit code 1 is right where this machine has a GPU that needs another pack.
+        # Exit code 1 is correct if this machine has a GPU that needs another pack.
         done = subprocess.run(doctor, capture_output=True, text=True)
         shown = {pack["target"] for pack in json.loads(done.stdout or "{}").get("packs", [])}
         if shown != set(targets):

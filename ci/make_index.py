@@ -1,4 +1,4 @@
-"""Makes a package index out of wheels: a folder that any web server, or a file:// URL, can serve to pip and uv.
+"""Makes a package index from wheels: a folder that pip and uv can read from any web server or by a file:// URL.
 
     make_index.py FOLDER WHEEL...
 
@@ -6,9 +6,9 @@
     FOLDER/<project>/index.json          PEP 691, for servers that choose by the Accept header
     FOLDER/<project>/<wheel>.metadata    PEP 658 and 714: pip resolves without downloading the wheel
     FOLDER/SHA256SUMS                    for `sha256sum --check`
-    FOLDER/sbom.cdx.json                 CycloneDX 1.6: every wheel, what is in it and what compiled it
+    FOLDER/sbom.cdx.json                 CycloneDX 1.6: every wheel, its components and its compilers
 
-With --pages, only the pages: for wheels of several releases, each of which has its own bill of materials. The same
+With --pages, only the pages: for wheels of several releases, each of which has a bill of materials already. The same
 wheels give the same bytes: no time and no path is written.
 """
 
@@ -28,7 +28,7 @@ from wheels import Wheel
 
 
 def make_index(folder: Path, wheels: list[Wheel]) -> None:
-    """The index of a release."""
+    """Writes the index of a release."""
     make_pages(folder, wheels)
     ordered = sorted(wheels, key=lambda wheel: (wheel.project, wheel.path.name))
     _write(folder / "sbom.cdx.json", dump(bill_of_materials(ordered)))
@@ -37,7 +37,7 @@ def make_index(folder: Path, wheels: list[Wheel]) -> None:
 
 
 def make_pages(folder: Path, wheels: list[Wheel]) -> None:
-    """Only what pip and uv read, for the wheels of any project."""
+    """Writes only the files that pip and uv read, for the wheels of any projects."""
     shutil.rmtree(folder, ignore_errors=True)
     projects: dict[str, list[Wheel]] = defaultdict(list)
     for wheel in sorted(wheels, key=lambda wheel: wheel.path.name):
@@ -63,7 +63,7 @@ def link(wheel: Wheel) -> str:
         "href": f"{wheel.path.name}#sha256={wheel.sha256}",
         "data-requires-python": wheel.metadata["Requires-Python"],
         "data-core-metadata": f"sha256={_sha256(_metadata(wheel))}",
-        "data-dist-info-metadata": f"sha256={_sha256(_metadata(wheel))}",  # the name that PEP 658 gave it
+        "data-dist-info-metadata": f"sha256={_sha256(_metadata(wheel))}",  # PEP 658's name
     }
     written = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value)
     return f"<a {written}>{wheel.path.name}</a>"
@@ -84,7 +84,7 @@ def project_json(project: str, wheels: list[Wheel]) -> Json:
             "url": wheel.path.name,
             "hashes": {"sha256": wheel.sha256},
             "size": wheel.path.stat().st_size,
-            "core-metadata": digest,  # by its older name too, pip 22.3 to 23.1 fails on it
+            "core-metadata": digest,  # PEP 714's name alone: pip 22.3 to 23.1 fails if the older name is there too
         }
         if requires := wheel.metadata["Requires-Python"]:
             file["requires-python"] = requires
@@ -155,7 +155,7 @@ def reference(wheel: Wheel) -> str:
 
 
 def packs_of(wheel: Wheel, wheels: list[Wheel]) -> list[str]:
-    """The packs of this index that a host wheel's extras ask for."""
+    """The packs of this index that a host wheel's extras require."""
     wanted = {line.split()[0].split("=")[0] for line in wheel.metadata.get_all("Requires-Dist", [])}
     return sorted(reference(other) for other in wheels if other.packs and other.project in wanted)
 

@@ -1,12 +1,12 @@
-"""The last step of a pack's build: compiled files in, the import package with its manifest out.
+"""Makes a pack's import package and manifest from compiled files: the last step of a pack's build.
 
     make_pack.py sm_86 --out FOLDER --sbom FILE --abi 0123...
         --generation "nvcc 13.0.88" a.cubin ... --flags="-O3 ..."
         --generation "nvrtc 12.4.127" a.nvrtc.cubin ... --flags="-default-device ..."
 
-A generation is all kernels by one compiler; the host loads the newest that the installed driver takes. Beside each
-.cubin lies the .log of its compiler, beside the simulator's kernels.so the .json list of its kernels. Fails, and leaves
-no pack, when a kernel breaks the rules of pack/gate.py, or a generation lacks a kernel of another.
+A generation is all kernels by one compiler; the host loads the newest that the installed driver takes. Next to each
+.cubin is its compiler's .log, next to the simulator's kernels.so the .json list of its kernels. Fails, and leaves no
+pack, if a kernel breaks the rules of pack/gate.py or a generation lacks a kernel that another one has.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEMA = 2
 
 
 def read(file: Path, target: targets.Target) -> tuple[bytes, list[Kernel]]:
-    """What goes into the pack of one compiled file, and the kernels it holds."""
+    """The bytes that the pack stores for one compiled file, and the file's kernels."""
     image = file.read_bytes()
     shared = target.capabilities.shared_block_bytes
     if target.vendor == "nvidia":
@@ -46,14 +46,14 @@ def read(file: Path, target: targets.Target) -> tuple[bytes, list[Kernel]]:
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """What a pack was built from, and with."""
+    """The sources and settings of a pack's build."""
 
     version: str
     abi: str
     commit: str = ""
-    """LUCEBOX_COMMIT; empty where the source has no history, as in a release's source archive."""
+    """LUCEBOX_COMMIT; empty without a git history, as in a release's source archive."""
     runs_on: str = ""
-    """The architecture its code was compiled for, if not the target's: to try it there, not to publish it."""
+    """The architecture that the code was compiled for, if not the target's: for experiments, never published."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,18 +65,18 @@ class Generation:
     kernels: list[Kernel]
 
     def min_driver(self, target: targets.Target) -> str:
-        """The oldest driver that loads it."""
+        """The oldest driver that loads this code."""
         is_older = self.compiler["name"] == "nvrtc" and target.nvrtc
         return target.nvrtc.min_driver if is_older and target.nvrtc else target.min_driver
 
     def packed(self) -> Generation:
-        """Its files by xz: 60 % of what deflate makes of them in a wheel."""
+        """This generation with its files compressed by xz: 60 % of their deflated size in a wheel."""
         images = {f"{name}.xz": lzma.compress(image) for name, image in self.images.items()}
         kernels = [dataclasses.replace(kernel, file=f"{kernel.file}.xz") for kernel in self.kernels]
         return Generation(self.compiler, images, kernels)
 
     def facts(self, target: targets.Target) -> dict[str, Any]:
-        """Its part of the manifest."""
+        """This generation's part of the manifest."""
         return {
             "min_driver": self.min_driver(target),
             "compiler": self.compiler,
@@ -119,7 +119,7 @@ def generation(target: targets.Target, compiler: dict[str, Any], files: list[Pat
 
 
 def check_equal(generations: list[Generation]) -> None:
-    """Every generation has the same kernels for blocks of the same size, so that launches fit all."""
+    """Checks that all generations have the same kernels with the same block sizes, so that a launch fits each."""
     first, *others = ({kernel.name: kernel.max_threads for kernel in one.kernels} for one in generations)
     for one, threads in zip(generations[1:], others, strict=True):
         if differing := sorted(dict(first.items() ^ threads.items())):
@@ -145,7 +145,7 @@ def make(target: targets.Target, origin: Origin, generations: list[Generation], 
     out.mkdir(parents=True)
     (out / "__init__.py").write_text("")
     generations = sorted(generations, key=lambda one: targets.release(one.min_driver(target)), reverse=True)
-    if len(generations) > 1:  # a machine loads one of them, and a wheel with both by deflate exceeds 5 MB
+    if len(generations) > 1:  # with deflate alone, a wheel with two generations exceeds 5 MB
         generations = [one.packed() for one in generations]
     for one in generations:
         for name, image in one.images.items():

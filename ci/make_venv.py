@@ -1,5 +1,5 @@
-"""Makes the project's virtual environment: make_venv.py FOLDER. Runs on the machine's own Python, before anything is
-installed, and says what is missing."""
+"""Makes the project's virtual environment: make_venv.py FOLDER. Runs on the machine's Python, before anything is
+installed, and reports what is missing."""
 
 import shutil
 import subprocess

@@ -1,9 +1,9 @@
-"""The wheel of a pack that CMake built: the last step of `cmake --workflow --preset NAME`.
+"""Makes the wheel of a pack that CMake built: the last step of `cmake --workflow --preset NAME`.
 
     make_wheel.py sm_86 build/sm_86/pack/lucebox_sm86 --sbom FILE --out build/sm_86/wheel
 
-Its members are those of `pip wheel ./targets/sm_86`, except the name of the generator. The same pack gives the same
-bytes. Prints the command that installs the wheel.
+The wheel has the same members as that of `pip wheel ./targets/sm_86`, except the name of the generator. The same pack
+gives the same bytes. Prints the command that installs the wheel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ else:
 
 Json = dict[str, Any]
 
-TIME = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can have
+TIME = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip file can store
 MODE = 0o100644 << 16
 UNIX = 3
 
@@ -67,7 +67,7 @@ def make_wheel(project: Json, package: Path, bill: Path, out: Path, root: Path =
 
 
 def metadata(about: Json) -> str:
-    """METADATA of a [project] table, in the order of the core metadata specification's own tool."""
+    """METADATA of a [project] table, in the field order of the reference tool for core metadata."""
     lines = [("Metadata-Version", "2.4"), ("Name", about["name"]), ("Version", about["version"])]
     lines += [("Summary", about["description"])]
     lines += [("Keywords", ",".join(about["keywords"]))] if about.get("keywords") else []
@@ -87,7 +87,7 @@ def metadata(about: Json) -> str:
 
 
 def normal_requirement(text: str) -> str:
-    """A requirement as pip's tools write it: "lucebox == 1" without spaces, its marker as it is."""
+    """A requirement as pip's tools write it: "lucebox==1" without spaces, the marker unchanged."""
     requirement, semicolon, marker = text.partition(";")
     return requirement.replace(" ", "") + semicolon + marker
 
@@ -124,7 +124,7 @@ def main() -> int:
     version, urls = generate_targets.host_version(host), generate_targets.host_urls(host)
     project = tomllib.loads(generate_targets.pack_project(target, version, urls))
     wheel = make_wheel(project, arguments.package, arguments.sbom, arguments.out).resolve()
-    shown = wheel.relative_to(ROOT) if wheel.is_relative_to(ROOT) else wheel  # presets are run in the root
+    shown = wheel.relative_to(ROOT) if wheel.is_relative_to(ROOT) else wheel  # presets run in the root
     print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.2f} MB. To install it:\n")
     print(f"    pip install --no-deps --force-reinstall {shown}\n")
     return 0

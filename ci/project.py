@@ -1,4 +1,4 @@
-"""What the scripts in ci/ share: where things are, running commands, building and installing the wheel."""
+"""Shared by the scripts in ci/: paths, running commands, building and installing the wheel."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
-# A process per core, and one more, since some tests wait.
+# One process per core, and one more because some tests wait.
 PYTEST = ("-m", "pytest", "-n", str(len(os.sched_getaffinity(0)) + 1), "--dist", "worksteal")
 
 
 def tools_environment(python: Path = Path(sys.executable), **more: str) -> dict[str, str]:
-    """The environment with the tools beside this interpreter (cmake, ninja, clang-format, ...) first on PATH, and a
-    compiler cache for CMake."""
+    """Environment variables with the tools in this interpreter's folder (cmake, ninja, clang-format, ...) first on
+    PATH, and with a compiler cache for CMake."""
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, **_compiler_cache(), "PATH": path, **more}
 
 
 def _compiler_cache() -> dict[str, str]:
-    """ccache of this environment. It rewrites no paths: the objects must be those of a build without it. The sloppiness
-    is what it takes to keep objects made with a precompiled header."""
+    """ccache's settings. It rewrites no paths, so that objects are identical to a build without ccache. The sloppiness
+    settings are required to cache objects that use a precompiled header."""
     ccache = Path(sys.executable).parent / "ccache"
     if not ccache.exists():
         return {}
@@ -37,7 +37,7 @@ def _compiler_cache() -> dict[str, str]:
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> None:
-    """Shows and runs a command; leaves the script when it fails."""
+    """Prints and runs a command; exits the script if it fails."""
     words = [str(part) for part in command]
     print("+", *(word.removeprefix(f"{ROOT}/") for word in words), flush=True)
     code = subprocess.run(words, cwd=cwd, env=env or tools_environment()).returncode
@@ -64,7 +64,7 @@ def sha256(file: Path) -> str:
 def build_wheel(
     python: Path = Path(sys.executable), *, source: Path = ROOT, isolated: bool = False, settings: Sequence[str] = ()
 ) -> Path:
-    """The lucebox wheel for this interpreter. In place and without isolation only what changed is compiled again."""
+    """Builds the lucebox wheel for this interpreter. Builds in place without isolation are incremental."""
     out = source / "build" / "wheels" / python.parent.parent.name.lstrip(".")
     for old in out.glob("*.whl"):
         old.unlink()
@@ -78,7 +78,7 @@ def build_wheel(
 
 
 def install(python: Path, wheel: Path, extra: str = "") -> None:
-    """Installs a lucebox wheel and what it needs; does little when exactly this wheel is there already."""
+    """Installs a lucebox wheel and its dependencies; does little if exactly this wheel is already installed."""
     pip = (python, "-m", "pip", "install", "-qq")
     run(*pip, f"{wheel}[{extra}]" if extra else wheel)
     if _installed_sha256(python) != sha256(wheel):  # the same version with other content
@@ -86,7 +86,7 @@ def install(python: Path, wheel: Path, extra: str = "") -> None:
 
 
 def _installed_sha256(python: Path) -> str | None:
-    """The hash pip wrote down of the wheel that is installed; None for an editable install."""
+    """The hash that pip recorded for the installed wheel; None for an editable install."""
     for file in python.parent.parent.glob("lib/python*/site-packages/lucebox-*.dist-info/direct_url.json"):
         hashes: dict[str, str] = json.loads(file.read_text()).get("archive_info", {}).get("hashes", {})
         return hashes.get("sha256")

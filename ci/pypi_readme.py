@@ -1,6 +1,6 @@
-"""README.md as the long description of the wheel and the sdist. A page on PyPI has no files beside it: relative links
-become absolute under the repository in [project.urls], at the tag of the version. Without a repository only their text
-stays, and pictures are left out.
+"""Makes the long description of the wheel and the sdist from README.md. PyPI hosts only the page, so relative links
+become absolute: they point into the repository in [project.urls], at the version's tag. Without a repository, links are
+reduced to their text and pictures are dropped.
 
 A provider of scikit-build-core's dynamic metadata: it runs in every build of the host, and imports nothing of ci/."""
 
@@ -25,7 +25,7 @@ def dynamic_metadata(settings: Mapping[str, Any], project: Mapping[str, Any]) ->
 
 
 def long_description(text: str, repository: str | None, tag: str) -> str:
-    """The page with absolute links or none. Fenced code stays as it is."""
+    """The page with absolute links, or with none. Fenced code stays unchanged."""
 
     def absolute(found: re.Match[str]) -> str:
         mark, words, target = found.groups()

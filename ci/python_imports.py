@@ -1,7 +1,7 @@
-"""The imports between the modules of a Python package, read from its sources, and the circles among them.
+"""Finds the imports between the modules of a Python package, from its sources, and the import cycles.
 
 Imports inside functions and under TYPE_CHECKING count. Not counted: imports from the package's root, whose `__init__`
-only gives other modules' names out, compiled modules, and modules that are imported by a computed name.
+only re-exports names, imports of compiled modules, and imports by a computed name.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Imports = dict[str, dict[str, int]]
 
 
 def imports_of(package: Path, files: Iterable[Path]) -> Imports:
-    """The imports of the files, of which `package` is the folder."""
+    """The imports of the files in the folder `package`."""
     modules = {_name(package, file): file for file in files if file.suffix == ".py" and file.is_relative_to(package)}
     modules.pop("", None)
     found: Imports = {name: {} for name in modules}
     for name, file in modules.items():
         own = found[name]
         for line, target in _targets(ast.parse(file.read_bytes()), package.name, name, file):
-            while target and target not in modules:  # a name in a module
+            while target and target not in modules:  # a name inside a module
                 target = target.rpartition(".")[0]
             if target and target != name:
                 own[target] = min(line, own.get(target, line))
@@ -55,7 +55,7 @@ def _reached(imports: Mapping[str, Iterable[str]], start: str) -> set[str]:
 
 
 def _targets(tree: ast.Module, package: str, module: str, file: Path) -> Iterator[tuple[int, str]]:
-    """(line, imported name) of the package's own, without its name: "serve.errors.ApiError"."""
+    """(line, imported name) for each import from this package, without the package's name: "serve.errors.ApiError"."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

@@ -39,7 +39,7 @@ TYPES |= {"Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0, "Q4_0": gguf.LlamaFileType.MOS
 
 
 def gguf_name(name: str) -> str:
-    """The name in GGUF of a tensor in safetensors."""
+    """The GGUF name of a safetensors tensor."""
     found = re.fullmatch(r"(?:layers\.(\d+)\.)?(.+)\.weight", name)
     if found is None or found[2] not in NAMES:
         raise SystemExit(f"{name} is no tensor of a DFlash drafter, version 1")
@@ -47,7 +47,7 @@ def gguf_name(name: str) -> str:
 
 
 def read(folder: Path) -> dict[str, NDArray[np.float32]]:
-    """All tensors, by their names in safetensors."""
+    """All tensors by their safetensors names."""
     tensors: dict[str, NDArray[np.float32]] = {}
     for file in sorted(folder.glob("*.safetensors")):
         data = np.fromfile(file, np.uint8)

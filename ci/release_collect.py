@@ -1,10 +1,10 @@
 """Checks the built files of a release and sorts them for the uploads.
 
-release_collect.py dist out               every file of the plan, once, and no other; metadata as PyPI takes it
-release_collect.py dist out --partial     files may be missing: for a try with some packs
+release_collect.py dist out               requires exactly the files of the plan, with metadata that PyPI accepts
+release_collect.py dist out --partial     files may be missing: for trials with some packs
 
 out/all/FILE              for the GitHub Release and the attestation
-out/pypi/PROJECT/FILE     for PyPI, a folder per project
+out/pypi/PROJECT/FILE     for PyPI, one folder per project
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from release_plan import Plan
 
 @dataclass(frozen=True)
 class Collected:
-    """The files of a release, and their faults."""
+    """The files of a release and their problems."""
 
     files: tuple[str, ...]
-    """In the order of their upload."""
+    """In upload order."""
     absent: tuple[str, ...]
     problems: tuple[str, ...]
     """One line each: file, colon, reason."""
 
 
 def check(dist: Path, plan: Plan, *, partial: bool = False) -> Collected:
-    """The files of `dist` against the plan."""
+    """Checks the files in `dist` against the plan."""
     there = {file.name: file for file in sorted(dist.iterdir())}
     planned = {name: name not in project.not_on_pypi for project in plan.projects for name in project.files}
     files = [name for name in planned if name in there]
@@ -50,7 +50,7 @@ def check(dist: Path, plan: Plan, *, partial: bool = False) -> Collected:
 
 
 def sort(dist: Path, out: Path, plan: Plan) -> None:
-    """Fills `out`; a file that goes to two places is linked, not copied."""
+    """Fills `out`; hard-links a file that goes to two places."""
     shutil.rmtree(out, ignore_errors=True)
     (out / "all").mkdir(parents=True)
     for project in plan.projects:

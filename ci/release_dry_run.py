@@ -1,6 +1,6 @@
-"""A release from its tag to its users' upgrade, on this machine and without uploads. Builds a version and the next one,
-checks the files, prints the order of uploads, and serves both versions from a loopback index, the only one that pip and
-uv know: they install, upgrade, mend and remove.
+"""Rehearses a release, from the tag to the users' upgrade, on this machine and without uploads. Builds this version and
+the next one, checks the files, prints the upload order, and serves both versions from a loopback index, the only index
+that pip and uv use. Then pip and uv install, upgrade, repair and uninstall.
 
     release_dry_run.py                        the host for this machine, two packs, lucebox-kernels and lucebox-tiny
                                               (`make release-dry-run`)
@@ -8,8 +8,8 @@ uv know: they install, upgrade, mend and remove.
     release_dry_run.py --tag v0.1.0           compares this tag
     release_dry_run.py --json                 the report as JSON
 
-It builds in a copy of the tree (build/release/dry-run/source): the next version touches no file here, and a second run
-compiles little. Build tools and what lucebox needs of others are downloaded before anything is installed.
+It builds in a copy of the tree (build/release/dry-run/source), so the next version touches no file here and a second
+run compiles little. Build tools and third-party dependencies are downloaded before anything is installed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ import targets
 
 WORK = BUILD / "release" / "dry-run"
 SOURCE = WORK / "source"
-PACKS = ("gfx1151", "sim")  # the cheapest pack of a GPU, and the one that runs on every machine
+PACKS = ("gfx1151", "sim")  # the GPU pack that builds fastest, and the pack that runs on every machine
 PYTHON = "3.12"  # builds the abi3 wheel and installs it
 
 
@@ -47,7 +47,7 @@ class Row:
     step: str
     seconds: float
     result: str
-    """ok, or what went wrong."""
+    """ok, or the error."""
 
     def __str__(self) -> str:
         return f"{self.step:<58}{self.seconds:>7.1f} s  {self.result}"
@@ -91,7 +91,7 @@ class Version:
 
 
 def copy_tree() -> None:
-    """The files of git, those of this version in the place of a next one's. An unchanged file keeps its time."""
+    """Copies git's files, which restores this version if a previous run raised it. An unchanged file keeps its time."""
     wanted = {SOURCE / file.relative_to(ROOT): file for file in tracked_files()}
     for copy, file in wanted.items():
         if not copy.exists() or copy.read_bytes() != file.read_bytes():
@@ -126,17 +126,17 @@ def compare_tag(tag: str, version: Version, following: Version) -> None:
 
 
 def download_dependencies(version: Version) -> None:
-    """With the machine's own settings of pip: where packages of others come from is its business."""
+    """Downloads with the machine's pip settings, which decide where third-party packages come from."""
     folder = WORK / "dependencies"
     shutil.rmtree(folder, ignore_errors=True)
-    python = SOURCE / "build" / f"python{PYTHON}" / "bin" / "python"  # made for the build of the host
+    python = SOURCE / "build" / f"python{PYTHON}" / "bin" / "python"  # the environment of the host's build
     (host,) = version.dist.glob("lucebox-*.whl")
     version.log.run(python, "-m", "pip", "download", "-q", "--only-binary", ":all:", "-d", folder, host)
     (folder / host.name).unlink()
 
 
 def make_indexes(version: Version, following: Version) -> None:
-    """One with the first version alone, and one with both."""
+    """Makes two indexes: one with this version alone, one with both versions."""
     others = sorted((WORK / "dependencies").glob("*.whl"))
     make_pages(WORK / "index", [*map(Wheel, [*others, *version.wheels()])])
     make_pages(WORK / "index-next", [*map(Wheel, [*others, *version.wheels(), *following.wheels()])])
@@ -172,7 +172,7 @@ class Use:
             self.user.install(url, *words)
 
     def install(self) -> None:
-        """This version with its packs and the demo's model, into a fresh environment."""
+        """Installs this version with its packs and the demo's model into a fresh environment."""
         self.user.make()
         self.from_index("index", self.wanted)
         self.expect(self.version, self.version.packs)
@@ -185,13 +185,13 @@ class Use:
             self.user.lucebox("selftest", "--device", "sim")
 
     def upgrade(self) -> None:
-        """The host and what its extras pin."""
+        """Upgrades the host together with the packs that its extras pin."""
         self.from_index("index-next", "--upgrade", self.wanted)
         self.expect(self.following, self.following.packs)
         self.expect_conflicts(False)
 
     def upgrade_host_alone(self) -> None:
-        """The packs stay behind: the check is red, and doctor mends it."""
+        """Upgrades only the host: the check reports outdated packs, and doctor repairs the installation."""
         self.install()
         self.from_index("index-next", "--upgrade", "lucebox")
         self.expect(self.following, ())
@@ -220,7 +220,7 @@ class Use:
 
 
 def steps(plan: Plan, packs: tuple[str, ...], tag: str, log: Log, python: Path) -> list[tuple[str, Callable[[], None]]]:
-    """Everything, in order."""
+    """All steps, in order."""
     version, following = (Version(name, packs, log) for name in (plan.version, next_version(plan.version)))
     uses = [Use(User(name, WORK / name, python, log), version, following) for name in ("pip", "uv")]
     a, b = version.name, following.name
@@ -243,7 +243,7 @@ def steps(plan: Plan, packs: tuple[str, ...], tag: str, log: Log, python: Path) 
 
 
 def run(todo: list[tuple[str, Callable[[], None]]], show: Callable[[Row], None]) -> list[Row]:
-    """Runs the steps, up to the first that fails."""
+    """Runs the steps up to the first failure."""
     rows: list[Row] = []
     for name, step in todo:
         start = time.perf_counter()

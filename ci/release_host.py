@@ -1,11 +1,11 @@
-"""Builds the host wheels that are published: manylinux_2_28, compiled by the clang inside PyPI's ziglang, whose linker
-is told which glibc to ask for. No old Linux and no container is needed, and aarch64 is built on x86_64: of Python the
-engine needs the headers of the stable ABI, which are the same on both.
+"""Builds the host wheels for publication: manylinux_2_28, compiled by the clang in PyPI's ziglang, which can link
+against any glibc version. This needs neither an old Linux nor a container, and aarch64 is cross-compiled on x86_64: the
+engine needs only Python's stable-ABI headers, which are the same on both.
 
     release_host.py                                 x86_64 and aarch64 for Python 3.12 and newer (abi3)
     release_host.py --python 3.10 --arch x86_64     for one older Python (not across architectures)
 
-Wheels for this machine are installed into a fresh environment and tried there, unless --no-try leaves that out.
+Wheels for this machine are installed into a fresh environment and tested there, unless --no-try is given.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ TRIED = ("instruction_sets", "linear", "rms_norm", "gguf", "safetensors", "token
 
 
 def compiler(architecture: str) -> Path:
-    """A folder with zig's tools under the names of one program each, as CMake wants them. A compiler cache tells two
-    versions of zig by the text of these files, and two runs by their times."""
+    """Makes a folder with one wrapper script per zig tool, because CMake wants separate programs. A script names zig's
+    version and keeps its time while its text is unchanged: a compiler cache compares both."""
     zig = Path(ziglang.__file__).parent / "zig"
     folder = BUILD / "release" / f"zig-{architecture}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,25 +57,25 @@ def cmake_defines(architecture: str) -> dict[str, str | Path]:
         "CMAKE_CXX_COMPILER": tools / "c++",
         "CMAKE_AR": tools / "ar",
         "CMAKE_RANLIB": tools / "ranlib",
-        # nanobind uses stderr without its header, which libc++ does not bring along by chance.
+        # nanobind uses stderr without including its header; libc++ does not include it indirectly.
         "CMAKE_CXX_FLAGS": f"-include cstdio -ffile-prefix-map={Path(ziglang.__file__).parent}=zig",
         "CMAKE_MODULE_LINKER_FLAGS": "-Wl,-s",
-        "CMAKE_DISABLE_PRECOMPILE_HEADERS": "ON",  # finds what a file, of the bindings too, forgets to include
+        "CMAKE_DISABLE_PRECOMPILE_HEADERS": "ON",  # finds missing includes, also in the bindings
     }
 
 
 def zig_caches() -> dict[str, str]:
-    """Environment variables that keep zig's C++ library in the build folder."""
+    """Environment variables that keep zig's compiled C++ library in the build folder."""
     cache = str(BUILD / "release" / "zig-cache")
     return {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
 
 
 def build(architecture: str, version: str, python: Path, out: Path) -> Path:
-    """The wheel as pip makes it, still with the tag linux_<architecture>."""
+    """Builds the wheel with pip; it still has the tag linux_<architecture>."""
     folder = BUILD / "release" / f"{architecture}-{version}"
     settings = [f"cmake.define.{name}={value}" for name, value in cmake_defines(architecture).items()]
     settings += [f"build-dir={folder}", "install.strip=false"]  # stripped by zig's linker, for every architecture
-    # The wheel's tag when it is built for another machine.
+    # Sets the wheel's tag in a cross build.
     env = tools_environment(python, **zig_caches(), _PYTHON_HOST_PLATFORM=f"linux-{architecture}")
     shutil.rmtree(out, ignore_errors=True)
     pip = (python, "-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "--wheel-dir", out)
@@ -85,7 +85,7 @@ def build(architecture: str, version: str, python: Path, out: Path) -> Path:
 
 
 def retag(wheel: Path) -> Path:
-    """The wheel with its manylinux tag, once auditwheel agrees that it keeps what the tag promises."""
+    """Gives the wheel its manylinux tag, after auditwheel has confirmed that the wheel conforms to it."""
     command = (sys.executable, "-m", "auditwheel", "show", wheel)
     shown = subprocess.run(command, check=True, capture_output=True, text=True, env=tools_environment()).stdout
     said = " ".join(shown.split())

@@ -15,7 +15,7 @@ from release_host import cmake_defines, zig_caches
 ARCHITECTURE = "x86_64"
 FOLDER = BUILD / "release" / "link"
 ENTRIES = ("PyInit__engine", "PyInit__kernels")
-# Mangled names of namespace std. Allocation functions are no part of it: programs may replace them.
+# Mangled names in namespace std. Not the allocation functions, which programs may replace.
 STANDARD = re.compile(r"_Z(N[KVO]*|T[ISV]N?K?)?S[tabdios]")
 
 

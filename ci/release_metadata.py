@@ -1,5 +1,5 @@
-"""Checks the metadata of a wheel or sdist for faults that PyPI refuses or shows badly: called by release_collect.py.
-The contents of a wheel are verify_wheel.py's."""
+"""Checks the metadata of a wheel or sdist for problems that PyPI refuses or displays badly. release_collect.py calls
+it; verify_wheel.py checks a wheel's contents."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pypi_readme import ABSOLUTE, FENCE, LINK
 from trove_classifiers import classifiers
 from wheels import Wheel, project_name
 
-LIMIT_BYTES = 100_000_000  # a file of a new project on PyPI
+LIMIT_BYTES = 100_000_000  # PyPI's file size limit for a new project
 SUMMARY_MAX = 512  # characters
 REQUIRED = ("Summary", "Author", "License-Expression", "License-File", "Requires-Python", "Keywords", "Classifier")
-PYPI_PLATFORM = re.compile(r"any|manylinux_\d+_\d+_\w+")  # of the ones that PyPI takes, those that we make
+PYPI_PLATFORM = re.compile(r"any|manylinux_\d+_\d+_\w+")  # the ones that we build, all accepted by PyPI
 
 
 def read(path: Path) -> Message:
-    """METADATA of a wheel, PKG-INFO of an sdist.
+    """Reads a wheel's METADATA or an sdist's PKG-INFO.
 
     Raises:
         KeyError, tarfile.TarError: there is none.
@@ -88,7 +88,7 @@ def _description(metadata: Message) -> Iterator[str]:
 
 
 def twine(files: Sequence[Path]) -> str | None:
-    """The faults that `twine check --strict` finds in the files."""
+    """The problems that `twine check --strict` finds in the files."""
     command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return (done.stdout + done.stderr).strip() if done.returncode else None

@@ -1,7 +1,7 @@
-"""A release as a list: its projects in the order of their upload to PyPI, and the files of each. Runs on a bare Python.
+"""Lists a release: its projects in the order of their upload to PyPI, and each project's files. Needs only Python.
 
 release_plan.py                   the list
-release_plan.py --tag v0.1.0      refuses a tag that is not the version
+release_plan.py --tag v0.1.0      fails if the tag does not match the version
 release_plan.py --json            the same as JSON
 release_plan.py --outputs         as outputs of a workflow's step: key=value
 """
@@ -26,7 +26,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# PEP 440 in its normal form: files are named by it, and a tag has one spelling.
+# PEP 440's normal form: file names contain it, and each version has only one tag.
 VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?")
 HOST_PYTHONS = ("cp310-cp310", "cp311-cp311", "cp312-abi3")
 ARCHITECTURES = ("x86_64", "aarch64")
@@ -35,7 +35,7 @@ WHERE_THE_URL_GOES = "the repository's address: Source under [project.urls] in p
 
 
 class ReleaseError(Exception):
-    """The tree is not one that may be released."""
+    """The tree cannot be released."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class Project:
 
     name: str
     files: tuple[str, ...]
-    """All of them: they go to the GitHub Release, and the wheels to the index."""
+    """All files. They go to the GitHub Release, and the wheels to the index."""
     not_on_pypi: tuple[str, ...] = ()
     """The files among them that PyPI refuses."""
 
     @property
     def environment(self) -> str:
-        """The GitHub environment that may publish it: a trusted publisher is told from others by it."""
+        """The GitHub environment that may publish the project; it identifies the project's trusted publisher."""
         return f"pypi-{self.name}"
 
     @property
@@ -64,14 +64,14 @@ class Plan:
 
     version: str
     targets: tuple[str, ...]
-    """Those whose packs are released: a variant is its owner's."""
+    """The targets whose packs are released. Variants are private."""
     projects: tuple[Project, ...]
-    """In the order of their upload: nothing is there before what it pins, except that packs and lucebox-kernels pin
-    the host."""
+    """In upload order: a project follows the projects that it pins, except that packs and lucebox-kernels precede the
+    host, which they pin."""
     on_pypi: bool
-    """The host of this tree says that every name is on PyPI (ON_PYPI), so the release has to be there."""
+    """The host in this tree claims that every project is on PyPI (ON_PYPI), so the release must go there."""
     missing: tuple[str, ...]
-    """Settings that the owner has not made yet."""
+    """Settings that the owner has yet to make."""
 
     @property
     def is_prerelease(self) -> bool:
@@ -82,7 +82,7 @@ def plan(root: Path = ROOT) -> Plan:
     """The plan of a tree.
 
     Raises:
-        ReleaseError: its version is in no normal form, or a project has another one.
+        ReleaseError: the version is not in normal form, or a project has another version.
     """
     host = (root / "pyproject.toml").read_text(encoding="utf-8")
     version = generate_targets.host_version(host)
@@ -109,8 +109,8 @@ def _pack(target: targets.Target, version: str) -> Project:
     stem = f"lucebox_{target.slug}-{version}"
     if target.vendor != "sim":
         return Project(target.project, (f"{stem}-py3-none-any.whl", f"{stem}.tar.gz"))
-    # Built for the machines of CI, with the tag linux_<machine>, which PyPI refuses. The sdist goes there all the same:
-    # the host has an extra of this name, and a stranger could register a name that nobody has.
+    # The wheel is built for CI's machines, with the tag linux_<machine>, which PyPI refuses. The sdist still goes to
+    # PyPI: the host has an extra of this name, and a stranger could register the name if it were free.
     wheel = f"{stem}-py3-none-linux_x86_64.whl"
     return Project(target.project, (wheel, f"{stem}.tar.gz"), not_on_pypi=(wheel,))
 
@@ -134,13 +134,13 @@ def _on_pypi(root: Path) -> bool:
 
 def check_tag(tag: str, version: str) -> None:
     """Raises:
-    ReleaseError: the tag is not `v` and the version."""
+    ReleaseError: the tag is not `v` followed by the version."""
     if tag != f"v{version}":
         raise ReleaseError(f"tag {tag} does not fit version {version} of pyproject.toml: expected v{version}")
 
 
 def table(plan: Plan) -> str:
-    """The order of uploads, and where each project goes."""
+    """The upload order and each project's destination."""
     where = "PyPI, index, GitHub Release" if plan.on_pypi else "index, GitHub Release (not PyPI: ON_PYPI is False)"
     lines = [f"lucebox {plan.version}: {where}", "", f"{'':>3} {'project':<18}{'environment':<24}files"]
     for i, project in enumerate(plan.projects, start=1):
@@ -150,7 +150,7 @@ def table(plan: Plan) -> str:
 
 
 def outputs(plan: Plan) -> str:
-    """The outputs that the jobs of release.yml ask for."""
+    """The outputs that the jobs of release.yml read."""
 
     def truth(value: bool) -> str:
         return str(value).lower()

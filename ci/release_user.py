@@ -1,5 +1,5 @@
-"""A virtual environment of a user in the dry run of a release: pip or uv installs into it from one index, and lucebox
-in it is asked what it sees."""
+"""Simulates a user in the dry run of a release: a virtual environment into which pip or uv installs from one index, and
+the queries to the lucebox installed there."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ UV = Path(sys.executable).with_name("uv")
 
 
 class StepError(Exception):
-    """Something did not do what it must."""
+    """A step failed or had an unexpected result."""
 
 
 @dataclass(frozen=True)
 class Log:
-    """Runs commands and keeps what they say in a file."""
+    """Runs commands and logs their output to a file."""
 
     file: Path
 
@@ -53,7 +53,7 @@ class User:
     """pip or uv."""
     folder: Path
     interpreter: Path
-    """The Python that it is made from."""
+    """The interpreter that creates the environment."""
     log: Log
 
     @property
@@ -61,7 +61,7 @@ class User:
         return self.folder / "bin" / "python"
 
     def run(self, *command: str | Path) -> str:
-        """With no setting of pip or uv that could add an index."""
+        """Runs a command without any pip or uv setting that could add an index."""
         mine = {name: value for name, value in tools_environment().items() if not name.startswith(("PIP_", "UV_"))}
         alone = {"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_NO_CONFIG": "1"}
         return self.log.run(*command, env={**mine, **alone})
@@ -77,7 +77,7 @@ class User:
         self.run(*self._command("install"), "-q", "--no-cache-dir", "--index-url", url, *words)
 
     def has_conflicts(self) -> bool:
-        """`pip check` or `uv pip check` is red."""
+        """Whether `pip check` or `uv pip check` fails."""
         try:
             self.run(*self._command("check"))
         except StepError:
@@ -85,10 +85,10 @@ class User:
         return False
 
     def remove(self, projects: list[str]) -> None:
-        """Uninstalls them.
+        """Uninstalls the projects.
 
         Raises:
-            StepError: a file or folder of theirs is left.
+            StepError: one of their files or folders is left.
         """
         yes = ["--yes"] if self.installer == "pip" else []
         self.run(*self._command("uninstall"), *yes, *projects)
@@ -96,7 +96,7 @@ class User:
             raise StepError(f"{self.installer} uninstall leaves {', '.join(left)}")
 
     def look(self) -> dict[str, object]:
-        """Version, packs and usable packs, as lucebox sees them."""
+        """Version, packs and usable packs, as lucebox reports them."""
         found: dict[str, object] = json.loads(self.run(self.python, "-I", "-c", LOOK))
         return found
 

@@ -1,10 +1,10 @@
-"""docs/kernels/resources.md: registers, shared memory and spills of every kernel on every GPU target.
+"""Generates docs/kernels/resources.md: registers, shared memory and spills of every kernel on every GPU target.
 
     resource_table.py            writes the page from the packs in build/packs; ci/build_packs.py makes them
-    resource_table.py --check    fails where the page differs from what those packs say
+    resource_table.py --check    fails if the page does not match those packs
 
-The numbers come from compilers, not from the tree, so this is no part of the gates: CI checks it after it has built
-every pack.
+The numbers come from compilers, not from the tree, so the gates do not include this check: CI runs it after it has
+built every pack.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from project import ROOT
 import targets
 
 PAGE = ROOT / "docs/kernels/resources.md"
-Kernels = Mapping[str, dict[str, str | int]]  # of one target, by name
+Kernels = Mapping[str, dict[str, str | int]]  # one target's kernels by name
 
 TEXT = """# What every kernel takes
 
@@ -42,7 +42,7 @@ are listed too.
 
 
 def packs() -> dict[str, list[Kernels]]:
-    """The kernels of every GPU target, by the generations of its code, the newest first."""
+    """For each GPU target, the kernels of each generation of its code, newest first."""
     found: dict[str, list[Kernels]] = {}
     for target in targets.load_all():
         if target.vendor == "sim":

@@ -30,7 +30,7 @@ class Row:
 
 
 def tool(*command: str) -> Gate:
-    """A gate that is a program: its output is the list of problems when it fails."""
+    """A gate that runs a program; if the program fails, its output is the list of problems."""
 
     def gate() -> list[str]:
         done = subprocess.run(command, cwd=ROOT, env=tools_environment(), capture_output=True, text=True)
@@ -47,7 +47,7 @@ def unformatted(cpp: list[str]) -> list[str]:
 
 
 def isa_objects() -> list[str]:
-    """Looks at the objects of every optimised build there is; the wheel's comes first in ci/test.py."""
+    """Checks the objects of every optimised build that exists; ci/test.py builds the wheel first."""
     builds = [folder.parent for folder in BUILD.glob("*/build.ninja") if folder.parent.name != "cpu-asan"]
     objects = [file for folder in builds for file in folder.glob("**/cpu/isa_*.o")]
     return gates.isa_objects(objects) if objects else ["no object files to look at: build the wheel first (make check)"]
@@ -88,7 +88,7 @@ def main() -> int:
         start = time.perf_counter()
         try:
             problems = gate()
-        except Exception as error:  # a gate that cannot run has failed; the others still say what they found
+        except Exception as error:  # a gate that cannot run counts as failed; the other gates still report
             problems = [f"{type(error).__name__}: {error}"]
         rows.append(Row(name, round(time.perf_counter() - start, 2), problems))
     failed = sum(bool(row.problems) for row in rows)

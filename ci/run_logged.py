@@ -1,5 +1,5 @@
-"""run_logged.py LOG COMMAND...: runs a compiler and keeps what it says in LOG. Shows it only when the compiler fails
-or has more to say than the resources of each kernel."""
+"""run_logged.py LOG COMMAND...: runs a compiler and writes its output to LOG. Shows the output only if the compiler
+fails or prints more than each kernel's resources."""
 
 from __future__ import annotations
 

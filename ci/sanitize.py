@@ -1,6 +1,6 @@
-"""Builds the cpu-asan and sim-asan presets, runs every fuzz driver for its fixed number of inputs, then some of
-the cases of the native host tests and of the GPU kernels' on the simulator, with address and undefined-behaviour
-sanitizers in all of it."""
+"""Runs fuzz drivers and tests with the address and undefined-behaviour sanitizers. Builds the cpu-asan and sim-asan
+presets, runs every fuzz driver for a fixed number of inputs, then a share of the native host tests and, on the
+simulator, of the GPU kernel tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from project import BUILD, PYTEST, ROOT, run, tools_environment
 FOLDER = BUILD / "cpu-asan"
 SIM_PACK = BUILD / "sim-asan" / "pack" / "lucebox_sim"
 FUZZ_INPUTS = 20_000
-# Tests of Python code: sanitizers see nothing there, and make it several times slower.
+# Tests of Python code: sanitizers find nothing there and make it several times slower.
 PYTHON_ONLY = (
     "bench",
     "catalog",
@@ -33,16 +33,16 @@ PYTHON_ONLY = (
     "prefix_plan",
     "probe",
     "quoting",
-    "selftest",  # its kernels and their twins have tests of their own
+    "selftest",  # separate tests cover its kernels and their CPU twins
     "stop",
     "tokenizer",
 )
-SHARE = ("--share", "6")  # a test's first case and a sixth of the others, which differ in sizes and types
-# Reports, the server, many tokens, a real model: other tests run a few of what these do, which would take minutes.
+SHARE = ("--share", "6")  # a test's first case and a sixth of its other cases, which differ in sizes and types
+# Reports, the server, many tokens, a real model. These take minutes, and other tests cover a few of the same calls.
 NOT_SANITIZED = ("test_bench", "test_megakernel_decode", "test_serve", "test_smollm2")
 DESELECTED = (
     "test_memory.py::test_resident_set",  # the sanitizer's shadow memory is resident too
-    "test_prefix_cache.py::test_a_hundred_turns_have_the_bits_of_cold_runs",  # many more of what other tests run here
+    "test_prefix_cache.py::test_a_hundred_turns_have_the_bits_of_cold_runs",  # long; other tests here run the same code
 )
 
 
@@ -62,7 +62,7 @@ def fuzz() -> None:
 
 
 def tests() -> None:
-    """The package as it would be installed, in a folder of its own that PYTHONPATH puts before .venv's."""
+    """Runs the tests on the package as installed, in a separate folder that PYTHONPATH puts before .venv's package."""
     site = FOLDER / "site"
     shutil.rmtree(site, ignore_errors=True)
     shutil.copytree(ROOT / "python", site, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
@@ -84,7 +84,7 @@ def tests() -> None:
     skipped += [f"--deselect=tests/host/{test}" for test in DESELECTED]
     run(*pytest, *skipped, *SHARE, "tests/host", env=env)
     other = [f"--ignore=tests/gpu/{name}.py" for name in NOT_SANITIZED]
-    env["PYTHONMALLOC"] = "pymalloc"  # kernels see the memory of arrays, which numpy allocates
+    env["PYTHONMALLOC"] = "pymalloc"  # kernels access only arrays, which numpy allocates
     run(*pytest, *other, *SHARE, "tests/gpu", "--pack", SIM_PACK, "-k", SIM_PACK.name, env=env)
 
 

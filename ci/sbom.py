@@ -1,5 +1,5 @@
-"""Bills of materials (CycloneDX 1.6) inside wheels, in .dist-info/sboms (PEP 770): what went into the compiled files,
-and with which compiler. The same content gives the same bytes: no time and no path is written.
+"""Makes the bills of materials (CycloneDX 1.6) inside wheels, in .dist-info/sboms (PEP 770): the components of the
+compiled files and their compilers. The same content gives the same bytes: no time and no path is written.
 
     sbom.py --out FILE --compiler "GNU 13.3.0" nanobind=3.1.0 robin-map=1.4.0      the host wheel's
 """
@@ -22,7 +22,7 @@ else:
 
 Json = dict[str, Any]
 
-# Compiled into the host's module: licence, and PyPI's name where PyPI has it.
+# Libraries compiled into the host's module: licence, and the name on PyPI if it is there.
 LIBRARIES = {
     "nanobind": ("BSD-3-Clause", "pkg:pypi/nanobind@{}"),
     "robin-map": ("MIT", "pkg:github/Tessil/robin-map@v{}"),
@@ -30,7 +30,7 @@ LIBRARIES = {
 
 
 def numbered(bill: Json) -> Json:
-    """The bill with a serial number that depends on its content alone."""
+    """The bill with a serial number derived from its content."""
     number = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(bill, sort_keys=True))
     return {**bill, "serialNumber": f"urn:uuid:{number}"}
 

@@ -1,14 +1,14 @@
-"""targets/<name>/target.toml: the schema, and the reader that everything built from these files goes through.
+"""The schema and the only reader of targets/<name>/target.toml.
 
     targets.py                 checks every target and lists them
     targets.py --names         every name as one JSON list, for a build matrix
-    targets.py sm_86           prints one, complete, as JSON: what CMake and the pack builder read
+    targets.py sm_86           prints one target as JSON, with defaults, for CMake and the pack builder
 
-A variant is a target with other constants or fewer kernel files, and a name of its own: sm_86_laptop. It is a folder of
-targets/, or the options --variant, --tuning, --defines and --without.
+A variant is a target with other constants or fewer kernel files under a separate name: sm_86_laptop. A folder in
+targets/ defines it, or the options --variant, --tuning, --defines and --without.
 
-The dataclasses are the schema: a field without a default must be in the file, and no other key may be. Every problem is
-a TargetError that says where, what was expected and what was found.
+The dataclasses are the schema: a field without a default is required, and unknown keys are errors. Every problem raises
+a TargetError that names the place, the expected value and the value found.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SCHEMA = 1
 HOSTS = ("x86_64", "aarch64")
 
-# Vendor -> what its architecture strings look like.
+# Vendor -> pattern of its architecture strings.
 VENDORS = {"nvidia": re.compile(r"sm_\d+a?"), "amd": re.compile(r"gfx\d+"), "sim": re.compile(r"sim")}
 PCI_VENDORS = {"10de:": "nvidia", "1002:": "amd"}
 # Matrix instruction -> the architectures whose compiler accepts it.
@@ -50,11 +50,11 @@ MATRIX = {
     "wmma_gfx12": r"gfx12\d\d",
     "emulated": r"sim",
 }
-# A kernel file's requirements, in its head: "// Needs: tma, no wgmma, 192 KiB of shared memory".
+# The line with a kernel file's requirements, in its head: "// Needs: tma, no wgmma, 192 KiB of shared memory".
 NEEDS_LINE = re.compile(r"^// Needs: (.+)$", re.MULTILINE)
 SHARED_NEED = re.compile(r"(\d+) KiB of shared memory")
 # Capability -> the architectures that may claim it. NVIDIA: CUDA programming guide, feature support per compute
-# capability; FP4, which is block-scaled, is accepted by ptxas for code with the `a` suffix alone.
+# capability. ptxas accepts FP4, which is block-scaled, only for architectures with the `a` suffix.
 NEEDS = {
     "bf16": r"sm_8\d|sm_(9|1\d)\da?|gfx1[12]\d\d|sim",
     "async_copy": r"sm_8\d|sm_(9|1\d)\da?|sim",
@@ -62,7 +62,7 @@ NEEDS = {
     "tma": r"sm_(9|1\d)\da?",
     "clusters": r"sm_(9|1\d)\da?|sim",
 }
-# Tuning constant -> lowest, highest, and what it must be a multiple of.
+# Tuning constant -> minimum, maximum, and the number that it must be a multiple of.
 TUNING = {
     "matvec_threads_per_sm": (32, 2048, 32),
     "speculation_budget": (1, 64, 1),
@@ -70,24 +70,24 @@ TUNING = {
     "megakernel_max_mib": (0, 1 << 20, 1),
     "megakernel_max_kv_mib": (0, 1 << 20, 1),
 }
-# Constants that are compiled into kernels, as macros with a default in src/gpu: lowest and highest value. Only a
-# variant has other values.
+# Constants compiled into kernels, as macros with a default in src/gpu -> minimum and maximum. Only variants override
+# the defaults.
 DEFINES = {"LUCEBOX_GEMV_BLOCKS": (1, 4)}
 WAIVERS = ("spill",)
 VARIANT = re.compile(r"[a-z][a-z0-9]*")
 VARIANT_KEYS = ("inherits", "tuning", "defines", "without")
 
 
-MADE = {"made": True}  # fields that load() and vary() fill, and no file
+MADE = {"made": True}  # marks fields that load() and vary() set; files may not
 
 
 class TargetError(Exception):
-    """A target file is missing, malformed, or says something that cannot be."""
+    """A target file is missing, malformed or inconsistent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A product with this chip. A figure that has no source is left out."""
+    """A product with this chip. A figure without a source is omitted."""
 
     name: str
     source: str
@@ -98,7 +98,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a kernel may use."""
+    """The hardware features that a kernel may use."""
 
     bf16: bool
     matrix: str
@@ -106,37 +106,37 @@ class Capabilities:
     fp4: bool
     tma: bool
     clusters: bool
-    shared_block_bytes: int  # the most dynamic shared memory of one block
+    shared_block_bytes: int  # maximum dynamic shared memory per block
     warp_size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Constants of the launch functions."""
+    """Tuning constants that the launch functions read."""
 
-    matvec_threads_per_sm: int  # of the one-row product, in blocks side by side
+    matvec_threads_per_sm: int  # GEMV: threads resident on an SM, over all its blocks
     speculation_budget: int  # rows of a draft tree; no code reads it
-    prefill_chunk: int  # rows of a prompt computed at once, where the user names none
-    megakernel_max_mib: int  # weights of a token up to which the megakernel is faster than a graph; 0: never
-    megakernel_max_kv_mib: int  # K and V of a context up to which it still is, where heads have 256 columns
+    prefill_chunk: int  # prompt rows per prefill chunk, unless the user sets them
+    megakernel_max_mib: int  # the megakernel beats a graph up to this many MiB of weights per token; 0: never
+    megakernel_max_kv_mib: int  # and, with heads of 256 columns, up to this many MiB of K and V
 
 
 @dataclass(frozen=True, slots=True)
 class Nvrtc:
-    """The NVRTC of PyPI that compiles an NVIDIA target's code for drivers older than min_driver."""
+    """The NVRTC wheel on PyPI that compiles an NVIDIA target's code for drivers older than min_driver."""
 
-    version: str  # "12.4", any patch release of it
+    version: str  # "12.4": any patch release
     min_driver: str
 
 
 @dataclass(frozen=True, slots=True)
 class Waiver:
-    """A kernel that may break a rule of the build, and why."""
+    """Allows a kernel to break a rule of the build, with a reason."""
 
     kernel: str
     what: str
     reason: str
-    compiler: str = ""  # the generation of code it is for, "nvrtc"; empty: all
+    compiler: str = ""  # the generation of code that it applies to, "nvrtc"; empty: all
 
     def excuses(self, what: str, compiler: str) -> bool:
         return self.what == what and self.compiler in ("", compiler)
@@ -149,27 +149,27 @@ class Target:
     schema: int
     name: str
     vendor: str
-    architecture: str  # as the compiler is given it
+    architecture: str  # the compiler's argument
     hosts: tuple[str, ...]
     capabilities: Capabilities
     tuning: Tuning
-    min_driver: str = ""  # of the code by the vendor's own compiler; sim has none
+    min_driver: str = ""  # for the code by the vendor's compiler; sim has none
     nvrtc: Nvrtc | None = None
     boards: tuple[Board, ...] = ()
     exceptions: tuple[Waiver, ...] = ()
-    inherits: str = dataclasses.field(default="", metadata=MADE)  # of a variant: the target that it varies
-    variant: str = dataclasses.field(default="", metadata=MADE)  # its own word, "laptop"
-    without: tuple[str, ...] = dataclasses.field(default=(), metadata=MADE)  # stems of the files it leaves out
-    defines: Mapping[str, int] = dataclasses.field(default_factory=dict, metadata=MADE)  # its macros of DEFINES
+    inherits: str = dataclasses.field(default="", metadata=MADE)  # the base target of a variant
+    variant: str = dataclasses.field(default="", metadata=MADE)  # the variant's word in the name, "laptop"
+    without: tuple[str, ...] = dataclasses.field(default=(), metadata=MADE)  # stems of excluded kernel files
+    defines: Mapping[str, int] = dataclasses.field(default_factory=dict, metadata=MADE)  # values of macros in DEFINES
 
     @property
     def family(self) -> str:
-        """The name of the target; a variant's name has a word more."""
+        """The target's name; for a variant, the base target's name."""
         return self.inherits or self.name
 
     @property
     def slug(self) -> str:
-        """The name in extras and import packages: sm86, sm86_laptop."""
+        """The name in extras and import packages, such as sm86 or sm86_laptop."""
         return self.family.replace("_", "") + (f"_{self.variant}" if self.variant else "")
 
     @property
@@ -179,7 +179,7 @@ class Target:
 
     @property
     def oldest_driver(self) -> str:
-        """The oldest driver that loads some code of its pack."""
+        """The oldest driver that can load one of the pack's generations."""
         return self.nvrtc.min_driver if self.nvrtc else self.min_driver
 
     @property
@@ -188,8 +188,8 @@ class Target:
         return {self.vendor, self.capabilities.matrix, *(name for name in NEEDS if getattr(self.capabilities, name))}
 
     def sources(self, root: Path = ROOT) -> list[str]:
-        """The kernel files that are compiled for it, from the root: those whose needs it meets and that it does not
-        leave out; all of them for sim, which emulates every instruction.
+        """The kernel files that are compiled for the target, relative to the root: it meets their needs and does not
+        exclude them. sim emulates every instruction and compiles all kernel files.
 
         Raises:
             TargetError: a "Needs:" line names something unknown.
@@ -200,12 +200,12 @@ class Target:
 
 
 def kernel_files(root: Path = ROOT) -> list[Path]:
-    """Every kernel source: the .cpp files of the rooms of src/gpu but for host code, choose*.cpp."""
+    """Every kernel source: the .cpp files in the folders of src/gpu, except host code (choose*.cpp)."""
     return sorted(file for file in (root / "src/gpu").glob("*/*.cpp") if not file.name.startswith("choose"))
 
 
 def _meets(target: Target, text: str, where: Path) -> bool:
-    """Whether a kernel file may go into the target's pack."""
+    """Whether the target meets the needs of a kernel file."""
     known = VENDORS.keys() | MATRIX.keys() | NEEDS.keys()
     is_met = True
     for line in NEEDS_LINE.findall(text):
@@ -223,7 +223,7 @@ def _meets(target: Target, text: str, where: Path) -> bool:
 
 
 def release(version: str) -> tuple[int, ...]:
-    """A driver's version as comparable numbers; none for sim's, which is empty."""
+    """A driver's version as comparable numbers; () for sim's, which is empty."""
     return tuple(int(part) for part in version.split(".") if part)
 
 
@@ -245,7 +245,7 @@ def load_all(root: Path = ROOT) -> list[Target]:
 
 @dataclass(frozen=True, slots=True)
 class PciId:
-    """A row of targets/pci_ids.csv: a GPU as the bus names it. Its architecture need not have a target."""
+    """A row of targets/pci_ids.csv: a GPU and its PCI id. Its architecture need not have a target."""
 
     id: str
     architecture: str
@@ -257,7 +257,7 @@ def load_pci_ids(root: Path = ROOT) -> list[PciId]:
     """The rows of targets/pci_ids.csv, checked.
 
     Raises:
-        TargetError: a row is malformed, out of order or there twice.
+        TargetError: a row is malformed, out of order or duplicated.
     """
     where = "targets/pci_ids.csv"
     with (root / where).open(encoding="utf-8", newline="") as file:
@@ -283,10 +283,10 @@ def load_pci_ids(root: Path = ROOT) -> list[PciId]:
 
 
 def load(name: str, root: Path = ROOT) -> Target:
-    """The target of that name, checked.
+    """Loads and checks the target of that name.
 
     Raises:
-        TargetError: there is none, or its file is wrong.
+        TargetError: there is no such target, or its file is wrong.
     """
     where = f"targets/{name}/target.toml"
     try:
@@ -331,7 +331,7 @@ def vary(
     root: Path = ROOT,
     where: str = "variant",
 ) -> Target:
-    """The variant of a target: some constants replaced, some kernel files left out.
+    """Makes a variant of a target: replaces constants and excludes kernel files.
 
     Raises:
         TargetError: `base` is a variant, a constant or a file is unknown, or a value is out of range.
@@ -363,7 +363,7 @@ def vary(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of a variant, as CMake passes LUCEBOX_VARIANT, _TUNING, _DEFINES and _WITHOUT."""
+    """Adds a variant's options; CMake passes LUCEBOX_VARIANT, _TUNING, _DEFINES and _WITHOUT in this form."""
     parser.add_argument("--variant", default="", metavar="WORD", help="a variant of the target: laptop")
     parser.add_argument("--tuning", default="", metavar="KEY=N,...", help="its tuning constants that differ")
     parser.add_argument("--defines", default="", metavar="KEY=N,...", help="its constants that are compiled in")
@@ -371,10 +371,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen(arguments: argparse.Namespace, root: Path = ROOT) -> Target:
-    """The target of the command line.
+    """The target that the command line names.
 
     Raises:
-        TargetError: there is none, or its file or an option is wrong.
+        TargetError: there is no such target, or its file or an option is wrong.
     """
     base = load(arguments.target, root)
     if not arguments.variant:
@@ -387,7 +387,7 @@ def chosen(arguments: argparse.Namespace, root: Path = ROOT) -> Target:
 
 
 def _assignments(option: str, text: str) -> dict[str, int]:
-    """The constants in "KEY=N,..."."""
+    """Parses constants in the form "KEY=N,..."."""
     found = {}
     for item in _items(text):
         key, _, value = item.partition("=")
@@ -402,7 +402,7 @@ def _items(text: str) -> list[str]:
 
 
 def _read(kind: type[T], table: dict[str, Any], where: str) -> T:
-    """A dataclass from a table: exactly its fields, each of its type."""
+    """Makes a dataclass from a table, which must have exactly its fields, each with the right type."""
     known = {f.name: f for f in dataclasses.fields(kind) if not f.metadata.get("made")}  # type: ignore[arg-type]
     unknown = sorted(table.keys() - known.keys())
     if unknown:
@@ -417,7 +417,7 @@ def _read(kind: type[T], table: dict[str, Any], where: str) -> T:
 
 
 def _value(kind: Any, value: Any, where: str) -> Any:
-    """A TOML value as a field of this type."""
+    """Converts a TOML value to a field of this type."""
     if typing.get_origin(kind) is types.UnionType:  # an optional key: TOML has no null
         kind = next(option for option in typing.get_args(kind) if option is not types.NoneType)
     if typing.get_origin(kind) is tuple:
@@ -431,7 +431,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         return _read(typing.cast(type, kind), value, f"{where}.")
     if kind is float and type(value) is int:
         return value
-    if type(value) is not kind:  # not isinstance: true is no number
+    if type(value) is not kind:  # not isinstance: bool is a subclass of int
         words = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
         raise TargetError(f"{where}: expected {words[kind]}, got {value!r}")
     if kind is str and not value.strip():
@@ -545,7 +545,7 @@ def published_boards(target: Target) -> list[dict[str, Any]]:
 
 
 def description(target: Target, root: Path = ROOT) -> dict[str, Any]:
-    """The target as CMake and the pack builder read it: the file, its slug, and the sources it names."""
+    """The target in the form that CMake and the pack builder read: the file's fields, the slug and the sources."""
     own = {"family": target.family, "slug": target.slug, "project": target.project, "sources": target.sources(root)}
     return {**dataclasses.asdict(target), **own}
 

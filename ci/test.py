@@ -1,8 +1,8 @@
-"""The stages of the project's tests.
+"""Runs the stages of the project's tests.
 
 test.py                     the everyday stages: `make test`, 15 minutes on two cores, build included
 test.py --all               every stage: `make test-all`, before a release or a change of kernels, parsers or the build
-test.py wheel gates tests   only these
+test.py wheel gates tests   only these stages
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def wheel() -> None:
 
 
 def packs() -> None:
-    # NVRTC alone refuses some sources, where its headers are fewer; all-packs compiles by nvcc too.
+    # NVRTC has fewer headers than nvcc, so it is the compiler that rejects sources; all-packs compiles with nvcc too.
     test_packs.build_and_verify(test_packs.ONE_PER_VENDOR, "--nvrtc")
 
 
@@ -41,7 +41,7 @@ EVERYDAY: dict[str, Callable[[], None]] = {
     "wheel": wheel,
     "gates": script("run_gates.py"),
     "packs": packs,
-    "tests": pytest("not slow"),  # last: its summary ends the output, and tells its time
+    "tests": pytest("not slow"),  # last, so that its summary, with its time, ends the output
 }
 MORE: dict[str, Callable[[], None]] = {
     "aarch64": script("cross.py"),
@@ -63,7 +63,7 @@ def main() -> int:
     parser.add_argument("stages", nargs="*", help=f"of {', '.join(ORDER)}; none: the everyday ones")
     parser.add_argument("--all", action="store_true", help="every stage")
     arguments = parser.parse_args()
-    all_stages = STAGES.keys() - {"packs"}  # all-packs builds the same ones
+    all_stages = STAGES.keys() - {"packs"}  # all-packs includes them
     chosen = arguments.stages or (all_stages if arguments.all else EVERYDAY)
     if unknown := sorted(set(chosen) - STAGES.keys()):
         parser.error(f"no stage {', '.join(unknown)}; there are: {', '.join(ORDER)}")

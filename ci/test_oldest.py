@@ -1,7 +1,7 @@
-"""The server's tests with the oldest versions that pyproject.toml allows of what lucebox needs, in build/oldest.
+"""Runs the server's tests with the oldest dependency versions that pyproject.toml allows, in build/oldest.
 
-`fastapi>=0.115` is tested with 0.115, whatever newer version a tool of the tests wants. A bound that does not install
-or pass is raised in pyproject.toml.
+`fastapi>=0.115` is tested with 0.115, even if a test tool wants a newer version. If a bound fails to install or to
+pass, raise it in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ UV = Path(sys.executable).parent / "uv"
 
 
 def oldest(pyproject: str) -> list[str]:
-    """The lower bounds of what lucebox[serve] requires, as pins.
+    """The lower bounds of lucebox[serve]'s requirements, as pins.
 
     Raises:
-        ValueError: a requirement has none.
+        ValueError: a requirement has no lower bound.
     """
     project = tomllib.loads(pyproject)["project"]
     pins = []

@@ -1,8 +1,8 @@
-"""Builds kernel packs and verifies them and this interpreter's host wheel; then makes an index of them all and installs
-from it. The stages "packs" and "all-packs" of test.py, and `make packs`.
+"""Builds kernel packs, verifies them and this interpreter's host wheel, then makes an index of them all and installs
+from it. Implements the stages "packs" and "all-packs" of test.py, and `make packs`.
 
     test_packs.py                  every target
-    test_packs.py sim gfx1151      these
+    test_packs.py sim gfx1151      only these targets
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from project import BUILD, ROOT, build_wheel, run
 
 import targets
 
-ONE_PER_VENDOR = ("sm_90", "gfx1151")  # the tests compile all kernels for the simulator
+ONE_PER_VENDOR = ("sm_90", "gfx1151")  # not sim: the tests compile it
 EVERY = tuple(targets.names())
 INDEX = BUILD / "index"
 PYTHON, CI = Path(sys.executable), ROOT / "ci"
 
 
 def build_and_verify(chosen: tuple[str, ...], *options: str) -> list[Path]:
-    """The wheels: the host's and a pack of each target. Both scripts take the options."""
+    """Returns the wheels of the host and of each target's pack. `options` go to both scripts."""
     run(PYTHON, CI / "build_packs.py", *options, *chosen)
     slugs = [targets.load(name).slug for name in chosen]
     wheels = [build_wheel(), *(next((BUILD / "packs").glob(f"lucebox_{slug}-*.whl")) for slug in slugs)]

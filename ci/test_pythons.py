@@ -1,5 +1,5 @@
-"""Builds and tests the wheel on other Python versions this machine has: test_pythons.py [3.10 3.12 3.13 ...].
-A version that is not here is skipped, and said so."""
+"""Builds and tests the wheel on other installed Python versions: test_pythons.py [3.10 3.12 3.13 ...].
+Skips versions that this machine lacks, with a message."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pythons
 from project import BUILD, PYTEST, ROOT, build_wheel, install, run, tools_environment
 
-VERSIONS = ("3.12",)  # what every change is tested on besides .venv's own Python: the oldest with abi3
-# Tests of ops, packs and tiny models: native code that does not know which Python calls it.
+VERSIONS = ("3.12",)  # tested on every change, in addition to .venv's Python: the oldest with abi3
+# Tests of ops, packs and tiny models: native code that does not depend on the Python version.
 NATIVE_ONLY = (
     "attention",
     "delta_net",
@@ -29,7 +29,7 @@ NATIVE_ONLY = (
 
 
 def environment(version: str, interpreter: Path) -> Path:
-    """The Python of build/pythonX.Y, a virtual environment with the build tools."""
+    """Makes build/pythonX.Y, a virtual environment with the build tools, and returns its interpreter."""
     python = BUILD / f"python{version}" / "bin" / "python"
     requirements = ROOT / "ci" / "requirements-build.txt"
     stamp = BUILD / f"python{version}" / "requirements.txt"
@@ -41,9 +41,9 @@ def environment(version: str, interpreter: Path) -> Path:
 
 
 def wheel_of(python: Path, version: str) -> Path:
-    """The module compiled for this Python, over the engine of .venv's wheel, which knows of no Python."""
+    """Builds the module for this Python on top of the engine in .venv's wheel, which does not depend on Python."""
     engine = BUILD / "-".join(build_wheel().stem.split("-")[-3:]) / "src/cpp/liblucebox_engine.a"
-    folder = BUILD / f"module{version}"  # of its own: a build folder keeps the setting
+    folder = BUILD / f"module{version}"  # one per version, because a build folder keeps the setting
     return build_wheel(python, settings=(f"cmake.define.LUCEBOX_ENGINE={engine}", f"build-dir={folder}"))
 
 

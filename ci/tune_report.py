@@ -1,9 +1,9 @@
-"""Reports of `lucebox tune --report`, which users send, become rows of benchmarks/results/<target>_models.csv.
+"""Imports the reports of `lucebox tune --report` that users send into benchmarks/results/<target>_models.csv.
 
     tune_report.py REPORT.json...
 
-Appends the speeds before and after, under the names of pack and variant, and prints the constants that changed, for
-targets/<target>/target.toml. A report is a stranger's file: every value is checked before anything is written.
+Appends the speeds before and after tuning, under the names of pack and variant, and prints the changed constants for
+targets/<target>/target.toml. A report is untrusted input: every value is checked before anything is written.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ COLUMNS = [
     "command",
 ]
 LABELS = {"prefill": "pp", "decode": "tg", "append": "b"}
-PLAIN = re.compile(r"[A-Za-z0-9][\w .,:()/+\-]{0,99}", re.ASCII)  # no formula of a spreadsheet, no control character
+PLAIN = re.compile(r"[A-Za-z0-9][\w .,:()/+\-]{0,99}", re.ASCII)  # no spreadsheet formulas, no control characters
 MOST = 1 << 53
 
 
 class ReportError(Exception):
-    """The file is no report, or says something that cannot be."""
+    """The file is not a report, or has an impossible value."""
 
 
 class Reader:
-    """An object of a report; each value is checked where it is read."""
+    """A JSON object in a report; each value is checked when it is read."""
 
     def __init__(self, value: Any, where: str) -> None:
         if not isinstance(value, dict):
@@ -89,10 +89,10 @@ def _number(value: Any, where: str, least: float) -> float:
 
 
 def read(file: Path, known: list[str]) -> tuple[str, list[dict[str, Any]], dict[str, int]]:
-    """The target of a report, its rows, and the constants of `[tuning]` that changed.
+    """The target of a report, its rows, and the changed constants of `[tuning]`.
 
     Raises:
-        ReportError: the file is no report of a target in `known`, or a value is none that a measurement has.
+        ReportError: the file is not a report for a target in `known`, or has a value that no measurement gives.
     """
     try:
         report = Reader(json.loads(file.read_text(encoding="utf-8")), file.name)
@@ -153,7 +153,7 @@ def _row(report: Reader, sample: Reader, model: Reader, pack: str) -> dict[str, 
 
 
 def append(file: Path, rows: list[dict[str, Any]]) -> None:
-    """Adds rows that the file does not have yet."""
+    """Appends the rows that the file does not have yet."""
     is_new = not file.exists()
     known = set()
     if not is_new:

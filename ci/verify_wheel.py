@@ -1,12 +1,11 @@
-"""Looks at finished wheels, of the host, of packs, of lucebox-kernels and of lucebox-tiny, and refuses what must not be
-published.
+"""Checks finished wheels (host, packs, lucebox-kernels, lucebox-tiny) and rejects those that must not be published.
 
-    verify_wheel.py WHEEL...              a table, and one line per failure; exit code 1 when there is one
-    verify_wheel.py --json WHEEL...       the same as JSON
+    verify_wheel.py WHEEL...              a table, and one line per failure; exit code 1 if there are failures
+    verify_wheel.py --json WHEEL...       the table as JSON
     verify_wheel.py --no-import WHEEL...  without installing host wheels into a fresh environment
     verify_wheel.py --nvrtc WHEEL...      NVIDIA packs may lack nvcc's code (build_packs.py --nvrtc)
 
-Packs are held to the manifest schema of the lucebox that is installed beside this interpreter.
+Packs must match the manifest schema of the lucebox installed in this interpreter's environment.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ FOLDER = re.compile(rb"/(?:root|home|tmp|work|build|Users)/[\w./+-]+")
 
 @dataclass
 class Report:
-    """What one wheel is and what is wrong with it."""
+    """The facts about one wheel, and its failures."""
 
     wheel: str
     kind: str
@@ -79,7 +78,7 @@ def verify(path: Path, limit_bytes: int, *, imports: bool = True, nvcc: bool = T
 
 
 def _archive(wheel: Wheel) -> Iterator[str]:
-    """What holds for every wheel."""
+    """Checks every wheel's archive."""
     if len(wheel.name_parts) != 5:
         raise ValueError(f"a wheel's name has five parts, got {wheel.path.name}")
     said = (wheel.metadata["Name"], wheel.metadata["Version"])
@@ -100,7 +99,7 @@ def _archive(wheel: Wheel) -> Iterator[str]:
 
 
 def _model(wheel: Wheel) -> Iterator[str]:
-    """Weights for every machine: data, without a bill of materials as nothing in it is compiled."""
+    """Checks lucebox-tiny: weights for every machine, without a bill of materials because nothing is compiled."""
     if "-".join(wheel.name_parts[2:]) != "py3-none-any":
         yield f"must have the tag py3-none-any, as it holds data, got {'-'.join(wheel.name_parts[2:])}"
     if not any(name.endswith(".gguf") for name in wheel.members):
@@ -108,7 +107,7 @@ def _model(wheel: Wheel) -> Iterator[str]:
 
 
 def _kernels(wheel: Wheel) -> Iterator[str]:
-    """Kernel sources for every machine: nothing compiled, for the host of its version alone."""
+    """Checks lucebox-kernels: sources for every machine, nothing compiled, only for the host of the same version."""
     if "-".join(wheel.name_parts[2:]) != "py3-none-any":
         yield f"must have the tag py3-none-any, as it holds sources, got {'-'.join(wheel.name_parts[2:])}"
     pin = f"lucebox=={wheel.version}"
@@ -124,7 +123,7 @@ def _kernels(wheel: Wheel) -> Iterator[str]:
 
 
 def _bill(wheel: Wheel) -> Iterator[str]:
-    """A compiled wheel carries its bill of materials (PEP 770)."""
+    """Checks that a compiled wheel contains its bill of materials (PEP 770)."""
     bill = f"{wheel.info}/sboms/{wheel.project}.cdx.json"
     try:
         subject = json.loads(wheel.members[bill])["metadata"]["component"]
@@ -188,7 +187,7 @@ def _pack_tag(wheel: Wheel, target: targets.Target) -> Iterator[str]:
 
 
 def _pack_files(wheel: Wheel, package: str, manifest: Manifest) -> Iterator[str]:
-    """The package holds what the manifest lists, as it lists it, and nothing else."""
+    """Checks that the package contains exactly the files in the manifest, with the listed contents."""
     listed = {f"{package}/{file.file}": file for code in manifest.generations for file in code.files}
     if wheel.members.get(f"{package}/__init__.py", b"x"):
         yield f"{package}/__init__.py must be there and empty"
@@ -274,7 +273,7 @@ def _host(wheel: Wheel, facts: dict[str, str]) -> Iterator[str]:
 
 
 def _links(module: str, content: bytes, platforms: str, facts: dict[str, str]) -> Iterator[str]:
-    """What the dynamic loader will be asked for."""
+    """Checks the shared libraries and symbol versions that a module needs."""
     with tempfile.NamedTemporaryFile(suffix=".so") as file:
         file.write(content)
         file.flush()
@@ -296,7 +295,7 @@ def _links(module: str, content: bytes, platforms: str, facts: dict[str, str]) -
 
 
 def _import(wheel: Wheel, facts: dict[str, str]) -> Iterator[str]:
-    """Installs the wheel and what it needs into a fresh environment and imports it."""
+    """Installs the wheel with its dependencies into a fresh environment and imports it."""
     is_abi3 = wheel.name_parts[3] == "abi3" and sys.version_info >= (3, 12)
     fits = is_abi3 or wheel.name_parts[2] == f"cp3{sys.version_info[1]}"
     if not fits or not wheel.name_parts[4].endswith(platform.machine()):

@@ -1,4 +1,4 @@
-"""Reading wheels: what the scripts that verify, index and install them share. Nothing here judges."""
+"""Reads wheels, for the scripts that verify, index and install them. Checks nothing."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Wheel:
 
     @property
     def name_parts(self) -> list[str]:
-        """name, version, python tag, abi tag, platform tag, as the file is called."""
+        """name, version, python tag, abi tag, platform tag, from the file name."""
         return self.path.name.removesuffix(".whl").split("-")
 
     @cached_property
     def info(self) -> str:
-        """The folder of the wheel's own metadata."""
+        """The wheel's .dist-info folder."""
         return "-".join(self.name_parts[:2]) + ".dist-info"
 
     def text(self, name: str) -> str:
@@ -79,7 +79,7 @@ class Wheel:
         return sha256(self.path)
 
     def damaged_members(self) -> Iterator[str]:
-        """One line per member that RECORD does not know or knows otherwise."""
+        """One line per member that RECORD lacks or lists with other contents."""
         recorded = {row[0]: row[1] for row in csv.reader(self.text("RECORD").splitlines()) if row}
         for name, content in self.members.items():
             if name == f"{self.info}/RECORD":

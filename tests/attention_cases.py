@@ -1,5 +1,5 @@
-"""Cases of attention over a paged cache, held to fp64 on the CPU (on: isa) or on a device (on: pack); a device's result
-also to the CPU's."""
+"""Test cases of attention over a paged cache. Results on the CPU (on: isa) or a device (on: pack) are compared with
+fp64; a device's result also with the CPU's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from tolerances import check
 from tree_data import block_masks, random_tree
 
 F32 = NDArray[np.float32]
-FAST = tuple((dtype, dim) for dtype in ("F16", "BF16") for dim in (64, 128, 256))  # a device has matrix units for these
+FAST = tuple(
+    (dtype, dim) for dtype in ("F16", "BF16") for dim in (64, 128, 256)
+)  # GPU kernels use matrix units for these
 
 
 def normal(rng: np.random.Generator, *shape: int) -> F32:
@@ -33,7 +35,7 @@ def compare(
     family: str = "",
     **hidden: Any,
 ) -> F32:
-    """The result, in the unit of the largest value. `hidden`: first_slot, window."""
+    """Checks the result, with errors relative to the largest value, and returns it. `hidden`: first_slot, window."""
     rows, _, dim = q.shape
     is_fast = "pack" in on and (cache.k_type, dim) in FAST and cache.k_type == cache.v_type
     family = family or (f"attention_{cache.k_type.lower()}" if is_fast else "attention")
@@ -61,7 +63,7 @@ def chain(
 
 
 def tree(on: dict[str, Any], rng: np.random.Generator, dtype: str, dim: int, rows: int) -> None:
-    """Rows see the committed slots and their ancestors; the gate is the second half of fused [query | gate] heads."""
+    """A tree: rows see the committed slots and their ancestors. The gate is the second half of [query | gate] heads."""
     n_past = int(rng.integers(30, 101))
     cache = filled_with_numbers(n_past + rows, 2, dim, dtype, dtype, rng, isa=on.get("isa", "auto"))
     fused = normal(rng, rows, 4, 2 * dim) * np.float32(3)
@@ -73,7 +75,8 @@ def block(
     on: dict[str, Any], rng: np.random.Generator, types: tuple[str, str], heads: int, kv_heads: int, dim: int,
     n_past: int, rows: int, capacity: int, mask: str, **hidden: int,
 ) -> None:  # fmt: skip
-    """Rows that see later rows, and committed slots that are hidden: pages hold NaN where no row sees any of theirs."""
+    """A draft block: rows see later rows, and some committed slots are hidden. Pages before the first visible slot are
+    NaN."""
     cache = filled_with_numbers(n_past + rows, kv_heads, dim, *types, rng, capacity, on.get("isa", "auto"))
     words = block_masks(rows, mask, rng)
     seen = reference.visible(rows, n_past, words, **hidden)

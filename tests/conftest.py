@@ -1,4 +1,4 @@
-"""Fixtures every test may use."""
+"""Fixtures and options for all tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import zlib
 from pathlib import Path
 
-# Before numpy loads: OpenBLAS' threads spin for milliseconds after each product, on cores that other tests need.
+# Set before numpy loads: OpenBLAS threads spin for milliseconds after each product, on cores that other tests need.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import once
@@ -22,7 +22,7 @@ settings.register_profile(
 )  # the same inputs in every run and on every machine
 settings.load_profile("lucebox")
 
-# A shell's background jobs ignore SIGINT, and so would what tests start from there to interrupt it.
+# A shell's background jobs ignore SIGINT, and child processes inherit that, but tests interrupt their children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -41,7 +41,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("seed", [secrets.randbits(32) for _ in range(n)], ids=map(str, range(n)))
 
 
-@pytest.hookimpl(trylast=True)  # of those that -k and --deselect leave
+@pytest.hookimpl(trylast=True)  # after -k and --deselect
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     n, draws = config.getoption("--share"), config.getoption("--draws")
     if n == 1 and not draws:
@@ -60,7 +60,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def folder_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """For what is made once: beside the processes' own folders, which pytest removes three runs later."""
+    """Sets the folder of once(), next to the worker processes' temporary folders, which pytest removes after three
+    runs."""
     own = tmp_path_factory.getbasetemp()
     once.folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "once"
 
@@ -73,7 +74,7 @@ def data() -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
-    """SmolLM2-135M-Instruct Q4_1, which the catalog fetches."""
+    """SmolLM2-135M-Instruct Q4_1, fetched by the catalog."""
     try:
         return catalog.fetch("smollm2-135m")
     except HubError as error:
@@ -82,11 +83,11 @@ def smollm2() -> Path:
 
 @pytest.fixture
 def seed() -> int:
-    """Fresh inputs in every run; pytest shows the number where a test fails."""
+    """A fresh random seed in every run; pytest prints it if a test fails."""
     return secrets.randbits(32)
 
 
 @pytest.fixture(params=_engine.available_isas())
 def isa(request: pytest.FixtureRequest) -> str:
-    """Each instruction set that this machine runs the CPU kernels of."""
+    """Each instruction set whose CPU kernels this machine can run."""
     return str(request.param)

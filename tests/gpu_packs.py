@@ -1,4 +1,4 @@
-"""Packs for tests: building the simulator's, loading any on a device of its vendor."""
+"""Packs for tests: builds the simulator's pack, and loads any pack on a device of its vendor."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ BACKENDS = {"nvidia": "cuda", "amd": "hip", "sim": "sim"}
 
 
 def build_sim() -> Path:
-    """The folder of the simulator's pack, up to date with the tree."""
+    """Builds the simulator's pack from the current tree and returns its folder."""
     build = ROOT / "build" / "sim"
     configure = ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DLUCEBOX_TARGET=sim",
                  f"-DPython_EXECUTABLE={sys.executable}"]  # fmt: skip
     build.parent.mkdir(exist_ok=True)
     with build.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes build it too
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes may build it too
         for command in (configure, ["cmake", "--build", build, "-j2"]):
             done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr
@@ -32,18 +32,18 @@ def build_sim() -> Path:
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
-    """What a pack says of itself."""
+    """The manifest of the pack in this folder."""
     value: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
     return value
 
 
 def has_kernel(manifest: dict[str, Any], start: str) -> bool:
-    """Whether a pack has a kernel whose name begins so."""
+    """Whether a pack has a kernel whose name starts with `start`."""
     return any(kernel["name"].startswith(start) for kernel in manifest["generations"][0]["kernels"])
 
 
 def manifest_without(folder: Path, kernels: str) -> dict[str, Any]:
-    """The same of a pack without kernels of such names, a regular expression."""
+    """The pack's manifest without the kernels whose names match the regular expression `kernels`."""
     manifest = manifest_of(folder)
     for code in manifest["generations"]:
         code["kernels"] = [kernel for kernel in code["kernels"] if not re.fullmatch(kernels, kernel["name"])]
@@ -51,7 +51,7 @@ def manifest_without(folder: Path, kernels: str) -> dict[str, Any]:
 
 
 def load(folder: Path, manifest: dict[str, Any], **files: bytes | None) -> _engine.gpu.Pack:
-    """The pack of a folder under a manifest, with files replaced, or left out where they are None."""
+    """Loads the pack in a folder with this manifest. `files` replace files of the pack; None removes one."""
     names = [entry["file"] for code in manifest["generations"] for entry in code["files"]]
     images = {name: unpacked(name, (folder / name).read_bytes()) for name in names}
     images = {name: image for name, image in {**images, **files}.items() if image is not None}

@@ -1,4 +1,4 @@
-"""The kernels that the sources of src/gpu define, without building a pack."""
+"""Lists the kernels that the sources in src/gpu define, without building a pack."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ CONSTANT = re.compile(r"\b(k\w+) = (\d+)[,;]")
 
 @functools.cache
 def kernels_of_sources() -> dict[str, dict[str, int]]:
-    """Kernel file, from the root -> its kernels, each with the most threads a block of it may have.
+    """Kernel file (relative to the root) -> its kernels -> maximum threads per block.
 
     The preprocessor expands the lists that files instantiate (src/gpu/*/instances.h). Every kernel file is included
-    once, with a dialect in which LB_KERNEL only spells the name and the launch bound.
+    once, with a dialect in which LB_KERNEL only emits the name and the launch bound.
     """
-    plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}  # the sanitizer's
+    plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}  # the sanitizer sets it
     names = [file.relative_to(ROOT).as_posix() for file in targets.kernel_files()]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "dialect.h").write_text(

@@ -1,4 +1,4 @@
-"""A paged cache for tests: shuffled pages, poisoned wherever nothing was appended, and the values that they store."""
+"""A paged cache for tests: shuffled pages, NaN wherever nothing was appended, and the stored values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reference.kv_types import F32, F64, PAGE
 
 
 def poisoned(n_pages: int, kv_heads: int, kv: str, dim: int) -> NDArray[np.generic]:
-    """Pages of ones: NaN as every number, and as every scale."""
+    """Pages with all bits set: NaN as a number of any type, and as any scale."""
     bits = kv_types.bits_of(kv)[0]
     if bits < 16:
         return np.full((n_pages, kv_heads, PAGE, kv_types.slot_bytes(kv, dim)), 0xFF, np.uint8)
@@ -29,7 +29,7 @@ class Cache:
     v_type: str
     table: NDArray[np.int32]
     dim: int
-    k: F32  # [slots, kv_heads, dim] as appended, or of filled_with_numbers() as stored
+    k: F32  # [slots, kv_heads, dim] as appended; from filled_with_numbers() as stored
     v: F32
 
     @property
@@ -46,7 +46,7 @@ class Cache:
 
     @property
     def keys(self) -> F64:
-        """[slots, kv_heads, dim] as stored: of rotated types the rotated keys."""
+        """[slots, kv_heads, dim] as stored: rotated if the type is a rotated type."""
         return self._slots(self.k_pages, self.k_type)
 
     @property
@@ -56,7 +56,7 @@ class Cache:
         return kv_types.unrotate(stored) if kv_types.is_rotated(self.v_type) else stored
 
     def queries(self, q: F32) -> F32:
-        """q as the attention takes it: rotated where the keys are."""
+        """q as attention takes it: rotated if the keys are."""
         return kv_types.rotate(q).astype(np.float32) if kv_types.is_rotated(self.k_type) else q
 
 
@@ -64,7 +64,7 @@ def filled(
     slots: int, kv_heads: int, dim: int, k_type: str, v_type: str, rng: np.random.Generator, capacity: int = 0,
     isa: str = "auto",
 ) -> Cache:  # fmt: skip
-    """`slots` appended by the CPU in two appends, in a cache of at least `capacity` tokens."""
+    """A cache of at least `capacity` tokens with `slots` random rows, appended by the CPU in two appends."""
     n_pages = max(slots, capacity) // PAGE + 2
     k, v = rng.normal(size=(2, slots, kv_heads, dim)).astype(np.float32)
     table = rng.permutation(n_pages).astype(np.int32)
@@ -81,7 +81,7 @@ def filled_with_numbers(
     slots: int, kv_heads: int, dim: int, k_type: str, v_type: str, rng: np.random.Generator, capacity: int = 0,
     isa: str = "auto",
 ) -> Cache:  # fmt: skip
-    """filled() of F32, F16 or BF16, whose k and v are rounded as they are stored."""
+    """filled() for F32, F16 or BF16, with k and v already rounded to the stored type."""
     cache = filled(slots, kv_heads, dim, k_type, v_type, rng, capacity, isa)
     cache.k, cache.v = round_to(cache.k, k_type), round_to(cache.v, v_type)
     return cache

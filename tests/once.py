@@ -1,4 +1,4 @@
-"""What tests make and takes long: made by the first that wants it, of all the processes of a run (pytest -n)."""
+"""Builds expensive test inputs once per run: the first process of a run (pytest -n) that needs one makes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ folder: Path | None = None
 
 
 def once(name: str, make: Callable[[Path], object]) -> Path:
-    """A file or folder of this name that `make` writes where it is told to."""
+    """Returns the file or folder of this name, after `make` has written it to the path that it gets."""
     assert folder, "once() is for tests and fixtures"
     folder.mkdir(exist_ok=True)
     made = folder / name
@@ -24,7 +24,7 @@ def once(name: str, make: Callable[[Path], object]) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
             partial = folder / f"{name}.partial"
-            shutil.rmtree(partial, ignore_errors=True)  # of one that failed
+            shutil.rmtree(partial, ignore_errors=True)  # left by a failed attempt
             make(partial)
             partial.rename(made)
     return made
@@ -35,7 +35,7 @@ OBJECT = ("-r", "-nostdlib")
 
 
 def compile_library(out: Path, sources: Iterable[Path], *flags: str, kind: tuple[str, ...] = SHARED) -> None:
-    """Of sources with different names, as many at a time as there are cores, and of objects."""
+    """Compiles sources, which need different names, in parallel on all cores, and links them with any objects."""
     # The compiler needs no sanitizer (ci/sanitize.py).
     plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
 

@@ -1,5 +1,5 @@
-"""Cases of the ops on rows, held to fp64 on the CPU (isa=) or on a device (pack=); a device's result also to the CPU's.
-The self-test runs the same shapes."""
+"""Test cases of the ops on rows. Results on the CPU (isa=) or a device (pack=) are compared with fp64; a device's
+result also with the CPU's. The self-test runs the same shapes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def gated_rms_norm(rng: np.random.Generator, rows: int, heads: int, dim: int, **
 
 
 def norm_of_strided_heads(rng: np.random.Generator, dim: int, **on: Any) -> None:
-    """The query half of [query | gate] heads; what lies between the heads is NaN and must not be read."""
+    """Norm of the query half of [query | gate] heads; the values between the heads are NaN and must not be read."""
     fused = np.full((4, 3, 2 * dim + 5), np.nan, np.float32)
     fused[:, :, :dim] = normal(rng, 4, 3, dim)
     _check("norm", on, ops.rms_norm, norm_reference.rms_norm, fused[:, :, :dim], normal(rng, dim), 1e-6)
@@ -94,13 +94,13 @@ def top_tokens(
     ids, logprobs = ops.top_tokens(logits, k, scale, softcap, **on)
     want_ids, want = top_tokens_reference.top_tokens(logits, k, scale, softcap)
     assert np.array_equal(ids, want_ids)
-    # The numbers of which a log probability near 0 is made.
+    # A log probability near 0 is the difference of numbers of this size, so errors are relative to it.
     size = np.abs(top_tokens_reference.scaled(logits, scale, softcap)).max() + 1
     check("logprob", logprobs - size, want - size)
 
 
 def block_conv(rng: np.random.Generator, rows: int, taps: int, dim: int, group: int, adds: bool, **on: Any) -> None:
-    """The kernels are one of two sides, NaN the other."""
+    """The kernels are the second of two interleaved halves; the first is NaN and must not be read."""
     x, base = normal(rng, rows, dim), normal(rng, taps, dim)
     both = np.full((rows, 2, taps, dim // group), np.nan, np.float32)
     both[:, 1] = normal(rng, rows, taps, dim // group)
@@ -111,8 +111,8 @@ def block_conv(rng: np.random.Generator, rows: int, taps: int, dim: int, group: 
 
 
 def select_candidates(rng: np.random.Generator, dtype: str, rows: int, k: int, blocks: int, **on: Any) -> None:
-    """A device may swap candidates whose scores are as good as equal. Then everything below may differ, so its rows
-    count up to the first whose order is not certain."""
+    """A device may swap candidates with nearly equal scores, and all later rows may differ then. So only the rows
+    before the first uncertain order are compared."""
     values = linear_reference.block_size(dtype)[0]
     rank, vocab = blocks * (values if values > 1 else 37), 50
     before, after = (linear_reference.random_weights(dtype, vocab * rank, rng) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Recorded outputs of other implementations, and the engine calls that are held to them."""
+"""Recorded outputs of other implementations, and the checks of the engine against them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def log_softmax(logits: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
 
 
 def step_logprobs(session: _engine.Session, prompt: Sequence[int], output: Sequence[int]) -> NDArray[np.float64]:
-    """Log probabilities [step, vocab] before each output token, the prompt in one piece and then token by token."""
+    """Log probabilities [step, vocab] before each output token. Prefills the whole prompt, then decodes by token."""
     rows = []
     for n in range(len(output)):
         session.sync(ids([*prompt, *output[:n]]))
@@ -45,7 +45,7 @@ def step_logprobs(session: _engine.Session, prompt: Sequence[int], output: Seque
 def check_steps(
     logprobs: NDArray[np.float64], top5: Sequence[Sequence[tuple[int, float]]], output: Sequence[int]
 ) -> None:
-    """Top-5 log probabilities of every step, and the greedy choice wherever the recorded margin is clear."""
+    """Checks the top-5 log probabilities of every step, and the greedy token wherever the recorded margin is clear."""
     for step, top in enumerate(top5):
         for token, want in top:
             got = logprobs[step, token]

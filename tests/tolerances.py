@@ -1,4 +1,4 @@
-"""Distances to a reference, measured against tests/tolerances.toml."""
+"""Compares results with a reference, within the tolerances of tests/tolerances.toml."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TABLE: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "toler
 
 
 def tolerance(family: str, name: str) -> float:
-    """One value; a name that is not there is a KeyError."""
+    """One tolerance; raises KeyError for an unknown name."""
     return float(TABLE[family][name])
 
 
@@ -29,9 +29,9 @@ def distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
 
 
 def check(family: str, got: ArrayLike, want: ArrayLike, scale: ArrayLike | None = None) -> None:
-    """Holds `got` to the family's `diff` over all values and `element` for each one.
+    """Checks `got` against the family's tolerances: `diff` over all values, `element` for each value.
 
-    An element's distance is in units of its own size, or of `scale` where the reference is a sum whose terms cancel.
+    An element's error is relative to its magnitude, or to `scale` if the reference is a sum whose terms cancel.
     """
     a, b = np.asarray(got, np.float64), np.asarray(want, np.float64)
     assert a.shape == b.shape, f"{family}: shape {a.shape}, expected {b.shape}"

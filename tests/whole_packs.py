@@ -1,4 +1,4 @@
-"""Manifests of packs with every kernel that the sources have for a target."""
+"""Manifests of complete packs: with every kernel that the sources define for a target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernel_sources import kernels_of_sources
 
 import targets
 
-load = functools.cache(targets.load)  # tests ask for thousands of launches
+load = functools.cache(targets.load)  # tests choose thousands of launches
 
 
 def manifest(name: str, kernels: list[dict[str, Any]], **changes: object) -> str:
@@ -31,12 +31,12 @@ def manifest(name: str, kernels: list[dict[str, Any]], **changes: object) -> str
 
 @functools.cache
 def whole(name: str) -> str:
-    """The manifest of a pack with every kernel that the sources have for a target."""
+    """The manifest of a pack with every kernel that the sources define for a target."""
     return manifest(name, kernels_of(name))
 
 
 def kernels_of(name: str) -> list[dict[str, Any]]:
-    """Every kernel that the sources have for a target."""
+    """Every kernel that the sources define for a target."""
     sources = kernels_of_sources()
     return [
         {"name": kernel, "max_threads": threads}

@@ -1,1 +1,1 @@
-"""Reads what a compiler made (cubin, hsaco, the simulator's shared library) and says what its kernels take."""
+"""Reads compiled files (cubin, hsaco, the simulator's shared library) and reports the resources of their kernels."""

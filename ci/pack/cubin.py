@@ -1,5 +1,6 @@
-"""Kernels of a cubin. Threads, registers and stack stand in the ELF image; spills and shared memory in the log of
-ptxas -v (the image counts the kilobyte that sm_90 and later keep for themselves). The registers of both must agree."""
+"""Reads the kernels of a cubin. Threads, registers and stack come from the ELF image. Spills and shared memory come
+from the log of ptxas -v, because the image includes the 1 KiB that sm_90 and later reserve. The registers in both must
+agree."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pack.elf import STT_FUNC, Elf
 from pack.kernel import CodeError, Kernel
 
-ENTRY = 0x10  # st_other of a kernel, as against a function that it calls
+ENTRY = 0x10  # in st_other: the symbol is a kernel, not a device function
 # Attributes of the sections .nv.info and .nv.info.<kernel>
 MAX_THREADS, MIN_STACK_SIZE, REGCOUNT = 0x05, 0x12, 0x2F
 HAS_PAYLOAD = 4
@@ -23,7 +24,7 @@ USED = re.compile(r"ptxas info\s*: Used (\d+) registers(?:.*?(\d+) bytes smem)?"
 
 @dataclass(slots=True)
 class Logged:
-    """What ptxas says of a kernel."""
+    """A kernel's resources in the ptxas log."""
 
     registers: int = 0
     shared_bytes: int = 0
@@ -73,8 +74,8 @@ def _kernels(elf: Elf, log: str, file: str, shared_block_bytes: int) -> list[Ker
 
 
 def without_folder(image: bytes) -> bytes:
-    """The image with nothing left of the folder it was compiled in: nvcc hashes the source's full path into the names
-    of variables and functions that have internal linkage. They are local symbols, which nothing looks up."""
+    """Removes all traces of the build folder from the image. nvcc hashes the source's full path into the names of
+    variables and functions with internal linkage; they are local symbols, which nothing looks up."""
     for marker in set(re.findall(rb"_INTERNAL_([0-9a-f]{8})_", image)):
         image = image.replace(b"_" + marker + b"_", b"_00000000_")
     return image
@@ -91,9 +92,10 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _log(log: str) -> dict[str, Logged]:
-    """By kernel. What a function that was not inlined spills counts for the kernel above it in the log."""
+    """Parses the log into resources by kernel. A function that was not inlined adds its spills to the kernel before it
+    in the log."""
     facts: dict[str, Logged] = {}
-    kernel = Logged()  # what precedes the first is of none
+    kernel = Logged()  # collects lines before the first kernel
     for line in log.splitlines():
         if found := COMPILING.search(line):
             kernel = facts[found[1]] = Logged()

@@ -1,4 +1,4 @@
-"""As much of 64-bit little-endian ELF as code objects need: sections, symbols, notes."""
+"""Reads 64-bit little-endian ELF, as far as code objects need it: sections, symbols, notes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Symbol:
 
 
 class Elf:
-    """An image cut into its sections. Raises CodeError where it is none or is cut short."""
+    """The sections of an image. Raises CodeError if the image is not ELF or is truncated."""
 
     def __init__(self, image: bytes, file: str) -> None:
         self.file = file
@@ -46,7 +46,7 @@ class Elf:
         raise CodeError(f"{self.file}: expected a section {name}, there is none")
 
     def notes(self, owner: bytes) -> Iterator[tuple[int, bytes]]:
-        """Kind and content of the notes of this owner."""
+        """Type and content of each note with this owner."""
         for section in self.sections:
             if section.kind != SHT_NOTE:
                 continue

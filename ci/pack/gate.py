@@ -1,4 +1,4 @@
-"""The rule every pack keeps: no kernel spills or needs a stack, and a full block of it fits the chip."""
+"""Checks the rules for every pack: no kernel spills or needs a stack, and a full block of each kernel fits the chip."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from targets import Target, Waiver
 
 REGISTER_FILE = 65536  # 32-bit registers of an NVIDIA SM; a thread's share is rounded up to 8
 NVIDIA_GRANULE = 8
-# AMD: registers per lane of a SIMD, and the step of their allocation; a workgroup processor has four SIMDs. LLVM's
+# AMD: registers per lane of a SIMD, and their allocation granularity; a workgroup processor has four SIMDs. From LLVM's
 # AMDGPU target: Feature1_5xVGPRs and getVGPRAllocGranule, for waves of 32.
 SIMDS = 4
 LARGE_FILE, SMALL_FILE = (1536, 24), (1024, 16)
@@ -19,7 +19,7 @@ WAVE = 32
 
 
 def problems(code: Mapping[str, Sequence[Kernel]], target: Target) -> list[str]:
-    """One line per broken rule, and per exception that excuses nothing. `code` has the kernels by compiler."""
+    """One line per broken rule and per waiver that is no longer needed. `code` has the kernels by compiler."""
     found = []
     for compiler, kernels in code.items():
         excused = {waiver.kernel for waiver in target.exceptions if waiver.excuses("spill", compiler)}
@@ -32,7 +32,9 @@ def _stale(waiver: Waiver, code: Mapping[str, Sequence[Kernel]], target: Target)
     named = [kernel for kernels in of for kernel in kernels if kernel.name == waiver.kernel]
     if any(kernel.spill_bytes for kernel in named):
         return ""
-    if not of or (target.variant and not named):  # code that is not in the pack, a kernel that a variant leaves out
+    if not of or (
+        target.variant and not named
+    ):  # the generation is not in the pack, or the variant excludes the kernel
         return ""
     return f"{waiver.kernel}: excused from spilling, but it does not spill; remove its exception"
 
@@ -52,13 +54,13 @@ def _problems(kernel: Kernel, target: Target, may_spill: bool) -> Iterator[str]:
 
 
 def max_threads(registers: int, target: Target) -> int:
-    """Threads of one block that this many registers each leave room for."""
+    """The largest block that fits the register file with this many registers per thread."""
     if target.vendor == "nvidia":
         return REGISTER_FILE // max(_rounded(registers, NVIDIA_GRANULE), 1) // WAVE * WAVE
     if target.vendor == "amd":
         file, granule = LARGE_FILE if HAS_LARGE_FILE.fullmatch(target.architecture) else SMALL_FILE
         return file // max(_rounded(registers, granule), 1) * SIMDS * WAVE
-    return 1 << 30  # the simulator's threads have no registers to count
+    return 1 << 30  # the simulator's threads have no registers
 
 
 def _rounded(value: int, step: int) -> int:

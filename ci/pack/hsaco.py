@@ -1,4 +1,4 @@
-"""Kernels of an AMD code object: the msgpack document in its AMDGPU note says everything."""
+"""Reads the kernels of an AMD code object from the msgpack document in its AMDGPU note."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pack.kernel import CodeError, Kernel
 
 METADATA = 32  # NT_AMDGPU_METADATA
 REGISTER_BYTES = 4
-# First byte of a msgpack number: how the rest of it is laid out.
+# First byte of a msgpack number -> struct format of the rest.
 NUMBERS = {0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q", 0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"}
 LENGTHS = {0xD9: ">B", 0xDA: ">H", 0xDB: ">I", 0xDC: ">H", 0xDD: ">I", 0xDE: ">H", 0xDF: ">I"}
 
@@ -45,7 +45,7 @@ def _kernel(facts: dict[str, Any], file: str, shared_block_bytes: int) -> Kernel
 
 
 def unpack(data: bytes, at: int = 0) -> tuple[Any, int]:
-    """The msgpack value at this place, and where the next one starts. Of the types, those that the notes use."""
+    """The msgpack value at offset `at`, and the offset after it. Supports only the types that the notes use."""
     kind = data[at]
     at += 1
     if kind < 0x80:

@@ -1,4 +1,4 @@
-// list_kernels KERNELS.SO FILE: writes the kernels of a sim pack as JSON, in the manifest's words. A simulated thread
+// list_kernels KERNELS.SO FILE: writes the kernels of a sim pack as JSON, with the manifest's keys. A simulated thread
 // has neither registers nor spills; shared memory is counted while kernels run.
 #include <dlfcn.h>
 

@@ -1,4 +1,4 @@
-"""The packs the tests run on: the simulator's, built from this tree, and those that --pack names."""
+"""The packs that the tests run on: the simulator's, built from this tree, and the packs that --pack names."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def pack_folder(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def pack(pack_folder: Path) -> _engine.gpu.Pack:
-    """A pack on the device it is for."""
+    """A pack, loaded on a device of its target."""
     return gpu_packs.load(pack_folder, gpu_packs.manifest_of(pack_folder))
 
 
 @pytest.fixture
 def on_pack(pack: _engine.gpu.Pack, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The pack's device by a name that LLM finds, though the pack is not installed."""
+    """The name of the pack's device, by which LLM finds the pack although it is not installed."""
     resolve_device = loading.resolve_device
 
     def resolve(device: str, name: str | None = None) -> Selection:

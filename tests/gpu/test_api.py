@@ -1,5 +1,5 @@
-"""`LLM` on a device: requests repeat themselves, streams have sessions of their own, embeddings are the rows of the
-final norm. Two threads take as long as the same work in turn."""
+"""`LLM` on a device: requests are repeatable, each stream has its session, and embeddings are rows of the final norm.
+Two threads take as long as running the same work in turn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from lucebox import LLM
 from text_data import TINY_HYBRID
 
-LONG = "The small dog sat by the sea. " * 10  # over a page
+LONG = "The small dog sat by the sea. " * 10  # more than a page
 
 
 @pytest.mark.slow  # 15 s: a real model on the simulator

@@ -1,4 +1,4 @@
-"""The paged cache and attention over it on a device: against fp64 from the same rounded keys and values, and beside the
+"""Attention over the paged cache on a device, compared with fp64 from the same rounded keys and values, and with the
 CPU."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAGE = 64
 def test_few_queries(
     pack: _engine.gpu.Pack, dtype: str, dim: int, heads: int, n_past: int, rows: int, seed: int
 ) -> None:
-    """Up to 16 queries a KV head: 3, 16 and 9 of them, in one page and around the ends of pages."""
+    """Up to 16 queries per KV head (3, 16 and 9), within one page and across page boundaries."""
     rng = np.random.default_rng(seed)
     cache = filled_with_numbers(n_past + rows, 2, dim, dtype, dtype, rng)
     compare({"pack": pack}, cache, normal(rng, rows, 2 * heads, dim) * np.float32(3), n_past)
@@ -39,8 +39,8 @@ def test_few_queries(
 def test_many_queries(
     pack: _engine.gpu.Pack, dtype: str, dim: int, heads: int, n_past: int, rows: int, seed: int
 ) -> None:
-    """18, 65, 129 and 132 queries: less than a tile, and somewhat more than one and two of them. More than 64 queries,
-    and chains of more than 64 rows, may have a kernel of their own."""
+    """18, 65, 129 and 132 queries: less than one tile, and slightly more than one and two tiles. More than 64 queries,
+    and chains of more than 64 rows, may use a separate kernel."""
     rng = np.random.default_rng(seed)
     cache = filled_with_numbers(n_past + rows, 1, dim, dtype, dtype, rng)
     compare({"pack": pack}, cache, normal(rng, rows, heads, dim) * np.float32(3), n_past)
@@ -52,7 +52,7 @@ def test_many_queries(
 
 @pytest.fixture
 def pack_of_warps(pack_folder: Path) -> _engine.gpu.Pack:
-    """Without the kernels that use wgmma, which chips that have it prefer for many queries."""
+    """A pack without the wgmma kernels, which chips with wgmma prefer for many queries."""
     return gpu_packs.load(pack_folder, gpu_packs.manifest_without(pack_folder, ".*_sm90_.*"))
 
 
@@ -118,7 +118,7 @@ def test_blocks_and_windows(
     pack: _engine.gpu.Pack, kernel: str, dtype: str, dim: int, heads: int, rows: int, n_past: int, capacity: int,
     mask: str, first_slot: int, window: int, seed: int,
 ) -> None:  # fmt: skip
-    """With a large cache the context is split, and many splits have no pages."""
+    """A large cache splits the context, and many splits have no pages."""
     rng, hidden = np.random.default_rng(seed), {"first_slot": first_slot, "window": window}
     pack.take_started()
     attention_cases.block({"pack": pack}, rng, (dtype, dtype), heads, 1, dim, n_past, rows, capacity, mask, **hidden)
@@ -149,7 +149,7 @@ def test_long_appends_take_no_window(pack: _engine.gpu.Pack) -> None:
 @pytest.mark.parametrize("n_past", (0, 130, 1150))
 @pytest.mark.parametrize(("dtype", "rows"), (("F16", 1), ("F16", 9), ("F16", 40), ("F32", 1), ("F32", 9)))
 def test_long_context_is_split(pack: _engine.gpu.Pack, dtype: str, rows: int, n_past: int, seed: int) -> None:
-    """The cut follows from the cache's size; how full it is decides which of the runs have anything to see."""
+    """The cache's size determines the splits; its fill level determines which splits have visible slots."""
     rng = np.random.default_rng(seed)
     cache = filled_with_numbers(n_past + rows, 1, 64, dtype, dtype, rng, capacity=1200)
     q, gate = normal(rng, rows, 2, 64) * np.float32(3), normal(rng, rows, 2, 64)
@@ -166,7 +166,7 @@ def test_long_context_is_split(pack: _engine.gpu.Pack, dtype: str, rows: int, n_
 def test_the_merge_rounds(
     pack: _engine.gpu.Pack, dtype: str, dim: int, rows: int, n_past: int, is_tree: bool, seed: int
 ) -> None:
-    """The same bits as rounding afterwards, also where most splits have no pages."""
+    """Rounding in the merge gives the same bits as rounding afterwards, also when most splits have no pages."""
     rng = np.random.default_rng(seed)
     cache = filled_with_numbers(n_past + rows, 1, dim, dtype, dtype, rng, capacity=1200)
     q, gate = normal(rng, rows, 3, dim) * np.float32(3), normal(rng, rows, 3, dim)
@@ -183,7 +183,7 @@ def test_the_merge_rounds(
 def test_tiles_of_a_chain_that_see_fewer_pages(
     pack: _engine.gpu.Pack, dtype: str, dim: int, heads: int, rows: int, seed: int
 ) -> None:
-    """The first tiles of queries end before pages that the last row sees: their splits leave that they saw nothing."""
+    """The first query tiles see fewer pages than the last row: the splits beyond must report that they saw nothing."""
     rng = np.random.default_rng(seed)
     cache = filled_with_numbers(rows, 1, dim, dtype, dtype, rng, capacity=4000)
     compare({"pack": pack}, cache, normal(rng, rows, heads, dim) * np.float32(3), 0, normal(rng, rows, heads, dim))
@@ -191,13 +191,13 @@ def test_tiles_of_a_chain_that_see_fewer_pages(
 
 @pytest.mark.parametrize(("dtype", "rows"), (("F32", 1), ("F32", 20), ("F16", 1), ("F16", 20)))
 def test_large_scores(pack: _engine.gpu.Pack, dtype: str, rows: int, seed: int) -> None:
-    """One slot takes it all, wherever it is: a maximum that grows late, and one that never does."""
+    """One slot gets all the weight, in any position: the running maximum grows late, or never."""
     rng = np.random.default_rng(seed)
     cache = filled_with_numbers(180 + rows, 1, 64, dtype, dtype, rng)
     q, unit = normal(rng, rows, 1, 64) * np.float32(100), np.float32(64**-0.5 * np.log2(np.e))
     for slot in (0, 100, 179):
         q[rows // 2] = cache.k[slot] * np.float32(60)
-        # What a matrix unit holds as it is: rounded, q would move scores of 500 by 0.06, and weights with them.
+        # q is exact in the matrix unit's type: rounding it would move scores of 500 by 0.06, and the weights too.
         held = (q * unit).astype(np.float16).astype(np.float32) / unit
         compare({"pack": pack}, cache, held, 180, family="attention_sharp")
 
@@ -207,7 +207,7 @@ def test_large_scores(pack: _engine.gpu.Pack, dtype: str, rows: int, seed: int) 
 def test_rings_of_smaller_chips(
     pack_folder: Path, dim: int, rows: int, async_copy: bool, shared: int, seed: int
 ) -> None:
-    """The same bits from one, two or three tiles on their way."""
+    """One, two or three tiles in flight give the same bits."""
     manifest = gpu_packs.manifest_of(pack_folder)
     whole = gpu_packs.load(pack_folder, manifest)
     manifest["capabilities"] |= {"async_copy": async_copy, "shared_block_bytes": shared}
@@ -224,7 +224,7 @@ def test_rings_of_smaller_chips(
 def test_append(
     pack: _engine.gpu.Pack, k_type: str, v_type: str, rows: int, kv_heads: int, dim: int, n_past: int, seed: int
 ) -> None:
-    """Every exponent, subnormals and infinities round to nearest even, and nothing else of the pages changes."""
+    """All exponents, subnormals and infinities round to nearest even; the rest of the pages stays unchanged."""
     rng = np.random.default_rng(seed)
     k, v = rng.integers(0, 2**32, (2, rows, kv_heads, dim), np.uint32).view(np.float32)
     for x in (k, v):
@@ -247,7 +247,7 @@ def test_prepare(
     pack: _engine.gpu.Pack, pairs: str, rows: int, heads: int, kv_heads: int, dim: int, n_pairs: int, n_past: int,
     seed: int,
 ) -> None:  # fmt: skip
-    """With norms; q lies beside its gate, which is not read."""
+    """With norms; q is interleaved with its gate, which is not read."""
     rng = np.random.default_rng(seed)
     u = np.full((rows, heads, 2 * dim), np.nan, np.float32)
     u[:, :, :dim] = normal(rng, rows, heads, dim)
@@ -271,7 +271,7 @@ def test_prepare(
 
 @pytest.mark.parametrize(("k_type", "v_type"), (("F32", "BF16"), ("F16", "F32"), ("BF16", "F16")))
 def test_prepare_without_norms(pack: _engine.gpu.Pack, k_type: str, v_type: str, seed: int) -> None:
-    """In place; a rotation by quarter turns moves values and rounds none."""
+    """In place; rotation by 90 degrees moves values and rounds none."""
     rng = np.random.default_rng(seed)
     rows, dim, n_past = 2, 40, 63
     u, k, v = normal(rng, rows, 3, dim), normal(rng, rows, 1, dim), normal(rng, rows, 1, dim)
@@ -289,7 +289,7 @@ def test_prepare_without_norms(pack: _engine.gpu.Pack, k_type: str, v_type: str,
 def test_prepare_of_keys_and_values_alone(
     pack: _engine.gpu.Pack, rows: int, kv_heads: int, dim: int, seed: int
 ) -> None:
-    """Without queries, as for the committed rows of a draft: the bits of a call that has them."""
+    """Without queries, as for a draft's committed rows: the same bits as a call with queries."""
     rng = np.random.default_rng(seed)
     u, k, v = normal(rng, rows, 2, dim), normal(rng, rows, kv_heads, dim), normal(rng, rows, kv_heads, dim)
     w = normal(rng, dim), normal(rng, dim)

@@ -1,5 +1,5 @@
-"""Packed types of keys and values on a device: what is stored, and attention to what is stored in fp64, for K and V of
-every type."""
+"""Packed KV types on a device, for K and V of every type: the stored values, and attention compared with fp64 from the
+stored values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TYPES = kv_types.TYPES
 # Every type once as K and once as V, and pairs of two types that differ in every way.
 PAIRS = (*((t, t) for t in TYPES if t not in ("f32", "f16", "bf16")), ("f16", "q4_0"), ("wht4", "bf16"),
          ("q8_0", "tq3_0"), ("bf16", "f16"), ("fp8", "q5_1"), ("wht3", "q4_1"))  # fmt: skip
-# Pairs that have kernels of their own, which round queries and weights to the type.
+# Pairs with dedicated kernels, which round queries and weights to the type.
 FAMILIES = {("f16", "f16"): "attention_f16", ("bf16", "bf16"): "attention_bf16"}
 
 
@@ -48,7 +48,7 @@ def compare(
     if gate is not None:
         want = want * sigmoid(gate)
     got = ops.attention(q, *cache.pages, n_past, scale, gate, ancestors, **hidden, pack=pack)
-    # A rotated value may be larger than each of those that it was made from.
+    # A rotated value may be larger than each of its inputs.
     unit = np.abs(values).max() * (2 if kv_types.is_rotated(cache.v_type) else 1)
     family = FAMILIES.get((cache.k_type, cache.v_type), "attention_packed")
     check(family, got, want, unit)
@@ -73,7 +73,7 @@ def test_pairs(
     pack: _engine.gpu.Pack, k_type: str, v_type: str, dim: int, heads: int, n_past: int, rows: int, kernel: str,
     seed: int,
 ) -> None:  # fmt: skip
-    """One to 67 rows around the ends of pages, with a gate."""
+    """One to 67 rows across page boundaries, with a gate."""
     rng = np.random.default_rng(seed)
     cache = filled(n_past + rows, 2, dim, k_type, v_type, rng)
     pack.take_started()
@@ -105,7 +105,7 @@ def test_pairs_on_wgmma(
 
 
 def test_every_pair(pack: _engine.gpu.Pack, seed: int) -> None:
-    """All 144, one row or five of a tree, across a page's end; the kernel is the pair's."""
+    """All 144 pairs, with one row or a tree of five, across a page boundary; checks that the pair's kernel runs."""
     rng = np.random.default_rng(seed)
     for k_type in TYPES:
         for v_type in TYPES:
@@ -132,7 +132,7 @@ def test_trees_windows_and_splits(
     pack: _engine.gpu.Pack, dim: int, heads: int, rows: int, n_past: int, capacity: int, mask: str, first_slot: int,
     window: int, seed: int,
 ) -> None:  # fmt: skip
-    """Pages that no row sees hold NaN. With a large cache the context is split."""
+    """Pages that no row sees are NaN. A large cache splits the context."""
     rng = np.random.default_rng(seed)
     k_type, v_type = PAIRS[int(rng.integers(len(PAIRS)))]
     cache = filled(n_past + rows, 1, dim, k_type, v_type, rng, capacity=capacity)
@@ -150,7 +150,7 @@ def test_trees_windows_and_splits(
 
 @pytest.mark.parametrize("n_past", (0, 700))
 def test_the_merge_rotates_and_rounds(pack: _engine.gpu.Pack, n_past: int, seed: int) -> None:
-    """The same bits as rounding afterwards, with one split and with many."""
+    """Rounding in the merge gives the same bits as rounding afterwards, with one split and with many."""
     rng = np.random.default_rng(seed)
     cache = filled(n_past + 5, 1, 128, "q8_0", "wht4", rng, capacity=1200)
     q, gate = normal(rng, 5, 3, 128), normal(rng, 5, 3, 128)
@@ -165,7 +165,7 @@ def test_the_merge_rotates_and_rounds(pack: _engine.gpu.Pack, n_past: int, seed:
 def test_rings_of_smaller_chips(
     pack_folder: Path, dim: int, rows: int, async_copy: bool, shared: int, seed: int
 ) -> None:
-    """The same bits without a ring, and from rings of other sizes."""
+    """Without a ring, and with rings of other sizes, the bits are the same."""
     manifest = gpu_packs.manifest_of(pack_folder)
     absent = ("prefill_sm90", "decode_8") if not async_copy else ("prefill_sm90",)  # on smaller chips
     for code in manifest["generations"]:
@@ -182,8 +182,8 @@ def test_rings_of_smaller_chips(
 
 
 def check_stored(got: NDArray[Any], want: NDArray[Any], kv: str, dim: int) -> None:
-    """Pages of a device beside the CPU's: the same but for codes that another rounding takes to their neighbours, and
-    poison where nothing was stored."""
+    """Compares a device's pages with the CPU's: equal, except that rounding may give a neighbouring code; untouched
+    slots keep their NaN."""
     mine, beside = (kv_types.stored_values(pages, kv, dim) for pages in (got, want))
     there = ~np.isnan(beside).any(-1)
     assert np.array_equal(~np.isnan(mine).any(-1), there)
@@ -202,7 +202,7 @@ def check_stored(got: NDArray[Any], want: NDArray[Any], kv: str, dim: int) -> No
     ((1, 1, 32, 63), (9, 2, 96, 60), (70, 3, 128, 63), (3, 2, 256, 0), (2, 1, 512, 1)),
 )
 def test_append(pack: _engine.gpu.Pack, kv: str, rows: int, kv_heads: int, dim: int, n_past: int, seed: int) -> None:
-    """V has another type than K. Heads of zeros, and of one value, are among them."""
+    """V and K have different types. Some heads are all zeros or have one nonzero value."""
     rng = np.random.default_rng(seed)
     v_type = TYPES[(TYPES.index(kv) + 5) % len(TYPES)]
     k, v = normal(rng, rows, kv_heads, dim), normal(rng, rows, kv_heads, dim)
@@ -219,7 +219,7 @@ def test_append(pack: _engine.gpu.Pack, kv: str, rows: int, kv_heads: int, dim: 
 @pytest.mark.parametrize("kv", TYPES)
 @pytest.mark.parametrize(("rows", "heads", "dim", "n_pairs"), ((1, 3, 256, 32), (3, 1, 64, 32), (70, 2, 96, 7)))
 def test_prepare(pack: _engine.gpu.Pack, kv: str, rows: int, heads: int, dim: int, n_pairs: int, seed: int) -> None:
-    """Queries are rotated where keys are, and the stored rows are those of an append."""
+    """Queries are rotated if keys are, and the stored rows equal those of kv_append."""
     rng = np.random.default_rng(seed)
     v_type = TYPES[(TYPES.index(kv) + 7) % len(TYPES)]
     u, k, v = normal(rng, rows, heads, dim), normal(rng, rows, 2, dim), normal(rng, rows, 2, dim)

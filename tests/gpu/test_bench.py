@@ -1,4 +1,4 @@
-"""Measuring on a device: appends that are timed or profiled compute what they would anyway, and whole reports."""
+"""Measurements on a device: timing or profiling an append does not change its results; whole reports."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def synthetic_model(folder: Path, shape: str, dtype: str, *more: str) -> Path:
-    """With a tokenizer, as LLM wants it."""
+    """Writes a synthetic model with a tokenizer, which LLM needs."""
     file = folder / f"{shape}.{dtype}.gguf"
     options = ["--shape", shape, "--type", dtype, "--out", str(file), *more]
     subprocess.run([sys.executable, str(BENCHMARKS / "make_synthetic_gguf.py"), *options], check=True)
@@ -75,7 +75,9 @@ def test_a_profile_names_every_kernel_once(pack: _engine.gpu.Pack, small: Path) 
     for part in ("embed", "rms_norm", "swiglu", "gem", "attention", "delta"):
         assert any(part in name for name in names), (part, names)
     launches = {kernel: n for kernel, n, _ in times}
-    assert launches == {kernel: n for kernel, n, _ in probe.profile_append(ids, 3)}  # nothing left of the first
+    assert launches == {
+        kernel: n for kernel, n, _ in probe.profile_append(ids, 3)
+    }  # counts of the first call are cleared
 
 
 def test_logits_asked_for_must_be_rows(pack: _engine.gpu.Pack, small: Path) -> None:

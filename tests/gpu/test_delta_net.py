@@ -1,4 +1,4 @@
-"""Recurrent layers and the rope table on a device: against the fp64 recurrence along each path, and beside the CPU."""
+"""Recurrent layers and the rope table on a device, against the fp64 recurrence along each path and the CPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ Pack = _engine.gpu.Pack
 Shape = tuple[int, int, int, int]
 SHAPES: tuple[Shape, ...] = ((2, 6, 32, 64), (1, 2, 40, 24), (2, 4, 8, 88))  # key heads, value heads, dk, dv
 MODEL: Shape = (1, 2, 128, 128)
-CHAIN: Shape = (2, 4, 128, 32)  # its few rows and long chains run on matrix units where the target has them
+CHAIN: Shape = (
+    2,
+    4,
+    128,
+    32,
+)  # small appends and long chains of this shape run on matrix units, if the target has them
 
 
 def close(got: F32, want: F32 | F64) -> None:
@@ -33,7 +38,7 @@ def close(got: F32, want: F32 | F64) -> None:
 
 
 class Inputs:
-    """Prepared rows as the engine lays them out: q, k and v side by side."""
+    """Prepared rows in the engine's layout: q, k and v contiguous in each row."""
 
     def __init__(self, shape: Shape, rows: int, rng: np.random.Generator, decay: float) -> None:
         kh, vh, dk, dv = shape
@@ -54,7 +59,7 @@ class Inputs:
 
     @property
     def parts(self) -> tuple[F32, F32, F32, F32, F32]:
-        """q, k, v, g, beta as the reference wants them."""
+        """q, k, v, g, beta in the reference's form."""
         kh, vh, dk, dv = self.shape
         q, k, v = np.split(self.qkv, (kh * dk, 2 * kh * dk), axis=1)
         n = len(self.qkv)
@@ -62,7 +67,7 @@ class Inputs:
 
 
 class Layer:
-    """The state of one layer on the device, unused rows poisoned."""
+    """The state of one layer on the device; unused rows are NaN."""
 
     def __init__(self, pack: Pack, shape: Shape, rng: np.random.Generator, order: str = "grouped") -> None:
         kh, vh, dk, dv = shape
@@ -78,7 +83,7 @@ class Layer:
         return twin
 
     def run(self, inputs: Inputs, accepted: NDArray[np.int32] | None = None, **tree: NDArray[np.generic]) -> F32:
-        """One append; the caller's arrays stay as they are."""
+        """Runs one append; does not modify the caller's arrays."""
         o = self._run(inputs, accepted, tree, pack=self.pack)
         self.buffer = (self.buffer + -(-len(inputs.qkv) // CAP)) % 2
         return o
@@ -96,13 +101,13 @@ class Layer:
 
 
 def everything(layer: Layer, rows: int) -> list[F32]:
-    """What the next append may read."""
+    """All state that the next append may read."""
     return [layer.S, layer.delta[:rows], layer.k[layer.buffer][:rows], layer.cs[layer.buffer][:rows]]
 
 
 def check_beside_cpu(layer: Layer, inputs: Inputs, accepted: NDArray[np.int32] | None = None,
                      **tree: NDArray[np.generic]) -> F32:  # fmt: skip
-    """Runs an append on both; the state of `layer` is then the device's."""
+    """Runs an append on the device and the CPU and compares; `layer` keeps the device's state."""
     twin = layer.copy()
     got, want = layer.run(inputs, accepted, **tree), twin.run_on_cpu(inputs, accepted, **tree)
     close(got, want)
@@ -114,7 +119,7 @@ def check_beside_cpu(layer: Layer, inputs: Inputs, accepted: NDArray[np.int32] |
 @pytest.mark.parametrize("order", ("grouped", "tiled"))
 @pytest.mark.parametrize("shape", (*SHAPES, MODEL))
 def test_steps(pack: Pack, shape: Shape, order: str, seed: int) -> None:
-    """Each folds the one before."""
+    """Single-row steps; each folds the previous one."""
     rng = np.random.default_rng(seed)
     layer = Layer(pack, shape, rng, order)
     inputs, state = Inputs(shape, 4, rng, 0.3), layer.S
@@ -167,7 +172,7 @@ def test_trees_with_accepted_paths_equal_the_sequence(pack: Pack, shape: Shape, 
 @pytest.mark.parametrize(("shape", "order"), ((SHAPES[0], "tiled"), (SHAPES[1], "tiled"), (CHAIN, "tiled"),
                                               (CHAIN, "grouped")))  # fmt: skip
 def test_long_chain_equals_its_runs(pack: Pack, shape: Shape, order: str, rows: int, seed: int) -> None:
-    """After a tree whose path it folds first; what is left pending is what run by run leaves."""
+    """A long chain after a tree whose path it folds first leaves the same pending rows as chunk-by-chunk calls."""
     rng = np.random.default_rng(seed)
     layer = Layer(pack, shape, rng, order)
     before = Inputs(shape, 5, rng, 0.2)
@@ -206,7 +211,7 @@ def test_hard_inputs(pack: Pack, rows: int, shape: Shape, seed: int) -> None:
 @pytest.mark.parametrize("taps", (2, 4, 8))
 @pytest.mark.parametrize("channels", (1, 70))
 def test_conv_over_trees_with_accepted_paths(pack: Pack, taps: int, channels: int, seed: int) -> None:
-    """Paths shorter than the kernel among them; every row against the convolution of its own path."""
+    """Compares every row with the convolution of its path; some paths are shorter than the kernel."""
     rng = np.random.default_rng(seed)
     w = rng.normal(size=(channels, taps)).astype(np.float32)
     history, pending = np.zeros((taps - 1, channels), np.float32), np.full((CAP, channels), np.nan, np.float32)
@@ -284,7 +289,7 @@ def test_inputs(
     pack: Pack, rows: int, kh: int, vh: int, dk: int, dv: int, taps: int, accepted: list[int] | None, is_tree: bool,
     seed: int,
 ) -> None:  # fmt: skip
-    """One launch for the convolution and the preparation: the state exactly as the CPU's."""
+    """One launch does the convolution and the preparation; the state equals the CPU's exactly."""
     if is_tree and not 1 < rows <= CAP:
         pytest.skip("a chain, as any row alone is")
     rng = np.random.default_rng(seed)
@@ -315,8 +320,8 @@ def test_inputs(
     (32, "Q4_K", "grouped"), (1, "Q4_K", "tiled"), (1, "Q4_K", "grouped"), (33, "Q4_K", "tiled"),
     (33, "Q4_K", "grouped"), (9, "Q8_0", "tiled")))  # fmt: skip
 def test_between_projections(pack: Pack, pack_folder: Path, rows: int, dtype: str, order: str, seed: int) -> None:
-    """A tree behind a tree, as the engine sends it: few rows have no launch for the norm, and leave the product and the
-    state that the separate ops leave."""
+    """A tree after a tree, as the engine sends it. Small appends fuse the norm into the next launch; product and state
+    equal those of the separate ops."""
     if dtype == "Q5_K" and not gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), "gemm_skinny_q5_k_"):
         pytest.skip("the pack multiplies 5 rows of Q5_K one by one")
     rng = np.random.default_rng(seed)
@@ -331,7 +336,7 @@ def test_between_projections(pack: Pack, pack_folder: Path, rows: int, dtype: st
     accepted = np.zeros(0, np.int32)
     for n in (5, rows, 3):
         x = rng.normal(size=(n, channels)).astype(np.float32)
-        # Heads of any size: what each is divided by differs.
+        # Heads of any magnitude: each has a different divisor.
         x[:, 2 * kh * dk :] *= np.repeat(2.0 ** rng.integers(-8, 8, (n, vh)), dv, axis=1)
         z = rng.normal(size=(n, vh * dv)).astype(np.float32)
         g, beta = 5 * rng.normal(size=(2, n, vh)).astype(np.float32)
@@ -354,7 +359,7 @@ def test_between_projections(pack: Pack, pack_folder: Path, rows: int, dtype: st
         size = np.abs(want).max(axis=1, keepdims=True)
         diff = distance(y / size, want / size)
         assert diff < tolerance("between_projections", "diff"), f"{n} rows: {diff:.2e}"
-        # Values of x halfway between two codes may be rounded to the other one; hardly three of a row.
+        # Values of x halfway between two codes may round either way; rarely as many as three per row.
         moved = 2 * linear_reference.moved_code(last, dtype, n_last, normed)
         assert ((np.abs(y - want) - moved) / scale).max() < tolerance("between_projections", "element")
         if "gated_delta_few_kernel" in started:

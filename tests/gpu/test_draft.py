@@ -1,4 +1,4 @@
-"""Ops of drafting on a device: against fp64, and beside the CPU."""
+"""Drafting ops on a device, compared with fp64 and with the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Norms, the gated activation and rope on a device: against fp64, and beside the CPU."""
+"""Norms, the gated activation and rope on a device, compared with fp64 and with the CPU."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_swiglu(pack: _engine.gpu.Pack, shape: tuple[int, int], seed: int) -> No
 
 
 def test_swiglu_at_the_ends(pack: _engine.gpu.Pack) -> None:
-    """Neither an overflow on the way nor a lost NaN."""
+    """Intermediate values do not overflow, and NaN propagates."""
     gate = np.array([[np.nan, np.inf, 100, -100, 0, -1e30, 1e30]], np.float32)
     got = ops.swiglu(gate, np.ones_like(gate), pack=pack)[0]
     assert np.isnan(got[0]) and got[1] == np.inf and got[2] == 100 and got[4] == 0 and got[6] == np.float32(1e30)

@@ -1,4 +1,4 @@
-"""Whole models on a device: beside the CPU, whose own results are checked against other implementations elsewhere."""
+"""Whole models on a device, compared with the CPU, whose results other tests compare with other implementations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reference.linear import BLOCK_TYPES, CODEBOOK_TYPES, PLAIN_TYPES, decode, t
 from tolerances import tolerance
 
 EXACT = tolerance("logits", "f32_device")
-N_IDS = 70  # crosses a run of recurrent rows and a KV page
+N_IDS = 70  # more than a chunk of recurrent rows and a KV page
 
 Write = Callable[[Shape], Path]
 
@@ -50,7 +50,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Write:
 
 
 def logits_after(engine: _engine.Engine, ids: NDArray[np.int32], first: int, chunk: int) -> NDArray[np.float32]:
-    """Of every token: `first` in one append, which takes less time than many, then the others in chunks."""
+    """Logits of every token: the `first` tokens in one append, which is faster than many, then the rest in chunks."""
     session = _engine.Session(engine)
     return np.concatenate([feed(session, ids[:first], first), feed(session, ids[first:], chunk)])
 
@@ -85,8 +85,8 @@ def test_chunks_agree(pack: _engine.gpu.Pack, written: Write, family: str, first
     ["wht4/q4_0", pytest.param("q5_1/tq3_0", marks=pytest.mark.slow)],  # 5 s each
 )
 def test_chunks_of_packed_keys_agree(pack: _engine.gpu.Pack, written: Write, kv: str) -> None:
-    """Every row reads stored values, those of its own append too, so chunks differ by the order of sums alone: much
-    less than by the rounding of keys and values."""
+    """Every row reads stored values, also those of its append, so different chunks differ only in the order of sums:
+    much less than the rounding error of keys and values."""
     path = written(SHAPES["qwen35"])
     engine, ids = open_engine(path, pack=pack, kv=kv), random_ids(N_IDS, SHAPES["qwen35"].vocab)
     one, other = (logits_after(engine, ids, *parts) for parts in ((58, 1), (64, 64)))
@@ -95,7 +95,7 @@ def test_chunks_of_packed_keys_agree(pack: _engine.gpu.Pack, written: Write, kv:
 
 
 def test_long_chunk(pack: _engine.gpu.Pack, written: Write) -> None:
-    """Several runs of a recurrent layer in one append."""
+    """One append with several chunks of a recurrent layer."""
     path = written(SHAPES["qwen35"])
     ids = random_ids(150, SHAPES["qwen35"].vocab)
     session = _engine.Session(open_engine(path, pack=pack, prefill_chunk=150))
@@ -135,7 +135,7 @@ EXPANDED = [
 
 @pytest.mark.parametrize("dtype", EXPANDED)
 def test_types_without_kernels_are_bf16(pack: _engine.gpu.Pack, tmp_path: Path, dtype: str) -> None:
-    """The same bits as a file of the rounded values, and as much device memory."""
+    """Same bits and same device memory as a file with the rounded values."""
     shape = replace(SHAPES["llama"], dtype=dtype, n_layers=1)
     weights = tensors(shape)
     rounded = {name: as_bf16(tensor) if isinstance(tensor, Packed) else tensor for name, tensor in weights.items()}
@@ -183,7 +183,7 @@ def test_checkpoints_of_few_bits_are_bf16(pack: _engine.gpu.Pack, data: Path, tm
 
 @pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_few_rows_make_what_the_next_product_reads(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
-    """Norms and gates have no launches of their own, and rounding costs no more than it does on the CPU."""
+    """Norms and gates are fused, without separate launches; the rounding error is no larger than on the CPU."""
     shape = replace(SHAPES[family], n_layers=4, recurrent=(True, True, False, True) if family == "qwen35" else ())
     path = written(replace(shape, dtype="Q4_K"))
     engine = open_engine(path, pack=pack, activations="int8")
@@ -202,7 +202,7 @@ def test_few_rows_make_what_the_next_product_reads(pack: _engine.gpu.Pack, writt
 @pytest.mark.parametrize("dtype", ["BF16", pytest.param("F16", marks=pytest.mark.slow)])  # 4 s each
 @pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_few_rows_of_plain_weights(pack: _engine.gpu.Pack, written: Write, family: str, dtype: str) -> None:
-    """What the next product reads is made where the sums are, as for quantised weights, but norms of f16."""
+    """Epilogues make the next product's input, as for quantised weights, except norms of f16."""
     shape = replace(SHAPES[family], n_layers=4, recurrent=(True, True, False, True) if family == "qwen35" else ())
     path = written(replace(shape, dtype=dtype))
     engine = open_engine(path, pack=pack, activations="int8")
@@ -219,7 +219,7 @@ def test_few_rows_of_plain_weights(pack: _engine.gpu.Pack, written: Write, famil
 
 @pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_merged_splits_make_what_the_next_product_reads(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
-    """Of a step's rounding only that of the last norm has a launch. Most of the context's splits are empty here."""
+    """In a step only the last norm's rounding has a separate launch. Most of the context's splits are empty here."""
     path = written(replace(SHAPES[family], dtype="Q4_K"))
     engine = open_engine(path, pack=pack, activations="int8", context=1024)
     ids = random_ids(70, engine.info["vocab"])
@@ -237,7 +237,7 @@ def test_merged_splits_make_what_the_next_product_reads(pack: _engine.gpu.Pack, 
 
 @pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_rewind(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
-    """Back to lengths that can be reached, then on along another way."""
+    """Rewinds to reachable lengths, then continues with other tokens."""
     path = written(SHAPES[family])
     engines = (open_engine(path), open_engine(path, pack=pack))
     ids = random_ids(12, SHAPES[family].vocab, seed=1)
@@ -252,7 +252,7 @@ def test_rewind(pack: _engine.gpu.Pack, written: Write, family: str) -> None:
 
 @pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_tree_rows(pack: _engine.gpu.Pack, written: Write, family: str, seed: int) -> None:
-    """Random trees: every row as if its path had been decoded alone, and so what follows an accepted path."""
+    """Random trees: every row, and every row after an accepted path, equals decoding its path alone."""
     rng = np.random.default_rng(seed)
     path = written(SHAPES[family])
     engine, plain = open_engine(path, pack=pack), open_engine(path)
@@ -274,8 +274,8 @@ def test_tree_rows(pack: _engine.gpu.Pack, written: Write, family: str, seed: in
 
 @pytest.mark.parametrize("family", HYBRID_FIRST)
 def test_appends_that_come_again(pack: _engine.gpu.Pack, written: Write, family: str, seed: int) -> None:
-    """From its second time on an append is replayed. The same bits as of one that never comes again: between any two,
-    another session forgets them for others."""
+    """An append is replayed from its second time on. Replays give the same bits as a session whose recordings other
+    appends always evict in between."""
     rng = np.random.default_rng(seed)
     engine = open_engine(written(replace(SHAPES[family], dtype="Q4_K")), pack=pack, activations="int8")
     again, anew = _engine.Session(engine), _engine.Session(engine)
@@ -295,7 +295,7 @@ def test_appends_that_come_again(pack: _engine.gpu.Pack, written: Write, family:
 
 
 def generated(engine: _engine.Engine, n: int, **options: Any) -> tuple[list[int], list[float]]:
-    """Tokens one by one through the device's own sampler, and the log probability of each."""
+    """Generates tokens one by one with the device's sampler; returns them with their log probabilities."""
     session, sampler = _engine.Session(engine), _engine.Sampler(engine.info["vocab"], logprobs=2, **options)
     ids = [3, 1, 4]
     sampler.set_prompt(np.array(ids, np.int32))
@@ -318,7 +318,7 @@ def test_generation(pack: _engine.gpu.Pack, written: Write, family: str, options
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "presence_penalty": 0.5, "seed": 7}])
 def test_generation_under_masks(pack: _engine.gpu.Pack, written: Write, options: dict[str, Any]) -> None:
-    """Masks that come, change, stay and go between tokens: the same tokens as on the CPU, all of them allowed."""
+    """Masks are set, changed, kept and cleared between tokens: same tokens as on the CPU, all allowed."""
     path = written(SHAPES["qwen35"])
     vocab = SHAPES["qwen35"].vocab
     rng = np.random.default_rng(11)
@@ -343,7 +343,7 @@ def test_generation_under_masks(pack: _engine.gpu.Pack, written: Write, options:
 
 
 def test_a_step_on_its_way_may_be_dropped(pack: _engine.gpu.Pack, written: Write) -> None:
-    """The caller goes on with another token than the sampled one, saves, rewinds, or asks another sampler."""
+    """The caller continues with a token other than the sampled one, saves, rewinds, or uses another sampler."""
     path = written(SHAPES["qwen35"])
     cpu, gpu = (_engine.Session(engine) for engine in (open_engine(path), open_engine(path, pack=pack)))
     vocab = SHAPES["qwen35"].vocab

@@ -27,7 +27,7 @@ from tolerances import check
 def test_against_the_reference(
     pack: _engine.gpu.Pack, heads: int, kv_heads: int, dim: int, n_past: int, first_row: int, rows: int, seed: int
 ) -> None:
-    """Around the ends of pages; slots behind the rows are poisoned, and their scores stay."""
+    """Across page boundaries; slots after the rows are NaN, and their scores stay unchanged."""
     rng = np.random.default_rng(seed)
     n = n_past + first_row + rows
     cache = filled(n, kv_heads, dim, "f16", "f16", rng)

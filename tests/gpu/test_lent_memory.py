@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_every_bit_is_that_of_both_loaded(pack: _engine.gpu.Pack, folder: Path, scorer: str, path: str) -> None:
-    """Loaded, and run, in the middle of an answer: a step that was started ahead is complete before its weights go."""
+    """The scorer is loaded and run in the middle of an answer: a step started ahead completes before its weights go."""
     file, target = folder / f"{scorer}.gguf", folder / "target.gguf"
     beside = open_scorer(file, pack=pack, **SCORING)
     alone = Decoder(open_engine(target, pack=pack, decode_path=path), PROMPT)
@@ -65,7 +65,7 @@ def test_every_bit_is_that_of_both_loaded(pack: _engine.gpu.Pack, folder: Path, 
 
 
 class Parked:
-    """A lender and its scorer, with the bits that each has alone."""
+    """A lender and its scorer, with the results that each has alone."""
 
     def __init__(self, pack: _engine.gpu.Pack, folder: Path) -> None:
         self.pack, self.folder = pack, folder
@@ -129,7 +129,7 @@ def test_threads_take_turns(parked: Parked) -> None:
 
 
 def test_all_of_the_weights_can_be_borrowed(parked: Parked) -> None:
-    """They bound the context of the scorer, whose plan is that of one with memory of its own."""
+    """The borrowed weights bound the scorer's context; its plan equals that of a scorer with separate memory."""
     file, options = parked.folder / "plain.gguf", SCORING | {"pack": parked.pack, "lender": parked.target}
     largest = open_scorer(file, **options | {"context": 0})
     weights = next(size for name, size, _, _ in parked.target.plan["entries"] if name == "weights")

@@ -1,4 +1,4 @@
-"""Matrix products on a device against fp64 from the same quantised inputs, and beside the CPU."""
+"""Matrix products on a device, compared with fp64 from the same quantised inputs and with the CPU."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_product(pack: _engine.gpu.Pack, dtype: str, activations: str, seed: int
 @pytest.mark.parametrize("activations", ["int8", "f32"])
 @pytest.mark.parametrize("dtype", BLOCK_TYPES + PLAIN_TYPES)
 def test_long_rows(pack: _engine.gpu.Pack, dtype: str, activations: str, seed: int) -> None:
-    """More of x than the threads of a block hold at once, in parts that are not of one length."""
+    """x is longer than the threads of a block can hold, so they process it in parts of unequal length."""
     rng = np.random.default_rng(seed)
     n_out, n_in = 5, 41216
     w = random_weights(dtype, n_out * n_in, rng)
@@ -83,7 +83,7 @@ def test_long_rows(pack: _engine.gpu.Pack, dtype: str, activations: str, seed: i
     ],
 )
 def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], activations: str, seed: int) -> None:
-    """Products of one or several types, each with the bits it has alone; add comes in the memory of y."""
+    """Products of one or several types; each gives the same bits as alone. `add` is in the memory of y."""
     rng = np.random.default_rng(seed)
     n_in, rows = 512, 2
     n_out = [70, 9, 1, 33][: len(dtypes)]
@@ -134,7 +134,7 @@ def test_weights_in_shared_memory_at_once(pack: _engine.gpu.Pack, n_in: int, n_o
 
 
 def test_many_rows_through_a_ring(pack: _engine.gpu.Pack, seed: int) -> None:
-    """More rows of a block than it adds up at a time, where the device is as small as the simulator."""
+    """On a device as small as the simulator, a block has more rows than it sums at a time."""
     rng = np.random.default_rng(seed)
     n_out, n_in = min(pack.device.n_sms, 16) * 401, 4096
     w = random_weights("Q4_K", n_out * n_in, rng)
@@ -157,7 +157,7 @@ def test_group_of_all_types_in_f32(pack: _engine.gpu.Pack, seed: int) -> None:
 
 @pytest.mark.parametrize("dtype", BLOCK_TYPES)
 def test_extreme_codes(pack: _engine.gpu.Pack, dtype: str) -> None:
-    """All codes and activations at their largest: where narrow sums would clip."""
+    """All codes and activations at their maximum, where narrow accumulators would saturate."""
     n_in = 256
     values, n_bytes = reference.block_size(dtype)
     for fill in (0x00, 0x7F, 0x80, 0xFF):

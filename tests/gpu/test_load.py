@@ -1,4 +1,4 @@
-"""Weights on their way to a device: whatever the cut into ranges and the number of workers, the planes of to_planes."""
+"""Loading of weights to a device: for any split into ranges and any number of workers, the planes equal to_planes()."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOTS = [1, 3000, 1 << 20]  # a row each, some rows, whole matrices
 
 
 class Matrices(NamedTuple):
-    """The arguments of load_planes, and what must come out."""
+    """The arguments of load_planes and the expected result."""
 
     weights: list[NDArray[np.uint8]]
     dtypes: list[str]
@@ -33,7 +33,7 @@ class Matrices(NamedTuple):
 
 
 def matrices(seed: int, *each: tuple[str, int, int]) -> Matrices:
-    """Of (type, rows, blocks in a row)."""
+    """Random matrices; `each` is (type, rows, blocks per row)."""
     rng = np.random.default_rng(seed)
     n_in = [blocks * block_size(dtype)[0] for dtype, _, blocks in each]
     weights = [random_weights(dtype, rows * n, rng) for (dtype, rows, _), n in zip(each, n_in, strict=True)]
@@ -108,7 +108,7 @@ def test_a_model_is_the_same_with_any_number_of_workers(pack: _engine.gpu.Pack, 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_the_table_of_addresses(pack: _engine.gpu.Pack, tmp_path: Path, tied: bool) -> None:
-    """Every matrix has a slot and an address of its own; the device's table is the host's. A tied head has none."""
+    """Every matrix has a distinct slot and address; the device's table equals the host's. A tied head has no slot."""
     shape = Shape("llama", n_layers=2, hidden=256, ffn=512, n_heads=4, head_dim=64, tied=tied, dtype="Q4_K")
     host, device = _kernels.gpu_ops.weight_table(pack, str(write_model(tmp_path / "model.gguf", shape)))
     assert device == host

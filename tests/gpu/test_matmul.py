@@ -1,4 +1,4 @@
-"""Products with many rows of x on a device against fp64, from operands rounded as each kernel says."""
+"""Skinny GEMM and GEMM on a device, compared with fp64 from operands rounded as in each kernel."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ F32 = NDArray[np.float32]
 
 
 def rounded_to(x: F32, dtype: str) -> F32:
-    """The nearest 16-bit numbers, finite ones of f16."""
+    """x rounded to the nearest 16-bit numbers; f16 saturates to finite values."""
     if dtype == "F16":
         x = np.clip(x, -65504, 65504)
     bits = np.asarray(_kernels.ops.convert(np.ascontiguousarray(x).reshape(-1).view(np.uint8), "F32", dtype))
@@ -63,7 +63,7 @@ def rounded_to(x: F32, dtype: str) -> F32:
 def expected(
     pack: _engine.gpu.Pack, w: NDArray[np.uint8], dtype: str, n_out: int, x: F32, activations: str, started: list[str]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
-    """The product by the kernels that were started, the scale of its errors, and the family of its tolerance."""
+    """The expected product for the launched kernels, the scale of its errors, and the family of its tolerance."""
     wide = "F16" if pack.target == "sm_75" else "BF16"  # what its matrix units take
     if "expand_weights_kernel" in started and dtype in EXPANDED_TYPES:
         weights = rounded_to(reference.decode(w, dtype), wide).view(np.uint8)
@@ -90,7 +90,7 @@ def check(
     what: str,
     moved: NDArray[np.float64] | float = 0,
 ) -> None:
-    """moved: what values that may be rounded to either side make of an element."""
+    """moved: the change of an element from values that may round either way."""
     assert np.isfinite(got).all(), what
     error = got - want
     error = np.sign(error) * np.maximum(np.abs(error) - moved, 0)
@@ -102,7 +102,7 @@ def check(
 
 
 def moved(w: NDArray[np.uint8], dtype: str, x: F32) -> NDArray[np.float64] | float:
-    """What two values of x halfway between two codes move, where the kernel may round them to the other side."""
+    """The change of a result if the kernel rounds two values of x, halfway between codes, the other way."""
     if dtype in PLAIN_TYPES:
         return 0
     n_out = reference.decode(w, dtype).size // x.shape[1]
@@ -110,7 +110,7 @@ def moved(w: NDArray[np.uint8], dtype: str, x: F32) -> NDArray[np.float64] | flo
 
 
 def odd_width(dtype: str, rng: np.random.Generator) -> int:
-    """Blocks that are not a multiple of any chunk; of plain numbers not even of 16 bytes."""
+    """A width that is not a multiple of any tile; for plain numbers not even of 16 bytes."""
     if dtype in PLAIN_TYPES:
         return int(rng.integers(1, 200))
     values = reference.block_size(dtype)[0]
@@ -151,7 +151,7 @@ def test_expanded(pack: _engine.gpu.Pack, pack_folder: Path, dtype: str, rows: i
 
 @pytest.fixture(scope="session")
 def pack_of_warps(pack_folder: Path) -> _engine.gpu.Pack:
-    """Without the kernels that use wgmma, which chips that have it prefer for prompts."""
+    """A pack without the wgmma kernels, which chips with wgmma prefer for prompts."""
     manifest = gpu_packs.manifest_without(pack_folder, ".*_sm90_.*")
     if not gpu_packs.has_kernel(manifest, "gemm_wide"):
         pytest.skip(f"{manifest['target']} has wgmma for every prompt")
@@ -171,7 +171,7 @@ def test_prompt_without_wgmma(pack_of_warps: _engine.gpu.Pack, dtype: str, seed:
 
 @pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "BF16"])
 def test_prompt_of_many_tiles(pack: _engine.gpu.Pack, dtype: str, seed: int) -> None:
-    """Whole tiles for every block, and shares of those that are left."""
+    """Every block gets whole tiles; the remaining tiles are split among blocks."""
     rng = np.random.default_rng(seed)
     n_out, n_in, rows = (4161, 2048, 1031) if pack.target != "sim" else (int(rng.integers(590, 640)), 512, 70)
     w = random_weights(dtype, n_out * n_in, rng)
@@ -194,7 +194,7 @@ def test_prompt_of_many_tiles(pack: _engine.gpu.Pack, dtype: str, seed: int) -> 
     ],
 )
 def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], rows: int, activations: str, seed: int) -> None:
-    """Products of one or several types; add comes in the memory of y."""
+    """Products of one or several types; `add` is in the memory of y."""
     rng = np.random.default_rng(seed)
     n_in = 256
     n_out = [130, 9, 1, 129][: len(dtypes)]
@@ -221,8 +221,7 @@ def pack_of_few(pack_folder: Path, request: pytest.FixtureRequest) -> _engine.gp
 
 @pytest.mark.parametrize(("dtype", "rows", "n_in"), FEW_CASES)
 def test_few_rows_in_slices(pack_of_few: _engine.gpu.Pack, dtype: str, rows: int, n_in: int, seed: int) -> None:
-    """Several blocks have a share of each sum and wait for each other; the next product finds their counter
-    as it was."""
+    """Split-K: several blocks share each sum and wait for each other; they reset their counter for the next product."""
     pack = pack_of_few
     rng = np.random.default_rng(seed)
     n_out = int(rng.integers(40, 60)) if pack.target == "sim" else int(rng.integers(40, 60)) * 97
@@ -237,7 +236,7 @@ def test_few_rows_in_slices(pack_of_few: _engine.gpu.Pack, dtype: str, rows: int
 
 
 def test_few_rows_of_scales_of_any_size(pack_of_few: _engine.gpu.Pack, seed: int) -> None:
-    """f16 scales from the smallest to the largest, of either sign, and such that differ within 256 values."""
+    """f16 scales from the smallest to the largest, of both signs, also with different scales within 256 values."""
     rng = np.random.default_rng(seed)
     n_out, n_in = 75, 1024
     blocks = random_weights("Q8_0", n_out * n_in, rng).reshape(n_out, n_in // 32, 34)
@@ -280,7 +279,7 @@ def test_few_rows_of_two_types_in_one_launch(
     weights = [random_weights(dtype, n * n_in, rng) for dtype, n in zip(dtypes, n_out, strict=True)]
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
-    pack_of_few.take_started()  # of other tests
+    pack_of_few.take_started()  # clears the record of other tests
     got = ops.matmul_group(weights, list(dtypes), n_out, n_in, x, add, pack=pack_of_few)
     started = pack_of_few.take_started()
     of_both = f"gemm_skinny_{'q5_k' if 'Q5_K' in dtypes else 'q4_k'}_q6_k_"
@@ -296,7 +295,7 @@ def test_few_rows_of_two_types_in_one_launch(
 def test_few_rows_to_a_norm(
     pack_of_few: _engine.gpu.Pack, dtype: str, last_dtype: str, rows: int, n_in: int, n_out: int, seed: int
 ) -> None:
-    """The next product reads the norm of y, which no kernel of its own has made."""
+    """The next product reads the norm of y, which is fused: no separate kernel computes it."""
     pack, eps, n_last = pack_of_few, 1e-5, 75
     rng = np.random.default_rng(seed)
     w, last = random_weights(dtype, n_out * n_in, rng), random_weights(last_dtype, n_last * n_out, rng)
@@ -341,7 +340,7 @@ def test_few_rows_to_a_gate(
 @pytest.mark.parametrize("activations", ["int8", "f32"])
 @pytest.mark.parametrize("dtype", BLOCK_TYPES)
 def test_rows_are_those_of_the_mat_vec(pack: _engine.gpu.Pack, dtype: str, activations: str, seed: int) -> None:
-    """What verifies a tree multiplies the same rounded x as what generates a token alone."""
+    """Verifying a tree multiplies the same rounded x as decoding a single token."""
     rng = np.random.default_rng(seed)
     n_out, n_in = 21, 768
     w = random_weights(dtype, n_out * n_in, rng)

@@ -1,4 +1,4 @@
-"""Decode steps as one launch make the same tokens as one launch per op, and as the CPU."""
+"""The megakernel: decode steps as one launch give the same tokens as one launch per op, and as the CPU."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Write = Callable[[Shape], Path]
 
 @pytest.fixture(scope="module", params=OTHERS)
 def pack(request: pytest.FixtureRequest, pack_folder: Path) -> _engine.gpu.Pack:
-    """A pack with the kernels of one way only."""
+    """A pack with only the kernels of one way to load weights."""
     manifest = gpu_packs.manifest_without(pack_folder, OTHERS[request.param])
     if request.param == "direct":
         manifest["capabilities"]["shared_block_bytes"] = MIN_SHARED_BYTES
@@ -85,7 +85,7 @@ def decode(engine: _engine.Engine, n: int, prompt: list[int], **options: Any) ->
 
 
 def some(*, everyday: tuple[tuple[object, ...], ...], every: Iterable[tuple[object, ...]]) -> list[Any]:
-    """Every case; all but a few are slow: a second or two each on the simulator."""
+    """All cases; those not in `everyday` are marked slow, with a second or two each on the simulator."""
     return [pytest.param(*case, marks=[] if case in everyday else pytest.mark.slow) for case in every]
 
 
@@ -120,7 +120,7 @@ def test_tokens(pack: _engine.gpu.Pack, write: Write, family: str, sampling: str
     ],
 )
 def test_context(pack: _engine.gpu.Pack, write: Write, shape: Shape, n_prompt: int, kv: str) -> None:
-    """Splits of one tile and of several, across a page, with the row's own slot in any of them."""
+    """Splits of one and of several tiles, across a page boundary, with the new row's slot in any split."""
     path, prompt = write(shape), [7 * i % 61 for i in range(n_prompt)]
     ids, logits = [], []
     for engine in (open_engine(path, kv=kv), open_engine(path, kv=kv, pack=pack, decode_path="megakernel")):
@@ -166,7 +166,7 @@ def check_logits(pack: _engine.gpu.Pack, path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "Q5_K"])
 def test_weight_types(pack: _engine.gpu.Pack, write: Write, dtype: str) -> None:
-    """Both ways round x to 8 bits; attention differs in its last bits."""
+    """Megakernel and graph both quantise x to 8 bits; attention differs in its last bits."""
     check_logits(pack, write(replace(SHAPES["qwen35"], dtype=dtype)))
 
 
@@ -199,8 +199,8 @@ def test_rows_of_several_pieces_a_thread(pack: _engine.gpu.Pack, write: Write, d
 
 @pytest.mark.parametrize("dtype", ["F32", "Q8_0"])
 def test_vectors_that_end_within_a_group(pack: _engine.gpu.Pack, write: Write, dtype: str) -> None:
-    """Mailboxes lie in groups of 128. Lengths that are no multiple of it (hidden 160, o 576, v and z 192, ffn 224), and
-    gates that begin within a group, 192 behind their queries."""
+    """Mailboxes come in groups of 128. Tests lengths that are not a multiple (hidden 160, o 576, v and z 192, ffn 224),
+    and gates that start inside a group, 192 values after their queries."""
     odd = {"hidden": 160, "ffn": 224, "n_heads": 3, "n_kv_heads": 1, "head_dim": 192}
     check_logits(pack, write(replace(SHAPES["qwen35"], **odd, n_v_heads=6, d_state=32, dtype=dtype)))
 
@@ -263,7 +263,7 @@ def test_tokens_of_a_launch(pack: _engine.gpu.Pack, seed: int, most: int, allowe
 def test_the_end_of_the_ring(
     pack_folder: Path, seed: int, dtype: str, n_in: int, block_rows: int, chunk_bytes: int
 ) -> None:
-    """Chunks that end before the ring's end, at it, or would end 16 bytes behind it, one or two to a batch; chunks of
+    """Chunks that end before or at the ring's end, or would end 16 bytes beyond it, one or two to a batch; chunks of
     several planes in rings of any size. The smallest ring has room for two batches and up to 16 bytes per chunk."""
     manifest = gpu_packs.manifest_without(pack_folder, OTHERS["stream"])
     if not gpu_packs.has_kernel(manifest, "megakernel_"):
@@ -301,7 +301,7 @@ def test_the_end_of_the_ring(
     ids=["barrier", "mailboxes"],
 )
 def test_timeouts(pack: _engine.gpu.Pack, options: dict[str, Any], phase: int) -> None:
-    """A wait times out: at the barrier before a second token, and for the mailboxes of the likeliest token."""
+    """A wait times out at the barrier before a second token, or at the mailboxes of the likeliest token."""
     x = np.ones(256, np.float32)
     with pytest.raises(LuceboxError, match=f"gave up waiting for phase {phase}"):
         ops.megakernel(x, x, 1e-6, np.zeros(256 * 8, np.uint8), "F16", 4, **options, pack=pack)
@@ -328,7 +328,7 @@ PACKED = [
     ],
 )
 def test_packed_keys_and_values(pack: _engine.gpu.Pack, write: Write, kv: str, shape: Shape, n_prompt: int) -> None:
-    """The graph's logits, also where the row's own slot ends a tile or begins one."""
+    """The logits equal the graph's, also if the new row's slot is the last or first of a tile."""
     path, prompt = write(shape), [7 * i % 61 for i in range(n_prompt)]
     graph, mega = (
         Decoder(open_engine(path, kv=kv, pack=pack, decode_path=way), prompt) for way in ("graph", "megakernel")

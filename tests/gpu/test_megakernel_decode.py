@@ -1,4 +1,4 @@
-"""The megakernel over many tokens: against the graph, after prompts of any length, and where the host goes on with
+"""The megakernel over many tokens: against the graph, after prompts of any length, and when the host continues with
 other tokens."""
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def test_two_runs_are_equal_in_every_bit(engine: _engine.Engine) -> None:
 
 @pytest.mark.parametrize("n_kept", [6, 5, 2])
 def test_steps_ahead_are_dropped(engine: _engine.Engine, n_kept: int) -> None:
-    """The next step has begun when the host goes on with another token, or from an earlier point."""
+    """The host continues with another token, or from an earlier point, after the next step has started."""
     decoder = Decoder(engine, [3, 1, 4])
     decoder.decode(3)
     unwanted = decoder.choose()
@@ -102,7 +102,7 @@ def test_steps_ahead_are_dropped(engine: _engine.Engine, n_kept: int) -> None:
 
 @pytest.mark.parametrize("way", ["graph", "megakernel"])
 def test_tokens_that_nobody_chose(pack: _engine.gpu.Pack, model: Path, way: str) -> None:
-    """The choice of the next token has begun when the host goes on with tokens of its own."""
+    """The host continues with its tokens after the device has started to sample the next one."""
     engine = open_engine(model, pack=pack, decode_path=way)
     decoder = Decoder(engine, [3, 1, 4])
     decoder.decode(3)
@@ -125,7 +125,7 @@ def test_sessions_take_turns(engine: _engine.Engine) -> None:
 
 
 def test_the_context_ends(pack: _engine.gpu.Pack, model: Path) -> None:
-    """The last token lies beyond the context: no step follows, and none has to be dropped."""
+    """The last token is beyond the context: no step follows, and no step has to be dropped."""
     small = open_engine(model, pack=pack, decode_path="megakernel", context=9)
     decoder = Decoder(small, [3, 1, 4])
     expected = [*decoder.decode(6), decoder.choose()]
@@ -160,7 +160,7 @@ def test_rounded_rows_of_sums_in_another_order(pack: _engine.gpu.Pack, tmp_path:
 
 @pytest.mark.parametrize("way", ["graph", "megakernel"])
 def test_a_token_that_cannot_be_chosen(pack: _engine.gpu.Pack, tmp_path: Path, way: str) -> None:
-    """Logits that are not finite are noticed when the next step has begun: the session starts anew."""
+    """The host notices non-finite logits after the next step has started; the session starts again."""
     path, poison = write_model(tmp_path / "damaged.gguf", SHAPE), 60
     embedding = next(t for t in gguf.GGUFReader(path, "r+").tensors if t.name == "token_embd.weight")
     embedding.data[poison] = np.nan

@@ -41,7 +41,7 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
 
 @pytest.fixture(scope="module")
 def late_pack(pack_folder: Path) -> _engine.gpu.Pack:
-    """A pack whose megakernel goes wrong, and which the engine chooses by itself."""
+    """A pack whose megakernel hangs after some steps; the engine chooses the megakernel by default."""
     manifest: dict[str, Any] = gpu_packs.manifest_of(pack_folder)
     if manifest["vendor"] != "sim":
         pytest.skip("a kernel that waits in vain is built for the simulator alone")
@@ -79,12 +79,12 @@ def test_memory_is_planned_and_none_is_added(pack: _engine.gpu.Pack, write: Writ
 
     (of_graph, none), (of_megakernel, planned) = used("graph"), used("megakernel")
     assert none == 0 and planned > 0
-    if pack.name == "sim":  # elsewhere memory comes in pages, and the driver has its own for graphs
+    if pack.name == "sim":  # on GPUs memory is allocated in pages, and the driver allocates some for graphs
         assert of_megakernel - of_graph == planned
 
 
 def test_a_pack_without_the_kernel(pack_folder: Path, write: Write) -> None:
-    """By name, it is an error at load; otherwise the graph decodes and its name says why."""
+    """Requesting the megakernel is an error at load; by default the graph decodes, and its name gives the reason."""
     manifest = gpu_packs.manifest_without(pack_folder, "megakernel_.*")
     manifest["tuning"] |= CHOSEN
     pack = gpu_packs.load(pack_folder, manifest)
@@ -139,7 +139,7 @@ def test_a_long_context_is_left_to_the_graph(pack_folder: Path, write: Write) ->
     ],
 )
 def test_a_step_that_never_ends(late_pack: _engine.gpu.Pack, write: Write, family: str, when: str) -> None:
-    """The first call that reads the step's result raises, once; then the session begins anew, by the graph."""
+    """The first call that reads the step's result raises, once; then the session starts again, with the graph."""
     engine, graph = (open_engine(write(SHAPES[family]), pack=late_pack, decode_path=way) for way in ("auto", "graph"))
     expected = Decoder(graph, PROMPT)
     expected.decode(7)
@@ -164,7 +164,7 @@ def test_a_step_that_never_ends(late_pack: _engine.gpu.Pack, write: Write, famil
 
 
 def test_a_step_that_never_ends_before_one_of_a_graph(late_pack: _engine.gpu.Pack, write: Write) -> None:
-    """The third step, with which the context has 16 tokens: the graph's step behind it raises."""
+    """The third step hangs, at 16 tokens of context; the graph's step after it raises."""
     path, prompt = write(MUCH_KV), [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7]
     decoder, expected = (
         Decoder(open_engine(path, pack=late_pack, decode_path=way), prompt) for way in ("auto", "graph")

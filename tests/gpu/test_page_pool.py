@@ -56,7 +56,7 @@ def test_pages_that_come_late(engine: _engine.Engine) -> None:
 
 
 def test_fork_while_steps_run_ahead(engine: _engine.Engine) -> None:
-    """Both go on after a step that had begun; the source writes into a copy of the last page."""
+    """Source and fork both continue after a step in flight; the source writes into a copy of the last page."""
     source = Decoder(engine, PROMPT)
     expected = source.decode(12)
     source.start(PROMPT)

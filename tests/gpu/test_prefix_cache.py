@@ -1,4 +1,4 @@
-"""Prefix reuse on a device: kernels change with the number of rows, and no bit with reuse."""
+"""Prefix reuse on a device: kernels depend on the number of rows, but reuse changes no bit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_pieces_move_over_a_restart(open_model: Open, tmp_path: Path) -> None:
 
 
 def test_a_step_on_its_way_does_not_show(open_model: Open) -> None:
-    """A device computes ahead; what is restored or read meanwhile is of committed tokens alone."""
+    """While the device computes ahead, restored and read state covers only committed tokens."""
     engine, ids = open_model(64), random_ids(68, VOCAB)
     session, cache = _engine.Session(engine), PrefixCache(1 << 30)
     want = cold(_engine.Session(engine), ids, [], 4, 1)

@@ -1,4 +1,4 @@
-"""Scores of a prompt by a whole model on a device, beside the CPU's."""
+"""A whole model's scores of a prompt on a device, compared with the CPU's."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_sparse_attention(pack: _engine.gpu.Pack, tmp_path: Path) -> None:
 
 @pytest.mark.slow  # likewise
 def test_a_prompt_with_sparse_attention(pack: _engine.gpu.Pack, tmp_path: Path) -> None:
-    """Logits behind two whole chunks and a part of one: nearer to the CPU's than to those of dense attention."""
+    """Logits after two whole chunks and a partial one are closer to the CPU's than to dense attention's."""
     shape = Shape("qwen3", n_layers=2, **SMALL)
     path, ids = write_model(tmp_path / "plain.gguf", shape), random_ids(1100, shape.vocab)
     options = {"kv": "f16", "context": 1152, "prefill_chunk": 512}

@@ -1,4 +1,4 @@
-"""Ops that also round what they make: the same bits as rounding it afterwards."""
+"""Ops that also quantise their output give the same bits as quantising it afterwards."""
 
 from __future__ import annotations
 

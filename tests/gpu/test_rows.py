@@ -22,7 +22,7 @@ def test_embed(pack: _engine.gpu.Pack, dtype: str, blocks: int, seed: int) -> No
 
 
 def test_embed_of_every_exponent(pack: _engine.gpu.Pack) -> None:
-    """The scales of MXFP4, the two subnormal ones and 2^127 among them."""
+    """All scales of MXFP4, including the two subnormal ones and 2^127."""
     table = np.full((256, 17), 0x71, np.uint8)
     table[:, 0] = np.arange(256)
     ids = np.arange(256, dtype=np.int32)

@@ -151,7 +151,7 @@ def test_a_walk_ends_at_a_problem(pack: _engine.gpu.Pack, bad: float) -> None:
 
 @pytest.mark.parametrize("depth", [0, 1, 3, 63])
 def test_a_replayed_walk_takes_first_children(pack: _engine.gpu.Pack, depth: int, seed: int) -> None:
-    """Down to its depth, whatever is drawn. The token after it is the drawn one, though a child may hold it."""
+    """The walk ignores draws down to its depth. The token after it is the drawn one, even if a child holds it."""
     rng = np.random.default_rng(seed)
     tokens = rng.integers(0, 5, 64).astype(np.int32)
     parents = np.array([-1, *(rng.integers(max(0, i - 3), i) for i in range(1, 64))], np.int32)
@@ -208,7 +208,7 @@ def test_unusual_values(pack: _engine.gpu.Pack, name: str, values: list[float], 
 
 @pytest.mark.parametrize("top_k", [3, 4, 5])
 def test_equals_beside_neighbours(pack: _engine.gpu.Pack, top_k: int, seed: int) -> None:
-    """Four equal logits, one step of fp32 above the others: what filters take of them, they take by id."""
+    """Four equal logits, one fp32 step above the others: filters choose among equals by id."""
     low = np.float32(1e-9)
     logits = np.full((30, 67), low, np.float32)
     logits[:, [5, 17, 40, 66]] = np.nextafter(low, np.float32(1))
@@ -230,7 +230,7 @@ def test_temperatures_towards_0(pack: _engine.gpu.Pack, temperature: float, seed
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_logits_that_are_not_finite(pack: _engine.gpu.Pack, bad: float, temperature: float, seed: int) -> None:
-    """A problem is told, nothing is recorded, and the next step is as if this one had not been."""
+    """The result reports the problem, nothing is recorded, and the next step is unaffected."""
     options = Options(temperature=temperature, top_k=30, frequency_penalty=0.5)
     for vocab, at in ((50, 49), (9000, 8999)):
         logits = normal(np.random.default_rng(seed), 3, vocab)
@@ -265,7 +265,7 @@ MASKS = [
 
 @pytest.mark.parametrize(("name", "vocab"), MASKS)
 def test_a_mask(pack: _engine.gpu.Pack, name: str, vocab: int, seed: int) -> None:
-    """The same as the CPU, and as logits of -infinity: here those of a bias."""
+    """A mask gives the same tokens as on the CPU, and as a bias of -infinity."""
     rng = np.random.default_rng(seed)
     options = {**FILTERS, **PENALTIES}[name]
     if vocab == 1:
@@ -300,7 +300,7 @@ def test_a_mask_that_leaves_nothing(pack: _engine.gpu.Pack, temperature: float, 
 @pytest.mark.parametrize("name", ["greedy", "every filter"])
 @pytest.mark.parametrize(("vocab", "n_top"), [(1, 5), (40, 0), (40, 20), (40, 7), (5000, 20)])
 def test_logprobs(pack: _engine.gpu.Pack, name: str, vocab: int, n_top: int, seed: int) -> None:
-    """Of the raw logits, whatever was drawn from; ties by id."""
+    """Log probabilities come from the raw logits, whatever the filters; ties go by id."""
     rng = np.random.default_rng(seed)
     for logits in (normal(rng, 3, vocab, spread=4), np.round(normal(rng, 3, vocab, spread=2))):
         got = on_device(pack, logits, FILTERS[name], seed, logprobs=n_top)

@@ -1,4 +1,4 @@
-"""Kernels for several sequences do for each what the kernel for one does, to the bit."""
+"""Kernels for several sequences give each sequence the same bits as the kernel for one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_attention(
     pack: _engine.gpu.Pack, call_of: Callable[..., Any], types: tuple[str, str], heads: tuple[int, int, int],
     kernel: str, n: int, seed: int,
 ) -> None:  # fmt: skip
-    """Lengths from one token to several splits, each with pages, gate and table of its own."""
+    """Lengths from one token to several splits; each sequence has separate pages, gate and table."""
     n_heads, n_kv, dim = heads
     rng = np.random.default_rng(seed)
     calls = []
@@ -129,7 +129,7 @@ def test_delta_net(pack: _engine.gpu.Pack, call_of: Callable[..., Any], n: int, 
 @pytest.mark.parametrize("n", [2, 16])
 @pytest.mark.parametrize("steps, vocab", [(5, 13), (2, 32_003)])
 def test_samples(pack: _engine.gpu.Pack, n: int, steps: int, vocab: int, seed: int) -> None:
-    """Each sequence draws from its own logits, and its counts and its history follow its own tokens."""
+    """Each sequence samples from its logits, and updates its counts and history."""
     rng = np.random.default_rng(seed)
     logits, prompt = 3 * normal(rng, n, steps, vocab), rng.integers(0, vocab, 5, np.int32)
     options = {"temperature": 0.8, "top_k": 9, "top_p": 0.9, "frequency_penalty": 0.2, "seed": seed}

@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct Q4_1, fetched by the catalog, decoded both ways, beside llama.cpp's strict runs
+"""SmolLM2-135M-Instruct Q4_1, fetched by the catalog, decoded both ways, against llama.cpp's strict runs
 (tests/data/golden/smollm2.json)."""
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ def test_trees_change_no_token(
 
 @pytest.mark.parametrize("is_in_tree", [False, True])
 def test_a_token_that_was_not_sampled(pack: _engine.gpu.Pack, folder: Path, is_in_tree: bool, seed: int) -> None:
-    """The device has chosen on when the caller takes another token: another branch of the verified tree, or one with a
-    tree of its own."""
+    """The caller takes another token after the device has sampled further: one on another branch of the verified tree,
+    or one with a separate tree."""
     engine = open_engine(folder / "attention.gguf", pack=pack, draft="suffix", decode_path="graph")
     prompt = random_ids(9, VOCAB, seed).tolist()
     first, second, third = decode(_engine.Session(engine), prompt, 3)

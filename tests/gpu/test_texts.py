@@ -1,5 +1,5 @@
-"""A device computes the next pass of several sequences while the texts of the last one are given out. Where a text ends
-its answer, the row that was sent for it is dropped."""
+"""A device computes the next pass of several sequences while the host emits the texts of the previous pass. If a text
+ends its answer, the row that was already sent for it is dropped."""
 
 from __future__ import annotations
 

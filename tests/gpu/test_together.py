@@ -1,4 +1,4 @@
-"""Sessions of a device that compute together write what each writes alone."""
+"""Sessions that a device batches into one pass generate the same tokens as alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Sequence:
         self.ids.append(self.session.sample(self.sampler))
 
     def write(self) -> list[int]:
-        """Alone, to the end."""
+        """Generates the whole continuation, alone."""
         while len(self.ids) < self.end:
             self.session.sync(self.array)
             self.choose()
@@ -85,7 +85,7 @@ def test_company_changes_no_token(
         chosen = [one for one in open_ones if rng.random() < 0.8]
         if draft != "none" and rng.random() < 0.5 and chosen:
             one = chosen[0]
-            future = alone[mixed.index(one)][len(one.ids) :]  # behind the newest token, the root
+            future = alone[mixed.index(one)][len(one.ids) :]  # after the newest token, the root
             tokens, parents = random_tree(rng, future, int(rng.integers(1, 20))) if future else ([], [])
             one.session.suggest(np.array(tokens, np.int32) % VOCAB, parents)
         if len(chosen) > 1:
@@ -112,7 +112,7 @@ QUANTISED = {"hidden": 256, "ffn": 512, "n_heads": 4, "n_kv_heads": 2, "head_dim
 def test_company_changes_no_bit(
     pack: _engine.gpu.Pack, tmp_path: Path, model: str, dtype: str, kv: str, seed: int
 ) -> None:
-    """A pass of one sequence, of any others, and of more than fit it: logits bit by bit."""
+    """Passes with one sequence, with any others, and with more than fit: the logits are bit-identical."""
     shape = Shape("qwen3", dtype, n_layers=2, **QUANTISED)
     if model == "hybrid":
         shape = Shape("qwen35", dtype, n_layers=2, recurrent=(True, False), d_state=64, n_v_heads=4, **QUANTISED)
@@ -148,7 +148,7 @@ def test_company_changes_no_bit(
 
 @pytest.mark.parametrize("path", ["graph", "megakernel"])
 def test_passes_between_the_layers_of_a_prompt(pack: _engine.gpu.Pack, folder: Path, path: str, seed: int) -> None:
-    """A chunk of a prompt, between whose layers another session decodes and a third computes its prompt."""
+    """Between the layers of a prompt's chunk, another session decodes and a third prefills."""
     options = {"context": 384, "prefill_chunk": 288, "decode_path": path}
     engine = open_engine(folder / "hybrid.gguf", pack=pack, **options)
     long, short = random_ids(288, VOCAB, seed), random_ids(70, VOCAB, seed + 1)

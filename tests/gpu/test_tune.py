@@ -41,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def site(wheel: Path, tmp_path: Path) -> Iterator[Path]:
-    """A folder with the simulator's pack as pip leaves it, and no other pack to be found."""
+    """A folder with the simulator's pack as pip installs it; no other pack can be found."""
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
@@ -54,7 +54,7 @@ def site(wheel: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 def decode_path(model: Path) -> str:
-    """How the engine decodes on the pack that the host prefers."""
+    """The decode path that the engine chooses on the host's preferred pack."""
     pack = open_pack(resolve_device("sim"))
     session = _engine.Session(_engine.Engine.open(str(model), pack=pack, context=64))
     return session.decode_path
@@ -71,7 +71,7 @@ def test_from_a_pack_to_a_better_one(site: Path, tmp_path: Path, capsys: pytest.
     told = json.loads(captured.out)
     assert "small: megakernel" in captured.err and "left)" in captured.err
     assert told.items() >= json.loads(report.read_text()).items()
-    assert str(tmp_path) not in report.read_text()  # nothing of the machine is sent
+    assert str(tmp_path) not in report.read_text()  # the report has no paths of this machine
     assert (told["variant"], told["installed"]) == ("sim_tuned", False)
     constants = {one["name"]: one for one in told["constants"]}
     assert (constants["megakernel_max_mib"]["before"], constants["megakernel_max_mib"]["after"]) == (64, 0)
@@ -119,7 +119,7 @@ def tokens(model: Path) -> list[int]:
 
 
 def test_a_variant_alone_cannot_be_tuned(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its kernels and constants are no longer those of the target."""
+    """The variant's kernels and constants no longer match the target's."""
     choice = resolve_device("sim").choice
     assert choice is not None
     manifest = variant_manifest(json.loads(choice.pack.manifest_json), "quiet", Choice((), {}, (), {}))

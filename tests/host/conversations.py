@@ -1,4 +1,4 @@
-"""Conversations of random tokens, run with a prefix cache and cold: what tests of prefix reuse compare."""
+"""Conversations of random tokens, run with a prefix cache and cold, for tests of prefix reuse."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Conversation:
     boundaries: list[int] = field(default_factory=list)
 
     def ask(self, n_answer: int) -> tuple[Ids, list[int]]:
-        """The next prompt and its boundaries; a conversation that would outgrow the context starts anew."""
+        """The next prompt and its boundaries; a conversation that would exceed the context starts again."""
         n = int(self.rng.integers(1, self.longest_turn + 1))
         if len(self.ids) + n + n_answer > self.context:
             self.ids, self.boundaries = [], []
@@ -61,7 +61,7 @@ def warm(session: _engine.Session, cache: PrefixCache, prompt: Ids, boundaries: 
 
 
 def cold(session: _engine.Session, prompt: Ids, boundaries: list[int], n: int, seed: int) -> Answer:
-    """The same request where there is no cache."""
+    """Runs the request without a cache."""
     session.reset()
     for end in append_ends(len(prompt), boundaries, session.prefill_chunk):
         session.sync(prompt[:end])

@@ -1,4 +1,4 @@
-"""What happens on a device, as functions that each need a process of their own: a driver is loaded once per process.
+"""Device tests as functions that each need a fresh process, because a driver is loaded once per process.
 
 device_scenarios.py KERNELS    runs all of them with the drivers on the library path; prints their results as JSON
 
@@ -49,7 +49,7 @@ class Machine:
         self.set()
 
     def set(self, n_devices: int = 2, version: int = 0, architecture: str = "") -> None:
-        """What the driver is; counts before its first use."""
+        """Configures the driver; has effect only before its first use."""
         if self.driver is not None:
             version = version or VERSIONS[self.vendor]
             architecture = architecture or ARCHITECTURES[self.vendor]
@@ -62,7 +62,7 @@ class Machine:
         return int(self.driver.standin_calls(name.encode()))
 
     def all_calls(self) -> list[str]:
-        """The names of the functions that were called so far."""
+        """The names of the functions called so far."""
         self.driver.standin_all_calls.restype = ctypes.c_char_p
         return self.driver.standin_all_calls().decode().split()
 
@@ -127,7 +127,7 @@ def memory(machine: Machine) -> None:
     a, b = d.upload(x), driver.Buffer(d.device, 4000)
     assert a.address % 256 == 0 and len(a) == 4000
     assert d.device.memory() == (free - 8000, total)
-    assert np.isnan(d.download(b)).all()  # the simulator's way to show what nobody wrote
+    assert np.isnan(d.download(b)).all()  # the simulator fills unwritten memory with NaN
     d.stream.fill(b, 0)
     d.stream.copy(b, a, bytes=400, to_offset=3600, from_offset=40)
     got = d.download(b)
@@ -300,7 +300,7 @@ def threads(machine: Machine) -> None:
 def peers(machine: Machine) -> None:
     a, b = machine.open(0), machine.open(1)
     driver.enable_peer(a.device, b.device)
-    driver.enable_peer(a.device, b.device)  # enabling twice is no error
+    driver.enable_peer(a.device, b.device)  # enabling twice is not an error
     from_, to = b.upload(sequence(50)), driver.Buffer(a.device, 200)
     a.stream.copy_peer(to, a.device, from_, b.device, bytes=200)
     assert (a.download(to) == sequence(50)).all()
@@ -475,7 +475,7 @@ def pack_with(machine: Machine, *files: str) -> gpu.Pack:
 
 
 def loads(machine: Machine, version: int, loaded: str, other: str) -> None:
-    """The driver of a CUDA version loads that file of the pack, and the other is no replacement."""
+    """Checks that a CUDA version's driver loads the pack's file `loaded` and does not accept `other` instead."""
     machine.set(version=version)
     pack_with(machine, loaded)
     with raises(errors.FormatError, f"has no file {loaded}"):
@@ -535,7 +535,7 @@ def failing_start(machine: Machine) -> None:
     machine.fail("cuInit", 803)
     with raises(errors.DeviceError, "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)", "reboot after a driver update"):
         gpu.devices("cuda")
-    assert len(gpu.devices("cuda")) == 2  # mended meanwhile: asked again
+    assert len(gpu.devices("cuda")) == 2  # repaired meanwhile, and queried again
 
 
 @scenario("cuda", "hip")
@@ -598,7 +598,7 @@ def any_call_may_fail(machine: Machine) -> None:
     assert len(calls) > 35
     for call in calls:
         machine.fail(call, 1)
-        if RELEASE.match(call):  # what fails to go is no error of the work
+        if RELEASE.match(call):  # a failed release is not an error
             workout(machine)
         else:
             with raises(errors.DeviceError, f"{call}: ", "(1)", "the driver refused an argument"):
@@ -630,7 +630,7 @@ def run(name: str, vendor: str, kernels: Path) -> tuple[int, str]:
         os.dup2(into, 2)
         function, _ = SCENARIOS[name]
         function(Machine("sim" if vendor == "all" else vendor, kernels))
-        sys.exit()  # the ordinary way out: what is left of the device is destroyed at the end
+        sys.exit()  # the normal exit, which destroys the remaining device objects
     os.close(into)
     with os.fdopen(out) as pipe:
         output = pipe.read()

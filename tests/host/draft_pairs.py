@@ -1,4 +1,4 @@
-"""Draft models beside their fp64 references, taken through the same appends; files of prediction blocks."""
+"""Runs draft models and their fp64 references through the same appends; files of prediction blocks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ F64 = NDArray[np.float64]
 TARGET = Shape("qwen35", n_layers=4, recurrent=(True, False, True, False), n_mtp=1)
 FIRST = DraftShape()
 SECOND = replace(FIRST, is_second=True)
-# Rows of each append and how many of them are kept; below zero: a tree, of which a path is kept. The last chain is
+# Rows of each append and the number of kept rows; negative: a tree, of which a path is kept. The last chain is
 # longer than a chunk of kMaxTree rows.
 APPENDS = ((13, 13), (1, 1), (-7, 0), (5, 2), (-23, 0), (1, 1), (100, 100), (-64, 0))
 
 
 class Pair:
-    """A target with its draft model, and the reference of the latter, taken through the same appends."""
+    """A target with its draft model and the draft model's reference, run through the same appends."""
 
     def __init__(self, target: Path, draft: str, reference: dflash.Dflash | Mtp, **options: Any) -> None:
         self.engine = open_engine(target, draft=draft, prefill_chunk=128, **options)
@@ -56,7 +56,7 @@ class Pair:
         self.ids += kept.tolist()
 
     def step(self, rows: int, n_kept: int, rng: np.random.Generator) -> None:
-        """An append of random ids. Of a tree (rows < 0) keeps the path to a random node."""
+        """Appends random ids. For a tree (rows < 0), keeps the path to a random node."""
         n = abs(rows)
         ids = rng.integers(0, len(self.w["token_embd.weight"]), n, dtype=np.int32)
         parent, ancestors = random_tree(n, rng) if rows < 0 else (np.zeros(0, np.int32), np.zeros(0, np.uint64))
@@ -85,7 +85,7 @@ class Pair:
 
 
 def check_candidates(ids: NDArray[np.int32], logprobs: NDArray[np.float32], want: F64, tolerance: float) -> None:
-    """The k likeliest of each row, in order, but for ties."""
+    """Checks the k likeliest tokens of each row and their order, except ties."""
     k = ids.shape[1]
     assert largest_difference(logprobs, np.take_along_axis(want, ids, axis=1)) < tolerance
     assert largest_difference(logprobs, -np.sort(-want, axis=1)[:, :k]) < tolerance
@@ -153,7 +153,7 @@ def head_config(shape: Shape) -> dict[str, Any]:
 
 
 def write_head(path: Path, shape: Shape, prefix: str | None = None) -> Path:
-    """The block alone: GGUF, or with a prefix of names a folder of safetensors."""
+    """Writes the block alone: as GGUF, or with a name prefix as a safetensors folder."""
     named = head_tensors(shape)
     if prefix is None:
         return gguf_files.write(path, gguf_files.metadata(shape), named)

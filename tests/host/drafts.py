@@ -37,11 +37,11 @@ def decode(
     masked: bool = False,
     **sampling: Any,
 ) -> list[int]:
-    """n tokens after the prompt. `draft` makes the tree below token number i, before it is sampled."""
+    """Decodes n tokens after the prompt. `draft` makes the tree below token i before token i is sampled."""
     sampler = _engine.Sampler(VOCAB, **sampling)
     sampler.set_prompt(np.array(prompt, np.int32))
     ids = list(prompt)
-    session.set_drafting(draft is None)  # suggested trees alone
+    session.set_drafting(draft is None)  # only suggested trees
     for i in range(n):
         session.sync(np.array(ids, np.int32))
         if masked:
@@ -54,7 +54,7 @@ def decode(
 
 
 def write(session: _engine.Session, prompt: list[int], n: int) -> list[int]:
-    """n greedy tokens after the prompt, with the session's own drafts."""
+    """Decodes n greedy tokens after the prompt, with the session's drafts."""
     sampler = _engine.Sampler(VOCAB)
     ids = np.empty(len(prompt) + n, np.int32)
     ids[: len(prompt)] = prompt
@@ -65,7 +65,7 @@ def write(session: _engine.Session, prompt: list[int], n: int) -> list[int]:
 
 
 def random_tree(rng: np.random.Generator, future: list[int], rows: int) -> Tree:
-    """A tree of random shape. A part of it, from the top, is what plain decoding writes."""
+    """A tree of random shape, whose top part follows plain decoding."""
     tokens: list[int] = []
     parents: list[int] = []
     right = -1  # the deepest node on the right path

@@ -1,4 +1,4 @@
-"""How tests open engines and run tokens through sessions. Defaults are the exact mode: fp32 everywhere, one thread."""
+"""Helpers to open engines and run tokens through sessions. Defaults are the exact mode: fp32 everywhere, one thread."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def random_ids(n: int, vocab: int, seed: int = 0) -> Ids:
 
 
 def feed(session: _engine.Session, ids: ArrayLike, chunk: int = 64) -> F32:
-    """Appends and commits ids in chunks; the logits after each of them."""
+    """Appends and commits ids in chunks; returns the logits after each id."""
     tokens = np.asarray(ids, np.int32)
     logits = []
     for part in (tokens[at : at + chunk] for at in range(0, len(tokens), chunk)):
@@ -54,12 +54,12 @@ def feed(session: _engine.Session, ids: ArrayLike, chunk: int = 64) -> F32:
 
 
 def logits_of(engine: _engine.Engine, ids: ArrayLike, chunk: int = 64) -> F32:
-    """Of every token, from an empty session."""
+    """Logits of every token, from an empty session."""
     return feed(_engine.Session(engine), ids, chunk)
 
 
 class Decoder:
-    """A session that follows ids of its own or another's choice."""
+    """A session that decodes tokens that it samples or that the caller gives."""
 
     def __init__(self, engine: _engine.Engine, prompt: list[int]) -> None:
         self.session, self.vocab = _engine.Session(engine), engine.info["vocab"]

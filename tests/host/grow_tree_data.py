@@ -27,7 +27,7 @@ SCORES = ("spread", "ties", "zeros", "infinite", "unknown")
 def candidates(rng: np.random.Generator, scores: str, *shape: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Ids and log probabilities [sequences, depth, k], the likeliest first."""
     ids = rng.integers(0, 250_000, shape).astype(np.int32)
-    if scores == "ties":  # sums of halves are exact, so paths of one length meet in few scores
+    if scores == "ties":  # sums of halves are exact, so paths of equal length often tie
         return ids, -np.sort(rng.integers(0, 4, shape) / 2, axis=-1).astype(np.float32)
     if scores == "zeros":
         return ids, np.where(rng.random(shape) < 0.5, np.float32(0), np.float32(-0.0))
@@ -42,7 +42,7 @@ def candidates(rng: np.random.Generator, scores: str, *shape: int) -> tuple[NDAr
 def check_tree(
     rng: np.random.Generator, scores: str, shape: tuple[int, ...], *, pack: _engine.gpu.Pack | None = None
 ) -> None:
-    """Every field is the reference's, bit for bit. Nothing is written behind the rows of a tree."""
+    """Checks that every field equals the reference's, bit for bit, and that nothing is written after a tree's rows."""
     sequences, depth, k, max_rows, rows = shape
     ids, logprobs = candidates(rng, scores, sequences, depth, k)
     root = rng.integers(0, 250_000, sequences).astype(np.int32)

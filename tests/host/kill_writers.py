@@ -1,5 +1,5 @@
-"""Kills a process that fills a prefix cache, at random moments, and checks after each time that the next one starts
-and answers as a cold run does. Not part of the suite, which calls it for a few kills:
+"""Kills a process that fills a prefix cache, at random moments; after each kill, checks that the next process starts
+and answers like a cold run. The test suite runs it with only a few kills:
 
     PYTHONPATH=python python tests/host/kill_writers.py MODEL FOLDER --kills 50
 """
@@ -24,7 +24,7 @@ from engines import open_engine
 from lucebox import _engine
 from lucebox.generation.prefix_cache import PrefixCache, fingerprint
 
-N_TALKS = 6  # started over and over: what one run wrote the next one reads
+N_TALKS = 6  # restarted repeatedly: each run reads the files of the previous run
 DISK_BYTES = 24 << 20
 
 
@@ -71,7 +71,7 @@ def main() -> int:
         command = [sys.executable, __file__, options.model, options.folder, "--work", str(kill)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert process.stdout is not None
-        lines = [process.stdout.readline()]  # it has started, and its first answer was right
+        lines = [process.stdout.readline()]  # the process has started, and its first answer was correct
         time.sleep(random.uniform(0.0, 0.5))
         process.send_signal(signal.SIGKILL)
         rest, errors = process.communicate()

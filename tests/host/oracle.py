@@ -1,4 +1,4 @@
-"""A session that is handed drafts, for tests of what counts them: real trees of known acceptance."""
+"""A session with given drafts, for tests of draft counts: real trees with known acceptance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lucebox import LLM, Sampling, _engine
 
 
 class OracleSession(_engine.Session):
-    """Drafts, below every token of a known text, the next n_right tokens of the text and a wrong one."""
+    """Drafts after each token of a known text: the next n_right tokens of the text, then a wrong one."""
 
     def __init__(self, engine: _engine.Engine, texts: Sequence[Sequence[int]], n_right: int) -> None:
         super().__init__(engine)
@@ -37,12 +37,12 @@ class OracleSession(_engine.Session):
 
 
 def with_oracle(llm: LLM, texts: Sequence[Sequence[int]], n_right: int) -> LLM:
-    """The LLM with an oracle in place of its session. The texts are whole ones: prompts and answers."""
+    """Replaces the LLM's session by an oracle. The texts include prompts and answers."""
     llm.pool.free[0] = OracleSession(llm.engine, texts, n_right)
     return llm
 
 
 def plain_text(model: str, prompt: Sequence[int], n: int, **options: Any) -> list[int]:
-    """A prompt and the n greedy tokens after it, the end token among them."""
+    """A prompt and the n greedy tokens after it, the end token included."""
     with LLM(model, draft="none", **options) as llm:
         return [*prompt, *llm.generate(prompt, Sampling(max_tokens=n, ignore_eos=True)).ids]

@@ -25,8 +25,8 @@ OLDER = {"min_driver": "525", "compiler": {"name": "nvrtc", "version": "12.4.127
 
 
 def manifest(target: str = "sm_86", **changes: Any) -> dict[str, Any]:
-    """A manifest in order with one generation of code; `changes` replace keys of either, and a key changed to ... is
-    left out. A target that lucebox does not know takes the driver of its vendor's others."""
+    """A valid manifest with one generation of code. `changes` replace keys of either; `...` removes a key. A target
+    unknown to lucebox gets the driver of its vendor's other targets."""
     target, variant = split(target)
     known = targets.find(target)
     vendor = targets.vendor_of(known.architecture if known else target)
@@ -74,7 +74,7 @@ def manifest(target: str = "sm_86", **changes: Any) -> dict[str, Any]:
 
 
 def with_older_code(target: str = "sm_86", **changes: Any) -> dict[str, Any]:
-    """The manifest with code for older drivers beside; `changes` are of that code. Both are the same files here."""
+    """The manifest with a second generation, for older drivers, changed by `changes`. Both have the same files here."""
     value = manifest(target)
     value["generations"].append(value["generations"][0] | OLDER | changes)
     return value

@@ -1,4 +1,4 @@
-"""Appends of a sequence through PreviousRow, on the CPU or a device, beside the whole history."""
+"""Runs appends of a sequence through PreviousRow, on the CPU or a device, and compares with the whole history."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHAIN_ROWS = (1, 2, 63, 64, 65, 128, 129, 200)
 
 
 def appends(rng: np.random.Generator, dim: int, **on: Any) -> None:
-    """Chains of which a prefix is kept that ends in the last chunk, and trees of which a path is; some of none."""
+    """Chains that keep a prefix ending in the last chunk, and trees that keep a path; some appends keep nothing."""
     sequence = Sequence(dim)
     history, pending = np.zeros(dim, np.float32), np.full((64, dim), np.nan, np.float32)
     accepted = None  # nothing came before

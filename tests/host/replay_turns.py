@@ -1,5 +1,5 @@
-"""A conversation of many turns through a prefix cache on disk, with a restart of the cache in the middle, beside cold
-runs; then what it reused and what memory it took, as JSON.
+"""Runs a conversation of many turns through a prefix cache on disk, restarts the cache in the middle, and compares with
+cold runs. Prints the reused tokens and the memory used as JSON.
 
     PYTHONPATH=python python tests/host/replay_turns.py MODEL --turns 100 --cold-every 1
 """
@@ -58,7 +58,7 @@ def main() -> None:
         half, damaged = options.turns // 2, 0
         for turns in (half, options.turns - half):
             cache = open_cache()
-            # What sessions have reserved and the cache may take counts from its first turn on.
+            # Fills the sessions and the cache, so that the measured memory includes both from the first turn on.
             for filler in range(1, 1000):
                 ids = random_ids(options.context, vocab, options.seed + len(reused) + filler)
                 list(cache.prefill(sessions[filler % 2], ids, SPREAD))

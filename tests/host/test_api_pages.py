@@ -1,4 +1,4 @@
-"""Generations of one LLM whose KV cache is too small for all of them at once."""
+"""Concurrent generations of one LLM whose KV cache is too small for all of them together."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_sizes_may_have_units() -> None:
 
 
 def recorded(compute: Callable[..., int], rows: list[int]) -> Callable[..., int]:
-    """The function, which also appends its results to `rows`."""
+    """Wraps the function to append its results to `rows`."""
 
     def call(*args: Any) -> int:
         rows.append(compute(*args))
@@ -145,7 +145,7 @@ def test_threads_share_passes(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_same_request_gives_the_same_ids_whatever_came_before(llm: LLM) -> None:
-    """Rows of another append round otherwise, so only a prefix computed in the appends of this prompt may be reused."""
+    """Other appends round differently, so only a prefix computed in the same appends as this prompt's may be reused."""
     conversation: list[dict[str, Any]] = [{"role": "user", "content": LONG}]
     first = [llm.generate(LONG, max_tokens=12).ids, llm.chat(conversation, Sampling(max_tokens=12)).ids]
     reused = []

@@ -64,8 +64,8 @@ def test_blocks_and_windows(isa: str, n_past: int, rows: int) -> None:
 
 @pytest.mark.parametrize(("n_past", "rows"), ((0, 64), (61, 9), (1010, 64), (8180, 40)))
 def test_a_row_has_the_same_bits_alone(isa: str, n_past: int, rows: int) -> None:
-    """Rows of a tree, of a short chain and of a long one, against the row after its path; over ends of pages and of
-    splits."""
+    """Rows of a tree, a short chain and a long chain equal the row computed alone after its path, across page and split
+    boundaries."""
     rng = np.random.default_rng(rows)
     heads, dim = 6, 40
     cache = filled_with_numbers(n_past + rows, 2, dim, "F16", "BF16", rng, isa=isa)

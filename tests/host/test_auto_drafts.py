@@ -33,7 +33,7 @@ def costs_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 @pytest.fixture
 def only_pays(costs_files: dict[str, Path]) -> Callable[[str], None]:
-    """Makes the drafts of one draft model free, and those of the other take a thousand tokens' time."""
+    """Fakes costs: one draft model's drafts are free, the other's take the time of a thousand tokens."""
 
     def change(free: str) -> None:
         for name, path in costs_files.items():

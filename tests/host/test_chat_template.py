@@ -105,7 +105,7 @@ def test_gguf_template() -> None:
     assert ChatTemplate.from_gguf({}, "none.gguf", tiny_tokenizer()) is None
 
 
-# The ChatML template with a system prompt of its own that SmolLM2 and many others carry.
+# The ChatML template with a default system prompt, as in SmolLM2 and many other models.
 CHATML = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
     "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}"
@@ -141,7 +141,7 @@ TOOL_USE = "TOOLS {{ tools | tojson }}{{ pad_token }}{{ unk_token }}"
 
 
 def test_templates_beside_the_model(tmp_path: Path) -> None:
-    """Named ones beside chat_template.jinja, and the file of older processors."""
+    """Named templates next to chat_template.jinja, and the file of older processors."""
     vocabulary = {"tokenizer.ggml.padding_token_id": 34, "tokenizer.ggml.unknown_token_id": 35}
     tokenizer = Tokenizer.from_gguf(small_vocabulary() | vocabulary, "x")
     (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "old"}))

@@ -1,4 +1,4 @@
-"""The `lucebox` command on the embedded model: in this process, and in its own for signals, pipes and tracebacks."""
+"""The `lucebox` command on the embedded model: in this process, in a child for signals, pipes and tracebacks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMMAND = [sys.executable, "-m", "lucebox"]
 
 
 def lucebox(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """The command with these streams; a process of its own would spend half a second on imports."""
+    """Runs the command in this process with these streams; a child process would spend half a second on imports."""
     given, out, err = (io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8") for text in (stdin, "", ""))
     terminal, sys.stdin = sys.stdin, given
     try:

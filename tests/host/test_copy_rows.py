@@ -1,4 +1,4 @@
-"""Rows into columns of a wider matrix; what lies between stays as it is (the binding checks it)."""
+"""Copies rows into columns of a wider matrix; the other columns stay unchanged (the binding checks it)."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def test_threads_change_no_bit(isa: str, rows: int) -> None:
 @pytest.mark.parametrize("taps", (2, 3, 4, 8))
 @pytest.mark.parametrize("channels", (1, 17, 600))
 def test_conv_over_trees_with_accepted_paths(isa: str, taps: int, channels: int) -> None:
-    """Paths shorter than the kernel among them; every row against the convolution of its own path."""
+    """Compares every row with the convolution of its path; some paths are shorter than the kernel."""
     rng = np.random.default_rng(channels)
     w = rng.normal(size=(channels, taps)).astype(np.float32)
     history = np.zeros((taps - 1, channels), np.float32)

@@ -29,7 +29,7 @@ def compile_simulator(out: Path) -> None:
 
 
 def compile_drivers(folder: Path, *defines: str) -> None:
-    """Both stand-ins."""
+    """Compiles both stand-ins."""
     simulator = once("simulator.o", compile_simulator)
     folder.mkdir(exist_ok=True)
     compile_library(folder / "libcuda.so.1", (STANDIN / "cuda.cpp", simulator), *INCLUDES, *defines)
@@ -43,7 +43,7 @@ def drivers() -> Path:
 
 
 def run(drivers: Path, *command: str | Path) -> str:
-    """The output of a Python process that finds these drivers; fails with it when the process does."""
+    """Runs a Python process that finds these drivers; returns its output, or fails with it if the process fails."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(drivers)}
     done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -52,7 +52,7 @@ def run(drivers: Path, *command: str | Path) -> str:
 
 @pytest.fixture(scope="session")
 def results(drivers: Path) -> dict[str, tuple[int, str]]:
-    """Exit status and output of every scenario, each in its own process."""
+    """Exit status and output of every scenario, each run in a separate process."""
     kernels = once("device_kernels.so", lambda out: compile_library(out, (STANDIN / "kernels.cpp",), *INCLUDES))
     scenarios = ROOT / "tests/host/device_scenarios.py"
     output = once("device_results.json", lambda out: out.write_text(run(drivers, scenarios, kernels)))
@@ -67,7 +67,7 @@ def test_scenario(results: dict[str, tuple[int, str]], name: str) -> None:
 
 
 def error_of(drivers: Path, vendor: str) -> str:
-    """What a machine with these libraries is told when it is asked for devices."""
+    """The error for listing devices on a machine with these libraries."""
     script = (
         "from lucebox import errors; from lucebox._engine import gpu\n"
         f"try: gpu.devices('{vendor}')\n"

@@ -51,7 +51,7 @@ def lines(text: str) -> Iterator[list[str]]:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """Those of each `lucebox` command, without the program."""
+    """The words of each `lucebox` command, without the program."""
     for program, *words in lines(text):
         if program in ("lucebox", ".venv/bin/lucebox"):
             yield words
@@ -126,7 +126,7 @@ def test_commands_have_flags_that_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "needs=tiny" in page.read_text(encoding="utf-8")], ids=name)
 def test_blocks_run_as_written(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Python blocks of a page one after the other in one namespace."""
+    """Runs the Python blocks of a page in order, in one namespace."""
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     for language, mark, text in blocks(page):

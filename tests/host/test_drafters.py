@@ -77,7 +77,7 @@ def test_auto_lists_what_comes_with_the_model(tmp_path: Path) -> None:
 
 
 def test_the_catalog_names_drafters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The drafter comes with the model's package, or lies in the cache folder; auto fetches none."""
+    """The drafter comes with the model's package or is in the cache folder; auto fetches none."""
     assert DRAFTER is not None
     packaged = catalog.fetch_drafter("tiny-hybrid")
     monkeypatch.setenv("LUCEBOX_CACHE", str(tmp_path))
@@ -107,7 +107,7 @@ def test_a_bad_budget_is_refused(budget: int, message: str) -> None:
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    """Without drafts of its own."""
+    """An LLM without drafts."""
     with LLM("tiny-hybrid", draft="none", **OPTIONS) as loaded:
         yield loaded
 
@@ -150,7 +150,7 @@ def test_a_generation_counts_its_drafts(llm: LLM, n: int) -> None:
 
 
 def test_streams_that_interleave_count_their_own_drafts(llm: LLM) -> None:
-    """Each has a session of its own."""
+    """Each stream drafts in a separate session."""
     prompts, sampling = (PROMPT, "import os\n"), Sampling(max_tokens=9, ignore_eos=True)
     texts = [plain_text("tiny-hybrid", llm.tokenize(prompt), 80, **OPTIONS) for prompt in prompts]
     with LLM("tiny-hybrid", draft="suffix", **OPTIONS) as drafter:
@@ -167,7 +167,8 @@ def session_counts(verified: int, drafted: int, accepted: int) -> dict[str, Any]
 
 
 def test_a_tree_verified_ahead_belongs_to_the_step_that_takes_it_up() -> None:
-    """On a device sample() verifies the next tree at once. The one after the last token is not of the request."""
+    """On a device sample() starts to verify the next tree immediately. The tree after the last token does not count for
+    the request."""
     tally = DraftTally()
     states = [
         (session_counts(5, 50, 20), session_counts(5, 50, 20), session_counts(6, 54, 20)),  # a plain step, a tree ahead

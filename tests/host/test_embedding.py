@@ -1,4 +1,4 @@
-"""Embeddings: the rows of the final norm, their pooling, and what a model's files say about it."""
+"""Embeddings: the rows of the final norm, their pooling, and the pooling settings in a model's files."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tolerances import check
 def test_against_the_reference(
     isa: str, heads: int, kv_heads: int, dim: int, n_past: int, first_row: int, rows: int
 ) -> None:
-    """One to 16 rows around the ends of pages; slots behind the rows are poisoned, and their scores stay."""
+    """One to 16 rows across page boundaries; slots after the rows are NaN, and their scores stay unchanged."""
     rng = np.random.default_rng(n_past + rows)
     n = n_past + first_row + rows
     cache = filled(n, kv_heads, dim, "f16", "f16", rng, isa=isa)

@@ -169,7 +169,7 @@ def test_errors_and_lengths_of_rotated_types(kv: str, kind: str, dim: int) -> No
 @pytest.mark.parametrize("kv", TYPES)
 @pytest.mark.parametrize("dim", (32, 96, 128))
 def test_a_row_has_the_same_bytes_in_every_append(kv: str, dim: int) -> None:
-    """Alone, or among others up to the end of a page; slots beside it keep their bytes, and are poisoned."""
+    """One slot, or several up to the end of a page; neighbouring slots are NaN and keep their bytes."""
     x = rows_of("normal", 64, dim, np.random.default_rng(dim))
     for isa, slot in product(ISAS, (0, 1, 40, 63)):
         together = kv_types.split(append(x, kv, isa), kv, dim)

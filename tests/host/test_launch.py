@@ -1,4 +1,4 @@
-"""The choice of kernel and geometry, for targets that need not be here."""
+"""The choice of kernel and launch geometry, for targets without a device on this machine."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_skinny_gemm_of_every_type(dtype: str) -> None:
 
 
 def test_gemv_of_long_rows_takes_the_ring() -> None:
-    """Where each SM has 120 KiB of weights; the ring leaves shared memory to kernels beside it."""
+    """Each SM has 120 KiB of weights; the ring leaves shared memory to concurrent kernels."""
 
     def choose(name: str, dtype: str, n_out: int, n_in: int, rows: int = 1, acts: str = "int8") -> dict[str, object]:
         (launch,) = gpu_ops.choose_linear(whole(name), 132, [dtype] * 2, [n_out, 1000], n_in, rows, acts)

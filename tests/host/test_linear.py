@@ -29,7 +29,7 @@ def shapes(dtype: str) -> tuple[tuple[int, int], ...]:
 
 
 def guarded(rows: int, n_out: int) -> tuple[F32, F32]:
-    """A y full of NaN between guards, and the memory it lies in."""
+    """A y filled with NaN between guards, and the memory that contains it."""
     memory = np.full(rows * n_out + 64, GUARD, np.float32)
     y = memory[32 : 32 + rows * n_out].reshape(rows, n_out)
     y[:] = np.nan

@@ -37,7 +37,7 @@ def test_an_output_takes_the_memory_of_an_input() -> None:
 
 
 def test_arrays_of_one_row_share_memory() -> None:
-    """q and k lie beside each other, with 3 values behind them that the op must not write."""
+    """q and k are contiguous, followed by 3 values that the op must not write."""
     qk, gates = np.random.default_rng(0).normal(size=(5, 35)).astype(np.float32), ones(5, 2)
     q, k = (qk[:, i : i + 16].reshape(5, 2, 8) for i in (0, 16))
     assert np.shares_memory(q, qk) and np.shares_memory(k, qk)

@@ -49,7 +49,7 @@ def engine(folder: Path, name: str) -> _engine.Engine:
 
 @pytest.fixture
 def alone(folder: Path, name: str) -> _engine.Session:
-    """A session of an engine of its own."""
+    """A session of a separate engine."""
     return _engine.Session(open_named(folder, name))
 
 
@@ -125,7 +125,7 @@ def test_fork(engine: _engine.Engine, alone: _engine.Session, n: int) -> None:
     assert fork.tokens == prompt.tolist() and n_used(engine) == -(-n // PAGE)
     assert fork.logits().tobytes() == source.logits().tobytes()
     before = source.logits()
-    decode(third, prompt, 5)  # writes behind the prompt, in a copy
+    decode(third, prompt, 5)  # writes after the prompt, into a copy
     assert np.array_equal(source.logits(), before)
     expected = decode(alone, prompt)
     assert decode(source, prompt) == expected
@@ -169,7 +169,7 @@ def test_fork_of_another_engine(engine: _engine.Engine, alone: _engine.Session) 
 
 
 def test_swapped_out(engine: _engine.Engine, alone: _engine.Session) -> None:
-    """The pages come back as they were, wherever they come to lie."""
+    """Swapped pages come back unchanged, at any place in the pool."""
     prompt = random_ids(200, VOCAB)
     session, other = _engine.Session(engine), _engine.Session(engine)
     made, _ = decode(session, prompt, 5)
@@ -238,6 +238,6 @@ def test_kv_tokens(folder: Path) -> None:
     assert plan["kv_tokens"] == 4 * 512
     for left_out, kv_tokens in ((0, 4 * 512), (sizes["KV cache"] // 4, 3 * 512), (sizes["KV cache"] * 3 // 4, 512)):
         assert opened(context=512, sessions=4, memory_limit=with_all - left_out).plan["kv_tokens"] == kv_tokens
-    left = max(8, (sizes["KV cache"] - 3 * each) // (sizes["KV cache"] // 32))  # pages beside the other states
+    left = max(8, (sizes["KV cache"] - 3 * each) // (sizes["KV cache"] // 32))  # pages that the other states leave
     assert opened(context=512, sessions=4, memory_limit=with_all - 3 * each).plan["kv_tokens"] == 64 * left
     assert left < 32

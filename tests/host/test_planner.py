@@ -124,7 +124,7 @@ class Run:
 
 
 def best_fixed(costs: Costs, model: Tree, accepts: Callable[[int, int], float], tokens: int) -> float:
-    """Time per token of the best width, plain decoding among them."""
+    """Time per token at the best width, plain decoding included."""
     times = [1.0]
     for rows, time in costs.append:
         run = Run(costs, costs.width(draft_budget=min(rows, 64) - 1)).until(tokens, model, accepts)
@@ -307,7 +307,7 @@ def test_depths_that_are_rarely_right_are_left_out() -> None:
 
 
 def test_rows_are_chosen_for_each_step() -> None:
-    """Every other draft is sure and right, the others are neither: each gets its own width."""
+    """Every other draft is confident and correct, the rest are neither: each kind gets a suitable width."""
     costs = COSTS["arithmetic"]
     run = Run(costs, costs.width())
     rows: dict[float, list[int]] = {0.95: [], 0.6: []}

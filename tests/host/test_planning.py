@@ -161,7 +161,7 @@ def test_a_plan_for_a_board(large: tuple[Path, Path], tmp_path: Path) -> None:
 def test_a_scorer_beside_or_swapped(
     large: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A scorer that does not fit beside a 27B borrows the memory of its weights, and the target has all the rest."""
+    """A scorer that does not fit together with a 27B borrows its weights' memory; the target gets all the rest."""
     scorer = tmp_path / "scorer.gguf"
     synthetic.write_sparse(scorer, replace(synthetic.SHAPES["qwen3-0.6b"], vocab=2048), "qwen3-0.6b", "BF16")
     install(tmp_path, content=full_manifest("sm_86"))

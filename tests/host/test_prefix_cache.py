@@ -64,7 +64,7 @@ def test_every_type_of_keys_and_values(model: Path, kv: str) -> None:
 
 
 def test_pages_that_are_shared_in_place_of_copied(model: Path) -> None:
-    """The bits are those of bytes, whether a session shares the pages or they were dropped."""
+    """Results equal those restored from bytes, whether a session shares the pages or they were dropped."""
     engine = open_engine(model, prefill_chunk=64, **FAST, sessions=2)
     cache, ids = PrefixCache(BIG, engine=engine), random_ids(400, VOCAB)
     first, second = _engine.Session(engine), _engine.Session(engine)
@@ -195,7 +195,7 @@ def test_a_prefill_may_stop_at_any_append(model: Path) -> None:
 
 
 def test_every_token_counts(model: Path) -> None:
-    """Prompts that differ in one token anywhere share only what lies before it."""
+    """Prompts that differ in one token share only the prefix before it."""
     engine = open_engine(model, prefill_chunk=64, **FAST)
     cache, ids = PrefixCache(BIG), random_ids(257, VOCAB)
     for n in (129, 257):

@@ -45,7 +45,7 @@ def empty() -> Iterator[str]:
 
 
 class Slow(BaseHTTPRequestHandler):
-    """Takes its time for each token, and knows of no /status."""
+    """A server that is slow at each token and has no /status."""
 
     def do_GET(self) -> None:
         self.send_error(404)

@@ -43,7 +43,7 @@ print("ok")
 
 @pytest.mark.parametrize("script", [FORKED, ENDS], ids=["fork", "a thread generates"])
 def test_a_process_ends_quietly(script: str) -> None:
-    # Python 3.12 and newer warn of a fork beside threads.
+    # Python 3.12 and newer warn about a fork in a multi-threaded process.
     python = [sys.executable, "-W", "ignore::DeprecationWarning"]
     done = subprocess.run([*python, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")

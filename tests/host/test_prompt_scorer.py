@@ -85,7 +85,7 @@ def test_layers_of_a_hybrid(folder: Path, layers: list[int]) -> None:
 
 
 def test_layers_behind_the_last_scored_are_not_computed(folder: Path, tmp_path: Path) -> None:
-    """A layer of NaN shows only in scores of a layer behind it."""
+    """A layer of NaN affects only the scores of later layers."""
     path, ids = folder / "qwen3.gguf", random_ids(30, VOCAB)
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(path.read_bytes())
@@ -167,7 +167,7 @@ def test_options_of_a_scorer_and_of_an_engine(folder: Path) -> None:
 
 
 def test_the_plan_has_keys_of_one_layer(model: Path) -> None:
-    """The plan of a scorer beside that of a session: one layer of each kind, and the prompt's rows."""
+    """The plan of a scorer compared with a session's plan: one layer of each kind, and the prompt's rows."""
     plan = open_scorer(model, context=4096).plan
     session = open_engine(model, context=4096).plan
     bytes_of = [{name: size for name, size, _, _ in p["entries"]} for p in (plan, session)]

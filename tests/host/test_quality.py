@@ -57,7 +57,7 @@ def test_windows_have_something_to_predict() -> None:
 
 
 def test_a_text_is_scored_as_by_the_model_itself() -> None:
-    """NLL as LLM.score's, KL as that of LLM.logits, over windows longer than an append."""
+    """NLL equals LLM.score's and KL equals LLM.logits', over windows longer than an append."""
     with LLM(MODEL, kv="f16", **EXACT) as llm:
         windows = text_windows(llm.ids(TEXT)[:250], 150)
         nll = -np.concatenate([llm.score(one.tolist()) for one in windows]).mean()

@@ -133,7 +133,7 @@ def test_between_control_tokens_text_is_encoded_as_without(parts: list[str]) -> 
 
 
 def test_texts_that_only_together_spell_a_token() -> None:
-    """A template may write one text of the caller's right behind another."""
+    """A template may write two of the caller's texts directly after one another."""
     tokenizer = tiny_tokenizer()
     template = ChatTemplate("{% for m in messages %}{{ m.content | trim }}{% endfor %}", where="joins")
     for at in range(len("<|im_end|>") + 1):

@@ -1,5 +1,5 @@
-"""Layers with a window keep a ring of pages beside recurrent layers: drafts over many turns of the ring, rewinds,
-snapshots, pieces, and the memory it takes."""
+"""Windowed layers keep a ring of pages, also in models with recurrent layers: drafts over many turns of the ring,
+rewinds, snapshots, pieces, and the ring's memory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_drafts_over_many_turns(target: Path, tmp_path: Path) -> None:
             pair.step(rows, n_kept, rng)
         pair.check(root=5)
         pair.step(64, 64, rng)
-        pair.drafting.propose(5, pair.drafting.max_depth)  # writes behind the rows that the rewind drops
+        pair.drafting.propose(5, pair.drafting.max_depth)  # writes after the rows that the rewind drops
         rewind(pair, len(pair.ids) - 64)
         pair.check(root=5)
 

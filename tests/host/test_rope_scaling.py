@@ -25,7 +25,7 @@ from tolerances import tolerance
 
 EXACT = tolerance("logits", "f32")
 N_IDS = 70
-# At 16 tokens of original context the ramp of YaRN lies inside the few pairs of these models.
+# At 16 tokens of original context the ramp of YaRN is within the few pairs of these models.
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 64}  # fmt: skip

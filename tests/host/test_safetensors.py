@@ -1,4 +1,4 @@
-"""Safetensors folders written by the safetensors package, single and sharded, and every way an index can lie."""
+"""Safetensors folders written by the safetensors package, single and sharded, and every way an index can be wrong."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ def test_masks_change_and_go() -> None:
 
 def test_masks_that_are_refused() -> None:
     sampler = make(Options(), 40)
-    nothing = np.array([0, 0xFFFFFF00], np.uint32)  # all of its bits lie beyond the vocabulary
+    nothing = np.array([0, 0xFFFFFF00], np.uint32)  # all set bits are beyond the vocabulary
     with pytest.raises(InvalidRequestError, match="the mask forbids every token"):
         sampler.set_mask(nothing)
     with pytest.raises(InvalidRequestError, match="a mask of 3 words; a vocabulary of 40 has 2"):

@@ -51,7 +51,7 @@ def test_what_ends_within_a_chunk_is_dense(model: Path, n_tokens: int, parts: tu
 
 
 def test_a_reused_prefix_has_the_bits_of_a_fresh_one(model: Path) -> None:
-    """Also where the chunk before was of another session, whose means of keys lay in the same memory."""
+    """Also if the previous chunk was of another session, whose key means were in the same memory."""
     engine = open_engine(model, context=2048, prefill_chunk=CHUNK, sparse_prefill=0.7)
     vocab = engine.info["vocab"]
     ids, other = random_ids(1500, vocab, 3), random_ids(1500, vocab, 4)

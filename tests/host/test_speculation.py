@@ -56,7 +56,7 @@ def test_trees_change_no_token(engine: _engine.Engine, sampling: dict[str, Any],
     assert sum(n * trees for n, trees in enumerate(session.accepted_lengths)) <= counts["accepted"] + 20
 
 
-# Paths of the DFlash drafts have up to 7 tokens, those of the block 8.
+# Paths of the DFlash drafts have up to 7 tokens, paths of the block up to 8.
 @pytest.mark.parametrize(
     ("draft", "budget"), [*product(("first.gguf", "second.gguf"), (1, 7, 8, 63)), *product(("mtp",), (1, 8, 9, 63))]
 )

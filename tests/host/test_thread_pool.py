@@ -1,4 +1,4 @@
-"""The worker pool behind the ops: any number of threads gives the same values, and bad counts are refused."""
+"""The worker pool behind the ops: any number of threads gives the same values, and invalid counts are rejected."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_unequal_positions(data: Path, isa: str) -> None:
 
 
 def test_multimodal_wrapper(data: Path, tmp_path: Path) -> None:
-    """The text model one level deeper, beside a vision tower and prediction blocks that are skipped."""
+    """The text model is one level deeper in the file; the vision tower and prediction blocks next to it are skipped."""
     source = data / "tiny" / "qwen35_a"
     config = json.loads((source / "config.json").read_text())
     tensors = {

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Sequence:
-    """A prompt and its continuation by a sampler of its own, with the logits of every token."""
+    """A prompt and its continuation by a separate sampler, with the logits of every token."""
 
     def __init__(self, engine: _engine.Engine, number: int, session: _engine.Session | None = None) -> None:
         self.session = _engine.Session(engine) if session is None else session
@@ -109,7 +109,7 @@ def test_company_changes_no_bit(folder: Path, name: str, seed: int) -> None:
 
 
 def test_suggested_trees_beside_others(folder: Path, seed: int) -> None:
-    """Trees of any shape, some of which fill the pass, verified beside rows alone."""
+    """Verifies trees of any shape, some of which fill the pass, together with single rows."""
     engine = open_engine(folder / "hybrid.gguf", draft="suffix")
     alone = [Sequence(engine, number) for number in range(6)]
     for one in alone:
@@ -122,7 +122,7 @@ def test_suggested_trees_beside_others(folder: Path, seed: int) -> None:
         one.session.set_drafting(False)
     while open_ones := [one for one in mixed if not one.is_done]:
         for one in open_ones:
-            future = alone[mixed.index(one)].ids[len(one.ids) :]  # behind the newest token, the root
+            future = alone[mixed.index(one)].ids[len(one.ids) :]  # after the newest token, the root
             if future and rng.random() < 0.4:
                 tokens, parents = random_tree(rng, future, int(rng.integers(1, 50)))
                 one.session.suggest(np.array(tokens, np.int32), parents)

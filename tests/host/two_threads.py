@@ -1,4 +1,4 @@
-"""Two generations in two threads of one `LLM`, timed beside the same ones in turn."""
+"""Times two generations in two threads of one `LLM` against running them in turn."""
 
 from __future__ import annotations
 

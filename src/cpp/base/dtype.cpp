@@ -16,7 +16,7 @@ constexpr DTypeInfo kTable[kDTypeCount] = {
     {"TQ2_0", 35, 256, 66}, {"NVFP4", 40, 64, 36},
 };
 
-// Read over in parts of a file that are not used, and named in messages.
+// Types that files may contain but the engine cannot compute with. Unused tensors may have them; messages name them.
 constexpr DTypeInfo kForeignTypes[] = {
     {"Q8_1", 9, 32, 36}, {"Q8_K", 15, 256, 292}, {"I8", 24, 1, 1},  {"I16", 25, 1, 2},
     {"I32", 26, 1, 4},   {"I64", 27, 1, 8},      {"F64", 28, 1, 8},

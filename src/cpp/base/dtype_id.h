@@ -23,7 +23,7 @@ enum class DType : uint8_t {
   kIQ4_NL,
   kIQ4_XS,
   kMXFP4,
-  // Without kernels of their own: on a device their values are BF16.
+  // No kernels read these types: a device stores their values as BF16.
   kIQ1_S,
   kIQ1_M,
   kIQ2_XXS,

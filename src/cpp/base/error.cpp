@@ -1,4 +1,4 @@
-// The texts of errors.
+// Builds the texts of errors.
 #include "base/error.h"
 
 #include <sstream>

@@ -30,8 +30,8 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-// A value as operator<< writes it. What is told of a failed check becomes a list of these, and one function makes its
-// text: the hundreds of checks compile no stream code of their own.
+// One value of an error message, printed with operator<<. A failed check passes a list of Parts to one function that
+// builds the text, so the hundreds of checks compile no stream code.
 class Part {
  public:
   Part(const char* text) : value_(text), write_(write_text) {}
@@ -65,13 +65,13 @@ template <class... Values>
 
 }  // namespace lb
 
-// Input checks: the message names the expected value, the actual value and the place.
+// Input checks: the message names the expected value, the actual value and the location.
 #define LB_CHECK(condition, code, ...)                                       \
   do {                                                                       \
     if (!(condition)) ::lb::fail_with(::lb::ErrorCode::code, {__VA_ARGS__}); \
   } while (0)
 
-// Checks of our own invariants.
+// Checks of internal invariants.
 #define LB_ASSERT(condition)                              \
   do {                                                    \
     if (!(condition)) ::lb::assertion_failed(#condition); \

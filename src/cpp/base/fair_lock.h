@@ -1,5 +1,5 @@
-// FairLock: a recursive mutex that serves threads in the order in which they asked. std::recursive_mutex lets a thread
-// that unlocks and locks again overtake the waiting ones for as long as it likes.
+// FairLock: a recursive mutex that serves threads first come, first served. With std::recursive_mutex, a thread that
+// unlocks and locks again can starve the waiting threads.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ class FairLock {
  public:
   void lock();
   void unlock();
-  // Whether another thread waits. Only the owner may ask.
+  // Whether another thread waits. Only the owner may call it.
   bool is_wanted() const;
 
  private:
@@ -25,7 +25,7 @@ class FairLock {
 
   mutable std::mutex mutex_;            // guards waiting_ and changes of owner
   std::atomic<std::thread::id> owner_;  // none: free
-  int depth_ = 0;                       // of the owner's calls of lock()
+  int depth_ = 0;                       // nesting depth of the owner's lock() calls
   std::deque<Waiter*> waiting_;
 };
 

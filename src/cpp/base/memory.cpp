@@ -1,4 +1,4 @@
-// An arena is an anonymous mapping.
+// Implements arenas as anonymous mappings.
 #include "base/memory.h"
 
 #include <sys/mman.h>

@@ -26,7 +26,7 @@ class ThreadPool {
   static int thread_of_task() { return thread_of_task_; }
 
   // Calls body(task, thread) for every task in [0, n_tasks); thread is in [0, size()). Threads take tasks one by one,
-  // so tasks may be uneven. Rethrows the first exception of a task. A loop within a task runs on the task's thread.
+  // so tasks may be uneven. Rethrows the first exception of a task. A nested loop runs on the task's thread.
   template <class Body>
   void parallel_for(int n_tasks, Body&& body) {
     using Plain = std::remove_reference_t<Body>;

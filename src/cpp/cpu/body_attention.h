@@ -1,7 +1,7 @@
 // Vector bodies of attention over the paged KV cache, with online softmax, a page of 64 places at a time.
-//   One token is bandwidth bound by 2 * head_dim cache values per slot and KV head, many rows are compute bound. A page
-//   of keys is transposed once for a tile of queries. Then a score is one chain of multiply-adds over head_dim, and a
-//   value of the output is one over the places, so a row has the same bits whatever rows are beside it.
+//   One token is bandwidth bound: it reads 2 * head_dim cache values per slot and KV head. Many rows are compute bound.
+//   A page of keys is transposed once for a tile of queries. Then a score is one chain of multiply-adds over head_dim,
+//   and an output value is one chain over the places, so the bits of a row do not depend on the other rows.
 //   In a tree, the places after the committed ones are the row's ancestors: scores are permuted to this order for the
 //   softmax, and the weights of other rows are 0, which changes no sum.
 #pragma once
@@ -31,7 +31,7 @@ inline void append_rows(const float* x, void* data, const KvAppend& op, int begi
       narrow(slot_of<T>(data, op.cache, h, *op.n_past + r), x + (long(r) * op.cache.n_kv_heads + h) * dim, dim);
 }
 
-// The page of a slot, of one head.
+// One KV head's part of the page that holds a slot.
 inline uint8_t* head_of(void* data, KvType type, const KvLayer& cache, int kv_head, int slot) {
   const size_t page = cache.page_table[slot / kPageTokens];
   return static_cast<uint8_t*>(data) + (page * cache.n_kv_heads + kv_head) * kv_head_bytes(type, cache.head_dim);
@@ -60,7 +60,7 @@ void kv_append(const KvAppend& op, int begin, int end) {
 struct QueryTile {
   const Attention& op;
   int kv_head, group, row_begin, rows;
-  int base;  // slots that all of the rows see, but for those before first_slot()
+  int base;  // all rows see slots [first_slot(), base)
   int n() const { return rows * group; }
 };
 
@@ -88,7 +88,7 @@ inline void transpose_keys(const T* keys, int n_slots, int dim, float* to) {
 
 inline int pad(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
-// Scores of all queries and n_slots slots of a page, from `slot` on.
+// Computes the scores of all queries with n_slots slots of a page, from `slot` on.
 inline void score_page(const QueryTile& tile, const Softmax& at, int slot, int n_slots, float* scores) {
   const KvLayer& cache = tile.op.cache;
   const int dim = cache.head_dim;
@@ -174,7 +174,7 @@ inline void accumulate_page(const QueryTile& tile, const Softmax& at, int slot, 
     });
 }
 
-// n_slots slots of a page, where places and slots are the same: of committed tokens, or of a chain.
+// Attends to n_slots slots of a page whose places are its slots: committed tokens, or a chain.
 inline void attend_page(const QueryTile& tile, const Softmax& at, int slot, int n_slots) {
   const int dim = tile.op.cache.head_dim;
   score_page(tile, at, slot, n_slots, at.scores);
@@ -189,7 +189,8 @@ inline void attend_page(const QueryTile& tile, const Softmax& at, int slot, int 
   accumulate_page(tile, at, slot, n_slots, at.scores);
 }
 
-// The places of a row in a page of its own sequence, as slots counted from the tail's first one. Returns their number.
+// Lists the places of a row in a page of the row's own sequence, as slots relative to the tail's first slot. Returns
+// how many there are.
 inline int places_of(const QueryTile& tile, int r, int tail, int page, int* slots) {
   int n = 0;
   for (int s = page; s < tile.base && s < page + kPageTokens; ++s) slots[n++] = s - tail;
@@ -199,7 +200,8 @@ inline int places_of(const QueryTile& tile, int r, int tail, int page, int* slot
   return n;
 }
 
-// The places of a tree's rows from the page of base on: at most two pages of each row's sequence, and two of slots.
+// Attends to the places of a tree's rows from the page of `base` on: at most two pages of each row's own sequence, and
+// at most two pages of slots.
 inline void attend_tree(const QueryTile& tile, const Softmax& at, int begin, int end) {
   const int dim = tile.op.cache.head_dim;
   const int tail = tile.base / kPageTokens * kPageTokens, n_slots = tile.base + tile.op.rows - tail;
@@ -255,8 +257,8 @@ void attention(const Attention& op, int kv_head, int row_begin, int row_end, int
 
 // --- KeyScores
 
-// Scores of the queries of a KV head with slots [begin, end) of a page, in exponents of e; -inf where a row does not
-// see a slot. Rows of kScoreRow values, [rows * group].
+// Computes the scaled scores of a KV head's queries with slots [begin, end) of a page; -inf where a row does not see a
+// slot. Layout: [rows * group, kScoreRow].
 inline float* page_scores(const KeyScores& op, int kv_head, int begin, int end, std::byte* scratch) {
   const int dim = op.cache.head_dim, group = op.n_heads / op.cache.n_kv_heads, n_slots = end - begin;
   Attention attention = {};

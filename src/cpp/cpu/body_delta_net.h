@@ -1,6 +1,7 @@
 // Vector bodies of Gated DeltaNet; equations in ops/delta_net.h.
-//   Rows come one after the other, each from the state after its parent, so a row has the same bits in every append. A
-//   pass over a block of columns of S folds the rows between two states, in registers, and reads the new row's sums.
+//   Rows are computed one by one, each from the state after its parent, so a row has the same bits in every append. A
+//   pass over a block of columns of S folds, in registers, the rows between the two states, and computes the new row's
+//   products with the state.
 //   One row: bandwidth bound; S (4 dk dv bytes per value head) is read and written once. More rows: compute bound, 4
 //   operations per value of S and row; the block of columns stays in L1.
 #pragma once
@@ -91,7 +92,7 @@ struct Fold {
   float decay;
 };
 
-// The accepted rows of the previous append. Their deltas are copied, because new rows take their place.
+// Lists the accepted rows of the previous append. Copies their deltas, because new rows overwrite them.
 inline int accepted_folds(const DeltaHead& head, float* deltas, Fold* folds) {
   const GatedDelta& op = head.op;
   const int n = n_accepted(op.accepted), in = filled_buffer(op);
@@ -107,7 +108,7 @@ inline int accepted_folds(const DeltaHead& head, float* deltas, Fold* folds) {
 // The rows of this append.
 struct Rows {
   float decay[kMaxTree];    // e^g
-  float k_dot_q[kMaxTree];  // of the row's own key and query
+  float k_dot_q[kMaxTree];  // dot product of the row's key and query
 };
 
 inline void read_rows(const DeltaHead& head, Rows& rows) {
@@ -120,13 +121,13 @@ inline void read_rows(const DeltaHead& head, Rows& rows) {
   }
 }
 
-// Columns of a state, [dk] rows of a stride.
+// A block of columns of a state: dk rows, `stride` values apart.
 struct Columns {
   float* at;
   long stride;
 };
 
-// Columns [first, first + n) of a value head: kVectors whole vectors, or the part of one.
+// Columns [first, first + n) of a value head: kVectors whole vectors, or one partial vector.
 template <int kVectors, bool kWhole>
 struct Block {
   const DeltaHead& head;
@@ -141,7 +142,7 @@ struct RowSums {
   vf k[kVectors] = {}, q[kVectors] = {};
 };
 
-// Rows of S that are folded at once: then a delta is read once for all of them.
+// Rows of S folded per iteration, so that a delta is read once for all of them.
 constexpr int kFoldRows = 4;
 
 // Folds rows [d, d + kRows) of `from` into `to` and adds their products with the row's k and q, if there is a row.
@@ -181,7 +182,7 @@ inline RowSums<kVectors> pass(const Block<kVectors, kWhole>& block, const Column
   return sums;
 }
 
-// `work` has [dk, kVectors] vectors.
+// work: scratch of [dk, kVectors] vectors.
 template <int kVectors, bool kWhole>
 inline void delta_columns(const Block<kVectors, kWhole>& block, const Rows& rows, const Fold* accepted, int n_accepted,
                           float* work) {
@@ -189,11 +190,11 @@ inline void delta_columns(const Block<kVectors, kWhole>& block, const Rows& rows
   const GatedDelta& op = head.op;
   const Columns committed{head.S + block.first, op.dv}, scratch{work, kVectors * kLanes};
   if (op.rows == 0) pass(block, committed, committed, accepted, n_accepted, -1);
-  int reached = -1;  // the row after which `scratch` has the state; -1: none, the state is the committed one
+  int reached = -1;  // `scratch` holds the state after this row; -1: it holds none yet
   for (int i = 0; i < op.rows; ++i) {
     const int parent = parent_of(op.tree, i);
     Fold path[kMaxTree];
-    int first = kMaxTree, row = parent;  // path[first ..) leads from a state that exists to the parent's
+    int first = kMaxTree, row = parent;  // path[first ..) leads from an available state to the parent's state
     for (; row >= 0 && row != reached; row = parent_of(op.tree, row))
       path[--first] = {head.k(row), head.delta(row), rows.decay[row]};
     const RowSums<kVectors> sums =

@@ -1,7 +1,8 @@
-// Vector bodies of the types of keys and values, with the bits of quant/kv_rows.h. Two ways to read a page:
+// Vector bodies that read and write KV types, bit-identical to quant/kv_rows.h. Two ways to read a page:
 //   load_slots      a lane is a value of a row: fp32 rows in the order of values
 //   transpose_slots a lane is a slot: words of codes are transposed, not values, and every shift is a constant
-// Products of a code and an f16 scale are exact in fp32, so neither way nor an fma changes a bit. Levels round once.
+// Products of a code and an f16 scale are exact in fp32, so both ways, with or without fma, give the same bits.
+// Products with levels round once.
 #pragma once
 
 #include "cpu/simd.h"
@@ -19,7 +20,7 @@ struct Coded {
   static constexpr bool kHasHigh = kTraits.bits > kTraits.low_bits, kHasMinimum = kTraits.code == KvCode::kMinimum;
 };
 
-// Calls body(Coded<type>{}); for types of codes, which all but f32, f16 and bf16 are.
+// Calls body(Coded<type>{}), for all types but f32, f16 and bf16.
 template <class Body>
 inline auto with_codes(KvType type, Body&& body) {
   switch (type) {
@@ -37,7 +38,8 @@ inline auto with_codes(KvType type, Body&& body) {
 
 inline vf to_float(vi x) { return __builtin_convertvector(x, vf); }
 
-// e4m3. A subnormal number is a normal one of its exponent less the leading one: no operand is subnormal in fp32.
+// The value of an e4m3 code. A subnormal number is computed as a normal one minus 2^-6, the implicit leading one, so no
+// operand is subnormal in fp32.
 inline vf fp8_value(vi code) {
   const vi magnitude = code & 0x7f, is_small = magnitude < 8;
   const vi bits = ((magnitude + (is_small & 8)) << 20) + (120 << 23);
@@ -46,7 +48,7 @@ inline vf fp8_value(vi code) {
   return __builtin_bit_cast(vf, __builtin_bit_cast(vi, value) | (code & 0x80) << 24 | (is_nan & 0x7fc00000));
 }
 
-// The levels of every code, sign included; those of 3 bits twice.
+// The signed levels of every code; 3-bit types have their levels twice.
 template <KvType kType>
 struct SignedLevels {
   float at[16];
@@ -83,7 +85,8 @@ inline vf value_of(vi code, vf scale, vf minimum) {
   if constexpr (kCode == KvCode::kLevel) return level_of<Code::kKv>(code) * scale;
 }
 
-// Each of kLanes / kEach words in kEach lanes. These are 2 or 4 words: other ways to load them pass through memory.
+// Loads kLanes / kEach words and repeats each in kEach lanes. With AVX2 these are 2 or 4 words, loaded by intrinsics:
+// other ways to load them pass through memory.
 template <int kEach>
 inline vi repeat_words(const uint8_t* at) {
   vi index = {};
@@ -108,7 +111,7 @@ inline vi repeat_words(const uint8_t* at) {
 #endif
 }
 
-// Codes of `kBits` bits of values i ... i + kLanes - 1 of a row; i is a multiple of kLanes.
+// The kBits-bit codes of values [i, i + kLanes) of a row; i is a multiple of kLanes.
 template <int kBits>
 inline vi codes_at(const uint8_t* row, int i) {
   constexpr int kWordCodes = 32 / kBits;
@@ -127,7 +130,7 @@ inline vi codes_at(const uint8_t* row, int i) {
 }
 
 // The scales of n_slots slots of a page as fp32, in the order of the plane.
-constexpr int kMaxScales = kMaxHeadDim / 32 * 2;  // of a slot
+constexpr int kMaxScales = kMaxHeadDim / 32 * 2;  // per slot
 template <class Code>
 inline void load_scales(const uint8_t* head, int dim, int slot, int n_slots, float* to) {
   const KvRowBytes bytes = kv_row_bytes(Code::kKv, dim);
@@ -137,7 +140,7 @@ inline void load_scales(const uint8_t* head, int dim, int slot, int n_slots, flo
   for (int i = 0; i < n; i += kLanes) store(to + i, load(from + i, n - i), n - i);
 }
 
-// n_slots slots of a page as fp32, to[n_slots, dim].
+// Writes n_slots slots of a page as fp32 to to[n_slots, dim].
 template <class Code>
 inline void load_slots(const uint8_t* head, int dim, int slot, int n_slots, float* to) {
   const KvRowBytes bytes = kv_row_bytes(Code::kKv, dim);
@@ -163,7 +166,7 @@ inline void load_slots(const uint8_t* head, int dim, int slot, int n_slots, floa
     }
 }
 
-// n_slots slots of a page transposed, to[dim, kPageSlots]; zeros beyond them in a last vector.
+// Writes n_slots slots of a page, transposed, to to[dim, kPageSlots]; pads the last vector with zeros.
 template <class Code>
 inline void transpose_slots(const uint8_t* head, int dim, int slot, int n_slots, float* to) {
   const KvRowBytes bytes = kv_row_bytes(Code::kKv, dim);

@@ -22,8 +22,8 @@ inline float sum_of_squares(const float* x, int n) {
   return hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-// factor / sqrt(sum of squares / divisor + eps). The squares of values beyond 1e19 overflow; such values are scaled
-// first, beside which eps has no effect. An infinite value gives NaN.
+// factor / sqrt(sum of squares / divisor + eps). Squares of values above 1e19 overflow, so such values are scaled
+// first; eps is negligible then. An infinite value gives NaN.
 inline float inverse_root(const float* x, int n, float divisor, float eps, float factor = 1.0f) {
   constexpr float kScale = 0x1p-96f;
   const float sum = sum_of_squares(x, n);

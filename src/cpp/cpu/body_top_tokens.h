@@ -22,7 +22,7 @@ struct TopList {
     keys[at] = key;
   }
   int id(int i) const { return int(~uint32_t(keys[i])); }
-  // Only a logit above it, or NaN, can enter; NaN until the list is full.
+  // Only a NaN or a logit above the floor can enter the list. The floor is NaN until the list is full.
   float floor() const { return n == k ? sampling::from_ordered(uint32_t(keys[k - 1] >> 32)) : __builtin_nanf(""); }
 };
 

@@ -1,5 +1,5 @@
-// The CPU stream: worker threads and their scratch, sized at construction, so that ops allocate nothing. cpu/run_*.cpp
-// implement run().
+// The CPU stream: worker threads and their scratch, sized at construction so that ops allocate nothing. The run()
+// functions are in cpu/run_*.cpp.
 #pragma once
 
 #include <cstddef>
@@ -83,7 +83,7 @@ class CpuStream final : public Stream {
   void run(const GrowTree&);
 
  private:
-  // Small ops of several sequences: a thread each, where there are as many as threads.
+  // Runs small ops of several sequences: one op per task if there are at least as many ops as threads, else in turn.
   template <class Op>
   void run_apart(std::span<const Op> ops) {
     const int n = static_cast<int>(ops.size());

@@ -54,7 +54,7 @@ struct Kernels {
   // o [rows, group, head_dim]. A row that sees none of the places gets m = -inf, l = 0, o = 0.
   void (*attention)(const Attention&, int kv_head, int row_begin, int row_end, int begin, int end, float* m, float* l,
                     float* o, std::byte* scratch);
-  // Adds the result of later places to that of earlier ones, for n queries.
+  // Adds the partial result of later places to the one of earlier places, for n queries.
   void (*attention_add)(int n, int head_dim, const float* from_m, const float* from_l, const float* from_o, float* m,
                         float* l, float* o);
   // Normalises the whole result and applies the gate, for query heads [head_begin, head_end).

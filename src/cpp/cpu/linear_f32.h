@@ -1,7 +1,7 @@
-// Linear products in fp32. F32, F16 and BF16 weights are converted in registers, F16 and BF16 in scratch with more than
-// 4 activation rows. Block weights are dequantised to fp32 in scratch. Register tile: 4 weight rows x up to 4
-// activation rows of dot products, 8 loads per 16 multiply-adds, one horizontal sum per output. A GEMV is bound by the
-// bytes of the weights, a GEMM by multiply-adds. The order of additions of an output depends on n_in alone.
+// Linear products in fp32. F16 and BF16 weights are converted in registers, or in scratch with more than 4 activation
+// rows. Block weights are dequantised to fp32 in scratch. Register tile: 4 weight rows x up to 4 activation rows of dot
+// products, 8 loads per 16 multiply-adds, one horizontal sum per output. A GEMV is bound by the bytes of the weights, a
+// GEMM by multiply-adds. The order of additions of an output depends on n_in alone.
 #pragma once
 
 #include "cpu/kernels.h"

@@ -24,7 +24,7 @@ namespace lb::cpu {
 namespace {
 
 constexpr int kChains = 4;   // sums of an output
-constexpr int kStreams = 4;  // weight rows in flight on the skinny path
+constexpr int kStreams = 4;  // weight rows that the skinny path streams concurrently
 // Prefetch distance: one core reads Q6_K at 30 GB/s with prefetch, at 10 GB/s without.
 constexpr long kPrefetchBytes = 16 << 10;
 constexpr int kPanelRows = 32;  // weight rows of a panel
@@ -32,12 +32,12 @@ constexpr int kTileX = 4;       // activation rows of a tile: 8 integer and 8 fl
                                 // two multiplies per cycle
 constexpr int kTallTileX = 6;   // up to 6 activation rows are one tile
 
-// Lanes of the skinny path's sums, where rows are weight rows and quarters are 128 bits.
+// Lanes of the skinny path's sums. Rows are weight rows; quarters are 128-bit quarters of a vector.
 //   kNibble, kNatural  quarter c: chain c of rows 0 1 2 3
 //   kPairs             quarters 0 1 2 3: chains 0 1, chains 2 3 of rows 0 1, the same of rows 2 3; within a quarter
 //                      both chains of the first row, then of the second
 
-// 128 activations of one row: in the order of the weights' codes, scales and sums in the lanes of the sums.
+// 128 activations of one row, in the order of the weights' codes; scales and sums are in the lanes of the sums.
 struct Activations128 {
   __m512i a[2];
   __m512i start[2];  // -kZero * sum of the lane's activations
@@ -69,7 +69,7 @@ Activations128 load_activations(const Q8Rows& x, int r, int k) {
   const long block = long(r) * x.n_blocks + k / 32;
   const bool is_whole = x.stride - k >= 128;
   const __m512i first = load_bytes(q), second = is_whole ? load_bytes(q + 64) : _mm512_setzero_si512();
-  const auto four = [&](const void* p) {  // of the blocks
+  const auto four = [&](const void* p) {  // loads one number per block, zero beyond the row
     return is_whole ? _mm_loadu_si128(static_cast<const __m128i*>(p)) : _mm_loadl_epi64(static_cast<const __m128i*>(p));
   };
   const __m128 scale = _mm_castsi128_ps(four(x.scale + block));
@@ -120,7 +120,7 @@ inline __m512i sum_rows(const __m512i* v) {
   return _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
 }
 
-// The same for kPairs, whose first dots have sub-blocks 0 and 2 and whose second have 1 and 3, eight lanes each.
+// sum_rows() for kPairs: `first` has the dots of sub-blocks 0 and 2, `second` those of 1 and 3, eight lanes each.
 inline __m512i sum_rows_of_pairs(const __m512i* first, const __m512i* second) {
   __m512i t[kStreams];
   for (int i = 0; i < kStreams; ++i)
@@ -139,7 +139,7 @@ inline void scales_of_pairs(const __m512* s, int h, __m512* d, __m512* m) {
   *m = _mm512_shuffle_f32x4(a, b, 0xee);
 }
 
-// The sums of the chains, for four weight rows.
+// Adds the chains of four weight rows, in order.
 template <class Block>
 __m128 add_chains(__m512 acc) {
   if constexpr (Unpack<Block>::kOrder == Order::kPairs)
@@ -155,7 +155,7 @@ void linear_q8_skinny(const Linear& op, const Q8Rows& x, int begin, int end) {
   constexpr int kBlocks = U::kUnit / Block::kValues;  // blocks of a step
   constexpr bool kPairs = U::kOrder == Order::kPairs;
   constexpr int kGroups = U::kUnit / 128;
-  constexpr int kDots = U::kOrder == Order::kNibble ? 1 : 2;  // of a weight row and group
+  constexpr int kDots = U::kOrder == Order::kNibble ? 1 : 2;  // accumulators per weight row and group
   constexpr int kSums = U::kOrder == Order::kNatural ? 2 : 1;
   const int blocks_per_row = op.n_in / Block::kValues;
   for (int o = begin; o < end; o += kStreams) {
@@ -270,7 +270,7 @@ inline void store_quads(const __m512* v, float* to, long stride) {
   _mm512_store_ps(to + 3 * stride, _mm512_shuffle_f32x4(e, f, 0xdd));
 }
 
-// Stores the scales of 128 values of 16 rows; `stride` is that of the chains.
+// Stores the scales of 128 values of 16 rows; `stride` is the distance between chains.
 template <class Block>
 void store_scales(__m512 (*v)[16], float* to, long stride) {
   if constexpr (Unpack<Block>::kOrder == Order::kPairs)  // lanes 0 0 2 2 and 1 1 3 3 (of four each) to 0 1 2 3
@@ -316,7 +316,7 @@ void pack_half(const Linear& op, int o, int n, const Panel& panel, int half) {
           if constexpr (Block::kHasMin) m[v][i] = mi[v];
         }
       }
-      const long stride = long(panel.chain) * kPanelRows;  // of the chains
+      const long stride = long(panel.chain) * kPanelRows;  // between chains
       const int place = (b * Block::kValues + 128 * h) / Block::kSub / kChains;
       uint8_t* codes = panel.codes + place * long(Block::kSub) * kPanelRows + 64 * half;
       for (int v = 0; v < 2; ++v) {
@@ -373,8 +373,8 @@ void sub_terms(const Q8Rows& x, int r0, int n_rows, SubTerm* terms) {
   }
 }
 
-// Computes outputs [r0, r0 + kR) x [o, o + n); kHalves is 1 when n <= 16. Of a type, a panel leaves the size of its
-// sub-blocks and whether they have mins: types that agree in both share the code.
+// Computes outputs [r0, r0 + kR) x [o, o + n); kHalves is 1 when n <= 16. In a panel, types differ only in the size of
+// their sub-blocks and in whether they have mins, so types that agree in both share one instantiation.
 template <int kSub, bool kHasMin, int kR, int kHalves>
 void tile(const Linear& op, const Q8Rows& x, const Panel& panel, const SubTerm* terms, int o, int n, int r0) {
   constexpr int kSteps = kSub / 4;  // dwords of a sub-block

@@ -1,5 +1,5 @@
-// Cache appends and moves, and attention, whose tasks are (row tile, KV head, split of the context). The results of the
-// splits are added in order, by one task or by several: the number of rows changes no bit of a row.
+// Cache appends and moves, and attention. A task of attention is (row tile, KV head, split of the context). The partial
+// results of the splits are added in order, however tasks divide them, so a row's bits do not depend on the rows.
 #include <cstring>
 
 #include "base/error.h"
@@ -12,10 +12,11 @@
 namespace lb {
 namespace {
 
-// Queries of a tile (rows x the heads that share a KV head), each of which uses a converted page of keys.
+// Queries per tile (rows x the query heads that share a KV head); all of them reuse a converted page of keys.
 constexpr int kTileQueries = 128;
-// Splits of a sequence: 8 of 1024 places, then 4 of each double length, so that one token has work for every core.
-// Longer appends have enough row tiles, and their partial results would not fit the scratch.
+// Appends of up to kSplitRows rows split the sequence across tasks: 8 splits of 1024 places, then 4 of 2048, 4 of 4096
+// and so on, so that one token has work for every core. Longer appends have enough row tiles, and their partial results
+// would not fit the scratch.
 constexpr int kSplitRows = 64;
 constexpr int kEvenSplits = 8, kSplitPlaces = 1024;
 
@@ -40,7 +41,7 @@ struct Partials {
   static size_t bytes(long n, int head_dim) { return sizeof(float) * n * (head_dim + 2); }
 };
 
-// Queries, a page of keys and of values, and twice two pages of scores.
+// Queries, a page of keys, a page of values, and two buffers of two pages of scores.
 size_t body_scratch(int head_dim, int group) {
   const long queries = std::max(kTileQueries, group), dim = (head_dim + 15) / 16 * 16;
   return sizeof(float) * ((queries + 2 * kPageTokens) * dim + queries * 4 * kPageTokens);
@@ -127,7 +128,7 @@ void CpuStream::run(const Attention& op) {
   const int group = op.n_heads / n_kv;
   const int tile = tile_rows(group), n_tiles = (op.rows + tile - 1) / tile;
   const int n_past = *op.n_past, n_places = n_past + op.rows;
-  const int first = cpu::first_slot(op, n_past, 0) / kPageTokens * kPageTokens;  // of the first page that a row sees
+  const int first = cpu::first_slot(op, n_past, 0) / kPageTokens * kPageTokens;  // start of the first visible page
   const int first_split = n_splits(first + 1) - 1, end_split = n_splits(n_places);
   const long values = long(op.rows) * op.n_heads * dim * (n_places - first) / 4;
 
@@ -149,7 +150,7 @@ void CpuStream::run(const Attention& op) {
                                whole.o);
   };
 
-  const bool is_apart = ThreadPool::thread_of_task() >= 0;  // then the scratch of the splits is others' too
+  const bool is_apart = ThreadPool::thread_of_task() >= 0;  // one of several ops: they would share the split scratch
   if (end_split - first_split == 1 || op.rows > kSplitRows || is_apart) {
     cpu::for_tasks(pool(), n_tiles * n_kv, values, [&](int task, int thread) {
       const int row_tile = n_tiles - 1 - task / n_kv;  // the last rows see the most slots: start them first

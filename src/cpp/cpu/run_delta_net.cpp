@@ -19,7 +19,7 @@ bool is_first_of_key_head(const GatedDelta& op, int v_head) {
 }  // namespace
 
 size_t delta_thread_scratch(int dk, int dv) {
-  return sizeof(float) * (long(dk) * kColumns + long(kMaxTree) * dv);  // columns of a state, accepted deltas
+  return sizeof(float) * (long(dk) * kColumns + long(kMaxTree) * dv);  // a slice of the state, the accepted deltas
 }
 
 void CpuStream::run(const CausalConv& op) {
@@ -56,7 +56,7 @@ void CpuStream::run(const GatedDelta& op) {
       std::memcpy(k_out + (long(r) * op.n_k_heads + k_head) * op.dk, op.k + r * op.row_stride + long(k_head) * op.dk,
                   sizeof(float) * op.dk);
   });
-  std::copy_n(op.g, size_t(op.rows) * op.n_v_heads, cs_out);  // of no rows where pending ones are folded alone
+  std::copy_n(op.g, size_t(op.rows) * op.n_v_heads, cs_out);  // copies nothing if the op only folds
 }
 
 }  // namespace lb

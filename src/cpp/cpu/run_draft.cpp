@@ -1,4 +1,4 @@
-// Ops of drafting: the row before each row, the likeliest tokens, DFlash 2's convolution and selector, the tree.
+// Drafting ops: PreviousRow, TopTokens, DFlash 2's convolution and selector, GrowTree.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -1,4 +1,4 @@
-// Norms, rotary embedding, the gated activation, copies: independent rows.
+// Ops on independent rows: norms, rotary embedding, the gated activation, copies.
 #include <cmath>
 #include <cstring>
 
@@ -14,7 +14,7 @@ void CpuStream::run(const RmsNorm& op) {
 }
 
 void CpuStream::run(const GatedRmsNorm& op) {
-  for_ranges(pool(), op.rows, 4L * op.heads * op.dim,  // a silu costs as much as three more values
+  for_ranges(pool(), op.rows, 4L * op.heads * op.dim,  // a silu costs as much as three values
              [&](int begin, int end) { kernels().gated_rms_norm(op, begin, end); });
 }
 

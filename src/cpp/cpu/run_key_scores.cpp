@@ -1,5 +1,5 @@
-// KeyScores, whose tasks are parts of the context. The parts depend on its length alone, so results do not depend on
-// the number of threads.
+// KeyScores. Tasks are parts of the context. The parts depend on the context's length alone, so results do not depend
+// on the number of threads.
 #include <cmath>
 #include <limits>
 
@@ -32,7 +32,7 @@ void CpuStream::run(const KeyScores& op) {
       kernels().key_sums(op, kv_head, begin, end, sums, thread_scratch(thread, scratch));
     });
   });
-  // The whole context's sums take the place of the first part's.
+  // Merges the sums of all parts into the first part's.
   for (int i = 0; i < n_queries; ++i) {
     float &m = op.parts[2 * i], &l = op.parts[2 * i + 1];
     for (int part = 1; part < n_parts; ++part) {

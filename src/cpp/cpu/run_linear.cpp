@@ -59,7 +59,7 @@ void CpuStream::run(const LinearGroup& group) {
   const Linear& first = products[0];
   bool needs_q8 = false;
   long work = 0;
-  int n_units = 0;  // units of kTaskRows weight rows in the whole group
+  int n_units = 0;  // units in the group; a unit is kTaskRows weight rows
   for (const Linear& op : products) {
     LB_ASSERT(op.x == first.x && op.rows == first.rows && op.n_in == first.n_in && op.activations == first.activations);
     needs_q8 = needs_q8 || (is_block_type(op.type) && op.activations == Activations::kInt8);

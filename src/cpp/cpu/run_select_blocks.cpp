@@ -1,4 +1,4 @@
-// KeyMeans and SelectBlocks, by loops that any compiler vectorises: they are a hundredth of the attention that they
+// KeyMeans and SelectBlocks, as loops that any compiler vectorises: they cost a hundredth of the attention that they
 // save.
 #include <algorithm>
 #include <cmath>
@@ -27,7 +27,7 @@ void mean_of_block(const KeyMeans& op, int kv_head, int block) {
   for (int i = 0; i < dim; ++i) op.means[(long(kv_head) * dim + i) * op.max_blocks + block] = sums[i] / kSparseBlock;
 }
 
-// Adds the weights that a query gives to the first n blocks.
+// Adds a query's softmax weights of the first n blocks to `totals`.
 void add_weights(const SelectBlocks& op, const float* q, int kv_head, int n, float* scores, float* totals) {
   std::fill_n(scores, n, 0.0f);
   for (int i = 0; i < op.head_dim; ++i) {

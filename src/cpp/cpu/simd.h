@@ -118,7 +118,7 @@ constexpr LaneIndices<0, 1, 2, 3, 4, 5, 6, 7> kAllLanes;
 constexpr LaneIndices<0, 1, 2, 3> kAllLanes;
 #endif
 
-// The lanes of a and b in turn, from lane kFirst on.
+// Interleaves the lanes of a and b, from lane kFirst on.
 template <int kFirst, int... kLane>
 inline vf interleave(vf a, vf b, LaneIndices<kLane...>) {
   return __builtin_shufflevector(a, b, (kFirst + kLane / 2 + kLane % 2 * kLanes)...);
@@ -137,7 +137,7 @@ inline void transpose(vf* x) {
 }
 
 // e^x to 2 ulp, including subnormal results. x = n ln2 + r with |r| <= ln2 / 2; e^r is the Taylor polynomial to r^7
-// (remainder below 1e-8). 2^n is two factors, so that both are normal numbers.
+// (remainder below 1e-8). 2^n is split into two factors, so that both are normal numbers.
 inline vf exp(vf x) {
   x = x < -104.0f ? splat(-104.0f) : x;  // NaN compares false and passes
   x = x > 89.0f ? splat(89.0f) : x;

@@ -7,17 +7,17 @@
 
 namespace lb::cpu {
 
-// Values of a task. Below about 16k values, waking a worker costs more than the worker saves.
+// Target number of values per task. Below about 16k values, waking a worker costs more than the worker saves.
 inline constexpr long kTaskValues = 16384;
 
-// Calls body(begin, end) for ranges of [0, n) that have at least kTaskValues values each.
+// Calls body(begin, end) for ranges of [0, n), each of up to kTaskValues values, or one item if an item has more.
 template <class Body>
 void for_ranges(ThreadPool& pool, int n, long values_each, Body&& body) {
   const int step = static_cast<int>(std::clamp<long>(kTaskValues / std::max<long>(values_each, 1), 1, std::max(n, 1)));
   pool.parallel_for((n + step - 1) / step, [&](int task, int) { body(task * step, std::min(n, (task + 1) * step)); });
 }
 
-// Calls body(task, thread) for every task; runs all tasks on the calling thread when they are small together.
+// Calls body(task, thread) for every task; runs all on the calling thread if they have fewer than kTaskValues values.
 template <class Body>
 void for_tasks(ThreadPool& pool, int n_tasks, long values, Body&& body) {
   if (values >= kTaskValues) return pool.parallel_for(n_tasks, body);

@@ -1,4 +1,4 @@
-// Accessors of an append's tree and of the slots that its rows see, and the key head of a value head. Every function is
+// Accessors of an append's tree, of the slots that its rows see, and of a value head's key head. Every function is
 // static, because files of all instruction sets include this header (see kernels.h).
 #pragma once
 
@@ -25,7 +25,7 @@ namespace lb::cpu {
   return first < n_past ? first : n_past;
 }
 
-// The list of key blocks that the rows of a query block attend to; null: all.
+// The list of key blocks that the query block of `row` attends to; null: all.
 [[maybe_unused]] static inline const int32_t* blocks_of(const Attention& op, int row, int kv_head) {
   if (op.blocks == nullptr) return nullptr;
   const int group = op.n_heads / op.cache.n_kv_heads;

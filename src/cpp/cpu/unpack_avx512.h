@@ -5,7 +5,7 @@
 //   kZero         signed code = unsigned code - kZero
 //   kOrder        the values in the lanes of the two vectors, see Order
 //   kUnit         values of a step: 128 (four blocks of 32) or 256 (one K block)
-//   open(b, n)    returns the state that a step's groups share; n blocks are left in the row
+//   open(b, n)    returns the state that the groups of a step share; n blocks are left in the row
 //   group(b, s, h, q, d, m)  group h of 128 values: codes q[2], scales d[2], offsets m[2] (when the type has mins)
 //   codes(b, h, q)  only the codes, when kOrder is kPairs; open() then returns 8 scales and 8 offsets in one vector
 #pragma once
@@ -34,7 +34,7 @@ inline __m512i twice(const void* p) {
 inline __m512i bytes(int v) { return _mm512_set1_epi8(char(v)); }
 inline __m512 half_to_float(__m256i v) { return _mm512_cvtph_ps(v); }
 
-// Any block: unpacks with quant::unpack() and loads what that stored. The specialisations below are fast.
+// The generic version: quant::unpack(), then loads. The specialisations below are fast.
 template <class Block>
 struct Unpack {
   static constexpr Order kOrder = Block::kSub == 32 ? Order::kNibble : Order::kNatural;
@@ -205,7 +205,7 @@ struct Unpack<quant::BlockQ8_0> {
   using Block = quant::BlockQ8_0;
   static constexpr Order kOrder = Order::kNibble;
   static constexpr int kZero = 128, kUnit = 128;
-  // Four blocks have 136 bytes: values 0..15 of the blocks lie in bytes [0, 128), values 16..31 in [16, 136).
+  // Four blocks have 136 bytes: values 0..15 of the blocks are in bytes [0, 128), values 16..31 in [16, 136).
   static constexpr int kSecond = 64, kThird = 16, kFourth = 72;
   static constexpr Words kLow = chunk_words(34, 2, 0, kSecond);
   static constexpr Words kHigh = chunk_words(34, 18, kThird, kFourth);

@@ -33,7 +33,7 @@ std::vector<DeviceInfo> devices(Vendor vendor);
 
 // Compares driver generations: "580", "7.1". An empty minimum, as the simulator's packs have it, fits any.
 bool is_at_least(std::string_view driver_generation, std::string_view min_driver);
-// Throws Error(kDevice) when the device's driver is older than a pack's min_driver ("580", "6.0").
+// Throws Error(kDevice) when the device's driver is older than min_driver ("580", "6.0"), a pack's requirement.
 void require_driver(const DeviceInfo& info, std::string_view min_driver);
 
 class Context {

@@ -123,7 +123,7 @@ void bind_execution(Binder<Lookup>& bind, Driver& d) {
 
 std::string version_text(int version) { return cat("CUDA ", version / 1000, ".", version % 1000 / 10); }
 
-// Ends with what a library without cuGetProcAddress_v2 is.
+// Throws for a library without cuGetProcAddress_v2: the message says what was loaded instead.
 [[noreturn]] void fail_too_old(const Library& library) {
   const auto driver_version = reinterpret_cast<Status (*)(int*)>(library.find("cuDriverGetVersion"));
   int version = 0;

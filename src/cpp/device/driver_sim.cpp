@@ -23,7 +23,7 @@
 namespace lb::gpu {
 namespace {
 
-constexpr int kDevices = 2;  // two, to test code for several devices
+constexpr int kDevices = 2;  // so that tests cover code for several devices
 constexpr int kSms = 4, kMaxThreads = 1024, kWarp = 32;
 constexpr uint32_t kMaxCluster = 8;                                                        // blocks
 constexpr int kSharedDefault = 48 << 10, kSharedBlock = 227 << 10, kSharedSm = 228 << 10;  // as sm_90
@@ -282,7 +282,7 @@ struct Module {
 
 Status module_load(Handle* handle, const void* image) {
   const auto* bytes = static_cast<const char*>(image);
-  const size_t n = elf_bytes(static_cast<const std::byte*>(image), SIZE_MAX);  // a driver gets no length
+  const size_t n = elf_bytes(static_cast<const std::byte*>(image), SIZE_MAX);  // drivers get no length argument
   if (n == 0) return failed(kInvalidImage, "not a shared library");
   std::string why;
   const SimImage* loaded = load_sim_image(std::string(bytes, n), why);
@@ -331,7 +331,7 @@ Status kernel_parameter(Handle kernel, size_t index, size_t* offset, size_t* byt
 Status occupancy(int* blocks, Handle kernel, int threads, size_t dynamic_shared) {
   const Kernel& k = *static_cast<Kernel*>(kernel);
   if (threads < 1 || threads > k.info->max_threads) return kInvalidValue;
-  constexpr size_t kReserved = 1 << 10;  // bytes of shared memory that the system takes per block
+  constexpr size_t kReserved = 1 << 10;  // bytes of shared memory that the driver reserves per block
   const size_t shared = k.info->static_shared_bytes + dynamic_shared + kReserved;
   *blocks = std::min<int>(2048 / threads, int(kSharedSm / shared));
   return 0;

@@ -1,4 +1,4 @@
-// Calls dlopen; the error message tells a missing library from a broken one.
+// Calls dlopen; the error message distinguishes a missing library from a broken one.
 #include "device/library.h"
 
 #include <dlfcn.h>

@@ -56,7 +56,7 @@ class Kernel {
   // kernels that overlap need equal carve-outs. On devices without overlap the driver chooses.
   void set_carveout(int shared_percent);
   static constexpr int kMaxCarveout = 100;  // percent
-  // Blocks that are resident on one SM at once.
+  // Maximum number of blocks co-resident on one SM.
   int occupancy(int threads, size_t shared_bytes) const;
 
   const Context& context() const { return module_->module.context(); }

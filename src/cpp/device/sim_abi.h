@@ -1,5 +1,5 @@
 // The interface of a sim pack's kernels.so: a list of its kernels, and a call that runs one launch to completion.
-// Device memory is host memory. The layout is plain C, because two compilers may build the two sides.
+// Device memory is host memory. The layout is plain C, because different compilers may build the engine and the pack.
 #pragma once
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-// Typed look-ups by key. Each getter is one template call: `fits` tells which values it accepts, `decode` reads them.
+// Typed look-ups by key. Each getter is one template call: `fits` accepts or rejects a value, `decode` reads it.
 #include <algorithm>
 #include <numeric>
 #include <utility>

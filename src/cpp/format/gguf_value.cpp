@@ -1,4 +1,4 @@
-// Reads and decodes metadata values. GgufReader::value both checks array elements while parsing and reads them later.
+// Reads and decodes metadata values. GgufReader::value checks array elements during parsing and reads them on access.
 #include <bit>
 #include <cstring>
 

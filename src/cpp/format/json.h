@@ -13,7 +13,7 @@
 
 namespace lb {
 
-inline constexpr size_t kJsonMaxBytes = 100'000'000;  // the bound the safetensors format sets for its header
+inline constexpr size_t kJsonMaxBytes = 100'000'000;  // the header limit of the safetensors format
 inline constexpr int kJsonMaxDepth = 64;
 inline constexpr size_t kJsonMaxValues = 2'000'000;  // 64 bytes each; ten per tensor serve 200,000 tensors
 

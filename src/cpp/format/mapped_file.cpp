@@ -1,4 +1,4 @@
-// Maps a regular file with mmap and closes the descriptor at once: the mapping keeps the file open.
+// Maps a regular file with mmap and closes the descriptor immediately: the mapping keeps the file open.
 #include "format/mapped_file.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// Chooses the format from the files on disk; the error lists the files it found when none fits.
+// Chooses the format from the files on disk; if none fits, the error lists the files found.
 #include "format/model_file.h"
 
 #include <algorithm>

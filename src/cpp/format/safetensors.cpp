@@ -31,7 +31,7 @@ int64_t non_negative(const Json& json) {
   return value;
 }
 
-// Any other type is kept by its name: only a tensor that is used must have a type that the engine computes with.
+// Keeps the name of a type that the engine cannot compute with: an error only if a used tensor has it.
 void read_dtype(const Json& json, const std::string& tensor_text, TensorView& tensor) {
   const std::string& name = json.string();
   constexpr size_t kMaxName = 32;
@@ -134,7 +134,7 @@ Json read_json_file(const std::string& path) {
   return parse_json(file->text(), printable(path));
 }
 
-// A shard must lie in the folder itself. Symbolic links are followed: download caches store every file as a link.
+// A shard must be directly in the folder. Symbolic links are followed: download caches store every file as a link.
 void check_shard_name(const Json& shard) {
   const std::string& name = shard.string();
   const bool plain =
@@ -152,7 +152,7 @@ void open_file(const std::string& path, std::vector<TensorView>& tensors,
   owners.push_back(file);
 }
 
-// Checks that every tensor of the index lies in the shard that the index names, and that no shard has other tensors.
+// Checks that every tensor of the index is in the shard that the index names, and that no shard has other tensors.
 void check_index(const std::vector<Json::Member>& map, const TensorTable& table, const std::string& folder,
                  const std::string& index_path) {
   std::set<std::string_view> indexed;

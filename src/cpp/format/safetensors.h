@@ -14,7 +14,7 @@ namespace lb {
 
 struct SafetensorsModel {
   Json config;
-  std::string config_text;  // the file, from which config was parsed
+  std::string config_text;  // the text of config.json
   TensorTable tensors;
   std::string folder;
 };

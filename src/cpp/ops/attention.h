@@ -22,7 +22,7 @@ struct KvLayer {
 
 static_assert(kPageTokens == kPageSlots);
 
-// slot n_past + r <- k[r], v[r], as the cache types store them. Rotated types store rotated values.
+// slot n_past + r <- k[r], v[r], converted to the cache's KV types. Rotated types store rotated values.
 struct KvAppend {
   const float* k;  // [rows, n_kv_heads, head_dim]
   const float* v;  // [rows, n_kv_heads, head_dim]
@@ -32,7 +32,7 @@ struct KvAppend {
 };
 
 // Everything between the projections and the attention, fused: RmsNorm of q and k per head (if the model has norm
-// weights), Rope of both, KvAppend of k and v. Where K is of a rotated type, q is rotated like K.
+// weights), Rope of both, KvAppend of k and v. If K has a rotated type, q is rotated too.
 struct AttentionPrepare {
   const float* u;       // [rows, n_heads, head_dim] projected queries, strides below
   float* q;             // [rows, n_heads, head_dim] contiguous; u itself when there are no norms
@@ -59,13 +59,13 @@ struct KvMove {
 };
 
 // o[r,h,:] = sigmoid(gate[r,h,:]) * sum_s softmax_s(scale * q[r,h].k[s]) v[s]
-// k and v are the values that the cache stores, also of this append's rows. A rotated K takes rotated queries; the sum
+// k and v are the values that the cache stores, for this append's rows too. A rotated K takes rotated queries; the sum
 // over a rotated V is rotated back before the gate.
 // Query head h reads KV head h / (n_heads / n_kv_heads). The rows of this append are already in the cache. Row r sees
-// slots [0, n_past) and the rows of this append up to r (chain: causal mask) or those of ancestors[r] (tree). A bit of
-// ancestors[r] may stand for a row behind r, as in a block that attends in both directions. first_slot and window hide
-// slots before n_past; then an append has at most kMaxTree rows. Pages before the first visible slot are not read; a
-// hidden slot behind them must hold numbers.
+// slots [0, n_past) and, of this append, the rows up to r (chain: causal mask) or the rows in ancestors[r] (tree).
+// ancestors[r] may include rows after r: a draft block attends in both directions. first_slot and window hide slots
+// before n_past; an append that uses either has at most kMaxTree rows. Pages before the first visible slot are not
+// read. Other hidden slots are read and masked, so they must hold finite values.
 // The context is split at fixed pages and the splits are merged in order, so the result does not depend on the number
 // of threads.
 struct Attention {

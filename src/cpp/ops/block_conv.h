@@ -1,4 +1,4 @@
-// DFlash 2's convolution over the rows of a draft's block: each row brings its own kernels, one per group of channels.
+// DFlash 2's convolution over the rows of a draft's block: each row has separate kernels, one per group of channels.
 #pragma once
 
 namespace lb {

@@ -4,10 +4,9 @@
 //   the next append first folds the accepted path of pending rows into the state S. Nothing else advances S.
 // All arithmetic is fp32. Maths: docs/numerics.md, "Gated DeltaNet as one masked chunk".
 //
-// A chunk is up to 64 rows. An append is one chunk, a tree or a chain; on a GPU also a longer chain, in chunks of 64
-// rows (the last may be shorter). A long chain leaves the state of one call per chunk, each accepting all rows of the
-// chunk before: earlier chunks are folded, the last chunk is pending, and every chunk has flipped the pending buffers
-// once.
+// A chunk is up to 64 rows. An append is one chunk, a tree or a chain. A GPU also takes longer chains, in chunks of 64
+// rows (the last may be shorter). A long chain leaves the same state as one call per chunk that accepts all rows of the
+// previous chunk: earlier chunks are folded, the last chunk is pending, and every chunk flips the pending buffers once.
 #pragma once
 
 #include <stddef.h>
@@ -69,8 +68,8 @@ struct GatedDelta {   // rows == 0: only folds
   const float* beta;  // [rows, VH]
   float* o;           // [rows, VH, dv] contiguous
   float* S;           // [VH, dk, dv] committed state, zeros at the start
-  // Pending rows. Keys and cs are double-buffered: thread blocks of other slices of a head may still fold the previous
-  // append's while one writes this append's. A delta belongs to one slice, so one buffer is enough.
+  // Pending rows. Keys and cs are double-buffered: while one thread block writes this append's keys, blocks of other
+  // slices of the head may still fold the previous append's. A delta belongs to one slice, so one buffer is enough.
   float* k_pending[2];    // [64, KH, dk] keys
   float* cs_pending[2];   // [64, VH] cs; the CPU, which folds row by row, keeps g
   float* delta;           // [64, VH, dv] in: of the previous append; out: of this one
@@ -83,7 +82,8 @@ struct GatedDelta {   // rows == 0: only folds
   HeadOrder order;
 };
 
-// Everything between a recurrent layer's projections. The norm may have more rows: inputs and delta have its last ones.
+// Everything between a recurrent layer's projections. The norm may have more rows than inputs and delta, which then
+// take its last rows.
 struct DeltaNet {
   DeltaInputs inputs;
   GatedDelta delta;

@@ -7,7 +7,7 @@
 
 namespace lb {
 
-// Node 0 is the root: the newest token, which is sampled and not yet computed. A chain is a tree with one path.
+// Node 0 is the root: the newest token, sampled but not yet computed. A chain is a tree with one path.
 struct Draft {
   int32_t rows;                  // nodes, the root included; 0: nothing is proposed
   int32_t tokens[kMaxTree];      // [rows]

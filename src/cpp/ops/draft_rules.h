@@ -1,6 +1,6 @@
-// How a tree grows from the likeliest tokens of each depth, compiled for host and device so that both build the same
-// tree. The tokens of one depth are drafted without knowing those of the others, so a path's probability is estimated
-// as the product of its tokens' (Ringel and Romano, DDTree, 2026). Best first.
+// Grows a draft tree, best first, from the likeliest tokens of each depth. Compiled for host and device, so that both
+// build the same tree. The draft model predicts each depth independently, so a path's probability is estimated as the
+// product of its tokens' probabilities (Ringel and Romano, DDTree, 2026).
 #pragma once
 
 #include "ops/draft.h"
@@ -9,7 +9,7 @@
 
 namespace lb::drafting {
 
-// The root alone.
+// Makes a tree of the root alone.
 LB_FN void start(Draft& draft, int32_t root) {
   draft.rows = 1;
   draft.tokens[0] = root, draft.parents[0] = -1, draft.depths[0] = 0, draft.scores[0] = 0, draft.ancestors[0] = 1;
@@ -24,8 +24,8 @@ LB_FN int32_t add(Draft& draft, int32_t token, int32_t parent, float score) {
   return i;
 }
 
-// The order of nodes that may be added: a larger number comes first. The larger score first, then the lower parent,
-// then the lower rank; NaN comes last. Never 0.
+// Priority of a candidate node: larger is added first. Larger scores first, then lower parents, then lower ranks; NaN
+// last. Never 0.
 LB_FN uint64_t order_of(float score, int32_t parent, int32_t rank) {
   return uint64_t(sampling::ordered(score)) << 32 | ~uint32_t(parent * kMaxTopTokens + rank);
 }
@@ -44,7 +44,7 @@ LB_FN int32_t add(Draft& draft, const Likeliest& from, int32_t parent, int rank)
   return add(draft, from.ids[at], parent, draft.scores[parent] + from.logprobs[at]);
 }
 
-// The place in the order of the token of rank `rank` below `parent`.
+// Priority of the token of rank `rank` below `parent`.
 LB_FN uint64_t order_of(const Draft& draft, const Likeliest& from, int32_t parent, int rank) {
   return order_of(draft.scores[parent] + from.logprobs[draft.depths[parent] * from.k + rank], parent, rank);
 }

@@ -9,15 +9,15 @@
 
 namespace lb {
 
-// The fields of a Draft for each sequence, below its root, and the positions of the append that verifies them:
-// positions[s, axis, i] = n_past[s] + depths[s, i]. A sequence with fewer candidates than max_rows has fewer rows;
-// nothing is written behind them.
+// Writes the fields of each sequence's Draft and the positions of the append that verifies it:
+// positions[s, axis, i] = n_past[s] + depths[s, i]. A sequence with fewer candidates than max_rows gets fewer rows;
+// elements after its last row are not written.
 struct GrowTree {
   const int32_t* ids;       // [sequences, depth, k] of each depth below the root, the likeliest first
   const float* logprobs;    // [sequences, depth, k] natural logarithms
   const int32_t* root;      // [sequences] the newest tokens
   const int32_t* n_past;    // [sequences] committed tokens, without the root
-  int32_t* n_rows;          // [sequences] nodes of the tree, the root's among them
+  int32_t* n_rows;          // [sequences] nodes of the tree, the root included
   int32_t* tokens;          // [sequences, max_rows]
   int32_t* parents;         // [sequences, max_rows]
   int32_t* depths;          // [sequences, max_rows]
@@ -25,8 +25,8 @@ struct GrowTree {
   uint64_t* ancestors;      // [sequences, max_rows]
   int32_t* positions;       // [sequences, 3, rows]
   int sequences, depth, k;  // depth >= 1, 1 <= k <= kMaxTopTokens
-  int max_rows;             // 1 .. kMaxTree: to grow
-  int rows;                 // 1 .. max_rows: to verify
+  int max_rows;             // 1 .. kMaxTree: rows to grow
+  int rows;                 // 1 .. max_rows: rows to verify
 };
 
 }  // namespace lb

@@ -1,4 +1,4 @@
-// How much the last rows of an append look at each slot: what speculative prefill ranks a prompt by.
+// The attention weights that the last rows of an append give to each slot. Speculative prefill ranks a prompt by them.
 #pragma once
 
 #include <stddef.h>
@@ -9,9 +9,9 @@
 namespace lb {
 
 // scores[t, s] = max(scores[t, s], max_h softmax_s(scale * q[t, h] . k[s]))     s <= n_past + first_row + t
-// Query head h reads KV head h / (n_heads / n_kv_heads), over the stored keys, as Attention of a chain does; rotated
-// keys take rotated queries. Later slots keep their score. Run after AttentionPrepare of the append, layer by layer, it
-// is the maximum over heads and layers.
+// Query head h reads the stored keys of KV head h / (n_heads / n_kv_heads), as in Attention of a chain; rotated keys
+// take rotated queries. Later slots keep their score. Runs once per layer, after the append's AttentionPrepare, so a
+// score is the maximum over heads and layers.
 struct KeyScores {
   const float* q;         // [rows, n_heads, head_dim] the append's rows first_row, first_row + 1, ...
   KvLayer cache;          // V is not read
@@ -22,7 +22,7 @@ struct KeyScores {
   float scale;
 };
 
-inline constexpr int kKeyScoreParts = 256;   // of the context, in whole pages
+inline constexpr int kKeyScoreParts = 256;   // parts of the context, each of whole pages
 inline constexpr int kMaxKeyScoreRows = 16;  // rows of one op
 
 size_t key_scores_thread_scratch(int rows, int n_heads, int n_kv_heads, int head_dim);  // on the CPU

@@ -1,4 +1,4 @@
-// Products with a weight matrix, and the gated activation between two of them.
+// Products with a weight matrix, and SwiGLU, the gated activation of a feed-forward block.
 #pragma once
 
 #include <stddef.h>

@@ -23,12 +23,12 @@ struct NextToken {
   TokenRing ring;
   uint32_t* n_written;  // [1] the device's copy of *ring.written, which saves a read across the bus
   int32_t* token;       // [1] the next step's input
-  int32_t* n_past;      // [1] null if the step appended nothing; then the next three are not used
+  int32_t* n_past;      // [1] null if the step appended nothing; then the next three pointers are not used
   int32_t* key_buffer;  // [1] 0 or 1, GatedDelta::buffer
   int32_t* n_accepted;  // [1]
   int32_t* accepted;    // [1 or more]
   int32_t* positions;   // [n_positions]
-  int n_positions;      // at most 32: a lane each
+  int n_positions;      // at most 32: one per lane
 };
 
 }  // namespace lb

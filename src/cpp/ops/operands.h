@@ -1,6 +1,6 @@
-// The fields of every op by name: scalars, then pointers with their access and shape. Whatever follows from the fields
-// is written once, against these descriptions: bytes, alignment, ranges of addresses, the test bindings. Host code
-// only; kernels include the op structs alone.
+// The fields of every op by name: scalars, then pointers with their access and shape. Everything derived from the
+// fields is written once, as a visitor: bytes, alignment, address ranges, the test bindings. Host code only; kernels
+// include the op structs alone.
 //
 // A visitor has
 //   scalar(name, field)                               a number, type or order
@@ -13,10 +13,10 @@
 //   page_table(name, pointer)                         any number of entries
 //   rounded(name, rows_out, rows, n_in)               may be null
 //   inside(pointer, name, offset)                     points into another operand, `offset` values from its start; null
-//                                                     where the other is
+//                                                     if that operand is null
 //
-// Not described here: LinearGroup and the sampler, which have tables of operands, and ReadMemory, whose output is as
-// long as its grid.
+// Not described here: LinearGroup and the sampler, which have tables of operands, and ReadMemory, whose output has one
+// element per block of its grid.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +32,8 @@
 
 namespace lb {
 
-// The size of an axis, or a stride. Reads the field it is made of anew, so that a visitor can fill the field from an
-// array. Lives as long as the call of the visitor.
+// The size of an axis, or a stride. Re-reads its field at each use, so that a visitor can set the field from an array
+// first. Valid only during the visitor's call.
 struct Axis {
   const void* field;
   long (*read)(const void*);
@@ -151,7 +151,7 @@ void operands(Tree& tree, Visit&& visit, const int& rows) {
   visit.optional_in("ancestors", tree.ancestors, {rows});
 }
 
-// access: to the pages.
+// access: how the op accesses the pages.
 template <class Visit>
 void operands(KvLayer& cache, Visit&& visit, Access access) {
   visit.scalar("k_type", cache.k_type);
@@ -361,7 +361,7 @@ void operands(CausalConv& op, Visit&& visit) {
   visit.out("y", op.y, {op.rows, op.channels});
 }
 
-// The operands that DeltaInputs has of its own.
+// The operands that only DeltaInputs has.
 template <class Visit>
 void gate_operands(DeltaPrepare& op, Visit&& visit) {
   visit.scalar("n_v_heads", op.n_v_heads);
@@ -395,7 +395,7 @@ void operands(DeltaInputs& op, Visit&& visit) {
   gate_operands(op.prepare, visit);
 }
 
-// The operands that DeltaNet has as well, after rows, n_k_heads, n_v_heads and dk.
+// The operands of GatedDelta that DeltaNet has too, after rows, n_k_heads, n_v_heads and dk.
 template <class Visit>
 void state_operands(GatedDelta& op, Visit&& visit) {
   visit.scalar("dv", op.dv);

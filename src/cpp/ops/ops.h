@@ -1,4 +1,4 @@
-// The list of ops. The bodies of every stream and the ops by name follow from it: a new op is one line here.
+// The list of ops. Every stream's table of bodies and the look-up by name are generated from it: a new op is one line.
 #pragma once
 
 #include <algorithm>

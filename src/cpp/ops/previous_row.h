@@ -1,5 +1,5 @@
-// Gives each row of an append the row before it in its sequence, across appends. It keeps the protocol of a recurrent
-// layer (ops/delta_net.h): the rows of an append stay pending, and the next append folds those that were accepted.
+// Gives each row of an append the row before it in its sequence, across appends. It follows the protocol of a recurrent
+// layer (ops/delta_net.h): the rows of an append stay pending, and the next append folds the accepted ones.
 #pragma once
 
 #include <stdint.h>
@@ -9,9 +9,9 @@
 namespace lb {
 
 // `before` is the last committed row: pending[path[n - 1]] if n rows were accepted, else history. y[r] = x[parent(r)],
-// or `before` where the row has no parent (chain: row 0).
+// or `before` if the row has no parent (chain: row 0).
 // Then history = the row before the last chunk of kMaxTree rows: `before`, or in a longer chain the last row of the
-// chunk before. pending = the rows of the last chunk. One call takes all rows of an append, on every stream.
+// previous chunk. pending = the rows of the last chunk. One call takes all rows of an append, on every stream.
 struct PreviousRow {  // rows == 0: x and y are null; history = before
   const float* x;     // [rows, dim]
   float* history;     // [dim] zeros at the start

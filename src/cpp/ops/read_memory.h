@@ -1,4 +1,4 @@
-// Reads a buffer and little else, to measure a device's read bandwidth.
+// Reads a buffer and sums its words, to measure a device's read bandwidth.
 #pragma once
 
 #include <stddef.h>

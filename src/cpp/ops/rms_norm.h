@@ -18,7 +18,7 @@ struct RmsNorm {
       rounded{};  // [rows, heads * dim] y rounded as by RoundRows, in addition to y; devices only; null: not written
 };
 
-// y[r,h,:] = o[r,h,:] / sqrt(mean(o[r,h,:]^2) + eps) * w * silu(z[r,h,:])    the norm behind Gated DeltaNet
+// y[r,h,:] = o[r,h,:] / sqrt(mean(o[r,h,:]^2) + eps) * w * silu(z[r,h,:])    the norm after Gated DeltaNet
 struct GatedRmsNorm {
   const float* o;  // [rows, heads, dim]
   const float* z;  // [rows, heads, dim]

@@ -1,4 +1,4 @@
-// Activations quantised to int8 codes with a scale for each block of 32 values: once, for all products that read them.
+// Quantises activations to int8 codes, one scale per block of 32 values, once for all products that read them.
 #pragma once
 
 #include <stddef.h>

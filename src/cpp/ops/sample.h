@@ -1,6 +1,6 @@
 // Sampling on the device: a token from logits. It draws the same token as the CPU's sampling/sampler.h, because both
-// use the arithmetic of ops/sample_rules.h. Options and everything that changes between tokens lie in device memory, so
-// one recorded launch serves every request and token.
+// use the arithmetic of ops/sample_rules.h. Options and everything that changes between tokens live in device memory,
+// so one recorded launch serves every request and token.
 #pragma once
 
 #include <stdint.h>
@@ -22,7 +22,7 @@ struct SampleOptions {
   int32_t penalty_window;  // tokens the repetition penalty sees; -1: all
   int32_t has_bias;        // 1: bias is read
   int32_t has_mask;        // 1: mask is read
-  int32_t n_top;           // -1: no log probabilities; else of the token and of the n_top likeliest
+  int32_t n_top;           // -1: no log probabilities; else those of the token and of the n_top likeliest
   uint64_t seed;
 };
 
@@ -49,7 +49,7 @@ struct Sampled {
   SampleProblem problem;
   float logprob;                        // natural logarithm, of the raw logits; with the next three only if n_top >= 0
   int32_t n_top;                        // min(SampleOptions::n_top, vocab)
-  int32_t row;                          // of WalkTree: the tree's row that holds the token; -1: none
+  int32_t row;                          // WalkTree only: the tree's row that holds the token; -1: none
   int32_t top_ids[kMaxTopLogprobs];     // [n_top], the likeliest first
   float top_logprobs[kMaxTopLogprobs];  // [n_top]
 };
@@ -79,7 +79,7 @@ struct CountWindow {
 
 // Values that each block publishes to the other blocks of a Sample.
 enum class SampleRow {
-  kBest,             // key of its first candidate in order
+  kBest,             // key of the block's best candidate
   kRawBest,          // likewise, of the raw logits
   kDistancesHigh,    // WeightedDistances::high over the kept candidates
   kDistancesLow,     // ::low

@@ -24,12 +24,12 @@ LB_FN float counted(float logit, float frequency, float presence, int count) {
   return logit - __builtin_fmaf(frequency, float(count), presence);
 }
 
-// Temperatures towards 0 choose the likeliest token. Below this one the quotients of ordinary logits overflow fp32 on
-// the way there, and tokens within 3e-4 nat of the likeliest would no longer be told apart by their weights.
+// Below this temperature the sampler is greedy. Smaller ones would overflow fp32 when they divide ordinary logits, and
+// give tokens within 3e-4 nat of the likeliest indistinguishable weights.
 inline constexpr float kMinTemperature = 1e-5f;
 LB_FN bool is_greedy(float temperature) { return temperature < kMinTemperature; }
 
-// Clamped to finite values, so that differences of two are numbers.
+// logit / temperature, clamped to finite values so that no difference is NaN.
 LB_FN float tempered(float logit, float temperature) {
   constexpr float kMax = 3.40282347e38f;
   if (logit == -__builtin_inff()) return logit;
@@ -39,7 +39,7 @@ LB_FN float tempered(float logit, float temperature) {
 
 // --- order of candidates: the larger logit first, then the lower id
 
-// fp32 as an integer of the same order. -0 equals +0; NaN is below everything.
+// Maps fp32 to an integer with the same order. -0 equals +0; NaN is below everything.
 LB_FN uint32_t ordered(float x) {
   const uint32_t bits = x == 0 ? 0 : quant::bits_of(x);
   return x != x ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -89,7 +89,7 @@ LB_FN uint64_t share_of(uint64_t total, float share) {
   return (total >> 32) * q + (((total & 0xffffffffu) * q + 0xffffffffu) >> 32);
 }
 
-// Sum of weight * distance, as high * 2^32 + low: neither part overflows. And the sum of weights.
+// Sum of weight * distance, as high * 2^32 + low, so that neither part overflows; and the sum of weights.
 struct WeightedDistances {
   uint64_t high, low, weights;
 };
@@ -103,7 +103,7 @@ LB_FN void add_to(WeightedDistances& sum, uint32_t distance, uint64_t weight) {
 LB_FN uint32_t mean(const WeightedDistances& sum) {
   return uint32_t((double(sum.high) * 0x1p32 + double(sum.low)) / double(sum.weights) * 0x1p8);
 }
-// |-log p - entropy| of a candidate, by which typical sampling orders.
+// |-log p - entropy| of a candidate: the sort key of typical sampling.
 LB_FN uint32_t atypicality(uint32_t distance, uint64_t weight, uint32_t mean) {
   return weight == 0 ? kMaxDistance : distance > mean ? distance - mean : mean - distance;
 }

@@ -13,10 +13,10 @@ namespace lb {
 
 inline constexpr int kSparseBlock = 128;
 inline constexpr int kSparseSinks = 2;   // first key blocks of the sequence, always selected
-inline constexpr int kSparseWindow = 4;  // key blocks up to that of a query block's last row, always selected
+inline constexpr int kSparseWindow = 4;  // key blocks up to the one with a query block's last row, always selected
 
 LB_FN constexpr int sparse_rows(int group) { return group < kSparseBlock ? kSparseBlock / group : 1; }
-// Key blocks of a cache, the last one perhaps in part.
+// Key blocks of a cache; the last one may be partial.
 LB_FN constexpr int sparse_blocks(int capacity) { return (capacity + kSparseBlock - 1) / kSparseBlock; }
 // Query blocks of an append, of one KV head.
 LB_FN constexpr int query_blocks(int rows, int group) { return (rows + sparse_rows(group) - 1) / sparse_rows(group); }
@@ -30,9 +30,9 @@ struct KeyMeans {
 };
 
 // The selected blocks of each query block and KV head, ascending. The score of a block is the sum over the queries of
-// softmax_b(scale * q . mean_b), over the blocks that end at or before the query's row. Blocks of at least alpha times
-// the largest score are selected; besides, the first kSparseSinks, and the last kSparseWindow up to the block of the
-// query block's last row, among them those on the causal diagonal. No block behind is.
+// softmax_b(scale * q . mean_b), over the blocks that end at or before the query's row. Selected are: blocks that score
+// at least alpha times the largest score, the first kSparseSinks blocks, and the last kSparseWindow blocks up to the
+// block of the query block's last row, which include the causal diagonal. Later blocks never are.
 struct SelectBlocks {
   const float* q;         // [rows, n_heads, head_dim]
   const float* means;     // [n_kv_heads, head_dim, max_blocks]

@@ -1,8 +1,8 @@
 // Stream: runs ops in the order they are sent, on the CPU (cpu/cpu_stream.h) or on a GPU (dispatch/gpu_stream.h). The
-// pointers of an op lie in the stream's memory. A GPU runs ops asynchronously: run() returns before the op is complete.
+// pointers of an op point into the stream's memory. A GPU runs ops asynchronously: run() returns before the op is done.
 //
 // A stream class has bodies: functions run(const Op&), run(std::span<const Op>) and run_fused(const Op&, const
-// LinearGroup&) for the ops (ops/ops.h) that it knows. op_bodies() collects them in a table at compile time.
+// LinearGroup&) for the ops (ops/ops.h) that it supports. op_bodies() collects them in a table at compile time.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ class Recording {
 
 class Stream;
 
-// How a stream class runs one op. Null: it has no such body.
+// A stream class's functions for one op. Null: it has no such body.
 struct OpBodies {
   void (*run)(Stream&, const void* op);
   void (*run_several)(Stream&, const void* ops, size_t n);
@@ -43,8 +43,8 @@ class Stream {
   virtual void copy(void* to, const void* from, size_t bytes) = 0;      // within its memory, without overlap
   virtual void zero(void* to, size_t bytes) = 0;
   virtual void wait() = 0;  // until all ops and copies sent are complete
-  // Waits for what was sent before the previous call: called now and then, it keeps the host a little ahead of the
-  // device, and no more.
+  // Waits for the work sent before the previous pace(). Called at intervals, it bounds how far the host runs ahead of
+  // the device.
   virtual void pace() {}
 
   // Sends the ops of `work`, which must not copy to or from the host. A device records them the first time and replays
@@ -57,7 +57,7 @@ class Stream {
   // Most rows of a chain that one CausalConv, DeltaPrepare or GatedDelta takes: a multiple of kMaxTree.
   virtual int max_chain_rows() const = 0;
 
-  // Throws where the stream has no body for the op.
+  // Throws if the stream has no body for the op.
   template <ListedOp Op>
   void run(const Op& op) {
     const auto body = bodies_[Ops::index<Op>()].run;
@@ -65,17 +65,17 @@ class Stream {
     body(*this, &op);
   }
 
-  // Ops of the same shape: the same path in several layers, or one row of different sequences each. A device may run
-  // several in one launch.
+  // Runs independent ops of one shape, such as one accepted path in several layers, or one row from each of several
+  // sequences. A device may run several in one launch.
   template <ListedOp Op>
   void run(std::span<const Op> ops) {
     if (const auto body = bodies_[Ops::index<Op>()].run_several) return body(*this, ops.data(), ops.size());
     for (const Op& op : ops) run(op);
   }
 
-  // Runs an op and then the products that read its y. A device may fuse them, for instance round y where it is
-  // computed. Nothing else reads y, nor the inputs of a SwiGlu or of a DeltaNet's parts, so a device need not write any
-  // of these.
+  // Runs an op and then the products that read its y. A device may fuse them, for instance quantise y in the op's
+  // epilogue. Nothing else reads y, nor the inputs of a SwiGlu or of a DeltaNet's parts, so a device need not write
+  // them.
   template <ListedOp Op>
   void run_fused(const Op& op, const LinearGroup& readers) {
     if (const auto body = bodies_[Ops::index<Op>()].run_fused) return body(*this, &op, readers);
@@ -84,7 +84,7 @@ class Stream {
   }
 
  protected:
-  // lack: what is said of an op without a body, after its name.
+  // lack: the error text for an op without a body; follows the op's name.
   Stream(const OpTable& bodies, const char* lack) : bodies_(bodies.data()), lack_(lack) {}
 
  private:
@@ -97,7 +97,7 @@ class Stream {
   const char* lack_;
 };
 
-// The bodies of S. A class that declares no run(), or no run_fused(), inherits Stream's templates, which are no bodies.
+// The bodies of S. A class that declares no run() or run_fused() inherits Stream's templates, which do not count.
 template <class S>
 constexpr OpTable op_bodies() {
   return Ops::map([]<class Op, OpName kName>(NamedOp<Op, kName>) {

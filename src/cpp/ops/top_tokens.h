@@ -16,7 +16,7 @@ struct TopTokens {
   int32_t* ids;         // [rows, k]
   float* logprobs;      // [rows, k]
   int rows, vocab, k;   // 1 <= k <= min(vocab, kMaxTopTokens)
-  float scale;          // > 0, so the order is that of the logits
+  float scale;          // > 0, so scaling keeps the order of the logits
   float softcap;        // 0: none
 };
 

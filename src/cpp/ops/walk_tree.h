@@ -1,5 +1,5 @@
-// The sampler's walk down a verified tree, on the device, without the host: chooses the token after a row, publishes
-// it, goes on to the row's child that holds the token, and so on.
+// The sampler walks down a verified tree, on the device, without the host: it samples the token after a row, publishes
+// it, moves to the child row that holds the token, and repeats.
 #pragma once
 
 #include <stdint.h>
@@ -11,10 +11,10 @@
 namespace lb {
 
 // Accepts the walked path, as NextToken accepts a row: *n_past += rows of the path, *key_buffer ^= 1, accepted[0..
-// *n_accepted) is the path. Leaves what a draft below the last token reads: that token, and the positions from it on.
+// *n_accepted) is the path. Writes the inputs of the next draft: the last token as the root, and its positions.
 struct AcceptPath {
   int32_t* n_before;    // [1] out: *n_past before the path
-  int32_t* n_past;      // [1] null: the path is not accepted; then the others are not used
+  int32_t* n_past;      // [1] null: the path is not accepted and the other pointers are not used
   int32_t* key_buffer;  // [1] 0 or 1, GatedDelta::buffer
   int32_t* n_accepted;  // [1]
   int32_t* accepted;    // [kMaxTree]
@@ -23,16 +23,16 @@ struct AcceptPath {
   int n_positions;
 };
 
-// The walk begins at a row, and ends where the tree does not hold the token, or the sampler finds a problem. A
-// published result says in which row the tree holds its token; -1: in none, the walk is over. A path that is accepted
-// begins at row 0.
+// The walk starts at row `first`. It ends when no child row holds the sampled token, or the sampler finds a problem.
+// Each published result names the row that holds its token; -1: none, the walk is over. An accepted path starts at
+// row 0.
 struct WalkTree {
   Sample choice;           // logits: [rows, vocab]
   const int32_t* tokens;   // [rows] as in Draft
   const int32_t* parents;  // [rows]
-  int rows, first;         // first: the row whose logits decide first
-  // A benchmark: the walk goes to the first child of a row, whatever is chosen, for so many rows, and ends there. Below
-  // 0: the tokens chosen decide.
+  int rows, first;         // first: the row whose logits are sampled first
+  // For benchmarks: if >= 0, the walk takes each row's first child, whatever token is sampled, and ends after this many
+  // rows. < 0: the sampled tokens decide.
   int replay_length = -1;
   TokenRing ring;
   uint32_t* n_written;  // [1] as in NextToken
@@ -43,7 +43,7 @@ struct WalkTree {
 // Parameters of the kernel.
 struct WalkOnGrid {
   SampleOnGrid sample;
-  WalkTree op;  // but for its choice, which is in `sample`
+  WalkTree op;  // op.choice is unused: `sample` holds it
 };
 
 }  // namespace lb

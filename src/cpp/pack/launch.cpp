@@ -1,4 +1,4 @@
-// A launch as text.
+// Prints a launch.
 #include "pack/launch.h"
 
 #include <ostream>

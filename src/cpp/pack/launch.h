@@ -9,20 +9,20 @@
 
 namespace lb::gpu {
 
-// is_one_wave: blocks spin on each other, so all must be co-resident: Pack::run checks grid <= SMs. The launch still
-// overlaps the previous one, which a cooperative launch would not. The spin cannot deadlock: a block waits only for
-// blocks with ids near its own, and hardware starts blocks in the order of their ids. A block waited for is thus
-// running, or gets the room of the previous kernel, which ends by itself. Dependent launches start only after the whole
-// grid has started.
+// is_one_wave: blocks spin on each other, so all must be co-resident; Pack::run checks grid <= SMs. Unlike a
+// cooperative launch, the launch can overlap the previous one. The spin cannot deadlock: a block waits only for blocks
+// with nearby ids, and hardware starts blocks in the order of their ids. So the awaited block is running, or starts
+// once the previous kernel frees its SMs, and that kernel waits for nothing here. Dependent launches start only after
+// the whole grid has started.
 struct Launch {
   const char* kernel;  // a string constant: names live as long as the program
   uint32_t grid[3] = {1, 1, 1};
   uint32_t block[3] = {1, 1, 1};
-  size_t shared_bytes = 0;        // dynamic
-  bool cooperative = false;       // all blocks co-resident: the kernel has a grid barrier
-  bool is_one_wave = false;       // all blocks co-resident, without a cooperative launch
-  uint32_t cluster = 0;           // blocks per cluster; 0: no clusters
-  bool keeps_l1 = false;          // the carve-out leaves L1 a part of the SM's memory: the kernel reads much through it
+  size_t shared_bytes = 0;   // dynamic
+  bool cooperative = false;  // all blocks co-resident: the kernel has a grid barrier
+  bool is_one_wave = false;  // all blocks co-resident, without a cooperative launch
+  uint32_t cluster = 0;      // blocks per cluster; 0: no clusters
+  bool keeps_l1 = false;     // the carve-out leaves part of the SM's memory to L1: the kernel reads a lot through it
   bool overlap_previous = false;  // may start before the previous kernel ends: the kernel calls wait_for_previous
 };
 

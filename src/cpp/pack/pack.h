@@ -17,7 +17,8 @@ class Pack {
  public:
   using Files = std::map<std::string, std::span<const std::byte>, std::less<>>;
 
-  // files: the manifest's code objects by name. Throws if a file or a kernel of the manifest is missing, naming it.
+  // files: the manifest's code objects by name. Throws if one of the manifest's files or kernels is missing; the
+  // message names it.
   Pack(const Device& device, std::string_view manifest_json, const Files& files);
 
   const Device& device() const { return device_; }

@@ -1,4 +1,4 @@
-// Target: what the choose(op, target) functions know of a GPU: the pack's manifest and the device's size.
+// Target: the facts about a GPU that the choose(op, target) functions use: the pack's manifest and the device's size.
 #pragma once
 
 #include <cstddef>
@@ -35,9 +35,9 @@ struct Target {
 // all need a newer one. An empty driver takes the newest of all.
 const Json* newest_code(const Json& manifest, std::string_view driver);
 
-// device_shared_block_bytes 0: the manifest's limit alone. `code` is one of the manifest's generations.
+// device_shared_block_bytes == 0: only the manifest's limit applies. `code` is one of the manifest's generations.
 Target target_of(const Json& manifest, const Json& code, int n_sms, size_t device_shared_block_bytes = 0);
-// The newest generation of a manifest's text.
+// Reads a manifest's text and takes its newest generation.
 Target target_of(std::string_view manifest_json, int n_sms);
 
 // Returns `launch` if the pack has its kernel and the target its resources. Otherwise throws, naming `op` (with type

@@ -1,8 +1,8 @@
-// Block types without kernels of their own: codes from codebooks (IQ1, IQ2, IQ3), ternary codes (TQ1_0, TQ2_0) and
-// NVFP4. A device gets their values as BF16 (quant/planes.h); the CPU unpacks them like any other block. Host only.
+// Block types without GPU kernels: codebook types (IQ1, IQ2, IQ3), ternary types (TQ1_0, TQ2_0) and NVFP4.
+// A device gets their values as BF16 (quant/planes.h); the CPU unpacks them like any other block. Host only.
 //
 // A sub-block has signed 8-bit codes and one scale, as in quant/dequantize.h.
-//   signs      8 values of a group: 7 bits, the eighth makes their number even; or a byte
+//   signs      of 8 values: 7 bits, and an eighth that gives them even parity; or a byte
 //   f16 d      times the sub-block's scale, a small integer
 #pragma once
 
@@ -116,7 +116,7 @@ LB_FN uint32_t word_at(const uint8_t* p) {
   return word;
 }
 
-// A byte of signs from its first seven bits.
+// The byte of eight signs, given its low seven bits: the eighth gives it even parity.
 LB_FN uint32_t eight_signs(uint32_t seven) {
   uint32_t parity = seven ^ seven >> 4;
   parity ^= parity >> 2;
@@ -195,7 +195,7 @@ LB_FN ScaleOffset unpack(const BlockIQ1_M& b, int i, int8_t* q) {
   return {f16_to_f32(uint16_t(d)) * float(2 * (b.scales[i / 4] >> 3 * (i % 4) & 7) + 1) * 0.125f, 0};
 }
 
-// Digit n of a byte of ternary digits, a fraction of 256 in base 3, as -1, 0 or 1.
+// Ternary digit n of a byte, as -1, 0 or 1. The byte is a base-3 fraction in units of 1/256.
 LB_FN int8_t ternary(uint8_t byte, int n) {
   constexpr uint8_t kPowers[5] = {1, 3, 9, 27, 81};
   return int8_t((uint8_t(byte * kPowers[n]) * 3 >> 8) - 1);

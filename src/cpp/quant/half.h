@@ -1,7 +1,7 @@
 // Converts f16 and bf16 to fp32 exactly, and fp32 to them with round to nearest even. NaN stays NaN.
 // LB_FN declares the functions of quant/. On the host they have internal linkage, because files compiled for one
 // instruction set include them (see cpu/kernels.h). LB_TABLE declares tables that kernels index. A device dialect
-// defines both with its own qualifiers first.
+// defines both first, with its qualifiers.
 #pragma once
 
 #include <stdint.h>

@@ -1,4 +1,4 @@
-// Names of the types of keys and values, on the host.
+// Names of the KV types, for host code.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@ namespace lb {
 
 inline std::string_view kv_name(KvType type) { return kKvTraits[int(type)].name; }
 
-// Upper or lower case.
+// Case-insensitive.
 inline std::optional<KvType> kv_type_from_name(std::string_view name) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; };
   for (int i = 0; i < kKvTypeCount; ++i) {
@@ -31,12 +31,12 @@ inline std::string kv_names() {
   return text;
 }
 
-// Types of keys and of values.
+// The type of K and the type of V.
 struct KvTypes {
   KvType k = KvType::kF16, v = KvType::kF16;
   friend bool operator==(const KvTypes&, const KvTypes&) = default;
 };
-// "q8_0", or "q8_0/q4_0" where they differ.
+// "q8_0", or "q8_0/q4_0" if K and V differ.
 inline std::string to_string(const KvTypes& types) {
   std::string text(kv_name(types.k));
   if (types.k != types.v) (text += '/') += kv_name(types.v);

@@ -1,4 +1,4 @@
-// Rows of keys or values to and from a page of a KV head (kv_type.h), one value at a time: the definition that faster
+// Stores and loads rows of K or V in a page of a KV head (kv_type.h), one value at a time: the reference that faster
 // bodies are tested against.
 #pragma once
 
@@ -7,12 +7,12 @@
 
 namespace lb::quant {
 
-// Exact: e4m3 is an f16 of smaller exponents.
+// Exact: every e4m3 value is an f16 value.
 LB_FN float fp8_to_f32(uint8_t code) {
   if ((code & 0x7f) == 0x7f) return float_of(0x7fc00000);
   return f16_to_f32(uint16_t((code & 0x80) << 8 | (code & 0x7f) << 7)) * 256;
 }
-// Nearest even, saturated at +-448. NaN stays NaN.
+// Rounds to nearest even and saturates at +-448. NaN stays NaN.
 LB_FN uint8_t f32_to_fp8(float x) {
   const uint32_t sign = bits_of(x) >> 24 & 0x80, magnitude = bits_of(x) & 0x7fffffff;
   if (magnitude > 0x7f800000) return uint8_t(sign | 0x7f);
@@ -42,13 +42,13 @@ LB_FN uint32_t get_code(const KvTraits& traits, const KvRow& row, int i) {
   return traits.bits > traits.low_bits ? low | get_bits(row.high, i, 1) << traits.low_bits : low;
 }
 
-// x rounded down to an integer, at most `most`. x is 0 or more but for rounding.
+// min(floor(x), most). x is nonnegative up to rounding error.
 LB_FN uint32_t whole(float x, int most) {
   const int n = int(x);
   return uint32_t(n < 0 ? 0 : n > most ? most : n);
 }
 
-// Codes of 32 values and their scale, as GGML's reference quantisers.
+// Stores the codes and the scale of 32 values, computed as in GGML's reference quantisers.
 LB_FN void store_block(const KvTraits& traits, const float* x, const KvRow& row, int first) {
   float low = x[0], high = x[0];
   for (int i = 1; i < 32; ++i) {
@@ -64,7 +64,7 @@ LB_FN void store_block(const KvTraits& traits, const float* x, const KvRow& row,
     return;
   }
   const float largest = high > -low ? high : -low;
-  // 8 bits are symmetric. With fewer, the value of the largest magnitude (the positive one of two) gets the code 0.
+  // 8-bit codes are symmetric. With fewer bits, the value of largest magnitude (on a tie the positive one) gets code 0.
   const float scale = traits.bits == 8 ? largest / 127 : (high >= -low ? high : low) / float(-half);
   const float inverse = scale != 0 ? 1 / scale : 0;
   row.scales[group] = f32_to_f16(scale);
@@ -76,7 +76,7 @@ LB_FN void store_block(const KvTraits& traits, const float* x, const KvRow& row,
   }
 }
 
-// Codes of a rotated group of n values, and the scale that keeps its length.
+// Stores the codes of a rotated group of n values, and the scale that preserves the group's norm.
 LB_FN void store_levels(const KvTraits& traits, float* x, int n, int scale_group, const KvRow& row, int first) {
   const int n_levels = 1 << (traits.bits - 1);
   float sum = 0;
@@ -96,7 +96,7 @@ LB_FN void store_levels(const KvTraits& traits, float* x, int n, int scale_group
   for (int i = 0; i < n; i += scale_group) row.scales[(first + i) / scale_group] = scale;
 }
 
-// x[head_dim] to a slot. Rotated types store the rotated values.
+// Stores x[head_dim] in a slot. Rotated types store the rotated values.
 LB_FN void store_row(KvType type, const float* x, int head_dim, uint8_t* head, int slot) {
   const KvTraits& traits = kKvTraits[int(type)];
   const KvRow row = kv_row(type, head_dim, head, slot);
@@ -121,7 +121,7 @@ LB_FN void store_row(KvType type, const float* x, int head_dim, uint8_t* head, i
     }
 }
 
-// The values of a slot; of rotated types the rotated values.
+// Loads the values of a slot; a rotated type gives the rotated values.
 LB_FN void load_row(KvType type, const uint8_t* head, int slot, int head_dim, float* x) {
   const KvTraits& traits = kKvTraits[int(type)];
   const KvRow row = kv_row(type, head_dim, const_cast<uint8_t*>(head), slot);

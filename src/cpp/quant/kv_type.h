@@ -1,17 +1,17 @@
-// Types of stored keys and values: a row of traits each, the layout of a page, and the arithmetic of codes.
+// KV types: the table of their traits, the layout of a page, and the arithmetic of codes.
 //
 // A page of a KV head holds 64 slots of head_dim values, as up to three planes, each with a row per slot:
 //   codes     [64][head_dim * low_bits / 8]    the low bits of each code
-//   high      [64][head_dim / 8]               the highest bit of codes of 5 and 3 bits
+//   high      [64][head_dim / 8]               the highest bit of 5-bit and 3-bit codes
 //   scales    [64][n_scales]                   f16 numbers of each group of 32 or 128 values
-// A plane starts at a multiple of 16 bytes, whatever head_dim. Codes of less than 16 bits fill words of 32 bits: values
-// 0, 2, 4, ... of a word from bit 0 on, values 1, 3, 5, ... from bit 16 on, so that a shift and a mask give a pair of
-// neighbours, one in each half.
+// Every plane starts at a multiple of 16 bytes, for any head_dim. Codes narrower than 16 bits fill 32-bit words: the
+// word's even values start at bit 0, its odd values at bit 16. So one shift and one mask extract two neighbouring
+// values, one in each half of the word.
 //
-// Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1 have the arithmetic of the GGML blocks of these names. The rotated types follow
-// TurboQuant's scalar quantiser: a group of up to 128 values is rotated (rotation.h), which makes values alike, and
-// each rotated value gets the nearest level of a Lloyd-Max codebook. tq3_0 keeps a scale per 32 values, wht3 and wht4
-// one per group.
+// Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1 have the arithmetic of the GGML blocks with these names. The rotated types follow
+// TurboQuant's scalar quantiser. A group of up to 128 values is rotated (rotation.h), so that all values have about the
+// same distribution, and each rotated value is rounded to the nearest level of a Lloyd-Max codebook. tq3_0 keeps one
+// scale per 32 values, wht3 and wht4 one per group.
 #pragma once
 
 #include <stddef.h>
@@ -24,7 +24,7 @@ namespace lb {
 enum class KvType : uint8_t { kF32, kF16, kBF16, kFp8, kQ8_0, kQ5_1, kQ5_0, kQ4_1, kQ4_0, kTQ3_0, kWHT4, kWHT3 };
 inline constexpr int kKvTypeCount = 12;
 
-// How a code of n bits stands for a value.
+// How an n-bit code encodes a value.
 enum class KvCode : uint8_t {
   kNumber,   // the number itself: f32, f16, bf16, e4m3
   kOffset,   // (code - 2^(n - 1)) scale
@@ -42,9 +42,9 @@ struct KvTraits {
 };
 inline constexpr int kRotatedGroup = 128;
 
-// Lloyd-Max levels of a coordinate of a random unit vector of 128 values: tq3_0's as the format's users have them, the
-// others rounded to integers, which costs 0.05 % of the squared error at most. 256 keeps small scales out of f16's
-// subnormal numbers.
+// Lloyd-Max levels for a coordinate of a random unit vector in 128 dimensions. tq3_0 has the levels that other
+// implementations of the format use. The others are rounded to integers, which raises the squared error by at most
+// 0.05 %. The factor 256 keeps small scales out of f16's subnormal range.
 LB_TABLE constexpr KvTraits kKvTraits[kKvTypeCount] = {
     {"f32", 32, 32, KvCode::kNumber, 0, {}},
     {"f16", 16, 16, KvCode::kNumber, 0, {}},
@@ -70,9 +70,9 @@ inline constexpr int kPageSlots = 64;  // kPageTokens of the ops
 inline constexpr int kMaxHeadDim = 512;
 
 LB_FN constexpr bool is_rotated(KvType type) { return kKvTraits[int(type)].code == KvCode::kLevel; }
-// Values that are rotated together: as many as divide a head, up to 128.
+// Values that are rotated together: 128, 64 or 32, the largest that divides head_dim.
 LB_FN constexpr int rotated_group(int head_dim) { return head_dim % 128 == 0 ? 128 : head_dim % 64 == 0 ? 64 : 32; }
-// Whether heads of head_dim values can be stored.
+// Whether the type can store heads of head_dim values.
 LB_FN constexpr bool has_whole_groups(KvType type, int head_dim) {
   return kKvTraits[int(type)].bits >= 16 || head_dim % 32 == 0;
 }
@@ -98,7 +98,7 @@ LB_FN constexpr size_t kv_slot_bytes(KvType type, int head_dim) {
 // A page of a KV head; then the next head's.
 LB_FN constexpr size_t kv_head_bytes(KvType type, int head_dim) { return kPageSlots * kv_slot_bytes(type, head_dim); }
 
-// Where value i of a row is in its word of 32 bits: codes of `bits` bits.
+// Bit position of value i of a row in its 32-bit word, for `bits`-bit codes.
 LB_FN constexpr int kv_code_shift(int i, int bits) {
   const int in_word = i % (32 / bits);
   return in_word / 2 * bits + in_word % 2 * 16;
@@ -106,7 +106,7 @@ LB_FN constexpr int kv_code_shift(int i, int bits) {
 
 namespace quant {
 
-// The planes of a head in a page, and a row in them.
+// One slot's row in the planes of a head's page.
 struct KvRow {
   uint8_t *codes, *high;
   uint16_t* scales;

@@ -1,6 +1,6 @@
 // The layout of a weight matrix in device memory. Its blocks are split into planes, each a matrix with one row per
-// output, so that a warp reads every field of the blocks in whole sectors and loads 16 bytes of the first plane at
-// once.
+// output, so that a warp reads every field of the blocks in whole sectors and each lane loads 16 bytes of the first
+// plane per instruction.
 //
 //   F32 F16 BF16   values, rows padded with zeros to 16 bytes
 //   IQ1 IQ2 IQ3 TQ1_0 TQ2_0 NVFP4   as BF16: the values, rounded

@@ -261,7 +261,7 @@ void for_blocks(const PlaneLayout& layout, RowRange rows, int n_in, Byte* planes
   }
 }
 
-// Rows of BF16 from blocks of a type that has no planes of its own.
+// Converts rows of a type without planes from blocks to BF16.
 template <class Block>
 void expand_rows(const PlaneLayout& layout, RowRange rows, int n_in, const Block* blocks, uint8_t* planes) {
   const size_t padded = layout.row_bytes[0];

@@ -1,4 +1,4 @@
-// Rows of any element type: the block struct by its type, dequantised rows, their bytes. Host only.
+// Rows of any element type: dispatch on the block struct, dequantisation, size in bytes. Host only.
 #pragma once
 
 #include "quant/codebook_blocks.h"

@@ -1,4 +1,4 @@
-// The filters work on one list of candidates, in the order of the header.
+// Implements the sampler. The filters work on one list of candidates, in the order that the header gives.
 #include "sampling/sampler.h"
 
 #include <algorithm>

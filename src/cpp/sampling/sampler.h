@@ -1,5 +1,5 @@
 // Sampler: turns logits into a token. Order: logit bias, mask, penalties, temperature, top-k, typical, top-p, min-p,
-// one draw. Deterministic: ties go to the lower id, and a draw is a pure function of the seed and the draw's number.
+// one draw. Deterministic: ties go to the lower id, and a draw is a pure function of the seed and the draw's index.
 // The arithmetic is in ops/sample_rules.h, so that the kernel src/gpu/sampling/sample.cpp draws the same tokens.
 #pragma once
 
@@ -47,11 +47,11 @@ class Sampler {
   const SamplingParams& params() const { return params_; }
   // The mask in force; empty: none.
   std::span<const uint32_t> mask() const { return {mask_.data(), is_masked_ ? mask_.size() : 0}; }
-  // Identifies what a token chosen ahead depends on: changes with the prompt and with the first mask after none. No two
-  // samplers share a version.
+  // A token chosen ahead is valid only while the version stays the same. It changes with the prompt, and when a mask
+  // is set after none. No two samplers share a version.
   uint64_t version() const { return version_; }
   uint64_t draws() const { return draws_; }                      // taken since the prompt
-  std::span<const int32_t> history() const { return history_; }  // the prompt, then what was recorded
+  std::span<const int32_t> history() const { return history_; }  // the prompt, then the recorded tokens
   const std::unordered_map<int32_t, int>& generated() const { return generated_; }  // token -> times recorded
 
  private:

@@ -9,7 +9,7 @@
 namespace lb::cpu::scalar {
 namespace {
 
-// The page of a token slot, of one head.
+// One KV head's part of the page that holds a token slot.
 uint8_t* head_of(void* data, KvType type, const KvLayer& cache, int kv_head, int slot) {
   const size_t page = cache.page_table[slot / kPageTokens];
   return static_cast<uint8_t*>(data) + (page * cache.n_kv_heads + kv_head) * kv_head_bytes(type, cache.head_dim);

@@ -1,4 +1,4 @@
-// The softmax weights of the last rows, slot by slot, in two passes.
+// KeyScores: the softmax weights of the last rows, slot by slot, in two passes.
 #include <algorithm>
 #include <cmath>
 

@@ -1,4 +1,4 @@
-// The reference of the linear bodies: one output at a time, without shared work.
+// Reference body of the linear products: one output at a time, no work shared between outputs.
 #include <algorithm>
 #include <cmath>
 

@@ -1,4 +1,4 @@
-// The likeliest tokens: insertion into a sorted list, and a sum in fp64.
+// TopTokens: insertion into a sorted list, and a sum in fp64.
 #include <algorithm>
 #include <cmath>
 
