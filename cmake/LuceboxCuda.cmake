@@ -1,6 +1,6 @@
-# NVIDIA: one cubin per kernel file and generation. NVRTC of CUDA 12 compiles for drivers from the first of CUDA 12 on,
-# nvcc of CUDA 13 for its own; the host loads the newest that the driver takes (src/cpp/pack/pack.cpp). CMake's CUDA
-# language links a test program, which the PyPI toolkit cannot do, and accepts only files named .cu.
+# NVIDIA: one cubin per kernel file and generation. NVRTC of CUDA 12 compiles for all CUDA 12 drivers and newer, nvcc of
+# CUDA 13 for CUDA 13 drivers; the host loads the newest that the driver accepts (src/cpp/pack/pack.cpp). CMake's CUDA
+# language is not used: it links a test program, which the PyPI toolkit cannot do, and accepts only files named .cu.
 set(LUCEBOX_NVCC AUTO CACHE STRING "code by nvcc, ON: always, OFF: only without NVRTC, AUTO: where nvcc and g++ are")
 set_property(CACHE LUCEBOX_NVCC PROPERTY STRINGS AUTO ON OFF)
 if(NOT LUCEBOX_NVCC MATCHES "^(AUTO|ON|OFF)$")

@@ -26,8 +26,8 @@ string(REGEX MATCH "clang version ([0-9.]+)" found "${about}")
 set(version ${CMAKE_MATCH_1})
 
 # No bundle, because unbundling needs another program. Code object version 5 loads on ROCm 5.7 and later. No cuid, which
-# would be a hash of paths. No tail calls: with them the compiler ignores which registers the callers use, and a
-# function saves up to 176 bytes of registers on a stack.
+# is a hash of paths. No tail calls: with them the compiler does not know the callers' register use, and a function
+# saves up to 176 bytes of registers on a stack.
 set(flags -x hip --cuda-device-only --no-gpu-bundle-output --offload-arch=${target_architecture}
   -mcode-object-version=5 -fuse-cuid=none -nogpuinc -nogpulib -nostdinc -O3 -std=c++20
   -fno-optimize-sibling-calls ${kernel_defines})

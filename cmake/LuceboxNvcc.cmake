@@ -1,4 +1,4 @@
-# NVIDIA, new drivers: compiled by direct calls of nvcc, which preprocesses with the machine's C++ compiler.
+# Compiles for new NVIDIA drivers by direct calls of nvcc, which preprocesses with the machine's C++ compiler.
 if(LUCEBOX_TOOLCHAIN STREQUAL "pypi")
   execute_process(
     COMMAND ${Python_EXECUTABLE} -c "import nvidia; print(*nvidia.__path__, sep=';')"
@@ -35,7 +35,7 @@ if(found VERSION_LESS 13.0)
 endif()
 
 set(architecture_flags -arch=${target_architecture})
-if(LUCEBOX_RUNS_ON)  # PTX of the target, assembled for another architecture
+if(LUCEBOX_RUNS_ON)  # compiles the target's PTX and assembles it for another architecture
   string(REPLACE sm_ compute_ virtual ${target_architecture})
   set(architecture_flags -gencode arch=${virtual},code=${LUCEBOX_RUNS_ON})
 endif()

@@ -1,4 +1,4 @@
-# NVIDIA, older drivers: compiled by NVRTC, a library, so the build needs neither nvcc nor a C++ compiler.
+# Compiles for older NVIDIA drivers with NVRTC. It is a library, so the build needs neither nvcc nor a C++ compiler.
 string(JSON nvrtc_version GET "${target}" nvrtc version)
 set(nvrtc_script ${PROJECT_SOURCE_DIR}/python/lucebox/packs/nvrtc.py)
 set(library)

@@ -6,7 +6,7 @@ if(NOT LUCEBOX_TOOLCHAIN MATCHES "^(pypi|system)$")
   message(FATAL_ERROR "LUCEBOX_TOOLCHAIN: expected pypi or system, got '${LUCEBOX_TOOLCHAIN}'")
 endif()
 option(LUCEBOX_TIMELINE "the megakernel stamps its steps, for lucebox bench --timeline; off in releases, on in sim" OFF)
-# A variant is a changed target under a name of its own.
+# A variant is a changed target under a separate name.
 set(LUCEBOX_VARIANT "" CACHE STRING "a word: the pack is a variant of the target, sm_86_<word>")
 set(LUCEBOX_TUNING "" CACHE STRING "tuning constants of the variant: key=value;...")
 set(LUCEBOX_DEFINES "" CACHE STRING "compiled-in constants of the variant: key=value;...")
@@ -78,7 +78,7 @@ list(TRANSFORM wheels REPLACE "^ *\"(.*)\",?$" "'\\1'")
 list(JOIN wheels " " wheels)
 set(install_wheels "pip install ${wheels}\nor use the machine's own: -DLUCEBOX_TOOLCHAIN=system")
 
-# Adds a generation of code, all kernels by one compiler. `compiler` is its name and version, `flags` are without paths.
+# Adds a generation: all kernels by one compiler. `compiler` is its name and version; `flags` contain no paths.
 set(generations)
 set(code_files)
 function(add_generation compiler flags files)
@@ -110,7 +110,7 @@ add_custom_command(OUTPUT ${manifest} ${sbom}
   COMMENT "Checking kernels, writing ${manifest}" VERBATIM)
 add_custom_target(lucebox_pack ALL DEPENDS ${manifest})
 
-# The wheel, for who builds with a preset. pip makes its own; other code than the target's is not to be installed.
+# Makes the wheel in builds with a preset. pip makes wheels itself; code for another architecture must not be installed.
 if(NOT SKBUILD AND NOT LUCEBOX_RUNS_ON AND NOT LUCEBOX_SANITIZE)
   add_custom_target(lucebox_wheel ALL
     COMMAND ${wheel_script} ${target_options} ${pack_folder}/lucebox_${target_slug} --sbom ${sbom}

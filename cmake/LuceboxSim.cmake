@@ -16,8 +16,8 @@ target_link_libraries(kernels PRIVATE lucebox_flags)
 target_precompile_headers(kernels PRIVATE <cmath> <functional> <memory> <source_location> <type_traits> <vector>)
 set_target_properties(kernels PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/code)
 
-# The library lists its own kernels. A program loads it instead of Python, because a library with sanitizers only loads
-# into a process that has them.
+# list_kernels reads the library's list of kernels. It is a program, not Python, because a library with sanitizers loads
+# only into a process that has them.
 add_executable(list_kernels ${PROJECT_SOURCE_DIR}/ci/pack/list_kernels.cpp)
 target_include_directories(list_kernels PRIVATE ${PROJECT_SOURCE_DIR}/src/cpp)
 target_link_libraries(list_kernels PRIVATE lucebox_flags ${CMAKE_DL_LIBS})
