@@ -116,7 +116,6 @@ def import_circles(root: Path, files: Iterable[Path]) -> list[str]:
 
 
 def _room(module: str) -> str | None:
-    """The room of a module, or None."""
     fitting = [room for room in ROOM_RANK if f"{module}.".startswith(f"{room}.")]
     return max(fitting, key=len, default=None)
 

@@ -116,7 +116,7 @@ def make_environment(folder: Path) -> Path:
 
 
 def missing(target: targets.Target, python: Path) -> Iterator[str]:
-    """The requirements that this machine lacks."""
+    """Missing packages, tools and headers, a line each."""
     program = "; ".join(
         ["import importlib.util as u", f"print(*[n for n in {list(PACKAGES)!r} if u.find_spec(n) is None])"]
     )

@@ -48,7 +48,7 @@ class Part:
 
     @property
     def failure(self) -> str:
-        """The output of the first failed step."""
+        """How the first failed step ended, its command and its output; empty: none failed."""
         return next((f"{step.ending}: {step.command}\n{step.output}" for step in self.steps if step.failed), "")
 
 

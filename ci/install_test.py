@@ -57,7 +57,7 @@ class Handler(SimpleHTTPRequestHandler):
         return types.get(Path(path).name, "application/octet-stream")
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Logs nothing: pip's output is enough."""
+        pass  # pip's output is enough
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from wheels import Wheel
 
 
 def make_index(folder: Path, wheels: list[Wheel]) -> None:
-    """Writes the index of a release."""
+    """Writes the pages that pip and uv read, the bill of materials and SHA256SUMS of a release."""
     make_pages(folder, wheels)
     ordered = sorted(wheels, key=lambda wheel: (wheel.project, wheel.path.name))
     _write(folder / "sbom.cdx.json", dump(bill_of_materials(ordered)))

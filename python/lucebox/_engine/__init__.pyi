@@ -164,7 +164,7 @@ class Session:
 
     def sync(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None, between_layers: object | None = None) -> int:
         """
-        Makes the timeline equal to ids; returns how many leading tokens were reused. between_layers() is called within a chunk of more than step_rows rows. Other sessions of the engine may compute up to so many there.
+        Makes the timeline equal to ids; returns how many leading tokens were reused. between_layers() is called within a chunk of more than step_rows rows. Other sessions of the engine may compute appends of up to step_rows rows there.
         """
 
     def append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Sequence[int] = [], positions: object | None = None, taps: Sequence[int] = []) -> tuple:

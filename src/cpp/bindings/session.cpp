@@ -77,7 +77,8 @@ void bind_timeline(Class& session) {
       .def_prop_ro("rewind_floor", [](const Session& s) { return s.timeline().rewind_floor(); })
       .def("sync", &sync, "ids"_a, "progress"_a = nb::none(), "between_layers"_a = nb::none(),
            "Makes the timeline equal to ids; returns how many leading tokens were reused. between_layers() is called "
-           "within a chunk of more than step_rows rows. Other sessions of the engine may compute up to so many there.")
+           "within a chunk of more than step_rows rows. Other sessions of the engine may compute appends of up to "
+           "step_rows rows there.")
       .def("append", &append, "ids"_a, "parents"_a = std::vector<int32_t>{}, "positions"_a = nb::none(),
            "taps"_a = std::vector<int>{},
            "Computes rows after the timeline without keeping them: (logits [rows, vocab], taps [n, rows, hidden]).")

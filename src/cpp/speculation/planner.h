@@ -21,7 +21,7 @@
 
 namespace lb {
 
-// What a step verifies: nothing, the text drafters' tree, or the union of that tree and the draft model's.
+// The tree that a step verifies: none, the text drafters', or the union of the text drafters' and the draft model's.
 enum class StepKind { kPlain, kText, kModel };
 
 // Other sequences in the same pass. A longer pass delays them too, so all sequences of a pass share their credit.
