@@ -70,10 +70,10 @@ void DeviceTurn::lock() {
 
 // Waits for the work of the stream that had the previous turn.
 void DeviceTurn::settle() {
-  if (device_.newest_ == stream_.get()) return;
-  if (const std::shared_ptr<Stream> before = device_.newest_alive_.lock()) before->wait();
-  device_.newest_ = stream_.get();
-  device_.newest_alive_ = stream_;
+  const std::shared_ptr<Stream> before = device_.newest_.lock();
+  if (before == stream_) return;
+  if (before != nullptr) before->wait();
+  device_.newest_ = stream_;
 }
 
 void DeviceTurn::unlock() {

@@ -47,10 +47,9 @@ class Device {
   std::mutex opening_;
   FairLock turn_;
   // Stack of the turns that the owner of turn_ has locked: between the layers of a prompt's chunk it may take another
-  // stream's turn. The owner of turn_ also owns the next two members.
+  // stream's turn. The owner of turn_ also owns the next member.
   std::vector<DeviceTurn*> holders_;
-  const Stream* newest_ = nullptr;      // the only stream that may have work in flight
-  std::weak_ptr<Stream> newest_alive_;  // newest_, while it exists
+  std::weak_ptr<Stream> newest_;  // the only stream that may have work in flight
   mutable std::mutex promised_mutex_;
   size_t promised_bytes_ = 0;
 };
