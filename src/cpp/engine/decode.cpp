@@ -103,7 +103,7 @@ std::span<const float> Decode::logits() {
   LB_CHECK(has_logits(), kInvalid, "there are no logits; they exist between sync() and sample()");
   const auto download = [&](const float* from) {
     guard([&] {
-      const std::lock_guard lock(timeline_.mutex());
+      const std::lock_guard lock(timeline_.turn());
       if (from == nullptr) return loop_->download_logits(logits_);
       timeline_.stream().download(logits_.data(), from, logits_.size() * sizeof(float));
     });
@@ -201,7 +201,7 @@ int32_t Decode::sample_in_loop(Sampler& sampler) {
 bool Decode::start_choice(const Sampler& sampler) {
   if (as<RowLogits>()) {
     const auto row = start_row_choice(sampler);
-    const std::lock_guard lock(timeline_.mutex());
+    const std::lock_guard lock(timeline_.turn());
     if (row) loop_->sample_rows({&*row, 1});
     return false;
   }
@@ -209,7 +209,7 @@ bool Decode::start_choice(const Sampler& sampler) {
   const bool follows_step = step != nullptr && bound_ == sampler.version();
   if (follows_step && !step->waits_for_mask) return true;
   const std::span<const float> from = follows_step ? std::span<const float>{} : logits();
-  const std::lock_guard lock(timeline_.mutex());
+  const std::lock_guard lock(timeline_.turn());
   if (follows_step) {
     loop_->choose(sampler.mask());
   } else {
@@ -231,7 +231,7 @@ std::optional<TokenLoop::RowChoice> Decode::start_row_choice(const Sampler& samp
   auto* row = as<RowLogits>();
   if (row->choice != ChoiceState::kNone && bound_ == sampler.version()) return std::nullopt;
   if (bound_ != sampler.version()) {
-    const std::lock_guard lock(timeline_.mutex());
+    const std::lock_guard lock(timeline_.turn());
     forget_sampler();
   }
   const bool is_bound = bound_ != 0;
@@ -260,7 +260,7 @@ int32_t Decode::take() {
 // A step is an append of one row; follow() commits it or rest() rejects it.
 void Decode::start_step(int32_t token, Timeline::NumbersFrom from, bool waits_for_mask) {
   guard([&] {
-    const std::lock_guard lock(timeline_.mutex());
+    const std::lock_guard lock(timeline_.turn());
     if (timeline_.state().room() == 0) return;  // the context is full, or the KV cache has no free page yet
     timeline_.begin_step(from);
     if (from == Timeline::NumbersFrom::kHost) loop_->place(timeline_.state().n_tokens());
@@ -282,7 +282,7 @@ void Decode::start_next(const Sampler& sampler, int32_t token, bool has_draft) {
   drafts_pay_ = start_tree(token, has_draft, {});
   if (!drafts_pay_) return start_step(token, Timeline::NumbersFrom::kHost, has_mask);
   if (has_mask) return;
-  const std::lock_guard lock(timeline_.mutex());
+  const std::lock_guard lock(timeline_.turn());
   as<TreePending>()->walker = walk_on_device(sampler, 0);
 }
 
@@ -296,7 +296,7 @@ void Decode::forget_sampler() {
 void Decode::drop_choices() {
   if (loop_ != nullptr && bound_ != 0)
     guard([&] {
-      const std::lock_guard lock(timeline_.mutex());
+      const std::lock_guard lock(timeline_.turn());
       loop_->drop();
     });
   bound_ = 0;
@@ -394,7 +394,7 @@ void Decode::start_choice_in_tree(const Sampler& sampler) {
   auto& state = *as<TreeLogits>();
   const bool has_mask = !sampler.mask().empty(), is_bound = bound_ == sampler.version();
   if (is_bound && (state.choice != ChoiceState::kNone || (device_walks() && !has_mask))) return;
-  const std::lock_guard lock(timeline_.mutex());
+  const std::lock_guard lock(timeline_.turn());
   if (device_walks() || !is_bound) forget_sampler();  // the device's sampler state is of another path or sampler
   const bool leaves = state.walker == Walker::kDeviceAhead;
   if (has_mask || leaves) {

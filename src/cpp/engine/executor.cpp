@@ -42,7 +42,7 @@ void Executor::carve_io(Executor* self, Carver& carver, const Models& models, co
 }
 
 Executor::Executor(const Models& models, const EngineOptions& options, int max_rows, Stream& stream, DeviceTurn& turn)
-    : mutex(turn),
+    : turn(turn),
       stream(&stream),
       max_rows(max_rows),
       memory(stream.reserve(planned_bytes(models, options, max_rows))) {

@@ -23,7 +23,7 @@ struct PassInputs {
 };
 
 // The stream and the buffers of a forward pass. A shard has two executors: one for steps and one for long prompt
-// chunks, between whose layers other sessions may step. Sessions lock `mutex`, which is the turn on the device.
+// chunks, between whose layers other sessions may step. Sessions lock `turn`.
 struct Executor {
   static constexpr int kLogitRows = 32;  // rows of logits computed at once
   // Rows of the longest append that uses the steps' buffers. Prompt chunks are longer by default.
@@ -33,7 +33,7 @@ struct Executor {
   Executor(const Models& models, const EngineOptions& options, int max_rows, Stream& stream, DeviceTurn& turn);
   static size_t planned_bytes(const Models& models, const EngineOptions& options, int max_rows);
 
-  DeviceTurn& mutex;
+  DeviceTurn& turn;
   Stream* stream;
   int max_rows;
   bool is_held = false;  // by a prompt chunk between whose layers other sessions compute

@@ -24,7 +24,7 @@ int ModelDrafter::max_tree(int max_rows, int depth) const {
 bool ModelDrafter::start(const DraftRequest& request) {
   SequenceState& state = timeline_.state();
   const int end = state.n_tokens() + model().max_depth() + 1;
-  const std::lock_guard lock(timeline_.mutex());
+  const std::lock_guard lock(timeline_.turn());
   if (end > state.capacity() || !state.reserve(end)) return false;
   send(request.root, depth(request.max_rows, request.max_depth));
   return true;
@@ -78,7 +78,7 @@ void ModelDrafter::grow(int max_rows, int rows) {
 }
 
 Draft ModelDrafter::tree(int max_rows) {
-  const std::lock_guard lock(timeline_.mutex());
+  const std::lock_guard lock(timeline_.turn());
   Draft tree;
   grow(max_rows, 1);
   timeline_.stream().download(&tree, memory_.tree, sizeof tree);

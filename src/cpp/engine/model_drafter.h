@@ -27,7 +27,7 @@ class ModelDrafter final : public Drafter {
   bool start(const DraftRequest& request) override;
   Draft tree(int max_rows) override;
   // start() without the check, below a root that the device has written to the memory. The caller has reserved the rows
-  // and locked the mutex.
+  // and taken the turn.
   void send(int32_t root, int depth);
   void send(int depth);
   int sent_depth() const { return sent_depth_; }
@@ -35,7 +35,7 @@ class ModelDrafter final : public Drafter {
   void grow(int max_rows, int rows);
 
   // --- the next draft, ahead of the host
-  // Whether the device may accept a path of this tree and draft below its end. The caller has locked the mutex.
+  // Whether the device may accept a path of this tree and draft below its end. The caller has the turn.
   bool fits_ahead();
   // Addresses to which the device writes its accepted path and the inputs of a draft below the path's end.
   AcceptPath accept_path();

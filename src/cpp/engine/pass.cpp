@@ -32,7 +32,7 @@ int Pass::sync(std::span<const SegmentRequest> requests, const Interrupted& inte
   for (std::span<const SegmentRequest> rest = lacking; !rest.empty();) {
     Executor& executor = rest[0].session->engine().executor();
     const size_t n = std::min<size_t>(rest.size(), max_pass_rows(executor));
-    const std::lock_guard lock(executor.mutex);
+    const std::lock_guard lock(executor.turn);
     rows += Pass(rest.first(n)).run(interrupted);
     rest = rest.subspan(n);
   }
@@ -46,7 +46,7 @@ void Pass::start_samples(std::span<const Choice> choices) {
     for (const Choice& choice : choices.subspan(first, std::min(rows.size(), choices.size() - first)))
       if (auto row = choice.session->decode_.choice_of_row(*choice.sampler)) rows[n++] = *row;
     if (n == 0) continue;
-    const std::lock_guard lock(choices[first].session->timeline_.mutex());
+    const std::lock_guard lock(choices[first].session->timeline_.turn());
     rows[0].loop->sample_rows(std::span(rows).first(n));
   }
 }

@@ -11,7 +11,7 @@ namespace lb {
 namespace {
 
 std::unique_ptr<TokenLoop> make_loop(Timeline& timeline) {
-  const std::lock_guard lock(timeline.mutex());
+  const std::lock_guard lock(timeline.turn());
   const Engine& engine = timeline.engine();
   return engine.backend().make_loop(engine, timeline.state(), timeline.step_ring());
 }
@@ -91,7 +91,7 @@ void Session::with_pages(int first, int count, const std::function<void()>& work
   timeline_.check_idle();
   decode_.end_walk();
   decode_.guard([&] {
-    const std::lock_guard lock(timeline_.mutex());
+    const std::lock_guard lock(timeline_.turn());
     if (loop_ != nullptr) loop_->check();
     work();
   });

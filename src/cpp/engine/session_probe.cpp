@@ -24,7 +24,7 @@ void SessionProbe::replay(std::span<const int64_t> by_length, uint64_t seed) {
   const int k = model.n_candidates(), n = model.max_depth() * k;
   std::array<float, kMaxTree * kMaxTopTokens> logprobs;
   for (int i = 0; i < n; ++i) logprobs[i] = -float(i % k);
-  const std::lock_guard lock(session_.timeline_.mutex());
+  const std::lock_guard lock(session_.timeline_.turn());
   session_.timeline_.stream().upload(speculator.memory_.replay_logprobs, logprobs.data(), n * sizeof(float));
 }
 
@@ -36,7 +36,7 @@ void SessionProbe::measure_append(std::span<const int32_t> ids, int n_logits,
   LB_CHECK(n_logits >= 0 && n_logits <= rows, kInvalid, n_logits, " rows of logits are not in an append of ", rows);
   session_.at_rest();
   const Engine& engine = session_.engine();
-  const std::lock_guard lock(timeline.mutex());
+  const std::lock_guard lock(timeline.turn());
   engine.executor().stream->wait();
   measure([&] {
     timeline.compute(ids, {}, interrupted);
@@ -72,13 +72,13 @@ std::vector<gpu::KernelTime> SessionProbe::profile_together(std::span<const Segm
                                                             const Interrupted& interrupted) {
   LB_CHECK(!requests.empty(), kInvalid, "there is no session to profile");
   const Engine& engine = requests[0].session->engine();
-  const std::lock_guard lock(engine.executor().mutex);
+  const std::lock_guard lock(engine.executor().turn);
   return engine.backend().time_kernels(*engine.executor().stream, [&] { Pass::sync(requests, interrupted); });
 }
 
 StepTimeline SessionProbe::step_timeline() {
   if (session_.loop_ == nullptr) return {};
-  const std::lock_guard lock(session_.timeline_.mutex());
+  const std::lock_guard lock(session_.timeline_.turn());
   return session_.loop_->timeline();
 }
 
@@ -99,7 +99,7 @@ DraftStepTimes SessionProbe::time_draft_step(std::span<const int32_t> ids, int r
   const int most = max_rows < 2 ? 0 : model->max_tree(max_rows, depth);
   LB_CHECK(n >= 1 && rows >= 2 && rows <= most, kInvalid, "a step verifies 2 to ", most, " rows here, not ", rows);
   Sampler greedy({}, engine.model().info().vocab);
-  const std::lock_guard lock(timeline.mutex());
+  const std::lock_guard lock(timeline.turn());
   Stream& stream = timeline.stream();
   speculator.tree_.walk.draft().rows = rows;
   const std::array<std::pair<double DraftStepTimes::*, Work>, 5> parts = {{

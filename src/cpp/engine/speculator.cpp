@@ -26,7 +26,7 @@ Speculator::Speculator(Timeline& timeline, TokenLoop* loop)
     return carver.used();
   };
   if (const size_t bytes = carve({}); bytes > 0) {
-    const std::lock_guard lock(timeline_.mutex());
+    const std::lock_guard lock(timeline_.turn());
     reserved_ = timeline_.stream().reserve(bytes);
     carve(Carver(*reserved_));
     if (engine.draft_model() != nullptr) drafters_.model = std::make_unique<ModelDrafter>(timeline_, memory_);
@@ -155,7 +155,7 @@ void Speculator::propose_root(int32_t root) {
 void Speculator::verify(const Interrupted& interrupted) {
   const int rows = tree_.walk.draft().rows;
   begin_replayed();
-  const std::lock_guard lock(timeline_.mutex());
+  const std::lock_guard lock(timeline_.turn());
   const Clock::time_point start = Clock::now();
   run_tree([&](Stream& stream, const Timeline::RowInputs& to) { fill(stream, to); }, interrupted);
   if (tree_.is_planned && loop_ == nullptr) planner_->add_step_time(rows, ms_since(start));  // the CPU is done
@@ -247,7 +247,7 @@ void Speculator::commit(const Verdict& verdict) {
   TreeWalk& walk = tree_.walk;
   const bool is_planned = verdict.is_whole && tree_.is_planned;
   if (is_planned) wait_for_tree();
-  const std::lock_guard lock(timeline_.mutex());
+  const std::lock_guard lock(timeline_.turn());
   const int n_layers = static_cast<int>(timeline_.state().layers().size());
   parts_.start();
   timeline_.commit_path(walk.path(), verdict.draft_is_ahead ? timeline_.engine().model().info().n_layers : n_layers);

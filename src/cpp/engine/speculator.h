@@ -89,7 +89,7 @@ class Speculator {
   // taken.
   void wait_for_tree();
   void fetch_tree();
-  // --- the device's walk. The caller has locked the mutex.
+  // --- the device's walk. The caller has the turn.
   bool can_draft_ahead(int row);  // whether the device may accept its path from this row and draft below the path's end
   VerifiedTree verified_tree(int row, bool accepts_path);
   void draft_ahead();

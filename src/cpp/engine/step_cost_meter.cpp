@@ -108,7 +108,7 @@ double StepCostMeter::verify_ms(int rows) {
   Timeline& timeline = session_.timeline_;
   const std::vector<int32_t> ids(rows, 0);
   return time(kCostRuns, [&] {
-    const std::lock_guard lock(timeline.mutex());
+    const std::lock_guard lock(timeline.turn());
     timeline.compute(ids, {}, {});
     timeline.head(session_.engine().executor(), 0, rows, session_.speculator_.logits());
     timeline.state().commit({});
@@ -132,7 +132,7 @@ double StepCostMeter::draft_ms(int depth) {
   ModelDrafter& model = *session_.speculator_.drafters_.model;
   return time(kCostRuns, [&] {
     if (!model.start({{}, 0, 0, depth + 1, depth})) return;
-    const std::lock_guard lock(session_.timeline_.mutex());
+    const std::lock_guard lock(session_.timeline_.turn());
     model.grow(session_.speculator_.max_tree_rows(), 1);
   });
 }

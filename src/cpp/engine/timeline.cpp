@@ -34,7 +34,7 @@ Timeline::Timeline(std::shared_ptr<const Engine> engine)
       number_(next_number()),
       state_(engine_->layer_shapes(), engine_->state_options(), *engine_->executor().stream, engine_->pages()),
       positions_(3 * static_cast<size_t>(std::max(engine_->options().prefill_chunk, kMaxTree))) {
-  const std::lock_guard lock(mutex());
+  const std::lock_guard lock(turn());
   if (step_row_bytes(engine_->draft_model(), engine_->backend().sizes(), engine_->model(), engine_->options()) > 0)
     step_rows_ = std::make_unique<StepRows>(*engine_, state_);
   tokens_.reserve(state_.capacity());
@@ -54,7 +54,7 @@ void Timeline::prefill(std::span<const int32_t> ids, const Interrupted& interrup
                        const BetweenLayers& between_layers) {
   const int chunk = engine_->options().prefill_chunk;
   while (tokens_.size() < ids.size()) {
-    const std::lock_guard lock(mutex());
+    const std::lock_guard lock(turn());
     // Chunks end at multiples of the chunk size, so the boundaries do not depend on how much was reused.
     const int first = static_cast<int>(tokens_.size());
     const int rows = std::min<int>((first / chunk + 1) * chunk, static_cast<int>(ids.size())) - first;
@@ -177,7 +177,7 @@ void Timeline::abort() {
 
 void Timeline::truncate(int n) {
   if (n == static_cast<int>(tokens_.size())) return;
-  const std::lock_guard lock(mutex());
+  const std::lock_guard lock(turn());
   if (n >= state_.rewind_floor()) {
     state_.rewind(n);
   } else {
@@ -194,14 +194,14 @@ void Timeline::truncate_tokens(int n) {
 }
 
 void Timeline::reset() {
-  const std::lock_guard lock(mutex());
+  const std::lock_guard lock(turn());
   state_.reset();
   truncate_tokens(0);
   forget_append();
 }
 
 void Timeline::lose() {
-  const std::lock_guard lock(mutex());
+  const std::lock_guard lock(turn());
   forget_append();
   state_.abort_append();
   state_.rewind(0);
@@ -222,7 +222,7 @@ void Timeline::begin_step(NumbersFrom from) {
 
 void Timeline::settle_steps() {
   if (!step_rows_ || !step_rows_->is_behind()) return;
-  const std::lock_guard lock(mutex());
+  const std::lock_guard lock(turn());
   step_rows_->settle(tokens_);
 }
 

@@ -23,7 +23,7 @@ class Timeline {
   explicit Timeline(std::shared_ptr<const Engine> engine);
 
   const Engine& engine() const { return *engine_; }
-  DeviceTurn& mutex() const { return engine_->executor().mutex; }
+  DeviceTurn& turn() const { return engine_->executor().turn; }
   SequenceState& state() { return state_; }
   Stream& stream() const { return state_.stream(); }
   // The ring of the tapped rows of plain steps; null without a draft model, and on the CPU, which has no plain steps.
@@ -100,7 +100,7 @@ class Timeline {
   // Computes rows after the tokens without keeping them. commit() keeps a path; any other call drops the rows.
   AppendResult append(std::span<const int32_t> ids, const AppendOptions& options, const Interrupted& interrupted = {});
   void check_append(std::span<const int32_t> ids, const AppendOptions& options) const;
-  // append() without its logits. The caller has locked the mutex.
+  // append() without its logits. The caller has the turn.
   void compute(std::span<const int32_t> ids, const AppendOptions& options, const Interrupted& interrupted,
                const Taps* taps = nullptr);
   void check_committed(const char* action) const;  // throws if an append awaits a commit

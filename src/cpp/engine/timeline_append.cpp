@@ -57,7 +57,7 @@ void Timeline::compute(std::span<const int32_t> ids, const AppendOptions& option
 Timeline::AppendResult Timeline::append(std::span<const int32_t> ids, const AppendOptions& options,
                                         const Interrupted& interrupted) {
   check_append(ids, options);
-  const std::lock_guard lock(mutex());
+  const std::lock_guard lock(turn());
   const size_t rows = ids.size(), vocab = engine_->model().info().vocab;
   AppendResult result;
   result.taps.resize(options.taps.size() * rows * engine_->model().info().hidden);
@@ -84,7 +84,7 @@ void Timeline::commit(std::span<const int32_t> path) {
   for (size_t i = 0; i < path.size() && !parents.empty(); ++i)
     LB_CHECK(parents[path[i]] == (i == 0 ? -1 : path[i - 1]), kInvalid, "row ", path[i], " has parent ",
              parents[path[i]], "; the path to commit comes from row ", i == 0 ? -1 : path[i - 1]);
-  const std::lock_guard lock(mutex());
+  const std::lock_guard lock(turn());
   state_.commit(path);
   if (is_text && path.size() == ids.size()) {
     add_tokens(ids);
@@ -95,7 +95,7 @@ void Timeline::commit(std::span<const int32_t> path) {
 }
 
 void Timeline::rewind(int n_tokens) {
-  const std::lock_guard lock(mutex());
+  const std::lock_guard lock(turn());
   state_.rewind(n_tokens);
   truncate_tokens(n_tokens);
   forget_append();

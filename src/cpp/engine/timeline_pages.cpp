@@ -13,19 +13,19 @@ bool Timeline::reserve(int n_tokens) {
   LB_CHECK(n_tokens <= context(), kInvalid, n_tokens, " tokens do not fit the context of ", context(),
            "; load the model with a larger context");
   check_idle();
-  const std::lock_guard lock(mutex());
+  const std::lock_guard lock(turn());
   return state_.reserve(n_tokens);
 }
 
 void Timeline::swap_out() {
   check_committed("swap out");
   if (is_swapped_out()) return;
-  const std::lock_guard lock(mutex());
+  const std::lock_guard lock(turn());
   state_.swap_out();
 }
 
 void Timeline::fork(Timeline& from) {
-  const std::lock_guard lock(mutex());
+  const std::lock_guard lock(turn());
   state_.fork(from.state_);
   tokens_ = from.tokens_;
   append_ends_ = from.append_ends_;
@@ -39,7 +39,7 @@ void Timeline::check_pages(int first, int count) const {
            "pages ", first, " to ", first + count - 1, " reach beyond the ", tokens_.size(), " tokens of the timeline");
 }
 
-// Swaps the pages in and computes the draft model's missing rows. The caller has locked the mutex.
+// Swaps the pages in and computes the draft model's missing rows. The caller has the turn.
 void Timeline::ready_pages() {
   state_.swap_in();
   if (step_rows_) step_rows_->compute(tokens_);
@@ -47,14 +47,14 @@ void Timeline::ready_pages() {
 
 void Timeline::read_pages(int first, int count, std::span<std::byte> to) {
   check_pages(first, count);
-  const std::lock_guard lock(mutex());
+  const std::lock_guard lock(turn());
   ready_pages();
   lb::read_pages(state_, first, count, to);
 }
 
 std::unique_ptr<PageRun> Timeline::share_pages(int first, int count) {
   check_pages(first, count);
-  const std::lock_guard lock(mutex());
+  const std::lock_guard lock(turn());
   ready_pages();
   return std::make_unique<PageRun>(state_.pool(), state_.pages().subspan(first, count));
 }
@@ -69,7 +69,7 @@ int Timeline::matched_prefix(std::span<const int32_t> ids, std::span<const int32
 
 void Timeline::read_recurrent(std::span<std::byte> to) {
   check_committed("read the recurrent state");
-  const std::lock_guard lock(mutex());
+  const std::lock_guard lock(turn());
   lb::read_recurrent(state_, to);
 }
 
@@ -125,7 +125,7 @@ void Timeline::assemble(std::span<const int32_t> ids, std::span<const int32_t> e
                std::ranges::adjacent_find(ends, std::ranges::greater_equal()) == ends.end(),
            kInvalid, "the ends of appends must ascend to ", n, ", the number of tokens");
   check_pieces(n, n_pages, matched_prefix(ids, ends), pieces);
-  const std::lock_guard lock(mutex());
+  const std::lock_guard lock(turn());
   take_pieces(pieces);
   write_recurrent(state_, n, pieces.recurrent);
   state_.restore_length(n);
@@ -137,13 +137,13 @@ void Timeline::assemble(std::span<const int32_t> ids, std::span<const int32_t> e
 }
 
 std::vector<std::byte> Timeline::save() {
-  const std::lock_guard lock(mutex());
+  const std::lock_guard lock(turn());
   state_.swap_in();
   return save_snapshot(state_, tokens_, engine_->fingerprint());
 }
 
 void Timeline::load(std::span<const std::byte> bytes, const std::string& where) {
-  const std::lock_guard lock(mutex());
+  const std::lock_guard lock(turn());
   tokens_ = load_snapshot(bytes, state_, engine_->model().info().vocab, engine_->fingerprint(), where);
   append_ends_.clear();
   forget_append();

@@ -40,7 +40,7 @@ class Drafting {
   // (hidden [rows, hidden], taps [rows, n_taps * hidden])
   nb::tuple append(const In<int32_t, 1>& ids, const In<int32_t, 2>& positions, const In<int32_t, 1>& parents,
                    const In<uint64_t, 1>& ancestors) {
-    const std::lock_guard lock(io().mutex);
+    const std::lock_guard lock(io().turn);
     const int rows = static_cast<int>(ids.size());
     LB_CHECK(rows <= io().max_rows, kInvalid, "an append has up to ", io().max_rows, " rows, got ", rows);
     const bool is_tree = parents.size() > 0;
@@ -61,27 +61,27 @@ class Drafting {
                           download(io().draft.taps, {n, draft().taps().size() * hidden()}));
   }
   void commit(const std::vector<int32_t>& path) {
-    const std::lock_guard lock(io().mutex);
+    const std::lock_guard lock(io().turn);
     state_.commit(path);
   }
   void rewind(int n_tokens) { state_.rewind(n_tokens); }
 
   // Tokens are not tracked here, so zeros are saved.
   nb::bytes save() {
-    const std::lock_guard lock(io().mutex);
+    const std::lock_guard lock(io().turn);
     const std::vector<int32_t> tokens(n_tokens());
     const auto bytes = save_snapshot(state_, tokens, engine_->fingerprint());
     return nb::bytes(bytes.data(), bytes.size());
   }
   void load(const nb::bytes& data) {
-    const std::lock_guard lock(io().mutex);
+    const std::lock_guard lock(io().turn);
     load_snapshot({reinterpret_cast<const std::byte*>(data.c_str()), data.size()}, state_,
                   engine_->model().info().vocab, engine_->fingerprint(), "snapshot");
   }
 
   // (ids [depth, k], logprobs [depth, k], hidden [depth, hidden])
   nb::tuple propose(int32_t root, int depth) {
-    const std::lock_guard lock(io().mutex);
+    const std::lock_guard lock(io().turn);
     LB_CHECK(depth >= 1 && depth <= draft().max_depth(), kInvalid, "a draft has 1 to ", draft().max_depth(),
              " tokens, not ", depth);
     const int n_positions = draft().max_depth() + 1;

@@ -99,7 +99,7 @@ nb::dict megakernel(PythonPack& pack, const nb::dict& norm_fields, const nb::dic
 std::vector<int32_t> decode_ahead(const Engine& engine, In<float, 1> logits, const Sampler& sampler, int n_tokens,
                                   int ahead) {
   LB_CHECK(ahead >= 1 && ahead <= 3, kInvalid, "1 to 3 steps can be asked for ahead, not ", ahead);
-  const std::lock_guard lock(engine.executor().mutex);
+  const std::lock_guard lock(engine.executor().turn);
   const std::span<const LayerShape> layers = engine.model().layer_shapes();
   SequenceState state({layers.begin(), layers.end()}, engine.state_options(), *engine.executor().stream);
   const std::unique_ptr<TokenLoop> loop = engine.backend().make_loop(engine, state, nullptr);
