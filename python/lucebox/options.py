@@ -37,8 +37,8 @@ class EngineOptions:
     context: int | None = None
     """Maximum tokens of a session. None: the model's maximum, or less where memory does not suffice."""
     kv_tokens: int | None = None
-    """Tokens of the KV cache, which all sessions share: together they hold so many, and tokens of a common prefix count
-    once. None: a context for each of `sessions`, or the most that fits, at least one context."""
+    """Tokens of the KV cache, which all sessions share; tokens of a common prefix count once. None: a context for each
+    of `sessions`, or the most that fits, at least one context."""
     threads: int | None = None
     """Worker threads on the CPU. None: one per physical core that this process may use."""
     activations: Literal["int8", "f32"] = "int8"
