@@ -157,7 +157,7 @@ def measure(args: argparse.Namespace, budget: int) -> Iterator[Row]:
                     verifies=run.verifies,
                     accepted=run.accepted,
                     **run.parts,
-                    command=" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+                    command=" ".join(Path(word).name for word in sys.argv),
                 )
 
 

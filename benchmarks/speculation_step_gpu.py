@@ -90,7 +90,7 @@ def measure(args: argparse.Namespace, rows: int) -> Row:
             decode_ms=round(decode_ms, 4),
             gap_us=round(1e3 * (decode_ms - packed_ms), 1),
             accepted=accepted,
-            command=" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            command=" ".join(Path(word).name for word in sys.argv),
             **{name: round(ms, 4) for name, ms in parts.items()},
         )
 
