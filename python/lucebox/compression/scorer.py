@@ -36,8 +36,8 @@ __all__ = ["Lender", "Scorer"]
 
 Weights = NDArray[np.float32]
 
+# The question, where a text holds its own: its last tokens.
 QUESTION_TOKENS = 96
-"""The question, where a text holds its own: its last tokens."""
 _CONTENT = "\u241f"  # placeholder for the text in the rendered template: SYMBOL FOR UNIT SEPARATOR
 
 

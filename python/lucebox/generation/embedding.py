@@ -17,8 +17,8 @@ from lucebox.text import Ids
 
 __all__ = ["Embedder", "Embedding", "Pooler", "Pooling"]
 
+# The mean of all rows, the first row, or the last one.
 Pooling: TypeAlias = Literal["mean", "cls", "last"]
-"""The mean of all rows, the first row, or the last one."""
 
 _GGUF_POOLING: dict[object, Pooling] = {1: "mean", 2: "cls", 3: "last"}
 _FOLDER_POOLING: dict[str, Pooling] = {  # sentence-transformers: 1_Pooling/config.json

@@ -15,8 +15,8 @@ from lucebox.results import Chunk, Generation, TokenLogprob, ToolCall
 
 __all__ = ["ChunkStream", "PromptProgress", "answers_of"]
 
+# Called with the tokens of the prompt that are computed, and with all of them.
 PromptProgress = Callable[[int, int], None]
-"""Called with the tokens of the prompt that are computed, and with all of them."""
 
 MAX_UNREAD = 2  # chunks of a stream; beyond that, other threads' turns do not compute it further
 

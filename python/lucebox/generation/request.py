@@ -36,8 +36,8 @@ __all__ = [
 ]
 
 
+# Digest of the API key whose request is being prepared; empty without keys.
 SENDER: ContextVar[str] = ContextVar("sender", default="")
-"""Digest of the API key whose request is being prepared; empty without keys."""
 
 
 class PromptTooLongError(InvalidRequestError):

@@ -60,10 +60,10 @@ CSV_COLUMNS = (
     "tokens_per_step", "same_tokens",
 )  # fmt: skip
 
+# Opens the model with this option `draft`.
 OpenLLM = Callable[[str], "LLM"]
-"""Opens the model with this option `draft`."""
+# Called with the name of the next prompt, prompts done, prompts in all.
 OnPrompt = Callable[[str, int, int], None]
-"""Called with the name of the next prompt, prompts done, prompts in all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,10 @@ __all__ = [
     "scoring_fields",
 ]
 
+# Last tokens of a scorer's prompt, whose attention is averaged.
 SCORED_ROWS = 8
-"""Last tokens of a scorer's prompt, whose attention is averaged."""
+# Tokens that a scorer has memory for, unless it is told: a row of activations for each, and keys of one layer.
 MAX_SCORER_CONTEXT = 131072
-"""Tokens that a scorer has memory for, unless it is told: a row of activations for each, and keys of one layer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from lucebox.packs import hip_runtime
 
 __all__ = ["VENDORS", "Gpu", "Survey", "driver_devices", "survey"]
 
+# Back ends, with the vendor of each.
 VENDORS = {"cuda": "nvidia", "hip": "amd"}
-"""Back ends, with the vendor of each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ __all__ = ["SCHEMA", "Progress", "Report", "Result", "select_device", "tune"]
 
 SCHEMA = 1
 MEASURING = 0.7  # share of the time budget for trials; the rest is for re-measuring before and after
+# Called with the trial in progress and the seconds left at most.
 Progress = Callable[[str, float], None]
-"""Called with the trial in progress and the seconds left at most."""
 
 
 @dataclass(frozen=True, slots=True)
