@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-# Of all the processes of a run; tests/conftest.py sets it.
+# Shared by all processes of a run; set by tests/conftest.py.
 folder: Path | None = None
 
 

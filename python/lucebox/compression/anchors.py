@@ -12,7 +12,7 @@ from lucebox.text import Ids
 __all__ = ["anchored"]
 
 GRAM = 4  # tokens that must match
-# (chunks of the text, below; chunks around a match that count; matches at most, of a run that counts)
+# (upper bound of the text's length in chunks; chunks around a match that count as anchors; most matches of an n-gram)
 TIERS = ((1024, 2, 8), (2048, 4, 16), (1 << 62, 8, 32))
 
 

@@ -6,9 +6,9 @@ from lucebox.compression.pieces import Span, TokenCounts, pieces
 
 __all__ = ["cuttable"]
 
-# Tokens at the beginning that stay, at most, in whole pieces: the name of a file, an instruction.
+# Most tokens of the head, which stays, in whole pieces: the name of a file, an instruction.
 HEAD_TOKENS = 32
-# Tokens at the end that stay, at least, in whole pieces: the question zone.
+# Least tokens of the tail, which stays, in whole pieces: the question.
 TAIL_TOKENS = 96
 # The tail grows to the beginning of its paragraph, up to this many tokens.
 PARAGRAPH_TOKENS = 256

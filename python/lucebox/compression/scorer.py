@@ -36,7 +36,7 @@ __all__ = ["Lender", "Scorer"]
 
 Weights = NDArray[np.float32]
 
-# The question, where a text holds its own: its last tokens.
+# If a text contains its own question, the question is its last QUESTION_TOKENS tokens.
 QUESTION_TOKENS = 96
 _CONTENT = "\u241f"  # placeholder for the text in the rendered template: SYMBOL FOR UNIT SEPARATOR
 

@@ -17,7 +17,7 @@ from lucebox.text import Ids
 
 __all__ = ["Embedder", "Embedding", "Pooler", "Pooling"]
 
-# The mean of all rows, the first row, or the last one.
+# Which row becomes the vector: the mean of all rows, the first row, or the last row.
 Pooling: TypeAlias = Literal["mean", "cls", "last"]
 
 _GGUF_POOLING: dict[object, Pooling] = {1: "mean", 2: "cls", 3: "last"}

@@ -132,7 +132,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class PromptToken:
-    """A prompt token, like TokenLogprob; the first has no log probability."""
+    """A prompt token with its log probability, like TokenLogprob; the first token has none."""
 
     id: int
     logprob: float | None

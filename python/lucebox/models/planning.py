@@ -33,9 +33,9 @@ __all__ = [
     "scoring_fields",
 ]
 
-# Last tokens of a scorer's prompt, whose attention is averaged.
+# The last tokens of a scorer's prompt, over which attention is averaged.
 SCORED_ROWS = 8
-# Tokens that a scorer has memory for, unless it is told: a row of activations for each, and keys of one layer.
+# Default limit of a scorer's context, which bounds its memory: a row of activations per token, and one layer's keys.
 MAX_SCORER_CONTEXT = 131072
 
 

@@ -38,7 +38,7 @@ class Survey:
 
     devices: tuple[Gpu, ...]
     errors: Mapping[str, str]
-    """By back end (cuda, hip): why it did not answer."""
+    """Back end (cuda, hip) -> why it did not answer."""
 
 
 def survey() -> Survey:

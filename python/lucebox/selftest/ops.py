@@ -86,7 +86,7 @@ def rms_norm(x: F32, w: F32, eps: float, **on: Any) -> F32:
 
 
 def gated_rms_norm(o: F32, z: F32, w: F32, eps: float, **on: Any) -> F32:
-    """In place on a device, as the engine does."""
+    """Runs in place on a device, as in the engine."""
     y: F32 = run("gated_rms_norm", on, o=o, z=z, w=w, eps=eps, y="o" if "pack" in on else None)["y"]
     return y
 
@@ -110,13 +110,13 @@ def rms_norm_rounded(x: F32, w: F32, eps: float, bits: int, *, pack: _engine.gpu
 def gated_rms_norm_rounded(
     o: F32, z: F32, w: F32, eps: float, bits: int, *, pack: _engine.gpu.Pack
 ) -> tuple[F32, NDArray[np.uint8]]:
-    """In place, as the engine does."""
+    """Runs in place, as in the engine."""
     got = run("gated_rms_norm", {"pack": pack}, o=o, z=z, w=w, eps=eps, y="o", rounded=bits)
     return got["y"], got["rounded"]
 
 
 def swiglu_rounded(gate: F32, up: F32, bits: int, *, pack: _engine.gpu.Pack) -> tuple[F32, NDArray[np.uint8]]:
-    """In place, as the engine does."""
+    """Runs in place, as in the engine."""
     got = run("swiglu", {"pack": pack}, gate=gate, up=up, y="gate", rounded=bits)
     return got["y"], got["rounded"]
 
@@ -406,7 +406,7 @@ def _products(
     weights: list[NDArray[np.uint8]], dtypes: list[str], n_out: list[int], n_in: int, x: F32, add: list[F32] | None,
     activations: str,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """The fields of each product. `add` aliases y, like a residual."""
+    """The fields of each product. `add` aliases y, as for a residual."""
     shared = {"n_in": n_in, "x": x, "activations": activations}
     each = [{**shared, "w": w, "type": d, "n_out": n} for w, d, n in zip(weights, dtypes, n_out, strict=True)]
     if add is None:
