@@ -247,7 +247,7 @@ class Scheduler:
         """Begins waiting sequences, or computes the next turn."""
         self._drop_ended()
         if self._admit():
-            return  # tells the readers before the first chunk
+            return  # their readers learn of the start before the first chunk
         self._kv.resume()
         if due := self._kv.with_pages(_due(self._running)):
             self._turn(due)

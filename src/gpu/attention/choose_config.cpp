@@ -1,4 +1,4 @@
-// Chooses attention kernels, and how they cut queries and context.
+// Chooses attention kernels, and how they divide queries and context.
 #include "gpu/attention/choose_config.h"
 
 #include <algorithm>

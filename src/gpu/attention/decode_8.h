@@ -1,8 +1,8 @@
-// The body of attention_decode_8: up to 8 queries per KV head, over pages of any two types but F32.
+// The body of attention_decode_8: up to 8 queries per KV head, over pages of any two types except F32.
 //
-// Grid, splits and the block's merge: as in attention_decode. Each of the four warps has all queries, every fourth tile
-// of 16 slots, and its own ring of packed tiles, laid out as in the pages. The lane that loads codes converts them to
-// operand registers, without a second pass through shared memory:
+// Grid, splits and the block's merge: as in attention_decode. Each of the four warps handles all queries and every
+// fourth tile of 16 slots, and has its own ring of packed tiles, laid out as in the pages. The lane that loads codes
+// converts them to operand registers, without a second pass through shared memory:
 //   S^T = K Q^T    eight values of two slots are operand A of two products; Q's inner dimension has the same order
 //   O^T = V^T P^T  words of one column group of two slots are merged into words of slot pairs, and converted to operand
 //                  A; transposing S^T gives operand B

@@ -1,8 +1,8 @@
 // DeltaInputs of 2 to 64 rows, a tree or a chain, for dk = 128: y = silu(taps * [history, x]), q and k normalised per
 // head, gates, and the state of causal_conv.
 //
-// A block has 128 channels: a head of q or k, or 128 channels of v. All rows are in shared memory, after the history. A
-// warp has every eighth row, four channels per lane. The last blocks compute one gate per thread.
+// A block handles 128 channels: a head of q or k, or 128 channels of v. All rows are in shared memory, after the
+// history. A warp handles every eighth row, four channels per lane. The last blocks compute one gate per thread.
 // Bound: latency; 12 bytes per value.
 #include "dialect.h"
 

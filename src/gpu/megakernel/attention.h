@@ -5,8 +5,8 @@
 // double-buffered in shared memory; the first tile is loaded before the projections arrive. Queries are rounded to the
 // cache's type, and so are the softmax weights on matrix units; sums are fp32.
 //
-// kAttentionMerge: merges the splits into one softmax. A block has some columns of a head, a thread four columns of one
-// split.
+// kAttentionMerge: merges the splits into one softmax. A block handles some columns of a head, a thread four columns of
+// one split.
 //
 // Bound: latency for a short context, one read of K and V for a long one. The code is short for the reasons given in
 // delta.h: dimensions are multiples of 64, and the host does the divisions.
@@ -113,7 +113,7 @@ LB_DEVICE void attention_splits(const SplitTask& p, int part, int n_parts, void*
   }
 }
 
-// The splits' results for one head. A lane has m and l of some of the non-empty splits, and four columns of o of one
+// The splits' results for one head. A lane holds m and l of some of the non-empty splits, and four columns of o of one
 // split.
 struct SplitResults {
   static constexpr int kSplitsOfLane = kSplitMaxCount / 32;

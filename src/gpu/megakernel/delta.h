@@ -1,7 +1,7 @@
 // One row of a recurrent layer (equations in ops/delta_net.h), in two tasks.
 //
 // The step. A team of warps holds a slice of 16 columns of one value head's S in registers, or two adjacent slices;
-// each warp has 32 rows of S. Each warp convolves the 32 channels of k and of q that multiply its rows. Everything
+// each warp holds 32 rows of S. Each warp convolves the 32 channels of k and of q that multiply its rows. Everything
 // older than the row (S, the previous row, the convolution's earlier inputs, taps) is loaded before the projections
 // arrive. These loads speculate that the previous append was one accepted row. Otherwise the block folds the previous
 // append and loads again. After the wait there is one read, sums within warps, and one block barrier: the sums, not k

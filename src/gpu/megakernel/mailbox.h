@@ -18,7 +18,7 @@ inline constexpr bool kHasTimeline = false;
 
 inline constexpr int kMinPollNs = 512;  // about the time of one mailbox load
 
-// Weight chunks and passes of sums before a step, counted from the launch's begin.
+// Weight chunks and passes of sums before a step, counted from the start of the launch.
 struct StreamCursor {
   uint32_t chunk, pass;
 };

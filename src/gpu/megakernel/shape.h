@@ -87,7 +87,7 @@ struct EmbedTask {
 // more. If y is kept, it goes to row n_past & kept_mask of a ring, and op.y points into row 0.
 struct ProductTask {
   Linear op;
-  const float* a;  // [n_in]; the input from which x is made
+  const float* a;  // [n_in]; the input from which x is derived
   const float* w;  // [n_in], weights of the norm
   MailboxSource a_mailbox, add_mailbox;
   MailboxSource squares;            // kHeads, kHeadsCodes: sums of squares, [heads, head_squares]
@@ -200,7 +200,7 @@ LB_FN int squares_at(const DeltaTask& p) {
   return p.unit_shift == 0 ? mailbox_length(n) : n / 4 + n / kRoundBlock;
 }
 
-// How many tokens a launch may make. The host raises `allowed` while the launch runs. It allows a token once it has
+// How many tokens a launch may compute. The host raises `allowed` while the launch runs. It allows a token once it has
 // taken the token before the last, so that it can still drop the tokens in flight.
 struct TokenBudget {
   const uint32_t* allowed;  // [1] in host memory: *NextToken::ring.written may rise to this, modulo 2^32
@@ -279,7 +279,7 @@ struct Mega {
   const int32_t* stream_counts;  // [blocks]: chunks per token, without padding
   uint32_t* arrived;             // [1]: arrivals so far, modulo 2^32: every block arrives once per phase
   Mailbox* mailboxes;            // [MegaPlan::n_mailboxes]
-  uint32_t first;                // *arrived at the launch's begin
+  uint32_t first;                // *arrived at the start of the launch
   int n_steps, n_phases;
   int n_tokens;                // max tokens; the host may allow fewer
   const uint32_t* keep_going;  // [1], as in TokenBudget; null: n_tokens is 1

@@ -1,5 +1,5 @@
 // Sampling a token: logit bias, mask, penalties, temperature, top-k, typical, top-p, min-p, one draw. The device twin
-// of src/cpp/sampling/sampler.h. One cooperative launch: each block has a slice of the vocabulary, and steps end at
+// of src/cpp/sampling/sampler.h. One cooperative launch: each block handles a slice of the vocabulary, and steps end at
 // grid barriers.
 //   adjust    x = logits after mask, bias, penalties and temperature; the first candidate in order. Greedy ends here.
 //   filters   each keeps a prefix of an order of the candidates; radix_select() finds the prefix's end (search.h)
@@ -148,7 +148,7 @@ LB_DEVICE Filters make_filters(Work& work, const VocabSlice& slice) {
   return filters;
 }
 
-// Gathers the n likeliest of the raw logits, in any order.
+// Gathers the n largest raw logits, in any order.
 LB_DEVICE void gather_top(Work& work, const VocabSlice& raw, int n) {
   Filters top;
   if (n < work.op.vocab) top.likely = work.end_of(raw, top, Order::kLikely, CountOf{uint64_t(n)});

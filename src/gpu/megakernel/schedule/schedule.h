@@ -43,8 +43,8 @@ class Schedule final : public lb::Stream {
   explicit Schedule(const Target& target)
       : lb::Stream(kOpBodies<Schedule>, "has no task of the megakernel"), target_(target) {}
 
-  // Adds the sampler and the step's end. A launch makes several tokens if the budget has pointers. Throws kUnsupported
-  // if the target has no kernel for the recorded ops.
+  // Adds the sampler and the step's end. A launch computes several tokens if the budget has pointers. Throws
+  // kUnsupported if the target has no kernel for the recorded ops.
   MegaPlan compile(const SampleOnGrid& sample, const NextToken& next, const TokenBudget& budget);
 
   // Reserves addresses without memory and ignores uploads to them, so that a step can be planned before memory exists.

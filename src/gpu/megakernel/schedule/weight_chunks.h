@@ -1,5 +1,5 @@
-// Plans how weights reach a block. The block's part of each product is cut into chunks, which pass through a ring in
-// shared memory in the order in which the block needs them. The host plans all copies, so that the copying warp
+// Plans how weights reach a block. The block's part of each product is divided into chunks, which pass through a ring
+// in shared memory in the order in which the block needs them. The host plans all copies, so that the copying warp
 // (src/gpu/megakernel/weight_stream.h) only waits and copies.
 #pragma once
 
@@ -41,7 +41,7 @@ uint16_t skews_of(const ProductTask& p, const void* w, int begin);
 void limit_in_flight(std::span<WeightChunk> part, int ring_bytes);
 
 // Whether chunks are copied in parts, one after another, also to keep reads of x short. True if the ring holds the
-// weights of several phases. Only chunks that are alone in flight are cut.
+// weights of several phases. Only chunks that are alone in flight are divided.
 bool comes_in_parts(const std::vector<std::vector<WeightChunk>>& blocks, int n_phases, int ring_bytes);
 void cut_in_parts(std::vector<WeightChunk>& chunks);
 inline constexpr int kPartUnits = 320;  // of 16 bytes
