@@ -145,9 +145,10 @@ class GpuStream final : public Stream {
   void send_rounded(Op op, const LinearGroup& readers);
   std::byte* stage(size_t bytes);
   bool is_gemm(const LinearGroup& group) const;
-  int rounded_bits(const LinearGroup& group) const;                // of the group's x; 0: not rounded
-  RoundedRows x_buffer(const LinearGroup& group, int bits) const;  // at the start of the scratch
-  RoundedRows next_x_buffer(const LinearGroup& readers) const;  // at the start or the end of the scratch, alternating
+  int rounded_bits(const LinearGroup& group) const;                // precision of the group's rounded x; 0: not rounded
+  RoundedRows x_buffer(const LinearGroup& group, int bits) const;  // the x buffer at the start of the scratch
+  RoundedRows next_x_buffer(const LinearGroup& readers) const;     // alternates between the start and the end of the
+                                                                   // scratch
   void multiply(const LinearGroup& group, const RoundedRows& x);
 
   std::shared_ptr<gpu::Pack> pack_;

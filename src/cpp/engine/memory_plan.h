@@ -31,7 +31,7 @@ struct MemoryPlan {
   int context = 0, max_context = 0;  // tokens: this plan's, the model's
   int kv_tokens = 0;                 // of the KV cache
   int largest_context = 0;           // tokens: the longest context that fits; 0: none
-  std::vector<KvFit> kv_fits;        // with the same type for K and V, largest first
+  std::vector<KvFit> kv_fits;        // one per type (the same for K and V), largest first
   size_t total_bytes() const;        // sum of the entries, with one session
   size_t session_bytes() const;      // sum of the entries per session
 };

@@ -51,7 +51,8 @@ class ModelDrafter final : public Drafter {
   Timeline& timeline_;
   const TreeMemory& memory_;
   const float* logprobs_;
-  int sent_depth_ = 0;                                           // of the draft whose candidates are in the memory
+  int sent_depth_ = 0;                                           // depth of the draft whose candidates are in the
+                                                                 // memory
   std::array<std::unique_ptr<Recording>, kMaxTree> recordings_;  // by depth
 };
 

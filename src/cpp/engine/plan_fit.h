@@ -53,7 +53,7 @@ struct ContextDemand {
   size_t fixed_bytes;  // independent of the context, excluding the weights
   // Bytes of a sequence, the KV cache and all buffers.
   std::function<size_t(int context, const KvTypes& kv)> needed_bytes;
-  std::function<size_t(const KvTypes& kv)> token_bytes;  // of the layers that keep all rows
+  std::function<size_t(const KvTypes& kv)> token_bytes;  // bytes per token in the layers that keep all rows
   int max_tokens = 0;                                    // upper bound of a default context; 0: the largest that fits
 };
 

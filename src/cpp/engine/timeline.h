@@ -172,7 +172,8 @@ class Timeline {
   std::vector<int32_t> positions_;    // [3, max_rows] of the append in progress
   bool is_computing_ = false;         // in a prompt chunk, between whose layers other sessions compute
   std::vector<int32_t> tokens_;       // committed, or on the path of an uncommitted tree
-  std::vector<int32_t> append_ends_;  // of the appends that computed tokens_, up to the first not kept in full
+  std::vector<int32_t> append_ends_;  // ends of the appends that computed tokens_, up to the first that was not kept in
+                                      // full
   int n_unchanged_ = 0;
   uint64_t revision_ = 0;
   Appended appended_;

@@ -194,7 +194,7 @@ const Draft& DraftPlanner::tree(const Draft* model) {
 
 // Finds the nodes of a source's draft in the tree.
 void DraftPlanner::follow(Source source, const Draft& draft) {
-  std::array<int, kMaxTree> row;  // of each draft node in the tree; -1: not in the tree
+  std::array<int, kMaxTree> row;  // row of each draft node in the tree; -1: not in the tree
   row[0] = 0;
   for (int i = 1; i < draft.rows; ++i) {
     const int parent = row[draft.parents[i]];

@@ -27,7 +27,7 @@ enum class StepKind { kPlain, kText, kModel };
 // Other sequences in the same pass. A longer pass delays them too, so all sequences of a pass share their credit.
 struct OtherRows {
   int rows;       // one per sequence
-  double credit;  // of all of them, less the possible loss of their trees in this pass
+  double credit;  // their total credit, less the possible loss of their trees in this pass
 };
 
 class DraftPlanner {

@@ -164,7 +164,7 @@ struct FewQueries {
     constexpr StoredSlots kSlots = {kv_row_bytes(kType, kDim)};
     constexpr int kShift = scale_shift(kType, kDim);
     const int first_column = own_lane / 4 * 8, first_slot = own_lane % 4 * 2;
-    uint32_t weights[2];  // of query g, slots 2t + n + 8h
+    uint32_t weights[2];  // softmax weights of query g, slots 2t + n + 8h
     LB_UNROLL
     for (int h = 0; h < 2; ++h)
       weights[h] = transpose_pairs(__builtin_bit_cast(uint32_t, to_f16x2(s[2 * h], s[2 * h + 1])));

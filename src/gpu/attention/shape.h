@@ -87,7 +87,7 @@ LB_FN constexpr size_t prefill_shared_bytes(int head_dim, int n_tiles, int ring,
 // bound the slots per tile. Queries stay in registers, or in shared memory if head_dim exceeds 128.
 inline constexpr int kSm90BlockThreads = 384, kSm90GroupThreads = kSm90BlockThreads / 3, kSm90Queries = 128;
 LB_FN constexpr int sm90_slots(int head_dim) { return head_dim > 128 ? 64 : 128; }
-LB_FN constexpr int sm90_stages(int head_dim) { return head_dim > 128 ? 2 : 3; }  // of the K ring, and of the V ring
+LB_FN constexpr int sm90_stages(int head_dim) { return head_dim > 128 ? 2 : 3; }  // each of the K and V rings
 LB_FN constexpr size_t sm90_query_bytes(int head_dim) {
   return head_dim > 128 ? size_t(kSm90Queries) * head_dim * 2 : 0;
 }
@@ -137,7 +137,7 @@ LB_FN constexpr int move_bytes(int row_bytes) {
 }
 LB_FN constexpr int move_pieces(int row_bytes) { return row_bytes == 0 ? 0 : row_bytes / move_bytes(row_bytes); }
 struct KvMoves {
-  KvMove op;  // with the pages of the first layer
+  KvMove op;  // has the pages of the first layer
   void* k[kMaxMovedLayers];
   void* v[kMaxMovedLayers];
 };

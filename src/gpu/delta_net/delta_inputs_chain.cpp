@@ -29,7 +29,7 @@ LB_KERNEL(delta_inputs_chain_kernel, DeltaInputs, kChainInputThreads, 6) {
     return;
   }
   const int head = block_id(), c = head * kChainDk + 4 * lane();
-  f32x4 taps[4];  // of channel c + j; taps[kPastRows] multiplies the row itself
+  f32x4 taps[4];  // value j: channel c + j; taps[kPastRows] multiplies the row itself
   LB_UNROLL
   for (int j = 0; j < 4; ++j) taps[j] = load<f32x4>(conv.w + long(c + j) * kChainTaps);
   wait_for_previous();

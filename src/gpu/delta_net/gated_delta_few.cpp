@@ -100,7 +100,7 @@ LB_DEVICE void sum_gates(const GatedDelta& p, const Slice& slice, FewGates* gate
   const uint32_t seen = load<uint32_t>(&gates->seen[lane()]);
   float sum = 0;
   LB_UNROLL_BY(4)
-  for (int j = 0; j < p.rows; ++j) {  // from the root on: the order in which each row adds its g to its parent's cs
+  for (int j = 0; j < p.rows; ++j) {  // parents come first: each row adds its g to its parent's cs
     const float g = load<float>(&gates->g[j]);
     if (seen >> j & 1) sum += g;
   }

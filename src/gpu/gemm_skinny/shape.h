@@ -81,7 +81,7 @@ LB_FN constexpr int part_of(const SkinnySplit& parts, int item) {
 }
 
 struct GemmSkinny {
-  LinearGroup group;  // of one weight type, or of two, the first type's matrices first
+  LinearGroup group;  // has one weight type, or two: then the first type's matrices come first
   RoundedRows x;      // 8-bit codes and scales; for plain weights `high` is x itself, [rows, n_in] in the weights' type
   SkinnyNorm norm;
   const float* squares;  // [rows, n_in / 32] sums of squares of x before its norm; null without a norm

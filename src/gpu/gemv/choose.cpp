@@ -26,7 +26,7 @@ namespace {
 // An entry of instances.h: the kernel for rows of up to one piece per thread, and the wide kernel for longer rows.
 struct GemvKernel {
   DType type;
-  int x_bits;       // of rounded x; 0: x is fp32
+  int x_bits;       // bits of rounded x; 0: x is fp32
   int wide_pieces;  // pieces of a row that a thread of the wide kernel holds
   const char *kernel, *wide_kernel;
 };

@@ -239,7 +239,7 @@ struct alignas(16) TaskStep {
   static constexpr uint16_t kBeforeAdjust = 0x1000;  // the block's next step is a kAdjust
   static constexpr uint16_t kPhase = 0x0fff;
   uint16_t task, part, n_parts, phase_bits;
-  uint16_t n_chunks = 0, n_passes = 0;  // for a product with streamed weights: its chunks, and the passes of its sums
+  uint16_t n_chunks = 0, n_passes = 0;  // of a product with streamed weights: its chunks, and the passes of its sums
   uint16_t skews = 0;                   // bytes before the first row in each plane's copy, four bits per plane
   uint16_t arrives = 0;                 // phases at whose end the block arrives after this step; 0: it does not arrive
 };
@@ -285,7 +285,7 @@ struct Mega {
   const uint32_t* keep_going;  // [1], as in TokenBudget; null: n_tokens is 1
   int n_streams;               // a multiple of kStreamChunks
   MegaMemory memory;
-  long timeout_ns;  // of a wait for other blocks; below 2^32
+  long timeout_ns;  // time-out of a wait for other blocks; below 2^32
   MegaReport* report;
   StepTimes* times;  // [blocks, n_steps] of the last token, in packs with Target::has_timeline; else null
 };
