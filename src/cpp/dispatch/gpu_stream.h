@@ -28,7 +28,7 @@ class GpuStream final : public Stream {
  public:
   static constexpr size_t kStagingBytes = size_t(8) << 20;  // pinned host memory
 
-  // scratch_bytes: of the largest op. capacity: tokens of the longest KV cache. lent: source of all memory that the
+  // scratch_bytes: the largest op's. capacity: tokens of the longest KV cache. lent: source of all memory that the
   // stream reserves; null: the stream allocates.
   GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity,
             std::shared_ptr<LentMemory> lent = nullptr);

@@ -15,7 +15,7 @@ namespace lb {
 
 class ModelDrafter final : public Drafter {
  public:
-  // memory: of the session, including the draft model's buffers.
+  // memory: the session's, including the draft model's buffers.
   ModelDrafter(Timeline& timeline, const TreeMemory& memory);
 
   // Depth of the next tree; rows of a tree of that depth: all of its candidates, at most max_rows.

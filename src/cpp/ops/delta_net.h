@@ -72,7 +72,7 @@ struct GatedDelta {   // rows == 0: only folds
   // slices of the head may still fold the previous append's. A delta belongs to one slice, so one buffer is enough.
   float* k_pending[2];    // [64, KH, dk] keys
   float* cs_pending[2];   // [64, VH] cs; the CPU, which folds row by row, keeps g
-  float* delta;           // [64, VH, dv] in: of the previous append; out: of this one
+  float* delta;           // [64, VH, dv] in: the previous append's; out: this append's
   const int32_t* buffer;  // [1] index (*buffer + flip) % 2 has the previous append's rows
   int flip;
   Accepted accepted;

@@ -27,7 +27,7 @@ struct BlockIQ2_XS {
   static constexpr int kValues = 256, kSub = 16;
   static constexpr bool kHasMin = false;
   uint16_t d;         // f16
-  uint16_t qs[32];    // entry (9 bits) and 7 signs of 8 values
+  uint16_t qs[32];    // each group of 8 values: codebook entry (9 bits) and 7 signs
   uint8_t scales[8];  // nibbles
 };
 

@@ -44,7 +44,7 @@ class DraftPlanner {
   // Adds the measured time of the last append of `rows` rows; 1: a plain token. Costs grow with the context, so these
   // times replace the initial costs. Call before add_accepted(), which charges the real time to the account.
   void add_step_time(int rows, double ms);
-  // Adds the measured time of the last pass. rows: of the whole pass, this sequence's and the others'.
+  // Adds the measured time of the last pass. rows: all rows of the pass, this sequence's and the others'.
   void add_pass_time(int rows, double ms);
 
   // text: the text drafters' tree; rows == 0: none. max_rows: room in the sequence's state, including the root. Call

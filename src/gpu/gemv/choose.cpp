@@ -61,8 +61,8 @@ const char* shared_kernel(std::span<const SharedKernel> kernels, DType type, con
 }
 
 // Measured on an H100 (docs/kernels/gemv.md).
-constexpr int kRingMinRow = 4096;                    // values per row
-constexpr size_t kRingMinBytes = size_t(120) << 10;  // weights of the launch per SM
+constexpr int kRingMinRow = 4096;                    // values per weight row
+constexpr size_t kRingMinBytes = size_t(120) << 10;  // bytes of the launch's weights per SM
 constexpr int kRingBytes = 210 << 10;                // shared memory; leaves the rest to concurrent kernels
 constexpr int kRingBytesInFlight = 48 << 10;         // per SM
 constexpr int kRingThreads = 384;              // consumer threads, unless a row needs more; leaves registers to others

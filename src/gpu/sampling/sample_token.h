@@ -267,7 +267,7 @@ LB_DEVICE bool choose(Work& work) {
   return token >= 0;
 }
 
-// Every block of the grid must call it. row: of the logits. scratch: kScratch words of shared memory.
+// Every block of the grid must call it. row: which row of the logits. scratch: kScratch words of shared memory.
 LB_DEVICE bool sample(const SampleOnGrid& p, int row, uint64_t* scratch) {
   Work work = work_of(p, scratch);
   work.logits += long(row) * p.op.vocab;
