@@ -1,5 +1,5 @@
 """Identifies this machine's processor, and its GPUs from /proc and /sys if no driver library answers. Functions with a
-`root` parameter read these trees below it."""
+`root` parameter read /proc and /sys below it."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def choose_limit(current: int, ratios: Iterable[tuple[float, float]]) -> tuple[i
 
 
 def compare(before: Sequence[Sample], after: Sequence[Sample]) -> list[tuple[Sample, Sample]]:
-    """Pairs of the tests present in both, in the order of `before`."""
+    """Pairs of samples, before and after, of the tests that are in both, in the order of `before`."""
     found = {(one.model, one.label): one for one in after}
     return [(one, found[key]) for one in before if (key := (one.model, one.label)) in found]
 

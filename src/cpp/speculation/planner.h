@@ -65,7 +65,7 @@ class DraftPlanner {
   // Whether the model's draft for the next step may run before this step's tokens are known. Call after rows_ahead().
   // True if the credit covers both steps even when nothing is accepted.
   bool draft_may_run_ahead() const;
-  void drop_draft();  // the draft that ran ahead was not used
+  void drop_draft();  // the draft that ran ahead is not used
   // path: rows of tree() that were accepted, root first; empty after a plain token.
   void add_accepted(std::span<const int32_t> path);
 

@@ -16,8 +16,9 @@
 
 namespace lb::gpu {
 
-// Copies slots [begin, begin + n_there) of a head to a tile. Slots [n_there, n) are the row's own. V is zero from slot
-// n on, because a NaN times a weight of zero is still NaN. Warps take the slots in turn.
+// Copies slots [begin, begin + n_there) of a head to a tile. The tile's slots [n_there, n) are the row's own and are
+// not copied. V is zero from slot n on, because a NaN times a weight of zero is still NaN. Warps take the slots in
+// turn.
 template <class T>
 LB_DEVICE void load_tile(const KvLayer& cache, int kv_head, int begin, int n_there, int n, int tile,
                          const SplitMemory<T>& memory) {

@@ -10,7 +10,7 @@
 
 namespace lb::gpu {
 
-#ifdef LUCEBOX_TIMELINE  // a build option of the pack
+#ifdef LUCEBOX_TIMELINE  // set by a build option of the pack
 inline constexpr bool kHasTimeline = true;
 #else
 inline constexpr bool kHasTimeline = false;
