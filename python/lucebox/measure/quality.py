@@ -100,7 +100,7 @@ class TypeReport:
     device_name: str
     kernels: str
     kv: str
-    """The KV type, or another difference from the reference."""
+    """The KV type, or another setting that differs from the reference."""
     token_bytes: float
     """KV bytes per token, over all layers."""
     text: TextScore | None

@@ -246,7 +246,7 @@ def mean_ratio(ratios: Sequence[float]) -> float:
 
 
 def percent(ratio: float) -> str:
-    """A ratio as a change: +3.1 %."""
+    """Formats a ratio as a change: +3.1 %."""
     return f"{100 * (ratio - 1):+.1f} %"
 
 

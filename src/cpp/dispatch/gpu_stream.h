@@ -167,7 +167,7 @@ class GpuStream final : public Stream {
   gpu::Event paces_[2];                // recorded by the last two calls of pace()
   unsigned n_paces_ = 0;               // calls
   size_t staged_ = 0;                  // bytes of staging_ in use since the last synchronisation
-  gpu::KernelTimer* timer_ = nullptr;  // while time_kernels() runs; else null
+  gpu::KernelTimer* timer_ = nullptr;  // set while time_kernels() runs; else null
 };
 
 }  // namespace lb

@@ -49,7 +49,7 @@ struct Executor {
   PassInputs* pass;        // [1]
   RecordedAppends recorded_passes;
   int32_t* draft_n_past = nullptr;     // [1] tokens before rows of plain steps (StepRows); null without a draft model
-  std::optional<SparseBlocks> sparse;  // buffers for prompts; none: dense attention
+  std::optional<SparseBlocks> sparse;  // buffers for prompts; without them attention is dense
 
  private:
   static void carve_io(Executor* self, Carver& carver, const Models& models, const EngineOptions& options,

@@ -40,7 +40,7 @@ void refuse_partial_rotation(const Fields& fields);
 AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber layer, const AttentionKind& kind);
 SwiGluMlp bind_mlp(Binder& binder, const ModelInfo& info, LayerNumber layer);
 
-// Last call of every maker. Throws if a tensor is unbound.
+// Every maker calls it last. Throws if a tensor is unbound.
 std::unique_ptr<Model> finish(Binder& binder, ModelInfo info, Weights weights);
 
 std::unique_ptr<Model> make_llama(const ModelFile& file);

@@ -64,7 +64,8 @@ struct StepSlice {
   }
 };
 
-// The convolution's input d + 1 rows before this row. The nearest inputs are the accepted rows of the previous append.
+// The convolution's input at d + 1 rows before this row. The nearest inputs are the accepted rows of the previous
+// append.
 LB_DEVICE const float* older_input(const CausalConv& op, int d, const TokenNumbers& numbers) {
   const int from = kOlder - 1 - d + numbers.n_accepted;  // index in [history, accepted rows]
   if (from < kOlder) return op.history + from * op.channels;

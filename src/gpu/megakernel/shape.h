@@ -35,7 +35,7 @@ LB_FN constexpr int max_batch_rows(bool is_plain) { return is_plain ? 8 : 4; }
 inline constexpr int kSplitMaxDim = 256;                        // max head_dim
 inline constexpr int kSplitMaxCount = 128, kSplitMinSlots = 8;  // max splits per head; min slots per split
 inline constexpr int kSplitTile = 16;                           // slots per tile of K and V
-inline constexpr int kSplitQueries = 6, kSplitRows = 8;         // kSplitRows: padded to score queries in fours
+inline constexpr int kSplitQueries = 6, kSplitRows = 8;         // kSplitRows: with padding; scored four at a time
 static_assert(kSplitQueries + 2 <= kMegaThreads / 32, "each query, and the row's K and V, needs a warp to make it");
 
 enum class TaskKind : uint32_t {

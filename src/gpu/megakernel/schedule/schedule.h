@@ -43,7 +43,7 @@ class Schedule final : public lb::Stream {
   explicit Schedule(const Target& target)
       : lb::Stream(kOpBodies<Schedule>, "has no task of the megakernel"), target_(target) {}
 
-  // Adds the sampler and the step's end. A launch computes several tokens if the budget has pointers. Throws
+  // Adds the sampler and the step's end. A launch computes several tokens if the budget's pointers are not null. Throws
   // kUnsupported if the target has no kernel for the recorded ops.
   MegaPlan compile(const SampleOnGrid& sample, const NextToken& next, const TokenBudget& budget);
 

@@ -30,7 +30,7 @@ bool may_skew(int row_bytes);
 // Upper bound on the bytes of a chunk of `rows` rows.
 size_t chunk_bytes(DType type, int n_in, int rows);
 
-// Cuts rows [begin, begin + rows) of w, one of p's matrices.
+// Divides rows [begin, begin + rows) of w, one of p's matrices, into chunks.
 std::vector<WeightChunk> cut_in_chunks(const ProductTask& p, const void* w, int begin, int rows);
 // Bytes before row `begin` in each plane's copy, four bits per plane.
 uint16_t skews_of(const ProductTask& p, const void* w, int begin);
