@@ -51,7 +51,7 @@ class Embedder:
         """The pooling to use.
 
         Raises:
-            UnsupportedError: none is wanted, and the model names none: it is not made for embeddings.
+            UnsupportedError: neither the caller nor the model names a pooling: the model is not made for embeddings.
             InvalidRequestError: no such pooling.
         """
         if wanted is not None and wanted not in get_args(Pooling):
