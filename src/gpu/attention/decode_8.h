@@ -90,7 +90,7 @@ struct StoredRing {
 // Transposes words of one column group of two slots into words of slot pairs: [0] even columns, [1] odd columns.
 template <KvType kType>
 LB_DEVICE void pair_slots(const KvWords<kType>& a, const KvWords<kType>& b, KvWords<kType> (&pairs)[2]) {
-  constexpr uint32_t kHalves[2] = {0x5410, 0x7632};  // selectors: low halves of two words, high halves
+  constexpr uint32_t kHalves[2] = {0x5410, 0x7632};  // select the low halves of two words, and the high ones
   LB_UNROLL
   for (int i = 0; i < 2; ++i) {
     LB_UNROLL
