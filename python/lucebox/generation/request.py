@@ -171,7 +171,7 @@ class Sink:
 
     @property
     def is_full(self) -> bool:
-        """Whether the reader is behind: the sequence is not computed further."""
+        """Whether the reader is too slow, so the sequence is not computed further."""
         return False
 
     def put(self, item: Item) -> None:

@@ -9,7 +9,7 @@
 
 namespace lb::gpu {
 
-// The launch parameters of a kernel besides its arguments; src/cpp/pack fills them in.
+// A kernel's launch parameters other than its arguments; src/cpp/pack fills them in.
 struct LaunchShape {
   uint32_t grid[3] = {1, 1, 1};   // blocks
   uint32_t block[3] = {1, 1, 1};  // threads

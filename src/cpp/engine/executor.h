@@ -25,7 +25,7 @@ struct PassInputs {
 // The stream and the buffers of a forward pass. A shard has two executors: one for steps and one for long prompt
 // chunks, between whose layers other sessions may step. Sessions lock `turn`.
 struct Executor {
-  static constexpr int kLogitRows = 32;  // rows of logits computed at once
+  static constexpr int kLogitRows = 32;  // rows of logits computed together
   // Rows of the longest append that uses the steps' buffers. Prompt chunks are longer by default.
   static constexpr int kStepRows = 256;
   static int step_rows(const EngineOptions& options);

@@ -123,8 +123,8 @@ class Timeline {
   bool is_swapped_out() const { return state_.is_swapped_out(); }
   void fork(Timeline& from);
 
-  // Length of the longest prefix of ids that was computed in appends with exactly these ends. Only then are the bits of
-  // its state those of a fresh computation.
+  // Length of the longest prefix of ids that was computed in appends with exactly these ends. Only such a prefix's
+  // state has the bits of a fresh computation.
   int matched_prefix(std::span<const int32_t> ids, std::span<const int32_t> ends) const;
   size_t page_bytes() const { return lb::page_bytes(state_); }
   size_t recurrent_bytes() const { return lb::recurrent_bytes(state_); }

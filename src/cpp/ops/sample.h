@@ -22,7 +22,7 @@ struct SampleOptions {
   int32_t penalty_window;  // tokens the repetition penalty sees; -1: all
   int32_t has_bias;        // 1: bias is read
   int32_t has_mask;        // 1: mask is read
-  int32_t n_top;           // -1: no log probabilities; else those of the token and of the n_top likeliest
+  int32_t n_top;           // -1: no log probabilities; else for the token and the n_top likeliest
   uint64_t seed;
 };
 

@@ -61,7 +61,7 @@ LB_DEVICE long slot_row(const KvLayer& cache, int slot, int head) {
   return row_in(cache, page_of(cache, slot), slot, head);
 }
 
-// The row of a slot. pages, type: those of K or those of V.
+// The row of a slot. pages, type: of K or of V.
 LB_DEVICE quant::KvRow slot_of(void* pages, KvType type, const KvLayer& cache, int slot, int head) {
   const KvRowBytes bytes = row_bytes(type, cache.head_dim);
   return row_of(head_of(pages, bytes, cache, page_of(cache, slot), head), bytes, slot % kPageTokens);

@@ -1,5 +1,5 @@
 // Gated DeltaNet of 2 to 32 rows, a tree or a chain, in one launch, for dk = 128 (equations in ops/delta_net.h). A
-// block handles 32 columns of a value head's S. With so few rows, the products that do not depend on S are small, so
+// block handles 32 columns of a value head's S. With up to 32 rows, the products that do not depend on S are small, so
 // every block recomputes them:
 //   k_i.k_j, q_i.k_j, S^T k and S^T q   together, on matrix units, from operands of two bf16 parts (split_bf16.h)
 //   delta                               by forward substitution, a row per lane

@@ -13,7 +13,8 @@
 // A partial is the sum of a warp's units of one tile; it has index tile + warp in the partials of its thread block.
 // Afterwards each thread block of a range adds the partials of its share of the range's tiles (epilogue.h).
 //
-// In a group of two weight types, the matrices of the second type follow those of the first. No range mixes types.
+// In a group of two weight types, the matrices of the second type follow the matrices of the first. No range mixes
+// types.
 #pragma once
 
 #include <stddef.h>

@@ -88,7 +88,7 @@ LB_NOINLINE void attention_split(const SplitTask& p, int i, bool is_first, void*
   for (int tile = 0; tile < n_tiles; ++tile) {
     const int slot = begin + tile * kSplitTile, left = end - slot;
     copy_wait<0>();
-    block_barrier();  // the tile has arrived, and nobody reads the previous tile any more
+    block_barrier();  // the tile has arrived, and no thread reads the previous tile any more
     if (is_first && tile == 0 && !wait.is_barrier) wait.mark_ready();
     if (tile + 1 < n_tiles)
       load_tile(cache, kv_head, slot + kSplitTile, left - kSplitTile, left - kSplitTile, (tile + 1) % 2, memory);

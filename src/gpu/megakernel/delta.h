@@ -8,7 +8,7 @@
 // and q, are scaled to unit length. One warp then finishes the columns of its unit: it gates them and writes their sum
 // of squares, from which readers compute the factor of the head's norm.
 //
-// The commit, one phase later, overwrites the convolution's state once nobody reads the old values.
+// The commit, one phase later, overwrites the convolution's state once no block reads the old values.
 //
 // Code that runs once per phase costs time per instruction. Therefore dimensions are multiples of what a warp handles,
 // the host does the divisions, and warps without a slice only join the barriers.
@@ -346,7 +346,7 @@ LB_DEVICE void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait w
   delta_step_by<2>(p, part, pool, wait);
 }
 
-// Four channels per thread. Once every unit of o has sent its sum of squares, nobody reads the overwritten values.
+// Four channels per thread. Once every unit of o has sent its sum of squares, no block reads the overwritten values.
 LB_NOINLINE void delta_commit(const DeltaTask& p, int part, int n_parts, PhaseWait wait) {
   assume_shared(&p);
   const CausalConv& op = p.conv;
