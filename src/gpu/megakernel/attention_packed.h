@@ -177,7 +177,7 @@ LB_NOINLINE void attention_split_packed(const SplitTask& p, int i, bool is_first
     sums.add_tile(p, memory, unit, 0, n);
   }
   if (p.packed.v_rotated == 0) return sums.write(p, unit, wait.tag);
-  block_barrier();  // nobody reads the tile any more
+  block_barrier();  // no thread reads the tile any more
   sums.write_softmax(p, unit, wait.tag);
   sums.put(unit, memory.heads, dim);
   block_barrier();
