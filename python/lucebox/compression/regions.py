@@ -8,7 +8,7 @@ __all__ = ["cuttable"]
 
 # Most tokens of the head, which stays, in whole pieces: the name of a file, an instruction.
 HEAD_TOKENS = 32
-# Least tokens of the tail, which stays, in whole pieces: the question.
+# Least tokens of the tail (the question), which is kept, in whole pieces.
 TAIL_TOKENS = 96
 # The tail grows to the beginning of its paragraph, up to this many tokens.
 PARAGRAPH_TOKENS = 256

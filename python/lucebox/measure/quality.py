@@ -50,9 +50,8 @@ CSV_COLUMNS = (
     "right", "changed",
 )  # fmt: skip
 
-OpenLLM = Callable[
-    [str], "LLM"
-]  # opens the model with this KV type, or with another setting that differs from the reference
+# Opens the model with this KV type, or with another setting that differs from the reference.
+OpenLLM = Callable[[str], "LLM"]
 OnStep = Callable[[str], None]  # the current measurement
 Rows = NDArray[np.float64]
 

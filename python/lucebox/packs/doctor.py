@@ -78,7 +78,7 @@ class DeviceState:
     pack: str | None
     """The pack that serves it."""
     reason: str
-    """Why this pack, or why none and what to do."""
+    """Why this pack was chosen, or why there is none and what to do."""
     install: str | None
     """The target whose pack to install, because it is missing or broken."""
     driver: str | None = None

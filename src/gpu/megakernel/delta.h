@@ -123,7 +123,7 @@ template <int kSlices>
 struct RowPrefetch {
   StateRows<kSlices> s;
   f32x4 delta[kSlices];
-  float key, last, a_neg, dt_bias, norm_w;  // key: the channel of the lane's row of S
+  float key, last, a_neg, dt_bias, norm_w;  // key: k in the channel of the lane's row of S
   StepChannel q, k, v;
 
   LB_DEVICE void read(const DeltaTask& p, const StepSlice& place, const float* state, int state_step, int buffer) {

@@ -41,7 +41,7 @@ uint16_t skews_of(const ProductTask& p, const void* w, int begin);
 void limit_in_flight(std::span<WeightChunk> part, int ring_bytes);
 
 // Whether chunks are copied in parts, one after another, also to keep reads of x short. True if the ring holds the
-// weights of several phases. Only chunks that are alone in flight are divided.
+// weights of several phases. Only chunks that are alone in flight are cut in parts.
 bool comes_in_parts(const std::vector<std::vector<WeightChunk>>& blocks, int n_phases, int ring_bytes);
 void cut_in_parts(std::vector<WeightChunk>& chunks);
 inline constexpr int kPartUnits = 320;  // of 16 bytes
