@@ -99,7 +99,7 @@ struct ProductTask {
   XFrom from;
   int heads, head_dim, head_squares;  // kHeads, kHeadsCodes
   uint32_t head_scales_step;          // division_step() of the scales per head
-  float eps, mean_of;                 // mean_of: 1 / the number of normalised values
+  float eps, mean_of;                 // mean_of: 1 / (number of normalised values)
   int row_threads;                    // threads of a team, which shares a weight row: a multiple of 32
   int n_teams;                        // teams per block
   uint32_t team_step;                 // a thread's team is thread * team_step / 2^20
