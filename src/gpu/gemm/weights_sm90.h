@@ -44,7 +44,7 @@ LB_DEVICE void unpack_nibbles(ByteHalf (&a)[2], const uint8_t* rows, int stride)
 
 // One f16 per block, in plane 1.
 template <int kBlocks>
-struct F16Scales {
+struct WideF16Scales {
   f16 d[kBlocks] = {};
   LB_DEVICE void read(const OutputRow& row, int block) {
     LB_UNROLL
@@ -56,7 +56,7 @@ struct F16Scales {
 struct WideQ8_0 {
   static constexpr DType kType = DType::kQ8_0;
   template <int kBlocks>
-  struct Raw : F16Scales<kBlocks> {
+  struct Raw : WideF16Scales<kBlocks> {
     LB_DEVICE f32x2 field(int i) const { return {to_f32(this->d[i]), 0}; }
   };
   LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int block) {
@@ -71,7 +71,7 @@ struct WideQ8_0 {
 struct WideQ4_0 {
   static constexpr DType kType = DType::kQ4_0;
   template <int kBlocks>
-  struct Raw : F16Scales<kBlocks> {
+  struct Raw : WideF16Scales<kBlocks> {
     LB_DEVICE f32x2 field(int i) const { return code_field(to_f32(this->d[i]), 8.0f * to_f32(this->d[i])); }
   };
   LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int block) {
