@@ -17,8 +17,8 @@ from lucebox.text import Ids
 
 __all__ = ["Embedder", "Embedding", "Pooler", "Pooling"]
 
-# Which row becomes the vector: the mean of all rows, the first row, or the last row.
 Pooling: TypeAlias = Literal["mean", "cls", "last"]
+"""The mean of all rows, the first row, or the last one."""
 
 _GGUF_POOLING: dict[object, Pooling] = {1: "mean", 2: "cls", 3: "last"}
 _FOLDER_POOLING: dict[str, Pooling] = {  # sentence-transformers: 1_Pooling/config.json
@@ -51,7 +51,7 @@ class Embedder:
         """The pooling to use.
 
         Raises:
-            UnsupportedError: neither the caller nor the model names a pooling: the model is not made for embeddings.
+            UnsupportedError: none is wanted, and the model names none: it is not made for embeddings.
             InvalidRequestError: no such pooling.
         """
         if wanted is not None and wanted not in get_args(Pooling):

@@ -17,7 +17,7 @@ from lucebox.text.tokenizer_json import optional_problem, read_optional_json
 
 __all__ = ["TensorInfo", "TextAssets", "list_tensors"]
 
-# GGUF key -> name in generation_config.json.
+# GGUF keys under the names generation_config.json uses.
 GGUF_DEFAULTS = {
     "general.sampling.temp": "temperature",
     "general.sampling.top_k": "top_k",

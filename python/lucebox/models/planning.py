@@ -33,9 +33,8 @@ __all__ = [
     "scoring_fields",
 ]
 
-# The last tokens of a scorer's prompt, over which attention is averaged.
 SCORED_ROWS = 8
-# Default limit of a scorer's context, which bounds its memory: a row of activations per token, and one layer's keys.
+"""Last tokens of a scorer's prompt, whose attention is averaged."""
 MAX_SCORER_CONTEXT = 131072
 
 

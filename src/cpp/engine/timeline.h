@@ -123,8 +123,8 @@ class Timeline {
   bool is_swapped_out() const { return state_.is_swapped_out(); }
   void fork(Timeline& from);
 
-  // Length of the longest prefix of ids that was computed in appends with exactly these ends. Only such a prefix's
-  // state has the bits of a fresh computation.
+  // Length of the longest prefix of ids that was computed in appends with exactly these ends. Only then are the bits of
+  // its state those of a fresh computation.
   int matched_prefix(std::span<const int32_t> ids, std::span<const int32_t> ends) const;
   size_t page_bytes() const { return lb::page_bytes(state_); }
   size_t recurrent_bytes() const { return lb::recurrent_bytes(state_); }
@@ -172,8 +172,7 @@ class Timeline {
   std::vector<int32_t> positions_;    // [3, max_rows] of the append in progress
   bool is_computing_ = false;         // in a prompt chunk, between whose layers other sessions compute
   std::vector<int32_t> tokens_;       // committed, or on the path of an uncommitted tree
-  std::vector<int32_t> append_ends_;  // ends of the appends that computed tokens_, up to the first that was not kept in
-                                      // full
+  std::vector<int32_t> append_ends_;  // of the appends that computed tokens_, up to the first not kept in full
   int n_unchanged_ = 0;
   uint64_t revision_ = 0;
   Appended appended_;

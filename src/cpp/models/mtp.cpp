@@ -26,8 +26,8 @@ struct MtpWeights {
   AttentionBlock mixer;
   const float* mlp_norm = nullptr;  // [hidden]
   SwiGluMlp mlp;
-  const float* final_norm = nullptr;  // [hidden]; the target's if null
-  Matrix embedding, head;             // [vocab, hidden]; the target's if they have no data
+  const float* final_norm = nullptr;  // [hidden]; null: the target's
+  Matrix embedding, head;             // [vocab, hidden]; without data: the target's
   RopeAngles rope;
   HostCopies copies;  // memory of the pointers above; the network takes it
 };

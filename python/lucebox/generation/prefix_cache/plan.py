@@ -27,7 +27,7 @@ def turn_ends(ids: Ids, end_ids: Sequence[int]) -> list[int]:
 
 
 def append_ends(n_tokens: int, boundaries: Iterable[int], chunk: int) -> tuple[int, ...]:
-    """Ends of a prompt's appends: multiples of `chunk`, boundaries rounded down to a page, and the prompt's end.
+    """Ends of the appends of a prompt: multiples of `chunk`, the page starts of boundaries, and the prompt's end.
 
     A boundary less than a quarter of a chunk after another end is skipped, because a short append costs as much as a
     long one. The ends before a position do not depend on the tokens after it.
