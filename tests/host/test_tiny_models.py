@@ -125,6 +125,18 @@ BY_TYPE = {
         "qwen35", n_layers=2, recurrent=(True, False), hidden=256, ffn=256, n_heads=4, head_dim=64, d_state=64
     ),
     "llama": Shape("llama", n_layers=2, hidden=256, ffn=512, n_heads=4, head_dim=64, tied=True),
+    "qwen35moe": Shape(
+        "qwen35moe",
+        n_layers=2,
+        recurrent=(True, False),
+        hidden=256,
+        n_experts=7,
+        expert_ffn=256,
+        shared_ffn=256,
+        n_heads=4,
+        head_dim=64,
+        d_state=64,
+    ),
 }
 
 
@@ -158,6 +170,13 @@ VARIANTS = {
     "large state": Shape(n_layers=2, recurrent=(True, False), d_state=128),
     "qwen3": Shape("qwen3"),
     "qwen3 tied, one KV head": Shape("qwen3", tied=True, n_kv_heads=1),
+    "mixture": Shape("qwen35moe"),
+    "mixture, gate and up joined": Shape("qwen35moe", joined_experts=True),
+    "mixture with a prediction block": Shape("qwen35moe", n_mtp=1),
+    "mixture of one expert": Shape("qwen35moe", n_experts=1, n_used=1),
+    "mixture that uses all experts": Shape("qwen35moe", n_experts=5, n_used=5, expert_ffn=40, shared_ffn=24),
+    "many experts": Shape("qwen35moe", n_layers=2, recurrent=(True, False), n_experts=300, n_used=16, expert_ffn=8),
+    "qwen3 mixture": Shape("qwen3moe"),
     "llama": Shape("llama", n_heads=3, n_kv_heads=3),
     "llama with rope factors": Shape("llama", rope_factors=True),
     "llama with linear rope": Shape("llama", linear_rope=4.0),

@@ -147,6 +147,32 @@ def linear(
     return y
 
 
+def route_experts(logits: F32, k: int, is_normalized: bool, **on: Any) -> tuple[I32, F32]:
+    """(experts [rows, k], weights [rows, k])"""
+    got = run("route_experts", on, logits=logits, k=k, is_normalized=int(is_normalized))
+    return got["experts"], got["weights"]
+
+
+def expert_linear(
+    w: NDArray[np.uint8], dtype: str, n_experts: int, n_out: int, x: F32, experts: I32, first_row: int = 0,
+    expert_rows: int | None = None, activations: str = "int8", **on: Any
+) -> F32:  # fmt: skip
+    """y [rows, k, n_out]. x: [rows, n_in], which the choices of a row share, or [rows, k, n_in]."""
+    rows, k = experts.shape
+    flat = np.ascontiguousarray(x.reshape(-1, x.shape[-1]))
+    y: F32 = run("expert_linear", on, w=w, type=dtype, rows=rows, k=k, n_experts=n_experts, n_in=x.shape[-1],
+                 n_out=n_out, expert_rows=n_out if expert_rows is None else expert_rows, first_row=first_row,
+                 x_per_row=int(x.ndim == 2), activations=activations, x=flat, experts=experts)["y"]  # fmt: skip
+    return y
+
+
+def combine_experts(
+    x: F32, weights: F32, shared: F32 | None = None, shared_gate: F32 | None = None, add: F32 | None = None, **on: Any
+) -> F32:
+    y: F32 = run("combine_experts", on, x=x, weights=weights, shared=shared, shared_gate=shared_gate, add=add)["y"]
+    return y
+
+
 def copy_rows(x: F32, y: F32, column: int, first: int | None = None, **on: Any) -> F32:
     """y with the rows of x copied to the columns from `column` on; with `first`, y is a ring and the copy starts at row
     `first`."""
