@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from drafts import SAMPLINGS, VOCAB, Tree, decode, random_tree
 from engines import open_engine, random_ids
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from reference.gguf_files import Shape, write_model
 
 N, N_PROMPT = 20, 53  # together more than a page of the KV cache
@@ -174,7 +174,7 @@ def test_whatever_interrupts_a_walk(
 def test_a_replay_accepts_what_the_histogram_says(pack: _engine.gpu.Pack, with_block: Path, seed: int) -> None:
     engine = open_engine(with_block, pack=pack, draft="mtp", draft_budget=3)
     session, ids = _engine.Session(engine), random_ids(9, FEW, seed).tolist()
-    probe = _engine.SessionProbe(session)
+    probe = _kernels.SessionProbe(session)
     probe.replay([1, 1, 1, 1], seed)
     probe.time_parts(True)
     sampler = sampler_of(ids, False)

@@ -305,61 +305,6 @@ def start_samples(sessions: Sequence[Session], samplers: Sequence[Sampler]) -> N
     After sync_together(): starts the choices that the next sample() of each session and sampler returns, so that a device chooses for all sessions before the host waits for one.
     """
 
-class SessionProbe:
-    """A session as benchmarks and tests look at it."""
-
-    def __init__(self, session: Session) -> None: ...
-
-    def replay(self, by_length: Sequence[int], seed: int = 0) -> None:
-        """
-        For benchmarks: by_length[n] trees accept n tokens, whatever is sampled, so the text means nothing. Empty: off.
-        """
-
-    def time_parts(self, on: bool) -> None:
-        """
-        Whether steps with drafts are timed part by part, which slows them down. Sets part_seconds to 0.
-        """
-
-    @property
-    def part_seconds(self) -> dict:
-        """Sums since time_parts(): {draft, tree, verify, walk}."""
-
-    def time_append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_logits: int) -> float:
-        """
-        Seconds to compute an append and the logits of its last n_logits rows, without copying them to the host.
-        """
-
-    def profile_append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_logits: int) -> list[tuple[str, int, float]]:
-        """
-        The work of time_append per kernel, longest first: (kernel, launches, seconds).
-        """
-
-    def time_draft_step(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, n: int = 20) -> dict:
-        """
-        Milliseconds of a speculative step of the draft model that waits for no host, the mean of n, and of the kernels of its parts: step_ms, draft_ms, tree_ms, verify_ms, walk_ms, commit_ms.
-        """
-
-    @staticmethod
-    def profile_together(sessions: Sequence[Session], ids: Sequence[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]]) -> list[tuple[str, int, float]]:
-        """
-        sync_together(), timed per kernel: (kernel, launches, seconds), which do not overlap.
-        """
-
-    def step_timeline(self) -> tuple[list[tuple[int, int, int, int, int, int]], list[str]]:
-        """
-        Time stamps of the last token's step: (block, phase, task, began, waited, done) in ns, and the name of each task. Empty unless the megakernel made it; the pack must be built with LUCEBOX_TIMELINE.
-        """
-
-def matrix_shards(path: str, n: int) -> list[tuple[str, int, int, str, list[list[tuple[int, int]]]]]:
-    """
-    Each matrix of a model: (name, n_out, n_in, "none", "rows" or "columns", what each of n shards has of it: (first, count) pairs).
-    """
-
-def row_shards(sections: Sequence[tuple[int, int, int, bool]], n: int) -> list[list[tuple[int, int]]]:
-    """
-    The rows of each of n shards, of a matrix with sections (groups, units of a group, rows of a unit, is_tiled).
-    """
-
 class PromptScorer:
     """
     A model that tells how much the last rows of a prompt look at each of its tokens.

@@ -315,7 +315,7 @@ def arbitrary_ids(llm: LLM, n: int) -> Ids:
 def read_bandwidth(llm: LLM) -> float:
     """Measures the device's read bandwidth in GB/s, the upper bound of decoding speed."""
     if llm.loaded_pack is not None:
-        return _kernels.gpu_ops.read_bandwidth(llm.loaded_pack, BANDWIDTH_BYTES) / 1e9
+        return _kernels.ops.read_bandwidth(llm.loaded_pack, BANDWIDTH_BYTES) / 1e9
     assert llm.options.threads is not None  # an open LLM knows its number
     return _engine.read_bandwidth(llm.options.threads, BANDWIDTH_BYTES)
 
@@ -385,7 +385,7 @@ def _append_s(llm: LLM, rows: int, _window: Window) -> float:
     seconds = 0.0
     with llm.locked_session() as session:
         for _ in range(APPENDS):
-            seconds += _engine.SessionProbe(session).time_append(ids, rows)
+            seconds += _kernels.SessionProbe(session).time_append(ids, rows)
             session.commit([0])
     return seconds / APPENDS
 
@@ -407,7 +407,7 @@ def _profile_appends(llm: LLM, appends: Sequence[int], depth: int) -> list[Kerne
     times = []
     with llm.locked_session() as session:
         for rows in appends:
-            times.append(_engine.SessionProbe(session).profile_append(arbitrary_ids(llm, rows), 1))
+            times.append(_kernels.SessionProbe(session).profile_append(arbitrary_ids(llm, rows), 1))
             session.commit(list(range(rows)))
     return times
 
@@ -425,7 +425,7 @@ def _profile_pass(llm: LLM, n: int, depth: int) -> KernelTimes:
             session.reset()
             session.sync(own[:first])
         _engine.sync_together(sessions, [own[:-1] for own in ids])
-        return _engine.SessionProbe.profile_together(sessions, ids)
+        return _kernels.SessionProbe.profile_together(sessions, ids)
 
 
 def _sums(appends: Sequence[KernelTimes]) -> tuple[KernelTime, ...]:

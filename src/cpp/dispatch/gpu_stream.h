@@ -54,6 +54,8 @@ class GpuStream final : public Stream {
 
   // Runs `work` and returns each kernel's time. Its launches do not overlap. No capture may be open.
   std::vector<gpu::KernelTime> time_kernels(const std::function<void()>& work);
+  // Appends every launch from now on to a list; null: to none.
+  void record(std::vector<gpu::Launch>* launches) { launches_ = launches; }
 
   bool reads(WeightLayout layout) const override { return layout == WeightLayout::kPlanes; }
   int max_chain_rows() const override { return 1 << 20; }
@@ -126,6 +128,7 @@ class GpuStream final : public Stream {
     launch.keeps_l1 = keeps_l1_;
     launch.overlap_previous = launch.overlap_previous && !table_is_new_;
     table_is_new_ = false;
+    if (launches_ != nullptr) launches_->push_back(launch);
     if (timer_ != nullptr) timer_->begin(launch.kernel);
     pack_->run(launch, params, queue_);
     if (timer_ != nullptr) timer_->end();
@@ -167,10 +170,11 @@ class GpuStream final : public Stream {
   // The last launch wrote a rope table. Kernels read that table before they wait for the previous launch, so the next
   // launch must not overlap.
   bool table_is_new_ = false;
-  gpu::Event paces_[2];                // recorded by the last two calls of pace()
-  unsigned n_paces_ = 0;               // calls
-  size_t staged_ = 0;                  // bytes of staging_ in use since the last synchronisation
-  gpu::KernelTimer* timer_ = nullptr;  // while time_kernels() runs; else null
+  gpu::Event paces_[2];                           // recorded by the last two calls of pace()
+  unsigned n_paces_ = 0;                          // calls
+  size_t staged_ = 0;                             // bytes of staging_ in use since the last synchronisation
+  gpu::KernelTimer* timer_ = nullptr;             // while time_kernels() runs; else null
+  std::vector<gpu::Launch>* launches_ = nullptr;  // record()
 };
 
 }  // namespace lb
