@@ -21,7 +21,7 @@ _TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4",
 def routes(rng: np.random.Generator) -> Iterator[Case]:
     """Logits with many ties: equal ones go to the lower index on every device."""
     for (rows, n, k), is_normalized in product(shapes.ROUTES, (True, False)):
-        arguments = (rng.integers(-6, 6, (rows, n)).astype(np.float32), k, is_normalized)
+        arguments = (rng.integers(-6, 6, (rows, n)).astype(np.float32), k, int(is_normalized))
         expected = partial(ops.route_experts, *arguments)
         yield Case("route_experts", "exact", partial(_part, _experts, expected), arguments, {}, _experts)
         yield Case("route_experts", "row", partial(_part, _weights, expected), arguments, {}, _weights, unit_one)

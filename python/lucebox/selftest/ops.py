@@ -22,12 +22,14 @@ __all__ = [
     "attention_prepare",
     "block_conv",
     "causal_conv",
+    "combine_experts",
     "copy_rows",
     "delta_inputs",
     "delta_prepare",
     "delta_state",
     "delta_state_after",
     "embed",
+    "expert_linear",
     "function",
     "gated_delta",
     "gated_rms_norm",
@@ -48,6 +50,7 @@ __all__ = [
     "rope",
     "rope_table",
     "round_rows",
+    "route_experts",
     "run",
     "run_calls",
     "run_each",
@@ -154,6 +157,10 @@ round_rows = Op("round_rows", "x y", "y")
 rms_norm_rounded = Op("rms_norm", "x w eps rounded", "y rounded")
 gated_rms_norm_rounded = Op("gated_rms_norm", "o z w eps rounded", "y rounded", "o")
 swiglu_rounded = Op("swiglu", "gate up rounded", "y rounded", "gate")
+route_experts = Op("route_experts", "logits k is_normalized", "experts weights")
+combine_experts = Op(
+    "combine_experts", "x weights shared shared_gate add", "y", shared=None, shared_gate=None, add=None
+)
 rope = Op("rope", "x cos sin pairs", "x", pairs="halves")
 rope_table = Op("rope_table", "pos axis inv_freq scale", "cos sin", scale=1.0)
 embed = Op("embed", "table type dim ids", "y")
@@ -189,12 +196,6 @@ def linear_group(
     return [got["y"] for got in run_each("linear", on, products)]
 
 
-def route_experts(logits: F32, k: int, is_normalized: bool, **on: Any) -> tuple[I32, F32]:
-    """(experts [rows, k], weights [rows, k])"""
-    got = run("route_experts", on, logits=logits, k=k, is_normalized=int(is_normalized))
-    return got["experts"], got["weights"]
-
-
 def expert_linear(
     w: NDArray[np.uint8], dtype: str, n_experts: int, n_out: int, x: F32, experts: I32, first_row: int = 0,
     expert_rows: int | None = None, activations: str = "int8", **on: Any
@@ -205,13 +206,6 @@ def expert_linear(
     y: F32 = run("expert_linear", on, w=w, type=dtype, rows=rows, k=k, n_experts=n_experts, n_in=x.shape[-1],
                  n_out=n_out, expert_rows=n_out if expert_rows is None else expert_rows, first_row=first_row,
                  x_per_row=int(x.ndim == 2), activations=activations, x=flat, experts=experts)["y"]  # fmt: skip
-    return y
-
-
-def combine_experts(
-    x: F32, weights: F32, shared: F32 | None = None, shared_gate: F32 | None = None, add: F32 | None = None, **on: Any
-) -> F32:
-    y: F32 = run("combine_experts", on, x=x, weights=weights, shared=shared, shared_gate=shared_gate, add=add)["y"]
     return y
 
 
