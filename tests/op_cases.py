@@ -145,14 +145,22 @@ def route_experts(rng: np.random.Generator, rows: int, n: int, k: int, is_normal
         experts, weights = ops.route_experts(logits, k, int(is_normalized), **on)
         want_experts, want = experts_reference.route(logits, k, is_normalized)
         assert np.array_equal(experts, want_experts)
-        check("norm", weights, want, np.ones_like(want))  # fp32 exponents: an error relative to the largest weight
+        check("route", weights, want, np.ones_like(want))
 
 
 def expert_linear(
     rng: np.random.Generator, dtype: str, rows: int, k: int, n: int, blocks: int, n_out: int, expert_rows: int,
+    first_row: int, activations: str, **on: Any
+) -> None:  # fmt: skip
+    """Each choice is the product of its expert alone; on the CPU to the bit. x of a row, or of each choice."""
+    for per_row in (True, False):
+        _expert_linear(rng, dtype, rows, k, n, blocks, n_out, expert_rows, first_row, activations, per_row, **on)
+
+
+def _expert_linear(
+    rng: np.random.Generator, dtype: str, rows: int, k: int, n: int, blocks: int, n_out: int, expert_rows: int,
     first_row: int, activations: str, per_row: bool, **on: Any
 ) -> None:  # fmt: skip
-    """Each choice is the product of its expert alone; on the CPU to the bit."""
     values = linear_reference.block_size(dtype)[0]
     n_in = blocks * (values if values > 1 else 32)
     w = linear_reference.random_weights(dtype, n * expert_rows * n_in, rng)
@@ -160,14 +168,15 @@ def expert_linear(
     x = normal(rng, rows, n_in) if per_row else normal(rng, rows, k, n_in)
     got = ops.expert_linear(w, dtype, n, n_out, x, experts, first_row, expert_rows, activations, **on)
     parts = w.reshape(n, expert_rows, -1)[:, first_row : first_row + n_out]
-    rounds = "pack" in on and activations == "f32" and values > 1
+    want, scale = np.empty((2, *got.shape))
     for row, j in np.ndindex(rows, k):
         own, one = np.ascontiguousarray(parts[experts[row, j]]).reshape(-1), (x[row] if per_row else x[row, j])[None]
-        want, scale = linear_reference.linear(own, dtype, n_out, one, activations)
-        check("linear_int16" if rounds else "linear", got[row, j][None], want, scale)
+        want[row, j], scale[row, j] = linear_reference.linear(own, dtype, n_out, one, activations)
         if "pack" not in on:
             alone = ops.linear(own, dtype, n_out, n_in, one, activations=activations, **on)
             assert np.array_equal(got[row, j], alone[0])
+    rounds = "pack" in on and activations == "f32" and values > 1
+    check("linear_int16" if rounds else "linear", got, want, scale)
 
 
 def combine_experts(rng: np.random.Generator, rows: int, k: int, dim: int, has_all: bool, **on: Any) -> None:

@@ -32,20 +32,17 @@ def test_a_nan_logit_ranks_last_and_spoils_the_weights(pack: _engine.gpu.Pack) -
     assert np.isnan(weights[0]).all() and abs(weights[1].sum() - 1) < 1e-6
 
 
-@pytest.mark.parametrize("per_row", [True, False])
 @pytest.mark.parametrize("activations", ["int8", "f32"])
 @pytest.mark.parametrize("shape", shapes.EXPERT_PRODUCTS)
 @pytest.mark.parametrize("dtype", TYPES)
-def test_products(
-    pack: _engine.gpu.Pack, dtype: str, shape: tuple[int, ...], activations: str, per_row: bool, seed: int
-) -> None:
-    op_cases.expert_linear(np.random.default_rng(seed), dtype, *shape, activations, per_row, pack=pack)
+def test_products(pack: _engine.gpu.Pack, dtype: str, shape: tuple[int, ...], activations: str, seed: int) -> None:
+    op_cases.expert_linear(np.random.default_rng(seed), dtype, *shape, activations, pack=pack)
 
 
 def test_types_without_a_kernel_are_refused(pack: _engine.gpu.Pack) -> None:
     rng = np.random.default_rng(0)
     with pytest.raises(UnsupportedError, match=r"no kernel reads experts of Q2_K on a GPU\. Use Q8_0"):
-        op_cases.expert_linear(rng, "Q2_K", 1, 1, 2, 1, 8, 8, 0, "int8", True, pack=pack)
+        op_cases.expert_linear(rng, "Q2_K", 1, 1, 2, 1, 8, 8, 0, "int8", pack=pack)
 
 
 @pytest.mark.parametrize("has_all", [True, False])

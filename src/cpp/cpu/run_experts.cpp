@@ -34,12 +34,12 @@ void route(const RouteExperts& op, int row) {
     experts[at] = e;
   }
   const float largest = logits[experts[0]];
-  float sum = 0;
+  double sum = 0;  // fp32 would lose a ulp per expert
   if (op.is_normalized)
     for (int j = 0; j < op.k; ++j) sum += std::exp(logits[experts[j]] - largest);
   else
     for (int e = 0; e < op.n_experts; ++e) sum += std::exp(logits[e] - largest);
-  for (int j = 0; j < op.k; ++j) weights[j] = std::exp(logits[experts[j]] - largest) / sum;
+  for (int j = 0; j < op.k; ++j) weights[j] = static_cast<float>(std::exp(logits[experts[j]] - largest) / sum);
   if (std::any_of(logits, logits + op.n_experts, [](float logit) { return std::isnan(logit); }))
     std::fill_n(weights, op.k, NAN);
 }
