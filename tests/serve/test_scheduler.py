@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lucebox import LLM, Sampling, _engine
-from lucebox.errors import CancelledError, InternalError
+from lucebox.errors import CancelledError, InternalError, OutOfMemoryError
 from lucebox.generation.answer import Answer
 from lucebox.generation.errors import DeadlineError, QueueFullError, SchedulerClosedError
 from lucebox.generation.events import PlainText, TextDelta
@@ -120,7 +120,7 @@ def test_answers_share_passes(llm: LLM, on_device: bool) -> None:
         def sometimes(sessions: list[Any], ids: list[Any]) -> int:
             calls.append(len(sessions))
             if len(calls) % 5 == 0:
-                raise InternalError("a pass that fails")
+                raise OutOfMemoryError("a pass that does not fit")
             return compute(sessions, ids)
 
         patched.setattr(_engine, "sync_together", sometimes)
@@ -136,6 +136,28 @@ def test_answers_share_passes(llm: LLM, on_device: bool) -> None:
     assert max(calls) > 2 and len(calls) > 10
     assert metrics.sequences.sum > 1.5 * metrics.sequences.total
     assert 0 < metrics.rows.total < len(calls) and metrics.rows.sum > metrics.rows.total
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_bug_in_a_pass_is_the_error_of_its_sequences(llm: LLM, on_device: bool, caplog: Any) -> None:
+    """It is logged once, and later requests are served."""
+    compute, calls = _engine.sync_together, []
+
+    def third_fails(sessions: list[Any], ids: list[Any]) -> int:
+        calls.append(len(sessions))
+        if len(calls) == 3:
+            raise InternalError("assertion failed")
+        return compute(sessions, ids)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_engine, "sync_together", third_fails)
+        patched.setattr(llm.model, "on_device", on_device)
+        scheduler = started(llm, slots=2)
+        sinks = [sink for _, sink in (submit(scheduler, asked(llm, prompt, 60)) for prompt in ("The cat", "The dog"))]
+        assert all(str(sink.until(Failed).error) == "assertion failed" for sink in sinks)
+        assert submit(scheduler, asked(llm))[1].answer().text == fresh_texts(llm, [TEXT], 16)[0]
+        scheduler.close()
+    assert [record.message for record in caplog.records] == ["a pass of 2 sequences failed"]
 
 
 @pytest.mark.parametrize("draft", ["none", "suffix"])
