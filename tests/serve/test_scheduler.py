@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -420,6 +420,39 @@ def test_a_budget_forces_tokens(llm: LLM, scheduler: Scheduler) -> None:
     with LLM("tiny-hybrid", context=1024, threads=1, prefill_chunk=32, draft="none") as alone:
         rest = alone.generate(ids, Sampling(max_tokens=3, ignore_eos=True)).text
     assert text.endswith(llm.detokenize(forced) + rest)
+
+
+class EndReplaced:
+    """Replaces the first end token with these tokens."""
+
+    def __init__(self, end: int, forced: list[int]) -> None:
+        self.end, self.forced = end, forced
+
+    def push(self, token: int) -> list[int]:
+        forced, self.forced = (self.forced, []) if token == self.end else ([], self.forced)
+        return list(forced)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_penalties_count_forced_tokens_and_no_replaced_end(llm: LLM, scheduler: Scheduler, together: bool) -> None:
+    """The end token is likeliest by far. After the budget has replaced it, it ends the answer, however large the
+    penalties: it has not occurred. The forced tokens have occurred."""
+    end, forced = llm.model.end_ids[0], [500, 501]
+    bias = {end: 100.0, 500: 90.0, 501: 80.0}
+    penalties = Sampling(max_tokens=9, logit_bias=bias, presence_penalty=50.0, frequency_penalty=40.0, logprobs=0)
+    request = GenerationRequest(llm.ids(TEXT), penalties, PlainText(), budget=EndReplaced(end, forced))
+    beside = submit(scheduler, asked(llm, "The cat", 30))[1] if together else None
+    answer = submit(scheduler, request)[1].answer()
+    assert answer.finished is not None and answer.finished.ids == (*forced, end)
+    assert answer.logprobs == []  # forced tokens have none, and do not take the replaced token's
+    request = GenerationRequest(
+        llm.ids(TEXT), replace(penalties, logit_bias={500: 90.0, 501: 80.0}), PlainText(), budget=Budget([500])
+    )
+    answer = submit(scheduler, request)[1].answer()
+    assert answer.finished is not None and answer.finished.ids[:3] == (500, 501, 500)
+    assert set(answer.finished.ids[3:]).isdisjoint({500, 501})
+    if beside is not None:
+        assert beside.answer().text == fresh_texts(llm, ["The cat"], 30)[0]
 
 
 def test_a_stop_string_ends_the_text_before_it(llm: LLM, scheduler: Scheduler) -> None:

@@ -134,6 +134,16 @@ class Sampler:
 
     def sample(self, logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int: ...
 
+    def record_forced(self, token: int) -> None:
+        """
+        Records a token that the caller appended without sampling; penalties count it.
+        """
+
+    def drop_last(self) -> None:
+        """
+        Removes the token recorded last, which another one replaces; penalties no longer count it.
+        """
+
 class PageRun:
     """
     References to pages of the KV cache, which keep them and their contents.
