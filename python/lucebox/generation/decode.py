@@ -167,6 +167,10 @@ class DecodeLoop:
         is_end = self.n_generated > 0 and self.last_id in self._ends
         return not (self.is_full or is_done or is_end)
 
+    def begin_append(self, session: _engine.Session) -> None:
+        """Call before an append of the prompt: if it has one row, the session drafts below it, for this request."""
+        self._before = self._counts(session)
+
     def next_ids(self, session: _engine.Session) -> Ids | None:
         """The timeline that a batched pass computes before `sample`; None: the next token is forced, without
         sampling."""

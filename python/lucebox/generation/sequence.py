@@ -206,6 +206,7 @@ class Sequence:
         start = time.perf_counter() - pass_s
         if self.is_prefilling:
             assert self._prefill is not None
+            self._decode.begin_append(self.session)
             self.turn_began, self.others_s = start, 0.0
             self._n_done = next(self._prefill)
             self.prefill_s += time.perf_counter() - start - self.others_s
