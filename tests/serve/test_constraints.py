@@ -143,6 +143,27 @@ def test_a_token_that_the_mask_forbids() -> None:
 # --- after thinking
 
 
+def test_line_ends_after_thinking_are_bounded() -> None:
+    """As templates write them: at most two, in any tokens; then the answer begins."""
+    tokenizer = tokens().tokenizer
+    line_ends = [tokenizer.encode(text, add_bos=False) for text in ("\n", "\n\n")]
+    assert [len(ids) for ids in line_ends] == [1, 1]
+    one, two = (ids[0] for ids in line_ends)
+
+    def allowed(*given: int) -> set[int]:
+        constraint = TokenConstraint(tokens(), json_grammar(PERSON), thinking=TAGS, prompt_text="<think>\n")
+        assert refused_at(constraint, "so</think>") is None
+        for token in given:
+            constraint.accept(token)
+        mask = constraint.mask()
+        assert mask is not None
+        return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()) & {one, two}
+
+    assert allowed() == {one, two} and allowed(one) == {one}
+    assert allowed(two) == allowed(one, one) == set()
+    assert allowed(tokenizer.encode("{", add_bos=False)[0]) == set()
+
+
 @pytest.mark.parametrize("between", ["", "\n", "\n\n"])
 def test_thinking_is_free(between: str) -> None:
     constraint = TokenConstraint(tokens(), json_grammar(PERSON), thinking=TAGS, prompt_text="<think>\n")
