@@ -155,7 +155,7 @@ ENDS: dict[str, Callable[[_engine.Session, _engine.Session], object]] = {
 def test_whatever_ends_the_walk_of_a_prompt(
     pack: _engine.gpu.Pack, folder: Path, how: str, is_pass: bool, seed: int
 ) -> None:
-    """The last append of a prompt has one row, so it brings a tree, whose walk ends before the first token is sampled."""
+    """The last append of a prompt has one row and brings a tree, whose walk ends before the first token is sampled."""
     engine = open_engine(folder / "attention.gguf", pack=pack, draft="suffix", draft_budget=4)
     ids = np.resize(random_ids(4, VOCAB, seed), 65)
     first = []
