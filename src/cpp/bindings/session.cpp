@@ -239,8 +239,7 @@ void bind_pages(Class& session) {
           },
           "ids"_a, "ends"_a,
           "Length of the longest prefix of ids whose state has the bits of a fresh run: computed in appends with "
-          "exactly "
-          "these ends, or in any appends where rows are invariant.")
+          "exactly these ends, or in any appends where rows are invariant.")
       .def_prop_ro(
           "rows_are_invariant", [](const Session& s) { return s.engine().rows_are_invariant(); },
           "Whether a row has the same bits whichever appends compute the sequence.")
