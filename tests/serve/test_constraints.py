@@ -542,6 +542,28 @@ def test_a_real_model(temperature: float) -> None:
     check_person(json.loads(tokenizer.decode(ids[len(prompt) :])))
 
 
+def test_a_model_that_writes_line_ends_after_its_thinking() -> None:
+    """It closes its thinking, prefers line ends to all else, and yet answers."""
+    engine, tokenizer = open_engine(TINY_HYBRID), tiny_tokenizer()
+    table = GrammarTokens(tokenizer, engine.info["vocab"], tokenizer.eos_ids)
+    bias = dict.fromkeys(table.line_ends, 90.0)
+    session, sampler = _engine.Session(engine), _engine.Sampler(table.vocab, logit_bias=list(bias.items()))
+    prompt = tokenizer.encode("<think>\nhm</think>", add_bos=False)
+    constraint = TokenConstraint(table, json_grammar(PERSON), thinking=TAGS, prompt_text="<think>\n")
+    for token in tokenizer.encode("hm</think>", add_bos=False):
+        constraint.accept(token)
+    ids = list(prompt)
+    sampler.set_prompt(np.array(ids, np.int32))
+    while not constraint.done and len(ids) < 200:
+        session.sync(np.array(ids, np.int32))
+        sampler.set_mask(constraint.mask())
+        ids.append(session.sample(sampler))
+        constraint.accept(ids[-1])
+    text = tokenizer.decode(ids[len(prompt) :])
+    assert text.startswith("\n\n{")
+    check_person(json.loads(text))
+
+
 def test_a_large_vocabulary() -> None:
     tokenizer = vocab_tokenizer("qwen35")
     table = GrammarTokens(tokenizer, 248320, tokenizer.eos_ids)
