@@ -251,6 +251,35 @@ def test_chat_reports_what_was_kept(llm: LLM) -> None:
         llm.model.compressor = None
 
 
+@pytest.mark.parametrize("is_broken", [False, True])
+@pytest.mark.parametrize("before", ["", "documented"])
+def test_calls_of_earlier_turns_stay_whole(llm: LLM, is_broken: bool, before: str) -> None:
+    """Also one that broke off inside its arguments. The text before a call is cut as any other."""
+    arguments = json.dumps({"path": "/a.py", "content": document(5, 60)})
+    arguments = arguments[:-30] if is_broken else arguments
+    call = {"id": "b", "type": "function", "function": {"name": "tool_0", "arguments": arguments}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "write it"},
+        {"role": "assistant", "content": document(6, 60) if before else "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "b", "content": "done"},
+        {"role": "user", "content": "And now?"},
+    ]
+    plain = llm.chat(messages, tools=TOOLS, max_tokens=1).usage
+    llm.model.compressor = compressor_of(llm, Policy("always", 1, KeepRatio.parse(0.05), uses_anchors=False))
+    try:
+        usage = llm.chat(messages, tools=TOOLS, max_tokens=1).usage
+    finally:
+        llm.model.compressor = None
+    if not before:
+        assert usage.compression is None and usage.prompt_tokens == plain.prompt_tokens
+        return
+    assert usage.compression is not None
+    (cut,) = usage.compression.cut
+    assert (cut.index, cut.n_characters) == (1, len(messages[1]["content"])) and "path" not in cut.content
+    messages[1]["content"] = cut.content
+    assert usage.prompt_tokens == llm.chat(messages, tools=TOOLS, max_tokens=1).usage.prompt_tokens
+
+
 def test_a_prompt_may_exceed_the_context_before_it_is_cut(llm: LLM) -> None:
     conversation = Conversation([{"role": "user", "content": document(4, 700) + "\n\nWhat is this?"}])
     model = llm.chat_model()

@@ -6,13 +6,13 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 from lucebox import LLM, Sampling, _engine
-from lucebox.errors import CancelledError, InternalError
+from lucebox.errors import CancelledError, InternalError, OutOfMemoryError
 from lucebox.generation.answer import Answer
 from lucebox.generation.errors import DeadlineError, QueueFullError, SchedulerClosedError
 from lucebox.generation.events import PlainText, TextDelta
@@ -120,7 +120,7 @@ def test_answers_share_passes(llm: LLM, on_device: bool) -> None:
         def sometimes(sessions: list[Any], ids: list[Any]) -> int:
             calls.append(len(sessions))
             if len(calls) % 5 == 0:
-                raise InternalError("a pass that fails")
+                raise OutOfMemoryError("a pass that does not fit")
             return compute(sessions, ids)
 
         patched.setattr(_engine, "sync_together", sometimes)
@@ -136,6 +136,28 @@ def test_answers_share_passes(llm: LLM, on_device: bool) -> None:
     assert max(calls) > 2 and len(calls) > 10
     assert metrics.sequences.sum > 1.5 * metrics.sequences.total
     assert 0 < metrics.rows.total < len(calls) and metrics.rows.sum > metrics.rows.total
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_bug_in_a_pass_is_the_error_of_its_sequences(llm: LLM, on_device: bool, caplog: Any) -> None:
+    """It is logged once, and later requests are served."""
+    compute, calls = _engine.sync_together, []
+
+    def third_fails(sessions: list[Any], ids: list[Any]) -> int:
+        calls.append(len(sessions))
+        if len(calls) == 3:
+            raise InternalError("assertion failed")
+        return compute(sessions, ids)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_engine, "sync_together", third_fails)
+        patched.setattr(llm.model, "on_device", on_device)
+        scheduler = started(llm, slots=2)
+        sinks = [sink for _, sink in (submit(scheduler, asked(llm, prompt, 60)) for prompt in ("The cat", "The dog"))]
+        assert all(str(sink.until(Failed).error) == "assertion failed" for sink in sinks)
+        assert submit(scheduler, asked(llm))[1].answer().text == fresh_texts(llm, [TEXT], 16)[0]
+        scheduler.close()
+    assert [record.message for record in caplog.records] == ["a pass of 2 sequences failed"]
 
 
 @pytest.mark.parametrize("draft", ["none", "suffix"])
@@ -398,6 +420,39 @@ def test_a_budget_forces_tokens(llm: LLM, scheduler: Scheduler) -> None:
     with LLM("tiny-hybrid", context=1024, threads=1, prefill_chunk=32, draft="none") as alone:
         rest = alone.generate(ids, Sampling(max_tokens=3, ignore_eos=True)).text
     assert text.endswith(llm.detokenize(forced) + rest)
+
+
+class EndReplaced:
+    """Replaces the first end token with these tokens."""
+
+    def __init__(self, end: int, forced: list[int]) -> None:
+        self.end, self.forced = end, forced
+
+    def push(self, token: int) -> list[int]:
+        forced, self.forced = (self.forced, []) if token == self.end else ([], self.forced)
+        return list(forced)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_penalties_count_forced_tokens_and_no_replaced_end(llm: LLM, scheduler: Scheduler, together: bool) -> None:
+    """The end token is likeliest by far. After the budget has replaced it, it ends the answer, however large the
+    penalties: it has not occurred. The forced tokens have occurred."""
+    end, forced = llm.model.end_ids[0], [500, 501]
+    bias = {end: 100.0, 500: 90.0, 501: 80.0}
+    penalties = Sampling(max_tokens=9, logit_bias=bias, presence_penalty=50.0, frequency_penalty=40.0, logprobs=0)
+    request = GenerationRequest(llm.ids(TEXT), penalties, PlainText(), budget=EndReplaced(end, forced))
+    beside = submit(scheduler, asked(llm, "The cat", 30))[1] if together else None
+    answer = submit(scheduler, request)[1].answer()
+    assert answer.finished is not None and answer.finished.ids == (*forced, end)
+    assert answer.logprobs == []  # forced tokens have none, and do not take the replaced token's
+    request = GenerationRequest(
+        llm.ids(TEXT), replace(penalties, logit_bias={500: 90.0, 501: 80.0}), PlainText(), budget=Budget([500])
+    )
+    answer = submit(scheduler, request)[1].answer()
+    assert answer.finished is not None and answer.finished.ids[:3] == (500, 501, 500)
+    assert set(answer.finished.ids[3:]).isdisjoint({500, 501})
+    if beside is not None:
+        assert beside.answer().text == fresh_texts(llm, ["The cat"], 30)[0]
 
 
 def test_a_stop_string_ends_the_text_before_it(llm: LLM, scheduler: Scheduler) -> None:

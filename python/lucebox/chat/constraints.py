@@ -34,6 +34,11 @@ __all__ = [
 ]
 
 
+MAX_LINE_ENDS = 2
+"""Line ends between the closing tag of the thinking and the answer, as templates write. Without a limit, a small model
+may emit line ends forever."""
+
+
 class GrammarTokens:
     """llguidance's token table of a model. Built once per model; a large vocabulary takes seconds.
 
@@ -44,9 +49,10 @@ class GrammarTokens:
         self.tokenizer = tokenizer
         self.vocab = vocab
         self.end_ids = tuple(end_ids)
-        self.line_ends = frozenset(
-            i for text in ("\n", "\n\n") if len(ids := tokenizer.encode(text, add_bos=False)) == 1 for i in ids
-        )
+        self.line_ends = {
+            ids[0]: len(text) for text in ("\n", "\n\n") if len(ids := tokenizer.encode(text, add_bos=False)) == 1
+        }
+        """Tokens of line ends, with their number of line ends."""
         self.check = GrammarCheck()
         self.table = LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer, vocab, self.end_ids)), vocab, list(end_ids))
 
@@ -119,7 +125,7 @@ class TokenConstraint:
         self._matcher = _matcher(tokens, grammar)
         self._close = thinking.close if thinking else ""
         self._watch: TagWatch | None = None
-        self._before: frozenset[int] = frozenset()  # line ends, allowed between thinking and the answer
+        self._n_line_ends = 0  # line ends still allowed between thinking and the answer
         self._open_id: int | None = None  # the opening tag's token, while the model may still begin to think
         if thinking and begins_open(thinking, prompt_text):
             self._watch = TagWatch(thinking.close)
@@ -136,9 +142,13 @@ class TokenConstraint:
         if self._watch is not None:
             return None
         self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
-        for token in self._before if self._open_id is None else (self._open_id,):
+        for token in self._before() if self._open_id is None else (self._open_id,):
             self._mask[token // 32] |= np.uint32(1 << token % 32)
         return self._mask
+
+    def _before(self) -> list[int]:
+        """The line ends that may precede the answer now."""
+        return [token for token, n in self._tokens.line_ends.items() if n <= self._n_line_ends]
 
     def accept(self, token: int) -> None:
         """Advances by the token that was appended.
@@ -149,13 +159,18 @@ class TokenConstraint:
         if self._watch is not None:
             after = self._watch.push(self._tokens.tokenizer.token_bytes(token))
             if after is not None:
-                self._watch, self._before = None, self._tokens.line_ends
-                if after := after.lstrip():  # the token that closes the tag also begins the answer
-                    _consume(self._matcher, self._tokens.table.tokenize_bytes(after))
+                answer = after.lstrip()
+                self._watch = None
+                self._n_line_ends = max(0, MAX_LINE_ENDS - (len(after) - len(answer)))
+                if answer:  # the token that closes the tag also begins the answer
+                    self._n_line_ends = 0
+                    _consume(self._matcher, self._tokens.table.tokenize_bytes(answer))
         elif token == self._open_id:
             self._watch, self._open_id = TagWatch(self._close), None
-        elif token not in self._before and not (self.done and token in self._tokens.end_ids):
-            self._open_id, self._before = None, frozenset()
+        elif token in self._before():
+            self._n_line_ends -= self._tokens.line_ends[token]
+        elif not (self.done and token in self._tokens.end_ids):
+            self._open_id, self._n_line_ends = None, 0
             _consume(self._matcher, [token])
 
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from lucebox import _engine
-from lucebox.errors import CancelledError, InvalidRequestError
+from lucebox.errors import CancelledError, InternalError, InvalidRequestError, LuceboxError
 from lucebox.generation.driver import Driver
 from lucebox.generation.errors import DeadlineError, QueueFullError, SchedulerClosedError
 from lucebox.generation.kv_admission import KvAdmission
@@ -370,19 +370,26 @@ class Scheduler:
         """Sends a pass for rows not yet sent, then the sampling of their tokens. waits: block until the tokens are
         sampled.
 
-        If the pass fails, each sequence computes its row alone. A sequence that caused the failure then fails in its
-        own turn, and the others continue."""
+        If the pass fails because of one sequence or for want of memory, each sequence computes its row alone: the one
+        that caused the failure fails in its own turn, and the others continue. A bug fails all sequences of the pass.
+        """
         rows = [(one, ids) for one in sequences if (ids := one.next_ids()) is not None]
+        sessions = [one.session for one, _ in rows]
         try:
-            sessions = [one.session for one, _ in rows]
             n_rows = _engine.sync_together(sessions, [ids for _, ids in rows])
             if n_rows > 0:
                 self._observer.sent_pass(n_rows)
-            _engine.start_samples(sessions, [one.next_sampler() for one, _ in rows])
+            choices = [(one.session, sampler) for one, _ in rows if (sampler := one.next_sampler()) is not None]
+            _engine.start_samples([session for session, _ in choices], [sampler for _, sampler in choices])
             if waits and sessions:
                 sessions[0].wait()
-        except Exception:
-            log.warning("a pass of %d sequences failed; each computes its row alone", len(rows), exc_info=True)
+        except Exception as error:
+            if isinstance(error, LuceboxError) and not isinstance(error, InternalError):
+                log.warning("a pass of %d sequences failed; each computes its row alone: %s", len(rows), error)
+                return
+            log.error("a pass of %d sequences failed", len(rows), exc_info=error)
+            for one, _ in rows:
+                one.error = error
 
     def _send_ahead(self, sequences: list[Sequence]) -> None:
         """Sends the next pass, so the device computes while this thread emits the texts of the last one. Skipped if a

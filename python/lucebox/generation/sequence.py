@@ -41,6 +41,8 @@ class Sequence:
         self.is_cancelled = self.is_over = False
         self.is_paused = False
         """Whether the sequence waits for KV pages."""
+        self.error: Exception | None = None
+        """The error of a batched pass with a row of this sequence, which `compute` raises."""
         self.handicap_s = 0.0
         """Engine time charged at the start."""
         self.turn_began = self.others_s = 0.0
@@ -182,20 +184,29 @@ class Sequence:
     def next_ids(self) -> Ids | None:
         """The timeline that a batched pass computes before `compute`; None: nothing to compute."""
         loop = self._decode
-        return None if self.is_prefilling or loop.is_full else loop.next_ids(self.session)
+        is_over = self.is_prefilling or loop.is_full or self.error is not None
+        return None if is_over else loop.next_ids(self.session)
 
-    def next_sampler(self) -> _engine.Sampler:
-        """The sampler of the next token after a batched pass, for `_engine.start_samples`."""
-        return self._decode.next_sampler()
+    def next_sampler(self) -> _engine.Sampler | None:
+        """The sampler of the next token after a batched pass, for `_engine.start_samples`. None: its mask failed, and
+        `compute` raises the reason."""
+        try:
+            return self._decode.next_sampler()
+        except Exception as error:
+            self.error = error
+            return None
 
     def compute(self, pass_s: float = 0.0) -> None:
         """Computes a chunk of the prompt, or a token.
 
         pass_s: seconds of the batched pass that computed this token's rows.
         """
+        if self.error is not None:
+            raise self.error
         start = time.perf_counter() - pass_s
         if self.is_prefilling:
             assert self._prefill is not None
+            self._decode.begin_append(self.session)
             self.turn_began, self.others_s = start, 0.0
             self._n_done = next(self._prefill)
             self.prefill_s += time.perf_counter() - start - self.others_s

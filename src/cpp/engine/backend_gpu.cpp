@@ -128,6 +128,7 @@ class GpuSizes final : public DeviceSizes {
              head_dim, " over ", n_kv_heads, " KV heads. Use ", wish.option, " = 0");
   }
   bool maps_weights() const override { return false; }
+  bool rows_are_invariant() const override { return false; }
   size_t weight_bytes(Network& network) const override {
     Carver counter;
     network.carve_planes(counter, {}, nullptr);
