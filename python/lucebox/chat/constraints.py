@@ -18,7 +18,7 @@ from lucebox.chat.dialects import DIALECTS
 from lucebox.chat.dialects.hermes_json import CLOSE, JSON_FORM
 from lucebox.chat.grammar_check import GrammarCheck
 from lucebox.chat.profiles import Profile, Thinking
-from lucebox.chat.thinking import TagWatch, begins_open
+from lucebox.chat.thinking import AFTER_CLOSE, TagWatch, begins_open
 from lucebox.chat.tools import Tool, ToolChoice, callable_tools
 from lucebox.errors import InvalidRequestError
 from lucebox.text import Tokenizer
@@ -44,9 +44,10 @@ class GrammarTokens:
         self.tokenizer = tokenizer
         self.vocab = vocab
         self.end_ids = tuple(end_ids)
-        self.line_ends = frozenset(
-            i for text in ("\n", "\n\n") if len(ids := tokenizer.encode(text, add_bos=False)) == 1 for i in ids
-        )
+        texts = [AFTER_CLOSE[:n] for n in range(1, len(AFTER_CLOSE) + 1)]
+        ids = [tokenizer.encode(text, add_bos=False) for text in texts]
+        self.after_close = {found[0]: text for text, found in zip(texts, ids, strict=True) if len(found) == 1}
+        """The tokens that begin AFTER_CLOSE, with their text."""
         self.check = GrammarCheck()
         self.table = LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer, vocab, self.end_ids)), vocab, list(end_ids))
 
@@ -106,20 +107,30 @@ class TokenConstraint:
 
     grammar: llguidance's Lark dialect; its first rule is `start`.
     thinking: the model's tags if the answer may think first; None constrains from the first token.
+    prompt_text: the rendered prompt up to the answer.
+    begun: the part of the answer that the prompt has; the rest completes it.
 
     Raises:
-        InvalidRequestError: llguidance rejects the grammar or schema; the message says why.
+        InvalidRequestError: llguidance rejects the grammar or schema, or the begun part; the message says why.
     """
 
     def __init__(
-        self, tokens: GrammarTokens, grammar: str, *, thinking: Thinking | None = None, prompt_text: str = ""
+        self,
+        tokens: GrammarTokens,
+        grammar: str,
+        *,
+        thinking: Thinking | None = None,
+        prompt_text: str = "",
+        begun: str = "",
     ) -> None:
         self._tokens = tokens
         self._mask = _no_tokens(tokens)
         self._matcher = _matcher(tokens, grammar)
+        if begun and not self._matcher.consume_tokens(tokens.table.tokenize_bytes(begun.encode())):
+            raise InvalidRequestError("messages: the last one does not begin an answer in the requested format")
         self._close = thinking.close if thinking else ""
         self._watch: TagWatch | None = None
-        self._before: frozenset[int] = frozenset()  # line ends, allowed between thinking and the answer
+        self._before = ""  # the part of AFTER_CLOSE that may still come between thinking and the answer
         self._open_id: int | None = None  # the opening tag's token, while the model may still begin to think
         if thinking and begins_open(thinking, prompt_text):
             self._watch = TagWatch(thinking.close)
@@ -136,9 +147,13 @@ class TokenConstraint:
         if self._watch is not None:
             return None
         self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
-        for token in self._before if self._open_id is None else (self._open_id,):
+        for token in self._space if self._open_id is None else (self._open_id,):
             self._mask[token // 32] |= np.uint32(1 << token % 32)
         return self._mask
+
+    @property
+    def _space(self) -> list[int]:
+        return [token for token, text in self._tokens.after_close.items() if self._before.startswith(text)]
 
     def accept(self, token: int) -> None:
         """Advances by the token that was appended.
@@ -149,13 +164,17 @@ class TokenConstraint:
         if self._watch is not None:
             after = self._watch.push(self._tokens.tokenizer.token_bytes(token))
             if after is not None:
-                self._watch, self._before = None, self._tokens.line_ends
-                if after := after.lstrip():  # the token that closes the tag also begins the answer
-                    _consume(self._matcher, self._tokens.table.tokenize_bytes(after))
+                self._watch = None
+                if answer := after.lstrip():  # the token that closes the tag also begins the answer
+                    _consume(self._matcher, self._tokens.table.tokenize_bytes(answer))
+                else:
+                    self._before = AFTER_CLOSE[len(after) :]
         elif token == self._open_id:
             self._watch, self._open_id = TagWatch(self._close), None
-        elif token not in self._before and not (self.done and token in self._tokens.end_ids):
-            self._open_id, self._before = None, frozenset()
+        elif self._open_id is None and token in self._space:
+            self._before = self._before[len(self._tokens.after_close[token]) :]
+        elif not (self.done and token in self._tokens.end_ids):
+            self._open_id, self._before = None, ""
             _consume(self._matcher, [token])
 
 

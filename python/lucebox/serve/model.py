@@ -68,7 +68,7 @@ class ServedModel:
         Raises:
             ApiError: the template refuses the conversation.
         """
-        return len(_with_api_errors(lambda: self._chat.prompt(conversation))[1])
+        return len(_with_api_errors(lambda: self._chat.prompt(conversation)).ids)
 
     def chat(
         self,
