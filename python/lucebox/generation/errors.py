@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lucebox.errors import LuceboxError
 
-__all__ = ["DeadlineError", "QueueFullError", "SchedulerClosedError"]
+__all__ = ["BusyError", "DeadlineError", "QueueFullError", "SchedulerClosedError"]
 
 
 class QueueFullError(LuceboxError):
@@ -13,6 +13,10 @@ class QueueFullError(LuceboxError):
     def __init__(self, n_waiting: int) -> None:
         super().__init__(f"the queue is full: {n_waiting} requests wait")
         self.n_waiting = n_waiting
+
+
+class BusyError(LuceboxError):
+    """The sender already uses its share of something that all requests need; it may try again later."""
 
 
 class DeadlineError(LuceboxError):
