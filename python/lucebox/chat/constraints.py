@@ -17,10 +17,14 @@ from numpy.typing import NDArray
 from lucebox.chat.dialects import DIALECTS
 from lucebox.chat.dialects.hermes_json import CLOSE, JSON_FORM
 from lucebox.chat.grammar_check import GrammarCheck
+from lucebox.chat.grammar_process import limits
+from lucebox.chat.grammar_work import grammar_work
 from lucebox.chat.profiles import Profile, Thinking
 from lucebox.chat.thinking import AFTER_CLOSE, TagWatch, begins_open
 from lucebox.chat.tools import Tool, ToolChoice, callable_tools
 from lucebox.errors import InvalidRequestError
+from lucebox.generation.mask_ahead import run_within_limit
+from lucebox.generation.request import SENDER
 from lucebox.text import Tokenizer
 
 __all__ = [
@@ -125,9 +129,9 @@ class TokenConstraint:
     ) -> None:
         self._tokens = tokens
         self._mask = _no_tokens(tokens)
-        self._matcher = _matcher(tokens, grammar)
-        if begun and not self._matcher.consume_tokens(tokens.table.tokenize_bytes(begun.encode())):
-            raise InvalidRequestError("messages: the last one does not begin an answer in the requested format")
+        self._matcher = _matcher(tokens, grammar, begun)
+        if begun:
+            _consume(self._matcher, tokens.table.tokenize_bytes(begun.encode()))
         self._close = thinking.close if thinking else ""
         self._watch: TagWatch | None = None
         self._before = ""  # the part of AFTER_CLOSE that may still come between thinking and the answer
@@ -146,7 +150,7 @@ class TokenConstraint:
         """[vocab / 32] bits, one per token, valid until the next call; None allows all tokens."""
         if self._watch is not None:
             return None
-        self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
+        _compute(self._matcher, self._mask)
         for token in self._space if self._open_id is None else (self._open_id,):
             self._mask[token // 32] |= np.uint32(1 << token % 32)
         return self._mask
@@ -198,7 +202,7 @@ class StrictCalls:
         """As TokenConstraint.mask."""
         if self._matcher is None:
             return None
-        self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
+        _compute(self._matcher, self._mask)
         return self._mask
 
     def accept(self, token: int) -> None:
@@ -235,12 +239,27 @@ def _no_tokens(tokens: GrammarTokens) -> NDArray[np.uint32]:
     return np.zeros((tokens.vocab + 31) // 32, np.uint32)
 
 
-def _matcher(tokens: GrammarTokens, grammar: str) -> LLMatcher:
-    tokens.check.check(grammar)
-    matcher = LLMatcher(tokens.table, grammar, log_level=0)
+def _matcher(tokens: GrammarTokens, grammar: str, begun: str = "") -> LLMatcher:
+    tokens.check.check(grammar, begun)
+    with grammar_work() as work:
+        if grammar not in work.compiled:
+            work.compiled[grammar] = run_within_limit(lambda: _compiled(tokens, grammar), SENDER.get())
+        matcher: LLMatcher = work.compiled[grammar].deep_copy()
+    return matcher
+
+
+def _compiled(tokens: GrammarTokens, grammar: str) -> LLMatcher:
+    matcher = LLMatcher(tokens.table, grammar, log_level=0, limits=limits())
     if error := " ".join(matcher.get_error().split()):
         raise InvalidRequestError(f"the constraint cannot be compiled: {error[:300]}")
     return matcher
+
+
+def _compute(matcher: LLMatcher, mask: NDArray[np.uint32]) -> None:
+    matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+    if matcher.is_error():
+        error = " ".join(matcher.get_error().partition("<state>")[0].split())
+        raise InvalidRequestError(f"the constraint is too complex: {error[:300]}")
 
 
 def _consume(matcher: LLMatcher, tokens: list[int]) -> None:

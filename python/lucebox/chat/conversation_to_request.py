@@ -16,6 +16,7 @@ import numpy as np
 
 from lucebox.chat.conversation import AnswerFormat, Conversation
 from lucebox.chat.dialects import DIALECTS
+from lucebox.chat.grammar_work import grammar_work
 from lucebox.chat.json_text import respaced
 from lucebox.chat.parsing import OutputParser
 from lucebox.chat.profiles import Profile, Thinking, profile_for
@@ -239,7 +240,8 @@ class ChatModel:
             fields: dict[str, Any] = {"endpoint": endpoint, "compression": compression}
             return {"parser": parser, "constraint": constraint, "budget": budget, **fields}
 
-        return prompt_requests(self.model, prompt.ids, sampling, n, parts)
+        with grammar_work():
+            return prompt_requests(self.model, prompt.ids, sampling, n, parts)
 
     def _compressed(
         self, conversation: Conversation, prompt: Prompt

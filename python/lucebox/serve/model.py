@@ -16,11 +16,13 @@ from lucebox.chat.conversation_to_request import ChatModel, Grammars, Limits
 from lucebox.chat.profiles import Profile
 from lucebox.errors import LuceboxError
 from lucebox.generation.embedding import Pooling
+from lucebox.generation.errors import BusyError
 from lucebox.generation.events import PlainText
 from lucebox.generation.loaded_model import LoadedModel
 from lucebox.generation.request import GenerationRequest, PromptTooLongError, embedding_request, prompt_requests
 from lucebox.options import Sampling
-from lucebox.serve.errors import ApiError, from_lucebox, too_long
+from lucebox.serve.engine_errors import RETRY_BUSY_S
+from lucebox.serve.errors import ApiError, from_lucebox, overloaded, too_long
 from lucebox.serve.settings import ServeSettings
 
 __all__ = ["Limits", "ServedModel"]
@@ -139,6 +141,8 @@ def _with_api_errors(make: Callable[[], T]) -> T:
     """The result of `make`; the library's exceptions become ApiErrors."""
     try:
         return make()
+    except BusyError as error:
+        raise overloaded(str(error), RETRY_BUSY_S) from error
     except PromptTooLongError as error:
         raise too_long(error.n_tokens, error.context) from error
     except LuceboxError as error:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -16,6 +15,8 @@ from lucebox.chat.conversation import AnswerFormat, Conversation
 from lucebox.chat.rendering import Message, with_text
 from lucebox.chat.thinking import ThinkingRequest
 from lucebox.chat.tools import Tool, ToolChoice
+from lucebox.generation.request import GenerationRequest
+from lucebox.serve.body_route import body_router
 from lucebox.serve.errors import ApiError, anthropic_body
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
@@ -71,7 +72,7 @@ class ToolUseBlock(Carried):
 class ToolResultBlock(Carried):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[TextBlock | ResultPart] | None = None
+    content: str | Many[TextBlock | ResultPart] | None = None
     is_error: bool | None = None
     cache_control: CacheHint = None
 
@@ -283,30 +284,35 @@ def _format(body: CountRequest) -> AnswerFormat | None:
     return AnswerFormat("json_schema", output_format.schema_, is_strict=True) if output_format else None
 
 
-router = APIRouter()
+router = body_router()
 
 
 @router.post("/v1/messages", **documented("Answers a conversation.", ANTHROPIC_ERRORS))
 async def messages(body: MessagesRequest, request: Request) -> Response:
     server = server_of(request)
     model = server.model.resolve_name(body.model)
-    conversation, sampling = conversation_of(body), sampling_of(body)
-    conversation.compression = compression_of(body)
-    limits = Limits(body.max_tokens, tuple(body.stop_sequences or ()))
-    requests = await server.in_thread(
-        request, lambda: server.model.chat(conversation, sampling, limits, "/v1/messages")
-    )
+    sampling, limits = sampling_of(body), Limits(body.max_tokens, tuple(body.stop_sequences or ()))
+
+    def make() -> tuple[list[GenerationRequest], list[str]]:
+        conversation = conversation_of(body)
+        conversation.compression = compression_of(body)
+        return server.model.chat(conversation, sampling, limits, "/v1/messages"), body.ignored()
+
+    requests, ignored = await server.in_thread(request, make)
     omits_thinking = body.thinking is not None and body.thinking.display == "omitted"
     writer = MessageWriter(model, omits_thinking=omits_thinking, with_spans=wants_spans(body))
     if body.stream:
-        return server.stream(requests, writer, body.ignored())
-    return server.document(requests, writer.document, anthropic_body, body.ignored())
+        return server.stream(requests, writer, ignored)
+    return server.document(requests, writer.document, anthropic_body, ignored)
 
 
 @router.post("/v1/messages/count_tokens", **documented("Counts a prompt's tokens.", ANTHROPIC_ERRORS, streams=False))
 async def count_tokens(body: CountRequest, request: Request) -> Response:
     server = server_of(request)
     server.model.resolve_name(body.model)
-    conversation = conversation_of(body)
-    n = await server.in_thread(request, lambda: server.model.count(conversation))
-    return JSONResponse({"input_tokens": n}, headers=ignored_header(body.ignored()))
+
+    def count() -> tuple[int, list[str]]:
+        return server.model.count(conversation_of(body)), body.ignored()
+
+    n, ignored = await server.in_thread(request, count)
+    return JSONResponse({"input_tokens": n}, headers=ignored_header(ignored))

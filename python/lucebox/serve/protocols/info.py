@@ -7,13 +7,13 @@ from dataclasses import fields
 from datetime import datetime, timezone
 from typing import Any
 
-from fastapi import APIRouter
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from lucebox import __version__
 from lucebox.errors import LuceboxError
+from lucebox.serve.body_route import body_router
 from lucebox.serve.errors import ApiError, from_lucebox
 from lucebox.serve.protocols.body import Body, Many, Name
 from lucebox.serve.protocols.openapi import ERRORS, documented
@@ -22,7 +22,7 @@ from lucebox.serve.status import metrics_text, status_document
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = body_router()
 
 # Fields of Sampling without a default in /props.
 NOT_SHOWN = frozenset({"logit_bias", "logprobs", "stop", "stop_ids", "ignore_eos"})
