@@ -7,7 +7,7 @@ Preparation can take seconds: the template is rendered, the prompt tokenised, th
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from lucebox.chat.dialects import DIALECTS
 from lucebox.chat.grammar_work import grammar_work
 from lucebox.chat.json_text import respaced
 from lucebox.chat.parsing import OutputParser
+from lucebox.chat.presence import check_present
 from lucebox.chat.profiles import Profile, Thinking, profile_for
 from lucebox.chat.prompt import BegunText, Prompt, begun_text, continues
 from lucebox.chat.quoting import Quoting
@@ -165,13 +166,15 @@ class ChatModel:
         switch = profile.thinking.variable if profile.thinking else None
         if switch and thinking.mode != "default":
             variables[switch] = thinking.mode != "off"
+        limit = self._max_prompt(conversation)
+        self.model.check_length(_contents(conversation.messages), limit)
         tools = callable_tools(conversation.tools, conversation.tool_choice)
         shown = self._quoting.values([tool.for_template() for tool in tools])
         messages = self._quoting.messages(with_broken_calls(profile, conversation.messages))
         messages, shown = for_template(profile, messages, shown)
         if not continues(conversation):
             text = template.render(messages, tools=shown, **variables)
-            return self._tokenized(text, BegunText(text, ""), None)
+            return self._tokenized(text, BegunText(text, ""), None, limit)
 
         def render(messages: list[Message], thinks: bool) -> str:
             on = {switch: True} if switch and thinks else {}
@@ -179,9 +182,17 @@ class ChatModel:
 
         found = begun_text(messages, profile.thinking, render)
         begun = "" if found.is_thought else unmarked(found.begun)
-        return self._tokenized(found.head + found.begun, found, begun)
+        return self._tokenized(found.head + found.begun, found, begun, limit)
 
-    def _tokenized(self, text: str, found: BegunText, begun: str | None) -> Prompt:
+    def _max_prompt(self, conversation: Conversation) -> int:
+        """Tokens of the longest prompt that may be answered, perhaps compressed."""
+        compressor, request = self.model.compressor, conversation.compression
+        if compressor is None or compressor.policy.of(request).mode == "off":
+            return self._context
+        return compressor.max_tokens
+
+    def _tokenized(self, text: str, found: BegunText, begun: str | None, limit: int) -> Prompt:
+        self.model.check_length([text], limit)
         ids = np.asarray(self.model.tokenizer.encode_marked(text), np.int32)
         return Prompt(unmarked(text), ids, unmarked(found.head), begun)
 
@@ -260,7 +271,7 @@ class ChatModel:
             return len(self.prompt(replace(conversation, messages=messages)).ids)
 
         n_tokens = len(prompt.ids)
-        found = compressor.cut(conversation.messages, n_tokens, count, request, SENDER.get())
+        found = compressor.cut(conversation.messages, n_tokens, count, request, SENDER.get(), check_present)
         if found is None:
             return conversation, prompt, None
         shorter = replace(conversation, messages=found.messages)
@@ -339,3 +350,9 @@ class ChatModel:
         grammar = json_or_tools_grammar(self.profile, tools, choice, answer_format.schema or None)
         begun = respaced(prompt.begun or "")
         return TokenConstraint(tokens, grammar, thinking=tags, prompt_text=prompt.head, begun=begun), warnings
+
+
+def _contents(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The texts of messages that are not checked yet."""
+    found = [message.get("content") for message in messages if isinstance(message, Mapping)]
+    return [content for content in found if isinstance(content, str)]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from lucebox.chat.dialects import DIALECTS, Dialect
+from lucebox.chat.large_json import load_json
 from lucebox.chat.profiles import Profile
 
 __all__ = ["Message", "for_template", "with_broken_calls", "with_text"]
@@ -61,7 +62,7 @@ def _arguments(call: Mapping[str, Any]) -> Mapping[str, Any] | str:
     if not isinstance(arguments, str):
         return arguments or {}
     try:
-        value = json.loads(arguments) if arguments.strip() else {}
+        value = load_json(arguments.encode("utf-8", "replace"), "arguments") if arguments.strip() else {}
     except (ValueError, RecursionError):
         return arguments
     return value if isinstance(value, dict) else arguments

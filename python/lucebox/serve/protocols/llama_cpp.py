@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -17,7 +18,7 @@ from lucebox.results import TokenLogprob
 from lucebox.serve.body_route import body_router
 from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, llama_cpp_body, llama_cpp_error
-from lucebox.serve.model import Limits
+from lucebox.serve.model import Limits, with_api_errors
 from lucebox.serve.protocols.body import Bias, Biases, Ignored, Many, Name, Sampled, Stops, sampling_of, token_biases
 from lucebox.serve.protocols.openai_common import LogprobWriter, comment
 from lucebox.serve.protocols.openapi import ERRORS, LLAMA_CPP_ERRORS, documented
@@ -116,12 +117,15 @@ def _prompt(server: Server, body: CompletionRequest) -> str | list[int]:
         return body.prompt
     if len(body.prompt) > 1 and all(isinstance(part, str) for part in body.prompt):
         raise ApiError("invalid", "several prompts: send them to /v1/completions, or one request each", "prompt")
+    texts = [part for part in body.prompt if isinstance(part, str)]
+    with_api_errors(lambda: server.model.loaded.check_length(texts))
     ids: list[int] = []
     for i, part in enumerate(body.prompt):
         if isinstance(part, int):
             ids.append(part)
         else:
-            ids += server.model.loaded.tokenizer.encode(part, add_bos=None if i == 0 else False)
+            encode = partial(server.model.loaded.tokenizer.encode, part, add_bos=None if i == 0 else False)
+            ids += with_api_errors(encode)
     return ids
 
 
