@@ -386,7 +386,7 @@ class LLM:
     ) -> str:
         """The prompt text of a conversation, as `chat` computes it."""
         model = self.chat_model(template)
-        return model.prompt(self._conversation(model, messages, tools, "auto", enable_thinking, None))[0]
+        return model.prompt(self._conversation(model, messages, tools, "auto", enable_thinking, None)).text
 
     def recommended_sampling(
         self, *, enable_thinking: bool | None = None, template: ChatTemplate | None = None

@@ -176,6 +176,21 @@ def test_thinking_is_free(between: str) -> None:
     assert refused_at(constraint, answer) is None and constraint.done
 
 
+@pytest.mark.parametrize("close", ["</think>", "</think>\n", "</think>\n\n"])
+def test_white_space_after_thinking_is_bounded(close: str) -> None:
+    """At most what templates write, however the tokens divide it."""
+    tokenizer = tokens().tokenizer
+    (line_end,) = tokenizer.encode("\n", add_bos=False)
+    constraint = TokenConstraint(tokens(), json_grammar(PERSON), thinking=TAGS, prompt_text="<think>\n")
+    assert refused_at(constraint, f"so{close}") is None
+    for _ in range(2 - close.count("\n")):
+        assert allows(constraint, line_end)
+        constraint.accept(line_end)
+    for space in ("\n", "\n\n", " "):
+        assert refused_at(constraint, space) == space
+    assert refused_at(constraint, '{"name": "T"') is None
+
+
 def test_thinking_that_the_model_may_begin() -> None:
     """The opening tag is one token; these tokens stand in for such a vocabulary."""
     tags = Thinking("<|im_start|>", "</think>", "</think>")

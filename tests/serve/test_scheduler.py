@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from lucebox import LLM, Sampling, _engine
-from lucebox.errors import CancelledError, InternalError, OutOfMemoryError
+from lucebox.errors import CancelledError, InternalError, InvalidRequestError, OutOfMemoryError
+from lucebox.generation import mask_ahead
 from lucebox.generation.answer import Answer
 from lucebox.generation.errors import DeadlineError, QueueFullError, SchedulerClosedError
 from lucebox.generation.events import PlainText, TextDelta
@@ -477,3 +478,66 @@ def test_an_error_of_no_sequence_ends_all(llm: LLM, scheduler: Scheduler, monkey
     with pytest.raises(SchedulerClosedError):
         submit(scheduler, asked(llm))
     assert not scheduler.is_accepting and scheduler.counts() == (0, 0)
+
+
+# --- masks
+
+
+@dataclass
+class Masks:
+    """A constraint that allows all tokens. A mask takes `slow_s` from the second token on."""
+
+    slow_s: float
+    done: bool = False
+    n: int = 0
+
+    def mask(self) -> None:
+        if self.n:
+            time.sleep(self.slow_s)
+
+    def accept(self, token: int) -> None:
+        self.n += 1
+
+
+def constrained(llm: LLM, constraint: Masks, max_tokens: int, sender: str = "") -> GenerationRequest:
+    return replace(asked(llm, max_tokens=max_tokens), constraint=constraint, sender=sender)
+
+
+def test_a_slow_mask_delays_only_its_own_sequence(llm: LLM, scheduler: Scheduler) -> None:
+    slow, quick = Collected(), Collected()
+    scheduler.submit([constrained(llm, Masks(0.5), 3)], [slow])
+    slow.until(TextDelta)
+    start = time.perf_counter()
+    scheduler.submit([asked(llm, max_tokens=20)], [quick])
+    answer = quick.answer()
+    assert time.perf_counter() - start < 0.9 and answer.finished is not None
+    assert len(slow.answer().finished.ids) == 3  # type: ignore[union-attr]
+
+
+def test_masks_beyond_the_limit_fail_their_request(
+    llm: LLM, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their threads cannot be stopped, so they count against their sender until they end."""
+    monkeypatch.setattr(mask_ahead, "LIMIT_S", 0.1)
+    for _ in range(mask_ahead.MAX_ABANDONED + 1):
+        failed = Collected()
+        scheduler.submit([constrained(llm, Masks(2.0), 3, "slow")], [failed])
+        assert isinstance(failed.until(Failed).error, InvalidRequestError)
+    refused, other = Collected(), Collected()
+    scheduler.submit([constrained(llm, Masks(0), 3, "slow"), constrained(llm, Masks(0), 3, "other")], [refused, other])
+    assert api_error_of(refused.until(Failed).error).kind == "overloaded"
+    assert other.answer().finished is not None
+    time.sleep(2.1)
+    after = Collected()
+    scheduler.submit([constrained(llm, Masks(0), 3, "slow")], [after])
+    assert after.answer().finished is not None
+
+
+def test_a_cancelled_sequence_does_not_wait_for_its_mask(llm: LLM, scheduler: Scheduler) -> None:
+    sink = Collected()
+    (sequence,) = scheduler.submit([constrained(llm, Masks(1.0), 9)], [sink])
+    sink.until(TextDelta)
+    start = time.perf_counter()
+    scheduler.cancel(sequence)
+    sink.until(Failed)
+    assert time.perf_counter() - start < 0.5

@@ -344,9 +344,9 @@ class PromptScorer:
         The layers, or all with attention where there are none. Refuses layers that cannot score.
         """
 
-    def score(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], layers: Sequence[int] = [], progress: object | None = None) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
+    def score(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], layers: Sequence[int] = [], progress: object | None = None, check: object | None = None) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
         """
-        One score for each token: its largest softmax weight among the heads of `layers` (empty: all with attention), the mean over the last score_rows tokens. Layers after the last of them are not computed. progress(done, total) in tokens, layer by layer; it must not compute with this scorer or its lender.
+        One score for each token: its largest softmax weight among the heads of `layers` (empty: all with attention), the mean over the last score_rows tokens. Layers after the last of them are not computed. progress(done, total) in tokens, layer by layer; it must not compute with this scorer or its lender. check() is called every 50 ms, and ends the call by raising.
         """
 
 class GgufFile:

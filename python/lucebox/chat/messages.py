@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
+from lucebox.chat.large_json import load_json
 from lucebox.errors import InvalidRequestError
 
 __all__ = ["Arguments", "NoText", "checked_messages", "checked_tools"]
@@ -132,7 +133,11 @@ def _with_parsed_arguments(function: Mapping[str, object], name: str, keeps_brok
     arguments = copy.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments) if arguments.strip() else {}
+            arguments = (
+                load_json(arguments.encode("utf-8", "replace"), f"{name}.arguments") if arguments.strip() else {}
+            )
+        except InvalidRequestError:
+            raise
         except (ValueError, RecursionError) as error:
             if keeps_broken:
                 return copy
