@@ -46,15 +46,23 @@ def compare(
     # Pages that no row sees may hold NaN, which a weight of zero does not hide in the reference.
     keys, values = np.nan_to_num(cache.keys), np.nan_to_num(cache.values)
     want = reference.attention(q, keys, values, scale, mask)
-    if gate is not None:
-        want = want * sigmoid(gate)
+    factor = 1 if gate is None else sigmoid(gate)
     got = ops.attention(q, *cache.pages, n_past, scale, gate, ancestors, **hidden, pack=pack)
+    beside = ops.attention(q, *cache.pages, n_past, scale, gate, ancestors, parent, **hidden)
     # A rotated value may be larger than each of its inputs.
     unit = np.abs(values).max() * (2 if kv_types.is_rotated(cache.v_type) else 1)
-    family = FAMILIES.get((cache.k_type, cache.v_type), "attention_packed")
-    check(family, got, want, unit)
-    beside = ops.attention(q, *cache.pages, n_past, scale, gate, ancestors, parent, **hidden)
-    check(family, got, beside, unit)
+    check("attention", beside, want * factor, unit)
+    if family := FAMILIES.get((cache.k_type, cache.v_type)):
+        check(family, got, want * factor, unit)
+        return np.asarray(got)
+    # How far operands rounded to f16 move the result depends on the inputs: most where slots nearly tie. So the result
+    # is compared with fp64 from the kernel's own operands.
+    has_units = "f32" not in (cache.k_type, cache.v_type) and dim in (64, 128, 256)
+    from_operands = reference.rounded_attention if has_units else reference.attention
+    want = from_operands(q, *map(np.nan_to_num, cache.device_slots), scale, mask)
+    if kv_types.is_rotated(cache.v_type):
+        want = kv_types.unrotate(want)
+    check("attention_packed" if has_units else "attention", got, want * factor, unit)
     return np.asarray(got)
 
 

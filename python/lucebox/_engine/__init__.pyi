@@ -134,6 +134,16 @@ class Sampler:
 
     def sample(self, logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int: ...
 
+    def record_forced(self, token: int) -> None:
+        """
+        Records a token that the caller appended without sampling; penalties count it.
+        """
+
+    def drop_last(self) -> None:
+        """
+        Removes the token recorded last, which another one replaces; penalties no longer count it.
+        """
+
 class PageRun:
     """
     References to pages of the KV cache, which keep them and their contents.
@@ -262,7 +272,13 @@ class Session:
 
     def matched_prefix(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Sequence[int]) -> int:
         """
-        Length of the longest prefix of ids that the timeline computed in appends with exactly these ends.
+        Length of the longest prefix of ids whose state has the bits of a fresh run: computed in appends with exactly these ends, or in any appends where rows are invariant.
+        """
+
+    @property
+    def rows_are_invariant(self) -> bool:
+        """
+        Whether a row has the same bits whichever appends compute the sequence.
         """
 
     def read_pages(self, first: int, count: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]: ...
@@ -328,9 +344,9 @@ class PromptScorer:
         The layers, or all with attention where there are none. Refuses layers that cannot score.
         """
 
-    def score(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], layers: Sequence[int] = [], progress: object | None = None) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
+    def score(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], layers: Sequence[int] = [], progress: object | None = None, check: object | None = None) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
         """
-        One score for each token: its largest softmax weight among the heads of `layers` (empty: all with attention), the mean over the last score_rows tokens. Layers after the last of them are not computed. progress(done, total) in tokens, layer by layer; it must not compute with this scorer or its lender.
+        One score for each token: its largest softmax weight among the heads of `layers` (empty: all with attention), the mean over the last score_rows tokens. Layers after the last of them are not computed. progress(done, total) in tokens, layer by layer; it must not compute with this scorer or its lender. check() is called every 50 ms, and ends the call by raising.
         """
 
 class GgufFile:

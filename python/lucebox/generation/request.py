@@ -13,6 +13,7 @@ import numpy as np
 from lucebox.errors import InvalidRequestError
 from lucebox.generation.decode import StopReason
 from lucebox.generation.embedding import Embedding, Pooling
+from lucebox.generation.errors import PromptTooLongError
 from lucebox.generation.events import Budget, Constraint, Event, Parser, PlainText
 from lucebox.generation.loaded_model import LoadedModel
 from lucebox.options import Sampling
@@ -38,17 +39,6 @@ __all__ = [
 
 # Digest of the API key whose request is being prepared; empty without keys.
 SENDER: ContextVar[str] = ContextVar("sender", default="")
-
-
-class PromptTooLongError(InvalidRequestError):
-    """The prompt leaves no room for an answer of at least one token."""
-
-    def __init__(self, n_tokens: int, context: int) -> None:
-        super().__init__(
-            f"the prompt has {n_tokens} tokens; the context holds {context}. Load with a larger context, or shorten it"
-        )
-        self.n_tokens = n_tokens
-        self.context = context
 
 
 @dataclass(frozen=True, slots=True)

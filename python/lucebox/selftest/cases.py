@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lucebox.selftest import attention, delta_net, draft, elementwise, products, sampling
+from lucebox.selftest import attention, delta_net, draft, elementwise, experts, products, sampling
 from lucebox.selftest.case import Case
 
 __all__ = ["cases"]
@@ -23,6 +23,8 @@ def cases(rng: np.random.Generator, wide: str) -> Iterator[Case]:
     yield from elementwise.swiglu_and_rope(rng)
     yield from elementwise.rounded(rng)
     yield from products.megakernels(rng)
+    yield from experts.routes(rng)
+    yield from experts.mixtures(rng)
     yield from delta_net.inputs(rng)
     yield from delta_net.recurrences(rng)
     yield from attention.caches(rng)

@@ -22,12 +22,14 @@ __all__ = [
     "attention_prepare",
     "block_conv",
     "causal_conv",
+    "combine_experts",
     "copy_rows",
     "delta_inputs",
     "delta_prepare",
     "delta_state",
     "delta_state_after",
     "embed",
+    "expert_linear",
     "function",
     "gated_delta",
     "gated_rms_norm",
@@ -48,6 +50,7 @@ __all__ = [
     "rope",
     "rope_table",
     "round_rows",
+    "route_experts",
     "run",
     "run_calls",
     "run_each",
@@ -154,6 +157,10 @@ round_rows = Op("round_rows", "x y", "y")
 rms_norm_rounded = Op("rms_norm", "x w eps rounded", "y rounded")
 gated_rms_norm_rounded = Op("gated_rms_norm", "o z w eps rounded", "y rounded", "o")
 swiglu_rounded = Op("swiglu", "gate up rounded", "y rounded", "gate")
+route_experts = Op("route_experts", "logits k is_normalized", "experts weights")
+combine_experts = Op(
+    "combine_experts", "x weights shared shared_gate add", "y", shared=None, shared_gate=None, add=None
+)
 rope = Op("rope", "x cos sin pairs", "x", pairs="halves")
 rope_table = Op("rope_table", "pos axis inv_freq scale", "cos sin", scale=1.0)
 embed = Op("embed", "table type dim ids", "y")
@@ -187,6 +194,19 @@ def linear_group(
     """Up to four products that share x; one launch per weight type."""
     products = products_of(weights, dtypes, n_out, n_in, x, add, activations)
     return [got["y"] for got in run_each("linear", on, products)]
+
+
+def expert_linear(
+    w: NDArray[np.uint8], dtype: str, n_experts: int, n_out: int, x: F32, experts: I32, first_row: int = 0,
+    expert_rows: int | None = None, activations: str = "int8", **on: Any
+) -> F32:  # fmt: skip
+    """y [rows, k, n_out]. x: [rows, n_in], which the choices of a row share, or [rows, k, n_in]."""
+    rows, k = experts.shape
+    flat = np.ascontiguousarray(x.reshape(-1, x.shape[-1]))
+    y: F32 = run("expert_linear", on, w=w, type=dtype, rows=rows, k=k, n_experts=n_experts, n_in=x.shape[-1],
+                 n_out=n_out, expert_rows=n_out if expert_rows is None else expert_rows, first_row=first_row,
+                 x_per_row=int(x.ndim == 2), activations=activations, x=flat, experts=experts)["y"]  # fmt: skip
+    return y
 
 
 def copy_rows(x: F32, y: F32, column: int, first: int | None = None, **on: Any) -> F32:

@@ -33,9 +33,9 @@ std::shared_ptr<PromptScorer> open_scorer(const std::string& path, const PythonP
   return without_gil([&] { return PromptScorer::open(path, options, std::move(backend), std::ref(report)); });
 }
 
-Array<float, 1> score(PromptScorer& scorer, const Ids& ids, const std::vector<int>& layers,
-                      const nb::object& progress) {
-  SignalPoll poll;
+Array<float, 1> score(PromptScorer& scorer, const Ids& ids, const std::vector<int>& layers, const nb::object& progress,
+                      const nb::object& check) {
+  SignalPoll poll(check);
   auto scores = without_gil([&] { return scorer.score(span(ids), layers, std::ref(poll), progress_of(progress)); });
   return to_numpy<1>(std::move(scores), {ids.size()});
 }
@@ -56,9 +56,11 @@ void bind_prompt_scorer(nb::module_& m) {
           [](const PromptScorer& self, const std::vector<int>& layers) { return self.scored_layers(layers); },
           "layers"_a, "The layers, or all with attention where there are none. Refuses layers that cannot score.")
       .def("score", &score, "ids"_a, "layers"_a = std::vector<int>{}, "progress"_a = nb::none(),
+          "check"_a = nb::none(),
            "One score for each token: its largest softmax weight among the heads of `layers` (empty: all with "
            "attention), the mean over the last score_rows tokens. Layers after the last of them are not computed. "
-           "progress(done, total) in tokens, layer by layer; it must not compute with this scorer or its lender.");
+           "progress(done, total) in tokens, layer by layer; it must not compute with this scorer or its lender. check() is "
+          "called every 50 ms, and ends the call by raising.");
 }
 
 }  // namespace lb

@@ -59,6 +59,9 @@ class CpuStream final : public Stream {
   void run(const SwiGlu&);
   void run(const Linear& op) { run(LinearGroup{{op}, 1}); }
   void run(const LinearGroup&);
+  void run(const RouteExperts&);
+  void run(const ExpertLinear&);
+  void run(const CombineExperts&);
   void run(const KvAppend&);
   void run(const KvMove&);
   void run(const AttentionPrepare&);

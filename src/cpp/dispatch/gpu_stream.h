@@ -16,6 +16,7 @@
 #include "gpu/delta_net/choose.h"
 #include "gpu/draft/choose.h"
 #include "gpu/elementwise/choose.h"
+#include "gpu/experts/choose.h"
 #include "gpu/gemm/choose.h"
 #include "gpu/gemv/choose.h"
 #include "gpu/sampling/choose.h"
@@ -68,6 +69,9 @@ class GpuStream final : public Stream {
   void run(const RoundRows&);
   void run(const Linear& op) { run(LinearGroup{{op}, 1}); }
   void run(const LinearGroup&);
+  void run(const RouteExperts&);
+  void run(const ExpertLinear&);
+  void run(const CombineExperts&);
   void run(const KvAppend&);
   void run(const KvMove& op) { run(std::span(&op, 1)); }
   void run(std::span<const KvMove>);

@@ -69,6 +69,7 @@ class PromptScorer {
   void embed(std::span<const int32_t> ids, const Interrupted& interrupted);
   void score_layer(int layer, int n_tokens, const Interrupted& interrupted);
   void run_layer(int layer, int n_tokens, const Interrupted& interrupted);
+  int chunk_rows(int first) const;
   template <class Visit>
   void for_chunks(int n_tokens, const Interrupted& interrupted, Visit&& visit);
   template <class Send>

@@ -32,6 +32,7 @@ class Fields {
 
   bool is_gguf() const { return gguf_ != nullptr; }
   const std::string& path() const { return file_.path; }
+  const std::string& architecture() const { return architecture_; }
   // Counts are integers from 1 to 2^24; floats are finite and above zero. Without `otherwise` the field is required.
   int count(const FieldName& name) const;
   int count(const FieldName& name, int otherwise) const;

@@ -16,6 +16,7 @@
 #include "gpu/delta_net/choose.h"
 #include "gpu/draft/choose.h"
 #include "gpu/elementwise/choose.h"
+#include "gpu/experts/choose.h"
 #include "gpu/gemm/choose.h"
 #include "gpu/gemm/choose_config.h"
 #include "gpu/gemm_skinny/choose_config.h"
@@ -109,6 +110,9 @@ std::vector<nb::dict> launches_of(const auto& op, int, const gpu::Target& target
 }
 std::vector<nb::dict> launches_of(const Linear& op, int, const gpu::Target& target) {
   return {dict_of(gpu::choose(LinearGroup{{op}, 1}, {}, target).launches[0].launch)};
+}
+std::vector<nb::dict> launches_of(const ExpertLinear& op, int, const gpu::Target& target) {
+  return {dict_of(gpu::choose(op, {}, target).launch)};
 }
 std::vector<nb::dict> launches_of(const GatedDelta& op, int, const gpu::Target& target) {
   const gpu::DeltaLaunches chosen = gpu::choose(op, nullptr, target);

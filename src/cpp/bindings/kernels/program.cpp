@@ -8,6 +8,7 @@
 #include "gpu/choose_several.h"
 #include "gpu/delta_net/choose.h"
 #include "gpu/draft/choose.h"
+#include "gpu/experts/choose.h"
 #include "gpu/gemm/choose.h"
 #include "gpu/gemv/choose.h"
 #include "gpu/sampling/choose.h"
@@ -30,6 +31,10 @@ void check_slots(const Op& op, OpFields& fields) {
 CpuStreamOptions scratch_of(const auto&) { return {}; }
 CpuStreamOptions scratch_of(const Linear& op) {
   return {.shared_scratch_bytes = linear_shared_scratch(op.rows, op.n_in),
+          .thread_scratch_bytes = linear_thread_scratch(op.n_in)};
+}
+CpuStreamOptions scratch_of(const ExpertLinear& op) {
+  return {.shared_scratch_bytes = expert_shared_scratch(op.rows * op.k, op.n_in, op.n_out),
           .thread_scratch_bytes = linear_thread_scratch(op.n_in)};
 }
 CpuStreamOptions scratch_of(const Attention& op) {
@@ -65,6 +70,9 @@ size_t device_scratch(const Attention& op, size_t n, int capacity, const gpu::Ta
   if (rows > 1) return gpu::attention_scratch_bytes(rows, heads, dim, capacity, target);
   const size_t row = gpu::attention_row_scratch_bytes(heads, op.cache.n_kv_heads, dim, capacity, target);
   return n > 1 ? gpu::kMaxSeveral * gpu::aligned_scratch(row) : row;
+}
+size_t device_scratch(const ExpertLinear& op, size_t, int, const gpu::Target&) {
+  return rounded_bytes(gpu::x_rows(op), op.n_in, true);
 }
 size_t device_scratch(const GatedDelta& op, size_t, int, const gpu::Target& target) {
   return gpu::gated_delta_scratch_bytes(op, target);
