@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LLM", "ChatOptions", "GenerateOptions", "Messages", "Prompt"]
 
+# Text, or token ids.
 Prompt: TypeAlias = str | Sequence[int]
-"""Text, or token ids."""
+# A conversation in OpenAI's form: role, content, tool_calls, tool_call_id, reasoning_content.
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
-"""A conversation in OpenAI's form: role, content, tool_calls, tool_call_id, reasoning_content."""
 
 CONTINUATION_MAX_TOKENS = 256  # a continuation may never reach an end token
 MAX_ANSWERS = 1024  # a call builds all its requests before the first is answered

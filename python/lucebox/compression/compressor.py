@@ -22,11 +22,11 @@ from lucebox.text import Tokenizer
 __all__ = ["MIN_MESSAGE_TOKENS", "Compressor", "CutConversation"]
 
 Messages = Sequence[dict[str, Any]]
+# The tokens of a text in the target's vocabulary.
 Count = Callable[[str], TokenCounts]
-"""The tokens of a text in the target's vocabulary."""
 
+# Shorter messages are never cut.
 MIN_MESSAGE_TOKENS = 512
-"""Shorter messages are never cut."""
 SEPARATOR = "\n\n"  # between the messages that are scored together
 
 

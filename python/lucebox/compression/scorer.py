@@ -37,8 +37,8 @@ __all__ = ["Lender", "Scorer"]
 Weights = NDArray[np.float32]
 
 POLL_S = 0.05
+# If a text contains its own question, the question is its last QUESTION_TOKENS tokens.
 QUESTION_TOKENS = 96
-"""The question, where a text holds its own: its last tokens."""
 _CONTENT = "\u241f"  # placeholder for the text in the rendered template: SYMBOL FOR UNIT SEPARATOR
 
 

@@ -87,7 +87,8 @@ class DraftTally:
         self._ahead = (0, 0)  # (trees, tokens) that sample() verified and the next sync() will adopt
 
     def synced(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        """Counts a sync(), which advances in the newest tree, adopts a tree verified ahead, or verifies one."""
+        """Counts a sync(). It advances in the newest tree, adopts a tree that was verified ahead, or verifies a
+        tree."""
         if self._lengths:
             self._lengths[-1] += after["accepted"] - before["accepted"]
         trees, tokens = self._ahead

@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 
+# Digest of the API key whose request is being prepared; empty without keys.
 SENDER: ContextVar[str] = ContextVar("sender", default="")
-"""Digest of the API key whose request is being prepared; empty without keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class PromptToken:
-    """A prompt token, like TokenLogprob; the first has no log probability."""
+    """A prompt token with its log probability, like TokenLogprob; the first token has none."""
 
     id: int
     logprob: float | None
@@ -161,7 +161,7 @@ class Sink:
 
     @property
     def is_full(self) -> bool:
-        """Whether the reader is behind: the sequence is not computed further."""
+        """Whether the reader is too slow, so the sequence is not computed further."""
         return False
 
     def put(self, item: Item) -> None:

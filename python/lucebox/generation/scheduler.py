@@ -253,7 +253,7 @@ class Scheduler:
         """Begins waiting sequences, or computes the next turn."""
         self._drop_ended()
         if self._admit():
-            return  # their readers hear of it before the first chunk
+            return  # their readers learn of the start before the first chunk
         self._kv.resume()
         _wait_for_masks(self._running)
         if due := self._kv.with_pages(_due(self._running)):

@@ -87,7 +87,7 @@ class Measurement:
 
     @property
     def tok_s(self) -> Summary:
-        """Tokens per second, of all sequences."""
+        """Tokens per second over all sequences."""
         return Summary.of([self.sequences * self.n_tokens / s for s in self.seconds])
 
     @property
@@ -391,14 +391,15 @@ def _append_s(llm: LLM, rows: int, _window: Window) -> float:
 
 
 def _profile_prefill(llm: LLM, n_tokens: int) -> list[KernelTimes]:
-    """One entry per chunk of a prompt of n_tokens."""
+    """Profiles a prompt of n_tokens; one entry per chunk."""
     chunk = llm.options.prefill_chunk
     assert chunk is not None  # an open LLM knows its number
     return _profile_appends(llm, [min(chunk, n_tokens - at) for at in range(0, n_tokens, chunk)], 0)
 
 
 def _profile_appends(llm: LLM, appends: Sequence[int], depth: int) -> list[KernelTimes]:
-    """One entry per append, given its rows; each computes the logits of its last row and is committed.
+    """Profiles appends of the given rows, one entry each. An append computes the logits of its last row and is
+    committed.
 
     Raises:
         UnsupportedError: the device is the CPU.
@@ -413,7 +414,8 @@ def _profile_appends(llm: LLM, appends: Sequence[int], depth: int) -> list[Kerne
 
 
 def _profile_pass(llm: LLM, n: int, depth: int) -> KernelTimes:
-    """One row of each of n sequences after `depth` + 1 tokens: the extra token folds the prompt's pending rows first.
+    """Profiles a pass with one row of each of n sequences after `depth` + 1 tokens. The extra token folds the prompt's
+    pending rows first.
 
     Raises:
         UnsupportedError: the device is the CPU.

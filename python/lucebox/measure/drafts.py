@@ -60,10 +60,10 @@ CSV_COLUMNS = (
     "tokens_per_step", "same_tokens",
 )  # fmt: skip
 
+# Opens the model with this option `draft`.
 OpenLLM = Callable[[str], "LLM"]
-"""Opens the model with this option `draft`."""
+# Called with the name of the next prompt, the number of prompts done and their total number.
 OnPrompt = Callable[[str, int, int], None]
-"""Called with the name of the next prompt, prompts done, prompts in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def measure_drafts(
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=SEED)
 
     def answers_of(*llms: LLM) -> list[list[Generation]]:
-        """The answers of each LLM. The LLMs alternate prompt by prompt."""
+        """Returns the answers of each LLM. The LLMs alternate prompt by prompt."""
         for llm in llms:
             _warm_up(llm)
         answers: list[list[Generation]] = [[] for _ in llms]

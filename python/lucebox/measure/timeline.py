@@ -86,7 +86,7 @@ class Timeline:
         return sorted(kinds, key=lambda kind: -kind.phases * kind.us)
 
     def _phases(self) -> Us:
-        """[phases, 5]: the fields of PhaseKind from `us` on."""
+        """[phases, 5]: the fields of PhaseKind, starting with `us`."""
         rows = []
         before = self.steps[:, BEGAN].min()
         ends = np.full(self.n_blocks, before)

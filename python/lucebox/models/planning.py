@@ -36,7 +36,6 @@ __all__ = [
 SCORED_ROWS = 8
 """Last tokens of a scorer's prompt, whose attention is averaged."""
 MAX_SCORER_CONTEXT = 131072
-"""Tokens that a scorer has memory for, unless it is told: a row of activations for each, and keys of one layer."""
 
 
 @dataclass(frozen=True, slots=True)

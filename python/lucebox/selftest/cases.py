@@ -13,8 +13,8 @@ __all__ = ["cases"]
 
 
 def cases(rng: np.random.Generator, wide: str) -> Iterator[Case]:
-    """All cases. wide: BF16, or F16 if the matrix units lack BF16; x is rounded to this type before it multiplies BF16
-    weights."""
+    """All cases. wide: the type to which x is rounded before it is multiplied with BF16 weights: BF16, or F16 if the
+    matrix units lack BF16."""
     yield from elementwise.embeds(rng)
     yield from elementwise.norms(rng)
     yield from products.products(rng)

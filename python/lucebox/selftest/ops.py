@@ -294,7 +294,7 @@ def products_of(
     weights: list[Bytes], dtypes: list[str], n_out: list[int], n_in: int, x: F32, add: list[F32] | None,
     activations: str,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """The fields of each product. `add` aliases y, like a residual."""
+    """The fields of each product. `add` aliases y, as for a residual."""
     shared = {"n_in": n_in, "x": x, "activations": activations}
     each = [{**shared, "w": w, "type": d, "n_out": n} for w, d, n in zip(weights, dtypes, n_out, strict=True)]
     if add is None:

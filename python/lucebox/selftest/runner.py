@@ -90,7 +90,7 @@ class KernelResult:
     limit: float = 0.0
     """The limit of the worst case."""
     seconds: float = 0.0
-    """Time of all cases, copies to and from the device included."""
+    """Time of all cases, including copies to and from the device."""
     problem: str | None = None
     """The first failed case, and its error."""
 

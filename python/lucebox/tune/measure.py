@@ -21,8 +21,8 @@ from lucebox.tune.variant import changed_manifest, file_stem
 
 __all__ = ["Bench", "Code", "Sizes", "bandwidth_gb_s"]
 
+# Code objects by file name.
 Code = Mapping[str, bytes]
-"""Code objects by file name."""
 
 PAGE = 64  # tokens in Session.page_bytes
 

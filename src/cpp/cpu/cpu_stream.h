@@ -86,7 +86,8 @@ class CpuStream final : public Stream {
   void run(const GrowTree&);
 
  private:
-  // Runs small ops of several sequences: one op per task if there are at least as many ops as threads, else in turn.
+  // Runs small ops of several sequences: one op per task if there are at least as many ops as threads, else one after
+  // another.
   template <class Op>
   void run_apart(std::span<const Op> ops) {
     const int n = static_cast<int>(ops.size());

@@ -29,7 +29,7 @@ class GpuStream final : public Stream {
  public:
   static constexpr size_t kStagingBytes = size_t(8) << 20;  // pinned host memory
 
-  // scratch_bytes: of the largest op. capacity: tokens of the longest KV cache. lent: source of all memory that the
+  // scratch_bytes: the largest op's. capacity: tokens of the longest KV cache. lent: source of all memory that the
   // stream reserves; null: the stream allocates.
   GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity,
             std::shared_ptr<LentMemory> lent = nullptr);
@@ -152,9 +152,10 @@ class GpuStream final : public Stream {
   void send_rounded(Op op, const LinearGroup& readers);
   std::byte* stage(size_t bytes);
   bool is_gemm(const LinearGroup& group) const;
-  int rounded_bits(const LinearGroup& group) const;                // of the group's x; 0: not rounded
-  RoundedRows x_buffer(const LinearGroup& group, int bits) const;  // at the start of the scratch
-  RoundedRows next_x_buffer(const LinearGroup& readers) const;  // at the start or the end of the scratch, alternating
+  int rounded_bits(const LinearGroup& group) const;                // precision of the group's rounded x; 0: not rounded
+  RoundedRows x_buffer(const LinearGroup& group, int bits) const;  // the x buffer at the start of the scratch
+  RoundedRows next_x_buffer(const LinearGroup& readers) const;     // alternates between the start and the end of the
+                                                                   // scratch
   void multiply(const LinearGroup& group, const RoundedRows& x);
 
   std::shared_ptr<gpu::Pack> pack_;
@@ -173,8 +174,8 @@ class GpuStream final : public Stream {
   gpu::Event paces_[2];                           // recorded by the last two calls of pace()
   unsigned n_paces_ = 0;                          // calls
   size_t staged_ = 0;                             // bytes of staging_ in use since the last synchronisation
-  gpu::KernelTimer* timer_ = nullptr;             // while time_kernels() runs; else null
-  std::vector<gpu::Launch>* launches_ = nullptr;  // record()
+  gpu::KernelTimer* timer_ = nullptr;             // set while time_kernels() runs; else null
+  std::vector<gpu::Launch>* launches_ = nullptr;  // set by record(); else null
 };
 
 }  // namespace lb

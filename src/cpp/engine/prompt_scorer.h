@@ -47,7 +47,7 @@ class PromptScorer {
     int32_t* tokens;                     // [rows of a chunk]
     Workspace workspace;                 // of a chunk
     float* x;                            // [context, hidden] residual stream of the whole prompt
-    int32_t* positions;                  // of each chunk [3, rows]
+    int32_t* positions;                  // [3, rows] of each chunk
     float* scores;                       // [rows, tokens of the prompt]
     float* parts;                        // see KeyScores
     std::optional<SparseBlocks> sparse;  // none: dense attention

@@ -68,9 +68,9 @@ class Timeline {
   // Throws when a logit is infinite or NaN; n_tokens precede it.
   void check_finite(std::span<const float> logits, size_t n_tokens) const;
 
-  // Commits all rows of the append. ids: of these rows.
+  // Commits all rows of the append. ids: the rows' tokens.
   void commit_rows(std::span<const int32_t> ids);
-  // Adds the token of a tree's row to the tokens. commit_path() commits the rows of the path.
+  // Appends the token of a tree's row to tokens(). commit_path() later commits the rows of the path.
   void add_path_token(int32_t token);
   // n_to_move: as in SequenceState::commit().
   void commit_path(std::span<const int32_t> path, int n_to_move) { state_.commit(path, n_to_move); }

@@ -44,7 +44,7 @@ struct Segment {
 
 // The append in progress, as a block sees it.
 struct Step {
-  int rows;  // of all segments, perhaps followed by padding rows that no sequence keeps
+  int rows;  // rows of all segments, perhaps followed by padding rows that no sequence keeps
   std::span<const Segment> segments;
   const float* cos;  // [rows, n_rot / 2]
   const float* sin;  // [rows, n_rot / 2]

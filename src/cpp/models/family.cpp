@@ -113,7 +113,7 @@ Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix
   const int h = info.hidden;
   const TensorName table{"token_embd.weight", "embed_tokens.weight"}, output{"output.weight", "lm_head.weight"};
   info.vocab = fields.find_count({"vocab_size", {"vocab_size"}}).value_or(0);
-  if (info.vocab == 0) info.vocab = binder.height(table);  // most GGUF files state it only as the table's height
+  if (info.vocab == 0) info.vocab = binder.height(table);  // most GGUF files give the size only as the table's height
   weights.embedding = binder.matrix(table, info.vocab, h, Split::none());
   weights.final_norm = binder.vector({"output_norm.weight", "norm.weight"}, h, norms);
   info.tied = is_tied(binder, fields, table, output);

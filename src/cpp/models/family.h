@@ -44,7 +44,7 @@ SwiGluMlp bind_mlp(Binder& binder, const ModelInfo& info, LayerNumber layer);
 // The layer's SwiGLU, or its mixture if the model has experts.
 FeedForward bind_ffn(Binder& binder, const ModelInfo& info, LayerNumber layer);
 
-// Last call of every maker. Throws if a tensor is unbound.
+// Every maker calls it last. Throws if a tensor is unbound.
 std::unique_ptr<Model> finish(Binder& binder, ModelInfo info, Weights weights);
 
 std::unique_ptr<Model> make_llama(const ModelFile& file);

@@ -18,8 +18,8 @@ struct FieldName {
   std::vector<const char*> hf;
 };
 
-// Defaults of transformers' configuration class of a family, for keys that config.json lacks. A multimodal wrapper
-// omits the keys of its text model that have these values.
+// Defaults of transformers' configuration class of a family, for keys that config.json lacks. If a key of the text
+// model has the default value, a multimodal wrapper omits it.
 struct HfDefault {
   std::string_view path;
   double value;

@@ -84,7 +84,7 @@ struct LayerOutputs {
 struct Append {
   std::span<const int32_t> tokens;     // [rows]
   std::span<const int32_t> positions;  // [3, rows]
-  std::span<const Segment> segments;   // of all rows, in order
+  std::span<const Segment> segments;   // segments of all rows, in order
   LayerOutputs outputs{};
   const SparseBlocks* sparse = nullptr;  // attention over selected key blocks, for a single chain; null: dense
   const std::function<bool()>* interrupted = nullptr;  // polled between layers; true stops the pass
@@ -101,7 +101,7 @@ struct LayerRows {
   float* x;                  // [n, hidden] residual stream, in place
   const int32_t* positions;  // [3, n]
   int n;
-  int state_layer;  // of the state, used for this layer; a scorer keeps one state layer per kind
+  int state_layer;  // index of the state's layer to use; a scorer keeps one state layer per kind
 };
 
 // Buffers of a forward pass, carved once for the longest append.

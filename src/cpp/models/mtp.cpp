@@ -16,7 +16,7 @@
 namespace lb {
 namespace {
 
-constexpr int kMaxDepth = 8;  // of a chain of rows; accepted paths seldom reach half of this
+constexpr int kMaxDepth = 8;  // most rows of a chain; accepted paths seldom reach half of this
 
 struct MtpWeights {
   Matrix combine;                         // [hidden, 2 * hidden]: columns of the embedding first
@@ -29,7 +29,7 @@ struct MtpWeights {
   const float* final_norm = nullptr;  // [hidden]; null: the target's
   Matrix embedding, head;             // [vocab, hidden]; without data: the target's
   RopeAngles rope;
-  HostCopies copies;  // that the pointers above point into; the network takes them
+  HostCopies copies;  // memory of the pointers above; the network takes it
 };
 
 class Mtp final : public DraftModel {

@@ -221,7 +221,7 @@ float Binder::number(const TensorView& tensor) const {
 }
 
 Fp8Matrix Binder::fp8(const TensorView& tensor, int n_out, int n_in) {
-  take_beside(tensor, "input_scale");  // of activations, which stay in fp32 here
+  take_beside(tensor, "input_scale");  // scale of activations, which stay in fp32 here
   const TensorView* scale = take_beside(tensor, "weight_scale_inv");
   if (scale == nullptr) scale = take_beside(tensor, "weight_scale");
   Fp8Matrix m{.codes = reinterpret_cast<const uint8_t*>(tensor.data),

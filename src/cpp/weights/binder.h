@@ -101,7 +101,7 @@ class Binder {
   const ModelFile& file_;
   const TensorTable& tensors_;
   bool is_gguf_;
-  std::string prefix_;       // of text-model tensors in safetensors
+  std::string prefix_;       // prefix of text-model tensors in safetensors
   std::string head_prefix_;  // of lm_head.* in safetensors
   std::vector<bool> used_;   // by position in the table
   HostCopies copies_;

@@ -1,11 +1,11 @@
 // The body of the wgmma GEMM for prompts on sm_90: y[rows, n_out] = x[rows, n_in] w[n_out, n_in]^T (+ add).
 //
 // Persistent blocks, one per SM, compute whole tiles first, then a share of the remaining tiles (shape.h). Two consumer
-// warpgroups have 16 or 32 outputs per warp and all rows of a tile. Weights are operand A: they go from shared memory
-// through registers, where they become 16-bit numbers. x is operand B, which the matrix units read from shared memory.
-// A producer warpgroup fills the ring. It copies weights asynchronously, because these copies would stall consumers,
-// and x by bulk copies, which the tiled x16 allows (shape.h). The warpgroups synchronise only through the ring's
-// barriers. The next weights are expanded while the previous wgmma runs. Bound: arithmetic; a tile's weights are
+// warpgroups compute 16 or 32 outputs per warp for all rows of a tile. Weights are operand A: they go from shared
+// memory through registers, where they become 16-bit numbers. x is operand B, which the matrix units read from shared
+// memory. A producer warpgroup fills the ring. It copies weights asynchronously, because these copies would stall
+// consumers, and x by bulk copies, which the tiled x16 allows (shape.h). The warpgroups synchronise only through the
+// ring's barriers. The next weights are expanded while the previous wgmma runs. Bound: arithmetic; a tile's weights are
 // expanded once, 3 instructions per code. Notebook: docs/kernels/gemm.md.
 #pragma once
 

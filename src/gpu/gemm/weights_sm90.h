@@ -3,7 +3,7 @@
 //   kType, Value        the stored type; the type of the operands
 //   Scales<kFrags>      find: moves to the lane's output; read: loads a chunk's scales; unpack: decodes them into
 //                       shared memory
-//   Operands<kFrags>    32 values of a warp's outputs; half(a, i) makes the fragments of 16 of them
+//   Operands<kFrags>    32 values of a warp's outputs; half(a, i) returns 16 of them as fragments
 // The formats of quantised types have
 //   Raw<kBlocks>        the scales of kBlocks blocks of 32 values: read loads them, field(i) decodes them (code_field)
 //   codes, to_fragment  a block's codes of 16 outputs as bytes; half of them as a fragment
