@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -72,10 +71,14 @@ def test_head_timeout(guarded: Running) -> None:
 
 
 def test_body_timeout(guarded: Running) -> None:
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nx-api-key: {KEYS[0]}\r\nContent-Length: 9\r\n\r\n{{"
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nx-api-key: {KEYS[0]}\r\nContent-Length: 999\r\n\r\n{{"
     with connected(guarded) as slow:
         slow.sendall(head.encode())
         assert slow.recv(100).startswith(b"HTTP/1.1 408 ")
+        with pytest.raises((BrokenPipeError, ConnectionError)):  # the server closes the connection
+            for _ in range(100):
+                time.sleep(0.05)
+                slow.sendall(b"1")
 
 
 def test_a_head_that_is_too_large(guarded: Running) -> None:
@@ -95,16 +98,26 @@ def test_a_body_larger_than_a_head(server: Running) -> None:
         assert b"max_tokens" in answer.read()  # the missing field
 
 
-def test_health_does_not_wait_for_a_long_prompt(server: Running) -> None:
-    """Tokenizing takes seconds, in a worker thread that releases the GIL."""
-    long = {"messages": [{"role": "user", "content": Path(__file__).read_text() * 60}], "max_tokens": 1}
-    with server.client() as client, ThreadPoolExecutor() as pool:
-        answer = pool.submit(httpx.post, f"{server.url}/v1/chat/completions", json=long, timeout=60)
-        n_healthy = 0
-        while not answer.done():
-            n_healthy += client.get("/health").status_code == 200
-    assert answer.result().json()["error"]["code"] == "context_length_exceeded"
-    assert n_healthy > 50
+def test_a_prompt_that_is_far_too_long_is_not_tokenized(server: Running) -> None:
+    """Tokenizing it would take seconds, and gigabytes."""
+    text = Path(__file__).read_text() * 600
+    with server.client() as client:
+        for path, body in (
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}]}),
+            ("/v1/completions", {"prompt": text}),
+            ("/completion", {"prompt": [1, text]}),
+        ):
+            before = status_mib(server)
+            error = client.post(path, json=body).json()["error"]
+            assert "maximum context length is 2048 tokens" in error["message"], error
+            assert status_mib(server) - before < 100
+        counted = client.post("/v1/messages/count_tokens", json={"messages": [{"role": "user", "content": text}]})
+        assert counted.json()["input_tokens"] > 10_000
+        assert client.post("/v1/tokenize", json={"content": text}).status_code == 400
+
+
+def status_mib(server: Running) -> float:
+    return int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * 4096 / 2**20
 
 
 def test_cors_lets_the_listed_origin_in(guarded: Running) -> None:

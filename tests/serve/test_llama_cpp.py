@@ -159,3 +159,13 @@ def test_samplers_of_other_servers_are_named(server: Running) -> None:
     with server.client() as client:
         answer = client.post("/completion", json={**GREEDY, "mirostat": 0, "cache_prompt": True, "min_keep": 1})
     assert answer.headers["lucebox-ignored"] == "cache_prompt, min_keep, mirostat"
+
+
+@pytest.mark.parametrize(
+    "fields", [{"prompt": "a\ud800"}, {"prompt": [1, "\ud800"]}, {"stop": ["\udfff"]}, {"grammar": 'start: "\ud800"'}]
+)
+def test_lone_surrogates(server: Running, fields: dict[str, Any]) -> None:
+    body = json.dumps({"prompt": TEXT, "n_predict": 1, **fields})
+    with server.client(headers={"content-type": "application/json"}) as client:
+        answered = client.post("/completion", content=body)
+    assert answered.status_code == 400 and answered.json()["error"]["type"] == "invalid_request_error", answered.text

@@ -133,9 +133,8 @@ def _with_parsed_arguments(function: Mapping[str, object], name: str, keeps_brok
     arguments = copy.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = (
-                load_json(arguments.encode("utf-8", "replace"), f"{name}.arguments") if arguments.strip() else {}
-            )
+            data = arguments.encode("utf-8", "surrogatepass")
+            arguments = load_json(data, f"{name}.arguments") if arguments.strip() else {}
         except InvalidRequestError:
             raise
         except (ValueError, RecursionError) as error:

@@ -62,7 +62,7 @@ def _arguments(call: Mapping[str, Any]) -> Mapping[str, Any] | str:
     if not isinstance(arguments, str):
         return arguments or {}
     try:
-        value = load_json(arguments.encode("utf-8", "replace"), "arguments") if arguments.strip() else {}
+        value = load_json(arguments.encode("utf-8", "surrogatepass"), "arguments") if arguments.strip() else {}
     except (ValueError, RecursionError):
         return arguments
     return value if isinstance(value, dict) else arguments

@@ -74,6 +74,10 @@ _STR_METHODS = frozenset({
 })  # fmt: skip
 # A format width of four digits or more, or one computed from an argument or a nested field.
 _WIDE_FORMAT = re.compile(r"\d{4}|%[^A-Za-z%]*\*|\{[^{}]*\{")
+_NUMBER = re.compile(r"\d+")
+# Python searches these from the end, or the argument per character: their time is the product of both lengths.
+_QUADRATIC = frozenset({"rfind", "rindex", "rsplit", "rpartition", "strip", "lstrip", "rstrip", "trim"})
+_COMPARED = 64  # characters that Python compares in the time of a unit
 _ESCAPED_MARK = re.compile(r"(?<!\\)((?:\\\\)*)" + re.escape(json.dumps(MARK)[1:-1]))
 
 
@@ -390,6 +394,9 @@ def _check_growth(meter: _Meter, name: str, value: Any = "", *args: Any, **kwarg
     if name == "sum" and any(isinstance(option, list | tuple) for option in options):
         raise RunawayError("it sums lists")
     longest = max((weigh(option, meter.value_limit) for option in options), default=0)
+    if name in _QUADRATIC:
+        # Each step compares with the argument, or searches it.
+        meter.charge(weigh(value, meter.work) * longest // _COMPARED)
     if name == "replace" and options:
         meter.check(str(value).count(str(options[0])) * longest)
     elif name == "indent":
@@ -402,7 +409,8 @@ def _check_growth(meter: _Meter, name: str, value: Any = "", *args: Any, **kwarg
     elif name in ("format", "format_map"):
         if _WIDE_FORMAT.search(str(value)):
             raise RunawayError("it formats with a computed width, or with one of four digits")
-        meter.check(len(str(value)) + (str(value).count("{") + str(value).count("%")) * longest)
+        width = max(map(int, _NUMBER.findall(str(value))), default=0)
+        meter.check(len(str(value)) + (str(value).count("{") + str(value).count("%")) * (longest + width))
 
 
 def _bounded_range(*args: int) -> range:

@@ -1,6 +1,7 @@
 """uvicorn's HTTP connection with limits on slow and oversized clients. It ignores offers to upgrade the protocol.
 
-A request's head must arrive in time and fit in MAX_HEAD bytes. A client that stops reading is dropped.
+A request's head must arrive in time and fit in MAX_HEAD bytes; its body must arrive in time. A client that stops
+reading is dropped.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 __all__ = ["limited_connection"]
 
+GRACE_S = 1.0
+"""For the client to read the answer to a body that did not arrive in time."""
 MAX_HEAD = 64 << 10  # bytes of request line and headers
 
 
@@ -44,6 +47,7 @@ def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[Ht
 
     class Connection(HttpToolsProtocol):
         _head_timer: asyncio.TimerHandle | None = None
+        _body_timer: asyncio.TimerHandle | None = None
         _write_timer: asyncio.TimerHandle | None = None
         _head_bytes = 0  # received so far of the current head
         _is_in_body = False
@@ -58,7 +62,7 @@ def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[Ht
             self._expect_head()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            for timer in (self._head_timer, self._write_timer):
+            for timer in (self._head_timer, self._body_timer, self._write_timer):
                 if timer is not None:
                     timer.cancel()
             super().connection_lost(exc)
@@ -83,12 +87,16 @@ def limited_connection(head_timeout_s: float, write_timeout_s: float) -> type[Ht
             if self._head_timer is not None:
                 self._head_timer.cancel()
                 self._head_timer = None
+            # The guard answers a body that is late. This closes the connection if the client sends on all the same.
+            self._body_timer = self.loop.call_later(head_timeout_s + GRACE_S, self.transport.abort)
             self._is_in_body, self._n_ends = True, self._n_ends + 1
             super().on_headers_complete()
 
         def on_message_complete(self) -> None:
             if self.offers_upgrade():
                 return
+            if self._body_timer is not None:
+                self._body_timer.cancel()
             self._head_bytes, self._is_in_body, self._n_ends = 0, False, self._n_ends + 1
             super().on_message_complete()
 

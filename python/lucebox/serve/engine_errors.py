@@ -8,7 +8,7 @@ from lucebox.errors import CancelledError, LuceboxError
 from lucebox.generation.errors import BusyError, DeadlineError, QueueFullError, SchedulerClosedError
 from lucebox.serve.errors import ApiError, from_lucebox, overloaded
 
-__all__ = ["api_error_of", "queue_full"]
+__all__ = ["RETRY_BUSY_S", "api_error_of", "closing", "queue_full"]
 
 MAX_RETRY_AFTER = 60
 RETRY_BUSY_S = 5
@@ -17,6 +17,10 @@ RETRY_BUSY_S = 5
 def queue_full(error: QueueFullError, n_slots: int, mean_request_s: float) -> ApiError:
     rounds = (error.n_waiting + 1) / n_slots
     return overloaded(str(error), max(1, min(MAX_RETRY_AFTER, math.ceil(rounds * mean_request_s))))
+
+
+def closing() -> ApiError:
+    return overloaded("the server is shutting down", RETRY_BUSY_S)
 
 
 def api_error_of(error: Exception) -> ApiError:
@@ -31,7 +35,7 @@ def api_error_of(error: Exception) -> ApiError:
         case BusyError():
             return overloaded(str(error), RETRY_BUSY_S)
         case SchedulerClosedError():
-            return ApiError("overloaded", "the server is shutting down", retry_after=5)
+            return closing()
         case LuceboxError():
             return from_lucebox(error)
     return ApiError("internal", f"{type(error).__name__} while generating")

@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from lucebox.chat.grammar_work import grammar_work
 from lucebox.chat.presence import LEFT, set_left
+from lucebox.serve.engine_errors import closing
 from lucebox.serve.errors import ApiError, overloaded
 
 __all__ = ["Preparation"]
@@ -50,7 +51,11 @@ class Preparation:
                 if left.is_set():
                     raise ApiError("cancelled", LEFT)
                 context = contextvars.copy_context()  # carries the request's SENDER
-                return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, _run, left, make)
+                try:
+                    work = asyncio.get_running_loop().run_in_executor(self._threads, context.run, _run, left, make)
+                except RuntimeError:  # the threads have ended
+                    raise closing() from None
+                return await work
         finally:
             self._n_waiting -= 1
             watch.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import signal
 import socket
@@ -17,15 +18,25 @@ from lucebox.serve.settings import ServeSettings
 
 __all__ = ["serve"]
 
+DELIVERY_S = 10
+"""For the errors of unfinished answers to reach their clients."""
 BACKLOG = 256  # listen() backlog: connections waiting in the kernel
 
 
 class _Server(uvicorn.Server):
-    """Reports its address once it listens."""
+    """Reports its address once it listens. At its end, every client gets an answer or an error."""
 
-    def __init__(self, config: uvicorn.Config, on_start: Callable[[str], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[str], None], close: Callable[[], None]) -> None:
+        """close: ends the running answers after the time that they have left; it may block."""
         super().__init__(config)
         self._on_start = on_start
+        self._close = close
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """Ends the answers before uvicorn's own time-out, which would cut their connections."""
+        closing = asyncio.create_task(asyncio.to_thread(self._close))
+        await super().shutdown(sockets)
+        await closing
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
@@ -59,14 +70,15 @@ def serve(
         access_log=False,
         server_header=False,
         backlog=BACKLOG,
-        timeout_graceful_shutdown=math.ceil(settings.drain),
+        timeout_graceful_shutdown=math.ceil(settings.drain) + DELIVERY_S,
         ssl_certfile=settings.ssl_certfile,
         ssl_keyfile=settings.ssl_keyfile,
     )
     # uvicorn re-raises the signal after shutdown; these handlers swallow it.
     previous = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        _Server(config, lambda url: on_start(url, app.state.server.scheduler.n_slots)).run(list(sockets))
+        server = app.state.server
+        _Server(config, lambda url: on_start(url, server.scheduler.n_slots), server.close).run(list(sockets))
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

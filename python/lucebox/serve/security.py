@@ -5,20 +5,33 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lucebox.generation.request import SENDER
 from lucebox.serve.delivery import compact_json
-from lucebox.serve.errors import ApiError, body_of
+from lucebox.serve.engine_errors import RETRY_BUSY_S
+from lucebox.serve.errors import ApiError, body_of, overloaded
 from lucebox.serve.settings import ServeSettings
 from lucebox.serve.web_ui import is_page
 
 __all__ = ["Guard", "error_response", "key_owners"]
 
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})  # no key needed: for process monitors
+MAX_HELD = 4
+"""Bodies of the maximum size that the requests of one sender hold; those of all senders hold twice as many."""
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+@dataclass(slots=True)
+class _Held:
+    """What a request holds until it ends."""
+
+    sender: str = ""
+    n_bytes: int = 0
 
 
 class Guard:
@@ -29,6 +42,7 @@ class Guard:
         self._digests = [_digest(key) for key in settings.all_keys()]
         self._max_body = settings.max_body
         self._body_timeout_s = settings.body_timeout
+        self._held: Counter[str] = Counter()  # bytes of the bodies of requests in progress, by sender
         # Guards against DNS rebinding: without a key, only the Host header distinguishes a local user from a web page
         # whose domain resolves to this machine.
         checks_hosts = settings.is_loopback and not self._digests
@@ -43,14 +57,23 @@ class Guard:
         if scope["method"] == "HEAD":  # like GET, without the body
             scope, send = {**scope, "method": "GET"}, _headless(send)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        held = _Held()
+        try:
+            await self._guarded(scope, receive, send, headers, held)
+        finally:
+            self._held[held.sender] -= held.n_bytes
+
+    async def _guarded(
+        self, scope: Scope, receive: Receive, send: Send, headers: Mapping[str, str], held: _Held
+    ) -> None:
         try:
             self._check_host(headers)
             self._check_origin(headers)
             if scope["path"] not in OPEN_PATHS and not is_page(scope["path"]):
                 owner = self._check_key(headers)
                 SENDER.set(owner)
-                scope["lucebox.owner"] = owner
-            body = await self._body(headers, receive)
+                scope["lucebox.owner"] = held.sender = owner
+            body = await self._body(headers, receive, held)
             if body:
                 if scope["path"].startswith("/api/") and "origin" not in headers:
                     scope = _as_json(scope)
@@ -97,7 +120,7 @@ class Guard:
             raise ApiError("unauthorized", f"{problem}: send it as Authorization: Bearer KEY or as x-api-key: KEY")
         return self._digests[matches.index(True) % len(self._digests)].hex()
 
-    async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes | None:
+    async def _body(self, headers: Mapping[str, str], receive: Receive, held: _Held) -> bytes | None:
         """The complete body; None if the client disconnects first."""
         if headers.get("content-encoding", "identity") != "identity":
             raise ApiError("media_type", f"content-encoding {headers['content-encoding']!r} is not supported")
@@ -105,20 +128,24 @@ class Guard:
         if length.isdecimal() and int(length) > self._max_body:
             raise self._too_large()
         try:
-            return await asyncio.wait_for(self._read(receive), self._body_timeout_s)
+            return await asyncio.wait_for(self._read(receive, held), self._body_timeout_s)
         except asyncio.TimeoutError:
             raise ApiError("timeout", f"the body did not arrive within {self._body_timeout_s:g} s") from None
 
-    async def _read(self, receive: Receive) -> bytes | None:
-        parts, size = [], 0
+    async def _read(self, receive: Receive, held: _Held) -> bytes | None:
+        parts: list[bytes] = []
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
             parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self._max_body:
+            held.n_bytes += len(parts[-1])
+            self._held[held.sender] += len(parts[-1])
+            if held.n_bytes > self._max_body:
                 raise self._too_large()
+            limit = MAX_HELD * self._max_body
+            if self._held[held.sender] > limit or sum(self._held.values()) > 2 * limit:
+                raise overloaded("the requests in progress have too many bytes", RETRY_BUSY_S)
             if not message.get("more_body", False):
                 return b"".join(parts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -39,6 +40,8 @@ class Server:
         self.model = ServedModel(loaded, settings)
         self._preparation = Preparation(settings.max_queue)
         self.responses = ResponseStore()
+        self._closing = threading.Lock()
+        self._is_closed = False
         self.background: dict[str, asyncio.Task[None]] = {}
         """Tasks of background responses, by response id."""
         self.device_load = load_reader(loaded.device_info)
@@ -67,10 +70,14 @@ class Server:
         self.scheduler.start_thread()
 
     def close(self) -> None:
-        """Lets running answers finish for `settings.drain` seconds, and stops all threads."""
-        self.scheduler.close(self.settings.drain)
-        self._preparation.close()
-        self.model.close()
+        """Lets running answers finish for `settings.drain` seconds, and stops all threads. Later calls wait for it."""
+        with self._closing:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self.scheduler.close(self.settings.drain)
+            self._preparation.close()
+            self.model.close()
 
     async def in_thread(self, request: Request, make: Callable[[], T]) -> T:
         """Runs work that would block the event loop: rendering, tokenization and grammars.
