@@ -53,7 +53,7 @@ def toolchain(chosen: list[str]) -> Path:
         if not python.exists():
             venv.create(TOOLCHAIN, with_pip=True)
         packages = sorted(wanted | installed)
-        run(python, "-m", "pip", "install", "-qq", *packages)
+        run(python, "-m", "pip", "install", "-qq", "--no-compile", *packages)
         stamp.write_text("\n".join(packages) + "\n")
     return python
 
@@ -97,7 +97,7 @@ def build(name: str, python: Path, *, isolated: bool, system: bool, nvcc: bool) 
         settings += [] if isolated else nvrtc(name)
     if system:
         settings.append("cmake.define.LUCEBOX_TOOLCHAIN=system")
-    if name == "sim":  # the kernel tests reuse this build folder (tests/gpu_packs.py)
+    if name == "sim":  # the kernel tests reuse this build folder (ci/build_sim.py)
         settings.append(f"build-dir={BUILD / name}")
     for setting in settings:
         command += ["--config-settings", setting]

@@ -19,4 +19,4 @@ try:
 except subprocess.CalledProcessError:
     sys.exit("this Python cannot make virtual environments. On Debian or Ubuntu: apt install python3-venv")
 requirements = Path(__file__).with_name("requirements.txt")
-subprocess.run([folder / "bin" / "pip", "install", "-qq", "-r", requirements], check=True)
+subprocess.run([folder / "bin" / "pip", "install", "-qq", "--no-compile", "-r", requirements], check=True)

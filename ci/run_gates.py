@@ -1,4 +1,5 @@
-"""Runs every gate and prints a table: gate, seconds, result. Fails when one fails.
+"""Runs every gate and prints a table: gate, seconds, result; then the problems of the gates that failed. Fails when one
+fails.
 
 run_gates.py            all gates
 run_gates.py --fix      first let clang-format and ruff rewrite what they can
@@ -9,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 import check_generated
@@ -20,6 +23,7 @@ import gates
 from project import BUILD, ROOT, tools_environment, tracked_files
 
 Gate = Callable[[], list[str]]
+SHOWN = 24  # lines of problems, so that the end of a log has them all
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,15 @@ def isa_objects() -> list[str]:
     return gates.isa_objects(objects) if objects else ["no object files to look at: build the wheel first (make check)"]
 
 
+def run_gate(name: str, gate: Gate) -> Row:
+    start = time.perf_counter()
+    try:
+        problems = gate()
+    except Exception as error:  # a gate that cannot run counts as failed; the other gates still report
+        problems = [f"{type(error).__name__}: {error}"]
+    return Row(name, round(time.perf_counter() - start, 2), problems)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run every gate.")
     parser.add_argument("--fix", action="store_true", help="rewrite what clang-format and ruff can")
@@ -83,24 +96,21 @@ def main() -> int:
         "instruction set objects": isa_objects,
         "generated files": check_generated.drift,
     }
-    rows = []
-    for name, gate in table.items():
-        start = time.perf_counter()
-        try:
-            problems = gate()
-        except Exception as error:  # a gate that cannot run counts as failed; the other gates still report
-            problems = [f"{type(error).__name__}: {error}"]
-        rows.append(Row(name, round(time.perf_counter() - start, 2), problems))
-    failed = sum(bool(row.problems) for row in rows)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # most gates wait for a program
+        rows = list(pool.map(run_gate, table.keys(), table.values()))
+    failed = [row for row in rows if row.problems]
 
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
     else:
         for row in rows:
             print(f"{row.gate:<24}{row.seconds:>7.2f} s  {'FAILED' if row.problems else 'ok'}")
-            for problem in row.problems[:40]:
-                print(f"    {problem}")
-        print(f"{len(rows) - failed} of {len(rows)} gates ok")
+        for row in failed:
+            n = max(SHOWN // len(failed), 3)
+            print(f"\n{row.gate}:", *row.problems[:n], sep="\n    ")
+            if len(row.problems) > n:
+                print(f"    and {len(row.problems) - n} more")
+        print(f"{len(rows) - len(failed)} of {len(rows)} gates ok")
     return 1 if failed else 0
 
 

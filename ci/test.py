@@ -3,6 +3,9 @@
 test.py                     the everyday stages: `make test`, 15 minutes on two cores, build included
 test.py --all               every stage: `make test-all`, before a release or a change of kernels, parsers or the build
 test.py wheel gates tests   only these stages
+
+A stage that fails ends the run, so that its messages end the output; with --all, the other stages run too. Otherwise
+pytest's summary ends the output.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import test_packs
@@ -34,7 +38,14 @@ def wheel() -> None:
 
 def packs() -> None:
     # NVRTC has fewer headers than nvcc, so it is the compiler that rejects sources; all-packs compiles with nvcc too.
-    test_packs.build_and_verify(test_packs.ONE_PER_VENDOR, "--nvrtc")
+    # The simulator's kernels at the same time, because each build has stretches with work for one core only.
+    with ThreadPoolExecutor() as pool:
+        builds = (
+            pool.submit(test_packs.build_and_verify, test_packs.ONE_PER_VENDOR, "--nvrtc"),
+            pool.submit(script("build_sim.py")),
+        )
+    for build in builds:
+        build.result()
 
 
 EVERYDAY: dict[str, Callable[[], None]] = {
@@ -67,10 +78,10 @@ def main() -> int:
     chosen = arguments.stages or (all_stages if arguments.all else EVERYDAY)
     if unknown := sorted(set(chosen) - STAGES.keys()):
         parser.error(f"no stage {', '.join(unknown)}; there are: {', '.join(ORDER)}")
-    report: list[str] = []
+    report: dict[str, str] = {}
     for name in (name for name in ORDER if name in chosen):
         if name == "tests" and report:
-            print("", *report, sep="\n")
+            print("", *report.values(), sep="\n")
         print(f"\n=== {name}", flush=True)
         start = time.perf_counter()
         try:
@@ -78,12 +89,13 @@ def main() -> int:
             result = "ok"
         except SystemExit as error:
             result = f"FAILED, {error}"
-        report.append(f"{name:<14}{time.perf_counter() - start:>7.1f} s  {result}")
-        if name == "wheel" and result != "ok":
-            break  # the other stages need the wheel
-    failed = [row for row in report if not row.endswith("ok")]
-    last = failed if "tests" in chosen else report
-    print(*last, sep="\n", end="\n" if last else "")
+        report[name] = f"{name:<14}{time.perf_counter() - start:>7.1f} s  {result}"
+        if result != "ok" and (name == "wheel" or not arguments.all):
+            break
+    failed = {name: row for name, row in report.items() if not row.endswith("ok")}
+    # pytest's summary ends the output unless another stage failed before the tests.
+    last = failed.keys() - {"tests"} if "tests" in report else report.keys()
+    print(*(row for name, row in report.items() if name in last), sep="\n", end="\n" if last else "")
     return 1 if failed else 0
 
 

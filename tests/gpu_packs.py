@@ -1,34 +1,16 @@
-"""Packs for tests: builds the simulator's pack, and loads any pack on a device of its vendor."""
+"""Packs for tests: loads any pack on a device of its vendor."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from lucebox import _engine
 from lucebox.packs import unpacked
 
-ROOT = Path(__file__).resolve().parents[1]
 BACKENDS = {"nvidia": "cuda", "amd": "hip", "sim": "sim"}
-
-
-def build_sim() -> Path:
-    """Builds the simulator's pack from the current tree and returns its folder."""
-    build = ROOT / "build" / "sim"
-    configure = ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DLUCEBOX_TARGET=sim",
-                 f"-DPython_EXECUTABLE={sys.executable}"]  # fmt: skip
-    build.parent.mkdir(exist_ok=True)
-    with build.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes may build it too
-        for command in (configure, ["cmake", "--build", build, "-j2"]):
-            done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-            assert done.returncode == 0, done.stdout + done.stderr
-    return build / "pack" / "lucebox_sim"
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:

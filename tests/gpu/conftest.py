@@ -6,6 +6,7 @@ from pathlib import Path
 
 import gpu_packs
 import pytest
+from build_sim import build_sim
 from lucebox import _engine
 from lucebox.generation import loading
 from lucebox.measure import bench
@@ -31,7 +32,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def pack_folder(request: pytest.FixtureRequest) -> Path:
-    return gpu_packs.build_sim() if request.param is None else request.param
+    return build_sim() if request.param is None else request.param
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from engines import logits_of, open_engine, random_ids
-from gpu_packs import ROOT
 from lucebox import LLM, _engine, _kernels
 from lucebox.generation import loading
 from numpy.typing import NDArray
+from project import ROOT
 from reference.gguf_files import Shape, write_model
 from reference.linear import BLOCK_TYPES, PLAIN_TYPES, block_size, random_weights
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import gpu_packs
 import pytest
+from build_sim import build_sim
 from compile_kernels import SIM_LIBRARY, kernel_abi
 from engines import Decoder
 from lucebox import _engine, packs
@@ -31,7 +32,7 @@ DEFINES = {"LUCEBOX_GEMV_BLOCKS": 3}
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of the simulator's pack, up to date with the tree. A build by pip leaves none in its folder."""
-    pack, out = gpu_packs.build_sim(), tmp_path_factory.mktemp("wheel")
+    pack, out = build_sim(), tmp_path_factory.mktemp("wheel")
     bill = pack.parents[1] / "sboms" / "lucebox-sim.cdx.json"
     command = [sys.executable, ROOT / "ci/make_wheel.py", "sim", pack, "--sbom", bill, "--out", out]
     subprocess.run(command, check=True, capture_output=True)
@@ -133,7 +134,7 @@ def test_a_variant_alone_cannot_be_tuned(site: Path, tmp_path: Path, capsys: pyt
 
 
 def test_the_hash_of_the_shared_headers_is_that_of_the_build() -> None:
-    assert kernel_abi() == gpu_packs.manifest_of(gpu_packs.build_sim())["abi"]
+    assert kernel_abi() == gpu_packs.manifest_of(build_sim())["abi"]
 
 
 @pytest.mark.parametrize(
