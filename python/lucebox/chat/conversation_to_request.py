@@ -17,7 +17,7 @@ import numpy as np
 from lucebox.chat.conversation import AnswerFormat, Conversation
 from lucebox.chat.dialects import DIALECTS
 from lucebox.chat.parsing import OutputParser
-from lucebox.chat.profiles import Profile, Thinking, profile_for
+from lucebox.chat.profiles import Profile, Thinking, profile_for, with_fields
 from lucebox.chat.quoting import Quoting
 from lucebox.chat.rendering import Message, for_template, with_broken_calls
 from lucebox.chat.template import ChatTemplate
@@ -136,6 +136,9 @@ class ChatModel:
             generation_defaults=model.generation_defaults,
             override=profile,
         )
+        # Files list ids beyond the vocabulary too; and an answer must be able to end.
+        known = [i for i in self.profile.forbidden if i < model.info.vocab and i not in model.end_ids]
+        self.profile = replace(self.profile, forbidden=tuple(known))
         thinking = self.profile.thinking
         self._quoting = Quoting(model.tokenizer, () if thinking is None else (thinking.open, thinking.close))
         self._grammars = grammars
@@ -179,7 +182,8 @@ class ChatModel:
         endpoint: str = "",
         n: int = 1,
     ) -> list[GenerationRequest]:
-        """Requests for n answers. Sampling fields absent from a mapping take the model's defaults.
+        """Requests for n answers. Sampling fields absent from a mapping take the model's defaults. limits.stop is for
+        a mapping: a Sampling has its own stop strings.
 
         Raises:
             InvalidRequestError, UnsupportedError: as prompt(), the prompt does not fit, or an option is out of range.
@@ -191,8 +195,9 @@ class ChatModel:
         )
         tags = self._thinking_tags(conversation, text)
         if not isinstance(sampling, Sampling):
-            sampling = replace(profile.defaults(thinking=tags is not None, tools=bool(tools)), **sampling)
-        sampling = replace(sampling, max_tokens=max_tokens, stop=limits.stop)
+            defaults = profile.defaults(thinking=tags is not None, tools=bool(tools))
+            sampling = with_fields(defaults, {**sampling, "stop": limits.stop})
+        sampling = replace(sampling, max_tokens=max_tokens)
         limit = 0
         if tags is not None:
             tags = replace(tags, stop=closing_text(tags, self.model.tokenizer, max_tokens))

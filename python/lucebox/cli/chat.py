@@ -34,8 +34,8 @@ DESCRIPTION = """Talk with a model. A line that starts with / is a command; /hel
 
 A message of several lines: paste it, end lines with \\, or put it between lines of \"\"\". Ctrl-C stops an answer;
 Ctrl-D or /exit leaves. Piped input is read as one message per line. Answers go to stdout, everything else to stderr.
-Sampling is what the model's makers recommend, else temperature 0.7 and top-p 0.9; flags and /set change it. The seed is
-fresh each time and printed; the answers of a conversation count up from it."""
+Sampling is what the model's files state, else what its makers recommend, else temperature 0.7 and top-p 0.9; flags and
+/set change it. The seed is fresh each time and printed; the answers of a conversation count up from it."""
 JSON_HELP = "print one JSON object per answer, one per line"
 
 PROMPT = "> "
@@ -168,8 +168,10 @@ class Chat:
         self.llm = llm
         self.args = args
         self.template = read_template(args, llm)
+        from lucebox.chat.profiles import with_fields
+
         recommended, source = llm.recommended_sampling(enable_thinking=args.thinking, template=self.template)
-        self.sampling = fresh_seed(dataclasses.replace(recommended, **given))
+        self.sampling = fresh_seed(with_fields(recommended, given))
         self.sampling_note = sampling_line(self.sampling, source)
         self.system: str | None = args.system
         self.turns: list[dict[str, Any]] = []  # alternately user and assistant

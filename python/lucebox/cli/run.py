@@ -75,13 +75,16 @@ def execute(args: argparse.Namespace) -> int:
     prompt = read_prompt(args.prompt)
     with open_model(args) as llm:
         template = read_template(args, llm)
-        base, source = Sampling(), ""
+        sampling, source = Sampling(**given), ""
         if args.chat:
-            base, source = llm.recommended_sampling(enable_thinking=args.thinking, template=template)
-        sampling = fresh_seed(dataclasses.replace(base, **given))
+            from lucebox.chat.profiles import with_fields
+
+            recommended, source = llm.recommended_sampling(enable_thinking=args.thinking, template=template)
+            sampling = with_fields(recommended, given)
+        sampling = fresh_seed(sampling)
         if not args.quiet:
             console.note(opening_line(llm))
-            if sampling.temperature:
+            if sampling.temperature or args.chat:
                 console.note(f"sampling: {sampling_line(sampling, source)}")
         ids: list[int] = []
         pieces: list[str] = []

@@ -83,14 +83,18 @@ def fresh_seed(sampling: Sampling) -> Sampling:
 def sampling_line(sampling: Sampling, source: str = "") -> str:
     """The fields that differ from greedy decoding, and who recommends them: "temperature 0.7, seed 5 (lucebox)"."""
     shown = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty",
-             "presence_penalty", "seed")  # fmt: skip
+             "presence_penalty", "penalty_window", "seed")  # fmt: skip
     values = [(name, getattr(sampling, name)) for name in shown if getattr(sampling, name) != getattr(Sampling(), name)]
-    line = ", ".join(f"{name} {value:g}" if name != "seed" else f"seed {value}" for name, value in values) or "greedy"
+    line = (
+        ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in values)
+        or "greedy"
+    )
     if not source:
         return line
-    return (
-        f"{line} ({'the default of lucebox' if source.startswith('lucebox') else 'as the makers of the model advise'})"
-    )
+    if source.startswith("lucebox"):
+        return f"{line} (the default of lucebox)"
+    advisers = "the model's own files" if source.startswith("the model's own files") else "the makers of the model"
+    return f"{line} (as {advisers} advise)"
 
 
 def scorer_part(llm: LLM) -> str:
