@@ -33,7 +33,7 @@ PACKAGE = "python/lucebox"
 # belongs to the room with the longest matching name.
 ROOMS = (
     ("_kernels", "cache", "errors", "names", "results"),
-    ("compression.keep_ratio", "figures", "regular_files", "sizes"),
+    ("compression.keep_ratio", "figures", "local_files", "regular_files", "sizes"),
     ("options",),
     ("text",),
     ("chat.messages",),

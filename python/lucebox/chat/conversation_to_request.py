@@ -21,7 +21,7 @@ from lucebox.chat.profiles import Profile, Thinking, profile_for, with_fields
 from lucebox.chat.quoting import Quoting
 from lucebox.chat.rendering import Message, for_template, with_broken_calls
 from lucebox.chat.template import ChatTemplate
-from lucebox.chat.thinking import ThinkingBudget, closing_text, thinking_limit
+from lucebox.chat.thinking import ThinkingBudget, closing_text, template_effort, thinking_limit
 from lucebox.chat.tools import callable_tools
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.generation.events import Constraint
@@ -35,7 +35,7 @@ from lucebox.text.spellings import unmarked
 if TYPE_CHECKING:
     from lucebox.chat.constraints import GrammarTokens
 
-__all__ = ["ChatModel", "Grammars", "Limits"]
+__all__ = ["ChatModel", "Grammars", "Limits", "check_template_vars"]
 
 
 RESERVED = (
@@ -49,6 +49,13 @@ RESERVED = (
     "add_generation_prompt",
 )
 """Variables of a template that no request may set."""
+
+
+def check_template_vars(variables: Mapping[str, Any]) -> None:
+    """Refuses variables that lucebox sets itself."""
+    for name in RESERVED:
+        if name in variables:
+            raise InvalidRequestError(f"the template variable {name!r} is set by lucebox itself")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +122,10 @@ class ChatModel:
     """A model with a chat template and the profile of how to serve it. Safe to share between threads.
 
     template: replaces the model's own. profile: a JSON file that overrides fields of the model's profile.
-    max_tokens: maximum of every answer.
+    max_tokens: maximum of every answer. template_vars: variables of the template, for requests without their own.
+
+    Raises:
+        FormatError: the profile is malformed. InvalidRequestError: a variable is reserved.
     """
 
     def __init__(
@@ -126,7 +136,10 @@ class ChatModel:
         template: ChatTemplate | None = None,
         profile: str | Path | None = None,
         max_tokens: int | None = None,
+        template_vars: Mapping[str, Any] | None = None,
     ) -> None:
+        check_template_vars(template_vars or {})
+        self._template_vars = dict(template_vars or {})
         self.model = model
         self.template = template or model.chat_template
         self.profile: Profile = profile_for(
@@ -157,10 +170,11 @@ class ChatModel:
             why = "".join(f" ({note})" for note in self.model.notes if "chat template" in note)
             name = self.model.info.name
             raise UnsupportedError(f"{name} has no chat template{why}; continue a prompt, or give a template")
-        for name in RESERVED:
-            if name in conversation.template_vars:
-                raise InvalidRequestError(f"the template variable {name!r} is set by lucebox itself")
-        variables = self._quoting.values(conversation.template_vars)
+        check_template_vars(conversation.template_vars)
+        variables: dict[str, Any] = {}
+        if (effort := template_effort(profile, thinking)) is not None:
+            variables["reasoning_effort"] = effort
+        variables |= self._template_vars | self._quoting.values(conversation.template_vars)
         if profile.thinking and profile.thinking.variable and thinking.mode != "default":
             variables[profile.thinking.variable] = thinking.mode != "off"
         tools = callable_tools(conversation.tools, conversation.tool_choice)

@@ -66,6 +66,8 @@ class Profile:
     """Tokens reserved for the reply after thinking."""
     effort: Mapping[str, int] = field(default_factory=dict)
     """Thinking tokens by effort tier; absent tiers follow from max_tokens and most_tokens."""
+    effort_levels: tuple[str, ...] = ()
+    """The values of the template's own variable reasoning_effort; empty if it has none."""
     takes_tools: bool = False
     """Whether the template writes the definitions of tools; otherwise rendering.py does."""
     takes_calls: bool = False
@@ -125,6 +127,8 @@ def profile_for(
     own = own_sampling(generation_defaults)
     values |= _with_own(values, own)
     switch = "enable_thinking" if "enable_thinking" in source else None
+    if template is not None:
+        values["effort_levels"] = _effort_levels(template)
     values |= {"dialect": dialect_of(source), "thinking": {"variable": switch} if "</think>" in source else None}
     if template is not None:
         values |= _template_capabilities(template)
@@ -242,6 +246,23 @@ def _template_capabilities(template: ChatTemplate) -> dict[str, Any]:
         "takes_calls_with_tools": _MARK in (_rendered(template, called, tools=[other]) or ""),
         "takes_late_system": _MARK in (_rendered(template, [user, {"role": "system", "content": _MARK}, user]) or ""),
     }
+
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""Words for how long to think, in ascending order."""
+
+
+def _effort_levels(template: ChatTemplate) -> tuple[str, ...]:
+    """The efforts that the template tells apart: those it accepts if it refuses other words, else those it spells."""
+    sources = "".join(template.sources.values())
+    if "reasoning_effort" not in sources:
+        return ()
+    user = [{"role": "user", "content": "u"}]
+    accepted = [word for word in EFFORTS if _rendered(template, user, reasoning_effort=word) is not None]
+    if accepted and _rendered(template, user, reasoning_effort=_MARK) is None:
+        return tuple(accepted)
+    spelled = [word for word in EFFORTS if f"'{word}'" in sources or f'"{word}"' in sources]
+    return tuple(spelled if len(spelled) > 1 else ("low", "medium", "high"))
 
 
 def _rendered(template: ChatTemplate, messages: list[Any], **options: Any) -> str | None:

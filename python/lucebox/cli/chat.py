@@ -16,9 +16,11 @@ from lucebox.cli.session import (
     check_files,
     fresh_seed,
     interrupted,
+    keywords_of_chat,
     open_model,
     opening_line,
     read_template,
+    recommended_sampling,
     sampling_line,
     summary,
 )
@@ -66,6 +68,7 @@ def execute(args: argparse.Namespace) -> int:
     given = options.given(args, Sampling)
     Sampling(**given).check()  # before a model loads
     EngineOptions(**options.given(args, EngineOptions))
+    keywords_of_chat(args)
     with open_model(args, EngineOptions().prefix_cache) as llm, LineReader(is_interactive) as read:
         chat = Chat(llm, given, args)
         if is_interactive:
@@ -170,7 +173,7 @@ class Chat:
         self.template = read_template(args, llm)
         from lucebox.chat.profiles import with_fields
 
-        recommended, source = llm.recommended_sampling(enable_thinking=args.thinking, template=self.template)
+        recommended, source = recommended_sampling(llm, args, self.template)
         self.sampling = fresh_seed(with_fields(recommended, given))
         self.sampling_note = sampling_line(self.sampling, source)
         self.system: str | None = args.system
@@ -209,9 +212,9 @@ class Chat:
                     [*self.messages, question],
                     sampling,
                     stream=True,
-                    enable_thinking=self.args.thinking,
                     template=self.template,
                     on_prompt=on_prompt,
+                    **keywords_of_chat(self.args),
                 ):
                     pieces.append(chunk.text)
                     self.last = chunk.result or self.last

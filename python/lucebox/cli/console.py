@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from lucebox.errors import InvalidRequestError
+from lucebox.local_files import decoded
 
 if TYPE_CHECKING:
     from lucebox.results import Chunk
@@ -103,7 +104,7 @@ def read_stdin() -> str:
     if sys.stdin is None:
         raise InvalidRequestError("stdin is closed: give the text as an argument")
     stream = getattr(sys.stdin, "buffer", None)
-    return sys.stdin.read() if stream is None else decoded(stream.read())
+    return sys.stdin.read() if stream is None else decoded(stream.read(), "stdin")
 
 
 def read_line() -> str | None:
@@ -111,19 +112,8 @@ def read_line() -> str | None:
     if sys.stdin is None:
         raise InvalidRequestError("stdin is closed: pipe the messages into it")
     stream = getattr(sys.stdin, "buffer", None)
-    line = sys.stdin.readline() if stream is None else decoded(stream.readline())
+    line = sys.stdin.readline() if stream is None else decoded(stream.readline(), "stdin")
     return line or None
-
-
-def decoded(data: bytes) -> str:
-    """UTF-8 text with \\n as line end; a byte order mark is dropped."""
-    try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        raise InvalidRequestError(
-            f"stdin is not UTF-8 text (byte 0x{data[error.start]:02x} at offset {error.start}); convert it first, for "
-            "example: iconv -f latin1 -t utf-8"
-        ) from None
 
 
 def print_json(value: Any) -> None:

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lucebox.cli import console, options
 from lucebox.cli.interrupts import importing
 from lucebox.errors import CancelledError, InvalidRequestError
+from lucebox.local_files import json_object
 from lucebox.options import EngineOptions, Sampling
 from lucebox.results import Generation
 from lucebox.sizes import show_size
@@ -26,9 +27,11 @@ __all__ = [
     "check_files",
     "fresh_seed",
     "interrupted",
+    "keywords_of_chat",
     "open_model",
     "opening_line",
     "read_template",
+    "recommended_sampling",
     "sampling_line",
     "summary",
 ]
@@ -71,6 +74,30 @@ def check_files(*paths: str | None) -> None:
 def read_template(args: argparse.Namespace, llm: LLM) -> ChatTemplate | None:
     """The chat template of --template; None: the model's own."""
     return None if args.template is None else llm.read_template(args.template)
+
+
+def keywords_of_chat(args: argparse.Namespace) -> dict[str, Any]:
+    """The keywords of `LLM.chat` that the template reads.
+
+    Raises:
+        InvalidRequestError: --chat-template-kwargs is not a JSON object.
+    """
+    variables = None
+    if args.chat_template_kwargs is not None:
+        variables = json_object(args.chat_template_kwargs, "--chat-template-kwargs")
+    return {
+        "enable_thinking": args.thinking,
+        "reasoning_effort": args.reasoning_effort,
+        "chat_template_kwargs": variables,
+    }
+
+
+def recommended_sampling(llm: LLM, args: argparse.Namespace, template: ChatTemplate | None) -> tuple[Sampling, str]:
+    """The default sampling of an answer with these flags, and its source."""
+    keywords = keywords_of_chat(args)
+    if keywords.pop("reasoning_effort") == "none":
+        keywords["enable_thinking"] = False
+    return llm.recommended_sampling(**keywords, template=template)
 
 
 def fresh_seed(sampling: Sampling) -> Sampling:
