@@ -485,7 +485,8 @@ class LLM:
     ) -> NDArray[np.float32]:
         """[hidden] the embedding of a text, or [n_texts, hidden] the embeddings of a list of texts.
 
-        pooling: None is the model's own: the mean of its rows, the first ("cls") or the last one.
+        pooling: None is the model's own, else "mean", "cls" (the first row), "last", "max", "weightedmean" or
+            "mean_sqrt_len". Dense modules of the model follow either.
         normalize: scales the vector to length 1, so that a dot product is the cosine.
         dimensions: keep only this many leading dimensions, for models trained for truncation (Matryoshka).
 

@@ -10,18 +10,13 @@ import time
 from typing import Any
 
 from lucebox.errors import InvalidRequestError
+from lucebox.regular_files import foreign_content
 
 __all__ = ["decoded", "json_object", "parsed_json", "read_bytes", "read_text"]
 
 MAX_BYTES = 1 << 26
 PIPE_SECONDS = 30.0  # for process substitution, <(command), whose command may take a while
 _CHUNK = 1 << 16
-_WIDE = (
-    (b"\xff\xfe\x00\x00", "UTF-32"),
-    (b"\x00\x00\xfe\xff", "UTF-32"),
-    (b"\xff\xfe", "UTF-16"),
-    (b"\xfe\xff", "UTF-16"),
-)
 
 
 def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes:
@@ -72,11 +67,8 @@ def decoded(data: bytes, where: str) -> str:
     Raises:
         InvalidRequestError: the bytes are of another encoding; the message says how to convert them.
     """
-    for mark, name in _WIDE:
-        if data.startswith(mark):
-            raise InvalidRequestError(
-                f"{where} is {name} text; convert it first, for example: iconv -f {name.lower()} -t utf-8"
-            )
+    if other := foreign_content(data):
+        raise InvalidRequestError(f"{where}: {other}")
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:

@@ -35,7 +35,17 @@ TEMPLATES = [
     "config.json", "tokenizer.json", "model.safetensors", "special_tokens_map.json", "chat_template.jinja",
     "additional_chat_templates/tool_use.jinja", "README.md",
 ]  # fmt: skip
+EMBEDDER = [
+    "config.json", "tokenizer.json", "model.safetensors", "modules.json", "1_Pooling/config.json", "2_Dense/config.json",
+    "2_Dense/model.safetensors", "2_Dense/pytorch_model.bin", "onnx/config.json", "README.md",
+]  # fmt: skip
+MODULES = [
+    {"type": "x.Transformer", "path": ""},
+    {"type": "x.Pooling", "path": "1_Pooling"},
+    {"type": "y.Dense", "path": "2_Dense"},
+]
 REPOS = {
+    "org/embedder": EMBEDDER,
     "org/unsloth": UNSLOTH,
     "org/mradermacher": MRADERMACHER,
     "org/templates": TEMPLATES,
@@ -54,6 +64,8 @@ REPOS = {
 
 
 def content(name: str) -> bytes:
+    if name == "modules.json":
+        return json.dumps(MODULES).encode()
     return BIG if name.endswith((".gguf", ".safetensors")) else b"{}"
 
 
@@ -181,6 +193,10 @@ def test_a_prediction_block_may_be_named_as_a_drafter(server: str) -> None:
 
 def test_files_beside_the_weights(server: str) -> None:
     assert names_in(resolve("org/templates", endpoint=server).path) == sorted(TEMPLATES[:-1])
+
+
+def test_the_modules_of_an_embedder(server: str) -> None:
+    assert names_in(resolve("org/embedder", endpoint=server).path) == sorted(EMBEDDER[:7])
 
 
 @pytest.mark.parametrize("model", ["org/folder", "org/both:safetensors"])

@@ -62,7 +62,7 @@ def test_settings_that_cannot_work(settings: dict[str, object], message: str) ->
 
 
 def test_a_key_file_that_is_not_text(tmp_path: Path) -> None:
-    for data, message in ((b"\xff", "not UTF-8 text"), (b"\xff\xfea\x00", "is UTF-16 text; .* iconv -f utf-16")):
+    for data, message in ((b"\xff", "not UTF-8 text"), (b"\xff\xfea\x00", "it is UTF-16 text; .* iconv -f utf-16")):
         (tmp_path / "keys").write_bytes(data)
         with pytest.raises(InvalidRequestError, match=message):
             ServeSettings(api_key_file=str(tmp_path / "keys")).check()

@@ -27,6 +27,7 @@ from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
 
 from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
 from lucebox.models.checksums import check_once
+from lucebox.models.embedding_modules import MODULES_FILE, module_folders
 
 __all__ = ["Progress", "cached", "download", "fetch", "fetch_data", "model_in_folder", "remove"]
 
@@ -50,7 +51,9 @@ _PREFERRED = [
 _SETTINGS = [
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "chat_template.jinja", "chat_template.json", "additional_chat_templates/*.jinja", "model.safetensors.index.json",
+    MODULES_FILE,
 ]  # fmt: skip
+_MODULE_FILES = ("config.json", "model.safetensors")
 _TIMEOUT_SECONDS = 15.0
 _REMEDY = {
     "model": "give the path of a file, or run a catalog model (`lucebox models` lists them)",
@@ -154,9 +157,18 @@ def fetch(
     else:
         with _hub_errors(repo, endpoint):
             info = huggingface_hub.HfApi(endpoint=endpoint).model_info(repo, timeout=_TIMEOUT_SECONDS)
-        files = _choose(repo, [sibling.rfilename for sibling in info.siblings or ()], want, has_tokenizer)
+        names = [sibling.rfilename for sibling in info.siblings or ()]
+        files = _choose(repo, names, want, has_tokenizer)
         folder = download(repo, files, progress=progress, endpoint=endpoint)
+        if MODULES_FILE in files and (modules := _files_of_modules(folder, names)):
+            download(repo, modules, progress=progress, endpoint=endpoint)
     return folder / files[0] if files[0].endswith(".gguf") else folder
+
+
+def _files_of_modules(folder: Path, names: Iterable[str]) -> list[str]:
+    """The files of the modules that an embedding checkpoint's modules.json names."""
+    wanted = {f"{module}/{file}" for module in module_folders(folder / MODULES_FILE) for file in _MODULE_FILES}
+    return sorted(wanted & set(names))
 
 
 def remove(repo: str) -> int:

@@ -41,6 +41,7 @@ class Tokenizer:
         unk_id: int | None = None,
         eos_ids: Iterable[int] = (),
         add_bos: bool = False,
+        appended: Iterable[int] = (),
     ) -> None:
         self._encoder = encoder
         self._plain_encoder: Encoder | None = None
@@ -58,6 +59,8 @@ class Tokenizer:
         """End-of-sequence tokens, the model's main one first."""
         self.add_bos = add_bos
         """Whether the model expects its BOS token before every text."""
+        self.appended = tuple(appended)
+        """Tokens that an embedding model expects after every text."""
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, object], where: str) -> Tokenizer:
@@ -95,6 +98,7 @@ class Tokenizer:
             unk_id=vocab.unk_id,
             eos_ids=vocab.end_ids,
             add_bos=vocab.add_bos,
+            appended=vocab.appended,
         )
 
     @classmethod
@@ -119,6 +123,7 @@ class Tokenizer:
             unk_id=file.unk_id,
             eos_ids=file.end_ids,
             add_bos=file.add_bos,
+            appended=file.appended,
         )
 
     def encode(self, text: str, *, special: bool = True, add_bos: bool | None = None) -> list[int]:

@@ -64,6 +64,8 @@ class Vocabulary:
     unk_id: int | None
     end_ids: tuple[int, ...]
     add_bos: bool
+    appended: tuple[int, ...]
+    """Tokens that an embedding model expects after every text."""
 
     @staticmethod
     def from_gguf(metadata: Mapping[str, object], where: str) -> Vocabulary:
@@ -131,6 +133,7 @@ class _Reader:
             unk_id=self.optional_token_id("unknown_token_id", len(tokens)),
             end_ids=tuple(dict.fromkeys(i for i in ends if i is not None)),
             add_bos=add_bos,
+            appended=(ends[0],) if self.flag("add_eos_token", default=False) and ends[0] is not None else (),
         )
 
     def tokens(self) -> list[str]:
