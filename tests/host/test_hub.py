@@ -36,8 +36,8 @@ TEMPLATES = [
     "additional_chat_templates/tool_use.jinja", "README.md",
 ]  # fmt: skip
 EMBEDDER = [
-    "config.json", "tokenizer.json", "model.safetensors", "modules.json", "1_Pooling/config.json", "2_Dense/config.json",
-    "2_Dense/model.safetensors", "2_Dense/pytorch_model.bin", "onnx/config.json", "README.md",
+    "config.json", "tokenizer.json", "model.safetensors", "modules.json", "1_Pooling/config.json",
+    "2_Dense/config.json", "2_Dense/model.safetensors", "2_Dense/pytorch_model.bin", "onnx/config.json", "README.md",
 ]  # fmt: skip
 MODULES = [
     {"type": "x.Transformer", "path": ""},

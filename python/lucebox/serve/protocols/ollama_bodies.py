@@ -158,9 +158,7 @@ class EmbedRequest(_Request):
 
     input: str | list[str]
     dimensions: int | None = Field(None, ge=1)
-    pooling: Pooling | None = Field(
-        None, description="lucebox's own: mean, cls, last, max, weightedmean or mean_sqrt_len instead of the model's."
-    )
+    pooling: Pooling | None = Field(None, description="lucebox's own field: a pooling instead of the model's.")
 
 
 class EmbeddingsRequest(_Request):

@@ -31,9 +31,7 @@ class EmbeddingRequest(Body):
     input: str | list[str] | list[int] | list[list[int]] = Field(description="Text or tokens, one or several.")
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(None, ge=1, description="Only the first ones, for models trained so.")
-    pooling: Pooling | None = Field(
-        None, description="Instead of the model's own: mean, cls, last, max, weightedmean or mean_sqrt_len."
-    )
+    pooling: Pooling | None = Field(None, description="Instead of the model's own.")
     user: Ignored = None
 
 
