@@ -202,7 +202,7 @@ def _end_ids(path: Path, settings: Mapping[str, object], ids: Mapping[str, int],
         for config in (root, inner) if isinstance(inner, dict) else (root,):
             value = config.get("eos_token_id")
             for item in value if isinstance(value, list) else [value]:
-                if item is not None:
+                if item is not None and not (isinstance(item, int) and item < 0):  # files write -1 for none
                     _check_id(item, str(path.with_name(name)), "eos_token_id")
                     found.append(cast(int, item))
     found += end_ids_by_text(ids, special.__contains__)
