@@ -294,6 +294,18 @@ def test_tools_and_calls_in_the_templates_own_form(folder: Write) -> None:
         assert '<tool_call>\n{"name": "get", "arguments": {}}\n</tool_call>' in llm.render(messages)
 
 
+def test_tools_reach_the_template_as_given(folder: Write) -> None:
+    tools: list[dict[str, Any]] = [
+        {"type": "function", "function": {"description": "Größe, 大きさ <b>", "name": "f"}},
+        {"function": {"name": "g", "strict": True, "parameters": {"required": [], "type": "object"}, "return": {}}},
+    ]
+    source = "{% for x in tools %}{{ x | tojson }}|{% endfor %}{{ messages[0].content }}"
+    with LLM(folder(files={"chat_template.jinja": source}), device="cpu") as llm:
+        shown = llm.render(HI, tools=tools).split("|")
+    assert [json.loads(one) for one in shown[:2]] == [tools[0], {"type": "function", **tools[1]}]
+    assert shown[0] == json.dumps(tools[0], ensure_ascii=False) and shown[2] == "hi"
+
+
 # --- recommended sampling
 
 RECOMMENDED = {
