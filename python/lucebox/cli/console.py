@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from lucebox.cli.terminal_text import escaped, for_stream
 from lucebox.errors import InvalidRequestError
 from lucebox.local_files import decoded
 
@@ -40,7 +41,11 @@ MIN_TEXT_WIDTH = 12
 
 
 def write(text: str) -> None:
-    """Writes a piece of the result, unbuffered and without markup."""
+    """Writes a piece of the result, unbuffered and without markup; escaped where stdout is a terminal."""
+    _write_raw(for_stream(text, sys.stdout))
+
+
+def _write_raw(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -55,7 +60,7 @@ def write_chunk(chunk: Chunk, was_reasoning: bool) -> bool:
     reasoning was written last, for the next call."""
     if chunk.reasoning and sys.stderr is not None:
         dim, plain = ("\x1b[2m", "\x1b[0m") if sys.stderr.isatty() else ("", "")
-        print(f"{dim}{chunk.reasoning}{plain}", end="", file=sys.stderr, flush=True)
+        print(f"{dim}{for_stream(chunk.reasoning, sys.stderr)}{plain}", end="", file=sys.stderr, flush=True)
         was_reasoning = True
     if chunk.text:
         if was_reasoning:
@@ -66,9 +71,9 @@ def write_chunk(chunk: Chunk, was_reasoning: bool) -> bool:
 
 
 def note(text: str) -> None:
-    """Writes a line about the result; nowhere where stderr is closed."""
+    """Writes a line about the result, escaped where stderr is a terminal; nowhere where stderr is closed."""
     if sys.stderr is not None:
-        print(text, file=sys.stderr, flush=True)
+        print(for_stream(text, sys.stderr), file=sys.stderr, flush=True)
 
 
 def confirm(question: str) -> bool:
@@ -131,6 +136,7 @@ def print_table(
     from rich.console import Console
     from rich.table import Table
 
+    rows = [[for_stream(cell, sys.stdout) for cell in row] for row in rows]
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in columns:
         if isinstance(column, str):
@@ -147,7 +153,7 @@ def print_table(
         return
     with console.capture() as capture:
         console.print(table)
-    write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
+    _write_raw("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
 
 
 def least_width(columns: Sequence[str | tuple[str, Literal["right"]]], rows: Sequence[Sequence[str]]) -> int:
@@ -189,7 +195,7 @@ def loading() -> Iterator[Callable[[str, int, int], None] | None]:
 
     def show(what: str, done: int, total: int) -> None:
         if what not in tasks:
-            tasks[what] = progress.add_task(what, total=total or None)
+            tasks[what] = progress.add_task(escaped(what), total=total or None)
         progress.update(tasks[what], completed=done, total=total or None)
 
     with progress:
@@ -208,7 +214,7 @@ def counting() -> Iterator[Callable[[int, int, str], None]]:
     columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False)
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("")
-        yield lambda done, total, what: progress.update(task, completed=done, total=total, description=what)
+        yield lambda done, total, what: progress.update(task, completed=done, total=total, description=escaped(what))
 
 
 @contextmanager
@@ -245,9 +251,10 @@ def status() -> Iterator[Callable[[str], None]]:
         yield lambda text: None
         return
     from rich.console import Console
+    from rich.markup import escape as markup_escape
 
     with Console(stderr=True).status("") as spinner:
-        yield lambda text: spinner.update(text)
+        yield lambda text: spinner.update(markup_escape(escaped(text)))
 
 
 def is_terminal() -> bool:
