@@ -25,6 +25,7 @@ from lucebox.cli.session import (
     summary,
 )
 from lucebox.errors import InvalidRequestError, LuceboxError
+from lucebox.local_files import json_object, read_text
 from lucebox.names import did_you_mean
 from lucebox.options import EngineOptions, Sampling
 from lucebox.results import Generation
@@ -109,7 +110,8 @@ class LineReader:
                 self._readline = readline
                 readline.parse_and_bind("set enable-bracketed-paste on")
                 with suppress(OSError):
-                    readline.read_history_file(history_file())
+                    if history_file().is_file():  # a pipe would wait for a writer
+                        readline.read_history_file(history_file())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -317,10 +319,10 @@ def read_conversation(path: Path) -> tuple[str | None, list[dict[str, Any]]]:
         InvalidRequestError: the file has no conversation.
     """
     try:
-        messages: Any = json.loads(path.read_text(encoding="utf-8"))["messages"]
+        messages: Any = json_object(read_text(path), str(path))["messages"]
         kept = ("role", "content", "reasoning_content")
         turns = [{key: str(m[key]) for key in kept if key in m or key != "reasoning_content"} for m in messages]
-    except (ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise InvalidRequestError(f"{path} does not hold a saved conversation: {error!r}") from error
     system = turns.pop(0)["content"] if turns and turns[0]["role"] == "system" else None
     expected = ["user", "assistant"] * (len(turns) // 2)
