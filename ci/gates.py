@@ -33,7 +33,8 @@ PACKAGE = "python/lucebox"
 # belongs to the room with the longest matching name.
 ROOMS = (
     ("_kernels", "cache", "errors", "names", "results"),
-    ("compression.keep_ratio", "figures", "regular_files", "sizes"),
+    ("regular_files",),
+    ("compression.keep_ratio", "figures", "local_files", "sizes"),
     ("options",),
     ("text",),
     ("chat.messages",),

@@ -19,10 +19,10 @@ from lucebox.chat.conversation import Conversation, answer_format_of, tool_choic
 from lucebox.chat.conversation_to_request import ChatModel, Grammars, Limits
 from lucebox.chat.messages import checked_messages
 from lucebox.chat.template import ChatTemplate
-from lucebox.chat.thinking import ThinkingRequest
+from lucebox.chat.template_settings import TemplateSettings
 from lucebox.compression.compressor import Compressor
 from lucebox.compression.policy import CompressionRequest
-from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.errors import InvalidRequestError
 from lucebox.generation.asynchronous import last_of, stream_in_thread
 from lucebox.generation.embedding import Pooling
 from lucebox.generation.loading import load_model
@@ -33,6 +33,7 @@ from lucebox.generation.scheduler import Scheduler
 from lucebox.generation.sessions import SessionPool
 from lucebox.models.hub import Progress
 from lucebox.options import EngineOptions, Sampling, SamplingFields, check_names
+from lucebox.regular_files import open_regular
 from lucebox.results import Chunk, Generation
 from lucebox.sizes import parse_size
 from lucebox.text import Ids, Tokenizer
@@ -68,6 +69,8 @@ class ChatOptions(GenerateOptions, total=False):
     tools: Sequence[Mapping[str, Any]] | None
     tool_choice: str | Mapping[str, Any]
     enable_thinking: bool | None
+    reasoning_effort: str | None
+    chat_template_kwargs: Mapping[str, Any] | None
     template: ChatTemplate | None
     compression: Mapping[str, Any] | None
 
@@ -310,6 +313,8 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         tool_choice: str | Mapping[str, Any] = "auto",
         enable_thinking: bool | None = None,
+        reasoning_effort: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         template: ChatTemplate | None = None,
         compression: Mapping[str, Any] | None = None,
         prediction: str = "",
@@ -323,6 +328,9 @@ class LLM:
             single fields.
         tools, tool_choice: in OpenAI's form. The result has the calls in `tool_calls`.
         enable_thinking: switches reasoning on or off. The result has it in `reasoning`.
+        reasoning_effort: how long to reason: "none", "minimal", "low", "medium", "high", "xhigh" or "max". It limits
+            the tokens, and reaches a template that has levels of its own as the nearest of them.
+        chat_template_kwargs: further variables of the template, such as {"preserve_thinking": True}.
         compression: overrides the options prefill_* for this conversation: {"mode": "off" | "auto" | "always",
             "keep_ratio": 0.1}. `usage.compression` of the result says what was kept.
         stream, n, prediction, response_format, on_prompt: as in `generate`.
@@ -331,11 +339,12 @@ class LLM:
 
         Raises:
             InvalidRequestError: as `generate`, or a message or tool is malformed, or the template refuses them.
-            UnsupportedError: there is no chat template, it cannot switch thinking as requested, or compression is
-                requested without a scorer.
+            UnsupportedError: there is no chat template, it cannot switch thinking or take an effort as requested, or
+                compression is requested without a scorer.
         """
         model = self.chat_model(template)
-        conversation = self._conversation(model, messages, tools, tool_choice, enable_thinking, response_format)
+        settings = TemplateSettings(enable_thinking, reasoning_effort, chat_template_kwargs)
+        conversation = self._conversation(model, messages, settings, tools, tool_choice, response_format)
         conversation.compression = CompressionRequest.parse(compression)
         wanted = _with_fields(sampling, fields)
         if stream and n is not None:
@@ -382,20 +391,28 @@ class LLM:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         enable_thinking: bool | None = None,
+        reasoning_effort: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         template: ChatTemplate | None = None,
     ) -> str:
         """The prompt text of a conversation, as `chat` computes it."""
         model = self.chat_model(template)
-        return model.prompt(self._conversation(model, messages, tools, "auto", enable_thinking, None)).text
+        settings = TemplateSettings(enable_thinking, reasoning_effort, chat_template_kwargs)
+        return model.prompt(self._conversation(model, messages, settings, tools)).text
 
     def recommended_sampling(
-        self, *, enable_thinking: bool | None = None, template: ChatTemplate | None = None
+        self,
+        *,
+        enable_thinking: bool | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        template: ChatTemplate | None = None,
     ) -> tuple[Sampling, str]:
-        """The default sampling of a chat, and its source: a document of the model's makers, the checkpoint, or
+        """The default sampling of a chat, and its source: the model's own files, a document of its makers, or
         lucebox."""
         model = self.chat_model(template)
         hello = [{"role": "user", "content": "Hello"}]
-        conversation = self._conversation(model, hello, None, "auto", enable_thinking, None)
+        settings = TemplateSettings(enable_thinking, None, chat_template_kwargs)
+        conversation = self._conversation(model, hello, settings)
         return model.recommended_sampling(conversation), model.profile.source
 
     def chat_model(self, template: ChatTemplate | None = None) -> ChatModel:
@@ -410,26 +427,17 @@ class LLM:
         self,
         model: ChatModel,
         messages: Messages,
-        tools: Sequence[Mapping[str, Any]] | None,
-        tool_choice: str | Mapping[str, Any],
-        enable_thinking: bool | None,
-        response_format: Mapping[str, Any] | None,
+        settings: TemplateSettings,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] = "auto",
+        response_format: Mapping[str, Any] | None = None,
     ) -> Conversation:
-        variables: dict[str, Any] = {}
-        thinking = model.profile.thinking
-        if enable_thinking is not None and (thinking is None or thinking.variable is None):
-            source = "" if model.template is None else "".join(model.template.sources.values())
-            if "enable_thinking" in source:
-                variables["enable_thinking"] = enable_thinking
-            elif enable_thinking or thinking is not None:
-                raise UnsupportedError(
-                    f"the chat template of {self.info.name} cannot switch thinking {'on' if enable_thinking else 'off'}"
-                )
+        thinking, variables = settings.read(model, self.info.name)
         return Conversation(
             messages=checked_messages(messages, keeps_broken=True),
             tools=tools_of(tools),
             tool_choice=tool_choice_of(tool_choice),
-            thinking=ThinkingRequest("default" if enable_thinking is None else "on" if enable_thinking else "off"),
+            thinking=thinking,
             answer_format=answer_format_of(response_format),
             template_vars=variables,
         )
@@ -477,7 +485,8 @@ class LLM:
     ) -> NDArray[np.float32]:
         """[hidden] the embedding of a text, or [n_texts, hidden] the embeddings of a list of texts.
 
-        pooling: None is the model's own: the mean of its rows, the first ("cls") or the last one.
+        pooling: None is the model's own, else "mean", "cls" (the first row), "last", "max", "weightedmean" or
+            "mean_sqrt_len". Dense modules of the model follow either.
         normalize: scales the vector to length 1, so that a dot product is the cosine.
         dimensions: keep only this many leading dimensions, for models trained for truncation (Matryoshka).
 
@@ -600,7 +609,8 @@ class LLM:
 
     def load_session(self, path: str | os.PathLike[str]) -> None:
         """Restores a file written by `save_session`."""
-        self.restore(Path(path).read_bytes(), where=os.fspath(path))
+        with open_regular(Path(path)) as file:
+            self.restore(file.read(), where=os.fspath(path))
 
     # --- measurement
 

@@ -21,6 +21,7 @@ __all__ = ["EngineFields", "EngineOptions", "Sampling", "SamplingFields", "check
 
 HOST = {"host": True}
 MAX_INT = 2**31 - 1  # the engine counts in 32 bits
+MAX_LAYERS = 1024  # of a model
 MAX_LOGPROBS = 20  # as in the OpenAI API
 
 
@@ -258,9 +259,9 @@ def parse_layers(text: str) -> tuple[int, ...]:
     Raises:
         InvalidRequestError: another form.
     """
-    numbers = str(text).split(",")
-    if not all(number.strip().isdecimal() for number in numbers):
-        raise InvalidRequestError(f"prefill_layers are the numbers of layers, as 2,17,22; got {text!r}")
+    numbers = [number.strip() for number in str(text).split(",", MAX_LAYERS)]
+    if not all(number.isdecimal() and len(number) <= len(str(MAX_LAYERS)) for number in numbers):
+        raise InvalidRequestError(f"prefill_layers are the numbers of layers, as 2,17,22; got {str(text)[:80]!r}")
     return tuple(map(int, numbers))
 
 

@@ -9,7 +9,28 @@ from typing import BinaryIO
 
 from lucebox.errors import FormatError
 
-__all__ = ["open_regular", "read_regular"]
+__all__ = ["foreign_content", "open_regular", "read_regular"]
+
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_WEB_PAGE = (b"<!doctype html", b"<html")
+_WIDE = (
+    (b"\xff\xfe\x00\x00", "UTF-32"),
+    (b"\x00\x00\xfe\xff", "UTF-32"),
+    (b"\xff\xfe", "UTF-16"),
+    (b"\xfe\xff", "UTF-16"),
+)
+
+
+def foreign_content(data: bytes) -> str | None:
+    """What a file holds in place of its own content, and how to get it; None: nothing known."""
+    if data.startswith(_LFS_POINTER):
+        return "it is a Git LFS pointer, not the file itself; fetch it with: git lfs pull"
+    if data[:64].lstrip().lower().startswith(_WEB_PAGE):
+        return "it is a web page, saved in place of the file; download the file itself"
+    for mark, name in _WIDE:
+        if data.startswith(mark):
+            return f"it is {name} text; convert it, for example: iconv -f {name.lower()} -t utf-8"
+    return None
 
 
 def open_regular(path: Path) -> BinaryIO:

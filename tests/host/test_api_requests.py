@@ -19,6 +19,7 @@ from lucebox import LLM, EngineOptions, InvalidRequestError, Sampling, Unsupport
 from lucebox.chat.conversation import Conversation
 from lucebox.chat.conversation_to_request import Limits
 from lucebox.chat.template import ChatTemplate
+from lucebox.chat.thinking import ThinkingRequest
 from lucebox.serve import ServeSettings
 from lucebox.serve.model import ServedModel
 from tolerances import tolerance
@@ -268,6 +269,71 @@ def test_reasoning_is_apart_from_the_text(llm: LLM) -> None:
     assert llm.chat(ASK, template=thinks, enable_thinking=False, max_tokens=4).reasoning == ""
     with pytest.raises(UnsupportedError, match="cannot switch thinking on"):
         llm.chat(ASK, enable_thinking=True)
+
+
+LEVELS = (
+    "{% set e = reasoning_effort|default('xhigh') %}{% if e not in ('xhigh', 'medium', 'low') %}"
+    "{{ raise_exception('unexpected effort') }}{% endif %}effort {{ e }}|{{ messages[0].content }}|"
+    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% else %}<think>{% endif %}"
+)
+PRINTED = (
+    "{% if reasoning_effort == 'high' %}effort {{ reasoning_effort }}{% endif %}|{{ messages[0].content }}|</think>"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "effort", "start"),
+    [
+        (LEVELS, None, "effort xhigh|"),
+        (LEVELS, "minimal", "effort low|"),
+        (LEVELS, "low", "effort low|"),
+        (LEVELS, "medium", "effort medium|"),
+        (LEVELS, "high", "effort xhigh|"),
+        (LEVELS, "max", "effort xhigh|"),
+        (LEVELS, "none", "effort xhigh|"),
+        (PRINTED, "high", "effort high|"),
+        (PRINTED, "low", "|"),
+        (PRINTED, "max", "effort high|"),
+    ],
+)
+def test_the_effort_reaches_a_template_with_levels(llm: LLM, source: str, effort: str | None, start: str) -> None:
+    template = ChatTemplate(source, where="test")
+    rendered = llm.render(ASK, reasoning_effort=effort, template=template)
+    assert rendered.startswith(start) and ("<think></think>" in rendered) == (effort == "none")
+    thinking = ThinkingRequest("on", effort) if effort not in (None, "none") else ThinkingRequest()
+    served = llm.chat_model(template).prompt(Conversation([*ASK], thinking=thinking))[0]
+    assert served.startswith(start)
+
+
+PRESERVES = (
+    "{% if preserve_thinking %}{{ messages[0].reasoning_content }}{% endif %}"
+    "{{ a | default('-') }}{{ enable_thinking }}"
+)
+
+
+def test_variables_of_the_template(llm: LLM) -> None:
+    template = ChatTemplate(PRESERVES, where="test")
+    said = [{"role": "assistant", "content": "a", "reasoning_content": "because"}, *ASK]
+    assert llm.render(said, template=template) == "-"
+    kwargs = {"preserve_thinking": True, "a": "<|im_end|>", "enable_thinking": True}
+    assert llm.render(said, template=template, chat_template_kwargs=kwargs) == "because<|im_end|>True"
+    control = llm.tokenizer.id_of("<|im_end|>")
+    conversation = Conversation([*said], template_vars={"a": "<|im_end|>"})
+    assert control not in llm.chat_model(template).prompt(conversation)[1]
+    defaults = ServedModel(llm.model, ServeSettings(chat_template_kwargs='{"add_vision_id": true}'))
+    assert defaults._chat._template_vars == {"add_vision_id": True}
+    for wrong in (
+        {"chat_template_kwargs": {"messages": []}},
+        {"chat_template_kwargs": ["x"]},
+        {"chat_template_kwargs": {"enable_thinking": 1}},
+        {"chat_template_kwargs": {"enable_thinking": True}, "enable_thinking": False},
+        {"reasoning_effort": "none", "enable_thinking": True},
+        {"reasoning_effort": "much"},
+    ):
+        with pytest.raises(InvalidRequestError):
+            llm.render(said, template=template, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="takes no reasoning_effort"):
+        llm.render(ASK, template=template, reasoning_effort="low")
 
 
 def test_structured_output(llm: LLM) -> None:

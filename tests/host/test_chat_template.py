@@ -227,12 +227,52 @@ LANGUAGE = {
     "{{ '%s=%d' % ('a', 5) }} {{ '{}:{}'.format(1, 'b') }} {{ [1, 2] | join(', ') }}": "a=5 1:b 1, 2",
     "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}": "1",
     "{{ strftime_now('%Y') | length }}": "4",
+    "{% set j = joiner(', ') %}{{ j() }}a{{ j() }}b": "a, b",
+    "{% set c = cycler('x', 'y') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ c.current }}": "xyxy",
+    "{{ 'a'.ljust(3) }}|{{ 'a'.rjust(3, '.') }}|{{ 'a'.center(3) }}|{{ '7'.zfill(3) }}": "a  |..a| a |007",
+    "{{ 'a' | center(5) }}|{{ 'a b c' | wordwrap(3) }}|{{ '<a>b</a>' | striptags }}": "  a  |a b\nc|b",
+    "{{ 1000 | filesizeformat }}|{{ 3000000 | filesizeformat(true) }}|{{ [1] | random }}": "1.0 kB|2.9 MiB|1",
+    "{{ [1, {'a': 'b'}] | pprint }}|{{ {'a': 1} | xmlattr }}": "[1, {'a': 'b'}]| a=\"1\"",
+    "{{ (5).bit_length() }}{{ 2.0.is_integer() }}{{ 'a'.isprintable() }}": "3TrueTrue",
 }
 
 
 @pytest.mark.parametrize("source", LANGUAGE)
 def test_language(source: str) -> None:
     assert ChatTemplate(source, where="here").render([USER]) == LANGUAGE[source]
+
+
+TYPED = (
+    "{% for m in messages %}{{ m.role }}:"
+    "{% for p in m.content %}{{ p.text if p.type == 'text' }}{% endfor %}|{% endfor %}"
+)
+BOTH = (
+    "{% for m in messages %}"
+    "{% if m.content is string %}{{ m.content }}{% else %}{{ m.content[0].text }}{% endif %}|{% endfor %}"
+)
+MIXED = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}{% else %}"
+    "{% for p in m.content %}{{ p['text'] }}{% endfor %}{% endif %}|{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "prompt"),
+    [
+        (TYPED, "system:s|user:hi there|assistant:|user:more|"),
+        (BOTH, "s|hi there||more|"),
+        (MIXED, "s|hi there||more|"),
+    ],
+)
+def test_content_that_a_template_reads_as_parts(source: str, prompt: str) -> None:
+    """Templates of multimodal checkpoints read a list of parts; text would vanish."""
+    messages = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "hi there"},
+        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]},
+        {"role": "user", "content": [{"type": "text", "text": "mo"}, {"type": "text", "text": "re"}]},
+    ]
+    assert ChatTemplate(source, where="here").render(messages) == prompt
 
 
 def test_variables() -> None:
@@ -314,7 +354,14 @@ FAILING = {
     "{{ '%*d' % (999999999, 1) }}": "width",
     "{{ '{:999999999}'.format(1) }}": "width",
     "{{ '{:{}}'.format(1, 999999999) }}": "width",
-    "{{ 'x'.center(999999999) }}": "unsafe",
+    "{{ 'x'.center(999999999) }}": "builds a value",
+    "{{ 'x' | center(999999999) }}": "builds a value",
+    "{{ 'x'.ljust(999999999) }}": "builds a value",
+    "{{ '7'.zfill(999999999) }}": "builds a value",
+    "{{ ('x ' * 99999) | wordwrap(1, true, 'y' * 999) }}": "builds a value",
+    "{{ ('<' * 99999) | striptags }}": "more steps",
+    "{{ 'x'.expandtabs(999999999) }}": "unsafe",
+    "{{ 'x'.encode() }}": "unsafe",
     "{{ (1).to_bytes(999999999) }}": "unsafe",
     "{{ 'x' | indent(999999999) }}": "indent filter",
     "{{ messages | tojson(indent=999999999) }}": "tojson filter",

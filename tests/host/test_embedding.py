@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import gguf
 import numpy as np
 import pytest
-from lucebox import LLM, InvalidRequestError, ModelInfo, UnsupportedError
+from lucebox import LLM, FormatError, InvalidRequestError, ModelInfo, UnsupportedError
 from lucebox.generation.embedding import Embedder, Pooler
+from lucebox.models.embedding_modules import EmbeddingModules, Pooling, read_modules
+from lucebox.text import Tokenizer
+from safetensors.numpy import save_file
 
 TEXT = "def add(a, b):\n    return a + b\n" * 4
 
@@ -72,59 +77,191 @@ def test_wrong_requests(llm: LLM) -> None:
     with pytest.raises(UnsupportedError, match="not made for embeddings"):
         llm.embed(TEXT)
     with pytest.raises(InvalidRequestError, match="pooling must be mean, cls, last"):
-        llm.embed(TEXT, pooling="max")  # type: ignore[call-overload]
+        llm.embed(TEXT, pooling="best")  # type: ignore[call-overload]
     with pytest.raises(InvalidRequestError, match="got 0"):
         llm.embed("", pooling="mean")
     with pytest.raises(InvalidRequestError, match="dimensions must be between 1 and"):
         llm.embed(TEXT, pooling="mean", dimensions=100_000)
 
 
-def embedder_of(path: Path) -> Embedder:
-    """The embedder of files without weights."""
-    return Embedder(cast(ModelInfo, SimpleNamespace(path=str(path), architecture="qwen3", name="m")))
+def modules(*poolings: Any) -> EmbeddingModules:
+    return EmbeddingModules(poolings)
 
 
-@pytest.mark.parametrize(("kind", "pooling"), [(1, "mean"), (2, "cls"), (3, "last"), (0, None), (4, None)])
-def test_pooling_of_a_gguf_file(kind: int, pooling: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "poolings"), [(1, ("mean",)), (2, ("cls",)), (3, ("last",)), (0, ()), (4, ())])
+def test_pooling_of_a_gguf_file(kind: int, poolings: tuple[str, ...], tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "qwen3")
     writer.add_uint32("qwen3.pooling_type", kind)
-    writer.add_eos_token_id(7)
-    writer.add_add_eos_token(True)
     writer.add_tensor("token_embd.weight", np.zeros((1, 32), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    embedder = embedder_of(tmp_path / "m.gguf")
-    assert (embedder.pooling, embedder._end_id) == (pooling, 7)
+    info = cast(ModelInfo, SimpleNamespace(path=str(tmp_path / "m.gguf"), architecture="qwen3", name="m"))
+    embedder = Embedder(info, (7, 9))
+    assert embedder.poolings == poolings
+    ids = np.array([1, 7], np.int32)
+    assert embedder.ended(ids).tolist() == [1, 7, 7, 9] == embedder.ended(embedder.ended(ids)).tolist()
 
 
-def test_the_vector_of_parts_is_that_of_the_whole(rows: np.ndarray) -> None:
-    for pooling in ("mean", "cls", "last"):
-        whole, parts = Pooler(pooling), Pooler(pooling)  # type: ignore[arg-type]
-        whole.add(rows)
-        for part in np.array_split(rows, 3):
-            parts.add(part)
-        np.testing.assert_allclose(whole.vector(normalize=True), parts.vector(normalize=True), rtol=1e-6, atol=1e-7)
+@pytest.mark.parametrize("pooling", get_args(Pooling))
+def test_the_vector_of_parts_is_that_of_the_whole(rows: np.ndarray, pooling: Any) -> None:
+    whole, parts = Pooler(modules(pooling, "max")), Pooler(modules(pooling, "max"))
+    whole.add(rows)
+    for part in np.array_split(rows, 3):
+        parts.add(part)
+    np.testing.assert_allclose(whole.vector(normalize=True), parts.vector(normalize=True), rtol=1e-6, atol=1e-7)
 
 
-def test_the_end_token_of_a_folder(tmp_path: Path) -> None:
-    from lucebox.generation.embedding import _appended_id, _pooling_of_folder
+# checkpoint folders
 
-    (tmp_path / "1_Pooling").mkdir()
-    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_lasttoken": true}')
-    template = {
-        "type": "TemplateProcessing",
-        "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<end>", "type_id": 0}}],
-        "special_tokens": {"<end>": {"id": "<end>", "ids": [9], "tokens": ["<end>"]}},
-    }
-    file = tmp_path / "tokenizer.json"
-    for processor, want in (
-        (template, 9),
-        ({"type": "Sequence", "processors": [{"type": "ByteLevel"}, template]}, 9),
-        ({"type": "ByteLevel"}, None),
-        (None, None),
+Folder = Callable[..., Path]
+TRANSFORMER = {"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}
+POOLING = {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
+DENSE = {"path": "2_Dense", "type": "sentence_transformers.base.modules.dense.Dense"}
+NORMALIZE = {"path": "3_Normalize", "type": "sentence_transformers.models.Normalize"}
+
+
+@pytest.fixture
+def folder(data: Path, tmp_path: Path) -> Folder:
+    """Writes the tiny Qwen3.5 checkpoint with modules: files of JSON, and the weights of 2_Dense."""
+
+    def write(files: Mapping[str, Any], dense: Mapping[str, np.ndarray] | None = None) -> Path:
+        path = tmp_path / "model"
+        shutil.copytree(data / "tiny" / "qwen35_a", path)
+        for name, value in files.items():
+            (path / name).parent.mkdir(exist_ok=True)
+            (path / name).write_text(value if isinstance(value, str) else json.dumps(value))
+        if dense is not None:
+            save_file(dict(dense), path / "2_Dense" / "model.safetensors")
+        return path
+
+    return write
+
+
+def embedded(path: Path, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The vector of TEXT, and [n_tokens, hidden] the rows it is pooled from."""
+    with LLM(path, device="cpu", draft="none", context=256) as llm:
+        vector = llm.embed(TEXT, normalize=False, **options)
+        with llm.locked_session() as session:
+            session.reset()
+            return vector, np.asarray(session.hidden(llm.ids(TEXT)), np.float64)
+
+
+def wanted(rows: np.ndarray, pooling: str) -> np.ndarray:
+    n, weights = len(rows), np.arange(1, len(rows) + 1)[:, None]
+    return {
+        "cls": rows[0],
+        "max": rows.max(0),
+        "mean": rows.mean(0),
+        "mean_sqrt_len_tokens": rows.sum(0) / n**0.5,
+        "weightedmean": (rows * weights).sum(0) / weights.sum(),
+        "lasttoken": rows[-1],
+    }[pooling]
+
+
+@pytest.mark.parametrize(
+    ("config", "poolings"),
+    [
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ["cls", "mean"]),
+        ({"pooling_mode_lasttoken": True, "pooling_mode_max_tokens": True}, ["max", "lasttoken"]),
+        ({"pooling_mode_weightedmean_tokens": True, "pooling_mode_mean_tokens": False}, ["weightedmean"]),
+        ({"pooling_mode_mean_sqrt_len_tokens": True}, ["mean_sqrt_len_tokens"]),
+        ({"embedding_dimension": 64, "pooling_mode": "lasttoken", "include_prompt": True}, ["lasttoken"]),
+        ({"pooling_mode": ["mean", "cls"]}, ["cls", "mean"]),
+    ],
+)
+def test_poolings_of_a_folder(folder: Folder, config: Any, poolings: list[str]) -> None:
+    other = {**POOLING, "path": "1_WordPooling"}
+    path = folder({"modules.json": [TRANSFORMER, other], "1_WordPooling/config.json": config})
+    vector, rows = embedded(path)
+    np.testing.assert_allclose(vector, np.concatenate([wanted(rows, p) for p in poolings]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("activation", "function"), [("linear.Identity", lambda x: x), ("activation.Tanh", np.tanh)])
+def test_dense_and_normalize(folder: Folder, activation: str, function: Any) -> None:
+    random = np.random.default_rng(3)
+    weight, bias = random.normal(size=(24, 64)).astype(np.float16), random.normal(size=24).astype(np.float32)
+    config = {"in_features": 64, "out_features": 24, "activation_function": f"torch.nn.modules.{activation}"}
+    path = folder(
+        {
+            "modules.json": [TRANSFORMER, POOLING, DENSE, NORMALIZE],
+            "1_Pooling/config.json": {"pooling_mode_mean_tokens": True},
+            "2_Dense/config.json": config,
+        },
+        {"linear.weight": weight, "linear.bias": bias},
+    )
+    vector, rows = embedded(path)
+    want = function(weight.astype(np.float64) @ rows.mean(0) + bias)
+    np.testing.assert_allclose(vector, want / np.linalg.norm(want), rtol=1e-4, atol=1e-5)
+    two = Pooler(replace(read_modules(path), poolings=("mean", "cls")))
+    two.add(np.zeros((2, 64), np.float32))
+    with pytest.raises(InvalidRequestError, match="takes 64 values"):
+        two.vector(normalize=True)
+
+
+MEAN = {"1_Pooling/config.json": {"pooling_mode_mean_tokens": True}}
+DENSE_CONFIG = {"in_features": 64, "out_features": 24, "bias": False, "activation_function": "x.Identity"}
+
+
+@pytest.mark.parametrize(
+    ("files", "error", "message"),
+    [
+        ({"1_Pooling/config.json": "{"}, FormatError, "1_Pooling/config.json: not valid JSON"),
+        ({"1_Pooling/config.json": {}}, FormatError, "names no pooling"),
+        ({"1_Pooling/config.json": {"pooling_mode": "best"}}, UnsupportedError, "pooling 'best' is not supported"),
+        ({"1_Pooling/config.json": {"pooling_mode": 3}}, FormatError, "expected a name"),
+        ({"1_Pooling/config.json": {"pooling_mode_first_last": True}}, UnsupportedError, "pooling_mode_first_last"),
+        ({"modules.json": "[" * 100_000}, FormatError, "modules.json: not valid JSON"),
+        ({"modules.json": {}}, FormatError, "expected a list of modules"),
+        ({"modules.json": [TRANSFORMER, {**POOLING, "path": "../x"}]}, FormatError, "expected a folder beside it"),
+        ({"modules.json": [TRANSFORMER, POOLING, {"type": "m.LSTM", "path": "2"}], **MEAN}, UnsupportedError, "LSTM"),
+        ({"modules.json": [TRANSFORMER, DENSE, POOLING]}, UnsupportedError, "Dense before a Pooling"),
+        ({"modules.json": [{"type": "m.BoW", "path": ""}]}, UnsupportedError, "the first module is BoW"),
+        (
+            {"modules.json": [TRANSFORMER, POOLING, DENSE], **MEAN, "2_Dense/config.json": DENSE_CONFIG},
+            UnsupportedError,
+            "expected model.safetensors",
+        ),
+        (
+            {
+                "modules.json": [TRANSFORMER, POOLING, DENSE],
+                **MEAN,
+                "2_Dense/config.json": {**DENSE_CONFIG, "activation_function": "x.Softplus"},
+            },
+            UnsupportedError,
+            "activation 'Softplus'",
+        ),
+    ],
+)
+def test_modules_that_cannot_be_followed(folder: Folder, files: Any, error: Any, message: str) -> None:
+    with LLM(folder(files), device="cpu", draft="none", context=64) as llm:
+        assert llm.model.embedder.poolings == ()
+        for pooling in (None, "mean"):
+            with pytest.raises(error, match=message):
+                llm.embed(TEXT[:8], pooling=pooling)
+
+
+def test_the_end_token_of_a_folder(data: Path, tmp_path: Path) -> None:
+    source = data / "tiny" / "qwen35_a" / "tokenizer.json"
+    tokenizer = json.loads(source.read_text())
+    added = tokenizer["added_tokens"][0]
+    token, i = added["content"], added["id"]
+    special = {token: {"id": token, "ids": [i], "tokens": [token]}}
+    text, mark = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": token, "type_id": 0}}
+    template = {"type": "TemplateProcessing", "single": [text, mark], "pair": [text, mark], "special_tokens": special}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    for processor, before, after in (
+        (template, (), (i,)),
+        ({"type": "Sequence", "processors": [byte_level, template]}, (), (i,)),
+        ({**template, "single": [mark, text]}, (i,), ()),
+        ({**template, "single": [mark, text, mark]}, (i,), (i,)),
+        (byte_level, (), ()),
+        (None, (), ()),
     ):
-        file.write_text(json.dumps({"post_processor": processor}))
-        assert _appended_id(file) == want
-    assert _pooling_of_folder(tmp_path) == "last"
+        (tmp_path / "tokenizer.json").write_text(json.dumps({**tokenizer, "post_processor": processor}))
+        read = Tokenizer.from_file(tmp_path / "tokenizer.json")
+        assert read.appended == after
+        # A BOS that only the post-processor asks for.
+        assert read.add_bos == bool(before) and read.encode("a")[:1] == [*before, *read.encode("a", add_bos=False)][:1]

@@ -74,6 +74,7 @@ def gguf(data: Path, tmp_path: Path) -> Write:
                 writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=inner)
         for key, value in fields.items():
             add = {bool: writer.add_bool, str: writer.add_string, int: writer.add_int32, list: writer.add_array}
+            add |= {float: writer.add_float32}
             add[type(value)](key, value)
         for tensor in reader.tensors:
             writer.add_tensor(rename(tensor.name), tensor.data, raw_dtype=tensor.tensor_type)
@@ -293,6 +294,18 @@ def test_tools_and_calls_in_the_templates_own_form(folder: Write) -> None:
         assert '<tool_call>\n{"name": "get", "arguments": {}}\n</tool_call>' in llm.render(messages)
 
 
+def test_tools_reach_the_template_as_given(folder: Write) -> None:
+    tools: list[dict[str, Any]] = [
+        {"type": "function", "function": {"description": "Größe, 大きさ <b>", "name": "f"}},
+        {"function": {"name": "g", "strict": True, "parameters": {"required": [], "type": "object"}, "return": {}}},
+    ]
+    source = "{% for x in tools %}{{ x | tojson }}|{% endfor %}{{ messages[0].content }}"
+    with LLM(folder(files={"chat_template.jinja": source}), device="cpu") as llm:
+        shown = llm.render(HI, tools=tools).split("|")
+    assert [json.loads(one) for one in shown[:2]] == [tools[0], {"type": "function", **tools[1]}]
+    assert shown[0] == json.dumps(tools[0], ensure_ascii=False) and shown[2] == "hi"
+
+
 # --- recommended sampling
 
 RECOMMENDED = {
@@ -315,6 +328,35 @@ def test_recommended_sampling_out_of_range(folder: Write, text: str) -> None:
         llm.sampler(
             llm.recommended_sampling(template=ChatTemplate("{{ messages[0].content }}", where="here"))[0]
         )  # raises where an option is out of range
+
+
+def test_the_models_own_sampling_reaches_an_answer(data: Path, folder: Write) -> None:
+    """The file's stop string, suppressed tokens and length hold in a request that sets nothing."""
+    with LLM(folder(files={"chat_template.jinja": PLAIN}), device="cpu") as llm:
+        plain = llm.chat(HI, temperature=0, max_tokens=12, ignore_eos=True)
+    first, stop = plain.ids[0], plain.text[4:6]
+    own = {"do_sample": False, "suppress_tokens": [first, 1 << 20], "max_new_tokens": 7, "no_repeat_ngram_size": 3}
+    path = folder(files={"chat_template.jinja": PLAIN, "generation_config.json": json.dumps(own)})
+    with LLM(path, device="cpu") as llm:
+        assert any("no_repeat_ngram_size 3" in note for note in llm.notes)
+        answer = llm.chat(HI, ignore_eos=True)
+        assert len(answer.ids) == 7 and first not in answer.ids
+        assert llm.chat(HI, logit_bias={first: 0.0}, ignore_eos=True).ids[0] == first
+        sampling, source = llm.recommended_sampling()
+        assert sampling == Sampling(logit_bias={first: -100.0}) and source == "the model's own files"
+    text = json.dumps({"do_sample": False, "stop_strings": [stop]})
+    with LLM(folder(files={"chat_template.jinja": PLAIN, "generation_config.json": text}), device="cpu") as llm:
+        answer = llm.chat(HI, max_tokens=12, ignore_eos=True)
+        assert (answer.text, answer.stop_string) == (plain.text[: plain.text.index(stop)], stop)
+
+
+def test_sampling_of_a_gguf_file(gguf: Write) -> None:
+    keys = {"temp": 0.25, "penalty_repeat": 1.5, "mirostat": 2}
+    path = gguf("llama_a.gguf", {f"general.sampling.{name}": value for name, value in keys.items()})
+    with LLM(path, device="cpu") as llm:
+        template = ChatTemplate("{{ messages[0].content }}", where="here")
+        assert llm.recommended_sampling(template=template)[0] == Sampling(temperature=0.25, repetition_penalty=1.5)
+        assert any("mirostat 2" in note for note in llm.notes)
 
 
 # --- end tokens

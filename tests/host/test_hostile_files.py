@@ -190,7 +190,6 @@ BAD_GGUF: dict[str, tuple[bytes, type[LuceboxError], str]] = {
         r'a tensor name "\\xc0\\x80" is not valid UTF-8',
     ),
     "five dimensions": (one([1] * 5), FormatError, r'tensor "t": expected at most 4 dimensions, found 5'),
-    "zero dimension": (one([4, 0]), FormatError, r'tensor "t": dimension 1 is zero'),
     "dimension above 2^63": (one([HUGE]), FormatError, r'tensor "t": the size 1 x 9223372036854775808 overflows'),
     "dimensions overflow": (
         one([2**32, 2**32]),
@@ -387,7 +386,6 @@ BAD_SAFETENSORS: dict[str, tuple[bytes, type[LuceboxError], str]] = {
         FormatError,
         r'tensor "a": expected at most 8 dimensions',
     ),
-    "zero dimension": (safetensors({"a": entry(0, 0, [0])}), FormatError, r'tensor "a": a dimension is zero'),
     "negative dimension": (safetensors({"a": entry(0, 8, [-2])}, 8), FormatError, r"expected a number >= 0, found -2"),
     "fractional dimension": (
         safetensors({"a": entry(0, 8, [2.0])}, 8),
@@ -488,7 +486,7 @@ BAD_CONFIGS = {
     "leading zero": (b'{"a": 01}', r"at byte 6: a number must not start with 0"),
     "number out of range": (b'{"a": 1e999}', r"at byte 6: this number is out of range"),
     "bare point": (b'{"a": 1.}', r"at byte 8: expected a digit after the decimal point"),
-    "nan": (b'{"a": NaN}', r"at byte 6: expected a JSON value"),
+    "nan in another spelling": (b'{"a":nan}', "at byte 5: expected null"),
     "control character": (b'{"a": "\n"}', r"at byte 7: a control character"),
     "unknown escape": (b'{"a": "\\x"}', r"at byte 7: unknown escape"),
     "short escape": (b'{"a": "\\u12"}', r"at byte 7: expected four hex digits"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import threading
@@ -9,10 +10,11 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import pytest
 from huggingface_hub import constants
-from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
+from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError, UnsupportedError
 from lucebox.models import hub
 from lucebox.models.resolve import resolve
 from text_data import TINY_HYBRID
@@ -35,7 +37,21 @@ TEMPLATES = [
     "config.json", "tokenizer.json", "model.safetensors", "special_tokens_map.json", "chat_template.jinja",
     "additional_chat_templates/tool_use.jinja", "README.md",
 ]  # fmt: skip
+EMBEDDER = [
+    "config.json", "tokenizer.json", "model.safetensors", "modules.json", "1_Pooling/config.json",
+    "2_Dense/config.json", "2_Dense/model.safetensors", "2_Dense/pytorch_model.bin", "onnx/config.json", "README.md",
+]  # fmt: skip
+MODULES = [
+    {"type": "x.Transformer", "path": ""},
+    {"type": "x.Pooling", "path": "1_Pooling"},
+    {"type": "y.Dense", "path": "2_Dense"},
+]
 REPOS = {
+    "org/embedder": EMBEDDER,
+    "org/pickled": ["config.json", "tokenizer.json", "pytorch_model-00001-of-00002.bin"],
+    "org/adapter": ["adapter_config.json", "adapter_model.safetensors", "README.md"],
+    "org/limited": GGUF,
+    "org/busy": GGUF,
     "org/unsloth": UNSLOTH,
     "org/mradermacher": MRADERMACHER,
     "org/templates": TEMPLATES,
@@ -54,6 +70,8 @@ REPOS = {
 
 
 def content(name: str) -> bytes:
+    if name == "modules.json":
+        return json.dumps(MODULES).encode()
     return BIG if name.endswith((".gguf", ".safetensors")) else b"{}"
 
 
@@ -62,6 +80,7 @@ class Hub(BaseHTTPRequestHandler):
 
     requests: list[str] = []  # noqa: RUF012
     cut_after: int | None = None
+    refuses = True
 
     def do_GET(self) -> None:
         repo = next((repo for repo in REPOS if f"/{repo}/" in self.path + "/"), None)
@@ -69,6 +88,8 @@ class Hub(BaseHTTPRequestHandler):
         Hub.requests.append(f"{self.command} {path}")
         if repo is None:
             self.answer(401, b"{}", {"X-Error-Code": "RepoNotFound"})
+        elif repo in ("org/limited", "org/busy") and Hub.refuses:
+            self.answer(429 if repo == "org/limited" else 503, b"{}", {"Retry-After": "7"})
         elif "/tree/" in path:
             tree = [{"type": "file", "path": n, "size": len(content(n)), "oid": "b" * 40} for n in REPOS[repo]]
             self.answer(200, json.dumps(tree).encode())
@@ -76,7 +97,7 @@ class Hub(BaseHTTPRequestHandler):
             info = {"id": repo, "sha": COMMIT, "siblings": [{"rfilename": name} for name in REPOS[repo]]}
             self.answer(200, json.dumps(info).encode())
         else:
-            name = path.split(f"/{COMMIT}/", 1)[1]
+            name = unquote(path).split(f"/{COMMIT}/", 1)[1]
             self.file(content(name), hashlib.sha1(name.encode()).hexdigest())
 
     do_HEAD = do_GET
@@ -183,6 +204,10 @@ def test_files_beside_the_weights(server: str) -> None:
     assert names_in(resolve("org/templates", endpoint=server).path) == sorted(TEMPLATES[:-1])
 
 
+def test_the_modules_of_an_embedder(server: str) -> None:
+    assert names_in(resolve("org/embedder", endpoint=server).path) == sorted(EMBEDDER[:7])
+
+
 @pytest.mark.parametrize("model", ["org/folder", "org/both:safetensors"])
 def test_safetensors_take_only_what_is_needed(server: str, model: str) -> None:
     found = resolve(model, endpoint=server)
@@ -265,6 +290,74 @@ def test_cached_models(server: str) -> None:
 def test_hub_refusals(server: str, model: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         resolve(model, endpoint=server)
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "message"),
+    [
+        ("org/pickled", UnsupportedError, "only pytorch_model-00001-of-00002.bin: pickled weights .* safetensors"),
+        ("org/adapter", UnsupportedError, "is a LoRA adapter, not a model; merge it"),
+        ("https://example.com/org/gguf", ModelNotFoundError, "a link to another server"),
+    ],
+)
+def test_repositories_without_a_model(server: str, model: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        resolve(model, endpoint=server)
+
+
+@pytest.mark.parametrize(
+    ("model", "repo", "file"),
+    [
+        ("hf.co/org/gguf:Q8_0", "org/gguf:Q8_0", "m-Q8_0.gguf"),
+        ("https://huggingface.co/org/gguf", "org/gguf", "m-Q4_K_M.gguf"),
+        ("https://huggingface.co/org/gguf/blob/main/m-Q8_0.gguf", "org/gguf:m-Q8_0.gguf", "m-Q8_0.gguf"),
+        ("huggingface.co/org/unsloth/resolve/main/MTP/Q-MTP-Q8_0.gguf?download=true", "org/unsloth:MTP/Q-MTP-Q8_0.gguf",
+         "MTP/Q-MTP-Q8_0.gguf"),
+        ("hf://org/gguf/", "org/gguf", "m-Q4_K_M.gguf"),
+        ("org/gguf/", "org/gguf", "m-Q4_K_M.gguf"),
+        ("org/gguf/m-Q8_0.gguf", "org/gguf:m-Q8_0.gguf", "m-Q8_0.gguf"),
+        ("org/gguf@main", "org/gguf", "m-Q4_K_M.gguf"),
+        ("org/gguf@v1.0:Q8_0", "org/gguf@v1.0:Q8_0", "m-Q8_0.gguf"),
+        ("org/gguf@refs/pr/1", "org/gguf@refs/pr/1", "m-Q4_K_M.gguf"),
+    ],
+)  # fmt: skip
+def test_names_as_other_tools_write_them(server: str, model: str, repo: str, file: str) -> None:
+    Hub.requests.clear()
+    found = resolve(model, endpoint=server)
+    assert (found.source, found.name) == ("hub", repo) and found.path.as_posix().endswith(f"/{COMMIT}/{file}")
+    revision = repo.partition("@")[2].partition(":")[0]
+    assert not revision or any(f"/revision/{quote(revision, safe='')}" in request for request in Hub.requests)
+    assert resolve(model, endpoint=server, offline=True).path == found.path
+
+
+def test_a_cached_model_needs_no_network(server: str) -> None:
+    found = resolve("org/gguf:Q8_0", endpoint=server)
+    assert resolve("org/gguf:Q8_0", endpoint="http://127.0.0.1:9").path == found.path
+    assert resolve("org/gguf", endpoint="http://127.0.0.1:9").path == found.path  # the only one that is here
+    with pytest.raises(HubError, match="could not get org/gguf from"):
+        resolve("org/gguf:Q4_K_M", endpoint="http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("repo", "message"),
+    [("org/limited", r"limits the requests .*\(429\).* in 7 s, or log in"), ("org/busy", r"overloaded \(503\)")],
+)
+def test_a_hub_that_refuses_for_a_while(server: str, repo: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(HubError, match=message):
+        resolve(repo, endpoint=server)
+    monkeypatch.setattr(Hub, "refuses", False)
+    found = resolve(repo, endpoint=server)
+    monkeypatch.setattr(Hub, "refuses", True)
+    assert resolve(repo, endpoint=server).path == found.path
+
+
+def test_a_full_disk(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(hub.huggingface_hub, "snapshot_download", full)
+    with pytest.raises(HubError, match=r"disk of .* is full\. .*`lucebox rm MODEL`"):
+        resolve("org/gguf", endpoint=server)
 
 
 def test_unreachable_hub() -> None:

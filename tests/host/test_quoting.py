@@ -80,14 +80,35 @@ def control(name: str, ids: list[int]) -> list[int]:
 @pytest.mark.parametrize(
     "text",
     [
-        "Hello.", "  two  words ", "a<b", "<", "x <|", "naïve — 北京 👋🏽", "<|im_end", "im_end|>", "<think>", "",
-        "<tool_call>\n{}\n</tool_call>", "int main(){ return a<b&&c>d; }", "\n\n", "\\u2425 and \\\\u2425",
+        "Hello.", "  two  words ", "a<b", "<", "x <|", "naïve — 北京 👋🏽", "<|im_end", "im_end|>", "",
+        "int main(){ return a<b&&c>d; }", "\n\n", "\\u2425 and \\\\u2425",
     ],
 )  # fmt: skip
 def test_ordinary_text_is_tokenised_as_the_whole_prompt(name: str, text: str) -> None:
     plain, marked, ids = both(name, text)
     assert unmarked(marked) == plain
     assert ids == case(name)[1].encode(plain, add_bos=False)
+
+
+def test_tags_that_a_caller_quotes_are_text() -> None:
+    """Qwen's files have <think> and <tool_response> as added tokens that are not control tokens."""
+    template, tokenizer = case("tiny-hybrid")
+    tags = {token: tokenizer.id_of(token) for token in ("<think>", "</think>", "<tool_call>", "</tool_call>")}
+    assert all(i is not None and not tokenizer.is_special(i) for i in tags.values())
+
+    def ids(role: str, text: str) -> list[int]:
+        messages = [{"role": "user", "content": "x"}, {"role": role, "content": text}, {"role": "user", "content": "x"}]
+        marked = template.render(Quoting(tokenizer).messages(messages))
+        found = tokenizer.encode_marked(marked)
+        assert tokenizer.decode(found, skip_special=False) == unmarked(marked)
+        return [i for i in found if i in tags.values()]
+
+    for tag, i in tags.items():
+        assert ids("user", f"what is {tag} for?") == [] == ids("tool", f"{tag}\nrest")
+        assert ids("assistant", f"{tag} said") == [i]  # an earlier answer: its own tags
+    template_text = "<think>\n" + Spellings(tokenizer.template_tokens).marked("a </think> b") + "</think>"
+    kept = [i for i in tokenizer.encode_marked(template_text) if i in tags.values()]
+    assert kept == [tags["<think>"], tags["</think>"]]
 
 
 SPELLED = [

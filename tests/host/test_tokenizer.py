@@ -151,7 +151,7 @@ BROKEN = [
     ("merges", ["z z"], FormatError, "'zz' is not a token"),
     ("merges", ["h e", "h e"], FormatError, r"merges\[1\] repeats"),
     ("eos_token_id", 99999, FormatError, "99999"),
-    ("eos_token_id", -1, FormatError, "-1"),
+    ("eos_token_id", -2, FormatError, "-2"),
     ("eos_token_id", "2", FormatError, "eos_token_id is str"),
     ("add_bos_token", 1, FormatError, "expected a bool"),
 ]

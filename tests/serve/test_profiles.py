@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from lucebox.chat import ChatTemplate
-from lucebox.chat.profiles import Profile, profile_for
+from lucebox.chat.profiles import Profile, profile_for, with_fields
 from lucebox.errors import FormatError
+from lucebox.models.generation_defaults import checked_defaults
 from lucebox.options import Sampling
 from lucebox.text import Tokenizer
 from test_chat_template import CHATML
@@ -57,7 +58,68 @@ def test_a_model_without_a_known_card() -> None:
     recommended = {"temperature": 0.3, "top_k": 5, "eos_token_id": 7, "do_sample": True, "max_new_tokens": 9}
     card = profile("other", None, generation_defaults=recommended)
     assert card.name == "any" and card.defaults(thinking=True, tools=True) == Sampling(temperature=0.3, top_k=5)
-    assert profile("qwen3", None, generation_defaults=recommended).defaults(thinking=False, tools=False).top_k == 20
+    assert card.max_tokens == 9
+    assert profile("other", None).defaults(thinking=False, tools=False) == Sampling(temperature=0.7, top_p=0.9)
+
+
+OWN = {
+    '{"do_sample": false}': Sampling(),
+    '{"do_sample": false, "temperature": 0.9, "top_p": 0.5, "repetition_penalty": 1.3}': Sampling(
+        repetition_penalty=1.3, penalty_window=-1
+    ),
+    '{"do_sample": true, "temperature": 0.1, "top_p": 0.5, "repetition_penalty": 1.05}': Sampling(
+        temperature=0.1, top_p=0.5, repetition_penalty=1.05, penalty_window=-1
+    ),
+    '{"do_sample": true, "top_k": 3}': Sampling(temperature=1.0, top_k=3),
+    '{"temperature": 0.4}': Sampling(temperature=0.4),
+    '{"top_k": 7}': Sampling(temperature=0.7, top_p=0.8, top_k=7, presence_penalty=1.5),
+    '{"eos_token_id": 3}': Sampling(temperature=0.7, top_p=0.8, top_k=20, presence_penalty=1.5),
+    '{"do_sample": false, "stop_strings": "END", "suppress_tokens": [3], "bad_words_ids": [[4], [5, 6]]}': Sampling(
+        stop=("END",), logit_bias={3: -100.0, 4: -100.0}
+    ),
+}
+
+
+@pytest.mark.parametrize("config", OWN)
+def test_the_models_own_files_come_before_the_card_of_its_family(config: str) -> None:
+    notes: list[str] = []
+    given = checked_defaults(json.loads(config), "generation_config.json", notes)
+    card = profile("qwen35", shipped("Qwen3.5-4B"), generation_defaults=given)
+    assert card.defaults(thinking=False, tools=False) == OWN[config]
+    is_whole = "do_sample" in given or "temperature" in given
+    assert card.source.startswith("the model's own files") == (is_whole or "top_k" in given)
+    assert ("Best Practices" in card.source) != is_whole
+    if is_whole:
+        assert card.defaults(thinking=True, tools=True) == OWN[config]
+
+
+def test_a_request_adds_to_the_models_stop_strings_and_biases() -> None:
+    own = Sampling(temperature=0.5, stop=("END",), logit_bias={3: -100.0, 4: -100.0})
+    changed = with_fields(own, {"stop": ["x", "END"], "logit_bias": {4: 1.0, 5: 2.0}, "top_k": 3})
+    assert (
+        changed == Sampling(temperature=0.5, top_k=3, stop=("END", "x"), logit_bias={3: -100.0, 4: 1.0, 5: 2.0})
+        and with_fields(own, {}) == own
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"no_repeat_ngram_size": 3, "num_beams": 4}, ["no_repeat_ngram_size 3", "num_beams 4"]),
+        ({"no_repeat_ngram_size": 0, "num_beams": 1, "max_length": 20, "forced_bos_token_id": None}, []),
+        ({"forced_eos_token_id": 2, "max_length": 4096, "chat_format": "chatml"}, ["forced_eos_token_id 2", "chatml"]),
+        ({"bad_words_ids": [[1, 2]]}, ["words of several tokens"]),
+        ({"stop_strings": [""], "suppress_tokens": ["a"]}, ["stop_strings is [''", "suppress_tokens is ['a']"]),
+        ({"max_new_tokens": 0, "bad_words_ids": [[]], "do_sample": "no"}, ["max_new_tokens", "bad_words", "do_sample"]),
+        ({"suppress_tokens": [-1], "bad_words_ids": [7], "transformers_version": "5", "_from_model_config": True},
+         ["suppress_tokens is [-1]", "bad_words_ids is [7]"]),
+        ({"mirostat": 2, "xtc_probability": 0.5, "mirostat_tau": 5.0}, ["mirostat 2", "xtc_probability 0.5"]),
+    ],
+)  # fmt: skip
+def test_keys_that_are_not_used_are_named(config: dict[str, Any], named: list[str]) -> None:
+    notes: list[str] = []
+    checked_defaults(config, "generation_config.json", notes)
+    assert all(any(word in note for note in notes) for word in named) and bool(notes) == bool(named)
 
 
 def test_a_fine_tune_is_served_as_its_template_wants() -> None:

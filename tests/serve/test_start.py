@@ -44,7 +44,11 @@ def test_a_port_in_use() -> None:
         ({"port": -1}, "must not be negative"),
         ({"api_key": ("",)}, "printable ASCII"),
         ({"api_key_file": "/no/such/file"}, "--api-key-file /no/such/file: No such file"),
-        ({"api_key_file": "/dev"}, "Is a directory"),
+        ({"api_key_file": "/dev"}, "--api-key-file /dev: expected a file, found a folder"),
+        ({"api_key_file": "/dev/zero"}, "found a device"),
+        ({"chat_template_kwargs": "{"}, "--chat-template-kwargs is not JSON"),
+        ({"chat_template_kwargs": "[" * 100_000}, "nested too deeply"),
+        ({"chat_template_kwargs": "[1]"}, "holds list, expected a JSON object"),
         ({"ssl_keyfile": "key.pem"}, "needs --ssl-certfile"),
         ({"ssl_certfile": "/no/cert.pem"}, "there is no file /no/cert.pem"),
         ({"ssl_certfile": __file__}, "are not a certificate and its key"),
@@ -58,9 +62,10 @@ def test_settings_that_cannot_work(settings: dict[str, object], message: str) ->
 
 
 def test_a_key_file_that_is_not_text(tmp_path: Path) -> None:
-    (tmp_path / "keys").write_bytes(b"\xff\xfe")
-    with pytest.raises(InvalidRequestError, match="not UTF-8 text"):
-        ServeSettings(api_key_file=str(tmp_path / "keys")).check()
+    for data, message in ((b"\xff", "not UTF-8 text"), (b"\xff\xfea\x00", "it is UTF-16 text; .* iconv -f utf-16")):
+        (tmp_path / "keys").write_bytes(data)
+        with pytest.raises(InvalidRequestError, match=message):
+            ServeSettings(api_key_file=str(tmp_path / "keys")).check()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]"])

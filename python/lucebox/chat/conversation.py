@@ -84,7 +84,8 @@ def tools_of(tools: Sequence[Mapping[str, Any]] | None) -> list[Tool]:
         if not isinstance(parameters, Mapping):
             raise InvalidRequestError(f"tools[{i}].function.parameters is {type(parameters).__name__}, not a schema")
         description = function.get("description") or ""
-        found.append(Tool(function["name"], str(description), parameters, bool(function.get("strict"))))
+        given = tool if "type" in tool else {"type": "function", **tool}
+        found.append(Tool(function["name"], str(description), parameters, bool(function.get("strict")), given))
     return found
 
 

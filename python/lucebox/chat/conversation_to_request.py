@@ -20,12 +20,12 @@ from lucebox.chat.grammar_work import grammar_work
 from lucebox.chat.json_text import respaced
 from lucebox.chat.parsing import OutputParser
 from lucebox.chat.presence import check_present
-from lucebox.chat.profiles import Profile, Thinking, profile_for
+from lucebox.chat.profiles import Profile, Thinking, profile_for, with_fields
 from lucebox.chat.prompt import BegunText, Prompt, begun_text, continues
 from lucebox.chat.quoting import Quoting
 from lucebox.chat.rendering import Message, for_template, with_broken_calls
 from lucebox.chat.template import ChatTemplate
-from lucebox.chat.thinking import ThinkingBudget, begins_open, closing_text, thinking_limit
+from lucebox.chat.thinking import ThinkingBudget, begins_open, closing_text, template_effort, thinking_limit
 from lucebox.chat.tools import callable_tools
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.generation.events import Constraint
@@ -38,7 +38,7 @@ from lucebox.text.spellings import unmarked
 if TYPE_CHECKING:
     from lucebox.chat.constraints import GrammarTokens
 
-__all__ = ["ChatModel", "Grammars", "Limits"]
+__all__ = ["ChatModel", "Grammars", "Limits", "check_template_vars"]
 
 
 RESERVED = (
@@ -52,6 +52,13 @@ RESERVED = (
     "add_generation_prompt",
 )
 """Variables of a template that no request may set."""
+
+
+def check_template_vars(variables: Mapping[str, Any]) -> None:
+    """Refuses variables that lucebox sets itself."""
+    for name in RESERVED:
+        if name in variables:
+            raise InvalidRequestError(f"the template variable {name!r} is set by lucebox itself")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +126,10 @@ class ChatModel:
     """A model with a chat template and the profile of how to serve it. Safe to share between threads.
 
     template: replaces the model's own. profile: a JSON file that overrides fields of the model's profile.
-    max_tokens: maximum of every answer.
+    max_tokens: maximum of every answer. template_vars: variables of the template, for requests without their own.
+
+    Raises:
+        FormatError: the profile is malformed. InvalidRequestError: a variable is reserved.
     """
 
     def __init__(
@@ -130,7 +140,10 @@ class ChatModel:
         template: ChatTemplate | None = None,
         profile: str | Path | None = None,
         max_tokens: int | None = None,
+        template_vars: Mapping[str, Any] | None = None,
     ) -> None:
+        check_template_vars(template_vars or {})
+        self._template_vars = dict(template_vars or {})
         self.model = model
         self.template = template or model.chat_template
         self.profile: Profile = profile_for(
@@ -140,6 +153,9 @@ class ChatModel:
             generation_defaults=model.generation_defaults,
             override=profile,
         )
+        # Files list ids beyond the vocabulary too; and an answer must be able to end.
+        known = [i for i in self.profile.forbidden if i < model.info.vocab and i not in model.end_ids]
+        self.profile = replace(self.profile, forbidden=tuple(known))
         thinking = self.profile.thinking
         self._quoting = Quoting(model.tokenizer, () if thinking is None else (thinking.open, thinking.close))
         self._grammars = grammars
@@ -159,10 +175,11 @@ class ChatModel:
             name = self.model.info.name
             raise UnsupportedError(f"{name} has no chat template{why}; continue a prompt, or give a template")
         template = self.template
-        for name in RESERVED:
-            if name in conversation.template_vars:
-                raise InvalidRequestError(f"the template variable {name!r} is set by lucebox itself")
-        variables = self._quoting.values(conversation.template_vars)
+        check_template_vars(conversation.template_vars)
+        variables: dict[str, Any] = {}
+        if (effort := template_effort(profile, thinking)) is not None:
+            variables["reasoning_effort"] = effort
+        variables |= self._template_vars | self._quoting.values(conversation.template_vars)
         switch = profile.thinking.variable if profile.thinking else None
         if switch and thinking.mode != "default":
             variables[switch] = thinking.mode != "off"
@@ -204,7 +221,8 @@ class ChatModel:
         endpoint: str = "",
         n: int = 1,
     ) -> list[GenerationRequest]:
-        """Requests for n answers. Sampling fields absent from a mapping take the model's defaults.
+        """Requests for n answers. Sampling fields absent from a mapping take the model's defaults. limits.stop is for
+        a mapping: a Sampling has its own stop strings.
 
         Raises:
             InvalidRequestError, UnsupportedError: as prompt(), the prompt does not fit, or an option is out of range.
@@ -216,8 +234,9 @@ class ChatModel:
         )
         tags = self._thinking_tags(conversation, prompt)
         if not isinstance(sampling, Sampling):
-            sampling = replace(profile.defaults(thinking=tags is not None, tools=bool(tools)), **sampling)
-        sampling = replace(sampling, max_tokens=max_tokens, stop=limits.stop)
+            defaults = profile.defaults(thinking=tags is not None, tools=bool(tools))
+            sampling = with_fields(defaults, {**sampling, "stop": limits.stop})
+        sampling = replace(sampling, max_tokens=max_tokens)
         limit = 0
         if tags is not None:
             tags = replace(tags, stop=closing_text(tags, self.model.tokenizer, max_tokens))

@@ -1,8 +1,9 @@
 """Profiles of model families: recommended sampling, limits, thinking and tool calls.
 
-profiles.json lists the families; the first match applies. A user's own file, one object of the same form, overrides
-single fields. The tool-call dialect, the thinking tags and the template's support for tools and late system messages
-are read from the chat template, so a fine-tune with another template is served correctly.
+profiles.json lists the families; the first match applies. Sampling that the model's own files state comes before the
+family's. A user's own file, one object of the same form, overrides single fields of both. The tool-call dialect, the
+thinking tags and the template's support for tools and late system messages are read from the chat template, so a
+fine-tune with another template is served correctly.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from typing import Any
 from lucebox.chat.dialects import DIALECTS, dialect_of
 from lucebox.chat.template import ChatTemplate
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
+from lucebox.models.generation_defaults import OwnSampling, own_sampling
 from lucebox.options import Sampling
 from lucebox.text import Tokenizer
 from lucebox.text.tokenizer_json import read_json
 
-__all__ = ["Profile", "Thinking", "profile_for"]
+__all__ = ["Profile", "Thinking", "profile_for", "with_fields"]
 
 Values = Mapping[str, Any]
 _EMPTY: Values = MappingProxyType({})
@@ -64,6 +66,8 @@ class Profile:
     """Tokens reserved for the reply after thinking."""
     effort: Mapping[str, int] = field(default_factory=dict)
     """Thinking tokens by effort tier; absent tiers follow from max_tokens and most_tokens."""
+    effort_levels: tuple[str, ...] = ()
+    """The values of the template's own variable reasoning_effort; empty if it has none."""
     takes_tools: bool = False
     """Whether the template writes the definitions of tools; otherwise rendering.py does."""
     takes_calls: bool = False
@@ -72,6 +76,10 @@ class Profile:
     """Whether the template writes calls and results of a request with tools."""
     takes_late_system: bool = True
     """Whether the template takes system messages after the first message."""
+    stop: tuple[str, ...] = ()
+    """Strings that end every answer, in addition to the request's."""
+    forbidden: tuple[int, ...] = ()
+    """Ids of tokens that no answer has, unless the request gives them a bias."""
     keeps_special: bool = False
     """Whether tags of the dialect or of thinking are control tokens, whose text the parser must see."""
 
@@ -82,7 +90,18 @@ class Profile:
             values = self.sampling.get("thinking", values)
         if tools:
             values = self.sampling.get("tools", values)
-        return Sampling(**values)
+        bias = dict.fromkeys(self.forbidden, FORBIDS)
+        return Sampling(**values, stop=self.stop, logit_bias=bias)
+
+
+def with_fields(sampling: Sampling, changes: Mapping[str, Any]) -> Sampling:
+    """The sampling with single fields of a request. Its stop strings and token biases add to those of the model."""
+    merged = dict(changes)
+    if "stop" in changes:
+        merged["stop"] = tuple(dict.fromkeys([*sampling.stop, *changes["stop"]]))
+    if "logit_bias" in changes:
+        merged["logit_bias"] = {**sampling.logit_bias, **changes["logit_bias"]}
+    return replace(sampling, **merged)
 
 
 def profile_for(
@@ -95,7 +114,7 @@ def profile_for(
 ) -> Profile:
     """The profile of a model.
 
-    generation_defaults: the checkpoint's own sampling parameters, for families without any.
+    generation_defaults: what the model's own files state (models/generation_defaults.py).
     override: the user's JSON file.
 
     Raises:
@@ -105,10 +124,11 @@ def profile_for(
     families = json.loads(Path(__file__).with_name("profiles.json").read_text(encoding="utf-8"))
     values = next(family for family in families if _matches(family, architecture, source))
     values = {key: value for key, value in values.items() if key not in ("architectures", "template_has")}
-    if not values["sampling"]["plain"]:
-        plain, source_of_values = _makers_sampling(generation_defaults)
-        values |= {"sampling": {"plain": plain}, "source": source_of_values}
+    own = own_sampling(generation_defaults)
+    values |= _with_own(values, own)
     switch = "enable_thinking" if "enable_thinking" in source else None
+    if template is not None:
+        values["effort_levels"] = _effort_levels(template)
     values |= {"dialect": dialect_of(source), "thinking": {"variable": switch} if "</think>" in source else None}
     if template is not None:
         values |= _template_capabilities(template)
@@ -137,9 +157,13 @@ def _merged(values: Values, user: Values) -> dict[str, Any]:
     return merged
 
 
-OWN_SAMPLING: Values = {"temperature": 0.7, "top_p": 0.9}
+DEFAULT_SAMPLING: Values = {"temperature": 0.7, "top_p": 0.9}
+DEFAULT_SOURCE = "lucebox: the model's makers recommend nothing"
+OWN_SOURCE = "the model's own files"
 _SAMPLING_FIELDS = frozenset(f.name for f in fields(Sampling)) - {"logit_bias", "stop", "stop_ids", "logprobs"}
+FORBIDS = -100.0
 _KINDS = {"str": str, "int": int, "bool": bool}
+_ITEMS = {"tuple[str, ...]": str, "tuple[int, ...]": int}
 
 
 def _profile(values: Values, where: str) -> Profile:
@@ -164,6 +188,7 @@ def _profile(values: Values, where: str) -> Profile:
 
 def _checked(values: Values, kind: type[Profile] | type[Thinking], where: str) -> dict[str, Any]:
     known = {f.name: str(f.type) for f in fields(kind)}
+    checked = dict(values)
     for key, value in values.items():
         if key not in known:
             raise FormatError(f"{where}: unknown field {key!r}; known fields are {', '.join(known)}")
@@ -172,23 +197,28 @@ def _checked(values: Values, kind: type[Profile] | type[Thinking], where: str) -
             raise FormatError(f"{where}: {key} is {value!r}, expected {known[key]}")
         if known[key].startswith("Mapping") and not isinstance(value, Mapping):
             raise FormatError(f"{where}: {key} is {value!r}, expected an object")
-    return dict(values)
+        if item := _ITEMS.get(known[key]):
+            if not isinstance(value, list | tuple) or not all(type(one) is item for one in value):
+                raise FormatError(f"{where}: {key} is {value!r}, expected a list of {item.__name__}")
+            checked[key] = tuple(value)
+    return checked
 
 
-def _sampling_fields(defaults: Values) -> dict[str, Any]:
-    return {key: value for key, value in defaults.items() if key in _SAMPLING_FIELDS and _is_number(value)}
-
-
-def _makers_sampling(defaults: Values) -> tuple[Values, str]:
-    """The checkpoint's own sampling, else lucebox's defaults; and the source."""
-    if defaults.get("do_sample") is False:
-        return {}, "the checkpoint: greedy"
-    found = _sampling_fields(defaults)
-    return (found, "the checkpoint") if found else (OWN_SAMPLING, "lucebox: the model's makers recommend nothing")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _with_own(values: Values, own: OwnSampling) -> dict[str, Any]:
+    """The fields of a profile that the model's own files change."""
+    changed: dict[str, Any] = {"stop": own.stop, "forbidden": tuple(sorted(own.forbidden))}
+    if own.max_tokens is not None:
+        longest = values.get("most_tokens", Profile.__dataclass_fields__["most_tokens"].default)
+        changed |= {"max_tokens": own.max_tokens, "most_tokens": max(longest, own.max_tokens)}
+    if own.is_whole:
+        return changed | {"sampling": {"plain": own.fields}, "source": OWN_SOURCE}
+    recommended, source = values["sampling"], values["source"]
+    if not recommended["plain"]:
+        recommended, source = {"plain": DEFAULT_SAMPLING}, DEFAULT_SOURCE
+    if own.fields:
+        recommended = {mode: {**entry, **own.fields} for mode, entry in recommended.items()}
+        source = f"{OWN_SOURCE}, and for the rest: {source}"
+    return changed | {"sampling": recommended, "source": source}
 
 
 # --- capabilities of a template, found by rendering it
@@ -216,6 +246,23 @@ def _template_capabilities(template: ChatTemplate) -> dict[str, Any]:
         "takes_calls_with_tools": _MARK in (_rendered(template, called, tools=[other]) or ""),
         "takes_late_system": _MARK in (_rendered(template, [user, {"role": "system", "content": _MARK}, user]) or ""),
     }
+
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""Words for how long to think, in ascending order."""
+
+
+def _effort_levels(template: ChatTemplate) -> tuple[str, ...]:
+    """The efforts that the template tells apart: those it accepts if it refuses other words, else those it spells."""
+    sources = "".join(template.sources.values())
+    if "reasoning_effort" not in sources:
+        return ()
+    user = [{"role": "user", "content": "u"}]
+    accepted = [word for word in EFFORTS if _rendered(template, user, reasoning_effort=word) is not None]
+    if accepted and _rendered(template, user, reasoning_effort=_MARK) is None:
+        return tuple(accepted)
+    spelled = [word for word in EFFORTS if f"'{word}'" in sources or f'"{word}"' in sources]
+    return tuple(spelled if len(spelled) > 1 else ("low", "medium", "high"))
 
 
 def _rendered(template: ChatTemplate, messages: list[Any], **options: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""Quotes callers' texts for a chat template: control tokens that a text spells stay text (text/spellings.py)."""
+"""Quotes callers' texts for a chat template: control tokens and tags that they spell stay text (text/spellings.py)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from lucebox.text.tokenizer import Tokenizer
 
 __all__ = ["Quoting"]
 
-# Not quoted in assistant messages: earlier answers contain these tags, which are control tokens in some vocabularies.
+# Not quoted in assistant messages: earlier answers contain these tags, which are tokens in some vocabularies.
 _OWN_TAGS = frozenset({"<think>", "</think>", "<tool_call>", "</tool_call>"})
 
 
 class Quoting:
-    """Quotes the control tokens of one vocabulary.
+    """Quotes the control tokens and tags of one vocabulary.
 
     own_tags: further tags that the model writes in its answers; they stay as they are in assistant messages.
     """
 
     def __init__(self, tokenizer: Tokenizer, own_tags: Iterable[str] = ()) -> None:
-        tokens = tokenizer.control_tokens
+        tokens = tokenizer.template_tokens
         self._all = Spellings(tokens)
         self._not_own = Spellings(tokens - _OWN_TAGS - {*own_tags})
 

@@ -12,7 +12,7 @@ import functools
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
@@ -28,7 +28,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.tests import TESTS
-from jinja2.utils import Namespace
+from jinja2.utils import Cycler, Joiner, Namespace
 from jinja2.visitor import NodeTransformer
 
 from lucebox.chat.messages import NoText
@@ -49,29 +49,35 @@ _VALUE_PER_INPUT = 8
 _SECONDS = 10.0
 _MAX_RANGE = 100_000
 _MAX_INT_BITS = 4096
+_PPRINT_COST = 4  # it measures each value on every level
 
 _FILTERS = [
-    "abs", "attr", "batch", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float",
-    "forceescape", "format", "groupby", "indent", "int", "items", "join", "last", "length", "list", "lower", "map",
-    "max", "min", "reject", "rejectattr", "replace", "reverse", "round", "safe", "select", "selectattr", "slice",
-    "sort", "string", "sum", "title", "trim", "truncate", "unique", "upper", "urlencode", "wordcount",
+    "abs", "attr", "batch", "capitalize", "center", "count", "d", "default", "dictsort", "e", "escape",
+    "filesizeformat", "first", "float", "forceescape", "format", "groupby", "indent", "int", "items", "join", "last",
+    "length", "list", "lower", "map", "max", "min", "pprint", "random", "reject", "rejectattr", "replace", "reverse",
+    "round", "safe", "select", "selectattr", "slice", "sort", "string", "striptags", "sum", "title", "trim", "truncate",
+    "unique", "upper", "urlencode", "wordcount", "wordwrap", "xmlattr",
 ]  # fmt: skip
 # These filters turn arguments into text, so the printed size of a nested list is checked before they run.
 _TEXT_FILTERS = frozenset({
-    "capitalize", "e", "escape", "forceescape", "format", "indent", "join", "lower", "replace", "safe", "string",
-    "title", "tojson", "trim", "truncate", "upper", "urlencode", "wordcount",
+    "capitalize", "center", "e", "escape", "forceescape", "format", "indent", "join", "lower", "pprint", "replace",
+    "safe", "string", "striptags", "title", "tojson", "trim", "truncate", "upper", "urlencode", "wordcount", "wordwrap",
+    "xmlattr",
 })  # fmt: skip
 # These filters read few items; lazy filters are charged per item, by its test or attribute.
 _CONSTANT_FILTERS = frozenset({
-    "attr", "count", "d", "default", "first", "items", "last", "length", "map", "reject", "rejectattr", "reverse",
-    "round", "select", "selectattr",
+    "attr", "count", "d", "default", "filesizeformat", "first", "items", "last", "length", "map", "random", "reject",
+    "rejectattr", "reverse", "round", "select", "selectattr",
 })  # fmt: skip
 _STR_METHODS = frozenset({
-    "capitalize", "casefold", "count", "endswith", "find", "format", "format_map", "index", "isalnum", "isalpha",
-    "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isspace", "istitle", "isupper",
-    "join", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rindex",
-    "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase", "title", "upper",
+    "capitalize", "casefold", "center", "count", "endswith", "find", "format", "format_map", "index", "isalnum",
+    "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isprintable", "isspace",
+    "istitle", "isupper", "join", "ljust", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace",
+    "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip",
+    "swapcase", "title", "upper", "zfill",
 })  # fmt: skip
+_NUMBER_METHODS = frozenset({"bit_length", "is_integer"})
+_WIDENING = frozenset({"center", "ljust", "rjust", "zfill"})
 # A format width of four digits or more, or one computed from an argument or a nested field.
 _WIDE_FORMAT = re.compile(r"\d{4}|%[^A-Za-z%]*\*|\{[^{}]*\{")
 _NUMBER = re.compile(r"\d+")
@@ -92,8 +98,8 @@ class RaisedByTemplate(jinja2.TemplateError):
 class _Meter:
     """The budget and size limits of one rendering."""
 
-    def __init__(self, input_weight: int) -> None:
-        self.work = min(_WORK + _WORK_PER_INPUT * input_weight, _MAX_WORK)
+    def __init__(self, input_weight: int, share: float) -> None:
+        self.work = int(share * min(_WORK + _WORK_PER_INPUT * input_weight, _MAX_WORK))
         self.value_limit = _VALUE + _VALUE_PER_INPUT * input_weight
         self.deadline = time.monotonic() + _SECONDS
 
@@ -128,9 +134,9 @@ _METER: ContextVar[_Meter] = ContextVar("meter")
 
 
 @contextmanager
-def metered(input_weight: int) -> Iterator[None]:
-    """Gives the rendering inside the block a fresh budget, which grows with the input."""
-    token = _METER.set(_Meter(input_weight))
+def metered(input_weight: int, share: float = 1.0) -> Iterator[None]:
+    """Gives the rendering inside the block a fresh budget, which grows with the input, or a share of one."""
+    token = _METER.set(_Meter(input_weight, share))
     try:
         yield
     finally:
@@ -186,7 +192,9 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
         self.code_generator_class = _MeteredCode
         self.globals = {
             "range": _bounded_range,
+            "cycler": Cycler,
             "dict": dict,
+            "joiner": Joiner,
             "namespace": Namespace,
             "raise_exception": _raise_exception,
             "strftime_now": _strftime_now,
@@ -200,7 +208,7 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(obj, str) and callable(value) and attr not in _STR_METHODS:
             return False
         if isinstance(obj, int | float | bytes):
-            return False
+            return isinstance(obj, int | float) and attr in _NUMBER_METHODS
         return super().is_safe_attribute(obj, attr, value)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
@@ -391,6 +399,14 @@ def _check_growth(meter: _Meter, name: str, value: Any = "", *args: Any, **kwarg
     if name == "tojson" and any(isinstance(option, int | str) and not isinstance(option, bool) for option in options):
         widths = [len(n) if isinstance(n, str) else n for n in options if isinstance(n, int | str)]
         meter.charge(_indented_weight(value, max(widths), meter.work))
+    if name in _WIDENING:
+        meter.check(max((n for n in options if isinstance(n, int)), default=0))
+    elif name == "wordwrap":
+        meter.check((len(str(value)) + 1) * max(_longest_text(options), 1))
+    elif name == "striptags":
+        meter.charge(len(str(value)) * (1 + str(value).count("<")))  # it copies the text for each tag
+    elif name == "pprint":
+        meter.charge(_PPRINT_COST * _indented_weight(value, 1, meter.work))
     if name == "sum" and any(isinstance(option, list | tuple) for option in options):
         raise RunawayError("it sums lists")
     longest = max((weigh(option, meter.value_limit) for option in options), default=0)
@@ -411,6 +427,10 @@ def _check_growth(meter: _Meter, name: str, value: Any = "", *args: Any, **kwarg
             raise RunawayError("it formats with a computed width, or with one of four digits")
         width = max(map(int, _NUMBER.findall(str(value))), default=0)
         meter.check(len(str(value)) + (str(value).count("{") + str(value).count("%")) * (longest + width))
+
+
+def _longest_text(values: Iterable[object]) -> int:
+    return max((len(value) for value in values if isinstance(value, str)), default=0)
 
 
 def _bounded_range(*args: int) -> range:

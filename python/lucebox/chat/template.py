@@ -11,7 +11,7 @@ import jinja2
 from lucebox.chat.messages import checked_messages, checked_tools
 from lucebox.chat.sandbox import MeteredEnvironment, RaisedByTemplate, RunawayError, metered, weigh
 from lucebox.errors import FormatError, InvalidRequestError
-from lucebox.regular_files import read_regular
+from lucebox.regular_files import foreign_content, read_regular
 from lucebox.text.tokenizer import Tokenizer
 from lucebox.text.tokenizer_json import read_optional_json
 
@@ -19,6 +19,22 @@ __all__ = ["ChatTemplate"]
 
 _MAX_SOURCE = 1 << 18  # the longest published template known here has 20,000 characters
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
+# Conversations with the probe in the message of a role, which show whether a template writes the text of that role.
+_PROBE = "lucebox_probe"
+_PROBE_SHARE = 0.05  # of the budget of a rendering
+_USER = {"role": "user", "content": "u"}
+_CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {}}}
+_CONVERSATIONS: Mapping[str, Sequence[Mapping[str, object]]] = {
+    "user": [{"role": "user", "content": _PROBE}],
+    "system": [{"role": "system", "content": _PROBE}, _USER],
+    "assistant": [_USER, {"role": "assistant", "content": _PROBE}, _USER],
+    "tool": [
+        _USER,
+        {"role": "assistant", "content": "a", "tool_calls": [_CALL]},
+        {"role": "tool", "tool_call_id": "c", "content": _PROBE},
+        _USER,
+    ],
+}
 
 
 class ChatTemplate:
@@ -47,6 +63,7 @@ class ChatTemplate:
         """Jinja text by template name."""
         self._templates = {name: _compiled(text, where) for name, text in sources.items()}
         self._tokens = dict(tokens or {})
+        self._roles: dict[str, frozenset[str]] = {}
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, object], where: str, tokenizer: Tokenizer) -> ChatTemplate | None:
@@ -107,9 +124,10 @@ class ChatTemplate:
             InvalidRequestError: the messages are malformed, or the template refuses them.
             FormatError: the template fails or exceeds its budget; the message has the line.
         """
+        name = _WITH_TOOLS if tools and _WITH_TOOLS in self._templates else _DEFAULT
         variables: dict[str, object] = {
             **self._tokens,
-            "messages": checked_messages(messages),
+            "messages": _as_parts(checked_messages(messages), self._part_roles(name)),
             "tools": checked_tools(tools) if tools else None,
             "add_generation_prompt": add_generation_prompt,
         }
@@ -118,10 +136,12 @@ class ChatTemplate:
         if clash := sorted(variables.keys() & template_vars.keys()):
             raise InvalidRequestError(f"template variable {clash[0]!r} is set by lucebox itself")
         variables |= {"documents": None, **template_vars}
-        template = self._templates.get(_WITH_TOOLS if tools else _DEFAULT, self._templates[_DEFAULT])
+        return self._rendered(name, variables)
+
+    def _rendered(self, name: str, variables: dict[str, object], *, share: float = 1.0) -> str:
         try:
-            with metered(weigh(variables)):
-                return template.render(variables)
+            with metered(weigh(variables), share):
+                return self._templates[name].render(variables)
         except RaisedByTemplate as error:
             raise InvalidRequestError(f"the chat template refuses these messages: {error.message}") from None
         except RunawayError as error:
@@ -129,6 +149,37 @@ class ChatTemplate:
         except Exception as error:
             # Template code can raise any exception.
             raise FormatError(f"{self.where}{_line(error)}: {type(error).__name__}: {_brief(error)}") from error
+
+    def _part_roles(self, name: str) -> frozenset[str]:
+        """The roles whose content a template reads only as a list of parts; it would skip the text otherwise."""
+        if name not in self._roles:
+            is_usual = self._shows(name, "user", is_parts=False) in (True, None)
+            roles = [] if is_usual else [r for r in _CONVERSATIONS if self._shows(name, r, is_parts=False) is False]
+            self._roles[name] = frozenset(role for role in roles if self._shows(name, role, is_parts=True))
+        return self._roles[name]
+
+    def _shows(self, name: str, role: str, *, is_parts: bool) -> bool | None:
+        """Whether the prompt of a small conversation has the text of the message of this role; None: the template
+        refuses the conversation."""
+        messages = checked_messages([{**message} for message in _CONVERSATIONS[role]])
+        roles = frozenset({role, "user"} if is_parts else ())
+        variables = {**self._tokens, "messages": _as_parts(messages, roles), "add_generation_prompt": True}
+        try:
+            return _PROBE in self._rendered(name, {**variables, "tools": None, "documents": None}, share=_PROBE_SHARE)
+        except (FormatError, InvalidRequestError):
+            return None
+
+
+def _as_parts(messages: list[dict[str, object]], roles: frozenset[str]) -> list[dict[str, object]]:
+    """The messages, the content of these roles as a list of text parts."""
+    if not roles:
+        return messages
+    return [
+        {**message, "content": [{"type": "text", "text": message["content"]}] if message["content"] else []}
+        if message["role"] in roles
+        else message
+        for message in messages
+    ]
 
 
 def _compiled(text: str, where: str) -> jinja2.Template:
@@ -155,7 +206,10 @@ def _brief(error: Exception) -> str:
 
 def _read_source(path: Path) -> str:
     try:
-        return read_regular(path, 4 * _MAX_SOURCE).decode()
+        data = read_regular(path, 4 * _MAX_SOURCE)
+        if other := foreign_content(data):
+            raise FormatError(f"{path}: not a template: {other}")
+        return data.decode("utf-8-sig")
     except OSError as error:
         raise FormatError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from lucebox.chat.profiles import EFFORTS as WORDS
 from lucebox.chat.profiles import Profile, Thinking
 from lucebox.errors import InvalidRequestError
 from lucebox.text import Tokenizer
@@ -18,10 +19,11 @@ __all__ = [
     "ThinkingRequest",
     "begins_open",
     "closing_text",
+    "template_effort",
     "thinking_limit",
 ]
 
-EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
+EFFORTS = WORDS[1:]  # without "none", which switches thinking off
 _SHARES = {"minimal": 1 / 32, "low": 1 / 8, "medium": 1 / 2, "high": 1.0}  # fractions of max_tokens
 _GRACE = 32  # tokens before the limit in which a line end also ends the thinking
 
@@ -75,14 +77,38 @@ def thinking_limit(profile: Profile, request: ThinkingRequest, max_tokens: int, 
 
 def effort_tokens(profile: Profile, effort: str) -> int:
     """Thinking tokens of an effort tier."""
-    name = "xhigh" if effort == "x-high" else effort
-    if name not in EFFORTS:
-        raise InvalidRequestError(f"effort is {effort!r}, expected one of {', '.join(EFFORTS)}")
+    name = _effort_name(effort)
     if name in profile.effort:
         return profile.effort[name]
     if name in _SHARES:
         return max(1, int(profile.max_tokens * _SHARES[name]))
     return profile.most_tokens if name == "max" else (profile.max_tokens + profile.most_tokens) // 2
+
+
+def template_effort(profile: Profile, request: ThinkingRequest) -> str | None:
+    """The value of the template's own variable reasoning_effort: the request's effort, else the next higher level that
+    the template has, else its highest. None leaves the variable unset.
+
+    Raises:
+        InvalidRequestError: the effort is unknown.
+    """
+    levels = profile.effort_levels
+    if not levels:
+        return None
+    if request.mode == "off":
+        return "none" if "none" in levels else None
+    if request.effort is None:
+        return None
+    wanted = WORDS.index(_effort_name(request.effort))
+    at_least = [level for level in levels if level in WORDS and WORDS.index(level) >= wanted]
+    return at_least[0] if at_least else levels[-1]
+
+
+def _effort_name(effort: str) -> str:
+    name = "xhigh" if effort == "x-high" else effort
+    if name not in EFFORTS:
+        raise InvalidRequestError(f"effort is {effort!r}, expected one of {', '.join(EFFORTS)}")
+    return name
 
 
 class TagWatch:

@@ -21,9 +21,13 @@ class Tool:
     """JSON schema of the arguments object; by default no arguments."""
     strict: bool = False
     """Constrain calls to the schema even if the model need not call."""
+    given: Mapping[str, Any] | None = field(default=None, compare=False)
+    """The tool in OpenAI's form as the caller gave it; None: the caller has another form."""
 
     def for_template(self) -> dict[str, Any]:
-        """The tool in the form that chat templates expect."""
+        """The tool in the form that chat templates expect: as it was given, with keys and order of its own."""
+        if self.given is not None:
+            return dict(self.given)
         function: dict[str, Any] = {"name": self.name}
         if self.description:
             function["description"] = self.description

@@ -16,13 +16,16 @@ from lucebox.cli.session import (
     check_files,
     fresh_seed,
     interrupted,
+    keywords_of_chat,
     open_model,
     opening_line,
     read_template,
+    recommended_sampling,
     sampling_line,
     summary,
 )
 from lucebox.errors import InvalidRequestError, LuceboxError
+from lucebox.local_files import json_object, read_text
 from lucebox.names import did_you_mean
 from lucebox.options import EngineOptions, Sampling
 from lucebox.results import Generation
@@ -34,8 +37,8 @@ DESCRIPTION = """Talk with a model. A line that starts with / is a command; /hel
 
 A message of several lines: paste it, end lines with \\, or put it between lines of \"\"\". Ctrl-C stops an answer;
 Ctrl-D or /exit leaves. Piped input is read as one message per line. Answers go to stdout, everything else to stderr.
-Sampling is what the model's makers recommend, else temperature 0.7 and top-p 0.9; flags and /set change it. The seed is
-fresh each time and printed; the answers of a conversation count up from it."""
+Sampling is what the model's files state, else what its makers recommend, else temperature 0.7 and top-p 0.9; flags and
+/set change it. The seed is fresh each time and printed; the answers of a conversation count up from it."""
 JSON_HELP = "print one JSON object per answer, one per line"
 
 PROMPT = "> "
@@ -66,6 +69,7 @@ def execute(args: argparse.Namespace) -> int:
     given = options.given(args, Sampling)
     Sampling(**given).check()  # before a model loads
     EngineOptions(**options.given(args, EngineOptions))
+    keywords_of_chat(args)
     with open_model(args, EngineOptions().prefix_cache) as llm, LineReader(is_interactive) as read:
         chat = Chat(llm, given, args)
         if is_interactive:
@@ -106,7 +110,8 @@ class LineReader:
                 self._readline = readline
                 readline.parse_and_bind("set enable-bracketed-paste on")
                 with suppress(OSError):
-                    readline.read_history_file(history_file())
+                    if history_file().is_file():  # a pipe would wait for a writer
+                        readline.read_history_file(history_file())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -168,8 +173,10 @@ class Chat:
         self.llm = llm
         self.args = args
         self.template = read_template(args, llm)
-        recommended, source = llm.recommended_sampling(enable_thinking=args.thinking, template=self.template)
-        self.sampling = fresh_seed(dataclasses.replace(recommended, **given))
+        from lucebox.chat.profiles import with_fields
+
+        recommended, source = recommended_sampling(llm, args, self.template)
+        self.sampling = fresh_seed(with_fields(recommended, given))
         self.sampling_note = sampling_line(self.sampling, source)
         self.system: str | None = args.system
         self.turns: list[dict[str, Any]] = []  # alternately user and assistant
@@ -207,9 +214,9 @@ class Chat:
                     [*self.messages, question],
                     sampling,
                     stream=True,
-                    enable_thinking=self.args.thinking,
                     template=self.template,
                     on_prompt=on_prompt,
+                    **keywords_of_chat(self.args),
                 ):
                     pieces.append(chunk.text)
                     self.last = chunk.result or self.last
@@ -312,10 +319,10 @@ def read_conversation(path: Path) -> tuple[str | None, list[dict[str, Any]]]:
         InvalidRequestError: the file has no conversation.
     """
     try:
-        messages: Any = json.loads(path.read_text(encoding="utf-8"))["messages"]
+        messages: Any = json_object(read_text(path), str(path))["messages"]
         kept = ("role", "content", "reasoning_content")
         turns = [{key: str(m[key]) for key in kept if key in m or key != "reasoning_content"} for m in messages]
-    except (ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise InvalidRequestError(f"{path} does not hold a saved conversation: {error!r}") from error
     system = turns.pop(0)["content"] if turns and turns[0]["role"] == "system" else None
     expected = ["user", "assistant"] * (len(turns) // 2)

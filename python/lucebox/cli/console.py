@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from lucebox.cli.terminal_text import escaped, for_stream
 from lucebox.errors import InvalidRequestError
+from lucebox.local_files import decoded
 
 if TYPE_CHECKING:
     from lucebox.results import Chunk
@@ -39,7 +41,11 @@ MIN_TEXT_WIDTH = 12
 
 
 def write(text: str) -> None:
-    """Writes a piece of the result, unbuffered and without markup."""
+    """Writes a piece of the result, unbuffered and without markup; escaped where stdout is a terminal."""
+    _write_raw(for_stream(text, sys.stdout))
+
+
+def _write_raw(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -54,7 +60,7 @@ def write_chunk(chunk: Chunk, was_reasoning: bool) -> bool:
     reasoning was written last, for the next call."""
     if chunk.reasoning and sys.stderr is not None:
         dim, plain = ("\x1b[2m", "\x1b[0m") if sys.stderr.isatty() else ("", "")
-        print(f"{dim}{chunk.reasoning}{plain}", end="", file=sys.stderr, flush=True)
+        print(f"{dim}{for_stream(chunk.reasoning, sys.stderr)}{plain}", end="", file=sys.stderr, flush=True)
         was_reasoning = True
     if chunk.text:
         if was_reasoning:
@@ -65,9 +71,9 @@ def write_chunk(chunk: Chunk, was_reasoning: bool) -> bool:
 
 
 def note(text: str) -> None:
-    """Writes a line about the result; nowhere where stderr is closed."""
+    """Writes a line about the result, escaped where stderr is a terminal; nowhere where stderr is closed."""
     if sys.stderr is not None:
-        print(text, file=sys.stderr, flush=True)
+        print(for_stream(text, sys.stderr), file=sys.stderr, flush=True)
 
 
 def confirm(question: str) -> bool:
@@ -103,7 +109,7 @@ def read_stdin() -> str:
     if sys.stdin is None:
         raise InvalidRequestError("stdin is closed: give the text as an argument")
     stream = getattr(sys.stdin, "buffer", None)
-    return sys.stdin.read() if stream is None else decoded(stream.read())
+    return sys.stdin.read() if stream is None else decoded(stream.read(), "stdin")
 
 
 def read_line() -> str | None:
@@ -111,19 +117,8 @@ def read_line() -> str | None:
     if sys.stdin is None:
         raise InvalidRequestError("stdin is closed: pipe the messages into it")
     stream = getattr(sys.stdin, "buffer", None)
-    line = sys.stdin.readline() if stream is None else decoded(stream.readline())
+    line = sys.stdin.readline() if stream is None else decoded(stream.readline(), "stdin")
     return line or None
-
-
-def decoded(data: bytes) -> str:
-    """UTF-8 text with \\n as line end; a byte order mark is dropped."""
-    try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        raise InvalidRequestError(
-            f"stdin is not UTF-8 text (byte 0x{data[error.start]:02x} at offset {error.start}); convert it first, for "
-            "example: iconv -f latin1 -t utf-8"
-        ) from None
 
 
 def print_json(value: Any) -> None:
@@ -141,6 +136,7 @@ def print_table(
     from rich.console import Console
     from rich.table import Table
 
+    rows = [[for_stream(cell, sys.stdout) for cell in row] for row in rows]
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in columns:
         if isinstance(column, str):
@@ -157,7 +153,7 @@ def print_table(
         return
     with console.capture() as capture:
         console.print(table)
-    write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
+    _write_raw("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
 
 
 def least_width(columns: Sequence[str | tuple[str, Literal["right"]]], rows: Sequence[Sequence[str]]) -> int:
@@ -199,7 +195,7 @@ def loading() -> Iterator[Callable[[str, int, int], None] | None]:
 
     def show(what: str, done: int, total: int) -> None:
         if what not in tasks:
-            tasks[what] = progress.add_task(what, total=total or None)
+            tasks[what] = progress.add_task(escaped(what), total=total or None)
         progress.update(tasks[what], completed=done, total=total or None)
 
     with progress:
@@ -218,7 +214,7 @@ def counting() -> Iterator[Callable[[int, int, str], None]]:
     columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False)
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("")
-        yield lambda done, total, what: progress.update(task, completed=done, total=total, description=what)
+        yield lambda done, total, what: progress.update(task, completed=done, total=total, description=escaped(what))
 
 
 @contextmanager
@@ -255,9 +251,10 @@ def status() -> Iterator[Callable[[str], None]]:
         yield lambda text: None
         return
     from rich.console import Console
+    from rich.markup import escape as markup_escape
 
     with Console(stderr=True).status("") as spinner:
-        yield lambda text: spinner.update(text)
+        yield lambda text: spinner.update(markup_escape(escaped(text)))
 
 
 def is_terminal() -> bool:

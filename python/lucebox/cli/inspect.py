@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from lucebox import _engine
 from lucebox.cli import console, options
+from lucebox.cli.terminal_text import escaped
 from lucebox.errors import LuceboxError
 from lucebox.models.assets import TensorInfo, list_tensors
 from lucebox.models.planning import Plan, ScorerPlan, plan_memory
@@ -154,7 +155,7 @@ def print_tables(
     args: argparse.Namespace,
 ) -> None:
     console.write(f"{path}\n\n")
-    rows = [[printable(key), printable(str(value) if args.full else cut(value))] for key, value in metadata.items()]
+    rows = [[line(key), line(str(value) if args.full else cut(value))] for key, value in metadata.items()]
     console.print_table(["key", "value"], rows)
 
     mix = quant_mix(tensors)
@@ -182,7 +183,7 @@ def print_tables(
         console.print_table(
             ["tensor", "type", "shape", ("bytes", "right"), ("offset", "right"), "file"],
             [
-                [printable(t.name), t.dtype, shape_text(t.shape), f"{t.bytes:,}", f"{t.offset:,}", Path(t.file).name]
+                [line(t.name), t.dtype, shape_text(t.shape), f"{t.bytes:,}", f"{t.offset:,}", Path(t.file).name]
                 for t in tensors
             ],
         )
@@ -229,9 +230,9 @@ def clip(text: str) -> str:
     return text[:MAX_CHARACTERS]
 
 
-def printable(text: str) -> str:
-    """The text with control characters escaped: metadata comes from the file, and a terminal would obey it."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+def line(text: str) -> str:
+    """Text of the file on one line, so that a row of a table stays one."""
+    return escaped(text.replace("\n", "\\n"), keep="")
 
 
 def shape_text(shape: Sequence[int]) -> str:

@@ -42,6 +42,7 @@ SHORT = {"max_tokens": "-n", "temperature": "-t", "context": "-c", "decode_path"
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 # Commands that sample have Sampling's own --seed; a command runs one generation at a time; serve has its own cache.
 NOT_ENGINE_FLAGS = frozenset({"seed", "sessions", "prefix_cache"})
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 COMPRESSION_FLAGS = frozenset(field.name for field in fields(EngineOptions) if field.name.startswith("prefill_")) - {
     "prefill_chunk"
 }
@@ -65,6 +66,17 @@ def add_chat(parser: argparse.ArgumentParser) -> None:
         "--thinking",
         action=argparse.BooleanOptionalAction,
         help="enable or disable reasoning before the answer, where the template supports it",
+    )
+    group.add_argument(
+        "--reasoning-effort",
+        type=one_of(EFFORTS),
+        metavar="LEVEL",
+        help=f"how long to reason: {', '.join(EFFORTS)}; also sets the level of a template that has its own",
+    )
+    group.add_argument(
+        "--chat-template-kwargs",
+        metavar="JSON",
+        help="further variables of the chat template, as a JSON object: '{\"preserve_thinking\": true}'",
     )
 
 

@@ -16,6 +16,7 @@ from lucebox.cli import console, options, quality_compression
 from lucebox.cli.session import check_files
 from lucebox.errors import InvalidRequestError
 from lucebox.generation.prefix_cache.plan import PAGE
+from lucebox.local_files import read_text
 from lucebox.measure.needle import BUILT_IN, Document, EncodedDocument, encode_documents, load_documents, make_documents
 from lucebox.measure.quality import REFERENCE, TypeReport, measure_quality, save_rows, text_windows
 from lucebox.models.assets import TextAssets
@@ -179,7 +180,7 @@ def check(args: argparse.Namespace) -> None:
 def read_windows(args: argparse.Namespace, assets: TextAssets) -> list[Ids]:
     if args.text is None:
         return []
-    ids = assets.tokenizer.encode(Path(args.text).read_text(encoding="utf-8"), special=False)
+    ids = assets.tokenizer.encode(read_text(args.text), special=False)
     windows = text_windows(np.asarray(ids[: args.tokens], np.int32), args.window)
     if not windows:
         raise InvalidRequestError(f"{args.text} has fewer than two tokens")
@@ -194,7 +195,7 @@ def raw_documents(args: argparse.Namespace, assets: TextAssets) -> list[Document
     """The documents of --recall."""
     if args.recall != BUILT_IN:
         return load_documents(Path(args.recall), args.limit)
-    filler = None if args.filler is None else Path(args.filler).read_text(encoding="utf-8")
+    filler = None if args.filler is None else read_text(args.filler)
     return make_documents(args.lengths, args.limit, assets, filler=filler)
 
 

@@ -7,6 +7,7 @@ import argparse
 from lucebox.cli import console, options
 from lucebox.errors import InvalidRequestError
 from lucebox.models import catalog, hub
+from lucebox.models.hub_name import parse_hub_name
 from lucebox.sizes import show_size
 
 DESCRIPTION = """Delete a model that was fetched: a catalog name, or a hub id (org/name) with all its files.
@@ -29,14 +30,13 @@ def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentPar
 
 
 def execute(args: argparse.Namespace) -> int:
+    found = parse_hub_name(args.model, is_link=hub.is_link)
     if catalog.find(args.model) is not None:
         freed = catalog.remove(args.model)
-    elif ":" in args.model:
-        raise InvalidRequestError(
-            f"name the whole repository, {args.model.partition(':')[0]}; rm deletes all its files"
-        )
+    elif found is not None and (found.want is not None or found.revision is not None):
+        raise InvalidRequestError(f"name the whole repository, {found.repo}; rm deletes all its files")
     else:
-        freed = hub.remove(args.model)
+        freed = hub.remove(args.model if found is None else found.repo)
     if args.json:
         console.print_json({"name": args.model, "freed_bytes": freed})
     else:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lucebox.cli import console, options
@@ -14,13 +12,16 @@ from lucebox.cli.session import (
     check_files,
     fresh_seed,
     interrupted,
+    keywords_of_chat,
     open_model,
     opening_line,
     read_template,
+    recommended_sampling,
     sampling_line,
     summary,
 )
 from lucebox.errors import InvalidRequestError
+from lucebox.local_files import json_object, read_text
 from lucebox.options import EngineOptions, Sampling
 from lucebox.results import Chunk, FinishReason, Generation
 
@@ -62,26 +63,30 @@ def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentPar
 
 def execute(args: argparse.Namespace) -> int:
     if not args.chat:
-        for flag, value in (("--system", args.system), ("--template", args.template), ("--thinking", args.thinking)):
-            if value is not None:
-                args.parser.error(f"{flag} needs --chat")
+        for name in ("system", "template", "thinking", "reasoning_effort", "chat_template_kwargs"):
+            if getattr(args, name) is not None:
+                args.parser.error(f"--{name.replace('_', '-')} needs --chat")
         if hasattr(args, "prefill_compression"):
             args.parser.error("--prefill-compression needs --chat: only the messages of conversations are compressed")
     check_files(args.template)
     given = options.given(args, Sampling)
     Sampling(**given).check()  # before a model loads
     EngineOptions(**options.given(args, EngineOptions))
+    chat_keywords = keywords_of_chat(args)
     form = response_format(args)
     prompt = read_prompt(args.prompt)
     with open_model(args) as llm:
         template = read_template(args, llm)
-        base, source = Sampling(), ""
+        sampling, source = Sampling(**given), ""
         if args.chat:
-            base, source = llm.recommended_sampling(enable_thinking=args.thinking, template=template)
-        sampling = fresh_seed(dataclasses.replace(base, **given))
+            from lucebox.chat.profiles import with_fields
+
+            recommended, source = recommended_sampling(llm, args, template)
+            sampling = with_fields(recommended, given)
+        sampling = fresh_seed(sampling)
         if not args.quiet:
             console.note(opening_line(llm))
-            if sampling.temperature:
+            if sampling.temperature or args.chat:
                 console.note(f"sampling: {sampling_line(sampling, source)}")
         ids: list[int] = []
         pieces: list[str] = []
@@ -89,7 +94,8 @@ def execute(args: argparse.Namespace) -> int:
         was_reasoning = False
         try:
             with console.reading() as on_prompt:
-                for chunk in start(llm, prompt, sampling, args, template, form, on_prompt):
+                keywords = {**chat_keywords, "template": template}
+                for chunk in start(llm, prompt, sampling, args, keywords, form, on_prompt):
                     pieces.append(chunk.text)
                     ids += chunk.ids
                     result = chunk.result or result
@@ -127,25 +133,17 @@ def response_format(args: argparse.Namespace) -> Mapping[str, Any] | None:
     """The form that a flag asks for, as the API takes it.
 
     Raises:
-        InvalidRequestError: a file is absent, or its schema is not a JSON object.
+        InvalidRequestError: a file cannot be read, or its schema is not a JSON object.
     """
-    check_files(args.json_schema, args.grammar)
     if args.json_object:
         return {"type": "json_object"}
     if args.regex is not None:
         return {"type": "regex", "regex": args.regex}
     if args.grammar is not None:
-        return {"type": "grammar", "grammar": Path(args.grammar).read_text(encoding="utf-8")}
+        return {"type": "grammar", "grammar": read_text(args.grammar)}
     if args.json_schema is None:
         return None
-    try:
-        schema = json.loads(Path(args.json_schema).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InvalidRequestError(f"{args.json_schema} is not JSON: {error}") from None
-    if not isinstance(schema, dict):
-        raise InvalidRequestError(
-            f"{args.json_schema} holds {type(schema).__name__}, expected a JSON schema (an object)"
-        )
+    schema = json_object(read_text(args.json_schema), args.json_schema)
     return {"type": "json_schema", "json_schema": {"schema": schema}}
 
 
@@ -165,7 +163,7 @@ def start(
     prompt: str,
     sampling: Sampling,
     args: argparse.Namespace,
-    template: Any,
+    keywords: dict[str, Any],
     form: Mapping[str, Any] | None,
     on_prompt: PromptProgress,
 ) -> Iterator[Chunk]:
@@ -174,15 +172,7 @@ def start(
     messages = [{"role": "user", "content": prompt}]
     if args.system is not None:
         messages.insert(0, {"role": "system", "content": args.system})
-    return llm.chat(
-        messages,
-        sampling,
-        stream=True,
-        enable_thinking=args.thinking,
-        template=template,
-        response_format=form,
-        on_prompt=on_prompt,
-    )
+    return llm.chat(messages, sampling, stream=True, response_format=form, on_prompt=on_prompt, **keywords)
 
 
 def with_rates(result: Generation) -> dict[str, float]:

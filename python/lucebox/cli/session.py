@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lucebox.cli import console, options
 from lucebox.cli.interrupts import importing
 from lucebox.errors import CancelledError, InvalidRequestError
+from lucebox.local_files import json_object
 from lucebox.options import EngineOptions, Sampling
 from lucebox.results import Generation
 from lucebox.sizes import show_size
@@ -26,9 +27,11 @@ __all__ = [
     "check_files",
     "fresh_seed",
     "interrupted",
+    "keywords_of_chat",
     "open_model",
     "opening_line",
     "read_template",
+    "recommended_sampling",
     "sampling_line",
     "summary",
 ]
@@ -73,6 +76,30 @@ def read_template(args: argparse.Namespace, llm: LLM) -> ChatTemplate | None:
     return None if args.template is None else llm.read_template(args.template)
 
 
+def keywords_of_chat(args: argparse.Namespace) -> dict[str, Any]:
+    """The keywords of `LLM.chat` that the template reads.
+
+    Raises:
+        InvalidRequestError: --chat-template-kwargs is not a JSON object.
+    """
+    variables = None
+    if args.chat_template_kwargs is not None:
+        variables = json_object(args.chat_template_kwargs, "--chat-template-kwargs")
+    return {
+        "enable_thinking": args.thinking,
+        "reasoning_effort": args.reasoning_effort,
+        "chat_template_kwargs": variables,
+    }
+
+
+def recommended_sampling(llm: LLM, args: argparse.Namespace, template: ChatTemplate | None) -> tuple[Sampling, str]:
+    """The default sampling of an answer with these flags, and its source."""
+    keywords = keywords_of_chat(args)
+    if keywords.pop("reasoning_effort") == "none":
+        keywords["enable_thinking"] = False
+    return llm.recommended_sampling(**keywords, template=template)
+
+
 def fresh_seed(sampling: Sampling) -> Sampling:
     """The sampling with a random seed, unless it is greedy or has one."""
     if sampling.temperature == 0 or sampling.seed is not None:
@@ -83,14 +110,18 @@ def fresh_seed(sampling: Sampling) -> Sampling:
 def sampling_line(sampling: Sampling, source: str = "") -> str:
     """The fields that differ from greedy decoding, and who recommends them: "temperature 0.7, seed 5 (lucebox)"."""
     shown = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty",
-             "presence_penalty", "seed")  # fmt: skip
+             "presence_penalty", "penalty_window", "seed")  # fmt: skip
     values = [(name, getattr(sampling, name)) for name in shown if getattr(sampling, name) != getattr(Sampling(), name)]
-    line = ", ".join(f"{name} {value:g}" if name != "seed" else f"seed {value}" for name, value in values) or "greedy"
+    line = (
+        ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in values)
+        or "greedy"
+    )
     if not source:
         return line
-    return (
-        f"{line} ({'the default of lucebox' if source.startswith('lucebox') else 'as the makers of the model advise'})"
-    )
+    if source.startswith("lucebox"):
+        return f"{line} (the default of lucebox)"
+    advisers = "the model's own files" if source.startswith("the model's own files") else "the makers of the model"
+    return f"{line} (as {advisers} advise)"
 
 
 def scorer_part(llm: LLM) -> str:

@@ -11,6 +11,8 @@ from lucebox.errors import InvalidRequestError
 
 __all__ = ["KeepRatio"]
 
+MAX_TOKENS = 1 << 31
+
 
 @dataclass(frozen=True, slots=True)
 class KeepRatio:
@@ -36,6 +38,8 @@ class KeepRatio:
                 raise InvalidRequestError(
                     f"a keep ratio is a share such as 0.05, or a curve TOKENS:SHARE,TOKENS:SHARE, got {text!r}"
                 ) from None
+        if any(abs(tokens) >= MAX_TOKENS for tokens, _ in points):
+            raise InvalidRequestError(f"the token counts of a keep ratio must be below {MAX_TOKENS}, got {text!r:.80}")
         if not all(0 < share <= 1 for _, share in points):
             raise InvalidRequestError(f"the shares of a keep ratio must be above 0 and at most 1, got {text!r}")
         if any(a >= b for (a, _), (b, _) in pairwise(points)):

@@ -2,80 +2,87 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lucebox import _engine
-from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.errors import InvalidRequestError, LuceboxError, UnsupportedError
+from lucebox.models.embedding_modules import EmbeddingModules, Pooling, Vector, normalized, read_modules
 from lucebox.models.model_info import ModelInfo
 from lucebox.text import Ids
 
 __all__ = ["Embedder", "Embedding", "Pooler", "Pooling"]
 
-Pooling: TypeAlias = Literal["mean", "cls", "last"]
-"""The mean of all rows, the first row, or the last one."""
-
 _GGUF_POOLING: dict[object, Pooling] = {1: "mean", 2: "cls", 3: "last"}
-_FOLDER_POOLING: dict[str, Pooling] = {  # sentence-transformers: 1_Pooling/config.json
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_lasttoken": "last",
-}
 
 
 class Embedder:
-    """How a model embeds text, read from its files: the pooling, and the end token to append."""
+    """How a model embeds text, read from its files: the pooling and what follows it, and the tokens to append."""
 
-    def __init__(self, info: ModelInfo) -> None:
+    def __init__(self, info: ModelInfo, appended: Sequence[int]) -> None:
         path = Path(info.path)
-        file = _engine.open_model_file(str(path))
         self._name = info.name
-        self.pooling: Pooling | None
-        """The pooling the model was trained with; None if its files name none."""
-        self._end_id: int | None
-        if isinstance(file, _engine.GgufFile):
-            metadata = file.metadata
-            self.pooling = _GGUF_POOLING.get(metadata.get(f"{info.architecture}.pooling_type"))
-            appends = metadata.get("tokenizer.ggml.add_eos_token") is True
-            self._end_id = metadata.get("tokenizer.ggml.eos_token_id") if appends else None
-        else:
-            self.pooling = _pooling_of_folder(path)
-            self._end_id = _appended_id(path / "tokenizer.json")
+        self._appended = np.asarray(appended, np.int32)
+        self._modules = EmbeddingModules()
+        self._problem: LuceboxError | None = None
+        try:
+            if path.is_dir():
+                self._modules = read_modules(path)
+            else:
+                file = _engine.open_model_file(str(path))
+                assert isinstance(file, _engine.GgufFile)
+                kind = file.metadata.get(f"{info.architecture}.pooling_type")
+                self._modules = EmbeddingModules((_GGUF_POOLING[kind],) if kind in _GGUF_POOLING else ())
+        except LuceboxError as error:  # of the modules alone: the model can do everything but embed
+            self._problem = error
 
-    def choose(self, wanted: Pooling | None) -> Pooling:
-        """The pooling to use.
+    @property
+    def poolings(self) -> tuple[Pooling, ...]:
+        """The poolings the model was trained with; empty if its files name none."""
+        return self._modules.poolings
+
+    def choose(self, wanted: Pooling | None) -> EmbeddingModules:
+        """What to do with the rows of a text.
 
         Raises:
-            UnsupportedError: none is wanted, and the model names none: it is not made for embeddings.
+            UnsupportedError: none is wanted, and the model names none: it is not made for embeddings. Or it has a
+                module that is not supported.
+            FormatError: a module's file is damaged.
             InvalidRequestError: no such pooling.
         """
         if wanted is not None and wanted not in get_args(Pooling):
             raise InvalidRequestError(f"pooling must be {', '.join(get_args(Pooling))}, got {wanted!r}")
-        if wanted is None and self.pooling is None:
+        if self._problem is not None:
+            raise self._problem
+        if wanted is not None:
+            return replace(self._modules, poolings=(wanted,))
+        if not self.poolings:
             raise UnsupportedError(
                 f"{self._name} is not made for embeddings: its files name no pooling. To pool its rows "
                 'anyway, say which way: pooling="mean"'
             )
-        return wanted or self.pooling or "mean"
+        return self._modules
 
     def ended(self, ids: Ids) -> Ids:
-        """[n_tokens] the ids of a text, with the end token that the model expects."""
-        if self._end_id is None or (len(ids) and ids[-1] == self._end_id):
+        """[n_tokens] the ids of a text, with the tokens that the model expects after it."""
+        n = len(self._appended)
+        if n == 0 or np.array_equal(ids[-n:], self._appended):
             return ids
-        return np.append(ids, np.int32(self._end_id))
+        return np.append(ids, self._appended)
 
 
 class Embedding:
     """The embeddings of several texts: ids [n_tokens] of each."""
 
-    def __init__(self, texts: Sequence[Ids], pooling: Pooling) -> None:
+    def __init__(self, texts: Sequence[Ids], modules: EmbeddingModules) -> None:
         self.texts = texts
-        self.poolers = [Pooler(pooling) for _ in texts]
+        self.poolers = [Pooler(modules) for _ in texts]
 
     @property
     def n_tokens(self) -> int:
@@ -98,50 +105,50 @@ class Embedding:
 class Pooler:
     """Pools the rows of one text, which arrive in parts."""
 
-    def __init__(self, pooling: Pooling) -> None:
-        self._pooling = pooling
-        self._sum: NDArray[np.float64] | None = None
+    def __init__(self, modules: EmbeddingModules) -> None:
+        self._modules = modules
+        self._first: Vector | None = None
+        self._last: Vector | None = None
+        self._max: Vector | None = None
+        self._sum: Vector | float = 0.0
+        self._weighted: Vector | float = 0.0
         self._n = 0
 
     def add(self, rows: NDArray[np.float32]) -> None:
         """rows: [n, hidden], the next ones."""
-        if self._pooling == "mean":
-            total = rows.sum(axis=0, dtype=np.float64)
-            self._sum = total if self._sum is None else self._sum + total
-        elif self._pooling == "last" or self._sum is None:
-            self._sum = rows[-1 if self._pooling == "last" else 0].astype(np.float64)
+        values = rows.astype(np.float64)
+        self._first = values[0] if self._first is None else self._first
+        self._last = values[-1]
+        largest = values.max(axis=0)
+        self._max = largest if self._max is None else np.maximum(self._max, largest)
+        self._sum = self._sum + values.sum(axis=0)
+        self._weighted = self._weighted + np.arange(self._n + 1, self._n + len(rows) + 1) @ values
         self._n += len(rows)
 
     def vector(self, *, normalize: bool, dimensions: int | None = None) -> NDArray[np.float32]:
-        """[hidden] the pooled row, or its first dimensions; of length 1 with `normalize`.
+        """[n] the pooled rows after the model's further modules, or the first dimensions; of length 1 with `normalize`.
 
         Raises:
-            InvalidRequestError: more dimensions than the model has.
+            InvalidRequestError: more dimensions than the model has, or a pooling of a size that its modules do not
+                take.
         """
-        assert self._sum is not None
-        pooled = self._sum / self._n if self._pooling == "mean" else self._sum
+        vector = np.concatenate([self._pooled(pooling) for pooling in self._modules.poolings])
+        for step in self._modules.steps:
+            vector = step(vector)
         if dimensions is not None:
-            if not 1 <= dimensions <= len(pooled):
-                raise InvalidRequestError(f"dimensions must be between 1 and {len(pooled)}, got {dimensions}")
-            pooled = pooled[:dimensions]
-        length = float(np.linalg.norm(pooled))
-        return (pooled / length if normalize and length > 0 else pooled).astype(np.float32)
+            if not 1 <= dimensions <= len(vector):
+                raise InvalidRequestError(f"dimensions must be between 1 and {len(vector)}, got {dimensions}")
+            vector = vector[:dimensions]
+        return (normalized(vector) if normalize else vector).astype(np.float32)
 
-
-def _pooling_of_folder(folder: Path) -> Pooling | None:
-    file = folder / "1_Pooling" / "config.json"
-    config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return next((pooling for name, pooling in _FOLDER_POOLING.items() if config.get(name) is True), None)
-
-
-def _appended_id(file: Path) -> int | None:
-    """The id that tokenizer.json's post-processor appends to a text."""
-    processor = json.loads(file.read_text(encoding="utf-8")).get("post_processor") or {}
-    steps = processor.get("processors") or [processor]
-    for step in steps:
-        parts = step.get("single") or []
-        name = parts[-1].get("SpecialToken", {}).get("id") if parts else None
-        if name is not None and len(parts) > 1:
-            ids: list[int] = step["special_tokens"][name]["ids"]
-            return ids[-1]
-    return None
+    def _pooled(self, pooling: Pooling) -> Vector:
+        n = self._n
+        values = {
+            "cls": self._first,
+            "last": self._last,
+            "max": self._max,
+            "mean": self._sum / n,
+            "mean_sqrt_len": self._sum / math.sqrt(n),
+            "weightedmean": self._weighted / (n * (n + 1) / 2),
+        }
+        return np.asarray(values[pooling], np.float64)

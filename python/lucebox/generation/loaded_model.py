@@ -214,7 +214,7 @@ class LoadedModel:
     @property
     def embedder(self) -> Embedder:
         if self._embedder is None:
-            self._embedder = Embedder(self.info)
+            self._embedder = Embedder(self.info, self.tokenizer.appended)
         return self._embedder
 
     # --- decoding

@@ -3,17 +3,18 @@ weights accept no drafts."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lucebox.errors import FormatError
+from lucebox.errors import FormatError, InvalidRequestError
+from lucebox.local_files import parsed_json, read_text
 
 __all__ = ["BUNDLED", "MAX_LENGTH", "AcceptedLengths", "load_lengths"]
 
 BUNDLED = Path(__file__).with_name("accepted_lengths.json")
 MAX_LENGTH = 63  # tokens of a draft
+MAX_COUNT = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,13 @@ def load_lengths(file: Path) -> list[AcceptedLengths]:
     `drafter` are optional), or the output of `bench --draft --json`.
 
     Raises:
-        FormatError: the file has no histogram, or a histogram has no verifies, a length above 63, or bad counts.
-        OSError: the file cannot be read.
+        FormatError: the file cannot be read or has no histogram, or a histogram has no verifies, a length above 63, or
+            bad counts.
     """
     try:
-        found: Any = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise FormatError(f"{file} is not JSON: {error}") from error
+        found: Any = parsed_json(read_text(file), str(file))
+    except InvalidRequestError as error:
+        raise FormatError(str(error)) from None
     if isinstance(found, dict) and isinstance(reports := found.get("speculation"), list):
         return [_recorded(report, file) for report in reports]
     if not isinstance(found, list) or not found:
@@ -55,7 +56,8 @@ def load_lengths(file: Path) -> list[AcceptedLengths]:
 
 
 def _recorded(report: Any, file: Path) -> AcceptedLengths:
-    if not isinstance(report, dict) or not {"suite", "temperature", "model", "draft"} <= report.keys():
+    is_report = isinstance(report, dict) and {"suite", "temperature", "model", "draft"} <= report.keys()
+    if not is_report or not isinstance(report["temperature"], int | float):
         raise FormatError(f"{file}: not the JSON of bench --draft")
     name = f"{report['suite']} at temperature {report['temperature']:g}"
     source = f"{report['model']} with draft {report['draft']}"
@@ -66,8 +68,8 @@ def _histogram(one: Any, file: Path) -> AcceptedLengths:
     if not isinstance(one, dict) or not isinstance(one.get("name"), str) or not isinstance(one.get("by_length"), list):
         raise FormatError(f"{file}: a histogram needs a name and by_length, the counts of 0, 1, 2, ... accepted tokens")
     name, counts = one["name"], one["by_length"]
-    if not all(type(count) is int and count >= 0 for count in counts) or not any(counts):
-        raise FormatError(f"{file}: by_length of {name!r} must be counts of 0 or more, not all of them 0")
+    if not all(type(count) is int and 0 <= count <= MAX_COUNT for count in counts) or not any(counts):
+        raise FormatError(f"{file}: by_length of {name!r} must be counts of 0 to {MAX_COUNT}, not all of them 0")
     if len(counts) > MAX_LENGTH + 1:
         raise FormatError(f"{file}: by_length of {name!r} goes to {len(counts) - 1} tokens; a draft has {MAX_LENGTH}")
     source, is_synthetic = str(one.get("source", file)), one.get("synthetic") is True

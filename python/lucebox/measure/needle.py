@@ -156,7 +156,7 @@ def load_documents(file: Path, n: int | None = None) -> list[Document]:
 def _document(line: str, where: str) -> Document:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{where}: not JSON: {error}") from error
     text, length = _field(row, "document", str, where), _field(row, "length", int, where)
     questions = tuple(

@@ -120,7 +120,7 @@ def _json_rows(file: Path) -> Iterator[Any]:
 def _json(line: str, file: Path, number: int) -> Any:
     try:
         return json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{file}, line {number}: not JSON: {error}") from error
 
 

@@ -17,14 +17,15 @@ from lucebox.text.tokenizer_json import optional_problem, read_optional_json
 
 __all__ = ["TensorInfo", "TextAssets", "list_tensors"]
 
-# GGUF keys under the names generation_config.json uses.
-GGUF_DEFAULTS = {
-    "general.sampling.temp": "temperature",
-    "general.sampling.top_k": "top_k",
-    "general.sampling.top_p": "top_p",
-    "general.sampling.min_p": "min_p",
-    "general.sampling.penalty_repeat": "repetition_penalty",
+# Keys of GGUF files, and their names in generation_config.json where these differ.
+GGUF_SAMPLING = "general.sampling."
+GGUF_NAMES = {
+    "temp": "temperature",
+    "penalty_repeat": "repetition_penalty",
+    "penalty_last_n": "penalty_window",
+    "sequence": "sampler_sequence",
 }
+GGUF_PENALTY_WINDOW = 64  # llama.cpp's default of penalty_last_n
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,7 @@ class TextAssets:
             metadata = file.metadata
             tokenizer = Tokenizer.from_gguf(metadata, str(path))
             template = _usable(lambda: ChatTemplate.from_gguf(metadata, str(path), tokenizer), notes)
-            found = {name: metadata[key] for key, name in GGUF_DEFAULTS.items() if key in metadata}
-            defaults = checked_defaults(found, str(path), notes)
+            defaults = checked_defaults(_gguf_sampling(metadata), str(path), notes)
         else:
             tokenizer = Tokenizer.from_file(path / "tokenizer.json")
             problems = (optional_problem(path / name) for name in OPTIONAL_FILES)
@@ -95,6 +95,14 @@ class TextAssets:
             config = path / "generation_config.json"
             defaults = checked_defaults(read_optional_json(config), str(config), notes)
         return TextAssets(tokenizer, template, tokenizer.eos_ids, defaults, tensors, tuple(notes))
+
+
+def _gguf_sampling(metadata: Mapping[str, object]) -> dict[str, object]:
+    keys = [key for key in metadata if key.startswith(GGUF_SAMPLING)]
+    found = {GGUF_NAMES.get(key[len(GGUF_SAMPLING) :], key[len(GGUF_SAMPLING) :]): metadata[key] for key in keys}
+    if "repetition_penalty" in found:
+        found.setdefault("penalty_window", GGUF_PENALTY_WINDOW)
+    return found
 
 
 def _usable(read: Callable[[], ChatTemplate | None], notes: list[str]) -> ChatTemplate | None:

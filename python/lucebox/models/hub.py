@@ -6,6 +6,7 @@ The hub client keeps its own cache and obeys its own settings (HF_HOME, HF_HUB_O
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import re
 import threading
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import huggingface_hub
 from huggingface_hub import constants
@@ -25,10 +26,11 @@ from huggingface_hub.errors import (
 )
 from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
 
-from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
+from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError, UnsupportedError
 from lucebox.models.checksums import check_once
+from lucebox.models.embedding_modules import MODULES_FILE, module_folders
 
-__all__ = ["Progress", "cached", "download", "fetch", "fetch_data", "model_in_folder", "remove"]
+__all__ = ["Progress", "cached", "download", "fetch", "fetch_data", "is_link", "model_in_folder", "remove"]
 
 # Called with a description, bytes done and bytes in total (0: unknown).
 Progress = Callable[[str, int, int], None]
@@ -50,12 +52,24 @@ _PREFERRED = [
 _SETTINGS = [
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "chat_template.jinja", "chat_template.json", "additional_chat_templates/*.jinja", "model.safetensors.index.json",
+    MODULES_FILE,
 ]  # fmt: skip
+_ADAPTER = "is a LoRA adapter, not a model; merge it into its base model (PEFT: merge_and_unload, save_pretrained)"
+_CONVERT = (
+    "pickled weights of PyTorch, which are not read because they can run code. Convert them to safetensors "
+    "(transformers: from_pretrained, save_pretrained), or use a GGUF file"
+)
+_MODULE_FILES = ("config.json", "model.safetensors")
 _TIMEOUT_SECONDS = 15.0
 _REMEDY = {
     "model": "give the path of a file, or run a catalog model (`lucebox models` lists them)",
     "data set": "give the prompts as a file of JSON lines",
 }
+
+
+def is_link(text: str) -> bool:
+    """Whether "host/path" is on the hub server that the client is set to."""
+    return text.startswith(constants.ENDPOINT.split("://", 1)[-1].rstrip("/") + "/")
 
 
 def cached() -> dict[str, Path]:
@@ -132,31 +146,74 @@ def fetch(
     repo: str,
     want: str | None,
     *,
+    revision: str | None = None,
     offline: bool = False,
     progress: Progress | None = None,
     endpoint: str | None = None,
     has_tokenizer: bool = True,
 ) -> Path:
-    """The model of a repository: a GGUF file (the first part of a split one) or a folder of safetensors.
+    """The model of a repository: a GGUF file (the first part of a split one) or a folder of safetensors. Where the hub
+    cannot be reached, a model in the client's cache is used.
 
-    want: a quantisation, a file name or "safetensors"; None: the best trade-off.
+    want: a quantisation, a file name or "safetensors"; None: the best trade-off. revision: a branch, tag or commit.
     has_tokenizer: a folder of safetensors must have a tokenizer; a drafter uses its target's.
 
     Raises:
         ModelNotFoundError: no such model. InvalidRequestError: ambiguous. HubError: the download failed.
     """
     offline = offline or constants.HF_HUB_OFFLINE
-    if offline:
-        with _hub_errors(repo, endpoint, offline=True):
-            folder = Path(huggingface_hub.snapshot_download(repo, local_files_only=True, allow_patterns=[]))
+    names, unreachable = None, None
+    if not offline:
+        try:
+            with _hub_errors(repo, endpoint):
+                info = huggingface_hub.HfApi(endpoint=endpoint).model_info(
+                    repo, revision=revision, timeout=_TIMEOUT_SECONDS
+                )
+            names = [sibling.rfilename for sibling in info.siblings or ()]
+        except GatedError:
+            raise
+        except HubError as error:
+            unreachable = error
+    if names is None:
+        folder = _cached_snapshot(repo, revision) or _not_cached(repo, unreachable)
         names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-        files = _choose(repo, names, want, has_tokenizer)
+        try:
+            files = _choose(repo, names, want, has_tokenizer)
+        except ModelNotFoundError as error:
+            raise unreachable or error from None
     else:
-        with _hub_errors(repo, endpoint):
-            info = huggingface_hub.HfApi(endpoint=endpoint).model_info(repo, timeout=_TIMEOUT_SECONDS)
-        files = _choose(repo, [sibling.rfilename for sibling in info.siblings or ()], want, has_tokenizer)
-        folder = download(repo, files, progress=progress, endpoint=endpoint)
+        files = _choose(repo, names, want, has_tokenizer)
+        folder = download(repo, files, revision=revision, progress=progress, endpoint=endpoint)
+        if MODULES_FILE in files and (modules := _files_of_modules(folder, names)):
+            download(repo, modules, revision=revision, progress=progress, endpoint=endpoint)
     return folder / files[0] if files[0].endswith(".gguf") else folder
+
+
+class GatedError(HubError):
+    """The hub refuses the model to this user."""
+
+
+def _cached_snapshot(repo: str, revision: str | None) -> Path | None:
+    """The snapshot of a repository in the client's cache; None without one."""
+    try:
+        found = huggingface_hub.snapshot_download(repo, revision=revision, local_files_only=True, allow_patterns=[])
+    except Exception:  # versions of the client raise different exceptions
+        return None
+    folder = Path(found)
+    return folder if any(file.is_file() for file in folder.rglob("*")) else None
+
+
+def _not_cached(repo: str, unreachable: HubError | None) -> NoReturn:
+    raise unreachable or HubError(
+        f"{repo} is not in the cache {constants.HF_HUB_CACHE}, and offline mode is on. What to do: run once "
+        f"without it, or {_REMEDY['model']}"
+    )
+
+
+def _files_of_modules(folder: Path, names: Iterable[str]) -> list[str]:
+    """The files of the modules that an embedding checkpoint's modules.json names."""
+    wanted = {f"{module}/{file}" for module in module_folders(folder / MODULES_FILE) for file in _MODULE_FILES}
+    return sorted(wanted & set(names))
 
 
 def remove(repo: str) -> int:
@@ -298,6 +355,10 @@ def _safetensors(repo: str, names: list[str], has_tokenizer: bool) -> list[str]:
     weights = fnmatch.filter(names, "model*.safetensors") or [
         name for name in fnmatch.filter(names, "*.safetensors") if "/" not in name
     ]
+    if "adapter_config.json" in names and "config.json" not in names:
+        raise UnsupportedError(f"{repo} {_ADAPTER}")
+    if not weights and (pickled := _pickled(names)):
+        raise UnsupportedError(f"{repo} has only {pickled}: {_CONVERT}")
     needs = [("*.safetensors", weights), ("config.json", names)]
     for needed, there in [*needs, ("tokenizer.json", names)] if has_tokenizer else needs:
         if not fnmatch.filter(there, needed):
@@ -319,6 +380,10 @@ def model_in_folder(path: Path) -> Path:
         return path
     if not models:
         why = _incomplete(names)
+        if "adapter_config.json" in names:
+            raise UnsupportedError(f"{path} {_ADAPTER}")
+        if pickled := _pickled(names):
+            raise UnsupportedError(f"{path} has only {pickled}: {_CONVERT}")
         raise ModelNotFoundError(
             f"{path} is a folder without a {'complete ' if why else ''}GGUF model, and without config.json + "
             f"*.safetensors{why}"
@@ -326,6 +391,11 @@ def model_in_folder(path: Path) -> Path:
     if len(models) > 1:
         raise InvalidRequestError(f"{path} holds several models: {_listing(models)}; name the file meant")
     return path / models[0][0]
+
+
+def _pickled(names: Iterable[str]) -> str | None:
+    """The first file of PyTorch's pickled weights."""
+    return next((name for name in names if fnmatch.fnmatch(name, "*pytorch_model*.bin") or name.endswith(".pth")), None)
 
 
 def _listing(models: Iterable[list[str]]) -> str:
@@ -340,7 +410,7 @@ def _hub_errors(repo: str, endpoint: str | None, *, offline: bool = False, kind:
     try:
         yield
     except GatedRepoError as error:
-        raise HubError(f"{repo} needs its terms accepted at {server}/{repo} and a login (hf auth login)") from error
+        raise GatedError(f"{repo} needs its terms accepted at {server}/{repo} and a login (hf auth login)") from error
     except RepositoryNotFoundError as error:
         raise ModelNotFoundError(f"{server} has no {kind} {repo}, or it is private (then: hf auth login)") from error
     except (RevisionNotFoundError, HFValidationError) as error:
@@ -352,11 +422,34 @@ def _hub_errors(repo: str, endpoint: str | None, *, offline: bool = False, kind:
                 f"{repo} is not in the cache {constants.HF_HUB_CACHE}, and offline mode is on. What to do: run once "
                 f"without it, or {_REMEDY[kind]}"
             ) from error
+        if reason := _known_reason(error, server):
+            raise HubError(f"could not get {repo} from {server}: {reason}") from error
         raise HubError(
             f"could not get {repo} from {server}: {type(error).__name__}: {_first_line(error)} "
             f"(after {time.monotonic() - began:.1f} s). What to do: check the network and HF_ENDPOINT, use offline "
             f"mode for what is in the cache, or {_REMEDY[kind]}"
         ) from error
+
+
+def _known_reason(error: Exception, server: str) -> str | None:
+    """Why a download failed and what to do, where the client's own text does not say it."""
+    is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    if is_full or "no space left on device" in str(error).lower():
+        return (
+            f"the disk of {constants.HF_HUB_CACHE} is full. What to do: delete models with `lucebox rm MODEL` "
+            "(`lucebox models` lists them), or set HF_HOME to a folder on another disk; the download then continues"
+        )
+    response = getattr(error, "response", None)
+    if getattr(response, "status_code", None) == 429:
+        wait = str(getattr(response, "headers", {}).get("Retry-After", ""))
+        when = f"in {wait} s" if wait.isdecimal() else "in a few minutes"
+        return (
+            f"the server limits the requests of this address (429). What to do: try again {when}, or log in, which "
+            "raises the limit (hf auth login)"
+        )
+    if getattr(response, "status_code", None) in (502, 503, 504):
+        return f"the server is overloaded ({response.status_code}). What to do: try again in a few minutes"  # type: ignore[union-attr]
+    return None
 
 
 def _first_line(error: Exception) -> str:

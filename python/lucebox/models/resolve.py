@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from lucebox.errors import InvalidRequestError, ModelNotFoundError
 from lucebox.models import catalog, hub
 from lucebox.models.hub import Progress
+from lucebox.models.hub_name import parse_hub_name
 from lucebox.names import did_you_mean
 
 __all__ = ["ResolvedModel", "resolve"]
 
 _CATALOG_PREFIX = "catalog:"
-_HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<want>[^:]+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,8 @@ def resolve(
     """Finds a model, and downloads it if necessary.
 
     model: a GGUF file or a model folder; a catalog name; or org/name on the hub, with ":Q8_0" or ":file.gguf" to choose
-    among its GGUF files and ":safetensors" for its original weights. "catalog:NAME" and "./NAME" resolve an ambiguity.
+    among its GGUF files, ":safetensors" for its original weights, and "@revision" before these; or a link to the hub.
+    "catalog:NAME" and "./NAME" resolve an ambiguity.
     endpoint: a hub server instead of the client's own setting.
     is_drafter: resolve a drafter: a catalog name means that model's drafter, and the files need no tokenizer.
 
@@ -66,22 +66,23 @@ def resolve(
         if is_drafter:
             return ResolvedModel(catalog.fetch_drafter(entry.name), "catalog", entry.name)
         return ResolvedModel(catalog.fetch(entry.name, offline=offline, progress=progress), "catalog", entry.name)
-    match = _HUB_ID.fullmatch(model)
-    if match is None or model.startswith((".", "~")) or (path.suffix == ".gguf" and match["want"] is None):
+    found = parse_hub_name(model, is_link=hub.is_link)
+    if found is None:
         names = [entry.name for entry in catalog.entries()]
         raise ModelNotFoundError(
             f"{model!r} is not a file or folder here, not a catalog name ({', '.join(names)}), and not a hub id "
             f"(org/name){did_you_mean(model, names) or _nearest_file(path)}"
         )
-    found = hub.fetch(
-        match["repo"],
-        match["want"],
+    fetched = hub.fetch(
+        found.repo,
+        found.want,
+        revision=found.revision,
         offline=offline,
         progress=progress,
         endpoint=endpoint,
         has_tokenizer=not is_drafter,
     )
-    return ResolvedModel(found, "hub", model)
+    return ResolvedModel(fetched, "hub", str(found))
 
 
 def _nearest_file(path: Path) -> str:

@@ -39,7 +39,13 @@ class ServedModel:
         self.created = int(time.time())
         self.context = loaded.memory_plan.context
         self._grammars = Grammars(loaded)
-        self._chat = ChatModel(loaded, self._grammars, profile=settings.profile, max_tokens=settings.max_tokens)
+        self._chat = ChatModel(
+            loaded,
+            self._grammars,
+            profile=settings.profile,
+            max_tokens=settings.max_tokens,
+            template_vars=settings.template_vars(),
+        )
         self.profile: Profile = self._chat.profile
         self._aliases = settings.alias
 

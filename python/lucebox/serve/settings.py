@@ -6,12 +6,15 @@ import ipaddress
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from lucebox.errors import InvalidRequestError
+from lucebox.local_files import json_object, read_text
 
 __all__ = ["ServeSettings"]
 
 MAX_PORT = 65535
+MAX_KEY_FILE = 1 << 20
 SIZE = {"size": True}  # the command line takes 2GB or 512MiB
 
 
@@ -40,6 +43,9 @@ class ServeSettings:
     """A further model name that clients may request; a pattern such as "claude-*" is allowed, "*" takes every name."""
     profile: str | None = None
     """A JSON file that overrides fields of the model's profile (docs/structured_output.md). None: no file."""
+    chat_template_kwargs: str | None = None
+    """Variables of the chat template for every conversation, as a JSON object: '{"preserve_thinking": true}'. A
+    request's own come before them. None: no variables."""
     slots: int | None = None
     """Requests that run concurrently, in turns, each with its own context. None: 4, or fewer if memory is short."""
     prefix_cache: int = field(default=2 << 30, metadata=SIZE)
@@ -105,12 +111,14 @@ class ServeSettings:
         """The keys of --api-key and --api-key-file.
 
         Raises:
-            OSError: the file cannot be read.
-            InvalidRequestError: the file has no key, or a key is not printable ASCII.
+            InvalidRequestError: the file cannot be read or has no key, or a key is not printable ASCII.
         """
         keys = list(self.api_key)
         if self.api_key_file is not None:
-            lines = [line.strip() for line in Path(self.api_key_file).read_text(encoding="utf-8").splitlines()]
+            try:
+                lines = [line.strip() for line in read_text(self.api_key_file, MAX_KEY_FILE).splitlines()]
+            except InvalidRequestError as error:
+                raise InvalidRequestError(f"--api-key-file {error}") from None
             found = [line for line in lines if line and not line.startswith("#")]
             if not found:
                 raise InvalidRequestError(f"{self.api_key_file} has no API key")
@@ -120,18 +128,24 @@ class ServeSettings:
                 raise InvalidRequestError("an API key must be printable ASCII without spaces")
         return tuple(keys)
 
+    def template_vars(self) -> dict[str, Any]:
+        """The variables of --chat-template-kwargs.
+
+        Raises:
+            InvalidRequestError: the text is not a JSON object.
+        """
+        return json_object(self.chat_template_kwargs or "{}", "--chat-template-kwargs")
+
     def check(self) -> None:
-        """Checks what would otherwise fail after the model has loaded: keys, exposure and the files of TLS.
+        """Checks what would otherwise fail after the model has loaded: keys, exposure, template variables and the files
+        of TLS.
 
         Raises:
             InvalidRequestError: one of these cannot be used; the message says why.
         """
-        try:
-            self.all_keys()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise InvalidRequestError(f"--api-key-file {self.api_key_file}: {reason}") from error
+        self.all_keys()
         self.check_exposure()
+        self.template_vars()
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
             raise InvalidRequestError("--ssl-keyfile needs --ssl-certfile")
         if self.ssl_certfile is None:

@@ -6,9 +6,12 @@ differ.
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +29,18 @@ from lucebox.text.vocab import TokenType, Vocabulary, missing_bytes
 
 __all__ = ["Tokenizer"]
 
+# Added tokens that vocabularies do not mark as control tokens, but that only a template or an answer writes: <think>,
+# </tool_call>, <|fim_prefix|>, [TOOL_CALLS]. Others, such as runs of spaces, belong to ordinary text.
+_TAG = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
+
+
+class _Reads(Enum):
+    """Which tokens an encoder finds in text."""
+
+    ALL = "all"
+    NO_CONTROL = "all but control tokens"
+    NO_TAGS = "neither control tokens nor tags"
+
 
 class Tokenizer:
     """The tokenizer of one model. Safe to share between threads."""
@@ -42,12 +57,16 @@ class Tokenizer:
         unk_id: int | None = None,
         eos_ids: Iterable[int] = (),
         add_bos: bool = False,
+        appended: Iterable[int] = (),
     ) -> None:
         self._encoder = encoder
-        self._plain_encoder: Encoder | None = None
-        self._plain_lock = threading.Lock()
+        self._encoders: dict[_Reads, Encoder] = {_Reads.ALL: encoder}
+        self._encoders_lock = threading.Lock()
         self._bytes = token_bytes
         self._special = frozenset(special_ids)
+        # Tokens that a template writes and a caller's text only quotes.
+        added = encoder.get_added_tokens_decoder().items()
+        self._marks = self._special | {i for i, token in added if _TAG.fullmatch(token.content)}
         # Bytes of valid UTF-8 only: 0xC0, 0xC1 and 0xF5.. never occur in text.
         self._unwritable = unwritable - {0xC0, 0xC1, *range(0xF5, 0x100)}
         self.n_vocab = max(token_bytes) + 1
@@ -61,6 +80,8 @@ class Tokenizer:
         """End-of-sequence tokens, the model's main one first."""
         self.add_bos = add_bos
         """Whether the model expects its BOS token before every text."""
+        self.appended = tuple(appended)
+        """Tokens that an embedding model expects after every text."""
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, object], where: str) -> Tokenizer:
@@ -98,6 +119,7 @@ class Tokenizer:
             unk_id=vocab.unk_id,
             eos_ids=vocab.end_ids,
             add_bos=vocab.add_bos,
+            appended=vocab.appended,
         )
 
     @classmethod
@@ -122,6 +144,7 @@ class Tokenizer:
             unk_id=file.unk_id,
             eos_ids=file.end_ids,
             add_bos=file.add_bos,
+            appended=file.appended,
         )
 
     def encode(self, text: str, *, special: bool = True, add_bos: bool | None = None) -> list[int]:
@@ -134,7 +157,7 @@ class Tokenizer:
         Raises:
             InvalidRequestError: the text has a lone surrogate, or a character the vocabulary cannot encode.
         """
-        ids = _ids(self._encoder_for(special), self._checked(text))
+        ids = _ids(self._encoder_for(_Reads.ALL if special else _Reads.NO_CONTROL), self._checked(text))
         if self.add_bos if add_bos is None else add_bos:
             if self.bos_id is None:
                 raise InvalidRequestError("add_bos=True, but the model's files name no begin-of-text token")
@@ -150,14 +173,14 @@ class Tokenizer:
         """
         self._checked(text)
         with _own_errors(), _memory_for(text):
-            found = self._encoder_for(False).encode_batch([text], add_special_tokens=False)[0]
+            found = self._encoder_for(_Reads.NO_CONTROL).encode_batch([text], add_special_tokens=False)[0]
         starts = np.fromiter((start for start, _ in found.offsets), np.int64, len(found))
         return np.asarray(found.ids, np.int32), np.maximum.accumulate(starts)
 
     def encode_marked(self, text: str) -> list[int]:
         """Token ids of a rendered chat template whose callers' texts are marked (spellings.py).
 
-        Marked spellings of control tokens are encoded as plain text. Without marks this is `encode`.
+        Marked spellings of control tokens and tags are encoded as plain text. Without marks this is `encode`.
 
         Raises:
             InvalidRequestError: as `encode`.
@@ -169,20 +192,25 @@ class Tokenizer:
             found = self._encoder.encode_batch([text], add_special_tokens=False)[0]
         ids: list[int] = []
         end = 0
-        # The encoder finds control tokens before it splits, so the text between two of them is encoded separately.
+        # The encoder finds added tokens before it splits, so the text between two of them is encoded separately.
         for token_id, (start, stop) in zip(found.ids, found.offsets, strict=True):
-            if token_id in self._special:
+            if token_id in self._marks:
                 ids += [*self._plain_ids(text[end:start]), token_id]
                 end = stop
         return ids + self._plain_ids(text[end:])
 
     def _plain_ids(self, marked: str) -> list[int]:
-        return _ids(self._encoder_for(False), unmarked(marked))
+        return _ids(self._encoder_for(_Reads.NO_TAGS), unmarked(marked))
 
     @property
     def control_tokens(self) -> frozenset[str]:
         """The spellings of all control tokens."""
         return frozenset(self._bytes[i].decode() for i in self._special)
+
+    @property
+    def template_tokens(self) -> frozenset[str]:
+        """The spellings of all control tokens, and of added tokens that look like a tag: <think>, [TOOL_CALLS]."""
+        return frozenset(self._bytes[i].decode() for i in self._marks)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Text of token ids; invalid UTF-8 becomes U+FFFD. Control tokens are skipped by default."""
@@ -212,17 +240,25 @@ class Tokenizer:
         """Whether the id is a control token."""
         return token_id in self._special
 
-    def _encoder_for(self, special: bool) -> Encoder:
-        if special:
+    def _encoder_for(self, reads: _Reads) -> Encoder:
+        if reads is _Reads.ALL:
             return self._encoder
-        with self._plain_lock:
-            if self._plain_encoder is None:
+        if reads is _Reads.NO_TAGS and self._marks == self._special:
+            reads = _Reads.NO_CONTROL
+        with self._encoders_lock:
+            if reads not in self._encoders:
                 # Matching special tokens is a setting of the encoder; toggling it would not be thread-safe, so there
-                # are two. The second is built on first use: few callers need it, and a large vocabulary takes 1 s.
-                plain = Encoder.from_str(self._encoder.to_str())
-                plain.encode_special_tokens = True
-                self._plain_encoder = plain
-        return self._plain_encoder
+                # are several. They are built on first use: few callers need them, and a large vocabulary takes 1 s.
+                text = self._encoder.to_str()
+                other = Encoder.from_str(text if reads is _Reads.NO_CONTROL else self._without_marks(text))
+                other.encode_special_tokens = True
+                self._encoders[reads] = other
+            return self._encoders[reads]
+
+    def _without_marks(self, encoder: str) -> str:
+        root = json.loads(encoder)
+        root["added_tokens"] = [token for token in root["added_tokens"] if token["id"] not in self._marks]
+        return json.dumps(root)
 
     def _checked(self, text: str) -> str:
         try:

@@ -15,13 +15,14 @@ from typing import cast
 from tokenizers import Tokenizer as Encoder
 
 from lucebox.errors import FormatError, UnsupportedError
-from lucebox.regular_files import read_regular
+from lucebox.regular_files import foreign_content, read_regular
 from lucebox.text.vocab import MAX_TOKENS, end_ids_by_text
 
 __all__ = [
     "AddedPiece",
     "TokenizerFile",
     "optional_problem",
+    "parse_json",
     "read_json",
     "read_optional_json",
     "special_tokens_settings",
@@ -51,6 +52,8 @@ class TokenizerFile:
     unk_id: int | None
     end_ids: tuple[int, ...]
     add_bos: bool
+    appended: tuple[int, ...]
+    """Tokens that the post-processor appends to a text."""
 
     @staticmethod
     def read(path: Path) -> TokenizerFile:
@@ -68,8 +71,10 @@ class TokenizerFile:
         ids = pieces | {token.content: token.id for token in added}
         encoder = _encoder(path, where)
         settings = special_tokens_settings(path.parent)
+        prefix, suffix = _around_text(encoder)
         bos_id = _named_id(settings.get("bos_token"), ids)
-        prefix = encoder.encode("", add_special_tokens=True).ids
+        if bos_id is None and prefix:
+            bos_id = prefix[0]  # only the post-processor names it
         return TokenizerFile(
             encoder=encoder,
             pieces=pieces,
@@ -79,6 +84,7 @@ class TokenizerFile:
             unk_id=_named_id(settings.get("unk_token"), ids),
             end_ids=_end_ids(path, settings, ids, {token.id for token in added if token.special}),
             add_bos=bos_id is not None and (settings.get("add_bos_token") is True or prefix[:1] == [bos_id]),
+            appended=tuple(suffix),
         )
 
 
@@ -88,22 +94,34 @@ def read_json(path: Path) -> dict[str, object]:
     Raises:
         FormatError: the file cannot be read, or is not a JSON object.
     """
+    try:
+        data = read_regular(path, _MAX_BYTES)
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}") from error
+    return _mapping(parse_json(data, str(path)), str(path), "the file")
+
+
+def parse_json(data: bytes, where: str) -> object:
+    """The value of a JSON file; duplicate keys are an error.
+
+    Raises:
+        FormatError: the bytes are not JSON; the text says what they are instead.
+    """
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         result = dict(pairs)
         if len(result) != len(pairs):
             seen: set[str] = set()
             repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise FormatError(f"{path}: key {repeated[:60]!a} occurs twice in one object")
+            raise FormatError(f"{where}: key {repeated[:60]!a} occurs twice in one object")
         return result
 
+    if other := foreign_content(data):
+        raise FormatError(f"{where}: not valid JSON: {other}")
     try:
-        root = json.loads(read_regular(path, _MAX_BYTES).decode(), object_pairs_hook=unique)
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read: {error.strerror}") from error
+        return cast(object, json.loads(data.decode("utf-8-sig"), object_pairs_hook=unique))
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: not valid JSON: {error}") from error
-    return _mapping(root, str(path), "the file")
+        raise FormatError(f"{where}: not valid JSON: {error}") from error
 
 
 def _pieces(model: Mapping[str, object], where: str) -> dict[str, int]:
@@ -166,6 +184,16 @@ def _encoder(path: Path, where: str) -> Encoder:
     return encoder
 
 
+def _around_text(encoder: Encoder) -> tuple[list[int], list[int]]:
+    """The tokens that the post-processor puts before and after a text."""
+    whole: list[int] = encoder.encode("a", add_special_tokens=True).ids
+    text: list[int] = encoder.encode("a", add_special_tokens=False).ids
+    for at in range(len(whole) - len(text) + 1):
+        if whole[at : at + len(text)] == text:
+            return whole[:at], whole[at + len(text) :]
+    return [], []
+
+
 def _end_ids(path: Path, settings: Mapping[str, object], ids: Mapping[str, int], special: set[int]) -> tuple[int, ...]:
     found = [_named_id(settings.get("eos_token"), ids)]
     for name in ("generation_config.json", "config.json"):
@@ -174,7 +202,7 @@ def _end_ids(path: Path, settings: Mapping[str, object], ids: Mapping[str, int],
         for config in (root, inner) if isinstance(inner, dict) else (root,):
             value = config.get("eos_token_id")
             for item in value if isinstance(value, list) else [value]:
-                if item is not None:
+                if item is not None and not (isinstance(item, int) and item < 0):  # files write -1 for none
                     _check_id(item, str(path.with_name(name)), "eos_token_id")
                     found.append(cast(int, item))
     found += end_ids_by_text(ids, special.__contains__)

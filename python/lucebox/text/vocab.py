@@ -40,6 +40,9 @@ _END_CONTROLS = ("</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<PAD>", 
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id", "fim_pad_token_id", "fim_rep_token_id", "fim_sep_token_id")
 
 
+_NO_TOKEN = (-1, (1 << 32) - 1)  # how files write that there is no such token
+
+
 class TokenType(IntEnum):
     """GGUF's tokenizer.ggml.token_type."""
 
@@ -64,6 +67,8 @@ class Vocabulary:
     unk_id: int | None
     end_ids: tuple[int, ...]
     add_bos: bool
+    appended: tuple[int, ...]
+    """Tokens that an embedding model expects after every text."""
 
     @staticmethod
     def from_gguf(metadata: Mapping[str, object], where: str) -> Vocabulary:
@@ -131,6 +136,7 @@ class _Reader:
             unk_id=self.optional_token_id("unknown_token_id", len(tokens)),
             end_ids=tuple(dict.fromkeys(i for i in ends if i is not None)),
             add_bos=add_bos,
+            appended=(ends[0],) if self.flag("add_eos_token", default=False) and ends[0] is not None else (),
         )
 
     def tokens(self) -> list[str]:
@@ -215,16 +221,17 @@ class _Reader:
             self.fail(key, f"is {type(item).__name__}, expected an integer")
 
     def token_id(self, key: str, n_tokens: int) -> int | None:
-        if _KEY + key not in self.metadata:
+        value = self.metadata.get(_KEY + key)
+        if value is None or value in _NO_TOKEN:
             return None
-        return self.checked_id(key, self.value(key), n_tokens)
+        return self.checked_id(key, value, n_tokens)
 
     def token_ids(self, key: str, n_tokens: int) -> list[int]:
         """The ids of an optional key of newer files; accepts a single id instead of an array."""
         value = self.metadata.get(_KEY + key)
         if value is None:
             return []
-        items = value if isinstance(value, list) else [value]
+        items = [item for item in (value if isinstance(value, list) else [value]) if item not in _NO_TOKEN]
         return [self.checked_id(key, item, n_tokens) for item in items]
 
     def optional_token_id(self, key: str, n_tokens: int) -> int | None:

@@ -28,4 +28,15 @@ Arena::~Arena() {
 
 size_t Arena::reserved_bytes() { return reserved; }
 
+size_t Carver::end_of_slice(size_t start, size_t rows, size_t count, size_t bytes) {
+  constexpr size_t kAlignment = 256;
+  size_t size = 0;
+  const bool overflows = __builtin_mul_overflow(rows, count, &size) || __builtin_mul_overflow(size, bytes, &size) ||
+                         __builtin_add_overflow(size, kAlignment - 1, &size) ||
+                         __builtin_add_overflow(start, size / kAlignment * kAlignment, &size);
+  LB_CHECK(!overflows, kMemory, "a plan of ", rows, " x ", count, " values of ", bytes,
+           " bytes needs more memory than any machine has; the model's sizes or kv_tokens are absurd");
+  return size;
+}
+
 }  // namespace lb

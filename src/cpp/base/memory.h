@@ -39,11 +39,11 @@ class Carver {
   Carver() = default;
   explicit Carver(const Memory& memory) : base_(memory.data()), capacity_(memory.size()) {}
 
+  // [count] or [rows, count] of T. Throws kMemory when the size overflows.
   template <class T>
-  T* take(size_t count) {
-    constexpr size_t kAlignment = 256;
+  T* take(size_t count, size_t rows = 1) {
     const size_t start = used_;
-    used_ += (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    used_ = end_of_slice(used_, rows, count, sizeof(T));
     if (base_ == nullptr) return nullptr;
     LB_ASSERT(used_ <= capacity_);
     return reinterpret_cast<T*>(base_ + start);
@@ -51,6 +51,8 @@ class Carver {
   size_t used() const { return used_; }
 
  private:
+  static size_t end_of_slice(size_t start, size_t rows, size_t count, size_t bytes);
+
   std::byte* base_ = nullptr;
   size_t capacity_ = 0;
   size_t used_ = 0;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <iomanip>
 #include <iterator>
+#include <limits>
 #include <sstream>
 
 #include "base/error.h"
@@ -18,6 +19,8 @@
 
 namespace lb {
 namespace {
+
+constexpr int kMaxKvTokens = std::numeric_limits<int>::max() / kPageTokens * kPageTokens;  // whole pages
 
 // A hash of everything that a saved session depends on: metadata, all tensor bytes, rope frequencies and settings. Four
 // independent chains of 8-byte words let the multiplications overlap. Not cryptographic.
@@ -98,7 +101,8 @@ SparseWish sparse_wish(const EngineOptions& options) { return {options.sparse_pr
 // Checks the options and resolves the defaults that depend on machine and device, except the context.
 void resolve(EngineOptions& options, const DeviceSizes& sizes) {
   check_model_options(options);
-  LB_CHECK(options.kv_tokens >= 0, kInvalid, "kv_tokens must be positive, got ", options.kv_tokens);
+  LB_CHECK(options.kv_tokens >= 0 && options.kv_tokens <= kMaxKvTokens, kInvalid, "kv_tokens must be between 1 and ",
+           kMaxKvTokens, ", got ", options.kv_tokens);
   LB_CHECK(options.sessions >= 1, kInvalid, "sessions must be positive, got ", options.sessions);
   LB_CHECK(options.kv_tokens == 0 || options.context <= options.kv_tokens, kInvalid, "kv_tokens = ", options.kv_tokens,
            " is less than one context of ", options.context, " tokens");
@@ -149,6 +153,7 @@ void Engine::check_ids(std::span<const int32_t> ids) const {
 const std::string& Engine::fingerprint() const {
   std::call_once(fingerprint_once_,
                  [this] { fingerprint_ = fingerprint_of(file_, draft_file_, *models_.target, options_); });
+  check_intact();
   return fingerprint_;
 }
 
@@ -179,7 +184,13 @@ void Engine::set_step_costs(const StepCosts& costs) const {
   step_costs_ = costs;
 }
 
+void Engine::check_intact() const {
+  file_.check_intact();
+  if (draft_file_) draft_file_->check_intact();
+}
+
 void Engine::forward(const Executor& executor, Append append, const Taps* taps) const {
+  check_intact();
   const DraftWorkspace& ws = executor.draft;
   Stream& stream = *executor.stream;
   const int rows = static_cast<int>(append.tokens.size());
@@ -188,6 +199,7 @@ void Engine::forward(const Executor& executor, Append append, const Taps* taps) 
   if (models_.draft)
     models_.draft->context({ws.taps, append.tokens.data(), append.positions.data(), rows, append.segments}, ws,
                            options_.activations, stream);
+  check_intact();
 }
 
 StateOptions Engine::state_options() const { return lb::state_options(options_); }
@@ -215,6 +227,7 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
       process_owned(new Engine(std::move(opened.file), std::move(opened.draft_file), std::move(opened.models), backend,
                                std::move(options), std::move(plan), progress));
   engine->executor().stream->wait();
+  engine->check_intact();
   return engine;
 }
 

@@ -75,6 +75,8 @@ class Engine {
   // Runs the target's forward pass over an append, then computes the draft model's rows of that append. The inputs are
   // in the executor's or a session's memory.
   void forward(const Executor& executor, Append append, const Taps* taps = nullptr) const;
+  // Throws kIo if a file whose weights are used in place became shorter.
+  void check_intact() const;
   // Memory promised to sessions: each session keeps its share while it exists.
   Promise& promise() const { return *promise_; }
 

@@ -52,12 +52,15 @@ struct EngineSizes {
 // Default pages of the KV cache: one context per session, or as many as fit.
 int fitting_kv_pages(const EngineSizes& engine, size_t budget) {
   const int least = n_pages(engine.options.context);
-  const size_t others = engine.options.sessions * engine.session() + engine.shared();
+  size_t others = 0;  // without the KV cache
+  if (__builtin_mul_overflow(size_t(engine.options.sessions), engine.session(), &others) ||
+      __builtin_add_overflow(others, engine.shared(), &others) || others > budget)
+    return least;
   int64_t low = least, high = int64_t{least} * engine.options.sessions;
   while (low < high) {
     const int64_t middle = (low + high + 1) / 2;
     const bool fits = middle * kPageTokens <= std::numeric_limits<int>::max() &&
-                      others + engine.kv_bytes(static_cast<int>(middle)) <= budget;
+                      engine.kv_bytes(static_cast<int>(middle)) <= budget - others;
     fits ? low = middle : high = middle - 1;
   }
   return static_cast<int>(low);

@@ -140,6 +140,7 @@ void Timeline::head(const Executor& executor, int row, int rows, float* logits) 
   const Model& model = engine_->model();
   model.head(executor.workspace.y + static_cast<size_t>(row) * model.info().hidden, rows, logits,
              engine_->options().activations, *executor.stream);
+  engine_->check_intact();
 }
 
 void Timeline::download_head(const Executor& executor, int row, int rows, float* logits) const {

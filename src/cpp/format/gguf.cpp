@@ -95,7 +95,6 @@ TensorView read_tensor_info(GgufReader& in) {
   uint64_t values = 1;
   for (uint32_t d = 0; d < n_dims; ++d) {
     ne[d] = in.u64("a dimension");
-    if (ne[d] == 0) in.fail_at(ErrorCode::kFormat, start, "dimension ", d, " is zero");
     values = checked_product(values, ne[d], in, start);
   }
   tensor.shape.assign(std::reverse_iterator(ne + n_dims), std::reverse_iterator(ne));
@@ -195,6 +194,9 @@ void check_part(const GgufMetadata& part, const GgufMetadata& first, uint32_t nu
 
 GgufFile parse_gguf(std::span<const std::byte> bytes, const std::string& where, std::shared_ptr<const void> owner) {
   LB_ASSERT(reinterpret_cast<uintptr_t>(bytes.data()) % kMinAlignment == 0);
+  const std::string_view start(reinterpret_cast<const char*>(bytes.data()), std::min<size_t>(bytes.size(), 128));
+  const std::string_view other = foreign_content(start);
+  LB_CHECK(other.empty(), kFormat, where, ": not a GGUF file: ", other);
   GgufReader in(bytes, where);
   GgufFile file;
   file.version = read_version(in);

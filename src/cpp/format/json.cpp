@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <system_error>
+#include <utility>
 
 #include "base/error.h"
 #include "format/text.h"
@@ -18,6 +20,9 @@ class JsonParser {
   Json parse() {
     if (text_.size() > kJsonMaxBytes)
       fail_here("expected at most ", kJsonMaxBytes, " bytes of JSON, found ", text_.size());
+    const std::string_view other = foreign_content(text_.substr(0, 128));
+    if (!other.empty()) fail(ErrorCode::kFormat, *source_, ": not JSON: ", other);
+    if (text_.starts_with("\xEF\xBB\xBF")) at_ = 3;  // a byte order mark
     skip_space();
     Json root = value(0);
     skip_space();
@@ -62,6 +67,9 @@ class JsonParser {
     }
     return json;
   }
+
+  static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  static constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
   void word(std::string_view expected) {
     if (text_.substr(at_, expected.size()) != expected) fail_here("expected ", expected);
@@ -190,6 +198,13 @@ class JsonParser {
       return at_ - first;
     };
     if (peek() == '-') ++at_;
+    // Python writes these numbers, which JSON lacks, into configurations: "time_step_limit": [0.0, Infinity].
+    for (const auto& [word, real] : {std::pair("Infinity", kInfinity), std::pair("NaN", kNaN)})
+      if (text_.substr(at_).starts_with(word)) {
+        at_ += std::string_view(word).size();
+        json.value_ = text_[start] == '-' ? -real : real;
+        return;
+      }
     const bool leading_zero = peek() == '0';
     const size_t n_digits = digits();
     if (n_digits == 0) fail_at(start, "expected a JSON value, found ", found());

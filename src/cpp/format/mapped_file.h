@@ -12,8 +12,13 @@ namespace lb {
 class MappedFile {
  public:
   // Throws kIo when the file cannot be opened or mapped, or is not a regular file. An empty file maps to size 0.
-  // Truncating the file while it is mapped kills this process with SIGBUS; no user of a mapping can prevent that.
+  // Bytes that the file loses while it is mapped read as 0 from then on, and check_intact() reports them: reading them
+  // raises SIGBUS, whose handler replaces the lost pages. The first open() installs the handler.
   static std::shared_ptr<const MappedFile> open(const std::string& path);
+  // Throws kIo if the mapping that contains `data` has lost bytes that were read. `where` names the file.
+  static void check_intact(const std::byte* data, const std::string& where);
+  // Whether any mapping of the process has lost bytes that were read.
+  static bool any_lost();
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -28,7 +33,7 @@ class MappedFile {
   static void read_ahead(const std::byte* from, size_t bytes);
 
  private:
-  MappedFile(std::string path, const std::byte* data, size_t size) : path_(std::move(path)), data_(data), size_(size) {}
+  MappedFile(std::string path, const std::byte* data, size_t size);
 
   std::string path_;
   const std::byte* data_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "format/mapped_file.h"
 #include "format/text.h"
 
 namespace lb {
@@ -60,6 +61,11 @@ ModelFile open_folder(const std::string& folder) {
 
 const TensorTable& ModelFile::tensors() const {
   return gguf() ? gguf()->tensors : std::get<SafetensorsModel>(content).tensors;
+}
+
+void ModelFile::check_intact() const {
+  if (!MappedFile::any_lost()) return;
+  for (const TensorView& tensor : tensors().all()) MappedFile::check_intact(tensor.data, tensor.file);
 }
 
 ModelFile open_model_file(const std::string& path) {

@@ -16,6 +16,8 @@ struct ModelFile {
   const TensorTable& tensors() const;
   const GgufFile* gguf() const { return std::get_if<GgufFile>(&content); }
   const SafetensorsModel* safetensors() const { return std::get_if<SafetensorsModel>(&content); }
+  // Throws kIo if one of the mapped files became shorter and its lost bytes were read.
+  void check_intact() const;
 };
 
 ModelFile open_model_file(const std::string& path);

@@ -85,10 +85,7 @@ TensorView read_entry(const Json::Member& member, std::span<const std::byte> dat
   const Json& shape = entry.at("shape");
   LB_CHECK(shape.array().size() <= kMaxDims, kFormat, shape.where(), ": ", tensor_text, ": expected at most ", kMaxDims,
            " dimensions, found ", shape.array().size());
-  for (const Json& dim : shape.array()) {
-    tensor.shape.push_back(non_negative(dim));
-    LB_CHECK(tensor.shape.back() > 0, kFormat, dim.where(), ": ", tensor_text, ": a dimension is zero");
-  }
+  for (const Json& dim : shape.array()) tensor.shape.push_back(non_negative(dim));
   const uint64_t bits = tensor_bits(tensor, shape);
 
   const Json& offsets = entry.at("data_offsets");
@@ -144,6 +141,16 @@ void check_shard_name(const Json& shard) {
            quoted(name));
 }
 
+// Removes what training tools insert into names: torch.compile, FSDP and activation checkpointing anywhere,
+// data-parallel and PEFT wrappers at the start. A file with adapters keeps PEFT's names.
+std::string plain_name(std::string name, bool has_adapters) {
+  for (const std::string_view part : {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."})
+    for (size_t at = name.find(part); at != std::string::npos; at = name.find(part)) name.erase(at, part.size());
+  if (name.starts_with("module.")) name.erase(0, 7);
+  if (!has_adapters && name.starts_with("base_model.model.")) name.erase(0, 17);
+  return name;
+}
+
 void open_file(const std::string& path, std::vector<TensorView>& tensors,
                std::vector<std::shared_ptr<const void>>& owners) {
   const auto file = MappedFile::open(path);
@@ -192,6 +199,15 @@ TensorTable open_shards(const std::string& folder) {
   return table;
 }
 
+// The tensors by their plain names.
+TensorTable with_plain_names(const TensorTable& table) {
+  std::vector<TensorView> tensors = table.all();
+  const bool has_adapters = std::ranges::any_of(
+      tensors, [](const TensorView& tensor) { return tensor.name.find(".lora_") != std::string::npos; });
+  for (TensorView& tensor : tensors) tensor.name = plain_name(std::move(tensor.name), has_adapters);
+  return TensorTable(std::move(tensors), table.owners());
+}
+
 }  // namespace
 
 std::vector<TensorView> parse_safetensors(std::span<const std::byte> bytes, const std::string& where) {
@@ -201,8 +217,11 @@ std::vector<TensorView> parse_safetensors(std::span<const std::byte> bytes, cons
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, bytes.data(), kLengthBytes);
   const uint64_t left = bytes.size() - kLengthBytes;
-  LB_CHECK(header_bytes <= kJsonMaxBytes && header_bytes <= left, kFormat, where,
-           ": at byte 0: expected a header of at most ", std::min<uint64_t>(kJsonMaxBytes, left),
+  const bool fits = header_bytes <= kJsonMaxBytes && header_bytes <= left;
+  const std::string_view start(reinterpret_cast<const char*>(bytes.data()), std::min<size_t>(bytes.size(), 128));
+  const std::string_view other = fits ? std::string_view() : foreign_content(start);
+  LB_CHECK(other.empty(), kFormat, where, ": not a safetensors file: ", other);
+  LB_CHECK(fits, kFormat, where, ": at byte 0: expected a header of at most ", std::min<uint64_t>(kJsonMaxBytes, left),
            " bytes, found a length of ", header_bytes);
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, header_bytes);
   LB_CHECK(text.starts_with('{'), kFormat, where, ": at byte 8: expected '{', the start of the header");
@@ -237,13 +256,13 @@ SafetensorsModel open_safetensors(const std::string& folder) {
   model.config = parse_json(model.config_text, config);
   LB_CHECK(model.config.is_object(), kFormat, model.config.where(), ": expected an object");
   if (!exists(join(folder, kSingle))) {
-    model.tensors = open_shards(folder);
+    model.tensors = with_plain_names(open_shards(folder));
     return model;
   }
   std::vector<TensorView> tensors;
   std::vector<std::shared_ptr<const void>> owners;
   open_file(join(folder, kSingle), tensors, owners);
-  model.tensors = TensorTable(std::move(tensors), std::move(owners));
+  model.tensors = with_plain_names(TensorTable(std::move(tensors), std::move(owners)));
   return model;
 }
 

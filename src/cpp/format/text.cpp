@@ -1,6 +1,7 @@
 // Checks UTF-8 against the table of well-formed byte sequences (Unicode 15, table 3-7).
 #include "format/text.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -27,7 +28,33 @@ size_t sequence_length(std::string_view text, size_t at) {
   return 0;
 }
 
+// Control characters (C0, DEL, C1), and marks that reorder text in a terminal (U+061C, U+200E, U+200F, U+202A to
+// U+202E, U+2066 to U+2069). `code`: one well-formed sequence.
+bool is_control(std::string_view code) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(code[i]); };
+  if (code.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7F;
+  if (code.size() == 2) return (byte(0) == 0xC2 && byte(1) < 0xA0) || code == "\u061C";
+  if (code.size() != 3 || byte(0) != 0xE2) return false;
+  return (byte(1) == 0x80 && (byte(2) == 0x8E || byte(2) == 0x8F || (byte(2) >= 0xAA && byte(2) <= 0xAE))) ||
+         (byte(1) == 0x81 && byte(2) >= 0xA6 && byte(2) <= 0xA9);
+}
+
 }  // namespace
+
+std::string_view foreign_content(std::string_view bytes) {
+  if (bytes.starts_with("version https://git-lfs.github.com/spec/"))
+    return "it is a Git LFS pointer, not the file itself; fetch it with: git lfs pull";
+  const size_t first = bytes.substr(0, 64).find_first_not_of(" \t\r\n");
+  std::string start(first == std::string_view::npos ? std::string_view() : bytes.substr(first, 14));
+  for (char& c : start) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  if (start.starts_with("<!doctype html") || start.starts_with("<html"))
+    return "it is a web page, saved in place of the file; download the file itself";
+  if (bytes.starts_with("PK\x03\x04"))
+    return "it is a zip file, such as PyTorch's pickled weights; convert it to safetensors or GGUF";
+  if (bytes.starts_with("\xff\xfe") || bytes.starts_with("\xfe\xff"))
+    return "it is UTF-16 text; convert it, for example: iconv -f utf-16 -t utf-8";
+  return {};
+}
 
 bool is_utf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
@@ -43,10 +70,12 @@ std::string printable(std::string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
     const size_t length = sequence_length(text, at);
-    const auto lead = static_cast<uint8_t>(text[at]);
-    if (length == 0 || lead < 0x20 || lead == 0x7F) {
-      out += {'\\', 'x', kHex[lead >> 4], kHex[lead & 15]};
-      at += 1;
+    if (length == 0 || is_control(text.substr(at, length))) {
+      for (const char c : text.substr(at, std::max<size_t>(length, 1))) {
+        const auto byte = static_cast<uint8_t>(c);
+        out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+      }
+      at += std::max<size_t>(length, 1);
     } else {
       out += text.substr(at, length);
       at += length;

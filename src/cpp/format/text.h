@@ -9,7 +9,11 @@ namespace lb {
 // Strict: no overlong forms, no surrogates, nothing above U+10FFFF.
 bool is_utf8(std::string_view text);
 
-// `text` as one line of valid UTF-8: control bytes and malformed sequences become \xNN.
+// What a file holds in place of its own content, and how to get it: "it is a Git LFS pointer ...". Empty: not known.
+std::string_view foreign_content(std::string_view bytes);
+
+// `text` as one line of valid UTF-8: malformed sequences, control characters and marks that reorder text in a terminal
+// become \xNN.
 std::string printable(std::string_view text);
 // printable() in double quotes, truncated after 200 bytes.
 std::string quoted(std::string_view text);

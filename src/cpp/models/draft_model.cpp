@@ -8,7 +8,8 @@
 
 namespace lb {
 
-DraftModel::DraftModel(std::string kind, const Model& target) : target_(target), kind_(std::move(kind)) {}
+DraftModel::DraftModel(std::string kind, const Model& target)
+    : target_(target), kind_(std::move(kind)), n_candidates_(std::min(kMaxTopTokens, target.info().vocab)) {}
 
 int DraftModel::tap_width() const { return static_cast<int>(taps_.size()) * target_.info().hidden; }
 

@@ -86,7 +86,7 @@ class DraftModel : public Network {
   const Model& target_;
   std::string kind_;
   std::vector<int> taps_;
-  int max_depth_ = 0, n_candidates_ = kMaxTopTokens, n_rot_ = 0;
+  int max_depth_ = 0, n_candidates_ = 0, n_rot_ = 0;
   bool is_sequential_ = false;
 
  private:

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "base/error.h"
+#include "models/other_formats.h"
 #include "models/rope_angles.h"
 
 namespace lb {
@@ -64,6 +66,7 @@ void refuse_flag(const Fields& fields, const char* key) {
 }  // namespace
 
 std::unique_ptr<Model> make_model(const ModelFile& file) {
+  refuse_other_formats(file);
   const std::string found = architecture(file);
   std::string known;
   for (const Family& family : kFamilies) {
@@ -92,6 +95,11 @@ void read_sizes(const Fields& fields, ModelInfo& info) {
   if (info.head_dim < 8 || info.head_dim % 8 != 0 || info.head_dim > 512)
     fields.refuse({"attention.key_length", {"head_dim"}},
                   cat("is ", info.head_dim, "; supported: multiples of 8 up to 512"));
+  // Twice: some families have a gate beside each query.
+  const int64_t width = int64_t{2} * info.n_heads * info.head_dim;
+  if (width > std::numeric_limits<int>::max())
+    fields.refuse({"attention.head_count", {"num_attention_heads"}},
+                  cat("gives ", info.n_heads, " heads of ", info.head_dim, " values, more than 2^30 together"));
   const FieldName value_length{"attention.value_length", {"v_head_dim"}};
   if (fields.count(value_length, info.head_dim) != info.head_dim)
     fields.refuse(value_length, "differs from the key length; that is not supported");

@@ -2,6 +2,7 @@
 // the head, zero-centred norms. Prediction blocks (mtp.cpp) and the vision tower are skipped.
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include "base/error.h"
 #include "models/family_qwen35.h"
@@ -86,6 +87,9 @@ RecurrentShape delta_shape(const Fields& fields) {
   if (r.dk % 8 != 0 || r.dv % 8 != 0 || r.dk > 512 || r.dv > 512)
     fields.refuse({"ssm.state_size", {"linear_key_head_dim"}},
                   cat("is ", r.dk, "; supported: multiples of 8 up to 512"));
+  const int64_t channels = int64_t{2} * r.n_k_heads * r.dk + int64_t{1} * r.n_v_heads * r.dv;
+  if (channels > std::numeric_limits<int>::max())
+    fields.refuse(value_heads, cat("gives ", channels, " channels, more than 2^31"));
   if (r.n_taps < 2 || r.n_taps > 8)
     fields.refuse({"ssm.conv_kernel", {"linear_conv_kernel_dim"}}, cat("is ", r.n_taps, "; supported: 2 to 8"));
   return r;
@@ -162,6 +166,14 @@ DeltaNetBlock bind_delta_net(Binder& binder, const Qwen35Config& config, int i) 
   return block;
 }
 
+void refuse_uncounted_blocks(const ModelFile& file, const Qwen35Config& config) {
+  if (file.gguf() == nullptr || config.n_prediction_blocks > 0) return;
+  for (const TensorView& tensor : file.tensors().all())
+    LB_CHECK(tensor.name.find(".nextn.") == std::string::npos, kFormat, to_string(tensor),
+             " is of a prediction block (MTP), but the key qwen35.nextn_predict_layers, which counts these blocks, is "
+             "missing or 0; convert the model again with a current converter");
+}
+
 // Whether a tensor belongs to a prediction block (GGUF: layers after the main ones) or to the vision tower, which
 // Ollama's converter puts into the same file (v., mm.).
 bool is_skipped(std::string_view name, const Qwen35Config& config) {
@@ -180,6 +192,7 @@ namespace {
 std::unique_ptr<Model> make(const ModelFile& file, std::string_view architecture) {
   const Fields fields = qwen35_fields(file, architecture);
   Qwen35Config config = read_qwen35(fields);
+  refuse_uncounted_blocks(file, config);
   Binder binder(file);
   Weights weights = bind_common(binder, fields, config.info, HfFix::kAddOne, "post_attention_norm.weight");
   weights.rope = rope_angles(fields, binder, config.info.n_rot, config.mrope_sections);

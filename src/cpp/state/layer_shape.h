@@ -52,6 +52,6 @@ size_t pending_bytes(const LayerShape& shape);
 // Whether a layer of this index keeps all rows of the sequence, in pages of a PagePool.
 bool keeps_all_rows(std::span<const LayerShape> layers, int layer);
 // Pages that n_tokens tokens take.
-inline int n_pages(int n_tokens) { return (n_tokens + kPageTokens - 1) / kPageTokens; }
+inline int n_pages(int n_tokens) { return n_tokens / kPageTokens + (n_tokens % kPageTokens != 0 ? 1 : 0); }
 
 }  // namespace lb

@@ -12,8 +12,8 @@ PageMemory::Layer PageMemory::carve_layer(std::span<const LayerShape> layers, in
   if (!keeps_all_rows(layers, layer)) return {};
   const auto& shape = std::get<KvShape>(layers[layer]);
   const size_t k = lb::page_bytes(shape, options.k_type), v = lb::page_bytes(shape, options.v_type);
-  std::byte* keys = carver.take<std::byte>(n_pages * k);
-  return {keys, carver.take<std::byte>(n_pages * v), k, v};
+  std::byte* keys = carver.take<std::byte>(k, n_pages);
+  return {keys, carver.take<std::byte>(v, n_pages), k, v};
 }
 
 size_t PageMemory::layer_bytes(std::span<const LayerShape> layers, int layer, const StateOptions& options,
@@ -24,9 +24,9 @@ size_t PageMemory::layer_bytes(std::span<const LayerShape> layers, int layer, co
 }
 
 size_t PageMemory::planned_bytes(std::span<const LayerShape> layers, const StateOptions& options, int n_pages) {
-  size_t bytes = 0;
-  for (int i = 0; i < static_cast<int>(layers.size()); ++i) bytes += layer_bytes(layers, i, options, n_pages);
-  return bytes;
+  Carver counter;
+  for (int i = 0; i < static_cast<int>(layers.size()); ++i) carve_layer(layers, i, options, n_pages, counter);
+  return counter.used();
 }
 
 PageMemory::PageMemory(std::span<const LayerShape> layers, const StateOptions& options, int n_pages, Stream& stream)

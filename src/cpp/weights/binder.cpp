@@ -14,7 +14,8 @@ namespace lb {
 namespace {
 
 constexpr const char* kUseOtherWeights = "Use a checkpoint in BF16, FP8 or NVFP4, or a GGUF file";
-constexpr std::string_view kFp8 = "F8_E4M3", kBytes = "U8", kWeight = "weight", kPacked = "weight_packed";
+constexpr std::string_view kFp8 = "F8_E4M3", kE8M0 = "F8_E8M0", kBytes = "U8", kWeight = "weight",
+                           kPacked = "weight_packed";
 
 // Name prefix of the text model: in a causal language model, in a multimodal wrapper (of newer and older transformers),
 // or alone, as in embedding models.
@@ -71,8 +72,9 @@ const TensorView* Binder::find(const TensorName& name) const {
 const TensorView& Binder::find_matrix(const TensorName& name) const {
   const TensorView* tensor = find(name);
   LB_CHECK(tensor != nullptr, kFormat, file_.path, ": tensor ", file_name(name), " is missing");
-  LB_CHECK(tensor->shape.size() == 2 && std::max(tensor->shape[0], tensor->shape[1]) <= INT32_MAX, kFormat,
-           to_string(*tensor), " has shape ", shape_text(tensor->shape), "; expected a matrix");
+  LB_CHECK(tensor->shape.size() == 2 && std::min(tensor->shape[0], tensor->shape[1]) >= 1 &&
+               std::max(tensor->shape[0], tensor->shape[1]) <= INT32_MAX,
+           kFormat, to_string(*tensor), " has shape ", shape_text(tensor->shape), "; expected a matrix");
   return *tensor;
 }
 
@@ -101,10 +103,12 @@ const TensorView& Binder::take(const TensorName& name, const std::vector<int64_t
 const TensorView& Binder::take_any_type(const TensorName& name, const std::vector<int64_t>& shape) {
   const TensorView* tensor = find(name);
   const std::string in_file = file_name(name);
-  if (tensor == nullptr && in_file.ends_with(".weight")) {
-    const std::string integers = cat(in_file.substr(0, in_file.size() - kWeight.size()), "qweight");
-    LB_CHECK(tensors_.find(integers) == nullptr, kUnsupported, file_.path, ": tensor ", integers,
-             " has weights of GPTQ or AWQ, which are not supported. ", kUseOtherWeights);
+  if (in_file.ends_with(".weight")) {
+    const std::string module = in_file.substr(0, in_file.size() - kWeight.size());
+    for (const auto& [suffix, tool] : {std::pair("qweight", "GPTQ or AWQ"), std::pair("weight.absmax", "bitsandbytes"),
+                                       std::pair("SCB", "bitsandbytes"), std::pair("scales", "MLX in a few bits")})
+      LB_CHECK(is_gguf_ || tensors_.find(module + suffix) == nullptr, kUnsupported, file_.path, ": tensor ",
+               module + suffix, " has weights of ", tool, ", which are not supported. ", kUseOtherWeights);
   }
   LB_CHECK(tensor != nullptr, kFormat, file_.path, ": tensor ", in_file, " is missing; expected it with shape ",
            shape_text(shape));
@@ -255,6 +259,9 @@ Nvfp4Matrix Binder::packed(const TensorName& name, int n_out, int n_in) {
   const char* by_tensor = is_divisor ? "weight_global_scale" : "weight_scale_2";
   for (const char* of_activations : {"input_scale", "input_global_scale"}) take_beside(tensor, of_activations);
   const TensorView *scales = take_beside(tensor, "weight_scale"), *scale = take_beside(tensor, by_tensor);
+  LB_CHECK(scales == nullptr || scale != nullptr || (type_name(*scales) != kBytes && type_name(*scales) != kE8M0),
+           kUnsupported, to_string(tensor), " has weights of MXFP4 of compressed-tensors, which are not supported. ",
+           kUseOtherWeights);
   LB_CHECK(scales != nullptr && scale != nullptr, kFormat, to_string(tensor), ": NVFP4 needs weight_scale and ",
            by_tensor, " beside it");
   LB_CHECK(scales->foreign_type == kFp8 && n_in % kBlock == 0 && scales->shape.size() == 2 &&
@@ -303,6 +310,10 @@ const float* Binder::array(const TensorName& name, const std::vector<int64_t>& s
 }
 
 const float* Binder::filter(const TensorName& name, int channels, int taps) {
+  const std::vector<int64_t> of_mlx{channels, taps, 1};
+  LB_CHECK(is_gguf_ || find(name) == nullptr || find(name)->shape != of_mlx || taps == 1, kUnsupported,
+           to_string(*find(name)), " has shape ", shape_text(of_mlx),
+           ", the layout of MLX, which also changes the norms; use the original checkpoint or a GGUF file");
   const TensorView& tensor = is_gguf_ ? take(name, {channels, taps}) : take(name, {channels, 1, taps});
   return copy(tensor, static_cast<size_t>(channels) * taps, HfFix::kNone);
 }

@@ -158,7 +158,7 @@ class EmbedRequest(_Request):
 
     input: str | Many[str]
     dimensions: int | None = Field(None, ge=1)
-    pooling: Pooling | None = Field(None, description="lucebox's own: mean, cls or last instead of the model's.")
+    pooling: Pooling | None = Field(None, description="lucebox's own field: a pooling instead of the model's.")
 
 
 class EmbeddingsRequest(_Request):

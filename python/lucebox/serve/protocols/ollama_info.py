@@ -107,7 +107,7 @@ def _details(model: ServedModel) -> dict[str, Any]:
 def _capabilities(model: ServedModel) -> list[str]:
     """Abilities under Ollama's names, which clients read before they send tools or `think`."""
     found = ["completion"]
-    if model.loaded.embedder.pooling is not None:
+    if model.loaded.embedder.poolings:
         found.append("embedding")
     if model.loaded.chat_template is not None:
         found += ["tools", *(["thinking"] if model.profile.thinking is not None else [])]

@@ -197,7 +197,7 @@ def conversation_of(body: ChatRequest) -> Conversation:
     choice, response_format = body.tool_choice or "auto", body.response_format
     return Conversation(
         messages=[message_of(message) for message in body.messages],
-        tools=tools_of([{"function": dict(tool.function)} for tool in body.tools or []]),
+        tools=tools_of([{"function": tool.function.model_dump(exclude_none=True)} for tool in body.tools or []]),
         tool_choice=tool_choice_of(
             choice.model_dump() if isinstance(choice, ChosenTool) else choice,
             parallel=body.parallel_tool_calls is not False,

@@ -31,7 +31,7 @@ class EmbeddingRequest(Body):
     input: str | Many[str] | Many[int] | Many[Many[int]] = Field(description="Text or tokens, one or several.")
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(None, ge=1, description="Only the first ones, for models trained so.")
-    pooling: Pooling | None = Field(None, description="Instead of the model's own: mean, cls or last.")
+    pooling: Pooling | None = Field(None, description="Instead of the model's own.")
     user: Ignored = None
 
 
