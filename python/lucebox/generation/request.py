@@ -26,6 +26,7 @@ __all__ = [
     "Finished",
     "GenerationRequest",
     "Item",
+    "Progress",
     "PromptToken",
     "PromptTooLongError",
     "Sink",
@@ -131,6 +132,14 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """Tokens so far. No sequence emits it: who delivers an answer adds it, if the client wants to see its speed."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class PromptToken:
     """A prompt token, like TokenLogprob; the first has no log probability."""
 
@@ -163,7 +172,7 @@ class Failed:
     error: Exception
 
 
-Item: TypeAlias = Started | Event | Embedded | PromptToken | TokenLogprob | Finished | Failed
+Item: TypeAlias = Started | Progress | Event | Embedded | PromptToken | TokenLogprob | Finished | Failed
 
 
 class Sink:
