@@ -179,7 +179,8 @@ FORMULAS = """async (text) => {
     const shown = document.createElement("div");
     document.body.append(shown);
     new MarkdownView(shown).show(text);
-    const isWaiting = () => [...shown.querySelectorAll(".formula")].some((one) => !one.title && one.childElementCount === 0);
+    const waits = (one) => !one.title && one.childElementCount === 0;
+    const isWaiting = () => [...shown.querySelectorAll(".formula")].some(waits);
     for (let i = 0; i < 200 && isWaiting(); i += 1) await new Promise((resolve) => setTimeout(resolve, 20));
     return [...shown.querySelectorAll(".formula")].map((one) => [
         one.querySelector("annotation")?.textContent ?? null,
