@@ -39,6 +39,7 @@ __all__ = [
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 SHORT = {"max_tokens": "-n", "temperature": "-t", "context": "-c", "decode_path": "--path"}
+MIN_SIZE = 1024  # a smaller number of bytes lacks its unit
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 # Commands that sample have Sampling's own --seed; a command runs one generation at a time; serve has its own cache.
 NOT_ENGINE_FLAGS = frozenset({"seed", "sessions", "prefix_cache"})
@@ -204,6 +205,8 @@ def one_of(words: Collection[str]) -> Callable[[str], str]:
 
 def size(text: str) -> int:
     """A parser of sizes in bytes: 2GB, 512MiB, 4096."""
+    if text.isdecimal() and 0 < int(text) < MIN_SIZE:
+        raise argparse.ArgumentTypeError(f"{text} is a number of bytes; did you mean {text}GB?")
     try:
         return parse_size(text)
     except InvalidRequestError as error:

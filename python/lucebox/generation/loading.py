@@ -114,7 +114,8 @@ def _open_with_one_of(
 ) -> _Opened:
     """Opens the engine with the first drafter that fits and is worth its cost on this device. The last candidate must
     open."""
-    left_out = []
+    left_out: list[str] = []
+    unpaid: list[str] = []
     for draft in drafts:
         try:
             opened = _open(draft, device, path, options, progress)
@@ -125,9 +126,12 @@ def _open_with_one_of(
             left_out.append(f"{draft_label(draft)} {why}")
             continue
         if draft == drafts[-1] or opened.engine.draft_may_pay:
+            if unpaid:
+                verb = "does" if len(unpaid) == 1 else "do"
+                left_out.append(f"{' and '.join(unpaid)} {verb} not pay on this device")
             return replace(opened, draft_reason="; ".join(left_out))
         del opened  # frees its memory for the next candidate
-        left_out.append(f"{draft_label(draft)} does not pay on this device")
+        unpaid.append(draft_label(draft).removesuffix("+suffix"))
     raise AssertionError("there is always a last drafter")
 
 
