@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lucebox import InvalidRequestError
-from lucebox.cli import COMMANDS, completion, console, launch, main
+from lucebox import InvalidRequestError, LuceboxError
+from lucebox.cli import COMMANDS, completion, console, launch, main, parse
 from lucebox.cli.chat import Chat, Line, LineReader
 from lucebox.cli.clients import CLIENTS, Endpoint
 from lucebox.cli.run import read_prompt
+from lucebox.measure.prompts import load_prompts
 from lucebox.models import catalog
 from lucebox.names import did_you_mean
 from lucebox.sizes import parse_size, show_size
@@ -90,10 +91,18 @@ def test_wrong_names_get_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> 
         (["bench", "m", "--tokens", "9"], "--tokens is for --draft"),
         (["bench", "m", "--prompts", "9"], "--prompts is for --draft"),
         (["bench", "m", "--temperature", "1"], "--temperature is for --draft"),
+        (["bench", "m", "--draft", "NONE", "--tokens", "9"], "--tokens is for --draft"),
     ],
 )
 def test_flags_that_have_no_effect_here(words: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert hint in usage_error(capsys, *words)
+
+
+def test_choices_may_have_any_case() -> None:
+    for given, word in (("NONE", "none"), ("Auto", "auto"), ("MTP+Suffix", "mtp+suffix"), ("My-Drafter", "My-Drafter")):
+        assert parse(["run", "m", "x", "--draft", given]).draft == word  # type: ignore[union-attr]
+    with pytest.raises(LuceboxError, match="openai/openai_humaneval"):  # found, but not on this machine
+        load_prompts("HumanEval", 1, offline=True)
 
 
 def test_a_file_with_nearly_the_name_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
