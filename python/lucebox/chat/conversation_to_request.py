@@ -136,6 +136,8 @@ class ChatModel:
             generation_defaults=model.generation_defaults,
             override=profile,
         )
+        if profile is None and model.answer_tokens is not None:
+            self.profile = replace(self.profile, max_tokens=min(self.profile.max_tokens, model.answer_tokens))
         thinking = self.profile.thinking
         self._quoting = Quoting(model.tokenizer, () if thinking is None else (thinking.open, thinking.close))
         self._grammars = grammars

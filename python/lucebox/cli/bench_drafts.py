@@ -253,9 +253,10 @@ def print_lengths(report: DraftReport) -> None:
         return
     console.write("\naccepted tokens per verify\n")
     most = max(report.by_length)
+    last = max(n for n, count in enumerate(report.by_length) if count)
     rows = [
         [str(n), str(count), f"{count / total:.1%}", "#" * round(MAX_BAR * count / most)]
-        for n, count in enumerate(report.by_length)
+        for n, count in enumerate(report.by_length[: last + 1])
     ]
     console.print_table([("accepted", "right"), ("verifies", "right"), ("share", "right"), ""], rows)
 

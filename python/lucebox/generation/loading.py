@@ -17,6 +17,7 @@ from lucebox.compression.scorer import Lender, Scorer
 from lucebox.errors import FormatError, OutOfMemoryError, UnsupportedError
 from lucebox.generation.loaded_model import LoadedDevice, LoadedModel
 from lucebox.generation.sessions import SessionPool
+from lucebox.models import catalog
 from lucebox.models.assets import TextAssets
 from lucebox.models.drafters import draft_label, resolve_drafts
 from lucebox.models.hub import Progress
@@ -58,6 +59,7 @@ def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Pro
         if scorer is not None:
             scorer.close()
         raise
+    entry = catalog.find(resolved.name) if resolved.source == "catalog" else None
     plan = MemoryPlan.from_engine(opened.engine.plan)
     compressor = None
     if scorer is not None:
@@ -73,6 +75,7 @@ def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Pro
         step_costs_file=opened.step_costs_file,
         draft_reason=opened.draft_reason,
         compressor=compressor,
+        answer_tokens=None if entry is None else entry.answer_tokens,
     )
 
 

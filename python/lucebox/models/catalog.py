@@ -63,6 +63,9 @@ class CatalogEntry:
     scored_layers: tuple[int, ...] | None = None
     """The attention layers that score prompts if the model is a scorer, from 0. The forward pass ends after the last
     one. None: all."""
+    answer_tokens: int | None = None
+    """The length of an answer where nobody says another: small models may repeat themselves without end. None: the
+    profile's."""
 
 
 @functools.cache
@@ -76,6 +79,7 @@ def entries() -> tuple[CatalogEntry, ...]:
             model=CatalogFile(**item["model"]),
             drafter=CatalogFile(**item["drafter"]) if "drafter" in item else None,
             scored_layers=tuple(item["scored_layers"]) if "scored_layers" in item else None,
+            answer_tokens=item.get("answer_tokens"),
             sources=tuple(item["sources"]),
         )
         for item in root["models"]
