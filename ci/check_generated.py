@@ -1,5 +1,5 @@
 """Checks the generated files in the repository: the type stubs of the extension modules, docs/reference, the predicted
-speeds of the megakernel, README's speed table, and everything generated from targets/.
+speeds of the megakernel, README's speed table, and everything generated from targets/ and the kernels.
 
     check_generated.py            fails if a file differs from its generator's output
     check_generated.py --write    writes the files
@@ -15,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import generate_planned
 import generate_predictions
 import generate_reference
 import generate_speed
@@ -44,7 +45,8 @@ def expected() -> dict[str, str]:
     """Every generated file: path from the root, and content."""
     files = {f"{PACKAGE}/{name}": text for name, text in stubs().items()}
     files |= {f"{REFERENCE}/{name}": text for name, text in generate_reference.pages().items()}
-    return files | generate_targets.files() | generate_predictions.files() | generate_speed.files()
+    files |= generate_targets.files() | generate_planned.files()
+    return files | generate_predictions.files() | generate_speed.files()
 
 
 def present() -> set[str]:

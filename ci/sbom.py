@@ -22,11 +22,14 @@ else:
 
 Json = dict[str, Any]
 
-# Libraries compiled into the host's module: licence, and the name on PyPI if it is there.
+# Libraries in the host wheel, compiled into its module or in the server's page: licence, and the name where it is from.
 LIBRARIES = {
     "nanobind": ("BSD-3-Clause", "pkg:pypi/nanobind@{}"),
     "robin-map": ("MIT", "pkg:github/Tessil/robin-map@v{}"),
+    "katex": ("MIT", "pkg:npm/katex@{}"),
+    "highlight.js": ("BSD-3-Clause", "pkg:npm/%40highlightjs/cdn-assets@{}"),
 }
+OF_PAGE = {"katex": "0.19.1", "highlight.js": "11.12.0"}  # versions in python/lucebox/serve/static/vendor
 
 
 def numbered(bill: Json) -> Json:
@@ -113,6 +116,7 @@ def main() -> None:
     arguments = parser.parse_args()
     name, _, version = arguments.compiler.rpartition(" ")
     libraries = [library(*text.split("=", 1)) for text in arguments.libraries]
+    libraries += [library(*one) for one in OF_PAGE.items()]
     bill = of_wheel("lucebox", project_version(), [{"name": name, "version": version}], libraries, {})
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(dump(bill), encoding="utf-8", newline="\n")

@@ -41,5 +41,16 @@ def test_the_host(tmp_path: Path) -> None:
     subprocess.run([*map(str, command), "nanobind=3.1.0", "robin-map=1.4.0"], check=True)
     bill = json.loads(file.read_text())
     assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/lucebox@{sbom.project_version()}"
-    assert [one["name"] for one in bill["components"]] == ["nanobind", "robin-map"]
+    assert [one["name"] for one in bill["components"]] == ["nanobind", "robin-map", "katex", "highlight.js"]
     assert bill["metadata"]["tools"]["components"][0]["version"] == "13.3.0"
+
+
+def test_the_libraries_of_the_page() -> None:
+    """Their versions are the files', and each comes with its licence."""
+    folder = targets.ROOT / "python" / "lucebox" / "serve" / "static" / "vendor"
+    said = {"katex": 'version:"{}"', "highlight.js": "Highlight.js v{} "}
+    assert sbom.OF_PAGE.keys() == said.keys()
+    for name, version in sbom.OF_PAGE.items():
+        (script,) = (folder / name.removesuffix(".js")).glob("*.min.js")
+        assert said[name].format(version) in script.read_text(encoding="utf-8")
+        assert script.with_name("LICENSE").is_file()

@@ -144,6 +144,9 @@ def test_reports_are_shown_and_saved(
     assert "draft suffix, budget 8 tokens; mine prompts, temperature 0" in shown
     assert "function: other tokens from token 4 on, a tie: plain 7, speculative None, margin 0.01" in shown
     assert f"{report.ratio:.2f}" in shown and "####" in shown
+    histogram = shown.partition("accepted tokens per verify\n")[2].partition("\n\n")[0].splitlines()[1:]
+    counts = [int(line.split()[1]) for line in histogram]
+    assert counts[-1] > 0 and counts == list(report.by_length[: len(counts)]) and sum(counts) == sum(report.by_length)
     assert report.parts is not None and report.parts.verify_ms > report.parts.tree_ms > 0
     assert f"verify {report.parts.verify_ms:.3f} " in " ".join(shown.split())
     facts = as_json(report)

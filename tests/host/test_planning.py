@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from lucebox.measure import synthetic
 from lucebox.models.memory import MemoryPlan
 from lucebox.models.planning import plan_memory
 from lucebox.packs import targets
+from lucebox.packs.planned import manifest_json
 from pack_data import install, manifest, on_path
 from reference import draft_files
 from reference.gguf_files import Shape, metadata, tensors, write, write_model
@@ -154,8 +156,28 @@ def test_a_plan_for_a_board(large: tuple[Path, Path], tmp_path: Path) -> None:
         assert limited.memory.context < plan.memory.context
         with pytest.raises(InvalidRequestError, match="for the board GeForce RTX 3090 or for the device cpu, not both"):
             plan_memory(large[0], board="RTX 3090", device="cpu")
-        with pytest.raises(PackError, match="H200 SXM needs the pack sm_90, which is not installed"):
-            plan_memory(large[0], board="H200")
+        other = plan_memory(large[0], board="H200")
+        assert other.kernels == "H200 SXM, pack sm_90, which is not installed"
+        with pytest.raises(PackError, match="the pack sm_90_mine is not installed; without --pack the plan is for the"):
+            plan_memory(large[0], board="H200", pack="sm_90_mine")
+
+
+def test_a_plan_without_the_pack_is_the_packs(large: tuple[Path, Path], tmp_path: Path) -> None:
+    absent = plan_memory(large[0], board="RTX 3090")
+    assert absent.kernels == "GeForce RTX 3090, pack sm_86, which is not installed"
+    install(tmp_path, content=full_manifest("sm_86"))
+    with on_path(tmp_path):
+        assert plan_memory(large[0], board="RTX 3090").memory == absent.memory
+
+
+def test_every_target_can_be_planned() -> None:
+    for target in targets.TARGETS:
+        made = json.loads(manifest_json(target))
+        expected = full_manifest(target.name)
+        code, whole = made["generations"][0], expected["generations"][0]
+        listed = {kernel["name"]: kernel["max_threads"] for kernel in whole["kernels"]}
+        assert {kernel["name"]: kernel["max_threads"] for kernel in code["kernels"]} == listed
+        assert (made["tuning"], made["capabilities"]) == (expected["tuning"], expected["capabilities"])
 
 
 def test_a_scorer_beside_or_swapped(

@@ -67,3 +67,11 @@ def test_answers_a_question(smollm2: Path) -> None:
         answer = llm.chat([question], Sampling(max_tokens=32))
     assert "Paris" in answer.text
     assert answer.finish_reason == "stop"
+
+
+def test_the_catalog_limits_answers(smollm2: Path) -> None:
+    """The model may repeat itself without end."""
+    ask = [{"role": "user", "content": "Count."}]
+    endless = Sampling(temperature=0, ignore_eos=True)
+    with LLM("smollm2-135m", context=1024, offline=True) as llm:
+        assert llm.chat(ask, endless).usage.completion_tokens == 512

@@ -42,9 +42,10 @@ def opened_chat(page: Page, url: str, *messages: dict[str, Any]) -> None:
     page.goto(url)
     page.evaluate(
         """async (messages) => {
-            const { saveChat } = await import("/static/store.js");
+            const { addChat, chatOf } = await import("/static/store.js");
             const turn = (message) => ({ message, reason: message.tool_calls ? "tool_calls" : "stop" });
-            await saveChat({ id: 1, updated: 1, turns: messages.map(turn) });
+            const { chat, turns } = chatOf(messages.map(turn), { id: "1", created: 1 });
+            await addChat(chat, turns);
             location.hash = "#1";
         }""",
         messages,
@@ -76,10 +77,29 @@ def turns(page: Page) -> list[str]:
     return page.locator(".message > :is(.text, .markdown)").all_inner_texts()
 
 
+def show(page: Page, pane: str) -> None:
+    """Shows a view, which a narrow window may hide."""
+    if not page.is_visible(f"section#{pane}"):
+        page.click(f"nav [data-pane={pane}]")
+
+
 def exported(page: Page, name: str) -> str:
+    show(page, "chats")
     with page.expect_download() as download:
         page.click(f"#export-{name}")
+    show(page, "chat")
     return Path(download.value.path()).read_text()
+
+
+def rows(page: Page) -> list[str]:
+    """Titles in the list of chats."""
+    texts = page.locator("#list li button:first-child").evaluate_all("all => all.map((one) => one.firstChild.data)")
+    return [str(text) for text in texts]
+
+
+def written(page: Page, n_chars: int = 20) -> None:
+    """Waits for a part of the last answer."""
+    until(page, f"[...document.querySelectorAll('.assistant > .markdown')].at(-1)?.textContent.length > {n_chars}")
 
 
 def messages(page: Page) -> list[dict[str, Any]]:

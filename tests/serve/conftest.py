@@ -42,12 +42,25 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     """A tab of a fresh profile, wide enough for all views. Any script error fails the test."""
-    with browser.new_context(viewport={"width": 1500, "height": 800}) as context:
+    yield from tab(browser, 1500)
+
+
+@pytest.fixture(params=[1400, 390])
+def tab_of_width(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A tab like `page`, of the width of a laptop's window or of a phone."""
+    yield from tab(browser, request.param)
+
+
+def tab(browser: Browser, width: int) -> Iterator[Page]:
+    errors: list[str] = []
+    with browser.new_context(viewport={"width": width, "height": 800}) as context:
         context.grant_permissions(["clipboard-read", "clipboard-write"])
-        page = context.new_page()
-        page.set_default_timeout(10_000)
-        errors: list[str] = []
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda message: errors.append(message.text) if "Content Security" in message.text else None)
-        yield page
+        context.set_default_timeout(10_000)
+
+        def watch(page: Page) -> None:
+            page.on("pageerror", lambda error: errors.append(str(error)))
+            page.on("console", lambda said: errors.append(said.text) if "Content Security" in said.text else None)
+
+        context.on("page", watch)
+        yield context.new_page()
         assert not errors

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from browsing import answered, messages, opened, opened_chat, send, until
+from browsing import answered, messages, opened, opened_chat, send, show, until, written
 from lucebox import LLM
+from lucebox.serve import web_ui
 from oracle import plain_text, with_oracle
 from running import Running, in_process, started
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-FILES = ("main", "chat", "chats", "message", "markdown", "blocks", "inline", "live", "store", "theme")
-WIDTHS = {390: {"chats", "chat", "live"}, 1024: {"chats", "live"}, 1920: set()}  # views behind a button
+STATIC = Path(web_ui.__file__).parent / "static"
+WIDTHS = {390: {"chats", "chat", "live"}, 1024: {"chats", "live"}, 1400: {"live"}, 1920: {"live"}}  # buttons of views
 
 
 def test_files_come_with_their_types_and_policy(server: Running) -> None:
@@ -33,7 +35,8 @@ def test_files_come_with_their_types_and_policy(server: Running) -> None:
 
 def test_nothing_is_loaded_from_elsewhere_nor_made_from_html(server: Running) -> None:
     with server.client() as client:
-        texts = [client.get(path).text for path in ("/", "/static/page.css", *(f"/static/{name}.js" for name in FILES))]
+        files = [file for file in STATIC.iterdir() if file.suffix in (".css", ".js")]
+        texts = [client.get(path).text for path in ("/", *(f"/static/{file.name}" for file in files))]
     forbidden = r"https?://\w|//cdn|innerHTML|outerHTML|insertAdjacentHTML|document\.write|parseFromString|srcdoc"
     assert [found for text in texts for found in re.findall(forbidden, text)] == []
 
@@ -60,16 +63,15 @@ def test_an_answer_streams_and_the_counters_move(page: Page, server: Running) ->
 def test_stop_cancels_on_the_page_and_the_server(page: Page, patient: Running) -> None:
     opened(page, patient.url, temperature=2, max_tokens=8000, seed=1)
     send(page, "Tell me everything.")
-    until(page, "document.querySelector('.assistant .markdown')?.textContent.length > 20")
+    written(page)
     page.click("#stop")
     until(page, "document.querySelector('.assistant .note').textContent.startsWith('stopped')")
     assert patient.wait_until(running=0)["requests"][-1]["outcome"] == "cancelled"
     page.click("text=Regenerate")
-    until(page, "document.querySelector('.assistant .markdown')?.textContent.length > 20")
+    written(page)
     assert page.locator(".assistant").count() == 1
-    page.click("#new")  # also stops a running answer
+    page.keyboard.press("Escape")
     assert patient.wait_until(running=0)["requests"][-1]["outcome"] == "cancelled"
-    assert page.locator(".message").count() == 0
 
 
 def test_tool_calls_are_shown_and_answered(page: Page, server: Running) -> None:
@@ -77,20 +79,21 @@ def test_tool_calls_are_shown_and_answered(page: Page, server: Running) -> None:
     page.evaluate(
         """async () => {
             const { AnswerView } = await import("/static/message.js");
-            const view = new AnswerView({ sendResults: (results) => { window.given = results; return true; } });
+            const view = new AnswerView({ sendResults: (results) => (window.given = results) });
             document.getElementById("messages").append(view.element);
             const take = (delta, reason = null) => view.take({ choices: [{ delta, finish_reason: reason }] });
-            take({ reasoning_content: "let me see" });
+            take({ reasoning_content: "let *me* see" });
             take({ content: "I look." });
             take({ tool_calls: [{ index: 0, id: "a", function: { name: "weather", arguments: "" } }] });
             take({ tool_calls: [{ index: 0, function: { arguments: '{"city":' } }] });
             take({ tool_calls: [{ index: 0, function: { arguments: '"Bonn"}' } }] }, "tool_calls");
             view.end();
-            window.message = view.turn().message;
+            window.message = view.kept().message;
         }"""
     )
     last = page.locator(".assistant").last
     assert last.locator("details").get_attribute("open") is None
+    assert last.locator("details em").text_content() == "me"
     assert last.locator(".call b").inner_text() == "weather"
     assert last.locator(".call pre").inner_text() == '{"city":"Bonn"}'
     last.locator("form textarea").fill("rain")
@@ -99,7 +102,7 @@ def test_tool_calls_are_shown_and_answered(page: Page, server: Running) -> None:
     assert page.evaluate("window.message") == {
         "role": "assistant",
         "content": "I look.",
-        "reasoning_content": "let me see",
+        "reasoning_content": "let *me* see",
         "tool_calls": [
             {"id": "a", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Bonn"}'}}
         ],
@@ -144,12 +147,10 @@ def test_the_layout_fits(browser: Browser, server: Running, width: int) -> None:
         content = f"```\n{'code ' * 99}\n```\n\n|{'cell|' * 40}\n{'|-' * 40}|\n\n{'word' * 200}\n\n" * 4
         chat = [{"role": role, "content": content} for role in ("user", "assistant")]
         opened_chat(page, server.url, *chat)
-        assert {view for view in ("chats", "chat", "live") if page.is_visible(f"nav [data-pane={view}]")} == WIDTHS[
-            width
-        ]
+        buttons = {view for view in ("chats", "chat", "live") if page.is_visible(f"nav [data-pane={view}]")}
+        assert buttons == WIDTHS[width]
         for view in ("chats", "live", "chat"):
-            if view in WIDTHS[width]:
-                page.click(f"nav [data-pane={view}]")
+            show(page, view)
             assert page.is_visible(f"section#{view}")
             assert page.evaluate("document.documentElement.scrollWidth") == width
             assert page.evaluate("document.documentElement.scrollHeight") == 700
@@ -162,3 +163,23 @@ def test_the_layout_fits(browser: Browser, server: Running, width: int) -> None:
         assert composer is not None
         assert composer["y"] + composer["height"] <= 700
         assert page.evaluate("document.getElementById('messages').clientHeight") > 300
+
+
+@pytest.mark.parametrize("width", [1400, 1024, 390])
+def test_the_servers_panel_is_closed_and_opened(browser: Browser, server: Running, width: int) -> None:
+    """Wide windows always have the list, and the panel unless it was closed; a reload keeps that."""
+    with browser.new_context(viewport={"width": width, "height": 700}) as context:
+        page = context.new_page()
+        page.goto(server.url)
+        is_wide = width == 1400
+        assert page.is_visible("section#live") == (width > 390)
+        assert page.is_visible("section#chats") == is_wide
+        show(page, "live")
+        page.click("#close-panel")
+        assert page.is_hidden("section#live")
+        assert page.is_visible("section#chat")
+        page.reload()
+        assert page.is_hidden("section#live")
+        assert page.is_visible("section#chats") == is_wide
+        page.click("nav [data-pane=live]")
+        assert page.is_visible("section#live")

@@ -1,18 +1,32 @@
-"""Chats on the page: failed requests, edits, regeneration, what the browser keeps, export, copying, the theme."""
+"""Chats on the page: failed requests, what the browser keeps, search, import and export, files, copying, the theme.
+Answers: test_page_answers.py."""
 
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from browsing import answered, configure, exported, messages, opened, opened_chat, refused, send, turns, until
+from browsing import (
+    answered,
+    configure,
+    exported,
+    messages,
+    opened,
+    opened_chat,
+    refused,
+    rows,
+    send,
+    show,
+    turns,
+    until,
+)
 from running import WHOLE_CONTEXT, Running, started
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 TOO_LONG = "word " * 4000
 
@@ -54,22 +68,6 @@ def test_a_failed_request_changes_nothing(page: Page, server: Running) -> None:
     assert [turn["content"] for turn in messages(page)][::2] == ["Goodbye"]
 
 
-def test_a_request_stopped_before_its_answer_changes_nothing(page: Page, patient: Running) -> None:
-    opened(page, patient.url)
-    patient.process.send_signal(signal.SIGSTOP)
-    try:
-        send(page, "Hello")
-        page.wait_for_selector("#stop:visible")
-        page.fill("#prompt", "typed meanwhile")
-        page.click("#stop")
-        page.wait_for_selector("#send:visible")
-    finally:
-        patient.process.send_signal(signal.SIGCONT)
-    assert turns(page) == []
-    assert page.input_value("#prompt") == "Hello\n\ntyped meanwhile"
-    assert page.inner_text("#problem") == ""
-
-
 def test_an_answer_that_breaks_off_is_kept_with_its_error(page: Page, hasty: Running) -> None:
     opened(page, hasty.url, temperature=2, max_tokens=8000, seed=1)
     send(page, "Tell me everything.")
@@ -83,31 +81,6 @@ def test_an_answer_that_breaks_off_is_kept_with_its_error(page: Page, hasty: Run
     assert turns(page)[1] == text
     assert page.inner_text(".assistant .problem") == problem
     assert page.inner_text(".assistant .note").startswith("failed")
-
-
-def test_edited_and_regenerated_turns_replace_what_follows(page: Page, server: Running) -> None:
-    sent: list[Any] = []
-    page.on("request", lambda one: sent.append(json.loads(one.post_data)["messages"]) if one.post_data else None)
-    opened(page, server.url, temperature=0, max_tokens=3)
-    answered(page, "one")
-    answered(page, "two")
-    kept = messages(page)
-    page.locator(".user").last.locator("text=Edit").click()
-    assert page.input_value("#prompt") == "two"
-    assert page.locator(".replaced").count() == 2
-    page.press("#prompt", "Escape")
-    assert page.locator(".replaced").count() == 0
-    assert page.input_value("#prompt") == ""
-
-    page.locator(".user").last.locator("text=Edit").click()
-    answered(page, "three")
-    assert sent[-1] == [*kept[:2], {"role": "user", "content": "three"}]
-    assert len(turns(page)) == 4
-
-    page.locator(".assistant").first.locator("text=Regenerate").click()
-    page.wait_for_selector("#send:visible")
-    assert sent[-1] == kept[:1]
-    assert messages(page) == kept[:2]
 
 
 def test_chats_survive_a_reload(page: Page, server: Running) -> None:
@@ -127,10 +100,9 @@ def test_chats_survive_a_reload(page: Page, server: Running) -> None:
     page.click("#new")
     assert turns(page) == []
     answered(page, "<b>second</b>")
-    titles = page.locator("#list button:first-child")
     until(page, "document.querySelectorAll('#list li').length === 2")
-    assert titles.first.inner_text().startswith("<b>second</b>")  # the last used first, as text
-    titles.last.click()
+    assert rows(page) == ["<b>second</b>", "Once upon a time"]  # the last used first, as text
+    page.locator("#list li button:first-child").last.click()
     until(page, "document.querySelectorAll('.message').length === 6")
 
     page.on("dialog", lambda dialog: dialog.accept())
@@ -139,20 +111,6 @@ def test_chats_survive_a_reload(page: Page, server: Running) -> None:
     assert turns(page) == []
     page.reload()
     until(page, "document.querySelectorAll('#list li').length === 1")
-
-
-def test_a_prompt_without_an_answer_survives_a_reload(page: Page, patient: Running) -> None:
-    opened(page, patient.url)
-    patient.process.send_signal(signal.SIGSTOP)
-    try:
-        send(page, "Hello")
-        page.wait_for_selector("#stop:visible")
-        until(page, "document.querySelectorAll('#list li').length === 1")
-    finally:
-        patient.process.send_signal(signal.SIGCONT)
-    page.reload()
-    until(page, "document.getElementById('prompt').value === 'Hello'")
-    assert turns(page) == []
 
 
 def test_calls_ask_for_their_results_until_there_is_an_answer(page: Page, server: Running) -> None:
@@ -219,3 +177,207 @@ def test_the_theme_is_chosen_and_kept(page: Page, server: Running) -> None:
     assert page.evaluate(colour) == light
     page.emulate_media(color_scheme="dark")
     assert page.evaluate(colour) == dark
+
+
+def test_a_chat_has_settings_of_its_own(tab_of_width: Page, server: Running) -> None:
+    page = tab_of_width
+    sent: list[Any] = []
+    page.on("request", lambda one: sent.append(json.loads(one.post_data)) if one.post_data else None)
+    opened(page, server.url, temperature=0, max_tokens=3, system="Be brief.")
+    answered(page, "one")
+    configure(page, max_tokens=5, system="Rhyme.")
+    answered(page, "two")
+    assert (sent[-1]["max_tokens"], sent[-1]["messages"][0]["content"]) == (5, "Rhyme.")
+    assert page.text_content("#whose") == "of this chat"
+    page.click("#new")
+    assert page.text_content("#whose") == "of new chats"
+    assert page.input_value("#system") == "Be brief."
+    configure(page, tools='[{"type": "function", "function": {"name": "f"}}]')
+    answered(page, "three")
+    assert (sent[-1]["max_tokens"], sent[-1]["messages"][0]["content"]) == (3, "Be brief.")
+    assert sent[-1]["tools"][0]["function"]["name"] == "f"
+    show(page, "chats")
+    page.locator("#list li button:first-child").last.click()
+    until(page, "document.querySelectorAll('.message').length === 4")
+    assert page.input_value("#system") == "Rhyme."
+    assert page.input_value("#tools") == ""
+
+
+def test_search_and_rename(tab_of_width: Page, server: Running) -> None:
+    page = tab_of_width
+    for chat in ("apples", "pears"):
+        page.goto("about:blank")
+        opened(page, server.url, temperature=0, max_tokens=3)
+        answered(page, f"I like {chat}")
+        if chat == "pears":
+            answered(page, f"{'far ' * 40}and plums")
+    show(page, "chats")
+    assert rows(page) == ["I like pears", "I like apples"]
+    page.keyboard.press("Control+k")
+    page.keyboard.type("PLUMS")
+    until(page, "document.querySelectorAll('#list li').length === 1")
+    assert rows(page) == ["I like pears"]
+    assert "and plums" in page.inner_text("#list small")
+    page.fill("#search", "nothing of this")
+    until(page, "document.querySelectorAll('#list li').length === 0")
+    page.fill("#search", "apples")
+    until(page, "document.querySelectorAll('#list li').length === 1")
+    page.once("dialog", lambda dialog: dialog.accept("Fruit"))
+    page.click("#list [aria-label^=Rename]")
+    until(page, "document.querySelectorAll('#list li').length === 1 && list.innerText.includes('Fruit')")
+    page.reload()
+    show(page, "chats")
+    until(page, "document.querySelectorAll('#list li').length === 2")
+    assert sorted(rows(page)) == ["Fruit", "I like pears"]
+
+
+def test_export_and_import_of_all_chats(browser: Browser, tab_of_width: Page, server: Running, tmp_path: Path) -> None:
+    page = tab_of_width
+    opened(page, server.url, temperature=0, max_tokens=3, system="Be brief.")
+    answered(page, "one")
+    page.click("text=Regenerate")
+    page.wait_for_selector("#send:visible")
+    page.click("#new")
+    answered(page, "two")
+    backup = tmp_path / "chats.json"
+    backup.write_text(exported(page, "all"))
+    with browser.new_context() as context:
+        other = context.new_page()
+        other.goto(server.url)
+        other.set_input_files("#import-file", backup)
+        until(other, "document.querySelectorAll('#list li').length === 2")
+        assert rows(other) == ["two", "one"]
+        other.locator("#list li button:first-child").last.click()
+        until(other, "document.querySelectorAll('.message').length === 2")
+        assert other.inner_text(".assistant .branches span") == "2/2"
+        assert other.input_value("#system") == "Be brief."
+        answered(other, "more")
+        other.set_input_files("#import-file", backup)  # again: nothing is lost, nothing is there twice
+        until(other, "document.getElementById('kept').textContent === 'Imported.'")
+        until(other, "document.querySelectorAll('.message').length === 4")
+        assert len(rows(other)) == 2
+
+        talk = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
+        (tmp_path / "saved.json").write_text(json.dumps({"model": "m", "messages": talk}))
+        other.set_input_files("#import-file", tmp_path / "saved.json")
+        until(other, "document.querySelectorAll('#list li').length === 3")
+        for content in ("[", "{}", '{"messages": [1]}', '{"format": "lucebox-chats", "chats": [{}], "turns": []}'):
+            (tmp_path / "bad.json").write_text(content)
+            other.set_input_files("#import-file", tmp_path / "bad.json")
+            until(other, "document.getElementById('kept').textContent.startsWith('bad.json')")
+            other.evaluate("document.getElementById('kept').textContent = ''")
+        assert len(rows(other)) == 3
+
+
+def test_text_files_are_attached(tab_of_width: Page, server: Running, tmp_path: Path) -> None:
+    page = tab_of_width
+    opened(page, server.url, temperature=0, max_tokens=3)
+    (tmp_path / "a.py").write_text("x = '```'\n")
+    (tmp_path / "b.md").write_text("é")
+    (tmp_path / "c.bin").write_bytes(b"\xff\x00")
+    (tmp_path / "d.txt").write_text("d" * (1 << 20 | 1))
+    page.set_input_files("#picker", [tmp_path / name for name in ("a.py", "b.md", "c.bin", "d.txt")])
+    until(page, "document.querySelectorAll('.chip').length === 2")
+    assert page.inner_text("#problem").count(":") == 2
+    page.click("[aria-label='Remove b.md']")
+    page.reload()  # a draft has its files
+    until(page, "document.querySelectorAll('.chip').length === 1")
+    answered(page, "Explain")
+    assert messages(page)[0]["content"] == "Explain\n\na.py\n````\nx = '```'\n````"
+    assert page.text_content(".user .file summary") == "a.py"
+    assert page.inner_text(".user > .text") == "Explain"
+    page.click(".user >> text=Edit")
+    assert page.input_value("#prompt") == "Explain"
+    assert page.locator(".chip").count() == 1
+
+
+def test_drafts_survive_a_reload(tab_of_width: Page, server: Running) -> None:
+    page = tab_of_width
+    opened(page, server.url, temperature=0, max_tokens=3)
+    answered(page, "one")
+    page.fill("#prompt", "typed here")
+    page.click("#new")
+    page.fill("#prompt", "typed in another")
+    page.reload()
+    until(page, "document.getElementById('prompt').value === 'typed in another'")
+    show(page, "chats")
+    page.click("#list li button:first-child")
+    until(page, "document.getElementById('prompt').value === 'typed here'")
+    answered(page, "two")
+    page.reload()
+    until(page, "document.querySelectorAll('.message').length === 4")
+    assert page.input_value("#prompt") == ""
+
+
+def test_tabs_do_not_overwrite_each_other(tab_of_width: Page, server: Running) -> None:
+    page = tab_of_width
+    opened(page, server.url, temperature=0, max_tokens=3)
+    answered(page, "one")
+    until(page, "document.querySelector('.assistant .note').textContent !== ''")
+    other = page.context.new_page()
+    other.goto(page.url)
+    until(other, "document.querySelectorAll('.message').length === 2")
+    other.fill("#prompt", "being typed")
+    answered(page, "two")
+    until(other, "document.querySelectorAll('.message').length === 4")  # the same branch: it follows
+    assert other.input_value("#prompt") == "being typed"
+    first = [other.locator(".user").first, page.locator(".user").first]
+    for tab, box, text in zip((other, page), first, ("three", "four"), strict=True):
+        box.locator("text=Edit").click()
+        answered(tab, text)
+    for tab in (page, other):
+        tab.reload()
+        until(tab, "document.querySelector('.user .branches span')?.textContent.endsWith('/3')")
+    assert len(rows(page)) == 1
+
+
+def test_chats_of_an_earlier_page_are_taken_over(page: Page, server: Running) -> None:
+    page.route("**/static/main.js", lambda route: route.fulfill(body="", content_type="text/javascript"))
+    page.goto(server.url)
+    page.evaluate(
+        """() => new Promise((done) => {
+            const request = indexedDB.open("lucebox", 1);
+            request.onupgradeneeded = () => request.result.createObjectStore("chats", { keyPath: "id" });
+            request.onsuccess = () => {
+                const turns = [["user", "hello"], ["assistant", "world"]].map(([role, content]) => ({
+                    message: { role, content }, reason: "stop", note: "stop · 1 tokens", failure: "",
+                }));
+                const store = request.result.transaction("chats", "readwrite").objectStore("chats");
+                store.put({ id: 1700000000000, updated: 1700000000001, turns }).onsuccess = () => {
+                    request.result.close();
+                    done();
+                };
+            };
+        })"""
+    )
+    page.unroute("**/static/main.js")
+    page.goto(f"{server.url}/#1700000000000")
+    page.reload()
+    until(page, "document.querySelectorAll('.message').length === 2")
+    assert turns(page) == ["hello", "world"]
+    assert page.inner_text(".assistant .note") == "stop · 1 tokens"
+    assert rows(page) == ["hello"]
+
+
+def test_shortcuts(tab_of_width: Page, server: Running) -> None:
+    page = tab_of_width
+    opened(page, server.url, temperature=0, max_tokens=3)
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("?")
+    assert "search the chats" in page.inner_text("#shortcuts")
+    page.keyboard.press("Escape")
+    assert page.is_hidden("#shortcuts")
+    answered(page, "one")
+    page.focus("#prompt")
+    page.keyboard.type("?")
+    assert page.input_value("#prompt") == "?"
+    page.fill("#prompt", "")
+    page.keyboard.press("ArrowUp")
+    assert page.input_value("#prompt") == "one"
+    page.keyboard.press("Escape")
+    assert page.input_value("#prompt") == ""
+    page.keyboard.press("Control+k")
+    assert page.evaluate("document.activeElement.id") == "search"
+    page.keyboard.press("Control+Shift+O")
+    until(page, "document.querySelectorAll('.message').length === 0")
+    assert page.evaluate("document.activeElement.id") == "prompt"

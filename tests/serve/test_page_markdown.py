@@ -51,12 +51,14 @@ SURVEY = """async (text) => {
     const start = performance.now();
     new MarkdownView(shown).show(text);
     const ms = performance.now() - start;
-    const all = [...shown.querySelectorAll("*")];
+    const formulas = [...shown.querySelectorAll(".katex *")];
+    const all = [...shown.querySelectorAll("*")].filter((one) => !one.closest(".katex"));
     const depth = (one) => (one === shown ? 0 : 1 + depth(one.parentElement));
     return {
         ms,
         tags: [...new Set(all.map((one) => one.localName))],
         attributes: [...new Set(all.flatMap((one) => one.getAttributeNames()))],
+        inFormulas: [...new Set(formulas.map((one) => one.localName))],
         links: [...shown.querySelectorAll("a")].map((one) => [one.protocol, one.rel]),
         depth: Math.max(0, ...all.slice(-2000).map(depth)),
     };
@@ -82,6 +84,7 @@ LINKS = (
     "see https://a.b/c_(d)), (https://e.f). [g](javascript:h) [i](//j.k) [l](/m) [![n](https://o/)](https://p/) q<br>r"
 )
 PIECES = ["a", " ", "\n", "\n\n", "*", "**", "_", "`", "```", "[", "](javascript:alert(1))", "](https://a.b)", "!["]
+PIECES += ["$", "$$", "\\(", "\\)", "\\["]
 PIECES += ["<img src=x onerror=alert(1)>", "<script>", "<", ">", "- ", "1. ", "> ", "|", "|-|\n", "\t", "\\", "#", "~~"]
 LOOPS = [
     "*a_",
@@ -98,6 +101,12 @@ LOOPS = [
     "> a\nb\n",
     "|",
     "a|b\n-|-\n",
+    "$a",
+    "$a$ ",
+    "$$\n",
+    "\\(",
+    "\\[\n",
+    "```js\na(\n```\n",
 ]
 
 
@@ -149,6 +158,7 @@ def test_no_text_becomes_markup(blank: Page) -> None:
         found: dict[str, Any] = blank.evaluate(SURVEY, text)
         assert set(found["tags"]) <= TAGS, text
         assert set(found["attributes"]) <= ATTRIBUTES, text
+        assert not {"a", "img", "script", "iframe", "style", "foreignobject"} & set(found["inFormulas"]), text
         links += found["links"]
     assert links
     assert all(link == ["https:", "noopener noreferrer"] for link in links)
@@ -161,3 +171,88 @@ def test_time_and_depth_are_bounded(blank: Page) -> None:
         found = blank.evaluate(SURVEY, text)
         assert found["ms"] < 5000, text[:20]
         assert found["depth"] < 100, text[:20]
+
+
+# Formulas as the page shows them: their source, as KaTeX keeps it, and whether they stand on lines of their own.
+FORMULAS = """async (text) => {
+    const { MarkdownView } = await import("/static/markdown.js");
+    const shown = document.createElement("div");
+    document.body.append(shown);
+    new MarkdownView(shown).show(text);
+    const waits = (one) => !one.title && one.childElementCount === 0;
+    const isWaiting = () => [...shown.querySelectorAll(".formula")].some(waits);
+    for (let i = 0; i < 200 && isWaiting(); i += 1) await new Promise((resolve) => setTimeout(resolve, 20));
+    return [...shown.querySelectorAll(".formula")].map((one) => [
+        one.querySelector("annotation")?.textContent ?? null,
+        one.classList.contains("block"),
+        one.querySelector(".katex-html") !== null,
+    ]);
+}"""
+
+
+def test_formulas_are_typeset(blank: Page) -> None:
+    sources = {
+        "so $a*b*c$ and \\(x_1 y_2\\) end": [("a*b*c", False), ("x_1 y_2", False)],
+        "text\n$$\nE = mc^2\n+ 0\n$$\nmore": [("E = mc^2\n+ 0", True)],
+        "\\[\n\\begin{aligned} a &= b \\\\ c &= d \\end{aligned}\n\\]": [
+            ("\\begin{aligned} a &= b \\\\ c &= d \\end{aligned}", True)
+        ],
+        "1. one\n   \\[ x^2 \\]\n2. **$y$** and $$z$$ here": [("x^2", True), ("y", False), ("z", True)],
+        "it costs $5 and $6, or US$7-US$8, `$x$`, \\$a$ $HOME/a:$PATH": [],
+        "| $a_b$ | b |\n|-|-|\n| $$ | \\(c\\) |": [("a_b", False), ("c", False)],
+    }
+    for text, expected in sources.items():
+        found = blank.evaluate(FORMULAS, text)
+        assert [tuple(one[:2]) for one in found] == expected, text
+        assert all(is_typeset for _, _, is_typeset in found), text
+
+
+def test_what_is_no_formula_stays_text(blank: Page) -> None:
+    """Unknown commands, endless macros and links of formulas; a long one is not typeset."""
+    macro = r"$\def\a{\a\a}\a$"
+    for text in (r"$\nothing{x}$", macro, "$x^{$"):
+        assert blank.evaluate(FORMULAS, text) == [[None, False, False]], text
+    shown = "async (text) => { const { MarkdownView } = await import('/static/markdown.js');"
+    shown += "const box = document.createElement('div'); new MarkdownView(box).show(text); return box.textContent; }"
+    assert blank.evaluate(shown, r"$\nothing{x}$") == r"\nothing{x}"
+    found = blank.evaluate(SURVEY, r"$\href{javascript:alert(1)}{x}$ $\includegraphics{https://a.b/c.png}$")
+    assert found["links"] == []
+    assert "img" not in found["tags"]
+
+
+def test_formulas_need_no_network(blank: Page) -> None:
+    asked: list[str] = []
+    blank.on("request", lambda one: None if one.url.endswith("/status") else asked.append(one.url))
+    blank.evaluate(FORMULAS, r"$\mathbb{R} \mathcal{L} \mathfrak{g} \int_0^1$")
+    blank.evaluate("document.fonts.ready.then(() => true)")
+    own = blank.url.rstrip("/")
+    assert any(url.endswith(".woff2") for url in asked)
+    assert all(url.startswith(f"{own}/static/") for url in asked)
+    assert blank.evaluate("[...document.fonts].some((font) => font.status === 'loaded')")
+    assert not blank.evaluate("[...document.fonts].some((font) => font.status === 'error')")
+
+
+COLOURS = """async ([code, language]) => {
+    const { MarkdownView } = await import("/static/markdown.js");
+    const shown = document.createElement("div");
+    document.body.append(shown);
+    new MarkdownView(shown).show("```" + language + "\\n" + code + "\\n```");
+    await import("/static/vendor/highlight/highlight.min.js");
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    const text = shown.querySelector("code");
+    return [text.textContent, [...text.querySelectorAll("span")].map((one) => `${one.className}:${one.textContent}`)];
+}"""
+
+
+def test_code_has_colours(blank: Page) -> None:
+    code = "def f(x):\n    return '<b>' + 1  # note"
+    text, spans = blank.evaluate(COLOURS, [code, "python"])
+    assert text == code
+    assert {"hl-keyword:def", "hl-title:f", "hl-string:'<b>'", "hl-number:1", "hl-comment:# note"} <= set(spans)
+    assert blank.evaluate(COLOURS, [code, ""]) == [code, []]
+    assert blank.evaluate(COLOURS, [code, "nonesuch"]) == [code, []]
+    page = "<script>let a = 1;</script><style>p { color: red }</style>"
+    text, spans = blank.evaluate(COLOURS, [page, "html"])
+    assert text == page
+    assert {"hl-name:script", "hl-keyword:let"} <= set(spans)
+    assert blank.locator("style").count() == 0

@@ -156,6 +156,8 @@ class ChatModel:
         # Files list ids beyond the vocabulary too; and an answer must be able to end.
         known = [i for i in self.profile.forbidden if i < model.info.vocab and i not in model.end_ids]
         self.profile = replace(self.profile, forbidden=tuple(known))
+        if profile is None and model.answer_tokens is not None:
+            self.profile = replace(self.profile, max_tokens=min(self.profile.max_tokens, model.answer_tokens))
         thinking = self.profile.thinking
         self._quoting = Quoting(model.tokenizer, () if thinking is None else (thinking.open, thinking.close))
         self._grammars = grammars

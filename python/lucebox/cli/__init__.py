@@ -15,7 +15,7 @@ from typing import Any
 
 from lucebox.cli import console
 from lucebox.cli.interrupts import EXIT_INTERRUPTED, importing
-from lucebox.errors import CancelledError, LuceboxError
+from lucebox.errors import CancelledError, HubError, LuceboxError
 from lucebox.names import did_you_mean
 
 __all__ = ["COMMANDS", "build_parser", "main"]
@@ -40,6 +40,24 @@ COMMANDS = {
     "version": "show version and machine",
 }
 
+ONE_DEVICE = "a model is on one device as a whole, --device cpu, cuda:0 or hip:0"
+CONTEXT = "use --context N (-c)"
+LENGTH = "use --max-tokens N (-n)"
+FOREIGN_FLAGS = {
+    "--temp": "use --temperature X (-t)",
+    "--image": "models read text only",
+    "--mmproj": "models read text only",
+    "-ngl": ONE_DEVICE,
+    "--gpu-layers": ONE_DEVICE,
+    "--n-gpu-layers": ONE_DEVICE,
+    "--tensor-parallel-size": ONE_DEVICE,
+    "--ctx-size": CONTEXT,
+    "--max-model-len": CONTEXT,
+    "--n-predict": LENGTH,
+    "--predict": LENGTH,
+    "--repeat-penalty": "use --repetition-penalty X",
+}
+"""Flags of llama.cpp and vLLM, with what they are here. No command has a flag of these names."""
 EXIT_ERROR = 1
 EXIT_USAGE = 2  # like argparse's own
 EXIT_BROKEN_PIPE = 128 + 13  # as a shell reports SIGPIPE
@@ -102,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (LuceboxError, OSError, UnicodeError) as error:
         if debug:
             raise
-        console.error(reason(error))
+        console.error(reason(error), keeps_lines=isinstance(error, HubError))
         discard_unwritable_stdout()
         return EXIT_ERROR
     return code
@@ -125,7 +143,11 @@ def parse(words: list[str]) -> argparse.Namespace | None:
     if name == "launch" and "--" in words:  # the agent's own arguments
         at = words.index("--")
         words, behind = words[:at], words[at + 1 :]
-    args, rest = build_parser((name,)).parse_known_args(words)
+    parser = build_parser((name,))
+    for word in words[1:]:
+        if (hint := FOREIGN_FLAGS.get(word.partition("=")[0])) is not None:
+            usage_error(f"lucebox {name} has no flag {word.partition('=')[0]}: {hint}")
+    args, rest = parser.parse_known_args(words)
     args.behind = behind
     if rest and getattr(args, "prompt", "") is None and (rest[0] == "-" or not rest[0].startswith("-")):
         args.prompt = rest.pop(0)  # argparse before 3.12.8 does not take an optional positional after a flag

@@ -100,6 +100,7 @@ def execute(args: argparse.Namespace) -> int:
     check_outputs(args)
     if bench_drafts.is_wanted(args) and not args.power_sweep:
         return bench_drafts.execute(args)
+    bench_drafts.check_unused(args)
     args.draft = "none"  # the tests are of single appends
     if args.power_sweep:
         return sweep_power(args)

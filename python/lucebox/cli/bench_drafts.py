@@ -20,10 +20,11 @@ from lucebox.models.resolve import resolve
 from lucebox.options import EngineOptions
 from lucebox.results import DraftCounts
 
-__all__ = ["add_flags", "execute", "is_wanted"]
+__all__ = ["add_flags", "check_unused", "execute", "is_wanted"]
 
 SUITE_TEMPERATURES = (0.0, 1.0)
 SUITE_PROMPTS = 10
+N_TOKENS = 256
 REPLAY_PROMPT = 520  # tokens, as in benchmarks/README.md
 DRAFT_ROOM = 64  # tokens: room for a draft beyond the text
 MAX_BAR = 40  # characters of the longest bar of the histogram
@@ -44,7 +45,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f'use the first N prompts of the suite, or "all" (default {SUITE_PROMPTS})',
     )
-    group.add_argument("--tokens", type=int, default=256, metavar="N", help="tokens per answer at most (default 256)")
+    group.add_argument(
+        "--tokens",
+        type=int,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help=f"tokens per answer at most (default {N_TOKENS})",
+    )
     group.add_argument(
         "--temperature",
         type=parse_temperatures,
@@ -68,8 +75,24 @@ def is_wanted(args: argparse.Namespace) -> bool:
     return args.suite is not None or args.replay is not None or getattr(args, "draft", "none") != "none"
 
 
+def check_unused(args: argparse.Namespace) -> None:
+    """Refuses flags that only speculation has."""
+    given = {
+        "--csv": args.csv is not None,
+        "--tokens": hasattr(args, "tokens"),
+        "--prompts": hasattr(args, "prompts"),
+        "--temperature": args.temperature is not None,
+    }
+    for flag, is_given in given.items():
+        if is_given:
+            args.parser.error(
+                f"{flag} is for --draft, --suite or --replay, which compare decoding with and without drafts"
+            )
+
+
 def execute(args: argparse.Namespace) -> int:
     """Measures plain and speculative decoding; prints, saves and plots both. 1 where tokens differ without a tie."""
+    args.tokens = getattr(args, "tokens", N_TOKENS)
     if args.tokens < 1:
         args.parser.error("--tokens must be at least 1")
     if args.replay and (args.suite or args.temperature):
@@ -230,9 +253,10 @@ def print_lengths(report: DraftReport) -> None:
         return
     console.write("\naccepted tokens per verify\n")
     most = max(report.by_length)
+    last = max(n for n, count in enumerate(report.by_length) if count)
     rows = [
         [str(n), str(count), f"{count / total:.1%}", "#" * round(MAX_BAR * count / most)]
-        for n, count in enumerate(report.by_length)
+        for n, count in enumerate(report.by_length[: last + 1])
     ]
     console.print_table([("accepted", "right"), ("verifies", "right"), ("share", "right"), ""], rows)
 

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,18 +34,20 @@ from lucebox.results import Generation
 if TYPE_CHECKING:
     from lucebox.api import LLM
 
-DESCRIPTION = """Talk with a model. A line that starts with / is a command; /help lists them.
+DESCRIPTION = """Talk with a model. A line that starts with a known /command is one; /help lists them.
 
-A message of several lines: paste it, end lines with \\, or put it between lines of \"\"\". Ctrl-C stops an answer;
-Ctrl-D or /exit leaves. Piped input is read as one message per line. Answers go to stdout, everything else to stderr.
-Sampling is what the model's files state, else what its makers recommend, else temperature 0.7 and top-p 0.9; flags and
-/set change it. The seed is fresh each time and printed; the answers of a conversation count up from it."""
+A message of several lines: paste it, end lines with \\, or put it between lines of \"\"\", where / begins no command.
+Ctrl-C stops an answer; Ctrl-D or /exit leaves. Piped input is read as one message per line. Answers go to stdout,
+everything else to stderr. Sampling is what the model's files state, else what its makers recommend, else temperature
+0.7 and top-p 0.9; flags and /set change it. The seed is fresh each time and printed; the answers of a conversation count
+up from it."""
 JSON_HELP = "print one JSON object per answer, one per line"
 
 PROMPT = "> "
 MORE = ". "
 QUOTES = '"""'
 HISTORY_LINES = 1000
+LEAVE = ("exit", "quit")
 
 
 def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentParser:
@@ -76,22 +79,37 @@ def execute(args: argparse.Namespace) -> int:
             console.note(
                 f"{opening_line(llm)}\nsampling: {chat.sampling_note}\n/help lists the commands, Ctrl-D leaves"
             )
+        failed = False
         while True:
+            is_command = False
             try:
                 line = read()
-                if line is None or (line.startswith("/") and not chat.command(line)):
+                if line is None:
                     break
-                if line and not line.startswith("/"):
-                    chat.answer(line)
+                is_command = chat.is_command(line)
+                if is_command and not chat.command(line.text):
+                    break
+                if line.text and not is_command:
+                    chat.answer(line.text)
             except interrupted:  # Ctrl-C before an answer has begun, or a second time
                 if not is_interactive:
                     raise
                 console.note("interrupted")
             except (LuceboxError, OSError) as error:
-                if not is_interactive:
+                if not is_interactive and not is_command:
                     raise
                 console.error(str(error))
-    return 0
+                failed = True
+    return 1 if failed and not is_interactive else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A message or a command."""
+
+    text: str
+    is_quoted: bool = False
+    """Whether it stood between quotation marks, so that it is no command."""
 
 
 class LineReader:
@@ -123,17 +141,20 @@ class LineReader:
                 self._readline.set_history_length(HISTORY_LINES)
                 self._readline.write_history_file(file)
 
-    def __call__(self) -> str | None:
+    def __call__(self) -> Line | None:
         while True:
             try:
-                line = self._line(PROMPT)
-                if line is None or not self._is_interactive:
-                    return line
-                if line.startswith(QUOTES):
-                    return self._quoted(line)
+                if not self._is_interactive:
+                    piped = console.read_line()
+                    return None if piped is None else Line(piped.strip())
+                line = input(PROMPT).rstrip()
+                if line.lstrip().startswith(QUOTES):
+                    return Line(self._quoted(line.lstrip()), is_quoted=True)
+                if not line.endswith("\\"):
+                    return Line(line.strip())
                 while line.endswith("\\"):
-                    line = line[:-1] + "\n" + (self._line(MORE) or "")
-                return line
+                    line = line[:-1] + "\n" + input(MORE).rstrip()
+                return Line(line)
             except (EOFError, OSError):  # Ctrl-D, or the terminal is gone
                 if not self._is_interactive:
                     raise
@@ -143,12 +164,6 @@ class LineReader:
                 if not self._is_interactive:
                     raise
                 console.note("")  # discard what was typed
-
-    def _line(self, prompt: str) -> str | None:
-        if self._is_interactive:
-            return input(prompt).strip()
-        line = console.read_line()
-        return None if line is None else line.strip()
 
     def _quoted(self, first: str) -> str:
         """The lines between two quotation marks of three."""
@@ -237,15 +252,29 @@ class Chat:
             if self.last is None:
                 console.note("interrupted")
 
-    def command(self, line: str) -> bool:
-        """Executes a /command; False: it ends the conversation."""
-        name, _, rest = line[1:].partition(" ")
-        name = name.lower()
-        if name in ("exit", "quit"):
+    def is_command(self, line: Line) -> bool:
+        """Whether a line is a known command. Paths and comments of code are text, and so is what is quoted.
+
+        Raises:
+            InvalidRequestError: the line is one word that is nearly a command.
+        """
+        words = line.text.split(None, 1)
+        if line.is_quoted or not words or not words[0].startswith("/"):
             return False
-        if name not in self.commands:
-            raise InvalidRequestError(f"no command /{name}{did_you_mean(name, self.commands)}; /help lists them")
-        self.commands[name](rest.strip())
+        name = words[0][1:].lower()
+        known = [*self.commands, *LEAVE]
+        if name in known:
+            return True
+        if len(words) == 1 and name.isalpha() and (meant := did_you_mean(name, known)):
+            raise InvalidRequestError(f"no command /{name}{meant} A text goes between lines of {QUOTES}")
+        return False
+
+    def command(self, text: str) -> bool:
+        """Executes a known /command; False: it ends the conversation."""
+        name, *rest = text[1:].split(None, 1)
+        if name.lower() in LEAVE:
+            return False
+        self.commands[name.lower()]("".join(rest).strip())
         return True
 
     def help(self, _: str) -> None:

@@ -85,8 +85,9 @@ def confirm(question: str) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-def error(text: str) -> None:
-    note("lucebox: error: " + " ".join(text.split()))
+def error(text: str, *, keeps_lines: bool = False) -> None:
+    lines = text.splitlines() if keeps_lines else [text]
+    note("lucebox: error: " + "\n".join(" ".join(line.split()) for line in lines))
 
 
 def tolerate_narrow_encodings() -> None:

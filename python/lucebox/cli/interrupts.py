@@ -3,16 +3,14 @@ process ends at once, with one line."""
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+
+from lucebox.interrupted import EXIT_INTERRUPTED, leave
 
 __all__ = ["EXIT_INTERRUPTED", "importing"]
-
-EXIT_INTERRUPTED = 128 + 2  # as a shell reports SIGINT
 
 
 @contextmanager
@@ -22,13 +20,8 @@ def importing() -> Iterator[None]:
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    signal.signal(signal.SIGINT, _leave)
+    signal.signal(signal.SIGINT, leave)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _leave(*_: Any) -> None:
-    os.write(2, b"interrupted\n")
-    os._exit(EXIT_INTERRUPTED)

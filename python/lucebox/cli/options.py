@@ -39,6 +39,8 @@ __all__ = [
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 SHORT = {"max_tokens": "-n", "temperature": "-t", "context": "-c", "decode_path": "--path"}
+DRAFT_WORDS = ("none", "auto", "suffix", "mtp")
+MIN_SIZE = 1024  # a smaller number of bytes lacks its unit
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 # Commands that sample have Sampling's own --seed; a command runs one generation at a time; serve has its own cache.
 NOT_ENGINE_FLAGS = frozenset({"seed", "sessions", "prefix_cache"})
@@ -157,7 +159,7 @@ def _add_fields(group: argparse._ArgumentGroup, cls: type, skipped: Collection[s
             keywords["action"] = "store_true"
         else:
             is_size = bool(field.metadata.get("size"))
-            keywords["type"] = size if is_size else parser_of(kind)
+            keywords["type"] = draft_word if field.name == "draft" else size if is_size else parser_of(kind)
             keywords["metavar"] = "SIZE" if is_size else _metavar(kind)
         if get_origin(kind) in (tuple, Mapping):
             keywords["action"] = "append"
@@ -214,8 +216,15 @@ def one_of(words: Collection[str]) -> Callable[[str], str]:
     return parse
 
 
+def draft_word(text: str) -> str:
+    """The words of --draft in any case; names and files as they are."""
+    return same_name(text, [word + end for word in DRAFT_WORDS for end in ("", "+suffix")]) or text
+
+
 def size(text: str) -> int:
     """A parser of sizes in bytes: 2GB, 512MiB, 4096."""
+    if text.isdecimal() and 0 < int(text) < MIN_SIZE:
+        raise argparse.ArgumentTypeError(f"{text} is a number of bytes; did you mean {text}GB?")
     try:
         return parse_size(text)
     except InvalidRequestError as error:

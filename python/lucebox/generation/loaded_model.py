@@ -74,6 +74,7 @@ class LoadedModel:
         step_costs_file: StepCostsFile | None,
         draft_reason: str,
         compressor: Compressor | None,
+        answer_tokens: int | None,
     ) -> None:
         self._engine: _engine.Engine | None = engine
         self._process = os.getpid()
@@ -89,6 +90,8 @@ class LoadedModel:
         """The drafters that `draft="auto"` left out, and why."""
         self.compressor = compressor
         """Cuts long prompts; None without a scorer."""
+        self.answer_tokens = answer_tokens
+        """The catalog's length of an answer where nobody says another; None: the profile's."""
         self.on_device = device.pack is not None
         """Whether a GPU computes asynchronously: the next pass may be sent before texts are emitted, and prefixes keep
         their KV pages on the device."""

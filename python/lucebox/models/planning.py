@@ -18,6 +18,7 @@ from lucebox.models.resolve import resolve
 from lucebox.options import EngineOptions, check_names, engine_fields
 from lucebox.packs import targets
 from lucebox.packs.devices import resolve_device
+from lucebox.packs.planned import manifest_json
 from lucebox.sizes import parse_size, show_size
 
 __all__ = [
@@ -96,13 +97,13 @@ def plan_memory(
 ) -> Plan:
     """The plan that `LLM` would make with these options (fields of `EngineOptions`), from the files' metadata.
 
-    `board` plans for a card that is not here, by its name in `lucebox targets`; the pack of its target must be
-    installed. `memory_limit` takes the place of the device's free memory. With `draft="auto"` the plan has the first
+    `board` plans for a card that is not here, by its name in `lucebox targets`, with or without the pack of its target.
+    `memory_limit` takes the place of the device's free memory. With `draft="auto"` the plan has the first
     drafter that fits; loading may drop it if it is not worth its cost.
 
     Raises:
         OutOfMemoryError: no context fits, or not the requested one; the message says how much memory would suffice.
-        InvalidRequestError, PackError: no such board, or no pack for it.
+        InvalidRequestError, PackError: no such board, or no such pack.
     """
     check_names(EngineOptions, options)
     wanted = EngineOptions(**options)
@@ -256,10 +257,9 @@ def _board(name: str, options: EngineOptions) -> Device:
         raise InvalidRequestError(f"a plan is for the board {board.name} or for the device {options.device}, not both")
     fitting = packs.fitting(target.architecture, packs.find())
     pack = next((one for one in fitting if options.pack in (None, one.name)), None)
-    if pack is None:
-        needed = options.pack or target.name
+    if pack is None and options.pack not in (None, target.name):
         raise PackError(
-            f"a plan for {board.name} needs the pack {needed}, which is not installed; {packs.install_advice(needed)}"
+            f"the pack {options.pack} is not installed; without --pack the plan is for the pack {target.name}"
         )
     if isinstance(pack, packs.BrokenPack):
         raise PackError(pack.error)
@@ -269,5 +269,8 @@ def _board(name: str, options: EngineOptions) -> Device:
         raise InvalidRequestError(
             f"the maker of {board.name} states no number of multiprocessors; plan for another board"
         )
-    kernels = f"pack {pack.name} by {pack.manifest.generations[0].compiler}"
-    return Device(board.name, kernels, int((board.memory_gb or 0) * 2**30), pack.manifest_json, board.sm_count)
+    if pack is None:
+        kernels, manifest = f"pack {target.name}, which is not installed", manifest_json(target)
+    else:
+        kernels, manifest = f"pack {pack.name} by {pack.manifest.generations[0].compiler}", pack.manifest_json
+    return Device(board.name, kernels, int((board.memory_gb or 0) * 2**30), manifest, board.sm_count)

@@ -21,6 +21,7 @@ from lucebox.serve.errors import ApiError, Kind, body_of
 from lucebox.serve.protocols import (
     anthropic,
     info,
+    kept_streams,
     llama_cpp,
     ollama,
     ollama_info,
@@ -47,6 +48,7 @@ ROUTERS = tuple(
         openai_responses,
         responses_context,
         stored_responses,
+        kept_streams,
         anthropic,
         ollama,
         ollama_info,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from lucebox.chat.large_json import dump_large
 from lucebox.generation.answer import Answer
 from lucebox.generation.errors import QueueFullError, SchedulerClosedError
-from lucebox.generation.request import Failed, Finished, GenerationRequest, Item
+from lucebox.generation.request import Failed, Finished, GenerationRequest, Item, Progress
 from lucebox.generation.scheduler import Scheduler
 from lucebox.serve.channel import Channel
 from lucebox.serve.engine_errors import api_error_of, queue_full
@@ -37,6 +37,7 @@ __all__ = [
     "compact_json",
     "json_line",
     "sse",
+    "write_stream",
 ]
 
 EVENTS = "text/event-stream; charset=utf-8"
@@ -92,14 +93,23 @@ def json_line(data: object) -> bytes:
 class Exchange:
     """All answers to one HTTP request: n answers, to one or several prompts."""
 
-    def __init__(self, scheduler: Scheduler, requests: Sequence[GenerationRequest], mean_request_s: float) -> None:
-        """mean_request_s: mean duration of recent requests, for Retry-After.
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        requests: Sequence[GenerationRequest],
+        mean_request_s: float,
+        *,
+        with_progress: bool = False,
+    ) -> None:
+        """mean_request_s: mean duration of recent requests, for Retry-After. with_progress: a Progress precedes the
+        items of a sequence.
 
         Raises:
             ApiError: the queue is full, or the server is shutting down.
         """
         self._scheduler = scheduler
         self._channel = Channel()
+        self._with_progress = with_progress
         self._n_open = len(requests)
         self.owner = ""
         """Digest of the request's API key; set if the response is stored."""
@@ -130,7 +140,25 @@ class Exchange:
             if isinstance(item, Failed):
                 raise api_error_of(item.error)
             self._n_open -= isinstance(item, Finished)
-        return items
+        return [*self._progress({index for index, _ in items}), *items] if self._with_progress else items
+
+    def _progress(self, indices: Iterable[int]) -> Iterator[tuple[int, Item]]:
+        for index in indices:
+            sequence = self._sequences[index]
+            yield index, Progress(sequence.n_prompt, sequence.n_generated)
+
+
+async def write_stream(exchange: Exchange, writer: Writer, send: Callable[[bytes], Awaitable[None]]) -> None:
+    """Sends a whole stream, without heartbeats."""
+    try:
+        await send(writer.open())
+        while not exchange.is_over:
+            items = await exchange.get()
+            if data := b"".join([writer.write(index, item) for index, item in items]):
+                await send(data)
+        await send(writer.close())
+    except ApiError as error:
+        await send(writer.fail(error))
 
 
 class _Delivery(Response):
@@ -176,19 +204,12 @@ class StreamedAnswer(_Delivery):
         await self._start(send, 200, {})
 
         async def body(data: bytes) -> None:
+            self._is_silent = False
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
-        await body(self._writer.open())
         beat = asyncio.create_task(self._beat(body))
         try:
-            while not self._exchange.is_over:
-                items = await self._exchange.get()
-                if data := b"".join([self._writer.write(index, item) for index, item in items]):
-                    self._is_silent = False
-                    await body(data)
-            await body(self._writer.close())
-        except ApiError as error:
-            await body(self._writer.fail(error))
+            await write_stream(self._exchange, self._writer, body)
         finally:
             beat.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})

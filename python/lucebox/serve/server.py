@@ -18,6 +18,7 @@ from lucebox.generation.request import GenerationRequest
 from lucebox.generation.scheduler import Scheduler
 from lucebox.serve.delivery import EVENTS, ErrorBody, Exchange, JsonAnswer, StreamedAnswer, Writer
 from lucebox.serve.device_load import load_reader
+from lucebox.serve.kept_streams import KeptStreams
 from lucebox.serve.metrics import Metrics
 from lucebox.serve.model import ServedModel
 from lucebox.serve.observer import MetricsObserver
@@ -42,6 +43,7 @@ class Server:
         self.responses = ResponseStore()
         self._closing = threading.Lock()
         self._is_closed = False
+        self.streams = KeptStreams(settings.heartbeat)
         self.background: dict[str, asyncio.Task[None]] = {}
         """Tasks of background responses, by response id."""
         self.device_load = load_reader(loaded.device_info)
@@ -87,8 +89,8 @@ class Server:
         """
         return await self._preparation.run(request, make)
 
-    def _exchange(self, requests: Sequence[GenerationRequest]) -> Exchange:
-        return Exchange(self.scheduler, requests, self.metrics.mean_request_s())
+    def _exchange(self, requests: Sequence[GenerationRequest], *, with_progress: bool = False) -> Exchange:
+        return Exchange(self.scheduler, requests, self.metrics.mean_request_s(), with_progress=with_progress)
 
     def stream(
         self,
@@ -99,16 +101,22 @@ class Server:
         owner: str = "",
         *,
         media_type: str = EVENTS,
+        kept_name: str | None = None,
+        with_progress: bool = False,
     ) -> Response:
-        """Queues the requests and streams their answers. With a name, their owner can cancel them.
+        """Queues the requests and streams their answers. With a name, their owner can cancel them. With kept_name, they
+        go on without their client, which may read the stream again by that name.
 
         Raises:
             ApiError: the queue is full, or the server is shutting down.
         """
-        exchange = self._exchange(requests)
+        exchange = self._exchange(requests, with_progress=with_progress)
+        headers = _headers(requests, ignored)
         if name is not None:
             self.responses.started(name, exchange, owner)
-        return StreamedAnswer(exchange, writer, self.settings.heartbeat, media_type, _headers(requests, ignored))
+        if kept_name is not None:
+            return self.streams.start(owner, kept_name, exchange, writer, headers)
+        return StreamedAnswer(exchange, writer, self.settings.heartbeat, media_type, headers)
 
     def in_background(
         self,

@@ -1,4 +1,5 @@
-"""The page at "/": static files of the package, with a strict content security policy."""
+"""The page at "/": static files of the package, with a strict content security policy. `static/vendor` has the
+libraries of others that it uses, each with its licence."""
 
 from __future__ import annotations
 
@@ -19,12 +20,13 @@ TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
+    ".woff2": "font/woff2",
 }
-FILES = {file.name: file for file in FOLDER.iterdir() if file.suffix in TYPES}
+FILES = {file.relative_to(FOLDER).as_posix(): file for file in FOLDER.rglob("*") if file.suffix in TYPES}
 HEADERS = {
-    # Allows only the page's own scripts, styles and server; forbids framing by other sites.
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    # Allows only the page's own scripts, styles, fonts and server; forbids framing by other sites.
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "cache-control": "no-cache",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
@@ -41,7 +43,7 @@ async def index() -> Response:
     return _file("index.html")
 
 
-@router.get(STATIC + "{name}")
+@router.get(STATIC + "{name:path}")
 async def static(name: str) -> Response:
     return _file(name)
 

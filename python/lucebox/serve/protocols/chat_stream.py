@@ -9,12 +9,12 @@ from typing import Any
 
 from lucebox.generation.answer import Answer, Reasoning, Text
 from lucebox.generation.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
-from lucebox.generation.request import Finished, Item
+from lucebox.generation.request import Finished, Item, Progress
 from lucebox.results import TokenLogprob
 from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, openai_error
 from lucebox.serve.protocols.compression import compression_field
-from lucebox.serve.protocols.openai_common import DONE, LogprobWriter, comment, timings, usage
+from lucebox.serve.protocols.openai_common import DONE, LogprobWriter, comment, timings, usage, usage_so_far
 from lucebox.serve.protocols.seams import Seams, reasoning_of, text_of
 
 __all__ = ["ChatWriter", "chat_completion"]
@@ -48,6 +48,7 @@ class ChatWriter:
         self._has_calls = [False] * self._n
         self._has_broken = [False] * self._n
         self._finished: dict[int, Finished] = {}
+        self._progress: dict[int, Progress] = {}
 
     def open(self) -> bytes:
         return b"".join(self._delta(i, {"role": "assistant", "content": ""}) for i in range(self._n))
@@ -69,6 +70,8 @@ class ChatWriter:
                 self._has_broken[index] |= is_broken
             case TokenLogprob():
                 self._pending[index].append(item)
+            case Progress():
+                self._progress[index] = item
             case Warning(text):
                 return comment(text)
             case Finished():
@@ -100,7 +103,7 @@ class ChatWriter:
             self._pending[index] = []
         chunk: dict[str, Any] = {**self._head, "choices": [choice], **(fields or {})}
         if self._with_usage:
-            chunk["usage"] = None
+            chunk["usage"] = usage_so_far(self._progress.get(index))
         return sse(chunk)
 
 

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lucebox.chat.conversation import Conversation, answer_format_of, tool_choice_of, tools_of
+from lucebox.chat.presence import LEFT
 from lucebox.chat.thinking import ThinkingRequest
 from lucebox.generation.request import GenerationRequest
 from lucebox.serve.body_route import body_router
@@ -31,10 +32,10 @@ from lucebox.serve.protocols.body import (
 )
 from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
 from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
-from lucebox.serve.protocols.openai_common import LogprobWriter, StreamOptions
+from lucebox.serve.protocols.openai_common import LogprobWriter, StreamOptions, wants_progress, wants_usage
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.protocols.structured_outputs import Guided, guided_format
-from lucebox.serve.server import server_of
+from lucebox.serve.server import owner_of, server_of
 
 __all__ = ["ChatRequest", "conversation_of", "limits_of", "router"]
 
@@ -261,6 +262,8 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     server = server_of(request)
     model = server.model.resolve_name(body.model)
     sampling, limits = sampling_of(body), limits_of(body)
+    with_progress = wants_progress(body.stream_options)
+    kept_name = server.streams.name_of(request.headers, owner_of(request)) if body.stream else None
     logprobs = None
     if body.logprobs:
         sampling["logprobs"] = body.top_logprobs or 0
@@ -276,11 +279,18 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
 
     requests, ignored = await server.in_thread(request, make)
     if body.stream:
-        with_usage = body.stream_options is not None and body.stream_options.include_usage is True
+        if kept_name is not None and await request.is_disconnected():
+            raise ApiError("cancelled", LEFT)  # nobody would end it
         writer = ChatWriter(
-            model, n=body.n or 1, with_usage=with_usage, logprobs=logprobs, with_spans=wants_spans(body)
+            model,
+            n=body.n or 1,
+            with_usage=wants_usage(body.stream_options),
+            logprobs=logprobs,
+            with_spans=wants_spans(body),
         )
-        return server.stream(requests, writer, ignored)
+        return server.stream(
+            requests, writer, ignored, owner=owner_of(request), kept_name=kept_name, with_progress=with_progress
+        )
     return server.document(
         requests,
         lambda answers: chat_completion(model, answers, logprobs, with_spans=wants_spans(body)),

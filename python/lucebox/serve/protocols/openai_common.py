@@ -6,8 +6,11 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
-from lucebox.generation.request import Finished, PromptToken
+from pydantic import Field
+
+from lucebox.generation.request import Finished, Progress, PromptToken
 from lucebox.results import TokenLogprob
+from lucebox.serve.errors import ApiError
 from lucebox.serve.protocols.body import Body, Ignored
 from lucebox.text import Tokenizer
 
@@ -21,6 +24,9 @@ __all__ = [
     "predictions",
     "timings",
     "usage",
+    "usage_so_far",
+    "wants_progress",
+    "wants_usage",
 ]
 
 
@@ -30,7 +36,33 @@ DONE = b"data: [DONE]\n\n"
 
 class StreamOptions(Body):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = Field(None, description="Usage so far in every chunk, as vLLM does.")
     include_obfuscation: Ignored = None
+
+
+def wants_usage(options: StreamOptions | None) -> bool:
+    return options is not None and options.include_usage is True
+
+
+def wants_progress(options: StreamOptions | None) -> bool:
+    """Whether every chunk is to have the usage so far.
+
+    Raises:
+        ApiError: without usage at the end.
+    """
+    if options is None or not options.continuous_usage_stats:
+        return False
+    if not options.include_usage:
+        name = "stream_options.continuous_usage_stats"
+        raise ApiError("invalid", "continuous_usage_stats needs include_usage", name)
+    return True
+
+
+def usage_so_far(progress: Progress | None) -> dict[str, int] | None:
+    if progress is None:
+        return None
+    prompt, completion = progress.prompt_tokens, progress.completion_tokens
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def usage(finished: Sequence[Finished], n: int) -> dict[str, Any]:

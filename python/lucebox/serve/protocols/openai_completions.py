@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from lucebox.generation.answer import Answer
 from lucebox.generation.events import TextDelta, Warning
-from lucebox.generation.request import Finished, GenerationRequest, Item, PromptToken
+from lucebox.generation.request import Finished, GenerationRequest, Item, Progress, PromptToken
 from lucebox.results import TokenLogprob
 from lucebox.serve.body_route import body_router
 from lucebox.serve.delivery import KEEP_ALIVE, sse
@@ -28,6 +28,9 @@ from lucebox.serve.protocols.openai_common import (
     comment,
     timings,
     usage,
+    usage_so_far,
+    wants_progress,
+    wants_usage,
 )
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.protocols.structured_outputs import Guided, guided_format
@@ -81,13 +84,14 @@ class CompletionWriter:
             "model": model,
         }
         self._echoed = heads  # echoed prompt of each answer, or ""
-        self._with_usage = body.stream_options is not None and body.stream_options.include_usage is True
+        self._with_usage = wants_usage(body.stream_options)
         self._with_logprobs = body.logprobs is not None
         self._logprobs = logprobs
         self._pending: list[list[PromptToken | TokenLogprob]] = [[] for _ in heads]
         self._offsets = [TextOffsets() for _ in heads]
         self._n = body.n or 1
         self._finished: dict[int, Finished] = {}
+        self._progress: dict[int, Progress] = {}
 
     def open(self) -> bytes:
         return b"".join(self._chunk(i, text) for i, text in enumerate(self._echoed) if text) or KEEP_ALIVE
@@ -98,6 +102,8 @@ class CompletionWriter:
                 return self._chunk(index, text)
             case PromptToken() | TokenLogprob():
                 self._pending[index].append(item)
+            case Progress():
+                self._progress[index] = item
             case Warning(text):
                 return comment(text)
             case Finished():
@@ -134,7 +140,7 @@ class CompletionWriter:
         chunk = {**self._head, "choices": [self._choice(index, text, self._pending[index], reason)]}
         self._pending[index] = []
         if self._with_usage:
-            chunk["usage"] = None
+            chunk["usage"] = usage_so_far(self._progress.get(index))
         return sse(chunk)
 
     def _choice(
@@ -155,6 +161,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     model = server.model.resolve_name(body.model)
     if body.max_tokens == 0 and not body.echo:
         raise ApiError("invalid", "max_tokens is 0, which returns nothing without echo", "max_tokens")
+    with_progress = wants_progress(body.stream_options)
     n_answers = len(prompts_of(body)) * (body.n or 1)
     if n_answers > server.scheduler.capacity:
         message = f"{n_answers} answers are more than this server's queue and slots hold: {server.scheduler.capacity}"
@@ -162,7 +169,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     requests, heads = await server.in_thread(request, lambda: _requests(server, body))
     writer = CompletionWriter(body, model, heads, LogprobWriter(server.model.loaded.tokenizer))
     if body.stream:
-        return server.stream(requests, writer, body.ignored())
+        return server.stream(requests, writer, body.ignored(), with_progress=with_progress)
     return server.document(requests, writer.document, openai_body, body.ignored())
 
 

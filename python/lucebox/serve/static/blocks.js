@@ -1,8 +1,10 @@
-// Markdown's blocks to elements: CommonMark without HTML and references, and GitHub's tables. Untrusted text: nodes are
-// made by name and text, never from HTML; the time is linear; lists and quotes nest to MAX_DEPTH.
+// Markdown's blocks to elements: CommonMark without HTML and references, GitHub's tables, and formulas. Untrusted text:
+// nodes are made by name and text, never from HTML; the time is linear; lists and quotes nest to MAX_DEPTH.
 import { copyButton } from "/static/copy.js";
 import { made } from "/static/elements.js";
+import { highlight } from "/static/highlight.js";
 import { inline } from "/static/inline.js";
+import { formula } from "/static/typeset.js";
 
 const MAX_DEPTH = 12;
 const FENCE = /^ {0,3}(`{3,}|~{3,})(.*)$/;
@@ -12,8 +14,10 @@ const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( {0,3})([-+*]|\d{1,9}[.)])(?=[ \t]|$)/;
 const UNDERLINE = /^ {0,3}(=+|-+)[ \t]*$/;
 const DELIMITERS = /^\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?$/;
+const FORMULA = /^ {0,3}(?:\$\$|\\\[)/;
+const MAX_FORMULA_LINES = 200; // to look at for its end
 const CONTAINERS = /^(?:[ \t>]|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t]))*/;
-const BLOCKS = [rule, quote, list, fence, heading, indented, table, paragraph]; // the first that fits
+const BLOCKS = [rule, quote, list, fence, heading, indented, formulaBlock, table, paragraph]; // the first that fits
 
 // Yields {source, isApart, make, text}: isApart after a blank line, make() for the element, text of a paragraph only.
 export function* blocks(lines, depth = 0) {
@@ -90,7 +94,28 @@ function indented(lines, at) {
 
 function codeBlock(code, language) {
   const title = made("div", [made("span", [language]), copyButton(() => code)], "title");
-  return made("div", [title, made("pre", [made("code", [code])])], "code");
+  const text = made("code", [code]);
+  highlight(text, code, language);
+  return made("div", [title, made("pre", [text])], "code");
+}
+
+// A formula between $$ and $$, or between \[ and \], that begins and ends lines.
+function formulaBlock(lines, at) {
+  if (!FORMULA.test(lines[at])) return null;
+  const first = lines[at].trim();
+  const [open, close] = first.startsWith("$$") ? ["$$", "$$"] : ["\\[", "\\]"];
+  const inner = [first.slice(open.length)];
+  for (let end = at + 1; ; end += 1) {
+    const line = inner.at(-1).trimEnd();
+    const found = line.indexOf(close);
+    if (found >= 0 && found < line.length - close.length) return null; // text follows: a paragraph with a formula
+    if (found >= 0) {
+      const source = [...inner.slice(0, -1), line.slice(0, found)].join("\n").trim();
+      return source ? { end, make: () => formula(source, true) } : null;
+    }
+    if (end >= lines.length || end - at > MAX_FORMULA_LINES) return null;
+    inner.push(lines[end]);
+  }
 }
 
 // The lines of a quote or of a list's item, without its marks.
@@ -197,7 +222,7 @@ function interrupts(line) {
 }
 
 function paragraph(lines, at) {
-  const goesOn = (line, next) => !isBlank(line) && !UNDERLINE.test(line) && !interrupts(line) && !table(lines, next);
+  const goesOn = (line, next) => !isBlank(line) && !UNDERLINE.test(line) && !interrupts(line) && !table(lines, next) && !formulaBlock(lines, next);
   let end = at + 1;
   while (end < lines.length && goesOn(lines[end], end)) end += 1;
   const text = lines.slice(at, end).map((line) => line.trimStart()).join("\n").trimEnd();

@@ -1,170 +1,333 @@
-// The chat: turns, each a message of the API and the element that shows it. A request without answer changes nothing.
-import { AnswerView, resultView, userView } from "/static/message.js";
-import { events } from "/static/server.js";
-import { request } from "/static/settings.js";
-import { deleteChat, saveChat } from "/static/store.js";
+// The open chat: its branch that is shown, and the requests that add to it. A request without answer changes nothing.
+import { isAnswering, isRunning, readAnswer, runningTurn, runningView, stopAnswers } from "/static/answers.js";
+import { contentOf, draft, moveDraft, openDraft, setDraft } from "/static/composer.js";
+import { AnswerView, ResultView, UserView } from "/static/message.js";
+import { showUsage } from "/static/progress.js";
+import { follow, scrollToEnd } from "/static/scrolling.js";
+import { keepNewChatSettings, newChatSettings, requestOf, settings, showSettings } from "/static/settings.js";
+import * as store from "/static/store.js";
+import { Tree } from "/static/tree.js";
 
-const SAVE_MS = 2000; // between saves of an answer that streams
 const $ = (id) => document.getElementById(id);
-let turns = []; // {message, element, ...}, see AnswerView.turn
-let id = null; // the chat's, from its first request on
-let editing = null; // the user's turn that the next prompt replaces
-let running = null; // the request: {abort, ended}
-let showList = null; // called after a save
+let chat = null; // the record; null: a new one
+let tree = new Tree([]);
+let path = []; // the turns shown
+let views = new Map(); // id of a turn -> its view
+let showList = null; // called when the open chat has changed
 
-export function startChat(onSave) {
-  showList = onSave;
-  $("ask").addEventListener("submit", (event) => {
-    event.preventDefault();
-    send();
-  });
-  $("prompt").addEventListener("keydown", (event) => {
-    if (event.key === "Escape") edit(null);
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    $("ask").requestSubmit();
-  });
-  $("stop").addEventListener("click", () => running?.abort.abort());
+export function startChat(onChange) {
+  showList = onChange;
+  $("stop").addEventListener("click", stop);
   $("cancel").addEventListener("click", () => edit(null));
+  store.onChange(takeChange);
 }
 
-export const current = () => ({ id, turns });
+export const current = () => ({ chat, path });
+export const isBusy = () => chat !== null && isAnswering(chat.id);
 
-// Opens a kept chat, or an empty one, up to the last answer. A prompt behind it goes back into the box.
-export async function openChat(chat) {
-  running?.abort.abort();
-  await running?.ended;
-  id = chat?.id ?? null;
-  edit(null);
+// Opens a kept chat, or a new one. Answers that are being written in another one go on.
+export async function openChat(id) {
+  chat = (id === null ? null : await store.readChat(id)) ?? null;
+  views = new Map();
+  const turns = chat ? await store.turnsOf(chat.id) : [];
+  tree = new Tree(turns.map((turn) => runningTurn(turn.id) ?? turn));
   $("problem").textContent = "";
-  const kept = chat?.turns ?? [];
-  const count = kept.findLastIndex(({ message }) => message.role === "assistant") + 1;
-  if (kept[count]?.message.role === "user") returnPrompt(kept[count].message.content);
-  show(kept.slice(0, count).map((turn, i) => ({ ...turn, element: shown(turn, i === count - 1) })));
+  showSettingsOf(chat);
+  openDraft(chat?.id ?? null);
   showAddress();
-  $("messages").scrollTop = $("messages").scrollHeight;
+  show();
+  const asked = chat && tree.path(chat.leaf)[path.length];
+  if (asked?.message.role === "user" && !draft().typed) setDraft({ typed: asked.message.content });
+  scrollToEnd();
+  resume([...tree.turns.values()]);
   await showList();
 }
 
-function shown({ message, ...rest }, isLast) {
-  if (message.role === "user") return userTurn(message.content).element;
-  if (message.role === "tool") return resultView(message.content);
-  return AnswerView.restored({ message, ...rest }, isLast, handlers).element;
+function showSettingsOf(one) {
+  showSettings(one?.settings ?? newChatSettings(), one ? "of this chat" : "of new chats");
 }
 
-function userTurn(text) {
-  const turn = { message: { role: "user", content: text } };
-  turn.element = userView(text, ({ target }) => edit(turns.find(({ element }) => element.contains(target))));
-  return turn;
+export async function changeSettings(values) {
+  if (!chat) {
+    keepNewChatSettings(values);
+    return;
+  }
+  chat.settings = values;
+  await kept(store.updateChat(chat.id, { settings: values }));
 }
 
-const handlers = {
-  regenerate: ({ target }) => exchange(turns.findIndex(({ element }) => element.contains(target)), []),
+// Sends the prompt: at the end, or as a branch beside the turn that is edited.
+export function send() {
+  const written = draft();
+  if (isBusy() || (!written.typed.trim() && written.files.length === 0)) return;
+  const replaced = tree.turns.get(written.editing);
+  const parent = replaced ? replaced.parent : (path.at(-1)?.id ?? null);
+  const message = { role: "user", content: contentOf(written) };
+  setDraft({});
+  exchange(parent, [{ message, typed: written.typed, files: written.files }], replaced?.id ?? null);
+}
+
+const handlersOf = (id) => ({
+  edit: () => edit(tree.turns.get(id)),
+  step: (by) => showBranch(id, by),
+  regenerate: () => exchange(tree.turns.get(id).parent, []),
+  goOn: () => continueAnswer(tree.turns.get(id)),
   sendResults: (results) =>
     exchange(
-      turns.length,
-      results.map(({ id: call, content }) => {
-        return { message: { role: "tool", tool_call_id: call, content }, element: resultView(content) };
-      }),
+      id,
+      results.map(({ id: call, content }) => ({ message: { role: "tool", tool_call_id: call, content } })),
     ),
-};
+  progress: (usage, speed) => path.at(-1)?.id === id && showUsage(usage, speed),
+});
 
-async function send() {
-  const text = $("prompt").value;
-  if (running || !text.trim()) return;
-  const replaced = editing;
-  edit(null);
-  $("prompt").value = "";
-  const isAnswered = await exchange(replaced ? turns.indexOf(replaced) : turns.length, [userTurn(text)]);
-  if (isAnswered) return;
-  if (turns.includes(replaced)) edit(replaced);
-  returnPrompt(text);
+// Adds turns after a turn and requests an answer to them. edited: the turn that they replace.
+function exchange(parent, added, edited = null) {
+  if (isBusy()) return;
+  const before = path.at(-1)?.id ?? null;
+  const at = Date.now();
+  if (!chat) createChat(added, at);
+  const asked = [];
+  for (const [i, one] of added.entries()) {
+    asked.push({ ...one, id: store.newId(), chat: chat.id, parent: asked.at(-1)?.id ?? parent, at: at + i });
+  }
+  const answer = {
+    id: store.newId(),
+    chat: chat.id,
+    parent: asked.at(-1)?.id ?? parent,
+    at: at + added.length,
+    message: { role: "assistant", content: "" },
+    stream: store.newId(),
+    base: null,
+    before,
+    askedAt: at,
+  };
+  for (const turn of [...asked, answer]) tree.add(turn);
+  for (const turn of [...asked, answer]) kept(store.saveTurn(turn));
+  write(answer, () => requestOf(messagesUpTo(answer.parent)), edited);
+}
+
+function createChat(added, at) {
+  const record = { id: store.newId(), created: at, updated: at, leaf: null, isNamed: false };
+  chat = { ...record, settings: settings(), title: store.titleOf(added) };
+  moveDraft(chat.id);
+  showSettingsOf(chat);
+  showAddress();
+  kept(store.addChat(chat)).then(showList);
+}
+
+// Continues the text of an answer that was cut.
+function continueAnswer(turn) {
+  if (isBusy()) return;
+  const { message, failure, note, reason, usage } = turn;
+  const base = { ...message, content: message.content.trimEnd() };
+  const former = { message, failure, note, reason, usage };
+  Object.assign(turn, { base, former, before: turn.id, stream: store.newId(), askedAt: Date.now() });
+  kept(store.saveTurn(turn));
+  write(turn, () => requestOf([...messagesUpTo(turn.parent), base]));
+}
+
+const messagesUpTo = (id) => (id === null ? [] : tree.path(id).map(({ message }) => message));
+
+// Goes on with answers that an earlier page or another tab has requested.
+function resume(turns) {
+  for (const turn of turns) if (turn.stream && !isRunning(turn)) write(turn, null);
+}
+
+export async function resumeAll() {
+  resume(await store.unfinishedTurns().catch(() => []));
+}
+
+// Reads the answer of a turn, by a request or (null) from the stream that the server keeps.
+async function write(turn, request, edited = null) {
+  const isOpen = chat?.id === turn.chat;
+  const view = isOpen ? viewOf(turn) : newView(turn);
+  let failure = null;
+  let reading = null;
+  if (request) {
+    view.restart(turn.base);
+    keepAsked(turn.stream);
+  }
+  try {
+    reading = readAnswer(turn, view, request?.() ?? null);
+  } catch (error) {
+    failure = error; // the tools are no JSON
+  }
+  if (isOpen && request) {
+    $("problem").textContent = "";
+    edit(null);
+    chat.leaf = turn.id;
+    kept(store.updateChat(turn.chat, { leaf: turn.id, updated: Date.now() }));
+  }
+  if (isOpen) show();
+  if (request) scrollToEnd();
+  failure ??= await reading;
+  const isLost = failure !== null && view.isEmpty;
+  if (isLost && chat?.id === turn.chat) await forget(turn, failure, edited);
+  else await finish(turn, view);
+}
+
+const UNFINISHED = ["stream", "base", "before", "former", "askedAt"]; // fields of a turn whose answer is being written
+
+async function finish(turn, view) {
+  Object.assign(turn, view.kept());
+  await settle(turn);
+  await kept(store.updateChat(turn.chat, { updated: Date.now() }));
+  await showList();
+}
+
+async function settle(turn) {
+  for (const name of UNFINISHED) delete turn[name];
+  if (chat?.id === turn.chat) show();
+  await kept(store.saveTurn(turn));
+}
+
+// Takes back a request without answer: the turns that it added go, and its prompt returns to the box.
+async function forget(turn, failure, edited) {
+  if (failure.name !== "AbortError") $("problem").textContent = failure.message;
+  if (turn.base) {
+    Object.assign(turn, turn.former);
+    views.delete(turn.id);
+    await settle(turn);
+    return;
+  }
+  const isOwn = wasAsked(turn.stream);
+  const gone = tree.unanswered(turn);
+  for (const one of gone) tree.remove(one);
+  const { id } = chat;
+  chat.leaf = turn.before;
+  const isOver = tree.turns.size === 0;
+  if (isOver) {
+    chat = null;
+    moveDraft(null);
+    showSettingsOf(null);
+    showAddress();
+  }
+  const question = gone.find(({ message }) => message.role === "user");
+  if (question && isOwn) returnPrompt(question, edited);
+  show();
+  await kept(isOver ? store.deleteChat(id) : store.deleteTurns(id, gone));
+  if (!isOver) await kept(store.updateChat(id, { leaf: turn.before }));
+  await showList();
 }
 
 // Puts a prompt before whatever was typed meanwhile.
-function returnPrompt(text) {
-  const typed = editing ? "" : $("prompt").value;
-  $("prompt").value = [text, typed].filter(Boolean).join("\n\n");
+function returnPrompt({ typed, files }, edited) {
+  const later = draft();
+  const editing = tree.turns.has(edited) ? edited : null;
+  setDraft({ typed: [typed, later.typed].filter(Boolean).join("\n\n"), files: [...files, ...later.files], editing });
 }
 
-// Loads a turn of the user into the box, to replace it and all turns behind it; null ends that.
-function edit(turn) {
-  if (running) return;
-  if (turn || editing) $("prompt").value = turn?.message.content ?? "";
-  editing = turn;
-  const from = turn ? turns.indexOf(turn) : turns.length;
-  for (const [i, { element }] of turns.entries()) element.classList.toggle("replaced", i >= from);
-  if (turn) $("prompt").focus();
+// Which requests are this tab's own, also after a reload: another tab that shows the chat leaves the prompt to it.
+const keepAsked = (stream) => sessionStorage.setItem("asked", stream);
+const wasAsked = (stream) => sessionStorage.getItem("asked") === stream;
+
+export function stop() {
+  if (chat) stopAnswers(chat.id);
+}
+
+// Loads a turn of the user into the box, for a branch beside it; null ends that.
+export function edit(turn) {
+  if (turn && isBusy()) return;
+  if (turn) {
+    setDraft({ typed: turn.typed ?? turn.message.content, files: turn.files ?? [], editing: turn.id });
+    $("prompt").focus();
+  } else if (draft().editing) setDraft({});
   showState();
 }
 
-// Requests an answer to the turns before an index and some new ones; whether there was any.
-async function exchange(from, added) {
-  if (running) return false;
-  const before = turns;
-  const view = new AnswerView(handlers);
+export const editLast = () => edit(path.findLast(({ message }) => message.role === "user") ?? null);
+
+function showBranch(id, by) {
+  if (isBusy()) return;
+  const turn = tree.turns.get(id);
+  const branches = tree.after(turn.parent);
+  chat.leaf = tree.newestLeaf(branches[branches.indexOf(turn) + by]).id;
   edit(null);
-  show([...turns.slice(0, from), ...added]);
-  $("messages").append(view.element);
-  $("messages").scrollTop = $("messages").scrollHeight;
-  $("problem").textContent = "";
-  let end = null;
-  running = { abort: new AbortController(), ended: new Promise((resolve) => (end = resolve)) };
-  showState();
-  id ??= Date.now();
-  await save(turns);
-  const failure = await stream(view, running.abort.signal);
-  const isLost = failure !== null && view.isEmpty;
-  show(isLost ? before : [...turns, view.turn()]);
-  if (isLost && failure.name !== "AbortError") $("problem").textContent = failure.message;
-  await save(turns);
-  running = null;
-  showState();
-  end();
-  return !isLost;
+  show();
+  kept(store.updateChat(chat.id, { leaf: chat.leaf }));
 }
 
-// Shows the events of an answer as they come; the error that ended them, or null.
-async function stream(view, signal) {
-  let savedAt = Date.now();
-  try {
-    for await (const event of events("/v1/chat/completions", request(turns.map(({ message }) => message)), signal)) {
-      view.take(event);
-      if (view.isEmpty || Date.now() - savedAt < SAVE_MS) continue;
-      savedAt = Date.now();
-      await save([...turns, view.turn()]);
-    }
-    view.end();
-    return null;
-  } catch (error) {
-    view.fail(error);
-    return error;
-  }
-}
-
-async function save(all) {
-  const kept = all.map(({ element, ...turn }) => turn);
-  const saved = kept.length ? saveChat({ id, updated: Date.now(), turns: kept }) : deleteChat(id);
-  if (!kept.length) id = null;
-  showAddress();
-  await saved.catch((error) => ($("kept").textContent = `This chat is not kept: ${error.message}`));
+// Another tab has changed a chat.
+async function takeChange(id) {
+  if (chat?.id === id) await merge(id);
   await showList();
 }
 
-// A reload opens the chat that the address names.
-const showAddress = () => history.replaceState(null, "", id === null ? "/" : `#${id}`);
+// Takes what another tab has added to the open chat, and follows it where this tab shows the same branch.
+async function merge(id) {
+  const [record, turns] = [await store.readChat(id), await store.turnsOf(id)];
+  if (chat?.id !== id) return;
+  if (!record) {
+    if (!isBusy()) await openChat(null);
+    return;
+  }
+  for (const turn of turns.sort((a, b) => a.at - b.at)) {
+    const known = tree.turns.get(turn.id);
+    if (!known) tree.add(turn);
+    else if (!isRunning(known) && JSON.stringify(known) !== JSON.stringify(turn)) {
+      for (const name of UNFINISHED) delete known[name];
+      Object.assign(known, turn);
+      views.delete(turn.id);
+    }
+  }
+  if (!isBusy() && tree.isAncestor(chat.leaf, record.leaf)) chat.leaf = record.leaf;
+  chat = { ...record, leaf: chat.leaf };
+  if (!$("controls").contains(document.activeElement)) showSettingsOf(chat);
+  show();
+  resume(turns.map(({ id: turn }) => tree.turns.get(turn)));
+}
 
-function show(next) {
-  turns = next;
-  $("messages").replaceChildren(...turns.map(({ element }) => element));
+function viewOf(turn) {
+  const running = runningView(turn);
+  if (running) views.set(turn.id, running);
+  if (!views.has(turn.id)) views.set(turn.id, newView(turn));
+  return views.get(turn.id);
+}
+
+function newView(turn) {
+  const handlers = handlersOf(turn.id);
+  if (turn.message.role === "user") return new UserView(turn, handlers);
+  if (turn.message.role === "tool") return new ResultView(turn, handlers);
+  return AnswerView.restored(turn, handlers);
+}
+
+// Turns up to the last answer: those after it were never requested.
+const answered = (turns) => turns.slice(0, turns.findLastIndex(({ message }) => message.role === "assistant") + 1);
+
+// Shows the open chat's branch up to its leaf. Elements that stay are not moved: selections stay.
+function show() {
+  path = chat ? answered(tree.path(chat.leaf)) : [];
+  const box = $("messages");
+  for (const [i, turn] of path.entries()) {
+    const view = viewOf(turn);
+    const branches = tree.after(turn.parent);
+    view.branches.show(branches.indexOf(turn) + 1, branches.length);
+    view.setLast?.(i === path.length - 1);
+    if (box.children[i] !== view.element) box.insertBefore(view.element, box.children[i] ?? null);
+  }
+  while (box.childElementCount > path.length) box.lastChild.remove();
+  follow(path.length ? viewOf(path.at(-1)).element : null);
+  showUsage(path.findLast(({ usage }) => usage)?.usage ?? null);
   showState();
 }
 
 function showState() {
-  const isBusy = running !== null;
-  document.body.classList.toggle("busy", isBusy); // hides what would change the turns
-  $("send").hidden = isBusy;
-  $("stop").hidden = !isBusy;
-  for (const name of ["editing", "cancel"]) $(name).hidden = editing === null;
-  $("hint").hidden = editing !== null;
+  const busy = isBusy();
+  document.body.classList.toggle("busy", busy); // hides what would change the turns
+  $("send").hidden = busy;
+  $("stop").hidden = !busy;
+  const { editing } = draft();
+  const from = path.findIndex(({ id }) => id === editing);
+  for (const [i, element] of [...$("messages").children].entries()) {
+    element.classList.toggle("replaced", from >= 0 && i >= from);
+  }
+  for (const name of ["editing", "cancel"]) $(name).hidden = from < 0;
+  $("hint").hidden = from >= 0;
+}
+
+// A reload opens the chat that the address names.
+const showAddress = () => history.replaceState(null, "", chat ? `#${chat.id}` : "/");
+
+async function kept(saved) {
+  await saved.catch((error) => ($("kept").textContent = `This chat is not kept: ${error.message}`));
 }

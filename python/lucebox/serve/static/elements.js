@@ -17,9 +17,13 @@ export function made(tag, children = [], className = "") {
   return element;
 }
 
-export function button(label, action, className = "") {
+export function button(label, action, className = "", title = "") {
   const element = made("button", [label], className);
   element.type = "button";
+  if (title) {
+    element.title = title;
+    element.setAttribute("aria-label", title);
+  }
   element.addEventListener("click", action);
   return element;
 }

@@ -1,18 +1,26 @@
-// Markdown inside a block: code, emphasis, links. Untrusted text: nodes are made by name and text, never from HTML; the
+// Markdown inside a block: code, formulas, emphasis, links. Untrusted text: nodes are made by name and text, never from HTML; the
 // time is linear; at most MAX_OPEN brackets or emphases are open at once.
 import { made } from "/static/elements.js";
+import { formula } from "/static/typeset.js";
 
 const MAX_OPEN = 32;
+const MAX_FORMULA = 2000; // characters
 const MAX_RUN = 8; // a longer run of * or _ is text
 const URL_TOKEN = /https?:\/\/[\w!#$%&'()*+,\-./:;=?@~]+/;
-const PLAIN = /(?:(?!https?:\/\/)[^\\`*_~![\]<])+/;
-const TOKEN = new RegExp(`\\\\[^]|\`+|\\*+|_+|~+|!?\\[|\\]|<|${URL_TOKEN.source}|${PLAIN.source}|[^]`, "y");
+const PLAIN = /(?:(?!https?:\/\/)[^\\`*_~![\]<$])+/;
+const TOKEN = new RegExp(`\\\\[^]|\\$+|\`+|\\*+|_+|~+|!?\\[|\\]|<|${URL_TOKEN.source}|${PLAIN.source}|[^]`, "y");
 const TARGET = /<([^<>\n]{0,2000})>|((?:[^\s()<>]|\([^\s()<>]{0,200}\)){0,2000})/;
 const TITLE = /\s{1,9}(?:"[^"]{0,500}"|'[^']{0,500}')/;
 const DESTINATION = new RegExp(`\\(\\s{0,9}(?:${TARGET.source})(?:${TITLE.source})?\\s{0,9}\\)`, "y");
 const ADDRESS = /<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>/y;
 const LINE_BREAK = /<br ?\/?>/iy;
 const SCHEMES = ["http:", "https:", "mailto:"];
+const FORMULAS = new Map([
+  ["$", { close: "$", isBlock: false, ends: /(?<![\s$\\])\$(?![\w$])/g }],
+  ["$$", { close: "$$", isBlock: true, ends: /(?<![$\\])\$\$(?!\$)/g }],
+  ["\\(", { close: "\\)", isBlock: false, ends: /\\\)/g }],
+  ["\\[", { close: "\\]", isBlock: true, ends: /\\\]/g }],
+]);
 const ESCAPED = /\\([!-/:-@[-`{-~\n])/g;
 
 // The nodes and strings of a text.
@@ -28,6 +36,7 @@ class Scanner {
     this.brackets = []; // the open ones: {at: index in found, isImage, isActive}
     this.lastRuns = new Map(); // length of a run of backticks: where the last one begins
     for (const run of text.matchAll(/`+/g)) this.lastRuns.set(run[0].length, run.index);
+    this.closings = new Map(); // end of a formula -> where it stands, last first
   }
 
   items() {
@@ -35,6 +44,7 @@ class Scanner {
       const start = this.at;
       const [token] = this.match(TOKEN);
       if (token[0] === "`") this.takeCode(start, token);
+      else if (FORMULAS.has(token)) this.takeFormula(token);
       else if (isEmphasis(token)) this.found.push(emphasisRun(this.text, start, token));
       else if (token === "[" || token === "![") this.openBracket(token);
       else if (token === "]") this.closeBracket();
@@ -56,6 +66,32 @@ class Scanner {
     const isOpen = this.lastRuns.get(marks.length) > start;
     if (isOpen) this.at = closingRun(this.text, this.at, marks.length) + marks.length;
     this.found.push(isOpen ? code(this.text.slice(start + marks.length, this.at - marks.length)) : marks);
+  }
+
+  // $x$ is a formula, unless its inner side of a $ is white space, or a letter or digit is on the outer: prices are none.
+  takeFormula(open) {
+    const { close, isBlock, ends } = FORMULAS.get(open);
+    const before = this.text[this.at - open.length - 1] ?? "";
+    const isPrice = open === "$" && (/\w/.test(before) || /\s/.test(this.text[this.at] ?? " "));
+    const end = isPrice ? -1 : this.closing(close, ends);
+    const isNear = end > this.at && end - this.at <= MAX_FORMULA;
+    const source = isNear ? this.text.slice(this.at, end) : "";
+    if (!source.trim() || source.includes("`")) {
+      this.found.push(unescaped(open));
+      return;
+    }
+    this.at = end + close.length;
+    this.found.push(formula(source.trim(), isBlock));
+  }
+
+  // Where the first end of a formula after this point stands, or -1.
+  closing(close, ends) {
+    if (!this.closings.has(close)) {
+      this.closings.set(close, Array.from(this.text.matchAll(ends), ({ index }) => index).reverse());
+    }
+    const all = this.closings.get(close);
+    while (all.length && all.at(-1) < this.at) all.pop();
+    return all.at(-1) ?? -1;
   }
 
   openBracket(token) {

@@ -1,28 +1,34 @@
 // The page at "/": the kept chats, a chat, and the live view of the server. Text leaves this browser in requests only.
-import { startChats } from "/static/chats.js";
+import { changeSettings, edit, editLast, isBusy, openChat, resumeAll, send, startChat, stop } from "/static/chat.js";
+import { newChat, search, showList, startChats } from "/static/chats.js";
+import { startComposer } from "/static/composer.js";
+import { startLayout } from "/static/layout.js";
 import { startLive } from "/static/live.js";
+import { setContext } from "/static/progress.js";
 import { getJson } from "/static/server.js";
-import { restoreSettings } from "/static/settings.js";
+import { startSettings } from "/static/settings.js";
+import { startShortcuts } from "/static/shortcuts.js";
 
 const controls = document.getElementById("controls");
-
-// Narrow windows show one view, or the chat and one view beside it.
-for (const button of document.querySelectorAll("nav button")) {
-  button.addEventListener("click", () => (document.body.dataset.pane = button.dataset.pane));
-}
 
 // Shows the server's defaults as placeholders of empty fields. Repeated when the API key changes.
 async function showDefaults() {
   const props = await getJson("/props").catch(() => null);
   controls.open ||= props === null;
+  setContext(props?.default_generation_settings.n_ctx ?? null);
   for (const [name, value] of Object.entries(props?.default_generation_settings.params ?? {})) {
     const field = controls.querySelector(`input[name="${name}"]`);
     if (field && value !== null) field.placeholder = value;
   }
 }
 
+startLayout();
 startLive();
-restoreSettings();
+startComposer(send);
+startSettings(changeSettings);
+startShortcuts({ escape: () => (isBusy() ? stop() : edit(null)), editLast, search, newChat });
 document.getElementById("key").addEventListener("change", showDefaults);
-await startChats();
-await showDefaults();
+startChats();
+startChat(showList);
+await openChat(location.hash.slice(1) || null).catch(() => openChat(null));
+await Promise.all([showDefaults(), resumeAll()]);

@@ -3,92 +3,146 @@ import { copyButton } from "/static/copy.js";
 import { button, made } from "/static/elements.js";
 import { MarkdownView } from "/static/markdown.js";
 
-export function userView(text, edit) {
-  const actions = made("div", [button("Edit", edit, "change"), copyButton(() => text)], "actions");
-  return made("article", [made("div", [text], "text"), actions], "message user");
+const SPEED_MS = 3000; // the speed shown is of the last seconds
+
+// Arrows between the branches that begin with a turn: its number and their count.
+class BranchSwitch {
+  constructor(step) {
+    this.count = made("span");
+    const [back, on] = [button("‹", () => step(-1), "", "Previous branch"), button("›", () => step(1), "", "Next branch")];
+    this.element = made("span", [back, this.count, on], "branches change");
+    this.show(1, 1);
+  }
+
+  show(number, count) {
+    this.element.hidden = count === 1;
+    this.count.textContent = `${number}/${count}`;
+    this.element.firstChild.disabled = number === 1;
+    this.element.lastChild.disabled = number === count;
+  }
 }
 
-export function resultView(text) {
-  return made("article", [made("div", [text], "text")], "message result");
+export class UserView {
+  constructor({ typed, files = [], message }, { edit, step }) {
+    this.branches = new BranchSwitch(step);
+    const attached = files.map(({ name, text }) =>
+      made("details", [made("summary", [name]), made("pre", [text])], "file"),
+    );
+    const text = made("div", [typed ?? message.content], "text");
+    const actions = [this.branches.element, button("Edit", edit, "change"), copyButton(() => message.content)];
+    this.element = made("article", [...attached, text, made("div", actions, "actions")], "message user");
+  }
 }
 
-// A streamed answer: folded thinking, text, tool calls, and statistics at the end.
+export class ResultView {
+  constructor({ message }, { step }) {
+    this.branches = new BranchSwitch(step);
+    const actions = made("div", [this.branches.element], "actions");
+    this.element = made("article", [made("div", [message.content], "text"), actions], "message result");
+  }
+}
+
+// An answer, which may grow: folded thinking, text, tool calls, and statistics at the end.
 export class AnswerView {
-  constructor({ regenerate, sendResults }) {
+  constructor({ regenerate, goOn, sendResults, step, progress = () => null }) {
     this.sendResults = sendResults;
-    this.thinking = made("details", [made("summary", ["thinking …"]), made("div", [], "text")]);
-    this.thinking.hidden = true;
+    this.progress = progress;
+    this.branches = new BranchSwitch(step);
+    this.thinking = made("details", [made("summary", ["thinking …"]), made("div", [], "markdown")]);
     this.text = made("div", [], "markdown");
     this.calls = made("div");
     this.failure = made("p", [], "problem");
     this.note = made("span", [], "note");
+    this.goOn = button("Continue", goOn, "change", "Continue this answer");
     const again = button("Regenerate", regenerate, "change");
-    this.actions = made("div", [copyButton(() => this.content), again, this.note], "actions");
+    const actions = [copyButton(() => this.content), again, this.goOn, this.branches.element, this.note];
+    this.actions = made("div", actions, "actions");
     const parts = [this.thinking, this.text, this.calls, this.failure, this.actions];
     this.element = made("article", parts, "message assistant");
-    this.markdown = new MarkdownView(this.text);
+    this.reasoningView = new MarkdownView(this.thinking.lastChild);
+    this.textView = new MarkdownView(this.text);
     this.timer = null; // of the next time that text is shown
     this.pause = 0;
+    this.restart(null);
+  }
+
+  static restored(turn, handlers) {
+    const view = new AnswerView(handlers);
+    view.put(turn.message);
+    view.base = turn.base?.content ?? "";
+    view.usage = turn.usage ?? null;
+    view.reason = turn.reason ?? null;
+    if (!turn.stream) view.close(turn.note ?? "", turn.failure);
+    return view;
+  }
+
+  // Begins with nothing, or with a message that the answer continues.
+  restart(base) {
+    clearTimeout(this.timer);
+    this.timer = null;
+    this.base = base?.content ?? "";
     this.content = "";
     this.reasoning = "";
     this.toolCalls = [];
+    this.calls.replaceChildren();
+    this.form?.remove();
+    this.form = null;
     this.startedAt = performance.now();
     this.firstAt = null;
     this.reason = null;
     this.usage = null;
     this.timings = null;
+    this.samples = []; // [time, tokens so far]
+    this.note.textContent = this.failure.textContent = "";
+    this.goOn.hidden = true;
+    this.put(base ?? { content: "" });
   }
 
-  // A view of what turn() gave; the last one asks for the results of its calls.
-  static restored({ message, reason, note, failure }, isLast, handlers) {
-    const view = new AnswerView(handlers);
-    const calls = message.tool_calls?.map((call, index) => ({ index, ...call }));
-    view.take({ choices: [{ delta: { ...message, tool_calls: calls }, finish_reason: reason }] });
-    view.close(note, failure);
-    if (isLast && reason === "tool_calls") view.askForResults();
-    return view;
+  put({ content, reasoning_content: reasoning, tool_calls: calls }) {
+    this.content = content;
+    this.reasoning = reasoning ?? "";
+    for (const [index, call] of (calls ?? []).entries()) this.addCall({ index, ...call });
+    this.showText();
   }
 
+  // Whether nothing has come yet, beside what it continues.
   get isEmpty() {
-    return !this.content && !this.reasoning && this.toolCalls.length === 0;
+    return this.content === this.base && (!this.reasoning || this.base !== "") && this.toolCalls.length === 0;
   }
 
   take(event) {
     this.usage = event.usage ?? this.usage;
     this.timings = event.timings ?? this.timings;
+    if (event.usage) this.showProgress();
     const choice = event.choices[0];
     if (!choice) return;
     this.reason = choice.finish_reason ?? this.reason;
     const { content, reasoning_content: reasoning, tool_calls: calls } = choice.delta;
     if (content || reasoning || calls) this.firstAt ??= performance.now();
-    if (reasoning) this.following(() => this.addReasoning(reasoning));
-    for (const call of calls ?? []) this.following(() => this.addCall(call));
-    if (!content) return;
-    this.content += content;
+    for (const call of calls ?? []) this.addCall(call);
+    if (!content && !reasoning) return;
+    this.content += content ?? "";
+    this.reasoning += reasoning ?? "";
     this.timer ??= setTimeout(() => this.showText(), this.pause);
   }
 
-  // Scrolls along with the text, unless the user has scrolled up.
-  following(change) {
-    const parent = this.element.parentElement;
-    const isAtEnd = parent !== null && parent.scrollHeight - parent.scrollTop - parent.clientHeight < 60;
-    change();
-    if (isAtEnd) parent.scrollTop = parent.scrollHeight;
+  showProgress() {
+    const now = performance.now();
+    this.samples.push([now, this.usage.completion_tokens]);
+    while (this.samples.length > 2 && now - this.samples[0][0] > SPEED_MS) this.samples.shift();
+    const [[start, first], [end, last]] = [this.samples[0], this.samples.at(-1)];
+    this.progress(this.usage, end > start ? (1000 * (last - first)) / (end - start) : null);
   }
 
   // Takes a tenth of the time at most, however long the text is.
   showText() {
     const start = performance.now();
     this.timer = null;
-    this.thinking.firstChild.textContent = "thinking";
-    this.following(() => this.markdown.show(this.content));
+    this.thinking.hidden = this.reasoning === "";
+    this.thinking.firstChild.textContent = this.content ? "thinking" : "thinking …";
+    this.reasoningView.show(this.reasoning);
+    this.textView.show(this.content);
     this.pause = 9 * (performance.now() - start);
-  }
-
-  addReasoning(piece) {
-    this.thinking.hidden = false;
-    this.reasoning += piece;
-    this.thinking.lastChild.append(piece);
   }
 
   addCall({ index, id, function: { name, arguments: piece } }) {
@@ -102,7 +156,7 @@ export class AnswerView {
 
   end() {
     this.close([this.reason, ...this.numbers()].join(" · "));
-    if (this.reason === "tool_calls") this.following(() => this.askForResults());
+    this.setLast(true);
   }
 
   fail(error) {
@@ -114,10 +168,10 @@ export class AnswerView {
   close(note, failure = "") {
     clearTimeout(this.timer);
     this.showText();
-    this.following(() => {
-      this.note.textContent = note;
-      this.failure.textContent = failure;
-    });
+    this.thinking.firstChild.textContent = "thinking";
+    this.note.textContent = note;
+    this.failure.textContent = failure;
+    this.goOn.hidden = !this.content.trim() || this.toolCalls.length > 0 || this.reason === "stop";
   }
 
   numbers() {
@@ -125,35 +179,41 @@ export class AnswerView {
     if (this.firstAt !== null) numbers.push(`first token ${((this.firstAt - this.startedAt) / 1000).toFixed(2)} s`);
     if (this.usage) {
       const { prompt_tokens: prompt, completion_tokens: generated, prompt_tokens_details: details } = this.usage;
-      numbers.push(`${prompt} prompt tokens, ${details?.cached_tokens ?? 0} of them cached`, `${generated} tokens`);
+      const cached = details ? `, ${details.cached_tokens ?? 0} of them cached` : "";
+      numbers.push(`${prompt} prompt tokens${cached}`, `${generated} tokens`);
     }
     if (this.timings) numbers.push(`${this.timings.decode_tokens_per_second.toFixed(1)} tok/s`);
     if (this.timings?.verifies) numbers.push(`${this.timings.tokens_per_step.toFixed(2)} tokens per step`);
     return numbers;
   }
 
-  askForResults() {
+  // The last answer of a chat asks for the results of its calls.
+  setLast(isLast) {
+    const asks = isLast && this.reason === "tool_calls";
+    if (asks && !this.form) this.element.insertBefore((this.form = this.resultForm()), this.actions);
+    if (this.form) this.form.hidden = !asks;
+  }
+
+  resultForm() {
     const fields = this.toolCalls.map((call) => {
       const field = document.createElement("textarea");
       field.placeholder = `result of ${call.function.name}`;
       return field;
     });
     const form = made("form", [...fields, made("button", ["Send results"])]);
-    form.addEventListener("submit", async (event) => {
+    form.addEventListener("submit", (event) => {
       event.preventDefault();
-      const results = fields.map((field, i) => ({ id: this.toolCalls[i].id, content: field.value }));
-      form.hidden = true;
-      form.hidden = await this.sendResults(results);
+      this.sendResults(fields.map((field, i) => ({ id: this.toolCalls[i].id, content: field.value })));
     });
-    this.element.insertBefore(form, this.actions);
+    return form;
   }
 
-  // The turn, as it is kept: `reason` is the protocol's finish reason, null where none came.
-  turn() {
+  // The fields of the turn: `reason` is the protocol's finish reason, null where none came.
+  kept() {
     const message = { role: "assistant", content: this.content };
     if (this.reasoning) message.reasoning_content = this.reasoning;
     if (this.toolCalls.length) message.tool_calls = this.toolCalls;
-    const { reason, element } = this;
-    return { message, reason, note: this.note.textContent, failure: this.failure.textContent, element };
+    const { reason, usage } = this;
+    return { message, reason, usage, note: this.note.textContent, failure: this.failure.textContent };
   }
 }

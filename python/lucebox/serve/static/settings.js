@@ -1,18 +1,27 @@
-// The settings below the prompt: kept in the browser, except the API key, and turned into a request's fields.
+// The settings below the prompt, of the open chat or of new chats, and a request made of them. Those of new chats are kept
+// in localStorage; the API key is not kept.
 const NAME = "settings";
 const $ = (id) => document.getElementById(id);
 const fields = [...document.querySelectorAll("#controls input[name], #thinking, #system, #tools")];
 const nameOf = (field) => field.name || field.id;
 
-export function restoreSettings() {
-  const values = kept();
-  for (const field of fields) field.value = values[nameOf(field)] ?? "";
-  $("controls").addEventListener("change", () => {
-    localStorage.setItem(NAME, JSON.stringify(Object.fromEntries(fields.map((field) => [nameOf(field), field.value]))));
+export function startSettings(onSettings) {
+  $("controls").addEventListener("change", ({ target }) => {
+    if (fields.includes(target)) onSettings(settings());
   });
 }
 
-function kept() {
+export function settings() {
+  const filled = fields.filter(({ value }) => value !== "");
+  return Object.fromEntries(filled.map((field) => [nameOf(field), field.value]));
+}
+
+export function showSettings(values, whose) {
+  for (const field of fields) field.value = values[nameOf(field)] ?? "";
+  $("whose").textContent = whose;
+}
+
+export function newChatSettings() {
   try {
     return JSON.parse(localStorage.getItem(NAME)) ?? {};
   } catch {
@@ -20,10 +29,14 @@ function kept() {
   }
 }
 
-export function request(history) {
+export const keepNewChatSettings = (values) => localStorage.setItem(NAME, JSON.stringify(values));
+
+// The request for an answer to messages.
+export function requestOf(messages) {
   const system = $("system").value.trim();
-  const messages = system ? [{ role: "system", content: system }, ...history] : history;
-  const body = { messages, stream: true, stream_options: { include_usage: true } };
+  const all = system ? [{ role: "system", content: system }, ...messages] : messages;
+  const usage = { include_usage: true, continuous_usage_stats: true };
+  const body = { messages: all, stream: true, stream_options: usage };
   for (const field of fields) if (field.name && field.value !== "") body[field.name] = Number(field.value);
   if ($("thinking").value) body.chat_template_kwargs = { enable_thinking: $("thinking").value === "on" };
   const tools = $("tools").value.trim();
