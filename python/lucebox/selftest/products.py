@@ -97,8 +97,8 @@ def _group(
 ) -> Case:  # fmt: skip
     """Products of one x. exact: the activations of the CPU's."""
 
-    def reference(*group: Any, **_: Any) -> list[Array]:
-        return linear_group(*group, activations=exact)
+    def reference(*_: Any, **__: Any) -> list[Array]:
+        return linear_group(weights, dtypes, n_out, n_in, x, activations=exact)
 
     def unit() -> Array:
         return _side_by_side([_terms(w, dtype, x) for w, dtype in zip(weights, dtypes, strict=True)])[0]

@@ -72,7 +72,7 @@ CHAINS = (
 # channels, taps
 CONVOLUTIONS = tuple(product((1, 17, 70), (2, 3, 4, 8)))
 
-# By the values of a weight block: n_out, blocks of a row (blocks of 64: multiples of 256). Rows that end within tiles, vectors, warps and panels.
+# By the values of a weight block: n_out, blocks of a row. Rows that end within tiles, vectors, warps and panels.
 PRODUCTS = {
     1: ((1, 1), (3, 33), (2, 255), (5, 256), (3, 257), (33, 896), (50, 576), (7, 4096)),
     32: ((1, 1), (2, 3), (3, 5), (33, 28), (50, 18), (16, 48), (7, 128)),
