@@ -1,12 +1,13 @@
-"""Test cases of recurrent layers. Results on the CPU (on: isa, threads) or a device (on: pack) are compared with the
-fp64 recurrence along each path; a device's appends of up to 64 rows also with the CPU's."""
+"""Tests of recurrent layers, wherever the fixture `on` says: on the CPU (isa) or on a device (pack). Results are
+compared with the fp64 recurrence along each path; a device's appends of up to 64 rows also with the CPU's."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from lucebox.selftest import ops
+import pytest
+from lucebox.selftest import ops, shapes
 from numpy.typing import NDArray
 from reference import delta_net as reference
 from reference import rope as rope_reference
@@ -93,8 +94,14 @@ class Layer:
         return [self.S, self.delta[:rows], self.k[self.buffer][:rows], self.cs[self.buffer][:rows]]
 
 
-def steps(on: dict[str, Any], rng: np.random.Generator, shape: Shape, order: str) -> None:
+ORDERS = pytest.mark.parametrize("order", ("grouped", "tiled"))
+
+
+@ORDERS
+@pytest.mark.parametrize("shape", shapes.RECURRENCES)
+def test_steps(on: dict[str, Any], shape: Shape, order: str, seed: int) -> None:
     """Single-row steps; each folds the previous one."""
+    rng = np.random.default_rng(seed)
     layer, inputs = Layer(on, shape, rng, order), Inputs.random(shape, 4, rng, 0.3)
     want, after = reference.recurrence(*inputs.parts, layer.S, order)
     for i in range(4):
@@ -104,8 +111,11 @@ def steps(on: dict[str, Any], rng: np.random.Generator, shape: Shape, order: str
     close(on, layer.S, after)
 
 
-def chain(on: dict[str, Any], rng: np.random.Generator, shape: Shape, order: str, rows: int) -> None:
+@ORDERS
+@pytest.mark.parametrize(("shape", "rows"), shapes.CHAINS)
+def test_chain_then_step_and_fold(on: dict[str, Any], shape: Shape, order: str, rows: int, seed: int) -> None:
     """A chain, folded alone and at the start of the next append, with the same bits."""
+    rng = np.random.default_rng(seed)
     layer = Layer(on, shape, rng, order)
     inputs, following, state = Inputs.random(shape, rows, rng, 0.1), Inputs.random(shape, 1, rng, 0.1), layer.S
     want, after = reference.recurrence(*inputs.parts, state, order)
@@ -119,8 +129,9 @@ def chain(on: dict[str, Any], rng: np.random.Generator, shape: Shape, order: str
     assert np.array_equal(layer.S, alone.S), "a fold gives the same bits alone and before a step"
 
 
-def accepted_paths(on: dict[str, Any], rng: np.random.Generator, shape: Shape) -> None:
-    """Appends of trees, a random path of each accepted, against one long recurrence."""
+@pytest.mark.parametrize("shape", (*shapes.RECURRENCES[:2], (1, 1, 256, 40), shapes.RECURRENCES[4]))
+def test_trees_with_accepted_paths_equal_the_sequence(on: dict[str, Any], shape: Shape, seed: int) -> None:
+    rng = np.random.default_rng(seed)
     layer = Layer(on, shape, rng)
     state, taken, accepted = layer.S, [], NOTHING
     for n in (22, 1, 3, 64, 7, 31):
@@ -137,7 +148,7 @@ def accepted_paths(on: dict[str, Any], rng: np.random.Generator, shape: Shape) -
     close(on, layer.S, after)
 
 
-def hard_inputs(on: dict[str, Any], rng: np.random.Generator, shape: Shape, rows: int) -> None:
+def check_hard_inputs(on: dict[str, Any], rng: np.random.Generator, shape: Shape, rows: int) -> None:
     """Decays that underflow, beta of 0 and 1, keys of zero."""
     layer, inputs = Layer(on, shape, rng), Inputs.random(shape, rows, rng, 1.0)
     inputs.g[:, 0], inputs.g[::2, 1] = -300.0, -90.0
@@ -149,16 +160,20 @@ def hard_inputs(on: dict[str, Any], rng: np.random.Generator, shape: Shape, rows
     close(on, layer.S, after)
 
 
-def conv(on: dict[str, Any], rng: np.random.Generator, channels: int, taps: int) -> None:
-    """Trees with accepted paths: every row equals the convolution of its path; some are shorter than the kernel."""
+@pytest.mark.parametrize(("channels", "taps"), shapes.CONVOLUTIONS)
+def test_conv_over_trees_with_accepted_paths(on: dict[str, Any], channels: int, taps: int, seed: int) -> None:
+    """Every row equals the convolution of its path; some paths are shorter than the kernel."""
+    rng = np.random.default_rng(seed)
     w, sequence = normal(rng, channels, taps), np.zeros((taps - 1, channels), np.float32)
     history, pending, accepted = sequence, np.full((CAP, channels), np.nan, np.float32), None
     for n in (5, 1, 1, 64, 2, 9, 1):
         x, (parent, _) = normal(rng, n, channels), random_tree(n, rng)
         tail = sequence[len(sequence) - taps + 1 :]
-        want = np.stack([reference.causal_conv(x[path_to(parent, i)], w, tail)[-1] for i in range(n)])
+        paths = [x[path_to(parent, i)] for i in range(n)]
+        want = np.stack([reference.causal_conv(path, w, tail)[-1] for path in paths])
+        terms = np.stack([reference.causal_conv(abs(path), abs(w), abs(tail))[-1] for path in paths])
         y, history, pending = ops.causal_conv(x, w, history, pending, accepted, parent, **on)
-        close(on, y, want)
+        check("delta_net_device" if "pack" in on else "delta_net", y, want, terms + 1e-20)  # which may cancel
         assert np.array_equal(history, tail) and np.array_equal(pending[:n], x)
         accepted = path_to(parent, int(rng.integers(n)))
         sequence = np.concatenate([sequence, x[accepted]])
@@ -166,8 +181,9 @@ def conv(on: dict[str, Any], rng: np.random.Generator, channels: int, taps: int)
     assert np.array_equal(history, sequence[len(sequence) - taps + 1 :])
 
 
-def prepare(on: dict[str, Any], rng: np.random.Generator, dk: int, vh: int) -> None:
-    rows, kh = 5, 3
+@pytest.mark.parametrize(("dk", "vh"), ((8, 3), (40, 16), (128, 33)))
+def test_prepare(on: dict[str, Any], dk: int, vh: int, seed: int) -> None:
+    rng, rows, kh = np.random.default_rng(seed), 5, 3
     fused = normal(rng, rows, 2 * kh * dk + 5)
     fused[3] *= np.float32(1e-4)  # here eps on the sum and eps on the mean are far apart
     fused[4] = 0
@@ -185,8 +201,9 @@ def prepare(on: dict[str, Any], rng: np.random.Generator, dk: int, vh: int) -> N
     check("norm", beta, want_beta, want_beta)
 
 
-def rope_table(on: dict[str, Any], rng: np.random.Generator) -> None:
+def test_rope_table(on: dict[str, Any], seed: int) -> None:
     """Three unequal position rows, from negative ones to the largest."""
+    rng = np.random.default_rng(seed)
     pos = rng.integers(0, 1 << 20, (3, 70)).astype(np.int32)
     pos[:, :9], pos[:, 9] = np.arange(9), [-5, (1 << 30) - 1, 262143]
     axis, inv_freq = rng.integers(0, 3, 37).astype(np.uint8), (1e7 ** (-np.arange(37) / 37)).astype(np.float32)

@@ -122,17 +122,6 @@ def test_not_a_number_stays_one(rows: int, poison: float, isa: str) -> None:
     assert np.isnan(y[0]).all() and np.isfinite(y[1:]).all()
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", ["Q8_0", "Q6_K", "BF16"])
-def test_embed(dtype: str, isa: str) -> None:
-    dim = 512
-    table = random_weights(dtype, 10 * dim, np.random.default_rng(5))
-    ids = np.array([9, 0, 3, 3], np.int32)
-    want = reference.decode(table, dtype).reshape(10, dim)[ids]
-    for threads in (1, 2):
-        assert np.array_equal(ops.embed(table, dtype, dim, ids, isa=isa, threads=threads), want)
-
-
 def test_wrong_sizes_are_refused() -> None:
     w = np.zeros(36, np.uint8)
     with pytest.raises(InvalidRequestError, match=r"w \[1, 32\] of Q4_0 is 18 bytes, got 36"):

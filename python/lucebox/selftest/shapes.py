@@ -62,7 +62,7 @@ RECURRENCES = ((2, 6, 32, 64), (1, 2, 40, 24), (2, 4, 8, 88), (1, 2, 128, 128), 
 
 # A recurrence, rows of an append: around chunks, pairs of rows and kernels of few rows.
 CHAINS = (
-    *((RECURRENCES[0], rows) for rows in (2, 33, 63)),
+    *((RECURRENCES[0], rows) for rows in (1, 2, 5, 6, 7, 33, 63)),
     *((RECURRENCES[1], rows) for rows in (2, 17)),
     *((RECURRENCES[2], rows) for rows in (32, 64)),
     *((RECURRENCES[3], rows) for rows in (2, 16, 22, 63)),
