@@ -8,7 +8,6 @@ import numpy as np
 from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import kv_types
-from reference.attention import round_to
 from reference.kv_types import F32, F64, PAGE
 
 
@@ -29,7 +28,7 @@ class Cache:
     v_type: str
     table: NDArray[np.int32]
     dim: int
-    k: F32  # [slots, kv_heads, dim] as appended; from filled_with_numbers() as stored
+    k: F32  # [slots, kv_heads, dim] as appended
     v: F32
 
     @property
@@ -83,14 +82,4 @@ def filled(
     for rows in (slice(0, half), slice(half, slots)):
         if rows.stop > rows.start:
             cache.k_pages, cache.v_pages = ops.kv_append(k[rows], v[rows], *cache.pages, rows.start, isa=isa)
-    return cache
-
-
-def filled_with_numbers(
-    slots: int, kv_heads: int, dim: int, k_type: str, v_type: str, rng: np.random.Generator, capacity: int = 0,
-    isa: str = "auto",
-) -> Cache:  # fmt: skip
-    """filled() for F32, F16 or BF16, with k and v already rounded to the stored type."""
-    cache = filled(slots, kv_heads, dim, k_type, v_type, rng, capacity, isa)
-    cache.k, cache.v = round_to(cache.k, k_type), round_to(cache.v, v_type)
     return cache

@@ -1,5 +1,5 @@
-"""Test cases of the ops on rows. Results on the CPU (isa=) or a device (pack=) are compared with fp64; a device's
-result also with the CPU's. The self-test runs the same shapes."""
+"""Tests of the ops on rows, wherever the fixture `on` says: with an instruction set of the CPU (isa) or on a device
+(pack). Results are compared with fp64; a device's also with the CPU's. The self-test runs the same shapes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from lucebox.selftest import ops
+import pytest
+from grow_tree_data import SCORES, SHAPES, check_tree
+from lucebox.selftest import ops, shapes
 from numpy.typing import NDArray
+from previous_row_appends import appends
 from reference import block_conv as block_conv_reference
 from reference import experts as experts_reference
 from reference import linear as linear_reference
@@ -20,6 +23,7 @@ from reference import top_tokens as top_tokens_reference
 from tolerances import check
 
 F32 = NDArray[np.float32]
+On = dict[str, Any]
 
 
 def normal(rng: np.random.Generator, *shape: int) -> F32:
@@ -28,7 +32,7 @@ def normal(rng: np.random.Generator, *shape: int) -> F32:
 
 def _check(
     family: str,
-    on: dict[str, Any],
+    on: On,
     op: Callable[..., F32],
     reference: Callable[..., Any],
     *arguments: Any,
@@ -41,29 +45,54 @@ def _check(
     return got
 
 
-def rms_norm(rng: np.random.Generator, rows: int, heads: int, dim: int, **on: Any) -> None:
+@pytest.mark.parametrize("shape", shapes.NORMS)
+def test_rms_norm(on: On, shape: tuple[int, int, int], seed: int) -> None:
+    rng, (rows, heads, dim) = np.random.default_rng(seed), shape
     x = normal(rng, rows, heads, dim) * 10.0 ** rng.integers(-4, 4, (rows, heads, 1)).astype(np.float32)
     _check("norm", on, ops.rms_norm, norm_reference.rms_norm, x, normal(rng, dim), 1e-6)
 
 
-def gated_rms_norm(rng: np.random.Generator, rows: int, heads: int, dim: int, **on: Any) -> None:
-    o, z = normal(rng, 2, rows, heads, dim) * np.float32(5)
-    _check("norm", on, ops.gated_rms_norm, norm_reference.gated_rms_norm, o, z, normal(rng, dim), 1e-6)
+@pytest.mark.parametrize("shape", shapes.NORMS)
+def test_gated_rms_norm(on: On, shape: tuple[int, int, int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    o, z = normal(rng, 2, *shape) * np.float32(5)
+    _check("norm", on, ops.gated_rms_norm, norm_reference.gated_rms_norm, o, z, normal(rng, shape[2]), 1e-6)
 
 
-def norm_of_strided_heads(rng: np.random.Generator, dim: int, **on: Any) -> None:
+@pytest.mark.parametrize("dim", (24, 33, 256))
+def test_rms_norm_reads_heads_at_a_stride(on: On, dim: int, seed: int) -> None:
     """Norm of the query half of [query | gate] heads; the values between the heads are NaN and must not be read."""
+    rng = np.random.default_rng(seed)
     fused = np.full((4, 3, 2 * dim + 5), np.nan, np.float32)
     fused[:, :, :dim] = normal(rng, 4, 3, dim)
     _check("norm", on, ops.rms_norm, norm_reference.rms_norm, fused[:, :, :dim], normal(rng, dim), 1e-6)
 
 
-def swiglu(rng: np.random.Generator, rows: int, dim: int, **on: Any) -> None:
-    gate, up = normal(rng, rows, dim) * np.float32(10), normal(rng, rows, dim)
-    _check("norm", on, ops.swiglu, swiglu_reference.swiglu, gate, up)
+def test_norm_of_a_row_with_a_nan_is_nan_and_no_other(on: On) -> None:
+    x = np.ones((3, 2, 70), np.float32)
+    x[1, 0, 69] = np.nan
+    y = ops.rms_norm(x, np.ones(70, np.float32), 1e-6, **on)
+    assert np.array_equal(np.isnan(y), np.isnan(x).any(axis=2, keepdims=True) & np.ones(70, bool))
 
 
-def rope(rng: np.random.Generator, rows: int, heads: int, dim: int, n_pairs: int, pairs: str, **on: Any) -> None:
+@pytest.mark.parametrize("shape", shapes.SWIGLUS)
+def test_swiglu(on: On, shape: tuple[int, int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    _check("norm", on, ops.swiglu, swiglu_reference.swiglu, normal(rng, *shape) * np.float32(10), normal(rng, *shape))
+
+
+def test_swiglu_at_the_ends(on: On) -> None:
+    """Intermediate values do not overflow, and NaN propagates."""
+    gate = np.array([[-1000, -200, -1e30, 200, 1000, 0, -0.0, 1e30, np.nan, np.inf]], np.float32)
+    got = ops.swiglu(gate, np.ones_like(gate), **on)[0]
+    assert np.abs(got[:3]).max() < 1e-30 and got[3:8].tolist() == gate[0, 3:8].tolist()
+    assert np.isnan(got[8]) and got[9] == np.inf
+
+
+@pytest.mark.parametrize("pairs", ("halves", "adjacent"))
+@pytest.mark.parametrize("shape", shapes.ROPES)
+def test_rope(on: On, pairs: str, shape: tuple[int, int, int, int], seed: int) -> None:
+    rng, (rows, heads, dim, n_pairs) = np.random.default_rng(seed), shape
     x, angle = normal(rng, rows, heads, dim), rng.uniform(-9, 9, (rows, n_pairs))
     cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
     one, zero = np.ones_like(cos), np.zeros_like(sin)
@@ -72,26 +101,65 @@ def rope(rng: np.random.Generator, rows: int, heads: int, dim: int, n_pairs: int
     assert np.array_equal(got[..., 2 * n_pairs :], x[..., 2 * n_pairs :])
 
 
-def copy_rows(rng: np.random.Generator, rows: int, dim: int, column: int, width: int, **on: Any) -> None:
+@pytest.mark.parametrize("dtype", linear_reference.PLAIN_TYPES + linear_reference.BLOCK_TYPES)
+@pytest.mark.parametrize("blocks", (1, 3))
+def test_embed(on: On, dtype: str, blocks: int, seed: int) -> None:
+    values = linear_reference.block_size(dtype)[0]
+    dim = blocks * (values if values > 1 else 37)
+    table = linear_reference.random_weights(dtype, 11 * dim, np.random.default_rng(seed))
+    ids = np.array([10, 0, 3, 3], np.int32)
+    got = ops.embed(table, dtype, dim, ids, **on)
+    assert np.array_equal(got, linear_reference.decode(table, dtype).reshape(11, dim)[ids])
+
+
+def test_embed_of_every_exponent(on: On) -> None:
+    """All scales of MXFP4, including the two subnormal ones and 2^127."""
+    table = np.full((256, 17), 0x71, np.uint8)
+    table[:, 0] = np.arange(256)
+    ids = np.arange(256, dtype=np.int32)
+    got = ops.embed(table.reshape(-1), "MXFP4", 32, ids, **on)
+    assert np.array_equal(got, ops.embed(table.reshape(-1), "MXFP4", 32, ids, isa="scalar"))
+
+
+@pytest.mark.parametrize("shape", shapes.COPIES)
+def test_copy_rows(on: On, shape: tuple[int, ...], seed: int) -> None:
+    """The other columns stay unchanged (the binding checks it)."""
+    rng, (rows, dim, column, width) = np.random.default_rng(seed), shape
     x, y = normal(rng, rows, dim), normal(rng, rows, width)
     got = ops.copy_rows(x, y, column, **on)
     y[:, column : column + dim] = x
     assert np.array_equal(got, y)
 
 
-def copy_into_ring(
-    rng: np.random.Generator, rows: int, dim: int, y_rows: int, first: int, column: int, width: int, **on: Any
-) -> None:
+@pytest.mark.parametrize("shape", shapes.RINGS)
+def test_copies_into_a_ring(on: On, shape: tuple[int, ...], seed: int) -> None:
+    rng, (rows, dim, y_rows, first, column, width) = np.random.default_rng(seed), shape
     x, y = normal(rng, rows, dim), normal(rng, y_rows, width)
     got = ops.copy_rows(x, y, column, first, **on)
     y[(first + np.arange(rows)) % y_rows, column : column + dim] = x
     assert np.array_equal(got, y)
 
 
-def top_tokens(
-    rng: np.random.Generator, rows: int, vocab: int, k: int, scale: float, softcap: float, **on: Any
-) -> None:
-    logits = normal(rng, rows, vocab) * np.float32(9)
+@pytest.mark.parametrize("dim", (1, 31, 32, 100))
+def test_previous_row(on: On, dim: int, seed: int) -> None:
+    appends(np.random.default_rng(seed), dim, **on)
+
+
+@pytest.mark.parametrize("n", (0, 3))
+def test_previous_row_folds_alone(on: On, n: int, seed: int) -> None:
+    """An append of no rows moves the last accepted row into the history and changes nothing else."""
+    rng = np.random.default_rng(seed)
+    history, pending = normal(rng, 40), normal(rng, 64, 40)
+    path = np.array([0, 4, 9][:n], np.int32)
+    _, after, still = ops.previous_row(np.zeros((0, 40), np.float32), history, pending, path, **on)
+    assert np.array_equal(after, pending[9] if n else history) and np.array_equal(still, pending)
+
+
+@pytest.mark.parametrize(("scale", "softcap"), ((1.0, 0.0), (0.25, 0.0), (1.0, 30.0), (0.7, 5.0)))
+@pytest.mark.parametrize("k", (1, 2, 8))
+@pytest.mark.parametrize("shape", shapes.TOP_TOKENS)
+def test_top_tokens(on: On, shape: tuple[int, int], k: int, scale: float, softcap: float, seed: int) -> None:
+    logits = normal(np.random.default_rng(seed), *shape) * np.float32(9)
     ids, logprobs = ops.top_tokens(logits, k, scale, softcap, **on)
     want_ids, want = top_tokens_reference.top_tokens(logits, k, scale, softcap)
     assert np.array_equal(ids, want_ids)
@@ -100,8 +168,46 @@ def top_tokens(
     check("logprob", logprobs - size, want - size)
 
 
-def block_conv(rng: np.random.Generator, rows: int, taps: int, dim: int, group: int, adds: bool, **on: Any) -> None:
+@pytest.mark.parametrize("k", (1, 3, 8))
+@pytest.mark.parametrize("vocab", (8, 1028, 5001))
+def test_wherever_the_likeliest_are(on: On, vocab: int, k: int, seed: int) -> None:
+    """All in one thread's parts, in neighbours, at the ends, in order, or tied: ties go to the lower id."""
+    rng = np.random.default_rng(seed)
+    rows = normal(rng, 8, vocab)
+    rows[0, :: max(1, min(1024, vocab // 2))] += 50
+    rows[1, vocab // 2 : vocab // 2 + 8] += 50
+    rows[2, [0, -1]] += 50
+    rows[3], rows[4] = np.arange(vocab), -np.arange(vocab)
+    rows[5], rows[6], rows[7] = 0, rng.integers(-2, 3, vocab), np.tile([0.0, -0.0], vocab)[:vocab]
+    ids, logprobs = ops.top_tokens(rows, k, **on)
+    want_ids, want = top_tokens_reference.top_tokens(rows, k)
+    assert np.array_equal(ids, want_ids)
+    size = np.abs(rows).max(axis=1, keepdims=True) + 1
+    check("logprob", logprobs - size, want - size)
+
+
+@pytest.mark.parametrize("vocab", (100, 4099))
+def test_top_tokens_of_rows_without_numbers(on: On, vocab: int, seed: int) -> None:
+    """NaN comes last and has every log probability of its row NaN; -infinity is a probability of 0."""
+    logits = normal(np.random.default_rng(seed), 5, vocab)
+    logits[0, 3], logits[1, -2], logits[2, : vocab - 3], logits[3] = np.nan, np.inf, -np.inf, np.nan
+    for softcap in (0.0, 8.0):
+        ids, logprobs = ops.top_tokens(logits, 8, 1.0, softcap, **on)
+        finite = np.where(np.isnan(logits), -np.inf, logits)
+        if softcap == 0:
+            assert np.array_equal(ids[:3], np.argsort(-finite[:3], axis=1, kind="stable")[:, :8])
+            assert (logprobs[2, 3:] == -np.inf).all()
+        assert ids[3].tolist() == list(range(8)) and np.isfinite(logprobs[2, :3]).all()
+        assert np.isnan(logprobs[[0, 3]]).all() and np.isfinite(logprobs[4]).all()
+        beside_ids, beside = ops.top_tokens(logits, 8, 1.0, softcap)
+        assert np.array_equal(ids, beside_ids) and np.array_equal(np.isnan(logprobs), np.isnan(beside))
+
+
+@pytest.mark.parametrize("adds", (False, True))
+@pytest.mark.parametrize("shape", shapes.BLOCK_CONVS)
+def test_block_conv(on: On, shape: tuple[int, int, int, int], adds: bool, seed: int) -> None:
     """The kernels are the second of two interleaved halves; the first is NaN and must not be read."""
+    rng, (rows, taps, dim, group) = np.random.default_rng(seed), shape
     x, base = normal(rng, rows, dim), normal(rng, taps, dim)
     both = np.full((rows, 2, taps, dim // group), np.nan, np.float32)
     both[:, 1] = normal(rng, rows, taps, dim // group)
@@ -111,9 +217,12 @@ def block_conv(rng: np.random.Generator, rows: int, taps: int, dim: int, group: 
     _check("linear", on, ops.block_conv, block_conv_reference.block_conv, x, base, both[:, 1], group, add, scale=size)
 
 
-def select_candidates(rng: np.random.Generator, dtype: str, rows: int, k: int, blocks: int, **on: Any) -> None:
+@pytest.mark.parametrize("dtype", ("F32", "F16", "BF16", "Q8_0", "Q4_K"))
+@pytest.mark.parametrize("shape", shapes.SELECTIONS)
+def test_select_candidates(on: On, dtype: str, shape: tuple[int, int, int], seed: int) -> None:
     """A device may swap candidates with nearly equal scores, and all later rows may differ then. So only the rows
     before the first uncertain order are compared."""
+    rng, (rows, k, blocks) = np.random.default_rng(seed), shape
     values = linear_reference.block_size(dtype)[0]
     rank, vocab = blocks * (values if values > 1 else 37), 50
     before, after = (linear_reference.random_weights(dtype, vocab * rank, rng) for _ in range(2))
@@ -122,16 +231,14 @@ def select_candidates(rng: np.random.Generator, dtype: str, rows: int, k: int, b
     ids = np.array([rng.permutation(vocab)[:k] for _ in range(rows)], np.int32)
     logprobs = -np.sort(rng.exponential(2, size=(rows, k)), axis=1).astype(np.float32)
     want_ids, want, size = select_reference.select_candidates(hidden, *tables, 7, ids, logprobs)
-    n = rows
-    if "pack" in on and k > 1:
-        close = np.flatnonzero(-np.diff(want, axis=1).max(axis=1) < 1e-4 * size[:, 0])
-        n = int(close[0]) if close.size else rows
+    close = np.flatnonzero(-np.diff(want, axis=1).max(axis=1) < 1e-4 * size[:, 0]) if k > 1 else np.zeros(0)
+    n = int(close[0]) if close.size else rows
     got_ids, got = ops.select_candidates(hidden, before, after, dtype, 7, ids, logprobs, **on)
     assert np.array_equal(got_ids[:n], want_ids[:n])
     check("linear", got[:n], want[:n], size[:n] + 1)
 
 
-def equal_scores_stay_in_order(**on: Any) -> None:
+def test_equal_scores_stay_in_order(on: On) -> None:
     zeros = np.zeros(50 * 32, np.float32).view(np.uint8)
     ids, logprobs = np.array([[9, 3, 5], [7, 1, 2]], np.int32), np.full((2, 3), -1.5, np.float32)
     got_ids, got = ops.select_candidates(np.ones((2, 32), np.float32), zeros, zeros, "F32", 0, ids, logprobs, **on)
@@ -139,47 +246,62 @@ def equal_scores_stay_in_order(**on: Any) -> None:
     check("linear", got, np.full((2, 3), -np.log(3.0)))
 
 
-def route_experts(rng: np.random.Generator, rows: int, n: int, k: int, is_normalized: bool, **on: Any) -> None:
+@pytest.mark.parametrize("scores", SCORES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_grow_tree(on: On, shape: tuple[int, ...], scores: str, seed: int) -> None:
+    check_tree(np.random.default_rng(seed), scores, shape, on)
+
+
+@pytest.mark.parametrize("is_normalized", [1, 0])
+@pytest.mark.parametrize("shape", shapes.ROUTES)
+def test_route_experts(on: On, shape: tuple[int, int, int], is_normalized: int, seed: int) -> None:
     """Integers as logits: many ties, which go to the lower index."""
+    rows, n, k = shape
+    rng = np.random.default_rng(seed)
     for logits in (normal(rng, rows, n) * np.float32(4), rng.integers(-3, 3, (rows, n)).astype(np.float32)):
-        experts, weights = ops.route_experts(logits, k, int(is_normalized), **on)
-        want_experts, want = experts_reference.route(logits, k, is_normalized)
+        experts, weights = ops.route_experts(logits, k, is_normalized, **on)
+        want_experts, want = experts_reference.route(logits, k, is_normalized == 1)
         assert np.array_equal(experts, want_experts)
         check("route", weights, want, np.ones_like(want))
 
 
-def expert_linear(
-    rng: np.random.Generator, dtype: str, rows: int, k: int, n: int, blocks: int, n_out: int, expert_rows: int,
-    first_row: int, activations: str, **on: Any
-) -> None:  # fmt: skip
+def test_a_nan_logit_ranks_last_and_spoils_the_weights(on: On) -> None:
+    logits = np.array([[1, np.nan, -np.inf, 2], [1, -0.0, 3, 0]], np.float32)
+    experts, weights = ops.route_experts(logits, 4, 1, **on)
+    assert experts.tolist() == [[3, 0, 2, 1], [2, 0, 1, 3]]
+    assert np.isnan(weights[0]).all() and abs(weights[1].sum() - 1) < 1e-6
+
+
+@pytest.mark.parametrize("activations", ["int8", "f32"])
+@pytest.mark.parametrize("shape", shapes.EXPERT_PRODUCTS)
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_XS"])
+def test_expert_linear(on: On, dtype: str, shape: tuple[int, ...], activations: str, seed: int) -> None:
     """Each choice is the product of its expert alone; on the CPU to the bit. x of a row, or of each choice."""
-    for per_row in (True, False):
-        _expert_linear(rng, dtype, rows, k, n, blocks, n_out, expert_rows, first_row, activations, per_row, **on)
-
-
-def _expert_linear(
-    rng: np.random.Generator, dtype: str, rows: int, k: int, n: int, blocks: int, n_out: int, expert_rows: int,
-    first_row: int, activations: str, per_row: bool, **on: Any
-) -> None:  # fmt: skip
+    rng = np.random.default_rng(seed)
+    rows, k, n, blocks, n_out, expert_rows, first_row = shape
     values = linear_reference.block_size(dtype)[0]
     n_in = blocks * (values if values > 1 else 32)
     w = linear_reference.random_weights(dtype, n * expert_rows * n_in, rng)
     experts = np.array([rng.permutation(n)[:k] for _ in range(rows)], np.int32)
-    x = normal(rng, rows, n_in) if per_row else normal(rng, rows, k, n_in)
-    got = ops.expert_linear(w, dtype, n, n_out, x, experts, first_row, expert_rows, activations, **on)
     parts = w.reshape(n, expert_rows, -1)[:, first_row : first_row + n_out]
-    want, scale = np.empty((2, *got.shape))
-    for row, j in np.ndindex(rows, k):
-        own, one = np.ascontiguousarray(parts[experts[row, j]]).reshape(-1), (x[row] if per_row else x[row, j])[None]
-        want[row, j], scale[row, j] = linear_reference.linear(own, dtype, n_out, one, activations)
-        if "pack" not in on:
-            alone = ops.linear(own, dtype, n_out, n_in, one, activations=activations, **on)
-            assert np.array_equal(got[row, j], alone[0])
-    rounds = "pack" in on and activations == "f32" and values > 1
-    check("linear_int16" if rounds else "linear", got, want, scale)
+    for x in (normal(rng, rows, n_in), normal(rng, rows, k, n_in)):
+        got = ops.expert_linear(w, dtype, n, n_out, x, experts, first_row, expert_rows, activations, **on)
+        want, scale = np.empty((2, *got.shape))
+        for row, j in np.ndindex(rows, k):
+            own = np.ascontiguousarray(parts[experts[row, j]]).reshape(-1)
+            one = (x[row] if x.ndim == 2 else x[row, j])[None]
+            want[row, j], scale[row, j] = linear_reference.linear(own, dtype, n_out, one, activations)
+            if "pack" not in on:
+                assert np.array_equal(got[row, j], ops.linear(own, dtype, n_out, n_in, one, None, activations, **on)[0])
+        rounds = "pack" in on and activations == "f32" and values > 1
+        check("linear_int16" if rounds else "linear", got, want, scale)
 
 
-def combine_experts(rng: np.random.Generator, rows: int, k: int, dim: int, has_all: bool, **on: Any) -> None:
+@pytest.mark.parametrize("has_all", [True, False])
+@pytest.mark.parametrize("shape", shapes.COMBINATIONS)
+def test_combine_experts(on: On, shape: tuple[int, int, int], has_all: bool, seed: int) -> None:
+    rows, k, dim = shape
+    rng = np.random.default_rng(seed)
     x, weights = normal(rng, rows, k, dim), normal(rng, rows, k)
     more = (normal(rng, rows, dim), normal(rng, rows), normal(rng, rows, dim)) if has_all else (None, None, None)
     want, scale = experts_reference.combine(x, weights, *more)

@@ -10,7 +10,7 @@ import gpu_packs
 import numpy as np
 import pytest
 from attention_cases import FAST, check_rounded, compare, normal
-from kv_cache import filled_with_numbers, poisoned
+from kv_cache import filled, poisoned
 from lucebox import _engine, _kernels
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.selftest import ops
@@ -29,7 +29,7 @@ def test_few_queries(
 ) -> None:
     """Up to 16 queries per KV head (3, 16 and 9), within one page and across page boundaries."""
     rng = np.random.default_rng(seed)
-    cache = filled_with_numbers(n_past + rows, 2, dim, dtype, dtype, rng)
+    cache = filled(n_past + rows, 2, dim, dtype, dtype, rng)
     compare({"pack": pack}, cache, normal(rng, rows, 2 * heads, dim) * np.float32(3), n_past)
     assert f"attention_decode_{dtype.lower()}_{dim}_kernel" in ops.take_started(pack)
 
@@ -42,7 +42,7 @@ def test_many_queries(
     """18, 65, 129 and 132 queries: less than one tile, and slightly more than one and two tiles. More than 64 queries,
     and chains of more than 64 rows, may use a separate kernel."""
     rng = np.random.default_rng(seed)
-    cache = filled_with_numbers(n_past + rows, 1, dim, dtype, dtype, rng)
+    cache = filled(n_past + rows, 1, dim, dtype, dtype, rng)
     compare({"pack": pack}, cache, normal(rng, rows, heads, dim) * np.float32(3), n_past)
     started = set(ops.take_started(pack))
     names = ("16", *(["32"] if rows > 64 else []), *(["sm90"] if rows * heads > 64 else []))
@@ -68,7 +68,7 @@ def test_many_queries_without_wgmma(
 def test_rings_are_used_again(pack: _engine.gpu.Pack, dim: int, n_past: int, seed: int) -> None:
     """Four KV heads fill the simulator's chip unsplit, so that one block passes more tiles than its rings hold."""
     rng = np.random.default_rng(seed)
-    cache = filled_with_numbers(n_past + 70, 4, dim, "F16", "F16", rng)
+    cache = filled(n_past + 70, 4, dim, "F16", "F16", rng)
     compare({"pack": pack}, cache, normal(rng, 70, 4, dim) * np.float32(3), n_past, normal(rng, 70, 4, dim))
 
 
@@ -140,7 +140,7 @@ def test_blocks_and_windows_without_wgmma(
 
 def test_long_appends_take_no_window(pack: _engine.gpu.Pack) -> None:
     rng = np.random.default_rng(0)
-    cache = filled_with_numbers(65, 1, 64, "F16", "F16", rng)
+    cache = filled(65, 1, 64, "F16", "F16", rng)
     for hidden in ({"first_slot": 1}, {"window": 3}):
         with pytest.raises(UnsupportedError, match=r"\[attention\] .*: a window or a first slot takes at most 64 rows"):
             ops.attention(normal(rng, 65, 1, 64), *cache.pages, 0, 0.1, **hidden, pack=pack)
@@ -151,7 +151,7 @@ def test_long_appends_take_no_window(pack: _engine.gpu.Pack) -> None:
 def test_long_context_is_split(pack: _engine.gpu.Pack, dtype: str, rows: int, n_past: int, seed: int) -> None:
     """The cache's size determines the splits; its fill level determines which splits have visible slots."""
     rng = np.random.default_rng(seed)
-    cache = filled_with_numbers(n_past + rows, 1, 64, dtype, dtype, rng, capacity=1200)
+    cache = filled(n_past + rows, 1, 64, dtype, dtype, rng, capacity=1200)
     q, gate = normal(rng, rows, 2, 64) * np.float32(3), normal(rng, rows, 2, 64)
     ops.take_started(pack)
     got = compare({"pack": pack}, cache, q, n_past, gate)
@@ -168,7 +168,7 @@ def test_the_merge_rounds(
 ) -> None:
     """Rounding in the merge gives the same bits as rounding afterwards, also when most splits have no pages."""
     rng = np.random.default_rng(seed)
-    cache = filled_with_numbers(n_past + rows, 1, dim, dtype, dtype, rng, capacity=1200)
+    cache = filled(n_past + rows, 1, dim, dtype, dtype, rng, capacity=1200)
     q, gate = normal(rng, rows, 3, dim) * np.float32(3), normal(rng, rows, 3, dim)
     parent, masks = random_tree(rows, rng) if is_tree else (None, None)
     plain = compare({"pack": pack}, cache, q, n_past, gate, masks, parent)
@@ -182,7 +182,7 @@ def test_tiles_of_a_chain_that_see_fewer_pages(
 ) -> None:
     """The first query tiles see fewer pages than the last row: the splits beyond must report that they saw nothing."""
     rng = np.random.default_rng(seed)
-    cache = filled_with_numbers(rows, 1, dim, dtype, dtype, rng, capacity=4000)
+    cache = filled(rows, 1, dim, dtype, dtype, rng, capacity=4000)
     compare({"pack": pack}, cache, normal(rng, rows, heads, dim) * np.float32(3), 0, normal(rng, rows, heads, dim))
 
 
@@ -190,7 +190,7 @@ def test_tiles_of_a_chain_that_see_fewer_pages(
 def test_large_scores(pack: _engine.gpu.Pack, dtype: str, rows: int, seed: int) -> None:
     """One slot gets all the weight, in any position: the running maximum grows late, or never."""
     rng = np.random.default_rng(seed)
-    cache = filled_with_numbers(180 + rows, 1, 64, dtype, dtype, rng)
+    cache = filled(180 + rows, 1, 64, dtype, dtype, rng)
     q, unit = normal(rng, rows, 1, 64) * np.float32(100), np.float32(64**-0.5 * np.log2(np.e))
     for slot in (0, 100, 179):
         q[rows // 2] = cache.k[slot] * np.float32(60)
@@ -210,7 +210,7 @@ def test_rings_of_smaller_chips(
     manifest["capabilities"] |= {"async_copy": async_copy, "shared_block_bytes": shared}
     smaller = gpu_packs.load(pack_folder, manifest)
     rng = np.random.default_rng(seed)
-    cache = filled_with_numbers(150 + rows, 1, dim, "F16", "F16", rng)
+    cache = filled(150 + rows, 1, dim, "F16", "F16", rng)
     q = normal(rng, rows, 2, dim)
     want = ops.attention(q, *cache.pages, 150, 0.1, pack=whole)
     assert np.array_equal(ops.attention(q, *cache.pages, 150, 0.1, pack=smaller), want)
@@ -307,7 +307,7 @@ def test_prepare_of_keys_and_values_alone(
 def test_move_keeps_the_accepted_path(pack: _engine.gpu.Pack, rows: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     n_past = 50  # the tree spans two pages
-    cache = filled_with_numbers(n_past + rows, 3, 24, "F16", "F32", rng)
+    cache = filled(n_past + rows, 3, 24, "F16", "F32", rng)
     parent, _ = random_tree(rows, rng)
     paths = [path_to(parent, rows - 1), np.arange(0, rows, 2), np.arange(rows), np.array([], np.int64)]
     for path in paths:
@@ -319,7 +319,7 @@ def test_move_keeps_the_accepted_path(pack: _engine.gpu.Pack, rows: int, seed: i
 
 def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
     rng = np.random.default_rng(1)
-    cache = filled_with_numbers(1, 2, 64, "F16", "F16", rng)
+    cache = filled(1, 2, 64, "F16", "F16", rng)
     with pytest.raises(InvalidRequestError, match="heads that do not share KV heads evenly"):
         ops.attention(normal(rng, 1, 3, 64), *cache.pages, 0, 1.0, pack=pack)
     with pytest.raises(InvalidRequestError, match="a tree has at most 64 rows"):

@@ -10,16 +10,15 @@ import attention_cases
 import gpu_packs
 import numpy as np
 import pytest
-from kv_cache import Cache, filled, poisoned
+from attention_cases import compare, normal
+from kv_cache import filled, poisoned
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
-from reference import attention as reference
 from reference import kv_types
-from reference.rms_norm import sigmoid
 from tolerances import check, tolerance
-from tree_data import block_masks, path_to, random_tree
+from tree_data import path_to, random_tree
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -28,42 +27,6 @@ TYPES = kv_types.TYPES
 # Every type once as K and once as V, and pairs of two types that differ in every way.
 PAIRS = (*((t, t) for t in TYPES if t not in ("f32", "f16", "bf16")), ("f16", "q4_0"), ("wht4", "bf16"),
          ("q8_0", "tq3_0"), ("bf16", "f16"), ("fp8", "q5_1"), ("wht3", "q4_1"))  # fmt: skip
-# Pairs with dedicated kernels, which round queries and weights to the type.
-FAMILIES = {("f16", "f16"): "attention_f16", ("bf16", "bf16"): "attention_bf16"}
-
-
-def normal(rng: np.random.Generator, *shape: int) -> F32:
-    return rng.normal(size=shape).astype(np.float32)
-
-
-def compare(
-    pack: _engine.gpu.Pack, cache: Cache, q: F32, n_past: int, gate: F32 | None = None,
-    ancestors: NDArray[np.uint64] | None = None, parent: NDArray[np.int32] | None = None, **hidden: Any,
-) -> F32:  # fmt: skip
-    rows, _, dim = q.shape
-    scale = dim**-0.5
-    mask = reference.visible(rows, n_past, ancestors, **hidden)
-    # Pages that no row sees may hold NaN, which a weight of zero does not hide in the reference.
-    keys, values = np.nan_to_num(cache.keys), np.nan_to_num(cache.values)
-    want = reference.attention(q, keys, values, scale, mask)
-    factor = 1 if gate is None else sigmoid(gate)
-    got = ops.attention(q, *cache.pages, n_past, scale, gate, ancestors, **hidden, pack=pack)
-    beside = ops.attention(q, *cache.pages, n_past, scale, gate, ancestors, parent, **hidden)
-    # A rotated value may be larger than each of its inputs.
-    unit = np.abs(values).max() * (2 if kv_types.is_rotated(cache.v_type) else 1)
-    check("attention", beside, want * factor, unit)
-    if family := FAMILIES.get((cache.k_type, cache.v_type)):
-        check(family, got, want * factor, unit)
-        return np.asarray(got)
-    # How far operands rounded to f16 move the result depends on the inputs: most where slots nearly tie. So the result
-    # is compared with fp64 from the kernel's own operands.
-    has_units = "f32" not in (cache.k_type, cache.v_type) and dim in (64, 128, 256)
-    from_operands = reference.rounded_attention if has_units else reference.attention
-    want = from_operands(q, *map(np.nan_to_num, cache.device_slots), scale, mask)
-    if kv_types.is_rotated(cache.v_type):
-        want = kv_types.unrotate(want)
-    check("attention_packed" if has_units else "attention", got, want * factor, unit)
-    return np.asarray(got)
 
 
 @pytest.mark.parametrize(("k_type", "v_type"), PAIRS)
@@ -87,7 +50,7 @@ def test_pairs(
     cache = filled(n_past + rows, 2, dim, k_type, v_type, rng)
     ops.take_started(pack)
     q, gate = normal(rng, rows, 2 * heads, dim) * np.float32(3), normal(rng, rows, 2 * heads, dim)
-    compare(pack, cache, q, n_past, gate)
+    compare({"pack": pack}, cache, q, n_past, gate)
     started = set(ops.take_started(pack))
     names = {kernel, "decode"} if kernel.startswith("decode") else {kernel, "prefill_16", "prefill_sm90"}
     assert started & {f"attention_{name}_packed_{dim}_kernel" for name in names}
@@ -109,7 +72,7 @@ def test_pairs_on_wgmma(
         q, gate = normal(rng, rows, heads, dim) * np.float32(3), normal(rng, rows, heads, dim)
         parent, masks = random_tree(rows, rng) if rows <= 64 else (None, None)
         ops.take_started(pack)
-        compare(pack, cache, q, n_past, gate, masks, parent)
+        compare({"pack": pack}, cache, q, n_past, gate, masks, parent)
         assert f"attention_prefill_sm90_packed_{dim}_kernel" in ops.take_started(pack)
 
 
@@ -121,7 +84,7 @@ def test_every_pair(pack: _engine.gpu.Pack, seed: int) -> None:
             rows, dim = int(rng.choice([1, 5])), int(rng.choice([64, 32, 96]))
             cache = filled(62 + rows, 1, dim, k_type, v_type, rng)
             parent, masks = random_tree(rows, rng)
-            compare(pack, cache, normal(rng, rows, 2, dim), 62, None, masks, parent)
+            compare({"pack": pack}, cache, normal(rng, rows, 2, dim), 62, None, masks, parent)
 
 
 @pytest.mark.parametrize(("mask", "first_slot", "window"), (("chain", 0, 40), ("all", 7, 65), ("random", 0, 1)))
@@ -141,20 +104,11 @@ def test_trees_windows_and_splits(
     pack: _engine.gpu.Pack, dim: int, heads: int, rows: int, n_past: int, capacity: int, mask: str, first_slot: int,
     window: int, seed: int,
 ) -> None:  # fmt: skip
-    """Pages that no row sees are NaN. A large cache splits the context."""
+    """A large cache splits the context."""
     rng = np.random.default_rng(seed)
-    k_type, v_type = PAIRS[int(rng.integers(len(PAIRS)))]
-    cache = filled(n_past + rows, 1, dim, k_type, v_type, rng, capacity=capacity)
-    words = block_masks(rows, mask, rng)
     hidden = {"first_slot": first_slot, "window": window}
-    seen = reference.visible(rows, n_past, words, **hidden)
-    for page in range(np.flatnonzero(seen.any(0))[0] // PAGE):
-        for pages, kv in ((cache.k_pages, k_type), (cache.v_pages, v_type)):
-            pages[cache.table[page]] = poisoned(1, 1, kv, dim)[0]
-    q, gate = normal(rng, rows, heads, dim) * np.float32(3), normal(rng, rows, heads, dim)
-    got = compare(pack, cache, q, n_past, gate, words, **hidden)
-    again = ops.attention(q, *cache.pages, n_past, dim**-0.5, gate, words, **hidden, pack=pack)
-    assert np.array_equal(got, again)
+    pair = PAIRS[int(rng.integers(len(PAIRS)))]
+    attention_cases.block({"pack": pack}, rng, pair, heads, 1, dim, n_past, rows, capacity, mask, **hidden)
 
 
 @pytest.mark.parametrize("n_past", (0, 700))
@@ -163,7 +117,7 @@ def test_the_merge_rotates_and_rounds(pack: _engine.gpu.Pack, n_past: int, seed:
     rng = np.random.default_rng(seed)
     cache = filled(n_past + 5, 1, 128, "q8_0", "wht4", rng, capacity=1200)
     q, gate = normal(rng, 5, 3, 128), normal(rng, 5, 3, 128)
-    plain = compare(pack, cache, q, n_past, gate)
+    plain = compare({"pack": pack}, cache, q, n_past, gate)
     attention_cases.check_rounded(pack, rng, plain, (q, *cache.pages, n_past, 128**-0.5, gate))
 
 

@@ -1,55 +1,19 @@
-"""KeyScores on a device against fp64 from the same stored keys, and against the CPU."""
+"""KeyScores on a device, also against the CPU."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
+
 import pytest
-from kv_cache import filled
+from key_score_cases import *  # noqa: F403
+from key_score_cases import test_against_the_reference
 from lucebox import _engine
-from lucebox.selftest import ops
-from reference import kv_types
-from reference.key_scores import key_scores
-from tolerances import check
 
 
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim", "n_past", "first_row", "rows"),
-    (
-        (16, 8, 128, 500, 0, 8),  # Qwen3-0.6B
-        (24, 4, 256, 190, 3, 8),  # a hybrid of 27B
-        (9, 3, 64, 0, 0, 1),
-        (9, 3, 64, 61, 2, 3),
-        (4, 4, 40, 64, 0, 1),
-        (20, 1, 64, 100, 20, 5),  # more heads to a KV head than a pass has queries
-        (6, 1, 8, 250, 5, 16),
-    ),
-)
-def test_against_the_reference(
-    pack: _engine.gpu.Pack, heads: int, kv_heads: int, dim: int, n_past: int, first_row: int, rows: int, seed: int
-) -> None:
-    """Across page boundaries; slots after the rows are NaN, and their scores stay unchanged."""
-    rng = np.random.default_rng(seed)
-    n = n_past + first_row + rows
-    cache = filled(n, kv_heads, dim, "f16", "f16", rng)
-    q = rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3)
-    before = rng.uniform(0, 0.02, (rows, n + 5)).astype(np.float32)
-    given = q, cache.k_pages, "f16", cache.table, n_past, dim**-0.5
-    got = ops.key_scores(*given, before.copy(), first_row, pack=pack)
-    want = before.astype(np.float64)
-    want[:, :n] = np.maximum(want[:, :n], key_scores(q, cache.keys, dim**-0.5))
-    for t in range(rows):  # a row's later slots
-        want[t, n - rows + t + 1 :] = before[t, n - rows + t + 1 :]
-    check("key_scores_device", got, want, want.max())
-    check("key_scores_device", got, ops.key_scores(*given, before.copy(), first_row), want.max())
-    assert np.array_equal(got[:, n:], before[:, n:])
-    assert np.array_equal(ops.key_scores(*given, before.copy(), first_row, pack=pack), got)
+@pytest.fixture
+def on(pack: _engine.gpu.Pack) -> dict[str, Any]:
+    return {"pack": pack}
 
 
-@pytest.mark.parametrize("kv", kv_types.TYPES)
-def test_every_type_of_keys(pack: _engine.gpu.Pack, kv: str, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    cache = filled(150, 2, 64, kv, "f16", rng)
-    q = cache.queries(rng.normal(size=(8, 6, 64)).astype(np.float32))
-    got = ops.key_scores(q, cache.k_pages, kv, cache.table, 142, 0.125, np.zeros((8, 150), np.float32), pack=pack)
-    want = key_scores(q, cache.keys, 0.125)
-    check("key_scores_tq3" if kv == "tq3_0" else "key_scores_device", got, want, want.max())
+def test_a_hybrid_of_27b(on: dict[str, Any], seed: int) -> None:
+    test_against_the_reference(on, 24, 4, 256, 190, 3, 8, seed)

@@ -7,18 +7,13 @@ from pathlib import Path
 import gpu_packs
 import numpy as np
 import pytest
+from linear_cases import check, extreme_codes, group, shapes_of
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import linear as reference
 from reference.linear import BLOCK_TYPES, PLAIN_TYPES, random_weights
-from tolerances import distance, tolerance
-
-# (n_out, blocks of n_in, or values of it)
-SHAPES_32 = ((1, 1), (2, 3), (3, 5), (33, 28), (7, 128))
-SHAPES_256 = ((1, 1), (2, 3), (3, 5), (33, 4), (5, 9), (7, 16))
-SHAPES_PLAIN = ((1, 1), (3, 33), (2, 255), (5, 256), (3, 257), (33, 896), (7, 4096))
 
 F32 = NDArray[np.float32]
 
@@ -29,41 +24,25 @@ def pack(pack_folder: Path) -> _engine.gpu.Pack:
     return gpu_packs.load(pack_folder, gpu_packs.manifest_without(pack_folder, "gemm_skinny_.*"))
 
 
-def shapes(dtype: str) -> list[tuple[int, int]]:
-    if dtype in PLAIN_TYPES:
-        return list(SHAPES_PLAIN)
-    values = reference.block_size(dtype)[0]
-    return [(n_out, blocks * values) for n_out, blocks in (SHAPES_32 if values == 32 else SHAPES_256)]
-
-
 def family(dtype: str, activations: str) -> str:
     """A device keeps 16 bits of an x that meets quantised weights in f32 mode."""
     return "linear_int16" if activations == "f32" and dtype in BLOCK_TYPES else "linear"
-
-
-def check(got: F32, want: NDArray[np.float64], scale: NDArray[np.float64], what: str, family: str = "linear") -> None:
-    assert np.isfinite(got).all(), what
-    if got.size >= 64:  # of a few outputs, all may be what is left of terms that cancel
-        diff = distance(got.astype(np.float64), want)
-        assert diff < tolerance(family, "diff"), f"{what}: diff {diff:.2e}"
-    worst = (np.abs(got - want) / (scale + 1e-30)).max()
-    assert worst < tolerance(family, "element"), f"{what}: element {worst:.2e}"
 
 
 @pytest.mark.parametrize("activations", ["int8", "f32"])
 @pytest.mark.parametrize("dtype", BLOCK_TYPES + PLAIN_TYPES)
 def test_product(pack: _engine.gpu.Pack, dtype: str, activations: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    for n_out, n_in in shapes(dtype):
+    for n_out, n_in in shapes_of(dtype):
         w = random_weights(dtype, n_out * n_in, rng)
         for rows in (1,) if dtype in (*PLAIN_TYPES, "Q8_0", "Q4_0", "Q4_K", "Q6_K") else (1, 3):
             x = rng.normal(size=(rows, n_in)).astype(np.float32)
             got = ops.linear(w, dtype, n_out, n_in, x, activations=activations, pack=pack)
             what = f"n_out {n_out} n_in {n_in} rows {rows}: {ops.take_started(pack)}"
             want, scale = reference.linear(w, dtype, n_out, x, activations)
-            check(got, want, scale, what, family(dtype, activations))
+            check(got, want, scale, family(dtype, activations), what)
             beside = ops.linear(w, dtype, n_out, n_in, x, activations=activations)
-            check(got, beside, scale, what, family(dtype, activations))
+            check(got, beside, scale, family(dtype, activations), what)
 
 
 @pytest.mark.parametrize("activations", ["int8", "f32"])
@@ -77,7 +56,7 @@ def test_long_rows(pack: _engine.gpu.Pack, dtype: str, activations: str, seed: i
     add = rng.normal(size=(1, n_out)).astype(np.float32)
     got = ops.linear(w, dtype, n_out, n_in, x, add, activations, pack=pack)
     want, scale = reference.linear(w, dtype, n_out, x, activations)
-    check(got, want + add, scale + np.abs(add), str(ops.take_started(pack)), family(dtype, activations))
+    check(got, want + add, scale + np.abs(add), family(dtype, activations), str(ops.take_started(pack)))
 
 
 @pytest.mark.parametrize("activations", ["int8", "f32"])
@@ -96,13 +75,11 @@ def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], activations: str
     rng = np.random.default_rng(seed)
     n_in, rows = 512, 1
     n_out = [70, 9, 1, 33][: len(dtypes)]
-    weights = [random_weights(d, n * n_in, rng) for d, n in zip(dtypes, n_out, strict=True)]
-    x = rng.normal(size=(rows, n_in)).astype(np.float32)
-    add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
+    weights, x, add = group(rng, list(dtypes), n_out, n_in, rows)
     got = ops.linear_group(weights, list(dtypes), n_out, n_in, x, add, activations, pack=pack)
     for y, w, dtype, n, a in zip(got, weights, dtypes, n_out, add, strict=True):
         want, scale = reference.linear(w, dtype, n, x, activations)
-        check(y, want + a, scale + np.abs(a), dtype, family(dtype, activations))
+        check(y, want + a, scale + np.abs(a), family(dtype, activations), dtype)
         assert np.array_equal(y, ops.linear(w, dtype, n, n_in, x, a, activations, pack=pack))
 
 
@@ -115,15 +92,13 @@ def test_weights_through_a_ring(pack: _engine.gpu.Pack, dtype: str, n_in: int, i
     values, n_bytes = reference.block_size(dtype)
     rows = (120 << 10) * pack.device.n_sms // (n_in // values * n_bytes)
     n_out = [rows // 2 * 2, 46] if is_even else [rows | 1, 45]
-    weights = [random_weights(dtype, n * n_in, rng) for n in n_out]
-    x = rng.normal(size=(1, n_in)).astype(np.float32)
-    add = [rng.normal(size=(1, n)).astype(np.float32) for n in n_out]
+    weights, x, add = group(rng, len(n_out) * [dtype], n_out, n_in, 1)
     got, again = (ops.linear_group(weights, [dtype] * 2, n_out, n_in, x, add, pack=pack) for _ in range(2))
     kernel = ops.take_started(pack)[-1]
     assert ("_ring_" in kernel) == (pack.target in ("sim", "sm_90")), kernel
     for y, same, w, n, a in zip(got, again, weights, n_out, add, strict=True):
         want, scale = reference.linear(w, dtype, n, x, "int8")
-        check(y, want + a, scale + np.abs(a), kernel)
+        check(y, want + a, scale + np.abs(a), "linear", kernel)
         assert np.array_equal(y, same)
 
 
@@ -131,16 +106,14 @@ def test_weights_through_a_ring(pack: _engine.gpu.Pack, dtype: str, n_in: int, i
 @pytest.mark.parametrize(("n_in", "n_out"), [(4096, [60, 23]), (2304, [46]), (1024, [1, 120, 7]), (16384, [17])])
 def test_weights_in_shared_memory_at_once(pack: _engine.gpu.Pack, n_in: int, n_out: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)
-    weights = [random_weights("Q4_K", n * n_in, rng) for n in n_out]
-    x = rng.normal(size=(1, n_in)).astype(np.float32)
-    add = [rng.normal(size=(1, n)).astype(np.float32) for n in n_out]
+    weights, x, add = group(rng, len(n_out) * ["Q4_K"], n_out, n_in, 1)
     dtypes = ["Q4_K"] * len(n_out)
     got, again = (ops.linear_group(weights, dtypes, n_out, n_in, x, add, pack=pack) for _ in range(2))
     kernel = ops.take_started(pack)[-1]
     assert ("_whole_" in kernel) == (pack.target in ("sim", "sm_90")), kernel
     for y, same, w, n, a in zip(got, again, weights, n_out, add, strict=True):
         want, scale = reference.linear(w, "Q4_K", n, x, "int8")
-        check(y, want + a, scale + np.abs(a), kernel)
+        check(y, want + a, scale + np.abs(a), "linear", kernel)
         assert np.array_equal(y, same)
 
 
@@ -150,7 +123,12 @@ def test_many_rows_through_a_ring(pack: _engine.gpu.Pack, seed: int) -> None:
     n_out, n_in = min(pack.device.n_sms, 16) * 401, 4096
     w = random_weights("Q4_K", n_out * n_in, rng)
     x = rng.normal(size=(1, n_in)).astype(np.float32)
-    check(ops.linear(w, "Q4_K", n_out, n_in, x, pack=pack), *reference.linear(w, "Q4_K", n_out, x, "int8"), "a ring")
+    check(
+        ops.linear(w, "Q4_K", n_out, n_in, x, pack=pack),
+        *reference.linear(w, "Q4_K", n_out, x, "int8"),
+        "linear",
+        "a ring",
+    )
 
 
 def test_group_of_all_types_in_f32(pack: _engine.gpu.Pack, seed: int) -> None:
@@ -161,23 +139,14 @@ def test_group_of_all_types_in_f32(pack: _engine.gpu.Pack, seed: int) -> None:
         weights = [random_weights(d, 19 * n_in, rng) for d in dtypes]
         got = ops.linear_group(weights, dtypes, [19] * len(dtypes), n_in, x, activations="f32", pack=pack)
         for y, w, dtype in zip(got, weights, dtypes, strict=True):
-            check(y, *reference.linear(w, dtype, 19, x, "f32"), dtype, family(dtype, "f32"))
+            check(y, *reference.linear(w, dtype, 19, x, "f32"), family(dtype, "f32"), dtype)
 
 
 @pytest.mark.parametrize("dtype", BLOCK_TYPES)
 def test_extreme_codes(pack: _engine.gpu.Pack, dtype: str) -> None:
     """All codes and activations at their maximum, where narrow accumulators would saturate."""
-    n_in = 256
-    values, n_bytes = reference.block_size(dtype)
-    for fill in (0x00, 0x7F, 0x80, 0xFF):
-        block = np.full((n_in // values, n_bytes), fill, np.uint8)
-        for at in reference.F16_AT[dtype]:
-            block[:, at : at + 2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
-        if dtype == "MXFP4":
-            block[:, 0] = 128  # a scale of 1
-        w, x = block.reshape(-1), np.full((1, n_in), -3.0, np.float32)
-        got = ops.linear(w, dtype, 1, n_in, x, pack=pack)
-        check(got, *reference.linear(w, dtype, 1, x, "int8"), f"{dtype} {fill:#x}")
+    for w, x in extreme_codes(dtype, 1):
+        check(ops.linear(w, dtype, 1, 256, x, pack=pack), *reference.linear(w, dtype, 1, x, "int8"), "linear", dtype)
 
 
 def test_rounding_of_activations(pack: _engine.gpu.Pack, seed: int) -> None:

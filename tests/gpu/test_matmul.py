@@ -9,6 +9,7 @@ from typing import Any
 import gpu_packs
 import numpy as np
 import pytest
+from linear_cases import check, extreme_codes, group
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError
 from lucebox.selftest import ops
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 from reference import linear as reference
 from reference.attention import round_to
 from reference.linear import PLAIN_TYPES, random_weights
-from tolerances import distance, tolerance
 
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
 # Skinny GEMM kernels, where the target has them, take up to 32 rows of whole 256 values.
@@ -81,25 +81,6 @@ def expected(
         return (*reference.linear(w, dtype, n_out, x, "f32"), "linear")
     x = rounded_to(x, "F16" if dtype == "F16" else wide)
     return (*reference.linear(w, dtype, n_out, x, "f32"), "matmul_halves")
-
-
-def check(
-    got: F32,
-    want: NDArray[np.float64],
-    scale: NDArray[np.float64],
-    family: str,
-    what: str,
-    moved: NDArray[np.float64] | float = 0,
-) -> None:
-    """moved: the change of an element from values that may round either way."""
-    assert np.isfinite(got).all(), what
-    error = got - want
-    error = np.sign(error) * np.maximum(np.abs(error) - moved, 0)
-    if got.size >= 64:
-        diff = distance(want + error, want)
-        assert diff < tolerance(family, "diff"), f"{what}: diff {diff:.2e}"
-    worst = (np.abs(error) / (scale + 1e-30)).max()
-    assert worst < tolerance(family, "element"), f"{what}: element {worst:.2e}"
 
 
 def moved(w: NDArray[np.uint8], dtype: str, x: F32) -> NDArray[np.float64] | float:
@@ -201,9 +182,7 @@ def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], rows: int, activ
     rng = np.random.default_rng(seed)
     n_in = 256
     n_out = [130, 9, 1, 129][: len(dtypes)]
-    weights = [random_weights(d, n * n_in, rng) for d, n in zip(dtypes, n_out, strict=True)]
-    x = rng.normal(size=(rows, n_in)).astype(np.float32)
-    add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
+    weights, x, add = group(rng, list(dtypes), n_out, n_in, rows)
     got = ops.linear_group(weights, list(dtypes), n_out, n_in, x, add, activations, pack=pack)
     started = ops.take_started(pack)
     for y, w, dtype, n, a in zip(got, weights, dtypes, n_out, add, strict=True):
@@ -261,9 +240,7 @@ def test_few_rows_of_a_group(pack_of_few: _engine.gpu.Pack, dtype: str, rows: in
     """Tiles of 16 outputs that a product does not fill."""
     rng = np.random.default_rng(seed)
     n_in, n_out = 1536, [75, 1, 40, 9]
-    weights = [random_weights(dtype, n * n_in, rng) for n in n_out]
-    x = rng.normal(size=(rows, n_in)).astype(np.float32)
-    add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
+    weights, x, add = group(rng, len(n_out) * [dtype], n_out, n_in, rows)
     got = ops.linear_group(weights, [dtype] * len(n_out), n_out, n_in, x, add, pack=pack_of_few)
     started = ops.take_started(pack_of_few)
     assert any(kernel.startswith(f"gemm_skinny_{dtype.lower()}") for kernel in started)
@@ -279,9 +256,7 @@ def test_few_rows_of_two_types_in_one_launch(
 ) -> None:
     rng = np.random.default_rng(seed)
     n_in, n_out = 256 * int(rng.integers(1, 9)), [int(n) for n in rng.integers(1, 400, len(dtypes))]
-    weights = [random_weights(dtype, n * n_in, rng) for dtype, n in zip(dtypes, n_out, strict=True)]
-    x = rng.normal(size=(rows, n_in)).astype(np.float32)
-    add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
+    weights, x, add = group(rng, list(dtypes), n_out, n_in, rows)
     ops.take_started(pack_of_few)  # clears the record of other tests
     got = ops.linear_group(weights, list(dtypes), n_out, n_in, x, add, pack=pack_of_few)
     started = ops.take_started(pack_of_few)
@@ -378,16 +353,10 @@ def test_rows_are_those_of_the_mat_vec(pack: _engine.gpu.Pack, dtype: str, activ
 @pytest.mark.parametrize("dtype", BLOCK_TYPES)
 def test_extreme_codes(pack: _engine.gpu.Pack, dtype: str, rows: int) -> None:
     """All codes and activations at their largest: where narrow sums would clip."""
-    n_in = 256
-    values, n_bytes = reference.block_size(dtype)
-    for fill in (0x00, 0x7F, 0x80, 0xFF):
-        block = np.full((n_in // values, n_bytes), fill, np.uint8)
-        for at in reference.F16_AT[dtype]:
-            block[:, at : at + 2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
-        w, x = block.reshape(-1), np.full((rows, n_in), -3.0, np.float32)
-        got = ops.linear(w, dtype, 1, n_in, x, pack=pack)
+    for w, x in extreme_codes(dtype, rows):
+        got = ops.linear(w, dtype, 1, 256, x, pack=pack)
         want, scale, family = expected(pack, w, dtype, 1, x, "int8", ops.take_started(pack))
-        check(got, want, scale, family, f"{dtype} {fill:#x}")
+        check(got, want, scale, family, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "BF16", "F32"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from lucebox import _engine
 from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import grow_tree as reference
@@ -39,15 +38,12 @@ def candidates(rng: np.random.Generator, scores: str, *shape: int) -> tuple[NDAr
     return ids, logprobs
 
 
-def check_tree(
-    rng: np.random.Generator, scores: str, shape: tuple[int, ...], *, pack: _engine.gpu.Pack | None = None
-) -> None:
+def check_tree(rng: np.random.Generator, scores: str, shape: tuple[int, ...], on: dict[str, Any]) -> None:
     """Checks that every field equals the reference's, bit for bit, and that nothing is written after a tree's rows."""
     sequences, depth, k, max_rows, rows = shape
     ids, logprobs = candidates(rng, scores, sequences, depth, k)
     root = rng.integers(0, 250_000, sequences).astype(np.int32)
     n_past = rng.integers(0, 100_000, sequences).astype(np.int32)
-    on: dict[str, Any] = {} if pack is None else {"pack": pack}
     got = ops.grow_tree(ids, logprobs, root, n_past, max_rows, rows, **on)
     for s in range(sequences):
         want = reference.grow_tree(ids[s], logprobs[s], int(root[s]), max_rows)

@@ -7,7 +7,7 @@ from itertools import product
 import attention_cases
 import numpy as np
 import pytest
-from kv_cache import filled_with_numbers, poisoned
+from kv_cache import filled, poisoned
 from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import attention as reference
@@ -68,7 +68,7 @@ def test_a_row_has_the_same_bits_alone(isa: str, n_past: int, rows: int) -> None
     boundaries."""
     rng = np.random.default_rng(rows)
     heads, dim = 6, 40
-    cache = filled_with_numbers(n_past + rows, 2, dim, "F16", "BF16", rng, isa=isa)
+    cache = filled(n_past + rows, 2, dim, "F16", "BF16", rng, isa=isa)
     q = rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3)
     parent, masks = random_tree(rows, rng)
     tree = ops.attention(q, *cache.pages, n_past, 0.2, parent=parent, ancestors=masks, isa=isa)
@@ -92,7 +92,7 @@ def test_long_context_is_split_and_gated(isa: str, rows: int) -> None:
     """More than one run of slots; the gate is the second half of fused [query | gate] heads."""
     rng = np.random.default_rng(rows)
     n_past, heads, dim = 2500, 4, 32
-    cache = filled_with_numbers(n_past + rows, 2, dim, "BF16", "BF16", rng, isa=isa)
+    cache = filled(n_past + rows, 2, dim, "BF16", "BF16", rng, isa=isa)
     fused = rng.normal(size=(rows, heads, 2 * dim)).astype(np.float32) * np.float32(3)
     q = np.ascontiguousarray(fused[:, :, :dim])
     got = attention_cases.compare({"isa": isa}, cache, q, n_past, fused)
@@ -101,7 +101,7 @@ def test_long_context_is_split_and_gated(isa: str, rows: int) -> None:
 
 def test_large_scores(isa: str) -> None:
     rng = np.random.default_rng(0)
-    cache = filled_with_numbers(200, 1, 64, "F32", "F32", rng, isa=isa)
+    cache = filled(200, 1, 64, "F32", "F32", rng, isa=isa)
     for rows in (1, 20):
         q = rng.normal(size=(rows, 1, 64)).astype(np.float32) * np.float32(8000)
         attention_cases.compare({"isa": isa}, cache, q, 180, family="attention_sharp")
@@ -110,7 +110,7 @@ def test_large_scores(isa: str) -> None:
 @pytest.mark.parametrize("rows", (33, 200))
 def test_threads_change_no_bit(isa: str, rows: int) -> None:
     rng = np.random.default_rng(rows)
-    cache = filled_with_numbers(300 + rows, 2, 64, "F16", "F16", rng, isa=isa)
+    cache = filled(300 + rows, 2, 64, "F16", "F16", rng, isa=isa)
     q = rng.normal(size=(rows, 4, 64)).astype(np.float32)
     first, second = (ops.attention(q, *cache.pages, 300, 0.125, isa=isa, threads=n) for n in (1, 2))
     assert np.array_equal(first, second)
@@ -119,7 +119,7 @@ def test_threads_change_no_bit(isa: str, rows: int) -> None:
 def test_move_keeps_the_accepted_path() -> None:
     rng = np.random.default_rng(5)
     n_past, rows = 50, 30  # the tree spans two pages
-    cache = filled_with_numbers(n_past + rows, 3, 16, "F16", "F32", rng)
+    cache = filled(n_past + rows, 3, 16, "F16", "F32", rng)
     parent, _ = random_tree(rows, rng)
     path = path_to(parent, rows - 1)
     before = [[cache.row(p, n_past + j).copy() for j in path] for p in (cache.k_pages, cache.v_pages)]

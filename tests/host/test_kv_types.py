@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import attention_cases
 import gguf
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from kv_cache import filled, poisoned
 from lucebox import _engine
 from lucebox.selftest import ops
 from numpy.typing import NDArray
-from reference import attention as reference
 from reference import kv_types
 from reference.kv_types import F32, PAGE, TYPES
 from tolerances import check
@@ -191,26 +191,11 @@ def test_instruction_sets_store_the_same_bytes(kv: str) -> None:
 def test_attention_of_every_pair(k_type: str) -> None:
     """An odd number of slots over the end of a page, heads of 96 values, a gate. Each instruction set takes each type
     as K and as V; the best one takes every pair."""
-    shape = {"heads": 4, "kv_heads": 2, "dim": 96, "n_past": 67, "rows": 6, "is_gated": True}
-    for v_type in TYPES:
-        compare("auto", k_type, v_type, **shape)
-    for isa in ISAS:
-        compare(isa, k_type, TYPES[TYPES.index(k_type) - 5], **shape)
-
-
-def compare(
-    isa: str, k_type: str, v_type: str, *, heads: int, kv_heads: int, dim: int, n_past: int, rows: int,
-    is_gated: bool = False, words: NDArray[np.uint64] | None = None, first_slot: int = 0, window: int = 0,
-) -> None:  # fmt: skip
-    rng = np.random.default_rng(dim + rows)
-    cache = filled(n_past + rows, kv_heads, dim, k_type, v_type, rng, isa=isa)
-    seen = reference.visible(rows, n_past, words, first_slot, window)
-    q = cache.queries(rng.normal(size=(rows, heads, dim)).astype(np.float32) * np.float32(3))
-    gate = rng.normal(size=(rows, heads, dim)).astype(np.float32) if is_gated else None
-    values = cache.values
-    want = reference.attention(q, cache.keys, values, dim**-0.5, seen, gate)
-    got = ops.attention(q, *cache.pages, n_past, dim**-0.5, gate, words, first_slot=first_slot, window=window, isa=isa)
-    check("attention", got, want, np.abs(values).max())
+    for isa, v_type in (*(("auto", v) for v in TYPES), *((isa, TYPES[TYPES.index(k_type) - 5]) for isa in ISAS)):
+        rng = np.random.default_rng(102)
+        cache = filled(73, 2, 96, k_type, v_type, rng, isa=isa)
+        q, gate = attention_cases.normal(rng, 2, 6, 4, 96)
+        attention_cases.compare({"isa": isa}, cache, cache.queries(3 * q), 67, gate)
 
 
 PAIRS = (("q8_0", "q8_0"), ("fp8", "q5_1"), ("q5_0", "q4_1"), ("q4_0", "tq3_0"), ("tq3_0", "wht4"), ("wht4", "wht3"))
@@ -221,16 +206,19 @@ def test_attention_of_chains(isa: str, k_type: str, v_type: str) -> None:
     for dim, n_past, rows in (
         (32, 40, 70), (64, 0, 1), (96, 200, 9), (128, 63, 1), (192, 64, 2), (256, 40, 70)
     ):  # fmt: skip
-        compare(isa, k_type, v_type, heads=3, kv_heads=1, dim=dim, n_past=n_past, rows=rows)
+        attention_cases.chain(
+            {"isa": isa}, np.random.default_rng(dim + rows), (k_type, v_type), 3, 1, dim, n_past, rows
+        )
 
 
 @pytest.mark.parametrize(("k_type", "v_type"), PAIRS)
 def test_attention_of_trees_and_windows(isa: str, k_type: str, v_type: str) -> None:
     rng = np.random.default_rng(2)
+    cache = filled(137, 2, 64, k_type, v_type, rng, isa=isa)
     for words in (random_tree(22, rng)[1], block_masks(22, "all", rng), block_masks(22, "random", rng)):
-        where = {"heads": 4, "kv_heads": 2, "dim": 64, "rows": 22, "words": words}
-        compare(isa, k_type, v_type, **where, n_past=115)
-        compare(isa, k_type, v_type, **where, n_past=115, first_slot=3, window=40)
+        for hidden in ({}, {"first_slot": 3, "window": 40}):
+            q = cache.queries(attention_cases.normal(rng, 22, 4, 64) * np.float32(3))
+            attention_cases.compare({"isa": isa}, cache, q, 115, None, words, **hidden)
 
 
 @pytest.mark.parametrize("kv", TYPES)

@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
+from linear_cases import check, extreme_codes, group, shapes_of
 from lucebox import _engine, _kernels
 from lucebox.errors import InvalidRequestError
 from lucebox.selftest import ops
-from numpy.typing import NDArray
 from reference import linear as reference
 from reference.linear import BLOCK_TYPES, CODEBOOK_TYPES, PLAIN_TYPES, random_weights
-from tolerances import distance, tolerance
 
 ISAS = _engine.available_isas()
 ROWS = (1, 2, 3, 4, 5, 6, 7, 16, 17, 33)
-SHAPES_32 = ((1, 32), (3, 160), (33, 96), (50, 576), (16, 1536))  # (n_out, n_in)
-SHAPES_256 = ((1, 256), (3, 768), (33, 512), (50, 1536))
-SHAPES_PLAIN = ((1, 1), (3, 33), (33, 100), (50, 576))
-
-F32 = NDArray[np.float32]
-
-
-def shapes(dtype: str) -> tuple[tuple[int, int], ...]:
-    if dtype in PLAIN_TYPES:
-        return SHAPES_PLAIN
-    return SHAPES_32 if reference.block_size(dtype)[0] == 32 else SHAPES_256
-
-
-def check(got: F32, want: NDArray[np.float64], scale: NDArray[np.float64], what: str) -> None:
-    assert np.isfinite(got).all(), what
-    if got.size >= 64:  # of a few outputs, all may be what is left of terms that cancel
-        diff = distance(got.astype(np.float64), want)
-        assert diff < tolerance("linear", "diff"), f"{what}: diff {diff:.2e}"
-    worst = (np.abs(got - want) / (scale + 1e-30)).max()
-    assert worst < tolerance("linear", "element"), f"{what}: element {worst:.2e}"
 
 
 # Sub-blocks of 16 and of 32 values, and blocks of 64. One body serves the others too: 45 s.
@@ -51,13 +31,13 @@ PRODUCT_TYPES = [
 @pytest.mark.parametrize("dtype", PRODUCT_TYPES)
 def test_product(dtype: str, activations: str, isa: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    for n_out, n_in in shapes(dtype):
+    for n_out, n_in in shapes_of(dtype):
         w = random_weights(dtype, n_out * n_in, rng)
         x = rng.normal(size=(max(ROWS), n_in)).astype(np.float32)
         want, scale = reference.linear(w, dtype, n_out, x, activations)
         for rows in ROWS:
             y = ops.linear(w, dtype, n_out, n_in, x[-rows:], activations=activations, isa=isa)
-            check(y, want[-rows:], scale[-rows:], f"n_out {n_out} n_in {n_in} rows {rows}")
+            check(y, want[-rows:], scale[-rows:], "linear", f"n_out {n_out} n_in {n_in} rows {rows}")
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -82,14 +62,12 @@ def test_group_add_and_threads(activations: str, isa: str) -> None:
     """A mixed group: each member as if alone, add fused even onto y itself, the same bits from one thread and two."""
     rng = np.random.default_rng(1)
     dtypes, n_out, n_in, rows = ["Q4_1", "Q6_K", "BF16"], [200, 72, 130], 512, 9
-    weights = [random_weights(d, n * n_in, rng) for d, n in zip(dtypes, n_out, strict=True)]
-    x = rng.normal(size=(rows, n_in)).astype(np.float32)
-    add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
-    group = (weights, dtypes, n_out, n_in, x, add, activations)
-    results = [ops.linear_group(*group, isa=isa, threads=threads) for threads in (1, 2)]
+    weights, x, add = group(rng, dtypes, n_out, n_in, rows)
+    products = (weights, dtypes, n_out, n_in, x, add, activations)
+    results = [ops.linear_group(*products, isa=isa, threads=threads) for threads in (1, 2)]
     for i, (w, dtype, n) in enumerate(zip(weights, dtypes, n_out, strict=True)):
         want, scale = reference.linear(w, dtype, n, x, activations)
-        check(results[0][i], want + add[i], scale + np.abs(add[i]), dtype)
+        check(results[0][i], want + add[i], scale + np.abs(add[i]), "linear", dtype)
         assert np.array_equal(results[0][i], results[1][i])
         assert np.array_equal(results[0][i], ops.linear(w, dtype, n, n_in, x, add[i], activations, isa=isa))
 
@@ -112,20 +90,10 @@ def test_row_does_not_depend_on_its_batch(dtype: str, isa: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 def test_extreme_codes_do_not_saturate(isa: str) -> None:
     """All codes and activations at their largest: where 16-bit partial sums would clip."""
-    n_in = 256
-    for dtype in BLOCK_TYPES:
-        values, n_bytes = reference.block_size(dtype)
-        for fill in (0x00, 0x7F, 0x80, 0xFF):
-            block = np.full((n_in // values, n_bytes), fill, np.uint8)
-            for at in reference.F16_AT[dtype]:
-                block[:, at : at + 2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
-            if dtype == "MXFP4":
-                block[:, 0] = 127
-            w = block.reshape(-1)
-            for rows in (1, 8):
-                x = np.full((rows, n_in), -3.0, np.float32)
-                check(ops.linear(w, dtype, 1, n_in, x, isa=isa), *reference.linear(w, dtype, 1, x, "int8"),
-                      f"{dtype} {fill:#x}")  # fmt: skip
+    for dtype, rows in product(BLOCK_TYPES, (1, 8)):
+        for w, x in extreme_codes(dtype, rows):
+            got = ops.linear(w, dtype, 1, x.shape[1], x, isa=isa)
+            check(got, *reference.linear(w, dtype, 1, x, "int8"), "linear", dtype)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -152,17 +120,6 @@ def test_not_a_number_stays_one(rows: int, poison: float, isa: str) -> None:
     w = random_weights("Q4_1", 3 * 64, np.random.default_rng(4))
     y = ops.linear(w, "Q4_1", 3, 64, x, isa=isa)
     assert np.isnan(y[0]).all() and np.isfinite(y[1:]).all()
-
-
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", ["Q8_0", "Q6_K", "BF16"])
-def test_embed(dtype: str, isa: str) -> None:
-    dim = 512
-    table = random_weights(dtype, 10 * dim, np.random.default_rng(5))
-    ids = np.array([9, 0, 3, 3], np.int32)
-    want = reference.decode(table, dtype).reshape(10, dim)[ids]
-    for threads in (1, 2):
-        assert np.array_equal(ops.embed(table, dtype, dim, ids, isa=isa, threads=threads), want)
 
 
 def test_wrong_sizes_are_refused() -> None:

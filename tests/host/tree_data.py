@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from lucebox.selftest.inputs import ancestors_of
 from numpy.typing import NDArray
-
-
-def ancestors_of(parent: NDArray[np.int32]) -> NDArray[np.uint64]:
-    masks = np.zeros(len(parent), np.uint64)
-    for i, p in enumerate(parent):
-        masks[i] = np.uint64(1 << i) | (masks[p] if p >= 0 else np.uint64(0))
-    return masks
 
 
 def random_tree(rows: int, rng: np.random.Generator) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:

@@ -39,8 +39,8 @@ DESCRIPTION = """Talk with a model. A line that starts with a known /command is 
 A message of several lines: paste it, end lines with \\, or put it between lines of \"\"\", where / begins no command.
 Ctrl-C stops an answer; Ctrl-D or /exit leaves. Piped input is read as one message per line. Answers go to stdout,
 everything else to stderr. Sampling is what the model's files state, else what its makers recommend, else temperature
-0.7 and top-p 0.9; flags and /set change it. The seed is fresh each time and printed; the answers of a conversation count
-up from it."""
+0.7 and top-p 0.9; flags and /set change it. The seed is fresh each time and printed; the answers of a conversation
+count up from it."""
 JSON_HELP = "print one JSON object per answer, one per line"
 
 PROMPT = "> "

@@ -4,7 +4,7 @@ runner.py runs the cases and checks the results, case.py has the error limits, c
 per op family generates them.
 """
 
-from lucebox.selftest.case import LIMITS, Case
+from lucebox.selftest.case import LIMITS, Case, row_unit
 from lucebox.selftest.cases import cases
 from lucebox.selftest.runner import (
     DeviceOps,
@@ -13,7 +13,6 @@ from lucebox.selftest.runner import (
     Report,
     compare,
     open_device,
-    row_unit,
     run,
 )
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lucebox import _engine
 from lucebox.selftest import ops
-from lucebox.selftest.case import Array, Case, Parts, in_parts, same, unit_one
+from lucebox.selftest.case import Array, Case, Parts, case
 from lucebox.selftest.inputs import ancestors_of, converted, normal, path, raw_bytes
 
 # KV types: each packed format and each rotation once.
@@ -29,17 +29,16 @@ def caches(rng: np.random.Generator) -> Iterator[Case]:
             shape = (rows, 3, 40)
             pages, table = _pages(rng, types, 3, 40), rng.permutation(5).astype(np.int32)
             arguments = (normal(rng, *shape), normal(rng, *shape), *pages, *types, table, n_past)
-            yield Case("kv_append", "exact", partial(_appended, *arguments), arguments, {}, _bytes)
+            yield case("kv_append", "exact", *arguments)
             angle = rng.uniform(0, 2 * np.pi, (rows, 16))
             turns = (np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32))
             fresh = (normal(rng, rows, 6, 40), *arguments[:2], normal(rng, 40), normal(rng, 40), *turns)
             plain = (*fresh, *_pages(rng, ("F32", "F32"), 3, 40), "F32", "F32", *arguments[-2:], 0.03)
-            prepared = partial(_attention_inputs, *plain)
-            yield in_parts("attention_prepare", "row", prepared, list, *plain)
+            prepare = case("attention_prepare", "row", *plain, reference=_attention_inputs)
+            yield prepare
             if rows == 1:
-                yield in_parts("attention_prepare", "row", prepared, list, *plain, sequences=8)
-            moved = (*pages, *types, table, path(rng, 55), n_past)
-            yield Case("kv_move", "exact", partial(_moved, *moved), moved, {}, _bytes)
+                yield replace(prepare, options={"sequences": 8})
+            yield case("kv_move", "exact", *pages, *types, table, path(rng, 55), n_past)
 
 
 def packed(rng: np.random.Generator) -> Iterator[Case]:
@@ -56,16 +55,13 @@ def packed(rng: np.random.Generator) -> Iterator[Case]:
                 parent = np.array([rng.integers(-1, i) for i in range(rows)], np.int32) if rows == 11 else None
                 masks = None if parent is None else ancestors_of(parent)
                 q, gate = normal(rng, 2, rows, heads, dim)
-                arguments = (q, *pages, *where, n_past, 1 / dim**0.5, gate)
-                expected = partial(ops.attention, *arguments, masks, parent)
-                case = Case("attention", "attention_bf16", expected, arguments, {"ancestors": masks}, unit=unit_one)
-                yield case
+                arguments = (q, *pages, *where, n_past, 1 / dim**0.5, gate, masks, parent)
+                yield case("attention", "attention_bf16", *arguments, unit=1.0)
                 if rows == 1:
-                    yield (several := replace(case, options={"sequences": 3}))
+                    yield (several := case("attention", "attention_bf16", *arguments, unit=1.0, sequences=3))
                     yield replace(several, without=("decode_8",))
-                if rows == 1:  # a value between two codes may round to either, so bytes are not compared
-                    read = partial(_read, arguments)
-                    yield Case("kv_append", "attention_bf16", partial(read, pages), appended, {}, read, unit_one)
+                    # A value between two codes may round to either, so attention to the pages is compared.
+                    yield case("kv_append", "attention_bf16", *appended, kept=partial(_read, arguments), unit=1.0)
 
 
 def scorers(rng: np.random.Generator) -> Iterator[Case]:
@@ -78,9 +74,9 @@ def scorers(rng: np.random.Generator) -> Iterator[Case]:
         k, v = (_as_pages(raw_bytes(normal(rng, 18, kv_heads, 64, dim)), "F16", kv_heads, dim) for _ in range(2))
         q, scale = normal(rng, rows, heads, dim), 1 / dim**0.5
         tail = (q[-5:], k, "F16", table, n_past + rows - 5, scale, np.zeros((5, n_past + rows), np.float32))
-        yield same("key_scores", "attention_f16", *tail)
+        yield case("key_scores", "attention_f16", *tail)
         no_means = np.zeros((kv_heads, dim, n_blocks), np.float32)
-        yield same("key_means", "row", no_means, k, "F16", table, 0, n_past + rows)
+        yield case("key_means", "row", no_means, k, "F16", table, 0, n_past + rows)
         # Block scores are either equal or far apart, so none is near the threshold.
         direction = normal(rng, dim)
         looks = np.where(rng.random(n_blocks) < 0.5, 2, -2).astype(np.float32)
@@ -88,13 +84,11 @@ def scorers(rng: np.random.Generator) -> Iterator[Case]:
         towards = np.broadcast_to(np.sign(direction), q.shape).copy()
         n_query_blocks = -(-rows // (128 // (heads // kv_heads)))
         choice = (towards, means, n_past, 1.0, 0.5, n_query_blocks)
-        yield same("select_blocks", "exact", *choice)
+        yield case("select_blocks", "exact", *choice)
         blocks = ops.select_blocks(*choice)
-        cache = (k, v, "F16", "F16", table, n_past)
-        expected = partial(ops.attention, q, *cache, scale, blocks=blocks)
+        given = (q, k, v, "F16", "F16", table, n_past, scale)
         for without in ((), ("sparse_sm90",), ("sparse_sm90", "sparse_32")):
-            given, options = (q, *cache, scale), {"blocks": blocks}
-            yield Case("attention", "attention_f16", expected, given, options, unit=unit_one, without=without)
+            yield case("attention", "attention_f16", *given, blocks=blocks, unit=1.0, without=without)
 
 
 def attentions(rng: np.random.Generator) -> Iterator[Case]:
@@ -115,14 +109,11 @@ def attentions(rng: np.random.Generator) -> Iterator[Case]:
                         hidden = {"first_slot": 1, "window": 70}
                     gate = normal(rng, rows, heads, dim) if n_past else None
                     q = normal(rng, rows, heads, dim)
-                    arguments = (q, *pages, *types, table, n_past, 1 / dim**0.5, gate)
-                    expected = partial(ops.attention, *arguments, masks, parent, **hidden)
+                    arguments = (q, *pages, *types, table, n_past, 1 / dim**0.5, gate, masks, parent)
                     limit = "attention" if dtype == "F32" or dim < 64 else f"attention_{dtype.lower()}"
-                    options = {"ancestors": masks, **hidden}
-                    yield Case("attention", limit, expected, arguments, options, unit=unit_one)
+                    yield case("attention", limit, *arguments, unit=1.0, **hidden)
                     if rows == 1 and dtype != "F32":
-                        options = {**options, "sequences": 2}
-                        yield Case("attention", limit, expected, arguments, options, unit=unit_one)
+                        yield case("attention", limit, *arguments, unit=1.0, **hidden, sequences=2)
 
 
 def _pages(rng: np.random.Generator, types: tuple[str, str], kv_heads: int, dim: int) -> tuple[Array, Array]:
@@ -138,25 +129,13 @@ def _empty(kv: str, kv_heads: int, dim: int) -> Array:
     return np.zeros((5, kv_heads, 64, dim), np.uint16) if kv == "bf16" else np.zeros((5, kv_heads, 64, size), np.uint8)
 
 
-def _read(attended: tuple[Any, ...], pages: Parts) -> Array:
+def _read(attended: tuple[Any, ...], pages: Parts) -> Parts:
     """K and V as the CPU's attention decodes them from pages."""
-    return np.asarray(ops.attention(attended[0], pages[0], pages[1], *attended[3:]))
+    return [ops.attention(attended[0], *pages, *attended[3:])]
 
 
 def _as_pages(plain: NDArray[np.uint8], dtype: str, kv_heads: int, dim: int) -> Array:
     return converted(plain, dtype).view(np.float32 if dtype == "F32" else np.uint16).reshape(-1, kv_heads, 64, dim)
-
-
-def _appended(*arguments: Any) -> Array:
-    return _bytes(ops.kv_append(*arguments))
-
-
-def _moved(*arguments: Any) -> Array:
-    return _bytes(ops.kv_move(*arguments))
-
-
-def _bytes(pages: Parts) -> Array:
-    return np.concatenate([raw_bytes(part) for part in pages])
 
 
 def _attention_inputs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lucebox.selftest import ops
 
-__all__ = ["LIMITS", "Array", "Case", "Limit", "Parts", "in_parts", "same", "unit_one"]
+__all__ = ["LIMITS", "Array", "Case", "Limit", "Parts", "case", "row_unit"]
 
 Array = NDArray[Any]
 Parts = Sequence[Array]
@@ -51,16 +51,39 @@ class Case:
 
     op: str
     limit: str
-    expected: Callable[[], Any]
     arguments: tuple[Any, ...]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    collect: Callable[[Any], Array] = np.asarray
-    """Turns the device's result into an array comparable with `expected`."""
-    unit: Callable[[], Array] | None = None
-    """The unit of errors. None: the largest value of each row. A product uses the sum of its terms' absolute values,
-    because the terms may cancel."""
+    options: Mapping[str, Any]
+    reference: Callable[[], Any]
+    """The CPU's result: an array, several, or arrays by name."""
+    kept: Callable[[Parts], Parts] | None = None
+    """Selects the defined parts of a result, or what is compared of it."""
+    unit: Callable[[], Array] | float | None = None
+    """The unit of errors. None: the largest value of each row, or of each part of a result. A product uses the sum of
+    its terms' absolute values, because the terms may cancel."""
     without: tuple[str, ...] = ()
     """Kernels whose names contain one of these words are removed from the pack, so that their fallbacks run."""
+
+    def collect(self, result: Any) -> Array:
+        """A result as one array. Splits 64-bit masks into numbers that fp64 represents exactly."""
+        parts = self._parts(result)
+        if len(parts) == 1:
+            return np.asarray(parts[0])
+        words = (part.view(np.uint32) if part.dtype == np.uint64 else part for part in map(np.ravel, parts))
+        return np.concatenate([part.astype(np.float64) for part in words])
+
+    def unit_of(self, expected: Any) -> Array:
+        """The unit of errors of this CPU's result."""
+        if self.unit is not None:
+            return np.asarray(self.unit() if callable(self.unit) else self.unit)
+        parts = self._parts(expected)
+        if len(parts) == 1:
+            return row_unit(parts[0])
+        sizes = [part.nbytes // min(part.itemsize, 4) for part in parts]
+        return np.concatenate([np.full(n, np.abs(p).max(initial=0)) for n, p in zip(sizes, parts, strict=True)])
+
+    def _parts(self, result: Any) -> Parts:
+        parts = [result] if isinstance(result, np.ndarray) else list(getattr(result, "values", lambda: result)())
+        return self.kept(parts) if self.kept else parts
 
     @property
     def label(self) -> str:
@@ -74,27 +97,18 @@ def _word(value: Any) -> str:
     return f"[{', '.join(map(_word, value))}]" if isinstance(value, list) else str(value)
 
 
-def same(op: str, limit: str, *arguments: Any, unit: Callable[[], Array] | None = None, **options: Any) -> Case:
-    """A case whose expected result is the CPU op of this name, with the same arguments."""
-    return Case(op, limit, partial(ops.function(op), *arguments, **options), arguments, options, unit=unit)
+def row_unit(expected: Array) -> Array:
+    """[..., 1]: the largest finite absolute value of each row."""
+    finite = np.where(np.isfinite(expected), np.abs(expected), 0)
+    return np.asarray(finite.max(axis=-1, keepdims=True))
 
 
-def in_parts(
-    op: str, limit: str, expected: Callable[[], Parts], kept: Callable[[Parts], Parts], *arguments: Any, **options: Any
-) -> Case:
-    """A case with several outputs (a result and the state after it); the unit of each output is its largest value.
-    `kept` selects the outputs that are defined."""
-
-    def unit() -> Array:
-        parts = kept(expected())
-        return np.concatenate([np.full(part.size, np.abs(part).max(initial=0)) for part in parts])
-
-    def flat(parts: Parts) -> Array:
-        return np.concatenate([np.ravel(part) for part in kept(parts)])
-
-    return Case(op, limit, lambda: flat(expected()), arguments, options, flat, unit)
-
-
-def unit_one() -> Array:
-    """Errors are absolute."""
-    return np.ones(())
+def case(
+    op: str, limit: str, *arguments: Any, reference: Callable[..., Any] | None = None,
+    kept: Callable[[Parts], Parts] | None = None, unit: Callable[[], Array] | float | None = None,
+    without: tuple[str, ...] = (), **options: Any,
+) -> Case:  # fmt: skip
+    """A case with a CPU function of the same arguments: `reference`, or the op."""
+    on_cpu = {name: value for name, value in options.items() if name != "sequences"}
+    expected = partial(reference or ops.function(op), *arguments, **on_cpu)
+    return Case(op, limit, arguments, options, expected, kept, unit, without)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from lucebox.selftest import ops
-from lucebox.selftest.case import Array, Case, Parts, in_parts, unit_one
+from lucebox.selftest import ops, shapes
+from lucebox.selftest.case import Array, Case, Parts, case
 from lucebox.selftest.inputs import ancestors_of, normal, path
 
 CHUNK = 64  # rows of a recurrent layer that the CPU computes together
-# (key heads, value heads, dk, dv), rows: a decode step, trees, long linear appends; more state slices than any chip has
-# multiprocessors.
-RECURRENCES = (((2, 6, 128, 128), (0, 1, 22, 130)), ((1, 1, 24, 16), (1, 7, 65)), ((2, 48, 8, 96), (3, 65)))
+# A fold, a decode step, long appends; and more state slices than any chip has multiprocessors.
+RECURRENCES = (*product(shapes.RECURRENCES, (0, 1, 130)), *shapes.CHAINS, *(((2, 48, 8, 96), rows) for rows in (3, 65)))
 
 
 def inputs(rng: np.random.Generator) -> Iterator[Case]:
@@ -23,43 +24,42 @@ def inputs(rng: np.random.Generator) -> Iterator[Case]:
     for rows, n_pairs, scale in ((1, 32, 1.0), (70, 33, 1.375)):
         pos = rng.integers(0, 1 << 18, (3, rows)).astype(np.int32)
         table = (pos, rng.integers(0, 3, n_pairs).astype(np.uint8), normal(rng, n_pairs), scale)
-        yield Case("rope_table", "rope", partial(_stacked, ops.rope_table, *table), table, {}, np.stack, unit_one)
+        yield case("rope_table", "rope", *table, unit=1.0)
     for channels, taps in ((1037, 4), (33, 8)):
         for rows in (0, 1, 22, 130):
             state = (normal(rng, taps - 1, channels), normal(rng, CHUNK, channels))
             conv = (normal(rng, rows, channels), normal(rng, channels, taps), *state, path(rng, 5))
-            yield in_parts("causal_conv", "row", partial(_convolved, *conv), partial(_kept, rows, None), *conv)
+            yield case("causal_conv", "row", *conv, reference=_convolved, kept=partial(_kept, rows, None))
     for heads, dk in ((3, 40), (16, 128)):
         qk, g, beta = normal(rng, 5, 2 * heads * dk + 3), 9 * normal(rng, 5, 33), 9 * normal(rng, 5, 33)
         prepare = (qk, g, beta, -np.abs(normal(rng, 33)), normal(rng, 33), heads, dk, 1e-6)
-        yield in_parts("delta_prepare", "row", partial(ops.delta_prepare, *prepare), list, *prepare)
+        yield case("delta_prepare", "row", *prepare)
     for rows, kh, vh, dk, taps in ((1, 3, 33, 40, 8), (1, 16, 16, 128, 4), (22, 2, 16, 128, 4), (130, 2, 16, 128, 4)):
         channels = 2 * kh * dk + 24 * vh
         state = (normal(rng, taps - 1, channels), normal(rng, CHUNK, channels))
         gates = (9 * normal(rng, rows, vh), 9 * normal(rng, rows, vh), -np.abs(normal(rng, vh)), normal(rng, vh))
         x = normal(rng, rows, channels)
         inputs = (x, normal(rng, channels, taps), *state, *gates, kh, dk, 1e-6, path(rng, 5))
-        expected, kept = partial(_delta_inputs, *inputs), partial(_kept_inputs, rows)
-        yield in_parts("delta_inputs", "row", expected, kept, *inputs)
+        alone = case("delta_inputs", "row", *inputs, reference=_delta_inputs, kept=partial(_kept_inputs, rows))
+        yield alone
         if rows == 1:
-            yield in_parts("delta_inputs", "row", expected, kept, *inputs, sequences=3)
+            yield replace(alone, options={"sequences": 3})
 
 
 def recurrences(rng: np.random.Generator) -> Iterator[Case]:
     """The delta rule after five pending rows, some of them accepted."""
-    for (kh, vh, dk, dv), row_counts in RECURRENCES:
-        for rows in row_counts:
-            qkv = normal(rng, rows, 2 * kh * dk + vh * dv) / np.sqrt(np.float32(dk))
-            gates = (-np.abs(normal(rng, rows, vh)) / 9, rng.uniform(size=(rows, vh)).astype(np.float32))
-            keys, decays = normal(rng, 2, CHUNK, kh, dk), -np.cumsum(np.abs(normal(rng, 2, CHUNK, vh)), axis=1)
-            state = (normal(rng, vh, dk, dv), keys / np.sqrt(np.float32(dk)), decays, normal(rng, CHUNK, vh, dv))
-            parent = np.array([rng.integers(-1, i) for i in range(rows)], np.int32) if rows <= CHUNK else None
-            shape = (parent, None if parent is None else ancestors_of(parent), "tiled" if rows % 2 else "grouped")
-            delta = (qkv, *gates, *state, 1, path(rng, 5), *shape)
-            expected, kept = partial(_recurred, *delta), partial(_kept, rows, 1)
-            yield in_parts("gated_delta", "recurrence", expected, kept, *delta)
-            if rows == 1:
-                yield in_parts("gated_delta", "recurrence", expected, kept, *delta, sequences=3)
+    for (kh, vh, dk, dv), rows in RECURRENCES:
+        qkv = normal(rng, rows, 2 * kh * dk + vh * dv) / np.sqrt(np.float32(dk))
+        gates = (-np.abs(normal(rng, rows, vh)) / 9, rng.uniform(size=(rows, vh)).astype(np.float32))
+        keys, decays = normal(rng, 2, CHUNK, kh, dk), -np.cumsum(np.abs(normal(rng, 2, CHUNK, vh)), axis=1)
+        state = (normal(rng, vh, dk, dv), keys / np.sqrt(np.float32(dk)), decays, normal(rng, CHUNK, vh, dv))
+        parent = np.array([rng.integers(-1, i) for i in range(rows)], np.int32) if rows <= CHUNK else None
+        shape = (parent, None if parent is None else ancestors_of(parent), "tiled" if rows % 2 else "grouped")
+        delta = (qkv, *gates, *state, 1, path(rng, 5), *shape)
+        alone = case("gated_delta", "recurrence", *delta, reference=_recurred, kept=partial(_kept, rows, 1))
+        yield alone
+        if rows == 1:
+            yield replace(alone, options={"sequences": 3})
 
 
 def _kept(rows: int, buffer: int | None, parts: Parts) -> Parts:
@@ -76,10 +76,6 @@ def _kept(rows: int, buffer: int | None, parts: Parts) -> Parts:
 
 def _kept_inputs(rows: int, parts: Parts) -> Parts:
     return [*_kept(rows, None, parts[:3]), *parts[3:]]
-
-
-def _stacked(op: Callable[..., Any], *arguments: Any) -> Array:
-    return np.stack(op(*arguments))
 
 
 def _chunks(rows: int, accepted: Array) -> Iterator[tuple[slice, Array]]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from lucebox import _kernels
-from lucebox.selftest.case import Array, Case, same
+from lucebox.selftest.case import Array, Case, Parts, case
 from lucebox.selftest.inputs import BLOCKS, as_fp32, converted, n_values, normal, weights_of
 from lucebox.selftest.ops import linear, linear_group, rms_norm
 
@@ -41,17 +42,17 @@ def products(rng: np.random.Generator) -> Iterator[Case]:
                 add = normal(rng, rows, n_out) if rows % 2 else None
                 for activations, limit in (("f32", "int16"), ("int8", "int8")) if block else (("f32", "sum"),):
                     unit = partial(_terms, w, dtype, x)
-                    case = same("linear", limit, w, dtype, n_out, n_in, x, add, unit=unit, activations=activations)
-                    yield replace(case, without=("gemm_skinny",) if rows > 1 else ())
+                    without = ("gemm_skinny",) if rows > 1 else ()
+                    yield case("linear", limit, w, dtype, n_out, n_in, x, add, unit=unit, without=without,
+                               activations=activations)  # fmt: skip
     for dtype in SHARED:
         kernel = f"gemv_{dtype.lower()}_int8"
         for n_out, n_in in ((38, 5120), (4, 17408)):  # Q6_K: computed in pairs of rows
             w, x, add = weights_of(rng, dtype, n_out * n_in), normal(rng, 1, n_in), normal(rng, 1, n_out)
             unit = partial(_terms, w, dtype, x)
-            case = same("linear", "int8", w, dtype, n_out, n_in, x, add, unit=unit, activations="int8")
-            yield case
-            yield replace(case, without=(f"{kernel}_kernel", f"{kernel}_wide_kernel"))
-            yield replace(case, without=(f"{kernel}_ring_kernel", f"{kernel}_whole_kernel"))
+            for names in ((), ("", "_wide"), ("_ring", "_whole")):
+                absent = tuple(f"{kernel}{name}_kernel" for name in names)
+                yield case("linear", "int8", w, dtype, n_out, n_in, x, add, unit=unit, without=absent)
 
 
 def groups(rng: np.random.Generator) -> Iterator[Case]:
@@ -65,7 +66,7 @@ def groups(rng: np.random.Generator) -> Iterator[Case]:
     ):
         weights = [weights_of(rng, dtype, n * n_in) for dtype, n in zip(dtypes, n_out, strict=True)]
         group = weights, dtypes, n_out, n_in, normal(rng, 1, n_in)
-        yield _group(limit, *group, activations=activations, exact=activations)
+        yield _group(limit, activations, activations, *group)
 
 
 def gemms(rng: np.random.Generator, wide: str) -> Iterator[Case]:
@@ -74,35 +75,36 @@ def gemms(rng: np.random.Generator, wide: str) -> Iterator[Case]:
         for i, rows in enumerate(GEMM_ROWS):
             yield from _gemm(rng, wide, dtype, GEMMS[i % len(GEMMS)], rows)
         for without in PREFERRED:
-            for case in _gemm(rng, wide, dtype, (130, 768), 65):
-                yield replace(case, without=without)
+            for one in _gemm(rng, wide, dtype, (130, 768), 65):
+                yield replace(one, without=without)
     for dtype in TILES:
         for rows in GEMM_ROWS:
-            for case in _gemm(rng, wide, dtype, (130, 768), rows):
-                yield replace(case, without=("gemm_skinny",), limit="int8" if case.limit == "skinny" else case.limit)
+            for one in _gemm(rng, wide, dtype, (130, 768), rows):
+                yield replace(one, without=("gemm_skinny",), limit="int8" if one.limit == "skinny" else one.limit)
     for dtype in PAIRED:
         for rows in PAIR_ROWS:
             is_expanded = dtype in EXPANDED and rows >= MIN_EXPANDED_ROWS
             dtypes, n_out, n_in = [dtype, "Q6_K", dtype], [67, 130, 3], 768
             weights = [weights_of(rng, one, n * n_in) for one, n in zip(dtypes, n_out, strict=True)]
             group = weights, dtypes, n_out, n_in, normal(rng, rows, n_in)
-            yield _group("half" if is_expanded else "skinny", *group, exact="f32" if is_expanded else "int8")
+            limit, exact = ("half", "f32") if is_expanded else ("skinny", "int8")
+            yield _group(limit, exact, "int8", *group)
 
 
 def _group(
-    limit: str, weights: list[Array], dtypes: list[str], n_out: list[int], n_in: int, x: Array, exact: str,
-    activations: str = "int8",
+    limit: str, exact: str, activations: str, weights: list[Array], dtypes: list[str], n_out: list[int], n_in: int,
+    x: Array,
 ) -> Case:  # fmt: skip
     """Products of one x. exact: the activations of the CPU's."""
-    given = (weights, dtypes, n_out, n_in, x)
 
-    def expected() -> Array:
-        return _side_by_side(linear_group(*given, activations=exact))
+    def reference(*_: Any, **__: Any) -> list[Array]:
+        return linear_group(weights, dtypes, n_out, n_in, x, activations=exact)
 
     def unit() -> Array:
-        return _side_by_side([_terms(w, dtype, x) for w, dtype in zip(weights, dtypes, strict=True)])
+        return _side_by_side([_terms(w, dtype, x) for w, dtype in zip(weights, dtypes, strict=True)])[0]
 
-    return Case("linear_group", limit, expected, given, {"activations": activations}, _side_by_side, unit)
+    return case("linear_group", limit, weights, dtypes, n_out, n_in, x, reference=reference, kept=_side_by_side,
+                unit=unit, activations=activations)  # fmt: skip
 
 
 def _gemm(rng: np.random.Generator, wide: str, dtype: str, shape: tuple[int, int], rows: int) -> Iterator[Case]:
@@ -123,7 +125,7 @@ def _gemm(rng: np.random.Generator, wide: str, dtype: str, shape: tuple[int, int
             given = as_fp32(converted(x, rounded), rounded).reshape(x.shape)
         expected = partial(linear, w, dtype, n_out, n_in, given, add, activations=exact)
         arguments, options = (w, dtype, n_out, n_in, x, add), {"activations": activations}
-        yield Case("linear", limit, expected, arguments, options, unit=unit)
+        yield Case("linear", limit, arguments, options, expected, unit=unit)
 
 
 def megakernels(rng: np.random.Generator) -> Iterator[Case]:
@@ -138,11 +140,11 @@ def megakernels(rng: np.random.Generator) -> Iterator[Case]:
             limit = "row" if dtype == "BF16" else "int8"
             unit = partial(_terms, w, dtype, normed)
             given = (x, norm, 0.03, w, dtype, n_out)
-            yield Case("megakernel", limit, expected, given, {}, _as_row, unit, without)
+            yield Case("megakernel", limit, given, {}, expected, _as_row, unit, without)
 
 
-def _as_row(y: Array) -> Array:
-    return y.reshape(1, -1)
+def _as_row(parts: Parts) -> Parts:
+    return [parts[0].reshape(1, -1)]
 
 
 def _terms(w: Array, dtype: str, x: Array) -> Array:
@@ -151,5 +153,5 @@ def _terms(w: Array, dtype: str, x: Array) -> Array:
     return np.asarray(np.abs(x) @ np.abs(weights).T)
 
 
-def _side_by_side(results: list[Array]) -> Array:
-    return np.concatenate(results, axis=-1)
+def _side_by_side(parts: Parts) -> Parts:
+    return [np.concatenate(parts, axis=-1)]

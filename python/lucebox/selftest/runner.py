@@ -21,7 +21,7 @@ from lucebox.selftest import ops
 from lucebox.selftest.case import LIMITS, Case
 from lucebox.selftest.cases import cases
 
-__all__ = ["DeviceOps", "KernelResult", "PackDevice", "Report", "compare", "open_device", "row_unit", "run"]
+__all__ = ["DeviceOps", "KernelResult", "PackDevice", "Report", "compare", "open_device", "run"]
 
 Progress = Callable[[int, int, str], None]
 
@@ -137,10 +137,9 @@ def _run_case(device: DeviceOps, case: Case, results: dict[str, KernelResult]) -
     start = time.perf_counter()
     got, kernels = device.call(case)
     seconds = time.perf_counter() - start
-    expected = np.asarray(case.expected())
+    expected = case.reference()
     limit = LIMITS[case.limit].error
-    unit = case.unit() if case.unit else row_unit(expected)
-    error, problem = compare(got, expected, unit, limit)
+    error, problem = compare(got, case.collect(expected), case.unit_of(expected), limit)
     for name in set(kernels):
         result = results[name]
         result.n_cases += 1
@@ -149,12 +148,6 @@ def _run_case(device: DeviceOps, case: Case, results: dict[str, KernelResult]) -
             result.worst, result.limit = error, limit
         if problem and result.problem is None:
             result.problem = f"{case.label}: {problem}"
-
-
-def row_unit(expected: NDArray[Any]) -> NDArray[Any]:
-    """[..., 1]: the largest finite absolute value of each row."""
-    finite = np.where(np.isfinite(expected), np.abs(expected), 0)
-    return np.asarray(finite.max(axis=-1, keepdims=True))
 
 
 def compare(got: NDArray[Any], expected: NDArray[Any], unit: NDArray[Any], limit: float) -> tuple[float, str | None]:

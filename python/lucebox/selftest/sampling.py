@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lucebox._engine import Sampler
-from lucebox.selftest.case import Array, Case
+from lucebox.selftest.case import Array, Case, Parts, case
 from lucebox.selftest.inputs import normal
 
 
@@ -27,8 +26,8 @@ def samples(rng: np.random.Generator) -> Iterator[Case]:
             masked = {"mask": mask} if vocab > 2 else {}
             for options in ({}, penalties, {"temperature": 1.0}, filters, {**filters, **penalties}, masked):
                 some: dict[str, Any] = {**options, **(bias if vocab > 1 else {}), "seed": int(rng.integers(1 << 32))}
-                yield Case(
-                    "sample", "exact", partial(_sampled, logits, prompt, **some), (logits, prompt), some, _tokens
+                yield case(
+                    "sample_several", "exact", logits[None], prompt, reference=_sampled_each, kept=_tokens, **some
                 )
 
 
@@ -38,8 +37,7 @@ def together(rng: np.random.Generator) -> Iterator[Case]:
         prompt, logits = rng.integers(0, vocab, 5, np.int32), 3 * normal(rng, sequences, steps, vocab)
         for options in ({}, {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "frequency_penalty": 0.2}):
             some: dict[str, Any] = {**options, "seed": int(rng.integers(1 << 32))}
-            expected = partial(_sampled_each, logits, prompt, **some)
-            yield Case("sample_several", "exact", expected, (logits, prompt), some, _tokens_of_each)
+            yield case("sample_several", "exact", logits, prompt, reference=_sampled_each, kept=_tokens, **some)
 
 
 def walks(rng: np.random.Generator) -> Iterator[Case]:
@@ -50,49 +48,41 @@ def walks(rng: np.random.Generator) -> Iterator[Case]:
         prompt, logits = rng.integers(0, vocab, 5, np.int32), normal(rng, rows, vocab)
         for options in ({}, {"temperature": 1.0, "frequency_penalty": 0.2}):
             some: dict[str, Any] = {**options, "seed": int(rng.integers(1 << 32))}
-            yield Case(
-                "sample",
-                "exact",
-                partial(_walked, logits, prompt, tokens, parents, **some),
-                (logits, prompt),
-                {**some, "tree": (tokens, parents), "ring_capacity": 64},
-                _tokens,
-            )
+            some |= {"tree": (tokens, parents), "ring_capacity": 64}
+            yield case("sample_several", "exact", logits[None], prompt, reference=_walked, kept=_tokens, **some)
 
 
-def _walked(
-    logits: Array,
-    prompt: NDArray[np.int32],
-    tokens: NDArray[np.int32],
-    parents: NDArray[np.int32],
-    **options: Any,
-) -> NDArray[np.int32]:
-    sampler = Sampler(logits.shape[1], **options)
+def _sampler(vocab: int, prompt: NDArray[np.int32], **options: Any) -> Sampler:
+    sampler = Sampler(vocab, **options)
     sampler.set_prompt(prompt)
+    return sampler
+
+
+def _walked(logits: Array, prompt: NDArray[np.int32], tree: Any, ring_capacity: int, **options: Any) -> Parts:
+    tokens, parents = tree
+    sampler = _sampler(logits.shape[2], prompt, **options)
     row, chosen = 0, []
     while row >= 0:
-        chosen.append(sampler.sample(logits[row]))
+        chosen.append(sampler.sample(logits[0, row]))
         children = [i for i in range(row + 1, len(tokens)) if parents[i] == row and tokens[i] == chosen[-1]]
         row = children[0] if children else -1
-    return np.array(chosen, np.int32)
+    return [np.array(chosen, np.int32)]
 
 
 def _sampled(
     logits: Array, prompt: NDArray[np.int32], mask: NDArray[np.uint32] | None = None, **options: Any
-) -> NDArray[np.int32]:
-    sampler = Sampler(logits.shape[1], **options)
-    sampler.set_prompt(prompt)
+) -> Parts:  # fmt: skip
+    sampler = _sampler(logits.shape[1], prompt, **options)
     sampler.set_mask(mask)
-    return np.array([sampler.sample(row) for row in logits], np.int32)
+    return [np.array([sampler.sample(row) for row in logits], np.int32)]
 
 
-def _sampled_each(logits: Array, prompt: NDArray[np.int32], **options: Any) -> Array:
-    return np.stack([_sampled(own, prompt, **options) for own in logits])
+def _sampled_each(logits: Array, prompt: NDArray[np.int32], **options: Any) -> Parts:
+    return [_sampled(own, prompt, **options)[0] for own in logits]
 
 
-def _tokens_of_each(results: Sequence[Mapping[str, Array]]) -> Array:
-    return np.stack([_tokens(result) for result in results])
-
-
-def _tokens(result: Mapping[str, Array]) -> Array:
-    return np.where(result["problems"] == 0, result["tokens"], -1)
+def _tokens(results: Sequence[Any]) -> Parts:
+    """Of a device's results, the tokens of each sequence; -1 where there was a problem."""
+    return [
+        one if isinstance(one, np.ndarray) else np.where(one["problems"] == 0, one["tokens"], -1) for one in results
+    ]

@@ -6,10 +6,14 @@ from itertools import product
 
 __all__ = [
     "BLOCK_CONVS",
+    "CHAINS",
     "COMBINATIONS",
+    "CONVOLUTIONS",
     "COPIES",
     "EXPERT_PRODUCTS",
     "NORMS",
+    "PRODUCTS",
+    "RECURRENCES",
     "RINGS",
     "ROPES",
     "ROUTES",
@@ -64,3 +68,25 @@ BLOCK_CONVS = ((1, 3, 5, 5), (2, 3, 12, 1), (16, 3, 64, 16), (15, 8, 66, 6), (16
 
 # rows, candidates, blocks of a table's row
 SELECTIONS = ((1, 1, 1), (7, 4, 1), (15, 8, 2), (63, 3, 1))
+
+# key heads, value heads, dk, dv: head sizes of every kernel; the last two of models, and of a chain on matrix units.
+RECURRENCES = ((2, 6, 32, 64), (1, 2, 40, 24), (2, 4, 8, 88), (1, 2, 128, 128), (2, 4, 128, 32))
+
+# A recurrence, rows of an append: around chunks, pairs of rows and kernels of few rows.
+CHAINS = (
+    *((RECURRENCES[0], rows) for rows in (1, 2, 5, 6, 7, 33, 63)),
+    *((RECURRENCES[1], rows) for rows in (2, 17)),
+    *((RECURRENCES[2], rows) for rows in (32, 64)),
+    *((RECURRENCES[3], rows) for rows in (2, 16, 22, 63)),
+    *((RECURRENCES[4], rows) for rows in (25, 32)),
+)
+
+# channels, taps
+CONVOLUTIONS = tuple(product((1, 17, 70), (2, 3, 4, 8)))
+
+# By the values of a weight block: n_out, blocks of a row. Rows that end within tiles, vectors, warps and panels.
+PRODUCTS = {
+    1: ((1, 1), (3, 33), (2, 255), (5, 256), (3, 257), (33, 896), (50, 576), (7, 4096)),
+    32: ((1, 1), (2, 3), (3, 5), (33, 28), (50, 18), (16, 48), (7, 128)),
+    256: ((1, 1), (2, 3), (3, 5), (33, 4), (50, 6), (5, 9), (7, 16)),
+}

@@ -139,13 +139,6 @@ std::vector<gpu::KernelTime> GpuStream::time_kernels(const std::function<void()>
   return timer.times();
 }
 
-void GpuStream::run(const Embed& op) { send(op); }
-void GpuStream::run(const Rope& op) { send(op); }
-void GpuStream::run(const RmsNorm& op) { send(op); }
-void GpuStream::run(const GatedRmsNorm& op) { send(op); }
-void GpuStream::run(const SwiGlu& op) { send(op); }
-void GpuStream::run(const RoundRows& op) { send(op); }
-
 bool GpuStream::is_gemm(const LinearGroup& group) const {
   return group.products[0].rows > 1 && gpu::has_gemm(group, pack_->target());
 }
@@ -234,9 +227,6 @@ void GpuStream::flush() {
   chain_is_at_end_ = false;
 }
 
-void GpuStream::run(const RouteExperts& op) { send(op); }
-void GpuStream::run(const CombineExperts& op) { send(op); }
-
 void GpuStream::run(const ExpertLinear& op) {
   RoundedRows x = {};
   if (const int bits = gpu::rounded_bits(op)) {
@@ -253,10 +243,6 @@ void GpuStream::run(const RopeTable& op) {
   send(op);
   table_is_new_ = true;
 }
-void GpuStream::run(const CopyRows& op) { send(op); }
-void GpuStream::run(const PreviousRow& op) { send(op); }
-void GpuStream::run(const BlockConv& op) { send(op); }
-void GpuStream::run(const GrowTree& op) { send(op); }
 
 void GpuStream::run(const TopTokens& op) {
   LB_ASSERT(scratch_->size() >= gpu::top_tokens_scratch_bytes(op.rows));
@@ -269,9 +255,6 @@ void GpuStream::run(const SelectCandidates& op) {
   const gpu::SelectLaunches select = gpu::choose(op, reinterpret_cast<float*>(scratch_->data()), pack_->target());
   for (const gpu::Launch& launch : select.launches) start(launch, select.params);
 }
-
-void GpuStream::run(const CausalConv& op) { send(op); }
-void GpuStream::run(const DeltaPrepare& op) { send(op); }
 
 void GpuStream::run(const DeltaInputs& op) {
   if (gpu::is_fused(op)) return send(op);
@@ -302,14 +285,10 @@ void GpuStream::run(const Sample& op, void* grid) {
   const gpu::SampleLaunches sample = gpu::choose(op, grid, pack_->target());
   start(sample.launch, sample.params);
 }
-void GpuStream::run(const CountWindow& op) { send(op); }
-void GpuStream::run(const NextToken& op) { send(op); }
 void GpuStream::run(const WalkTree& op, void* grid) {
   const gpu::WalkLaunch walk = gpu::choose(op, grid, pack_->target());
   start(walk.launch, walk.params);
 }
-
-void GpuStream::run(const KvAppend& op) { send(op); }
 
 void GpuStream::run(std::span<const KvMove> moves) {
   for (int n = 0; !moves.empty(); moves = moves.subspan(n)) {
@@ -318,8 +297,6 @@ void GpuStream::run(std::span<const KvMove> moves) {
     n = move.n;
   }
 }
-
-void GpuStream::run(const AttentionPrepare& op) { send(op); }
 
 void GpuStream::run(const Attention& op) {
   const gpu::AttentionLaunches attention = gpu::choose(op, capacity_, scratch_->data(), pack_->target());
@@ -350,20 +327,19 @@ void GpuStream::run_several(std::span<const Op> ops, Choose&& choose) {
 
 namespace {
 
-// The launch of an op that needs no scratch.
-template <class Op>
+template <class Params>
 struct OneLaunch {
   gpu::Launch launches[1];
   int n;
-  Op params;
+  Params params;
 };
 
 }  // namespace
 
-void GpuStream::run(std::span<const AttentionPrepare> ops) {
-  run_several(ops, [&](const AttentionPrepare& op, int) {
-    return OneLaunch<AttentionPrepare>{{gpu::choose(op, pack_->target())}, 1, op};
-  });
+// Ops that need no scratch.
+template <class Op>
+void GpuStream::run_several_plain(std::span<const Op> ops) {
+  run_several(ops, [&](const Op& op, int) { return OneLaunch<Op>{{gpu::choose(op, pack_->target())}, 1, op}; });
 }
 
 // Each sequence has separate partials.
@@ -382,9 +358,7 @@ void GpuStream::run(std::span<const DeltaInputs> ops) {
     for (const DeltaInputs& op : ops) run(op);
     return;
   }
-  run_several(ops, [&](const DeltaInputs& op, int) {
-    return OneLaunch<DeltaInputs>{{gpu::choose(op, pack_->target())}, 1, op};
-  });
+  run_several_plain(ops);
 }
 
 void GpuStream::run(std::span<const GatedDelta> ops) {
@@ -393,35 +367,21 @@ void GpuStream::run(std::span<const GatedDelta> ops) {
   });
 }
 
-void GpuStream::run(std::span<const CopyRows> ops) {
-  run_several(ops,
-              [&](const CopyRows& op, int) { return OneLaunch<CopyRows>{{gpu::choose(op, pack_->target())}, 1, op}; });
-}
+void GpuStream::run(std::span<const AttentionPrepare> ops) { run_several_plain(ops); }
+void GpuStream::run(std::span<const CopyRows> ops) { run_several_plain(ops); }
+void GpuStream::run(std::span<const NextToken> ops) { run_several_plain(ops); }
 
 void GpuStream::run(std::span<const ScratchedSample> samples) {
-  struct Launches {
-    gpu::Launch launches[1];
-    int n;
-    SampleOnGrid params;
-  };
   const int most = std::min<int>(static_cast<int>(samples.size()), gpu::kMaxSeveral);
   run_several(samples, [&](const ScratchedSample& one, int) {
     const gpu::SampleLaunches sample = gpu::choose(one.op, one.scratch, pack_->target(), most);
-    return Launches{{sample.launch}, 1, sample.params};
+    return OneLaunch<SampleOnGrid>{{sample.launch}, 1, sample.params};
   });
-}
-
-void GpuStream::run(std::span<const NextToken> ops) {
-  run_several(
-      ops, [&](const NextToken& op, int) { return OneLaunch<NextToken>{{gpu::choose(op, pack_->target())}, 1, op}; });
 }
 
 void GpuStream::run(const KeyScores& op) {
   for (const gpu::Launch& launch : gpu::choose(op, pack_->target())) start(launch, op);
 }
-
-void GpuStream::run(const KeyMeans& op) { send(op); }
-void GpuStream::run(const SelectBlocks& op) { send(op); }
 
 // The kernel that merges the splits also rounds o. The partials follow the rounded o in the scratch.
 void GpuStream::run_fused(const Attention& op, const LinearGroup& readers) {

@@ -60,22 +60,22 @@ class GpuStream final : public Stream {
   bool reads(WeightLayout layout) const override { return layout == WeightLayout::kPlanes; }
   int max_chain_rows() const override { return 1 << 20; }
 
-  void run(const Embed&);
+  void run(const Embed& op) { send(op); }
   void run(const RopeTable&);
-  void run(const Rope&);
-  void run(const RmsNorm&);
-  void run(const GatedRmsNorm&);
-  void run(const SwiGlu&);
-  void run(const RoundRows&);
+  void run(const Rope& op) { send(op); }
+  void run(const RmsNorm& op) { send(op); }
+  void run(const GatedRmsNorm& op) { send(op); }
+  void run(const SwiGlu& op) { send(op); }
+  void run(const RoundRows& op) { send(op); }
   void run(const Linear& op) { run(LinearGroup{{op}, 1}); }
   void run(const LinearGroup&);
-  void run(const RouteExperts&);
+  void run(const RouteExperts& op) { send(op); }
   void run(const ExpertLinear&);
-  void run(const CombineExperts&);
-  void run(const KvAppend&);
+  void run(const CombineExperts& op) { send(op); }
+  void run(const KvAppend& op) { send(op); }
   void run(const KvMove& op) { run(std::span(&op, 1)); }
   void run(std::span<const KvMove>);
-  void run(const AttentionPrepare&);
+  void run(const AttentionPrepare& op) { send(op); }
   void run(std::span<const AttentionPrepare>);
   void run(std::span<const Attention>);
   void run(std::span<const DeltaInputs>);
@@ -83,18 +83,18 @@ class GpuStream final : public Stream {
   void run(std::span<const CopyRows>);
   void run(const Attention&);
   void run(const KeyScores&);
-  void run(const KeyMeans&);
-  void run(const SelectBlocks&);
-  void run(const CausalConv&);
-  void run(const DeltaPrepare&);
+  void run(const KeyMeans& op) { send(op); }
+  void run(const SelectBlocks& op) { send(op); }
+  void run(const CausalConv& op) { send(op); }
+  void run(const DeltaPrepare& op) { send(op); }
   void run(const GatedDelta&);
   void run(const DeltaInputs&);
-  void run(const CopyRows&);
-  void run(const PreviousRow&);
+  void run(const CopyRows& op) { send(op); }
+  void run(const PreviousRow& op) { send(op); }
   void run(const TopTokens&);
-  void run(const BlockConv&);
+  void run(const BlockConv& op) { send(op); }
   void run(const SelectCandidates&);
-  void run(const GrowTree&);
+  void run(const GrowTree& op) { send(op); }
   void run_fused(const RmsNorm& op, const LinearGroup& readers) { try_fuse(op, readers); }
   void run_fused(const GatedRmsNorm& op, const LinearGroup& readers) { send_rounded(op, readers); }
   void run_fused(const SwiGlu& op, const LinearGroup& readers) { try_fuse(op, readers); }
@@ -108,8 +108,8 @@ class GpuStream final : public Stream {
   };
   void run(std::span<const ScratchedSample>);
   void run(std::span<const NextToken>);
-  void run(const CountWindow&);
-  void run(const NextToken&);
+  void run(const CountWindow& op) { send(op); }
+  void run(const NextToken& op) { send(op); }
   void run(const WalkTree&, void* scratch);  // likewise
 
  private:
@@ -137,6 +137,8 @@ class GpuStream final : public Stream {
   // and params of a launch's op i; between ops they differ only in pointers.
   template <class Op, class Choose>
   void run_several(std::span<const Op> ops, Choose&& choose);
+  template <class Op>
+  void run_several_plain(std::span<const Op> ops);
   void run(const ScratchedSample& sample) { run(sample.op, sample.scratch); }
   template <class Op>
   void try_fuse(const Op& op, const LinearGroup& readers) {

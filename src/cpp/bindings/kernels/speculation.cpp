@@ -44,24 +44,8 @@ Rows rows_of(const Draft& draft) {
           {draft.scores, draft.scores + draft.rows}};
 }
 
-const char* name(SuffixSource source) {
-  switch (source) {
-    case SuffixSource::kNone: return "none";
-    case SuffixSource::kSequence: return "sequence";
-    case SuffixSource::kExpected: return "expected";
-    case SuffixSource::kOutputs: return "outputs";
-  }
-  return "none";
-}
-
-const char* name(StepKind kind) {
-  switch (kind) {
-    case StepKind::kPlain: return "plain";
-    case StepKind::kText: return "text";
-    case StepKind::kModel: return "model";
-  }
-  return "plain";
-}
+constexpr const char* kSources[] = {"none", "sequence", "expected", "outputs"};  // of SuffixSource
+constexpr const char* kKinds[] = {"plain", "text", "model"};                     // of StepKind
 
 StepCosts costs_of(const std::vector<std::pair<int, double>>& append, double plain_ms, double draft_ms,
                    double context_ms, int draft_depth, double first_ms) {
@@ -96,7 +80,7 @@ void bind_speculation(nb::module_& m) {
           "propose",
           [](const SuffixDrafter& drafter, int max_rows) {
             const SuffixDraft draft = drafter.propose(max_rows);
-            return nb::make_tuple(rows_of(draft.tree), draft.accepted, draft.match, name(draft.source));
+            return nb::make_tuple(rows_of(draft.tree), draft.accepted, draft.match, kSources[int(draft.source)]);
           },
           "max_rows"_a = kMaxTree, "(tree, expected number of accepted tokens, length of the match, source).");
 
@@ -135,7 +119,7 @@ void bind_speculation(nb::module_& m) {
       .def(
           "choose",
           [](DraftPlanner& planner, const std::optional<Rows>& text, int max_rows) {
-            return name(planner.choose(draft_of(text), max_rows));
+            return kKinds[int(planner.choose(draft_of(text), max_rows))];
           },
           "text"_a = nb::none(), "max_rows"_a = kMaxTree)
       .def(
