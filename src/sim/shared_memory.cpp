@@ -84,8 +84,8 @@ SharedMemory::Race SharedMemory::note(const void* p, size_t bytes, Access access
   for (size_t at = begin; at < begin + bytes;) {
     const size_t end = std::min(begin + bytes, (at / 4 + 1) * 4);
     const uint8_t mask = uint8_t((0xf << at % 4 & 0xf) & (0xf >> (3 - (end - 1) % 4)));
-    // Changed in place. In a local copy, the load of the whole word waits for the stores of its fields: half the time of
-    // a test with a model.
+    // Changed in place. In a local copy, the load of the whole word waits for the stores of its fields: half the time
+    // of a test with a model.
     Word& word = words[at / 4];
     at = end;
 
