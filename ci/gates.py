@@ -32,7 +32,7 @@ PACKAGE = "python/lucebox"
 # A room is a folder or file of the package; it imports only from its own row's room and the rows above. A module
 # belongs to the room with the longest matching name.
 ROOMS = (
-    ("_kernels", "cache", "errors", "names", "results"),
+    ("_kernels", "cache", "errors", "names", "option_fields", "results"),
     ("compression.keep_ratio", "figures", "regular_files", "sizes"),
     ("options",),
     ("text",),

@@ -153,7 +153,7 @@ def test_refusals(folder: Path) -> None:
 def test_options_of_a_scorer_and_of_an_engine(folder: Path) -> None:
     """Neither has the other's, nor is one the other."""
     path = folder / "qwen35.gguf"
-    for name, value in (("draft", "suffix"), ("sessions", 2), ("kv_tokens", 512), ("sparse_prefill", 0.5)):
+    for name, value in (("suffix", True), ("sessions", 2), ("kv_tokens", 512), ("sparse_prefill", 0.5)):
         with pytest.raises(TypeError, match=f"the scorer has no option {name}"):
             open_scorer(path, **{name: value})
     for name, value in (("score_rows", 8), ("prefill_sparse_alpha", 0.5)):

@@ -130,8 +130,8 @@ void run_step(const Model& model, const Workspace& workspace, const StepTaps& ta
 
 bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Target& target) {
   const size_t max_bytes = size_t(target.tune("megakernel_max_mib")) << 20;
-  return options.path == DecodePath::kMegakernel ||
-         (options.path == DecodePath::kAuto && model.bytes_per_token() <= max_bytes);
+  return options.decode_path == DecodePath::kMegakernel ||
+         (options.decode_path == DecodePath::kAuto && model.bytes_per_token() <= max_bytes);
 }
 
 // The longest context, in tokens, at which the megakernel runs the steps: the graph reads long K and V faster. A
@@ -140,7 +140,7 @@ bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Tar
 // (docs/kernels/megakernel.md).
 int max_mega_tokens(const Model& model, const SequenceState& state, const EngineOptions& options,
                     const gpu::Target& target) {
-  if (options.path == DecodePath::kMegakernel) return state.capacity();
+  if (options.decode_path == DecodePath::kMegakernel) return state.capacity();
   StateOptions counted = state.options();
   for (KvType* type : {&counted.k_type, &counted.v_type})
     if (kKvTraits[int(*type)].bits < 16) *type = KvType::kF32;
@@ -157,7 +157,7 @@ int max_mega_tokens(const Model& model, const SequenceState& state, const Engine
 
 // Whether a graph may replace the megakernel: not if the options name the megakernel.
 bool allows_graph(const Error& error, const EngineOptions& options) {
-  return options.path == DecodePath::kAuto && error.code() == ErrorCode::kUnsupported;
+  return options.decode_path == DecodePath::kAuto && error.code() == ErrorCode::kUnsupported;
 }
 
 // Compiles a decode step of a new sequence. Throws kUnsupported if the target has no kernel for it.
@@ -487,7 +487,7 @@ SampleOptions sample_options_of(const SamplingParams& p) {
           .penalty_window = p.penalty_window,
           .has_bias = p.logit_bias.empty() ? 0 : 1,
           .has_mask = 0,
-          .n_top = p.n_top,
+          .n_top = p.logprobs,
           .seed = p.seed};
 }
 

@@ -125,9 +125,9 @@ void check_model_options(const ModelOptions& options) {
 }
 
 void resolve_model_options(ModelOptions& options, const DeviceSizes& sizes) {
-  if (options.n_threads == 0) options.n_threads = usable_cores();
-  LB_CHECK(options.n_threads >= 1 && options.n_threads <= 1024, kInvalid, "threads must be between 1 and 1024, got ",
-           options.n_threads);
+  if (options.threads == 0) options.threads = usable_cores();
+  LB_CHECK(options.threads >= 1 && options.threads <= 1024, kInvalid, "threads must be between 1 and 1024, got ",
+           options.threads);
   if (options.prefill_chunk == 0) options.prefill_chunk = sizes.prefill_chunk();
 }
 

@@ -90,8 +90,8 @@ DraftStepTimes SessionProbe::time_draft_step(std::span<const int32_t> ids, int r
   ModelDrafter* model = speculator.drafters_.model.get();
   const Engine& engine = session_.engine();
   LB_CHECK(loop != nullptr && model != nullptr, kUnsupported,
-           "a GPU and a draft model have such steps; this engine runs on ", engine.plan().device, " with draft ",
-           engine.options().draft);
+           "draft steps are timed on a GPU with a draft model; this engine runs on ", engine.plan().device, " with ",
+           model == nullptr ? "none" : "one");
   session_.sync(ids);
   session_.at_rest();
   const int max_rows = speculator.room(), n_layers = static_cast<int>(timeline.state().layers().size());

@@ -77,7 +77,7 @@ class Sequence {
         call_(pack),
         ring_(pack.device(), ring_capacity * sizeof(Sampled) + sizeof(uint32_t), gpu::Buffer::Kind::kPinned) {
     const int n_prompt = size(prompt, 0), capacity = n_prompt + int(steps);
-    LB_CHECK(params.n_top <= kMaxTopLogprobs, kInvalid, "logprobs is at most ", kMaxTopLogprobs);
+    LB_CHECK(params.logprobs <= kMaxTopLogprobs, kInvalid, "logprobs is at most ", kMaxTopLogprobs);
     LB_CHECK(!mask || size(*mask, 0) == mask_words(vocab), kInvalid, "a mask of ", size(*mask, 0), " words");
     SampleOptions options = sample_options_of(params);
     options.has_mask = mask.has_value();
@@ -196,7 +196,7 @@ nb::dict sample(PythonPack& pack, FloatMatrix logits, In<int32_t, 1> prompt, int
     sequence.take(results);
     LB_CHECK(results.size() == step + 1, kInternal, "the ring says ", results.size(), " tokens after ", step + 1);
   }
-  nb::dict result = dict_of(results, std::max(std::min(params.n_top, vocab), 0));
+  nb::dict result = dict_of(results, std::max(std::min(params.logprobs, vocab), 0));
   result["accept"] = accept;
   sequence.read(result);
   return result;
