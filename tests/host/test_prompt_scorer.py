@@ -133,7 +133,7 @@ def test_a_callback_stops_it(model: Path) -> None:
 def test_refusals(folder: Path) -> None:
     hybrid = folder / "qwen35.gguf"
     used = open_scorer(hybrid)
-    with pytest.raises(InvalidRequestError, match="layer 2 cannot score"):
+    with pytest.raises(InvalidRequestError, match="layer 2 has no attention"):
         used.score(random_ids(9, VOCAB), [1, 2])
     with pytest.raises(InvalidRequestError, match="must ascend"):
         used.score(random_ids(9, VOCAB), [3, 1])

@@ -46,7 +46,7 @@ void read(T* member, const char* name, nb::handle value) {
 // A mapping keyed by token ids, or its items.
 void read(std::vector<std::pair<int32_t, float>>* member, const char* name, nb::handle value) {
   const nb::object items = nb::hasattr(value, "items") ? nb::list(value.attr("items")()) : nb::borrow(value);
-  LB_CHECK(nb::try_cast(items, *member), kInvalid, name, " must give a number to each of some token ids, got ",
+  LB_CHECK(nb::try_cast(items, *member), kInvalid, name, " must map token ids to numbers, got ",
            nb::repr(value).c_str());
 }
 

@@ -108,7 +108,7 @@ void resolve(EngineOptions& options, const DeviceSizes& sizes) {
   LB_CHECK(!options.batch_invariant || !options.drafts(), kInvalid,
            "batch_invariant needs draft = none: the rows of a draft tree take kernels of their own");
   LB_CHECK(options.decode_path == DecodePath::kAuto || !sizes.maps_weights(), kUnsupported,
-           "graph and megakernel are ways to decode on a GPU; the model is opened on ", sizes.name());
+           "decode_path = graph and megakernel need a GPU; the model is opened on ", sizes.name());
   resolve_model_options(options, sizes);
 }
 

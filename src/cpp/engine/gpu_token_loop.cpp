@@ -193,7 +193,7 @@ class GpuTokenLoop final : public TokenLoop {
       if (wants_mega(engine.model(), engine.options(), target())) make_mega();
     } catch (const Error& error) {
       if (!allows_graph(error, engine.options())) throw;
-      why_graph_ = cat(", as ", error.what());
+      why_graph_ = cat(", because ", error.what());
     }
   }
 
@@ -293,8 +293,8 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   Logprobs logprobs(int n_top) const override {
-    LB_CHECK(n_top <= last_.n_top, kInvalid, "the sampler was made for the ", last_.n_top,
-             " likeliest tokens, asked for ", n_top);
+    LB_CHECK(n_top <= last_.n_top, kInvalid, "the sampler's logprobs is ", last_.n_top, ", too few for the ", n_top,
+             " likeliest tokens");
     Logprobs result{last_.logprob, {}};
     for (int i = 0; i < n_top; ++i) result.top.emplace_back(last_.top_ids[i], last_.top_logprobs[i]);
     return result;
@@ -303,7 +303,7 @@ class GpuTokenLoop final : public TokenLoop {
   StepTimeline timeline() override { return uses_mega() ? mega_->timeline() : StepTimeline{}; }
   std::string name() const override {
     if (uses_mega()) return mega_->text();
-    if (mega_) return cat("graph, as it decodes faster after more than ", max_mega_tokens_, " tokens");
+    if (mega_) return cat("graph, because it decodes faster after more than ", max_mega_tokens_, " tokens");
     return graph_ || !why_graph_.empty() ? cat("graph", why_graph_) : "";
   }
 
@@ -446,11 +446,10 @@ class GpuTokenLoop final : public TokenLoop {
     taken_ = started_ = ring_->written;
     mega_.reset();
     const std::string what = cat("a block of the megakernel waited ", MegaSteps::kTimeoutNs / 1000000000,
-                                 " s for the others to end the phase before ", stuck_at - 1);
-    why_graph_ = ", as " + what;
-    throw StepLost(ErrorCode::kInternal,
-                   cat("[megakernel] ", what, " and gave up; the schedule or the kernel is wrong. ",
-                       "The session is empty now and goes on with the graph"));
+                                 " s for the other blocks to finish the phase before phase ", stuck_at - 1);
+    why_graph_ = ", because " + what;
+    throw StepLost(ErrorCode::kInternal, cat("[megakernel] ", what, "; the schedule or the kernel is wrong. ",
+                                             "The session is empty now and will decode with the graph"));
   }
   static constexpr int kSpins = 1 << 22;
 

@@ -214,11 +214,12 @@ std::vector<int> PromptScorer::scored_layers(std::span<const int> layers) const 
     if (model.has_attention(i)) with_attention.push_back(i);
   if (layers.empty()) return with_attention;
   for (size_t i = 0; i < layers.size(); ++i) {
-    LB_CHECK(i == 0 || layers[i] > layers[i - 1], kInvalid, "layers to score must ascend; ", layers[i], " comes after ",
+    LB_CHECK(i == 0 || layers[i] > layers[i - 1], kInvalid, "layers must ascend; layer ", layers[i], " follows layer ",
              layers[i - 1]);
     LB_CHECK(std::ranges::binary_search(with_attention, layers[i]), kInvalid, "layer ", layers[i],
-             " cannot score: the model has ", model.info().n_layers, " layers, and those with attention are ",
-             with_attention.front(), " to ", with_attention.back(), ", ", with_attention.size(), " of them");
+             " has no attention to score with: of the model's ", model.info().n_layers, " layers, ",
+             with_attention.size(), " have attention, from layer ", with_attention.front(), " to layer ",
+             with_attention.back());
   }
   return {layers.begin(), layers.end()};
 }
