@@ -81,9 +81,10 @@ def measure(
     q = random_slots("f32", np.random.default_rng(1), rows, int(heads), dim=head_dim)
     fields = {"q": q, "scale": 1 / head_dim, "first_slot": 0, "window": 0,
               **cache_fields(dtype, kv_heads, head_dim, depth + rows, depth)}  # fmt: skip
-    cache_bytes = _kernels.gpu_ops.time(pack, "attention", 1, 1, 1, **fields)["bytes"]
+    calls = [("attention", [fields], [])]
+    cache_bytes = _kernels.ops.time(calls, pack, 1, 1, 1)["bytes"]
     sets = int(4 * info.l2_bytes / cache_bytes) + 1 if rows <= 64 else 1
-    got = _kernels.gpu_ops.time(pack, "attention", min(sets, 64), 5 if rows <= 64 else 2, 4, **fields)
+    got = _kernels.ops.time(calls, pack, min(sets, 64), 5 if rows <= 64 else 2, 4)
     row = Row(
         date=date.today().isoformat(),
         commit=commit(),
@@ -97,7 +98,7 @@ def measure(
         gb_s=got["bytes"] / got["seconds"] / 1e9,
         share=got["bytes"] / got["seconds"] / peak,
         tflop_s=got["flops"] / got["seconds"] / 1e12,
-        launch=got["launch"],
+        launch=got["launches"][0],
         command=" ".join(["attention_gpu.py", *sys.argv[1:]]),
     )
     print(
@@ -120,7 +121,7 @@ def main() -> None:
     options = parser.parse_args()
 
     pack, info = load(options.pack, options.device)
-    peak = _kernels.gpu_ops.read_bandwidth(pack, 1 << 30)
+    peak = _kernels.ops.read_bandwidth(pack, 1 << 30)
     print(f"{info.name}, pack {pack.target}, reads {peak / 1e9:.1f} GB/s")
     rows = [
         measure(pack, info, dtype, shape, depth, n, peak)

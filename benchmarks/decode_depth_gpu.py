@@ -16,7 +16,7 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
-from lucebox import LLM, _engine
+from lucebox import LLM, _engine, _kernels
 
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = ["date", "commit", "pack", "device", "model", "kv", "path", "depth", "ms", "tok_s", "rows22_ms", "of_one_row"]
@@ -76,7 +76,7 @@ def main() -> int:
                     seconds, n = token_s(llm, session, ids, depth)
                     way = session.decode_path.partition("<")[0].partition(",")[0]
                     session.logits()
-                    probe = _engine.SessionProbe(session)
+                    probe = _kernels.SessionProbe(session)
                     few = min(probe.time_append(ids[n : n + ROWS], ROWS) for _ in range(RUNS))
                     print(f"{kv:6} {way:32} @{depth:<7} {seconds * 1e3:8.3f} ms {1 / seconds:8.1f} tok/s", end="")
                     print(f"   {ROWS} rows {few * 1e3:7.2f} ms, {few / seconds:.2f} of one", flush=True)

@@ -9,8 +9,6 @@ copies of its weights that they come from memory, not from a cache.
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,16 +33,6 @@ class Case:
     isa: str
 
 
-def best_seconds(run: Callable[[], None], repeats: int = 5) -> float:
-    run()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
 def seconds(case: Case, copies: int) -> float:
     """Seconds of one product: the mean over `copies`, each with its own weights."""
     values, block_bytes = BLOCKS[case.dtype]
@@ -52,11 +40,10 @@ def seconds(case: Case, copies: int) -> float:
     # Random codes; with these bits clear no scale of any block is an infinity or a NaN.
     w = np.random.default_rng(0).integers(0, 256, copies * n_bytes, dtype=np.uint8) & np.uint8(0x3B)
     x = np.random.default_rng(1).normal(size=(case.rows, case.n_in)).astype(np.float32)
-    y = [np.zeros((case.rows, case.n_out), np.float32) for _ in range(copies)]
-    group = _kernels.ops.LinearGroup([w[i * n_bytes : (i + 1) * n_bytes] for i in range(copies)], [case.dtype] * copies,
-                                    [case.n_out] * copies, case.n_in, case.rows, case.activations, case.isa,
-                                    case.threads)  # fmt: skip
-    return best_seconds(lambda: group.run(x, y)) / copies
+    fields = {"type": case.dtype, "n_out": case.n_out, "n_in": case.n_in, "x": x, "activations": case.activations}
+    calls = [("linear", [fields | {"w": w[i * n_bytes : (i + 1) * n_bytes]}], []) for i in range(copies)]
+    timed = _kernels.ops.time(calls, replays=1, tries=5, threads=case.threads, isa=case.isa)
+    return float(timed["seconds"]) / copies
 
 
 def measure(case: Case) -> float:

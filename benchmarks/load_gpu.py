@@ -65,7 +65,7 @@ def measure(
         total = of
 
     times = [
-        _kernels.gpu_ops.time_load(pack, str(model), threads, slot_bytes, progress=seen)["seconds"]
+        _kernels.weights.time_load(pack, str(model), threads, slot_bytes, progress=seen)["seconds"]
         for _ in range(tries)
     ]
     return Row(info.name, threads, slot_bytes, total, min(times), total / min(times) / 1e9)

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
-from lucebox import _engine, _kernels
-from matvec_gpu import SHAPES, commit, load
+from lucebox import _engine
+from matvec_gpu import SHAPES, commit, load, time_product
 
 ROWS = (2, 4, 8, 16, 22, 32, 64, 128, 512, 2048)
 # Bits of a value: the default of --types, then the other types.
@@ -55,11 +55,11 @@ def measure(
     """One type and shape: one row first."""
     n_out, n_in = (int(part) for part in shape.split("x"))
     sets = max(4, int(4 * info.l2_bytes / (n_out * n_in * (BITS | OTHER_BITS)[dtype] / 8)) + 1) if info.l2_bytes else 2
-    one = _kernels.gpu_ops.time_linear(pack, [dtype], [n_out], n_in, 1, activations, sets=sets)
+    one = time_product(pack, dtype, n_out, n_in, 1, activations, sets)
     measured = []
     for rows in [1, *all_rows]:
         few = sets if rows <= 64 else 2  # reading the weights no longer bounds the time
-        got = one if rows == 1 else _kernels.gpu_ops.time_matmul(pack, [dtype], [n_out], n_in, rows, activations, few)
+        got = one if rows == 1 else time_product(pack, dtype, n_out, n_in, rows, activations, few)
         row = Row(
             date=date.today().isoformat(),
             commit=commit(),
@@ -74,7 +74,7 @@ def measure(
             gb_s=got["bytes"] / got["seconds"] / 1e9,
             tflop_s=2 * rows * n_out * n_in / got["seconds"] / 1e12,
             times_one_row=got["seconds"] / one["seconds"],
-            launch=got["launch"],
+            launch=next(launch for launch in got["launches"] if launch.startswith(("gemm", "gemv"))),
             command=" ".join(["matmul_gpu.py", *sys.argv[1:]]),
         )
         measured.append(row)

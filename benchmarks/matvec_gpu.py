@@ -19,7 +19,9 @@ import sys
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from lucebox import _engine, _kernels
 from lucebox.packs import unpacked
 
@@ -69,22 +71,33 @@ def load(folder: Path, index: int) -> tuple[_engine.gpu.Pack, _engine.gpu.Device
     return _engine.gpu.Pack(device, text, files), device.info
 
 
+def time_product(
+    pack: _engine.gpu.Pack, dtype: str, n_out: int, n_in: int, rows: int, activations: str, sets: int
+) -> dict[str, Any]:
+    """Times a product of random weights. x has values of magnitude 1 to 2: zeros would draw less power, so the chip
+    would be faster."""
+    bits = np.random.default_rng(0).integers(0, 1 << 32, (rows, n_in), np.uint32)
+    x = (bits & np.uint32(0x807F_FFFF) | np.uint32(0x3F80_0000)).view(np.float32)
+    fields = {"w": 1, "type": dtype, "n_out": n_out, "n_in": n_in, "x": x, "activations": activations}
+    got: dict[str, Any] = _kernels.ops.time([("linear", [fields], [])], pack, sets=sets)
+    return got
+
+
 def measure(
     pack: _engine.gpu.Pack,
     info: _engine.gpu.DeviceInfo,
     dtype: str,
     shape: str,
-    rows: int,
     activations: str,
     peak: float,
 ) -> Row:
     """One type and shape."""
     n_out, n_in = (int(part) for part in shape.split("x"))
-    weights = _kernels.ops.plane_layout(dtype, n_out, n_in)[1]
+    weights = _kernels.weights.plane_layout(dtype, n_out, n_in)[1]
     sets = max(4, int(4 * info.l2_bytes / weights) + 1) if info.l2_bytes else 2
-    got = _kernels.gpu_ops.time_linear(pack, [dtype], [n_out], n_in, rows, activations, sets=sets)
+    got = time_product(pack, dtype, n_out, n_in, 1, activations, sets)
     rate = got["bytes"] / got["seconds"]
-    same_size = _kernels.gpu_ops.read_bandwidth(pack, got["bytes"], sets=sets)
+    same_size = _kernels.ops.read_bandwidth(pack, got["bytes"], sets=sets)
     return Row(
         date=date.today().isoformat(),
         commit=commit(),
@@ -94,12 +107,12 @@ def measure(
         activations=activations,
         n_out=n_out,
         n_in=n_in,
-        rows=rows,
+        rows=1,
         us=got["seconds"] * 1e6,
         gb_s=rate / 1e9,
         share=rate / peak,
         share_of_size=rate / same_size,
-        launch=got["launch"],
+        launch=got["launches"][-1],
         command=" ".join(["matvec_gpu.py", *sys.argv[1:]]),
     )
 
@@ -110,7 +123,6 @@ def main() -> None:
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--types", nargs="+", default=TYPES, choices=TYPES)
     parser.add_argument("--shapes", nargs="+", default=SHAPES)
-    parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--activations", nargs="+", default=["int8"], choices=["int8", "f32"])
     parser.add_argument("--read-mb", type=int, default=1024, help="buffer of the bandwidth measurement")
     parser.add_argument("--json", type=Path)
@@ -118,13 +130,13 @@ def main() -> None:
     options = parser.parse_args()
 
     pack, info = load(options.pack, options.device)
-    peak = _kernels.gpu_ops.read_bandwidth(pack, options.read_mb << 20)
+    peak = _kernels.ops.read_bandwidth(pack, options.read_mb << 20)
     print(f"{info.name}, pack {pack.target}: reads {peak / 1e9:.0f} GB/s; shares of that, of reads of the same size")
     rows = []
     for dtype in options.types:
         for activations in options.activations if dtype.startswith("Q") else ["f32"]:
             for shape in options.shapes:
-                row = measure(pack, info, dtype, shape, options.rows, activations, peak)
+                row = measure(pack, info, dtype, shape, activations, peak)
                 rows.append(row)
                 print(
                     f"{row.type:5} {row.activations:4} {shape:>12} {row.us:9.2f} us {row.gb_s:8.1f} GB/s "

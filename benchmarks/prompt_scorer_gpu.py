@@ -40,16 +40,17 @@ def time_kernels(pack: _engine.gpu.Pack, tokens: int, rows: int, keep: float) ->
         of_heads[:, 1 : 1 + n] = np.linspace(0, n_seen - 1, n).astype(np.int32) if n > 1 else n_seen - 1
     no_means = np.zeros((kv_heads, head_dim, n_blocks), np.float32)
     keys = {**cache, "v_pages": cache["k_pages"]}
-    means = _kernels.gpu_ops.run(pack, "key_means", **keys | {"n_past": 0}, rows=tokens, means=no_means)["means"]
+    of_all = {**keys, "n_past": 0, "rows": tokens, "means": no_means}
+    [([got_means], _)] = _kernels.ops.run([("key_means", [of_all], [])], pack)
     scores = np.zeros((SCORED_ROWS, tokens), np.float32)
 
     def timed(op: str, **fields: object) -> dict[str, float]:
-        result: dict[str, float] = _kernels.gpu_ops.time(pack, op, replays=3, tries=4, **fields)
+        result: dict[str, float] = _kernels.ops.time([(op, [fields], [])], pack, replays=3, tries=4)
         return result
 
     attention = {"q": q, "scale": scale, "first_slot": 0, "window": 0, **cache}
     tail = {"q": q[-SCORED_ROWS:], "first_row": rows - SCORED_ROWS, "scale": scale, "scores": scores}
-    choice = {"q": q, "means": means, "n_past": n_past, "scale": scale, "alpha": 0.5, "blocks": lists}
+    choice = {"q": q, "means": got_means["means"], "n_past": n_past, "scale": scale, "alpha": 0.5, "blocks": lists}
     dense = timed("attention", **attention)
     got = {
         "dense": dense["seconds"],

@@ -25,7 +25,7 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
-from lucebox import LLM, _engine
+from lucebox import LLM, _engine, _kernels
 from lucebox.measure.accepted_lengths import BUNDLED, AcceptedLengths, load_lengths
 
 FOLDER = Path(__file__).resolve().parent
@@ -108,7 +108,7 @@ class Bench:
         """by_length: the histogram of a replay."""
         session = self.session
         session.set_drafting(drafts)
-        _engine.SessionProbe(session).replay(by_length, SEED)
+        _kernels.SessionProbe(session).replay(by_length, SEED)
         self._decode(WARM_UP, sampling)
         before = session.draft_counts
         seconds = self._decode(self.n_tokens, sampling)
@@ -117,7 +117,7 @@ class Bench:
         return Run(round(seconds * 1e3, 4), verifies, accepted, self._parts(sampling))
 
     def _parts(self, sampling: dict[str, float]) -> dict[str, float | None]:
-        probe, before = _engine.SessionProbe(self.session), self.session.draft_counts["verified"]
+        probe, before = _kernels.SessionProbe(self.session), self.session.draft_counts["verified"]
         probe.time_parts(True)
         self._decode(PART_TOKENS, sampling)
         n = self.session.draft_counts["verified"] - before

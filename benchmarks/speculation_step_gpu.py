@@ -23,7 +23,7 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
-from lucebox import LLM, _engine
+from lucebox import LLM, _engine, _kernels
 
 FOLDER = Path(__file__).resolve().parent
 PROMPT_TOKENS, WARM_UP = 520, 10
@@ -74,7 +74,7 @@ def measure(args: argparse.Namespace, rows: int) -> Row:
     with LLM(args.model, device=args.device, context=context, draft=args.draft, draft_budget=rows - 1) as llm:
         session, vocab = _engine.Session(llm.engine), llm.info.vocab
         prompt = np.random.default_rng(0).integers(0, 200, PROMPT_TOKENS).tolist()
-        parts = _engine.SessionProbe(session).time_draft_step(np.array(prompt, np.int32), rows, args.steps)
+        parts = _kernels.SessionProbe(session).time_draft_step(np.array(prompt, np.int32), rows, args.steps)
         session.reset()
         decode_ms, accepted = decode_step_ms(session, prompt, args.steps, vocab)
         packed_ms = parts.pop("step_ms")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 __all__ = ["Imports", "circles", "imports_of"]
 
+# For each module (without the package's name) the modules that it imports, each with the first line that does.
 Imports = dict[str, dict[str, int]]
-"""For each module (without the package's name) the modules that it imports, each with the first line that does."""
 
 
 def imports_of(package: Path, files: Iterable[Path]) -> Imports:

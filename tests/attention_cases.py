@@ -11,6 +11,7 @@ from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import attention as reference
 from reference.kv_types import PAGE
+from reference.linear import random_weights
 from tolerances import check
 from tree_data import block_masks, random_tree
 
@@ -52,6 +53,20 @@ def compare(
         check(family, got, ops.attention(*on_cpu, **hidden), unit)
     check(family, got, want, unit)
     return np.asarray(got)
+
+
+def check_rounded(pack: Any, rng: np.random.Generator, o: F32, attention: tuple[Any, ...]) -> None:
+    """Products of an attention that is `o` alone have the same bits as products of o, whose merge does not round it."""
+    rows, n_in = len(o), o[0].size
+    w = random_weights("Q8_0", 5 * n_in, rng)
+    for activations in ("int8", "f32"):
+        want = ops.linear(w, "Q8_0", 5, n_in, o.reshape(rows, -1), None, activations, pack=pack)
+        assert "round_rows_kernel" in ops.take_started(pack)
+        reader = ops.reader((0, 0, "o"), w, "Q8_0", 5, n_in, rows) | {"activations": activations}
+        fields = ops.attention.fields(*attention)
+        [([got], [product])] = ops.run_calls([("attention", [fields], [reader])], pack=pack)
+        assert np.array_equal(got["o"], o) and np.array_equal(product["y"], want)
+        assert "round_rows_kernel" not in ops.take_started(pack)
 
 
 def chain(

@@ -37,8 +37,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if (n := metafunc.config.getoption("--draws")) and "seed" in metafunc.fixturenames:
+    n = metafunc.config.getoption("--draws")
+    if n and "seed" in metafunc.fixturenames and not _has_own_seeds(metafunc.definition):
         metafunc.parametrize("seed", [secrets.randbits(32) for _ in range(n)], ids=map(str, range(n)))
+
+
+def _has_own_seeds(item: pytest.Item) -> bool:
+    """Whether a test parametrizes `seed` itself, with the same seeds in every run."""
+    names = (mark.args[0] for mark in item.iter_markers("parametrize"))
+    return any("seed" in (name.replace(" ", "").split(",") if isinstance(name, str) else name) for name in names)
 
 
 @pytest.hookimpl(trylast=True)  # after -k and --deselect
@@ -52,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         test = item.nodeid.partition("[")[0]
         is_kept = test not in seen or zlib.crc32(item.nodeid.encode()) % n == 0
         seen.add(test)
-        is_drawn = not draws or "seed" in getattr(item, "fixturenames", ())
+        is_drawn = not draws or ("seed" in getattr(item, "fixturenames", ()) and not _has_own_seeds(item))
         (kept if is_kept and is_drawn else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept

@@ -39,8 +39,9 @@ class Cache:
     def row(self, pages: NDArray[np.generic], slot: int) -> NDArray[np.generic]:
         return pages[self.table[slot // PAGE], :, slot % PAGE]
 
-    def _slots(self, pages: NDArray[np.generic], kv: str) -> F64:
-        values = kv_types.stored_values(pages, kv, self.dim)[self.table]  # [pages, heads, 64, dim]
+    def _slots(self, pages: NDArray[np.generic], kv: str, *, half_levels: bool = False) -> F64:
+        values = kv_types.stored_values(pages, kv, self.dim, half_levels=half_levels)[self.table]
+        # [pages, heads, 64, dim]
         slots = values.swapaxes(1, 2).reshape(-1, values.shape[1], self.dim)
         return slots[: len(self.k)]
 
@@ -54,6 +55,14 @@ class Cache:
         """[slots, kv_heads, dim] as stored, rotated back."""
         stored = self._slots(self.v_pages, self.v_type)
         return kv_types.unrotate(stored) if kv_types.is_rotated(self.v_type) else stored
+
+    @property
+    def device_slots(self) -> tuple[F64, F64]:
+        """[slots, kv_heads, dim] keys and values as GPU kernels decode them, both still rotated if their type is."""
+        return (
+            self._slots(self.k_pages, self.k_type, half_levels=True),
+            self._slots(self.v_pages, self.v_type, half_levels=True),
+        )
 
     def queries(self, q: F32) -> F32:
         """q as attention takes it: rotated if the keys are."""

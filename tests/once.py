@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+# Shared by all processes of a run; set by tests/conftest.py.
 folder: Path | None = None
-"""Of all the processes of a run; tests/conftest.py sets it."""
 
 
 def once(name: str, make: Callable[[Path], object]) -> Path:

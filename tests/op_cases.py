@@ -10,6 +10,7 @@ import numpy as np
 from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import block_conv as block_conv_reference
+from reference import experts as experts_reference
 from reference import linear as linear_reference
 from reference import rms_norm as norm_reference
 from reference import rope as rope_reference
@@ -136,3 +137,50 @@ def equal_scores_stay_in_order(**on: Any) -> None:
     got_ids, got = ops.select_candidates(np.ones((2, 32), np.float32), zeros, zeros, "F32", 0, ids, logprobs, **on)
     assert np.array_equal(got_ids, ids)
     check("linear", got, np.full((2, 3), -np.log(3.0)))
+
+
+def route_experts(rng: np.random.Generator, rows: int, n: int, k: int, is_normalized: bool, **on: Any) -> None:
+    """Integers as logits: many ties, which go to the lower index."""
+    for logits in (normal(rng, rows, n) * np.float32(4), rng.integers(-3, 3, (rows, n)).astype(np.float32)):
+        experts, weights = ops.route_experts(logits, k, int(is_normalized), **on)
+        want_experts, want = experts_reference.route(logits, k, is_normalized)
+        assert np.array_equal(experts, want_experts)
+        check("route", weights, want, np.ones_like(want))
+
+
+def expert_linear(
+    rng: np.random.Generator, dtype: str, rows: int, k: int, n: int, blocks: int, n_out: int, expert_rows: int,
+    first_row: int, activations: str, **on: Any
+) -> None:  # fmt: skip
+    """Each choice is the product of its expert alone; on the CPU to the bit. x of a row, or of each choice."""
+    for per_row in (True, False):
+        _expert_linear(rng, dtype, rows, k, n, blocks, n_out, expert_rows, first_row, activations, per_row, **on)
+
+
+def _expert_linear(
+    rng: np.random.Generator, dtype: str, rows: int, k: int, n: int, blocks: int, n_out: int, expert_rows: int,
+    first_row: int, activations: str, per_row: bool, **on: Any
+) -> None:  # fmt: skip
+    values = linear_reference.block_size(dtype)[0]
+    n_in = blocks * (values if values > 1 else 32)
+    w = linear_reference.random_weights(dtype, n * expert_rows * n_in, rng)
+    experts = np.array([rng.permutation(n)[:k] for _ in range(rows)], np.int32)
+    x = normal(rng, rows, n_in) if per_row else normal(rng, rows, k, n_in)
+    got = ops.expert_linear(w, dtype, n, n_out, x, experts, first_row, expert_rows, activations, **on)
+    parts = w.reshape(n, expert_rows, -1)[:, first_row : first_row + n_out]
+    want, scale = np.empty((2, *got.shape))
+    for row, j in np.ndindex(rows, k):
+        own, one = np.ascontiguousarray(parts[experts[row, j]]).reshape(-1), (x[row] if per_row else x[row, j])[None]
+        want[row, j], scale[row, j] = linear_reference.linear(own, dtype, n_out, one, activations)
+        if "pack" not in on:
+            alone = ops.linear(own, dtype, n_out, n_in, one, activations=activations, **on)
+            assert np.array_equal(got[row, j], alone[0])
+    rounds = "pack" in on and activations == "f32" and values > 1
+    check("linear_int16" if rounds else "linear", got, want, scale)
+
+
+def combine_experts(rng: np.random.Generator, rows: int, k: int, dim: int, has_all: bool, **on: Any) -> None:
+    x, weights = normal(rng, rows, k, dim), normal(rng, rows, k)
+    more = (normal(rng, rows, dim), normal(rng, rows), normal(rng, rows, dim)) if has_all else (None, None, None)
+    want, scale = experts_reference.combine(x, weights, *more)
+    check("linear", ops.combine_experts(x, weights, *more, **on), want, scale)

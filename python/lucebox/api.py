@@ -18,7 +18,6 @@ from lucebox import _engine
 from lucebox.chat.conversation import Conversation, answer_format_of, tool_choice_of, tools_of
 from lucebox.chat.conversation_to_request import ChatModel, Grammars, Limits
 from lucebox.chat.messages import checked_messages
-from lucebox.chat.rendering import with_broken_calls
 from lucebox.chat.template import ChatTemplate
 from lucebox.chat.thinking import ThinkingRequest
 from lucebox.compression.compressor import Compressor
@@ -46,10 +45,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LLM", "ChatOptions", "GenerateOptions", "Messages", "Prompt"]
 
+# Text, or token ids.
 Prompt: TypeAlias = str | Sequence[int]
-"""Text, or token ids."""
+# A conversation in OpenAI's form: role, content, tool_calls, tool_call_id, reasoning_content.
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
-"""A conversation in OpenAI's form: role, content, tool_calls, tool_call_id, reasoning_content."""
 
 CONTINUATION_MAX_TOKENS = 256  # a continuation may never reach an end token
 MAX_ANSWERS = 1024  # a call builds all its requests before the first is answered
@@ -388,7 +387,7 @@ class LLM:
     ) -> str:
         """The prompt text of a conversation, as `chat` computes it."""
         model = self.chat_model(template)
-        return model.prompt(self._conversation(model, messages, tools, "auto", enable_thinking, None))[0]
+        return model.prompt(self._conversation(model, messages, tools, "auto", enable_thinking, None)).text
 
     def recommended_sampling(
         self, *, enable_thinking: bool | None = None, template: ChatTemplate | None = None
@@ -428,7 +427,7 @@ class LLM:
                     f"the chat template of {self.info.name} cannot switch thinking {'on' if enable_thinking else 'off'}"
                 )
         return Conversation(
-            messages=[dict(message) for message in checked_messages(with_broken_calls(model.profile, messages))],
+            messages=checked_messages(messages, keeps_broken=True),
             tools=tools_of(tools),
             tool_choice=tool_choice_of(tool_choice),
             thinking=ThinkingRequest("default" if enable_thinking is None else "on" if enable_thinking else "off"),

@@ -81,7 +81,7 @@ LB_DEVICE uint32_t pack(float lo, float hi, f16) { return __builtin_bit_cast(uin
 #endif
 
 // Rounds C to the operand A of the next product.
-inline constexpr bool kSumIsOperand = true;  // by the layout of mma, a lane's values of C are its values of A
+inline constexpr bool kSumIsOperand = true;  // in mma's layout, a lane's values of C are its values of A
 template <class T>
 LB_DEVICE void sum_as_operand(FragmentA<T>& a, const FragmentC& c) {
   LB_UNROLL

@@ -27,7 +27,8 @@ LB_DEVICE void multiply_bf16_pairs(float (&c)[4], const PairsA& a, uint32_t b0, 
       : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b0), "r"(b1));
 }
 
-// The 8x8 transpose of a warp's pairs: lane 4 r + c gives values 2 c and 2 c + 1 of row r, and gets those of column r.
+// The 8x8 transpose of a warp's pairs: lane 4 r + c gives values 2 c and 2 c + 1 of row r, and gets the
+// same values of column r.
 LB_DEVICE uint32_t transpose_pairs(uint32_t pair) {
   uint32_t y;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(pair));

@@ -26,10 +26,11 @@ constexpr Names kKernels[] = {NAMES(attention_prepare_kernel) NAMES(attention_me
 }  // namespace
 
 std::optional<Launch> for_several(const Launch& one, int n, const Target& target) {
-  LB_ASSERT(n >= 1 && n <= kMaxSeveral && one.grid[2] == 1);
+  LB_ASSERT(n >= 1 && n <= kMaxSeveral);
   for (const Names& names : kKernels) {
     if (names.one != one.kernel) continue;
     if (!target.has(names.several)) return std::nullopt;
+    LB_ASSERT(one.grid[2] == 1);  // the batched form counts sequences there
     Launch launch = one;
     launch.kernel = names.several;
     launch.grid[0] = (one.grid[0] + names.n_slices - 1) / names.n_slices;

@@ -12,7 +12,8 @@ namespace lb::gpu {
 // Scratch bytes of one sequence, rounded up so that the next sequence's scratch is aligned too.
 inline size_t aligned_scratch(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Turns the launch for one sequence into a launch for n sequences of one shape; nullopt if the target lacks the kernel.
+// Turns the launch for one sequence into a launch for n sequences of one shape; nullopt if the kernel has no batched
+// form, or the target lacks it.
 std::optional<Launch> for_several(const Launch& one, int n, const Target& target);
 
 }  // namespace lb::gpu

@@ -1,5 +1,5 @@
 // Batched kernels, which decode several sequences in one launch: blocks with z coordinate i take the params of sequence
-// i. The bits equal those of the single-sequence kernel. Their names end in _several.
+// i. The bits equal the bits of the single-sequence kernel. Their names end in _several.
 #pragma once
 
 namespace lb::gpu {

@@ -8,6 +8,7 @@ target_sources(lucebox_engine PRIVATE
   ${gpu}/delta_net/choose.cpp
   ${gpu}/draft/choose.cpp
   ${gpu}/elementwise/choose.cpp
+  ${gpu}/experts/choose.cpp
   ${gpu}/gemm/choose.cpp
   ${gpu}/gemm/choose_config.cpp
   ${gpu}/gemm/choose_sm90.cpp

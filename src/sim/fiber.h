@@ -46,7 +46,7 @@ class Fiber {
 
   const Stack* stack_;
   Home* home_;
-  void (*entry_)() = nullptr;  // null once it has been called
+  void (*entry_)() = nullptr;  // null after it has been called
   void* stack_pointer_ = nullptr;
   void* fake_stack_ = nullptr;  // address sanitizer's fake stack while the fiber is suspended
 };

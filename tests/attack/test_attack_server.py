@@ -144,6 +144,72 @@ def test_slow_grammars_do_not_stop_other_chats(attacked: Running) -> None:
     assert time.perf_counter() - start < 5
 
 
+NESTED = "(((((a{10}){10}){10}){10}){10})"
+HOLDS = {
+    "grammar": grammar(f'start: "x" A\nA: /{NESTED}{{19}}/'),
+    "regex": {"response_format": {"type": "regex", "regex": f"x{NESTED}{{19}}"}},
+    "pattern": schema({"type": "string", "pattern": f"^x{NESTED}{{19}}$"}),
+    "long prefix": grammar('start: "' + "x" * 40 + f'" A\nA: /{NESTED}{{19}}/'),
+}
+
+
+@contextmanager
+def chats_watched(server: Running) -> Iterator[list[float]]:
+    """Sends small chats meanwhile; the list gets their seconds."""
+    over: threading.Event = threading.Event()
+    times: list[float] = []
+
+    def ask() -> None:
+        while not over.is_set():
+            start = time.perf_counter()
+            still_answers(server)
+            times.append(time.perf_counter() - start)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield times
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("name", HOLDS)
+def test_masks_that_take_long(attacked: Running, name: str) -> None:
+    """The check may find the first mask cheap. The engine's thread computes no mask."""
+    body = CHAT | HOLDS[name] | {"n": 4, "max_tokens": 60}
+    with health_watched(attacked), chats_watched(attacked) as times, attacked.client() as client:
+        assert client.post("/v1/chat/completions", json=body).status_code in (200, 400)
+    assert max(times) < 2, sorted(times)[-3:]  # measured: 0.1 s
+    still_answers(attacked)
+
+
+def test_many_slow_patterns_in_small_bodies() -> None:
+    """Each client's patterns take 3 s together at most, and another key's schema passes them."""
+    with started("--slots", "2", "--api-key", "a", "--api-key", "b") as server:
+        results: list[int] = []
+
+        def hold(first: int) -> None:
+            patterns = [{"pattern": f"{NESTED}{{{first + i}}}"} for i in range(160)]
+            with server.client(headers={"x-api-key": "a"}) as client:
+                answered = client.post("/v1/chat/completions", json=CHAT | schema({"allOf": patterns}))
+            results.append(answered.status_code)
+
+        threads = [threading.Thread(target=hold, args=(1000 * i,)) for i in range(1, 4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.5)
+        with server.client(headers={"x-api-key": "b"}) as client:
+            for i in range(3):
+                start = time.perf_counter()
+                small = schema({"type": "object", "properties": {f"a{i}": {"type": "integer"}}})
+                assert client.post("/v1/chat/completions", json=CHAT | small).status_code == 200
+                assert time.perf_counter() - start < 3  # measured: 0.3 s
+        for thread in threads:
+            thread.join(60)
+        assert set(results) <= {400, 503} and len(results) == 3
+
+
 def bodies() -> dict[str, tuple[str, bytes]]:
     n = 2_000_000
     ids = b",".join([b"5"] * n)

@@ -39,7 +39,7 @@ class IdlePacks:
         # of decode steps misses the tokens that no kernel writes.
         with contextlib.suppress(LuceboxError):
             ops.function(case.op, pack)(*case.arguments, **case.options)
-        self.started.update(pack.take_started())
+        self.started.update(ops.take_started(pack))
 
     def untested(self) -> list[str]:
         return sorted({kernel["name"] for kernel in self.kernels} - self.started)

@@ -9,7 +9,7 @@ import attention_cases
 import gpu_packs
 import numpy as np
 import pytest
-from attention_cases import FAST, compare, normal
+from attention_cases import FAST, check_rounded, compare, normal
 from kv_cache import filled_with_numbers, poisoned
 from lucebox import _engine, _kernels
 from lucebox.errors import InvalidRequestError, UnsupportedError
@@ -31,7 +31,7 @@ def test_few_queries(
     rng = np.random.default_rng(seed)
     cache = filled_with_numbers(n_past + rows, 2, dim, dtype, dtype, rng)
     compare({"pack": pack}, cache, normal(rng, rows, 2 * heads, dim) * np.float32(3), n_past)
-    assert f"attention_decode_{dtype.lower()}_{dim}_kernel" in pack.take_started()
+    assert f"attention_decode_{dtype.lower()}_{dim}_kernel" in ops.take_started(pack)
 
 
 @pytest.mark.parametrize(("dtype", "dim"), FAST)
@@ -44,7 +44,7 @@ def test_many_queries(
     rng = np.random.default_rng(seed)
     cache = filled_with_numbers(n_past + rows, 1, dim, dtype, dtype, rng)
     compare({"pack": pack}, cache, normal(rng, rows, heads, dim) * np.float32(3), n_past)
-    started = set(pack.take_started())
+    started = set(ops.take_started(pack))
     names = ("16", *(["32"] if rows > 64 else []), *(["sm90"] if rows * heads > 64 else []))
     wanted = {f"attention_prefill_{name}_{dtype.lower()}_{dim}_kernel" for name in names}
     assert started & wanted
@@ -87,7 +87,7 @@ def test_any_type_and_dim(
 ) -> None:
     rng = np.random.default_rng(seed)
     attention_cases.chain({"pack": pack}, rng, types, heads, kv_heads, dim, n_past, rows)
-    assert "attention_fp32_kernel" in pack.take_started()
+    assert "attention_fp32_kernel" in ops.take_started(pack)
 
 
 @pytest.mark.parametrize("rows", (1, 2, 7, 22, 64))
@@ -120,9 +120,9 @@ def test_blocks_and_windows(
 ) -> None:  # fmt: skip
     """A large cache splits the context, and many splits have no pages."""
     rng, hidden = np.random.default_rng(seed), {"first_slot": first_slot, "window": window}
-    pack.take_started()
+    ops.take_started(pack)
     attention_cases.block({"pack": pack}, rng, (dtype, dtype), heads, 1, dim, n_past, rows, capacity, mask, **hidden)
-    started = pack.take_started()
+    started = ops.take_started(pack)
     name = "attention_fp32_kernel" if kernel == "fp32" else f"attention_{kernel}_{dtype.lower()}_{dim}_kernel"
     assert started[0] == name or (kernel == "prefill_sm90" and "prefill_16" in started[0])
     assert capacity == 0 or "attention_merge_kernel" in started
@@ -153,9 +153,9 @@ def test_long_context_is_split(pack: _engine.gpu.Pack, dtype: str, rows: int, n_
     rng = np.random.default_rng(seed)
     cache = filled_with_numbers(n_past + rows, 1, 64, dtype, dtype, rng, capacity=1200)
     q, gate = normal(rng, rows, 2, 64) * np.float32(3), normal(rng, rows, 2, 64)
-    pack.take_started()
+    ops.take_started(pack)
     got = compare({"pack": pack}, cache, q, n_past, gate)
-    assert "attention_merge_kernel" in pack.take_started()
+    assert "attention_merge_kernel" in ops.take_started(pack)
     assert np.array_equal(got, ops.attention(q, *cache.pages, n_past, 0.125, gate, pack=pack))
 
 
@@ -172,10 +172,7 @@ def test_the_merge_rounds(
     q, gate = normal(rng, rows, 3, dim) * np.float32(3), normal(rng, rows, 3, dim)
     parent, masks = random_tree(rows, rng) if is_tree else (None, None)
     plain = compare({"pack": pack}, cache, q, n_past, gate, masks, parent)
-    for bits in (8, 16):
-        o, rounded = ops.attention(q, *cache.pages, n_past, dim**-0.5, gate, masks, bits=bits, pack=pack)
-        assert np.array_equal(o, plain)
-        assert np.array_equal(rounded, ops.round_rows(plain.reshape(rows, -1), bits, pack=pack))
+    check_rounded(pack, rng, plain, (q, *cache.pages, n_past, dim**-0.5, gate, masks))
 
 
 @pytest.mark.parametrize(("dtype", "dim"), (*FAST, ("F32", 64)))
@@ -338,7 +335,7 @@ def test_timing_counts_what_moves(pack: _engine.gpu.Pack) -> None:
     pages, table = np.zeros((4, 2, PAGE, 64), np.uint16), np.arange(4, dtype=np.int32)
     fields = {"q": np.ones((1, 4, 64), np.float32), "n_past": 100, "scale": 1 / 64, "first_slot": 0, "window": 0}
     cache = {"k_pages": pages, "v_pages": pages.copy(), "k_type": "F16", "v_type": "F16", "page_table": table}
-    timed = _kernels.gpu_ops.time(pack, "attention", sets=2, replays=1, tries=1, **fields, **cache)
-    assert timed["seconds"] > 0 and "attention_decode_f16_64_kernel" in timed["launch"]
+    timed = _kernels.ops.time([("attention", [fields | cache], [])], pack, sets=2, replays=1, tries=1)
+    assert timed["seconds"] > 0 and "attention_decode_f16_64_kernel" in timed["launches"][0]
     assert timed["bytes"] == 101 * 2 * 2 * 64 * 2 + 2 * 4 * 64 * 4
     assert timed["flops"] == 4 * 4 * 64 * 101

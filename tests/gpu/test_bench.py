@@ -16,7 +16,7 @@ import lucebox
 import numpy as np
 import pytest
 from engines import feed, open_engine, random_ids
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.cli import main
 from lucebox.measure import timeline
 from lucebox.measure.bench import measure, profile
@@ -56,8 +56,8 @@ def test_a_measured_append_is_an_append(pack: _engine.gpu.Pack, small: Path, row
     for session in (plain, timed, profiled):
         feed(session, ids[:3])
     plain.append(ids[3:-2])
-    assert _engine.SessionProbe(timed).time_append(ids[3:-2], n_logits) > 0
-    times = _engine.SessionProbe(profiled).profile_append(ids[3:-2], n_logits)
+    assert _kernels.SessionProbe(timed).time_append(ids[3:-2], n_logits) > 0
+    times = _kernels.SessionProbe(profiled).profile_append(ids[3:-2], n_logits)
     assert all(launches >= 1 and seconds >= 0 for _, launches, seconds in times)
     assert [seconds for *_, seconds in times] == sorted((seconds for *_, seconds in times), reverse=True)
     for session in (plain, timed, profiled):
@@ -67,7 +67,7 @@ def test_a_measured_append_is_an_append(pack: _engine.gpu.Pack, small: Path, row
 
 
 def test_a_profile_names_every_kernel_once(pack: _engine.gpu.Pack, small: Path) -> None:
-    probe = _engine.SessionProbe(_engine.Session(open_engine(small, pack=pack)))
+    probe = _kernels.SessionProbe(_engine.Session(open_engine(small, pack=pack)))
     ids = random_ids(3, SHAPE.vocab)
     times = probe.profile_append(ids, 3)
     names = [kernel for kernel, *_ in times]
@@ -84,7 +84,7 @@ def test_logits_asked_for_must_be_rows(pack: _engine.gpu.Pack, small: Path) -> N
     session = _engine.Session(open_engine(small, pack=pack))
     for n in (-1, 4):
         with pytest.raises(ValueError, match="3"):
-            _engine.SessionProbe(session).time_append(random_ids(3, SHAPE.vocab), n)
+            _kernels.SessionProbe(session).time_append(random_ids(3, SHAPE.vocab), n)
 
 
 @pytest.mark.slow  # 4 s
@@ -196,7 +196,7 @@ def test_a_pack_without_the_timeline_says_how_to_build_one(pack_folder: Path, sm
         compiler["flags"] = [flag for flag in compiler["flags"] if flag != TIMELINE]
     engine = open_engine(small, pack=gpu_packs.load(pack_folder, manifest), decode_path="megakernel")
     with pytest.raises(lucebox.UnsupportedError, match=r"built without the timeline.*LUCEBOX_TIMELINE=ON"):
-        _engine.SessionProbe(_engine.Session(engine)).step_timeline()
+        _kernels.SessionProbe(_engine.Session(engine)).step_timeline()
 
 
 def test_ways_to_decode_that_are_not_there(

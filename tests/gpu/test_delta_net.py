@@ -315,6 +315,21 @@ def test_inputs(
     assert np.array_equal(got[1], history) and np.array_equal(got[2][:last], pending[:last])
 
 
+def between_projections(
+    pack: Pack, layer: Layer, x: F32, w: F32, history: F32, pending: F32, g: F32, beta: F32, a_neg: F32, dt_bias: F32,
+    z: F32, norm_w: F32, eps: float, last: NDArray[np.uint8], last_type: str, n_last: int, **append: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """All ops between a layer's projections, as the engine sends them: the product of `last` with the normed o, and the
+    new state: history, pending, S, k_pending, cs_pending, delta."""
+    fields = {"x": x, "w": w, "history": history, "pending": pending, "g": g, "beta": beta, "a_neg": a_neg,
+              "dt_bias": dt_bias, "n_k_heads": layer.k.shape[2], "dk": layer.k.shape[3],
+              "z": z.reshape(len(x), *layer.delta.shape[1:]), "norm_w": norm_w, "eps": eps, **append,
+              **ops.delta_state(layer.S, layer.k, layer.cs, layer.delta, layer.buffer, layer.order)}  # fmt: skip
+    reader = ops.reader((0, 0, "o"), last, last_type, n_last, z[0].size, len(x))
+    [([got], [product])] = ops.run_calls([("delta_net", [fields], [reader])], pack=pack)
+    return product["y"], got["history"], got["pending"], *ops.delta_state_after(got)
+
+
 @pytest.mark.parametrize(("rows", "dtype", "order"), (
     (2, "Q6_K", "grouped"), (7, "Q4_K", "tiled"), (16, "Q4_K", "grouped"), (22, "Q5_K", "tiled"),
     (32, "Q4_K", "grouped"), (1, "Q4_K", "tiled"), (1, "Q4_K", "grouped"), (33, "Q4_K", "tiled"),
@@ -341,9 +356,11 @@ def test_between_projections(pack: Pack, pack_folder: Path, rows: int, dtype: st
         z = rng.normal(size=(n, vh * dv)).astype(np.float32)
         g, beta = 5 * rng.normal(size=(2, n, vh)).astype(np.float32)
         parent, masks = random_tree(n, rng)
-        y, started, *state = ops.delta_net(
-            x, w, history, pending, g, beta, *gates, layer.S, layer.k, layer.cs, layer.delta, layer.buffer, z, norm_w,
-            eps, last, dtype, n_last, accepted, parent, masks, order, pack=pack)  # fmt: skip
+        ops.take_started(pack)
+        y, *state = between_projections(
+            pack, layer, x, w, history, pending, g, beta, *gates, z, norm_w, eps, last, dtype, n_last,
+            accepted=accepted, parent=parent, ancestors=masks)  # fmt: skip
+        started = ops.take_started(pack)
         qkv, history, pending, g, beta = ops.delta_inputs(
             x, w, history, pending, g, beta, *gates, kh, dk, 1e-6, accepted, parent, pack=pack)  # fmt: skip
         inputs = Inputs.__new__(Inputs)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engines import Decoder, feed, largest_difference, logits_of, open_engine, path_to, random_ids
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.errors import OutOfMemoryError
 from numpy.typing import NDArray
 from reference import checkpoints
@@ -193,7 +193,7 @@ def test_few_rows_make_what_the_next_product_reads(pack: _engine.gpu.Pack, writt
     for rows in (2, 11, 22):
         error = logits_of(engine, ids, rows) - exact
         assert np.square(error).mean() < 2 * np.square(noise).mean(), rows
-    times = _engine.SessionProbe(_engine.Session(engine)).profile_append(ids, 22)
+    times = _kernels.SessionProbe(_engine.Session(engine)).profile_append(ids, 22)
     launches = {kernel: n for kernel, n, _ in times}
     if any(kernel.startswith("gemm_skinny") for kernel in launches):
         assert launches["rms_norm_kernel"] == 2 and "swiglu_kernel" not in launches  # the first and the last
@@ -211,7 +211,7 @@ def test_few_rows_of_plain_weights(pack: _engine.gpu.Pack, written: Write, famil
         assert largest_difference(logits_of(engine, ids, rows), on_cpu(path, len(ids))) < tolerance(
             "logits", "half_device"
         ), rows
-    launches = {kernel: n for kernel, n, _ in _engine.SessionProbe(_engine.Session(engine)).profile_append(ids, 22)}
+    launches = {kernel: n for kernel, n, _ in _kernels.SessionProbe(_engine.Session(engine)).profile_append(ids, 22)}
     if any(kernel.startswith("gemm_skinny") for kernel in launches):
         assert "swiglu_kernel" not in launches
         assert launches["rms_norm_kernel"] == (2 if dtype == "BF16" else 2 * shape.n_layers + 1)
@@ -229,7 +229,8 @@ def test_merged_splits_make_what_the_next_product_reads(pack: _engine.gpu.Pack, 
         error = logits_after(engine, ids, 58, rows) - exact
         assert np.square(error).mean() < 2 * np.square(noise).mean(), rows
         launches = {
-            kernel: n for kernel, n, _ in _engine.SessionProbe(_engine.Session(engine)).profile_append(ids[:rows], rows)
+            kernel: n
+            for kernel, n, _ in _kernels.SessionProbe(_engine.Session(engine)).profile_append(ids[:rows], rows)
         }
         assert launches["attention_merge_kernel"] == launches["attention_prepare_kernel"]
         assert launches.get("round_rows_kernel", 0) <= 1, launches

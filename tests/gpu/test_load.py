@@ -29,7 +29,7 @@ class Matrices(NamedTuple):
     n_in: list[int]
 
     def planes(self) -> list[NDArray[np.uint8]]:
-        return [_kernels.ops.to_planes(*one) for one in zip(*self, strict=True)]
+        return [_kernels.weights.to_planes(*one) for one in zip(*self, strict=True)]
 
 
 def matrices(seed: int, *each: tuple[str, int, int]) -> Matrices:
@@ -41,7 +41,7 @@ def matrices(seed: int, *each: tuple[str, int, int]) -> Matrices:
 
 
 def check(pack: _engine.gpu.Pack, given: Matrices, threads: int, slot_bytes: int) -> None:
-    got = _kernels.gpu_ops.load_planes(pack, *given, threads=threads, slot_bytes=slot_bytes)
+    got = _kernels.weights.load_planes(pack, *given, threads=threads, slot_bytes=slot_bytes)
     for dtype, a, b in zip(given.dtypes, got, given.planes(), strict=True):
         assert np.array_equal(a, b), dtype
 
@@ -59,7 +59,7 @@ def test_several_workers(pack: _engine.gpu.Pack, seed: int, threads: int, slot_b
 
 
 def test_nothing_to_load(pack: _engine.gpu.Pack) -> None:
-    assert _kernels.gpu_ops.load_planes(pack, [], [], [], []) == []
+    assert _kernels.weights.load_planes(pack, [], [], [], []) == []
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -67,7 +67,7 @@ def test_progress_ends_with_everything(pack: _engine.gpu.Pack, seed: int, thread
     given = matrices(seed, ("Q4_K", 50, 3), ("BF16", 9, 40))
     total = sum(len(w) for w in given.weights)
     seen: list[tuple[int, int]] = []
-    _kernels.gpu_ops.load_planes(
+    _kernels.weights.load_planes(
         pack, *given, threads=threads, slot_bytes=1, progress_bytes=1000, progress=lambda *args: seen.append(args)
     )
     done = [at for at, _ in seen]
@@ -87,7 +87,7 @@ def test_a_caller_who_gives_up_ends_the_load(pack: _engine.gpu.Pack, seed: int, 
 
     given = matrices(seed, ("Q6_K", 400, 2))
     with pytest.raises(KeyboardInterrupt):
-        _kernels.gpu_ops.load_planes(pack, *given, threads=threads, slot_bytes=1, progress_bytes=1, progress=stop)
+        _kernels.weights.load_planes(pack, *given, threads=threads, slot_bytes=1, progress_bytes=1, progress=stop)
     assert len(seen) == 1
     check(pack, given, threads, 1)
 
@@ -110,7 +110,7 @@ def test_a_model_is_the_same_with_any_number_of_workers(pack: _engine.gpu.Pack, 
 def test_the_table_of_addresses(pack: _engine.gpu.Pack, tmp_path: Path, tied: bool) -> None:
     """Every matrix has a distinct slot and address; the device's table equals the host's. A tied head has no slot."""
     shape = Shape("llama", n_layers=2, hidden=256, ffn=512, n_heads=4, head_dim=64, tied=tied, dtype="Q4_K")
-    host, device = _kernels.gpu_ops.weight_table(pack, str(write_model(tmp_path / "model.gguf", shape)))
+    host, device = _kernels.weights.weight_table(pack, str(write_model(tmp_path / "model.gguf", shape)))
     assert device == host
     assert len(set(host)) == len(host) == 1 + (not tied) + 7 * shape.n_layers
     assert 0 not in host

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import gpu_packs
 import numpy as np
 import pytest
-from lucebox import _engine, _kernels
-from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox import _engine
+from lucebox.errors import InvalidRequestError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import linear as reference
+from reference.attention import round_to
 from reference.linear import PLAIN_TYPES, random_weights
 from tolerances import distance, tolerance
 
@@ -56,8 +58,7 @@ def rounded_to(x: F32, dtype: str) -> F32:
     """x rounded to the nearest 16-bit numbers; f16 saturates to finite values."""
     if dtype == "F16":
         x = np.clip(x, -65504, 65504)
-    bits = np.asarray(_kernels.ops.convert(np.ascontiguousarray(x).reshape(-1).view(np.uint8), "F32", dtype))
-    return reference.decode(bits, dtype).reshape(x.shape)
+    return round_to(np.ascontiguousarray(x), dtype)
 
 
 def expected(
@@ -126,8 +127,10 @@ def test_product(pack: _engine.gpu.Pack, dtype: str, activations: str, rows: int
         w = random_weights(dtype, n_out * n_in, rng)
         x = rng.normal(size=(rows, n_in)).astype(np.float32)
         add = rng.normal(size=(rows, n_out)).astype(np.float32) if n_out % 2 else None
-        got = ops.matmul(w, dtype, n_out, n_in, x, add, activations, pack=pack)
-        want, scale, family = expected(pack, w, dtype, n_out, x, activations, pack.take_started())
+        got = ops.linear(w, dtype, n_out, n_in, x, add, activations, pack=pack)
+        started = ops.take_started(pack)
+        assert any(kernel.startswith("gemm_") for kernel in started), started
+        want, scale, family = expected(pack, w, dtype, n_out, x, activations, started)
         if add is not None:
             want, scale = want + add, scale + np.abs(add)
         check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}")
@@ -140,8 +143,8 @@ def test_expanded(pack: _engine.gpu.Pack, pack_folder: Path, dtype: str, rows: i
     n_out, n_in = int(rng.integers(1, 150)), odd_width(dtype, rng)
     w = random_weights(dtype, n_out * n_in, rng)
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
-    got = ops.matmul(w, dtype, n_out, n_in, x, pack=pack)
-    started = pack.take_started()
+    got = ops.linear(w, dtype, n_out, n_in, x, pack=pack)
+    started = ops.take_started(pack)
     has_skinny = gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), f"gemm_skinny_{dtype.lower()}_")
     is_skinny = has_skinny and rows <= 32 and n_in % 256 == 0
     assert ("expand_weights_kernel" in started) != is_skinny
@@ -164,8 +167,8 @@ def test_prompt_without_wgmma(pack_of_warps: _engine.gpu.Pack, dtype: str, seed:
     n_out, n_in, rows = int(rng.integers(257, 300)), odd_width(dtype, rng), int(rng.integers(129, 140))
     w = random_weights(dtype, n_out * n_in, rng)
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
-    got = ops.matmul(w, dtype, n_out, n_in, x, pack=pack_of_warps)
-    want, scale, family = expected(pack_of_warps, w, dtype, n_out, x, "int8", pack_of_warps.take_started())
+    got = ops.linear(w, dtype, n_out, n_in, x, pack=pack_of_warps)
+    want, scale, family = expected(pack_of_warps, w, dtype, n_out, x, "int8", ops.take_started(pack_of_warps))
     check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}")
 
 
@@ -177,8 +180,8 @@ def test_prompt_of_many_tiles(pack: _engine.gpu.Pack, dtype: str, seed: int) -> 
     w = random_weights(dtype, n_out * n_in, rng)
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     add = rng.normal(size=(rows, n_out)).astype(np.float32)
-    got = ops.matmul(w, dtype, n_out, n_in, x, add, pack=pack)
-    want, scale, family = expected(pack, w, dtype, n_out, x, "int8", pack.take_started())
+    got = ops.linear(w, dtype, n_out, n_in, x, add, pack=pack)
+    want, scale, family = expected(pack, w, dtype, n_out, x, "int8", ops.take_started(pack))
     check(got, want + add, scale + np.abs(add), family, f"{rows} rows, n_out {n_out}")
 
 
@@ -201,8 +204,8 @@ def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], rows: int, activ
     weights = [random_weights(d, n * n_in, rng) for d, n in zip(dtypes, n_out, strict=True)]
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
-    got = ops.matmul_group(weights, list(dtypes), n_out, n_in, x, add, activations, pack=pack)
-    started = pack.take_started()
+    got = ops.linear_group(weights, list(dtypes), n_out, n_in, x, add, activations, pack=pack)
+    started = ops.take_started(pack)
     for y, w, dtype, n, a in zip(got, weights, dtypes, n_out, add, strict=True):
         want, scale, family = expected(pack, w, dtype, n, x, activations, started)
         check(y, want + a, scale + np.abs(a), family, dtype)
@@ -228,11 +231,11 @@ def test_few_rows_in_slices(pack_of_few: _engine.gpu.Pack, dtype: str, rows: int
     w = random_weights(dtype, n_out * n_in, rng)
     x = rng.normal(size=(rows, n_in)).astype(np.float32) * 2.0 ** rng.integers(-40, 40, size=(rows, 1))
     x = x.astype(np.float32)
-    got = ops.matmul(w, dtype, n_out, n_in, x, pack=pack)
-    want, scale, family = expected(pack, w, dtype, n_out, x, "int8", pack.take_started())
+    got = ops.linear(w, dtype, n_out, n_in, x, pack=pack)
+    want, scale, family = expected(pack, w, dtype, n_out, x, "int8", ops.take_started(pack))
     for row in range(rows):
         check(got[row], want[row], scale[row], family, f"row {row} of {rows}, n_out {n_out}, n_in {n_in}")
-    assert np.array_equal(ops.matmul(w, dtype, n_out, n_in, x, pack=pack), got)
+    assert np.array_equal(ops.linear(w, dtype, n_out, n_in, x, pack=pack), got)
 
 
 def test_few_rows_of_scales_of_any_size(pack_of_few: _engine.gpu.Pack, seed: int) -> None:
@@ -244,9 +247,9 @@ def test_few_rows_of_scales_of_any_size(pack_of_few: _engine.gpu.Pack, seed: int
     d = (rng.choice([-1, 1], exponents.shape) * 2.0**exponents * rng.uniform(1, 2, exponents.shape)).astype(np.float16)
     blocks[:, :, :2] = d[:, :, None].view(np.uint8).reshape(n_out, -1, 2)
     x = rng.normal(size=(9, n_in)).astype(np.float32)
-    got = ops.matmul(blocks.reshape(-1), "Q8_0", n_out, n_in, x, pack=pack_of_few)
+    got = ops.linear(blocks.reshape(-1), "Q8_0", n_out, n_in, x, pack=pack_of_few)
     want, scale, family = expected(
-        pack_of_few, blocks.reshape(-1), "Q8_0", n_out, x, "int8", pack_of_few.take_started()
+        pack_of_few, blocks.reshape(-1), "Q8_0", n_out, x, "int8", ops.take_started(pack_of_few)
     )
     for out in range(n_out):
         check(got[:, out], want[:, out], scale[:, out], family, f"scales near {float(np.abs(d[out]).max())}")
@@ -261,8 +264,8 @@ def test_few_rows_of_a_group(pack_of_few: _engine.gpu.Pack, dtype: str, rows: in
     weights = [random_weights(dtype, n * n_in, rng) for n in n_out]
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
-    got = ops.matmul_group(weights, [dtype] * len(n_out), n_out, n_in, x, add, pack=pack_of_few)
-    started = pack_of_few.take_started()
+    got = ops.linear_group(weights, [dtype] * len(n_out), n_out, n_in, x, add, pack=pack_of_few)
+    started = ops.take_started(pack_of_few)
     assert any(kernel.startswith(f"gemm_skinny_{dtype.lower()}") for kernel in started)
     for y, w, n, a in zip(got, weights, n_out, add, strict=True):
         want, scale, family = expected(pack_of_few, w, dtype, n, x, "int8", started)
@@ -279,9 +282,9 @@ def test_few_rows_of_two_types_in_one_launch(
     weights = [random_weights(dtype, n * n_in, rng) for dtype, n in zip(dtypes, n_out, strict=True)]
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
-    pack_of_few.take_started()  # clears the record of other tests
-    got = ops.matmul_group(weights, list(dtypes), n_out, n_in, x, add, pack=pack_of_few)
-    started = pack_of_few.take_started()
+    ops.take_started(pack_of_few)  # clears the record of other tests
+    got = ops.linear_group(weights, list(dtypes), n_out, n_in, x, add, pack=pack_of_few)
+    started = ops.take_started(pack_of_few)
     of_both = f"gemm_skinny_{'q5_k' if 'Q5_K' in dtypes else 'q4_k'}_q6_k_"
     assert [kernel.startswith(of_both) for kernel in started if kernel.startswith("gem")] == [True], started
     for y, dtype, w, n, a in zip(got, dtypes, weights, n_out, add, strict=True):
@@ -289,8 +292,27 @@ def test_few_rows_of_two_types_in_one_launch(
         check(y, want + a, scale + np.abs(a), "matmul_few", f"{dtype}, n_out {n} of {n_out}, n_in {n_in}")
 
 
+def chain(
+    pack: _engine.gpu.Pack, weights: list[NDArray[np.uint8]], dtype: str, n_out: int, n_in: int, x: F32,
+    add: F32 | None, norm: F32 | None, eps: float, last: NDArray[np.uint8], last_dtype: str, n_last: int,
+) -> tuple[F32, F32]:  # fmt: skip
+    """Fused skinny GEMMs. Returns (y = x w^T + add, product of `last` with the norm of y), or with `norm` None and two
+    weights (NaN, product of `last` with silu(x w0^T) * x w1^T)."""
+    n, rows = len(weights), len(x)
+    products = ops.products_of(weights, n * [dtype], n * [n_out], n_in, x, None if add is None else n * [add], "int8")
+    between: dict[str, Any] = {"rows": rows, "dim": n_out}
+    if norm is None:
+        name, inputs = "swiglu", {"gate": (0, 0, "y"), "up": (0, 1, "y")}
+    else:
+        name, inputs = "rms_norm", {"x": (0, 0, "y"), "w": norm, "eps": eps, "heads": 1, "row_stride": n_out}
+    reader = ops.reader((1, 0, "y"), last, last_dtype, n_last, n_out, rows)
+    calls = [("linear", products, []), (name, [between | inputs], [reader])]
+    (first, _), (_, [of_last]) = ops.run_calls(calls, pack=pack)
+    return first[0]["y"], of_last["y"]
+
+
 @pytest.mark.parametrize(
-    ("dtype", "last_dtype", "rows", "n_in", "n_out"), [chain for chain in CHAINS if chain[1] != "F16"]
+    ("dtype", "last_dtype", "rows", "n_in", "n_out"), [case for case in CHAINS if case[1] != "F16"]
 )
 def test_few_rows_to_a_norm(
     pack_of_few: _engine.gpu.Pack, dtype: str, last_dtype: str, rows: int, n_in: int, n_out: int, seed: int
@@ -302,10 +324,10 @@ def test_few_rows_to_a_norm(
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     add = (rng.normal(size=(rows, n_out)) * 2.0 ** rng.integers(-20, 20, size=(rows, 1))).astype(np.float32)
     norm = rng.normal(size=n_out).astype(np.float32)
-    run = functools.partial(ops.matmul_chain, [w], dtype, n_out, n_in, x, add, norm, eps, last, last_dtype, pack=pack)
-    pack.take_started()
+    run = functools.partial(chain, pack, [w], dtype, n_out, n_in, x, add, norm, eps, last, last_dtype)
+    ops.take_started(pack)
     y, got = run(n_last)
-    started = pack.take_started()
+    started = ops.take_started(pack)
     assert len(started) == 3  # x is rounded once
     want, scale, family = expected(pack, w, dtype, n_out, x, "int8", started)
     check(y, want + add, scale + np.abs(add), family, "y")
@@ -324,12 +346,12 @@ def test_few_rows_to_a_gate(
     weights = [random_weights(dtype, n_out * n_in, rng) for _ in range(2)]
     last = random_weights(last_dtype, n_last * n_out, rng)
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
-    x /= 2 * ops.matmul(weights[0], dtype, n_out, n_in, x, pack=pack).std()  # so that gates are neither open nor shut
-    pack.take_started()
-    y, got = ops.matmul_chain(weights, dtype, n_out, n_in, x, None, None, 0.0, last, last_dtype, n_last, pack=pack)
-    started = pack.take_started()
+    x /= 2 * ops.linear(weights[0], dtype, n_out, n_in, x, pack=pack).std()  # so that gates are neither open nor shut
+    ops.take_started(pack)
+    y, got = chain(pack, weights, dtype, n_out, n_in, x, None, None, 0.0, last, last_dtype, n_last)
+    started = ops.take_started(pack)
     assert len(started) == 3 and np.isnan(y).all()
-    gate, up = (a.astype(np.float64) for a in ops.matmul_group(weights, 2 * [dtype], 2 * [n_out], n_in, x, pack=pack))
+    gate, up = (a.astype(np.float64) for a in ops.linear_group(weights, 2 * [dtype], 2 * [n_out], n_in, x, pack=pack))
     gated = (gate / (1 + np.exp(-gate)) * up).astype(np.float32)
     want, scale, family = expected(pack, last, last_dtype, n_last, gated, "int8", started)
     if last_dtype in PLAIN_TYPES:
@@ -345,9 +367,9 @@ def test_rows_are_those_of_the_mat_vec(pack: _engine.gpu.Pack, dtype: str, activ
     n_out, n_in = 21, 768
     w = random_weights(dtype, n_out * n_in, rng)
     x = rng.normal(size=(6, n_in)).astype(np.float32)
-    got = ops.matmul(w, dtype, n_out, n_in, x, activations=activations, pack=pack)
-    started = pack.take_started()
-    alone = ops.linear(w, dtype, n_out, n_in, x, activations=activations, pack=pack)
+    run = functools.partial(ops.linear, w, dtype, n_out, n_in, activations=activations, pack=pack)
+    got, started = run(x=x), ops.take_started(pack)
+    alone = np.concatenate([run(x=row[None]) for row in x])
     _, scale, family = expected(pack, w, dtype, n_out, x, activations, started)
     check(got, alone.astype(np.float64), scale, "linear" if activations == "f32" else family, dtype)
 
@@ -363,8 +385,8 @@ def test_extreme_codes(pack: _engine.gpu.Pack, dtype: str, rows: int) -> None:
         for at in reference.F16_AT[dtype]:
             block[:, at : at + 2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
         w, x = block.reshape(-1), np.full((rows, n_in), -3.0, np.float32)
-        got = ops.matmul(w, dtype, 1, n_in, x, pack=pack)
-        want, scale, family = expected(pack, w, dtype, 1, x, "int8", pack.take_started())
+        got = ops.linear(w, dtype, 1, n_in, x, pack=pack)
+        want, scale, family = expected(pack, w, dtype, 1, x, "int8", ops.take_started(pack))
         check(got, want, scale, family, f"{dtype} {fill:#x}")
 
 
@@ -374,16 +396,14 @@ def test_not_a_number_stays_in_its_row(pack: _engine.gpu.Pack, dtype: str, poiso
     x = np.ones((11, 512), np.float32)
     x[4, 300] = poison
     w = random_weights(dtype, 5 * 512, np.random.default_rng(4))
-    y = ops.matmul(w, dtype, 5, 512, x, pack=pack)
+    y = ops.linear(w, dtype, 5, 512, x, pack=pack)
     is_clipped = np.isinf(poison) and dtype == "BF16" and pack.target == "sm_75"  # to f16's largest number
     assert np.array_equal(np.isfinite(y).all(axis=1), (np.arange(11) != 4) | is_clipped)
 
 
 def test_what_is_refused(pack: _engine.gpu.Pack) -> None:
     def product(dtype: str, n_bytes: int, n_in: int) -> None:
-        ops.matmul(np.zeros(n_bytes, np.uint8), dtype, 1, n_in, np.zeros((2, n_in), np.float32), pack=pack)
+        ops.linear(np.zeros(n_bytes, np.uint8), dtype, 1, n_in, np.zeros((2, n_in), np.float32), pack=pack)
 
-    with pytest.raises(UnsupportedError, match="no batch kernel reads Q4_1 weights"):
-        product("Q4_1", 60, 96)
     with pytest.raises(InvalidRequestError, match=r"Q4_K rows are multiples of 256 values, got \[1, 100\]"):
         product("Q4_K", 0, 100)

@@ -234,7 +234,7 @@ def test_steps_asked_for_ahead(pack: _engine.gpu.Pack, write: Write, family: str
     vocab, ids = graph.info["vocab"], []
     for engine, n in ((graph, 1), (mega, ahead)):
         sampler = _engine.Sampler(vocab, **options)
-        ids.append(_kernels.gpu_ops.decode_ahead(engine, np.linspace(-2, 2, vocab, dtype=np.float32), sampler, 9, n))
+        ids.append(_kernels.ops.decode_ahead(engine, np.linspace(-2, 2, vocab, dtype=np.float32), sampler, 9, n))
     assert ids[0] == ids[1]
 
 

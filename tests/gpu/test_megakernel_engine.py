@@ -112,7 +112,7 @@ def test_a_long_context_is_left_to_the_graph(pack_folder: Path, write: Write) ->
     logits = np.linspace(-2, 2, vocab, dtype=np.float32)
 
     def ahead(engine: _engine.Engine, n: int) -> list[int]:
-        return _kernels.gpu_ops.decode_ahead(engine, logits, _engine.Sampler(vocab), 24, n)
+        return _kernels.ops.decode_ahead(engine, logits, _engine.Sampler(vocab), 24, n)
 
     expected = ahead(engines[0], 1)
     for n in (2, 3):  # tokens that a launch owes are made before the graph's step

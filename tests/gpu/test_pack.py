@@ -13,7 +13,7 @@ from lucebox import _engine, _kernels
 from lucebox.errors import FormatError, LuceboxError, UnsupportedError
 from lucebox.selftest import ops
 
-gpu, gpu_ops = _engine.gpu, _kernels.gpu_ops
+gpu = _engine.gpu
 
 
 @pytest.fixture
@@ -65,22 +65,26 @@ def test_a_tuning_constant_that_is_missing_is_named(pack_folder: Path, manifest:
 
 
 def test_started_kernels_are_told_once(pack: gpu.Pack) -> None:
-    pack.take_started()
+    ops.take_started(pack)
     ops.swiglu(np.zeros((1, 8), np.float32), np.zeros((1, 8), np.float32), pack=pack)
-    assert pack.take_started() == ["swiglu_kernel"]
-    assert pack.take_started() == []
-    assert pack.launched.startswith("swiglu_kernel<<<[1, 1, 1], [256, 1, 1], 0 B>>>")
+    assert ops.take_started(pack) == ["swiglu_kernel"]
+    assert ops.take_started(pack) == []
+    ops.swiglu(np.zeros((1, 8), np.float32), np.zeros((1, 8), np.float32), pack=pack)
+    (launch,) = _kernels.ops.take_launches(pack)
+    assert launch.startswith("swiglu_kernel<<<[1, 1, 1], [256, 1, 1], 0 B>>>")
 
 
 @pytest.mark.parametrize("words", [4, 8, 4096, 100000])
 def test_read_memory_reads_every_word_once(pack: gpu.Pack, words: int, seed: int) -> None:
     x = np.random.default_rng(seed).integers(0, 1 << 32, words, dtype=np.uint64).astype(np.uint32)
-    sums = gpu_ops.read_memory(pack, x.view(np.uint8))
+    sums = _kernels.ops.read_memory(pack, x.view(np.uint8))
     assert int(sums.astype(np.uint64).sum()) % (1 << 32) == int(x.astype(np.uint64).sum()) % (1 << 32)
 
 
 def test_timing(pack: gpu.Pack) -> None:
-    got = gpu_ops.time_linear(pack, ["Q8_0", "Q8_0"], [16, 8], 256, sets=2, replays=2, tries=1)
-    assert got["seconds"] > 0 and "q8_0_int8" in got["launch"]
+    x = np.ones((1, 256), np.float32)
+    products = [{"w": 1, "type": "Q8_0", "n_out": n, "n_in": 256, "x": x, "activations": "int8"} for n in (16, 8)]
+    got = _kernels.ops.time([("linear", products, [])], pack, sets=2, replays=2, tries=1)
+    assert got["seconds"] > 0 and "q8_0_int8" in got["launches"][-1]
     assert got["bytes"] == 24 * 256 // 32 * 34 + 256 * 4 + 24 * 4
-    assert gpu_ops.read_bandwidth(pack, 1 << 16, sets=2, replays=2, tries=1) > 0
+    assert _kernels.ops.read_bandwidth(pack, 1 << 16, sets=2, replays=2, tries=1) > 0

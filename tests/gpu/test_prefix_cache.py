@@ -56,3 +56,47 @@ def test_a_step_on_its_way_does_not_show(open_model: Open) -> None:
         check(got, want, got.reused)
         cache.store(session, ids)
     assert got.reused == 64
+
+
+def test_generated_tokens_are_computed_again(open_model: Open) -> None:
+    """A cold run computes them as part of a prompt, not one by one."""
+    engine = open_model(64)
+    cache, session = PrefixCache(1 << 30), _engine.Session(engine)
+    prompt = random_ids(70, VOCAB)
+    answer = warm(session, cache, prompt, [], 60, 0)
+    cache.store(session, np.array(session.tokens, np.int32))
+    longer = np.concatenate([prompt, np.array(answer.ids, np.int32), prompt[:5]])
+    got = warm(session, cache, longer, [], 2, 1)
+    assert got.reused == 64
+    check(got, cold(_engine.Session(engine), longer, [], 2, 1), "longer")
+
+
+def test_what_was_computed_otherwise_is_not_kept(open_model: Open) -> None:
+    cache, session = PrefixCache(1 << 30), _engine.Session(open_model(64))
+    ids = random_ids(200, VOCAB)
+    for n in (50, 128, 192):
+        session.sync(ids[:n])
+    cache.store(session, ids)
+    assert cache.stats().segments == 0
+    assert cache.restore(session, ids) == 0 and session.n_tokens == 0
+
+
+def test_a_boundary_is_a_place_to_go_on_from(open_model: Open) -> None:
+    cache, session = PrefixCache(1 << 30), _engine.Session(open_model(512))
+    system = random_ids(140, VOCAB)
+    prompts = [np.concatenate([system, random_ids(50, VOCAB, seed)]) for seed in (1, 2, 3)]
+    assert warm(session, cache, prompts[0], [140], 1, 0).reused == 0
+    assert warm(session, cache, prompts[1], [140], 1, 0).reused == 128
+    assert warm(session, cache, prompts[2], [], 1, 0).reused == 0  # a cold run of it would not stop there
+
+
+def test_prompts_that_part(open_model: Open) -> None:
+    """The two newest append ends are after the shared part: the second prompt keeps a state at the last shared end."""
+    engine = open_model(64)
+    cache, shared, found = PrefixCache(1 << 30), random_ids(150, VOCAB), []
+    for seed in (1, 2, 3):
+        prompt = np.concatenate([shared, random_ids(140, VOCAB, seed)])
+        got = warm(_engine.Session(engine), cache, prompt, [], 1, 0)
+        check(got, cold(_engine.Session(engine), prompt, [], 1, 0), seed)
+        found.append(got.reused)
+    assert found == [0, 0 if _engine.Session(engine).recurrent_bytes else 128, 128]

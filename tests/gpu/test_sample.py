@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lucebox import _engine, _kernels
+from lucebox import _engine
 from lucebox.errors import InvalidRequestError
+from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference.sampler import Options
 from tolerances import check
@@ -48,10 +49,8 @@ def fields(options: Options) -> dict[str, Any]:
 
 
 def on_device(pack: _engine.gpu.Pack, logits: F32, options: Options, seed: int, **more: Any) -> dict[str, Any]:
-    result: dict[str, Any] = _kernels.gpu_ops.sample(
-        pack, logits, PROMPT[: logits.shape[1]] % logits.shape[1], seed=seed, **fields(options), **more
-    )
-    return result
+    vocab = logits.shape[1]
+    return ops.sample(logits, PROMPT[:vocab] % vocab, pack=pack, seed=seed, **fields(options), **more)
 
 
 def on_cpu(logits: F32, options: Options, seed: int) -> list[int]:

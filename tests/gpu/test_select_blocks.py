@@ -91,9 +91,9 @@ def test_attention(
     want = np.stack([dense.attention(q[:, [h]], cache.keys[:, [kv[h]]], cache.values[:, [kv[h]]], dim**-0.5,
                                      mask[:, h])[:, 0] for h in range(heads)], 1)  # fmt: skip
     lists = reference.lists_of(chosen, chosen.shape[2] + 1)
-    pack.take_started()
+    ops.take_started(pack)
     got = ops.attention(q, *cache.pages, n_past, dim**-0.5, blocks=lists, pack=pack)
-    started = pack.take_started()
+    started = ops.take_started(pack)
     assert any(f"attention_{name}_f16_{dim}_kernel" in started for name in KERNELS.values())
     check("attention_f16", got, want, np.abs(cache.values).max())
     # All blocks: the bits of a dense kernel that has one split. The rows fill the simulator, but no large chip.
@@ -101,7 +101,7 @@ def test_attention(
     whole = ops.attention(q, *cache.pages, n_past, dim**-0.5, blocks=every, pack=pack)
     plain = ops.attention(q, *cache.pages, n_past, dim**-0.5, pack=pack)
     check("attention_f16", whole, plain, np.abs(cache.values).max())
-    is_split = "attention_merge_kernel" in pack.take_started()
+    is_split = "attention_merge_kernel" in ops.take_started(pack)
     assert not (is_split and pack.name == "sim")
     if not is_split:
         assert np.array_equal(whole, plain)
@@ -114,9 +114,9 @@ def test_all_blocks_are_dense_attention(pack: _engine.gpu.Pack, seed: int) -> No
     cache, q = case(seed, 100, rows, heads, 8, 64)
     last = reference.last_blocks(rows, 2, 100)
     every = reference.selected(np.ones((len(last), 8, int(last.max()) + 1)), last, 0.0)
-    pack.take_started()
+    ops.take_started(pack)
     plain = ops.attention(q, *cache.pages, 100, 0.125, pack=pack)
-    assert "attention_merge_kernel" not in pack.take_started()
+    assert "attention_merge_kernel" not in ops.take_started(pack)
     lists = reference.lists_of(every, int(last.max()) + 2)
     assert np.array_equal(ops.attention(q, *cache.pages, 100, 0.125, blocks=lists, pack=pack), plain)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from drafts import SAMPLINGS, VOCAB, Tree, decode, random_tree
 from engines import open_engine, random_ids
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from reference.gguf_files import Shape, write_model
 
 N, N_PROMPT = 20, 53  # together more than a page of the KV cache
@@ -126,6 +127,59 @@ def test_a_draft_ahead_is_the_draft_behind(pack: _engine.gpu.Pack, with_block: P
     assert counts[1] == counts[2] and counts[1]["accepted"] > 0
 
 
+def save(session: _engine.Session, _: _engine.Session) -> None:
+    session.save()
+
+
+def load(session: _engine.Session, _: _engine.Session) -> None:
+    session.load(session.save())
+
+
+# What ends a walk. The first argument is the session that walks, the second one another session of the engine.
+ENDS: dict[str, Callable[[_engine.Session, _engine.Session], object]] = {
+    "save": save,
+    "load": load,
+    "swap": lambda session, _: session.swap_out(),
+    "fork": lambda session, other: other.fork(session),
+    "fork back": lambda session, other: (other.fork(session), session.fork(other)),
+    "share": lambda session, _: session.share_pages(0, 1),
+    "read": lambda session, _: session.read_pages(0, 1),
+    "recurrent": lambda session, _: session.read_recurrent(),
+    "append": lambda session, _: session.append(np.array([1, 2], np.int32)),
+    "rewind": lambda session, _: session.rewind(session.n_tokens),
+}
+
+
+@pytest.mark.parametrize("is_pass", [False, True])
+@pytest.mark.parametrize("how", ENDS)
+def test_whatever_ends_the_walk_of_a_prompt(
+    pack: _engine.gpu.Pack, folder: Path, how: str, is_pass: bool, seed: int
+) -> None:
+    """The last append of a prompt has one row and brings a tree, whose walk ends before the first token is sampled."""
+    engine = open_engine(folder / "attention.gguf", pack=pack, draft="suffix", draft_budget=4)
+    ids = np.resize(random_ids(4, VOCAB, seed), 65)
+    first = []
+    for is_ended in (False, True):
+        session, other = _engine.Session(engine), _engine.Session(engine)
+        sampler = _engine.Sampler(VOCAB, **SAMPLINGS["penalised"])
+        sampler.set_prompt(ids)
+        session.sync(ids[:64])
+        if is_pass:
+            assert _engine.sync_together([session], [ids]) > 1
+        else:
+            session.sync(ids)
+        assert session.draft_counts["verified"] == 1
+        if is_ended:
+            ENDS[how](session, other)
+            session.sync(ids)
+        tokens = ids.tolist()
+        for _ in range(3):
+            session.sync(np.array(tokens, np.int32))
+            tokens.append(session.sample(sampler))
+        first.append(tokens)
+    assert first[0] == first[1]
+
+
 @pytest.mark.parametrize(
     "draft, budget, steps",
     [
@@ -137,15 +191,15 @@ def test_a_draft_ahead_is_the_draft_behind(pack: _engine.gpu.Pack, with_block: P
 def test_whatever_interrupts_a_walk(
     pack: _engine.gpu.Pack, with_block: Path, draft: str, budget: int, steps: int, seed: int
 ) -> None:
-    """Beside a session that decodes plainly: other tokens than those sampled, other samplers, masks, logits, a
-    shorter timeline, other sessions, snapshots."""
+    """Beside a session that decodes plainly: other tokens than the sampled ones, other samplers, masks, forced tokens,
+    logits, a shorter timeline, other sessions, and all that ends a walk between sync() and sample()."""
     engine = open_engine(with_block, pack=pack, draft=draft, draft_budget=budget)
     rng = np.random.default_rng(seed)
     ids = random_ids(11, FEW, seed).tolist()
     sessions = [_engine.Session(engine) for _ in range(3)]
     sessions[1].set_drafting(False)
     samplers = [sampler_of(ids, False) for _ in range(2)]
-    events = ("sampler", "mask", "other", "shorter", "logits", "session", "snapshot")
+    events = ("sampler", "mask", "forced", "other", "shorter", "logits", "session", *ENDS)
     for step in range(steps):
         tokens = []
         what = "nothing" if rng.random() < 0.6 else str(rng.choice(events))
@@ -161,9 +215,11 @@ def test_whatever_interrupts_a_walk(
             if what == "session":
                 sessions[2].sync(np.array([*ids[:5], step % FEW], np.int32))
                 sessions[2].sample(sampler_of(ids, False))
-            if what == "snapshot":
-                session.load(session.save())
+            if what in ENDS:
+                ENDS[what](session, sessions[2])
                 session.sync(np.array(ids, np.int32))
+            if what == "forced":
+                sampler.record_forced(ids[-1])
             tokens.append(session.sample(sampler))
         assert tokens[0] == tokens[1], (step, what)
         ids.append(int(rng.integers(FEW)) if what == "other" else tokens[0])
@@ -174,7 +230,7 @@ def test_whatever_interrupts_a_walk(
 def test_a_replay_accepts_what_the_histogram_says(pack: _engine.gpu.Pack, with_block: Path, seed: int) -> None:
     engine = open_engine(with_block, pack=pack, draft="mtp", draft_budget=3)
     session, ids = _engine.Session(engine), random_ids(9, FEW, seed).tolist()
-    probe = _engine.SessionProbe(session)
+    probe = _kernels.SessionProbe(session)
     probe.replay([1, 1, 1, 1], seed)
     probe.time_parts(True)
     sampler = sampler_of(ids, False)

@@ -146,6 +146,26 @@ def test_company_changes_no_bit(
         one.choose()
 
 
+@pytest.mark.parametrize("kv", ["f16", "f32", "f32/f16", "f16/f32"])
+def test_attention_without_a_batched_kernel(pack: _engine.gpu.Pack, tmp_path: Path, kv: str, seed: int) -> None:
+    """Heads of 32 over a context of two splits: a pass of two rows has the bits of passes of one."""
+    engine = open_engine(
+        write_model(tmp_path / "model.gguf", Shape("qwen3", n_layers=1, vocab=VOCAB)), pack=pack, kv=kv, context=256
+    )
+    ids = [random_ids(n, VOCAB, seed + n) for n in (140, 9)]
+    alone = []
+    for one in ids:
+        session = _engine.Session(engine)
+        session.sync(one[:-1])
+        assert _engine.sync_together([session], [one]) == 1
+        alone.append(session.logits())
+    together = [_engine.Session(engine) for _ in ids]
+    for session, one in zip(together, ids, strict=True):
+        session.sync(one[:-1])
+    assert _engine.sync_together(together, ids) == 2
+    assert all(np.array_equal(session.logits(), want) for session, want in zip(together, alone, strict=True))
+
+
 @pytest.mark.parametrize("path", ["graph", "megakernel"])
 def test_passes_between_the_layers_of_a_prompt(pack: _engine.gpu.Pack, folder: Path, path: str, seed: int) -> None:
     """Between the layers of a prompt's chunk, another session decodes and a third prefills."""

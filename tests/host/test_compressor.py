@@ -103,24 +103,24 @@ def cut(compressor: Compressor, messages: list[dict[str, Any]], **options: Any) 
 def test_only_the_contents_of_long_messages_change(llm: LLM, template: str, seed: int) -> None:
     model, messages = model_of(llm, template), agent(seed)
     conversation = Conversation(messages, tools_of(TOOLS))
-    before, ids_before = model.prompt(conversation)
+    before = model.prompt(conversation)
     found = cut(compressor_of(llm), messages)
     assert found is not None and [one.index for one in found.cut] == [1, 2, 5]
-    after, ids_after = model.prompt(Conversation(found.messages, tools_of(TOOLS)))
-    expected = before
+    after = model.prompt(Conversation(found.messages, tools_of(TOOLS)))
+    expected = before.text
     for one in found.cut:
         old, new = messages[one.index]["content"].strip(), one.content.strip()
         assert expected.count(old) == 1
         expected = expected.replace(old, new)
-    assert after == expected
+    assert after.text == expected
     # Tool definitions, the system message and every control token are still there.
     for text in (SYSTEM.strip(), messages[7]["content"].strip(), "Short follow-up."):
-        assert text in after
+        assert text in after.text
     for tool in TOOLS:
-        assert json.dumps(tool["function"]["description"]) in after
-    control = [i for i in ids_before.tolist() if llm.tokenizer.is_special(i)]
-    assert [i for i in ids_after.tolist() if llm.tokenizer.is_special(i)] == control
-    assert len(ids_after) < len(ids_before)
+        assert json.dumps(tool["function"]["description"]) in after.text
+    control = [i for i in before.ids.tolist() if llm.tokenizer.is_special(i)]
+    assert [i for i in after.ids.tolist() if llm.tokenizer.is_special(i)] == control
+    assert len(after.ids) < len(before.ids)
 
 
 @pytest.mark.parametrize("ratio", [0.05, 0.2, 0.7])
@@ -188,8 +188,8 @@ def test_later_turns_repeat_the_cuts(llm: LLM) -> None:
     longer = [*messages, {"role": "assistant", "content": "A list."}, {"role": "user", "content": "How long?"}]
     second = cut(compressor, longer)
     assert second is not None and second.cut == first.cut and second.score_s == 0
-    prefix = model.prompt(Conversation(first.messages))[0].removesuffix("<|im_start|>assistant\n")
-    assert model.prompt(Conversation(second.messages))[0].startswith(prefix)
+    prefix = model.prompt(Conversation(first.messages)).text.removesuffix("<|im_start|>assistant\n")
+    assert model.prompt(Conversation(second.messages)).text.startswith(prefix)
     # A new long message is scored by itself; the old ones stay as they were.
     results = [*longer, {"role": "assistant", "content": "150."}, {"role": "user", "content": document(2, 100)},
                {"role": "assistant", "content": "So?"}, {"role": "user", "content": "And this one?"}]  # fmt: skip
@@ -249,6 +249,35 @@ def test_chat_reports_what_was_kept(llm: LLM) -> None:
                 llm.chat(messages, compression=wrong)  # type: ignore[arg-type]
     finally:
         llm.model.compressor = None
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+@pytest.mark.parametrize("before", ["", "documented"])
+def test_calls_of_earlier_turns_stay_whole(llm: LLM, is_broken: bool, before: str) -> None:
+    """Also one that broke off inside its arguments. The text before a call is cut as any other."""
+    arguments = json.dumps({"path": "/a.py", "content": document(5, 60)})
+    arguments = arguments[:-30] if is_broken else arguments
+    call = {"id": "b", "type": "function", "function": {"name": "tool_0", "arguments": arguments}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "write it"},
+        {"role": "assistant", "content": document(6, 60) if before else "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "b", "content": "done"},
+        {"role": "user", "content": "And now?"},
+    ]
+    plain = llm.chat(messages, tools=TOOLS, max_tokens=1).usage
+    llm.model.compressor = compressor_of(llm, Policy("always", 1, KeepRatio.parse(0.05), uses_anchors=False))
+    try:
+        usage = llm.chat(messages, tools=TOOLS, max_tokens=1).usage
+    finally:
+        llm.model.compressor = None
+    if not before:
+        assert usage.compression is None and usage.prompt_tokens == plain.prompt_tokens
+        return
+    assert usage.compression is not None
+    (cut,) = usage.compression.cut
+    assert (cut.index, cut.n_characters) == (1, len(messages[1]["content"])) and "path" not in cut.content
+    messages[1]["content"] = cut.content
+    assert usage.prompt_tokens == llm.chat(messages, tools=TOOLS, max_tokens=1).usage.prompt_tokens
 
 
 def test_a_prompt_may_exceed_the_context_before_it_is_cut(llm: LLM) -> None:

@@ -161,6 +161,24 @@ def test_a_generation_counts_its_drafts(llm: LLM, n: int) -> None:
             assert result.usage.tokens_per_step == n / (n - want.accepted_tokens)
 
 
+@pytest.mark.parametrize("n_prompt", [64, 65, 66, 129])
+@pytest.mark.parametrize("n", [2, 5, 9])
+def test_a_prompt_whose_last_append_has_one_row_counts_its_tree(n_prompt: int, n: int) -> None:
+    """That append drafts, and its tree belongs to the request."""
+    prompt = ([11, 12, 13, 14] * 40)[:n_prompt]
+    sampling = Sampling(max_tokens=n, ignore_eos=True, logit_bias=dict.fromkeys((11, 12, 13, 14), 30.0))
+    options = OPTIONS | {"prefill_chunk": 64, "prefix_cache": 0}
+    with LLM("tiny-hybrid", draft="suffix", draft_budget=63, **options) as drafter:
+        (session,) = drafter.model.sessions.free
+        before = session.draft_counts
+        drafts = drafter.generate(prompt, sampling).usage.drafts
+        after = session.draft_counts
+    assert drafts is not None
+    counted = drafts.verifies, drafts.drafted_tokens, drafts.accepted_tokens
+    assert counted == tuple(after[key] - before[key] for key in ("verified", "drafted", "accepted"))
+    assert drafts.verifies > 0
+
+
 def test_streams_that_interleave_count_their_own_drafts(llm: LLM) -> None:
     """Each stream drafts in a separate session."""
     prompts, sampling = (PROMPT, "import os\n"), Sampling(max_tokens=9, ignore_eos=True)

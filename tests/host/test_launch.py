@@ -13,7 +13,6 @@ from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
 from reference.linear import BLOCK_TYPES, PLAIN_TYPES, block_size
 from whole_packs import has_source, kernels_of, load, manifest, whole
 
-gpu_ops = _kernels.gpu_ops
 TARGETS = ("sm_75", "sm_90", "sm_121", "gfx1151", "sim")
 KERNELS = {name: threads for kernels in kernels_of_sources().values() for name, threads in kernels.items()}
 TYPES = PLAIN_TYPES + BLOCK_TYPES
@@ -23,7 +22,7 @@ N_SMS = 20
 
 def choose(name: str, op: str, n_sms: int = N_SMS, **numbers: object) -> list[dict[str, Any]]:
     """The launches of an op on a target."""
-    return gpu_ops.choose(whole(name), n_sms, op, **numbers)
+    return _kernels.launch.choose(whole(name), n_sms, op, **numbers)
 
 
 def check(launch: dict[str, object], name: str) -> None:
@@ -83,7 +82,7 @@ def test_ops_of_drafts(name: str) -> None:
     with pytest.raises(UnsupportedError, match=r"\[block_conv\] \[1, 8\], 9 taps, groups of 1: 1 to 8 taps"):
         choose(name, "block_conv", rows=1, dim=8, n_taps=9, group=1)
     with pytest.raises(UnsupportedError, match="a window or a first slot takes at most 64 rows"):
-        gpu_ops.choose(whole(name), N_SMS, "attention", capacity=100, k_type="F16", v_type="F16", rows=65,
+        _kernels.launch.choose(whole(name), N_SMS, "attention", capacity=100, k_type="F16", v_type="F16", rows=65,
                        n_heads=1, n_kv_heads=1, head_dim=64, window=9)  # fmt: skip
 
 
@@ -147,7 +146,7 @@ def test_fused_ops_of_a_step(name: str) -> None:
 def test_gemv(name: str, activations: str, dtype: str) -> None:
     for n_out, n_in in ((1, 256), (33, 1024), (4096, 4096), (5120, 17408), (17408, 5120), (248320, 5120), (4, 131072)):
         for rows in (1, 8):
-            (launch,) = gpu_ops.choose_linear(whole(name), N_SMS, [dtype], [n_out], n_in, rows, activations)
+            (launch,) = _kernels.launch.choose_linear(whole(name), N_SMS, [dtype], [n_out], n_in, rows, activations)
             check(launch, name)
             assert launch["overlap_previous"] and dtype.lower() in str(launch["kernel"])
 
@@ -158,7 +157,7 @@ def test_gemv(name: str, activations: str, dtype: str) -> None:
 def test_gemm(name: str, activations: str, dtype: str) -> None:
     for n_out, n_in in ((1, 256), (33, 1024), (5120, 17408), (17408, 5120), (248320, 5120)):
         for rows in (2, 8, 22, 64, 65, 4096):
-            batch = gpu_ops.choose_gemm(whole(name), N_SMS, [dtype], [n_out], n_in, rows, activations)
+            batch = _kernels.launch.choose_gemm(whole(name), N_SMS, [dtype], [n_out], n_in, rows, activations)
             for launch in batch["launches"]:
                 check(launch, name)
                 assert launch["overlap_previous"]
@@ -187,7 +186,7 @@ def test_every_gemm_kernel_is_chosen(name: str) -> None:
     pack, chosen = manifest(name, kernels), set()
     for dtype, activations, rows in itertools.product(GEMM_TYPES, ("int8", "f32"), (8, 16, 24, 32, 48, 64, 512)):
         for n_out, n_in in ((4096, 4096), (33, 17408)):
-            batch = gpu_ops.choose_gemm(pack, N_SMS, [dtype], [n_out], n_in, rows, activations)
+            batch = _kernels.launch.choose_gemm(pack, N_SMS, [dtype], [n_out], n_in, rows, activations)
             chosen |= {launch["kernel"] for launch in batch["launches"]}
     of_tiles = {kernel["name"] for kernel in kernels if kernel["name"].startswith("gemm_")}
     assert {name for name in of_tiles if not name.startswith("gemm_sm90")} <= chosen
@@ -196,7 +195,7 @@ def test_every_gemm_kernel_is_chosen(name: str) -> None:
 def test_types_without_a_gemm_kernel_are_expanded() -> None:
     for name, wide in (("sm_75", "f16"), ("sm_90", "bf16")):
         for rows in (12, 64, 65, 512):
-            batch = gpu_ops.choose_gemm(whole(name), N_SMS, ["Q4_1", "Q4_1"], [4096, 1024], 4096 + 32, rows)
+            batch = _kernels.launch.choose_gemm(whole(name), N_SMS, ["Q4_1", "Q4_1"], [4096, 1024], 4096 + 32, rows)
             kernels = [launch["kernel"] for launch in batch["launches"] if "sum" not in launch["kernel"]]
             assert kernels[0] == "narrow_rows_kernel" and kernels[1::2] == 2 * ["expand_weights_kernel"]
             assert all(f"_{wide}_" in kernel for kernel in kernels[2::2]) and batch["rounded_bits"] == 0
@@ -204,9 +203,9 @@ def test_types_without_a_gemm_kernel_are_expanded() -> None:
             gemms = [launch for launch in batch["launches"] if f"_{wide}_" in launch["kernel"]]
             assert not any(launch["overlap_previous"] for launch in gemms)  # weights are read before the wait
         with pytest.raises(UnsupportedError, match="no batch kernel reads Q4_1"):
-            gpu_ops.choose_gemm(whole(name), N_SMS, ["Q4_1"], [4096], 4096 + 32, 11)
+            _kernels.launch.choose_gemm(whole(name), N_SMS, ["Q4_1"], [4096], 4096 + 32, 11)
         with pytest.raises(UnsupportedError, match="no batch kernel reads Q3_K"):
-            gpu_ops.choose_gemm(whole(name), N_SMS, ["Q3_K"], [248320], 4096, 512)
+            _kernels.launch.choose_gemm(whole(name), N_SMS, ["Q3_K"], [248320], 4096, 512)
 
 
 @pytest.mark.parametrize("dtype", [*BLOCK_TYPES, "F16", "BF16"])
@@ -216,7 +215,7 @@ def test_skinny_gemm_of_every_type(dtype: str) -> None:
         if n_in % block_size(dtype)[0] != 0:
             continue
         for rows in (2, 8, 16, 22, 32, 33) if is_skinny else (12, 32):
-            batch = gpu_ops.choose_gemm(whole("sm_80"), N_SMS, [dtype], [4096], n_in, rows)
+            batch = _kernels.launch.choose_gemm(whole("sm_80"), N_SMS, [dtype], [4096], n_in, rows)
             kernel = str(batch["launches"][narrow]["kernel"])
             few = is_skinny and rows <= (48 if dtype == "Q4_K" else 32)
             assert kernel.startswith(f"gemm_skinny_{dtype.lower()}_") == few, (rows, n_in, kernel)
@@ -228,7 +227,7 @@ def test_gemv_of_long_rows_takes_the_ring() -> None:
     """Each SM has 120 KiB of weights; the ring leaves shared memory to concurrent kernels."""
 
     def choose(name: str, dtype: str, n_out: int, n_in: int, rows: int = 1, acts: str = "int8") -> dict[str, object]:
-        (launch,) = gpu_ops.choose_linear(whole(name), 132, [dtype] * 2, [n_out, 1000], n_in, rows, acts)
+        (launch,) = _kernels.launch.choose_linear(whole(name), 132, [dtype] * 2, [n_out, 1000], n_in, rows, acts)
         check(launch, name)
         return launch
 
@@ -256,7 +255,7 @@ def test_short_gemv_launches_take_the_whole_kernel() -> None:
     """An SM has room for the next launch, or, where rows are short, for this one only."""
 
     def choose(name: str, n_out: list[int], n_in: int, dtype: str = "Q4_K", rows: int = 1) -> dict[str, object]:
-        (launch,) = gpu_ops.choose_linear(whole(name), 132, [dtype] * len(n_out), n_out, n_in, rows, "int8")
+        (launch,) = _kernels.launch.choose_linear(whole(name), 132, [dtype] * len(n_out), n_out, n_in, rows, "int8")
         check(launch, name)
         return launch
 
@@ -284,13 +283,13 @@ def test_short_gemv_launches_take_the_whole_kernel() -> None:
 def test_few_rows_keep_every_sm_busy() -> None:
     """22 rows, a speculation's tree: one pass over the weights, on two blocks an SM, or one block of a skinny GEMM."""
     for n_out, n_in, waits in ((5120, 17408, "one wave"), (17408, 5120, "one wave"), (7168, 1024, "cluster 2")):
-        batch = gpu_ops.choose_gemm(whole("sm_75"), 72, ["Q4_K"], [n_out], n_in, 22)
+        batch = _kernels.launch.choose_gemm(whole("sm_75"), 72, ["Q4_K"], [n_out], n_in, 22)
         assert [launch["kernel"] for launch in batch["launches"]] == [
             "gemm_q4_k_int8_24_kernel",
             "gemm_sum_kernel",
         ]
         for dtype, rows in itertools.product(("Q4_K", "Q6_K"), (16, 22)):
-            (launch,) = gpu_ops.choose_gemm(whole("sm_90"), 132, [dtype], [n_out], n_in, rows)["launches"]
+            (launch,) = _kernels.launch.choose_gemm(whole("sm_90"), 132, [dtype], [n_out], n_in, rows)["launches"]
             assert launch["kernel"] == f"gemm_skinny_{dtype.lower()}_{16 if rows == 16 else 24}_kernel"
             assert 126 <= launch["grid"][0] * launch["grid"][1] <= 132 and waits in launch["text"]
 
@@ -298,34 +297,35 @@ def test_few_rows_keep_every_sm_busy() -> None:
 def test_spinning_blocks_leave_room_for_another_grid() -> None:
     """17408 values need more slices than half of twelve SMs, so that the GEMM of tiles computes them."""
     for n_sms, kernel in ((12, "gemm_q4_k_int8_16_kernel"), (24, "gemm_skinny_q4_k_16_kernel")):
-        launch = gpu_ops.choose_gemm(whole("sm_89"), n_sms, ["Q4_K"], [5120], 17408, 16)["launches"][0]
+        launch = _kernels.launch.choose_gemm(whole("sm_89"), n_sms, ["Q4_K"], [5120], 17408, 16)["launches"][0]
         assert launch["kernel"] == kernel
 
 
 def test_tiles_print_themselves() -> None:
     """The choice between op and launch, for a device that is not here."""
-    h100, q4_k = (whole("sm_90"), 132), (["Q4_K"], [5120], 17408)
-    assert gpu_ops.gemm_config(*h100, *q4_k, 512, "f32") == (
+
+    def gemm(dtype: str, n_in: int, rows: int, activations: str = "int8") -> str:
+        products = [dtype], [5120], n_in, rows, activations
+        return str(_kernels.launch.choose_gemm(whole("sm_90"), 132, *products)["config"])
+
+    assert gemm("Q4_K", 17408, 512, "f32") == (
         "gemm_q4_k_int16_32_kernel: tiles of 32 x 128 by 128, 0 whole, on 264 blocks of 256 threads, 4 stages, 90112 B"
     )
-    assert gpu_ops.gemm_config(*h100, ["BF16"], [5120], 5120, 512) == (
+    assert gemm("BF16", 5120, 512) == (
         "gemm_sm90_bf16_128x128_kernel: tiles of 128 x 128 by 64, 132 whole, on 132 blocks of 384 threads, 220256 B"
     )
-    assert gpu_ops.skinny_config(*h100, *q4_k, 16) == (
+    assert gemm("Q4_K", 17408, 16) == (
         "gemm_skinny_q4_k_16_kernel: 10 slices of up to 7 blocks, 13 ranges of up to 25 tiles, 64896 B"
     )
-    assert gpu_ops.skinny_config(*h100, *q4_k, 65) is None
     heads = {"k_type": "F16", "v_type": "F16", "n_heads": 24, "n_kv_heads": 4, "head_dim": 256}
-    assert gpu_ops.attention_config(*h100, 32768, rows=1, **heads) == (
+    assert choose("sm_90", "attention", 132, capacity=32768, rows=1, **heads)[0]["config"] == (
         "attention_decode_f16_256_kernel: 1 x 16 queries, 66 splits, ring of 3, 128 threads, 113536 B"
     )
-    with pytest.raises(UnsupportedError, match="no batch kernel reads Q3_K weights"):
-        gpu_ops.gemm_config(*h100, ["Q3_K"], [512], 4096, 512)
 
 
 def test_narrow_rows_runs_once_for_each_form_of_x() -> None:
     dtypes, n_out = ["Q4_K", "F16", "BF16", "Q6_K"], [640, 1, 1024, 7]
-    batch = gpu_ops.choose_gemm(whole("sm_90"), 132, dtypes, n_out, 1024, 512)
+    batch = _kernels.launch.choose_gemm(whole("sm_90"), 132, dtypes, n_out, 1024, 512)
     kernels = [launch["kernel"] for launch in batch["launches"]]
     assert kernels.count("narrow_rows_kernel") == 3
     assert sum(kernel.startswith("gemm_sm90") for kernel in kernels) == 4
@@ -360,7 +360,7 @@ def test_few_heads_are_cut_into_narrow_slices() -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_gemv_of_several_types(name: str) -> None:
     dtypes, n_out = ["Q4_K", "Q6_K", "Q8_0"], [5120, 1, 1024]
-    launches = gpu_ops.choose_linear(whole(name), N_SMS, dtypes, n_out, 17408, 1, "int8")
+    launches = _kernels.launch.choose_linear(whole(name), N_SMS, dtypes, n_out, 17408, 1, "int8")
     assert len(launches) == 3
     for launch, dtype in zip(launches, dtypes, strict=True):
         check(launch, name)
@@ -370,14 +370,14 @@ def test_gemv_of_several_types(name: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_sampling(name: str) -> None:
     for size in (1, 2, 31, 129, 2048, 2049, 32781, 262144, 1 << 20):
-        check(gpu_ops.choose_sampling(whole(name), N_SMS, "sample", size), name)
-        check(gpu_ops.choose_sampling(whole(name), N_SMS, "count_window", size), name)
-        check(gpu_ops.choose_sampling(whole(name), N_SMS, "walk_tree", size), name)
-    check(gpu_ops.choose_sampling(whole(name), N_SMS, "next_token", 4), name)
-    launch = gpu_ops.choose_sampling(whole(name), 1000, "sample", (1 << 21) - 1)
+        check(_kernels.launch.choose_sampling(whole(name), N_SMS, "sample", size), name)
+        check(_kernels.launch.choose_sampling(whole(name), N_SMS, "count_window", size), name)
+        check(_kernels.launch.choose_sampling(whole(name), N_SMS, "walk_tree", size), name)
+    check(_kernels.launch.choose_sampling(whole(name), N_SMS, "next_token", 4), name)
+    launch = _kernels.launch.choose_sampling(whole(name), 1000, "sample", (1 << 21) - 1)
     assert launch["grid"] == (256, 1, 1)  # what SampleGrid has room for
     with pytest.raises(UnsupportedError, match=rf"\[sample\] vocabulary of 2097152 on {name}: must be 1 to 2097151"):
-        gpu_ops.choose_sampling(whole(name), N_SMS, "sample", 1 << 21)
+        _kernels.launch.choose_sampling(whole(name), N_SMS, "sample", 1 << 21)
 
 
 def choose_attention(
@@ -427,7 +427,7 @@ def test_what_attention_refuses() -> None:
 
 
 def test_a_launch_says_what_it_is() -> None:
-    launch = gpu_ops.choose_sampling(whole("sm_90"), 132, "sample", 248320)
+    launch = _kernels.launch.choose_sampling(whole("sm_90"), 132, "sample", 248320)
     assert launch["text"] == "sample_kernel<<<[122, 1, 1], [512, 1, 1], 0 B>>> cooperative"
     (launch,) = choose("sm_90", "rms_norm", 132, rows=2, heads=1, dim=5120)
     assert launch["text"] == "rms_norm_kernel<<<[2, 1, 1], [1024, 1, 1], 0 B>>> overlap"
@@ -436,9 +436,9 @@ def test_a_launch_says_what_it_is() -> None:
 def test_a_kernel_that_the_pack_lacks_is_named() -> None:
     without = manifest("sm_90", [{"name": "rope_kernel", "max_threads": 256}])
     with pytest.raises(UnsupportedError, match=r"\[swiglu\] \[1, 8\]: the pack of sm_90 has no swiglu_kernel"):
-        gpu_ops.choose(without, 132, "swiglu", rows=1, dim=8)
+        _kernels.launch.choose(without, 132, "swiglu", rows=1, dim=8)
     with pytest.raises(UnsupportedError, match=r"\[linear\] 1 rows x Q4_K \[8, 256\] int8: the pack of sm_90 has no"):
-        gpu_ops.choose_linear(without, 132, ["Q4_K"], [8], 256)
+        _kernels.launch.choose_linear(without, 132, ["Q4_K"], [8], 256)
 
 
 def test_what_no_kernel_computes_is_refused() -> None:
@@ -449,4 +449,4 @@ def test_what_no_kernel_computes_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match=r"\[swiglu\] \[0, 8\]: nothing to compute"):
         choose("sm_90", "swiglu", rows=0, dim=8)
     with pytest.raises(FormatError, match='the pack of sm_90 has no tuning constant "matvec_threads_per_sm"'):
-        gpu_ops.choose_linear(manifest("sm_90", kernels_of("sm_90"), tuning={}), 132, ["Q8_0"], [8], 256)
+        _kernels.launch.choose_linear(manifest("sm_90", kernels_of("sm_90"), tuning={}), 132, ["Q8_0"], [8], 256)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from lucebox import _engine, _kernels
@@ -17,7 +19,6 @@ ROWS = (1, 2, 3, 4, 5, 6, 7, 16, 17, 33)
 SHAPES_32 = ((1, 32), (3, 160), (33, 96), (50, 576), (16, 1536))  # (n_out, n_in)
 SHAPES_256 = ((1, 256), (3, 768), (33, 512), (50, 1536))
 SHAPES_PLAIN = ((1, 1), (3, 33), (33, 100), (50, 576))
-GUARD = np.float32(-7.5e30)
 
 F32 = NDArray[np.float32]
 
@@ -26,14 +27,6 @@ def shapes(dtype: str) -> tuple[tuple[int, int], ...]:
     if dtype in PLAIN_TYPES:
         return SHAPES_PLAIN
     return SHAPES_32 if reference.block_size(dtype)[0] == 32 else SHAPES_256
-
-
-def guarded(rows: int, n_out: int) -> tuple[F32, F32]:
-    """A y filled with NaN between guards, and the memory that contains it."""
-    memory = np.full(rows * n_out + 64, GUARD, np.float32)
-    y = memory[32 : 32 + rows * n_out].reshape(rows, n_out)
-    y[:] = np.nan
-    return y, memory
 
 
 def check(got: F32, want: NDArray[np.float64], scale: NDArray[np.float64], what: str) -> None:
@@ -60,15 +53,11 @@ def test_product(dtype: str, activations: str, isa: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for n_out, n_in in shapes(dtype):
         w = random_weights(dtype, n_out * n_in, rng)
-        group = _kernels.ops.LinearGroup([w], [dtype], [n_out], n_in, max(ROWS), activations, isa, 1)
         x = rng.normal(size=(max(ROWS), n_in)).astype(np.float32)
         want, scale = reference.linear(w, dtype, n_out, x, activations)
         for rows in ROWS:
-            y, memory = guarded(rows, n_out)
-            group.run(x[-rows:], [y])
-            what = f"n_out {n_out} n_in {n_in} rows {rows}"
-            check(y, want[-rows:], scale[-rows:], what)
-            assert (memory[:32] == GUARD).all() and (memory[-32:] == GUARD).all(), what
+            y = ops.linear(w, dtype, n_out, n_in, x[-rows:], activations=activations, isa=isa)
+            check(y, want[-rows:], scale[-rows:], f"n_out {n_out} n_in {n_in} rows {rows}")
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -79,15 +68,12 @@ def test_a_row_has_the_same_bits_alone(activations: str, isa: str, seed: int) ->
         block = 1 if dtype in PLAIN_TYPES else reference.block_size(dtype)[0]
         n_out, n_in = int(rng.integers(1, 80)), block * int(rng.integers(1, 700 // block + 1))
         w = random_weights(dtype, n_out * n_in, rng)
-        group = _kernels.ops.LinearGroup([w], [dtype], [n_out], n_in, 64, activations, isa, 1)
         x = rng.normal(size=(64, n_in)).astype(np.float32)
-        alone, beside = np.zeros((64, n_out), np.float32), np.zeros((64, n_out), np.float32)
-        for row in range(64):
-            group.run(x[row : row + 1], [alone[row : row + 1]])
+        run = partial(ops.linear, w, dtype, n_out, n_in, activations=activations, isa=isa)
+        alone = np.concatenate([run(x=x[row : row + 1]) for row in range(64)])
         for rows in (2, 3, 5, 6, 8, int(rng.integers(7, 64)), 64):
-            group.run(x[:rows], [beside[:rows]])
             what = f"{dtype} n_out {n_out} n_in {n_in} rows {rows}"
-            assert np.array_equal(beside[:rows].view(np.int32), alone[:rows].view(np.int32)), what
+            assert np.array_equal(run(x=x[:rows]).view(np.int32), alone[:rows].view(np.int32)), what
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -99,12 +85,8 @@ def test_group_add_and_threads(activations: str, isa: str) -> None:
     weights = [random_weights(d, n * n_in, rng) for d, n in zip(dtypes, n_out, strict=True)]
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
     add = [rng.normal(size=(rows, n)).astype(np.float32) for n in n_out]
-    results = []
-    for threads in (1, 2):
-        group = _kernels.ops.LinearGroup(weights, dtypes, n_out, n_in, rows, activations, isa, threads)
-        y = [a.copy() for a in add]
-        group.run(x, y, y)
-        results.append(y)
+    group = (weights, dtypes, n_out, n_in, x, add, activations)
+    results = [ops.linear_group(*group, isa=isa, threads=threads) for threads in (1, 2)]
     for i, (w, dtype, n) in enumerate(zip(weights, dtypes, n_out, strict=True)):
         want, scale = reference.linear(w, dtype, n, x, activations)
         check(results[0][i], want + add[i], scale + np.abs(add[i]), dtype)
@@ -153,7 +135,7 @@ def test_rounding_of_activations(isa: str) -> None:
     x[1, 32:64] = 0
     x[2, :32] = np.arange(32) * 0.5  # ties
     x[2, 32:64] = 1e-44  # a scale that rounds to zero
-    q, scale, total = _kernels.ops.quantize_q8(x, isa)
+    q, scale, total = _kernels.weights.quantize_q8(x, isa)
     want_q, want_scale = reference.quantize_q8(x)
     assert q.shape == (3, 192) and not q[:, 160:].any() and not scale[:, 5:].any()
     assert np.array_equal(q[:, :160], want_q)

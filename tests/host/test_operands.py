@@ -10,7 +10,11 @@ from lucebox import _kernels
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from numpy.typing import NDArray
 
-run = _kernels.ops.run
+
+def run(op: str, **fields: Any) -> dict[str, Any]:
+    """The outputs of an op of these fields alone."""
+    [([got], [])] = _kernels.ops.run([(op, [fields], [])])
+    return got
 
 
 def ones(*shape: int) -> NDArray[np.float32]:

@@ -16,7 +16,7 @@ from reference.linear import (
     to_bf16,
 )
 
-ops = _kernels.ops
+weights = _kernels.weights
 TYPES = PLAIN_TYPES + BLOCK_TYPES
 
 
@@ -29,23 +29,23 @@ def shapes(dtype: str) -> list[tuple[int, int]]:
 def test_round_trip(dtype: str) -> None:
     for n_out, n_in in shapes(dtype):
         blocks = random_weights(dtype, n_out * n_in, np.random.default_rng(n_in))
-        planes = ops.to_planes(blocks, dtype, n_out, n_in)
-        assert np.array_equal(ops.from_planes(planes, dtype, n_out, n_in), blocks)
+        planes = weights.to_planes(blocks, dtype, n_out, n_in)
+        assert np.array_equal(weights.from_planes(planes, dtype, n_out, n_in), blocks)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_tasks_of_some_rows_make_the_same_planes(dtype: str) -> None:
     n_out, n_in = 11, 3 * block_size(dtype)[0]
     blocks = random_weights(dtype, n_out * n_in, np.random.default_rng(1))
-    whole = ops.to_planes(blocks, dtype, n_out, n_in)
+    whole = weights.to_planes(blocks, dtype, n_out, n_in)
     for task_rows in (1, 4, 11):
-        assert np.array_equal(ops.to_planes(blocks, dtype, n_out, n_in, task_rows), whole)
+        assert np.array_equal(weights.to_planes(blocks, dtype, n_out, n_in, task_rows), whole)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_planes_are_aligned_apart_and_hardly_larger_than_the_blocks(dtype: str) -> None:
     for n_out, n_in in shapes(dtype):
-        planes, total = ops.plane_layout(dtype, n_out, n_in)
+        planes, total = weights.plane_layout(dtype, n_out, n_in)
         blocks = len(random_weights(dtype, n_out * n_in, np.random.default_rng(0)))
         end = 0
         for offset, row_bytes in planes:
@@ -65,19 +65,19 @@ def test_types_without_planes_become_bf16(dtype: str) -> None:
     values = decode(blocks, dtype).reshape(n_out, n_in)
     rounded = to_bf16(values)
     for task_rows in (1, 2, 5):
-        planes = ops.to_planes(blocks, dtype, n_out, n_in, task_rows)
-        assert np.array_equal(planes, ops.to_planes(rounded.reshape(-1).view(np.uint8), "BF16", n_out, n_in))
+        planes = weights.to_planes(blocks, dtype, n_out, n_in, task_rows)
+        assert np.array_equal(planes, weights.to_planes(rounded.reshape(-1).view(np.uint8), "BF16", n_out, n_in))
     with pytest.raises(InvalidRequestError, match="no planes of its own"):
-        ops.from_planes(planes, dtype, n_out, n_in)
+        weights.from_planes(planes, dtype, n_out, n_in)
 
 
 def test_alignment_is_filled_with_zeros() -> None:
-    planes = ops.to_planes(np.full(2 * 3 * 2, 0xFF, np.uint8), "BF16", 2, 3)
+    planes = weights.to_planes(np.full(2 * 3 * 2, 0xFF, np.uint8), "BF16", 2, 3)
     assert len(planes) == 256 and planes[:6].all() and not planes[6:16].any() and not planes[22:].any()
 
 
 def test_what_is_no_whole_block_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match=r"Q6_K rows are multiples of 256 values, got \[4, 896\]"):
-        ops.plane_layout("Q6_K", 4, 896)
+        weights.plane_layout("Q6_K", 4, 896)
     with pytest.raises(InvalidRequestError, match="blocks must be 34 bytes, got 33"):
-        ops.to_planes(np.zeros(33, np.uint8), "Q8_0", 1, 32)
+        weights.to_planes(np.zeros(33, np.uint8), "Q8_0", 1, 32)

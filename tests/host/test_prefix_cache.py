@@ -127,17 +127,17 @@ def test_another_session_goes_on_from_the_same_prefix(model: Path) -> None:
     fork[200:] = random_ids(100, VOCAB, seed=9)
     sessions = [_engine.Session(engine) for _ in range(4)]
     assert warm(sessions[0], cache, ids, [], 2, 0).reused == 0
-    for what, session, prompt, reused in (
-        ("same prompt", sessions[1], ids, 256),
-        ("same prompt, same session", sessions[0], ids, 256),
-        ("shorter", sessions[1], ids[:256], 192),
-        ("fork", sessions[1], fork, 192),
-        ("fork elsewhere", sessions[2], fork, 256),
-        ("nothing in common", sessions[2], fork[1:], 0),
+    for what, session, prompt, reused, in_session in (  # in_session: without recurrent layers, from the session's own
+        ("same prompt", sessions[1], ids, 256, 256),
+        ("same prompt, same session", sessions[0], ids, 256, 299),
+        ("shorter", sessions[1], ids[:256], 192, 255),
+        ("fork", sessions[1], fork, 192, 200),
+        ("fork elsewhere", sessions[2], fork, 256, 256),
+        ("nothing in common", sessions[2], fork[1:], 0, 0),
     ):
         got = warm(session, cache, prompt, [], 2, 0)
         check(got, cold(sessions[3], prompt, [], 2, 0), what)
-        assert got.reused == reused, what
+        assert got.reused == (reused if session.recurrent_bytes else in_session), what
 
 
 def test_a_boundary_is_a_place_to_go_on_from(model: Path) -> None:
@@ -146,32 +146,69 @@ def test_a_boundary_is_a_place_to_go_on_from(model: Path) -> None:
     system = random_ids(333, VOCAB)
     prompts = [np.concatenate([system, random_ids(50, VOCAB, seed)]) for seed in (1, 2, 3)]
     assert warm(session, cache, prompts[0], [333], 1, 0).reused == 0
-    assert warm(session, cache, prompts[1], [333], 1, 0).reused == 320
-    assert warm(session, cache, prompts[2], [], 1, 0).reused == 0  # a cold run of it would not stop there
+    in_session = 0 if session.recurrent_bytes else 333  # attention goes on from any token of its own
+    assert warm(session, cache, prompts[1], [333], 1, 0).reused == max(in_session, 320)
+    other = _engine.Session(engine)
+    got = warm(other, cache, prompts[2], [], 1, 0)  # a cold run of it does not stop at 320, which changes no bit
+    check(got, cold(session, prompts[2], [], 1, 0), "without a boundary")
+    assert got.reused == 320
 
 
-def test_generated_tokens_are_computed_again(model: Path) -> None:
-    """A cold run computes them as part of a prompt, not one by one."""
+@pytest.mark.parametrize("chunk, reused", [(64, 448), (256, 448), (512, 448)])
+def test_prompts_that_part(model: Path, chunk: int, reused: int) -> None:
+    """The two newest append ends are after the shared part: the second prompt keeps a state where it leaves the first,
+    at the start of a page. Others go on from there, and bits stay."""
+    engine = open_engine(model, prefill_chunk=chunk, **FAST)
+    cache, shared = PrefixCache(BIG), random_ids(500, VOCAB)
+    found = []
+    for seed in (1, 2, 3, 4):
+        prompt = np.concatenate([shared, random_ids(700, VOCAB, seed)])
+        got = warm(_engine.Session(engine), cache, prompt, [], 2, 0)
+        check(got, cold(_engine.Session(engine), prompt, [], 2, 0), seed)
+        found.append(got.reused)
+    has_state = _engine.Session(engine).recurrent_bytes > 0
+    assert found == [0, 0 if has_state else 500 // chunk * chunk, reused, reused]
+    n_segments = cache.stats().segments
+    earlier = np.concatenate([shared[:300], random_ids(900, VOCAB, 5)])
+    for expected in (0 if has_state else 300 // chunk * chunk, 256, 256):
+        got = warm(_engine.Session(engine), cache, earlier, [], 2, 0)
+        check(got, cold(_engine.Session(engine), earlier, [], 2, 0), "earlier")
+        assert got.reused >= expected
+        earlier[300:] = random_ids(900, VOCAB, cache.stats().lookups)
+    assert cache.stats().segments > n_segments
+
+
+def test_generated_tokens_are_reused(model: Path) -> None:
+    """They have the bits that they have in a prompt."""
     engine = open_engine(model, prefill_chunk=64, **FAST)
     cache, session = PrefixCache(BIG), _engine.Session(engine)
     prompt = random_ids(130, VOCAB)
     answer = warm(session, cache, prompt, [], 70, 0)
     cache.store(session, np.array(session.tokens, np.int32))
     longer = np.concatenate([prompt, np.array(answer.ids, np.int32), prompt[:5]])
-    got = warm(session, cache, longer, [], 2, 1)
-    assert got.reused == 128
-    check(got, cold(_engine.Session(engine), longer, [], 2, 1), "longer")
+    elsewhere = 128 if session.recurrent_bytes else 192  # no state was read at 192, as the session went on from 199
+    for one, reused in ((session, 199), (_engine.Session(engine), elsewhere)):
+        got = warm(one, cache, longer, [], 2, 1)
+        check(got, cold(_engine.Session(engine), longer, [], 2, 1), "longer")
+        assert got.reused == reused
+    assert cache.restore(session, longer[:150]) == (128 if session.recurrent_bytes else 149)
 
 
-def test_what_was_computed_otherwise_is_not_kept(model: Path) -> None:
+def test_positions_that_are_not_text_are_not_kept(model: Path) -> None:
     engine = open_engine(model, prefill_chunk=64, **FAST)
     cache, session = PrefixCache(BIG), _engine.Session(engine)
     ids = random_ids(200, VOCAB)
-    for n in (50, 128, 192):
-        session.sync(ids[:n])
+    session.sync(ids[:50])
+    session.append(ids[50:100], positions=np.tile(np.arange(60, 110, dtype=np.int32), (3, 1)))
+    session.commit(list(range(50)))
+    session.sync(ids[:192])
+    assert session.matched_prefix(ids, [200]) == 50
     cache.store(session, ids)
     assert cache.stats().segments == 0
-    assert cache.restore(session, ids) == 0 and session.n_tokens == 0
+    assert cache.restore(session, ids) == (0 if session.recurrent_bytes else 50)
+    snapshot = session.save()
+    session.load(snapshot)
+    assert session.matched_prefix(ids, [200]) == 0  # a snapshot does not tell
 
 
 def test_restore_leaves_nothing_else_in_the_session(model: Path) -> None:
@@ -179,8 +216,9 @@ def test_restore_leaves_nothing_else_in_the_session(model: Path) -> None:
     cache, session = PrefixCache(BIG), _engine.Session(engine)
     ids = random_ids(200, VOCAB)
     warm(session, cache, ids, [], 5, 0)
-    assert cache.restore(session, ids[:150]) == session.n_tokens == 128
-    assert cache.restore(session, ids[:64]) == session.n_tokens == 0
+    has_state = session.recurrent_bytes > 0  # else all tokens but the last stay
+    assert cache.restore(session, ids[:150]) == session.n_tokens == (128 if has_state else 149)
+    assert cache.restore(session, ids[:64]) == session.n_tokens == (0 if has_state else 63)
     assert cache.restore(session, ids[:0]) == 0
 
 

@@ -146,7 +146,7 @@ def test_the_disk_budget_holds_for_all_models(engine: _engine.Engine, tmp_path: 
         total = sum(file.stat().st_size for file in files_of(tmp_path))
         assert cache.stats().disk_bytes == total <= budget
     cache = PrefixCache(BIG, tmp_path, "model 3", budget)
-    assert cache.restore(session, ids) == 256  # used last
+    assert cache.restore(_engine.Session(engine), ids) == 256  # used last
     cache.close()
 
 

@@ -29,7 +29,7 @@ def same_bits(got: NDArray[np.float32], want: NDArray[np.float32]) -> bool:
 
 def ours(w: NDArray[np.uint8], dtype: str) -> NDArray[np.float32]:
     values, n_bytes = block_size(dtype)
-    y: NDArray[np.float32] = _kernels.ops.dequantize(w, dtype, w.size // n_bytes * values)
+    y: NDArray[np.float32] = _kernels.weights.dequantize(w, dtype, w.size // n_bytes * values)
     return y
 
 
@@ -84,9 +84,9 @@ def test_every_f16() -> None:
 @pytest.mark.parametrize(("size", "n"), [(18, 64), (17, 32), (36, 32)])
 def test_wrong_size_is_refused(size: int, n: int) -> None:
     with pytest.raises(InvalidRequestError, match=f"got {size}"):
-        _kernels.ops.dequantize(np.zeros(size, np.uint8), "Q4_0", n)
+        _kernels.weights.dequantize(np.zeros(size, np.uint8), "Q4_0", n)
 
 
 def test_part_of_a_block_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="multiples of 32 values, got 33"):
-        _kernels.ops.dequantize(np.zeros(36, np.uint8), "Q4_0", 33)
+        _kernels.weights.dequantize(np.zeros(36, np.uint8), "Q4_0", 33)

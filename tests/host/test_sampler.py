@@ -283,6 +283,45 @@ def test_penalties_step_by_step(name: str) -> None:
         generated.append(token)
 
 
+@pytest.mark.parametrize("name", PENALTIES)
+def test_forced_and_replaced_tokens(name: str) -> None:
+    """Penalties count a forced token and not a dropped one. Draws go on as if neither had been."""
+    options = PENALTIES[name]
+    rng = np.random.default_rng(2)
+    sampler = make(options, 8)
+    sampler.set_prompt(np.array([3, 1], np.int32))
+    generated: list[int] = []
+    for step in range(60):
+        logits = rng.normal(0, 1, 8).astype(np.float32)
+        want = reference.penalised(reference.biased(logits, options), options, [3, 1], generated)
+        token = sampler.sample(logits)
+        assert token == int(want.argmax()), step
+        if step % 3 == 0:
+            sampler.drop_last()
+        else:
+            generated.append(token)
+        if step % 3 != 1:
+            sampler.record_forced(step % 8)
+            generated.append(step % 8)
+
+
+def test_forced_tokens_take_no_draw() -> None:
+    logits = random_logits(50, seed=4)
+    plain, forced = make(Options(), 50, seed=6), make(Options(), 50, seed=6)
+    for _ in range(20):
+        forced.record_forced(3)
+        assert forced.sample(logits) == plain.sample(logits)
+
+
+def test_tokens_that_cannot_be_forced_or_dropped() -> None:
+    sampler = make(Options(), 8)
+    sampler.set_prompt(np.array([3, 1], np.int32))
+    with pytest.raises(InvalidRequestError, match="the forced token is 8; the vocabulary has 8 tokens"):
+        sampler.record_forced(8)
+    with pytest.raises(InvalidRequestError, match="there is no token to drop"):
+        sampler.drop_last()
+
+
 def test_penalties_change_the_distribution() -> None:
     options = Options(repetition_penalty=2.0, presence_penalty=0.7, penalty_window=2)
     logits = random_logits(6, seed=3)

@@ -14,13 +14,13 @@ import numpy as np
 import pack_data
 import pytest
 from lucebox import packs, selftest
-from lucebox._kernels import ops
 from lucebox.cli.selftest import print_report
 from lucebox.errors import DeviceError, UnsupportedError
 from lucebox.packs import Manifest
 from lucebox.selftest import LIMITS, Case, cases, runner
 from numpy.typing import NDArray
-from reference.linear import decode, linear
+from reference.attention import round_to
+from reference.linear import linear
 
 OPS = (
     "embed",
@@ -28,8 +28,6 @@ OPS = (
     "gated_rms_norm",
     "linear",
     "linear_group",
-    "matmul",
-    "matmul_group",
     "swiglu",
     "rms_norm_rounded",
     "gated_rms_norm_rounded",
@@ -116,7 +114,7 @@ def test_x_that_meets_bf16_is_rounded_as_the_chip_does(has_bf16: bool, monkeypat
     made: list[Case] = []
 
     def first_product(rng: np.random.Generator, wide: str) -> list[Case]:
-        made.append(next(case for case in cases(rng, wide) if case.op == "matmul" and case.arguments[1] == "BF16"))
+        made.append(next(case for case in cases(rng, wide) if case.limit == "matrix" and case.arguments[1] == "BF16"))
         return made
 
     monkeypatch.setattr(runner, "cases", first_product)
@@ -126,7 +124,7 @@ def test_x_that_meets_bf16_is_rounded_as_the_chip_does(has_bf16: bool, monkeypat
     (case,) = made
     w, _, n_out, _, x, add = case.arguments
     wide = "BF16" if has_bf16 else "F16"
-    rounded = decode(np.asarray(ops.convert(x.reshape(-1).view(np.uint8), "F32", wide)), wide).reshape(x.shape)
+    rounded = round_to(x, wide)
     want = linear(w, "BF16", n_out, rounded, "f32")[0] + (0 if add is None else add)
     assert np.allclose(case.expected(), want, rtol=1e-5, atol=1e-5)
 

@@ -14,7 +14,7 @@ import pytest
 from draft_pairs import FIRST, SECOND, TARGET
 from drafts import SAMPLINGS, VOCAB, Tree, decode, random_tree, write
 from engines import log_softmax, open_engine, random_ids
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from reference import draft_files
 from reference.gguf_files import Shape, write_model
@@ -192,7 +192,7 @@ def test_a_replay_accepts_what_the_histogram_says(engine: _engine.Engine) -> Non
         tokens = rng.integers(0, VOCAB, 12).tolist()
         return tokens, [-1, -1, 0, 0, 2, 2, 4, 4, 6, 6, 1, 1]  # the best path has rows 0, 2, 4, 6, 8
 
-    probe = _engine.SessionProbe(session)
+    probe = _kernels.SessionProbe(session)
     probe.replay([1, 0, 2, 0, 0, 0, 1], seed=3)  # a quarter of the trees would accept 6 tokens, and have 5
     decode(session, prompt, N, draft=draft)
     lengths = np.array(session.accepted_lengths[:7]) / sum(session.accepted_lengths)
@@ -209,7 +209,7 @@ def test_a_replay_accepts_what_the_histogram_says(engine: _engine.Engine) -> Non
 
 def test_the_parts_of_steps_are_timed(engine: _engine.Engine) -> None:
     session = _engine.Session(engine)
-    probe = _engine.SessionProbe(session)
+    probe = _kernels.SessionProbe(session)
 
     def draft(_: int) -> Tree:
         return [1, 2], [-1, 0]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from engines import largest_difference, logits_of, mean_kl, open_engine, random_ids
-from lucebox import _engine
+from lucebox import LuceboxError, _engine
 from numpy.typing import NDArray
 from reference import checkpoints
 from reference.decoder import Decoder
@@ -125,6 +125,18 @@ BY_TYPE = {
         "qwen35", n_layers=2, recurrent=(True, False), hidden=256, ffn=256, n_heads=4, head_dim=64, d_state=64
     ),
     "llama": Shape("llama", n_layers=2, hidden=256, ffn=512, n_heads=4, head_dim=64, tied=True),
+    "qwen35moe": Shape(
+        "qwen35moe",
+        n_layers=2,
+        recurrent=(True, False),
+        hidden=256,
+        n_experts=7,
+        expert_ffn=256,
+        shared_ffn=256,
+        n_heads=4,
+        head_dim=64,
+        d_state=64,
+    ),
 }
 
 
@@ -158,6 +170,13 @@ VARIANTS = {
     "large state": Shape(n_layers=2, recurrent=(True, False), d_state=128),
     "qwen3": Shape("qwen3"),
     "qwen3 tied, one KV head": Shape("qwen3", tied=True, n_kv_heads=1),
+    "mixture": Shape("qwen35moe"),
+    "mixture, gate and up joined": Shape("qwen35moe", joined_experts=True),
+    "mixture with a prediction block": Shape("qwen35moe", n_mtp=1),
+    "mixture of one expert": Shape("qwen35moe", n_experts=1, n_used=1),
+    "mixture that uses all experts": Shape("qwen35moe", n_experts=5, n_used=5, expert_ffn=40, shared_ffn=24),
+    "many experts": Shape("qwen35moe", n_layers=2, recurrent=(True, False), n_experts=300, n_used=16, expert_ffn=8),
+    "qwen3 mixture": Shape("qwen3moe"),
     "llama": Shape("llama", n_heads=3, n_kv_heads=3),
     "llama with rope factors": Shape("llama", rope_factors=True),
     "llama with linear rope": Shape("llama", linear_rope=4.0),
@@ -168,6 +187,46 @@ VARIANTS = {
 def test_variants(written: Write, variant: str, isa: str) -> None:
     shape = VARIANTS[variant]
     check(written(shape), shape.vocab, isa)
+
+
+# --- mixtures in safetensors
+
+
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_experts_of_checkpoints(written: Write, tmp_path: Path, isa: str, is_joined: bool) -> None:
+    shape = VARIANTS["qwen3 mixture"]
+    config, tensors = checkpoints.from_gguf(written(shape))
+    folder = checkpoints.write(tmp_path, config, checkpoints.join_experts(tensors) if is_joined else tensors)
+    got = logits_of(open_engine(folder, isa=isa), random_ids(N_IDS, shape.vocab))
+    assert largest_difference(got, expected(written(shape), shape.vocab)) < EXACT
+
+
+def test_weights_that_are_not_normalised(written: Write, tmp_path: Path) -> None:
+    """norm_topk_prob is false by default: the chosen weights then sum to less than 1."""
+    shape = VARIANTS["qwen3 mixture"]
+    config, tensors = checkpoints.from_gguf(written(shape))
+    del config["norm_topk_prob"]
+    got = logits_of(open_engine(checkpoints.write(tmp_path, config, tensors)), random_ids(N_IDS, shape.vocab))
+    assert largest_difference(got, expected(written(shape), shape.vocab)) > EXACT
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_experts": 9}, "experts.8.gate_proj.weight is missing|shape"),
+        ({"num_experts": 0}, "num_experts"),
+        ({"num_experts": 1000}, "num_experts is 1000; at most 512"),
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok is 9; at most 8"),
+        ({"decoder_sparse_step": 2}, "decoder_sparse_step is 2; supported: 1"),
+        ({"mlp_only_layers": [0]}, "mlp_only_layers lists dense layers"),
+        ({"moe_intermediate_size": 31}, "has shape"),
+    ],
+)
+def test_damaged_mixtures_are_refused(written: Write, tmp_path: Path, changes: dict, message: str) -> None:
+    config, tensors = checkpoints.from_gguf(written(VARIANTS["qwen3 mixture"]))
+    folder = checkpoints.write(tmp_path, config | changes, tensors)
+    with pytest.raises(LuceboxError, match=message):
+        open_engine(folder)
 
 
 # --- the modes that round

@@ -33,6 +33,13 @@ def visible(
     return mask
 
 
+def rounded_attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, scale: float, mask: NDArray[np.bool_]) -> F64:
+    """attention() over the f16 operands of a GPU's matrix units: keys, values, and queries times scale and log2(e)."""
+    exponents_of_2 = np.asarray(q, np.float32) * (np.float32(scale) * np.float32(np.log2(np.e)))
+    queries, keys, values = (wide(np.asarray(x, np.float16)) for x in (exponents_of_2, k, v))
+    return attention(queries * np.log(2), keys, values, 1, mask)
+
+
 def attention(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, scale: float, mask: NDArray[np.bool_], gate: ArrayLike | None = None
 ) -> F64:

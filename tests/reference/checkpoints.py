@@ -1,4 +1,4 @@
-"""Turns a GGUF model of the llama or qwen3 family back into a Hugging Face checkpoint: the converter undone."""
+"""Turns a GGUF model of the llama, qwen3 or qwen3moe family back into a Hugging Face checkpoint."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ LAYER_NAMES = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
 }
 TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
@@ -60,12 +61,29 @@ def from_gguf(path: Path) -> tuple[dict[str, Any], dict[str, F32]]:
         if architecture == "llama" and tensor.name.endswith(("attn_q.weight", "attn_k.weight")):
             heads = field("attention.head_count" if "attn_q" in tensor.name else "attention.head_count_kv")
             values = np.ascontiguousarray(unpermute(values, heads))
-        tensors[hf_name(tensor.name)] = values
+        if "_exps." in tensor.name:  # as before transformers 5: a matrix per expert
+            _, layer, kind = tensor.name.removesuffix("_exps.weight").split(".")
+            for expert, matrix in enumerate(values):
+                name = f"model.layers.{layer}.mlp.experts.{expert}.{kind.removeprefix('ffn_')}_proj.weight"
+                tensors[name] = np.ascontiguousarray(matrix)
+        else:
+            tensors[hf_name(tensor.name)] = values
+    is_mixture = architecture == "qwen3moe"
+    experts = (
+        {
+            "model_type": "qwen3_moe",
+            "num_experts": field("expert_count"),
+            "num_experts_per_tok": field("expert_used_count"),
+            "moe_intermediate_size": field("expert_feed_forward_length"),
+            "norm_topk_prob": True,
+        }
+        if is_mixture
+        else {"intermediate_size": field("feed_forward_length")}
+    )
     config = {
         "model_type": architecture,
         "num_hidden_layers": field("block_count"),
         "hidden_size": field("embedding_length"),
-        "intermediate_size": field("feed_forward_length"),
         "num_attention_heads": field("attention.head_count"),
         "num_key_value_heads": field("attention.head_count_kv"),
         "head_dim": field("attention.key_length"),
@@ -76,8 +94,24 @@ def from_gguf(path: Path) -> tuple[dict[str, Any], dict[str, F32]]:
         "tie_word_embeddings": "lm_head.weight" not in tensors,
         "hidden_act": "silu",
         "attention_bias": False,
+        **experts,
     }
     return config, tensors
+
+
+def join_experts(tensors: dict[str, F32]) -> dict[str, F32]:
+    """The experts of a layer in two tensors, as transformers 5 saves them."""
+    kept = {name: tensor for name, tensor in tensors.items() if ".experts." not in name}
+    layers = {name.split(".experts.")[0] for name in tensors if ".experts." in name}
+    for layer in layers:
+        n = sum(name.startswith(f"{layer}.experts.") and "down" in name for name in tensors)
+        gate, up, down = (
+            np.stack([tensors[f"{layer}.experts.{e}.{kind}_proj.weight"] for e in range(n)])
+            for kind in ("gate", "up", "down")
+        )
+        kept[f"{layer}.experts.gate_up_proj"] = np.concatenate([gate, up], axis=1)
+        kept[f"{layer}.experts.down_proj"] = down
+    return kept
 
 
 def write(folder: Path, config: dict[str, Any], tensors: dict[str, F32]) -> Path:

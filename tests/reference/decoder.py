@@ -1,4 +1,4 @@
-"""The three model families in fp64, straight from a GGUF file: the definition that the engine is tested against.
+"""The model families in fp64, straight from a GGUF file: the definition that the engine is tested against.
 
 Written for clarity: one token at a time inside the recurrence, state kept by the caller. Each plausible mistake of an
 implementation can be switched on by name (see MUTATIONS), so that a test can show that it would be seen.
@@ -95,6 +95,7 @@ class Decoder:
         reader = GGUFReader(path)
         self._metadata = {name: field.contents() for name, field in reader.fields.items()}
         self.architecture: str = self._metadata["general.architecture"]
+        self.family = self.architecture.removesuffix("moe")
         self.w = weights_of(reader)
         self._read_config()
         self._read_rope()
@@ -115,7 +116,7 @@ class Decoder:
         self.theta = self._field("rope.freq_base", 10000.0)
         self.recurrent = [False] * self.n_layers
         self.sections: list[int] = []
-        if self.architecture == "qwen35":
+        if self.family == "qwen35":
             every = self._field("full_attention_interval", 4)
             flags = self._field("attention.recurrent_layers", [(i + 1) % every != 0 for i in range(self.n_layers)])
             self.recurrent = flags[: self.n_layers]
@@ -197,7 +198,7 @@ class Decoder:
         rows, heads, kv_heads, dim = len(x), self.n_heads, self.n_kv_heads, self.head_dim
         q, k, v = x @ w["q"].T, (x @ w["k"].T).reshape(rows, kv_heads, dim), (x @ w["v"].T).reshape(rows, kv_heads, dim)
         gate = None
-        if self.architecture == "qwen35":
+        if self.family == "qwen35":
             if "query and gate as halves of the row" in self.mutations:
                 q, gate = q[:, : heads * dim], q[:, heads * dim :]
             else:  # of each head: its query, then its gate
@@ -275,6 +276,31 @@ class Decoder:
             o[t] = np.einsum("hkv,hk->hv", read_from, q[t])
         return o, S
 
+    # --- feed-forward networks; x [rows, hidden]
+
+    def swiglu(self, layer: int, suffix: str, x: F64) -> F64:
+        gate, up, down = (self.w[f"blk.{layer}.ffn_{name}{suffix}.weight"] for name in ("gate", "up", "down"))
+        return (silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+    def mixture(self, layer: int, x: F64) -> F64:
+        blk = f"blk.{layer}.ffn_"
+        logits = x @ self.w[blk + "gate_inp.weight"].T
+        chosen = np.argsort(-logits, axis=1, kind="stable")[:, : self._field("expert_used_count")]
+        weights = np.take_along_axis(softmax(logits), chosen, axis=1)
+        weights /= weights.sum(axis=1, keepdims=True)
+        joined, down = self.w.get(blk + "gate_up_exps.weight"), self.w[blk + "down_exps.weight"]
+        if joined is None:
+            joined = np.concatenate([self.w[blk + "gate_exps.weight"], self.w[blk + "up_exps.weight"]], axis=1)
+        y = np.zeros_like(x)
+        for row, experts in enumerate(chosen):
+            for expert, weight in zip(experts, weights[row], strict=True):
+                gate, up = np.split(joined[expert] @ x[row], 2)
+                y[row] += weight * (down[expert] @ (silu(gate) * up))
+        shared_gate = self.w.get(blk + "gate_inp_shexp.weight")
+        if shared_gate is not None:
+            y += sigmoid(x @ shared_gate.reshape(-1, 1)) * self.swiglu(layer, "_shexp", x)
+        return y
+
     # --- the whole model
 
     def step(
@@ -286,7 +312,7 @@ class Decoder:
         text = np.arange(state.n_tokens, state.n_tokens + len(tokens))
         cos, sin = self.cos_sin(np.stack([text] * 3) if positions is None else np.asarray(positions))
         h = self.w["token_embd.weight"][tokens]
-        mlp_norm = "post_attention_norm" if self.architecture == "qwen35" else "ffn_norm"
+        mlp_norm = "post_attention_norm" if self.family == "qwen35" else "ffn_norm"
         taps = [] if taps is None else taps
         for i, layer_state in enumerate(state.layers):
             taps.append(h)
@@ -296,8 +322,7 @@ class Decoder:
             else:
                 h = h + self.attention(i, x, layer_state, cos, sin)
             x = rms_norm(h, self.w[f"blk.{i}.{mlp_norm}.weight"], self.eps)
-            gate, up, down = (self.w[f"blk.{i}.ffn_{name}.weight"] for name in ("gate", "up", "down"))
-            h = h + (silu(x @ gate.T) * (x @ up.T)) @ down.T
+            h = h + (self.swiglu(i, "", x) if self.family == self.architecture else self.mixture(i, x))
         state.n_tokens += len(tokens)
         h = rms_norm(h, self.w["output_norm.weight"], self.eps)
         taps.append(h)

@@ -36,6 +36,11 @@ class Shape:
     n_taps: int = 4
     recurrent: tuple[bool, ...] | None = None  # None: every fourth layer is attention, and the file lists nothing
     n_mtp: int = 0
+    n_experts: int = 8  # of the architectures that end in "moe"
+    n_used: int = 3
+    expert_ffn: int = 32
+    shared_ffn: int = 64  # qwen35moe
+    joined_experts: bool = False  # gate and up of an expert in one tensor
     tied: bool = False
     kv_heads_per_layer: bool = False  # head_count_kv as an array with 0 where a layer has no attention
     rope_factors: bool = False  # a rope_freqs tensor
@@ -44,14 +49,23 @@ class Shape:
     seed: int = 0
 
     @property
+    def family(self) -> str:
+        """The architecture without its experts."""
+        return self.architecture.removesuffix("moe")
+
+    @property
+    def is_mixture(self) -> bool:
+        return self.architecture.endswith("moe")
+
+    @property
     def recurrent_layers(self) -> tuple[bool, ...]:
-        if self.architecture != "qwen35":
+        if self.family != "qwen35":
             return (False,) * self.n_layers
         return self.recurrent or tuple((i + 1) % 4 != 0 for i in range(self.n_layers))
 
     @property
     def n_rot(self) -> int:
-        return self.head_dim // 4 if self.architecture == "qwen35" else self.head_dim
+        return self.head_dim // 4 if self.family == "qwen35" else self.head_dim
 
 
 @dataclass(frozen=True)
@@ -59,7 +73,7 @@ class Packed:
     """A matrix in a file's own type."""
 
     dtype: str
-    rows: NDArray[np.uint8]  # [n_out, bytes of a row]
+    rows: NDArray[np.uint8]  # [n_out, bytes of a row], or one such matrix per expert
 
 
 def metadata(shape: Shape) -> dict[str, Any]:
@@ -83,9 +97,18 @@ def metadata(shape: Shape) -> dict[str, Any]:
     }
     if shape.linear_rope is not None:
         fields |= {"rope.scaling.type": "linear", "rope.scaling.factor": shape.linear_rope}
+    if shape.is_mixture:
+        del fields["feed_forward_length"]
+        fields |= {
+            "expert_count": shape.n_experts,
+            "expert_used_count": shape.n_used,
+            "expert_feed_forward_length": shape.expert_ffn,
+        }
+        if shape.family == "qwen35":
+            fields["expert_shared_feed_forward_length"] = shape.shared_ffn
     if shape.architecture == "llama":
         fields["vocab_size"] = shape.vocab
-    if shape.architecture == "qwen35":
+    if shape.family == "qwen35":
         pairs = shape.n_rot // 2
         fields |= {
             "rope.dimension_sections": [pairs - 2 * (pairs // 3), pairs // 3, pairs // 3, 0],
@@ -115,6 +138,32 @@ def tensors(shape: Shape) -> dict[str, F32 | Packed]:
     def norm(name: str, n: int) -> None:
         made[name] = rng.normal(1, 0.2, n).astype(np.float32)
 
+    def swiglu(blk: str, suffix: str, ffn: int) -> None:
+        matrix(f"{blk}ffn_gate{suffix}.weight", ffn, h)
+        matrix(f"{blk}ffn_up{suffix}.weight", ffn, h)
+        matrix(f"{blk}ffn_down{suffix}.weight", h, ffn)
+
+    def experts(name: str, n_out: int, n_in: int) -> None:
+        parts = [random_matrix(shape.dtype, n_out, n_in, 0.5 / np.sqrt(n_in), rng) for _ in range(shape.n_experts)]
+        if shape.dtype == "F32":
+            made[name] = np.stack(parts)
+        else:
+            made[name] = Packed(shape.dtype, np.stack([part.rows for part in parts]))
+
+    def feed_forward(blk: str) -> None:
+        if not shape.is_mixture:
+            return swiglu(blk, "", shape.ffn)
+        made[blk + "ffn_gate_inp.weight"] = rng.normal(0, 2 / np.sqrt(h), (shape.n_experts, h)).astype(np.float32)
+        if shape.joined_experts:
+            experts(blk + "ffn_gate_up_exps.weight", 2 * shape.expert_ffn, h)
+        else:
+            experts(blk + "ffn_gate_exps.weight", shape.expert_ffn, h)
+            experts(blk + "ffn_up_exps.weight", shape.expert_ffn, h)
+        experts(blk + "ffn_down_exps.weight", h, shape.expert_ffn)
+        if shape.family == "qwen35":
+            swiglu(blk, "_shexp", shape.shared_ffn)
+            made[blk + "ffn_gate_inp_shexp.weight"] = rng.normal(0, 2 / np.sqrt(h), h).astype(np.float32)
+
     matrix("token_embd.weight", shape.vocab, h)
     norm("output_norm.weight", h)
     if not shape.tied:
@@ -124,10 +173,8 @@ def tensors(shape: Shape) -> dict[str, F32 | Packed]:
     for i, recurrent in enumerate(shape.recurrent_layers + (False,) * shape.n_mtp):
         blk = f"blk.{i}."
         norm(blk + "attn_norm.weight", h)
-        norm(blk + ("post_attention_norm.weight" if shape.architecture == "qwen35" else "ffn_norm.weight"), h)
-        matrix(blk + "ffn_gate.weight", shape.ffn, h)
-        matrix(blk + "ffn_up.weight", shape.ffn, h)
-        matrix(blk + "ffn_down.weight", h, shape.ffn)
+        norm(blk + ("post_attention_norm.weight" if shape.family == "qwen35" else "ffn_norm.weight"), h)
+        feed_forward(blk)
         if recurrent:
             channels = (2 * shape.n_k_heads + shape.n_v_heads) * shape.d_state
             values = shape.n_v_heads * shape.d_state
@@ -141,7 +188,7 @@ def tensors(shape: Shape) -> dict[str, F32 | Packed]:
             made[blk + "ssm_conv1d.weight"] = rng.normal(0, 0.5, (channels, shape.n_taps)).astype(np.float32)
             norm(blk + "ssm_norm.weight", shape.d_state)
             continue
-        q_rows = shape.n_heads * d * (2 if shape.architecture == "qwen35" else 1)
+        q_rows = shape.n_heads * d * (2 if shape.family == "qwen35" else 1)
         matrix(blk + "attn_q.weight", q_rows, h)
         matrix(blk + "attn_k.weight", shape.n_kv_heads * d, h)
         matrix(blk + "attn_v.weight", shape.n_kv_heads * d, h)

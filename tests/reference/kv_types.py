@@ -242,8 +242,9 @@ def encode_levels(x: F32, kv: str) -> Stored:
         return Stored(codes.reshape(x.shape), scales.astype(np.float16).reshape(*x.shape[:-1], -1))
 
 
-def decode(stored: Stored, kv: str) -> F64:
-    """The stored values, exactly; of rotated types the rotated ones."""
+def decode(stored: Stored, kv: str, *, half_levels: bool = False) -> F64:
+    """The stored values, exactly; of rotated types the rotated ones. half_levels: with levels rounded to f16, as GPU
+    kernels hold them."""
     kv, codes = kv.lower(), stored.codes
     if kv == "f32":
         return codes.astype(np.uint32).view(np.float32).astype(np.float64)
@@ -261,14 +262,14 @@ def decode(stored: Stored, kv: str) -> F64:
     elif kv in OFFSETS:
         values = (grouped.astype(np.float64) - 2 ** (OFFSETS[kv] - 1)) * scales[..., None]
     else:
-        levels = LEVELS[kv].astype(np.float64)
+        levels = (LEVELS[kv].astype(np.float16) if half_levels else LEVELS[kv]).astype(np.float64)
         values = np.concatenate([levels, -levels])[grouped] * scales[..., None]
     return values.reshape(codes.shape)
 
 
-def stored_values(pages: ArrayLike, kv: str, dim: int) -> F64:
-    """[..., 64, head_dim] of pages; of rotated types the rotated values."""
-    return decode(split(pages, kv, dim), kv)
+def stored_values(pages: ArrayLike, kv: str, dim: int, *, half_levels: bool = False) -> F64:
+    """[..., 64, head_dim] of pages; of rotated types the rotated values. half_levels: as decode()."""
+    return decode(split(pages, kv, dim), kv, half_levels=half_levels)
 
 
 def restored(x: F32, kv: str) -> F64:

@@ -126,6 +126,36 @@ def test_clients_choose_names_but_no_headers(server: Running) -> None:
     assert len(names) == MAX_NAMED and names[0] == "messages.%0D%0Ax%3A%20y" and max(map(len, names)) < 80
 
 
+def used(*ids: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": [{"type": "tool_use", "id": i, "name": "w", "input": {}} for i in ids]}
+
+
+def result(id: str) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": id, "content": id}
+
+
+NOTE = {"type": "text", "text": "note"}
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected"),
+    [
+        ([{"role": "user", "content": [result("a"), NOTE, result("b"), NOTE]}], ["a\n\nnote", "b\n\nnote"]),
+        ([{"role": "user", "content": [NOTE, result("a"), result("b")]}], ["a\n\nnote", "b"]),
+        ([{"role": "user", "content": [result("a"), result("b")]}, {"role": "user", "content": "note"}],
+         ["a", "b\n\nnote"]),
+        ([{"role": "user", "content": [result("a"), result("b")]}, {"role": "system", "content": "s"},
+          {"role": "user", "content": [NOTE]}], ["a", "b\n\nnote", ("system", "s")]),
+        ([{"role": "user", "content": [result("a"), result("b")]}, assistant(), {"role": "user", "content": [NOTE]}],
+         ["a", "b", ("assistant", "hm"), ("user", "note")]),
+    ],
+)  # fmt: skip
+def test_text_after_a_tool_result_joins_its_turn(turns: Any, expected: Any) -> None:
+    messages, _ = read("messages", {"messages": [USER, used("a", "b"), *turns]})
+    found = [m["content"] if m["role"] == "tool" else (m["role"], m["content"]) for m in messages[2:]]
+    assert found == expected
+
+
 def test_counts_name_ignored_fields(server: Running) -> None:
     message = {**USER, "timestamp": 1}
     with server.client() as client:

@@ -67,7 +67,7 @@ def test_all_but_the_documents_is_intact(llm: LLM, model: ChatModel, client: str
     rng = random.Random(seed)
     documents = (document(rng), document(rng))
     conversation = long_conversation(client, documents)
-    whole, _ = model.prompt(conversation)
+    whole = model.prompt(conversation).text
     conversation.compression = CompressionRequest("always", ratio)
     (request,) = model.requests(conversation, Sampling(), Limits(1))
     rendered = llm.tokenizer.decode(request.ids, skip_special=False)

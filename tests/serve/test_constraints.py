@@ -143,6 +143,27 @@ def test_a_token_that_the_mask_forbids() -> None:
 # --- after thinking
 
 
+def test_line_ends_after_thinking_are_bounded() -> None:
+    """As templates write them: at most two, in any tokens; then the answer begins."""
+    tokenizer = tokens().tokenizer
+    line_ends = [tokenizer.encode(text, add_bos=False) for text in ("\n", "\n\n")]
+    assert [len(ids) for ids in line_ends] == [1, 1]
+    one, two = (ids[0] for ids in line_ends)
+
+    def allowed(*given: int) -> set[int]:
+        constraint = TokenConstraint(tokens(), json_grammar(PERSON), thinking=TAGS, prompt_text="<think>\n")
+        assert refused_at(constraint, "so</think>") is None
+        for token in given:
+            constraint.accept(token)
+        mask = constraint.mask()
+        assert mask is not None
+        return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()) & {one, two}
+
+    assert allowed() == {one, two} and allowed(one) == {one}
+    assert allowed(two) == allowed(one, one) == set()
+    assert allowed(tokenizer.encode("{", add_bos=False)[0]) == set()
+
+
 @pytest.mark.parametrize("between", ["", "\n", "\n\n"])
 def test_thinking_is_free(between: str) -> None:
     constraint = TokenConstraint(tokens(), json_grammar(PERSON), thinking=TAGS, prompt_text="<think>\n")
@@ -153,6 +174,21 @@ def test_thinking_is_free(between: str) -> None:
     assert refused_at(constraint, "well") == "well"
     answer = '{"name": "T", "age": 3, "kind": "dog", "more": []}'
     assert refused_at(constraint, answer) is None and constraint.done
+
+
+@pytest.mark.parametrize("close", ["</think>", "</think>\n", "</think>\n\n"])
+def test_white_space_after_thinking_is_bounded(close: str) -> None:
+    """At most what templates write, however the tokens divide it."""
+    tokenizer = tokens().tokenizer
+    (line_end,) = tokenizer.encode("\n", add_bos=False)
+    constraint = TokenConstraint(tokens(), json_grammar(PERSON), thinking=TAGS, prompt_text="<think>\n")
+    assert refused_at(constraint, f"so{close}") is None
+    for _ in range(2 - close.count("\n")):
+        assert allows(constraint, line_end)
+        constraint.accept(line_end)
+    for space in ("\n", "\n\n", " "):
+        assert refused_at(constraint, space) == space
+    assert refused_at(constraint, '{"name": "T"') is None
 
 
 def test_thinking_that_the_model_may_begin() -> None:
@@ -519,6 +555,28 @@ def test_a_real_model(temperature: float) -> None:
         ids.append(session.sample(sampler))
         constraint.accept(ids[-1])
     check_person(json.loads(tokenizer.decode(ids[len(prompt) :])))
+
+
+def test_a_model_that_writes_line_ends_after_its_thinking() -> None:
+    """It closes its thinking, prefers line ends to all else, and yet answers."""
+    engine, tokenizer = open_engine(TINY_HYBRID), tiny_tokenizer()
+    table = GrammarTokens(tokenizer, engine.info["vocab"], tokenizer.eos_ids)
+    bias = dict.fromkeys(table.line_ends, 90.0)
+    session, sampler = _engine.Session(engine), _engine.Sampler(table.vocab, logit_bias=list(bias.items()))
+    prompt = tokenizer.encode("<think>\nhm</think>", add_bos=False)
+    constraint = TokenConstraint(table, json_grammar(PERSON), thinking=TAGS, prompt_text="<think>\n")
+    for token in tokenizer.encode("hm</think>", add_bos=False):
+        constraint.accept(token)
+    ids = list(prompt)
+    sampler.set_prompt(np.array(ids, np.int32))
+    while not constraint.done and len(ids) < 200:
+        session.sync(np.array(ids, np.int32))
+        sampler.set_mask(constraint.mask())
+        ids.append(session.sample(sampler))
+        constraint.accept(ids[-1])
+    text = tokenizer.decode(ids[len(prompt) :])
+    assert text.startswith("\n\n{")
+    check_person(json.loads(text))
 
 
 def test_a_large_vocabulary() -> None:

@@ -102,6 +102,18 @@ def test_qwen35_late_system_messages_become_user_messages() -> None:
     )
 
 
+def test_a_late_system_message_joins_the_tool_result_before_it() -> None:
+    """As a user message it would be a new question, and the template would drop the thinking of the tool loop."""
+    rendered = prompt("qwen35", [*TURN, LATE, LATE], [LOOK])
+    assert rendered.endswith(
+        "<tool_response>\nError: dark\n\nIt is late.\n\nIt is late.\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n<think>\n"
+    )
+    assert "<think>\nTwo places.\n</think>" in rendered
+    nothing = {**TURN[5], "content": ""}
+    assert "<tool_response>\nIt is late.\n</tool_response>" in prompt("qwen35", [*TURN[:5], nothing, LATE], [LOOK])
+
+
 def test_qwen3() -> None:
     assert prompt("qwen3", [*TURN, LATE, TURN[2]], [LOOK]) == (
         "<|im_start|>system\nBe brief.\n\nBe kind.\n\n# Tools\n\nYou may call one or more functions to assist with the "

@@ -6,13 +6,14 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 from lucebox import LLM, Sampling, _engine
-from lucebox.errors import CancelledError, InternalError
+from lucebox.errors import CancelledError, InternalError, InvalidRequestError, OutOfMemoryError
+from lucebox.generation import mask_ahead
 from lucebox.generation.answer import Answer
 from lucebox.generation.errors import DeadlineError, QueueFullError, SchedulerClosedError
 from lucebox.generation.events import PlainText, TextDelta
@@ -120,7 +121,7 @@ def test_answers_share_passes(llm: LLM, on_device: bool) -> None:
         def sometimes(sessions: list[Any], ids: list[Any]) -> int:
             calls.append(len(sessions))
             if len(calls) % 5 == 0:
-                raise InternalError("a pass that fails")
+                raise OutOfMemoryError("a pass that does not fit")
             return compute(sessions, ids)
 
         patched.setattr(_engine, "sync_together", sometimes)
@@ -136,6 +137,28 @@ def test_answers_share_passes(llm: LLM, on_device: bool) -> None:
     assert max(calls) > 2 and len(calls) > 10
     assert metrics.sequences.sum > 1.5 * metrics.sequences.total
     assert 0 < metrics.rows.total < len(calls) and metrics.rows.sum > metrics.rows.total
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_bug_in_a_pass_is_the_error_of_its_sequences(llm: LLM, on_device: bool, caplog: Any) -> None:
+    """It is logged once, and later requests are served."""
+    compute, calls = _engine.sync_together, []
+
+    def third_fails(sessions: list[Any], ids: list[Any]) -> int:
+        calls.append(len(sessions))
+        if len(calls) == 3:
+            raise InternalError("assertion failed")
+        return compute(sessions, ids)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_engine, "sync_together", third_fails)
+        patched.setattr(llm.model, "on_device", on_device)
+        scheduler = started(llm, slots=2)
+        sinks = [sink for _, sink in (submit(scheduler, asked(llm, prompt, 60)) for prompt in ("The cat", "The dog"))]
+        assert all(str(sink.until(Failed).error) == "assertion failed" for sink in sinks)
+        assert submit(scheduler, asked(llm))[1].answer().text == fresh_texts(llm, [TEXT], 16)[0]
+        scheduler.close()
+    assert [record.message for record in caplog.records] == ["a pass of 2 sequences failed"]
 
 
 @pytest.mark.parametrize("draft", ["none", "suffix"])
@@ -400,6 +423,39 @@ def test_a_budget_forces_tokens(llm: LLM, scheduler: Scheduler) -> None:
     assert text.endswith(llm.detokenize(forced) + rest)
 
 
+class EndReplaced:
+    """Replaces the first end token with these tokens."""
+
+    def __init__(self, end: int, forced: list[int]) -> None:
+        self.end, self.forced = end, forced
+
+    def push(self, token: int) -> list[int]:
+        forced, self.forced = (self.forced, []) if token == self.end else ([], self.forced)
+        return list(forced)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_penalties_count_forced_tokens_and_no_replaced_end(llm: LLM, scheduler: Scheduler, together: bool) -> None:
+    """The end token is likeliest by far. After the budget has replaced it, it ends the answer, however large the
+    penalties: it has not occurred. The forced tokens have occurred."""
+    end, forced = llm.model.end_ids[0], [500, 501]
+    bias = {end: 100.0, 500: 90.0, 501: 80.0}
+    penalties = Sampling(max_tokens=9, logit_bias=bias, presence_penalty=50.0, frequency_penalty=40.0, logprobs=0)
+    request = GenerationRequest(llm.ids(TEXT), penalties, PlainText(), budget=EndReplaced(end, forced))
+    beside = submit(scheduler, asked(llm, "The cat", 30))[1] if together else None
+    answer = submit(scheduler, request)[1].answer()
+    assert answer.finished is not None and answer.finished.ids == (*forced, end)
+    assert answer.logprobs == []  # forced tokens have none, and do not take the replaced token's
+    request = GenerationRequest(
+        llm.ids(TEXT), replace(penalties, logit_bias={500: 90.0, 501: 80.0}), PlainText(), budget=Budget([500])
+    )
+    answer = submit(scheduler, request)[1].answer()
+    assert answer.finished is not None and answer.finished.ids[:3] == (500, 501, 500)
+    assert set(answer.finished.ids[3:]).isdisjoint({500, 501})
+    if beside is not None:
+        assert beside.answer().text == fresh_texts(llm, ["The cat"], 30)[0]
+
+
 def test_a_stop_string_ends_the_text_before_it(llm: LLM, scheduler: Scheduler) -> None:
     plain = submit(scheduler, asked(llm, max_tokens=24))[1].answer().text
     stop = plain[len(plain) // 2 :][:4]
@@ -422,3 +478,66 @@ def test_an_error_of_no_sequence_ends_all(llm: LLM, scheduler: Scheduler, monkey
     with pytest.raises(SchedulerClosedError):
         submit(scheduler, asked(llm))
     assert not scheduler.is_accepting and scheduler.counts() == (0, 0)
+
+
+# --- masks
+
+
+@dataclass
+class Masks:
+    """A constraint that allows all tokens. A mask takes `slow_s` from the second token on."""
+
+    slow_s: float
+    done: bool = False
+    n: int = 0
+
+    def mask(self) -> None:
+        if self.n:
+            time.sleep(self.slow_s)
+
+    def accept(self, token: int) -> None:
+        self.n += 1
+
+
+def constrained(llm: LLM, constraint: Masks, max_tokens: int, sender: str = "") -> GenerationRequest:
+    return replace(asked(llm, max_tokens=max_tokens), constraint=constraint, sender=sender)
+
+
+def test_a_slow_mask_delays_only_its_own_sequence(llm: LLM, scheduler: Scheduler) -> None:
+    slow, quick = Collected(), Collected()
+    scheduler.submit([constrained(llm, Masks(0.5), 3)], [slow])
+    slow.until(TextDelta)
+    start = time.perf_counter()
+    scheduler.submit([asked(llm, max_tokens=20)], [quick])
+    answer = quick.answer()
+    assert time.perf_counter() - start < 0.9 and answer.finished is not None
+    assert len(slow.answer().finished.ids) == 3  # type: ignore[union-attr]
+
+
+def test_masks_beyond_the_limit_fail_their_request(
+    llm: LLM, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their threads cannot be stopped, so they count against their sender until they end."""
+    monkeypatch.setattr(mask_ahead, "LIMIT_S", 0.1)
+    for _ in range(mask_ahead.MAX_ABANDONED + 1):
+        failed = Collected()
+        scheduler.submit([constrained(llm, Masks(2.0), 3, "slow")], [failed])
+        assert isinstance(failed.until(Failed).error, InvalidRequestError)
+    refused, other = Collected(), Collected()
+    scheduler.submit([constrained(llm, Masks(0), 3, "slow"), constrained(llm, Masks(0), 3, "other")], [refused, other])
+    assert api_error_of(refused.until(Failed).error).kind == "overloaded"
+    assert other.answer().finished is not None
+    time.sleep(2.1)
+    after = Collected()
+    scheduler.submit([constrained(llm, Masks(0), 3, "slow")], [after])
+    assert after.answer().finished is not None
+
+
+def test_a_cancelled_sequence_does_not_wait_for_its_mask(llm: LLM, scheduler: Scheduler) -> None:
+    sink = Collected()
+    (sequence,) = scheduler.submit([constrained(llm, Masks(1.0), 9)], [sink])
+    sink.until(TextDelta)
+    start = time.perf_counter()
+    scheduler.cancel(sequence)
+    sink.until(Failed)
+    assert time.perf_counter() - start < 0.5

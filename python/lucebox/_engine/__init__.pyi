@@ -138,6 +138,16 @@ class Sampler:
 
     def sample(self, logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int: ...
 
+    def record_forced(self, token: int) -> None:
+        """
+        Records a token that the caller appended without sampling; penalties count it.
+        """
+
+    def drop_last(self) -> None:
+        """
+        Removes the token recorded last, which another one replaces; penalties no longer count it.
+        """
+
 class PageRun:
     """
     References to pages of the KV cache, which keep the pages allocated and unchanged.
@@ -268,7 +278,13 @@ class Session:
 
     def matched_prefix(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Sequence[int]) -> int:
         """
-        Length of the longest prefix of ids that the timeline computed in appends with exactly these ends.
+        Length of the longest prefix of ids whose state has the bits of a fresh run: computed in appends with exactly these ends, or in any appends where rows are invariant.
+        """
+
+    @property
+    def rows_are_invariant(self) -> bool:
+        """
+        Whether a row has the same bits whichever appends compute the sequence.
         """
 
     def read_pages(self, first: int, count: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]: ...
@@ -311,61 +327,6 @@ def start_samples(sessions: Sequence[Session], samplers: Sequence[Sampler]) -> N
     After sync_together(): starts the choice that each session's next sample() with its sampler returns, so that a device chooses for all sessions before the host waits for any.
     """
 
-class SessionProbe:
-    """A session as benchmarks and tests look at it."""
-
-    def __init__(self, session: Session) -> None: ...
-
-    def replay(self, by_length: Sequence[int], seed: int = 0) -> None:
-        """
-        For benchmarks: by_length[n] trees accept n tokens, whatever is sampled, so the text means nothing. Empty: off.
-        """
-
-    def time_parts(self, on: bool) -> None:
-        """
-        Whether steps with drafts are timed part by part, which slows them down. Sets part_seconds to 0.
-        """
-
-    @property
-    def part_seconds(self) -> dict:
-        """Sums since time_parts(): {draft, tree, verify, walk}."""
-
-    def time_append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_logits: int) -> float:
-        """
-        Seconds to compute an append and the logits of its last n_logits rows, without copying them to the host.
-        """
-
-    def profile_append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], n_logits: int) -> list[tuple[str, int, float]]:
-        """
-        The work of time_append per kernel, longest first: (kernel, launches, seconds).
-        """
-
-    def time_draft_step(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, n: int = 20) -> dict:
-        """
-        Milliseconds of a speculative step of the draft model that waits for no host, the mean of n, and of the kernels of its parts: step_ms, draft_ms, tree_ms, verify_ms, walk_ms, commit_ms.
-        """
-
-    @staticmethod
-    def profile_together(sessions: Sequence[Session], ids: Sequence[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]]) -> list[tuple[str, int, float]]:
-        """
-        sync_together(), timed per kernel: (kernel, launches, seconds), which do not overlap.
-        """
-
-    def step_timeline(self) -> tuple[list[tuple[int, int, int, int, int, int]], list[str]]:
-        """
-        Time stamps of the last token's step: (block, phase, task, began, waited, done) in ns, and the name of each task. Empty unless the megakernel made it; the pack must be built with LUCEBOX_TIMELINE.
-        """
-
-def matrix_shards(path: str, n: int) -> list[tuple[str, int, int, str, list[list[tuple[int, int]]]]]:
-    """
-    Lists each matrix of a model as (name, n_out, n_in, axis, shards). axis: "none", "rows" or "columns"; shards: the (first, count) ranges that each of n shards has.
-    """
-
-def row_shards(sections: Sequence[tuple[int, int, int, bool]], n: int) -> list[list[tuple[int, int]]]:
-    """
-    Divides the rows of a matrix among n shards; returns the (first, count) ranges of each. A section is (groups, units per group, rows per unit, is_tiled).
-    """
-
 class PromptScorer:
     """
     A model that scores the tokens of a prompt by the attention that its last rows pay them.
@@ -389,9 +350,9 @@ class PromptScorer:
         The layers; if empty, all layers with attention. Raises InvalidRequestError unless they ascend and have attention.
         """
 
-    def score(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], layers: Sequence[int] = [], progress: object | None = None) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
+    def score(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], layers: Sequence[int] = [], progress: object | None = None, check: object | None = None) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
         """
-        Scores each token: its largest softmax weight among the heads of `layers` (empty: all layers with attention), averaged over the last score_rows tokens. Does not compute the layers after the last of these. progress(done, total) counts tokens, layer by layer; it must not use this scorer or its lender.
+        Scores each token: its largest softmax weight among the heads of `layers` (empty: all layers with attention), averaged over the last score_rows tokens. Does not compute the layers after the last of these. progress(done, total) counts tokens, layer by layer; it must not use this scorer or its lender. check() is called every 50 ms; it ends the call by raising.
         """
 
 class GgufFile:

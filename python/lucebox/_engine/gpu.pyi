@@ -114,10 +114,3 @@ class Pack:
 
     @property
     def device(self) -> DeviceInfo: ...
-
-    @property
-    def launched(self) -> str:
-        """The last launch, as text."""
-
-    def take_started(self) -> list[str]:
-        """Names of the kernels started since the last call of this."""

@@ -1,4 +1,4 @@
-"""Single ops on numpy arrays."""
+"""Single ops, on the CPU or on a pack's device."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -6,33 +6,44 @@ from typing import Annotated
 import numpy
 from numpy.typing import NDArray
 
+import lucebox._engine
+import lucebox._engine.gpu
 
-def run(op: str, threads: int = 1, isa: str = 'auto', **fields) -> dict:
+
+def run(calls: Sequence[tuple[str, Sequence[dict], Sequence[dict]]], pack: lucebox._engine.gpu.Pack | None = None, threads: int = 1, isa: str = 'auto') -> list[tuple[list[dict], list[dict]]]:
     """
-    Runs an op on its fields, by the names in src/cpp/ops/operands.h: a dict of what it writes. An output that is given the name of an input takes that input's memory.
+    Runs calls (op, fields, readers) in order, on the CPU or on a pack's device, and returns what the ops of each wrote, and its readers. `fields` has a dict for each sequence; of a linear, for each product of one x. `readers` are the linears that read the result, which the stream may fuse. Names of ops and fields are as in src/cpp/ops/operands.h. An output that is given the name of an input takes that input's memory. An input that is given as (call, op, field) is what that earlier op wrote. Rounded rows are given as their bits, 8 or 16; weights may be the seed of random bytes.
     """
 
-def dequantize(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n: int) -> object:
-    """n values of an element type as fp32."""
+def time(calls: Sequence[tuple[str, Sequence[dict], Sequence[dict]]], pack: lucebox._engine.gpu.Pack | None = None, sets: int = 1, replays: int = 20, tries: int = 5, threads: int = 1, isa: str = 'auto') -> dict:
+    """
+    Seconds of calls as of run(), over `sets` copies of their memory in turn on a device, by its clock, with its launches. A product's x is already rounded. Of products and attention also the bytes that have to move, of attention the flops of the slots that a linear append sees.
+    """
 
-def quantize_q8(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], isa: str = 'auto') -> tuple:
-    """Rows rounded to 8-bit blocks of 32: (q, scale, sum)."""
+def take_launches(pack: lucebox._engine.gpu.Pack) -> list[str]:
+    """
+    The launches of run(), read_memory() and the sampler since the last call of this, as text.
+    """
 
-class LinearGroup:
-    """Products of one x with several weights, sharing its rounding."""
+def read_memory(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> object:
+    """Sums of the 32-bit words that each block has read."""
 
-    def __init__(self, weights: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtypes: Sequence[str], n_out: Sequence[int], n_in: int, max_rows: int, activations: str = 'int8', isa: str = 'auto', threads: int = 1) -> None: ...
+def read_bandwidth(pack: lucebox._engine.gpu.Pack, bytes: int = 1073741824, sets: int = 1, replays: int = 20, tries: int = 5) -> float:
+    """
+    Bytes a second of a kernel that only reads `bytes` a launch, from `sets` buffers in turn.
+    """
 
-    def run(self, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], y: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]], add: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]] | None = None) -> None:
-        """Writes each product into its y."""
+def sample(pack: lucebox._engine.gpu.Pack, logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ring_capacity: int = 4, with_append: bool = True, mask: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, tree: tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]] | None = None, first: int = 0, replay_length: int = -1, **options) -> list[dict]:
+    """
+    One token for each step of logits [sequences, steps, vocab], and what the device then knows: a dict of arrays for each sequence. Launches are for all sequences where the pack has kernels for that. With a tree (tokens, parents), the tokens of a walk down it from row `first`, whose rows the logits belong to; `accept` is then n_before, root, accepted[64] and positions[3, 37] of an AcceptPath.
+    """
 
-def convert(x: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], from_: str, to: str) -> object:
-    """Bytes of one element type as another's, to nearest even."""
+def decode_ahead(engine: lucebox._engine.Engine, logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], sampler: lucebox._engine.Sampler, n_tokens: int, ahead: int) -> list[int]:
+    """
+    Tokens from these logits on, with up to `ahead` steps asked for before their tokens are looked at.
+    """
 
-def to_planes(blocks: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, n_in: int, task_rows: int = 0) -> object:
-    """Weights as a device keeps them; task_rows: that many rows at a time."""
-
-def from_planes(planes: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], dtype: str, n_out: int, n_in: int) -> object: ...
-
-def plane_layout(dtype: str, n_out: int, n_in: int) -> tuple:
-    """(offset, row bytes) of each plane, and the bytes of all."""
+def megakernel(pack: lucebox._engine.gpu.Pack, calls: Sequence[tuple[str, Sequence[dict], Sequence[dict]]], missing: int = 0, is_lost: bool = False, most: int = 1, allowed: int = 1) -> list[tuple[list[dict], list[dict]]]:
+    """
+    run() of a call as phases of a megakernel before the sampler, which takes what its first product writes as logits.
+    """

@@ -17,10 +17,14 @@ from numpy.typing import NDArray
 from lucebox.chat.dialects import DIALECTS
 from lucebox.chat.dialects.hermes_json import CLOSE, JSON_FORM
 from lucebox.chat.grammar_check import GrammarCheck
+from lucebox.chat.grammar_process import limits
+from lucebox.chat.grammar_work import grammar_work
 from lucebox.chat.profiles import Profile, Thinking
-from lucebox.chat.thinking import TagWatch, begins_open
+from lucebox.chat.thinking import AFTER_CLOSE, TagWatch, begins_open
 from lucebox.chat.tools import Tool, ToolChoice, callable_tools
 from lucebox.errors import InvalidRequestError
+from lucebox.generation.mask_ahead import run_within_limit
+from lucebox.generation.request import SENDER
 from lucebox.text import Tokenizer
 
 __all__ = [
@@ -44,9 +48,10 @@ class GrammarTokens:
         self.tokenizer = tokenizer
         self.vocab = vocab
         self.end_ids = tuple(end_ids)
-        self.line_ends = frozenset(
-            i for text in ("\n", "\n\n") if len(ids := tokenizer.encode(text, add_bos=False)) == 1 for i in ids
-        )
+        texts = [AFTER_CLOSE[:n] for n in range(1, len(AFTER_CLOSE) + 1)]
+        ids = [tokenizer.encode(text, add_bos=False) for text in texts]
+        self.after_close = {found[0]: text for text, found in zip(texts, ids, strict=True) if len(found) == 1}
+        """The tokens that begin AFTER_CLOSE, with their text."""
         self.check = GrammarCheck()
         self.table = LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer, vocab, self.end_ids)), vocab, list(end_ids))
 
@@ -106,20 +111,30 @@ class TokenConstraint:
 
     grammar: llguidance's Lark dialect; its first rule is `start`.
     thinking: the model's tags if the answer may think first; None constrains from the first token.
+    prompt_text: the rendered prompt up to the answer.
+    begun: the part of the answer that the prompt has; the rest completes it.
 
     Raises:
-        InvalidRequestError: llguidance rejects the grammar or schema; the message says why.
+        InvalidRequestError: llguidance rejects the grammar or schema, or the begun part; the message says why.
     """
 
     def __init__(
-        self, tokens: GrammarTokens, grammar: str, *, thinking: Thinking | None = None, prompt_text: str = ""
+        self,
+        tokens: GrammarTokens,
+        grammar: str,
+        *,
+        thinking: Thinking | None = None,
+        prompt_text: str = "",
+        begun: str = "",
     ) -> None:
         self._tokens = tokens
         self._mask = _no_tokens(tokens)
-        self._matcher = _matcher(tokens, grammar)
+        self._matcher = _matcher(tokens, grammar, begun)
+        if begun:
+            _consume(self._matcher, tokens.table.tokenize_bytes(begun.encode()))
         self._close = thinking.close if thinking else ""
         self._watch: TagWatch | None = None
-        self._before: frozenset[int] = frozenset()  # line ends, allowed between thinking and the answer
+        self._before = ""  # the part of AFTER_CLOSE that may still come between thinking and the answer
         self._open_id: int | None = None  # the opening tag's token, while the model may still begin to think
         if thinking and begins_open(thinking, prompt_text):
             self._watch = TagWatch(thinking.close)
@@ -135,10 +150,14 @@ class TokenConstraint:
         """[vocab / 32] bits, one per token, valid until the next call; None allows all tokens."""
         if self._watch is not None:
             return None
-        self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
-        for token in self._before if self._open_id is None else (self._open_id,):
+        _compute(self._matcher, self._mask)
+        for token in self._space if self._open_id is None else (self._open_id,):
             self._mask[token // 32] |= np.uint32(1 << token % 32)
         return self._mask
+
+    @property
+    def _space(self) -> list[int]:
+        return [token for token, text in self._tokens.after_close.items() if self._before.startswith(text)]
 
     def accept(self, token: int) -> None:
         """Advances by the token that was appended.
@@ -149,13 +168,17 @@ class TokenConstraint:
         if self._watch is not None:
             after = self._watch.push(self._tokens.tokenizer.token_bytes(token))
             if after is not None:
-                self._watch, self._before = None, self._tokens.line_ends
-                if after := after.lstrip():  # the token that closes the tag also begins the answer
-                    _consume(self._matcher, self._tokens.table.tokenize_bytes(after))
+                self._watch = None
+                if answer := after.lstrip():  # the token that closes the tag also begins the answer
+                    _consume(self._matcher, self._tokens.table.tokenize_bytes(answer))
+                else:
+                    self._before = AFTER_CLOSE[len(after) :]
         elif token == self._open_id:
             self._watch, self._open_id = TagWatch(self._close), None
-        elif token not in self._before and not (self.done and token in self._tokens.end_ids):
-            self._open_id, self._before = None, frozenset()
+        elif self._open_id is None and token in self._space:
+            self._before = self._before[len(self._tokens.after_close[token]) :]
+        elif not (self.done and token in self._tokens.end_ids):
+            self._open_id, self._before = None, ""
             _consume(self._matcher, [token])
 
 
@@ -179,7 +202,7 @@ class StrictCalls:
         """As TokenConstraint.mask."""
         if self._matcher is None:
             return None
-        self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
+        _compute(self._matcher, self._mask)
         return self._mask
 
     def accept(self, token: int) -> None:
@@ -216,12 +239,27 @@ def _no_tokens(tokens: GrammarTokens) -> NDArray[np.uint32]:
     return np.zeros((tokens.vocab + 31) // 32, np.uint32)
 
 
-def _matcher(tokens: GrammarTokens, grammar: str) -> LLMatcher:
-    tokens.check.check(grammar)
-    matcher = LLMatcher(tokens.table, grammar, log_level=0)
+def _matcher(tokens: GrammarTokens, grammar: str, begun: str = "") -> LLMatcher:
+    tokens.check.check(grammar, begun)
+    with grammar_work() as work:
+        if grammar not in work.compiled:
+            work.compiled[grammar] = run_within_limit(lambda: _compiled(tokens, grammar), SENDER.get())
+        matcher: LLMatcher = work.compiled[grammar].deep_copy()
+    return matcher
+
+
+def _compiled(tokens: GrammarTokens, grammar: str) -> LLMatcher:
+    matcher = LLMatcher(tokens.table, grammar, log_level=0, limits=limits())
     if error := " ".join(matcher.get_error().split()):
         raise InvalidRequestError(f"the constraint cannot be compiled: {error[:300]}")
     return matcher
+
+
+def _compute(matcher: LLMatcher, mask: NDArray[np.uint32]) -> None:
+    matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+    if matcher.is_error():
+        error = " ".join(matcher.get_error().partition("<state>")[0].split())
+        raise InvalidRequestError(f"the constraint is too complex: {error[:300]}")
 
 
 def _consume(matcher: LLMatcher, tokens: list[int]) -> None:

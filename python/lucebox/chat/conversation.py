@@ -19,10 +19,10 @@ __all__ = ["AnswerFormat", "Conversation", "answer_format_of", "tool_choice_of",
 class AnswerFormat:
     """The structured output a request asks for."""
 
-    kind: Literal["json_object", "json_schema", "regex", "grammar"]
+    kind: Literal["json_object", "json_schema", "regex", "grammar", "gbnf"]
     schema: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
-    """The regular expression or grammar."""
+    """The regular expression, or the grammar in Lark or GBNF."""
     is_strict: bool = False
     """Refuse a schema with a pattern that cannot be held."""
 

@@ -7,7 +7,7 @@ Preparation can take seconds: the template is rendered, the prompt tokenised, th
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,16 @@ import numpy as np
 
 from lucebox.chat.conversation import AnswerFormat, Conversation
 from lucebox.chat.dialects import DIALECTS
+from lucebox.chat.grammar_work import grammar_work
+from lucebox.chat.json_text import respaced
 from lucebox.chat.parsing import OutputParser
+from lucebox.chat.presence import check_present
 from lucebox.chat.profiles import Profile, Thinking, profile_for
+from lucebox.chat.prompt import BegunText, Prompt, begun_text, continues
 from lucebox.chat.quoting import Quoting
 from lucebox.chat.rendering import Message, for_template, with_broken_calls
 from lucebox.chat.template import ChatTemplate
-from lucebox.chat.thinking import ThinkingBudget, closing_text, thinking_limit
+from lucebox.chat.thinking import ThinkingBudget, begins_open, closing_text, thinking_limit
 from lucebox.chat.tools import callable_tools
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.generation.events import Constraint
@@ -29,7 +33,6 @@ from lucebox.generation.loaded_model import LoadedModel
 from lucebox.generation.request import SENDER, GenerationRequest, answer_room, prompt_requests
 from lucebox.options import Sampling
 from lucebox.results import PromptCompression
-from lucebox.text import Ids
 from lucebox.text.spellings import unmarked
 
 if TYPE_CHECKING:
@@ -93,22 +96,23 @@ class Grammars:
             self._tokens.check.close()
 
     def constraint(
-        self, answer_format: AnswerFormat, *, thinking: Thinking | None = None, prompt_text: str = ""
+        self, answer_format: AnswerFormat, *, thinking: Thinking | None = None, prompt: Prompt | None = None
     ) -> Constraint:
-        """Constrains an answer to a format, after its thinking."""
+        """Constrains an answer to a format, after its thinking and from the begun part of it."""
         tokens = self.tokens()
         from lucebox.chat.constraints import TokenConstraint, json_grammar, regex_grammar
 
+        head, begun = ("", "") if prompt is None else (prompt.head, prompt.begun or "")
         match answer_format.kind:
             case "regex":
                 grammar = regex_grammar(answer_format.text)
             case "grammar":
                 grammar = answer_format.text  # Lark
             case "json_object":
-                grammar = json_grammar()
+                grammar, begun = json_grammar(), respaced(begun)
             case "json_schema":
-                grammar = json_grammar(answer_format.schema)
-        return TokenConstraint(tokens, grammar, thinking=thinking, prompt_text=prompt_text)
+                grammar, begun = json_grammar(answer_format.schema), respaced(begun)
+        return TokenConstraint(tokens, grammar, thinking=thinking, prompt_text=head, begun=begun)
 
 
 class ChatModel:
@@ -142,8 +146,8 @@ class ChatModel:
         self._max_tokens = max_tokens
         self._context = model.memory_plan.context
 
-    def prompt(self, conversation: Conversation) -> tuple[str, Ids]:
-        """The prompt of a conversation: text, and ids [n_tokens], in which only the template writes control tokens.
+    def prompt(self, conversation: Conversation) -> Prompt:
+        """The prompt of a conversation.
 
         Raises:
             InvalidRequestError, UnsupportedError: a message is malformed, the template refuses the conversation, or
@@ -154,22 +158,43 @@ class ChatModel:
             why = "".join(f" ({note})" for note in self.model.notes if "chat template" in note)
             name = self.model.info.name
             raise UnsupportedError(f"{name} has no chat template{why}; continue a prompt, or give a template")
+        template = self.template
         for name in RESERVED:
             if name in conversation.template_vars:
                 raise InvalidRequestError(f"the template variable {name!r} is set by lucebox itself")
         variables = self._quoting.values(conversation.template_vars)
-        if profile.thinking and profile.thinking.variable and thinking.mode != "default":
-            variables[profile.thinking.variable] = thinking.mode != "off"
+        switch = profile.thinking.variable if profile.thinking else None
+        if switch and thinking.mode != "default":
+            variables[switch] = thinking.mode != "off"
+        limit = self._max_prompt(conversation)
+        self.model.check_length(_contents(conversation.messages), limit)
         tools = callable_tools(conversation.tools, conversation.tool_choice)
         shown = self._quoting.values([tool.for_template() for tool in tools])
         messages = self._quoting.messages(with_broken_calls(profile, conversation.messages))
         messages, shown = for_template(profile, messages, shown)
-        if continues := _continues(conversation):
-            variables["add_generation_prompt"] = False
-        text = self.template.render(messages, tools=shown, **variables)
-        if continues:
-            text = _up_to_answer(text, messages[-1]["content"])
-        return unmarked(text), np.asarray(self.model.tokenizer.encode_marked(text), np.int32)
+        if not continues(conversation):
+            text = template.render(messages, tools=shown, **variables)
+            return self._tokenized(text, BegunText(text, ""), None, limit)
+
+        def render(messages: list[Message], thinks: bool) -> str:
+            on = {switch: True} if switch and thinks else {}
+            return template.render(messages, tools=shown, add_generation_prompt=thinks, **{**variables, **on})
+
+        found = begun_text(messages, profile.thinking, render)
+        begun = "" if found.is_thought else unmarked(found.begun)
+        return self._tokenized(found.head + found.begun, found, begun, limit)
+
+    def _max_prompt(self, conversation: Conversation) -> int:
+        """Tokens of the longest prompt that may be answered, perhaps compressed."""
+        compressor, request = self.model.compressor, conversation.compression
+        if compressor is None or compressor.policy.of(request).mode == "off":
+            return self._context
+        return compressor.max_tokens
+
+    def _tokenized(self, text: str, found: BegunText, begun: str | None, limit: int) -> Prompt:
+        self.model.check_length([text], limit)
+        ids = np.asarray(self.model.tokenizer.encode_marked(text), np.int32)
+        return Prompt(unmarked(text), ids, unmarked(found.head), begun)
 
     def requests(
         self,
@@ -184,12 +209,12 @@ class ChatModel:
         Raises:
             InvalidRequestError, UnsupportedError: as prompt(), the prompt does not fit, or an option is out of range.
         """
-        conversation, text, ids, compression = self._compressed(conversation, *self.prompt(conversation))
+        conversation, prompt, compression = self._compressed(conversation, self.prompt(conversation))
         profile, tools, choice = self.profile, conversation.tools, conversation.tool_choice
         max_tokens = self.max_answer_tokens(
-            len(ids), profile.max_tokens if limits.max_tokens is None else limits.max_tokens
+            len(prompt.ids), profile.max_tokens if limits.max_tokens is None else limits.max_tokens
         )
-        tags = self._thinking_tags(conversation, text)
+        tags = self._thinking_tags(conversation, prompt)
         if not isinstance(sampling, Sampling):
             sampling = replace(profile.defaults(thinking=tags is not None, tools=bool(tools)), **sampling)
         sampling = replace(sampling, max_tokens=max_tokens, stop=limits.stop)
@@ -200,8 +225,16 @@ class ChatModel:
             limit = thinking_limit(profile, conversation.thinking, max_tokens, n_closing)
 
         def parts() -> dict[str, Any]:
-            constraint, warnings = self._constraint(conversation, tags, text)
-            parser = OutputParser(profile, tools, choice, profile.thinking is not None, text, warnings=warnings)
+            constraint, warnings = self._constraint(conversation, tags, prompt)
+            parser = OutputParser(
+                profile,
+                tools,
+                choice,
+                profile.thinking is not None,
+                prompt.head,
+                continues=prompt.begun is not None,
+                warnings=warnings,
+            )
             budget = None
             if tags:
                 # A required call or format begins after the thinking, so it would not constrain a call made while
@@ -210,7 +243,7 @@ class ChatModel:
                 budget = ThinkingBudget(
                     tags,
                     self.model.tokenizer,
-                    text,
+                    prompt.head,
                     limit=limit,
                     end_ids=self.model.end_ids,
                     may_end=lambda: is_free and parser.ends_with_call,
@@ -218,11 +251,12 @@ class ChatModel:
             fields: dict[str, Any] = {"endpoint": endpoint, "compression": compression}
             return {"parser": parser, "constraint": constraint, "budget": budget, **fields}
 
-        return prompt_requests(self.model, ids, sampling, n, parts)
+        with grammar_work():
+            return prompt_requests(self.model, prompt.ids, sampling, n, parts)
 
     def _compressed(
-        self, conversation: Conversation, text: str, ids: Ids
-    ) -> tuple[Conversation, str, Ids, PromptCompression | None]:
+        self, conversation: Conversation, prompt: Prompt
+    ) -> tuple[Conversation, Prompt, PromptCompression | None]:
         """The conversation after compression, its prompt, and the record of what was cut."""
         compressor, request = self.model.compressor, conversation.compression
         if compressor is None:
@@ -231,18 +265,19 @@ class ChatModel:
                     f"{self.model.info.name} was loaded without a scorer, so prompts cannot be compressed: load it "
                     "with prefill_drafter (--prefill-drafter MODEL)"
                 )
-            return conversation, text, ids, None
+            return conversation, prompt, None
 
         def count(messages: list[Message]) -> int:
-            return len(self.prompt(replace(conversation, messages=messages))[1])
+            return len(self.prompt(replace(conversation, messages=messages)).ids)
 
-        found = compressor.cut(conversation.messages, len(ids), count, request, SENDER.get())
+        n_tokens = len(prompt.ids)
+        found = compressor.cut(conversation.messages, n_tokens, count, request, SENDER.get(), check_present)
         if found is None:
-            return conversation, text, ids, None
+            return conversation, prompt, None
         shorter = replace(conversation, messages=found.messages)
-        text, kept = self.prompt(shorter)
-        record = PromptCompression(found.scorer, found.keep_ratio, len(ids), len(kept), found.score_s, found.cut)
-        return shorter, text, kept, record
+        kept = self.prompt(shorter)
+        record = PromptCompression(found.scorer, found.keep_ratio, n_tokens, len(kept.ids), found.score_s, found.cut)
+        return shorter, kept, record
 
     def constraint(self, answer_format: AnswerFormat) -> tuple[Constraint, list[str]]:
         """The constraint for the continuation of a raw prompt, and warnings about what it does not enforce.
@@ -258,15 +293,17 @@ class ChatModel:
 
     def recommended_sampling(self, conversation: Conversation) -> Sampling:
         """The default sampling of an answer."""
-        tags = None if self.template is None else self._thinking_tags(conversation, self.prompt(conversation)[0])
+        tags = None if self.template is None else self._thinking_tags(conversation, self.prompt(conversation))
         return self.profile.defaults(thinking=tags is not None, tools=bool(conversation.tools))
 
-    def _thinking_tags(self, conversation: Conversation, prompt_text: str) -> Thinking | None:
+    def _thinking_tags(self, conversation: Conversation, prompt: Prompt) -> Thinking | None:
         """The tags around the reasoning of an answer; None if the answer does not think."""
-        tags = self.profile.thinking if conversation.thinking.mode != "off" else None
+        tags = self.profile.thinking
+        if tags is not None and prompt.begun is not None:
+            return tags if begins_open(tags, prompt.head) else None
         # The template may have closed the thinking already.
-        is_closed = tags is None or prompt_text.rstrip().endswith(tags.close)
-        return None if is_closed or _continues(conversation) else tags
+        is_closed = tags is None or conversation.thinking.mode == "off" or prompt.head.rstrip().endswith(tags.close)
+        return None if is_closed else tags
 
     def max_answer_tokens(self, n_prompt: int, requested: int | None) -> int:
         """The requested length, clamped to this model's maximum and the room in the context.
@@ -278,7 +315,7 @@ class ChatModel:
         return min(n for n in (requested, self._max_tokens, room) if n is not None)
 
     def _constraint(
-        self, conversation: Conversation, tags: Thinking | None, prompt_text: str
+        self, conversation: Conversation, tags: Thinking | None, prompt: Prompt
     ) -> tuple[Constraint | None, list[str]]:
         """The constraint of the answer, and warnings about what it does not enforce; None: unconstrained."""
         answer_format, choice = conversation.answer_format, conversation.tool_choice
@@ -286,6 +323,8 @@ class ChatModel:
         is_strict = any(tool.strict for tool in tools)
         if choice.mode != "required" and answer_format is None and not is_strict:
             return None, []
+        if any(opener in (prompt.begun or "") for opener in DIALECTS[self.profile.dialect].openers):
+            raise InvalidRequestError("messages: the last one begins a tool call, which cannot be continued")
         tokens = self._grammars.tokens()
         from lucebox.chat.constraints import StrictCalls, TokenConstraint, json_or_tools_grammar, tools_grammar
         from lucebox.chat.held_schemas import held_format, held_tools
@@ -298,43 +337,22 @@ class ChatModel:
         tools, warnings = held_tools(tokens.check, tools, dialect)
         if choice.mode == "required":
             grammar = tools_grammar(self.profile, tools, choice)
-            return TokenConstraint(tokens, grammar, thinking=tags, prompt_text=prompt_text), warnings
+            return TokenConstraint(tokens, grammar, thinking=tags, prompt_text=prompt.head), warnings
         assert answer_format is not None
         answer_format, notes = held_format(tokens.check, answer_format)
         warnings += notes
         if not tools:
-            return self._grammars.constraint(answer_format, thinking=tags, prompt_text=prompt_text), warnings
+            return self._grammars.constraint(answer_format, thinking=tags, prompt=prompt), warnings
         if answer_format.kind not in ("json_object", "json_schema"):
             raise InvalidRequestError(
                 f"response_format: a {answer_format.kind} cannot be combined with tools that may be called"
             )
         grammar = json_or_tools_grammar(self.profile, tools, choice, answer_format.schema or None)
-        return TokenConstraint(tokens, grammar, thinking=tags, prompt_text=prompt_text), warnings
+        begun = respaced(prompt.begun or "")
+        return TokenConstraint(tokens, grammar, thinking=tags, prompt_text=prompt.head, begun=begun), warnings
 
 
-def _continues(conversation: Conversation) -> bool:
-    """Whether the conversation ends with an assistant message, which the answer continues.
-
-    Raises:
-        InvalidRequestError: that message is a tool call, which needs its result first, or has no text.
-    """
-    last = conversation.messages[-1] if conversation.messages else {}
-    if last.get("role") != "assistant":
-        return False
-    if last.get("tool_calls"):
-        raise InvalidRequestError("messages: the last one calls a tool, and no message has the result")
-    content = last.get("content")
-    if not isinstance(content, str) or not content.strip():
-        raise InvalidRequestError("messages: the last one is an assistant's without text to continue")
-    return True
-
-
-def _up_to_answer(text: str, answer: str) -> str:
-    """A rendered conversation up to the end of its last message, without the template's end of turn. Templates trim
-    messages, so white space at the end is dropped."""
-    at = text.rfind(answer.strip())
-    if at < 0:
-        raise InvalidRequestError(
-            "messages: this model's template changes answers, so the last one cannot be continued"
-        )
-    return text[: at + len(answer.strip())]
+def _contents(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The texts of messages that are not checked yet."""
+    found = [message.get("content") for message in messages if isinstance(message, Mapping)]
+    return [content for content in found if isinstance(content, str)]

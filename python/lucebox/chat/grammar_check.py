@@ -1,6 +1,7 @@
-"""Compiles a request's grammar in another process before the server does: with a time limit and a memory limit.
+"""Compiles a request's grammars in another process before the server does: with a time limit and a memory limit.
 
-llguidance has no limit on recursion, on time or on memory while it compiles. Its reports are remembered.
+llguidance has no limit on recursion, on time or on memory while it compiles. Its reports are remembered. Every grammar
+first gets QUICK_S. One that takes longer waits for the seat of long ones, so the others pass it.
 """
 
 from __future__ import annotations
@@ -14,22 +15,30 @@ import sys
 import threading
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 
-from lucebox.chat.grammar_process import LENGTH
+from lucebox.chat.fair_seats import FairSeats
+from lucebox.chat.grammar_process import LENGTH, NOT_BEGUN
+from lucebox.chat.grammar_work import GrammarWork, grammar_work
 from lucebox.chat.presence import check_present
 from lucebox.errors import InvalidRequestError
+from lucebox.generation.request import SENDER
 
 __all__ = ["GrammarCheck"]
 
 SECONDS = 3.0
-"""For one grammar, the start of the process not included."""
-PROCESSES = 2
-"""Grammars compiled at a time."""
+"""For all grammars of a request together, the start of processes and waiting not included."""
+QUICK_S = 0.25
+QUICK_PROCESSES, LONG_PROCESSES = 2, 1
+MAX_WAITING, MAX_WAITING_LONG = 64, 4
+"""Requests of a sender that wait for a process."""
 MAX_BYTES = 1 << 20
 """The longest grammar."""
 MAX_REPORTS = 1024
 """Reports by the grammar's digest, least recently used first."""
+START_S = 60.0
+"""For a process to begin."""
 POLL_S = 0.05
 SCRIPT = Path(__file__).with_name("grammar_process.py")
 
@@ -38,19 +47,23 @@ class GrammarCheck:
     """Refuses grammars that cannot be compiled within the limits. Safe to share between threads."""
 
     def __init__(self) -> None:
-        self._idle: subprocess.Popen[bytes] | None = None
-        self._reports: OrderedDict[bytes, tuple[str, list[str]]] = OrderedDict()
+        self._idle: list[GrammarProcess] = []
+        self._reports: OrderedDict[bytes, list[str]] = OrderedDict()
         self._lock = threading.Lock()
-        self._seats = threading.Semaphore(PROCESSES)
+        self._quick = FairSeats(QUICK_PROCESSES, MAX_WAITING)
+        self._long = FairSeats(LONG_PROCESSES, MAX_WAITING_LONG)
 
-    def check(self, grammar: str) -> None:
-        """Compiles a grammar.
+    def check(self, grammar: str, begun: str = "") -> None:
+        """Compiles a grammar. begun: the beginning of an answer, which it must allow.
 
         Raises:
-            InvalidRequestError: llguidance rejects the grammar, or it exceeds a limit.
+            InvalidRequestError: llguidance rejects the grammar or the beginning, or a limit is exceeded.
             CancelledError: the client has left.
+            BusyError: too many requests of the sender wait.
         """
-        error, _ = self.report(grammar)
+        error, *_ = self._answer(grammar=grammar, begun=begun)
+        if error == NOT_BEGUN:
+            raise InvalidRequestError(error)
         if error:
             raise _refused(error)
 
@@ -59,88 +72,137 @@ class GrammarCheck:
 
         Raises:
             InvalidRequestError: it exceeds a limit.
-            CancelledError: the client has left.
+            CancelledError, BusyError: as check.
         """
-        data = grammar.encode("utf-8", "replace")
-        if len(data) > MAX_BYTES:
-            raise _refused(f"it has {len(data)} bytes, more than {MAX_BYTES}")
+        error, *warnings = self._answer(grammar=grammar, begun="")
+        return error, warnings
+
+    def lark_of(self, gbnf: str) -> str:
+        """A grammar of llama.cpp in Lark.
+
+        Raises:
+            InvalidRequestError: it cannot be translated, or exceeds a limit.
+            CancelledError, BusyError: as check.
+        """
+        error, lark = self._answer(gbnf=gbnf)
+        if error:
+            raise InvalidRequestError(f"the grammar is not GBNF: {_brief(error)}")
+        return lark
+
+    def _answer(self, **question: str) -> list[str]:
+        data = json.dumps(question).encode()
+        if (n_bytes := sum(len(text.encode("utf-8", "replace")) for text in question.values())) > MAX_BYTES:
+            raise _refused(f"it has {n_bytes} bytes, more than {MAX_BYTES}")
         digest = hashlib.sha256(data).digest()
         with self._lock:
             if digest in self._reports:
                 self._reports.move_to_end(digest)
                 return self._reports[digest]
-        while not self._seats.acquire(timeout=POLL_S):
-            check_present()
-        try:
-            error, *warnings = self._compile(data)
-        finally:
-            self._seats.release()
+        with grammar_work() as work:
+            answer = self._asked(self._quick, data, work, QUICK_S) or self._asked(self._long, data, work, SECONDS)
+        if answer is None:
+            raise _refused(f"the grammars of the request take more than {SECONDS:g} s")
         with self._lock:
-            self._reports[digest] = error, warnings
+            self._reports[digest] = answer
             while len(self._reports) > MAX_REPORTS:
                 self._reports.popitem(last=False)
-        return error, warnings
+        return answer
 
-    def _compile(self, data: bytes) -> list[str]:
+    def _asked(self, seats: FairSeats, data: bytes, work: GrammarWork, seconds: float) -> list[str] | None:
+        """The answer of a process; None if it does not come in time."""
+        if work.spent_s >= SECONDS:
+            return None
+        with seats.seat(SENDER.get()):
+            with self._lock:
+                process = self._idle.pop() if self._idle else None
+            process = process or GrammarProcess()
+            try:
+                process.wait_until_ready()
+                began = time.monotonic()
+                answer = process.ask(data, min(seconds, SECONDS - work.spent_s))
+                work.spent_s += time.monotonic() - began
+            except BaseException:
+                process.end()
+                raise
+        if answer is None:
+            process.end()
+            process = GrammarProcess()  # it begins while others compute
         with self._lock:
-            process, self._idle = self._idle, None
-        process = process or _start()
-        try:
-            report = _ask(process, data)
-        except BaseException:
-            _end(process)
-            raise
-        with self._lock:
-            spare, self._idle = self._idle, process
-        if spare is not None:
-            _end(spare)
-        return report
+            self._idle.append(process)
+        return answer
 
     def close(self) -> None:
         with self._lock:
-            process, self._idle = self._idle, None
-        if process is not None:
-            _end(process)
+            idle, self._idle = self._idle, []
+        for process in idle:
+            process.end()
 
 
 def _refused(reason: str) -> InvalidRequestError:
-    return InvalidRequestError(f"the constraint cannot be compiled: {' '.join(reason.split())[:300]}")
+    return InvalidRequestError(f"the constraint cannot be compiled: {_brief(reason)}")
 
 
-def _start() -> subprocess.Popen[bytes]:
-    command = [sys.executable, str(SCRIPT)]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    _ask(process, b'start: ""', seconds=60.0)  # waits for the imports
-    return process
+def _brief(text: str) -> str:
+    return " ".join(text.split())[:300]
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
+class GrammarProcess:
+    """A process of grammar_process.py. One thread uses it."""
 
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(SCRIPT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._is_ready = False
 
-def _ask(process: subprocess.Popen[bytes], data: bytes, seconds: float = SECONDS) -> list[str]:
-    assert process.stdin is not None and process.stdout is not None
-    deadline = time.monotonic() + seconds
-    try:
-        process.stdin.write(LENGTH.pack(len(data)) + data)
-        process.stdin.flush()
-    except BrokenPipeError:
-        pass  # the process's exit is detected below
-    answer = b""
-    while len(answer) < LENGTH.size or len(answer) < LENGTH.size + LENGTH.unpack_from(answer)[0]:
-        check_present()
-        if time.monotonic() > deadline:
-            raise _refused(f"it takes more than {seconds:g} s")
-        if select.select([process.stdout], [], [], POLL_S)[0]:
-            part = os.read(process.stdout.fileno(), 1 << 16)
-            if not part:
-                raise _refused("it is too deeply nested, or needs too much memory")
-            answer += part
-    report: list[str] = json.loads(answer[LENGTH.size :])
-    return report
+    def wait_until_ready(self) -> None:
+        """Waits until the process has imported what it needs.
+
+        Raises:
+            InvalidRequestError: it does not begin.
+            CancelledError: the client has left.
+        """
+        if not self._is_ready and self._read(START_S) is None:
+            raise _refused(f"the process that compiles grammars did not begin within {START_S:g} s")
+        self._is_ready = True
+
+    def ask(self, data: bytes, seconds: float) -> list[str] | None:
+        """The answer to a question; None if it takes longer.
+
+        Raises:
+            InvalidRequestError: the question ends the process.
+            CancelledError: the client has left.
+        """
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # the end of the process is detected below
+            self._process.stdin.write(LENGTH.pack(len(data)) + data)
+            self._process.stdin.flush()
+        return self._read(seconds)
+
+    def _read(self, seconds: float) -> list[str] | None:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + seconds
+        answer = b""
+        while len(answer) < LENGTH.size or len(answer) < LENGTH.size + LENGTH.unpack_from(answer)[0]:
+            check_present()
+            if (left := deadline - time.monotonic()) < 0:
+                return None
+            if select.select([self._process.stdout], [], [], min(POLL_S, left))[0]:
+                part = os.read(self._process.stdout.fileno(), 1 << 16)
+                if not part:
+                    raise _refused("it is too deeply nested, or needs too much memory")
+                answer += part
+        found: list[str] = json.loads(answer[LENGTH.size :])
+        return found
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):  # it flushes what the process has not read
+                    pipe.close()

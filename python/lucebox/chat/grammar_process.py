@@ -1,9 +1,9 @@
 """The sandbox process that compiles untrusted grammars before the server does: a resource-limited script that imports
 only llguidance.
 
-It reads grammars from stdin and answers each on stdout: 4 bytes with the length, then a JSON list of the error, empty
-without one, and the warnings. A stack overflow, the memory limit or a kill ends this process, not the server
-(grammar_check.py).
+It reads questions from stdin, JSON objects, and answers each on stdout: 4 bytes with the length, then a JSON list: the
+error, empty without one, and the warnings or the translated grammar. Its first answer, an empty list, says that it is
+ready. A stack overflow, the memory limit or a kill ends this process, not the server (grammar_check.py).
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ import struct
 import threading
 from pathlib import Path
 
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance.gbnf_to_lark import any_to_lark
 
 MEMORY = 512 << 20
 """Bytes of address space beyond those of the started process."""
 STACK = 2 << 20
 """Bytes: a quarter of a server thread's stack, so that the server has room for every grammar that compiles here."""
+NOT_BEGUN = "messages: the last one does not begin an answer in the requested format"
 LENGTH = struct.Struct("<I")
 
 
@@ -42,13 +44,29 @@ class _Bytes:
         return list(text.encode())
 
 
-def report_of(table: LLTokenizer, grammar: str) -> list[str]:
-    """Compiles a grammar and computes its first mask; returns the error and the warnings, each truncated."""
-    matcher = LLMatcher(table, grammar, log_level=0)
+def limits() -> LLParserLimits:
+    """Limits of a grammar, here and in the server. A quarter of the library's own: a mask that constructs more
+    expressions takes seconds."""
+    return LLParserLimits(initial_lexer_fuel=250_000)
+
+
+def report_of(table: LLTokenizer, grammar: str, begun: str) -> list[str]:
+    """Compiles a grammar, consumes the beginning of an answer and computes the mask; returns the error and the
+    warnings, each truncated."""
+    matcher = LLMatcher(table, grammar, log_level=0, limits=limits())
     mask = bytearray((257 + 31) // 32 * 4)
+    if not matcher.is_error() and begun and not matcher.consume_tokens(list(begun.encode())):
+        return [NOT_BEGUN]
     if not matcher.is_error():
         matcher.unsafe_compute_mask_ptr(ctypes.addressof(ctypes.c_char.from_buffer(mask)), len(mask))
     return [str(text)[:8000] for text in (matcher.get_error(), *matcher.get_grammar_warnings()[:16])]
+
+
+def lark_of(gbnf: str) -> list[str]:
+    try:
+        return ["", any_to_lark(gbnf)]
+    except Exception as error:  # the translator raises plain exceptions
+        return [str(error)[:8000] or type(error).__name__, ""]
 
 
 def _answer_all() -> None:
@@ -58,11 +76,17 @@ def _answer_all() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(5)  # lower priority than the engine's threads
-    read, write = sys.stdin.buffer, sys.stdout.buffer
-    while head := read.read(LENGTH.size):
-        report = json.dumps(report_of(table, read.read(*LENGTH.unpack(head)).decode())).encode()
-        write.write(LENGTH.pack(len(report)) + report)
-        write.flush()
+    _write([])
+    read = sys.stdin.buffer.read
+    while head := read(LENGTH.size):
+        question = json.loads(read(*LENGTH.unpack(head)))
+        _write(lark_of(question["gbnf"]) if "gbnf" in question else report_of(table, **question))
+
+
+def _write(answer: list[str]) -> None:
+    data = json.dumps(answer).encode()
+    sys.stdout.buffer.write(LENGTH.pack(len(data)) + data)
+    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

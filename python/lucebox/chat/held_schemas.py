@@ -50,6 +50,8 @@ def held_format(check: GrammarCheck, answer_format: AnswerFormat) -> tuple[Answe
     Raises:
         InvalidRequestError: as held_schema.
     """
+    if answer_format.kind == "gbnf":
+        return AnswerFormat("grammar", text=check.lark_of(answer_format.text)), []
     if answer_format.kind != "json_schema":
         return answer_format, []
     is_strict = answer_format.is_strict

@@ -5,13 +5,34 @@ from __future__ import annotations
 import json
 import re
 
-__all__ = ["JsonScanner", "Malformed"]
+__all__ = ["JsonScanner", "Malformed", "respaced"]
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _UNICODE = re.compile(r"\\u[0-9a-fA-F]{0,4}")
+_LEXEMES = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|\s+|[^"\s]', re.DOTALL)
 _LITERALS = ("true", "false", "null")
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
 _MAX_DEPTH = 256
+
+
+def respaced(text: str) -> str:
+    """The beginning of a JSON text with the white space of json.dumps. A blank that ends a number stays, because
+    without it the number could go on."""
+    parts: list[str] = []
+    last = ""  # last character outside strings
+    is_apart = False  # white space precedes
+    for found in _LEXEMES.finditer(text):
+        lexeme = found[0]
+        if lexeme.isspace():
+            is_apart = True
+            continue
+        if last in (",", ":") or (is_apart and last.isalnum() and lexeme[0].isalnum()):
+            parts.append(" ")
+        parts.append(lexeme)
+        last, is_apart = lexeme[-1], False
+    if is_apart and (last in (",", ":") or last.isalnum()):
+        parts.append(" ")
+    return "".join(parts)
 
 
 class Malformed(ValueError):

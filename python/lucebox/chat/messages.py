@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
+from lucebox.chat.large_json import load_json
 from lucebox.errors import InvalidRequestError
 
 __all__ = ["Arguments", "NoText", "checked_messages", "checked_tools"]
@@ -13,8 +14,10 @@ __all__ = ["Arguments", "NoText", "checked_messages", "checked_tools"]
 _ROLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
-def checked_messages(messages: object) -> list[dict[str, object]]:
+def checked_messages(messages: object, *, keeps_broken: bool = False) -> list[dict[str, object]]:
     """The messages, with content as one string and tool-call arguments as objects; other keys unchanged.
+
+    keeps_broken: arguments whose text is not a JSON object stay text. Else they are malformed.
 
     Raises:
         InvalidRequestError: a message is malformed; the text names it.
@@ -23,7 +26,7 @@ def checked_messages(messages: object) -> list[dict[str, object]]:
         raise InvalidRequestError(f"messages is {type(messages).__name__}, expected a list of objects")
     if not messages:
         raise InvalidRequestError("messages is empty, expected at least one message")
-    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    return [_message(message, f"messages[{i}]", keeps_broken) for i, message in enumerate(messages)]
 
 
 def checked_tools(tools: object) -> list[dict[str, object]]:
@@ -40,7 +43,7 @@ def checked_tools(tools: object) -> list[dict[str, object]]:
     return [dict(tool) for tool in tools]
 
 
-def _message(message: object, name: str) -> dict[str, object]:
+def _message(message: object, name: str, keeps_broken: bool) -> dict[str, object]:
     if not isinstance(message, Mapping):
         raise InvalidRequestError(f"{name} is {type(message).__name__}, expected an object with role and content")
     role = message.get("role")
@@ -50,7 +53,7 @@ def _message(message: object, name: str) -> dict[str, object]:
     result = {key: value for key, value in message.items() if value is not None}
     calls = result.pop("tool_calls", None)
     if calls:
-        result["tool_calls"] = _tool_calls(calls, f"{name}.tool_calls")
+        result["tool_calls"] = _tool_calls(calls, f"{name}.tool_calls", keeps_broken)
     if "content" not in result and not calls and "reasoning_content" not in result:
         raise InvalidRequestError(f"{name}.content is missing, expected text")
     result["content"] = _text(result.get("content"), f"{name}.content")
@@ -105,7 +108,7 @@ def _text(content: object, name: str) -> str:
     return "".join(parts)
 
 
-def _tool_calls(calls: object, name: str) -> list[dict[str, object]]:
+def _tool_calls(calls: object, name: str, keeps_broken: bool) -> list[dict[str, object]]:
     """Tool calls with parsed arguments: OpenAI's clients send JSON text, templates take the object."""
     if not isinstance(calls, Sequence) or isinstance(calls, str | bytes):
         raise InvalidRequestError(f"{name} is {type(calls).__name__}, expected a list of objects")
@@ -116,23 +119,31 @@ def _tool_calls(calls: object, name: str) -> list[dict[str, object]]:
         copy = dict(call)
         inner = copy.get("function")
         if isinstance(inner, Mapping):
-            copy["function"] = _with_parsed_arguments(inner, f"{name}[{i}].function")
+            copy["function"] = _with_parsed_arguments(inner, f"{name}[{i}].function", keeps_broken)
         else:
-            copy = _with_parsed_arguments(copy, f"{name}[{i}]")
+            copy = _with_parsed_arguments(copy, f"{name}[{i}]", keeps_broken)
         result.append(copy)
     return result
 
 
-def _with_parsed_arguments(function: Mapping[str, object], name: str) -> dict[str, object]:
+def _with_parsed_arguments(function: Mapping[str, object], name: str, keeps_broken: bool) -> dict[str, object]:
     copy = dict(function)
     if not isinstance(copy.get("name"), str):
         raise InvalidRequestError(f"{name}.name is {copy.get('name')!r}, expected the function's name")
     arguments = copy.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments) if arguments.strip() else {}
+            arguments = (
+                load_json(arguments.encode("utf-8", "replace"), f"{name}.arguments") if arguments.strip() else {}
+            )
+        except InvalidRequestError:
+            raise
         except (ValueError, RecursionError) as error:
+            if keeps_broken:
+                return copy
             raise InvalidRequestError(f"{name}.arguments is not valid JSON: {error}") from None
+        if keeps_broken and not isinstance(arguments, Mapping):
+            return copy
     if arguments is not None and not isinstance(arguments, Mapping):
         raise InvalidRequestError(f"{name}.arguments is {type(arguments).__name__}, expected an object")
     if arguments is not None:

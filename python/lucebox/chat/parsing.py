@@ -55,7 +55,9 @@ class OutputParser:
 
     tools: empty if the request has none. With tool_choice "none", calls stay text.
     thinking: separate reasoning from text; otherwise the tags stay in the text.
-    prompt_text: the rendered prompt; it may end with the opening tag of the reasoning.
+    prompt_text: the rendered prompt up to the answer; it may end with the opening tag of the reasoning.
+    continues: the answer goes on in the middle of a text or of reasoning, so white space and tags at its beginning are
+        part of it.
     warnings: notes on the request, emitted first.
     """
 
@@ -67,6 +69,7 @@ class OutputParser:
         thinking: bool,
         prompt_text: str,
         *,
+        continues: bool = False,
         warnings: Sequence[str] = (),
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
@@ -87,7 +90,7 @@ class OutputParser:
         self._mode = _Mode.THINKING if tags and begins_open(tags, prompt_text) else _Mode.TEXT
         self._withheld = ""  # may become a tag
         self._space = ""  # white space, emitted only if text follows
-        self._is_fresh = True  # only white space since the beginning, the last call or the end of thinking
+        self._is_fresh = not continues  # only white space since the beginning, the last call or the end of thinking
         self._drops_space = self._mode is _Mode.THINKING or bool(tags)  # whether white space is dropped while _is_fresh
         self._reader: CallReader | None = None  # set inside a block of calls
         self._raw = ""  # text of the current block, to emit if it is no call

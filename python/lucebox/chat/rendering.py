@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from lucebox.chat.dialects import DIALECTS, Dialect
+from lucebox.chat.large_json import load_json
 from lucebox.chat.profiles import Profile
 
-__all__ = ["Message", "for_template", "with_broken_calls"]
+__all__ = ["Message", "for_template", "with_broken_calls", "with_text"]
 
 Message: TypeAlias = dict[str, Any]
 
@@ -61,7 +62,7 @@ def _arguments(call: Mapping[str, Any]) -> Mapping[str, Any] | str:
     if not isinstance(arguments, str):
         return arguments or {}
     try:
-        value = json.loads(arguments) if arguments.strip() else {}
+        value = load_json(arguments.encode("utf-8", "replace"), "arguments") if arguments.strip() else {}
     except (ValueError, RecursionError):
         return arguments
     return value if isinstance(value, dict) else arguments
@@ -70,8 +71,8 @@ def _arguments(call: Mapping[str, Any]) -> Mapping[str, Any] | str:
 def merged_system(messages: Sequence[Message], *, takes_late: bool) -> list[Message]:
     """Merges the system and developer messages at the head into one.
 
-    Later ones stay in place, because moving them to the head would invalidate the cached prefix. They become user
-    messages if the template refuses late system messages.
+    Later ones stay in place, because moving them to the head would invalidate the cached prefix. If the template
+    refuses late system messages, they join the tool result before them, else they become user messages.
     """
     head: list[str] = []
     rest: list[Message] = []
@@ -80,9 +81,19 @@ def merged_system(messages: Sequence[Message], *, takes_late: bool) -> list[Mess
             rest.append(message)
         elif not rest:
             head.append(message["content"])
+        elif takes_late:
+            rest.append({**message, "role": "system"})
+        elif rest[-1]["role"] == "tool":
+            rest[-1] = with_text(rest[-1], message["content"])
         else:
-            rest.append({**message, "role": "system" if takes_late else "user"})
+            rest.append({**message, "role": "user"})
     return [{"role": "system", "content": "\n\n".join(filter(None, head))}, *rest] if head else rest
+
+
+def with_text(result: Message, text: str) -> Message:
+    """A tool result with text that follows it in the same turn. As a user message, the text would be a new question:
+    templates then drop the thinking of the running tool loop, and the cached prefix ends there."""
+    return {**result, "content": "\n\n".join(filter(None, (result["content"], text)))}
 
 
 def _tools_as_text(messages: Sequence[Message], tools: list[dict[str, Any]], dialect: Dialect) -> list[Message]:

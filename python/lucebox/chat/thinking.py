@@ -10,11 +10,23 @@ from lucebox.chat.profiles import Profile, Thinking
 from lucebox.errors import InvalidRequestError
 from lucebox.text import Tokenizer
 
-__all__ = ["EFFORTS", "TagWatch", "ThinkingBudget", "ThinkingRequest", "begins_open", "closing_text", "thinking_limit"]
+__all__ = [
+    "AFTER_CLOSE",
+    "EFFORTS",
+    "TagWatch",
+    "ThinkingBudget",
+    "ThinkingRequest",
+    "begins_open",
+    "closing_text",
+    "thinking_limit",
+]
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 _SHARES = {"minimal": 1 / 32, "low": 1 / 8, "medium": 1 / 2, "high": 1.0}  # fractions of max_tokens
 _GRACE = 32  # tokens before the limit in which a line end also ends the thinking
+
+AFTER_CLOSE = "\n\n"
+"""What templates write after the closing tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +53,7 @@ def closing_text(tags: Thinking, tokenizer: Tokenizer, max_tokens: int) -> str:
     """The text that ends thinking at its limit: the profile's, or the bare tag if the answer is shorter than four times
     that text."""
     is_short = len(tokenizer.encode(tags.stop, add_bos=False)) <= max_tokens // 4
-    return tags.stop if is_short else tags.close + "\n\n"
+    return tags.stop if is_short else tags.close + AFTER_CLOSE
 
 
 def thinking_limit(profile: Profile, request: ThinkingRequest, max_tokens: int, n_closing: int = 0) -> int:
@@ -134,7 +146,7 @@ class ThinkingBudget:
             return []
         data = self._tokenizer.token_bytes(token)
         if token in self._ends:
-            return self._close(self._tags.close + "\n\n") if self._is_open and not self._may_end() else []
+            return self._close(self._tags.close + AFTER_CLOSE) if self._is_open and not self._may_end() else []
         self._read(data)
         if not self._is_open:
             return []

@@ -12,8 +12,8 @@ from lucebox.text import Ids
 __all__ = ["anchored"]
 
 GRAM = 4  # tokens that must match
+# (upper bound of the text's length in chunks; chunks around a match that count as anchors; most matches of an n-gram)
 TIERS = ((1024, 2, 8), (2048, 4, 16), (1 << 62, 8, 32))
-"""(chunks of the text, below; chunks around a match that count; matches at most, of a run that counts)"""
 
 
 def anchored(scored: ScoredText, body: Ids, question: Ids) -> ScoredText:

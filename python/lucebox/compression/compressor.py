@@ -22,11 +22,11 @@ from lucebox.text import Tokenizer
 __all__ = ["MIN_MESSAGE_TOKENS", "Compressor", "CutConversation"]
 
 Messages = Sequence[dict[str, Any]]
+# The tokens of a text in the target's vocabulary.
 Count = Callable[[str], TokenCounts]
-"""The tokens of a text in the target's vocabulary."""
 
+# Shorter messages are never cut.
 MIN_MESSAGE_TOKENS = 512
-"""Shorter messages are never cut."""
 SEPARATOR = "\n\n"  # between the messages that are scored together
 
 
@@ -60,6 +60,11 @@ class Compressor:
         self._context = context
         self._turns = EarlierTurns()
 
+    @property
+    def max_tokens(self) -> int:
+        """No longer prompt is scored, whatever a request asks for."""
+        return int(self._context / min(share for _, share in self.policy.keep.points))
+
     def cut(
         self,
         messages: Messages,
@@ -67,18 +72,20 @@ class Compressor:
         count_prompt: Callable[[list[dict[str, Any]]], int],
         request: CompressionRequest | None = None,
         sender: str = "",
+        check: Callable[[], None] | None = None,
     ) -> CutConversation | None:
-        """The compressed conversation; None if nothing is cut. A prompt whose kept share alone would exceed the context
-        is not scored: scoring an unbounded text would block the device.
+        """The compressed conversation; None if nothing is cut. A prompt is not scored if the share that the
+        options keep would exceed the context: scoring takes the device, and a request may ask for any smaller share.
 
         n_tokens: length of the prompt of these messages; count_prompt: counts the tokens of other messages' prompt.
         sender: cuts are remembered per sender; no sender reuses the cuts of another.
+        check: called often while the scorer computes; ends it by raising.
         """
         policy = self.policy.of(request)
         if policy.mode == "off":
             return None
         ratio = policy.keep.at(n_tokens)
-        if ratio * n_tokens > self._context:
+        if max(ratio, self.policy.keep.at(n_tokens)) * n_tokens > self._context:
             return None
         settings = repr((sender, self.scorer.name, policy.keep, policy.uses_anchors))
         n_known, cut = self._turns.find(messages, settings)
@@ -93,7 +100,7 @@ class Compressor:
         candidates = _candidates(messages, n_known, n_tokens, count) if is_long else []
         if candidates:
             began = time.perf_counter()
-            cut = (*cut, *self._cut(candidates, _question(messages, count), ratio, count, policy.uses_anchors))
+            cut = (*cut, *self._cut(candidates, _question(messages, count), ratio, count, policy.uses_anchors, check))
             score_s = time.perf_counter() - began
             self._turns.put(messages, settings, cut)
         if not cut:
@@ -101,7 +108,13 @@ class Compressor:
         return CutConversation(_replaced(messages, cut), cut, self.scorer.name, ratio, score_s)
 
     def _cut(
-        self, candidates: Sequence[_Candidate], question: str, ratio: float, count_of: Count, uses_anchors: bool
+        self,
+        candidates: Sequence[_Candidate],
+        question: str,
+        ratio: float,
+        count_of: Count,
+        uses_anchors: bool,
+        check: Callable[[], None] | None,
     ) -> list[CutMessage]:
         """The candidates that became shorter. All share one token budget."""
         text = SEPARATOR.join(one.content for one in candidates)
@@ -114,7 +127,7 @@ class Compressor:
             start = place[1] + len(SEPARATOR)
         if candidates[-1].has_question:
             question = ""  # the scorer takes the end of the text
-        scored = self.scorer.score(text, question)
+        scored = self.scorer.score(text, question, check=check)
         if uses_anchors:
             scored = anchored(scored, *self.scorer.body_and_question(scored, question))
         kept = select(scored, regions, count, int(ratio * sum(map(count, regions))))

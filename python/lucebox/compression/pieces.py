@@ -10,11 +10,11 @@ from lucebox.compression.scores import Starts
 
 __all__ = ["MAX_PIECE", "Span", "TokenCounts", "pieces"]
 
+# Characters [start, stop) of a text.
 Span = tuple[int, int]
-"""Characters [start, stop) of a text."""
 
+# Tokens of a piece. A longer line is cut at sentences, a longer sentence between words, a longer word anywhere.
 MAX_PIECE = 64
-"""Tokens of a piece. A longer line is cut at sentences, a longer sentence between words, a longer word anywhere."""
 
 _LINE = re.compile(r"[^\n]*\n\s*(?:\n|\Z)|[^\n]*\n|[^\n]+")  # blank lines belong to the preceding line
 _SENTENCE = re.compile(r".*?(?:[.!?][\"')\]]*(?:\s+|\Z)|[\u3002\uff01\uff1f]|\Z)", re.DOTALL)

@@ -6,12 +6,12 @@ from lucebox.compression.pieces import Span, TokenCounts, pieces
 
 __all__ = ["cuttable"]
 
+# Most tokens of the head, which stays, in whole pieces: the name of a file, an instruction.
 HEAD_TOKENS = 32
-"""Tokens at the beginning that stay, at most, in whole pieces: the name of a file, an instruction."""
+# Least tokens of the tail (the question), which is kept, in whole pieces.
 TAIL_TOKENS = 96
-"""Tokens at the end that stay, at least, in whole pieces: the question zone."""
+# The tail grows to the beginning of its paragraph, up to this many tokens.
 PARAGRAPH_TOKENS = 256
-"""The tail grows to the beginning of its paragraph, up to this many tokens."""
 
 
 def cuttable(text: str, span: Span, count: TokenCounts, *, has_question: bool) -> Span:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -36,8 +36,9 @@ __all__ = ["Lender", "Scorer"]
 
 Weights = NDArray[np.float32]
 
+POLL_S = 0.05
+# If a text contains its own question, the question is its last QUESTION_TOKENS tokens.
 QUESTION_TOKENS = 96
-"""The question, where a text holds its own: its last tokens."""
 _CONTENT = "\u241f"  # placeholder for the text in the rendered template: SYMBOL FOR UNIT SEPARATOR
 
 
@@ -120,9 +121,11 @@ class Scorer:
         with self._lock:
             self._native = None
 
-    def score(self, text: str, question: str = "") -> ScoredText:
+    def score(self, text: str, question: str = "", *, check: Callable[[], None] | None = None) -> ScoredText:
         """The scores of a text's tokens: the attention they get from the question, which follows the text. If the
         question is empty, the end of the text is the question.
+
+        check: called often meanwhile; ends the scoring by raising.
 
         Raises:
             InvalidRequestError: the text is empty, or the question fills the scorer's context.
@@ -141,7 +144,7 @@ class Scorer:
                 f"{self.memory_plan.context}"
             )
         n_parts = -(-len(ids) // room)
-        raw = [self._weights(part, asked) for part in np.array_split(ids, n_parts)]
+        raw = [self._weights(part, asked, check) for part in np.array_split(ids, n_parts)]
         return ScoredText(text, ids, starts, smoothed(np.concatenate(raw)))
 
     def body_and_question(self, scored: ScoredText, question: str = "") -> tuple[Ids, Ids]:
@@ -155,14 +158,19 @@ class Scorer:
         """Tokens of text that fit in the context together with the question."""
         return self.memory_plan.context - len(self._before) - len(asked) - len(self._after)
 
-    def _weights(self, part: Ids, asked: Ids) -> Weights:
+    def _weights(self, part: Ids, asked: Ids, check: Callable[[], None] | None) -> Weights:
         """[len(part)] per token: the maximum attention weight over heads and layers, averaged over the last 8 rows of
         the prompt."""
         prompt = np.concatenate([self._before, part, asked, self._after])
-        with self._lock:
+        while not self._lock.acquire(timeout=POLL_S):
+            if check is not None:
+                check()
+        try:
             if self._native is None:
                 raise InvalidRequestError("this scorer was closed")
-            weights = self._native.score(prompt, self.layers)
+            weights = self._native.score(prompt, self.layers, check=check)
+        finally:
+            self._lock.release()
         return weights[len(self._before) :][: len(part)]
 
 

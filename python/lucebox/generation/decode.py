@@ -87,7 +87,8 @@ class DraftTally:
         self._ahead = (0, 0)  # (trees, tokens) that sample() verified and the next sync() will adopt
 
     def synced(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        """Counts a sync(), which advances in the newest tree, adopts a tree verified ahead, or verifies one."""
+        """Counts a sync(). It advances in the newest tree, adopts a tree that was verified ahead, or verifies a
+        tree."""
         if self._lengths:
             self._lengths[-1] += after["accepted"] - before["accepted"]
         trees, tokens = self._ahead
@@ -167,6 +168,10 @@ class DecodeLoop:
         is_end = self.n_generated > 0 and self.last_id in self._ends
         return not (self.is_full or is_done or is_end)
 
+    def begin_append(self, session: _engine.Session) -> None:
+        """Call before an append of the prompt: if it has one row, the session drafts below it, for this request."""
+        self._before = self._counts(session)
+
     def next_ids(self, session: _engine.Session) -> Ids | None:
         """The timeline that a batched pass computes before `sample`; None: the next token is forced, without
         sampling."""
@@ -190,13 +195,20 @@ class DecodeLoop:
     def sample(self, session: _engine.Session) -> None:
         """Appends the next token, sampled or forced."""
         n = self.n_prompt + self.n_generated
-        token = self._forced.pop(0) if self._forced else self._sampled(session, n)
+        logprob: TokenLogprob | None = None
+        if self._forced:
+            token = self._force(self._forced.pop(0))
+        else:
+            token, logprob = self._sampled(session, n)
         if self._budget is not None:
             forced = self._budget.push(token)
             if forced and token in self._ends:
-                token = forced.pop(0)
+                self._sampler.drop_last()
+                token, logprob = self._force(forced.pop(0)), None
                 self._budget.push(token)
             self._forced += forced
+        if logprob is not None:
+            self._output.logprob(logprob)
         if self._constraint is not None:
             self._constraint.accept(token)
         self._ids[n] = token
@@ -217,8 +229,13 @@ class DecodeLoop:
     def stop_at_limit(self) -> End:
         return self._flush("length")
 
-    def _sampled(self, session: _engine.Session, n: int) -> int:
-        """Samples the token after the first n."""
+    def _force(self, token: int) -> int:
+        """Takes a forced token. Penalties count it as generated text."""
+        self._sampler.record_forced(token)
+        return token
+
+    def _sampled(self, session: _engine.Session, n: int) -> tuple[int, TokenLogprob | None]:
+        """Samples the token after the first n, with its log probability if the request wants it."""
         before = self._counts(session) if self._before is None else self._before
         self._before = None
         session.sync(self._ids[:n])  # one row; none after a batched pass; more if another request ran in between
@@ -230,10 +247,10 @@ class DecodeLoop:
         if self._tally is not None:
             self._tally.synced(before, synced)
             self._tally.sampled(synced, self._counts(session))
-        if self._n_top is not None:
-            value, top = session.logprobs(token, self._n_top)
-            self._output.logprob(TokenLogprob(token, value, tuple(top)))
-        return token
+        if self._n_top is None:
+            return token, None
+        value, top = session.logprobs(token, self._n_top)
+        return token, TokenLogprob(token, value, tuple(top))
 
     def _counts(self, session: _engine.Session) -> Mapping[str, Any]:
         """The session's draft counters; empty if drafts are not counted."""

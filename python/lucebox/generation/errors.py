@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from lucebox.errors import LuceboxError
+from lucebox.errors import InvalidRequestError, LuceboxError
 
-__all__ = ["DeadlineError", "QueueFullError", "SchedulerClosedError"]
+__all__ = ["BusyError", "DeadlineError", "PromptTooLongError", "QueueFullError", "SchedulerClosedError"]
+
+
+class PromptTooLongError(InvalidRequestError):
+    """The prompt leaves no room for an answer of at least one token."""
+
+    def __init__(self, n_tokens: int, context: int) -> None:
+        super().__init__(
+            f"the prompt has {n_tokens} tokens; the context holds {context}. Load with a larger context, or shorten it"
+        )
+        self.n_tokens = n_tokens
+        self.context = context
 
 
 class QueueFullError(LuceboxError):
@@ -13,6 +24,10 @@ class QueueFullError(LuceboxError):
     def __init__(self, n_waiting: int) -> None:
         super().__init__(f"the queue is full: {n_waiting} requests wait")
         self.n_waiting = n_waiting
+
+
+class BusyError(LuceboxError):
+    """The sender already uses its share of something that all requests need; it may try again later."""
 
 
 class DeadlineError(LuceboxError):

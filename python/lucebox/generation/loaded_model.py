@@ -14,6 +14,7 @@ from lucebox import _engine
 from lucebox.chat.template import ChatTemplate
 from lucebox.errors import InvalidRequestError
 from lucebox.generation.embedding import Embedder
+from lucebox.generation.errors import PromptTooLongError
 from lucebox.generation.sessions import SessionPool
 from lucebox.models.assets import TextAssets
 from lucebox.models.drafters import Drafters
@@ -21,6 +22,7 @@ from lucebox.models.memory import MemoryPlan
 from lucebox.models.model_info import ModelInfo
 from lucebox.options import EngineOptions, Sampling, engine_fields
 from lucebox.text import Ids, Tokenizer
+from lucebox.text.length import BYTES_PER_TOKEN, tokens_beyond
 
 if TYPE_CHECKING:
     from lucebox.compression.compressor import Compressor
@@ -170,8 +172,10 @@ class LoadedModel:
         """The token ids of a prompt, checked.
 
         Raises:
-            InvalidRequestError: an id is outside the vocabulary.
+            InvalidRequestError: an id is outside the vocabulary, or a text is longer than the context.
         """
+        if isinstance(prompt, str):
+            self.check_length([prompt])
         ids = np.asarray(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
         if ids.ndim == 1 and ids.dtype.kind == "O" and all(isinstance(i, int) for i in ids):  # beyond 64 bits
             raise InvalidRequestError(f"token ids must be between 0 and {self.info.vocab - 1}")
@@ -181,10 +185,21 @@ class LoadedModel:
             raise InvalidRequestError(f"token ids must be between 0 and {self.info.vocab - 1}")
         return ids.astype(np.int32)
 
+    def check_length(self, texts: Iterable[str], limit: int | None = None) -> None:
+        """Refuses texts before they are tokenized, if they are surely longer than the limit, by default the context.
+
+        Raises:
+            PromptTooLongError: they are; it has the tokens that were counted.
+        """
+        context = self.memory_plan.context
+        if (n := tokens_beyond(self.tokenizer, texts, context if limit is None else limit)) is not None:
+            raise PromptTooLongError(n, context)
+
     def expected_ids(self, prediction: str) -> Ids:
         """The token ids of text that an answer is likely to repeat, truncated to the context."""
-        ids = self.tokenizer.encode(prediction, special=False, add_bos=False)
-        return np.asarray(ids[: self.options.context], np.int32)
+        context = self.memory_plan.context
+        text = prediction[: BYTES_PER_TOKEN * context]
+        return np.asarray(self.tokenizer.encode(text, special=False, add_bos=False)[:context], np.int32)
 
     def ids_to_embed(self, text: str | Sequence[int]) -> Ids:
         """The token ids of a text, with the end token that the model expects; ids stay as they are.

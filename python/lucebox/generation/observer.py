@@ -15,7 +15,7 @@ class Observer:
         """The queue was full."""
 
     def begun_step(self, n_sequences: int) -> None:
-        """A turn that computes one token of each of n_sequences begins."""
+        """A turn begins that computes one token for each of n_sequences."""
 
     def sent_pass(self, n_rows: int) -> None:
         """A batched pass of n_rows was sent."""

@@ -1,4 +1,4 @@
-"""Answers for callers in this process: whole, or as streams of chunks that are computed as they are read."""
+"""Answers for callers in this process: complete, or as streams of chunks that are computed as they are read."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lucebox.results import Chunk, Generation, TokenLogprob, ToolCall
 
 __all__ = ["ChunkStream", "PromptProgress", "answers_of"]
 
+# Called with the number of computed tokens of the prompt and with its length.
 PromptProgress = Callable[[int, int], None]
-"""Called with the tokens of the prompt that are computed, and with all of them."""
 
 MAX_UNREAD = 2  # chunks of a stream; beyond that, other threads' turns do not compute it further
 

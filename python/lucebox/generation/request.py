@@ -13,6 +13,7 @@ import numpy as np
 from lucebox.errors import InvalidRequestError
 from lucebox.generation.decode import StopReason
 from lucebox.generation.embedding import Embedding, Pooling
+from lucebox.generation.errors import PromptTooLongError
 from lucebox.generation.events import Budget, Constraint, Event, Parser, PlainText
 from lucebox.generation.loaded_model import LoadedModel
 from lucebox.options import Sampling
@@ -36,19 +37,8 @@ __all__ = [
 ]
 
 
+# Digest of the API key whose request is being prepared; empty without keys.
 SENDER: ContextVar[str] = ContextVar("sender", default="")
-"""Digest of the API key whose request is being prepared; empty without keys."""
-
-
-class PromptTooLongError(InvalidRequestError):
-    """The prompt leaves no room for an answer of at least one token."""
-
-    def __init__(self, n_tokens: int, context: int) -> None:
-        super().__init__(
-            f"the prompt has {n_tokens} tokens; the context holds {context}. Load with a larger context, or shorten it"
-        )
-        self.n_tokens = n_tokens
-        self.context = context
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +122,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class PromptToken:
-    """A prompt token, like TokenLogprob; the first has no log probability."""
+    """A prompt token with its log probability, like TokenLogprob; the first token has none."""
 
     id: int
     logprob: float | None
@@ -171,7 +161,7 @@ class Sink:
 
     @property
     def is_full(self) -> bool:
-        """Whether the reader is behind: the sequence is not computed further."""
+        """Whether the reader is too slow, so the sequence is not computed further."""
         return False
 
     def put(self, item: Item) -> None:

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from lucebox import _engine
-from lucebox.errors import CancelledError, InvalidRequestError
+from lucebox.errors import CancelledError, InternalError, InvalidRequestError, LuceboxError
 from lucebox.generation.driver import Driver
 from lucebox.generation.errors import DeadlineError, QueueFullError, SchedulerClosedError
 from lucebox.generation.kv_admission import KvAdmission
@@ -35,6 +35,10 @@ from lucebox.generation.sequence import Sequence
 __all__ = ["Scheduler"]
 
 log = logging.getLogger("lucebox.generation")
+
+MASK_PATIENCE_S = 0.005
+"""How long a turn waits for masks. Most take microseconds, while the logits are computed."""
+LATE_MASK_POLL_S = 0.02
 
 MIN_EARLIER_TOKENS = 2048  # minimum tokens of earlier outputs kept per sender
 
@@ -230,7 +234,9 @@ class Scheduler:
 
     def _has_turn(self) -> bool:
         has_next = bool(self._queue) and self._pool.has_room
-        return has_next or any(one.is_due or one.is_paused or one.is_cancelled for one in self._running)
+        return has_next or any(
+            one.is_due or one.is_paused or one.is_cancelled or one.waits_for_mask for one in self._running
+        )
 
     def _check_progress(self, waiting: set[int]) -> None:
         """Raises if only the waiting threads could end a sequence, because its stream is unread: a deadlock."""
@@ -247,10 +253,14 @@ class Scheduler:
         """Begins waiting sequences, or computes the next turn."""
         self._drop_ended()
         if self._admit():
-            return  # their readers hear of it before the first chunk
+            return  # their readers learn of the start before the first chunk
         self._kv.resume()
+        _wait_for_masks(self._running)
         if due := self._kv.with_pages(_due(self._running)):
             self._turn(due)
+        elif late := [one for one in self._running if one.waits_for_mask]:
+            with self._changed:
+                self._changed.wait_for(lambda: not all(one.waits_for_mask for one in late), LATE_MASK_POLL_S)
 
     def _drop_ended(self, computing: Sequence | None = None) -> None:
         """Ends sequences that are cancelled or past their deadline. For `computing`, whose chunk is in progress, it
@@ -316,7 +326,7 @@ class Scheduler:
         def begin() -> None:
             self._pool.set_sender(session, request.sender)
             outputs = self._outputs.get(request.sender)
-            sequence.begin(self._model, self.cache, outputs, self._between_layers)
+            sequence.begin(self._model, self.cache, outputs, self._between_layers, self.driver.notify)
 
         sequence.session = session
         self._try(begin, sequence)
@@ -370,19 +380,27 @@ class Scheduler:
         """Sends a pass for rows not yet sent, then the sampling of their tokens. waits: block until the tokens are
         sampled.
 
-        If the pass fails, each sequence computes its row alone. A sequence that caused the failure then fails in its
-        own turn, and the others continue."""
+        If the pass fails because of one sequence or for want of memory, each sequence computes its row alone: the one
+        that caused the failure fails in its own turn, and the others continue. A bug fails all sequences of the pass.
+        """
         rows = [(one, ids) for one in sequences if (ids := one.next_ids()) is not None]
+        sessions = [one.session for one, _ in rows]
         try:
-            sessions = [one.session for one, _ in rows]
             n_rows = _engine.sync_together(sessions, [ids for _, ids in rows])
             if n_rows > 0:
                 self._observer.sent_pass(n_rows)
-            _engine.start_samples(sessions, [one.next_sampler() for one, _ in rows])
+            ready = _wait_for_masks([one for one, _ in rows])  # the others sample, or fail, in their own turn
+            choices = [(one.session, sampler) for one in ready if (sampler := one.next_sampler()) is not None]
+            _engine.start_samples([session for session, _ in choices], [sampler for _, sampler in choices])
             if waits and sessions:
                 sessions[0].wait()
-        except Exception:
-            log.warning("a pass of %d sequences failed; each computes its row alone", len(rows), exc_info=True)
+        except Exception as error:
+            if isinstance(error, LuceboxError) and not isinstance(error, InternalError):
+                log.warning("a pass of %d sequences failed; each computes its row alone: %s", len(rows), error)
+                return
+            log.error("a pass of %d sequences failed", len(rows), exc_info=error)
+            for one, _ in rows:
+                one.error = error
 
     def _send_ahead(self, sequences: list[Sequence]) -> None:
         """Sends the next pass, so the device computes while this thread emits the texts of the last one. Skipped if a
@@ -486,6 +504,12 @@ def _due(sequences: list[Sequence]) -> list[Sequence]:
         return []
     first = min(ready, key=lambda one: one.engine_s)
     return [first] if first.is_prefilling else [one for one in ready if not one.is_prefilling]
+
+
+def _wait_for_masks(sequences: list[Sequence]) -> list[Sequence]:
+    """Waits briefly for the masks of sequences; returns those whose next token can be sampled."""
+    deadline = time.perf_counter() + MASK_PATIENCE_S
+    return [one for one in sequences if one.is_prefilling or one.has_mask(deadline - time.perf_counter())]
 
 
 _schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()

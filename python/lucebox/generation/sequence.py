@@ -12,6 +12,7 @@ from functools import partial
 from lucebox import _engine
 from lucebox.generation.decode import DecodeLoop, End
 from lucebox.generation.loaded_model import LoadedModel
+from lucebox.generation.mask_ahead import MaskAhead
 from lucebox.generation.parsed_text import ParsedText
 from lucebox.generation.prefix_cache import PrefixCache, turn_ends
 from lucebox.generation.prompt_scores import scored_prefill
@@ -41,6 +42,8 @@ class Sequence:
         self.is_cancelled = self.is_over = False
         self.is_paused = False
         """Whether the sequence waits for KV pages."""
+        self.error: Exception | None = None
+        """The error of a batched pass with a row of this sequence, which `compute` raises."""
         self.handicap_s = 0.0
         """Engine time charged at the start."""
         self.turn_began = self.others_s = 0.0
@@ -54,6 +57,7 @@ class Sequence:
         self._prefill: Iterator[int] | None = None
         self._between_layers: Callable[[], None] | None = None
         self._loop: DecodeLoop | None = None
+        self._masks: MaskAhead | None = None
 
     def begin(
         self,
@@ -61,9 +65,11 @@ class Sequence:
         cache: PrefixCache,
         outputs: _engine.speculation.EarlierOutputs | None,
         between_layers: Callable[[Sequence], None],
+        on_late_mask: Callable[[], None],
     ) -> None:
         """Begins on its session. outputs: earlier outputs to draft from; None: the outputs of all requests.
-        between_layers: called between the layers of a long prompt's chunks."""
+        between_layers: called between the layers of a long prompt's chunks.
+        on_late_mask: called in another thread when a mask is ready that was late."""
         request, sampling, session = self.request, self.request.sampling, self.session
         self._cache = cache
         self._between_layers = partial(between_layers, self)
@@ -75,6 +81,8 @@ class Sequence:
             session.reset()
         session.share_outputs(outputs)
         session.expect(NO_IDS if request.prediction is None else request.prediction)
+        if request.constraint is not None:
+            self._masks = MaskAhead(request.constraint, request.sender, on_late_mask)
         self._output = ParsedText(request.parser, sampling.stop, self.sink.put)
         self._loop = DecodeLoop(
             model,
@@ -84,7 +92,7 @@ class Sequence:
             self._output,
             max_tokens=sampling.max_tokens or 0,
             skip_special=not request.parser.keeps_special,
-            constraint=request.constraint,
+            constraint=self._masks,
             budget=request.budget,
         )
 
@@ -119,6 +127,8 @@ class Sequence:
     def release(self) -> None:
         """Ends the sequence, which no longer holds its session."""
         self.is_over = True
+        if self._masks is not None:
+            self._masks.abandon()
         self._session = self._prefill = self._between_layers = None
 
     @property
@@ -152,8 +162,16 @@ class Sequence:
     @property
     def is_due(self) -> bool:
         """Whether the sequence has a turn to compute: it waits neither for pages, nor for a leader's prompt, nor for
-        its reader."""
-        return not self.is_paused and self.leader is None and not self.sink.is_full
+        its reader, nor for a mask."""
+        return not (self.is_paused or self.leader is not None or self.sink.is_full or self.waits_for_mask)
+
+    @property
+    def waits_for_mask(self) -> bool:
+        return self._masks is not None and not self.is_prefilling and not self._masks.is_ready
+
+    def has_mask(self, seconds: float) -> bool:
+        """Waits at most this long for the next mask; whether there is one, or the next token needs none."""
+        return self._masks is None or self._masks.wait(seconds)
 
     @property
     def fits_between_layers(self) -> bool:
@@ -182,20 +200,29 @@ class Sequence:
     def next_ids(self) -> Ids | None:
         """The timeline that a batched pass computes before `compute`; None: nothing to compute."""
         loop = self._decode
-        return None if self.is_prefilling or loop.is_full else loop.next_ids(self.session)
+        is_over = self.is_prefilling or loop.is_full or self.error is not None
+        return None if is_over else loop.next_ids(self.session)
 
-    def next_sampler(self) -> _engine.Sampler:
-        """The sampler of the next token after a batched pass, for `_engine.start_samples`."""
-        return self._decode.next_sampler()
+    def next_sampler(self) -> _engine.Sampler | None:
+        """The sampler of the next token after a batched pass, for `_engine.start_samples`. None: its mask failed, and
+        `compute` raises the reason."""
+        try:
+            return self._decode.next_sampler()
+        except Exception as error:
+            self.error = error
+            return None
 
     def compute(self, pass_s: float = 0.0) -> None:
         """Computes a chunk of the prompt, or a token.
 
         pass_s: seconds of the batched pass that computed this token's rows.
         """
+        if self.error is not None:
+            raise self.error
         start = time.perf_counter() - pass_s
         if self.is_prefilling:
             assert self._prefill is not None
+            self._decode.begin_append(self.session)
             self.turn_began, self.others_s = start, 0.0
             self._n_done = next(self._prefill)
             self.prefill_s += time.perf_counter() - start - self.others_s

@@ -10,8 +10,8 @@ from lucebox.errors import OutOfMemoryError
 
 __all__ = ["SessionPool"]
 
+# One of the free sessions.
 Choose = Callable[[list[_engine.Session]], _engine.Session]
-"""One of the free sessions."""
 
 
 class SessionPool:

@@ -87,7 +87,7 @@ class Measurement:
 
     @property
     def tok_s(self) -> Summary:
-        """Tokens per second, of all sequences."""
+        """Tokens per second over all sequences."""
         return Summary.of([self.sequences * self.n_tokens / s for s in self.seconds])
 
     @property
@@ -315,7 +315,7 @@ def arbitrary_ids(llm: LLM, n: int) -> Ids:
 def read_bandwidth(llm: LLM) -> float:
     """Measures the device's read bandwidth in GB/s, the upper bound of decoding speed."""
     if llm.loaded_pack is not None:
-        return _kernels.gpu_ops.read_bandwidth(llm.loaded_pack, BANDWIDTH_BYTES) / 1e9
+        return _kernels.ops.read_bandwidth(llm.loaded_pack, BANDWIDTH_BYTES) / 1e9
     assert llm.options.threads is not None  # an open LLM knows its number
     return _engine.read_bandwidth(llm.options.threads, BANDWIDTH_BYTES)
 
@@ -385,20 +385,21 @@ def _append_s(llm: LLM, rows: int, _window: Window) -> float:
     seconds = 0.0
     with llm.locked_session() as session:
         for _ in range(APPENDS):
-            seconds += _engine.SessionProbe(session).time_append(ids, rows)
+            seconds += _kernels.SessionProbe(session).time_append(ids, rows)
             session.commit([0])
     return seconds / APPENDS
 
 
 def _profile_prefill(llm: LLM, n_tokens: int) -> list[KernelTimes]:
-    """One entry per chunk of a prompt of n_tokens."""
+    """Profiles a prompt of n_tokens; one entry per chunk."""
     chunk = llm.options.prefill_chunk
     assert chunk is not None  # an open LLM knows its number
     return _profile_appends(llm, [min(chunk, n_tokens - at) for at in range(0, n_tokens, chunk)], 0)
 
 
 def _profile_appends(llm: LLM, appends: Sequence[int], depth: int) -> list[KernelTimes]:
-    """One entry per append, given its rows; each computes the logits of its last row and is committed.
+    """Profiles appends of the given rows, one entry each. An append computes the logits of its last row and is
+    committed.
 
     Raises:
         UnsupportedError: the device is the CPU.
@@ -407,13 +408,14 @@ def _profile_appends(llm: LLM, appends: Sequence[int], depth: int) -> list[Kerne
     times = []
     with llm.locked_session() as session:
         for rows in appends:
-            times.append(_engine.SessionProbe(session).profile_append(arbitrary_ids(llm, rows), 1))
+            times.append(_kernels.SessionProbe(session).profile_append(arbitrary_ids(llm, rows), 1))
             session.commit(list(range(rows)))
     return times
 
 
 def _profile_pass(llm: LLM, n: int, depth: int) -> KernelTimes:
-    """One row of each of n sequences after `depth` + 1 tokens: the extra token folds the prompt's pending rows first.
+    """Profiles a pass with one row of each of n sequences after `depth` + 1 tokens. The extra token folds the prompt's
+    pending rows first.
 
     Raises:
         UnsupportedError: the device is the CPU.
@@ -425,7 +427,7 @@ def _profile_pass(llm: LLM, n: int, depth: int) -> KernelTimes:
             session.reset()
             session.sync(own[:first])
         _engine.sync_together(sessions, [own[:-1] for own in ids])
-        return _engine.SessionProbe.profile_together(sessions, ids)
+        return _kernels.SessionProbe.profile_together(sessions, ids)
 
 
 def _sums(appends: Sequence[KernelTimes]) -> tuple[KernelTime, ...]:

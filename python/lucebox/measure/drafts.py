@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.errors import FormatError, InvalidRequestError, OutOfMemoryError
 from lucebox.measure.accepted_lengths import AcceptedLengths
 from lucebox.measure.bench import arbitrary_ids
@@ -60,10 +60,10 @@ CSV_COLUMNS = (
     "tokens_per_step", "same_tokens",
 )  # fmt: skip
 
+# Opens the model with this option `draft`.
 OpenLLM = Callable[[str], "LLM"]
-"""Opens the model with this option `draft`."""
+# Called with the name of the next prompt, the number of prompts done and their total number.
 OnPrompt = Callable[[str, int, int], None]
-"""Called with the name of the next prompt, prompts done, prompts in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def measure_drafts(
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=SEED)
 
     def answers_of(*llms: LLM) -> list[list[Generation]]:
-        """The answers of each LLM. The LLMs alternate prompt by prompt."""
+        """Returns the answers of each LLM. The LLMs alternate prompt by prompt."""
         for llm in llms:
             _warm_up(llm)
         answers: list[list[Generation]] = [[] for _ in llms]
@@ -258,7 +258,7 @@ def measure_replay(
         for done, histogram in enumerate(chosen):
             on_prompt(histogram.name, done, len(chosen))
             with speculative.locked_session() as session:
-                _engine.SessionProbe(session).replay(histogram.by_length, SEED)
+                _kernels.SessionProbe(session).replay(histogram.by_length, SEED)
             fast = _answer(speculative, ids, sampling)
             runs.append(_prompt_run(histogram.name, ids, slow, fast, None))
         parts = _time_parts(speculative, ids, sampling)
@@ -271,10 +271,10 @@ def _time_parts(llm: LLM, ids: Ids, sampling: Sampling) -> StepParts | None:
         llm.engine.outputs.clear()  # they include the answer to this prompt
     with llm.locked_session() as session:
         before = session.draft_counts
-        _engine.SessionProbe(session).time_parts(True)
+        _kernels.SessionProbe(session).time_parts(True)
     _answer(llm, ids, replace(sampling, max_tokens=min(PART_TOKENS, sampling.max_tokens or PART_TOKENS)))
     with llm.locked_session() as session:
-        probe = _engine.SessionProbe(session)
+        probe = _kernels.SessionProbe(session)
         after, seconds = session.draft_counts, probe.part_seconds
         probe.time_parts(False)
     steps = after["verified"] - before["verified"]

@@ -50,7 +50,8 @@ CSV_COLUMNS = (
     "right", "changed",
 )  # fmt: skip
 
-OpenLLM = Callable[[str], "LLM"]  # opens the model with this KV type, or with another difference from the reference
+# Opens the model with this KV type, or with another setting that differs from the reference.
+OpenLLM = Callable[[str], "LLM"]
 OnStep = Callable[[str], None]  # the current measurement
 Rows = NDArray[np.float64]
 
@@ -98,7 +99,7 @@ class TypeReport:
     device_name: str
     kernels: str
     kv: str
-    """The KV type, or another difference from the reference."""
+    """The KV type, or another setting that differs from the reference."""
     token_bytes: float
     """KV bytes per token, over all layers."""
     text: TextScore | None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from lucebox import _engine
+from lucebox import _engine, _kernels
 from lucebox.errors import UnsupportedError
 from lucebox.measure.bench import arbitrary_ids
 
@@ -86,7 +86,7 @@ class Timeline:
         return sorted(kinds, key=lambda kind: -kind.phases * kind.us)
 
     def _phases(self) -> Us:
-        """[phases, 5]: the fields of PhaseKind from `us` on."""
+        """[phases, 5]: the fields of PhaseKind, starting with `us`."""
         rows = []
         before = self.steps[:, BEGAN].min()
         ends = np.full(self.n_blocks, before)
@@ -138,7 +138,7 @@ def _decode_timelines(llm: LLM, n_tokens: int, depth: int) -> list[tuple[list[St
         for n in range(max(depth, 1), max(depth, 1) + n_tokens):
             session.sync(ids[:n])
             ids[n] = session.sample(sampler)  # the next step, which consumes this token, has been launched
-            timelines.append(_engine.SessionProbe(session).step_timeline())
+            timelines.append(_kernels.SessionProbe(session).step_timeline())
     return [(steps, tasks) for steps, tasks in timelines if steps]
 
 

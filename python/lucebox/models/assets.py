@@ -1,4 +1,4 @@
-"""The parts of a model file besides its weights: tokenizer, chat template, end tokens, recommended sampling."""
+"""The parts of a model file other than its weights: tokenizer, chat template, end tokens, recommended sampling."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ from lucebox.models.checksums import check_once
 
 __all__ = ["Progress", "cached", "download", "fetch", "fetch_data", "model_in_folder", "remove"]
 
+# Called with a description, bytes done and bytes in total (0: unknown).
 Progress = Callable[[str, int, int], None]
-"""Called with a description, bytes done and bytes in total (0: unknown)."""
 
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.I)
 # A quantisation, with the prefix of its maker's type selection (unsloth's UD-, mradermacher's i1-).

@@ -53,7 +53,7 @@ class ModelInfo:
 
 
 def model_info(name: str, path: Path, engine: Mapping[str, Any], tensors: Iterable[TensorInfo]) -> ModelInfo:
-    """The facts of a model, from the engine and its tensors."""
+    """Collects a model's facts from the engine and the file's tensors."""
     mix: dict[str, int] = {}
     file_bytes = 0
     for tensor in tensors:

@@ -33,7 +33,6 @@ __all__ = [
 ]
 
 MAX_SCORER_CONTEXT = 131072
-"""Tokens that a scorer has memory for, unless it is told: a row of activations for each, and keys of one layer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ __all__ = [
     "select",
 ]
 
-# By vendor: the software whose version min_driver is.
+# Vendor -> the software to which the version min_driver refers.
 DRIVERS = {"nvidia": "NVIDIA driver", "amd": "HIP runtime"}
 
 

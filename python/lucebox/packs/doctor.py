@@ -78,7 +78,7 @@ class DeviceState:
     pack: str | None
     """The pack that serves it."""
     reason: str
-    """Why this pack, or why none and what to do."""
+    """Why this pack was chosen, or why there is none and what to do."""
     install: str | None
     """The target whose pack to install, because it is missing or broken."""
     driver: str | None = None
@@ -235,7 +235,7 @@ def _min_driver(architecture: str | None, installed: packs.Packs) -> str | None:
 
 
 def _driver_step(vendor: str, verb: Literal["Install", "Update"], minimum: str, root: Path) -> str:
-    """Instructions to get a driver on this machine: a sentence without its full stop."""
+    """How to install a driver on this machine: a sentence without its full stop."""
     to = " to" if verb == "Update" else ""
     if vendor == "amd":
         return f"{verb} the HIP runtime{to or ' of'} ROCm {minimum} or newer (libamdhip64)"

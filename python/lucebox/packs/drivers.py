@@ -11,8 +11,8 @@ from lucebox.packs import hip_runtime
 
 __all__ = ["VENDORS", "Gpu", "Survey", "driver_devices", "survey"]
 
+# Back ends, with the vendor of each.
 VENDORS = {"cuda": "nvidia", "hip": "amd"}
-"""Back ends, with the vendor of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Survey:
 
     devices: tuple[Gpu, ...]
     errors: Mapping[str, str]
-    """By back end (cuda, hip): why it did not answer."""
+    """Back end (cuda, hip) -> why it did not answer."""
 
 
 def survey() -> Survey:

@@ -1,5 +1,5 @@
 """Identifies this machine's processor, and its GPUs from /proc and /sys if no driver library answers. Functions with a
-`root` parameter read these trees below it."""
+`root` parameter read /proc and /sys below it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VENDORS = {0x10DE: "nvidia", 0x1002: "amd"}
 # PCI classes: VGA, 3D, other display controller, processing accelerator.
 GPU_CLASSES = (0x0300, 0x0302, 0x0380, 0x1200)
 
-# By PCI id ("10de:2204"): name and architecture, from targets/pci_ids.csv. A driver's own answer takes precedence.
+# PCI id ("10de:2204") -> name and architecture, from targets/pci_ids.csv. A driver's own answer takes precedence.
 HINTS: dict[str, tuple[str, str]] = {
     pci_id: (name, architecture)
     for pci_id, (name, architecture) in json.loads(

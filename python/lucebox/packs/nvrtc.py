@@ -42,7 +42,7 @@ BUILTINS = "src/cuda/nvrtc/builtins.h"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 RELEASE = re.compile(rb"Cuda compilation tools, release [\d.]+, V(\d+\.\d+\.\d+)")
-RESOURCES = re.compile(r"ptxas info|\d+ bytes stack frame|^\s*$")  # of -v: lines that report no problem
+RESOURCES = re.compile(r"ptxas info|\d+ bytes stack frame|^\s*$")  # lines of ptxas -v that report no problem
 
 
 class CompileError(Exception):

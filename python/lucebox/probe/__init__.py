@@ -16,6 +16,7 @@ from lucebox.probe.client import CheckFailed, Client
 
 __all__ = ["CHECKS", "Check", "probe", "server_models"]
 
+# Protocol, name and function of each check. The first ones find out the model and its context length.
 CHECKS = [
     *(("server", *check) for check in server.CHECKS),
     *(("chat completions", *check) for check in chat.CHECKS),
@@ -24,7 +25,6 @@ CHECKS = [
     *(("completions", *check) for check in completions.CHECKS),
     *(("server", *check) for check in server.DISCONNECTS),
 ]
-"""Protocol, name and function of each check. The first ones find out the model and its context length."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,5 +154,5 @@ class Client:
         return "word " * (self.context + 64)
 
 
+# Returns what the server did; raises CheckFailed.
 CheckFunction: TypeAlias = Callable[[Client], str]
-"""Returns what the server did; raises CheckFailed."""

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lucebox import _engine, _kernels
+from lucebox import _engine
 from lucebox.selftest import ops
 from lucebox.selftest.case import Array, Case, Parts, in_parts, same, unit_one
-from lucebox.selftest.inputs import ancestors_of, normal, path, raw_bytes
+from lucebox.selftest.inputs import ancestors_of, converted, normal, path, raw_bytes
 
 # KV types: each packed format and each rotation once.
 PACKED = (("q8_0", "q4_0"), ("wht4", "fp8"), ("q5_1", "wht3"), ("tq3_0", "bf16"))
@@ -144,8 +144,7 @@ def _read(attended: tuple[Any, ...], pages: Parts) -> Array:
 
 
 def _as_pages(plain: NDArray[np.uint8], dtype: str, kv_heads: int, dim: int) -> Array:
-    stored = plain if dtype == "F32" else np.asarray(_kernels.ops.convert(plain, "F32", dtype))
-    return stored.view(np.float32 if dtype == "F32" else np.uint16).reshape(-1, kv_heads, 64, dim)
+    return converted(plain, dtype).view(np.float32 if dtype == "F32" else np.uint16).reshape(-1, kv_heads, 64, dim)
 
 
 def _appended(*arguments: Any) -> Array:

@@ -20,7 +20,7 @@ Parts = Sequence[Array]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The largest allowed error of a value against the CPU's, in units of its case."""
+    """The largest allowed difference of a value from the CPU's, in the case's unit."""
 
     error: float
     reason: str
@@ -82,8 +82,8 @@ def same(op: str, limit: str, *arguments: Any, unit: Callable[[], Array] | None 
 def in_parts(
     op: str, limit: str, expected: Callable[[], Parts], kept: Callable[[Parts], Parts], *arguments: Any, **options: Any
 ) -> Case:
-    """A case with several outputs (a result and the state after it), each in units of its largest value. `kept` selects
-    the outputs that are defined."""
+    """A case with several outputs (a result and the state after it); the unit of each output is its largest value.
+    `kept` selects the outputs that are defined."""
 
     def unit() -> Array:
         parts = kept(expected())

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lucebox.selftest import attention, delta_net, draft, elementwise, products, sampling
+from lucebox.selftest import attention, delta_net, draft, elementwise, experts, products, sampling
 from lucebox.selftest.case import Case
 
 __all__ = ["cases"]
 
 
 def cases(rng: np.random.Generator, wide: str) -> Iterator[Case]:
-    """All cases. wide: BF16, or F16 if the matrix units lack BF16; x is rounded to this type before it multiplies BF16
-    weights."""
+    """All cases. wide: the type to which x is rounded before it is multiplied with BF16 weights: BF16, or F16 if the
+    matrix units lack BF16."""
     yield from elementwise.embeds(rng)
     yield from elementwise.norms(rng)
     yield from products.products(rng)
@@ -23,6 +23,8 @@ def cases(rng: np.random.Generator, wide: str) -> Iterator[Case]:
     yield from elementwise.swiglu_and_rope(rng)
     yield from elementwise.rounded(rng)
     yield from products.megakernels(rng)
+    yield from experts.routes(rng)
+    yield from experts.mixtures(rng)
     yield from delta_net.inputs(rng)
     yield from delta_net.recurrences(rng)
     yield from attention.caches(rng)

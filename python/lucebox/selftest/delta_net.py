@@ -19,7 +19,7 @@ RECURRENCES = (((2, 6, 128, 128), (0, 1, 22, 130)), ((1, 1, 24, 16), (1, 7, 65))
 
 
 def inputs(rng: np.random.Generator) -> Iterator[Case]:
-    """The ops before the recurrence: position tables, the convolution, the gates."""
+    """The ops that precede the recurrence: position tables, the convolution, the gates."""
     for rows, n_pairs, scale in ((1, 32, 1.0), (70, 33, 1.375)):
         pos = rng.integers(0, 1 << 18, (3, rows)).astype(np.int32)
         table = (pos, rng.integers(0, 3, n_pairs).astype(np.uint8), normal(rng, n_pairs), scale)

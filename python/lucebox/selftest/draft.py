@@ -96,5 +96,5 @@ def _second(result: Parts) -> Array:
 
 
 def _logits() -> Array:
-    """Log probabilities are differences of logits up to about 30."""
+    """Log probabilities are differences between logits, up to about 30."""
     return np.full((), 30.0)

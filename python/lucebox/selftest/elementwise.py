@@ -55,7 +55,7 @@ def reads(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def _with_dequantized(op: Callable[..., Any], rows: int, *arguments: Any) -> Array:
-    """[2 rows, dim]: the result of `_and_dequantized` without rounding."""
+    """[2 rows, dim]: like `_and_dequantized`, but without rounding."""
     y = np.asarray(op(*arguments)).reshape(rows, -1)
     return np.concatenate([y, y])
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lucebox._kernels import ops
 from lucebox.selftest.case import Array
 
 __all__ = [
@@ -70,9 +69,15 @@ def as_fp32(data: Array, dtype: str) -> NDArray[np.float32]:
     return values
 
 
-def converted(data: NDArray[np.uint8], start: str, end: str) -> NDArray[np.float32]:
-    """Values of type `start` rounded to type `end`, as fp32."""
-    return as_fp32(np.asarray(ops.convert(data, start, end)), end)
+def converted(values: Array, dtype: str) -> NDArray[np.uint8]:
+    """The bytes of fp32 values as F32, F16 or BF16, rounded to nearest even."""
+    data = raw_bytes(values)
+    if dtype == "F32":
+        return data
+    with np.errstate(over="ignore"):
+        halves = data.view(np.float32).astype(np.float16)
+    words = data.view(np.uint32)
+    return raw_bytes(halves if dtype == "F16" else ((words + 0x7FFF + (words >> 16 & 1)) >> 16).astype(np.uint16))
 
 
 def n_values(w: Array, dtype: str) -> int:
@@ -85,8 +90,7 @@ def weights_of(rng: np.random.Generator, dtype: str, count: int) -> NDArray[np.u
     """The bytes of `count` random weights."""
     block = BLOCKS[dtype]
     if block is None:
-        values = normal(rng, count)
-        return raw_bytes(values) if dtype == "F32" else np.asarray(ops.convert(raw_bytes(values), "F32", dtype))
+        return converted(normal(rng, count), dtype)
     blocks = rng.integers(0, 256, (count // block.values, block.bytes), np.uint8)
     for at in block.scales:
         scale = rng.uniform(0.001, 0.01, (len(blocks), 1)).astype(np.float16)

@@ -8,15 +8,15 @@ from functools import partial
 
 import numpy as np
 
-from lucebox._kernels import ops
+from lucebox import _kernels
 from lucebox.selftest.case import Array, Case, same
-from lucebox.selftest.inputs import BLOCKS, converted, n_values, normal, raw_bytes, weights_of
-from lucebox.selftest.ops import linear, rms_norm
+from lucebox.selftest.inputs import BLOCKS, as_fp32, converted, n_values, normal, weights_of
+from lucebox.selftest.ops import linear, linear_group, rms_norm
 
 # (n_out, n_in): fewer outputs than a thread block computes, odd numbers of outputs and of quantisation blocks, and rows
 # too long for one piece per thread.
 PRODUCTS = ((1, 256), (3, 768), (67, 1280), (5, 17408))
-ROW_COUNTS = (1, 2, 5)
+ROW_COUNTS = (1, 2, 5)  # more than one: without skinny GEMM, of types without a tiled GEMM
 # (n_out, n_in): tiles of 128 outputs, split over several thread blocks. Rows: the tile sizes of every kernel, and sizes
 # between them.
 GEMMS = ((3, 256), (130, 768), (5, 17408))
@@ -36,12 +36,13 @@ def products(rng: np.random.Generator) -> Iterator[Case]:
     for dtype, block in BLOCKS.items():
         for n_out, n_in in PRODUCTS:
             w = weights_of(rng, dtype, n_out * n_in)
-            for rows in ROW_COUNTS:
+            for rows in ROW_COUNTS if dtype in EXPANDED else (1,):
                 x = normal(rng, rows, n_in)
                 add = normal(rng, rows, n_out) if rows % 2 else None
                 for activations, limit in (("f32", "int16"), ("int8", "int8")) if block else (("f32", "sum"),):
                     unit = partial(_terms, w, dtype, x)
-                    yield same("linear", limit, w, dtype, n_out, n_in, x, add, unit=unit, activations=activations)
+                    case = same("linear", limit, w, dtype, n_out, n_in, x, add, unit=unit, activations=activations)
+                    yield replace(case, without=("gemm_skinny",) if rows > 1 else ())
     for dtype in SHARED:
         kernel = f"gemv_{dtype.lower()}_int8"
         for n_out, n_in in ((38, 5120), (4, 17408)):  # Q6_K: computed in pairs of rows
@@ -63,12 +64,8 @@ def groups(rng: np.random.Generator) -> Iterator[Case]:
         (["F32", "BF16", "F16"], "f32", "sum"),
     ):
         weights = [weights_of(rng, dtype, n * n_in) for dtype, n in zip(dtypes, n_out, strict=True)]
-        x = normal(rng, 3, n_in)
-
-        arguments, options = (weights, dtypes, n_out, n_in, x), {"activations": activations}
-        expected = partial(_one_by_one, *arguments, activations)
-        unit = partial(_group_terms, weights, dtypes, x)
-        yield Case("linear_group", limit, expected, arguments, options, _side_by_side, unit)
+        group = weights, dtypes, n_out, n_in, normal(rng, 1, n_in)
+        yield _group(limit, *group, activations=activations, exact=activations)
 
 
 def gemms(rng: np.random.Generator, wide: str) -> Iterator[Case]:
@@ -88,11 +85,24 @@ def gemms(rng: np.random.Generator, wide: str) -> Iterator[Case]:
             is_expanded = dtype in EXPANDED and rows >= MIN_EXPANDED_ROWS
             dtypes, n_out, n_in = [dtype, "Q6_K", dtype], [67, 130, 3], 768
             weights = [weights_of(rng, one, n * n_in) for one, n in zip(dtypes, n_out, strict=True)]
-            arguments = (weights, dtypes, n_out, n_in, normal(rng, rows, n_in))
-            expected = partial(_one_by_one, *arguments, "f32" if is_expanded else "int8")
-            unit = partial(_group_terms, weights, dtypes, arguments[-1])
-            limit = "half" if is_expanded else "skinny"
-            yield Case("matmul_group", limit, expected, arguments, {"activations": "int8"}, _side_by_side, unit)
+            group = weights, dtypes, n_out, n_in, normal(rng, rows, n_in)
+            yield _group("half" if is_expanded else "skinny", *group, exact="f32" if is_expanded else "int8")
+
+
+def _group(
+    limit: str, weights: list[Array], dtypes: list[str], n_out: list[int], n_in: int, x: Array, exact: str,
+    activations: str = "int8",
+) -> Case:  # fmt: skip
+    """Products of one x. exact: the activations of the CPU's."""
+    given = (weights, dtypes, n_out, n_in, x)
+
+    def expected() -> Array:
+        return _side_by_side(linear_group(*given, activations=exact))
+
+    def unit() -> Array:
+        return _side_by_side([_terms(w, dtype, x) for w, dtype in zip(weights, dtypes, strict=True)])
+
+    return Case("linear_group", limit, expected, given, {"activations": activations}, _side_by_side, unit)
 
 
 def _gemm(rng: np.random.Generator, wide: str, dtype: str, shape: tuple[int, int], rows: int) -> Iterator[Case]:
@@ -110,10 +120,10 @@ def _gemm(rng: np.random.Generator, wide: str, dtype: str, shape: tuple[int, int
         if not BLOCKS[dtype]:
             limit = "matrix"
             rounded = wide if dtype == "BF16" else dtype
-            given = x if dtype == "F32" else converted(raw_bytes(x), "F32", rounded).reshape(x.shape)
+            given = as_fp32(converted(x, rounded), rounded).reshape(x.shape)
         expected = partial(linear, w, dtype, n_out, n_in, given, add, activations=exact)
         arguments, options = (w, dtype, n_out, n_in, x, add), {"activations": activations}
-        yield Case("matmul", limit, expected, arguments, options, unit=unit)
+        yield Case("linear", limit, expected, arguments, options, unit=unit)
 
 
 def megakernels(rng: np.random.Generator) -> Iterator[Case]:
@@ -137,20 +147,8 @@ def _as_row(y: Array) -> Array:
 
 def _terms(w: Array, dtype: str, x: Array) -> Array:
     """[rows, n_out]: the sum of the absolute values of the terms of each dot product."""
-    weights = np.asarray(ops.dequantize(w, dtype, n_values(w, dtype))).reshape(-1, x.shape[1])
+    weights = np.asarray(_kernels.weights.dequantize(w, dtype, n_values(w, dtype))).reshape(-1, x.shape[1])
     return np.asarray(np.abs(x) @ np.abs(weights).T)
-
-
-def _group_terms(weights: list[Array], dtypes: list[str], x: Array) -> Array:
-    return _side_by_side([_terms(w, dtype, x) for w, dtype in zip(weights, dtypes, strict=True)])
-
-
-def _one_by_one(
-    weights: list[Array], dtypes: list[str], n_out: list[int], n_in: int, x: Array, activations: str
-) -> Array:
-    """Every product of a group, computed alone."""
-    each = zip(weights, dtypes, n_out, strict=True)
-    return _side_by_side([np.asarray(linear(w, d, n, n_in, x, activations=activations)) for w, d, n in each])
 
 
 def _side_by_side(results: list[Array]) -> Array:

@@ -51,7 +51,7 @@ class PackDevice:
     def call(self, case: Case) -> tuple[NDArray[Any], Sequence[str]]:
         pack = self._pack(case.without)
         result = ops.function(case.op, pack)(*case.arguments, **case.options)
-        return case.collect(result), pack.take_started()
+        return case.collect(result), ops.take_started(pack)
 
     def _pack(self, without: tuple[str, ...]) -> _engine.gpu.Pack:
         if without not in self._packs:
@@ -90,7 +90,7 @@ class KernelResult:
     limit: float = 0.0
     """The limit of the worst case."""
     seconds: float = 0.0
-    """Time of all cases, copies to and from the device included."""
+    """Time of all cases, including copies to and from the device."""
     problem: str | None = None
     """The first failed case, and its error."""
 

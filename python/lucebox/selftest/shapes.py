@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from itertools import product
 
-__all__ = ["BLOCK_CONVS", "COPIES", "NORMS", "RINGS", "ROPES", "SELECTIONS", "SWIGLUS", "TOP_TOKENS"]
+__all__ = [
+    "BLOCK_CONVS",
+    "COMBINATIONS",
+    "COPIES",
+    "EXPERT_PRODUCTS",
+    "NORMS",
+    "RINGS",
+    "ROPES",
+    "ROUTES",
+    "SELECTIONS",
+    "SWIGLUS",
+    "TOP_TOKENS",
+]
 
 # Boundaries of vectors, warps and thread blocks, and widths of real models.
 _DIMS = (1, 7, 15, 16, 17, 33, 63, 64, 65, 127, 128, 129, 256, 576, 896, 1024, 1037, 3584, 4096)
@@ -21,6 +33,15 @@ ROPES = (
     (1, 24, 128, 64),
     (3, 1, 66, 33),
 )
+
+# rows, experts, chosen
+ROUTES = ((1, 1, 1), (3, 7, 2), (5, 33, 8), (9, 128, 8), (1, 256, 8), (67, 512, 16))
+
+# rows, chosen, experts, blocks or values of a row, outputs, rows of an expert, first row
+EXPERT_PRODUCTS = ((9, 1, 3, 1, 1, 1, 0), (1, 8, 16, 2, 33, 33, 0), (5, 3, 7, 1, 40, 80, 40), (20, 2, 4, 3, 17, 20, 3))
+
+# rows, chosen, dim
+COMBINATIONS = ((9, 1, 1), (3, 2, 33), (70, 8, 64), (1, 16, 2880))
 
 # rows, dim, first column, columns
 COPIES = ((1, 1, 0, 1), (3, 7, 5, 13), (70, 64, 64, 192), (2, 1024, 1024, 4100))

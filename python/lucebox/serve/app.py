@@ -126,8 +126,6 @@ async def _on_api_error(request: Request, error: Exception) -> Response:
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return _response(request, ApiError("invalid", f"the body is not JSON: {first['ctx']['error']}"))
     if first["loc"][0] != "body":
         name = str(first["loc"][-1])
         return _response(request, ApiError("invalid", f"{name}: {first['msg']}", name))

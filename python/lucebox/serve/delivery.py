@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from lucebox.chat.large_json import dump_large
 from lucebox.generation.answer import Answer
 from lucebox.generation.errors import QueueFullError, SchedulerClosedError
 from lucebox.generation.request import Failed, Finished, GenerationRequest, Item
@@ -231,12 +232,13 @@ class JsonAnswer(_Delivery):
             while not self._exchange.is_over:
                 for index, item in await self._exchange.get():
                     self._answers[index].take(item)
-            status, data = 200, self._document(self._answers)
+            # Embeddings and log probabilities may have millions of numbers.
+            status, body = 200, await asyncio.to_thread(lambda: dump_large(self._document(self._answers)))
         except ApiError as error:
             status, data = self._error_body(error)
+            body = compact_json(data)
             if error.retry_after is not None:
                 headers["retry-after"] = str(error.retry_after)
-        body = compact_json(data)
         with suppress(OSError):  # the client has disconnected
             await self._start(send, status, {**headers, "content-length": str(len(body))})
             await send({"type": "http.response.body", "body": body})

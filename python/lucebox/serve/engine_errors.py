@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 from lucebox.errors import CancelledError, LuceboxError
-from lucebox.generation.errors import DeadlineError, QueueFullError, SchedulerClosedError
+from lucebox.generation.errors import BusyError, DeadlineError, QueueFullError, SchedulerClosedError
 from lucebox.serve.errors import ApiError, from_lucebox, overloaded
 
 __all__ = ["api_error_of", "queue_full"]
 
 MAX_RETRY_AFTER = 60
+RETRY_BUSY_S = 5
 
 
 def queue_full(error: QueueFullError, n_slots: int, mean_request_s: float) -> ApiError:
@@ -27,6 +28,8 @@ def api_error_of(error: Exception) -> ApiError:
             return ApiError("cancelled", "the request was cancelled")
         case DeadlineError():
             return ApiError("timeout", str(error))
+        case BusyError():
+            return overloaded(str(error), RETRY_BUSY_S)
         case SchedulerClosedError():
             return ApiError("overloaded", "the server is shutting down", retry_after=5)
         case LuceboxError():

@@ -16,14 +16,16 @@ from lucebox.chat.conversation_to_request import ChatModel, Grammars, Limits
 from lucebox.chat.profiles import Profile
 from lucebox.errors import LuceboxError
 from lucebox.generation.embedding import Pooling
+from lucebox.generation.errors import BusyError
 from lucebox.generation.events import PlainText
 from lucebox.generation.loaded_model import LoadedModel
 from lucebox.generation.request import GenerationRequest, PromptTooLongError, embedding_request, prompt_requests
 from lucebox.options import Sampling
-from lucebox.serve.errors import ApiError, from_lucebox, too_long
+from lucebox.serve.engine_errors import RETRY_BUSY_S
+from lucebox.serve.errors import ApiError, from_lucebox, overloaded, too_long
 from lucebox.serve.settings import ServeSettings
 
-__all__ = ["Limits", "ServedModel"]
+__all__ = ["Limits", "ServedModel", "with_api_errors"]
 
 T = TypeVar("T")
 
@@ -63,12 +65,17 @@ class ServedModel:
         )
 
     def count(self, conversation: Conversation) -> int:
-        """The number of prompt tokens of a conversation.
+        """The number of prompt tokens of a conversation; of one far beyond the context, a lower bound.
 
         Raises:
             ApiError: the template refuses the conversation.
         """
-        return len(_with_api_errors(lambda: self._chat.prompt(conversation))[1])
+        try:
+            return len(with_api_errors(lambda: self._chat.prompt(conversation)).ids)
+        except ApiError as error:
+            if error.counts is None:
+                raise
+            return error.counts[0]
 
     def chat(
         self,
@@ -91,7 +98,7 @@ class ServedModel:
             requests = self._chat.requests(conversation, sampling, limits, endpoint, n)
             return [replace(request, prediction=expected) for request in requests] if prediction else requests
 
-        return _with_api_errors(make)
+        return with_api_errors(make)
 
     def complete(
         self,
@@ -109,7 +116,7 @@ class ServedModel:
         Raises:
             ApiError: the prompt does not fit, or a parameter is invalid.
         """
-        ids = _with_api_errors(lambda: self.loaded.ids(prompt))
+        ids = with_api_errors(lambda: self.loaded.ids(prompt))
         if not len(ids):
             raise ApiError("invalid", "the prompt has no tokens", "prompt")
 
@@ -123,7 +130,7 @@ class ServedModel:
             base = Sampling(**{"temperature": 1.0, **sampling}, max_tokens=max_tokens, stop=limits.stop)
             return prompt_requests(self.loaded, ids, base, n, parts)
 
-        return _with_api_errors(make)
+        return with_api_errors(make)
 
     def embed(self, texts: Sequence[str | Sequence[int]], pooling: Pooling | None, endpoint: str) -> GenerationRequest:
         """The request for the embeddings of texts.
@@ -132,13 +139,15 @@ class ServedModel:
             ApiError: the model is not made for embeddings, or a text does not fit.
         """
 
-        return _with_api_errors(lambda: embedding_request(self.loaded, texts, pooling, endpoint))
+        return with_api_errors(lambda: embedding_request(self.loaded, texts, pooling, endpoint))
 
 
-def _with_api_errors(make: Callable[[], T]) -> T:
+def with_api_errors(make: Callable[[], T]) -> T:
     """The result of `make`; the library's exceptions become ApiErrors."""
     try:
         return make()
+    except BusyError as error:
+        raise overloaded(str(error), RETRY_BUSY_S) from error
     except PromptTooLongError as error:
         raise too_long(error.n_tokens, error.context) from error
     except LuceboxError as error:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
+from lucebox.chat.grammar_work import grammar_work
 from lucebox.chat.presence import LEFT, set_left
 from lucebox.serve.errors import ApiError, overloaded
 
@@ -57,7 +58,8 @@ class Preparation:
 
 def _run(left: threading.Event, make: Callable[[], T]) -> T:
     set_left(left)
-    return make()
+    with grammar_work():
+        return make()
 
 
 async def _watch(request: Request, left: threading.Event) -> None:

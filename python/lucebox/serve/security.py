@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lucebox.generation.request import SENDER
-from lucebox.serve.body_shape import check_shape
 from lucebox.serve.delivery import compact_json
 from lucebox.serve.errors import ApiError, body_of
 from lucebox.serve.settings import ServeSettings
@@ -57,7 +56,6 @@ class Guard:
                     scope = _as_json(scope)
                 else:
                     _check_type(headers)
-                await asyncio.to_thread(check_shape, body)
         except ApiError as error:
             await error_response(scope["path"], error, send)
             return

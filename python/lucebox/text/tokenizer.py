@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, models, normalizers
 from tokenizers import Tokenizer as Encoder
 
-from lucebox.errors import InvalidRequestError
+from lucebox.errors import InvalidRequestError, OutOfMemoryError
 from lucebox.text.byte_level import to_bytes
 from lucebox.text.pre_tokenizers import byte_level_splitter, ignores_merges, normalises
+from lucebox.text.process_memory import free_address_space, give_memory_back
 from lucebox.text.spellings import MARK, unmarked
 from lucebox.text.tokenizer_json import TokenizerFile
 from lucebox.text.vocab import TokenType, Vocabulary, missing_bytes
@@ -51,6 +52,8 @@ class Tokenizer:
         self._unwritable = unwritable - {0xC0, 0xC1, *range(0xF5, 0x100)}
         self.n_vocab = max(token_bytes) + 1
         """One more than the largest token id."""
+        self.longest_token = max(map(len, token_bytes.values()))
+        """Bytes of the longest token."""
         self.bos_id = bos_id
         self.pad_id = pad_id
         self.unk_id = unk_id
@@ -146,7 +149,7 @@ class Tokenizer:
             InvalidRequestError: as `encode`.
         """
         self._checked(text)
-        with _own_errors():
+        with _own_errors(), _memory_for(text):
             found = self._encoder_for(False).encode_batch([text], add_special_tokens=False)[0]
         starts = np.fromiter((start for start, _ in found.offsets), np.int64, len(found))
         return np.asarray(found.ids, np.int32), np.maximum.accumulate(starts)
@@ -162,7 +165,7 @@ class Tokenizer:
         if MARK not in text:
             return self.encode(text, add_bos=False)
         self._checked(unmarked(text))
-        with _own_errors():
+        with _own_errors(), _memory_for(text):
             found = self._encoder.encode_batch([text], add_special_tokens=False)[0]
         ids: list[int] = []
         end = 0
@@ -240,9 +243,32 @@ class Tokenizer:
 
 def _ids(encoder: Encoder, text: str) -> list[int]:
     # A batch of one: encode_batch_fast releases the GIL and computes no offsets.
-    with _own_errors():
+    with _own_errors(), _memory_for(text):
         ids: list[int] = encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids
     return ids
+
+
+LARGE = 1 << 18
+"""Characters of a text whose tokenization takes much memory."""
+BYTES_PER_CHAR = 500
+"""Memory of the encoder. Measured: 400 for control tokens that are encoded as text."""
+_large = threading.BoundedSemaphore(2)
+
+
+@contextmanager
+def _memory_for(text: str) -> Iterator[None]:
+    """Encodes two large texts at a time, refuses one that does not fit in the process's limit on memory, because the
+    encoder would abort the process, and gives its memory back to the system."""
+    if len(text) < LARGE:
+        yield
+        return
+    with _large:
+        if BYTES_PER_CHAR * len(text) > free_address_space():
+            raise OutOfMemoryError(f"the process may not use the memory to tokenize a text of {len(text)} characters")
+        try:
+            yield
+        finally:
+            give_memory_back()
 
 
 @contextmanager

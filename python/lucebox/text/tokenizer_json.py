@@ -204,7 +204,7 @@ def optional_problem(path: Path) -> str | None:
 
 
 def _named_id(token: object, ids: Mapping[str, int]) -> int | None:
-    """The id of a special token, which tokenizer_config.json gives as text or as an object with the text."""
+    """The id of a special token; tokenizer_config.json has its text, or an object with the text."""
     text = token.get("content") if isinstance(token, Mapping) else token
     return ids.get(text) if isinstance(text, str) else None
 

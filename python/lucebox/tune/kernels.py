@@ -43,7 +43,7 @@ class Compiled:
 
 
 class UnfitError(Exception):
-    """With these constants, kernels spill registers or do not fit the chip."""
+    """Raised if kernels spill registers or do not fit the chip with these constants."""
 
 
 @dataclass(frozen=True, slots=True)

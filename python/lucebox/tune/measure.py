@@ -21,8 +21,8 @@ from lucebox.tune.variant import changed_manifest, file_stem
 
 __all__ = ["Bench", "Code", "Sizes", "bandwidth_gb_s"]
 
+# Code objects by file name.
 Code = Mapping[str, bytes]
-"""Code objects by file name."""
 
 PAGE = 64  # tokens in Session.page_bytes
 
@@ -89,7 +89,7 @@ def bandwidth_gb_s(selection: Selection, code: Code) -> float:
     device = _engine.gpu.Device(selection.info.vendor, selection.info.index)
     pack = _engine.gpu.Pack(device, selection.choice.pack.manifest_json, dict(code))
     n_bytes = sizes_of(selection.info.vendor).bandwidth_bytes
-    return float(_kernels.gpu_ops.read_bandwidth(pack, n_bytes)) / 1e9
+    return float(_kernels.ops.read_bandwidth(pack, n_bytes)) / 1e9
 
 
 def sizes_of(vendor: str) -> Sizes:
@@ -112,7 +112,7 @@ class Bench:
         self.skipped: list[str] = []
         """Trials that could not be measured, and why."""
         self._name = name
-        self._started: set[str] = set()
+        self._used: set[str] = set()
         self._compiled: Mapping[int, Compiled] = {}
         self._context = 0  # 0: as much as fits, until the sizes are known
         self.model = self._first_look()
@@ -151,7 +151,7 @@ class Bench:
         single-file pack."""
         code = self._manifest["generations"][0]
         stems = {kernel["name"]: file_stem(kernel["file"]) for kernel in code["kernels"]}
-        used = {stems[name] for name in self._started if name in stems}
+        used = {stems[name] for name in self._used if name in stems}
         return [(Trial(without=(stem,)), (test,)) for stem, test in ALTERNATIVES if stem in used]
 
     def compiled_trials(self) -> list[tuple[Trial, tuple[str, ...]]]:
@@ -179,7 +179,7 @@ class Bench:
     def _first_look(self) -> Model:
         """Reads the model's facts, and adapts the test sizes to its speed, its context and the device memory."""
         sizes = self.sizes
-        engine = self._open(Trial())[1]
+        engine = self._open(Trial())
         info, fits = engine.info, int(engine.plan["context"])
         limit = fits if fits == info["max_context"] else fits // 2  # the rest is for larger chunks' scratch memory
         session = _engine.Session(engine)
@@ -212,7 +212,7 @@ class Bench:
         """Tokens per second, after a warm-up."""
         return n / self._seconds(session, test, n, 0, 1)[0]
 
-    def _open(self, trial: Trial) -> tuple[_engine.gpu.Pack, _engine.Engine]:
+    def _open(self, trial: Trial) -> _engine.Engine:
         manifest, images = self._manifest, self._code
         if trial.defines:
             (value,) = trial.defines.values()
@@ -221,7 +221,7 @@ class Bench:
         device = _engine.gpu.Device(self._info.vendor, self._info.index)
         pack = _engine.gpu.Pack(device, json.dumps(manifest), dict(images))
         options: dict[str, Any] = {"decode_path": trial.path} | ({"context": self._context} if self._context else {})
-        return pack, _engine.Engine.open(str(self._path), pack=pack, **options)
+        return _engine.Engine.open(str(self._path), pack=pack, **options)
 
     def _try(self, trial: Trial, tests: Sequence[str]) -> list[Sample]:
         try:
@@ -231,16 +231,21 @@ class Bench:
             return []
 
     def _run(self, trial: Trial, tests: Sequence[str]) -> list[Sample]:
-        pack, engine = self._open(trial)
+        engine = self._open(trial)
         session = _engine.Session(engine)
-        pack.take_started()
         samples = [
             Sample(self._name, trial, test, n, depth, self._seconds(session, test, n, depth, self.sizes.runs))
             for test, n, depth in self._cases(tests)
         ]
         if trial == Trial():
-            self._started = set(pack.take_started())
+            self._used = {name for n in (1, self.sizes.rows, self._prompt) for name in self._kernels_of(engine, n)}
         return samples
+
+    def _kernels_of(self, engine: _engine.Engine, rows: int) -> Iterator[str]:
+        """Names of the kernels of an append."""
+        probe = _kernels.SessionProbe(_engine.Session(engine))
+        for kernel, _, _ in probe.profile_append(self._ids(rows), 1):
+            yield kernel
 
     def _cases(self, tests: Sequence[str]) -> Iterator[tuple[str, int, int]]:
         """(test, tokens, depth)."""
@@ -267,7 +272,7 @@ class Bench:
     def _append_s(self, session: _engine.Session, rows: int) -> float:
         """Mean seconds of several appends with logits for all rows, as in draft verification."""
         session.reset()
-        probe, seconds = _engine.SessionProbe(session), 0.0
+        probe, seconds = _kernels.SessionProbe(session), 0.0
         for _ in range(self.sizes.appends):
             seconds += probe.time_append(self._ids(rows), rows)
             session.commit([0])

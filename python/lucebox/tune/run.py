@@ -23,8 +23,8 @@ __all__ = ["SCHEMA", "Progress", "Report", "Result", "select_device", "tune"]
 
 SCHEMA = 1
 MEASURING = 0.7  # share of the time budget for trials; the rest is for re-measuring before and after
+# Called with the current trial and the most seconds that may remain.
 Progress = Callable[[str, float], None]
-"""Called with the trial in progress and the seconds left at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class _Tuning:
                         self.skipped.append(f"{name} = {value}: {error}")
 
     def measure(self, bench: Bench, deadline: float) -> None:
-        """Runs the trials of one model, as many as fit before `deadline`, in seconds since the start."""
+        """Runs as many trials of one model as fit before `deadline`, in seconds since the start."""
         start = self._clock.elapsed
         self._show(bench, Trial())
         plain = bench.baseline()

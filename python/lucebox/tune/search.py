@@ -45,7 +45,7 @@ TESTS = {
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The facts of a model on which the limits depend."""
+    """The facts of a model that the limits depend on."""
 
     name: str
     weights: str
@@ -200,8 +200,8 @@ def choose_value(current: int, gains: Mapping[int, float]) -> tuple[int, str]:
 
 
 def _compiled_value(current: int, gains: Mapping[int, float], best_read: float) -> tuple[int, str]:
-    """Like choose_value, but relative to `best_read`, the best gain of constants read at load: a compile-time constant
-    must beat it."""
+    """Like choose_value, for a compile-time constant, which must also beat `best_read`: the best gain of constants read
+    at load."""
     value, reason = choose_value(current, {one: gain / best_read for one, gain in gains.items()})
     return value, reason if best_read == 1.0 or not gains else f"{reason}, beside the best {THREADS}"
 
@@ -229,7 +229,7 @@ def choose_limit(current: int, ratios: Iterable[tuple[float, float]]) -> tuple[i
 
 
 def compare(before: Sequence[Sample], after: Sequence[Sample]) -> list[tuple[Sample, Sample]]:
-    """Pairs of the tests present in both, in the order of `before`."""
+    """Pairs of samples, before and after, of the tests that are in both, in the order of `before`."""
     found = {(one.model, one.label): one for one in after}
     return [(one, found[key]) for one in before if (key := (one.model, one.label)) in found]
 
@@ -246,7 +246,7 @@ def mean_ratio(ratios: Sequence[float]) -> float:
 
 
 def percent(ratio: float) -> str:
-    """A ratio as a change: +3.1 %."""
+    """Formats a ratio as a change: +3.1 %."""
     return f"{100 * (ratio - 1):+.1f} %"
 
 

@@ -29,7 +29,7 @@ class Arena final : public Memory {
  public:
   explicit Arena(size_t bytes);
   ~Arena() override;
-  static size_t reserved_bytes();  // by all arenas of the process, committed or not
+  static size_t reserved_bytes();  // bytes reserved by all arenas of the process, committed or not
 };
 
 // Hands out consecutive slices, aligned for every vector load and tensor copy. A carver without memory only counts.

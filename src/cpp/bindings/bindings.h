@@ -11,9 +11,7 @@ void bind_gpu(nanobind::module_& m);     // devices, packs
 void bind_memory_plan(nanobind::module_& m);
 void bind_prompt_scorer(nanobind::module_& m);
 void bind_sampler(nanobind::module_& m);
-void bind_session(nanobind::module_& m);        // Session, and passes of several sessions
-void bind_session_probe(nanobind::module_& m);  // SessionProbe: times of a session's work
-void bind_speculation(nanobind::module_& m);    // EarlierOutputs
-void bind_split(nanobind::module_& m);          // the division of matrices among shards
+void bind_session(nanobind::module_& m);      // Session, and passes of several sessions
+void bind_speculation(nanobind::module_& m);  // EarlierOutputs
 
 }  // namespace lb

@@ -11,18 +11,27 @@
 
 namespace lb {
 
-// Polls for Python signals, at most every 50 ms. Called without the GIL.
+// Polls for Python signals, and for a Python function that raises, at most every 50 ms. Called without the GIL.
 class SignalPoll {
  public:
+  SignalPoll() = default;
+  // check: a function, or None; it must outlive this object.
+  explicit SignalPoll(const nanobind::object& check) : check_(check.is_none() ? nullptr : check.ptr()) {}
+
   bool operator()() {
     const auto now = std::chrono::steady_clock::now();
     if (now - last_ < std::chrono::milliseconds(50)) return false;
     last_ = now;
     nanobind::gil_scoped_acquire gil;
-    return PyErr_CheckSignals() != 0;
+    if (PyErr_CheckSignals() != 0) return true;
+    if (check_ == nullptr) return false;
+    PyObject* result = PyObject_CallNoArgs(check_);
+    Py_XDECREF(result);
+    return result == nullptr;
   }
 
  private:
+  PyObject* check_ = nullptr;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 

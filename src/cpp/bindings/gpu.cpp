@@ -72,9 +72,7 @@ void bind_device(nb::module_& m) {
            "manifest_json"_a, "files"_a)
       .def_prop_ro("target", [](const PythonPack& pack) { return pack.target().name; })
       .def_prop_ro("name", &PythonPack::name, "Name of its device: cuda:0, sim.")
-      .def_prop_ro("device", [](const PythonPack& pack) { return pack.device().info(); })
-      .def_prop_ro("launched", &PythonPack::last, "The last launch, as text.")
-      .def("take_started", &PythonPack::take_started, "Names of the kernels started since the last call of this.");
+      .def_prop_ro("device", [](const PythonPack& pack) { return pack.device().info(); });
 }
 
 }  // namespace

@@ -76,8 +76,6 @@ NB_MODULE(_engine, m) {
   lb::bind_memory_plan(m);
   lb::bind_sampler(m);
   lb::bind_session(m);
-  lb::bind_session_probe(m);
-  lb::bind_split(m);
   lb::bind_prompt_scorer(m);
   lb::bind_format(m);
   nb::module_ gpu = m.def_submodule("gpu", "GPUs, through their vendors' drivers.");

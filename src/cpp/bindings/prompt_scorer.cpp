@@ -34,9 +34,9 @@ std::shared_ptr<PromptScorer> open_scorer(const std::string& path, const PythonP
   return without_gil([&] { return PromptScorer::open(path, options, std::move(backend), std::ref(report)); });
 }
 
-Array<float, 1> score(PromptScorer& scorer, const Ids& ids, const std::vector<int>& layers,
-                      const nb::object& progress) {
-  SignalPoll poll;
+Array<float, 1> score(PromptScorer& scorer, const Ids& ids, const std::vector<int>& layers, const nb::object& progress,
+                      const nb::object& check) {
+  SignalPoll poll(check);
   auto scores = without_gil([&] { return scorer.score(span(ids), layers, std::ref(poll), progress_of(progress)); });
   return to_numpy<1>(std::move(scores), {ids.size()});
 }
@@ -59,10 +59,11 @@ void bind_prompt_scorer(nb::module_& m) {
           "layers"_a,
           "The layers; if empty, all layers with attention. Raises InvalidRequestError unless they ascend and have "
           "attention.")
-      .def("score", &score, "ids"_a, "layers"_a = std::vector<int>{}, "progress"_a = nb::none(),
+      .def("score", &score, "ids"_a, "layers"_a = std::vector<int>{}, "progress"_a = nb::none(), "check"_a = nb::none(),
            "Scores each token: its largest softmax weight among the heads of `layers` (empty: all layers with "
            "attention), averaged over the last score_rows tokens. Does not compute the layers after the last of these. "
-           "progress(done, total) counts tokens, layer by layer; it must not use this scorer or its lender.");
+           "progress(done, total) counts tokens, layer by layer; it must not use this scorer or its lender. check() is "
+           "called every 50 ms; it ends the call by raising.");
 }
 
 }  // namespace lb

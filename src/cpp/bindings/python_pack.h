@@ -1,4 +1,4 @@
-// gpu.Pack: a kernel pack loaded on a device. It records single ops' launches for lucebox._kernels.
+// gpu.Pack: a kernel pack loaded on a device. lucebox._kernels runs single ops on it and records their launches.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,11 +7,11 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "device/queue.h"
+#include "pack/launch.h"
 #include "pack/pack.h"
 
 namespace lb {
@@ -20,7 +20,7 @@ class PythonPack {
  public:
   PythonPack(const gpu::Device& device, const std::string& manifest_json,
              const std::map<std::string, nanobind::bytes>& files)
-      : pack_(std::make_shared<gpu::Pack>(device, manifest_json, views(files))), stream_(device) {}
+      : pack_(std::make_shared<gpu::Pack>(device, manifest_json, views(files))), queue_(device) {}
 
   const gpu::Target& target() const { return pack_->target(); }
   // "cuda:0"; the simulator is "sim".
@@ -29,17 +29,10 @@ class PythonPack {
     return info.vendor == gpu::Vendor::kSim ? "sim" : cat(gpu::name(info.vendor), ":", info.index);
   }
   const gpu::Device& device() const { return pack_->device(); }
-  const gpu::Queue& stream() const { return stream_; }
+  const gpu::Queue& queue() const { return queue_; }
   const std::shared_ptr<gpu::Pack>& shared() const { return pack_; }
 
-  template <class Params>
-  void run(const gpu::Launch& launch, const Params& params) {
-    started_.emplace_back(launch.kernel);
-    last_ = gpu::to_string(launch);
-    pack_->run(launch, params, stream_);
-  }
-  std::vector<std::string> take_started() { return std::exchange(started_, {}); }
-  const std::string& last() const { return last_; }
+  std::vector<gpu::Launch>& launches() { return launches_; }
 
  private:
   static gpu::Pack::Files views(const std::map<std::string, nanobind::bytes>& files) {
@@ -49,9 +42,8 @@ class PythonPack {
   }
 
   std::shared_ptr<gpu::Pack> pack_;
-  gpu::Queue stream_;
-  std::vector<std::string> started_;
-  std::string last_;
+  gpu::Queue queue_;
+  std::vector<gpu::Launch> launches_;
 };
 
 }  // namespace lb

@@ -43,7 +43,11 @@ void bind_sampler(nb::module_& m) {
           [](Sampler& s, nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> logits) {
             return s.sample({logits.data(), logits.size()});
           },
-          "logits"_a);
+          "logits"_a)
+      .def("record_forced", &Sampler::record_forced, "token"_a,
+           "Records a token that the caller appended without sampling; penalties count it.")
+      .def("drop_last", &Sampler::drop_last,
+           "Removes the token recorded last, which another one replaces; penalties no longer count it.");
 }
 
 }  // namespace lb

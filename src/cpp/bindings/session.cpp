@@ -244,7 +244,11 @@ void bind_pages(Class& session) {
             return s.timeline().matched_prefix(span(ids), ends);
           },
           "ids"_a, "ends"_a,
-          "Length of the longest prefix of ids that the timeline computed in appends with exactly these ends.")
+          "Length of the longest prefix of ids whose state has the bits of a fresh run: computed in appends with "
+          "exactly these ends, or in any appends where rows are invariant.")
+      .def_prop_ro(
+          "rows_are_invariant", [](const Session& s) { return s.engine().rows_are_invariant(); },
+          "Whether a row has the same bits whichever appends compute the sequence.")
       .def("read_pages", &pages_of, "first"_a, "count"_a)
       .def("read_recurrent", &recurrent_of, "Copies the recurrent state after the newest token.")
       .def("assemble", &assemble, "ids"_a, "ends"_a, "first_page"_a = 0, "pages"_a = std::vector<PagePiece>{},

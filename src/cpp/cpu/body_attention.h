@@ -1,8 +1,9 @@
-// Vector bodies of attention over the paged KV cache, with online softmax, a page of 64 places at a time.
+// Vector bodies of attention over the paged KV cache, with online softmax, 64 places at a time. A place is a position
+// in a row's own sequence; a slot is a position in the cache.
 //   One token is bandwidth bound: it reads 2 * head_dim cache values per slot and KV head. Many rows are compute bound.
 //   A page of keys is transposed once for a tile of queries. Then a score is one chain of multiply-adds over head_dim,
 //   and an output value is one chain over the places, so the bits of a row do not depend on the other rows.
-//   In a tree, the places after the committed ones are the row's ancestors: scores are permuted to this order for the
+//   In a tree, a row's places after the committed tokens are its ancestors: scores are permuted to this order for the
 //   softmax, and the weights of other rows are 0, which changes no sum.
 #pragma once
 
@@ -189,8 +190,8 @@ inline void attend_page(const QueryTile& tile, const Softmax& at, int slot, int 
   accumulate_page(tile, at, slot, n_slots, at.scores);
 }
 
-// Lists the places of a row in a page of the row's own sequence, as slots relative to the tail's first slot. Returns
-// how many there are.
+// Lists a row's places in one page of its own sequence, as slots relative to the tail's first slot. Returns their
+// number.
 inline int places_of(const QueryTile& tile, int r, int tail, int page, int* slots) {
   int n = 0;
   for (int s = page; s < tile.base && s < page + kPageTokens; ++s) slots[n++] = s - tail;
@@ -200,8 +201,8 @@ inline int places_of(const QueryTile& tile, int r, int tail, int page, int* slot
   return n;
 }
 
-// Attends to the places of a tree's rows from the page of `base` on: at most two pages of each row's own sequence, and
-// at most two pages of slots.
+// Attends, for the rows of a tree, to the places from the page of `base` on: at most two pages of each row's own
+// sequence, which are in at most two pages of slots.
 inline void attend_tree(const QueryTile& tile, const Softmax& at, int begin, int end) {
   const int dim = tile.op.cache.head_dim;
   const int tail = tile.base / kPageTokens * kPageTokens, n_slots = tile.base + tile.op.rows - tail;

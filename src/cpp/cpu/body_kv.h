@@ -20,7 +20,7 @@ struct Coded {
   static constexpr bool kHasHigh = kTraits.bits > kTraits.low_bits, kHasMinimum = kTraits.code == KvCode::kMinimum;
 };
 
-// Calls body(Coded<type>{}), for all types but f32, f16 and bf16.
+// Calls body(Coded<type>{}), for all types except f32, f16 and bf16.
 template <class Body>
 inline auto with_codes(KvType type, Body&& body) {
   switch (type) {

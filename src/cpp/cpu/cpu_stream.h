@@ -59,6 +59,9 @@ class CpuStream final : public Stream {
   void run(const SwiGlu&);
   void run(const Linear& op) { run(LinearGroup{{op}, 1}); }
   void run(const LinearGroup&);
+  void run(const RouteExperts&);
+  void run(const ExpertLinear&);
+  void run(const CombineExperts&);
   void run(const KvAppend&);
   void run(const KvMove&);
   void run(const AttentionPrepare&);
@@ -83,7 +86,8 @@ class CpuStream final : public Stream {
   void run(const GrowTree&);
 
  private:
-  // Runs small ops of several sequences: one op per task if there are at least as many ops as threads, else in turn.
+  // Runs small ops of several sequences: one op per task if there are at least as many ops as threads, else one after
+  // another.
   template <class Op>
   void run_apart(std::span<const Op> ops) {
     const int n = static_cast<int>(ops.size());

@@ -23,10 +23,15 @@ namespace lb::cpu {
 
 // Rows of activations quantised to 8 bits, with one scale per block of 32 values.
 struct Q8Rows {
-  const int8_t* q;     // [rows, stride]; stride = n_in rounded up to 64, zero padding
-  const float* scale;  // [rows, n_blocks]; n_blocks = stride / 32
-  const int32_t* sum;  // [rows, n_blocks] sum of the block's q
+  int8_t* q;     // [rows, stride]; stride = n_in rounded up to 64, zero padding
+  float* scale;  // [rows, n_blocks]; n_blocks = stride / 32
+  int32_t* sum;  // [rows, n_blocks] sum of the block's q
   int rows, n_in, stride, n_blocks;
+
+  Q8Rows from(int first, int n) const {  // rows [first, first + n)
+    const long blocks = long(first) * n_blocks;
+    return {q + long(first) * stride, scale + blocks, sum + blocks, n, n_in, stride, n_blocks};
+  }
 };
 
 struct Kernels {

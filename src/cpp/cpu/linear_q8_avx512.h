@@ -120,7 +120,7 @@ inline __m512i sum_rows(const __m512i* v) {
   return _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
 }
 
-// sum_rows() for kPairs: `first` has the dots of sub-blocks 0 and 2, `second` those of 1 and 3, eight lanes each.
+// sum_rows() for kPairs: `first` has the dots of sub-blocks 0 and 2, `second` the dots of 1 and 3, eight lanes each.
 inline __m512i sum_rows_of_pairs(const __m512i* first, const __m512i* second) {
   __m512i t[kStreams];
   for (int i = 0; i < kStreams; ++i)

@@ -7,48 +7,30 @@
 #include "base/error.h"
 #include "cpu/cpu_stream.h"
 #include "cpu/kernels.h"
+#include "cpu/q8_layout.h"
 
 namespace lb {
 namespace {
 
+using cpu::kTaskRows;
 using cpu::Q8Rows;
+using cpu::round_up;
 
-constexpr int kTaskRows = 32;           // weight rows of an AVX-512 panel; tasks have multiples
 constexpr long kInlineWork = 48 << 10;  // multiply-adds; with less work, waking the pool costs more than it saves
 constexpr int kTasksPerThread = 4;      // balances the load when a worker starts late
 
-int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
-
 bool is_block_type(DType type) { return info(type).block_values > 1; }
 
-// Layout of x, quantised to 8 bits, in shared scratch: [q | scales | sums].
-struct Q8Layout {
-  int stride, n_blocks;
-  size_t scale_at, sum_at, bytes;
-};
-
-Q8Layout q8_layout(int rows, int n_in) {
-  const int stride = round_up(n_in, 64);
-  const int n_blocks = stride / 32;
-  const size_t q_bytes = size_t(rows) * stride;
-  const size_t block_bytes = round_up(rows * n_blocks, 16) * size_t(4);
-  return {stride, n_blocks, q_bytes, q_bytes + block_bytes, q_bytes + 2 * block_bytes};
-}
-
 Q8Rows quantize(const Linear& op, CpuStream& stream) {
-  const Q8Layout layout = q8_layout(op.rows, op.n_in);
-  std::byte* base = stream.shared_scratch(layout.bytes);
-  auto* q = reinterpret_cast<int8_t*>(base);
-  auto* scale = reinterpret_cast<float*>(base + layout.scale_at);
-  auto* sum = reinterpret_cast<int32_t*>(base + layout.sum_at);
+  const cpu::Q8Layout layout = cpu::q8_layout(op.rows, op.n_in);
+  const Q8Rows rows = layout.rows_at(stream.shared_scratch(layout.bytes), op.rows, op.n_in);
   const long work = long(op.rows) * op.n_in;
   const int n_tasks = work < kInlineWork ? 1 : std::min(op.rows, kTasksPerThread * stream.pool().size());
   stream.pool().parallel_for(n_tasks, [&](int task, int) {
     for (long r = long(op.rows) * task / n_tasks; r < long(op.rows) * (task + 1) / n_tasks; ++r)
-      stream.kernels().quantize_q8(op.x + r * op.n_in, op.n_in, layout.stride, q + r * layout.stride,
-                                   scale + r * layout.n_blocks, sum + r * layout.n_blocks);
+      quantize_row(stream.kernels(), op.x + r * op.n_in, rows, int(r));
   });
-  return {q, scale, sum, op.rows, op.n_in, layout.stride, layout.n_blocks};
+  return rows;
 }
 
 }  // namespace
@@ -92,7 +74,7 @@ void CpuStream::run(const LinearGroup& group) {
   });
 }
 
-size_t linear_shared_scratch(int max_rows, int max_n_in) { return q8_layout(max_rows, max_n_in).bytes; }
+size_t linear_shared_scratch(int max_rows, int max_n_in) { return cpu::q8_layout(max_rows, max_n_in).bytes; }
 
 // Sized for the AVX-512 panel: codes of 32 weight rows, a scale and an offset per 16 codes, and a term per 16 values of
 // six activation rows.

@@ -24,7 +24,7 @@ class X86Features {
   }
 
   bool has_avx2() const { return has_avx2_; }      // AVX2, FMA, F16C
-  bool has_avx512() const { return has_avx512_; }  // these, and F, DQ, BW, VL, VBMI, VNNI
+  bool has_avx512() const { return has_avx512_; }  // has_avx2() and AVX-512 F, DQ, BW, VL, VBMI, VNNI
 
  private:
   static uint64_t xcr0() {

@@ -18,7 +18,7 @@ struct DeviceInfo {
   int index;
   std::string name, architecture;  // "NVIDIA H100 80GB HBM3", "sm_90"; "gfx1151"
   std::string driver;              // "CUDA 13.0"
-  std::string driver_generation;   // "580", "7.1": compared with a pack's min_driver
+  std::string driver_generation;   // driver version, "580" or "7.1", compared with a pack's min_driver
   std::string pci, uuid;           // "0000:01:00.0"; 32 hex digits; empty when the driver does not report it
   size_t memory_bytes;
   int n_sms, warp_size, max_threads_block, registers_sm;

@@ -9,7 +9,7 @@
 
 namespace lb::gpu {
 
-// The launch parameters of a kernel besides its arguments; src/cpp/pack fills them in.
+// A kernel's launch parameters other than its arguments; src/cpp/pack fills them in.
 struct LaunchShape {
   uint32_t grid[3] = {1, 1, 1};   // blocks
   uint32_t block[3] = {1, 1, 1};  // threads
@@ -51,9 +51,10 @@ class Kernel {
 
   // Raises the limit of dynamic shared memory for later launches. Throws when the device has less.
   void allow_shared(size_t bytes);
-  // Sets the shared memory carve-out of later launches: shared memory's percentage of the SM's unified L1 and shared
-  // memory, rounded up to the next size that the device supports. An SM changes its carve-out only while it is idle, so
-  // kernels that overlap need equal carve-outs. On devices without overlap the driver chooses.
+  // Sets the shared memory carve-out of later launches: the percentage of the SM's unified memory for L1 and shared
+  // memory that becomes shared memory, rounded up to the next size that the device supports. An SM changes its
+  // carve-out only while it is idle, so kernels that overlap need equal carve-outs. On devices without overlap the
+  // driver chooses.
   void set_carveout(int shared_percent);
   static constexpr int kMaxCarveout = 100;  // percent
   // Maximum number of blocks co-resident on one SM.

@@ -234,6 +234,21 @@ void GpuStream::flush() {
   chain_is_at_end_ = false;
 }
 
+void GpuStream::run(const RouteExperts& op) { send(op); }
+void GpuStream::run(const CombineExperts& op) { send(op); }
+
+void GpuStream::run(const ExpertLinear& op) {
+  RoundedRows x = {};
+  if (const int bits = gpu::rounded_bits(op)) {
+    const int rows = gpu::x_rows(op);
+    LB_ASSERT(rounded_bytes(rows, op.n_in, bits == 16) <= scratch_->size());
+    x = rounded_rows(scratch_->data(), rows, op.n_in, bits == 16);
+    send(RoundRows{.x = op.x, .y = x, .rows = rows, .n_in = op.n_in});
+  }
+  const gpu::ExpertLaunch experts = gpu::choose(op, x, pack_->target());
+  start(experts.launch, experts.params);
+}
+
 void GpuStream::run(const RopeTable& op) {
   send(op);
   table_is_new_ = true;

@@ -16,6 +16,7 @@
 #include "gpu/delta_net/choose.h"
 #include "gpu/draft/choose.h"
 #include "gpu/elementwise/choose.h"
+#include "gpu/experts/choose.h"
 #include "gpu/gemm/choose.h"
 #include "gpu/gemv/choose.h"
 #include "gpu/sampling/choose.h"
@@ -28,7 +29,7 @@ class GpuStream final : public Stream {
  public:
   static constexpr size_t kStagingBytes = size_t(8) << 20;  // pinned host memory
 
-  // scratch_bytes: of the largest op. capacity: tokens of the longest KV cache. lent: source of all memory that the
+  // scratch_bytes: the largest op's. capacity: tokens of the longest KV cache. lent: source of all memory that the
   // stream reserves; null: the stream allocates.
   GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity,
             std::shared_ptr<LentMemory> lent = nullptr);
@@ -53,6 +54,8 @@ class GpuStream final : public Stream {
 
   // Runs `work` and returns each kernel's time. Its launches do not overlap. No capture may be open.
   std::vector<gpu::KernelTime> time_kernels(const std::function<void()>& work);
+  // Appends every launch from now on to a list; null: to none.
+  void record(std::vector<gpu::Launch>* launches) { launches_ = launches; }
 
   bool reads(WeightLayout layout) const override { return layout == WeightLayout::kPlanes; }
   int max_chain_rows() const override { return 1 << 20; }
@@ -66,6 +69,9 @@ class GpuStream final : public Stream {
   void run(const RoundRows&);
   void run(const Linear& op) { run(LinearGroup{{op}, 1}); }
   void run(const LinearGroup&);
+  void run(const RouteExperts&);
+  void run(const ExpertLinear&);
+  void run(const CombineExperts&);
   void run(const KvAppend&);
   void run(const KvMove& op) { run(std::span(&op, 1)); }
   void run(std::span<const KvMove>);
@@ -122,6 +128,7 @@ class GpuStream final : public Stream {
     launch.keeps_l1 = keeps_l1_;
     launch.overlap_previous = launch.overlap_previous && !table_is_new_;
     table_is_new_ = false;
+    if (launches_ != nullptr) launches_->push_back(launch);
     if (timer_ != nullptr) timer_->begin(launch.kernel);
     pack_->run(launch, params, queue_);
     if (timer_ != nullptr) timer_->end();
@@ -145,9 +152,10 @@ class GpuStream final : public Stream {
   void send_rounded(Op op, const LinearGroup& readers);
   std::byte* stage(size_t bytes);
   bool is_gemm(const LinearGroup& group) const;
-  int rounded_bits(const LinearGroup& group) const;                // of the group's x; 0: not rounded
-  RoundedRows x_buffer(const LinearGroup& group, int bits) const;  // at the start of the scratch
-  RoundedRows next_x_buffer(const LinearGroup& readers) const;  // at the start or the end of the scratch, alternating
+  int rounded_bits(const LinearGroup& group) const;                // precision of the group's rounded x; 0: not rounded
+  RoundedRows x_buffer(const LinearGroup& group, int bits) const;  // the x buffer at the start of the scratch
+  RoundedRows next_x_buffer(const LinearGroup& readers) const;     // alternates between the start and the end of the
+                                                                   // scratch
   void multiply(const LinearGroup& group, const RoundedRows& x);
 
   std::shared_ptr<gpu::Pack> pack_;
@@ -163,10 +171,11 @@ class GpuStream final : public Stream {
   // The last launch wrote a rope table. Kernels read that table before they wait for the previous launch, so the next
   // launch must not overlap.
   bool table_is_new_ = false;
-  gpu::Event paces_[2];                // recorded by the last two calls of pace()
-  unsigned n_paces_ = 0;               // calls
-  size_t staged_ = 0;                  // bytes of staging_ in use since the last synchronisation
-  gpu::KernelTimer* timer_ = nullptr;  // while time_kernels() runs; else null
+  gpu::Event paces_[2];                           // recorded by the last two calls of pace()
+  unsigned n_paces_ = 0;                          // calls
+  size_t staged_ = 0;                             // bytes of staging_ in use since the last synchronisation
+  gpu::KernelTimer* timer_ = nullptr;             // set while time_kernels() runs; else null
+  std::vector<gpu::Launch>* launches_ = nullptr;  // set by record(); else null
 };
 
 }  // namespace lb

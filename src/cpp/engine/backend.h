@@ -64,6 +64,7 @@ class DeviceSizes {
   // Throws kUnsupported if the device has no block-sparse attention kernels for this model.
   virtual void check(const SparseWish& wish, const Model& model, const KvTypes& kv) const = 0;
   virtual bool maps_weights() const = 0;                    // matrices stay in the file's mapping
+  virtual bool rows_are_invariant() const = 0;              // a row has the same bits in every dense append
   virtual size_t weight_bytes(Network& network) const = 0;  // private copies that load() makes
   virtual size_t scratch_bytes(const StreamNeeds& needs) const = 0;
   // Description of the scratch in the plan's table.

@@ -7,6 +7,7 @@
 #include "base/system.h"
 #include "cpu/cpu_stream.h"
 #include "engine/engine.h"
+#include "ops/experts.h"
 #include "ops/key_scores.h"
 #include "ops/select_blocks.h"
 
@@ -19,7 +20,9 @@ CpuStreamOptions stream_options(const StreamNeeds& needs) {
   size_t &shared = stream.shared_scratch_bytes, &thread = stream.thread_scratch_bytes;
   for (const Network* network : needs.networks) {
     const auto& [n_heads, n_kv_heads, head_dim] = network->attention();
+    const auto& [used, n_in, n_out] = network->expert_products();
     shared = std::max({shared, linear_shared_scratch(rows, network->max_n_in()),
+                       expert_shared_scratch(rows * used, n_in, n_out),
                        attention_shared_scratch(rows, n_heads, head_dim, needs.context)});
     thread = std::max({thread, linear_thread_scratch(network->max_n_in()),
                        attention_thread_scratch(head_dim, n_heads, n_kv_heads),
@@ -50,6 +53,7 @@ class CpuSizes final : public DeviceSizes {
   int prefill_chunk() const override { return 512; }
   void check(const SparseWish&, const Model&, const KvTypes&) const override {}
   bool maps_weights() const override { return true; }
+  bool rows_are_invariant() const override { return true; }
   size_t weight_bytes(Network& network) const override { return network.vector_bytes() + network.expanded_bytes(); }
   size_t scratch_bytes(const StreamNeeds& needs) const override {
     return CpuStream::planned_bytes(stream_options(needs));

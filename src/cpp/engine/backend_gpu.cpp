@@ -92,8 +92,11 @@ std::vector<LinearGroup> product_groups(const Networks& networks, Activations ac
 size_t scratch_of(const StreamNeeds& needs, const gpu::Target& target) {
   const int rows = std::max(needs.rows, kMaxTree);
   size_t bytes = needs.networks.size() > 1 ? gpu::top_tokens_scratch_bytes(kMaxTree) : 0;
-  for (const Network* network : needs.networks)
+  for (const Network* network : needs.networks) {
+    const auto& [used, n_in, n_out] = network->expert_products();
+    bytes = std::max(bytes, rounded_bytes(rows * used, n_in, true));
     bytes = std::max(bytes, mixer_scratch(*network, rows, needs.context, target));
+  }
   std::vector<LinearGroup> groups = product_groups(needs.networks, needs.activations);
   for (const LinearGroup& group : groups) bytes = std::max(bytes, group_scratch(group, rows, target));
   return std::max(bytes, chain_scratch(groups, std::min(rows, kMaxTree), target));
@@ -125,6 +128,7 @@ class GpuSizes final : public DeviceSizes {
              head_dim, " over ", n_kv_heads, " KV heads. Use ", wish.option, " = 0");
   }
   bool maps_weights() const override { return false; }
+  bool rows_are_invariant() const override { return false; }
   size_t weight_bytes(Network& network) const override {
     Carver counter;
     network.carve_planes(counter, {}, nullptr);

@@ -6,7 +6,7 @@
 
 namespace lb {
 
-// name: of the Device, such as "cuda:0". lender: an engine on the same device that lends its weight memory to a scorer
+// name: the Device's, such as "cuda:0". lender: an engine on the same device that lends its weight memory to a scorer
 // and stays idle meanwhile; null: the device's free memory.
 std::unique_ptr<Backend> gpu_backend(std::shared_ptr<gpu::Pack> pack, std::string name,
                                      std::shared_ptr<const Engine> lender = nullptr);

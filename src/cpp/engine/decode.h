@@ -66,34 +66,34 @@ class Decode {
   enum class Walker {
     kHost,         // the host sends each row's mask; tokens are chosen one by one
     kDevice,       // the loop, down to the end of the path
-    kDeviceAhead,  // likewise; the device also accepts the path and drafts below it: the host must follow that path
+    kDeviceAhead,  // as kDevice; the device also accepts the path, which binds the host, and drafts below it
   };
   // State of the device's choice from the current row.
   enum class ChoiceState {
     kNone,
     kStarted,
-    kLeavesTree,  // it has started, and its token leaves the tree even if the tree holds it
+    kLeavesTree,  // started; its token counts as outside the tree, even if the tree holds it
   };
 
   // State of the next token: nothing yet, logits to choose from, or the token. on_host: logits_ holds a copy.
   struct Idle {};
   struct HostLogits {};
-  struct LoopLogits {     // of a step, which has already chosen a token unless the choice waits for a mask
+  struct LoopLogits {     // logits of a step, which has already chosen a token unless the choice waits for a mask
     bool waits_for_mask;  // sample() sends it
     bool on_host = false;
   };
-  struct RowLogits {  // of a row outside a tree
+  struct RowLogits {  // logits of a row outside a tree
     const float* at;
     ChoiceState choice = ChoiceState::kNone;
     bool on_host = false;
   };
-  struct TreeLogits {  // of the walk's current row
+  struct TreeLogits {  // logits of the walk's current row
     int row;
     Walker walker;
     ChoiceState choice = ChoiceState::kNone;
     bool on_host = false;
   };
-  struct Sampled {  // a token that nothing computes yet
+  struct Sampled {  // a token whose row nothing computes yet
     int32_t token;
   };
   struct StepPending {  // a step with this token has started

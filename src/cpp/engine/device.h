@@ -102,7 +102,7 @@ class Promise {
 
  private:
   void change(int n_sessions, int n_more_open);
-  size_t bytes() const;  // of the sessions not yet open
+  size_t bytes() const;  // bytes promised to the sessions not yet open
 
   Device& device_;
   size_t session_bytes_;

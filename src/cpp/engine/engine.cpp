@@ -145,6 +145,10 @@ const std::string& Engine::fingerprint() const {
   return fingerprint_;
 }
 
+bool Engine::rows_are_invariant() const {
+  return options_.sparse_prefill == 0 && backend().sizes().rows_are_invariant();
+}
+
 std::string Engine::layout() const {
   Fingerprint f;
   f.add_layout(file_);

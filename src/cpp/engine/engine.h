@@ -58,6 +58,9 @@ class Engine {
   const std::string& fingerprint() const;
   // Hash of the files' metadata and of their tensors' names, types and shapes, on which the time of a step depends.
   std::string layout() const;
+  // Whether a row of a sequence has the same bits whichever appends compute the sequence: on the CPU, unless the ends
+  // of appends decide where attention is sparse.
+  bool rows_are_invariant() const;
   // One shard so far.
   std::span<const std::unique_ptr<Shard>> shards() const { return shards_; }
   Shard& shard() const { return *shards_.front(); }

@@ -25,7 +25,7 @@ struct PassInputs {
 // The stream and the buffers of a forward pass. A shard has two executors: one for steps and one for long prompt
 // chunks, between whose layers other sessions may step. Sessions lock `turn`.
 struct Executor {
-  static constexpr int kLogitRows = 32;  // rows of logits computed at once
+  static constexpr int kLogitRows = 32;  // rows of logits computed together
   // Rows of the longest append that uses the steps' buffers. Prompt chunks are longer by default.
   static constexpr int kStepRows = 256;
   static int step_rows(const EngineOptions& options);
@@ -36,7 +36,7 @@ struct Executor {
   DeviceTurn& turn;
   Stream* stream;
   int max_rows;
-  bool is_held = false;  // by a prompt chunk between whose layers other sessions compute
+  bool is_held = false;  // held by a prompt chunk, between whose layers other sessions compute
   std::unique_ptr<Memory> memory;
   Workspace workspace;
   // In the stream's memory: inputs and outputs of the ops.
@@ -45,11 +45,11 @@ struct Executor {
   int32_t* parents;        // [kMaxTree]; this and the next two: steps only
   uint64_t* ancestors;     // [kMaxTree]
   float* logits;           // [kLogitRows, vocab]
-  DraftWorkspace draft{};  // of the draft model; null without one
+  DraftWorkspace draft{};  // the draft model's buffers; null without one
   PassInputs* pass;        // [1]
   RecordedAppends recorded_passes;
   int32_t* draft_n_past = nullptr;     // [1] tokens before rows of plain steps (StepRows); null without a draft model
-  std::optional<SparseBlocks> sparse;  // for prompts; none: dense attention
+  std::optional<SparseBlocks> sparse;  // buffers for prompts; without them attention is dense
 
  private:
   static void carve_io(Executor* self, Carver& carver, const Models& models, const EngineOptions& options,

@@ -1,4 +1,4 @@
-// Copies weights from a mapped file to a device, as planes (quant/planes.h). Matrices are cut into ranges of rows.
+// Copies weights from a mapped file to a device, as planes (quant/planes.h). Matrices are divided into ranges of rows.
 // Double-buffered: each worker converts a range in pinned memory while the device copies the worker's previous range.
 // The pinned memory is bounded and freed when the load ends; afterwards only the page cache holds the file in host
 // memory.

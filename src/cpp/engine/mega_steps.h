@@ -26,7 +26,7 @@ struct Ring {
 // Tokens are numbered as in the ring: token 0 is the first one that the session's loop chose.
 class MegaSteps {
  public:
-  static constexpr long kTimeoutNs = 2'000'000'000;  // of a block's wait for other blocks
+  static constexpr long kTimeoutNs = 2'000'000'000;  // limit of a block's wait for other blocks
 
   static size_t planned_bytes(const gpu::MegaPlan& plan);
   // keep_going: as in the plan's TokenBudget.

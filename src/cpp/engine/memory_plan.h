@@ -28,10 +28,10 @@ struct MemoryPlan {
   std::vector<PlanEntry> entries;    // private memory
   size_t mapped_bytes = 0;           // weights read from the file's mapping, shared with the page cache
   size_t available_bytes = 0;        // free memory of the device when the plan was made
-  int context = 0, max_context = 0;  // tokens: this plan's, the model's
+  int context = 0, max_context = 0;  // tokens: of this plan; the model's limit
   int kv_tokens = 0;                 // of the KV cache
   int largest_context = 0;           // tokens: the longest context that fits; 0: none
-  std::vector<KvFit> kv_fits;        // with the same type for K and V, largest first
+  std::vector<KvFit> kv_fits;        // one per type (the same for K and V), largest first
   size_t total_bytes() const;        // sum of the entries, with one session
   size_t session_bytes() const;      // sum of the entries per session
 };

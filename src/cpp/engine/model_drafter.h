@@ -15,7 +15,7 @@ namespace lb {
 
 class ModelDrafter final : public Drafter {
  public:
-  // memory: of the session, including the draft model's buffers.
+  // memory: the session's, including the draft model's buffers.
   ModelDrafter(Timeline& timeline, const TreeMemory& memory);
 
   // Depth of the next tree; rows of a tree of that depth: all of its candidates, at most max_rows.
@@ -51,7 +51,8 @@ class ModelDrafter final : public Drafter {
   Timeline& timeline_;
   const TreeMemory& memory_;
   const float* logprobs_;
-  int sent_depth_ = 0;                                           // of the draft whose candidates are in the memory
+  int sent_depth_ = 0;                                           // depth of the draft whose candidates are in the
+                                                                 // memory
   std::array<std::unique_ptr<Recording>, kMaxTree> recordings_;  // by depth
 };
 

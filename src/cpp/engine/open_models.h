@@ -16,7 +16,8 @@ struct OpenModels {
   std::optional<ModelFile> draft_file;
   Models models;
 
-  // draft: "mtp", a drafter's file, or empty. sizes: of the device, which determines the types that the ops will read.
+  // draft: "mtp", a drafter's file, or empty. sizes: the device's; the device determines the types that the ops will
+  // read.
   OpenModels(const std::string& path, const std::string& draft, const DeviceSizes& sizes);
   size_t file_bytes() const;
 };

@@ -76,7 +76,7 @@ std::string kv_detail(const StateSizes::Kv& sizes, const KvTypes& kv, int kv_tok
 // Device memory available to a plan.
 struct Budget {
   size_t reserved, available;  // left to the driver; the rest of the free memory
-  size_t fixed;                // of the plan at any context
+  size_t fixed;                // bytes of the plan that are the same at any context
 
   Budget(const ContextDemand& demand, size_t memory_limit)
       : reserved(demand.sizes.reserved_bytes()), fixed(demand.weights.total() + demand.fixed_bytes) {

@@ -40,7 +40,7 @@ struct StateSizes {
   size_t rings = 0, recurrent = 0, pending = 0, table = 0;
   int n_rings = 0, ring_rows = 0;  // layers that keep a ring, and the rows of the longest ring
 
-  // n_target: the target's layers, which precede a draft model's. pages: of the KV cache.
+  // n_target: the target's layers, which precede a draft model's. pages: the number of pages of the KV cache.
   StateSizes(std::span<const LayerShape> shapes, const StateOptions& options, int n_target, int pages);
   std::vector<PlanEntry> entries(const KvTypes& kv, int kv_tokens) const;
 };
@@ -53,7 +53,7 @@ struct ContextDemand {
   size_t fixed_bytes;  // independent of the context, excluding the weights
   // Bytes of a sequence, the KV cache and all buffers.
   std::function<size_t(int context, const KvTypes& kv)> needed_bytes;
-  std::function<size_t(const KvTypes& kv)> token_bytes;  // of the layers that keep all rows
+  std::function<size_t(const KvTypes& kv)> token_bytes;  // bytes per token in the layers that keep all rows
   int max_tokens = 0;                                    // upper bound of a default context; 0: the largest that fits
 };
 

@@ -17,6 +17,9 @@ namespace {
 // The last rows of a prompt, whose attention is dense: the scoring rows and the rows just before them.
 constexpr int kDenseRows = 2 * kSparseBlock;
 
+// Rows times keys of a chunk on the CPU. Others wait for the end of a chunk, whose attention takes time per key.
+constexpr int64_t kChunkWork = 1 << 21;
+
 SparseWish sparse_wish(const ScorerOptions& options) { return {options.prefill_sparse_alpha, "prefill_sparse_alpha"}; }
 
 void resolve(ScorerOptions& options, const DeviceSizes& sizes) {
@@ -229,6 +232,14 @@ int PromptScorer::state_layer(int layer) const {
   return static_cast<int>(std::ranges::find(state_->layers(), kind, &LayerShape::index) - state_->layers().begin());
 }
 
+// Rows of the chunk that begins at row `first`. They depend on nothing else, so that equal prompts have equal scores.
+int PromptScorer::chunk_rows(int first) const {
+  if (backend_->device().name() != "cpu") return options_.prefill_chunk;
+  const int64_t rows = kChunkWork / (first + 1) / kSparseBlock * kSparseBlock;
+  return static_cast<int>(
+      std::clamp<int64_t>(rows, std::min(kSparseBlock, options_.prefill_chunk), options_.prefill_chunk));
+}
+
 // Calls visit(first, rows) for each chunk. The dense rows have separate chunks.
 template <class Visit>
 void PromptScorer::for_chunks(int n_tokens, const Interrupted& interrupted, Visit&& visit) {
@@ -236,7 +247,7 @@ void PromptScorer::for_chunks(int n_tokens, const Interrupted& interrupted, Visi
   for (int first = 0, rows; first < n_tokens; first += rows) {
     if (interrupted && interrupted()) fail(ErrorCode::kCancelled, "cancelled by the caller");
     const bool is_sparse = buffers_.sparse && first < first_dense;
-    rows = std::min(options_.prefill_chunk, (is_sparse ? first_dense : n_tokens) - first);
+    rows = std::min(chunk_rows(first), (is_sparse ? first_dense : n_tokens) - first);
     if (backend_->lent() == nullptr) shard_->turn().let_others();  // a lender has no weights now
     visit(first, rows);
   }

@@ -47,7 +47,7 @@ class PromptScorer {
     int32_t* tokens;                     // [rows of a chunk]
     Workspace workspace;                 // of a chunk
     float* x;                            // [context, hidden] residual stream of the whole prompt
-    int32_t* positions;                  // of each chunk [3, rows]
+    int32_t* positions;                  // [3, rows] of each chunk
     float* scores;                       // [rows, tokens of the prompt]
     float* parts;                        // see KeyScores
     std::optional<SparseBlocks> sparse;  // none: dense attention
@@ -69,6 +69,7 @@ class PromptScorer {
   void embed(std::span<const int32_t> ids, const Interrupted& interrupted);
   void score_layer(int layer, int n_tokens, const Interrupted& interrupted);
   void run_layer(int layer, int n_tokens, const Interrupted& interrupted);
+  int chunk_rows(int first) const;
   template <class Visit>
   void for_chunks(int n_tokens, const Interrupted& interrupted, Visit&& visit);
   template <class Send>

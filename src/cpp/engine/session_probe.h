@@ -24,9 +24,9 @@ class SessionProbe {
  public:
   explicit SessionProbe(Session& session) : session_(session) {}
 
-  // Simulates acceptance for weights whose drafts are never right. In every sum(by_length) trees, by_length[n] accept n
-  // tokens along their best path, or all of it if it is shorter. Drafting, verifying and sampling take their real time;
-  // the text is meaningless. Not for masked sampling. Empty: off.
+  // Simulates acceptance for weights whose drafts are never right. Of every sum(by_length) trees, by_length[n] trees
+  // accept the first n tokens of their best path, or the complete path if it is shorter. Drafting, verifying and
+  // sampling take their real time; the text is meaningless. Not for masked sampling. Empty: off.
   void replay(std::span<const int64_t> by_length, uint64_t seed);
   // Whether steps with drafts are timed part by part, which slows them down: part_seconds().
   void time_parts(bool on) { session_.speculator_.parts().set_on(on); }

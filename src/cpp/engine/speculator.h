@@ -131,7 +131,7 @@ class Speculator {
     TreeWalk walk;
     bool is_planned = false;  // the planner chose it
     bool is_known = true;     // on the host; false: the device grows it, walk has only the root and the number of rows
-    int max_rows = 0;         // that the device may grow
+    int max_rows = 0;         // most rows that the device may grow
   };
   DraftRequest request(int32_t root, int max_rows) const;
   Draft draft_from_text(int32_t root, int max_rows);

@@ -13,7 +13,7 @@ namespace {
 constexpr int kCostRuns = 3, kPlainRuns = 8;
 constexpr int kTokensAhead = 4;     // plain tokens per timed run, if steps run ahead of the host
 constexpr double kEnoughMs = 150;   // total time of the runs for one cost
-constexpr double kBudgetMs = 1000;  // for all costs; beyond it, wider trees are extrapolated
+constexpr double kBudgetMs = 1000;  // budget for all costs; beyond it, wider trees are extrapolated
 constexpr double kNeverPays = 12;   // plain tokens: a slower verify never pays, as drafts rarely have more accepted
 // Row tiles of the skinny GEMMs, on CPUs and on GPUs.
 constexpr int kCostRows[] = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};

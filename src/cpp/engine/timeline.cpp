@@ -163,12 +163,19 @@ void Timeline::add_tokens(std::span<const int32_t> ids) {
   const bool all_kept = (append_ends_.empty() ? 0 : append_ends_.back()) == static_cast<int>(tokens_.size());
   tokens_.insert(tokens_.end(), ids.begin(), ids.end());
   if (all_kept) append_ends_.push_back(static_cast<int32_t>(tokens_.size()));
+  grow_text(static_cast<int>(ids.size()));
   ++revision_;
 }
 
 void Timeline::add_path_token(int32_t token) {
   tokens_.push_back(token);
+  grow_text(1);
   ++revision_;
+}
+
+// Counts the n newest tokens, which are at text positions.
+void Timeline::grow_text(int n) {
+  if (n_text_ + n == static_cast<int>(tokens_.size())) n_text_ += n;
 }
 
 void Timeline::abort() {
@@ -190,6 +197,7 @@ void Timeline::truncate(int n) {
 void Timeline::truncate_tokens(int n) {
   tokens_.resize(n);
   n_unchanged_ = std::min(n_unchanged_, n);
+  n_text_ = std::min(n_text_, n);
   while (!append_ends_.empty() && append_ends_.back() > n) append_ends_.pop_back();
   ++revision_;
 }

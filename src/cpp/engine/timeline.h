@@ -68,9 +68,9 @@ class Timeline {
   // Throws when a logit is infinite or NaN; n_tokens precede it.
   void check_finite(std::span<const float> logits, size_t n_tokens) const;
 
-  // Commits all rows of the append. ids: of these rows.
+  // Commits all rows of the append. ids: the rows' tokens.
   void commit_rows(std::span<const int32_t> ids);
-  // Adds the token of a tree's row to the tokens. commit_path() commits the rows of the path.
+  // Appends the token of a tree's row to tokens(). commit_path() later commits the rows of the path.
   void add_path_token(int32_t token);
   // n_to_move: as in SequenceState::commit().
   void commit_path(std::span<const int32_t> path, int n_to_move) { state_.commit(path, n_to_move); }
@@ -123,8 +123,8 @@ class Timeline {
   bool is_swapped_out() const { return state_.is_swapped_out(); }
   void fork(Timeline& from);
 
-  // Length of the longest prefix of ids that was computed in appends with exactly these ends. Only then are the bits of
-  // its state those of a fresh computation.
+  // Length of the longest prefix of ids whose state has the bits of a fresh computation: that was computed in appends
+  // with exactly these ends, or in any appends where rows are invariant.
   int matched_prefix(std::span<const int32_t> ids, std::span<const int32_t> ends) const;
   size_t page_bytes() const { return lb::page_bytes(state_); }
   size_t recurrent_bytes() const { return lb::recurrent_bytes(state_); }
@@ -152,12 +152,14 @@ class Timeline {
   struct Appended {
     std::vector<int32_t> ids;      // [rows]; empty: none
     std::vector<int32_t> parents;  // [rows]; empty: a chain
-    bool is_text = false;          // a chain at text positions, as prefill() computes it
+    bool is_chain = false;
+    bool is_text = false;  // at text positions
   };
   void forward(std::span<const int32_t> ids, std::span<const int32_t> positions, const Tree& tree, Rows rows,
                const Interrupted& interrupted);
   const SparseBlocks* sparse_blocks_of(int first, int end) const;
   void add_tokens(std::span<const int32_t> ids);  // the ids of one append, all of them kept
+  void grow_text(int n);
   void truncate_tokens(int n);
   void ready_pages();
   void take_pieces(const Pieces& pieces);
@@ -173,6 +175,7 @@ class Timeline {
   bool is_computing_ = false;         // in a prompt chunk, between whose layers other sessions compute
   std::vector<int32_t> tokens_;       // committed, or on the path of an uncommitted tree
   std::vector<int32_t> append_ends_;  // of the appends that computed tokens_, up to the first not kept in full
+  int n_text_ = 0;                    // leading tokens known to be at text positions
   int n_unchanged_ = 0;
   uint64_t revision_ = 0;
   Appended appended_;

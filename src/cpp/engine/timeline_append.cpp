@@ -51,7 +51,7 @@ void Timeline::compute(std::span<const int32_t> ids, const AppendOptions& option
   const std::span<const int32_t> positions =
       options.positions.empty() ? std::span<const int32_t>(positions_).first(3 * ids.size()) : options.positions;
   forward(ids, positions, tree.view(), {.n = rows, .taps = taps}, interrupted);
-  appended_ = {{ids.begin(), ids.end()}, tree.parent, options.parents.empty() && options.positions.empty()};
+  appended_ = {{ids.begin(), ids.end()}, tree.parent, options.parents.empty(), options.positions.empty()};
 }
 
 Timeline::AppendResult Timeline::append(std::span<const int32_t> ids, const AppendOptions& options,
@@ -76,7 +76,7 @@ void Timeline::check_committed(const char* action) const {
 }
 
 void Timeline::commit(std::span<const int32_t> path) {
-  const auto& [ids, parents, is_text] = appended_;
+  const auto& [ids, parents, is_chain, is_text] = appended_;
   LB_CHECK(!ids.empty() || path.empty(), kInvalid, "there is no append to commit");
   for (int32_t row : path)
     LB_CHECK(row >= 0 && row < static_cast<int32_t>(ids.size()), kInvalid, "row ", row, " is not in the append of ",
@@ -86,11 +86,13 @@ void Timeline::commit(std::span<const int32_t> path) {
              parents[path[i]], "; the path to commit reaches it from row ", i == 0 ? -1 : path[i - 1]);
   const std::lock_guard lock(turn());
   state_.commit(path);
-  if (is_text && path.size() == ids.size()) {
+  const int n_text = n_text_;
+  if (is_chain && is_text && path.size() == ids.size()) {
     add_tokens(ids);
   } else {
     for (int32_t row : path) add_path_token(ids[row]);
   }
+  if (!is_text) n_text_ = n_text;
   forget_append();
 }
 

@@ -29,6 +29,7 @@ void Timeline::fork(Timeline& from) {
   state_.fork(from.state_);
   tokens_ = from.tokens_;
   append_ends_ = from.append_ends_;
+  n_text_ = from.n_text_;
   forget_append();
   n_unchanged_ = 0;
   ++revision_;
@@ -61,6 +62,7 @@ std::unique_ptr<PageRun> Timeline::share_pages(int first, int count) {
 
 int Timeline::matched_prefix(std::span<const int32_t> ids, std::span<const int32_t> ends) const {
   const auto same_ids = std::mismatch(tokens_.begin(), tokens_.end(), ids.begin(), ids.end());
+  if (engine_->rows_are_invariant()) return std::min(static_cast<int>(same_ids.first - tokens_.begin()), n_text_);
   const auto same_ends = std::mismatch(append_ends_.begin(), append_ends_.end(), ends.begin(), ends.end());
   const auto n_ids = static_cast<int32_t>(same_ids.first - tokens_.begin());
   const auto past = std::upper_bound(append_ends_.begin(), same_ends.first, n_ids);
@@ -132,6 +134,7 @@ void Timeline::assemble(std::span<const int32_t> ids, std::span<const int32_t> e
   state_.restore_length(n);
   tokens_.assign(ids.begin(), ids.end());
   append_ends_.assign(ends.begin(), ends.end());
+  n_text_ = n;
   forget_append();
   n_unchanged_ = 0;
   ++revision_;
@@ -147,6 +150,7 @@ void Timeline::load(std::span<const std::byte> bytes, const std::string& where) 
   const std::lock_guard lock(turn());
   tokens_ = load_snapshot(bytes, state_, engine_->model().info().vocab, engine_->fingerprint(), where);
   append_ends_.clear();
+  n_text_ = 0;  // the snapshot does not tell positions
   forget_append();
   n_unchanged_ = 0;
   ++revision_;

@@ -80,7 +80,7 @@ class TokenLoop {
   virtual Logprobs logprobs(int n_top) const = 0;
   // Logits [vocab] of the last step started.
   virtual void download_logits(std::span<float> to) = 0;
-  // Waits for all steps started.
+  // Waits for all steps that have been started.
   virtual void check() = 0;
   // How steps run: "graph" or the megakernel's schedule. Empty before the first graph.
   virtual std::string name() const = 0;

@@ -15,7 +15,7 @@ struct TreeMemory {
   // The draft model's; null without one.
   int32_t* ids = nullptr;            // [max_depth, n_candidates]
   float* logprobs = nullptr;         // [max_depth, n_candidates]
-  float* replay_logprobs = nullptr;  // the same, replacing the draft model's while a benchmark replays
+  float* replay_logprobs = nullptr;  // [max_depth, n_candidates]; replaces logprobs while a benchmark replays
   int32_t* n_before = nullptr;       // [1] committed tokens before the path that the device accepted last
   DraftRoot root{};
 

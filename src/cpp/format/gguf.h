@@ -71,7 +71,7 @@ class GgufValue {
 struct GgufEntry {
   std::string_view key;
   GgufValue value;
-  uint64_t offset;  // of the key's length field in the file
+  uint64_t offset;  // file offset of the key's length field
 };
 
 // Every getter throws when the key has another type. When the key is absent, find_ getters return nullopt and the plain

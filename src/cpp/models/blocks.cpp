@@ -57,6 +57,30 @@ struct MlpBuffers {
       : gate(scratch.take<float>(size_t(rows) * ffn)), up(scratch.take<float>(size_t(rows) * ffn)) {}
 };
 
+struct MoeBuffers {
+  float* logits;                // [T, experts]
+  float* weights;               // [T, k]
+  int32_t* experts;             // [T, k]
+  float *gate, *up;             // [T, k, ffn]
+  float* y;                     // [T, k, hidden]
+  float *shared_gate, *shared;  // [T], [T, hidden]
+  float *mlp_gate, *mlp_up;     // [T, shared ffn]
+  MoeBuffers(Carver& scratch, const MoeBlock& block, int rows) {
+    const ExpertSizes& sizes = block.sizes;
+    const size_t t = rows, choices = t * sizes.used, hidden = block.router.n_in, shared_ffn = t * sizes.shared;
+    logits = scratch.take<float>(t * sizes.n);
+    weights = scratch.take<float>(choices);
+    experts = scratch.take<int32_t>(choices);
+    gate = scratch.take<float>(choices * sizes.ffn);
+    up = scratch.take<float>(choices * sizes.ffn);
+    y = scratch.take<float>(choices * hidden);
+    shared_gate = scratch.take<float>(block.has_shared() ? t : 0);
+    shared = scratch.take<float>(block.has_shared() ? t * hidden : 0);
+    mlp_gate = scratch.take<float>(shared_ffn);
+    mlp_up = scratch.take<float>(shared_ffn);
+  }
+};
+
 struct AttentionBuffers {
   float* u;          // [T, H, D] or [T, H, 2D] with gates
   float *q, *k, *v;  // [T, H, D], [T, Hkv, D], [T, Hkv, D]
@@ -301,6 +325,58 @@ void SwiGluMlp::forward(const float* y, float* result, const Step& step) const {
   const MlpBuffers b(scratch, step.rows, gate.n_out);
   run(gate_and_up(*this, y, b, step), step.stream);
   activate(*this, b, nullptr, result, step);
+}
+
+void MoeBlock::carve(Carver& scratch, int rows) const { MoeBuffers(scratch, *this, rows); }
+
+void MoeBlock::forward(const RmsNorm& in, const float* x, float* result, const Step& step) const {
+  Carver scratch = step.scratch;
+  const MoeBuffers b(scratch, *this, step.rows);
+  const int rows = step.rows, hidden = router.n_in, ffn = sizes.ffn, k = sizes.used;
+  const auto expert_product = [&](const Matrix& w, int first_row, int n_out, const float* x, float* y) {
+    LB_ASSERT(step.stream.reads(w.layout));
+    run(ExpertLinear{.w = w.data,
+                     .type = w.type,
+                     .x = x,
+                     .experts = b.experts,
+                     .y = y,
+                     .rows = rows,
+                     .k = k,
+                     .n_experts = sizes.n,
+                     .n_in = w.n_in,
+                     .n_out = n_out,
+                     .expert_rows = w.n_out / sizes.n,
+                     .first_row = first_row,
+                     .x_per_row = x == in.y,
+                     .activations = step.activations},
+        step.stream);
+  };
+  run(in, step.stream);
+  LinearGroup routers{{product(router, in.y, b.logits, step)}, 1};
+  if (has_shared()) routers.products[routers.n++] = product(shared_gate, in.y, b.shared_gate, step);
+  run(routers, step.stream);
+  run(RouteExperts{b.logits, b.experts, b.weights, rows, sizes.n, k, sizes.is_normalized}, step.stream);
+  if (has_shared()) {
+    run(LinearGroup{{product(shared.gate, in.y, b.mlp_gate, step), product(shared.up, in.y, b.mlp_up, step)}, 2},
+        step.stream);
+    run_fused(SwiGlu{b.mlp_gate, b.mlp_up, b.mlp_gate, rows, sizes.shared},
+              {{product(shared.down, b.mlp_gate, b.shared, step)}, 1}, step.stream);
+  }
+  const bool is_joined = up.data == nullptr;
+  expert_product(gate, 0, ffn, in.y, b.gate);
+  expert_product(is_joined ? gate : up, is_joined ? ffn : 0, ffn, in.y, b.up);
+  run(SwiGlu{b.gate, b.up, b.gate, rows * k, ffn}, step.stream);
+  expert_product(down, 0, hidden, b.gate, b.y);
+  run(CombineExperts{.x = b.y,
+                     .weights = b.weights,
+                     .shared = has_shared() ? b.shared : nullptr,
+                     .shared_gate = has_shared() ? b.shared_gate : nullptr,
+                     .add = x,
+                     .y = result,
+                     .rows = rows,
+                     .k = k,
+                     .dim = hidden},
+      step.stream);
 }
 
 void AttentionBlock::carve(Carver& scratch, int rows) const { AttentionBuffers(scratch, *this, rows); }

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <span>
+#include <variant>
 
 #include "base/memory.h"
 #include "ops/delta_net.h"
+#include "ops/experts.h"
 #include "ops/linear.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
@@ -42,7 +44,7 @@ struct Segment {
 
 // The append in progress, as a block sees it.
 struct Step {
-  int rows;  // of all segments, perhaps followed by padding rows that no sequence keeps
+  int rows;  // rows of all segments, perhaps followed by padding rows that no sequence keeps
   std::span<const Segment> segments;
   const float* cos;  // [rows, n_rot / 2]
   const float* sin;  // [rows, n_rot / 2]
@@ -70,6 +72,42 @@ struct SwiGluMlp {
   // Calls group() with each set of matrices that multiply the same x.
   void groups(auto&& group) const { group({&gate, &up}), group({&down}); }
 };
+
+// Sizes of a mixture of experts; n == 0: the model has none.
+struct ExpertSizes {
+  int n = 0, used = 0;      // experts, and those that a row chooses
+  int ffn = 0, shared = 0;  // inner dimension of an expert, and of the shared expert; 0: no shared expert
+  bool is_normalized = true;
+};
+
+// sum of the chosen experts' down(silu(gate y) * up y), weighted by the router, + sigmoid(shared_gate y) * shared(y)
+struct MoeBlock {
+  ExpertSizes sizes;
+  Matrix router;     // [experts, hidden]
+  Matrix gate, up;   // [experts * ffn, hidden]; if up has no data, gate is [experts * 2 ffn, hidden]: an expert's rows
+                     // of gate, then its rows of up
+  Matrix down;       // [experts * hidden, ffn]
+  SwiGluMlp shared;  // without data: no shared expert
+  Matrix shared_gate;  // [1, hidden]
+  // result = x + moe(in.y); result may be x
+  void forward(const RmsNorm& in, const float* x, float* result, const Step& step) const;
+  void carve(Carver& scratch, int rows) const;
+  void visit(auto&& matrix, auto&& vector) {
+    matrix(router), matrix(gate), matrix(down);
+    if (up.data != nullptr) matrix(up);
+    if (has_shared()) shared.visit(matrix, vector), matrix(shared_gate);
+  }
+  // Without the experts, which are no linear products.
+  void groups(auto&& group) const {
+    if (!has_shared()) return group({&router});
+    group({&router, &shared_gate}), shared.groups(group);
+  }
+  bool has_shared() const { return sizes.shared > 0; }
+  // Bytes of the experts that a row does not choose.
+  size_t unused_bytes() const { return (gate.bytes() + up.bytes() + down.bytes()) / sizes.n * (sizes.n - sizes.used); }
+};
+
+using FeedForward = std::variant<SwiGluMlp, MoeBlock>;
 
 // Rows of an append whose attention to earlier tokens is scored (ops/key_scores.h).
 struct ScoredRows {

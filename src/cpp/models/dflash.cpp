@@ -37,7 +37,7 @@ struct DflashWeights {
   Matrix predecessors, successors;  // [vocab, rank]; DFlash 2
   Matrix selector;                  // [rank, hidden]
   RopeAngles rope;
-  HostCopies copies;  // that the pointers above point into; the network takes them
+  HostCopies copies;  // memory of the pointers above; the network takes it
 };
 
 // Attention mask inside the block: for each row, the rows that it sees.

@@ -22,7 +22,7 @@ constexpr int kQwen35Mask = 248070, kQwen35Vocab = 248320;
 constexpr const char* kGgufName = "dflash";
 constexpr const char* kOlderGgufNames[] = {"dflash-draft", "qwen35-dflash-draft", "gemma4-dflash-draft"};
 
-// GGUF keys; in older files they have one more part.
+// GGUF keys. In older files the keys have one more part.
 struct DflashFields {
   const Fields& fields;
   bool is_older;

@@ -15,7 +15,7 @@ struct DflashConfig {
   std::vector<int> taps;      // layers of the target whose output the draft reads, in the order of fc's columns
   std::vector<bool> sliding;  // [n_layers]
   std::vector<bool> causal;   // [n_layers] inside the block
-  int window = 0;             // of the sliding layers, in tokens
+  int window = 0;             // window of the sliding layers, in tokens
   float logit_scale = 1, logit_softcap = 0;  // 0: none
   RopePairs pairs = RopePairs::kHalves;
 };

@@ -18,7 +18,7 @@ namespace lb {
 
 // Rows that the target has computed. All pointers are in the stream's memory.
 struct DraftRows {
-  const float* taps;         // [rows, n_taps * hidden], as Append::outputs of taps()
+  const float* taps;         // [rows, n_taps * hidden]: Append::outputs of the layers taps()
   const int32_t* tokens;     // [rows]
   const int32_t* positions;  // [3, rows]
   int rows;
@@ -39,7 +39,7 @@ struct DraftRoot {
 };
 
 struct DraftWorkspace {
-  float* taps;       // [max_rows, n_taps * hidden], for Append::outputs
+  float* taps;       // [max_rows, n_taps * hidden], the target of Append::outputs
   int32_t* ids;      // [depth, n_candidates] result of propose()
   float* logprobs;   // [depth, n_candidates] natural logarithms, descending
   float* hidden;     // [max_depth, hidden] input of the head
@@ -57,7 +57,7 @@ class DraftModel : public Network {
   int n_candidates() const { return n_candidates_; }     // candidates per depth of propose()
   bool is_sequential() const { return is_sequential_; }  // propose() runs depth by depth: fewer take less time
 
-  size_t workspace_bytes(int max_rows) const;  // max_rows: of an append of the target
+  size_t workspace_bytes(int max_rows) const;  // max_rows: most rows of an append of the target
   DraftWorkspace workspace(Carver carver, int max_rows) const;
 
   virtual void context(const DraftRows& rows, const DraftWorkspace& ws, Activations activations,

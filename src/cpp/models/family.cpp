@@ -19,7 +19,9 @@ struct Family {
 const Family kFamilies[] = {
     {"llama", {"llama"}, make_llama},
     {"qwen3", {"qwen3"}, make_qwen3},
+    {"qwen3moe", {"qwen3_moe"}, make_qwen3moe},
     {"qwen35", {"qwen3_5_text", "qwen3_5"}, make_qwen35},
+    {"qwen35moe", {"qwen3_5_moe_text", "qwen3_5_moe"}, make_qwen35moe},
 };
 
 std::string architecture(const ModelFile& file) {
@@ -77,7 +79,8 @@ std::unique_ptr<Model> make_model(const ModelFile& file) {
 void read_sizes(const Fields& fields, ModelInfo& info) {
   info.n_layers = fields.count({"block_count", {"num_hidden_layers"}});
   info.hidden = fields.count({"embedding_length", {"hidden_size"}});
-  info.ffn = fields.count({"feed_forward_length", {"intermediate_size"}});
+  const FieldName ffn{"feed_forward_length", {"intermediate_size"}};
+  info.ffn = info.experts.n > 0 ? fields.find_count(ffn).value_or(0) : fields.count(ffn);
   info.n_heads = fields.count({"attention.head_count", {"num_attention_heads"}});
   info.n_kv_heads = kv_heads(fields, info.n_heads);
   info.head_dim = fields.count({"attention.key_length", {"head_dim"}}, info.hidden / info.n_heads);
@@ -110,7 +113,7 @@ Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix
   const int h = info.hidden;
   const TensorName table{"token_embd.weight", "embed_tokens.weight"}, output{"output.weight", "lm_head.weight"};
   info.vocab = fields.find_count({"vocab_size", {"vocab_size"}}).value_or(0);
-  if (info.vocab == 0) info.vocab = binder.height(table);  // most GGUF files state it only as the table's height
+  if (info.vocab == 0) info.vocab = binder.height(table);  // most GGUF files give the size only as the table's height
   weights.embedding = binder.matrix(table, info.vocab, h, Split::none());
   weights.final_norm = binder.vector({"output_norm.weight", "norm.weight"}, h, norms);
   info.tied = is_tied(binder, fields, table, output);
@@ -128,11 +131,71 @@ Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix
   return weights;
 }
 
+namespace {
+
+// gguf_suffix, module: the parts of the names that differ between a dense layer and a shared expert.
+SwiGluMlp bind_swiglu(Binder& binder, int hidden, int ffn, LayerNumber i, const char* gguf_suffix, const char* module) {
+  const auto matrix = [&](const char* kind, int n_out, int n_in, Split split) {
+    const std::string gguf = cat("ffn_", kind, gguf_suffix, ".weight"), hf = cat(module, ".", kind, "_proj.weight");
+    return binder.matrix(layer_tensor(i, gguf.c_str(), hf.c_str()), n_out, n_in, std::move(split));
+  };
+  return {.gate = matrix("gate", ffn, hidden, Split::rows(ffn)),
+          .up = matrix("up", ffn, hidden, Split::rows(ffn)),
+          .down = matrix("down", hidden, ffn, Split::columns(ffn))};
+}
+
+MoeBlock bind_moe(Binder& binder, const ModelInfo& info, LayerNumber i) {
+  const ExpertSizes& sizes = info.experts;
+  const int h = info.hidden, f = sizes.ffn;
+  const auto experts = [&](const char* kind, int n_out, int n_in) {
+    const std::string gguf = cat("ffn_", kind, "_exps.weight"), hf = cat("mlp.experts.", kind, "_proj");
+    const auto of_expert = [&](int e) {
+      const std::string one = cat("mlp.experts.", e, ".", kind, "_proj.weight");
+      return layer_tensor(i, gguf.c_str(), one.c_str());
+    };
+    return binder.experts(layer_tensor(i, gguf.c_str(), hf.c_str()), sizes.n, n_out, n_in,
+                          binder.is_gguf() ? nullptr : std::function<TensorName(int)>(of_expert));
+  };
+  MoeBlock block{.sizes = sizes};
+  block.router = binder.matrix(layer_tensor(i, "ffn_gate_inp.weight", "mlp.gate.weight"), sizes.n, h, Split::none());
+  if (binder.has(layer_tensor(i, "ffn_gate_up_exps.weight", "mlp.experts.gate_up_proj"))) {
+    block.gate = experts("gate_up", 2 * f, h);
+  } else {
+    block.gate = experts("gate", f, h);
+    block.up = experts("up", f, h);
+  }
+  block.down = experts("down", h, f);
+  if (sizes.shared > 0) {
+    block.shared = bind_swiglu(binder, h, sizes.shared, i, "_shexp", "mlp.shared_expert");
+    block.shared_gate = binder.row(layer_tensor(i, "ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"), h);
+  }
+  return block;
+}
+
+}  // namespace
+
 SwiGluMlp bind_mlp(Binder& binder, const ModelInfo& info, LayerNumber i) {
-  const int h = info.hidden, f = info.ffn;
-  return {.gate = binder.matrix(layer_tensor(i, "ffn_gate.weight", "mlp.gate_proj.weight"), f, h, Split::rows(f)),
-          .up = binder.matrix(layer_tensor(i, "ffn_up.weight", "mlp.up_proj.weight"), f, h, Split::rows(f)),
-          .down = binder.matrix(layer_tensor(i, "ffn_down.weight", "mlp.down_proj.weight"), h, f, Split::columns(f))};
+  return bind_swiglu(binder, info.hidden, info.ffn, i, "", "mlp");
+}
+
+FeedForward bind_ffn(Binder& binder, const ModelInfo& info, LayerNumber i) {
+  if (info.experts.n > 0) return bind_moe(binder, info, i);
+  return bind_mlp(binder, info, i);
+}
+
+ExpertSizes read_experts(const Fields& fields, bool is_normalized) {
+  const FieldName n{"expert_count", {"num_experts"}}, used{"expert_used_count", {"num_experts_per_tok"}};
+  const ExpertSizes sizes{
+      .n = fields.count(n),
+      .used = fields.count(used),
+      .ffn = fields.count({"expert_feed_forward_length", {"moe_intermediate_size"}}),
+      .shared =
+          fields.find_count({"expert_shared_feed_forward_length", {"shared_expert_intermediate_size"}}).value_or(0),
+      .is_normalized = is_normalized};
+  if (sizes.n > kMaxExperts) fields.refuse(n, cat("is ", sizes.n, "; at most ", kMaxExperts));
+  if (sizes.used > std::min(kMaxChosen, sizes.n))
+    fields.refuse(used, cat("is ", sizes.used, "; at most ", std::min(kMaxChosen, sizes.n)));
+  return sizes;
 }
 
 void refuse_partial_rotation(const Fields& fields) {

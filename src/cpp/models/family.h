@@ -12,6 +12,8 @@ namespace lb {
 // Reads and checks the dimensions common to all families and to draft models. Throws on features that no family
 // supports (biases, other activations).
 void read_sizes(const Fields& fields, ModelInfo& info);
+// Sizes of a mixture. Call before read_sizes(), which needs no dense feed-forward size then.
+ExpertSizes read_experts(const Fields& fields, bool is_normalized);
 // read_sizes(), and the fields that draft models do not have.
 void read_common(const Fields& fields, ModelInfo& info);
 
@@ -39,12 +41,16 @@ void refuse_partial_rotation(const Fields& fields);
 
 AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber layer, const AttentionKind& kind);
 SwiGluMlp bind_mlp(Binder& binder, const ModelInfo& info, LayerNumber layer);
+// The layer's SwiGLU, or its mixture if the model has experts.
+FeedForward bind_ffn(Binder& binder, const ModelInfo& info, LayerNumber layer);
 
-// Last call of every maker. Throws if a tensor is unbound.
+// Every maker calls it last. Throws if a tensor is unbound.
 std::unique_ptr<Model> finish(Binder& binder, ModelInfo info, Weights weights);
 
 std::unique_ptr<Model> make_llama(const ModelFile& file);
 std::unique_ptr<Model> make_qwen3(const ModelFile& file);
+std::unique_ptr<Model> make_qwen3moe(const ModelFile& file);
 std::unique_ptr<Model> make_qwen35(const ModelFile& file);
+std::unique_ptr<Model> make_qwen35moe(const ModelFile& file);
 
 }  // namespace lb

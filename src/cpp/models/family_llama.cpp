@@ -22,7 +22,7 @@ std::unique_ptr<Model> make_llama(const ModelFile& file) {
   const RopePairs pairs = fields.is_gguf() ? RopePairs::kAdjacent : RopePairs::kHalves;
   for (int i = 0; i < info.n_layers; ++i) {
     weights.layers[i].mixer = bind_attention(binder, info, i, {.pairs = pairs});
-    weights.layers[i].ffn = bind_mlp(binder, info, i);
+    weights.layers[i].ffn = bind_ffn(binder, info, i);
   }
   return finish(binder, std::move(info), std::move(weights));
 }

@@ -1,5 +1,5 @@
-// Qwen3.5 (dense text): three Gated DeltaNet layers per gated full-attention layer, rope over a quarter of the head,
-// zero-centred norms. Prediction blocks (mtp.cpp) and the vision tower are skipped.
+// Qwen3.5 text, dense or a mixture: three Gated DeltaNet layers per gated full-attention layer, rope over a quarter of
+// the head, zero-centred norms. Prediction blocks (mtp.cpp) and the vision tower are skipped.
 #include <algorithm>
 #include <charconv>
 
@@ -101,8 +101,15 @@ void refuse_old_layouts(const Fields& fields) {
 
 }  // namespace
 
+Fields qwen35_fields(const ModelFile& file, std::string_view architecture) {
+  if (architecture == kQwen35Moe) return Fields(file, architecture, kQwen35MoeDefaults);
+  return Fields(file, architecture, kQwen35Defaults);
+}
+
 Qwen35Config read_qwen35(const Fields& fields) {
   Qwen35Config config;
+  config.info.architecture = fields.architecture();
+  if (config.info.architecture == kQwen35Moe) config.info.experts = read_experts(fields, true);
   read_common(fields, config.info);
   refuse_old_layouts(fields);
   const FieldName mtp{"nextn_predict_layers", {}};
@@ -168,8 +175,10 @@ bool is_skipped(std::string_view name, const Qwen35Config& config) {
 
 }  // namespace
 
-std::unique_ptr<Model> make_qwen35(const ModelFile& file) {
-  const Fields fields(file, "qwen35", kQwen35Defaults);
+namespace {
+
+std::unique_ptr<Model> make(const ModelFile& file, std::string_view architecture) {
+  const Fields fields = qwen35_fields(file, architecture);
   Qwen35Config config = read_qwen35(fields);
   Binder binder(file);
   Weights weights = bind_common(binder, fields, config.info, HfFix::kAddOne, "post_attention_norm.weight");
@@ -180,10 +189,15 @@ std::unique_ptr<Model> make_qwen35(const ModelFile& file) {
     } else {
       weights.layers[i].mixer = bind_attention(binder, config.info, i, kQwen35Attention);
     }
-    weights.layers[i].ffn = bind_mlp(binder, config.info, i);
+    weights.layers[i].ffn = bind_ffn(binder, config.info, i);
   }
   binder.skip([&](std::string_view name) { return is_skipped(name, config); });
   return finish(binder, std::move(config.info), std::move(weights));
 }
+
+}  // namespace
+
+std::unique_ptr<Model> make_qwen35(const ModelFile& file) { return make(file, kQwen35); }
+std::unique_ptr<Model> make_qwen35moe(const ModelFile& file) { return make(file, kQwen35Moe); }
 
 }  // namespace lb

@@ -18,8 +18,8 @@ struct FieldName {
   std::vector<const char*> hf;
 };
 
-// Defaults of transformers' configuration class of a family, for keys that config.json lacks. A multimodal wrapper
-// omits the keys of its text model that have these values.
+// Defaults of transformers' configuration class of a family, for keys that config.json lacks. If a key of the text
+// model has the default value, a multimodal wrapper omits it.
 struct HfDefault {
   std::string_view path;
   double value;
@@ -32,6 +32,7 @@ class Fields {
 
   bool is_gguf() const { return gguf_ != nullptr; }
   const std::string& path() const { return file_.path; }
+  const std::string& architecture() const { return architecture_; }
   // Counts are integers from 1 to 2^24; floats are finite and above zero. Without `otherwise` the field is required.
   int count(const FieldName& name) const;
   int count(const FieldName& name, int otherwise) const;

@@ -22,7 +22,15 @@ Model::Model(ModelInfo info, Weights weights)
   std::vector<LayerShape> shapes;
   for (const Layer& layer : weights_.layers)
     std::visit([&](const auto& mixer) { shapes.emplace_back(mixer.shape()); }, layer.mixer);
-  finish(std::move(shapes), {info_.n_heads, info_.n_kv_heads, info_.head_dim}, std::move(weights_.copies));
+  finish(std::move(shapes), {info_.n_heads, info_.n_kv_heads, info_.head_dim}, std::move(weights_.copies),
+         expert_products_of(info_));
+}
+
+size_t Model::bytes_per_token() const {
+  size_t bytes = weight_bytes() - (info_.tied ? 0 : weights_.embedding.bytes());
+  for (const Layer& layer : weights_.layers)
+    if (const auto* moe = std::get_if<MoeBlock>(&layer.ffn)) bytes -= moe->unused_bytes();
+  return bytes;
 }
 
 void Model::for_each_group(const GroupVisitor& group) const {

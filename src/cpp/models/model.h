@@ -3,6 +3,7 @@
 // forward pass.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,13 +18,20 @@
 namespace lb {
 
 struct ModelInfo {
-  std::string architecture;  // "qwen35", "qwen3", "llama"
+  std::string architecture;  // GGUF's name: "qwen35", "qwen3moe"
   int n_layers = 0, hidden = 0, ffn = 0, vocab = 0;
   int n_heads = 0, n_kv_heads = 0, head_dim = 0, n_rot = 0;
   int max_context = 0;  // tokens
   float eps = 0;
   bool tied = false;  // the head is the embedding table
+  ExpertSizes experts{};
 };
+
+inline ExpertProducts expert_products_of(const ModelInfo& info) {
+  if (info.experts.n == 0) return {};
+  const int largest = std::max(info.hidden, info.experts.ffn);
+  return {info.experts.used, largest, largest};
+}
 
 // Rotation frequency and position axis of each pair, after the checkpoint's scaling rule.
 struct RopeAngles {
@@ -55,7 +63,7 @@ struct Layer {
   const float* mixer_norm = nullptr;  // [hidden]
   std::variant<AttentionBlock, DeltaNetBlock> mixer;
   const float* ffn_norm = nullptr;  // [hidden]
-  std::variant<SwiGluMlp> ffn;
+  FeedForward ffn;
 };
 
 // Everything that a family's manifest binds.
@@ -76,7 +84,7 @@ struct LayerOutputs {
 struct Append {
   std::span<const int32_t> tokens;     // [rows]
   std::span<const int32_t> positions;  // [3, rows]
-  std::span<const Segment> segments;   // of all rows, in order
+  std::span<const Segment> segments;   // segments of all rows, in order
   LayerOutputs outputs{};
   const SparseBlocks* sparse = nullptr;  // attention over selected key blocks, for a single chain; null: dense
   const std::function<bool()>* interrupted = nullptr;  // polled between layers; true stops the pass
@@ -93,7 +101,7 @@ struct LayerRows {
   float* x;                  // [n, hidden] residual stream, in place
   const int32_t* positions;  // [3, n]
   int n;
-  int state_layer;  // of the state, used for this layer; a scorer keeps one state layer per kind
+  int state_layer;  // index of the state's layer to use; a scorer keeps one state layer per kind
 };
 
 // Buffers of a forward pass, carved once for the longest append.
@@ -107,8 +115,9 @@ class Model final : public Network {
  public:
   Model(ModelInfo info, Weights weights);
   const ModelInfo& info() const { return info_; }
-  // Bytes of weights read per decoded token. An untied embedding is not counted: a token reads only one row of it.
-  size_t bytes_per_token() const { return weight_bytes() - (info_.tied ? 0 : weights_.embedding.bytes()); }
+  // Bytes of weights read per decoded token. An untied embedding is not counted, because a token reads only one row of
+  // it, nor are experts that a token does not choose.
+  size_t bytes_per_token() const;
   const float* final_norm() const { return weights_.final_norm; }  // [hidden]
   const RopeAngles& rope() const { return weights_.rope; }
 

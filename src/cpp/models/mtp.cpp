@@ -16,7 +16,7 @@
 namespace lb {
 namespace {
 
-constexpr int kMaxDepth = 8;  // of a chain of rows; accepted paths seldom reach half of this
+constexpr int kMaxDepth = 8;  // most rows of a chain; accepted paths seldom reach half of this
 
 struct MtpWeights {
   Matrix combine;                         // [hidden, 2 * hidden]: columns of the embedding first
@@ -24,12 +24,12 @@ struct MtpWeights {
   const float* hidden_norm = nullptr;     // [hidden]
   const float* mixer_norm = nullptr;      // [hidden]
   AttentionBlock mixer;
-  const float* mlp_norm = nullptr;  // [hidden]
-  SwiGluMlp mlp;
+  const float* ffn_norm = nullptr;  // [hidden]
+  FeedForward ffn;
   const float* final_norm = nullptr;  // [hidden]; null: the target's
   Matrix embedding, head;             // [vocab, hidden]; without data: the target's
   RopeAngles rope;
-  HostCopies copies;  // that the pointers above point into; the network takes them
+  HostCopies copies;  // memory of the pointers above; the network takes it
 };
 
 class Mtp final : public DraftModel {
@@ -41,14 +41,14 @@ class Mtp final : public DraftModel {
     is_sequential_ = true;
     n_rot_ = info_.n_rot;
     finish({w_.mixer.shape(), RowShape{info_.hidden}}, {info_.n_heads, info_.n_kv_heads, info_.head_dim},
-           std::move(w_.copies));
+           std::move(w_.copies), expert_products_of(info_));
   }
 
   void for_each_group(const GroupVisitor& group) const override {
     group({&w_.combine});
     w_.mixer.groups(group);
     group({&w_.mixer.k, &w_.mixer.v});
-    w_.mlp.groups(group);
+    std::visit([&](const auto& ffn) { ffn.groups(group); }, w_.ffn);
     if (w_.head.data != nullptr) group({&w_.head});
   }
 
@@ -81,19 +81,19 @@ class Mtp final : public DraftModel {
     Buffers(context, max_rows, info_.hidden);
     carve_keys_values(w_.mixer, context, max_rows);
     Buffers(propose, 1, info_.hidden);
-    Carver mlp = propose;
+    Carver ffn_scratch = propose;
     w_.mixer.carve(propose, 1);
-    w_.mlp.carve(mlp, 1);
-    return std::max({context.used(), propose.used(), mlp.used()});
+    std::visit([&](const auto& ffn) { ffn.carve(ffn_scratch, 1); }, w_.ffn);
+    return std::max({context.used(), propose.used(), ffn_scratch.used()});
   }
 
   void visit(const WeightVisitor& visitor) override {
     const int h = info_.hidden;
     visitor.matrix(w_.combine);
-    for (const float** norm : {&w_.embedding_norm, &w_.hidden_norm, &w_.mixer_norm, &w_.mlp_norm}) visitor(*norm, h);
+    for (const float** norm : {&w_.embedding_norm, &w_.hidden_norm, &w_.mixer_norm, &w_.ffn_norm}) visitor(*norm, h);
     if (w_.final_norm != nullptr) visitor(w_.final_norm, h);
     w_.mixer.visit(visitor.matrix, visitor);
-    w_.mlp.visit(visitor.matrix, visitor);
+    std::visit([&](auto& ffn) { ffn.visit(visitor.matrix, visitor); }, w_.ffn);
     for (Matrix* m : {&w_.embedding, &w_.head})
       if (m->data != nullptr) visitor.matrix(*m);
     rope_.visit(visitor);
@@ -247,7 +247,8 @@ void Mtp::propose(const DraftRoot& root, int depth, SequenceState& state, const 
     const Segment row{0, 1, {}, root.positions + d, &state};
     const Step step{1, {&row, 1}, ws.cos + angles, ws.sin + angles, activations, scratch, stream};
     w_.mixer.forward(state_layer(0), norm(b.x, w_.mixer_norm, b.y, 1), b.x, b.x, step);
-    w_.mlp.forward(norm(b.x, w_.mlp_norm, b.y, 1), b.x, b.x, step);
+    const RmsNorm ffn_in = norm(b.x, w_.ffn_norm, b.y, 1);
+    std::visit([&](const auto& ffn) { ffn.forward(ffn_in, b.x, b.x, step); }, w_.ffn);
     run(norm(b.x, final_norm, ws.hidden + d * h, 1), stream);
     head(ws.hidden + d * h, ws.logits, activations, stream);
     top_tokens(ws, d, 1, 1, 0, stream);
@@ -267,9 +268,10 @@ std::optional<BlockPlace> find_block(const ModelFile& file) {
     return std::nullopt;
   }
   const GgufMetadata& metadata = file.gguf()->metadata;
-  if (metadata.find_string("general.architecture") != "qwen35") return std::nullopt;
-  const uint64_t n = metadata.find_uint("qwen35.block_count").value_or(0);
-  const uint64_t n_blocks = metadata.find_uint("qwen35.nextn_predict_layers").value_or(0);
+  const std::string_view architecture = metadata.find_string("general.architecture").value_or("");
+  if (architecture != kQwen35 && architecture != kQwen35Moe) return std::nullopt;
+  const uint64_t n = metadata.find_uint(cat(architecture, ".block_count")).value_or(0);
+  const uint64_t n_blocks = metadata.find_uint(cat(architecture, ".nextn_predict_layers")).value_or(0);
   if (n_blocks == 0 || n_blocks >= n || n > 1024) return std::nullopt;
   const int layer = static_cast<int>(n - n_blocks);  // the first block: only this one drafts the next token
   if (file.tensors().find(cat("blk.", layer, ".nextn.eh_proj.weight")) == nullptr) return std::nullopt;
@@ -291,7 +293,7 @@ void check_target(const std::string& path, const ModelInfo& block, int vocab, co
 std::unique_ptr<DraftModel> make_mtp(const ModelFile& file, const Model& target) {
   const std::optional<BlockPlace> place = find_block(file);
   if (!place) return nullptr;
-  const Fields fields(file, "qwen35", kQwen35Defaults);
+  const Fields fields = qwen35_fields(file, target.info().architecture);
   const Qwen35Config config = read_qwen35(fields);
   const ModelInfo& info = config.info;
   Binder binder(file, place->hf_prefix);
@@ -314,10 +316,10 @@ std::unique_ptr<DraftModel> make_mtp(const ModelFile& file, const Model& target)
   w.embedding_norm = norm(nextn("enorm", "pre_fc_norm_embedding.weight"));
   w.hidden_norm = norm(nextn("hnorm", "pre_fc_norm_hidden.weight"));
   w.mixer_norm = norm(layer_tensor(at, "attn_norm.weight", "input_layernorm.weight"));
-  w.mlp_norm = norm(layer_tensor(at, "post_attention_norm.weight", "post_attention_layernorm.weight"));
+  w.ffn_norm = norm(layer_tensor(at, "post_attention_norm.weight", "post_attention_layernorm.weight"));
   w.mixer = bind_attention(binder, info, at, kQwen35Attention);
   w.mixer.first_slot = 1;
-  w.mlp = bind_mlp(binder, info, at);
+  w.ffn = bind_ffn(binder, info, at);
   const TensorName own_norm = nextn("shared_head_norm", "norm.weight"), file_norm{"output_norm.weight", ""};
   if (binder.has(own_norm) || binder.has(file_norm)) w.final_norm = norm(binder.has(own_norm) ? own_norm : file_norm);
   w.embedding = own(nextn("embed_tokens", ""));

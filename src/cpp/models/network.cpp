@@ -7,7 +7,9 @@
 
 namespace lb {
 
-void Network::finish(std::vector<LayerShape> layer_shapes, const AttentionSizes& attention, HostCopies copies) {
+void Network::finish(std::vector<LayerShape> layer_shapes, const AttentionSizes& attention, HostCopies copies,
+                     const ExpertProducts& expert_products) {
+  expert_products_ = expert_products;
   layer_shapes_ = std::move(layer_shapes);
   attention_ = attention;
   copies_ = std::move(copies);

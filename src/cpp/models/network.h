@@ -18,6 +18,11 @@ struct AttentionSizes {
   int n_heads = 0, n_kv_heads = 0, head_dim = 0;
 };
 
+// Experts that a row of a mixture chooses, and the largest sizes of their products; 0 without a mixture.
+struct ExpertProducts {
+  int used = 0, n_in = 0, n_out = 0;
+};
+
 // Visits the references to weights, so that a visitor can move the weights.
 struct WeightVisitor {
   std::function<void(Matrix&)> matrix;
@@ -53,6 +58,7 @@ class Network {
   // Address of each matrix, by slot (WeightStore).
   std::vector<const void*> addresses();
   int max_n_in() const { return max_n_in_; }  // the largest n_in of any product
+  const ExpertProducts& expert_products() const { return expert_products_; }
 
   void for_each_matrix(const std::function<void(const Matrix&)>& matrix);
   // Calls `group` with each set of matrices that multiply the same x.
@@ -71,11 +77,13 @@ class Network {
   // Visits each matrix and array once.
   virtual void visit(const WeightVisitor& visitor) = 0;
   // The last call of a derived constructor: counts the weights.
-  void finish(std::vector<LayerShape> layer_shapes, const AttentionSizes& attention, HostCopies copies);
+  void finish(std::vector<LayerShape> layer_shapes, const AttentionSizes& attention, HostCopies copies,
+              const ExpertProducts& expert_products = {});
 
  private:
   std::vector<LayerShape> layer_shapes_;
   AttentionSizes attention_;
+  ExpertProducts expert_products_;
   HostCopies copies_;
   size_t weight_bytes_ = 0;
   int max_n_in_ = 0, n_slots_ = 0;

@@ -1,7 +1,6 @@
 // Gated DeltaNet, the recurrent mixer of Qwen3.5. A decode step, a verification tree and a prefill chunk are the same
-// op, and rejecting rows copies nothing:
-//   the rows of an append stay pending: k, delta and the log decay of each;
-//   the next append first folds the accepted path of pending rows into the state S. Nothing else advances S.
+// op, and rejecting rows copies nothing. The rows of an append stay pending (k, delta and the log decay of each); the
+// next append first folds the accepted path of pending rows into the state S. Nothing else advances S.
 // All arithmetic is fp32. Maths: docs/numerics.md, "Gated DeltaNet as one masked chunk".
 //
 // A chunk is up to 64 rows. An append is one chunk, a tree or a chain. A GPU also takes longer chains, in chunks of 64
@@ -72,7 +71,7 @@ struct GatedDelta {   // rows == 0: only folds
   // slices of the head may still fold the previous append's. A delta belongs to one slice, so one buffer is enough.
   float* k_pending[2];    // [64, KH, dk] keys
   float* cs_pending[2];   // [64, VH] cs; the CPU, which folds row by row, keeps g
-  float* delta;           // [64, VH, dv] in: of the previous append; out: of this one
+  float* delta;           // [64, VH, dv] in: the previous append's; out: this append's
   const int32_t* buffer;  // [1] index (*buffer + flip) % 2 has the previous append's rows
   int flip;
   Accepted accepted;

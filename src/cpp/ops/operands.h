@@ -97,6 +97,50 @@ void operands(Linear& op, Visit&& visit) {
 }
 
 template <class Visit>
+void operands(RouteExperts& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("n_experts", op.n_experts);
+  visit.scalar("k", op.k);
+  visit.scalar("is_normalized", op.is_normalized);
+  visit.in("logits", op.logits, {op.rows, op.n_experts});
+  visit.out("experts", op.experts, {op.rows, op.k});
+  visit.out("weights", op.weights, {op.rows, op.k});
+}
+
+template <class Visit>
+void operands(ExpertLinear& op, Visit&& visit) {
+  visit.scalar("type", op.type);
+  visit.scalar("rows", op.rows);
+  visit.scalar("k", op.k);
+  visit.scalar("n_experts", op.n_experts);
+  visit.scalar("n_in", op.n_in);
+  visit.scalar("n_out", op.n_out);
+  visit.scalar("expert_rows", op.expert_rows);
+  visit.scalar("first_row", op.first_row);
+  visit.scalar("x_per_row", op.x_per_row);
+  visit.scalar("activations", op.activations);
+  visit.indices("experts", op.experts, {op.rows, op.k}, 0, op.n_experts);
+  int all_rows = op.n_experts * op.expert_rows;
+  visit.weights("w", op.w, op.type, all_rows, op.n_in);
+  const int n_x = op.rows * (op.x_per_row ? 1 : op.k);
+  visit.in("x", op.x, {n_x, op.n_in});
+  visit.out("y", op.y, {op.rows, op.k, op.n_out});
+}
+
+template <class Visit>
+void operands(CombineExperts& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("k", op.k);
+  visit.scalar("dim", op.dim);
+  visit.in("x", op.x, {op.rows, op.k, op.dim});
+  visit.in("weights", op.weights, {op.rows, op.k});
+  visit.optional_in("shared", op.shared, {op.rows, op.dim});
+  visit.optional_in("shared_gate", op.shared_gate, {op.rows});
+  visit.optional_in("add", op.add, {op.rows, op.dim});
+  visit.out("y", op.y, {op.rows, op.dim});
+}
+
+template <class Visit>
 void operands(RoundRows& op, Visit&& visit) {
   visit.scalar("rows", op.rows);
   visit.scalar("n_in", op.n_in);

@@ -15,7 +15,7 @@ namespace lb {
 struct PreviousRow {  // rows == 0: x and y are null; history = before
   const float* x;     // [rows, dim]
   float* history;     // [dim] zeros at the start
-  float* pending;     // [kMaxTree, dim] in: of the previous append's last chunk; out: of this append's
+  float* pending;     // [kMaxTree, dim] in: rows of the previous append's last chunk; out: of this append's
   float* y;           // [rows, dim]; must not overlap x
   Accepted accepted;
   Tree tree;

@@ -5,7 +5,8 @@
 
 namespace lb {
 
-// cos[r,i] = scale * cos(pos[axis[i], r] * inv_freq[i]), sin likewise. Angles in fp64, results rounded once to fp32.
+// cos[r,i] = scale * cos(pos[axis[i], r] * inv_freq[i]), and the same for sin. Angles in fp64, results rounded once to
+// fp32.
 struct RopeTable {
   const int32_t* pos;     // [3, rows] M-RoPE positions: temporal, height, width; equal for text
   const uint8_t* axis;    // [n_pairs] 0, 1 or 2: the row of pos that pair i uses

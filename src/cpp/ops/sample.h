@@ -22,7 +22,7 @@ struct SampleOptions {
   int32_t penalty_window;  // tokens the repetition penalty sees; -1: all
   int32_t has_bias;        // 1: bias is read
   int32_t has_mask;        // 1: mask is read
-  int32_t n_top;           // -1: no log probabilities; else those of the token and of the n_top likeliest
+  int32_t n_top;           // -1: no log probabilities; else for the token and the n_top likeliest
   uint64_t seed;
 };
 
@@ -80,7 +80,7 @@ struct CountWindow {
 // Values that each block publishes to the other blocks of a Sample.
 enum class SampleRow {
   kBest,             // key of the block's best candidate
-  kRawBest,          // likewise, of the raw logits
+  kRawBest,          // key of the block's best candidate by the raw logits
   kDistancesHigh,    // WeightedDistances::high over the kept candidates
   kDistancesLow,     // ::low
   kDistanceWeights,  // ::weights
@@ -94,7 +94,7 @@ inline constexpr int kMaxSampleBlocks = 256;
 
 // Scratch that the blocks of a Sample share. Its size is fixed, so a kernel keeps one address in registers, not six.
 struct SampleGrid {
-  uint32_t barrier;                                         // of the grid; zero before its first use
+  uint32_t barrier;                                         // counter of the grid barrier; zero before its first use
   uint32_t n_gathered;                                      // top tokens gathered so far
   uint64_t gathered[kMaxTopLogprobs];                       // their keys, in any order
   uint64_t rows[int(SampleRow::kCount)][kMaxSampleBlocks];  // SampleRow values, one per block

@@ -20,7 +20,7 @@ struct SelectCandidates {
   const void* successors;    // [vocab, rank] of `type`, as above
   DType type;
   const int32_t* root;       // [1] token before row 0
-  int32_t* ids;              // [rows, k] in: candidates, as from TopTokens; out: in order of score
+  int32_t* ids;              // [rows, k] in: candidates, as from TopTokens; out: the same, by descending score
   float* logprobs;           // [rows, k] in: log probabilities, up to a constant per row; out: as above
   int rows, vocab, rank, k;  // rows < kMaxTree, rank <= kMaxSelectorRank, k <= kMaxTopTokens
 };

@@ -25,7 +25,7 @@ class Recording {
 
 class Stream;
 
-// A stream class's functions for one op. Null: it has no such body.
+// A stream class's functions for one op. Null if it has no such body.
 struct OpBodies {
   void (*run)(Stream&, const void* op);
   void (*run_several)(Stream&, const void* ops, size_t n);

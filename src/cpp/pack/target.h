@@ -25,7 +25,7 @@ struct Target {
   bool has_timeline = false;      // built with LUCEBOX_TIMELINE: the megakernel records time stamps
   Capabilities capabilities;
   std::map<std::string, int, std::less<>> tuning;
-  std::map<std::string, int, std::less<>> kernels;  // of the pack: name -> most threads per block
+  std::map<std::string, int, std::less<>> kernels;  // the pack's kernels: name -> most threads per block
 
   int tune(std::string_view constant) const;  // throws if the manifest lacks it
   bool has(std::string_view kernel) const { return kernels.contains(kernel); }

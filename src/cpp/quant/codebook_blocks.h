@@ -19,7 +19,7 @@ struct BlockIQ2_XXS {
   static constexpr int kValues = 256, kSub = 32;
   static constexpr bool kHasMin = false;
   uint16_t d;        // f16
-  uint8_t qs[8][8];  // [sub-block]: 4 codebook entries; a word of 4 times 7 signs, and the scale in the top 4 bits
+  uint8_t qs[8][8];  // [sub-block]: 4 codebook entries; a word with 7 signs for each, and the scale in the top 4 bits
 };
 
 struct BlockIQ2_XS {
@@ -27,7 +27,7 @@ struct BlockIQ2_XS {
   static constexpr int kValues = 256, kSub = 16;
   static constexpr bool kHasMin = false;
   uint16_t d;         // f16
-  uint16_t qs[32];    // entry (9 bits) and 7 signs of 8 values
+  uint16_t qs[32];    // each group of 8 values: codebook entry (9 bits) and 7 signs
   uint8_t scales[8];  // nibbles
 };
 
@@ -48,7 +48,7 @@ struct BlockIQ3_XXS {
   static constexpr bool kHasMin = false;
   uint16_t d;            // f16
   uint8_t qs[64];        // entries of 4 values
-  uint8_t scales[8][4];  // [sub-block]: a word of 4 times 7 signs, and the scale in the top 4 bits
+  uint8_t scales[8][4];  // [sub-block]: a word with 4 groups of 7 signs, and the scale in the top 4 bits
 };
 
 struct BlockIQ3_S {
@@ -68,7 +68,7 @@ struct BlockIQ1_S {
   static constexpr bool kHasMin = false;
   uint16_t d;      // f16
   uint8_t qs[32];  // bits 0 to 7 of the entry of 8 values
-  uint16_t qh[8];  // [sub-block]: 4 times bits 8 to 10 of an entry, 3 bits of scale, the sign of the shift by 1/8
+  uint16_t qh[8];  // [sub-block]: bits 8 to 10 of each of 4 entries, 3 bits of scale, the sign of the shift by 1/8
 };
 
 struct BlockIQ1_M {

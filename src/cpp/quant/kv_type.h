@@ -34,7 +34,7 @@ enum class KvCode : uint8_t {
 
 struct KvTraits {
   const char* name;
-  uint8_t bits, low_bits;  // of a code, and of its part in the plane of codes
+  uint8_t bits, low_bits;  // bits of a code, and of its part in the plane of codes
   KvCode code;
   uint8_t scale_group;  // values that share a scale; 0: no scales; kRotatedGroup: a rotated group
   float levels[8];      // kLevel: the magnitudes, ascending

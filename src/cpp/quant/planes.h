@@ -38,14 +38,14 @@
 namespace lb::quant {
 
 inline constexpr int kMaxPlanes = 4;
-inline constexpr size_t kPlaneAlignment = 256;  // bytes: of the allocation, and of each plane in it
-inline constexpr size_t kRowAlignment = 16;     // bytes: of rows of plain numbers
+inline constexpr size_t kPlaneAlignment = 256;  // alignment, in bytes, of the allocation and of each plane in it
+inline constexpr size_t kRowAlignment = 16;     // alignment, in bytes, of rows of plain numbers
 
 struct PlaneFormat {
   int n_planes;
   int block_values;            // n_in is a multiple of block_values
-  int block_bytes;             // of a block in the file
-  int part_bytes[kMaxPlanes];  // of a block's part in each plane
+  int block_bytes;             // bytes of a block in the file
+  int part_bytes[kMaxPlanes];  // bytes of a block's part in each plane
 };
 
 // The type in which a device holds weights of a type.

@@ -28,7 +28,7 @@ T read(const uint8_t* from) {
 }
 
 // Converts between the file's 32 bytes, whose low nibbles are one group of 32 values and whose high nibbles are
-// another, and the plane's 16 bytes per group. In both directions the low nibbles of x and y make one result, the high
+// another, and the plane's 16 bytes per group. In both directions the low nibbles of x and y form one result, the high
 // nibbles the other.
 void exchange_nibbles(const uint8_t* x, const uint8_t* y, uint8_t* low, uint8_t* high) {
   for (int i = 0; i < 16; ++i) {

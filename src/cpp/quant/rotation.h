@@ -1,6 +1,6 @@
 // The rotation of stored keys and values: y = s2 (H (s1 x)), with H the Walsh-Hadamard transform in natural order times
 // 1 / sqrt(n) and s1, s2 fixed signs. The rotation is orthogonal, so rotating both q and k leaves attention scores
-// unchanged. The signs are those of existing tq3_0 caches; a group of n < 128 values takes the first n.
+// unchanged. Existing tq3_0 caches use these signs; a group of n < 128 values takes the first n.
 #pragma once
 
 #include "quant/half.h"

@@ -126,6 +126,22 @@ void Sampler::record(int32_t token) {
   if (!sampling::is_greedy(params_.temperature)) ++draws_;
 }
 
+void Sampler::record_forced(int32_t token) {
+  LB_CHECK(token >= 0 && token < vocab_, kInvalid, "the forced token is ", token, "; the vocabulary has ", vocab_,
+           " tokens");
+  history_.push_back(token);
+  ++generated_[token];
+  version_ = next_version();
+}
+
+void Sampler::drop_last() {
+  LB_CHECK(!generated_.empty(), kInvalid, "there is no token to drop: none was generated after the prompt");
+  const auto count = generated_.find(history_.back());
+  if (--count->second == 0) generated_.erase(count);
+  history_.pop_back();
+  version_ = next_version();
+}
+
 int32_t Sampler::allowed_argmax(std::span<const float> logits) const {
   int32_t best = -1;
   float largest = 0;

@@ -35,12 +35,16 @@ class Sampler {
   int32_t sample(std::span<const float> logits);
   // Records a token that the device chose by the same rules.
   void record(int32_t token);
+  // Records a token that the caller appended without sampling. It takes no draw.
+  void record_forced(int32_t token);
+  // Removes the token recorded last, which another one replaces. Its draw stays taken.
+  void drop_last();
 
   const SamplingParams& params() const { return params_; }
   // The mask in force; empty: none.
   std::span<const uint32_t> mask() const { return {mask_.data(), is_masked_ ? mask_.size() : 0}; }
-  // A token chosen ahead is valid only while the version stays the same. It changes with the prompt, and when a mask
-  // is set after none. No two samplers share a version.
+  // A token chosen ahead is valid only while the version stays the same. It changes with the prompt, with
+  // forced and dropped tokens, and when a mask is set after none. No two samplers share a version.
   uint64_t version() const { return version_; }
   uint64_t draws() const { return draws_; }                      // taken since the prompt
   std::span<const int32_t> history() const { return history_; }  // the prompt, then the recorded tokens

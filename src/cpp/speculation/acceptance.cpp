@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kKeep = 1 - 1.0 / 96;                              // an effective window of about 96 verifies
 constexpr double kMinConditional = 1e-6;                            // keeps scores finite
-constexpr double kAllWeight = 2, kBinWeight = 2, kDepthWeight = 4;  // of the prior, in estimated tokens
+constexpr double kAllWeight = 2, kBinWeight = 2, kDepthWeight = 4;  // weights of the prior, in estimated tokens
 
 // Upper bounds of the bins. Fine near 1, where a long path's probability depends on small differences.
 constexpr std::array kBinBounds{0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98};

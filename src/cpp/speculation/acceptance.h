@@ -37,7 +37,7 @@ class Acceptance {
   double by_probability(double drafted) const;
 
   Tally all_;                          // accepted per drafted probability
-  std::array<Tally, kBins> bins_;      // the same, per range of drafted probabilities
+  std::array<Tally, kBins> bins_;      // accepted per drafted probability, per range of drafted probabilities
   std::array<Tally, kDepths> depths_;  // accepted per bin-corrected probability, per range of depths
 };
 

@@ -96,7 +96,7 @@ class ContextIndex {
   // --- edges
   bool has_edges(Node parent) const { return depth(parent) < kMaxContext; }
   size_t home(Node parent, int32_t token) const;
-  size_t find_edge(Node parent, int32_t token) const;  // its index, or a free one
+  size_t find_edge(Node parent, int32_t token) const;  // index of the edge, or of a free entry
   Node child(Node parent, int32_t token) const;
   void add_edge(Node child);
   void remove_edge(Node child);

@@ -13,10 +13,10 @@
 namespace lb {
 
 struct DraftRequest {
-  std::span<const int32_t> tokens;  // of the sequence, excluding the root
+  std::span<const int32_t> tokens;  // tokens of the sequence, excluding the root
   int n_unchanged;                  // leading tokens unchanged since the drafter's last request
   int32_t root;                     // the newest token, not yet computed
-  int max_rows;                     // of the tree, the root included
+  int max_rows;                     // most rows of the tree, including the root
   int max_depth = std::numeric_limits<int>::max();
 };
 

@@ -34,7 +34,7 @@ Draft merge(const Draft& a, const Draft& b, int max_rows) {
   Draft merged{};
   if (n == 0 || max_rows < 1) return merged;
 
-  std::array<int, kMaxNodes> row;  // of each node in `merged`; -1: absent
+  std::array<int, kMaxNodes> row;  // row of each node in `merged`; -1: absent
   row.fill(-1);
   drafting::start(merged, nodes[0].token);
   row[0] = 0;

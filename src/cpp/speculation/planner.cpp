@@ -9,15 +9,18 @@
 namespace lb {
 namespace {
 
-// The loss is bounded by an account in tokens of plain decoding. A step of time t that emits n tokens changes it by n -
-// t, and each emitted token adds kShare. A step may begin only if the account covers its loss in case no drafted token
-// is accepted. So without a draft model N tokens take at most (1 + kShare) N + kFirstCredit: from 100 tokens on, less
-// than 1 % more than plain decoding. A draft model may also initially lose the expected gain of kFirstDrafts drafts. A
-// sequence inherits no more credit than that from earlier sequences, whose gains say little about other text.
+// An account bounds the loss, in units of a plain token's time. A step of time t that emits n tokens changes the
+// account by n - t, and each emitted token adds kShare. A step may begin only if the account covers its loss in case no
+// drafted token is accepted. So without a draft model N tokens take at most (1 + kShare) N + kFirstCredit: from 100
+// tokens on, less than 1 % more than plain decoding. A draft model may also initially lose the expected gain of
+// kFirstDrafts drafts. A sequence inherits no more credit than that from earlier sequences, whose gains say little
+// about other text.
 constexpr double kShare = 0.0075, kFirstCredit = 0.25;
 constexpr int kFirstDrafts = 2;
 constexpr double kMaxCredit = 64;  // cap on the credit from gains: bounds the loss once drafts go bad
-// its K and V, which took up to 6 % of a plain token's and of a prompt's time on a CPU.
+
+// Least rate, in tokens per plain token's time, that the prior must predict for a draft model to pay. The rate must
+// earn back the model's K and V, which took up to 6 % of a plain token's and of a prompt's time on a CPU.
 constexpr double kMinRate = 1.25;
 
 constexpr double kTrialShare = 0.005;  // fraction of the time that trials are expected to lose
@@ -194,7 +197,7 @@ const Draft& DraftPlanner::tree(const Draft* model) {
 
 // Finds the nodes of a source's draft in the tree.
 void DraftPlanner::follow(Source source, const Draft& draft) {
-  std::array<int, kMaxTree> row;  // of each draft node in the tree; -1: not in the tree
+  std::array<int, kMaxTree> row;  // row of each draft node in the tree; -1: not in the tree
   row[0] = 0;
   for (int i = 1; i < draft.rows; ++i) {
     const int parent = row[draft.parents[i]];

@@ -27,7 +27,7 @@ enum class StepKind { kPlain, kText, kModel };
 // Other sequences in the same pass. A longer pass delays them too, so all sequences of a pass share their credit.
 struct OtherRows {
   int rows;       // one per sequence
-  double credit;  // of all of them, less the possible loss of their trees in this pass
+  double credit;  // their total credit, less the possible loss of their trees in this pass
 };
 
 class DraftPlanner {
@@ -44,7 +44,7 @@ class DraftPlanner {
   // Adds the measured time of the last append of `rows` rows; 1: a plain token. Costs grow with the context, so these
   // times replace the initial costs. Call before add_accepted(), which charges the real time to the account.
   void add_step_time(int rows, double ms);
-  // Adds the measured time of the last pass. rows: of the whole pass, this sequence's and the others'.
+  // Adds the measured time of the last pass. rows: all rows of the pass, this sequence's and the others'.
   void add_pass_time(int rows, double ms);
 
   // text: the text drafters' tree; rows == 0: none. max_rows: room in the sequence's state, including the root. Call
@@ -65,7 +65,7 @@ class DraftPlanner {
   // Whether the model's draft for the next step may run before this step's tokens are known. Call after rows_ahead().
   // True if the credit covers both steps even when nothing is accepted.
   bool draft_may_run_ahead() const;
-  void drop_draft();  // the draft that ran ahead was not used
+  void drop_draft();  // the draft that ran ahead is not used
   // path: rows of tree() that were accepted, root first; empty after a plain token.
   void add_accepted(std::span<const int32_t> path);
 

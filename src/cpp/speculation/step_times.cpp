@@ -10,7 +10,7 @@ namespace {
 
 // Weight of the newest time. Interference only ever slows a step down, so lower times weigh more.
 constexpr double kSlowerMean = 1.0 / 8, kFasterMean = 1.0 / 2;
-constexpr double kMaxChange = 2;  // of a time, as a factor per step
+constexpr double kMaxChange = 2;  // largest change of a time in one step, as a factor
 // A sequence begins with plain tokens; the fastest one sets the scale of all times, because the first finds cold
 // caches. An overestimated plain time makes drafts look better and would never be corrected, so a plain token is timed
 // again every kPlainEvery steps.

@@ -23,7 +23,7 @@ class StepTimes {
   // The previous step was a plain token, for which the draft model still has to compute K and V.
   void set_after_plain(bool on) { is_after_plain_ = on; }
 
-  // As in DraftPlanner. depth: of the draft.
+  // As in DraftPlanner. depth: the draft's.
   void add_draft_time(int depth, double ms);
   void add_step_time(int rows, double ms);
   void add_pass_time(int rows, double ms);
@@ -57,7 +57,7 @@ class StepTimes {
   double draft_ms(int depth) const;  // initial cost, not corrected
 
   StepCosts costs_;             // initial cost, not corrected
-  std::vector<double> ratios_;  // real time / costs_: of a plain token, then of each tile; 0: none yet
+  std::vector<double> ratios_;  // real time / costs_, for a plain token, then for each tile; 0: none yet
   double ratio_ = 1;            // the newest ratio, used for sizes not run yet
   double draft_ratio_ = 0;      // real time / cost of drafts; 0: none yet
   double sequence_ms_ = 0;      // time that each sequence adds to a pass, excluding its rows

@@ -20,7 +20,7 @@ class PageMemory {
     size_t k_bytes = 0, v_bytes = 0;       // of a page
   };
 
-  // layers: of all states whose pages are here. The stream must outlive the memory.
+  // layers: the layers of all states whose pages are here. The stream must outlive the memory.
   PageMemory(std::span<const LayerShape> layers, const StateOptions& options, int n_pages, Stream& stream);
   static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options, int n_pages);
   // The share of one layer.

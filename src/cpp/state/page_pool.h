@@ -15,7 +15,7 @@ namespace lb {
 
 class PagePool {
  public:
-  // memories: of all shards, each with n_pages pages.
+  // memories: one per shard, each with n_pages pages.
   PagePool(int n_pages, std::vector<std::shared_ptr<const PageMemory>> memories);
 
   const PageMemory& memory(int shard) const { return *memories_[shard]; }

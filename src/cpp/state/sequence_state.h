@@ -99,9 +99,9 @@ class SequenceState {
   void begin_draft(int rows);
 
   // --- after it
-  // Keeps these rows of the append, ascending from the root, and drops all others. A chain can only keep a prefix; with
-  // recurrent layers the prefix must reach into the last chunk. n_to_move: the first n_to_move layers still need their
-  // K and V moved; send_moves() has already moved the later layers.
+  // Keeps these rows of the append, ascending from the root, and drops all others. A chain can keep only a prefix,
+  // which must reach into the last chunk if the model has recurrent layers. n_to_move: number of leading layers whose K
+  // and V still have to be moved; send_moves() has already moved the others.
   void commit(std::span<const int32_t> path) { commit(path, int(layers().size())); }
   void commit(std::span<const int32_t> path, int n_to_move);
   // Moves, in layers [first, end), the K and V of the path in numbers() to the slots from *n_past on, where commit()

@@ -87,7 +87,7 @@ class ShardState {
   void copy_from(const ShardState& from);  // everything, including the page table
 
   // Memory of a layer that holds n_tokens tokens: whole pages of K and of V, or S and history, or the last row. A ring
-  // yields the pages of its last `window` rows, oldest first. pages: of the sequence.
+  // yields the pages of its last `window` rows, oldest first. pages: the sequence's.
   std::vector<StatePart> snapshot_parts(int layer, int n_tokens, std::span<const int32_t> pages) const;
 
  private:

@@ -115,26 +115,72 @@ const TensorView& Binder::take_any_type(const TensorName& name, const std::vecto
 }
 
 Matrix Binder::matrix(const TensorName& name, int n_out, int n_in, Split split) {
-  Matrix matrix = bound(name, n_out, n_in);
+  const Source from = source(name, n_out, n_in);
+  Matrix matrix = from.read ? expanded(n_out, n_in, from.read)
+                            : Matrix{from.mapped->data, from.mapped->type, n_out, n_in, WeightLayout::kBlocks};
   matrix.name = find(name)->name;
   matrix.split = std::move(split);
   return matrix;
 }
 
-Matrix Binder::bound(const TensorName& name, int n_out, int n_in) {
+Binder::Source Binder::source(const TensorName& name, int n_out, int n_in) {
   if (const TensorView* tensor = find(name); tensor != nullptr && is_packed(*tensor))
-    return expanded(n_out, n_in, row_reader(packed(name, n_out, n_in)));
+    return {nullptr, row_reader(packed(name, n_out, n_in))};
   const TensorView& tensor = take_any_type(name, {n_out, n_in});
-  if (tensor.foreign_type == kFp8) return expanded(n_out, n_in, row_reader(fp8(tensor, n_out, n_in)));
+  if (tensor.foreign_type == kFp8) return {nullptr, row_reader(fp8(tensor, n_out, n_in))};
   check_type(tensor);
   if (tensor.type == DType::kNVFP4) {
     take_beside(tensor, "input_scale");
     const TensorView* scale = take_beside(tensor, "scale");
     if (scale == nullptr) scale = take_beside(tensor, "weight.scale");
-    if (scale != nullptr)
-      return expanded(n_out, n_in, row_reader(ScaledBlocks{tensor.data, tensor.type, n_in, number(*scale)}));
+    if (scale != nullptr) return {nullptr, row_reader(ScaledBlocks{tensor.data, tensor.type, n_in, number(*scale)})};
   }
-  return {tensor.data, tensor.type, n_out, n_in, WeightLayout::kBlocks};
+  return {&tensor, {}};
+}
+
+Matrix Binder::experts(const TensorName& name, int n_experts, int n_out, int n_in,
+                       const std::function<TensorName(int)>& of_expert) {
+  const int all_rows = n_experts * n_out;
+  Matrix matrix;
+  if (of_expert == nullptr || has(name)) {
+    const TensorView& tensor = take(name, {n_experts, n_out, n_in});
+    matrix = {tensor.data, tensor.type, all_rows, n_in, WeightLayout::kBlocks};
+    matrix.name = tensor.name;
+  } else {
+    std::vector<Source> parts;
+    for (int e = 0; e < n_experts; ++e) parts.push_back(source(of_expert(e), n_out, n_in));
+    matrix = joined(parts, n_out, n_in);
+    matrix.name = file_name(name);
+  }
+  matrix.split = Split::experts(n_experts, n_out);
+  return matrix;
+}
+
+// The experts' matrices, which are anywhere in the file, as one matrix in host memory.
+Matrix Binder::joined(const std::vector<Source>& parts, int n_out, int n_in) {
+  const int n = static_cast<int>(parts.size());
+  if (parts[0].read)
+    return expanded(n * n_out, n_in, [parts, n_out](int row, float* values) {
+      LB_ASSERT(parts[row / n_out].read != nullptr);
+      parts[row / n_out].read(row % n_out, values);
+    });
+  const TensorView& first = *parts[0].mapped;
+  HostCopies::Joined copy{.bytes = first.bytes};
+  for (const Source& part : parts) {
+    const bool is_alike = !part.read && part.mapped->type == first.type;
+    LB_CHECK(is_alike, kUnsupported, to_string(first), ": experts of one layer have different types. ",
+             kUseOtherWeights);
+    copy.from.push_back(part.mapped->data);
+  }
+  return {copies_.join(std::move(copy)), first.type, n * n_out, n_in, WeightLayout::kBlocks};
+}
+
+Matrix Binder::row(const TensorName& name, int n) {
+  const TensorView* tensor = find(name);
+  if (tensor == nullptr || tensor->shape.size() != 1) return matrix(name, 1, n, Split::none());
+  Matrix matrix{vector(name, n), DType::kF32, 1, n, WeightLayout::kBlocks};
+  matrix.name = tensor->name;
+  return matrix;
 }
 
 bool Binder::is_packed(const TensorView& tensor) const {
@@ -175,7 +221,7 @@ float Binder::number(const TensorView& tensor) const {
 }
 
 Fp8Matrix Binder::fp8(const TensorView& tensor, int n_out, int n_in) {
-  take_beside(tensor, "input_scale");  // of activations, which stay in fp32 here
+  take_beside(tensor, "input_scale");  // scale of activations, which stay in fp32 here
   const TensorView* scale = take_beside(tensor, "weight_scale_inv");
   if (scale == nullptr) scale = take_beside(tensor, "weight_scale");
   Fp8Matrix m{.codes = reinterpret_cast<const uint8_t*>(tensor.data),

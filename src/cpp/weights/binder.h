@@ -54,6 +54,12 @@ class Binder {
   // FP8 matrices, and NVFP4 matrices with a per-tensor scale, become BF16 in host memory when HostCopies::expand()
   // runs. split: how shards divide the matrix.
   Matrix matrix(const TensorName& name, int n_out, int n_in, Split split);
+  // The matrices of all experts, one after another: [n_experts * n_out, n_in]. In the file one tensor [n_experts,
+  // n_out, n_in], or, if it is missing, one matrix per expert: of_expert(e).
+  Matrix experts(const TensorName& name, int n_experts, int n_out, int n_in,
+                 const std::function<TensorName(int)>& of_expert);
+  // A vector as a matrix of one row: [n], or [1, n].
+  Matrix row(const TensorName& name, int n);
   const float* vector(const TensorName& name, int n, HfFix fix = HfFix::kNone);
   // Any number of axes, copied like a vector.
   const float* array(const TensorName& name, const std::vector<int64_t>& shape);
@@ -71,7 +77,13 @@ class Binder {
  private:
   std::string file_name(const TensorName& name) const;
   const TensorView& check_type(const TensorView& tensor) const;
-  Matrix bound(const TensorName& name, int n_out, int n_in);
+  // A matrix as the file has it: values that ops read in the mapping, or a reader of rows to expand.
+  struct Source {
+    const TensorView* mapped = nullptr;
+    RowReader read;
+  };
+  Source source(const TensorName& name, int n_out, int n_in);
+  Matrix joined(const std::vector<Source>& parts, int n_out, int n_in);
   const TensorView& take_any_type(const TensorName& name, const std::vector<int64_t>& shape);
   Matrix expanded(int n_out, int n_in, RowReader read);
   Fp8Matrix fp8(const TensorView& tensor, int n_out, int n_in);
@@ -89,7 +101,7 @@ class Binder {
   const ModelFile& file_;
   const TensorTable& tensors_;
   bool is_gguf_;
-  std::string prefix_;       // of text-model tensors in safetensors
+  std::string prefix_;       // prefix of text-model tensors in safetensors
   std::string head_prefix_;  // of lm_head.* in safetensors
   std::vector<bool> used_;   // by position in the table
   HostCopies copies_;

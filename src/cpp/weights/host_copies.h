@@ -20,11 +20,21 @@ struct Expansion {
 };
 
 struct HostCopies {
+  // Matrices of the same size to copy one after another.
+  struct Joined {
+    size_t bytes = 0;  // of each
+    std::vector<const std::byte*> from;
+    std::byte* to = nullptr;
+  };
+
   std::vector<std::unique_ptr<float[]>> vectors;
   std::vector<std::unique_ptr<uint16_t[]>> matrices;  // not written until expand()
   std::vector<Expansion> pending;                     // of the matrices
+  std::vector<Joined> pending_joins;
   size_t vector_bytes = 0, matrix_bytes = 0;
 
+  // Allocates the joined matrix, which expand() fills.
+  const std::byte* join(Joined matrices);
   // Fills the matrices. `progress` gets bytes done and in total, on the caller's thread, between matrices.
   void expand(int n_threads, const std::function<void(size_t, size_t)>& progress);
 };

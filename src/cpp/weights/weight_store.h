@@ -13,7 +13,7 @@
 namespace lb {
 
 struct WeightStore {
-  std::unique_ptr<Memory> memory;      // planes, vectors and the table; null: all stays in the file's mapping
+  std::unique_ptr<Memory> memory;      // planes, vectors and the table; null: all weights stay in the mapped file
   std::vector<const void*> addresses;  // [slots] on the host
   const void* const* table = nullptr;  // [slots] the same, in the stream's memory
 };

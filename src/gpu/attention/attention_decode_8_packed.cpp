@@ -1,4 +1,4 @@
-// Decode attention of up to 8 queries per KV head, over pages of any two types but F32 (decode_8.h).
+// Decode attention of up to 8 queries per KV head, over pages of any two types except F32 (decode_8.h).
 // Needs: nvidia, bf16
 #include "dialect.h"
 

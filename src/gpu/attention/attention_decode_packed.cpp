@@ -1,4 +1,4 @@
-// Decode attention over pages of any pair of types but F32: up to 16 queries per KV head.
+// Decode attention over pages of any pair of types except F32: up to 16 queries per KV head.
 #include "dialect.h"
 
 #include "gpu/attention/decode.h"

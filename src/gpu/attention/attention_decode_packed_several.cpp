@@ -1,6 +1,6 @@
 // attention_decode over packed pages for several sequences in one launch (see attention_decode_several.cpp). NVIDIA
-// targets use attention_decode_8 for up to 8 queries per KV head. Few models have more, and those are worth one launch
-// per sequence.
+// targets use attention_decode_8 for up to 8 queries per KV head. Few models have more queries; they use one launch per
+// sequence.
 // Needs: no nvidia
 #include "dialect.h"
 

@@ -59,7 +59,7 @@ LB_KERNEL(attention_fp32_kernel, AttentionSplits, kAttentionThreads, 1) {
 
   const int own_query = thread_id() / kFp32Slots, own_slot = thread_id() % kFp32Slots, own_column = 4 * thread_id();
   const int row = queries.row(min(first + own_query, queries.n - 1));
-  float m = kNothingSeen, l = 0;  // of own_query; l sums the slots with index own_slot in their tile
+  float m = kNothingSeen, l = 0;  // state of own_query; l sums only slots with index own_slot in their tile
   f32x4 o[kFp32Queries] = {};
   for (int slot = pages.begin * kPageTokens; slot < split_end; slot += kFp32Slots) {
     read_slots(slots, cache.k, cache.k_type, cache, queries.kv_head, slot, end);

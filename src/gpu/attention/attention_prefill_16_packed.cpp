@@ -1,4 +1,4 @@
-// Attention of more than 16 queries per KV head over pages of any two types but F32, 16 queries per warp.
+// Attention of more than 16 queries per KV head over pages of any two types except F32, 16 queries per warp.
 #include "dialect.h"
 
 #include "gpu/attention/instances.h"

@@ -1,4 +1,4 @@
-// Attention of more than 64 rows over pages of any two types but F32, 32 queries per warp.
+// Attention of more than 64 rows over pages of any two types except F32, 32 queries per warp.
 // Needs: nvidia
 #include "dialect.h"
 

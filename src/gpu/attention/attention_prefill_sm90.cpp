@@ -1,7 +1,7 @@
 // Attention of more than 64 queries per KV head on wgmma (sm_90a), warp-specialised.
 //
 // Grid: tiles of 128 queries, KV heads, splits of the context; the longest query tiles of a prefill start first. One
-// producer warpgroup copies tiles of K and V into two rings. Two consumer warpgroups have 64 queries each and never
+// producer warpgroup copies tiles of K and V into two rings. Two consumer warpgroups handle 64 queries each and never
 // synchronise with each other. Consumers wait on full barriers. The producer waits on empty barriers, where both
 // consumers arrive. A consumer issues S of tile i and P V of tile i - 1 together. Both overlap with its softmax of S
 // and with the other consumer's softmax. If K and V have one 16-bit type, they are copied straight to the rings. Other
@@ -93,7 +93,7 @@ struct SelectedWork : BlockWork {
     return slots(0, kSlots, i);
   }
   template <int kSlots>
-  LB_DEVICE int first_page(int i) const {  // also valid for a tile beyond the last
+  LB_DEVICE int first_page(int i) const {  // also valid for a tile beyond the last one
     return slot<kSlots>(min(i, n_tiles<kSlots>() - 1)) / kPageTokens;
   }
   template <int kSlots>
@@ -135,7 +135,7 @@ LB_DEVICE void copy_tiles(const AttentionSplits& p, const Work& work, T* k_tiles
   constexpr int kSlots = sm90_slots(kDim), kTile = kSlots * kDim, kPages = kSlots / kPageTokens;
   const KvLayer& cache = p.op.cache;
   const int n_tiles = work.template n_tiles<kSlots>(), last_page = (work.end - 1) / kPageTokens;
-  TileRing k_done = k_ring, v_done = v_ring;  // the oldest tiles still being copied
+  TileRing k_done = k_ring, v_done = v_ring;  // the oldest tiles that are still being copied
   int k_pages[kPages], v_pages[kPages], next_pages[kPages];
   const auto find_pages = [&](int i) {  // page indices of tile i, loaded one tile ahead
     const int first_page = work.template first_page<kSlots>(i);
@@ -277,7 +277,7 @@ LB_DEVICE void convert_tiles(const AttentionSplits& p, const BlockWork& work, f1
     const int n_valid = work.n_slots - unit.tile * kSlots - unit.in_tile;
     if (n_valid < kSm90Unit) {  // clears V too, because a NaN times a weight of zero is still NaN
       PackedSlots<kSm90Unit>{row_bytes(type, kDim)}.clear(slots, n_valid);
-      fence_async_proxy();  // orders the zeros before a later bulk copy to the same place
+      fence_async_proxy();  // orders the zeros before a later bulk copy to the same address
       warp_barrier();
     }
     f16* const to = (unit.is_v ? v_tiles : k_tiles) + ring.stage * kTile;
@@ -460,7 +460,7 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shar
   const bool is_chain = op.tree.ancestors == nullptr;
   const auto mask = [&](int i) {
     const int offset = work.template slot<kSlots>(i) - work.n_past;  // relative to this append's row 0
-    const int n_valid = work.template n_valid<kSlots>(i);            // slots from n_valid on: the next split's
+    const int n_valid = work.template n_valid<kSlots>(i);            // slots from n_valid on belong to the next split
     const bool hides_first = offset < first_seen(op, work.n_past, work.last_row);
     if (offset + kSlots <= (is_chain ? work.first_row + 1 : 0) && n_valid >= kSlots && !hides_first) return;
     if (hides_first) {
@@ -523,7 +523,7 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shar
     group_wait<0>(tile.o);
   }
 
-  const int first = opaque(own_first);  // recomputed: the loop keeps no registers for what follows it
+  const int first = opaque(own_first);  // recomputed, so that the loop keeps no registers for the code after it
   float scale[kLaneRows];
   LB_UNROLL
   for (int i = 0; i < kLaneRows; ++i) {
@@ -549,8 +549,8 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shar
     }
     return;
   }
-  // Two neighbouring lanes hold two columns each of the same two rows. After an exchange, each lane has four columns of
-  // one row.
+  // Two neighbouring lanes hold two columns each of the same two rows. After an exchange, each lane holds four columns
+  // of one row.
   const int own = lane() % 2, query = first + lane_row(own), is_inside = query < work.queries.n;
   const int row = work.queries.row(query), head = work.queries.head(query), first_column = lane() % 4 / 2 * 4;
   float* to = op.o + work.queries.at(op, query) * kDim + first_column;

@@ -1,4 +1,4 @@
-// Chooses attention kernels, and how they cut queries and context.
+// Chooses attention kernels, and how they divide queries and context.
 #include "gpu/attention/choose_config.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 constexpr int decode_blocks_per_sm(int head_dim) { return head_dim <= 64 ? 4 : head_dim <= 128 ? 3 : 2; }
 constexpr int decode_8_blocks_per_sm(int head_dim) { return head_dim <= 128 ? 4 : 3; }
 constexpr int kSm90MinCapacity = 128;  // one tile: there is nothing to copy ahead
-constexpr int kPagesPerSplit = 2;      // smaller splits would not pay for their partials
+constexpr int kPagesPerSplit = 2;      // smaller splits lose more by their partials than they gain
 
 // A matrix-unit kernel, by cache type and head_dim.
 struct TileKernel {

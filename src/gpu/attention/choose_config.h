@@ -1,5 +1,5 @@
-// AttentionConfig: the kernel for an attention op on a target, and how it cuts queries and context. choose.h turns it
-// into launches.
+// AttentionConfig: the kernel for an attention op on a target, and how it divides queries and context. choose.h turns
+// it into launches.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,9 @@
 // The body of attention_decode (split-K): up to 16 queries per KV head. Queries are rows times the query heads that
 // share the KV head.
 //
-// Grid: splits of the context, KV heads. Each of the four warps has all queries and every fourth tile of 16 slots. Ring
-// and online softmax are per warp, so the loop has no block barrier. At the end the block merges the four softmaxes.
+// Grid: splits of the context, KV heads. Each of the four warps handles all queries and every fourth tile of 16 slots.
+// Ring and online softmax are per warp, so the loop has no block barrier. At the end the block merges the four
+// softmaxes.
 // Bound: read bandwidth, the bytes of K and V up to the last slot.
 #pragma once
 

@@ -1,8 +1,8 @@
-// The body of attention_decode_8: up to 8 queries per KV head, over pages of any two types but F32.
+// The body of attention_decode_8: up to 8 queries per KV head, over pages of any two types except F32.
 //
-// Grid, splits and the block's merge: as in attention_decode. Each of the four warps has all queries, every fourth tile
-// of 16 slots, and its own ring of packed tiles, laid out as in the pages. The lane that loads codes converts them to
-// operand registers, without a second pass through shared memory:
+// Grid, splits and the block's merge: as in attention_decode. Each of the four warps handles all queries and every
+// fourth tile of 16 slots, and has its own ring of packed tiles, laid out as in the pages. The lane that loads codes
+// converts them to operand registers, without a second pass through shared memory:
 //   S^T = K Q^T    eight values of two slots are operand A of two products; Q's inner dimension has the same order
 //   O^T = V^T P^T  words of one column group of two slots are merged into words of slot pairs, and converted to operand
 //                  A; transposing S^T gives operand B
@@ -90,7 +90,7 @@ struct StoredRing {
 // Transposes words of one column group of two slots into words of slot pairs: [0] even columns, [1] odd columns.
 template <KvType kType>
 LB_DEVICE void pair_slots(const KvWords<kType>& a, const KvWords<kType>& b, KvWords<kType> (&pairs)[2]) {
-  constexpr uint32_t kHalves[2] = {0x5410, 0x7632};  // selectors: low halves of two words, high halves
+  constexpr uint32_t kHalves[2] = {0x5410, 0x7632};  // select the low halves of two words, and the high ones
   LB_UNROLL
   for (int i = 0; i < 2; ++i) {
     LB_UNROLL
@@ -164,7 +164,7 @@ struct FewQueries {
     constexpr StoredSlots kSlots = {kv_row_bytes(kType, kDim)};
     constexpr int kShift = scale_shift(kType, kDim);
     const int first_column = own_lane / 4 * 8, first_slot = own_lane % 4 * 2;
-    uint32_t weights[2];  // of query g, slots 2t + n + 8h
+    uint32_t weights[2];  // softmax weights of query g, slots 2t + n + 8h
     LB_UNROLL
     for (int h = 0; h < 2; ++h)
       weights[h] = transpose_pairs(__builtin_bit_cast(uint32_t, to_f16x2(s[2 * h], s[2 * h + 1])));

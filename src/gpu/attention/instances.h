@@ -1,6 +1,6 @@
 // The list of all matrix-unit attention kernels. Kernel files instantiate it, and the host's kernel choice looks names
-// up in it. An entry is one cache type, for K and V, and one head_dim. Kernels of packed pages take any two types but
-// F32, so their entries are a name and a head_dim.
+// up in it. An entry is one cache type, for K and V, and one head_dim. Kernels of packed pages take any two types
+// except F32, so their entries are a name and a head_dim.
 //   kernel   its name, also in a pack's manifest
 //   Type     KvType::k<Type> of the pages
 //   Stored   the dialect's type of a stored value

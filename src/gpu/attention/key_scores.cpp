@@ -3,8 +3,8 @@
 //
 // key_sums_kernel: grid of context parts and KV heads. A block finds the maximum and the sum over its part for each
 // query of its KV head. key_scores_kernel: grid of context parts. A block merges the sums of all parts, computes the
-// scores of its slots again, head by head, and raises p.scores to their weights. A lane has a slot, a warp every fourth
-// row.
+// scores of its slots again, head by head, and raises p.scores to their weights. Each lane handles a slot, each warp
+// every fourth row.
 // Bound: fp32 arithmetic, 2 passes of 2 head_dim flops per query and slot; K is read once per pass.
 #include "dialect.h"
 

@@ -1,8 +1,8 @@
 // Stores keys and values in their slots and rotates heads, one warp per head. quant/kv_type.h defines the layout;
 // quant/kv_rows.h and quant/rotation.h define the arithmetic per value.
 //
-// A lane has four consecutive values in each round of 128, from head_column(j) on; values beyond the head are zero.
-// Eight lanes therefore have a block of 32 values, and 8, 16 or 32 lanes have a rotated group. Every lane of the warp
+// A lane holds four consecutive values in each round of 128, from head_column(j) on; values beyond the head are zero.
+// Eight lanes therefore share a block of 32 values, and 8, 16 or 32 lanes share a rotated group. Every lane of the warp
 // must take part.
 #pragma once
 

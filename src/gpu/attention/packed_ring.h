@@ -1,6 +1,6 @@
-// The ring of packed tiles, for any two K and V types but F32. Asynchronous copies bring tiles to shared memory as the
-// pages store them; take() converts them to f16 operands. Packed tiles are small, so many bytes of the context are in
-// flight. Without asynchronous copies (ring 0), take() reads the tile from its page.
+// The ring of packed tiles, for any two K and V types except F32. Asynchronous copies bring tiles to shared memory as
+// the pages store them; take() converts them to f16 operands. Packed tiles are small, so a large part of the context is
+// in flight. Without asynchronous copies (ring 0), take() reads the tile from its page.
 #pragma once
 
 #include "gpu/attention/packed_slots.h"

@@ -1,6 +1,6 @@
 // The body of attention_prefill_16 and _32: more than 16 queries per KV head (trees, batches of rows, prefill).
 //
-// Grid: tiles of queries, KV heads, splits of the context. A warp has 16 kTiles queries and attends to every tile of K
+// Grid: tiles of queries, KV heads, splits of the context. A warp handles 16 kTiles queries and visits every tile of K
 // and V that the block copies to shared memory. Tiles beyond the causal mask are skipped, and the longest query tiles
 // start first. Blocks that share a split are neighbours in the grid, so all but one find K and V in L2.
 // Bound: bandwidth up to about 64 queries per KV head, then arithmetic: 4 head_dim flops per query and slot.
@@ -80,8 +80,8 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   }
   tile.close();
 
-  // o leaves through shared memory (the space of the warp's queries), half of the columns at a time, so that writes are
-  // coalesced.
+  // o is written through shared memory (the space of the warp's queries), half of the columns at a time, so that writes
+  // are coalesced.
   constexpr int kHalf = kDim / 2;
   float* columns = reinterpret_cast<float*>(own_q);
   LB_UNROLL

@@ -72,7 +72,7 @@ LB_DEVICE float gate_of(const Attention& op, int row, int head, int i) {
   return op.gate == nullptr ? 1.0f : sigmoid(op.gate[row * op.gate_row_stride + head * op.gate_head_stride + i]);
 }
 
-// Writes four columns of a query's o: to the partials if there is a merge, else gated to op.o.
+// Writes four columns of a query's o: to the partials if there is a merge, else multiplied by the gate to op.o.
 LB_DEVICE void write_columns(const AttentionSplits& p, const Queries& queries, int query, int column, f32x4 o,
                              int split) {
   const Attention& op = p.op;

@@ -5,8 +5,8 @@
 // Bound: bandwidth, K of the append once.
 //
 // select_blocks_*_kernel: grid of query blocks and KV heads; a block handles half a query block at a time. A first pass
-// over the means finds each query's maximum and sum; a warp has 16 queries. A second pass repeats the products with
-// means as rows, so that the sum over queries is a row sum; a warp has 16 means. Then one warp writes the list.
+// over the means finds each query's maximum and sum; a warp handles 16 queries. A second pass repeats the products with
+// means as rows, so that the sum over queries is a row sum; a warp handles 16 means. Then one warp writes the list.
 // Bound: matrix units, 4 head_dim flops per query and mean.
 // Needs: nvidia
 #include "dialect.h"
@@ -97,7 +97,7 @@ struct Selection {
     block_barrier();
   }
 
-  // Finds m and inverse. A warp has 16 queries.
+  // Finds m and inverse. A warp handles 16 queries.
   LB_DEVICE void find_sums(int n_blocks) {
     float top[kLaneRows], sum[kLaneRows];
     int seen[kLaneRows];
@@ -151,7 +151,7 @@ struct Selection {
     block_barrier();
   }
 
-  // Adds the queries' softmax weights of each block to `totals`. A warp has 16 means of a tile.
+  // Adds the queries' softmax weights of each block to `totals`. A warp handles 16 means of a tile.
   LB_DEVICE void add_weights(int n_blocks) {
     for (int first = 0; first < n_blocks; first += kMeans) {
       stage_means(first, n_blocks);

@@ -5,8 +5,8 @@
 
 namespace lb::gpu {
 
-// Returns the first query of tile `tile`, where each query block has tiles of tile_queries queries. Limits `queries` to
-// the query block.
+// Returns the first query of tile `tile`; query blocks are divided into tiles of tile_queries queries. Limits `queries`
+// to the query block.
 LB_DEVICE int first_of_query_block(Queries& queries, int tile, int tile_queries) {
   const int n = sparse_rows(queries.group) * queries.group, tiles = kSparseBlock / tile_queries;
   const int first = tile / tiles * n;

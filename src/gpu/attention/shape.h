@@ -11,8 +11,8 @@
 
 namespace lb::gpu {
 
-// Parameters of every attention kernel, and of the merge. The context is cut into n_splits ranges of whole pages; the
-// kernel derives the ranges from *n_past.
+// Parameters of every attention kernel, and of the merge. The context is divided into n_splits ranges of whole pages;
+// the kernel derives the ranges from *n_past.
 //   has_merge false: the kernel gates the result and writes op.o.
 //   has_merge true:  each split writes partials: m (maximum score, as an exponent of 2), l (sum of weights), o
 //                    (unnormalised). A split in which a row sees no slot has m = -inf, l = 0 and leaves o unwritten.
@@ -31,7 +31,7 @@ struct AttentionSplits {
 
 // A thread block computes one KV head. Its queries are rows times the query heads that share the KV head.
 inline constexpr int kAttentionThreads = 128, kAttentionWarps = 4;
-inline constexpr int kDecodeQueries = 16;  // attention_decode: each warp has all queries and a quarter of the slots
+inline constexpr int kDecodeQueries = 16;  // attention_decode: each warp handles all queries and a quarter of the slots
 inline constexpr int kFp32Queries = 8, kFp32Slots = 16;  // attention_fp32: queries and slots of a tile
 inline constexpr int kMinMergeThreads = 256, kMaxMergeThreads = 1024, kMergeInFlight = 4;  // splits in flight
 inline constexpr int kMaxSplits = 512;
@@ -87,7 +87,7 @@ LB_FN constexpr size_t prefill_shared_bytes(int head_dim, int n_tiles, int ring,
 // bound the slots per tile. Queries stay in registers, or in shared memory if head_dim exceeds 128.
 inline constexpr int kSm90BlockThreads = 384, kSm90GroupThreads = kSm90BlockThreads / 3, kSm90Queries = 128;
 LB_FN constexpr int sm90_slots(int head_dim) { return head_dim > 128 ? 64 : 128; }
-LB_FN constexpr int sm90_stages(int head_dim) { return head_dim > 128 ? 2 : 3; }  // of the K ring, and of the V ring
+LB_FN constexpr int sm90_stages(int head_dim) { return head_dim > 128 ? 2 : 3; }  // each of the K and V rings
 LB_FN constexpr size_t sm90_query_bytes(int head_dim) {
   return head_dim > 128 ? size_t(kSm90Queries) * head_dim * 2 : 0;
 }
@@ -98,7 +98,7 @@ LB_FN constexpr size_t sm90_shared_bytes(int head_dim) {
   constexpr size_t kGap = 1024 - kSm90StaticBytes;
   return kGap + sm90_query_bytes(head_dim) + size_t(2) * sm90_stages(head_dim) * sm90_slots(head_dim) * head_dim * 2;
 }
-// Packed pages pass through a third ring: each producer warp has up to kSm90MaxUnits units of 16 slots.
+// Packed pages pass through a third ring: each producer warp has room for up to kSm90MaxUnits units of 16 slots.
 inline constexpr int kSm90ProducerWarps = kSm90GroupThreads / 32, kSm90Unit = 16, kSm90MaxUnits = 4;
 
 // attention_fp32: queries, one tile of K or V, weights, and one rescale factor per query.
@@ -137,7 +137,7 @@ LB_FN constexpr int move_bytes(int row_bytes) {
 }
 LB_FN constexpr int move_pieces(int row_bytes) { return row_bytes == 0 ? 0 : row_bytes / move_bytes(row_bytes); }
 struct KvMoves {
-  KvMove op;  // with the pages of the first layer
+  KvMove op;  // has the pages of the first layer
   void* k[kMaxMovedLayers];
   void* v[kMaxMovedLayers];
 };

@@ -108,7 +108,8 @@ struct Ring {
 template <class T, int kDim, int kSlots, int kTiles>
 struct QueryTiles {
   static constexpr int kStride = operand_stride(kDim);
-  float m[kTiles][kLaneRows], l[kTiles][kLaneRows];  // of the lane's rows; until close(), l sums its columns only
+  float m[kTiles][kLaneRows], l[kTiles][kLaneRows];  // per row of the lane; until close(), l sums only the lane's
+                                                     // columns
   FragmentC o[kTiles][kDim / 16];
 
   LB_DEVICE QueryTiles() {

@@ -1,6 +1,6 @@
 // y[r,c] = silu(sum_j w[c,j] input(r, n_taps-1-j)[c]), computed after appending the accepted rows to the history.
 //
-// A block has 32 channels of one chunk of rows; eight teams of 32 threads share the rows. Blocks of the first chunk
+// A block handles 32 channels of one chunk of rows; eight teams of 32 threads share the rows. Blocks of the first chunk
 // also update the state: they read history and pending rows before the barrier, and overwrite both after it with the
 // last chunk's rows. Blocks of later chunks read only x.
 // Bound: bandwidth, 8 bytes per value plus 8 per value of the last chunk; taps come from cache.

@@ -77,7 +77,7 @@ LB_DEVICE void clear_above(float* inverse, int first) {
     store(inverse + (i / 256 * 32 + i / 16 % 16) * kMatrixStride + i / 256 * 32 + 16 + i % 16, 0.0f);
 }
 
-// y = sign * b x, all [kSize, kSize]. A thread has every 16th row and column.
+// y = sign * b x, all [kSize, kSize]. A thread computes every 16th row and column.
 template <int kSize>
 LB_DEVICE void multiply_blocks(const float* b, int b_stride, const float* x, int x_stride, float* y, int y_stride,
                                float sign) {

@@ -92,7 +92,7 @@ LB_DEVICE void read_gates(const GatedDelta& p, int chunk, int v_head, Gates* gat
   if (i >= kMaxTree) return;
   const uint64_t seen = i < rows ? seen_by(p.tree, i) : 0;
   float sum = 0;
-  for (int j = 0; j < rows; ++j) {  // from the root on: the order in which each row adds its g to its parent's cs
+  for (int j = 0; j < rows; ++j) {  // parents come first: each row adds its g to its parent's cs
     const float g = load<float>(&gates->g[j]);
     if (seen >> j & 1) sum += g;
   }

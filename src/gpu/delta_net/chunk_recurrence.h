@@ -1,5 +1,5 @@
-// Body of the gated_delta_chunks kernels: S stays in shared memory; each chunk in turn computes deltas and o, and is
-// folded into S.
+// Body of the gated_delta_chunks kernels: S stays in shared memory; chunk after chunk, it computes deltas and o and
+// folds the chunk into S.
 #pragma once
 
 #include "gpu/delta_net/chunk_tiles.h"

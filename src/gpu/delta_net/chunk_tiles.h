@@ -18,7 +18,7 @@ LB_DEVICE uint64_t seen_by(const Tree& tree, int i) {
 template <int kPadded>
 struct Padded {
   static constexpr int kGroups = kPadded / 16;
-  static constexpr int kStride = kPadded + 4;                     // of a square matrix in shared memory
+  static constexpr int kStride = kPadded + 4;                     // row stride of a square matrix in shared memory
   static constexpr int kTileFloats = 2 * kPadded * kPanelStride;  // one panel: keys, then queries
   static constexpr int kDepth = kRingFloats / kTileFloats;        // tiles in the ring
   static_assert(kPadded * kStride <= kTileFloats);

@@ -1,6 +1,6 @@
 // DeltaInputs of one row: y = silu(taps * [history, x]), q and k normalised per head, gates, and the state of
-// causal_conv. A block has the channels of one head, one per thread. The taps are loaded before the previous kernel has
-// ended. The last block computes the gates.
+// causal_conv. A block handles the channels of one head, one per thread. The taps are loaded before the previous kernel
+// has ended. The last block computes the gates.
 // Bound: latency; 4 (2 n_taps + 2) bytes per channel.
 #include "dialect.h"
 

@@ -1,9 +1,10 @@
 // DeltaInputs of a long chain, for dk = 128: y = silu(taps * [history, x]), q and k normalised per head, gates, and
 // the state of causal_conv.
 //
-// A warp has eight rows of 128 channels, four per lane: a head of q or k, or 128 channels of v. It keeps all rows that
-// the taps reach in registers, so each row is read once. A head's norm is a sum over the warp. Grid x: heads of 128
-// channels, then one block of gates; y: tiles of rows. Blocks of the first rows update the state, as in causal_conv.
+// A warp handles eight rows of 128 channels, four per lane: a head of q or k, or 128 channels of v. It keeps all rows
+// that the taps reach in registers, so each row is read once. A head's norm is a sum over the warp. Grid x: heads of
+// 128 channels, then one block of gates; y: tiles of rows. Blocks of the first rows update the state, as in
+// causal_conv.
 // Bound: bandwidth, 8 bytes per value; 3 of every 8 rows are read twice.
 #include "dialect.h"
 
@@ -28,7 +29,7 @@ LB_KERNEL(delta_inputs_chain_kernel, DeltaInputs, kChainInputThreads, 6) {
     return;
   }
   const int head = block_id(), c = head * kChainDk + 4 * lane();
-  f32x4 taps[4];  // of channel c + j; taps[kPastRows] multiplies the row itself
+  f32x4 taps[4];  // value j: channel c + j; taps[kPastRows] multiplies the row itself
   LB_UNROLL
   for (int j = 0; j < 4; ++j) taps[j] = load<f32x4>(conv.w + long(c + j) * kChainTaps);
   wait_for_previous();

@@ -1,8 +1,8 @@
 // DeltaInputs of 2 to 64 rows, a tree or a chain, for dk = 128: y = silu(taps * [history, x]), q and k normalised per
 // head, gates, and the state of causal_conv.
 //
-// A block has 128 channels: a head of q or k, or 128 channels of v. All rows are in shared memory, after the history. A
-// warp has every eighth row, four channels per lane. The last blocks compute one gate per thread.
+// A block handles 128 channels: a head of q or k, or 128 channels of v. All rows are in shared memory, after the
+// history. A warp handles every eighth row, four channels per lane. The last blocks compute one gate per thread.
 // Bound: latency; 12 bytes per value.
 #include "dialect.h"
 
@@ -28,7 +28,7 @@ LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
   }
   constexpr int kWarps = kFewInputThreads / 32, kEach = kMaxTree / kWarps;
   const int head = block_id(), c = head * kChainDk + 4 * lane();
-  f32x4 taps[4];  // of channel c + j; taps[kPastRows] multiplies the row itself
+  f32x4 taps[4];  // value j: channel c + j; taps[kPastRows] multiplies the row itself
   LB_UNROLL
   for (int j = 0; j < 4; ++j) taps[j] = load<f32x4>(conv.w + long(c + j) * kChainTaps);
   wait_for_previous();

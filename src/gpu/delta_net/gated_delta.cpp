@@ -1,7 +1,7 @@
 // Gated DeltaNet of one row (gated_delta_step), and the fold alone (gated_delta_fold). Equations: ops/delta_net.h.
 //
 // A block holds a slice of 16 columns of one value head's S in registers; the batched kernel holds kWideSlices slices.
-// A thread has up to four rows of four columns of each slice. The previous append wrote S and the accepted rows, so a
+// A thread holds up to four rows of four columns of each slice. The previous append wrote S and the accepted rows, so a
 // step reads and folds them before wait_for_previous(). This is safe because the preceding delta_inputs lets this
 // kernel start only after everything older is done. S^T k and S^T q are reduced over the rows of S by exchanges within
 // a warp, then across warps, by one warp per slice.

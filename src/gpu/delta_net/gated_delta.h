@@ -56,7 +56,7 @@ LB_DEVICE Fold read_path(const GatedDelta& p, int v_head, int n, Path* path) {
 }
 
 // A thread's part of a slice of S: four columns, and rows row_lane + i * n_row_lanes. A block's y coordinate is its
-// value head. A block has one slice, or a few adjacent slices of kStepColumns columns.
+// value head. A block holds one slice, or several adjacent slices of kStepColumns columns.
 struct Slice {
   int v_head, k_head, first_column, column, row_lane, n_row_lanes;
   bool is_inside;  // column < dv: the last slice may be narrower

@@ -7,8 +7,8 @@
 //
 // All products of the chain are transposed (S^T K^T and so on). The operand that changes between products (S, the
 // residual v - e^cs S^T k, delta) is then the small one, [32 columns, k]. The other operand is the tiles shared by all
-// columns, which a block reads from shared memory once. A warp has a quarter of the rows, or of S, for all 32 columns.
-// The next chunk's tiles are copied as soon as their buffer is free. Keys are used first and last, so they are
+// columns, which a block reads from shared memory once. A warp handles a quarter of the rows, or of S, for all 32
+// columns. The next chunk's tiles are copied as soon as their buffer is free. Keys are used first and last, so they are
 // double-buffered.
 // Bound: matrix units, 3 x 64 (3 x 128 + 2 x 40) dv multiply-adds per chunk and value head; 93 KiB of tiles per chunk
 // and block.
@@ -31,7 +31,7 @@ LB_KERNEL(gated_delta_chain_pairs_kernel, DeltaWork, kChainPairThreads, 2) {
   split_rows(p, chunk, k_head, memory);
   block_barrier();
 
-  // A warp has 16 rows of k_i.k_j or of q_i.k_j. The long rows of the two products go to different schedulers.
+  // A warp computes 16 rows of k_i.k_j or of q_i.k_j. The long rows of the two products go to different schedulers.
   const int i = thread_id();
   const bool is_query = warp() >= 4;
   const int block = is_query ? 7 - warp() : warp();
@@ -101,7 +101,7 @@ LB_KERNEL(gated_delta_chain_pairs_kernel, DeltaWork, kChainPairThreads, 2) {
   }
 }
 
-// Warps 0 to 3 advance S: each has a quarter of the rows of the residual and delta, then a quarter of S. Meanwhile
+// Warps 0 to 3 advance S: each computes a quarter of the rows of the residual and delta, then a quarter of S. Meanwhile
 // warps 4 to 7 compute o.
 LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
   const ChainMemory memory = {dynamic_shared<unsigned char>()};
@@ -148,7 +148,7 @@ LB_KERNEL(gated_delta_chain_kernel, DeltaWork, kChainThreads, 1) {
     const bool is_last = chunk == n_chunks - 1;
     const int rows = rows_of_chunk(op, chunk);
     const KeyRows keys = memory.keys(chunk);
-    copy_wait<1>();  // all copies but the inverse's
+    copy_wait<1>();  // all copies except the inverse's
     block_barrier();
     tiles.pairs(chunk);
     tiles.keys(chunk + 1);

@@ -1,6 +1,6 @@
 // Gated DeltaNet of 2 to 32 rows, a tree or a chain, in one launch, for dk = 128 (equations in ops/delta_net.h). A
-// block has 32 columns of a value head's S. With so few rows the products that do not depend on S are small, so every
-// block recomputes them:
+// block handles 32 columns of a value head's S. With up to 32 rows, the products that do not depend on S are small, so
+// every block recomputes them:
 //   k_i.k_j, q_i.k_j, S^T k and S^T q   together, on matrix units, from operands of two bf16 parts (split_bf16.h)
 //   delta                               by forward substitution, a row per lane
 //   o                                   from S^T q and the deltas, in fp32; optionally with the gated norm (DeltaWork)
@@ -43,8 +43,8 @@ struct FewMemory {
   LB_DEVICE float* key_products(int row) const { return query_products(kPadded + row); }
 };
 
-// Loads the block's slice of S, folds the accepted rows, and stores the slice's columns as operands. A thread has four
-// rows of four columns.
+// Loads the block's slice of S, folds the accepted rows, and stores the slice's columns as operands. A thread holds
+// four rows of four columns.
 template <int kPadded>
 LB_DEVICE void open_few_state(const GatedDelta& p, Slice slice, Path* path, const FewMemory<kPadded>& memory) {
   const int first = slice.row_lane * kSliceRows;
@@ -100,7 +100,7 @@ LB_DEVICE void sum_gates(const GatedDelta& p, const Slice& slice, FewGates* gate
   const uint32_t seen = load<uint32_t>(&gates->seen[lane()]);
   float sum = 0;
   LB_UNROLL_BY(4)
-  for (int j = 0; j < p.rows; ++j) {  // from the root on: the order in which each row adds its g to its parent's cs
+  for (int j = 0; j < p.rows; ++j) {  // parents come first: each row adds its g to its parent's cs
     const float g = load<float>(&gates->g[j]);
     if (seen >> j & 1) sum += g;
   }
@@ -167,7 +167,8 @@ LB_DEVICE void weigh_pairs(const FewMemory<kPadded>& memory, const FewGates* gat
   }
 }
 
-// delta_i = beta_i (v_i - e^{cs_i} S^T k_i) - sum_{j < i} A_ij delta_j for four columns. A warp has one row per lane.
+// delta_i = beta_i (v_i - e^{cs_i} S^T k_i) - sum_{j < i} A_ij delta_j for four columns. A warp computes one row per
+// lane.
 template <int kPadded>
 LB_DEVICE void substitute(const FewMemory<kPadded>& memory, const FewGates* gates, const f32x4& v, int rows) {
   const int row = lane() % kPadded;

@@ -14,7 +14,7 @@ inline constexpr int kMaxTaps = 8;
 inline constexpr int kInputThreads = 256;
 
 // delta_inputs_few and delta_inputs_chain: kChainTaps taps, kChainDk channels per block. A block of delta_inputs_few
-// has all rows, a block of delta_inputs_chain kChainInputRows rows.
+// handles all rows, a block of delta_inputs_chain kChainInputRows rows.
 inline constexpr int kChainTaps = 4, kChainInputThreads = 128, kChainInputRows = 32;
 inline constexpr int kFewInputThreads = 256;
 LB_FN constexpr int few_input_bytes(int rows) { return (rows + kChainTaps - 1) * 128 * 4; }  // history, then rows

@@ -1,6 +1,6 @@
 // y[r,c] = sum_t (base[t,c] + kernels[r, t, c / group]) x[r - t, c] (+ add[r,c])
 //
-// A thread has four channels of a row, or one if rows are unaligned or groups are not multiples of four.
+// A thread computes four channels of a row, or one if rows are unaligned or groups are not multiples of four.
 // Bound: latency; 8 bytes per value and the kernels; other rows of x come from cache.
 #include "dialect.h"
 

@@ -1,8 +1,8 @@
 // y[r] = x[parent(r)], or the last committed row if r has no parent. Keeps the last committed row across appends.
 //
-// A block has 32 columns of one chunk of rows; eight teams of 32 threads share the rows. Blocks of the first chunk also
-// update the state: they read the committed row before the barrier, and overwrite history and pending rows after it
-// with the last chunk's rows. Blocks of later chunks read only x.
+// A block handles 32 columns of one chunk of rows; eight teams of 32 threads share the rows. Blocks of the first chunk
+// also update the state: they read the committed row before the barrier, and overwrite history and pending rows after
+// it with the last chunk's rows. Blocks of later chunks read only x.
 // Bound: bandwidth, 8 bytes per value plus 8 per value of the last chunk.
 #include "dialect.h"
 

@@ -7,7 +7,7 @@
 
 namespace lb::gpu {
 
-// PreviousRow: a block has 32 columns; eight teams of 32 threads share its rows.
+// PreviousRow: a block handles 32 columns; eight teams of 32 threads share its rows.
 inline constexpr int kPreviousColumns = 32;
 inline constexpr int kPreviousThreads = 256;
 

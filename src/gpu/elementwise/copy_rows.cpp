@@ -1,4 +1,4 @@
-// CopyRows: copies rows into columns of a wider matrix, or into a ring. A thread has four values, or one if rows are
+// CopyRows: copies rows into columns of a wider matrix, or into a ring. A thread copies four values, or one if rows are
 // unaligned. Bound: latency for few rows, else bandwidth, 8 bytes per value.
 #include "dialect.h"
 

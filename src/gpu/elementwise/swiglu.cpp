@@ -1,4 +1,4 @@
-// SwiGlu: y = silu(gate) * up; y is optionally rounded. A thread has four values, or one if rows are unaligned.
+// SwiGlu: y = silu(gate) * up; y is optionally rounded. A thread computes four values, or one if rows are unaligned.
 // Bound: latency for few rows, else bandwidth, 12 bytes per value.
 #include "dialect.h"
 

@@ -146,8 +146,8 @@ GemmLaunch gemm_launch(const LinearGroup& group, const RoundedRows& x, const std
 // or one matrix with expanded weights. Each expanded matrix is a part of its own, so that the scratch holds one at a
 // time.
 struct GemmParts {
-  LinearGroup groups[kMaxProducts];            // an expanded matrix has its expanded type here
-  std::optional<Linear> stored[kMaxProducts];  // an expanded matrix as stored
+  LinearGroup groups[kMaxProducts];            // an expanded matrix has its expanded type in this group
+  std::optional<Linear> stored[kMaxProducts];  // the expanded matrix in its stored type
   int n;
   bool is_skinny(int i, const Target& target) const { return !stored[i] && gpu::is_skinny(groups[i], target); }
 };

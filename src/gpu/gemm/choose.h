@@ -25,7 +25,7 @@ struct GemmLaunch {
   std::optional<ExpandLaunch> expand;
   Launch tiles, sum;
   bool has_sum;
-  Gemm params;  // of both tiles and sum
+  Gemm params;  // parameters of both the tiles and the sum
 };
 // A group's launches: x as 16-bit numbers, in each form that the matrices read; then one GEMM or skinny GEMM per weight
 // type.

@@ -22,7 +22,7 @@ enum class XForm { kBytes, kHalves, kFloats };
 struct GemmKernel {
   DType type;
   XForm form;
-  int bits;  // of rounded x; 0: x is not rounded
+  int bits;  // bits of rounded x; 0: x is not rounded
   int tile_rows, tile_outs;
   const char* name;
 };

@@ -12,11 +12,11 @@ namespace lb::gpu {
 
 struct GemmConfig {
   const char* kernel;
-  int chunk_values, tile_rows, tile_outs;  // of a tile; a chunk is the part of n_in that one stage holds
-  int n_stages;                            // of the ring in shared memory; 0: a constant of the kernel
+  int chunk_values, tile_rows, tile_outs;  // size of a tile; a chunk is the part of n_in that one stage holds
+  int n_stages;                            // stages of the ring in shared memory; 0: the kernel fixes them
   int threads;
   size_t shared_bytes;
-  int n_blocks, n_whole_tiles;  // the blocks share all tiles after the whole ones
+  int n_blocks, n_whole_tiles;  // one block computes a whole tile; all blocks share the others
 };
 
 // Example: gemm_q4_k_int16_32_kernel: tiles of 32 x 128 by 128, 0 whole, on 264 blocks of 256 threads, 4 stages, 90112

@@ -1,5 +1,5 @@
 // Chooses the wgmma tile and the tile sharing with the shortest expected time. Tiles have 64 or 128 rows, so any row
-// count is cut like the next multiple of 64: engine/backend_gpu.cpp sizes scratch only for such multiples.
+// count is tiled like the next multiple of 64: engine/backend_gpu.cpp sizes scratch only for such multiples.
 #include "gpu/gemm/choose_sm90.h"
 
 #include <algorithm>

@@ -1,11 +1,11 @@
 // The body of the wgmma GEMM for prompts on sm_90: y[rows, n_out] = x[rows, n_in] w[n_out, n_in]^T (+ add).
 //
 // Persistent blocks, one per SM, compute whole tiles first, then a share of the remaining tiles (shape.h). Two consumer
-// warpgroups have 16 or 32 outputs per warp and all rows of a tile. Weights are operand A: they go from shared memory
-// through registers, where they become 16-bit numbers. x is operand B, which the matrix units read from shared memory.
-// A producer warpgroup fills the ring. It copies weights asynchronously, because these copies would stall consumers,
-// and x by bulk copies, which the tiled x16 allows (shape.h). The warpgroups synchronise only through the ring's
-// barriers. The next weights are expanded while the previous wgmma runs. Bound: arithmetic; a tile's weights are
+// warpgroups compute 16 or 32 outputs per warp for all rows of a tile. Weights are operand A: they go from shared
+// memory through registers, where they become 16-bit numbers. x is operand B, which the matrix units read from shared
+// memory. A producer warpgroup fills the ring. It copies weights asynchronously, because these copies would stall
+// consumers, and x by bulk copies, which the tiled x16 allows (shape.h). The warpgroups synchronise only through the
+// ring's barriers. The next weights are expanded while the previous wgmma runs. Bound: arithmetic; a tile's weights are
 // expanded once, 3 instructions per code. Notebook: docs/kernels/gemm.md.
 #pragma once
 
@@ -179,13 +179,13 @@ LB_DEVICE void produce(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<
 }
 
 // Destination of a tile's sums: y, or the block's partial sums.
-struct SumsDestination {
+struct TileDestination {
   const float* add;
   float* to;
   int row_outs, n_outs, n_rows;  // values between rows; outputs and rows to store
 };
 template <class Tile>
-LB_DEVICE SumsDestination sums_destination(const Gemm& p, const WarpgroupCursor& at, bool is_complete, bool is_last) {
+LB_DEVICE TileDestination tile_destination(const Gemm& p, const WarpgroupCursor& at, bool is_complete, bool is_last) {
   if (!is_complete) {
     const long slot = 2l * block_id() + is_last;
     return {nullptr, p.partials + slot * Tile::kTileRows * Tile::kOuts, Tile::kOuts, Tile::kOuts, Tile::kTileRows};
@@ -205,7 +205,7 @@ LB_DEVICE SumsDestination sums_destination(const Gemm& p, const WarpgroupCursor&
 
 // Stores sums through the warp's shared memory, so that a lane stores four neighbouring outputs of a row.
 template <class Tile>
-LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16], const SumsDestination& destination,
+LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16], const TileDestination& destination,
                           float* warp_memory) {
   constexpr int kStride = 20;  // 16 plus padding, so that neighbouring rows fall in different banks
   static_assert(16 * kStride * sizeof(float) <= kWarpgroupWarpBytes);
@@ -307,8 +307,8 @@ LB_DEVICE void consume(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<
     LB_UNROLL
     for (int i = 0; i < Tile::kFrags; ++i) group_wait<0>(sums[i]);
     release();
-    const SumsDestination destination =
-        sums_destination<Tile>(p, tile_cursor, n_tile_units == p.n_chunks, tile_cursor.chunk == 0);
+    const TileDestination destination =
+        tile_destination<Tile>(p, tile_cursor, n_tile_units == p.n_chunks, tile_cursor.chunk == 0);
     write_sums<Tile>(sums, destination, reinterpret_cast<float*>(warp_memory));
   }
 }

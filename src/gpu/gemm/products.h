@@ -318,7 +318,7 @@ struct HalfProduct {
   FragmentC sums_[kFrags][kTiles];
 };
 
-// Multiplies fp32 x by fp32 weights with fused multiply-adds: a lane has one output and every other row.
+// Multiplies fp32 x by fp32 weights with fused multiply-adds: a lane computes one output for every other row.
 struct FloatProduct {
   static constexpr DType kType = DType::kF32;
   static constexpr int kFrags = 1, kValues = kFloatValues, kXBytes = gemm_float_x(kFloatRows);

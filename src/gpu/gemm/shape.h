@@ -1,8 +1,8 @@
 // Parameters, tiles and shared memory of the GEMM kernels: the contract of host and device.
 //
-// A tile is tile_outs outputs of one matrix for tile_rows rows of x. Its inner dimension is cut into chunks; a chunk is
-// the values that one stage of shared memory holds. A unit is one chunk of one tile. Units are numbered with the chunk
-// fastest, then the tile of rows, then the tile of outputs.
+// A tile is tile_outs outputs of one matrix for tile_rows rows of x. Its inner dimension is divided into chunks; a
+// chunk is the values that one stage of shared memory holds. A unit is one chunk of one tile. Units are numbered with
+// the chunk fastest, then the tile of rows, then the tile of outputs.
 //
 // Stream-K: block b computes the units [n_units b / n_blocks, n_units (b + 1) / n_blocks). If several blocks share a
 // tile, its result is the sum of their partial sums, in the order of the blocks (gemm_sum.cpp). The wgmma kernels start

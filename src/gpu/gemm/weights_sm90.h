@@ -3,7 +3,7 @@
 //   kType, Value        the stored type; the type of the operands
 //   Scales<kFrags>      find: moves to the lane's output; read: loads a chunk's scales; unpack: decodes them into
 //                       shared memory
-//   Operands<kFrags>    32 values of a warp's outputs; half(a, i) makes the fragments of 16 of them
+//   Operands<kFrags>    32 values of a warp's outputs; half(a, i) returns 16 of them as fragments
 // The formats of quantised types have
 //   Raw<kBlocks>        the scales of kBlocks blocks of 32 values: read loads them, field(i) decodes them (code_field)
 //   codes, to_fragment  a block's codes of 16 outputs as bytes; half of them as a fragment
@@ -44,7 +44,7 @@ LB_DEVICE void unpack_nibbles(ByteHalf (&a)[2], const uint8_t* rows, int stride)
 
 // One f16 per block, in plane 1.
 template <int kBlocks>
-struct F16Scales {
+struct WideF16Scales {
   f16 d[kBlocks] = {};
   LB_DEVICE void read(const OutputRow& row, int block) {
     LB_UNROLL
@@ -56,7 +56,7 @@ struct F16Scales {
 struct WideQ8_0 {
   static constexpr DType kType = DType::kQ8_0;
   template <int kBlocks>
-  struct Raw : F16Scales<kBlocks> {
+  struct Raw : WideF16Scales<kBlocks> {
     LB_DEVICE f32x2 field(int i) const { return {to_f32(this->d[i]), 0}; }
   };
   LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int block) {
@@ -71,7 +71,7 @@ struct WideQ8_0 {
 struct WideQ4_0 {
   static constexpr DType kType = DType::kQ4_0;
   template <int kBlocks>
-  struct Raw : F16Scales<kBlocks> {
+  struct Raw : WideF16Scales<kBlocks> {
     LB_DEVICE f32x2 field(int i) const { return code_field(to_f32(this->d[i]), 8.0f * to_f32(this->d[i])); }
   };
   LB_DEVICE static void codes(ByteHalf (&a)[2], const ChunkRows<kType>& rows, int block) {

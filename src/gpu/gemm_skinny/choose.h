@@ -1,4 +1,4 @@
-// Choice of skinny GEMM, 2 to 48 rows of x: which groups have a kernel, how a launch is cut, which norm or gate it
+// Choice of skinny GEMM, 2 to 48 rows of x: which groups have a kernel, how a launch is split, which norm or gate it
 // fuses.
 #pragma once
 

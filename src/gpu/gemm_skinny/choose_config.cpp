@@ -1,4 +1,4 @@
-// Chooses a skinny GEMM kernel, and the cut with the shortest expected time.
+// Chooses a skinny GEMM kernel, and the split ("cut") with the shortest expected time.
 #include "gpu/gemm_skinny/choose_config.h"
 
 #include <algorithm>
@@ -111,8 +111,8 @@ void finish(SkinnyConfig& cut) {
 std::optional<SkinnyConfig> best_config(const SkinnyProblem& problem, const Target& target, int first_slices = 1,
                                         int last_slices = std::numeric_limits<int>::max()) {
   const int n_sms = std::max(1, target.n_sms);
-  // Thread blocks of a range spin on each other. If another model's grid runs concurrently, ranges that have begun must
-  // leave SMs for their missing blocks.
+  // Thread blocks of a range spin on each other. If another model's grid runs concurrently, ranges that have started
+  // must leave SMs for their missing blocks.
   const int max_slices = std::min({problem.n_k_blocks, n_sms, std::max(4, n_sms / 2), last_slices});
   std::optional<SkinnyConfig> best;
   long best_ns = 0;

@@ -1,4 +1,4 @@
-// SkinnyConfig: a group's kernel on a target, and how n_in is cut into slices and the outputs into ranges. choose.h
+// SkinnyConfig: a group's kernel on a target, and how n_in is divided into slices and the outputs into ranges. choose.h
 // turns it into launches.
 #pragma once
 

@@ -42,7 +42,7 @@ struct SkinnyQ4_K {
   using Unit = SkinnyNibbleUnit<u32x4>;
   struct Fields {
     uint32_t d[2];
-    f16x2 scales[2], min_fields[2];  // of blocks t and t + 4
+    f16x2 scales[2], min_fields[2];  // scales and mins of blocks t and t + 4
     template <class AnyUnit>
     LB_DEVICE explicit Fields(const AnyUnit& unit) {
       const int t = lane() % 4;

@@ -8,8 +8,8 @@
 
 namespace lb::gpu {
 
-// The scales (or offsets) of blocks t and t + 4 of an output. All eight blocks share a unit in which the largest is 8
-// to 16.
+// The scales (or offsets) of blocks t and t + 4 of an output. All eight blocks use one unit, in which their largest
+// scale is 8 to 16.
 struct SkinnyBlockScales {
   float unit;
   f16x2 of_blocks;

@@ -269,7 +269,7 @@ struct SkinnySums {
     }
   }
   LB_DEVICE void add_powers(const float (&sums)[4], const uint8_t* from_power, int tile) {
-    float powers[2];  // of rows 2 * quarter and 2 * quarter + 1
+    float powers[2];  // the powers of rows 2 * quarter and 2 * quarter + 1
     LB_UNROLL
     for (int j = 0; j < 2; ++j) powers[j] = load<float>(from_power + (tile * 8 + j) * kSkinnyRowBytes);
     for_each_sum([&](int, int, int, int j, int n) { v[tile][n] = fma(powers[j], sums[n], v[tile][n]); });

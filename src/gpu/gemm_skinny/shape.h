@@ -1,9 +1,9 @@
 // Parameters, geometry and shared memory of the skinny GEMM kernels: the contract of host and device.
 //
 // The outputs of all matrices of a group are numbered consecutively; each matrix starts at a whole tile of 16 outputs.
-// (With Epilogue::kGated, two tiles of gate alternate with two tiles of up.) Tiles are cut into ranges, and the inner
-// dimension into slices of k-blocks of 256 values (split-K). Thread block (x: slice, y: range) multiplies one slice of
-// one range:
+// (With Epilogue::kGated, two tiles of gate alternate with two tiles of up.) Tiles are divided into ranges, and the
+// inner dimension into slices of k-blocks of 256 values (split-K). Thread block (x: slice, y: range) multiplies one
+// slice of one range:
 //
 //                   k-blocks of 256 values
 //                 | slice 0   | slice 1   | ...
@@ -13,7 +13,8 @@
 // A partial is the sum of a warp's units of one tile; it has index tile + warp in the partials of its thread block.
 // Afterwards each thread block of a range adds the partials of its share of the range's tiles (epilogue.h).
 //
-// In a group of two weight types, the matrices of the second type follow those of the first. No range mixes types.
+// In a group of two weight types, the matrices of the second type follow the matrices of the first. No range mixes
+// types.
 #pragma once
 
 #include <stddef.h>
@@ -81,7 +82,7 @@ LB_FN constexpr int part_of(const SkinnySplit& parts, int item) {
 }
 
 struct GemmSkinny {
-  LinearGroup group;  // of one weight type, or of two, the first type's matrices first
+  LinearGroup group;  // has one weight type, or two: then the first type's matrices come first
   RoundedRows x;      // 8-bit codes and scales; for plain weights `high` is x itself, [rows, n_in] in the weights' type
   SkinnyNorm norm;
   const float* squares;  // [rows, n_in / 32] sums of squares of x before its norm; null without a norm
@@ -106,7 +107,7 @@ struct GemmSkinny {
 LB_FN constexpr int skinny_partials(int n_tiles) { return n_tiles + kSkinnyWarps - 1; }
 
 // Dynamic shared memory: the table of partials, then x of the slice. The epilogue reuses the memory of x for the sums
-// from which it makes next_x.
+// from which it computes next_x.
 //
 // The table is [max_sum_tiles, tile_partials] indices of partials, -1 for none. tile_partials has room for the maximum
 // number of partials per tile in every slice. It is rounded up to the batch that a warp loads together.

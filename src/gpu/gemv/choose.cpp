@@ -26,7 +26,7 @@ namespace {
 // An entry of instances.h: the kernel for rows of up to one piece per thread, and the wide kernel for longer rows.
 struct GemvKernel {
   DType type;
-  int x_bits;       // of rounded x; 0: x is fp32
+  int x_bits;       // bits of rounded x; 0: x is fp32
   int wide_pieces;  // pieces of a row that a thread of the wide kernel holds
   const char *kernel, *wide_kernel;
 };
@@ -61,8 +61,8 @@ const char* shared_kernel(std::span<const SharedKernel> kernels, DType type, con
 }
 
 // Measured on an H100 (docs/kernels/gemv.md).
-constexpr int kRingMinRow = 4096;                    // values per row
-constexpr size_t kRingMinBytes = size_t(120) << 10;  // weights of the launch per SM
+constexpr int kRingMinRow = 4096;                    // values per weight row
+constexpr size_t kRingMinBytes = size_t(120) << 10;  // bytes of the launch's weights per SM
 constexpr int kRingBytes = 210 << 10;                // shared memory; leaves the rest to concurrent kernels
 constexpr int kRingBytesInFlight = 48 << 10;         // per SM
 constexpr int kRingThreads = 384;              // consumer threads, unless a row needs more; leaves registers to others

@@ -83,7 +83,7 @@ struct Q6_KFormat {
 template <int kBits>
 struct RoundedX64 {
   RoundedX<32, kBits> halves[2];
-  float sums[4] = {};  // of 16 rounded values each
+  float sums[4] = {};  // each sums 16 rounded values
   LB_DEVICE void read(const Gemv& p, int row, int piece) {
     const uint32_t ones[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
     LB_UNROLL

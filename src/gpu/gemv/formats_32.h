@@ -1,4 +1,5 @@
-// GEMV formats of the weight types with one scale per block of 32 values: all quantised types but Q6_K, Q3_K and Q2_K.
+// GEMV formats of the weight types with one scale per block of 32 values: all quantised types except Q6_K, Q3_K and
+// Q2_K.
 #pragma once
 
 #include "gpu/gemv/formats.h"
@@ -58,7 +59,7 @@ LB_DEVICE auto block32_x() {
   }
 }
 
-// Format of all these types but Q8_0: nibbles, with a fifth bit or a table of values if the type has one.
+// Format of all these types except Q8_0: nibbles, with a fifth bit or a table of values if the type has one.
 template <DType kType_, int kBits>
 struct Block32Format {
   static constexpr DType kType = kType_;

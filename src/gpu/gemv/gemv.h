@@ -1,11 +1,11 @@
 // The body of GEMV: y[n_out] = w[n_out, n_in] x[n_in] (+ add[n_out]), for each row of x and each matrix of a group.
 //
-// Grid: x, the rows of all matrices; y, the rows of x. A block has contiguous rows of one matrix (GemvMatrix), which
-// its teams take in turn. A thread keeps the x of its own pieces in registers and multiplies the same pieces of row
-// after row. Weights are loaded into registers kBatch rows ahead. The first loads start before the previous kernel has
-// ended, because weights never depend on it. Each warp stores its sum of a row in shared memory, so the loop has no
-// barrier. The order of additions depends only on shape and launch. Bound: bandwidth, the bytes of the weights
-// (bytes_of in choose.h). Notebook: docs/kernels/gemv.md.
+// Grid: x, the rows of all matrices; y, the rows of x. A block computes contiguous rows of one matrix (GemvMatrix),
+// which its teams take one after another. A thread keeps the x of its own pieces in registers and multiplies the same
+// pieces of row after row. Weights are loaded into registers kBatch rows ahead. The first loads start before the
+// previous kernel has ended, because weights never depend on it. Each warp stores its sum of a row in shared memory, so
+// the loop has no barrier. The order of additions depends only on shape and launch. Bound: bandwidth, the bytes of the
+// weights (bytes_of in choose.h). Notebook: docs/kernels/gemv.md.
 #pragma once
 
 #include "gpu/gemv/shape.h"
@@ -17,7 +17,7 @@
 
 namespace lb::gpu {
 
-// 16-bit x needs so many registers that only two blocks fit.
+// With 16-bit x the registers suffice for only two blocks.
 template <int kXBits>
 constexpr int kGemvBlocks = kXBits == 16 ? 2 : LUCEBOX_GEMV_BLOCKS;
 // Rows in flight. With more than two blocks per SM, the registers hold only half as many.

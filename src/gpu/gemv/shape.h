@@ -17,7 +17,7 @@ namespace lb::gpu {
 // One matrix of the group: the fields that its blocks need to load weights.
 struct GemvMatrix {
   const uint8_t* w;                        // [n_out, n_in] in planes; the first plane
-  uint32_t offset[quant::kMaxPlanes - 1];  // of planes 1, 2, ... from w, in units of quant::kPlaneAlignment
+  uint32_t offset[quant::kMaxPlanes - 1];  // offsets of planes 1, 2, ... from w, in units of quant::kPlaneAlignment
   int block_rows, n_longer;                // rows per block; the first n_longer blocks have one row more
 };
 

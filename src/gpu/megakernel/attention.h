@@ -5,8 +5,8 @@
 // double-buffered in shared memory; the first tile is loaded before the projections arrive. Queries are rounded to the
 // cache's type, and so are the softmax weights on matrix units; sums are fp32.
 //
-// kAttentionMerge: merges the splits into one softmax. A block has some columns of a head, a thread four columns of one
-// split.
+// kAttentionMerge: merges the splits into one softmax. A block handles some columns of a head, a thread four columns of
+// one split.
 //
 // Bound: latency for a short context, one read of K and V for a long one. The code is short for the reasons given in
 // delta.h: dimensions are multiples of 64, and the host does the divisions.
@@ -16,8 +16,9 @@
 
 namespace lb::gpu {
 
-// Copies slots [begin, begin + n_there) of a head to a tile. Slots [n_there, n) are the row's own. V is zero from slot
-// n on, because a NaN times a weight of zero is still NaN. Warps take the slots in turn.
+// Copies slots [begin, begin + n_there) of a head to a tile. The tile's slots [n_there, n) are the row's own and are
+// not copied. V is zero from slot n on, because a NaN times a weight of zero is still NaN. Warps take the slots in
+// turn.
 template <class T>
 LB_DEVICE void load_tile(const KvLayer& cache, int kv_head, int begin, int n_there, int n, int tile,
                          const SplitMemory<T>& memory) {
@@ -87,7 +88,7 @@ LB_NOINLINE void attention_split(const SplitTask& p, int i, bool is_first, void*
   for (int tile = 0; tile < n_tiles; ++tile) {
     const int slot = begin + tile * kSplitTile, left = end - slot;
     copy_wait<0>();
-    block_barrier();  // the tile has arrived, and nobody reads the previous tile any more
+    block_barrier();  // the tile has arrived, and no thread reads the previous tile any more
     if (is_first && tile == 0 && !wait.is_barrier) wait.mark_ready();
     if (tile + 1 < n_tiles)
       load_tile(cache, kv_head, slot + kSplitTile, left - kSplitTile, left - kSplitTile, (tile + 1) % 2, memory);
@@ -113,7 +114,7 @@ LB_DEVICE void attention_splits(const SplitTask& p, int part, int n_parts, void*
   }
 }
 
-// The splits' results for one head. A lane has m and l of some of the non-empty splits, and four columns of o of one
+// The splits' results for one head. A lane holds m and l of some of the non-empty splits, and four columns of o of one
 // split.
 struct SplitResults {
   static constexpr int kSplitsOfLane = kSplitMaxCount / 32;

@@ -169,7 +169,7 @@ LB_NOINLINE void attention_split_packed(const SplitTask& p, int i, bool is_first
   for (int tile = 0; tile < n_tiles; ++tile) {
     const int slot = tile * kSplitTile, n = min(unit.end - unit.begin - slot, kSplitTile);
     ring.wait();
-    block_barrier();  // the slots and the row have arrived, and nobody reads the previous tile any more
+    block_barrier();  // the slots and the row have arrived, and no thread reads the previous tile any more
     if (is_first && tile == 0 && !wait.is_barrier) wait.mark_ready();
     unpack_tile(ring, memory, tile, own - slot, n);
     block_barrier();
@@ -177,7 +177,7 @@ LB_NOINLINE void attention_split_packed(const SplitTask& p, int i, bool is_first
     sums.add_tile(p, memory, unit, 0, n);
   }
   if (p.packed.v_rotated == 0) return sums.write(p, unit, wait.tag);
-  block_barrier();  // nobody reads the tile any more
+  block_barrier();  // no thread reads the tile any more
   sums.write_softmax(p, unit, wait.tag);
   sums.put(unit, memory.heads, dim);
   block_barrier();

@@ -1,6 +1,6 @@
 // Online softmax of a block's queries over tiles of 16 slots, for attention.h. It uses matrix units if the chip has
-// them for the cache's type; otherwise a warp scores one slot at a time, then has 64 columns of some queries. Scores
-// are exponents of 2.
+// them for the cache's type; otherwise a warp scores one slot at a time, then computes 64 columns of some queries.
+// Scores are exponents of 2.
 #pragma once
 
 #include "gpu/attention/queries.h"
@@ -65,7 +65,7 @@ template <>
 inline constexpr bool kIsOperand<bf16> = kSumIsOperand && kHasBf16Matrix;
 
 // Each warp computes all scores, which is faster than exchanging them, and 16 of each 128 columns of o. Fragment rows
-// are queries; eight of the 16 rows are used. A lane has query lane / 4 and four columns: 2 (lane % 4) + 0, 1, 8, 9.
+// are queries; eight of the 16 rows are used. A lane holds query lane / 4 and four columns: 2 (lane % 4) + 0, 1, 8, 9.
 template <class T>
 struct MatrixSums {
   static constexpr int kWarps = kMegaThreads / 32, kPieces = kSplitMaxDim / 16 / kWarps;
@@ -228,7 +228,7 @@ struct PlainSums {
   LB_DEVICE int query(int h) const { return set + h * n_sets; }
   LB_DEVICE bool has(int h, int n_queries) const { return set < n_sets && query(h) < n_queries; }
 
-  // A lane has pairs of columns, 64 apart, of four queries together.
+  // A lane holds pairs of columns, 64 apart, of four queries together.
   LB_DEVICE void score(const SplitMemory<T>& memory, int tile, int n, int n_queries, int dim) const {
     LB_UNROLL_BY(1)
     for (int s = warp(); s < n; s += n_warps()) {

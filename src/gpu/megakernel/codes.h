@@ -6,7 +6,8 @@
 
 namespace lb::gpu {
 
-// Where a lane writes: the mailbox of a value or of four lanes' codes, and the mailbox of a scale. Null: nothing.
+// Where a lane writes: one mailbox for its value, or for the codes of four lanes, and one mailbox for a scale. Null:
+// the lane writes nothing.
 struct Destination {
   Mailbox *value = nullptr, *scale = nullptr;
 };

@@ -1,14 +1,14 @@
 // One row of a recurrent layer (equations in ops/delta_net.h), in two tasks.
 //
 // The step. A team of warps holds a slice of 16 columns of one value head's S in registers, or two adjacent slices;
-// each warp has 32 rows of S. Each warp convolves the 32 channels of k and of q that multiply its rows. Everything
+// each warp holds 32 rows of S. Each warp convolves the 32 channels of k and of q that multiply its rows. Everything
 // older than the row (S, the previous row, the convolution's earlier inputs, taps) is loaded before the projections
 // arrive. These loads speculate that the previous append was one accepted row. Otherwise the block folds the previous
 // append and loads again. After the wait there is one read, sums within warps, and one block barrier: the sums, not k
 // and q, are scaled to unit length. One warp then finishes the columns of its unit: it gates them and writes their sum
 // of squares, from which readers compute the factor of the head's norm.
 //
-// The commit, one phase later, overwrites the convolution's state once nobody reads the old values.
+// The commit, one phase later, overwrites the convolution's state once no block reads the old values.
 //
 // Code that runs once per phase costs time per instruction. Therefore dimensions are multiples of what a warp handles,
 // the host does the divisions, and warps without a slice only join the barriers.
@@ -64,7 +64,8 @@ struct StepSlice {
   }
 };
 
-// The convolution's input d + 1 rows before this row. The nearest inputs are the accepted rows of the previous append.
+// The convolution's input at d + 1 rows before this row. The nearest inputs are the accepted rows of the previous
+// append.
 LB_DEVICE const float* older_input(const CausalConv& op, int d, const TokenNumbers& numbers) {
   const int from = kOlder - 1 - d + numbers.n_accepted;  // index in [history, accepted rows]
   if (from < kOlder) return op.history + from * op.channels;
@@ -122,7 +123,7 @@ template <int kSlices>
 struct RowPrefetch {
   StateRows<kSlices> s;
   f32x4 delta[kSlices];
-  float key, last, a_neg, dt_bias, norm_w;  // key: of the channel of the lane's row of S
+  float key, last, a_neg, dt_bias, norm_w;  // key: k in the channel of the lane's row of S
   StepChannel q, k, v;
 
   LB_DEVICE void read(const DeltaTask& p, const StepSlice& place, const float* state, int state_step, int buffer) {
@@ -345,7 +346,7 @@ LB_DEVICE void delta_step(const DeltaTask& p, int part, float* pool, PhaseWait w
   delta_step_by<2>(p, part, pool, wait);
 }
 
-// Four channels per thread. Once every unit of o has sent its sum of squares, nobody reads the overwritten values.
+// Four channels per thread. Once every unit of o has sent its sum of squares, no block reads the overwritten values.
 LB_NOINLINE void delta_commit(const DeltaTask& p, int part, int n_parts, PhaseWait wait) {
   assume_shared(&p);
   const CausalConv& op = p.conv;

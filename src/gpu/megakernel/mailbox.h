@@ -10,7 +10,7 @@
 
 namespace lb::gpu {
 
-#ifdef LUCEBOX_TIMELINE  // a build option of the pack
+#ifdef LUCEBOX_TIMELINE  // set by a build option of the pack
 inline constexpr bool kHasTimeline = true;
 #else
 inline constexpr bool kHasTimeline = false;
@@ -18,7 +18,7 @@ inline constexpr bool kHasTimeline = false;
 
 inline constexpr int kMinPollNs = 512;  // about the time of one mailbox load
 
-// Weight chunks and passes of sums before a step, counted from the launch's begin.
+// Weight chunks and passes of sums before a step, counted from the start of the launch.
 struct StreamCursor {
   uint32_t chunk, pass;
 };
@@ -36,9 +36,9 @@ struct MegaState {
   // [0], [1]: set when a thread times out in a step of that half; after a barrier of the step, all threads read the
   // same value. [kEpilogueWarp]: set and read only by the epilogue warp.
   uint32_t timed_out[3];
-  StreamCursor cursors[2];    // at a step of each half
-  StepTimes* volatile times;  // of this step, or null; volatile, because only the watcher may read it
-  TokenNumbers numbers;       // of the token, valid from its second step on
+  StreamCursor cursors[2];    // the cursor at the step of each half
+  StepTimes* volatile times;  // where to record this step, or null; volatile, because only the watcher may read it
+  TokenNumbers numbers;       // the token's numbers, valid from its second step on
 };
 
 static_assert(sizeof(MegaState) <= kMegaStreamAt - kMegaStateAt);

@@ -29,14 +29,14 @@ LB_NOINLINE void adjust_logits(const SampleTask& p, int part, unsigned char* poo
     send_best(p, work.row(SampleRow::kBest)[block_id()], wait.tag);
 }
 
-// Lane 0 reads host memory across the bus. The other lanes get n_written, and so does lane 0 if the launch makes one
+// Lane 0 reads host memory across the bus. The other lanes get n_written, and so does lane 0 if the launch computes one
 // token.
 LB_DEVICE uint32_t tokens_allowed(const SampleTask& p, uint32_t n_written) {
   return lane() == 0 && p.budget.keep_going != nullptr ? load_relaxed_system(p.budget.allowed) : n_written;
 }
 
 // Ends the step once the token is chosen: publishes the next step's numbers, for which the other blocks wait. Called by
-// a warp. Returns whether the launch makes another token.
+// a warp. Returns whether the launch computes another token.
 LB_DEVICE bool end_step(const SampleTask& p, const StepNumbers& before, uint32_t allowed, int32_t token) {
   const bool keep_going = int32_t(allowed - before.n_written) > 1;
   if (p.budget.keep_going != nullptr && lane() == 0) *p.budget.keep_going = keep_going ? 1 : 0;

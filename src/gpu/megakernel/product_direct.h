@@ -36,7 +36,7 @@ struct ProductShare {
         column(thread_id() - team * p.row_threads),
         begin(part * p.rows_each + min(part, p.more) * p.row_unit),
         n_rows(p.rows_each + (part < p.more ? p.row_unit : 0)) {}
-  // Rows of a pass, counted from the team's first row; threads outside the teams have none.
+  // Rows of a pass, counted from the team's first row; threads outside the teams have no rows.
   LB_DEVICE int rows_of(const ProductTask& p, int pass) const {
     return team < p.n_teams ? min(p.pass_rows, n_rows - pass) - team : 0;
   }

@@ -5,8 +5,8 @@
 
 namespace lb::gpu {
 
-// One head of the row's q, k or v, normalised and rotated by a warp; a lane has four columns of each 128. Norm weights
-// are loaded before the wait. The rotation's table is loaded after the wait but before the projections arrive.
+// One head of the row's q, k or v, normalised and rotated by a warp; a lane holds four columns of each 128. Norm
+// weights are loaded before the wait. The rotation's table is loaded after the wait but before the projections arrive.
 struct RowHead {
   static constexpr int kFours = kSplitMaxDim / 128, kPairsAhead = 2;
   MailboxSource source;

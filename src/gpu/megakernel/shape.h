@@ -35,7 +35,7 @@ LB_FN constexpr int max_batch_rows(bool is_plain) { return is_plain ? 8 : 4; }
 inline constexpr int kSplitMaxDim = 256;                        // max head_dim
 inline constexpr int kSplitMaxCount = 128, kSplitMinSlots = 8;  // max splits per head; min slots per split
 inline constexpr int kSplitTile = 16;                           // slots per tile of K and V
-inline constexpr int kSplitQueries = 6, kSplitRows = 8;         // kSplitRows: padded to score queries in fours
+inline constexpr int kSplitQueries = 6, kSplitRows = 8;         // kSplitRows: with padding; scored four at a time
 static_assert(kSplitQueries + 2 <= kMegaThreads / 32, "each query, and the row's K and V, needs a warp to make it");
 
 enum class TaskKind : uint32_t {
@@ -87,7 +87,7 @@ struct EmbedTask {
 // more. If y is kept, it goes to row n_past & kept_mask of a ring, and op.y points into row 0.
 struct ProductTask {
   Linear op;
-  const float* a;  // [n_in]; the input from which x is made
+  const float* a;  // [n_in]; the input from which x is derived
   const float* w;  // [n_in], weights of the norm
   MailboxSource a_mailbox, add_mailbox;
   MailboxSource squares;            // kHeads, kHeadsCodes: sums of squares, [heads, head_squares]
@@ -99,7 +99,7 @@ struct ProductTask {
   XFrom from;
   int heads, head_dim, head_squares;  // kHeads, kHeadsCodes
   uint32_t head_scales_step;          // division_step() of the scales per head
-  float eps, mean_of;                 // mean_of: 1 / the number of normalised values
+  float eps, mean_of;                 // mean_of: 1 / (number of normalised values)
   int row_threads;                    // threads of a team, which shares a weight row: a multiple of 32
   int n_teams;                        // teams per block
   uint32_t team_step;                 // a thread's team is thread * team_step / 2^20
@@ -200,7 +200,7 @@ LB_FN int squares_at(const DeltaTask& p) {
   return p.unit_shift == 0 ? mailbox_length(n) : n / 4 + n / kRoundBlock;
 }
 
-// How many tokens a launch may make. The host raises `allowed` while the launch runs. It allows a token once it has
+// How many tokens a launch may compute. The host raises `allowed` while the launch runs. It allows a token once it has
 // taken the token before the last, so that it can still drop the tokens in flight.
 struct TokenBudget {
   const uint32_t* allowed;  // [1] in host memory: *NextToken::ring.written may rise to this, modulo 2^32
@@ -239,7 +239,7 @@ struct alignas(16) TaskStep {
   static constexpr uint16_t kBeforeAdjust = 0x1000;  // the block's next step is a kAdjust
   static constexpr uint16_t kPhase = 0x0fff;
   uint16_t task, part, n_parts, phase_bits;
-  uint16_t n_chunks = 0, n_passes = 0;  // for a product with streamed weights: its chunks, and the passes of its sums
+  uint16_t n_chunks = 0, n_passes = 0;  // of a product with streamed weights: its chunks, and the passes of its sums
   uint16_t skews = 0;                   // bytes before the first row in each plane's copy, four bits per plane
   uint16_t arrives = 0;                 // phases at whose end the block arrives after this step; 0: it does not arrive
 };
@@ -279,13 +279,13 @@ struct Mega {
   const int32_t* stream_counts;  // [blocks]: chunks per token, without padding
   uint32_t* arrived;             // [1]: arrivals so far, modulo 2^32: every block arrives once per phase
   Mailbox* mailboxes;            // [MegaPlan::n_mailboxes]
-  uint32_t first;                // *arrived at the launch's begin
+  uint32_t first;                // *arrived at the start of the launch
   int n_steps, n_phases;
   int n_tokens;                // max tokens; the host may allow fewer
   const uint32_t* keep_going;  // [1], as in TokenBudget; null: n_tokens is 1
   int n_streams;               // a multiple of kStreamChunks
   MegaMemory memory;
-  long timeout_ns;  // of a wait for other blocks; below 2^32
+  long timeout_ns;  // time-out of a wait for other blocks; below 2^32
   MegaReport* report;
   StepTimes* times;  // [blocks, n_steps] of the last token, in packs with Target::has_timeline; else null
 };

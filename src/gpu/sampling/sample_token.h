@@ -1,5 +1,5 @@
 // Sampling a token: logit bias, mask, penalties, temperature, top-k, typical, top-p, min-p, one draw. The device twin
-// of src/cpp/sampling/sampler.h. One cooperative launch: each block has a slice of the vocabulary, and steps end at
+// of src/cpp/sampling/sampler.h. One cooperative launch: each block handles a slice of the vocabulary, and steps end at
 // grid barriers.
 //   adjust    x = logits after mask, bias, penalties and temperature; the first candidate in order. Greedy ends here.
 //   filters   each keeps a prefix of an order of the candidates; radix_select() finds the prefix's end (search.h)
@@ -148,7 +148,7 @@ LB_DEVICE Filters make_filters(Work& work, const VocabSlice& slice) {
   return filters;
 }
 
-// Gathers the n likeliest of the raw logits, in any order.
+// Gathers the n largest raw logits, in any order.
 LB_DEVICE void gather_top(Work& work, const VocabSlice& raw, int n) {
   Filters top;
   if (n < work.op.vocab) top.likely = work.end_of(raw, top, Order::kLikely, CountOf{uint64_t(n)});
@@ -267,7 +267,7 @@ LB_DEVICE bool choose(Work& work) {
   return token >= 0;
 }
 
-// Every block of the grid must call it. row: of the logits. scratch: kScratch words of shared memory.
+// Every block of the grid must call it. row: which row of the logits. scratch: kScratch words of shared memory.
 LB_DEVICE bool sample(const SampleOnGrid& p, int row, uint64_t* scratch) {
   Work work = work_of(p, scratch);
   work.logits += long(row) * p.op.vocab;

@@ -111,7 +111,7 @@ LB_DEVICE bool within(const Rank& a, const Rank& end) {  // whether a is not aft
 }
 
 struct Candidate {
-  Rank rank;  // by likelihood: distance, logit, id
+  Rank rank;  // order by likelihood: distance, logit, id
   uint64_t weight;
 };
 

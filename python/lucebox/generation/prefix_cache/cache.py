@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from lucebox import _engine
 from lucebox.errors import LuceboxError, OutOfMemoryError
-from lucebox.generation.prefix_cache.plan import PAGE, Plan
+from lucebox.generation.prefix_cache.plan import PAGE, Ids, Plan, min_append
 from lucebox.generation.prefix_cache.store import PartStore
 from lucebox.generation.prefix_cache.tree import Node
 
@@ -91,9 +92,10 @@ class PrefixCache:
         the logits of the last token. between_layers: as in `Session.sync`.
         """
         boundaries = tuple(boundaries)
-        plan = Plan(ids, boundaries, session.prefill_chunk, owner)
-        done = self.restore(session, plan.ids, boundaries, owner)
+        done = self.restore(session, ids, boundaries, owner)
         yield done
+        with self._parts.changed:
+            plan, _ = self._plan(session, ids, boundaries, owner)
         for end in plan.ends:
             if end > done:
                 session.sync(plan.ids[:end], between_layers=between_layers)
@@ -105,12 +107,12 @@ class PrefixCache:
 
         For bit-identical results, the caller computes the rest in appends that end at `append_ends`.
         """
-        plan = Plan(ids, boundaries, session.prefill_chunk, owner)
+        boundaries = tuple(boundaries)
         with self._parts.changed:
-            reused = self._restore(session, plan)
+            reused = self._restore(session, ids, boundaries, owner)
         self._lookups += 1
         self._hits += reused > 0
-        self._prompt_tokens += len(plan.ids)
+        self._prompt_tokens += len(np.asarray(ids))
         self._reused_tokens += reused
         return reused
 
@@ -119,17 +121,16 @@ class PrefixCache:
 
         Called after every append, because the session holds the recurrent state of its last position only.
         """
-        plan = Plan(ids, boundaries, session.prefill_chunk, owner)
         with self._parts.changed:
+            plan, _ = self._plan(session, ids, boundaries, owner)
             self._store(session, plan)
             self._parts.evict()
 
     def forget(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int] = (), owner: str = "") -> None:
         """Drops all prefixes of ids after one of them led to an error: a file may be damaged despite a valid
         checksum."""
-        plan = Plan(ids, boundaries, session.prefill_chunk, owner)
         with self._parts.changed:
-            path = self._parts.walk(plan.owner, plan.segments(len(plan.ids)))
+            _, path = self._plan(session, ids, boundaries, owner)
             parts = [node.pages for node in path[:1] if node.pages is not None]
             self._parts.drop_damaged(parts, "a prompt that reused it failed")
 
@@ -154,14 +155,39 @@ class PrefixCache:
             damaged=parts.n_damaged,
         )
 
-    def _restore(self, session: _engine.Session, plan: Plan) -> int:
+    def _plan(
+        self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int], owner: str
+    ) -> tuple[Plan, list[Node]]:
+        """The plan of a prompt, and the nodes of its longest cached proper prefix. Where rows are invariant, the plan
+        adopts the append ends of these nodes; else only nodes with the prompt's own ends are reused."""
+        chunk = session.prefill_chunk
+        plan = Plan(ids, boundaries, chunk, owner)
+        if session.rows_are_invariant:
+            path = self._parts.follow(owner, plan.ids[:-1], needs_state=session.recurrent_bytes > 0)
+            known = tuple(end for node in path for end in node.segment.ends)
+            node = path[-1] if path else self._parts.root(owner)
+            shared = max((_n_equal(plan.ids[node.end :], child) for child in node.children.values()), default=0)
+            parting = node.end if node.children else None
+            if min_append(chunk) <= shared < len(plan.ids) - node.end:
+                parting = node.end + shared // PAGE * PAGE
+            return Plan(plan.ids, boundaries, chunk, owner, known=known, parting=parting), path
+        segments = list(plan.segments(len(plan.ids) - 1))
+        path = self._parts.walk(owner, segments)
+        if path and path[-1].children and len(path) < len(segments):
+            plan = Plan(plan.ids, boundaries, chunk, owner, parting=path[-1].end)
+        return plan, path
+
+    def _restore(self, session: _engine.Session, ids: ArrayLike, boundaries: Iterable[int], owner: str) -> int:
         while True:
-            matched = session.matched_prefix(
-                plan.ids, plan.ends[:-1]
-            )  # the last append is always computed, for its logits
+            plan, path = self._plan(session, ids, boundaries, owner)
+            # The last append is always computed, for its logits.
+            if session.rows_are_invariant:
+                matched = session.matched_prefix(plan.ids[:-1], ())
+            else:
+                matched = session.matched_prefix(plan.ids, plan.ends[:-1])
             # A recurrent state exists at the session's end only; KV can be truncated.
             own = matched if matched == session.n_tokens or not session.recurrent_bytes else 0
-            node = self._longest(session, plan)
+            node = next((one for one in reversed(path) if one.state or not session.recurrent_bytes), None)
             if node is None or node.end <= own:
                 break
             try:
@@ -174,16 +200,11 @@ class PrefixCache:
             session.reset()
         elif own < session.n_tokens:
             try:
-                session.assemble(plan.ids[:own], plan.ends_to(own), -(-own // PAGE))
+                session.assemble(plan.ids[:own], [*plan.ends_to(own - 1), own], -(-own // PAGE))
             except OutOfMemoryError:  # the session was swapped out and does not fit back
                 session.reset()
                 return 0
         return own
-
-    def _longest(self, session: _engine.Session, plan: Plan) -> Node | None:
-        """The node of the longest cached prefix from which a session can continue."""
-        path = self._parts.walk(plan.owner, plan.segments(len(plan.ids) - 1))
-        return next((node for node in reversed(path) if node.state or not session.recurrent_bytes), None)
 
     def _assemble(self, session: _engine.Session, plan: Plan, node: Node, matched: int) -> bool:
         """Sets the session to a node's prefix. The session already holds `matched` tokens of it.
@@ -230,3 +251,10 @@ class PrefixCache:
             if wants_state and node.state is None and n_bytes + session.recurrent_bytes <= budget:
                 self._parts.add_state(node, session.read_recurrent())
         self._parts.touch(path)
+
+
+def _n_equal(ids: Ids, node: Node) -> int:
+    """How many leading tokens of ids are the tokens of a node's segment."""
+    own = np.frombuffer(node.segment.ids, np.int32)[: len(ids)]
+    different = np.flatnonzero(own != ids[: len(own)])
+    return int(different[0]) if len(different) else len(own)

@@ -1,4 +1,4 @@
-"""The fingerprint of a model and its options: everything but the tokens that determines the bits of a state."""
+"""The fingerprint of a model and its options: everything that determines the bits of a state, except the tokens."""
 
 from __future__ import annotations
 

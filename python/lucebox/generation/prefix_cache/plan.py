@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["PAGE", "Plan", "Segment", "append_ends", "turn_ends"]
+__all__ = ["PAGE", "Plan", "Segment", "append_ends", "min_append", "turn_ends"]
 
 PAGE = 64  # tokens per KV page
-# Recurrent states are large (151 MB for a 27B model; a KV page is 4 MB). They are stored where prompts most often
-# diverge: at the first boundary (the end of the system prompt), at the newest append ends, and at a fixed stride.
+# Recurrent states are large (151 MB for a 27B model; a KV page is 4 MB). They are stored where prompts diverge: at the
+# first boundary (the end of the system prompt), at the newest append ends, at a fixed stride, and where this prompt was
+# seen to diverge from a cached one.
 NEWEST_ENDS = 2  # append ends before the prompt's last append
 STATE_STRIDE = 8  # prefill chunks
 
@@ -26,18 +27,24 @@ def turn_ends(ids: Ids, end_ids: Sequence[int]) -> list[int]:
     return found
 
 
-def append_ends(n_tokens: int, boundaries: Iterable[int], chunk: int) -> tuple[int, ...]:
-    """Ends of the appends of a prompt: multiples of `chunk`, the page starts of boundaries, and the prompt's end.
+def min_append(chunk: int) -> int:
+    """The shortest append, in tokens, that a boundary makes: a short append costs as much as a long one."""
+    return max(PAGE, chunk // 4)
 
-    A boundary less than a quarter of a chunk after another end is skipped, because a short append costs as much as a
-    long one. The ends before a position do not depend on the tokens after it.
+
+def append_ends(n_tokens: int, boundaries: Iterable[int], chunk: int, start: int = 0) -> tuple[int, ...]:
+    """Ends of the appends of a prompt after its first `start` tokens: multiples of `chunk`, the page starts of
+    boundaries, and the prompt's end.
+
+    A boundary less than min_append() after another end is skipped. The ends before a position do not depend on the
+    tokens after it.
     """
-    ends = [0]
+    ends = [start]
     cuts = sorted({boundary // PAGE * PAGE for boundary in boundaries})
-    for cut in [*(cut for cut in cuts if 0 < cut < n_tokens), n_tokens]:
+    for cut in [*(cut for cut in cuts if start < cut < n_tokens), n_tokens]:
         grid = range((ends[-1] // chunk + 1) * chunk, cut, chunk)
         last = grid[-1] if grid else ends[-1]
-        if cut == n_tokens or cut - last >= max(PAGE, chunk // 4):
+        if cut == n_tokens or cut - last >= min_append(chunk):
             ends += [*grid, cut]
     return tuple(ends[1:]) if n_tokens else ()
 
@@ -68,12 +75,26 @@ class Segment:
 class Plan:
     """The append ends and the reusable segments of one prompt. Only prompts of the same owner reuse them."""
 
-    def __init__(self, ids: ArrayLike, boundaries: Iterable[int], chunk: int, owner: str = "") -> None:
+    def __init__(
+        self,
+        ids: ArrayLike,
+        boundaries: Iterable[int],
+        chunk: int,
+        owner: str = "",
+        *,
+        known: Sequence[int] = (),
+        parting: int | None = None,
+    ) -> None:
+        """known: append ends of a cached prefix, which this prompt adopts; only where rows are invariant. parting: the
+        position, at a page start, where other prompts diverge from this one."""
         self.owner = owner
         self.ids: Ids = np.ascontiguousarray(ids, np.int32)
         self._boundaries = {boundary // PAGE * PAGE for boundary in boundaries}
         self._chunk = chunk
-        self.ends = append_ends(len(self.ids), self._boundaries, chunk)
+        self._parting = parting
+        start = known[-1] if known else 0
+        cuts = self._boundaries if parting is None else self._boundaries | {parting}
+        self.ends = (*known, *append_ends(len(self.ids), cuts, chunk, start))
 
     def ends_to(self, n_tokens: int) -> list[int]:
         return [end for end in self.ends if end <= n_tokens]
@@ -91,6 +112,6 @@ class Plan:
             if end % PAGE:
                 continue
             stride = STATE_STRIDE * self._chunk
-            keeps_state = end == first or end in last or start // stride != end // stride
+            keeps_state = end in (first, self._parting) or end in last or start // stride != end // stride
             yield Segment(start, end, tuple(ends), self.ids[start:end].tobytes(), keeps_state)
             start, ends = end, []

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lucebox import _engine
 from lucebox.errors import FormatError
 from lucebox.generation.prefix_cache.files import Files, PartFile
-from lucebox.generation.prefix_cache.plan import PAGE, Segment
+from lucebox.generation.prefix_cache.plan import PAGE, Ids, Segment
 from lucebox.generation.prefix_cache.tree import Bytes, Lru, Node, Part
 
 __all__ = ["PartStore"]
@@ -91,6 +91,21 @@ class PartStore:
                 break
             path.append(child)
         return path[1:]
+
+    def follow(self, owner: str, ids: Ids, *, needs_state: bool) -> list[Node]:
+        """The nodes of the longest cached path of these tokens, whatever its append ends. needs_state: the path to the
+        longest prefix with a state, and on from there."""
+        data = ids.tobytes()
+        best, best_ends = self.root(owner), (0, 0)
+        stack = [(best, 0)]
+        while stack:
+            node, state_end = stack.pop()
+            if node.state is not None or not needs_state:
+                state_end = node.end
+            best, best_ends = max((best, best_ends), (node, (state_end, node.end)), key=lambda one: one[1])
+            at = node.end * ids.itemsize
+            stack += [(child, state_end) for child in node.children.values() if data.startswith(child.segment.ids, at)]
+        return best.path()
 
     def add(self, parent: Node, segment: Segment, session: _engine.Session) -> Node:
         """Stores the session's pages of a segment."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from lucebox.chat.conversation import AnswerFormat, Conversation
-from lucebox.chat.rendering import Message
+from lucebox.chat.rendering import Message, with_text
 from lucebox.chat.thinking import ThinkingRequest
 from lucebox.chat.tools import Tool, ToolChoice
+from lucebox.generation.request import GenerationRequest
+from lucebox.serve.body_route import body_router
 from lucebox.serve.errors import ApiError, anthropic_body
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.anthropic_stream import MessageWriter
@@ -71,7 +72,7 @@ class ToolUseBlock(Carried):
 class ToolResultBlock(Carried):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[TextBlock | ResultPart] | None = None
+    content: str | Many[TextBlock | ResultPart] | None = None
     is_error: bool | None = None
     cache_control: CacheHint = None
 
@@ -165,7 +166,7 @@ def conversation_of(body: CountRequest) -> Conversation:
     if system := _system_text(body.system):
         messages.append({"role": "system", "content": system})
     for message in body.messages:
-        messages += _messages(message)
+        _add(messages, message)
     if not messages:
         raise ApiError("invalid", "no message contains text", "messages")
     return Conversation(
@@ -182,29 +183,40 @@ def _system_text(system: str | Sequence[TextBlock] | None) -> str:
     return "\n\n".join(text for text in blocks if text and not text.startswith(BILLING_HEADER))
 
 
-def _messages(message: InputMessage) -> Iterator[Message]:
-    """Converts a message of blocks to template messages; each tool result becomes a separate message, in place."""
-    if isinstance(message.content, str):
-        yield {"role": message.role, "content": message.content}
+def _add(messages: list[Message], message: InputMessage) -> None:
+    """Adds a message of blocks as template messages; each tool result becomes a separate message."""
+    if message.role == "assistant" and not isinstance(message.content, str):
+        messages.append(_assistant(message.content))
         return
-    if message.role == "assistant":
-        yield _assistant(message.content)
-        return
+    blocks = [message.content] if isinstance(message.content, str) else message.content
     texts: list[str] = []
-    for block in message.content:
-        if isinstance(block, TextBlock):
+    for block in blocks:
+        if isinstance(block, str):
+            texts.append(block)
+        elif isinstance(block, TextBlock):
             texts.append(block.text)
         elif isinstance(block, ToolResultBlock):
-            if texts:
-                yield {"role": message.role, "content": "\n".join(texts)}
+            is_open = bool(messages) and "tool_calls" in messages[-1]  # nothing may come between a call and its result
+            if texts and not is_open:
+                _add_text(messages, message.role, "\n".join(texts))
                 texts = []
-            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result_text(block)}
+            messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": _result_text(block)})
         else:
             raise ApiError(
                 "invalid", f"a block of type {block.type!r} is not allowed in a {message.role} message", "messages"
             )
     if texts:
-        yield {"role": message.role, "content": "\n".join(texts)}
+        _add_text(messages, message.role, "\n".join(texts))
+
+
+def _add_text(messages: list[Message], role: str, text: str) -> None:
+    """Adds text of a turn. Consecutive user messages are one turn, so user text after a tool result joins it, even if
+    a system message is between them."""
+    at = next((i for i in reversed(range(len(messages))) if messages[i]["role"] != "system"), None)
+    if role == "user" and at is not None and messages[at]["role"] == "tool":
+        messages[at] = with_text(messages[at], text)
+    else:
+        messages.append({"role": role, "content": text})
 
 
 def _assistant(blocks: Sequence[Block]) -> Message:
@@ -272,30 +284,35 @@ def _format(body: CountRequest) -> AnswerFormat | None:
     return AnswerFormat("json_schema", output_format.schema_, is_strict=True) if output_format else None
 
 
-router = APIRouter()
+router = body_router()
 
 
 @router.post("/v1/messages", **documented("Answers a conversation.", ANTHROPIC_ERRORS))
 async def messages(body: MessagesRequest, request: Request) -> Response:
     server = server_of(request)
     model = server.model.resolve_name(body.model)
-    conversation, sampling = conversation_of(body), sampling_of(body)
-    conversation.compression = compression_of(body)
-    limits = Limits(body.max_tokens, tuple(body.stop_sequences or ()))
-    requests = await server.in_thread(
-        request, lambda: server.model.chat(conversation, sampling, limits, "/v1/messages")
-    )
+    sampling, limits = sampling_of(body), Limits(body.max_tokens, tuple(body.stop_sequences or ()))
+
+    def make() -> tuple[list[GenerationRequest], list[str]]:
+        conversation = conversation_of(body)
+        conversation.compression = compression_of(body)
+        return server.model.chat(conversation, sampling, limits, "/v1/messages"), body.ignored()
+
+    requests, ignored = await server.in_thread(request, make)
     omits_thinking = body.thinking is not None and body.thinking.display == "omitted"
     writer = MessageWriter(model, omits_thinking=omits_thinking, with_spans=wants_spans(body))
     if body.stream:
-        return server.stream(requests, writer, body.ignored())
-    return server.document(requests, writer.document, anthropic_body, body.ignored())
+        return server.stream(requests, writer, ignored)
+    return server.document(requests, writer.document, anthropic_body, ignored)
 
 
 @router.post("/v1/messages/count_tokens", **documented("Counts a prompt's tokens.", ANTHROPIC_ERRORS, streams=False))
 async def count_tokens(body: CountRequest, request: Request) -> Response:
     server = server_of(request)
     server.model.resolve_name(body.model)
-    conversation = conversation_of(body)
-    n = await server.in_thread(request, lambda: server.model.count(conversation))
-    return JSONResponse({"input_tokens": n}, headers=ignored_header(body.ignored()))
+
+    def count() -> tuple[int, list[str]]:
+        return server.model.count(conversation_of(body)), body.ignored()
+
+    n, ignored = await server.in_thread(request, count)
+    return JSONResponse({"input_tokens": n}, headers=ignored_header(ignored))

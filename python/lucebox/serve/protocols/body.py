@@ -8,13 +8,15 @@ from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
 from lucebox.serve.errors import ApiError
 
 __all__ = [
     "MAX_NAMED",
+    "Bias",
+    "Biases",
     "Body",
     "CacheHint",
     "Carried",
@@ -25,6 +27,7 @@ __all__ = [
     "Sampled",
     "Stop",
     "Stops",
+    "Texts",
     "sampling_of",
     "shown_name",
     "stops_of",
@@ -39,13 +42,16 @@ CacheHint = Annotated[Any, Field(description="Accepted: the prefix of every prom
 MAX_NAMED = 32
 """Ignored fields that the response header names. Clients choose the names inside messages."""
 
+MAX_FIELDS = 1000
+"""Members of an object with fields. A schema, or the arguments of a call, may have more."""
+
 T = TypeVar("T")
 Many = Annotated[list[T], Field(fail_fast=True)]
 """A list that may be long: its validation ends at the first error, because each error costs more than an item."""
 
 Name = Annotated[str, Field(max_length=512)]
 Stop = Annotated[str, Field(min_length=1, max_length=4096)]
-Stops = Annotated[list[Stop], Field(max_length=64)]
+Stops = Annotated[list[Stop], Field(max_length=64, fail_fast=True)]
 
 
 class Body(BaseModel):
@@ -56,6 +62,8 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, data: Any) -> Any:
+        if isinstance(data, dict) and len(data) > MAX_FIELDS:  # each unknown one costs more than its bytes
+            raise ValueError(f"it has {len(data)} members, more than {MAX_FIELDS}")
         if isinstance(data, dict) and None in data.values():
             required = _required(cls)
             return {name: value for name, value in data.items() if value is not None or name in required}
@@ -148,6 +156,17 @@ class Sampled(Body):
     top_k: int | None = Field(None, ge=0, le=2**31 - 1, description="0 keeps all tokens.")
 
 
+def _bounded(data: Any) -> Any:
+    if isinstance(data, dict) and len(data) > MAX_FIELDS:
+        raise ValueError(f"it has {len(data)} members, more than {MAX_FIELDS}")
+    return data
+
+
+Bias = Annotated[float, Field(ge=-100, le=100)]
+Biases = Annotated[dict[str, Bias], BeforeValidator(_bounded)]
+Texts = Annotated[dict[str, str], BeforeValidator(_bounded)]
+
+
 class OpenAISampled(Sampled):
     """The sampling parameters of OpenAI's chat and text completions, and lucebox's own."""
 
@@ -157,9 +176,7 @@ class OpenAISampled(Sampled):
     penalty_window: int | None = Field(None, ge=-1, le=2**31 - 1, description="Tokens that repetition_penalty covers.")
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
-        None, description="Added to the logits of these token ids."
-    )
+    logit_bias: Biases | None = Field(None, description="Added to the logits of these token ids.")
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
     ignore_eos: bool | None = Field(None, description="Continue after the model's end-of-sequence tokens.")
 

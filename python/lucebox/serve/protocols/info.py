@@ -7,22 +7,27 @@ from dataclasses import fields
 from datetime import datetime, timezone
 from typing import Any
 
-from fastapi import APIRouter
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from lucebox import __version__
+from lucebox.chat.large_json import dump_large
 from lucebox.errors import LuceboxError
+from lucebox.serve.body_route import body_router
 from lucebox.serve.errors import ApiError, from_lucebox
 from lucebox.serve.protocols.body import Body, Many, Name
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.server import Server, server_of
 from lucebox.serve.status import metrics_text, status_document
+from lucebox.text.length import BYTES_PER_TOKEN
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = body_router()
+
+MIN_TEXT = 1 << 20
+"""Characters of a text to tokenize, whatever the context."""
 
 # Fields of Sampling without a default in /props.
 NOT_SHOWN = frozenset({"logit_bias", "logprobs", "stop", "stop_ids", "ignore_eos"})
@@ -97,18 +102,22 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     text = body.content if body.content is not None else body.prompt
     if text is None:
         raise ApiError("invalid", "content is missing", "content")
+    if len(text) > (longest := max(MIN_TEXT, BYTES_PER_TOKEN * model.context)):
+        raise ApiError("invalid", f"it has {len(text)} characters, more than {longest}", "content")
     tokenizer = model.loaded.tokenizer
     has_bos = body.add_special and tokenizer.bos_id is not None
+
+    def make() -> bytes:
+        ids = tokenizer.encode(text, special=body.parse_special, add_bos=has_bos)
+        tokens: list[Any] = ids
+        if body.with_pieces:
+            tokens = [{"id": i, "piece": _piece(tokenizer.token_bytes(i))} for i in ids]
+        return dump_large({"tokens": tokens, "count": len(ids), "max_model_len": model.context})
+
     try:
-        ids = await server_of(request).in_thread(
-            request, lambda: tokenizer.encode(text, special=body.parse_special, add_bos=has_bos)
-        )
+        return Response(await server_of(request).in_thread(request, make), media_type="application/json")
     except LuceboxError as error:
         raise from_lucebox(error) from error
-    tokens: list[Any] = ids
-    if body.with_pieces:
-        tokens = [{"id": i, "piece": _piece(tokenizer.token_bytes(i))} for i in ids]
-    return JSONResponse({"tokens": tokens, "count": len(ids), "max_model_len": model.context})
 
 
 def _piece(data: bytes) -> str | list[int]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -15,13 +15,14 @@ from lucebox.generation.answer import Answer
 from lucebox.generation.events import TextDelta, Warning
 from lucebox.generation.request import Finished, GenerationRequest, Item
 from lucebox.results import TokenLogprob
+from lucebox.serve.body_route import body_router
 from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, llama_cpp_body, llama_cpp_error
-from lucebox.serve.model import Limits
-from lucebox.serve.protocols.body import Ignored, Many, Name, Sampled, Stops, sampling_of, token_biases
+from lucebox.serve.model import Limits, with_api_errors
+from lucebox.serve.protocols.body import Bias, Biases, Ignored, Many, Name, Sampled, Stops, sampling_of, token_biases
 from lucebox.serve.protocols.openai_common import LogprobWriter, comment
 from lucebox.serve.protocols.openapi import ERRORS, LLAMA_CPP_ERRORS, documented
-from lucebox.serve.protocols.structured_outputs import lark_of
+from lucebox.serve.protocols.structured_outputs import grammar_format
 from lucebox.serve.server import Server, server_of
 
 __all__ = ["CompletionRequest", "router"]
@@ -35,7 +36,6 @@ _NAMES = {  # body field -> Sampling field
     "frequency_penalty": "frequency_penalty",
     "ignore_eos": "ignore_eos",
 }
-Bias = Annotated[float, Field(ge=-100, le=100)]
 Pair = Annotated[tuple[int, Bias], Field(strict=False)]
 
 
@@ -52,7 +52,7 @@ class CompletionRequest(Sampled):
     repeat_last_n: int | None = Field(None, ge=-1, le=2**31 - 1)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    logit_bias: dict[str, Bias] | Many[Pair] | None = Field(
+    logit_bias: Biases | Many[Pair] | None = Field(
         None, description="Added to the logits of token ids: an object, or pairs."
     )
     seed: int | None = Field(None, ge=-1, le=2**63 - 1, description="-1: any.")
@@ -108,7 +108,7 @@ def _format(body: CompletionRequest) -> AnswerFormat | None:
         raise ApiError("invalid", "grammar and json_schema exclude each other", "grammar")
     if body.json_schema is not None:
         return AnswerFormat("json_schema", body.json_schema)
-    return AnswerFormat("grammar", text=lark_of(body.grammar, "grammar")) if body.grammar else None
+    return grammar_format(body.grammar) if body.grammar else None
 
 
 def _prompt(server: Server, body: CompletionRequest) -> str | list[int]:
@@ -117,12 +117,15 @@ def _prompt(server: Server, body: CompletionRequest) -> str | list[int]:
         return body.prompt
     if len(body.prompt) > 1 and all(isinstance(part, str) for part in body.prompt):
         raise ApiError("invalid", "several prompts: send them to /v1/completions, or one request each", "prompt")
+    texts = [part for part in body.prompt if isinstance(part, str)]
+    with_api_errors(lambda: server.model.loaded.check_length(texts))
     ids: list[int] = []
     for i, part in enumerate(body.prompt):
         if isinstance(part, int):
             ids.append(part)
         else:
-            ids += server.model.loaded.tokenizer.encode(part, add_bos=None if i == 0 else False)
+            encode = partial(server.model.loaded.tokenizer.encode, part, add_bos=None if i == 0 else False)
+            ids += with_api_errors(encode)
     return ids
 
 
@@ -194,7 +197,7 @@ class CompletionWriter:
         }
 
 
-router = APIRouter()
+router = body_router()
 
 
 @router.post("/completion", **documented("Continues a text, in llama.cpp's format.", LLAMA_CPP_ERRORS))
@@ -204,13 +207,13 @@ async def completion(body: CompletionRequest, request: Request) -> Response:
     model = server.model.resolve_name(body.model)
     if body.n_predict == 0:
         raise ApiError("invalid", "it is 0, which generates nothing", "n_predict")
-    sampling, answer_format = _sampling(body), _format(body)
+    sampling = _sampling(body)
     n = body.n_predict
     limits = Limits(n if n is not None and n > 0 else None, tuple(body.stop or ()))
 
     def make() -> list[GenerationRequest]:
         prompt = _prompt(server, body)
-        return server.model.complete(prompt, sampling, limits, request.url.path, answer_format=answer_format)
+        return server.model.complete(prompt, sampling, limits, request.url.path, answer_format=_format(body))
 
     requests = await server.in_thread(request, make)
     logprobs = LogprobWriter(server.model.loaded.tokenizer, with_ids=True) if body.n_probs else None

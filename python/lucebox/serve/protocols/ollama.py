@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from lucebox.errors import InvalidRequestError
 from lucebox.generation.answer import Answer
 from lucebox.generation.request import GenerationRequest
+from lucebox.serve.body_route import body_router
 from lucebox.serve.delivery import LINES
 from lucebox.serve.errors import ApiError, ollama_body
 from lucebox.serve.protocols.ollama_bodies import (
@@ -36,7 +36,7 @@ __all__ = ["router"]
 
 MAX_TEXTS = 2048
 
-router = APIRouter()
+router = body_router()
 
 
 @router.post("/api/chat", **documented("Answers a conversation, in Ollama's format.", OLLAMA_ERRORS, lines=True))
@@ -45,10 +45,12 @@ async def chat(body: ChatRequest, request: Request) -> Response:
     writer = _writer(server, body, "chat")
     if not body.messages:
         return JSONResponse(writer.loaded())
-    conversation, sampling, limits = conversation_of(body), options_of(body), limits_of(body)
-    return await _answer(
-        request, body, writer, lambda: server.model.chat(conversation, sampling, limits, request.url.path)
-    )
+    sampling, limits = options_of(body), limits_of(body)
+
+    def make() -> list[GenerationRequest]:
+        return server.model.chat(conversation_of(body), sampling, limits, request.url.path)
+
+    return await _answer(request, body, writer, make)
 
 
 @router.post("/api/generate", **documented("Continues a prompt, in Ollama's format.", OLLAMA_ERRORS, lines=True))
@@ -82,10 +84,10 @@ async def _answer(
     make: Callable[[], list[GenerationRequest]],
 ) -> Response:
     server = server_of(request)
-    requests = await server.in_thread(request, make)
+    requests, ignored = await server.in_thread(request, lambda: (make(), body.ignored()))
     if body.stream is False:
-        return server.document(requests, writer.document, ollama_body, body.ignored())
-    return server.stream(requests, writer, body.ignored(), media_type=LINES)
+        return server.document(requests, writer.document, ollama_body, ignored)
+    return server.stream(requests, writer, ignored, media_type=LINES)
 
 
 @router.post("/api/embed", **documented("Embeds texts, in Ollama's format.", OLLAMA_ERRORS, streams=False))

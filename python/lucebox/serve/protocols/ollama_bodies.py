@@ -116,10 +116,10 @@ class ChatMessage(Carried):
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
     thinking: str | None = Field(None, description="The turn's reasoning, for templates that use it.")
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Many[ToolCall] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
-    images: list[Any] | None = None
+    images: Many[Any] | None = None
 
 
 class Function(Body):
@@ -149,14 +149,14 @@ class GenerateRequest(_Answered):
     raw: bool | None = Field(None, description="Continue the prompt as it is, without the chat template.")
     suffix: Literal[""] | None = None
     template: Literal[""] | None = None
-    context: list[Any] | None = None
-    images: list[Any] | None = None
+    context: Many[Any] | None = None
+    images: Many[Any] | None = None
 
 
 class EmbedRequest(_Request):
     """Ollama's embeddings of texts."""
 
-    input: str | list[str]
+    input: str | Many[str]
     dimensions: int | None = Field(None, ge=1)
     pooling: Pooling | None = Field(None, description="lucebox's own: mean, cls or last instead of the model's.")
 

@@ -6,11 +6,11 @@ from dataclasses import fields
 from datetime import datetime, timezone
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from lucebox import __version__
+from lucebox.serve.body_route import body_router
 from lucebox.serve.model import ServedModel
 from lucebox.serve.protocols.ollama_bodies import ShowRequest, model_of
 from lucebox.serve.protocols.openapi import OLLAMA_ERRORS, documented
@@ -31,7 +31,7 @@ PARAMETERS = {
     "frequency_penalty": "frequency_penalty",
 }
 
-router = APIRouter()
+router = body_router()
 
 
 @router.get("/api/tags", **documented("Lists the models, in Ollama's format.", OLLAMA_ERRORS, streams=False))

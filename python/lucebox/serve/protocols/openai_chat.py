@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from lucebox.chat.conversation import Conversation, answer_format_of, tool_choice_of, tools_of
 from lucebox.chat.thinking import ThinkingRequest
+from lucebox.generation.request import GenerationRequest
+from lucebox.serve.body_route import body_router
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.body import (
@@ -72,18 +73,18 @@ class CalledTool(Carried):
 
 class InstructionMessage(Carried):
     role: Literal["system", "developer"]
-    content: str | list[TextPart]
+    content: str | Many[TextPart]
 
 
 class UserMessage(Carried):
     role: Literal["user"]
-    content: str | list[TextPart]
+    content: str | Many[TextPart]
 
 
 class AssistantMessage(Carried):
     role: Literal["assistant"]
-    content: str | list[TextPart] | None = None
-    tool_calls: list[CalledTool] | None = None
+    content: str | Many[TextPart] | None = None
+    tool_calls: Many[CalledTool] | None = None
     reasoning_content: str | None = Field(None, description="The turn's reasoning, for templates that use it.")
     reasoning: str | None = Field(None, description="Another name of reasoning_content.")
     audio: None = None
@@ -92,7 +93,7 @@ class AssistantMessage(Carried):
 
 class ToolMessage(Carried):
     role: Literal["tool"]
-    content: str | list[TextPart | ResultPart]
+    content: str | Many[TextPart | ResultPart]
     tool_call_id: str
     name: str | None = None
 
@@ -153,7 +154,7 @@ class Reasoning(Body):
 
 class Prediction(Body):
     type: Literal["content"]
-    content: str | list[TextPart]
+    content: str | Many[TextPart]
 
 
 class ChatRequest(OpenAISampled, Guided, Compressible):
@@ -177,7 +178,7 @@ class ChatRequest(OpenAISampled, Guided, Compressible):
     reasoning: Reasoning | None = None
     prediction: Prediction | None = Field(None, description="Text that the answer will mostly repeat.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables of the chat template.")
-    modalities: list[Literal["text"]] | None = None
+    modalities: Many[Literal["text"]] | None = None
     store: Ignored = None
     user: Ignored = None
     metadata: Ignored = None
@@ -252,34 +253,37 @@ def text_of(content: str | Sequence[TextPart | ResultPart] | None) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
-router = APIRouter()
+router = body_router()
 
 
 @router.post("/v1/chat/completions", **documented("Answers a conversation.", ERRORS))
 async def chat_completions(body: ChatRequest, request: Request) -> Response:
     server = server_of(request)
     model = server.model.resolve_name(body.model)
-    conversation, sampling, limits = conversation_of(body), sampling_of(body), limits_of(body)
+    sampling, limits = sampling_of(body), limits_of(body)
     logprobs = None
     if body.logprobs:
         sampling["logprobs"] = body.top_logprobs or 0
         logprobs = LogprobWriter(server.model.loaded.tokenizer)
     elif body.top_logprobs is not None:
         raise ApiError("invalid", "top_logprobs needs logprobs", "top_logprobs")
-    prediction = text_of(body.prediction.content) if body.prediction else ""
-    requests = await server.in_thread(
-        request,
-        lambda: server.model.chat(conversation, sampling, limits, request.url.path, body.n or 1, prediction=prediction),
-    )
+
+    def make() -> tuple[list[GenerationRequest], list[str]]:
+        prediction = text_of(body.prediction.content) if body.prediction else ""
+        path, n = request.url.path, body.n or 1
+        made = server.model.chat(conversation_of(body), sampling, limits, path, n, prediction=prediction)
+        return made, body.ignored()
+
+    requests, ignored = await server.in_thread(request, make)
     if body.stream:
         with_usage = body.stream_options is not None and body.stream_options.include_usage is True
         writer = ChatWriter(
             model, n=body.n or 1, with_usage=with_usage, logprobs=logprobs, with_spans=wants_spans(body)
         )
-        return server.stream(requests, writer, body.ignored())
+        return server.stream(requests, writer, ignored)
     return server.document(
         requests,
         lambda answers: chat_completion(model, answers, logprobs, with_spans=wants_spans(body)),
         openai_body,
-        body.ignored(),
+        ignored,
     )

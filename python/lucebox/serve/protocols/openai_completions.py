@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from fastapi import APIRouter
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,6 +15,7 @@ from lucebox.generation.answer import Answer
 from lucebox.generation.events import TextDelta, Warning
 from lucebox.generation.request import Finished, GenerationRequest, Item, PromptToken
 from lucebox.results import TokenLogprob
+from lucebox.serve.body_route import body_router
 from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, openai_body, openai_error
 from lucebox.serve.model import Limits
@@ -146,7 +146,7 @@ class CompletionWriter:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
 
-router = APIRouter()
+router = body_router()
 
 
 @router.post("/v1/completions", **documented("Continues a text.", ERRORS))

@@ -6,7 +6,6 @@ import base64
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from fastapi import APIRouter
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,8 +13,9 @@ from starlette.responses import Response
 from lucebox.errors import InvalidRequestError
 from lucebox.generation.answer import Answer
 from lucebox.generation.embedding import Pooling
+from lucebox.serve.body_route import body_router
 from lucebox.serve.errors import ApiError, openai_body
-from lucebox.serve.protocols.body import Body, Ignored, Name
+from lucebox.serve.protocols.body import Body, Ignored, Many, Name
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.server import server_of
 
@@ -28,7 +28,7 @@ class EmbeddingRequest(Body):
     """OpenAI's embedding request."""
 
     model: Name | None = None
-    input: str | list[str] | list[int] | list[list[int]] = Field(description="Text or tokens, one or several.")
+    input: str | Many[str] | Many[int] | Many[Many[int]] = Field(description="Text or tokens, one or several.")
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(None, ge=1, description="Only the first ones, for models trained so.")
     pooling: Pooling | None = Field(None, description="Instead of the model's own: mean, cls or last.")
@@ -67,7 +67,7 @@ def document(body: EmbeddingRequest, model: str, answers: Sequence[Answer]) -> d
     }
 
 
-router = APIRouter()
+router = body_router()
 
 
 @router.post("/v1/embeddings", **documented("Embeds texts.", ERRORS))

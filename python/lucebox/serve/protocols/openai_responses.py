@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import APIRouter
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -21,10 +20,11 @@ from lucebox.chat.thinking import ThinkingRequest
 from lucebox.chat.tools import Tool, ToolChoice
 from lucebox.generation.answer import Answer
 from lucebox.generation.request import Started
+from lucebox.serve.body_route import body_router
 from lucebox.serve.delivery import Exchange, FailedStream
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
-from lucebox.serve.protocols.body import MAX_NAMED, Body, Ignored, Many, Name, Sampled, sampling_of, shown_name
+from lucebox.serve.protocols.body import MAX_NAMED, Body, Ignored, Many, Name, Sampled, Texts, sampling_of, shown_name
 from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
 from lucebox.serve.protocols.openai_common import LogprobWriter
 from lucebox.serve.protocols.openapi import ERRORS, documented
@@ -52,7 +52,7 @@ class Namespace(Body):
     type: Literal["namespace"]
     name: str
     description: str | None = None
-    tools: list[FunctionTool]
+    tools: Many[FunctionTool]
 
 
 class HostedTool(Body):
@@ -74,7 +74,7 @@ class ChosenTool(Body):
 class AllowedTools(Body):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: list[ChosenTool]
+    tools: Many[ChosenTool]
 
 
 class PlainFormat(Body):
@@ -133,10 +133,10 @@ class ResponsesRequest(Prompted, Sampled, Compressible):
     max_output_tokens: int | None = Field(None, ge=1)
     top_logprobs: int | None = Field(None, ge=0, le=20)
     store: bool | None = Field(None, description="Keep the response in memory for a while; default true.")
-    include: list[Name] | None = Field(
-        None, max_length=64, description=f"{' and '.join(INCLUDABLE)}; other values have no effect."
+    include: Annotated[list[Name], Field(max_length=64, fail_fast=True)] | None = Field(
+        None, description=f"{' and '.join(INCLUDABLE)}; other values have no effect."
     )
-    metadata: dict[str, str] | None = None
+    metadata: Texts | None = None
     background: bool | None = Field(None, description="Return at once; clients fetch the response later.")
     client_metadata: Ignored = None
     prompt_cache_key: Ignored = None
@@ -250,7 +250,7 @@ def _format(text: TextConfig | None) -> AnswerFormat | None:
     return None
 
 
-router = APIRouter()
+router = body_router()
 
 
 @router.post("/v1/responses", **documented("Answers a conversation.", ERRORS))
@@ -260,23 +260,27 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     if body.background and (body.stream or body.store is False):
         raise ApiError("invalid", "a background response must be stored and cannot be streamed", "background")
     owner = owner_of(request)
-    ignored = ignored_of(body)
-    body, previous = with_stored(body, server, owner)
-    conversation, sampling = conversation_of(body, previous), sampling_of(body)
-    logprobs = None
+    sampling, logprobs = sampling_of(body), None
     if body.top_logprobs or "message.output_text.logprobs" in (body.include or []):
         sampling["logprobs"] = body.top_logprobs or 0
         logprobs = LogprobWriter(server.model.loaded.tokenizer)
     limits = Limits(body.max_output_tokens)
-    origins = {shown: origin for origin, shown in shown_names(body).items()}
-    sent = body.model_dump(by_alias=True, exclude_none=True, mode="json")
-    items = stored_items(sent["input"])
-    # Stored without the instructions, which every request sets itself.
-    history = conversation.messages[1:] if body.instructions else conversation.messages
-    writer = ResponseWriter(sent, model, origins, logprobs=logprobs, with_spans=wants_spans(body))
-    if body.store is not False:
-        store = server.responses.update if body.background else server.responses.put
-        writer.store = lambda document, turns: store(StoredResponse(document, [*history, *turns], items, owner))
+
+    def convert() -> tuple[Conversation, ResponseWriter, list[dict[str, Any]], list[str]]:
+        full, previous = with_stored(body, server, owner)
+        conversation = conversation_of(full, previous)
+        origins = {shown: origin for origin, shown in shown_names(full).items()}
+        sent = full.model_dump(by_alias=True, exclude_none=True, mode="json")
+        items = stored_items(sent["input"])
+        # Stored without the instructions, which every request sets itself.
+        history = conversation.messages[1:] if body.instructions else conversation.messages
+        writer = ResponseWriter(sent, model, origins, logprobs=logprobs, with_spans=wants_spans(body))
+        if body.store is not False:
+            store = server.responses.update if body.background else server.responses.put
+            writer.store = lambda document, turns: store(StoredResponse(document, [*history, *turns], items, owner))
+        return conversation, writer, items, ignored_of(body)
+
+    conversation, writer, items, ignored = await server.in_thread(request, convert)
     try:
         requests = await server.in_thread(
             request, lambda: server.model.chat(conversation, sampling, limits, "/v1/responses")

@@ -7,13 +7,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from lucebox.chat.conversation import Conversation
 from lucebox.chat.tools import ToolChoice
 from lucebox.generation.answer import Answer
+from lucebox.generation.request import GenerationRequest
+from lucebox.serve.body_route import body_router
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
 from lucebox.serve.protocols.body import Ignored
@@ -50,17 +51,19 @@ class CompactRequest(Prompted):
     service_tier: Ignored = None
 
 
-router = APIRouter()
+router = body_router()
 
 
 @router.post("/v1/responses/input_tokens", **documented("Counts a prompt's tokens.", ERRORS, streams=False))
 async def count(body: CountRequest, request: Request) -> Response:
     server = server_of(request)
     server.model.resolve_name(body.model)
-    ignored = ignored_of(body)
-    body, history = with_stored(body, server, owner_of(request))
-    conversation = conversation_of(body, history)
-    n = await server.in_thread(request, lambda: server.model.count(conversation))
+    owner = owner_of(request)
+
+    def make() -> tuple[int, list[str]]:
+        return server.model.count(conversation_of(*with_stored(body, server, owner))), ignored_of(body)
+
+    n, ignored = await server.in_thread(request, make)
     return JSONResponse({"object": "response.input_tokens", "input_tokens": n}, headers=ignored_header(ignored))
 
 
@@ -69,16 +72,18 @@ async def compact(body: CompactRequest, request: Request) -> Response:
     """The output is the input of a later request: the user's messages, and the summary of all else."""
     server = server_of(request)
     server.model.resolve_name(body.model)
-    ignored = ignored_of(body)
-    body, history = with_stored(body, server, owner_of(request))
-    conversation = conversation_of(body, history)
-    kept = _user_messages(conversation)
-    conversation.messages.append({"role": "user", "content": INSTRUCTION})
-    conversation.tool_choice = ToolChoice("none")
-    conversation.answer_format = None
-    requests = await server.in_thread(
-        request, lambda: server.model.chat(conversation, {}, Limits(MAX_SUMMARY), "/v1/responses/compact")
-    )
+    owner = owner_of(request)
+
+    def make() -> tuple[list[GenerationRequest], list[dict[str, Any]], list[str]]:
+        conversation = conversation_of(*with_stored(body, server, owner))
+        kept = _user_messages(conversation)
+        conversation.messages.append({"role": "user", "content": INSTRUCTION})
+        conversation.tool_choice = ToolChoice("none")
+        conversation.answer_format = None
+        made = server.model.chat(conversation, {}, Limits(MAX_SUMMARY), "/v1/responses/compact")
+        return made, kept, ignored_of(body)
+
+    requests, kept, ignored = await server.in_thread(request, make)
     return server.document(requests, lambda answers: _document(kept, answers), openai_body, ignored)
 
 

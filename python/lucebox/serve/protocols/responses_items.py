@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter
 from lucebox.chat.rendering import Message
 from lucebox.generation.answer import Answer, Reasoning, Text, ToolCall
 from lucebox.serve.errors import ApiError
-from lucebox.serve.protocols.body import Body, Carried, ResultPart
+from lucebox.serve.protocols.body import Body, Carried, Many, ResultPart
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.seams import joined
 from lucebox.serve.responses_store import size_of
@@ -35,7 +35,7 @@ class RefusalPart(Carried):
 class MessageItem(Carried):
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[TextPart | RefusalPart]
+    content: str | Many[TextPart | RefusalPart]
 
 
 class CallItem(Carried):
@@ -49,13 +49,13 @@ class CallItem(Carried):
 class CallOutputItem(Carried):
     type: Literal["function_call_output"]
     call_id: str
-    output: str | list[TextPart | ResultPart]
+    output: str | Many[TextPart | ResultPart]
 
 
 class ReasoningItem(Carried):
     type: Literal["reasoning"]
-    summary: list[TextPart] | None = None
-    content: list[TextPart] | None = None
+    summary: Many[TextPart] | None = None
+    content: Many[TextPart] | None = None
     encrypted_content: str | None = None
 
 

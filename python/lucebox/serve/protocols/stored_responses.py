@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from lucebox.serve.body_route import body_router
 from lucebox.serve.delivery import EVENTS, KEEP_ALIVE, STREAM_HEADERS, sse
 from lucebox.serve.errors import ApiError, openai_error
 from lucebox.serve.protocols.openapi import ERRORS, documented
@@ -18,7 +19,7 @@ from lucebox.serve.server import Server, owner_of, server_of
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = body_router()
 
 
 @router.get("/v1/responses/{response_id}", **documented("Fetches a stored response.", ERRORS))

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from llguidance.gbnf_to_lark import any_to_lark
 from pydantic import Field
 
 from lucebox.chat.conversation import AnswerFormat
+from lucebox.chat.large_json import load_json
+from lucebox.errors import InvalidRequestError
 from lucebox.serve.errors import ApiError
-from lucebox.serve.protocols.body import Body, Ignored
+from lucebox.serve.protocols.body import Body, Ignored, Many
 
-__all__ = ["Guided", "guided_format", "lark_of"]
+__all__ = ["Guided", "grammar_format", "guided_format"]
 
-MAX_GBNF = 16 << 10
-"""Characters of a grammar that is translated. The translation takes the square of their number: 0.2 s."""
+MAX_SCHEMA = 1 << 20
+"""Characters of a schema's text."""
 
-Choices = list[str]
+Choices = Many[str]
 
 
 class StructuredOutputs(Body):
@@ -61,7 +62,7 @@ def guided_format(body: Guided, other: AnswerFormat | None = None) -> AnswerForm
         if choice is not None:
             found.append(AnswerFormat("grammar", text=_choice(choice, f"{prefix}choice")))
         if grammar is not None:
-            found.append(AnswerFormat("grammar", text=lark_of(grammar, f"{prefix}grammar")))
+            found.append(grammar_format(grammar))
     if later.json_object:
         found.append(AnswerFormat("json_object"))
     if len(found) > 1:
@@ -72,8 +73,12 @@ def guided_format(body: Guided, other: AnswerFormat | None = None) -> AnswerForm
 def _schema(given: dict[str, Any] | str, field: str) -> dict[str, Any]:
     if isinstance(given, dict):
         return given
+    if len(given) > MAX_SCHEMA:
+        raise ApiError("invalid", f"it has {len(given)} characters, more than {MAX_SCHEMA}", field)
     try:
-        schema = json.loads(given)
+        schema = load_json(given.encode("utf-8", "replace"), "it")
+    except InvalidRequestError as error:
+        raise ApiError("invalid", str(error), field) from None
     except (ValueError, RecursionError) as error:
         raise ApiError("invalid", f"it is not JSON: {error}", field) from None
     if not isinstance(schema, dict):
@@ -87,17 +92,6 @@ def _choice(texts: Choices, field: str) -> str:
     return "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
 
 
-def lark_of(grammar: str, field: str) -> str:
-    """A grammar in Lark, translated if it is GBNF.
-
-    Raises:
-        ApiError: it cannot be translated.
-    """
-    if "::=" not in grammar:
-        return grammar
-    if len(grammar) > MAX_GBNF:
-        raise ApiError("invalid", f"it has {len(grammar)} characters of GBNF, more than {MAX_GBNF}", field)
-    try:
-        return any_to_lark(grammar)
-    except Exception as error:  # the translator raises plain exceptions
-        raise ApiError("invalid", f"it is not GBNF: {' '.join(str(error).split())[:300]}", field) from None
+def grammar_format(grammar: str) -> AnswerFormat:
+    """The format of a grammar in Lark or GBNF."""
+    return AnswerFormat("gbnf" if "::=" in grammar else "grammar", text=grammar)

@@ -1,10 +1,8 @@
 // Chooses an op's kernel and geometry on a target that need not be installed, for tests.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +16,7 @@
 #include "gpu/delta_net/choose.h"
 #include "gpu/draft/choose.h"
 #include "gpu/elementwise/choose.h"
+#include "gpu/experts/choose.h"
 #include "gpu/gemm/choose.h"
 #include "gpu/gemm/choose_config.h"
 #include "gpu/gemm_skinny/choose_config.h"
@@ -112,6 +111,9 @@ std::vector<nb::dict> launches_of(const auto& op, int, const gpu::Target& target
 std::vector<nb::dict> launches_of(const Linear& op, int, const gpu::Target& target) {
   return {dict_of(gpu::choose(LinearGroup{{op}, 1}, {}, target).launches[0].launch)};
 }
+std::vector<nb::dict> launches_of(const ExpertLinear& op, int, const gpu::Target& target) {
+  return {dict_of(gpu::choose(op, {}, target).launch)};
+}
 std::vector<nb::dict> launches_of(const GatedDelta& op, int, const gpu::Target& target) {
   const gpu::DeltaLaunches chosen = gpu::choose(op, nullptr, target);
   return dicts_of({chosen.launches, size_t(chosen.n)});
@@ -138,7 +140,9 @@ std::vector<nb::dict> launches_of(const Attention& op, int capacity, const gpu::
   const size_t values = chosen.n > 1 ? size_t(n_splits) * op.rows * op.n_heads * per_split : 0;
   LB_CHECK(values * sizeof(float) <= gpu::attention_scratch_bytes(op.rows, op.n_heads, head_dim, capacity, target),
            kInternal, "attention_scratch_bytes is too little");
-  return dicts_of({chosen.launches, size_t(chosen.n)});
+  std::vector<nb::dict> launches = dicts_of({chosen.launches, size_t(chosen.n)});
+  launches[0]["config"] = to_string(gpu::attention_config(op, capacity, target));
+  return launches;
 }
 
 std::vector<nb::dict> choose_op(const std::string& manifest_json, int n_sms, const std::string& name, int capacity,
@@ -193,37 +197,18 @@ nb::dict choose_gemm(const std::string& manifest_json, int n_sms, const std::vec
                      const std::vector<int>& n_out, int n_in, int rows, const std::string& activations) {
   const LinearGroup group = group_of(dtypes, n_out, n_in, rows, activations);
   const gpu::Target target = gpu::target_of(manifest_json, n_sms);
+  const gpu::GemmLaunches chosen = gpu::choose_gemm(group, {}, nullptr, nullptr, target);
   std::vector<nb::dict> launches;
-  gpu::for_each_launch(gpu::choose_gemm(group, {}, nullptr, nullptr, target),
-                       [&](const gpu::Launch& launch, const auto&) { launches.push_back(dict_of(launch)); });
+  gpu::for_each_launch(chosen, [&](const gpu::Launch& launch, const auto&) { launches.push_back(dict_of(launch)); });
   nb::dict result;
+  if (group.n == 1 && chosen.n_skinny > 0)
+    result["config"] = to_string(gpu::skinny_config(group, gpu::Epilogue::kSums, target).value());
+  else if (group.n == 1 && !chosen.gemms[0].expand)
+    result["config"] = to_string(gpu::gemm_config(group, gpu::checked_text(group, "gemm"), target));
   result["launches"] = launches;
   result["rounded_bits"] = gpu::gemm_rounded_bits(group, target);
   result["scratch_bytes"] = gpu::gemm_scratch_bytes(group, target);
   return result;
-}
-
-std::string attention_config(const std::string& manifest_json, int n_sms, int capacity, const nb::kwargs& given) {
-  ShapeFields fields(given);
-  Attention op{};
-  operands(op, fields);
-  fields.check_all_used();
-  return to_string(gpu::attention_config(op, capacity, gpu::target_of(manifest_json, n_sms)));
-}
-
-std::string gemm_config(const std::string& manifest_json, int n_sms, const std::vector<std::string>& dtypes,
-                        const std::vector<int>& n_out, int n_in, int rows, const std::string& activations) {
-  const LinearGroup group = group_of(dtypes, n_out, n_in, rows, activations);
-  return to_string(gpu::gemm_config(group, gpu::checked_text(group, "gemm"), gpu::target_of(manifest_json, n_sms)));
-}
-
-std::optional<std::string> skinny_config(const std::string& manifest_json, int n_sms,
-                                         const std::vector<std::string>& dtypes, const std::vector<int>& n_out,
-                                         int n_in, int rows) {
-  const LinearGroup group = group_of(dtypes, n_out, n_in, rows, "int8");
-  const auto config = gpu::skinny_config(group, gpu::Epilogue::kSums, gpu::target_of(manifest_json, n_sms));
-  if (!config) return std::nullopt;
-  return to_string(*config);
 }
 
 }  // namespace
@@ -232,20 +217,15 @@ void bind_launch(nb::module_& m) {
   m.def(
       "choose", &choose_op, "manifest_json"_a, "n_sms"_a, "op"_a, "capacity"_a = 0, "fields"_a,
       "The launches of an op, by its numbers as src/cpp/ops/operands.h names them; those not given are 0. `capacity`: "
-      "of an attention's cache; the partials of its splits are held to the scratch.");
+      "of an attention's cache; the partials of its splits are held to the scratch, and its config is given as text.");
   m.def("choose_sampling", &choose_sampling, "manifest_json"_a, "n_sms"_a, "op"_a, "size"_a,
         "The launch of sample, count_window or next_token.");
   m.def("choose_linear", &choose_linear, "manifest_json"_a, "n_sms"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a = 1,
         "activations"_a = "int8", "The launches of a group, one for each type in it.");
   m.def("choose_gemm", &choose_gemm, "manifest_json"_a, "n_sms"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a,
         "activations"_a = "int8",
-        "The launches of a group of products with many rows, the bits its x is rounded to, its scratch memory.");
-  m.def("attention_config", &attention_config, "manifest_json"_a, "n_sms"_a, "capacity"_a, "fields"_a,
-        "The kernel, tiles and splits of an attention, as text; its numbers as of choose().");
-  m.def("gemm_config", &gemm_config, "manifest_json"_a, "n_sms"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a,
-        "activations"_a = "int8", "The kernel and tiles of a group of one weight type, as text.");
-  m.def("skinny_config", &skinny_config, "manifest_json"_a, "n_sms"_a, "dtypes"_a, "n_out"_a, "n_in"_a, "rows"_a,
-        "The kernel and cut of a skinny GEMM, as text; None where the pack has no kernel for the group.");
+        "The launches of a group of products with many rows, the bits its x is rounded to, its scratch memory; of one "
+        "product that is not expanded also the config of its kernel, as text.");
 }
 
 }  // namespace lb::kernels

@@ -13,6 +13,8 @@
 namespace lb::kernels {
 namespace {
 
+constexpr size_t kGuardBytes = 256;  // on either side of an output
+
 std::string text(const std::vector<long>& values) {
   std::string list;
   for (long value : values) list += (list.empty() ? "" : ", ") + (value < 0 ? "any" : std::to_string(value));
@@ -64,6 +66,19 @@ nb::object numpy_array(std::unique_ptr<std::byte[]> values, const std::vector<lo
 
 }  // namespace
 
+std::byte* OpMemory::random(size_t bytes, uint64_t seed) {
+  std::vector<uint64_t> values((std::min<size_t>(bytes, 64 << 20) + 7) / 8);
+  for (uint64_t& value : values) {
+    seed ^= seed << 13;
+    seed ^= seed >> 7;
+    value = seed ^= seed << 17;
+  }
+  std::byte* data = reserve(bytes);
+  const size_t piece = values.size() * 8;
+  for (size_t at = 0; at < bytes; at += piece) upload(data + at, values.data(), std::min(piece, bytes - at));
+  return data;
+}
+
 size_t OpFields::Field::count() const {
   return size_t(std::accumulate(shape.begin(), shape.end(), 1L, std::multiplies<>()));
 }
@@ -74,13 +89,11 @@ size_t OpFields::Field::span() const {
   return count() == 0 ? 0 : size_t(last + 1) * item();
 }
 
-OpFields::OpFields(OpMemory& memory, std::string op, const nb::kwargs& given)
-    : memory_(memory), what_("[" + op + "] ") {
+OpFields::OpFields(OpMemory& memory, std::string op, const nb::dict& given, Links links)
+    : memory_(memory), what_("[" + op + "] "), links_(std::move(links)) {
   for (const auto& [key, value] : given)
     if (!value.is_none()) given_[key] = value;
 }
-
-OpFields::~OpFields() = default;
 
 nb::object OpFields::take(const char* name) {
   names_.emplace_back(name);
@@ -199,6 +212,10 @@ void OpFields::infer(const Axis& axis, long value) {
 void OpFields::weights(const char* name, const void*& p, DType type, int& n_out, const int& n_in) {
   const nb::object value = take(name);
   LB_CHECK(value.is_valid(), kInvalid, what_, name, " is missing");
+  if (nb::isinstance<nb::int_>(value)) {
+    p = memory_.random(quant::checked_plane_layout(type, n_out, n_in).bytes, nb::cast<uint64_t>(value));
+    return;
+  }
   const AnyArray blocks = array(name, value);
   LB_CHECK(blocks.dtype() == nb::dtype<uint8_t>() && blocks.ndim() == 1 && (blocks.size() < 2 || blocks.stride(0) == 1),
            kInvalid, what_, name, " must be the bytes of the blocks");
@@ -255,7 +272,7 @@ long OpFields::largest(const char* name, long none) {
 }
 
 void OpFields::reserve(Region& region) {
-  const size_t guard = region.is_written ? memory_.guard_bytes() : 0;
+  const size_t guard = region.is_written ? kGuardBytes : 0;
   region.data = memory_.reserve(region.bytes + 2 * guard) + guard;
   if (region.host) memory_.upload(region.data, region.host, region.bytes);
 }
@@ -288,22 +305,16 @@ void OpFields::place() {
   for (const auto& set : later_) set();
 }
 
-void* OpFields::scratch(size_t bytes) {
-  regions_.push_back({nullptr, bytes, true});
-  reserve(regions_.back());
-  return regions_.back().data;
-}
-
 // A region's bytes after the op. Only its written fields may differ from their former contents.
 std::vector<std::byte> OpFields::read(const Region& region, int index) {
-  const size_t guard = region.is_written ? memory_.guard_bytes() : 0;
+  const size_t guard = region.is_written ? kGuardBytes : 0;
   std::vector<std::byte> all(region.bytes + 2 * guard);
   memory_.download(all.data(), region.data - guard, all.size());
   const auto is_intact = [&](auto begin) {
     return std::all_of(begin, begin + long(guard), [](std::byte b) { return b == std::byte{0xff}; });
   };
   LB_CHECK(is_intact(all.begin()), kInternal, what_, "wrote before an output of ", region.bytes, " bytes");
-  LB_CHECK(is_intact(all.end() - long(guard)), kInternal, what_, "wrote behind an output of ", region.bytes, " bytes");
+  LB_CHECK(is_intact(all.end() - long(guard)), kInternal, what_, "wrote past an output of ", region.bytes, " bytes");
   std::vector<std::byte> after(all.begin() + long(guard), all.end() - long(guard));
   if (!region.host) return after;
   std::vector<std::byte> expected(region.host, region.host + region.bytes);

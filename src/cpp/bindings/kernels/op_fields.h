@@ -1,6 +1,6 @@
 // OpFields: fills an op from keyword arguments, for the tests and the self-test. Numbers that follow from an array's
 // shape may be omitted. An output that is given an input's name uses that input's memory. Arrays that share memory,
-// such as q and k in one row, also share it in the op's memory.
+// such as q and k in one row, also share it in the op's memory. An input may be a link to what an earlier op wrote.
 //
 // Outputs hold 0xff bytes (NaN, or -1) before the op runs. Afterwards, all other bytes must be unchanged.
 #pragma once
@@ -32,13 +32,14 @@ class OpMemory {
   virtual void upload(std::byte* to, const void* from, size_t bytes) = 0;
   virtual void download(void* to, const std::byte* from, size_t bytes) = 0;
   virtual const void* weights(const AnyArray& blocks, DType type, int n_out, int n_in) = 0;
-  virtual size_t guard_bytes() const = 0;  // on either side of an output
+  std::byte* random(size_t bytes, uint64_t seed);  // which memory compression cannot exploit
 };
 
 class OpFields {
  public:
-  OpFields(OpMemory& memory, std::string op, const nb::kwargs& given);
-  ~OpFields();
+  using Links = std::function<std::byte*(const nb::tuple&)>;  // the memory that a link names
+
+  OpFields(OpMemory& memory, std::string op, const nb::dict& given, Links links);
 
   // The visitor of operands().
   void scalar(const char* name, int& value) {
@@ -55,8 +56,8 @@ class OpFields {
   }
   template <class T>
   void in(const char* name, T*& p, Axes shape, Axes strides = {}) {
-    if (const auto linked = links_.find(name); linked != links_.end())
-      p = static_cast<T*>(linked->second);
+    if (is_given(name) && nb::isinstance<nb::tuple>(given_[name]))
+      p = reinterpret_cast<T*>(links_(nb::cast<nb::tuple>(take(name))));
     else
       add<T>(name, p, Access::kIn, shape, strides);
   }
@@ -92,18 +93,13 @@ class OpFields {
     });
   }
 
-  // Uses another op's output, at this address, as an input. Such an input is not given, and no number follows from its
-  // shape.
-  void link(const char* name, const void* at) { links_[name] = at; }
-
   // Sets every pointer of the op to its memory. Refuses missing and unknown fields.
   void place();
-  // Memory in addition to the operands, checked like an output.
-  void* scratch(size_t bytes);
   // Call after the op has run: checks that it wrote only its outputs, and returns the outputs by name.
   nb::dict results();
 
   long size(const char* name) { return field(name).shape[0]; }
+  std::byte* address(const std::string& name) { return at(field(name)); }
   // The largest value of an int32 array; `none` if the array is empty or null.
   long largest(const char* name, long none);
 
@@ -167,7 +163,7 @@ class OpFields {
   nb::dict given_;
   std::vector<std::string> names_;  // of all fields
   std::map<const void*, Missing> missing_;
-  std::map<std::string, const void*> links_;
+  Links links_;
   std::deque<Field> fields_;
   std::deque<Region> regions_;
   std::vector<std::function<void()>> later_;
@@ -175,16 +171,5 @@ class OpFields {
   std::vector<AnyArray> arrays_;              // keeps them alive
   long n_pages_ = 0;
 };
-
-// Checks that the page table has a slot for every row that an op appends, reads or moves.
-template <class Op>
-void check_slots(const Op& op, OpFields& fields) {
-  if constexpr (requires { op.cache; }) {
-    long rows = fields.largest("accepted", -1) + 1;
-    if constexpr (requires { op.rows; }) rows = op.rows;
-    const long slots = fields.largest("n_past", 0) + rows, capacity = fields.size("page_table") * kPageTokens;
-    LB_CHECK(slots <= capacity, kInvalid, "the page table holds ", capacity, " slots, ", slots, " are needed");
-  }
-}
 
 }  // namespace lb::kernels

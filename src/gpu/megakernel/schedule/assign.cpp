@@ -129,7 +129,7 @@ void Schedule::add_sampler(const SampleOnGrid& sample, const NextToken& next, co
   plan.n_mailboxes += 2 * n_blocks;
   for (int b = 0; b < n_blocks; ++b) {
     const auto own = std::ranges::find_if(lists[b], makes_logits);
-    const uint16_t part = own == lists[b].end() ? n_parts : own->part;  // n_parts: the block has no logits
+    const uint16_t part = own == lists[b].end() ? n_parts : own->part;  // n_parts if the block has no logits
     LB_ASSERT(part == n_parts || own + 1 == lists[b].end());            // else kAdjust is its next step
     lists[b].push_back({adjust, part, n_parts, uint16_t(last)});
     lists[b].push_back({uint16_t(adjust + 1), uint16_t(b), uint16_t(n_blocks), uint16_t(last + 1)});

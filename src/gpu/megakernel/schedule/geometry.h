@@ -30,7 +30,7 @@ struct Teams {
 // The teams with the shortest expected time for a block with `rows` rows.
 Teams teams_of(const Linear& op, int rows);
 
-// Sets the batches, passes and planes of a product from its teams. A block has rows_each rows.
+// Sets the batches, passes and planes of a product from its teams. A block computes rows_each rows.
 void plan_batches(ProductTask& p, int rows_each);
 
 // Whether the writers of the rows quantise them, once for all readers. Each block then computes whole scale blocks of

@@ -93,8 +93,8 @@ void Schedule::MailboxPlan::lay_out() {
   }
 }
 
-// Makes the reader take `plain` from its writer's mailboxes, if the writer has some. `first`: receives the offset in
-// the writer's vector; null: the offset must be 0.
+// Makes the reader read `plain` from its writer's mailboxes, if the writer has some. *first receives the offset in the
+// writer's vector; if `first` is null, the offset must be 0.
 void Schedule::MailboxPlan::take(int reader, MailboxSource& from, const void* plain, int* first) {
   const int writer = plain == nullptr ? -1 : schedule.writer_of(plain, reader);
   if (!has_mailboxes(writer)) return;

@@ -34,8 +34,8 @@ PackedKv packed_kv(const KvLayer& cache, const Target& target) {
   return kv;
 }
 
-// As many splits as a head's query tile has blocks, rounded down to a power of two, so that a block has one unit. In
-// the merge, a thread has one split.
+// As many splits as a head's query tile has blocks, rounded down to a power of two, so that each block gets one unit.
+// In the merge, a thread handles one split.
 SplitTask split_task(const Attention& op, const AttentionPrepare& prepare, const Target& target) {
   const KvLayer& cache = op.cache;
   const int group = op.n_heads / cache.n_kv_heads, tiles = parts_of(group, kSplitQueries);
@@ -216,7 +216,7 @@ void Schedule::run_fused(const SwiGlu& op, const LinearGroup& readers) {
            {{op.up, size_t(op.dim) * 4}});
 }
 
-// Adds one node per product of the group; `from` says how the products make their x.
+// Adds one node per product of the group; `from` says how the products derive their x.
 void Schedule::products(const LinearGroup& group, const ProductTask& from, const std::vector<Range>& reads) {
   long n_out = 0;
   for (const Linear& op : std::span(group.products, group.n)) n_out += op.n_out;

@@ -43,8 +43,8 @@ class Schedule final : public lb::Stream {
   explicit Schedule(const Target& target)
       : lb::Stream(kOpBodies<Schedule>, "has no task of the megakernel"), target_(target) {}
 
-  // Adds the sampler and the step's end. A launch makes several tokens if the budget has pointers. Throws kUnsupported
-  // if the target has no kernel for the recorded ops.
+  // Adds the sampler and the step's end. A launch computes several tokens if the budget's pointers are not null. Throws
+  // kUnsupported if the target has no kernel for the recorded ops.
   MegaPlan compile(const SampleOnGrid& sample, const NextToken& next, const TokenBudget& budget);
 
   // Reserves addresses without memory and ignores uploads to them, so that a step can be planned before memory exists.
@@ -84,7 +84,7 @@ class Schedule final : public lb::Stream {
     double bytes;  // bytes that the task moves, which decide its share of the blocks
     int min_parts, max_parts;
     int phase = 0;
-    float* kept = nullptr;  // of a product whose y is kept: y's address in row 0 of the ring; else null
+    float* kept = nullptr;  // if a product's y is kept: its address in row 0 of the ring; else null
   };
 
   struct Kernel {
@@ -124,7 +124,7 @@ class Schedule final : public lb::Stream {
   void plan_streams(MegaPlan& plan) const;
 
   const Target& target_;
-  uintptr_t next_address_ = uintptr_t{1} << 60;        // for reserve(), an address range without memory
+  uintptr_t next_address_ = uintptr_t{1} << 60;        // next address of reserve(), in a range without memory
   const std::unique_ptr<Memory> splits_ = reserve(1);  // stands for the results of an attention's splits
   std::vector<Node> nodes_;
   const int32_t* n_kept_ = nullptr;  // counter that selects the ring row of kept rows; null: no row is kept

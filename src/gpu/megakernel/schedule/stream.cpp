@@ -30,7 +30,7 @@ void add_chunks(TaskStep& step, const ProductTask& p, int ring_bytes, std::vecto
 
 }  // namespace
 
-// Max shared memory of a task, besides tasks, sums and steps.
+// Max shared memory of a task, apart from tasks, sums and steps.
 size_t Schedule::pool_bytes() const {
   size_t bytes = kSamplePoolBytes;
   for (const Node& node : nodes_) {

@@ -14,7 +14,7 @@ constexpr size_t kTeamsBytes = 24576, kChunkBytes = 57344 + 64;
 // Long parts use smaller chunks, so that the ring already holds more of the next chunk.
 constexpr size_t kLongBytes = 131072, kLongChunkBytes = 40960 + 64;
 
-// Rows that a team holds together; over all teams they form a chunk. A block has part_rows.
+// Rows that a team holds together; over all teams they form a chunk. A block computes part_rows.
 int batch_rows_of(const Linear& op, int n_teams, int part_rows) {
   const size_t max_bytes = chunk_bytes(op.type, op.n_in, part_rows) > kLongBytes ? kLongChunkBytes : kChunkBytes;
   int rows = 1;

@@ -13,8 +13,8 @@ constexpr double kPhasesAhead = 3;
 
 int units_of(size_t bytes) { return static_cast<int>((bytes + 15) / 16); }
 
-// The first chunk of each lap around the ring; a token begins a lap. The last lap is filled from its end, so that it
-// ends where the next token begins. The lap before it is short instead.
+// The first chunk of each lap around the ring; a token begins a lap. The last lap is filled from its end, to end where
+// the next token begins, so the lap before it is the short one.
 std::vector<size_t> laps_of(const std::vector<WeightChunk>& chunks, int ring_units) {
   std::vector<size_t> begins;
   int to = ring_units;

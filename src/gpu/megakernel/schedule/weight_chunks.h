@@ -1,5 +1,5 @@
-// Plans how weights reach a block. The block's part of each product is cut into chunks, which pass through a ring in
-// shared memory in the order in which the block needs them. The host plans all copies, so that the copying warp
+// Plans how weights reach a block. The block's part of each product is divided into chunks, which pass through a ring
+// in shared memory in the order in which the block needs them. The host plans all copies, so that the copying warp
 // (src/gpu/megakernel/weight_stream.h) only waits and copies.
 #pragma once
 
@@ -30,7 +30,7 @@ bool may_skew(int row_bytes);
 // Upper bound on the bytes of a chunk of `rows` rows.
 size_t chunk_bytes(DType type, int n_in, int rows);
 
-// Cuts rows [begin, begin + rows) of w, one of p's matrices.
+// Divides rows [begin, begin + rows) of w, one of p's matrices, into chunks.
 std::vector<WeightChunk> cut_in_chunks(const ProductTask& p, const void* w, int begin, int rows);
 // Bytes before row `begin` in each plane's copy, four bits per plane.
 uint16_t skews_of(const ProductTask& p, const void* w, int begin);
@@ -41,7 +41,7 @@ uint16_t skews_of(const ProductTask& p, const void* w, int begin);
 void limit_in_flight(std::span<WeightChunk> part, int ring_bytes);
 
 // Whether chunks are copied in parts, one after another, also to keep reads of x short. True if the ring holds the
-// weights of several phases. Only chunks that are alone in flight are cut.
+// weights of several phases. Only chunks that are alone in flight are cut in parts.
 bool comes_in_parts(const std::vector<std::vector<WeightChunk>>& blocks, int n_phases, int ring_bytes);
 void cut_in_parts(std::vector<WeightChunk>& chunks);
 inline constexpr int kPartUnits = 320;  // of 16 bytes

@@ -5,14 +5,14 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "bindings/bindings.h"
+#include "bindings/kernels/bindings.h"
 #include "format/model_file.h"
 #include "models/model.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 using Ranges = std::vector<std::pair<int, int>>;
@@ -62,4 +62,4 @@ void bind_split(nb::module_& m) {
         "units per group, rows per unit, is_tiled).");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

@@ -1,4 +1,5 @@
-// Element types and the device layout of weights on numpy arrays, for tests and the self-test.
+// Element types, the device layout of weights and the rounding of activations on numpy arrays, for tests, benchmarks
+// and the self-test.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -11,8 +12,9 @@
 #include "bindings/arrays.h"
 #include "bindings/kernels/bindings.h"
 #include "bindings/names.h"
-#include "quant/half.h"
+#include "cpu/kernels.h"
 #include "quant/repack.h"
+#include "quant/rows.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -21,33 +23,35 @@ namespace lb::kernels {
 namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-// Value i of F32, F16 or BF16 values.
-float value_at(const void* values, DType type, size_t i) {
-  if (type == DType::kF32) return static_cast<const float*>(values)[i];
-  const uint16_t half = static_cast<const uint16_t*>(values)[i];
-  return type == DType::kF16 ? quant::f16_to_f32(half) : quant::bf16_to_f32(half);
-}
-void put(void* values, DType type, size_t i, float value) {
-  if (type == DType::kF32)
-    static_cast<float*>(values)[i] = value;
-  else
-    static_cast<uint16_t*>(values)[i] = type == DType::kF16 ? quant::f32_to_f16(value) : quant::f32_to_bf16(value);
-}
-
-nb::object convert(Bytes x, const std::string& from, const std::string& to) {
-  const DType from_type = dtype_named(from), to_type = dtype_named(to);
-  for (DType type : {from_type, to_type})
-    LB_CHECK(type == DType::kF32 || type == DType::kF16 || type == DType::kBF16, kUnsupported, "[convert] from ",
-             name(from_type), " to ", name(to_type), ": only F32, F16 and BF16 are converted");
-  const size_t count = x.size() / info(from_type).block_bytes, bytes = count * info(to_type).block_bytes;
-  auto y = std::make_unique<uint8_t[]>(bytes);
-  for (size_t i = 0; i < count; ++i) put(y.get(), to_type, i, value_at(x.data(), from_type, i));
-  return to_numpy(std::move(y), {bytes});
-}
+using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 void check_bytes(const char* what, const Bytes& data, size_t bytes) {
   LB_CHECK(data.size() == bytes, kInvalid, what, " must be ", bytes, " bytes, got ", data.size());
+}
+
+nb::object dequantize(const Bytes& data, const std::string& dtype, size_t n) {
+  const DType type = dtype_named(dtype);
+  LB_CHECK(n % info(type).block_values == 0, kInvalid, name(type), " rows are multiples of ", info(type).block_values,
+           " values, got ", n);
+  check_bytes("data", data, row_bytes(type, n));
+  auto y = std::make_unique<float[]>(n);
+  quant::dequantize_row(type, data.data(), y.get(), long(n));
+  return to_numpy(std::move(y), {n});
+}
+
+// (q, scale, sum) of rows quantised to 8 bits.
+nb::tuple quantize_q8(const Matrix& x, const std::string& isa) {
+  const cpu::Kernels* kernels = cpu::kernels_for(isa_named(isa));
+  LB_CHECK(kernels != nullptr, kUnsupported, "this processor cannot run the ", isa, " CPU kernels");
+  const size_t rows = x.shape(0), n_in = x.shape(1), stride = (n_in + 63) / 64 * 64, n_blocks = stride / 32;
+  auto q = std::make_unique<int8_t[]>(rows * stride);
+  auto scale = std::make_unique<float[]>(rows * n_blocks);
+  auto sum = std::make_unique<int32_t[]>(rows * n_blocks);
+  for (size_t r = 0; r < rows; ++r)
+    kernels->quantize_q8(x.data() + r * n_in, int(n_in), int(stride), q.get() + r * stride, scale.get() + r * n_blocks,
+                         sum.get() + r * n_blocks);
+  return nb::make_tuple(to_numpy(std::move(q), {rows, stride}), to_numpy(std::move(scale), {rows, n_blocks}),
+                        to_numpy(std::move(sum), {rows, n_blocks}));
 }
 
 nb::object to_planes(Bytes blocks, const std::string& dtype, int n_out, int n_in, int task_rows) {
@@ -81,8 +85,9 @@ nb::tuple plane_layout(const std::string& dtype, int n_out, int n_in) {
 
 }  // namespace
 
-void bind_ops_rows(nb::module_& m) {
-  m.def("convert", &convert, "x"_a, "from_"_a, "to"_a, "Bytes of one element type as another's, to nearest even.");
+void bind_weights(nb::module_& m) {
+  m.def("dequantize", &dequantize, "data"_a, "dtype"_a, "n"_a, "n values of an element type as fp32.");
+  m.def("quantize_q8", &quantize_q8, "x"_a, "isa"_a = "auto", "Rows rounded to 8-bit blocks of 32: (q, scale, sum).");
   m.def("to_planes", &to_planes, "blocks"_a, "dtype"_a, "n_out"_a, "n_in"_a, "task_rows"_a = 0,
         "Weights as a device keeps them; task_rows: that many rows at a time.");
   m.def("from_planes", &from_planes, "planes"_a, "dtype"_a, "n_out"_a, "n_in"_a);

@@ -1,19 +1,31 @@
 // Tests of weight loading: the bytes that arrive on the device, and the load time of a whole model.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
-#include <span>
+#include <memory>
+#include <utility>
 
+#include "base/dtype.h"
+#include "base/error.h"
+#include "bindings/arrays.h"
 #include "bindings/kernels/bindings.h"
-#include "bindings/kernels/gpu_call.h"
+#include "bindings/kernels/stream_arrays.h"
+#include "bindings/names.h"
+#include "bindings/python_pack.h"
 #include "engine/gpu_load.h"
+#include "quant/repack.h"
 
-using namespace nanobind::literals;
+namespace nb = nanobind;
+using namespace nb::literals;
 
 namespace lb::kernels {
 namespace {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 LoadProgress reporter(const nb::object& progress) {
   if (progress.is_none()) return {};
@@ -29,7 +41,8 @@ nb::list load_planes(PythonPack& pack, const std::vector<Bytes>& weights, const 
                      size_t progress_bytes, const nb::object& progress) {
   LB_CHECK(dtypes.size() == weights.size() && n_out.size() == weights.size() && n_in.size() == weights.size(), kInvalid,
            weights.size(), " matrices need as many types, heights and widths");
-  Call call(pack);
+  GpuStream stream(pack.shared(), 0, 0);
+  StreamArrays arrays(stream);
   std::vector<WeightCopy> copies;
   std::vector<size_t> sizes;
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -38,11 +51,9 @@ nb::list load_planes(PythonPack& pack, const std::vector<Bytes>& weights, const 
     sizes.push_back(quant::checked_plane_layout(type, n_out[i], n_in[i]).bytes);
     LB_CHECK(weights[i].size() == from.bytes(), kInvalid, "weights [", n_out[i], ", ", n_in[i], "] of ", name(type),
              " are ", from.bytes(), " bytes, got ", weights[i].size());
-    auto* to = call.out<std::byte>(sizes.back());
-    pack.stream().fill(to, 0, sizes.back());
-    copies.push_back({to, from});
+    copies.push_back({arrays.zeros<std::byte>(sizes.back()), from});
   }
-  pack.stream().synchronize();
+  stream.wait();
   {
     const nb::gil_scoped_release unlocked;
     load_weights(pack.device(), copies,
@@ -50,8 +61,11 @@ nb::list load_planes(PythonPack& pack, const std::vector<Bytes>& weights, const 
                  reporter(progress));
   }
   nb::list planes;
-  for (size_t i = 0; i < copies.size(); ++i)
-    planes.append(call.read(reinterpret_cast<const uint8_t*>(copies[i].to), sizes[i]));
+  for (size_t i = 0; i < copies.size(); ++i) {
+    auto bytes = std::make_unique<uint8_t[]>(sizes[i]);
+    stream.download(bytes.get(), copies[i].to, sizes[i]);
+    planes.append(to_numpy(std::move(bytes), {sizes[i]}));
+  }
   return planes;
 }
 

@@ -5,16 +5,16 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "bindings/bindings.h"
 #include "bindings/calls.h"
 #include "bindings/ids.h"
+#include "bindings/kernels/bindings.h"
 #include "bindings/segment_requests.h"
 #include "engine/session_probe.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace lb {
+namespace lb::kernels {
 namespace {
 
 nb::dict part_seconds_of(const SessionProbe& probe) {
@@ -103,4 +103,4 @@ void bind_session_probe(nb::module_& m) {
           "task. Empty unless the megakernel made it; the pack must be built with LUCEBOX_TIMELINE.");
 }
 
-}  // namespace lb
+}  // namespace lb::kernels

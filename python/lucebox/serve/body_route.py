@@ -1,0 +1,89 @@
+"""Routes that parse and validate a large body in a worker thread, in steps that let the event loop run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from starlette.responses import Response
+
+from lucebox.chat.large_json import load_json
+from lucebox.errors import InvalidRequestError
+from lucebox.serve.errors import ApiError
+
+__all__ = ["body_router"]
+
+SMALL = 16 << 10
+"""Bytes that are parsed on the event loop, in at most a few milliseconds."""
+LARGE = 2 << 20
+"""Bytes of a body that waits for the threads of large ones."""
+
+_MEDIUM_THREADS = ThreadPoolExecutor(4, "lucebox-body")
+_LARGE_THREADS = ThreadPoolExecutor(2, "lucebox-large-body")
+
+
+def body_router() -> APIRouter:
+    return APIRouter(route_class=_BodyRoute)
+
+
+class _ParsedRequest(Request):
+    """A request whose body is an instance of the route's model already."""
+
+    def __init__(self, request: Request, body: BaseModel) -> None:
+        super().__init__(request.scope, request.receive)
+        self._body = b"{}"  # its JSON is `body`
+        self._parsed = body
+
+    async def json(self) -> BaseModel:
+        return self._parsed
+
+
+class _BodyRoute(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+        model = None if self.body_field is None else self.body_field.field_info.annotation
+        if model is None:
+            return handler
+        assert isinstance(model, type) and issubclass(model, BaseModel)
+
+        async def handle(request: Request) -> Response:
+            if data := await request.body():
+                if len(data) <= SMALL:
+                    body = _parsed(data, model)
+                else:
+                    threads = _MEDIUM_THREADS if len(data) <= LARGE else _LARGE_THREADS
+                    body = await asyncio.get_running_loop().run_in_executor(threads, _parsed, data, model)
+                request = _ParsedRequest(request, body)
+            return await handler(request)
+
+        return handle
+
+
+def _parsed(data: bytes, model: type[BaseModel]) -> BaseModel:
+    """The body as an instance of the model.
+
+    Raises:
+        ApiError: it is no JSON, or has too many values.
+        RequestValidationError: it is another JSON.
+    """
+    try:
+        value = load_json(data, "the body")
+    except InvalidRequestError as error:
+        raise ApiError("invalid", str(error)) from None
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
+        raise ApiError("invalid", f"the body is not JSON: {reason}") from None
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_input=False)
+        raise RequestValidationError(
+            [{**fault, "loc": ("body", *fault["loc"])} for fault in faults], body=value
+        ) from None
