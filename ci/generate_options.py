@@ -10,8 +10,8 @@ import ast
 import re
 import subprocess
 import textwrap
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from itertools import chain
 
 from dataclass_source import SourceField, read_classes
 from project import ROOT, tools_environment
@@ -32,102 +32,109 @@ OWN_TYPES = {"activations": "Activations", "isa": "Isa", "kv": "KvTypes", "seed"
 # Words whose value is not the enumerator of that name.
 WORDS = {("isa", "auto"): "best_isa()"}
 
-
-@dataclass(frozen=True)
-class Option:
-    """An option in C++."""
-
-    name: str
-    type: str
-    default: str
-    """Empty: the type's own."""
-    none: str
-    """The value that is None in Python; empty: there is none."""
-    words: dict[str, str]
-    """The values of a Literal's words."""
-    about: str
-
-    @property
-    def is_new_enum(self) -> bool:
-        return bool(self.words) and self.name not in OWN_TYPES
+Structs = dict[str, list[SourceField]]
+"""Options by the C++ struct, with its base."""
 
 
-@dataclass(frozen=True)
-class Struct:
-    name: str
-    about: str
-    options: Sequence[Option]
-    base: str = ""
-
-
-def option_of(field: SourceField) -> Option:
-    """A field in C++.
+def type_of(field: SourceField) -> str:
+    """The C++ type.
 
     Raises:
-        SystemExit: its type has no C++ type.
+        SystemExit: there is none for the Python type.
     """
-    kind = field.type.removesuffix(" | None")
-    literal = re.fullmatch(r"Literal\[(.*)\]", kind)
     if field.name in OWN_TYPES:
-        cpp = OWN_TYPES[field.name]
-    elif literal:
-        cpp = "".join(part.capitalize() for part in field.name.split("_"))
-    elif field.metadata.get("size"):
-        cpp = "size_t"
-    elif kind in TYPES:
-        cpp = TYPES[kind]
-    else:
+        return OWN_TYPES[field.name]
+    if field.type.startswith("Literal"):
+        return "".join(part.capitalize() for part in field.name.split("_"))
+    kind = "int" if field.metadata.get("size") else field.type.removesuffix(" | None")
+    if kind not in TYPES:
         raise SystemExit(f"{field.name}: no C++ type for {field.type}; add one to TYPES of ci/generate_options.py")
-    words = ast.literal_eval(f"[{literal[1]}]") if literal else []
-    values = {word: WORDS.get((field.name, word), f"{cpp}::k{word.capitalize()}") for word in words}
-    has_none = field.type.endswith("| None") and "default" not in field.metadata
-    none = str(field.metadata.get("none", '""' if cpp == "std::string" else 0)) if has_none else ""
-    return Option(field.name, cpp, _default(field, none, values), none, values, _about(field.doc, none))
+    return "size_t" if field.metadata.get("size") else TYPES[kind]
 
 
-def _default(field: SourceField, none: str, words: dict[str, str]) -> str:
-    if "default" in field.metadata or none:
-        return str(field.metadata.get("default", none)).strip('"')
-    if field.default is None or (field.name in OWN_TYPES and not words):
+def words_of(field: SourceField) -> dict[str, str]:
+    """The words of a Literal, and their C++ values."""
+    words = ast.literal_eval(field.type.removeprefix("Literal")) if field.type.startswith("Literal") else []
+    return {word: WORDS.get((field.name, word), f"{type_of(field)}::k{word.capitalize()}") for word in words}
+
+
+def none_of(field: SourceField) -> str:
+    """The C++ value that is None in Python; empty: there is none."""
+    if not field.type.endswith("| None") or "default" in field.metadata:
+        return ""
+    return str(field.metadata.get("none", '""' if type_of(field) == "std::string" else 0))
+
+
+def default_of(field: SourceField) -> str:
+    """Empty: the type's own default."""
+    if "default" in field.metadata or none_of(field):
+        return str(field.metadata.get("default", none_of(field))).strip('"')
+    if field.default is None or (field.name in OWN_TYPES and not words_of(field)):
         return ""
     try:
         value = ast.literal_eval(field.default)
     except ValueError:
         raise SystemExit(f"{field.name}: C++ needs a literal default, got {ast.unparse(field.default)}") from None
     if isinstance(value, str):
-        return words.get(value, f'"{value}"')
+        return words_of(field).get(value, f'"{value}"')
     return f"{value:g}" if isinstance(value, float) else str(value).lower()
 
 
-def _about(doc: str, none: str) -> str:
-    """The first sentence, and the one about None."""
-    sentences = re.findall(r"\S.*?\.(?= |$)", doc)
-    about = sentences[:1] + [one.replace("None:", f"{none}:") for one in sentences[1:] if one.startswith("None:")]
-    return " ".join(about if none else sentences[:1])
+def comment_of(field: SourceField) -> str:
+    """The first sentence of the docstring, and the one about None.
+
+    Raises:
+        SystemExit: there is no sentence.
+    """
+    first, *others = re.findall(r"\S.*?\.(?= |$)", field.doc) or [""]
+    if not first:
+        raise SystemExit(f"{field.name}: the string under the field has no sentence")
+    about_none = [one.replace("None", none_of(field)) for one in others if one.startswith("None:") and none_of(field)]
+    return _comment(" ".join([first, *about_none]))
 
 
-def _options(file: str, name: str, *readers: str) -> list[Option]:
-    """The options of a dataclass that exactly these native options have."""
-    (found,) = [one for one in read_classes(ROOT / file) if one.name == name]
-    return [option_of(field) for field in found.fields if tuple(field.metadata.get("readers", ["engine"])) == readers]
+def _comment(text: str) -> str:
+    return "".join(f"// {line}\n" for line in textwrap.wrap(text, 115))
 
 
-def engine_structs() -> list[Struct]:
-    of_both = _options(OPTIONS, "EngineOptions", "engine", "scorer")
-    of_engine = _options(OPTIONS, "EngineOptions", "engine") + _options(DRAFTERS, "Drafters", "engine")
-    of_scorer = _options(OPTIONS, "EngineOptions", "scorer")
-    return [
-        Struct("ModelOptions", "What an engine and a scorer of prompts have in common.", of_both),
-        Struct("EngineFields", "The rest of EngineOptions.", of_engine, base="ModelOptions"),
-        Struct("ScorerFields", "The rest of ScorerOptions.", of_scorer, base="ModelOptions"),
-    ]
+def declarations(structs: Structs) -> Iterator[str]:
+    """The structs, after the enumerations that are theirs."""
+    for field in chain(*structs.values()):
+        if words_of(field) and field.name not in OWN_TYPES:
+            values = ", ".join(value.split("::")[1] for value in words_of(field).values())
+            yield f"{comment_of(field)}enum class {type_of(field)} {{ {values} }};\n"
+    for name, fields in structs.items():
+        lines = [
+            f"{comment_of(field)}{type_of(field)} {field.name}{default_of(field) and ' = '}{default_of(field)};\n"
+            for field in fields
+        ]
+        yield f"struct {name} {{\n{''.join(lines)}}};\n"
 
 
-def sampling_structs() -> list[Struct]:
-    return [Struct("SamplingParams", "How tokens are chosen.", _options(OPTIONS, "Sampling", "engine"))]
+def bindings(structs: Structs) -> Iterator[str]:
+    """The words of enumerations, then the rows of each struct."""
+    for field in chain(*structs.values()):
+        if words := ", ".join(f'{{"{word}", {value}}}' for word, value in words_of(field).items()):
+            yield f"template <>\ninline Words<{type_of(field)}> words() {{\n  return {{{words}}};\n}}\n"
+    for base_and_name, fields in structs.items():
+        name = base_and_name.split()[0]
+        values = [(field.name, none_of(field) and f", {none_of(field)}") for field in fields]
+        rows = "".join(f'Field{{"{option}", &{name}::{option}{none}}},\n' for option, none in values)
+        yield f"inline const std::tuple k{name}{{\n{rows}}};\n"
 
 
-def keywords() -> str:
+def _header(includes: str, parts: Iterator[str]) -> str:
+    lines = "".join(f"#include {name}\n" if name else "\n" for name in includes.split(" "))
+    note = _comment(NOTE.format(f"{OPTIONS} and {DRAFTERS}"))
+    body = "\n".join(parts)
+    command = ["clang-format", "--assume-filename", str(ROOT / "src" / "cpp" / "options.h")]
+    code = f"{note}#pragma once\n\n{lines}\nnamespace lb {{\n\n{body}\n}}  // namespace lb\n"
+    return subprocess.run(
+        command, input=code, env=tools_environment(), check=True, capture_output=True, text=True
+    ).stdout
+
+
+def _keywords() -> str:
     """The TypedDicts. A keyword may be a list where the field is a tuple."""
     parts = [
         f'"""The fields of the option dataclasses as keywords.\n\n{NOTE.format("options.py")}\n"""\n',
@@ -136,78 +143,35 @@ def keywords() -> str:
         '__all__ = ["EngineFields", "SamplingFields"]\n',
     ]
     for one in read_classes(ROOT / OPTIONS):
-        types = [
-            (field.name, re.sub(r"tuple\[(\w+), \.\.\.\]", r"\g<0> | list[\1]", field.type)) for field in one.fields
-        ]
+        types = [(field.name, re.sub(r"tuple\[(\w+), ...\]", r"\g<0> | list[\1]", field.type)) for field in one.fields]
         lines = "".join(f"    {name}: {kind}\n" for name, kind in types)
-        name = f"{one.name.removesuffix('Options')}Fields"
-        parts.append(
-            f'\nclass {name}(TypedDict, total=False):\n    """The fields of {one.name} as keywords."""\n\n{lines}'
-        )
+        head = f"class {one.name.removesuffix('Options')}Fields(TypedDict, total=False):"
+        parts.append(f'\n{head}\n    """The fields of {one.name} as keywords."""\n\n{lines}')
     return "\n".join(parts).replace("'", '"')
 
 
-def header(includes: Iterable[str], body: Iterable[str]) -> str:
-    note = _comment(NOTE.format(f"{OPTIONS} and {DRAFTERS}"))
-    lines = "".join(f"#include {name}\n" if name else "\n" for name in includes)
-    return _formatted(
-        f"{note}#pragma once\n\n{lines}\nnamespace lb {{\n\n" + "\n".join(body) + "\n}  // namespace lb\n"
-    )
-
-
-def _comment(text: str) -> str:
-    return "".join(f"// {line}\n" for line in textwrap.wrap(text, 115))
-
-
-def _formatted(code: str) -> str:
-    command = ["clang-format", "--assume-filename", str(ROOT / "src" / "cpp" / "options.h")]
-    return subprocess.run(
-        command, input=code, env=tools_environment(), capture_output=True, text=True, check=True
-    ).stdout
-
-
-def declarations(structs: Sequence[Struct]) -> Iterable[str]:
-    """The structs, after the enumerations that are theirs."""
-    for option in _flat(structs):
-        if option.is_new_enum:
-            names = ", ".join(value.split("::")[1] for value in option.words.values())
-            yield f"{_comment(option.about)}enum class {option.type} {{ {names} }};\n"
-    for one in structs:
-        fields = "".join(
-            f"{_comment(option.about)}{option.type} {option.name}{option.default and f' = {option.default}'};\n"
-            for option in one.options
-        )
-        yield f"{_comment(one.about)}struct {one.name}{one.base and f' : {one.base}'} {{\n{fields}}};\n"
-
-
-def bindings(structs: Sequence[Struct]) -> Iterable[str]:
-    """The words of enumerations, then the rows of each struct."""
-    for option in _flat(structs):
-        if option.words:
-            pairs = ", ".join(f'{{"{word}", {value}}}' for word, value in option.words.items())
-            yield f"template <>\ninline Words<{option.type}> words() {{\n  return {{{pairs}}};\n}}\n"
-    for one in structs:
-        rows = "".join(
-            f'Field{{"{option.name}", &{one.name}::{option.name}{option.none and f", {option.none}"}}},\n'
-            for option in one.options
-        )
-        yield f"inline const std::tuple k{one.name}{{\n{rows}}};\n"
-
-
-def _flat(structs: Sequence[Struct]) -> Iterable[Option]:
-    return (option for one in structs for option in one.options)
+def _options(file: str, name: str, *readers: str) -> list[SourceField]:
+    """The fields of a dataclass that exactly these native options have."""
+    (found,) = [one for one in read_classes(ROOT / file) if one.name == name]
+    return [field for field in found.fields if tuple(field.metadata.get("readers", ["engine"])) == readers]
 
 
 def files() -> dict[str, str]:
     """Every generated file: path from the root, and content."""
-    engine = ["<cstddef>", "<string>", "", '"cpu/cpu_stream.h"', '"ops/linear.h"', '"quant/kv_names.h"']
-    sampler = ["<cstdint>", "<utility>", "<vector>"]
-    rows = ["<tuple>", "", '"bindings/option_field.h"', '"engine/option_fields.h"', '"sampling/sampling_params.h"']
+    engine: Structs = {
+        "ModelOptions": _options(OPTIONS, "EngineOptions", "engine", "scorer"),
+        "EngineFields : ModelOptions": _options(OPTIONS, "EngineOptions", "engine")
+        + _options(DRAFTERS, "Drafters", "engine"),
+        "ScorerFields : ModelOptions": _options(OPTIONS, "EngineOptions", "scorer"),
+    }
+    sampling: Structs = {"SamplingParams": _options(OPTIONS, "Sampling", "engine")}
+    engine_needs = '<cstddef> <string>  "cpu/cpu_stream.h" "ops/linear.h" "quant/kv_names.h"'
+    row_needs = '<tuple>  "bindings/option_field.h" "engine/option_fields.h" "sampling/sampling_params.h"'
     return {
-        "python/lucebox/option_fields.py": keywords(),
-        "src/cpp/engine/option_fields.h": header(engine, declarations(engine_structs())),
-        "src/cpp/sampling/sampling_params.h": header(sampler, declarations(sampling_structs())),
-        "src/cpp/bindings/option_rows.h": header(rows, bindings(engine_structs() + sampling_structs())),
+        "python/lucebox/option_fields.py": _keywords(),
+        "src/cpp/engine/option_fields.h": _header(engine_needs, declarations(engine)),
+        "src/cpp/sampling/sampling_params.h": _header("<cstdint> <utility> <vector>", declarations(sampling)),
+        "src/cpp/bindings/option_rows.h": _header(row_needs, bindings(engine | sampling)),
     }
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import generate_options
 import pytest
-from dataclass_source import read_classes
-from generate_options import Option, Struct
+from dataclass_source import SourceField, read_classes
 from project import ROOT
 
 SOURCE = '''
@@ -26,6 +25,7 @@ class Options:
     decode_path: Literal["auto", "graph"] = "auto"
     """How to decode."""
     isa: Literal["auto", "avx2"] = "auto"
+    """Where."""
     file: str | None = None
     """A file."""
     logprobs: int | None = field(default=None, metadata={"none": -1})
@@ -33,18 +33,21 @@ class Options:
     seed: int | None = field(default=None, metadata={"default": 7})
     """A seed. None: a fresh one."""
     is_on: bool = False
+    """Whether."""
     share: float = 0.5
+    """Which."""
     bias: Mapping[int, float] = field(default_factory=dict)
+    """Why."""
 '''
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> list[Option]:
+def options(tmp_path: Path) -> list[SourceField]:
     (tmp_path / "options.py").write_text(SOURCE)
     (found,) = read_classes(tmp_path / "options.py")
     assert (found.name, found.doc) == ("Options", "Some options.")
     assert found.fields[0].metadata == {"readers": ("engine", "scorer"), "size": True}
-    return [generate_options.option_of(field) for field in found.fields]
+    return list(found.fields)
 
 
 def test_the_files_are_those_checked_in() -> None:
@@ -52,16 +55,16 @@ def test_the_files_are_those_checked_in() -> None:
         assert (ROOT / name).read_text() == text, f"{name}: run python ci/generate_options.py"
 
 
-def test_declarations(options: list[Option]) -> None:
-    enum, struct = generate_options.declarations([Struct("Some", "Of a test.", options, base="Base")])
+def test_declarations(options: list[SourceField]) -> None:
+    enum, struct = generate_options.declarations({"Some : Base": options})
     assert enum == "// How to decode.\nenum class DecodePath { kAuto, kGraph };\n"
     assert struct.splitlines() == [
-        "// Of a test.",
         "struct Some : Base {",
         "// Most bytes. 0: all that is free.",
         "size_t size = 0;",
         "// How to decode.",
         "DecodePath decode_path = DecodePath::kAuto;",
+        "// Where.",
         "Isa isa = best_isa();",
         "// A file.",
         "std::string file;",
@@ -69,15 +72,18 @@ def test_declarations(options: list[Option]) -> None:
         "int logprobs = -1;",
         "// A seed.",
         "uint64_t seed = 7;",
+        "// Whether.",
         "bool is_on = false;",
+        "// Which.",
         "float share = 0.5;",
+        "// Why.",
         "std::vector<std::pair<int32_t, float>> bias;",
         "};",
     ]
 
 
-def test_rows(options: list[Option]) -> None:
-    path, isa, rows = generate_options.bindings([Struct("Some", "", options)])
+def test_rows(options: list[SourceField]) -> None:
+    path, isa, rows = generate_options.bindings({"Some : Base": options})
     assert '{{"auto", DecodePath::kAuto}, {"graph", DecodePath::kGraph}}' in path
     assert '{{"auto", best_isa()}, {"avx2", Isa::kAvx2}}' in isa
     assert [line for line in rows.splitlines() if line.startswith("Field")] == [
@@ -93,8 +99,17 @@ def test_rows(options: list[Option]) -> None:
     ]
 
 
-def test_a_type_without_a_cpp_type_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "options.py").write_text("class Options:\n    when: datetime\n")
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("when: datetime", r"when: no C\+\+ type for datetime; add one to TYPES"),
+        ("n: int = 1 << 3", r"n: C\+\+ needs a literal default, got 1 << 3"),
+        ("n: int = 1", "n: the string under the field has no sentence"),
+    ],
+)
+def test_a_field_that_cpp_cannot_have_is_refused(tmp_path: Path, field: str, message: str) -> None:
+    (tmp_path / "options.py").write_text(f"class Options:\n    {field}\n")
     (found,) = read_classes(tmp_path / "options.py")
-    with pytest.raises(SystemExit, match=r"when: no C\+\+ type for datetime; add one to TYPES"):
-        generate_options.option_of(found.fields[0])
+    (one,) = found.fields
+    with pytest.raises(SystemExit, match=message):
+        generate_options.type_of(one), generate_options.default_of(one), generate_options.comment_of(one)

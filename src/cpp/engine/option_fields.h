@@ -14,7 +14,6 @@ namespace lb {
 // How a GPU decodes: "graph" (a launch per op), "megakernel" (a launch per token), or "auto": the faster one.
 enum class DecodePath { kAuto, kGraph, kMegakernel };
 
-// What an engine and a scorer of prompts have in common.
 struct ModelOptions {
   // Maximum tokens of a session. 0: the model's maximum, or less where memory does not suffice.
   int context = 0;
@@ -33,7 +32,6 @@ struct ModelOptions {
   Isa isa = best_isa();
 };
 
-// The rest of EngineOptions.
 struct EngineFields : ModelOptions {
   // Tokens of the KV cache, which all sessions share; tokens of a common prefix count once. 0: a context for each of
   // `sessions`, or the most that fits, at least one context.
@@ -56,7 +54,6 @@ struct EngineFields : ModelOptions {
   bool suffix = false;
 };
 
-// The rest of ScorerOptions.
 struct ScorerFields : ModelOptions {
   // Block-sparse attention of the scorer: a row reads the blocks of 128 keys whose weight is at least this share of the
   // largest block's, 0 to 1.

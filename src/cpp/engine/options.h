@@ -1,4 +1,5 @@
-// User options for opening a model: to generate (EngineOptions) or to score prompts (ScorerOptions).
+// User options for opening a model: to generate (EngineOptions) or to score prompts (ScorerOptions). ModelOptions has
+// what both need.
 #pragma once
 
 #include "engine/option_fields.h"

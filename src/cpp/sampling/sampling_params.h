@@ -8,7 +8,6 @@
 
 namespace lb {
 
-// How tokens are chosen.
 struct SamplingParams {
   // 0 is greedy, as is anything below 1e-5; otherwise logits are divided by it.
   float temperature = 0;
