@@ -30,6 +30,7 @@ format: .venv/ready
 	$(RUN) ci/run_gates.py --fix
 
 generate: .venv/ready  # checked-in generated files, after a change to bindings, options, command line or targets/
+	$(RUN) ci/generate_options.py
 	$(RUN) ci/test.py wheel
 	$(RUN) ci/check_generated.py --write
 

@@ -1,5 +1,6 @@
-"""Checks the generated files in the repository: the type stubs of the extension modules, docs/reference, the predicted
-speeds of the megakernel, README's speed table, and everything generated from targets/ and the kernels.
+"""Checks the generated files in the repository: the options' structs and keywords, the type stubs of the extension
+modules, docs/reference, the predicted speeds of the megakernel, README's speed table, and everything generated from
+targets/ and the kernels.
 
     check_generated.py            fails if a file differs from its generator's output
     check_generated.py --write    writes the files
@@ -15,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import generate_options
 import generate_planned
 import generate_predictions
 import generate_reference
@@ -45,7 +47,7 @@ def expected() -> dict[str, str]:
     """Every generated file: path from the root, and content."""
     files = {f"{PACKAGE}/{name}": text for name, text in stubs().items()}
     files |= {f"{REFERENCE}/{name}": text for name, text in generate_reference.pages().items()}
-    files |= generate_targets.files() | generate_planned.files()
+    files |= generate_options.files() | generate_targets.files() | generate_planned.files()
     return files | generate_predictions.files() | generate_speed.files()
 
 
@@ -70,6 +72,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Check or write the generated files.")
     parser.add_argument("--write", action="store_true", help="write them instead of comparing")
     if parser.parse_args().write:
+        generate_options.main()  # first: the stubs and docs/reference need a build with these options
         wanted = expected()
         for name in present() - wanted.keys():
             (ROOT / name).unlink()

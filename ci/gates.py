@@ -32,7 +32,7 @@ PACKAGE = "python/lucebox"
 # A room is a folder or file of the package; it imports only from its own row's room and the rows above. A module
 # belongs to the room with the longest matching name.
 ROOMS = (
-    ("_kernels", "cache", "errors", "interrupted", "names", "results"),
+    ("_kernels", "cache", "errors", "interrupted", "names", "option_fields", "results"),
     ("regular_files",),
     ("compression.keep_ratio", "figures", "local_files", "sizes"),
     ("options",),

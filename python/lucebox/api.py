@@ -32,7 +32,8 @@ from lucebox.generation.request import GenerationRequest, embedding_request, pro
 from lucebox.generation.scheduler import Scheduler
 from lucebox.generation.sessions import SessionPool
 from lucebox.models.hub import Progress
-from lucebox.options import EngineOptions, Sampling, SamplingFields, check_names
+from lucebox.option_fields import SamplingFields
+from lucebox.options import EngineOptions, Sampling, check_names
 from lucebox.regular_files import open_regular
 from lucebox.results import Chunk, Generation
 from lucebox.sizes import parse_size
@@ -41,7 +42,7 @@ from lucebox.text import Ids, Tokenizer
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from lucebox.options import EngineFields
+    from lucebox.option_fields import EngineFields
 
 __all__ = ["LLM", "ChatOptions", "GenerateOptions", "Messages", "Prompt"]
 

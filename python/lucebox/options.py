@@ -1,8 +1,13 @@
 """The options a caller may set, as frozen dataclasses. Field docstrings (the string under a field) generate
 `--help` and docs/reference; dataclasses refuse unknown names.
 
-A field reaches the engine by its name: src/cpp/bindings/options.cpp has a row for each. Fields that Python alone reads
-are marked HOST.
+ci/generate_options.py writes from the fields what else must know them: the keywords of `LLM` (option_fields.py), the
+engine's structs and their binding. A field's metadata has what its type does not tell:
+
+    readers   whose native options have the field; not given: the engine's
+    size      the engine has a number of bytes, as parse_size reads it
+    none      the engine's value for None; not given: 0, or an empty string
+    default   None is this value, which the engine also has for others
 """
 
 from __future__ import annotations
@@ -10,16 +15,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, Literal, TypedDict, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from lucebox.errors import InvalidRequestError
 from lucebox.names import did_you_mean, same_name
 from lucebox.sizes import parse_size
 
-__all__ = ["EngineFields", "EngineOptions", "Sampling", "SamplingFields", "check_names", "engine_fields",
-           "parse_layers"]  # fmt: skip
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
-HOST = {"host": True}
+__all__ = ["EngineOptions", "Sampling", "check_names", "engine_fields", "parse_layers"]
+
+HOST = {"readers": ()}  # Python alone
+MODEL = {"readers": ("engine", "scorer")}
+SCORER = {"readers": ("scorer",)}
 MAX_INT = 2**31 - 1  # the engine counts in 32 bits
 MAX_LAYERS = 1024  # of a model
 MAX_LOGPROBS = 20  # as in the OpenAI API
@@ -35,19 +44,19 @@ class EngineOptions:
     pack: str | None = field(default=None, metadata=HOST)
     """Name of the GPU pack: "sm_86", or a variant, "sm_86_laptop". None: the best one for the device, a variant before
     its target, the last installed variant before the others."""
-    context: int | None = None
+    context: int | None = field(default=None, metadata=MODEL)
     """Maximum tokens of a session. None: the model's maximum, or less where memory does not suffice."""
     kv_tokens: int | None = None
     """Tokens of the KV cache, which all sessions share; tokens of a common prefix count once. None: a context for each
     of `sessions`, or the most that fits, at least one context."""
-    threads: int | None = None
+    threads: int | None = field(default=None, metadata=MODEL)
     """Worker threads on the CPU. None: one per physical core that this process may use."""
-    activations: Literal["int8", "f32"] = "int8"
+    activations: Literal["int8", "f32"] = field(default="int8", metadata=MODEL)
     """Activations of products with quantised weights: "int8" rounds to 8-bit blocks of 32 (fast), "f32" is exact."""
-    kv: str = "f16"
+    kv: str = field(default="f16", metadata=MODEL)
     """Type of the stored keys and values: f32, f16, bf16, fp8, q8_0, q5_1, q5_0, q4_1, q4_0, tq3_0, wht4 or wht3, or
     two of them as K/V: "q8_0/q4_0". All but f32 round: see docs/kv.md."""
-    sessions: int | None = None
+    sessions: int | None = field(default=None, metadata={"default": 1})
     """Generations that may run at once, each in a session of up to `context` tokens. Where memory has room for fewer
     sessions, fewer run. Further generations wait. None: 4, which share one context of the KV cache. `lucebox serve` has
     --slots."""
@@ -56,19 +65,19 @@ class EngineOptions:
     of bytes. 0: a prompt reuses only what its session has."""
     seed: int = field(default=0, metadata=HOST)
     """Seed of requests without their own."""
-    prefill_chunk: int | None = None
+    prefill_chunk: int | None = field(default=None, metadata=MODEL)
     """Prompt tokens computed at once, 1 to 4096. Larger is faster and takes more scratch memory. None: the target's
     default, 512 on the CPU."""
     decode_path: Literal["auto", "graph", "megakernel"] = "auto"
     """How a GPU decodes: "graph" (a launch per op), "megakernel" (a launch per token), or "auto": the faster one."""
-    draft: str = "auto"
+    draft: str = field(default="auto", metadata=HOST)
     """Speculation: "none", "suffix" (from what was written before), "mtp" (the block in the model's file), a drafter (a
     file, a hub id, or the catalog name of its model), or "auto": suffix, and the catalog's drafter or the block where
     it fits and pays on the device. "mtp+suffix" and "DRAFTER+suffix" use both. Drafts change no token, on a GPU but
     where two tie."""
     draft_budget: int | None = None
     """Tokens of a draft, 1 to 63. None: chosen for each step."""
-    memory_limit: str | int | None = field(default=None, metadata={"size": True})
+    memory_limit: str | int | None = field(default=None, metadata=MODEL | {"size": True})
     """Most of the device's free memory to use: "24GiB", "24GB", or a number of bytes. None: all that is free."""
     sparse_prefill: float = 0.0
     """Lossy block-sparse attention of prompts: rows read the blocks of 128 keys whose weight is at least this share of
@@ -77,7 +86,7 @@ class EngineOptions:
     batch_invariant: bool = False
     """On a GPU, tokens that do not depend on what is decoded beside them, to the bit: one sequence takes the kernels of
     several, which is slower, and drafts are off. NVIDIA GPUs from sm_80; the CPU has this property anyway."""
-    isa: Literal["auto", "scalar", "portable", "avx2", "avx512"] = "auto"
+    isa: Literal["auto", "scalar", "portable", "avx2", "avx512"] = field(default="auto", metadata=MODEL)
     """Instruction set of the CPU kernels: "auto", "scalar" (the readable reference), "portable", "avx2" or "avx512"."""
     prefill_compression: Literal["off", "auto", "always"] = field(default="off", metadata=HOST)
     """Lossy compression of the long messages of a conversation, before the model reads them: "off", "auto" (prompts of
@@ -89,7 +98,7 @@ class EngineOptions:
     "8000:0.5,32000:0.1,128000:0.05", linear between its points."""
     prefill_anchors: bool = field(default=False, metadata=HOST)
     """Compression keeps first what repeats four tokens of the question in a row."""
-    prefill_sparse_alpha: float = field(default=0.0, metadata=HOST)
+    prefill_sparse_alpha: float = field(default=0.0, metadata=SCORER)
     """Block-sparse attention of the scorer: a row reads the blocks of 128 keys whose weight is at least this share of
     the largest block's, 0 to 1. Larger is faster and less exact; 0: all blocks."""
     prefill_drafter: str | None = field(default=None, metadata=HOST)
@@ -155,9 +164,9 @@ class Sampling:
     """Number of last tokens (prompt and generated) the repetition penalty considers; 0: none, -1: all."""
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
     """Added to the logits of these token ids, -100 to 100; -100 forbids the token."""
-    seed: int | None = None
+    seed: int | None = field(default=None, metadata={"default": 0})
     """Seed of the uniform draws. None: the LLM's own; the command line draws a fresh one and prints it."""
-    logprobs: int | None = None
+    logprobs: int | None = field(default=None, metadata={"none": -1})
     """Report the log probability of each generated token and of the N most likely ones (0 to 20). None: no report."""
     stop: tuple[str, ...] = field(default=(), metadata=HOST)
     """Generation ends before the first of these strings; it is not part of the text."""
@@ -202,57 +211,6 @@ class Sampling:
         _engine.check_sampling(**engine_fields(self) | {"seed": 0})
 
 
-class SamplingFields(TypedDict, total=False):
-    """The fields of Sampling as keywords."""
-
-    max_tokens: int | None
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    typical_p: float
-    repetition_penalty: float
-    frequency_penalty: float
-    presence_penalty: float
-    penalty_window: int
-    logit_bias: Mapping[int, float]
-    seed: int | None
-    logprobs: int | None
-    stop: tuple[str, ...] | list[str]
-    stop_ids: tuple[int, ...] | list[int]
-    ignore_eos: bool
-
-
-class EngineFields(TypedDict, total=False):
-    """The fields of EngineOptions as keywords."""
-
-    device: str
-    pack: str | None
-    context: int | None
-    kv_tokens: int | None
-    threads: int | None
-    activations: Literal["int8", "f32"]
-    kv: str
-    sessions: int | None
-    prefix_cache: str | int
-    seed: int
-    prefill_chunk: int | None
-    decode_path: Literal["auto", "graph", "megakernel"]
-    draft: str
-    draft_budget: int | None
-    memory_limit: str | int | None
-    sparse_prefill: float
-    batch_invariant: bool
-    isa: Literal["auto", "scalar", "portable", "avx2", "avx512"]
-    prefill_compression: Literal["off", "auto", "always"]
-    prefill_threshold: int
-    prefill_keep_ratio: str | float
-    prefill_anchors: bool
-    prefill_sparse_alpha: float
-    prefill_drafter: str | None
-    prefill_layers: str | None
-
-
 def parse_layers(text: str) -> tuple[int, ...]:
     """Reads "2,17,22".
 
@@ -278,11 +236,13 @@ def check_names(options: type[EngineOptions] | type[Sampling], given: Iterable[s
             raise TypeError(f"there is no option {name!r} of {options.__name__}{hint}")
 
 
-def engine_fields(options: EngineOptions | Sampling) -> dict[str, Any]:
-    """The fields that the engine reads, by name. The engine refuses a name it does not have."""
-    values = {one.name: getattr(options, one.name) for one in fields(options) if not one.metadata.get("host")}
-    if values.get("memory_limit") is not None:
-        values["memory_limit"] = parse_size(values["memory_limit"])
+def engine_fields(options: DataclassInstance, reader: Literal["engine", "scorer"] = "engine") -> dict[str, Any]:
+    """The fields that the engine or a scorer reads, by name. It refuses a name it does not have."""
+    values = {}
+    for one in fields(options):
+        if reader in one.metadata.get("readers", ("engine",)):
+            value = getattr(options, one.name)
+            values[one.name] = parse_size(value) if one.metadata.get("size") and value is not None else value
     return values
 
 

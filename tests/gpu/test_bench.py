@@ -207,7 +207,7 @@ def test_ways_to_decode_that_are_not_there(
     for more, problem in (
         (["--device", on_pack, "--activations", "f32", *page], "decoded by the graph"),
         (["--device", "cpu", *page], "the device is the CPU"),
-        (["--device", "cpu", "--path", "megakernel"], "graph and megakernel are ways to decode on a GPU"),
+        (["--device", "cpu", "--path", "megakernel"], "decode_path = graph and megakernel need a GPU"),
     ):
         assert main(["bench", str(synthetic), *flags, *more]) == 1
         assert problem in capsys.readouterr().err

@@ -94,7 +94,7 @@ def test_a_pack_without_the_kernel(pack_folder: Path, write: Write) -> None:
     decoder = Decoder(engine, PROMPT)
     decoder.decode(2)
     assert bytes_of_step(engine) == 0
-    why = f"graph, as [megakernel] the pack of {pack.target} has no megakernel_"
+    why = f"graph, because [megakernel] the pack of {pack.target} has no megakernel_"
     assert decoder.session.decode_path.startswith(why)
 
 
@@ -118,7 +118,7 @@ def test_a_long_context_is_left_to_the_graph(pack_folder: Path, write: Write) ->
     for n in (2, 3):  # tokens that a launch owes are made before the graph's step
         assert ahead(engines[1], n) == expected
     graph, mixed = (Decoder(engine, PROMPT) for engine in engines)
-    for n, way in ((8, "megakernel_plain_"), (8, "graph, as it decodes faster after more than 16 tokens")):
+    for n, way in ((8, "megakernel_plain_"), (8, "graph, because it decodes faster after more than 16 tokens")):
         assert mixed.decode(n) == graph.decode(n)
         assert mixed.session.decode_path.startswith(way)
         assert largest_difference(mixed.session.logits(), graph.session.logits()) < tolerance("logits", "f32_device")
@@ -153,7 +153,7 @@ def test_a_step_that_never_ends(late_pack: _engine.gpu.Pack, write: Write, famil
         decoder.sync()
         decoder.session.logits() if when == "logits" else decoder.choose()
     assert decoder.session.tokens == []
-    assert decoder.session.decode_path.startswith("graph, as a block of the megakernel waited")
+    assert decoder.session.decode_path.startswith("graph, because a block of the megakernel waited")
 
     decoder.start(PROMPT)
     decoder.decode(7)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 from lucebox import _engine
+from lucebox.models.drafters import Drafters
+from lucebox.options import engine_fields
 from numpy.typing import ArrayLike, NDArray
 
 F32 = NDArray[np.float32]
@@ -29,8 +31,9 @@ STEP_COSTS = {
 DEFAULTS = {"context": 256, "threads": 1, "activations": "f32", "kv": "f32", "prefill_chunk": 64}
 
 
-def open_engine(path: Path, **options: Any) -> _engine.Engine:
-    engine = _engine.Engine.open(str(path), **(DEFAULTS | {"sessions": 16} | options))
+def open_engine(path: Path, draft: str = "none", **options: Any) -> _engine.Engine:
+    drafters = engine_fields(Drafters.parse(draft))
+    engine = _engine.Engine.open(str(path), **(DEFAULTS | {"sessions": 16} | options), **drafters)
     engine.step_costs = STEP_COSTS
     return engine
 

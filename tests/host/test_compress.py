@@ -94,7 +94,7 @@ def test_options_name_the_layers() -> None:
     options: dict[str, Any] = {"prefill_drafter": str(SCORER), "context": 512, "draft": "none", "threads": 1}
     with LLM("tiny-hybrid", prefill_layers="3, 5", **options) as llm:
         assert llm.compressor is not None and llm.compressor.scorer.layers == (3, 5)
-    for layers, message in (("6", "layer 6 cannot score"), ("5,3", "must ascend"), ("last", "numbers of layers")):
+    for layers, message in (("6", "layer 6 has no attention"), ("5,3", "must ascend"), ("last", "numbers of layers")):
         with pytest.raises(InvalidRequestError, match=message):
             LLM("tiny-hybrid", prefill_layers=layers, **options)
 

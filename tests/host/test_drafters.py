@@ -15,7 +15,7 @@ from lucebox import LLM, Sampling
 from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError
 from lucebox.generation.decode import DraftTally
 from lucebox.models import catalog
-from lucebox.models.drafters import draft_label, resolve_drafts
+from lucebox.models.drafters import Drafters, resolve_drafts
 from lucebox.models.resolve import ResolvedModel, resolve
 from lucebox.results import DraftCounts, Usage
 from oracle import OracleSession, plain_text, with_oracle
@@ -50,14 +50,25 @@ def folder_with(path: Path, *tensors: str) -> ResolvedModel:
     return ResolvedModel(path, "path", path.name)
 
 
+WORDS = {
+    "none": Drafters(),
+    "suffix": Drafters(suffix=True),
+    "mtp": Drafters("mtp"),
+    "mtp+suffix": Drafters("mtp", suffix=True),
+}
+
+
 def test_words_stay_and_files_are_found(tmp_path: Path) -> None:
     model = ResolvedModel(TINY_HYBRID, "path", "tiny-hybrid.Q8_0")
-    for word in ("none", "suffix", "mtp", "mtp+suffix"):
-        assert resolve_drafts(word, model) == (word,)
+    for word, drafters in WORDS.items():
+        assert resolve_drafts(word, model) == (drafters,)
+        assert str(drafters) == drafters.label == word
     file = tmp_path / "drafter.gguf"
     file.touch()
-    assert resolve_drafts(str(file), model) == (str(file),)
-    assert resolve_drafts(f"{file}+suffix", model) == (f"{file}+suffix",)
+    assert resolve_drafts(str(file), model) == (Drafters(str(file)),)
+    (both,) = resolve_drafts(f"{file}+suffix", model)
+    assert both == Drafters(str(file), suffix=True)
+    assert (str(both), both.label) == (f"{file}+suffix", "drafter.gguf+suffix")
     with pytest.raises(ModelNotFoundError, match="'absent' is not a file"):
         resolve_drafts("absent+suffix", model)
     for nonsense in ("none+suffix", "suffix+suffix"):
@@ -67,7 +78,8 @@ def test_words_stay_and_files_are_found(tmp_path: Path) -> None:
 
 def test_auto_lists_what_comes_with_the_model(tmp_path: Path) -> None:
     block = ("blk.0.attn_norm.weight", "blk.1.nextn.eh_proj.weight")
-    with_block, without = ("mtp+suffix", "suffix", "none"), ("suffix", "none")
+    without = Drafters(suffix=True), Drafters()
+    with_block = Drafters("mtp", suffix=True), *without
     for kind in ("auto", "auto+suffix"):
         assert resolve_drafts(kind, gguf_with(tmp_path / f"a-{kind}.gguf", *block)) == with_block
         assert resolve_drafts(kind, gguf_with(tmp_path / f"b-{kind}.gguf", block[0])) == without
@@ -85,13 +97,13 @@ def test_the_catalog_names_drafters(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     file = tmp_path / "models" / DRAFTER.file
     shutil.copy(packaged, file)
     model = resolve("tiny-hybrid")
-    assert resolve_drafts("auto", model) == (f"{file}+suffix", "mtp+suffix", "suffix", "none")
-    assert resolve_drafts("tiny-hybrid", model) == (str(file),)
-    assert draft_label(f"{file}+suffix") == f"{DRAFTER.file}+suffix"
+    own = Drafters("mtp", suffix=True), Drafters(suffix=True), Drafters()
+    assert resolve_drafts("auto", model) == (Drafters(str(file), suffix=True), *own)
+    assert resolve_drafts("tiny-hybrid", model) == (Drafters(str(file)),)
     with pytest.raises(ModelNotFoundError, match="no drafter for 'absent'; it has one for tiny-hybrid, smollm2-135m"):
         catalog.fetch_drafter("absent")
     monkeypatch.setattr(catalog, "_local", lambda file: None)
-    assert resolve_drafts("auto", model) == ("mtp+suffix", "suffix", "none")
+    assert resolve_drafts("auto", model) == own
     with pytest.raises(HubError, match=rf"{DRAFTER.file}, the drafter of tiny-hybrid, is not on this machine"):
         resolve_drafts("tiny-hybrid", model)
 

@@ -149,10 +149,10 @@ def test_refusals(engine: _engine.Engine) -> None:
     page, state = session.read_pages(0, 1), state_of(session)
     empty = _engine.Session(engine)
     for what, arguments in {
-        "ascend to 64": (IDS[:64], [32], 0, [page], state),
+        "last one must be 64": (IDS[:64], [32], 0, [page], state),
         "must ascend": (IDS[:64], [40, 40, 64], 0, [page], state),
-        "holds 0 of these tokens; pages from page 1": (IDS[:128], [64, 128], 1, [page], state),
-        "not whole pages": (IDS[:64], [64], 0, [page[:-1].copy()], state),
+        "holds 0 of these tokens, so pages from page 1": (IDS[:128], [64, 128], 1, [page], state),
+        "must be whole pages": (IDS[:64], [64], 0, [page[:-1].copy()], state),
         "need 2 pages": (IDS[:128], [64, 128], 0, [page], state),
         "the vocabulary has": (np.full(64, 1 << 20, np.int32), [64], 0, [page], state),
     }.items():
@@ -166,5 +166,5 @@ def test_refusals(engine: _engine.Engine) -> None:
     with pytest.raises(InvalidRequestError, match="at least one page"):
         session.read_pages(0, 0)
     session.append(IDS[128:130])
-    with pytest.raises(InvalidRequestError, match="waits to be committed"):
+    with pytest.raises(InvalidRequestError, match="is not committed yet"):
         session.read_recurrent()

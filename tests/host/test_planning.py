@@ -87,14 +87,14 @@ def test_a_plan_for_a_memory_that_is_not_here(large: tuple[Path, Path]) -> None:
     assert 0 <= entry(memory, "pending rows") - 48 * 64 * (10240 + 2 * 16 * 128 + 2 * 48 + 48 * 128) * 4 < 2**16
     with pytest.raises(OutOfMemoryError, match=rf"context = {memory.context} would fit") as refused:
         plan_memory(model, **flags | {"context": memory.context + 64})
-    assert "of free memory would do" in str(refused.value)
+    assert "of free memory would suffice" in str(refused.value)
     fixed = plan_memory(model, **flags | {"context": 8192}).memory
     assert (fixed.context, fixed.largest_context) == (8192, memory.context)
 
 
 def test_a_memory_too_small_for_any_context(large: tuple[Path, Path]) -> None:
     model, drafter = large
-    with pytest.raises(OutOfMemoryError, match=r"of them the draft model's.*draft without a draft model") as refused:
+    with pytest.raises(OutOfMemoryError, match=r"are the draft model's.*draft without a draft model") as refused:
         plan_memory(model, device="cpu", draft=str(drafter), memory_limit="15GiB")
     enough = float(str(refused.value).split("available, and ")[1].split(" MiB")[0])  # rounded to 0.1
     plan = plan_memory(model, device="cpu", draft=str(drafter), memory_limit=f"{enough + 1}MiB")

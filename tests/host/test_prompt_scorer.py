@@ -133,7 +133,7 @@ def test_a_callback_stops_it(model: Path) -> None:
 def test_refusals(folder: Path) -> None:
     hybrid = folder / "qwen35.gguf"
     used = open_scorer(hybrid)
-    with pytest.raises(InvalidRequestError, match="layer 2 cannot score"):
+    with pytest.raises(InvalidRequestError, match="layer 2 has no attention"):
         used.score(random_ids(9, VOCAB), [1, 2])
     with pytest.raises(InvalidRequestError, match="must ascend"):
         used.score(random_ids(9, VOCAB), [3, 1])
@@ -153,7 +153,7 @@ def test_refusals(folder: Path) -> None:
 def test_options_of_a_scorer_and_of_an_engine(folder: Path) -> None:
     """Neither has the other's, nor is one the other."""
     path = folder / "qwen35.gguf"
-    for name, value in (("draft", "suffix"), ("sessions", 2), ("kv_tokens", 512), ("sparse_prefill", 0.5)):
+    for name, value in (("suffix", True), ("sessions", 2), ("kv_tokens", 512), ("sparse_prefill", 0.5)):
         with pytest.raises(TypeError, match=f"the scorer has no option {name}"):
             open_scorer(path, **{name: value})
     for name, value in (("score_rows", 8), ("prefill_sparse_alpha", 0.5)):

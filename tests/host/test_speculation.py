@@ -175,7 +175,7 @@ def test_a_tree_ends_with_the_context(folder: Path) -> None:
 
 @pytest.mark.parametrize("context", [1, 2, 15, 16, 17])
 def test_short_contexts(folder: Path, context: int) -> None:
-    engine = _engine.Engine.open(str(folder / "hybrid.gguf"), context=context, draft="suffix", threads=1)
+    engine = _engine.Engine.open(str(folder / "hybrid.gguf"), context=context, suffix=True, threads=1)
     plain = _engine.Engine.open(str(folder / "hybrid.gguf"), context=context, threads=1)
     session = _engine.Session(engine)  # measures the costs of a step, where the context has room for them
     assert (engine.step_costs is None) == (context < 16)

@@ -155,9 +155,9 @@ def test_bad_paths(hybrid: Path, path: list[int]) -> None:
 def test_path_must_follow_the_parents(hybrid: Path) -> None:
     session = _engine.Session(open_engine(hybrid))
     session.append(random_ids(3, VOCAB), parents=[-1, 0, 0])
-    with pytest.raises(InvalidRequestError, match="row 2 has parent 0; the path to commit comes from row 1"):
+    with pytest.raises(InvalidRequestError, match="row 2 has parent 0; the path to commit reaches it from row 1"):
         session.commit([0, 1, 2])
-    with pytest.raises(InvalidRequestError, match="row 1 has parent 0; the path to commit comes from row -1"):
+    with pytest.raises(InvalidRequestError, match="row 1 has parent 0; the path to commit reaches it from row -1"):
         session.commit([1])
     session.commit([0, 2])  # still there
 

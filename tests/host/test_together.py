@@ -168,8 +168,8 @@ def test_refusals_leave_the_sessions_as_they_were(folder: Path) -> None:
     _engine.sync_together(sessions, ids)
     more = [np.append(one, np.int32(1)) for one in ids]
     for call, error in (
-        (([sessions[0], other], ids), "of different engines"),
-        (([sessions[0]] * 2, ids), "one turn in a pass"),
+        (([sessions[0], other], ids), "belong to different engines"),
+        (([sessions[0]] * 2, ids), "takes each session once"),
         ((sessions, ids[:1]), "1 token lists for 2 sessions"),
         ((sessions[::-1], more[::-1]), "17 tokens do not fit the context of 16"),
     ):

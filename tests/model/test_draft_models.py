@@ -17,7 +17,7 @@ DRAFT_FILE = Path(__file__).parents[2] / "models" / "tiny-hybrid" / "lucebox_tin
 
 
 def open_engine(target: Path, draft: Path) -> _engine.Engine:
-    return _engine.Engine.open(str(target), draft=str(draft), activations="f32", kv="f32", context=256, threads=1)
+    return _engine.Engine.open(str(target), draft_model=str(draft), activations="f32", kv="f32", context=256, threads=1)
 
 
 def accepted(engine: _engine.Engine, prompt: Sequence[int], text: Sequence[int], depth: int, n_text: int) -> list[int]:

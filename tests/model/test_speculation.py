@@ -12,6 +12,8 @@ import pytest
 import recorded
 from engines import STEP_COSTS
 from lucebox import _engine
+from lucebox.models.drafters import Drafters
+from lucebox.options import engine_fields
 
 RECORDED = recorded.load("tiny_hybrid.json")["speculation"]
 CASES = RECORDED["tiny-hybrid-dflash"]["prompts"]["cases"]
@@ -26,7 +28,7 @@ SAMPLED = {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "repetition_penalty":
 
 def open_engine(target: Path, draft: str, **options: Any) -> _engine.Engine:
     exact = {"activations": "f32", "kv": "f32", "context": 512, "threads": 1}
-    engine = _engine.Engine.open(str(target), draft=draft, **(exact | options))
+    engine = _engine.Engine.open(str(target), **engine_fields(Drafters.parse(draft)), **(exact | options))
     engine.step_costs = STEP_COSTS
     return engine
 

@@ -13,23 +13,25 @@ from lucebox._engine import gpu as gpu, speculation as speculation
 
 
 def best_isa() -> str:
-    """The fastest CPU kernels this machine runs."""
+    """The fastest instruction set that this machine supports."""
 
 def available_isas() -> list:
-    """Instruction sets this build has bodies for and this machine runs."""
+    """
+    Instruction sets for which this build has kernels and which this machine supports.
+    """
 
 def kv_types() -> list:
-    """Types of stored keys and values, by falling size."""
+    """Types of stored keys and values, largest first."""
 
 def kv_slot_bytes(kv: str, head_dim: int) -> int:
     """Bytes of one head's key or value, stored as this type."""
 
 def allow_leaks() -> None:
-    """Objects that threads hold at exit are not reported."""
+    """Disables the report of objects that threads still hold at exit."""
 
 def read_bandwidth(threads: int, bytes: int) -> float:
     """
-    Best measured GB/s of reading `bytes` of memory with `threads` threads.
+    Reads `bytes` of memory with `threads` threads and returns the best GB/s it measured.
     """
 
 class Engine:
@@ -38,14 +40,14 @@ class Engine:
     """
 
     EARLIER_TOKENS: Final[int] = ...
-    """Tokens of earlier outputs that an engine keeps for suffix drafts."""
+    """Number of output tokens that an engine keeps for suffix drafts."""
 
     @staticmethod
     def open(path: str, pack: gpu.Pack | None = None, progress: object | None = None, **options) -> Engine: ...
 
     @property
     def options(self) -> dict:
-        """What each option came to."""
+        """The options, with every default resolved."""
 
     @property
     def info(self) -> dict: ...
@@ -56,7 +58,7 @@ class Engine:
     @property
     def step_costs(self) -> object:
         """
-        Milliseconds of a step, which the first session measures: {append: [(rows, ms)], plain_ms, draft_ms, draft_depth, first_ms, context_ms, is_fixed}; None before. Real times of steps replace them unless is_fixed.
+        Times of a step in milliseconds: {append: [(rows, ms)], plain_ms, draft_ms, draft_depth, first_ms, context_ms, is_fixed}. None until the first session has measured them. Unless is_fixed, times of real steps replace them.
         """
 
     @step_costs.setter
@@ -65,60 +67,62 @@ class Engine:
     @property
     def draft_may_pay(self) -> bool:
         """
-        Whether the draft model gains at these costs if its drafts are as good as those of trained drafters mostly are. True without a draft model, without costs and with a fixed budget.
+        Whether drafting pays at these costs if the drafts are as good as a typical trained drafter's. True without a draft model, without costs and with a fixed budget.
         """
 
     @property
     def n_pages(self) -> int:
-        """Pages of the KV cache, of 64 tokens each."""
+        """Number of pages in the KV cache; a page holds 64 tokens."""
 
     @property
     def n_free_pages(self) -> int:
-        """Pages that no session holds and no PageRun refers to."""
+        """Number of pages that neither a session nor a PageRun holds."""
 
     def read_pages(self, run: PageRun) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
-        """The bytes of the pages, as Session.read_pages() returns them."""
+        """Copies the pages, in the format of Session.read_pages()."""
 
     @property
     def draft_kind(self) -> str | None:
-        """Draft model: "dflash", "mtp", or None without one."""
+        """Kind of the draft model: "dflash" or "mtp"; None without one."""
 
     @property
     def outputs(self) -> speculation.EarlierOutputs:
-        """Earlier outputs, which the suffix drafter reads; None without it."""
+        """
+        Earlier outputs that the suffix drafter searches; None without a suffix drafter.
+        """
 
     @property
     def fingerprint(self) -> str:
         """
-        A hash of the files' metadata, all weights and the settings that a saved session depends on. The first access reads all bytes of the files.
+        Hash of the files' metadata, all weights and the settings that a saved session depends on. The first access reads the whole files.
         """
 
     @property
     def layout(self) -> str:
         """
-        A hash of the files' metadata, and names, types and shapes of their tensors.
+        Hash of the files' metadata and of their tensors' names, types and shapes.
         """
 
 def plan_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, **options) -> tuple:
     """
-    The plan of Engine.open and the options it resolves, for a GPU with this pack, or for the CPU (an empty manifest; free_bytes 0: of this machine). Loads no weights.
+    Returns the plan that Engine.open would make and the options as it would resolve them, without loading weights. An empty manifest_json plans for the CPU, where free_bytes = 0 means the free memory of this machine.
     """
 
 def plan_scorer_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, is_lent: bool, **options) -> dict:
     """
-    The plan of PromptScorer.open, likewise. is_lent: an engine lends these bytes of its weights.
+    Returns the plan that PromptScorer.open would make. is_lent: free_bytes are weights that an engine lends.
     """
 
 def promised_bytes(device: str) -> int:
     """
-    Memory of a device that engines of this process have promised to their sessions and not yet allocated.
+    Bytes of a device that engines of this process have reserved for sessions and not yet allocated.
     """
 
 def check_sampling(**options) -> None:
     """Checks the ranges of sampling options, without a vocabulary."""
 
 def uniform_draw(seed: int, draw: int) -> float:
-    """The uniform number in [0, 1) of one draw."""
+    """The uniform number in [0, 1) of draw number `draw`."""
 
 class Sampler:
     """Turns logits into tokens, one uniform draw per sampled token."""
@@ -129,7 +133,7 @@ class Sampler:
 
     def set_mask(self, bits: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None) -> None:
         """
-        Allows only tokens whose bit (id % 32 of word id // 32) is set until the next call; None allows all.
+        Until the next call, allows only tokens whose bit (id % 32 of word id // 32) is set; None allows all.
         """
 
     def sample(self, logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int: ...
@@ -146,14 +150,14 @@ class Sampler:
 
 class PageRun:
     """
-    References to pages of the KV cache, which keep them and their contents.
+    References to pages of the KV cache, which keep the pages allocated and unchanged.
     """
 
     def __len__(self) -> int: ...
 
     @property
     def is_shared(self) -> bool:
-        """Whether somebody else holds some of the pages."""
+        """Whether another owner also holds one of the pages."""
 
 class Session:
     """One mutable token timeline on an engine."""
@@ -174,12 +178,12 @@ class Session:
 
     def sync(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None = None, between_layers: object | None = None) -> int:
         """
-        Makes the timeline equal to ids; returns how many leading tokens were reused. between_layers() is called within a chunk of more than step_rows rows. Other sessions of the engine may compute appends of up to step_rows rows there.
+        Makes the timeline equal to ids and returns the number of leading tokens that it reused. In a chunk of more than step_rows rows, calls between_layers() between layers: there, other sessions of the engine may compute appends of up to step_rows rows.
         """
 
     def append(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Sequence[int] = [], positions: object | None = None, taps: Sequence[int] = []) -> tuple:
         """
-        Computes rows after the timeline without keeping them: (logits [rows, vocab], taps [n, rows, hidden]).
+        Computes rows that follow the timeline, without committing them; returns (logits [rows, vocab], taps [n, rows, hidden]).
         """
 
     def commit(self, path: Sequence[int]) -> None: ...
@@ -190,11 +194,11 @@ class Session:
 
     def fork(self, source: Session) -> None:
         """
-        Makes the timeline that of another session of the engine, to the bit. They share its pages.
+        Makes the timeline a bit-exact copy of another session's on the same engine. The two share its pages.
         """
 
     def save(self) -> bytes:
-        """A snapshot of the timeline and its state, as bytes."""
+        """Serialises the timeline and its state."""
 
     def load(self, data: bytes, where: str = 'snapshot') -> None: ...
 
@@ -202,7 +206,7 @@ class Session:
     def decode_path(self) -> str: ...
 
     def wait(self) -> None:
-        """Waits until the device has computed what was sent to it."""
+        """Waits until the device has finished all work sent to it."""
 
     def logits(self) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
         """Logits of the last token, after sync()."""
@@ -211,7 +215,7 @@ class Session:
 
     def logprobs(self, token: int, n_top: int = 0) -> tuple:
         """
-        Natural log probability of the token, and (id, logprob) of the n_top likeliest.
+        Natural log probability of the token, and (id, log probability) of the n_top likeliest tokens.
         """
 
     def score(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> list[float]:
@@ -221,36 +225,38 @@ class Session:
 
     def hidden(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
         """
-        Makes the timeline equal to ids; returns the final hidden rows [n, hidden] of what it lacked. Keeps the timeline where ids continue it.
+        Makes the timeline equal to ids and returns the final hidden rows [n, hidden] of the n tokens that it computed: the new ones if ids continue the timeline, else all.
         """
 
     def suggest(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], parents: Sequence[int]) -> None:
         """
-        Proposes a tree below the next token; the sync() that adds this token verifies it.
+        Proposes a draft tree that follows the next token; the sync() that appends this token verifies the tree.
         """
 
     def set_drafting(self, on: bool) -> None: ...
 
     def expect(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
         """
-        A text that the next output is likely to repeat, as a whole or in parts; empty: none.
+        Sets a text that the next output is likely to repeat, as a whole or in parts; empty: none.
         """
 
     def remember(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
-        """Keeps an output for the drafts of later ones."""
+        """Keeps an output, from which later outputs are drafted."""
 
     def share_outputs(self, outputs: speculation.EarlierOutputs | None) -> None:
         """
-        Drafts from these outputs, and keeps outputs there. None: those of all sessions.
+        Drafts from these outputs and keeps new outputs there. None: the outputs that all sessions of the engine share.
         """
 
     @property
     def draft_counts(self) -> dict:
-        """Trees verified, and tokens of them drafted and accepted."""
+        """Numbers of trees verified, tokens in them, and tokens accepted."""
 
     @property
     def accepted_lengths(self) -> list[int]:
-        """[64] verified trees by the number of their accepted tokens."""
+        """
+        [64]: entry n is the number of verified trees of which n tokens were accepted.
+        """
 
     @property
     def page_bytes(self) -> int:
@@ -262,12 +268,12 @@ class Session:
 
     @property
     def step_rows(self) -> int:
-        """Rows of the longest append between the layers of a prompt's."""
+        """Maximum rows of an append between the layers of a prompt's chunk."""
 
     @property
     def prefill_chunk(self) -> int:
         """
-        Rows of a prefill chunk: sync() computes prompts in appends that end at its multiples.
+        Rows of a prefill chunk: sync() cuts a prompt into appends at its multiples.
         """
 
     def matched_prefix(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Sequence[int]) -> int:
@@ -284,69 +290,69 @@ class Session:
     def read_pages(self, first: int, count: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]: ...
 
     def read_recurrent(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
-        """The recurrent state after the newest token."""
+        """Copies the recurrent state after the newest token."""
 
     def assemble(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Sequence[int], first_page: int = 0, pages: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | PageRun] = [], recurrent: object | None = None) -> None:
         """
-        Makes the timeline ids, as if computed in appends with these ends. Keeps the pages before first_page and takes the other pages, bytes or a PageRun each, and the recurrent state from the arguments.
+        Makes the timeline equal to ids, as if it had computed them in appends with these ends. Keeps its pages before first_page; takes the other pages (each piece is bytes or a PageRun) and the recurrent state from the arguments.
         """
 
     @property
     def n_pages(self) -> int:
-        """Pages of the KV cache that the session holds."""
+        """Number of pages of the KV cache that the session holds."""
 
     def reserve(self, n_tokens: int) -> bool:
         """
-        Takes pages for a timeline of n_tokens, after swapping in. False: too few are free, and nothing changed.
+        Allocates pages for a timeline of n_tokens; swaps the session in first. Returns False and changes nothing if too few pages are free.
         """
 
     def swap_out(self) -> None:
         """
-        Copies the pages to host memory and gives them back. The next call that needs them swaps in, or raises OutOfMemoryError.
+        Copies the pages to host memory and frees them. The next call that needs them swaps them in, or raises OutOfMemoryError.
         """
 
     @property
     def is_swapped_out(self) -> bool: ...
 
     def share_pages(self, first: int, count: int) -> PageRun:
-        """References to pages of the timeline, for assemble()."""
+        """Returns references to pages of the timeline, for assemble()."""
 
 def sync_together(sessions: Sequence[Session], ids: Sequence[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]]) -> int:
     """
-    Session.sync() of several sessions of an engine, each with its ids. Where they lack one token each, a pass over the weights computes it for all of them. Returns the rows of these passes.
+    Calls Session.sync() on several sessions of an engine, each with its ids. Sessions that lack exactly one token share passes over the weights. Returns the number of rows in these passes.
     """
 
 def start_samples(sessions: Sequence[Session], samplers: Sequence[Sampler]) -> None:
     """
-    After sync_together(): starts the choices that the next sample() of each session and sampler returns, so that a device chooses for all sessions before the host waits for one.
+    After sync_together(): starts the choice that each session's next sample() with its sampler returns, so that a device chooses for all sessions before the host waits for any.
     """
 
 class PromptScorer:
     """
-    A model that tells how much the last rows of a prompt look at each of its tokens.
+    A model that scores the tokens of a prompt by the attention that its last rows pay them.
     """
 
     @staticmethod
     def open(path: str, pack: gpu.Pack | None = None, lender: Engine | None = None, progress: object | None = None, **options) -> PromptScorer:
         """
-        lender: an engine on the same device whose weights make way while the scorer computes.
+        lender: an engine on the same device, whose weights move to host memory while the scorer computes.
         """
 
     @property
     def options(self) -> dict:
-        """What each option came to."""
+        """The options, with every default resolved."""
 
     @property
     def plan(self) -> dict: ...
 
     def scored_layers(self, layers: Sequence[int]) -> list[int]:
         """
-        The layers, or all with attention where there are none. Refuses layers that cannot score.
+        The layers; if empty, all layers with attention. Raises InvalidRequestError unless they ascend and have attention.
         """
 
     def score(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], layers: Sequence[int] = [], progress: object | None = None, check: object | None = None) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
         """
-        One score for each token: its largest softmax weight among the heads of `layers` (empty: all with attention), the mean over the last score_rows tokens. Layers after the last of them are not computed. progress(done, total) in tokens, layer by layer; it must not compute with this scorer or its lender. check() is called every 50 ms, and ends the call by raising.
+        Scores each token: its largest softmax weight among the heads of `layers` (empty: all layers with attention), averaged over the last score_rows tokens. Does not compute the layers after the last of these. progress(done, total) counts tokens, layer by layer; it must not use this scorer or its lender. check() is called every 50 ms; it ends the call by raising.
         """
 
 class GgufFile:
@@ -362,14 +368,16 @@ class GgufFile:
 
     @property
     def metadata(self) -> dict:
-        """A new dict of plain values; arrays are lists."""
+        """The metadata as a new dict of plain values; arrays are lists."""
 
     @property
     def tensors(self) -> list:
-        """A new list of (name, dtype, shape, file, offset, bytes)."""
+        """
+        The tensors as a new list of (name, dtype, shape, file, offset, bytes).
+        """
 
     def read_tensor(self, name: str) -> bytes:
-        """A copy of the tensor's bytes."""
+        """Copies the tensor's bytes."""
 
 class Safetensors:
     """An open checkpoint folder."""
@@ -381,17 +389,19 @@ class Safetensors:
 
     @property
     def config(self) -> object:
-        """A new dict of config.json."""
+        """config.json as a new dict."""
 
     @property
     def tensors(self) -> list:
-        """A new list of (name, dtype, shape, file, offset, bytes)."""
+        """
+        The tensors as a new list of (name, dtype, shape, file, offset, bytes).
+        """
 
     def read_tensor(self, name: str) -> bytes:
-        """A copy of the tensor's bytes."""
+        """Copies the tensor's bytes."""
 
 def device_type(type: str) -> str:
-    """The type in which a device holds weights of a type, by their names."""
+    """Name of the type in which a GPU stores weights of this type."""
 
 def open_model_file(path: str | os.PathLike) -> GgufFile | Safetensors:
     """Opens a GGUF file, a checkpoint folder, or a folder with one GGUF."""

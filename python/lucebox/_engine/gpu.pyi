@@ -1,10 +1,10 @@
-"""Devices through their vendors' drivers."""
+"""GPUs, through their vendors' drivers."""
 
 from collections.abc import Mapping
 
 
 class DeviceInfo:
-    """What a device is, as its driver tells."""
+    """Properties of a device, as its driver reports them."""
 
     @property
     def vendor(self) -> str: ...
@@ -23,7 +23,7 @@ class DeviceInfo:
 
     @property
     def driver_generation(self) -> str:
-        """What a pack's min_driver is compared with."""
+        """The version that a pack's min_driver is compared with."""
 
     @property
     def pci(self) -> str: ...
@@ -81,12 +81,12 @@ class DeviceInfo:
 
 def devices(vendor: str) -> list[DeviceInfo]:
     """
-    The devices of cuda, hip or sim. Raises DeviceError with what to install when the driver is missing.
+    Lists the devices of cuda, hip or sim. Raises DeviceError if the driver is missing; it says what to install.
     """
 
 def require_driver(info: DeviceInfo, min_driver: str) -> None:
     """
-    Raises DeviceError when the device's driver is older than a pack's min_driver.
+    Raises DeviceError if the device's driver is older than a pack's min_driver.
     """
 
 class Device:
@@ -110,7 +110,7 @@ class Pack:
 
     @property
     def name(self) -> str:
-        """The device it is on: cuda:0, sim."""
+        """Name of its device: cuda:0, sim."""
 
     @property
     def device(self) -> DeviceInfo: ...

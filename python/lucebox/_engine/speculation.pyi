@@ -1,4 +1,4 @@
-"""What sessions share to draft from."""
+"""Sources of drafts that sessions share."""
 
 from typing import Annotated
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 class EarlierOutputs:
-    """The newest outputs of an engine's sessions."""
+    """The newest outputs of sessions, up to `capacity` tokens."""
 
     def __init__(self, capacity: int) -> None: ...
 

@@ -40,10 +40,10 @@ def weight_table(pack: lucebox._engine.gpu.Pack, path: str) -> tuple[list[int], 
 
 def matrix_shards(path: str, n: int) -> list[tuple[str, int, int, str, list[list[tuple[int, int]]]]]:
     """
-    Each matrix of a model: (name, n_out, n_in, "none", "rows" or "columns", what each of n shards has of it: (first, count) pairs).
+    Lists each matrix of a model as (name, n_out, n_in, axis, shards). axis: "none", "rows" or "columns"; shards: the (first, count) ranges that each of n shards has.
     """
 
 def row_shards(sections: Sequence[tuple[int, int, int, bool]], n: int) -> list[list[tuple[int, int]]]:
     """
-    The rows of each of n shards, of a matrix with sections (groups, units of a group, rows of a unit, is_tiled).
+    Divides the rows of a matrix among n shards; returns the (first, count) ranges of each. A section is (groups, units per group, rows per unit, is_tiled).
     """

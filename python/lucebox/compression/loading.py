@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lucebox.compression.scorer import Lender, Scorer
+from lucebox.models.drafters import Drafters
 from lucebox.models.hub import Progress
 from lucebox.models.planning import ScorerPlan, local_device, place_scorer, scorer_fields
 from lucebox.models.resolve import resolve
@@ -18,7 +19,7 @@ __all__ = ["load_scorer", "options_beside", "plan_of_scorer"]
 
 
 def plan_of_scorer(
-    options: EngineOptions, target: Path, drafts: Sequence[str], *, offline: bool, progress: Progress | None
+    options: EngineOptions, target: Path, drafts: Sequence[Drafters], *, offline: bool, progress: Progress | None
 ) -> ScorerPlan | None:
     """The memory placement of the option prefill_drafter's scorer; None without a scorer."""
     if options.prefill_drafter is None:

@@ -21,16 +21,16 @@ from lucebox.models import catalog
 from lucebox.models.assets import TextAssets
 from lucebox.models.hub import Progress
 from lucebox.models.memory import MemoryPlan
-from lucebox.models.planning import lent_memory, local_device, plan_scorer, scoring_fields
+from lucebox.models.planning import lent_memory, local_device, plan_scorer
 from lucebox.models.resolve import resolve
-from lucebox.options import EngineOptions, check_names
+from lucebox.options import EngineOptions, check_names, engine_fields
 from lucebox.packs.devices import open_pack, resolve_device
 from lucebox.text import NO_IDS, Ids
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from lucebox.options import EngineFields
+    from lucebox.option_fields import EngineFields
 
 __all__ = ["Lender", "Scorer"]
 
@@ -90,7 +90,7 @@ class Scorer:
             pack=pack,
             lender=None if lender is None else lender.engine,
             progress=progress and partial(progress, "loading the scorer"),
-            **scoring_fields(replace(wanted, context=plan.context)),
+            **engine_fields(replace(wanted, context=plan.context), "scorer"),
         )
         self.name = found.name
         """The name under which the model was loaded."""

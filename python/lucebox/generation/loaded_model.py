@@ -17,7 +17,7 @@ from lucebox.generation.embedding import Embedder
 from lucebox.generation.errors import PromptTooLongError
 from lucebox.generation.sessions import SessionPool
 from lucebox.models.assets import TextAssets
-from lucebox.models.drafters import draft_label
+from lucebox.models.drafters import Drafters
 from lucebox.models.memory import MemoryPlan
 from lucebox.models.model_info import ModelInfo
 from lucebox.options import EngineOptions, Sampling, engine_fields
@@ -70,6 +70,7 @@ class LoadedModel:
         assets: TextAssets,
         info: ModelInfo,
         options: EngineOptions,
+        drafters: Drafters,
         memory_plan: MemoryPlan,
         step_costs_file: StepCostsFile | None,
         draft_reason: str,
@@ -83,6 +84,7 @@ class LoadedModel:
         self.assets = assets
         self.info = info
         self.options = options
+        self.drafters = drafters
         self.memory_plan = memory_plan
         self.step_costs_file = step_costs_file
         """The file of measured costs of a speculative step, reused by the next start; None without a drafter."""
@@ -241,7 +243,7 @@ class LoadedModel:
     @property
     def draft_label(self) -> str:
         """The drafter: "none", "suffix", "mtp+suffix", "drafter.gguf"."""
-        return draft_label(self.options.draft)
+        return self.drafters.label
 
     @property
     def device_info(self) -> _engine.gpu.DeviceInfo | None:

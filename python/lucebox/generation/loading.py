@@ -19,7 +19,7 @@ from lucebox.generation.loaded_model import LoadedDevice, LoadedModel
 from lucebox.generation.sessions import SessionPool
 from lucebox.models import catalog
 from lucebox.models.assets import TextAssets
-from lucebox.models.drafters import draft_label, resolve_drafts
+from lucebox.models.drafters import Drafters, resolve_drafts
 from lucebox.models.hub import Progress
 from lucebox.models.memory import MemoryPlan
 from lucebox.models.model_info import model_info
@@ -70,7 +70,8 @@ def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Pro
         device=device,
         assets=assets,
         info=model_info(resolved.name, resolved.path, opened.engine.info, assets.tensors),
-        options=_options_of(opened.engine, replace(wanted, device=device.name)),
+        options=_options_of(opened, replace(wanted, device=device.name)),
+        drafters=opened.drafters,
         memory_plan=plan,
         step_costs_file=opened.step_costs_file,
         draft_reason=opened.draft_reason,
@@ -94,26 +95,25 @@ def _open_device(wanted: EngineOptions) -> LoadedDevice:
     )
 
 
-def _options_of(engine: _engine.Engine, wanted: EngineOptions) -> EngineOptions:
-    """The options as the engine resolved them."""
-    came_to = dict(engine.options)
-    for name in ("draft_budget", "memory_limit"):
-        came_to[name] = came_to[name] or None  # the engine reports "none" as 0
-    return replace(wanted, **came_to)
-
-
 @dataclass(frozen=True, slots=True)
 class _Opened:
     """An engine with its first session."""
 
     engine: _engine.Engine
+    drafters: Drafters
     sessions: SessionPool
     step_costs_file: StepCostsFile | None
     draft_reason: str = ""
 
 
+def _options_of(opened: _Opened, wanted: EngineOptions) -> EngineOptions:
+    """The options as the engine resolved them."""
+    resolved = {name: value for name, value in opened.engine.options.items() if hasattr(wanted, name)}
+    return replace(wanted, **resolved, draft=str(opened.drafters))
+
+
 def _open_with_one_of(
-    drafts: Sequence[str], device: LoadedDevice, path: Path, options: EngineOptions, progress: Progress | None
+    drafts: Sequence[Drafters], device: LoadedDevice, path: Path, options: EngineOptions, progress: Progress | None
 ) -> _Opened:
     """Opens the engine with the first drafter that fits and is worth its cost on this device. The last candidate must
     open."""
@@ -126,7 +126,7 @@ def _open_with_one_of(
             if draft == drafts[-1]:
                 raise
             why = "does not fit in memory" if isinstance(error, OutOfMemoryError) else f"cannot be used ({error})"
-            left_out.append(f"{draft_label(draft)} {why}")
+            left_out.append(f"{draft.label} {why}")
             continue
         if draft == drafts[-1] or opened.engine.draft_may_pay:
             if unpaid:
@@ -134,21 +134,24 @@ def _open_with_one_of(
                 left_out.append(f"{' and '.join(unpaid)} {verb} not pay on this device")
             return replace(opened, draft_reason="; ".join(left_out))
         del opened  # frees its memory for the next candidate
-        unpaid.append(draft_label(draft).removesuffix("+suffix"))
+        unpaid.append(draft.label.removesuffix("+suffix"))
     raise AssertionError("there is always a last drafter")
 
 
-def _open(draft: str, device: LoadedDevice, path: Path, options: EngineOptions, progress: Progress | None) -> _Opened:
+def _open(
+    drafters: Drafters, device: LoadedDevice, path: Path, options: EngineOptions, progress: Progress | None
+) -> _Opened:
     engine = _engine.Engine.open(
         str(path),
         pack=device.pack,
         progress=progress and partial(progress, "loading weights"),
-        **engine_fields(replace(options, draft=draft)),
+        **engine_fields(options),
+        **engine_fields(drafters),
     )
     limit = min(options.sessions or DEFAULT_SESSIONS, MemoryPlan.from_engine(engine.plan).max_sessions)
-    file = None if draft == "none" else StepCostsFile(engine, draft_label(draft), device.chip, device.kernels)
+    file = None if drafters == Drafters() else StepCostsFile(engine, drafters.label, device.chip, device.kernels)
     with _step_costs(engine, file):
-        return _Opened(engine, SessionPool(engine, limit), file)
+        return _Opened(engine, drafters, SessionPool(engine, limit), file)
 
 
 @contextmanager

@@ -1,12 +1,14 @@
-"""Resolves the option `draft` to the engine's: "none", "suffix", "mtp" or a file, the last two also with "+suffix".
+"""What drafts for a model: the option `draft`, parsed and with its files found.
 
-"auto" is a list of these, best first; loading takes the first that fits in memory and is worth its cost on the device.
+"auto" is a list of drafters, best first; loading takes the first that fits in memory and is worth its cost on the
+device.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lucebox import _engine
@@ -15,7 +17,7 @@ from lucebox.models import catalog
 from lucebox.models.hub import Progress
 from lucebox.models.resolve import ResolvedModel, resolve
 
-__all__ = ["draft_label", "resolve_drafts"]
+__all__ = ["Drafters", "resolve_drafts"]
 
 _WITH_SUFFIX = "+suffix"
 # Tensors of a prediction block, in GGUF files and in checkpoints.
@@ -25,6 +27,41 @@ _MTP_TENSOR = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Drafters:
+    """What drafts: options of the engine, which a user writes as one word, `draft`."""
+
+    draft_model: str | None = None
+    """The draft model: "mtp", the prediction block in the model's file, or a drafter's file. None: no draft model."""
+    suffix: bool = False
+    """Whether the suffix drafter drafts, too: from what was written before."""
+
+    @classmethod
+    def parse(cls, draft: str) -> Drafters:
+        """Reads "none", "suffix", "mtp", a drafter, or one of the last two with "+suffix".
+
+        Raises:
+            InvalidRequestError: "+suffix" follows a word that is not a draft model.
+        """
+        if draft in ("none", "suffix"):
+            return cls(suffix=draft == "suffix")
+        model = draft.removesuffix(_WITH_SUFFIX)
+        if model in ("none", "suffix"):
+            raise InvalidRequestError(f"draft cannot be {draft!r}: {_WITH_SUFFIX} follows auto, mtp or a drafter")
+        return cls(model, suffix=model != draft)
+
+    def __str__(self) -> str:
+        """The option `draft` that means these drafters."""
+        if self.draft_model is None:
+            return "suffix" if self.suffix else "none"
+        return self.draft_model + _WITH_SUFFIX * self.suffix
+
+    @property
+    def label(self) -> str:
+        """The drafters without the folder of a file: "none", "suffix", "mtp+suffix", "drafter.gguf"."""
+        return str(self if self.draft_model is None else replace(self, draft_model=Path(self.draft_model).name))
+
+
 def resolve_drafts(
     draft: str,
     model: ResolvedModel,
@@ -32,38 +69,28 @@ def resolve_drafts(
     offline: bool = False,
     progress: Progress | None = None,
     endpoint: str | None = None,
-) -> tuple[str, ...]:
+) -> tuple[Drafters, ...]:
     """The drafters to try for a model, in this order; only "auto" has more than one.
 
-    draft: "none", "suffix", "mtp", or a drafter as `resolve` finds it. "mtp+suffix" and "DRAFTER+suffix" draft with
-    both. "auto" downloads nothing. It tries, in order: the catalog's drafter for the model, if it is on this machine,
-    with the suffix drafter; the prediction block (MTP) of the model's file, with the suffix drafter; the suffix drafter
-    alone; none.
+    draft: as `Drafters.parse` reads it, with a drafter as `resolve` finds it; or "auto", which downloads nothing. It
+    tries, in order: the catalog's drafter for the model, if it is on this machine, with the suffix drafter; the
+    prediction block (MTP) of the model's file, with the suffix drafter; the suffix drafter alone; none.
 
     Raises:
         ModelNotFoundError, HubError: the drafter cannot be found or fetched.
         InvalidRequestError: "+suffix" follows a word that is not a draft model.
     """
-    name = draft.removesuffix(_WITH_SUFFIX)
-    with_suffix = draft[len(name) :]
-    if name in ("none", "suffix"):
-        if with_suffix:
-            raise InvalidRequestError(f"draft cannot be {draft!r}: {_WITH_SUFFIX} follows auto, mtp or a drafter")
-        return (name,)
-    if name == "auto":
-        return *(own + _WITH_SUFFIX for own in _own_drafters(model)), "suffix", "none"
-    if name != "mtp":
-        name = str(resolve(name, offline=offline, progress=progress, endpoint=endpoint, is_drafter=True).path)
-    return (name + with_suffix,)
-
-
-def draft_label(draft: str) -> str:
-    """A resolved draft without the folder of its file."""
-    return draft if draft in ("none", "suffix") else Path(draft).name
+    named = Drafters.parse(draft)
+    if named.draft_model == "auto":
+        return *(Drafters(own, suffix=True) for own in _own_drafters(model)), Drafters(suffix=True), Drafters()
+    if named.draft_model in (None, "mtp"):
+        return (named,)
+    found = resolve(named.draft_model, offline=offline, progress=progress, endpoint=endpoint, is_drafter=True)
+    return (replace(named, draft_model=str(found.path)),)
 
 
 def _own_drafters(model: ResolvedModel) -> Iterator[str]:
-    """The drafters that come with a model: the catalog's, and the prediction block in its file."""
+    """The draft models that come with a model: the catalog's, and the prediction block in its file."""
     file = catalog.drafter(model.name) if model.source == "catalog" else None
     if file is not None:
         yield str(file)

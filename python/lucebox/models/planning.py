@@ -11,7 +11,7 @@ from typing import Any
 from lucebox import _engine, packs
 from lucebox.errors import FormatError, InvalidRequestError, OutOfMemoryError, PackError, UnsupportedError
 from lucebox.models.assets import TextAssets
-from lucebox.models.drafters import draft_label, resolve_drafts
+from lucebox.models.drafters import Drafters, resolve_drafts
 from lucebox.models.hub import Progress
 from lucebox.models.memory import MemoryPlan
 from lucebox.models.resolve import resolve
@@ -31,11 +31,8 @@ __all__ = [
     "plan_memory",
     "plan_scorer",
     "scorer_fields",
-    "scoring_fields",
 ]
 
-SCORED_ROWS = 8
-"""Last tokens of a scorer's prompt, whose attention is averaged."""
 MAX_SCORER_CONTEXT = 131072
 
 
@@ -121,12 +118,12 @@ def plan_memory(
     memory, resolved, draft = _plan_target(found.path, drafts, wanted, device)
     TextAssets.load(found.path)  # raises if the engine has no tokenizer for the file
     kernels = device.kernels or f"{resolved['threads']} threads, {resolved['isa']}"
-    return Plan(memory, f"{device.name}, {kernels}", draft_label(draft), scorer)
+    return Plan(memory, f"{device.name}, {kernels}", draft.label, scorer)
 
 
 def _plan_target(
-    path: Path, drafts: Sequence[str], options: EngineOptions, device: Device
-) -> tuple[MemoryPlan, dict[str, Any], str]:
+    path: Path, drafts: Sequence[Drafters], options: EngineOptions, device: Device
+) -> tuple[MemoryPlan, dict[str, Any], Drafters]:
     """The plan with the first drafter that fits, the options as resolved, and that drafter."""
     for draft in drafts:
         try:
@@ -136,7 +133,8 @@ def _plan_target(
                 device.manifest_json,
                 device.n_sms,
                 device.name,
-                **engine_fields(replace(options, draft=draft, memory_limit=None)),
+                **engine_fields(replace(options, memory_limit=None)),
+                **engine_fields(draft),
             )
             break
         except (FormatError, OutOfMemoryError, UnsupportedError):
@@ -145,7 +143,9 @@ def _plan_target(
     return MemoryPlan.from_engine(plan), resolved, draft
 
 
-def place_scorer(path: Path, target: Path, drafts: Sequence[str], options: EngineOptions, device: Device) -> ScorerPlan:
+def place_scorer(
+    path: Path, target: Path, drafts: Sequence[Drafters], options: EngineOptions, device: Device
+) -> ScorerPlan:
     """Decides the memory placement of the scorer at `path`: co-resident if both models fit with these options, else
     swapped with the target's weights. The CPU never swaps: weights are memory-mapped, and the OS evicts their pages.
 
@@ -202,20 +202,12 @@ def plan_scorer(path: Path, options: EngineOptions, device: Device) -> MemoryPla
             device.n_sms,
             device.name,
             device.is_lent,
-            **scoring_fields(replace(options, context=context, memory_limit=None)),
+            **engine_fields(replace(options, context=context, memory_limit=None), "scorer"),
         )
         return MemoryPlan.from_engine(numbers)
 
     largest = plan(options.context)
     return largest if options.context is not None or largest.context <= MAX_SCORER_CONTEXT else plan(MAX_SCORER_CONTEXT)
-
-
-def scoring_fields(options: EngineOptions) -> dict[str, Any]:
-    """The fields that a native scorer reads, by name."""
-    names = ("context", "threads", "activations", "kv", "prefill_chunk", "isa", "memory_limit")
-    values = engine_fields(options)
-    own = {"score_rows": SCORED_ROWS, "prefill_sparse_alpha": options.prefill_sparse_alpha}
-    return {name: values[name] for name in names} | own
 
 
 def _without_room(error: OutOfMemoryError, scorer: str, plan: MemoryPlan) -> OutOfMemoryError:

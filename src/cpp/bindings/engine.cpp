@@ -89,7 +89,7 @@ void set_step_costs(Engine& engine, const nb::dict& d) {
 }
 
 ByteArray bytes_of_run(const Engine& engine, const PageRun& run) {
-  LB_CHECK(&run.pool() == engine.pages().get(), kInvalid, "these pages are of another engine");
+  LB_CHECK(&run.pool() == engine.pages().get(), kInvalid, "the pages belong to another engine");
   return filled(run.pages().size() * run.pool().page_bytes(), [&](auto to) {
     const std::lock_guard lock(engine.executor().turn);
     run.pool().read(run.pages(), to);
@@ -102,39 +102,42 @@ void bind_engine(nb::module_& m) {
   m.def(
       "read_bandwidth",
       [](int threads, size_t bytes) { return without_gil([&] { return read_bandwidth(threads, bytes); }); },
-      "threads"_a, "bytes"_a, "Best measured GB/s of reading `bytes` of memory with `threads` threads.");
+      "threads"_a, "bytes"_a, "Reads `bytes` of memory with `threads` threads and returns the best GB/s it measured.");
 
   nb::class_<Engine>(m, "Engine", "One model's weights, immutable, with the plan of all memory it will use.")
       .def_prop_ro_static(
           "EARLIER_TOKENS", [](nb::handle) { return Engine::kEarlierTokens; },
-          "Tokens of earlier outputs that an engine keeps for suffix drafts.")
+          "Number of output tokens that an engine keeps for suffix drafts.")
       .def_static("open", &open_engine, "path"_a, "pack"_a = nb::none(), "progress"_a = nb::none(), "options"_a)
       .def_prop_ro(
-          "options", [](const Engine& engine) { return dict_of(engine.options()); }, "What each option came to.")
+          "options", [](const Engine& engine) { return dict_of(engine.options()); },
+          "The options, with every default resolved.")
       .def_prop_ro("info", &info_of)
       .def_prop_ro("plan", [](const Engine& engine) { return dict_of_plan(engine.plan()); })
       .def_prop_rw(
           "step_costs", &step_costs_of, &set_step_costs,
-          "Milliseconds of a step, which the first session measures: {append: [(rows, ms)], plain_ms, draft_ms, "
-          "draft_depth, first_ms, context_ms, is_fixed}; None before. Real times of steps replace them unless "
-          "is_fixed.")
+          "Times of a step in milliseconds: {append: [(rows, ms)], plain_ms, draft_ms, draft_depth, first_ms, "
+          "context_ms, is_fixed}. None until the first session has measured them. Unless is_fixed, times of real steps "
+          "replace them.")
       .def_prop_ro("draft_may_pay", &Engine::draft_may_pay,
-                   "Whether the draft model gains at these costs if its drafts are as good as those of trained "
-                   "drafters mostly are. True without a draft model, without costs and with a fixed budget.")
+                   "Whether drafting pays at these costs if the drafts are as good as a typical trained drafter's. "
+                   "True without a draft model, without costs and with a fixed budget.")
       .def_prop_ro(
           "n_pages", [](const Engine& engine) { return engine.pages()->n_pages(); },
-          "Pages of the KV cache, of 64 tokens each.")
+          "Number of pages in the KV cache; a page holds 64 tokens.")
       .def_prop_ro(
           "n_free_pages", [](const Engine& engine) { return engine.pages()->n_free(); },
-          "Pages that no session holds and no PageRun refers to.")
-      .def("read_pages", &bytes_of_run, "run"_a, "The bytes of the pages, as Session.read_pages() returns them.")
-      .def_prop_ro("draft_kind", &draft_kind_of, "Draft model: \"dflash\", \"mtp\", or None without one.")
-      .def_prop_ro("outputs", &Engine::outputs, "Earlier outputs, which the suffix drafter reads; None without it.")
-      .def_prop_ro("fingerprint", &Engine::fingerprint,
-                   "A hash of the files' metadata, all weights and the settings that a saved "
-                   "session depends on. The first access reads all bytes of the files.")
+          "Number of pages that neither a session nor a PageRun holds.")
+      .def("read_pages", &bytes_of_run, "run"_a, "Copies the pages, in the format of Session.read_pages().")
+      .def_prop_ro("draft_kind", &draft_kind_of, "Kind of the draft model: \"dflash\" or \"mtp\"; None without one.")
+      .def_prop_ro("outputs", &Engine::outputs,
+                   "Earlier outputs that the suffix drafter searches; None without a suffix drafter.")
+      .def_prop_ro(
+          "fingerprint", &Engine::fingerprint,
+          "Hash of the files' metadata, all weights and the settings that a saved session depends on. The first "
+          "access reads the whole files.")
       .def_prop_ro("layout", &Engine::layout,
-                   "A hash of the files' metadata, and names, types and shapes of their tensors.");
+                   "Hash of the files' metadata and of their tensors' names, types and shapes.");
 }
 
 }  // namespace lb

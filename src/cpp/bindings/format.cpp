@@ -92,13 +92,13 @@ void bind_format(nb::module_& m) {
       .def_ro("alignment", &GgufFile::alignment)
       .def_prop_ro(
           "metadata", [](const GgufFile& self) { return to_python(self.metadata); },
-          "A new dict of plain values; arrays are lists.")
+          "The metadata as a new dict of plain values; arrays are lists.")
       .def_prop_ro(
           "tensors", [](const GgufFile& self) { return to_python(self.tensors); },
-          "A new list of (name, dtype, shape, file, offset, bytes).")
+          "The tensors as a new list of (name, dtype, shape, file, offset, bytes).")
       .def(
           "read_tensor", [](const GgufFile& self, const std::string& name) { return read_tensor(self.tensors, name); },
-          nb::arg("name"), "A copy of the tensor's bytes.");
+          nb::arg("name"), "Copies the tensor's bytes.");
   nb::class_<SafetensorsModel>(m, "Safetensors", "An open checkpoint folder.")
       .def(
           "__init__",
@@ -108,21 +108,21 @@ void bind_format(nb::module_& m) {
           nb::arg("folder"))
       .def_ro("folder", &SafetensorsModel::folder)
       .def_prop_ro(
-          "config", [](const SafetensorsModel& self) { return to_python(self.config); }, "A new dict of config.json.")
+          "config", [](const SafetensorsModel& self) { return to_python(self.config); }, "config.json as a new dict.")
       .def_prop_ro(
           "tensors", [](const SafetensorsModel& self) { return to_python(self.tensors); },
-          "A new list of (name, dtype, shape, file, offset, bytes).")
+          "The tensors as a new list of (name, dtype, shape, file, offset, bytes).")
       .def(
           "read_tensor",
           [](const SafetensorsModel& self, const std::string& name) { return read_tensor(self.tensors, name); },
-          nb::arg("name"), "A copy of the tensor's bytes.");
+          nb::arg("name"), "Copies the tensor's bytes.");
   m.def(
       "device_type",
       [](const std::string& type) {
         const std::optional<DType> own = type == "F8_E4M3" ? DType::kBF16 : dtype_from_name(type);
         return own ? std::string(name(quant::device_type(*own))) : type;
       },
-      nb::arg("type"), "The type in which a device holds weights of a type, by their names.");
+      nb::arg("type"), "Name of the type in which a GPU stores weights of this type.");
   m.def(
       "open_model_file",
       [](const Path& path) -> nb::object {

@@ -17,13 +17,14 @@ namespace {
 
 void bind_info(nb::module_& m) {
   using gpu::DeviceInfo;
-  nb::class_<DeviceInfo>(m, "DeviceInfo", "What a device is, as its driver tells.")
+  nb::class_<DeviceInfo>(m, "DeviceInfo", "Properties of a device, as its driver reports them.")
       .def_prop_ro("vendor", [](const DeviceInfo& i) { return std::string(gpu::name(i.vendor)); })
       .def_ro("index", &DeviceInfo::index)
       .def_ro("name", &DeviceInfo::name)
       .def_ro("architecture", &DeviceInfo::architecture)
       .def_ro("driver", &DeviceInfo::driver)
-      .def_ro("driver_generation", &DeviceInfo::driver_generation, "What a pack's min_driver is compared with.")
+      .def_ro("driver_generation", &DeviceInfo::driver_generation,
+              "The version that a pack's min_driver is compared with.")
       .def_ro("pci", &DeviceInfo::pci)
       .def_ro("uuid", &DeviceInfo::uuid)
       .def_ro("memory_bytes", &DeviceInfo::memory_bytes)
@@ -44,9 +45,9 @@ void bind_info(nb::module_& m) {
       .def_ro("has_graphs", &DeviceInfo::has_graphs);
   m.def(
       "devices", [](const std::string& vendor) { return gpu::devices(gpu::vendor_from_name(vendor)); }, "vendor"_a,
-      "The devices of cuda, hip or sim. Raises DeviceError with what to install when the driver is missing.");
+      "Lists the devices of cuda, hip or sim. Raises DeviceError if the driver is missing; it says what to install.");
   m.def("require_driver", &gpu::require_driver, "info"_a, "min_driver"_a,
-        "Raises DeviceError when the device's driver is older than a pack's min_driver.");
+        "Raises DeviceError if the device's driver is older than a pack's min_driver.");
 }
 
 void bind_device(nb::module_& m) {
@@ -70,7 +71,7 @@ void bind_device(nb::module_& m) {
       .def(nb::init<const gpu::Device&, const std::string&, const std::map<std::string, nb::bytes>&>(), "device"_a,
            "manifest_json"_a, "files"_a)
       .def_prop_ro("target", [](const PythonPack& pack) { return pack.target().name; })
-      .def_prop_ro("name", &PythonPack::name, "The device it is on: cuda:0, sim.")
+      .def_prop_ro("name", &PythonPack::name, "Name of its device: cuda:0, sim.")
       .def_prop_ro("device", [](const PythonPack& pack) { return pack.device().info(); });
 }
 

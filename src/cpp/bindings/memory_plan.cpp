@@ -63,15 +63,16 @@ nb::dict dict_of_plan(const MemoryPlan& plan) {
 }
 
 void bind_memory_plan(nb::module_& m) {
-  m.def("plan_memory", &plan_memory, "path"_a, "free_bytes"_a, "manifest_json"_a, "n_sms"_a, "name"_a, "options"_a,
-        "The plan of Engine.open and the options it resolves, for a GPU with this pack, or for the CPU (an empty "
-        "manifest; free_bytes 0: of this machine). Loads no weights.");
+  m.def(
+      "plan_memory", &plan_memory, "path"_a, "free_bytes"_a, "manifest_json"_a, "n_sms"_a, "name"_a, "options"_a,
+      "Returns the plan that Engine.open would make and the options as it would resolve them, without loading weights. "
+      "An empty manifest_json plans for the CPU, where free_bytes = 0 means the free memory of this machine.");
   m.def("plan_scorer_memory", &plan_scorer_memory, "path"_a, "free_bytes"_a, "manifest_json"_a, "n_sms"_a, "name"_a,
         "is_lent"_a, "options"_a,
-        "The plan of PromptScorer.open, likewise. is_lent: an engine lends these bytes of its weights.");
+        "Returns the plan that PromptScorer.open would make. is_lent: free_bytes are weights that an engine lends.");
   m.def(
       "promised_bytes", [](const std::string& device) { return Device::promised_bytes(device); }, "device"_a,
-      "Memory of a device that engines of this process have promised to their sessions and not yet allocated.");
+      "Bytes of a device that engines of this process have reserved for sessions and not yet allocated.");
 }
 
 }  // namespace lb

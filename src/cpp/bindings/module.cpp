@@ -45,7 +45,9 @@ NB_MODULE(_engine, m) {
       if (message.is_valid()) PyErr_SetObject(type.ptr(), message.ptr());
     }
   });
-  m.def("best_isa", [] { return std::string(lb::name(lb::best_isa())); }, "The fastest CPU kernels this machine runs.");
+  m.def(
+      "best_isa", [] { return std::string(lb::name(lb::best_isa())); },
+      "The fastest instruction set that this machine supports.");
   m.def(
       "available_isas",
       [] {
@@ -54,7 +56,7 @@ NB_MODULE(_engine, m) {
           if (lb::is_available(isa)) names.append(std::string(lb::name(isa)));
         return names;
       },
-      "Instruction sets this build has bodies for and this machine runs.");
+      "Instruction sets for which this build has kernels and which this machine supports.");
   m.def(
       "kv_types",
       [] {
@@ -62,20 +64,22 @@ NB_MODULE(_engine, m) {
         for (const lb::KvTraits& traits : lb::kKvTraits) names.append(traits.name);
         return names;
       },
-      "Types of stored keys and values, by falling size.");
+      "Types of stored keys and values, largest first.");
   m.def(
       "kv_slot_bytes",
       [](const std::string& kv, int head_dim) { return lb::kv_slot_bytes(lb::kv_type_named(kv), head_dim); },
       nb::arg("kv"), nb::arg("head_dim"), "Bytes of one head's key or value, stored as this type.");
-  m.def("allow_leaks", [] { nb::set_leak_warnings(false); }, "Objects that threads hold at exit are not reported.");
+  m.def(
+      "allow_leaks", [] { nb::set_leak_warnings(false); },
+      "Disables the report of objects that threads still hold at exit.");
   lb::bind_engine(m);
   lb::bind_memory_plan(m);
   lb::bind_sampler(m);
   lb::bind_session(m);
   lb::bind_prompt_scorer(m);
   lb::bind_format(m);
-  nb::module_ gpu = m.def_submodule("gpu", "Devices through their vendors' drivers.");
+  nb::module_ gpu = m.def_submodule("gpu", "GPUs, through their vendors' drivers.");
   lb::bind_gpu(gpu);
-  nb::module_ speculation = m.def_submodule("speculation", "What sessions share to draft from.");
+  nb::module_ speculation = m.def_submodule("speculation", "Sources of drafts that sessions share.");
   lb::bind_speculation(speculation);
 }

@@ -5,8 +5,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "cpu/kernels.h"
-#include "ops/linear.h"
+#include "bindings/option_rows.h"
 #include "quant/kv_names.h"
 
 namespace lb {
@@ -23,16 +22,8 @@ inline KvType kv_type_named(const std::string& text) {
   return *type;
 }
 
-inline Activations activations_named(const std::string& text) {
-  LB_CHECK(text == "int8" || text == "f32", kInvalid, "activations are \"int8\" or \"f32\", got \"", text, "\"");
-  return text == "int8" ? Activations::kInt8 : Activations::kF32;
-}
+inline Activations activations_named(const std::string& text) { return value_of<Activations>("activations", text); }
 
-inline Isa isa_named(const std::string& text) {
-  if (text == "auto") return best_isa();
-  for (Isa isa : {Isa::kScalar, Isa::kPortable, Isa::kAvx2, Isa::kAvx512})
-    if (name(isa) == text) return isa;
-  fail(ErrorCode::kInvalid, "isa must be auto, scalar, portable, avx2 or avx512, got ", text);
-}
+inline Isa isa_named(const std::string& text) { return value_of<Isa>("isa", text); }
 
 }  // namespace lb

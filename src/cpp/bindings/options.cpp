@@ -9,92 +9,16 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "bindings/option_rows.h"
 
 namespace nb = nanobind;
 
 namespace lb {
 namespace {
 
-// An option: its Python name and its C++ member.
-template <class Struct, class T>
-struct Field {
-  const char* name;
-  T Struct::* member;
-};
-
-constexpr std::tuple kModelFields{
-    Field{"context", &ModelOptions::context},
-    Field{"threads", &ModelOptions::n_threads},
-    Field{"isa", &ModelOptions::isa},
-    Field{"activations", &ModelOptions::activations},
-    Field{"kv", &ModelOptions::kv},
-    Field{"prefill_chunk", &ModelOptions::prefill_chunk},
-    Field{"memory_limit", &ModelOptions::memory_limit},
-};
-
-constexpr std::tuple kEngineFields =
-    std::tuple_cat(kModelFields, std::tuple{
-                                     Field{"kv_tokens", &EngineOptions::kv_tokens},
-                                     Field{"sessions", &EngineOptions::sessions},
-                                     Field{"decode_path", &EngineOptions::path},
-                                     Field{"draft", &EngineOptions::draft},
-                                     Field{"draft_budget", &EngineOptions::draft_budget},
-                                     Field{"sparse_prefill", &EngineOptions::sparse_prefill},
-                                     Field{"batch_invariant", &EngineOptions::batch_invariant},
-                                 });
-
-constexpr std::tuple kScorerFields =
-    std::tuple_cat(kModelFields, std::tuple{
-                                     Field{"score_rows", &ScorerOptions::rows},
-                                     Field{"prefill_sparse_alpha", &ScorerOptions::sparse_alpha},
-                                 });
-
-constexpr std::tuple kSamplingFields{
-    Field{"temperature", &SamplingParams::temperature},
-    Field{"top_k", &SamplingParams::top_k},
-    Field{"top_p", &SamplingParams::top_p},
-    Field{"min_p", &SamplingParams::min_p},
-    Field{"typical_p", &SamplingParams::typical_p},
-    Field{"repetition_penalty", &SamplingParams::repetition_penalty},
-    Field{"frequency_penalty", &SamplingParams::frequency_penalty},
-    Field{"presence_penalty", &SamplingParams::presence_penalty},
-    Field{"penalty_window", &SamplingParams::penalty_window},
-    Field{"logit_bias", &SamplingParams::logit_bias},
-    Field{"seed", &SamplingParams::seed},
-    Field{"logprobs", &SamplingParams::n_top},
-};
-
-// The words of an enumeration. If two words have the same value, the last one is used for output.
-template <class Enum>
-using Words = std::vector<std::pair<const char*, Enum>>;
-
-template <class Enum>
-Words<Enum> words();
-template <>
-Words<Isa> words() {
-  return {{"auto", best_isa()},
-          {"scalar", Isa::kScalar},
-          {"portable", Isa::kPortable},
-          {"avx2", Isa::kAvx2},
-          {"avx512", Isa::kAvx512}};
-}
-template <>
-Words<Activations> words() {
-  return {{"int8", Activations::kInt8}, {"f32", Activations::kF32}};
-}
-template <>
-Words<DecodePath> words() {
-  return {{"auto", DecodePath::kAuto}, {"graph", DecodePath::kGraph}, {"megakernel", DecodePath::kMegakernel}};
-}
-
-// "auto, graph or megakernel"
-template <class Enum>
-std::string listed(const Words<Enum>& words) {
-  std::string text;
-  for (size_t i = 0; i < words.size(); ++i)
-    text += cat(i == 0 ? "" : i + 1 < words.size() ? ", " : " or ", words[i].first);
-  return text;
-}
+const std::tuple kEngineRows = std::tuple_cat(kModelOptions, kEngineFields);
+const std::tuple kScorerRows =
+    std::tuple_cat(kModelOptions, kScorerFields, std::tuple{Field{"score_rows", &ScorerOptions::score_rows}});
 
 template <class T>
 void cast_to(T* member, const char* name, nb::handle value) {
@@ -113,10 +37,7 @@ void read(T* member, const char* name, nb::handle value) {
   if constexpr (std::is_enum_v<T>) {
     std::string text;
     cast_to(&text, name, value);
-    const Words<T> known = words<T>();
-    const auto found = std::ranges::find(known, text, [](const auto& word) { return std::string_view(word.first); });
-    LB_CHECK(found != known.end(), kInvalid, name, " must be ", listed(known), ", got \"", text, "\"");
-    *member = found->second;
+    *member = value_of<T>(name, text);
   } else {
     cast_to(member, name, value);
   }
@@ -125,7 +46,7 @@ void read(T* member, const char* name, nb::handle value) {
 // A mapping keyed by token ids, or its items.
 void read(std::vector<std::pair<int32_t, float>>* member, const char* name, nb::handle value) {
   const nb::object items = nb::hasattr(value, "items") ? nb::list(value.attr("items")()) : nb::borrow(value);
-  LB_CHECK(nb::try_cast(items, *member), kInvalid, name, " must give a number to each of some token ids, got ",
+  LB_CHECK(nb::try_cast(items, *member), kInvalid, name, " must map token ids to numbers, got ",
            nb::repr(value).c_str());
 }
 
@@ -172,7 +93,10 @@ nb::object object_of(const T& value) {
 template <class Struct, class... Fields>
 nb::dict dict_of(const Struct& options, const std::tuple<Fields...>& fields) {
   nb::dict result;
-  const auto add = [&](const auto& field) { result[field.name] = object_of(options.*field.member); };
+  const auto add = [&](const auto& field) {
+    const auto& value = options.*field.member;
+    result[field.name] = value == field.none ? nb::none() : object_of(value);
+  };
   std::apply([&](const auto&... field) { (add(field), ...); }, fields);
   return result;
 }
@@ -180,22 +104,18 @@ nb::dict dict_of(const Struct& options, const std::tuple<Fields...>& fields) {
 }  // namespace
 
 EngineOptions engine_options_of(const nb::kwargs& options) {
-  EngineOptions defaults;
-  defaults.isa = best_isa();
-  return filled(defaults, options, kEngineFields, "the engine");
+  return filled(EngineOptions{}, options, kEngineRows, "the engine");
 }
 
 ScorerOptions scorer_options_of(const nb::kwargs& options) {
-  ScorerOptions defaults;
-  defaults.isa = best_isa();
-  return filled(defaults, options, kScorerFields, "the scorer");
+  return filled(ScorerOptions{}, options, kScorerRows, "the scorer");
 }
 
 SamplingParams sampling_params_of(const nb::kwargs& options) {
-  return filled(SamplingParams{}, options, kSamplingFields, "the engine");
+  return filled(SamplingParams{}, options, kSamplingParams, "the engine");
 }
 
-nb::dict dict_of(const EngineOptions& options) { return dict_of(options, kEngineFields); }
-nb::dict dict_of(const ScorerOptions& options) { return dict_of(options, kScorerFields); }
+nb::dict dict_of(const EngineOptions& options) { return dict_of(options, kEngineRows); }
+nb::dict dict_of(const ScorerOptions& options) { return dict_of(options, kScorerRows); }
 
 }  // namespace lb

@@ -1,5 +1,5 @@
 // Options by name: the fields of lucebox.EngineOptions and lucebox.Sampling that the engine or a scorer reads.
-// options.cpp has one row for each; Python passes a dataclass as keywords.
+// option_rows.h has one row for each; Python passes a dataclass as keywords.
 #pragma once
 
 #include <nanobind/nanobind.h>

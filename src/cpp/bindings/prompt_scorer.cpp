@@ -26,7 +26,8 @@ std::shared_ptr<PromptScorer> open_scorer(const std::string& path, const PythonP
                                           const std::shared_ptr<Engine>& lender, const nb::object& progress,
                                           const nb::kwargs& named) {
   const ScorerOptions options = scorer_options_of(named);
-  LB_CHECK(lender == nullptr || pack != nullptr, kInvalid, "a scorer on the CPU needs no lender of device memory");
+  LB_CHECK(lender == nullptr || pack != nullptr, kInvalid,
+           "a scorer on the CPU needs no lender: lenders lend GPU memory");
   std::unique_ptr<Backend> backend;
   if (pack != nullptr) backend = gpu_backend(pack->shared(), pack->name(), lender);
   const LoadReport report(progress);
@@ -44,23 +45,25 @@ Array<float, 1> score(PromptScorer& scorer, const Ids& ids, const std::vector<in
 
 void bind_prompt_scorer(nb::module_& m) {
   nb::class_<PromptScorer>(m, "PromptScorer",
-                           "A model that tells how much the last rows of a prompt look at each of its tokens.")
+                           "A model that scores the tokens of a prompt by the attention that its last rows pay them.")
       .def_static("open", &open_scorer, "path"_a, "pack"_a = nb::none(), "lender"_a = nb::none(),
                   "progress"_a = nb::none(), "options"_a,
-                  "lender: an engine on the same device whose weights make way while the scorer computes.")
+                  "lender: an engine on the same device, whose weights move to host memory while the scorer computes.")
       .def_prop_ro(
-          "options", [](const PromptScorer& scorer) { return dict_of(scorer.options()); }, "What each option came to.")
+          "options", [](const PromptScorer& scorer) { return dict_of(scorer.options()); },
+          "The options, with every default resolved.")
       .def_prop_ro("plan", [](const PromptScorer& scorer) { return dict_of_plan(scorer.memory_plan()); })
       .def(
           "scored_layers",
           [](const PromptScorer& self, const std::vector<int>& layers) { return self.scored_layers(layers); },
-          "layers"_a, "The layers, or all with attention where there are none. Refuses layers that cannot score.")
-      .def("score", &score, "ids"_a, "layers"_a = std::vector<int>{}, "progress"_a = nb::none(),
-          "check"_a = nb::none(),
-           "One score for each token: its largest softmax weight among the heads of `layers` (empty: all with "
-           "attention), the mean over the last score_rows tokens. Layers after the last of them are not computed. "
-           "progress(done, total) in tokens, layer by layer; it must not compute with this scorer or its lender. check() is "
-          "called every 50 ms, and ends the call by raising.");
+          "layers"_a,
+          "The layers; if empty, all layers with attention. Raises InvalidRequestError unless they ascend and have "
+          "attention.")
+      .def("score", &score, "ids"_a, "layers"_a = std::vector<int>{}, "progress"_a = nb::none(), "check"_a = nb::none(),
+           "Scores each token: its largest softmax weight among the heads of `layers` (empty: all layers with "
+           "attention), averaged over the last score_rows tokens. Does not compute the layers after the last of these. "
+           "progress(done, total) counts tokens, layer by layer; it must not use this scorer or its lender. check() is "
+           "called every 50 ms; it ends the call by raising.");
 }
 
 }  // namespace lb

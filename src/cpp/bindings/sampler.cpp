@@ -20,7 +20,7 @@ void bind_sampler(nb::module_& m) {
       "check_sampling",
       [](const nb::kwargs& options) { validate(sampling_params_of(options), std::numeric_limits<int32_t>::max()); },
       "options"_a, "Checks the ranges of sampling options, without a vocabulary.");
-  m.def("uniform_draw", &uniform_draw, "seed"_a, "draw"_a, "The uniform number in [0, 1) of one draw.");
+  m.def("uniform_draw", &uniform_draw, "seed"_a, "draw"_a, "The uniform number in [0, 1) of draw number `draw`.");
 
   nb::class_<Sampler>(m, "Sampler", "Turns logits into tokens, one uniform draw per sampled token.")
       .def(
@@ -37,7 +37,7 @@ void bind_sampler(nb::module_& m) {
             s.set_mask(bits ? std::span(bits->data(), bits->size()) : std::span<const uint32_t>());
           },
           "bits"_a.none(),
-          "Allows only tokens whose bit (id % 32 of word id // 32) is set until the next call; None allows all.")
+          "Until the next call, allows only tokens whose bit (id % 32 of word id // 32) is set; None allows all.")
       .def(
           "sample",
           [](Sampler& s, nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> logits) {

@@ -75,13 +75,15 @@ void bind_timeline(Class& session) {
       .def_prop_ro("n_tokens", [](const Session& s) { return s.timeline().tokens().size(); })
       .def_prop_ro("context", [](const Session& s) { return s.timeline().context(); })
       .def_prop_ro("rewind_floor", [](const Session& s) { return s.timeline().rewind_floor(); })
-      .def("sync", &sync, "ids"_a, "progress"_a = nb::none(), "between_layers"_a = nb::none(),
-           "Makes the timeline equal to ids; returns how many leading tokens were reused. between_layers() is called "
-           "within a chunk of more than step_rows rows. Other sessions of the engine may compute appends of up to "
-           "step_rows rows there.")
+      .def(
+          "sync", &sync, "ids"_a, "progress"_a = nb::none(), "between_layers"_a = nb::none(),
+          "Makes the timeline equal to ids and returns the number of leading tokens that it reused. In a chunk of more "
+          "than step_rows rows, calls between_layers() between layers: there, other sessions of the engine may compute "
+          "appends of up to step_rows rows.")
       .def("append", &append, "ids"_a, "parents"_a = std::vector<int32_t>{}, "positions"_a = nb::none(),
            "taps"_a = std::vector<int>{},
-           "Computes rows after the timeline without keeping them: (logits [rows, vocab], taps [n, rows, hidden]).")
+           "Computes rows that follow the timeline, without committing them; returns (logits [rows, vocab], taps [n, "
+           "rows, hidden]).")
       .def(
           "commit",
           [](Session& s, const std::vector<int32_t>& path) { without_gil([&] { s.at_rest().commit(path); }); },
@@ -91,8 +93,8 @@ void bind_timeline(Class& session) {
       .def("reset", [](Session& s) { without_gil([&] { s.at_rest().reset(); }); })
       .def(
           "fork", [](Session& s, Session& from) { without_gil([&] { s.fork(from); }); }, "source"_a,
-          "Makes the timeline that of another session of the engine, to the bit. They share its pages.")
-      .def("save", &save, "A snapshot of the timeline and its state, as bytes.")
+          "Makes the timeline a bit-exact copy of another session's on the same engine. The two share its pages.")
+      .def("save", &save, "Serialises the timeline and its state.")
       .def(
           "load",
           [](Session& s, nb::bytes data, const std::string& where) {
@@ -107,7 +109,7 @@ void bind_timeline(Class& session) {
 void bind_decode(Class& session) {
   session.def_prop_ro("decode_path", &Session::decode_path)
       .def("wait", &Session::wait, nb::call_guard<nb::gil_scoped_release>(),
-           "Waits until the device has computed what was sent to it.")
+           "Waits until the device has finished all work sent to it.")
       .def(
           "logits",
           [](Session& s) {
@@ -124,7 +126,8 @@ void bind_decode(Class& session) {
             const Logprobs result = s.logprobs(token, n_top);
             return nb::make_tuple(result.token, result.top);
           },
-          "token"_a, "n_top"_a = 0, "Natural log probability of the token, and (id, logprob) of the n_top likeliest.")
+          "token"_a, "n_top"_a = 0,
+          "Natural log probability of the token, and (id, log probability) of the n_top likeliest tokens.")
       .def(
           "score",
           [](Session& s, const Ids& ids) {
@@ -141,8 +144,8 @@ void bind_decode(Class& session) {
             return to_numpy<2>(std::move(rows), {n, width});
           },
           "ids"_a,
-          "Makes the timeline equal to ids; returns the final hidden rows [n, hidden] of what it lacked. Keeps the "
-          "timeline where ids continue it.");
+          "Makes the timeline equal to ids and returns the final hidden rows [n, hidden] of the n tokens that it "
+          "computed: the new ones if ids continue the timeline, else all.");
 }
 
 // --- speculation
@@ -163,33 +166,36 @@ void bind_drafts(Class& session) {
           [](Session& s, const Ids& ids, const std::vector<int32_t>& parents) {
             s.speculator().suggest(span(ids), parents);
           },
-          "ids"_a, "parents"_a, "Proposes a tree below the next token; the sync() that adds this token verifies it.")
+          "ids"_a, "parents"_a,
+          "Proposes a draft tree that follows the next token; the sync() that appends this token verifies the tree.")
       .def(
           "set_drafting", [](Session& s, bool on) { s.speculator().set_on(on); }, "on"_a)
       .def(
           "expect", [](Session& s, const Ids& ids) { s.speculator().expect(span(ids)); }, "ids"_a,
-          "A text that the next output is likely to repeat, as a whole or in parts; empty: none.")
+          "Sets a text that the next output is likely to repeat, as a whole or in parts; empty: none.")
       .def(
           "remember", [](Session& s, const Ids& ids) { s.speculator().remember(span(ids)); }, "ids"_a,
-          "Keeps an output for the drafts of later ones.")
+          "Keeps an output, from which later outputs are drafted.")
       .def(
           "share_outputs",
           [](Session& s, std::shared_ptr<EarlierOutputs> outputs) { s.speculator().share_outputs(std::move(outputs)); },
-          "outputs"_a.none(), "Drafts from these outputs, and keeps outputs there. None: those of all sessions.")
-      .def_prop_ro("draft_counts", &draft_counts_of, "Trees verified, and tokens of them drafted and accepted.")
+          "outputs"_a.none(),
+          "Drafts from these outputs and keeps new outputs there. None: the outputs that all sessions of the engine "
+          "share.")
+      .def_prop_ro("draft_counts", &draft_counts_of, "Numbers of trees verified, tokens in them, and tokens accepted.")
       .def_prop_ro(
           "accepted_lengths",
           [](const Session& s) {
             const auto& lengths = s.speculator().counts().by_length;
             return std::vector<int64_t>(lengths.begin(), lengths.end());
           },
-          "[64] verified trees by the number of their accepted tokens.");
+          "[64]: entry n is the number of verified trees of which n tokens were accepted.");
 }
 
 // --- pages and pieces
 
 ByteArray pages_of(Session& session, int first, int count) {
-  LB_CHECK(count >= 1, kInvalid, "at least one page can be read, not ", count);
+  LB_CHECK(count >= 1, kInvalid, "read_pages() reads at least one page, got count = ", count);
   return filled(count * session.timeline().page_bytes(), [&](auto to) { session.read_pages(first, count, to); });
 }
 
@@ -204,7 +210,7 @@ void assemble(Session& session, const Ids& ids, const std::vector<int32_t>& ends
   Timeline::Pieces pieces{.first_page = first_page, .pages = {}, .recurrent = {}};
   for (const PagePiece& piece : pages) {
     if (const auto* run = std::get_if<const PageRun*>(&piece)) {
-      LB_CHECK(*run != nullptr, kInvalid, "a piece is None");
+      LB_CHECK(*run != nullptr, kInvalid, "a piece is None; it must be bytes or a PageRun");
       pieces.pages.emplace_back(*run);
     } else {
       pieces.pages.emplace_back(span(std::get<ConstBytes>(piece)));
@@ -228,10 +234,10 @@ void bind_pages(Class& session) {
           "Bytes of the recurrent state; 0 without recurrent layers.")
       .def_prop_ro(
           "step_rows", [](const Session& s) { return s.engine().executor().max_rows; },
-          "Rows of the longest append between the layers of a prompt's.")
+          "Maximum rows of an append between the layers of a prompt's chunk.")
       .def_prop_ro(
           "prefill_chunk", [](const Session& s) { return s.engine().options().prefill_chunk; },
-          "Rows of a prefill chunk: sync() computes prompts in appends that end at its multiples.")
+          "Rows of a prefill chunk: sync() cuts a prompt into appends at its multiples.")
       .def(
           "matched_prefix",
           [](const Session& s, const Ids& ids, const std::vector<int32_t>& ends) {
@@ -244,27 +250,29 @@ void bind_pages(Class& session) {
           "rows_are_invariant", [](const Session& s) { return s.engine().rows_are_invariant(); },
           "Whether a row has the same bits whichever appends compute the sequence.")
       .def("read_pages", &pages_of, "first"_a, "count"_a)
-      .def("read_recurrent", &recurrent_of, "The recurrent state after the newest token.")
+      .def("read_recurrent", &recurrent_of, "Copies the recurrent state after the newest token.")
       .def("assemble", &assemble, "ids"_a, "ends"_a, "first_page"_a = 0, "pages"_a = std::vector<PagePiece>{},
            "recurrent"_a = nb::none(),
-           "Makes the timeline ids, as if computed in appends with these ends. Keeps the pages before first_page "
-           "and takes the other pages, bytes or a PageRun each, and the recurrent state from the arguments.")
+           "Makes the timeline equal to ids, as if it had computed them in appends with these ends. Keeps its pages "
+           "before first_page; takes the other pages (each piece is bytes or a PageRun) and the recurrent state from "
+           "the arguments.")
       .def_prop_ro(
           "n_pages", [](const Session& s) { return s.timeline().n_pages(); },
-          "Pages of the KV cache that the session holds.")
+          "Number of pages of the KV cache that the session holds.")
       .def(
           "reserve", [](Session& s, int n_tokens) { return without_gil([&] { return s.reserve(n_tokens); }); },
           "n_tokens"_a,
-          "Takes pages for a timeline of n_tokens, after swapping in. False: too few are free, and nothing changed.")
+          "Allocates pages for a timeline of n_tokens; swaps the session in first. Returns False and changes nothing "
+          "if too few pages are free.")
       .def(
           "swap_out", [](Session& s) { without_gil([&] { s.at_rest().swap_out(); }); },
-          "Copies the pages to host memory and gives them back. The next call that needs them swaps in, or raises "
+          "Copies the pages to host memory and frees them. The next call that needs them swaps them in, or raises "
           "OutOfMemoryError.")
       .def_prop_ro("is_swapped_out", [](const Session& s) { return s.timeline().is_swapped_out(); })
       .def(
           "share_pages",
           [](Session& s, int first, int count) { return without_gil([&] { return s.share_pages(first, count); }); },
-          "first"_a, "count"_a, "References to pages of the timeline, for assemble().");
+          "first"_a, "count"_a, "Returns references to pages of the timeline, for assemble().");
 }
 
 // --- several sessions
@@ -286,9 +294,10 @@ void start_samples(const std::vector<Session*>& sessions, const std::vector<Samp
 }  // namespace
 
 void bind_session(nb::module_& m) {
-  nb::class_<PageRun>(m, "PageRun", "References to pages of the KV cache, which keep them and their contents.")
+  nb::class_<PageRun>(m, "PageRun",
+                      "References to pages of the KV cache, which keep the pages allocated and unchanged.")
       .def("__len__", [](const PageRun& run) { return run.pages().size(); })
-      .def_prop_ro("is_shared", &PageRun::is_shared, "Whether somebody else holds some of the pages.");
+      .def_prop_ro("is_shared", &PageRun::is_shared, "Whether another owner also holds one of the pages.");
 
   Class session(m, "Session", "One mutable token timeline on an engine.");
   session.def(
@@ -302,13 +311,14 @@ void bind_session(nb::module_& m) {
   bind_drafts(session);
   bind_pages(session);
 
-  m.def("sync_together", &sync_together, "sessions"_a, "ids"_a,
-        "Session.sync() of several sessions of an engine, each with its ids. Where they lack one token each, a pass "
-        "over the weights computes it for all of them. Returns the rows of these passes.");
+  m.def(
+      "sync_together", &sync_together, "sessions"_a, "ids"_a,
+      "Calls Session.sync() on several sessions of an engine, each with its ids. Sessions that lack exactly one token "
+      "share passes over the weights. Returns the number of rows in these passes.");
   m.def(
       "start_samples", &start_samples, "sessions"_a, "samplers"_a,
-      "After sync_together(): starts the choices that the next sample() of each session and sampler returns, so that a "
-      "device chooses for all sessions before the host waits for one.");
+      "After sync_together(): starts the choice that each session's next sample() with its sampler returns, so that a "
+      "device chooses for all sessions before the host waits for any.");
 }
 
 }  // namespace lb

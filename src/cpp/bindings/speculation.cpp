@@ -11,7 +11,7 @@ using namespace nb::literals;
 namespace lb {
 
 void bind_speculation(nb::module_& m) {
-  nb::class_<EarlierOutputs>(m, "EarlierOutputs", "The newest outputs of an engine's sessions.")
+  nb::class_<EarlierOutputs>(m, "EarlierOutputs", "The newest outputs of sessions, up to `capacity` tokens.")
       .def(nb::init<int>(), "capacity"_a)
       .def(
           "add", [](EarlierOutputs& outputs, const Ids& output) { outputs.add(span(output)); }, "output"_a)

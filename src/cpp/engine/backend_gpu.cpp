@@ -211,7 +211,7 @@ std::unique_ptr<Backend> gpu_backend(std::shared_ptr<gpu::Pack> pack, std::strin
   if (lender != nullptr) {
     const std::string other = lender->backend().sizes().name();
     LB_CHECK(other == name && !lender->shard().weights().empty(), kInvalid, "a scorer on ", name,
-             " borrows memory of an engine there; the lender is on ", other);
+             " can borrow memory only of an engine on the same device; the lender is on ", other);
   }
   return std::make_unique<GpuBackend>(std::move(pack), std::move(name), std::move(lender));
 }

@@ -86,8 +86,7 @@ std::string fingerprint_of(const ModelFile& file, const std::optional<ModelFile>
     f.add_layout(*each);
     f.add_weights(*each);
   }
-  const std::string draft = options.draft_model();
-  if (draft == "mtp") f.add(draft.data(), draft.size());
+  if (const std::string& draft = options.draft_model; draft == "mtp") f.add(draft.data(), draft.size());
   f.add_value(options.activations);
   if (options.sparse_prefill > 0) f.add_value(options.sparse_prefill);
   const RopeAngles& rope = model.rope();
@@ -110,20 +109,14 @@ void resolve(EngineOptions& options, const DeviceSizes& sizes) {
            "draft_budget must be between 1 and ", kMaxTree - 1, ", got ", options.draft_budget);
   LB_CHECK(options.sparse_prefill >= 0 && options.sparse_prefill <= 1, kInvalid,
            "sparse_prefill must be between 0 and 1, got ", options.sparse_prefill);
-  LB_CHECK(!options.batch_invariant || !options.drafts(), kInvalid, "batch_invariant needs draft = none, got ",
-           options.draft, ": rows of a tree take kernels of their own");
-  LB_CHECK(options.path == DecodePath::kAuto || !sizes.maps_weights(), kUnsupported,
-           "graph and megakernel are ways to decode on a GPU; the model is opened on ", sizes.name());
+  LB_CHECK(!options.batch_invariant || !options.drafts(), kInvalid,
+           "batch_invariant needs draft = none: the rows of a draft tree take kernels of their own");
+  LB_CHECK(options.decode_path == DecodePath::kAuto || !sizes.maps_weights(), kUnsupported,
+           "decode_path = graph and megakernel need a GPU; the model is opened on ", sizes.name());
   resolve_model_options(options, sizes);
 }
 
 }  // namespace
-
-std::string EngineOptions::draft_model() const {
-  std::string_view name = draft;
-  if (name.ends_with(kWithSuffix)) name.remove_suffix(kWithSuffix.size());
-  return name == "none" || name == "suffix" ? "" : std::string(name);
-}
 
 Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models,
                std::shared_ptr<const Backend> backend, EngineOptions options, MemoryPlan plan,
@@ -140,9 +133,9 @@ Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models model
   const int pages = n_pages(options_.kv_tokens);
   shard.make_pages(layer_shapes(), state_options(), pages);
   pages_ = std::make_shared<PagePool>(pages, std::vector{shard.pages()});
-  shard.load(*models_.target, options_.n_threads, progress);
-  if (options_.drafts_suffixes()) outputs_ = std::make_shared<EarlierOutputs>(kEarlierTokens);
-  if (models_.draft) shard.load(*models_.draft, options_.n_threads, progress);
+  shard.load(*models_.target, options_.threads, progress);
+  if (options_.suffix) outputs_ = std::make_shared<EarlierOutputs>(kEarlierTokens);
+  if (models_.draft) shard.load(*models_.draft, options_.threads, progress);
   promise_ = std::make_unique<Promise>(shard.device(), plan_.session_bytes(), options_.sessions);
 }
 
@@ -206,7 +199,7 @@ StateOptions Engine::state_options() const { return lb::state_options(options_);
 
 MemoryPlan Engine::plan(const std::string& path, EngineOptions& options, const DeviceSizes& sizes) {
   resolve(options, sizes);
-  const OpenModels opened(path, options.draft_model(), sizes);
+  const OpenModels opened(path, options.draft_model, sizes);
   sizes.check(sparse_wish(options), *opened.models.target, options.kv);
   return make_plan(opened.models, sizes, opened.file_bytes(), options);
 }
@@ -217,12 +210,12 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   LB_ASSERT(backend->lent() == nullptr);
   const DeviceSizes& sizes = backend->sizes();
   resolve(options, sizes);
-  OpenModels opened(path, options.draft_model(), sizes);
+  OpenModels opened(path, options.draft_model, sizes);
   sizes.check(sparse_wish(options), *opened.models.target, options.kv);
   const std::lock_guard opening(backend->device().opening());
   MemoryPlan plan = make_plan(opened.models, sizes, opened.file_bytes(), options);
-  opened.models.target->expand(options.n_threads, progress);
-  if (opened.models.draft) opened.models.draft->expand(options.n_threads, progress);
+  opened.models.target->expand(options.threads, progress);
+  if (opened.models.draft) opened.models.draft->expand(options.threads, progress);
   std::shared_ptr<Engine> engine =
       process_owned(new Engine(std::move(opened.file), std::move(opened.draft_file), std::move(opened.models), backend,
                                std::move(options), std::move(plan), progress));

@@ -131,10 +131,10 @@ void run_step(const Model& model, const Workspace& workspace, const StepTaps& ta
 bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Target& target) {
   const size_t max_bytes = size_t(target.tune("megakernel_max_mib")) << 20;
   const bool is_mixture = model.info().experts.n > 0;
-  LB_CHECK(!is_mixture || options.path != DecodePath::kMegakernel, kUnsupported,
+  LB_CHECK(!is_mixture || options.decode_path != DecodePath::kMegakernel, kUnsupported,
            "decode_path = megakernel: the megakernel has no mixtures of experts. Use auto or graph");
-  return options.path == DecodePath::kMegakernel ||
-         (options.path == DecodePath::kAuto && !is_mixture && model.bytes_per_token() <= max_bytes);
+  return options.decode_path == DecodePath::kMegakernel ||
+         (options.decode_path == DecodePath::kAuto && !is_mixture && model.bytes_per_token() <= max_bytes);
 }
 
 // The longest context, in tokens, at which the megakernel runs the steps: the graph reads long K and V faster. A
@@ -143,7 +143,7 @@ bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Tar
 // (docs/kernels/megakernel.md).
 int max_mega_tokens(const Model& model, const SequenceState& state, const EngineOptions& options,
                     const gpu::Target& target) {
-  if (options.path == DecodePath::kMegakernel) return state.capacity();
+  if (options.decode_path == DecodePath::kMegakernel) return state.capacity();
   StateOptions counted = state.options();
   for (KvType* type : {&counted.k_type, &counted.v_type})
     if (kKvTraits[int(*type)].bits < 16) *type = KvType::kF32;
@@ -160,7 +160,7 @@ int max_mega_tokens(const Model& model, const SequenceState& state, const Engine
 
 // Whether a graph may replace the megakernel: not if the options name the megakernel.
 bool allows_graph(const Error& error, const EngineOptions& options) {
-  return options.path == DecodePath::kAuto && error.code() == ErrorCode::kUnsupported;
+  return options.decode_path == DecodePath::kAuto && error.code() == ErrorCode::kUnsupported;
 }
 
 // Compiles a decode step of a new sequence. Throws kUnsupported if the target has no kernel for it.
@@ -196,7 +196,7 @@ class GpuTokenLoop final : public TokenLoop {
       if (wants_mega(engine.model(), engine.options(), target())) make_mega();
     } catch (const Error& error) {
       if (!allows_graph(error, engine.options())) throw;
-      why_graph_ = cat(", as ", error.what());
+      why_graph_ = cat(", because ", error.what());
     }
   }
 
@@ -296,8 +296,8 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   Logprobs logprobs(int n_top) const override {
-    LB_CHECK(n_top <= last_.n_top, kInvalid, "the sampler was made for the ", last_.n_top,
-             " likeliest tokens, asked for ", n_top);
+    LB_CHECK(n_top <= last_.n_top, kInvalid, "the sampler's logprobs is ", last_.n_top, ", too few for the ", n_top,
+             " likeliest tokens");
     Logprobs result{last_.logprob, {}};
     for (int i = 0; i < n_top; ++i) result.top.emplace_back(last_.top_ids[i], last_.top_logprobs[i]);
     return result;
@@ -306,7 +306,7 @@ class GpuTokenLoop final : public TokenLoop {
   StepTimeline timeline() override { return uses_mega() ? mega_->timeline() : StepTimeline{}; }
   std::string name() const override {
     if (uses_mega()) return mega_->text();
-    if (mega_) return cat("graph, as it decodes faster after more than ", max_mega_tokens_, " tokens");
+    if (mega_) return cat("graph, because it decodes faster after more than ", max_mega_tokens_, " tokens");
     return graph_ || !why_graph_.empty() ? cat("graph", why_graph_) : "";
   }
 
@@ -449,11 +449,10 @@ class GpuTokenLoop final : public TokenLoop {
     taken_ = started_ = ring_->written;
     mega_.reset();
     const std::string what = cat("a block of the megakernel waited ", MegaSteps::kTimeoutNs / 1000000000,
-                                 " s for the others to end the phase before ", stuck_at - 1);
-    why_graph_ = ", as " + what;
-    throw StepLost(ErrorCode::kInternal,
-                   cat("[megakernel] ", what, " and gave up; the schedule or the kernel is wrong. ",
-                       "The session is empty now and goes on with the graph"));
+                                 " s for the other blocks to finish the phase before phase ", stuck_at - 1);
+    why_graph_ = ", because " + what;
+    throw StepLost(ErrorCode::kInternal, cat("[megakernel] ", what, "; the schedule or the kernel is wrong. ",
+                                             "The session is empty now and will decode with the graph"));
   }
   static constexpr int kSpins = 1 << 22;
 
@@ -490,7 +489,7 @@ SampleOptions sample_options_of(const SamplingParams& p) {
           .penalty_window = p.penalty_window,
           .has_bias = p.logit_bias.empty() ? 0 : 1,
           .has_mask = 0,
-          .n_top = p.n_top,
+          .n_top = p.logprobs,
           .seed = p.seed};
 }
 

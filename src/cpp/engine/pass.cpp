@@ -20,9 +20,9 @@ int Pass::sync(std::span<const SegmentRequest> requests, const Interrupted& inte
   std::vector<SegmentRequest> lacking;
   for (const SegmentRequest& request : requests) {
     const Session& session = *request.session;
-    LB_CHECK(&session.engine() == &requests[0].session->engine(), kInvalid, "these sessions are of different engines");
+    LB_CHECK(&session.engine() == &requests[0].session->engine(), kInvalid, "the sessions belong to different engines");
     LB_CHECK(std::ranges::count(requests, request.session, &SegmentRequest::session) == 1, kInvalid,
-             "a session can take one turn in a pass");
+             "a pass takes each session once, got one twice");
     session.engine().check_ids(request.ids);
     session.timeline_.check_idle();
   }

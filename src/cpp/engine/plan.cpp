@@ -107,7 +107,7 @@ StreamNeeds stream_needs(const Models& models, const EngineOptions& options) {
   return {.networks = models.networks(),
           .rows = options.prefill_chunk,
           .context = options.context,
-          .n_threads = options.n_threads,
+          .n_threads = options.threads,
           .isa = options.isa,
           .activations = options.activations,
           .is_sparse = options.sparse_prefill > 0};

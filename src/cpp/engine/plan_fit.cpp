@@ -87,7 +87,7 @@ struct Budget {
   // "24.0 MiB of memory of cuda:0 are available, and 48.0 MiB of free memory would do"
   std::string text(const ContextDemand& demand, size_t needed) const {
     return cat(mib(available), " of ", demand.sizes.memory_name(), " are available, and ",
-               mib(fixed + needed + reserved), " of free memory would do");
+               mib(fixed + needed + reserved), " of free memory would suffice");
   }
 };
 
@@ -98,7 +98,7 @@ void check_smallest(const ContextDemand& demand, const Budget& budget, const KvT
   const Models& models = demand.models;
   const size_t smallest = demand.needed_bytes(std::min(kPageTokens, models.target->info().max_context), kv);
   fail(ErrorCode::kMemory, "the weights take ", mib(demand.weights.total()),
-       models.draft ? cat(", ", mib(models.draft->weight_bytes()), " of them the draft model's,") : "",
+       models.draft ? cat(", ", mib(models.draft->weight_bytes()), " of which are the draft model's,") : "",
        " and the smallest session ", mib(smallest), "; ", budget.text(demand, smallest),
        ". Use a smaller model or quantisation", models.draft ? ", draft without a draft model" : "", ", or free memory",
        smaller);
@@ -125,9 +125,9 @@ void check_model_options(const ModelOptions& options) {
 }
 
 void resolve_model_options(ModelOptions& options, const DeviceSizes& sizes) {
-  if (options.n_threads == 0) options.n_threads = usable_cores();
-  LB_CHECK(options.n_threads >= 1 && options.n_threads <= 1024, kInvalid, "threads must be between 1 and 1024, got ",
-           options.n_threads);
+  if (options.threads == 0) options.threads = usable_cores();
+  LB_CHECK(options.threads >= 1 && options.threads <= 1024, kInvalid, "threads must be between 1 and 1024, got ",
+           options.threads);
   if (options.prefill_chunk == 0) options.prefill_chunk = sizes.prefill_chunk();
 }
 
@@ -140,13 +140,13 @@ WeightSizes::WeightSizes(const Models& models, const DeviceSizes& sizes, size_t 
 
 std::vector<PlanEntry> WeightSizes::device_entries() const {
   if (!is_copied_to_device) return {};
-  return {{"weights", target, "codes and scales as the kernels read them"},
-          {"draft weights", draft, "of the draft model, likewise"}};
+  return {{"weights", target, "codes and scales, in the layout of the kernels"},
+          {"draft weights", draft, "codes and scales of the draft model"}};
 }
 
 std::vector<PlanEntry> WeightSizes::host_entries() const {
   if (is_copied_to_device) return {};
-  return {{"expanded weights", expanded, "of FP8 and scaled NVFP4, as BF16"},
+  return {{"expanded weights", expanded, "FP8 and scaled NVFP4 weights, as BF16"},
           {"vectors", target + draft - expanded, "norms and other small weights as F32"}};
 }
 
@@ -176,10 +176,10 @@ std::vector<PlanEntry> StateSizes::entries(const KvTypes& kv, int kv_tokens) con
   return {
       {"KV cache", target.bytes, kv_detail(target, kv, kv_tokens)},
       {"draft KV cache", draft.bytes, kv_detail(draft, kv, kv_tokens)},
-      {"KV rings", rings, cat(n_rings, " of the layers keep ", ring_rows, " rows"), true},
-      {"page table", table, "and the numbers of an append", true},
-      {"recurrent state", recurrent, "of the committed tokens, F32", true},
-      {"pending rows", pending, cat(kMaxTree, " rows of a tree or of a prompt, not yet folded, F32"), true},
+      {"KV rings", rings, cat(n_rings, " layers keep ", ring_rows, " rows each"), true},
+      {"page table", table, "page numbers, and the indices of an append", true},
+      {"recurrent state", recurrent, "after the committed tokens, F32", true},
+      {"pending rows", pending, cat("up to ", kMaxTree, " appended rows, not yet folded, F32"), true},
   };
 }
 

@@ -20,14 +20,14 @@ constexpr int kDenseRows = 2 * kSparseBlock;
 // Rows times keys of a chunk on the CPU. Others wait for the end of a chunk, whose attention takes time per key.
 constexpr int64_t kChunkWork = 1 << 21;
 
-SparseWish sparse_wish(const ScorerOptions& options) { return {options.sparse_alpha, "prefill_sparse_alpha"}; }
+SparseWish sparse_wish(const ScorerOptions& options) { return {options.prefill_sparse_alpha, "prefill_sparse_alpha"}; }
 
 void resolve(ScorerOptions& options, const DeviceSizes& sizes) {
   check_model_options(options);
-  LB_CHECK(options.rows >= 1 && options.rows <= kMaxKeyScoreRows, kInvalid, "score_rows must be between 1 and ",
-           kMaxKeyScoreRows, ", got ", options.rows);
-  LB_CHECK(options.sparse_alpha >= 0 && options.sparse_alpha <= 1, kInvalid,
-           "prefill_sparse_alpha must be between 0 and 1, got ", options.sparse_alpha);
+  LB_CHECK(options.score_rows >= 1 && options.score_rows <= kMaxKeyScoreRows, kInvalid,
+           "score_rows must be between 1 and ", kMaxKeyScoreRows, ", got ", options.score_rows);
+  LB_CHECK(options.prefill_sparse_alpha >= 0 && options.prefill_sparse_alpha <= 1, kInvalid,
+           "prefill_sparse_alpha must be between 0 and 1, got ", options.prefill_sparse_alpha);
   resolve_model_options(options, sizes);
 }
 
@@ -55,26 +55,26 @@ void PromptScorer::carve_chunk(Carver& carver, const Model& model, const ScorerO
 }
 
 void PromptScorer::carve_prompt(Carver& carver, const Model& model, const ScorerOptions& options, Buffers& buffers) {
-  const size_t context = options.context, rows = options.rows;
+  const size_t context = options.context, rows = options.score_rows;
   buffers.x = carver.take<float>(context * model.info().hidden);
   buffers.positions = carver.take<int32_t>(3 * context);
   buffers.scores = carver.take<float>(rows * context);
   const auto& [n_heads, n_kv_heads, head_dim] = model.attention();
   buffers.parts = carver.take<float>(2 * kKeyScoreParts * rows * n_heads);
-  if (options.sparse_alpha > 0)
+  if (options.prefill_sparse_alpha > 0)
     buffers.sparse = SparseBlocks::carve(carver, n_heads, n_kv_heads, head_dim, options.context, options.prefill_chunk,
-                                         options.sparse_alpha);
+                                         options.prefill_sparse_alpha);
 }
 
 StreamNeeds PromptScorer::stream_needs(const Models& models, const ScorerOptions& options) {
   return {.networks = models.networks(),
           .rows = options.prefill_chunk,
           .context = options.context,
-          .n_threads = options.n_threads,
+          .n_threads = options.threads,
           .isa = options.isa,
           .activations = options.activations,
-          .is_sparse = options.sparse_alpha > 0,
-          .score_rows = options.rows};
+          .is_sparse = options.prefill_sparse_alpha > 0,
+          .score_rows = options.score_rows};
 }
 
 // The sizes of a scorer with these options.
@@ -139,8 +139,8 @@ MemoryPlan PromptScorer::make_plan(const Models& models, const DeviceSizes& size
       {"activations", settled.chunk(), cat(options.prefill_chunk, " rows")},
       {"kernel scratch", settled.scratch(), sizes.scratch_detail(stream_needs(models, options))},
       {"prompt", settled.prompt(),
-       cat("rows of ", options.context, " tokens between two layers, scores of ", options.rows, " rows, F32",
-           options.sparse_alpha > 0 ? "; selected key blocks" : ""),
+       cat("rows of ", options.context, " tokens between two layers, scores of ", options.score_rows, " rows, F32",
+           options.prefill_sparse_alpha > 0 ? "; selected key blocks" : ""),
        true},
   });
   add(weights.host_entries());
@@ -163,7 +163,7 @@ std::shared_ptr<PromptScorer> PromptScorer::open(const std::string& path, Scorer
   backend->sizes().check(sparse_wish(options), *opened.models.target, options.kv);
   const std::lock_guard opening(backend->device().opening());
   MemoryPlan plan = make_plan(opened.models, backend->sizes(), opened.file_bytes(), options);
-  opened.models.target->expand(options.n_threads, progress);
+  opened.models.target->expand(options.threads, progress);
   const std::shared_ptr<PromptScorer> scorer = process_owned(
       new PromptScorer(std::move(opened.file), std::move(opened.models), backend, options, std::move(plan)));
   scorer->load(progress);
@@ -184,7 +184,7 @@ void PromptScorer::load(const LoadProgress& progress) {
   with_memory([&] {
     shard_.emplace(backend_, stream_needs(models_, options_));
     Stream& stream = shard_->stream();
-    shard_->load(*models_.target, options_.n_threads, progress);
+    shard_->load(*models_.target, options_.threads, progress);
     state_.emplace(state_shapes(model()), state_options(options_), stream);
     const auto carve = [&](Carver carver) {
       carve_chunk(carver, model(), options_, buffers_);
@@ -217,11 +217,12 @@ std::vector<int> PromptScorer::scored_layers(std::span<const int> layers) const 
     if (model.has_attention(i)) with_attention.push_back(i);
   if (layers.empty()) return with_attention;
   for (size_t i = 0; i < layers.size(); ++i) {
-    LB_CHECK(i == 0 || layers[i] > layers[i - 1], kInvalid, "layers to score must ascend; ", layers[i], " comes after ",
+    LB_CHECK(i == 0 || layers[i] > layers[i - 1], kInvalid, "layers must ascend; layer ", layers[i], " follows layer ",
              layers[i - 1]);
     LB_CHECK(std::ranges::binary_search(with_attention, layers[i]), kInvalid, "layer ", layers[i],
-             " cannot score: the model has ", model.info().n_layers, " layers, and those with attention are ",
-             with_attention.front(), " to ", with_attention.back(), ", ", with_attention.size(), " of them");
+             " has no attention to score with: of the model's ", model.info().n_layers, " layers, ",
+             with_attention.size(), " have attention, from layer ", with_attention.front(), " to layer ",
+             with_attention.back());
   }
   return {layers.begin(), layers.end()};
 }
@@ -235,7 +236,8 @@ int PromptScorer::state_layer(int layer) const {
 int PromptScorer::chunk_rows(int first) const {
   if (backend_->device().name() != "cpu") return options_.prefill_chunk;
   const int64_t rows = kChunkWork / (first + 1) / kSparseBlock * kSparseBlock;
-  return static_cast<int>(std::clamp<int64_t>(rows, std::min(kSparseBlock, options_.prefill_chunk), options_.prefill_chunk));
+  return static_cast<int>(
+      std::clamp<int64_t>(rows, std::min(kSparseBlock, options_.prefill_chunk), options_.prefill_chunk));
 }
 
 // Calls visit(first, rows) for each chunk. The dense rows have separate chunks.
@@ -282,7 +284,7 @@ void PromptScorer::run_chunks(int layer, int n_tokens, const Interrupted& interr
 }
 
 void PromptScorer::score_layer(int layer, int n_tokens, const Interrupted& interrupted) {
-  const int first_scored = std::max(0, n_tokens - options_.rows);
+  const int first_scored = std::max(0, n_tokens - options_.score_rows);
   run_chunks(layer, n_tokens, interrupted, [&](int first, const LayerRows& rows) {
     const int from = std::max(first, first_scored);
     ScoredRows scored;
@@ -318,7 +320,7 @@ std::vector<float> PromptScorer::score(std::span<const int32_t> ids, std::span<c
 
 std::vector<float> PromptScorer::computed_scores(std::span<const int32_t> ids, std::span<const int> layers,
                                                  const Interrupted& interrupted, const Progress& progress) {
-  const int n_tokens = static_cast<int>(ids.size()), rows = std::min(n_tokens, options_.rows);
+  const int n_tokens = static_cast<int>(ids.size()), rows = std::min(n_tokens, options_.score_rows);
   Stream& stream = shard_->stream();
   const size_t n_scores = static_cast<size_t>(rows) * n_tokens;
   embed(ids, interrupted);

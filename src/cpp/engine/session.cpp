@@ -76,7 +76,7 @@ bool Session::advance_to_last_row(std::span<const int32_t> ids, const Interrupte
 }
 
 void Session::fork(Session& from) {
-  LB_CHECK(&engine() == &from.engine(), kInvalid, "these sessions are of different engines");
+  LB_CHECK(&engine() == &from.engine(), kInvalid, "the sessions belong to different engines");
   from.timeline_.check_committed("fork");
   if (this == &from) return;
   from.decode_.rest();

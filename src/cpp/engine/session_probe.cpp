@@ -33,7 +33,8 @@ void SessionProbe::measure_append(std::span<const int32_t> ids, int n_logits,
   Timeline& timeline = session_.timeline_;
   const int rows = static_cast<int>(ids.size());
   timeline.check_append(ids, {});
-  LB_CHECK(n_logits >= 0 && n_logits <= rows, kInvalid, n_logits, " rows of logits are not in an append of ", rows);
+  LB_CHECK(n_logits >= 0 && n_logits <= rows, kInvalid, "n_logits must be between 0 and ", rows,
+           ", the rows of the append, got ", n_logits);
   session_.at_rest();
   const Engine& engine = session_.engine();
   const std::lock_guard lock(timeline.turn());
@@ -90,14 +91,14 @@ DraftStepTimes SessionProbe::time_draft_step(std::span<const int32_t> ids, int r
   ModelDrafter* model = speculator.drafters_.model.get();
   const Engine& engine = session_.engine();
   LB_CHECK(loop != nullptr && model != nullptr, kUnsupported,
-           "a GPU and a draft model have such steps; this engine runs on ", engine.plan().device, " with draft ",
-           engine.options().draft);
+           "draft steps are timed on a GPU with a draft model; this engine runs on ", engine.plan().device, " with ",
+           model == nullptr ? "none" : "one");
   session_.sync(ids);
   session_.at_rest();
   const int max_rows = speculator.room(), n_layers = static_cast<int>(timeline.state().layers().size());
   const int depth = max_rows < 2 ? 0 : model->depth(max_rows, speculator.request(0, max_rows).max_depth);
   const int most = max_rows < 2 ? 0 : model->max_tree(max_rows, depth);
-  LB_CHECK(n >= 1 && rows >= 2 && rows <= most, kInvalid, "a step verifies 2 to ", most, " rows here, not ", rows);
+  LB_CHECK(n >= 1 && rows >= 2 && rows <= most, kInvalid, "a step verifies 2 to ", most, " rows here, got ", rows);
   Sampler greedy({}, engine.model().info().vocab);
   const std::lock_guard lock(timeline.turn());
   Stream& stream = timeline.stream();

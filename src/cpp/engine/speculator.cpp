@@ -35,7 +35,7 @@ Speculator::Speculator(Timeline& timeline, TokenLoop* loop)
 
 void Speculator::start(const StepCosts& costs) {
   const Engine& engine = timeline_.engine();
-  if (engine.options().drafts_suffixes()) {
+  if (engine.options().suffix) {
     auto suffix = std::make_unique<SuffixDrafter>(timeline_.context() + 1, Engine::kExpectedTokens, engine.outputs());
     drafters_.suffix = suffix.get();
     drafters_.from_text.add(std::move(suffix));

@@ -47,7 +47,8 @@ bool Timeline::extends_by_one(std::span<const int32_t> ids) const {
 }
 
 void Timeline::check_idle() const {
-  LB_CHECK(!is_computing_, kInvalid, "this session computes a prompt: between its layers others may be used, not it");
+  LB_CHECK(!is_computing_, kInvalid,
+           "this session is computing a prompt; between the layers, only other sessions may compute");
 }
 
 void Timeline::prefill(std::span<const int32_t> ids, const Interrupted& interrupted, const AfterChunk& after_chunk,
@@ -64,8 +65,8 @@ void Timeline::prefill(std::span<const int32_t> ids, const Interrupted& interrup
     const SparseBlocks* sparse = sparse_blocks_of(first, first + rows);
     Executor& executor = engine_->executor_for(rows, sparse != nullptr);
     const bool has_own_buffers = &executor != &engine_->executor();  // buffers that other sessions' steps do not use
-    LB_CHECK(!executor.is_held, kInvalid, "an append of ", rows,
-             " rows does not fit between the layers of another: up to ", engine_->executor().max_rows, " rows do");
+    LB_CHECK(!executor.is_held, kInvalid, "an append between the layers of another has at most ",
+             engine_->executor().max_rows, " rows, got ", rows);
     const Interrupted between = [&] {
       executor.stream->pace();  // limits the layers queued ahead, so that other sessions do not wait for them
       between_layers();

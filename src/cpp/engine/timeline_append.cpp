@@ -17,7 +17,7 @@ struct TreeRows {
     LB_CHECK(parent.size() <= kMaxTree, kInvalid, "a tree has at most ", kMaxTree, " rows, got ", parent.size());
     for (int i = 0; i < static_cast<int>(parent.size()); ++i) {
       LB_CHECK(parent[i] >= -1 && parent[i] < i, kInvalid, "row ", i, " has parent ", parent[i],
-               "; a parent comes before its children, -1 is the committed sequence");
+               "; a parent must be an earlier row, or -1 for the committed sequence");
       const bool root = parent[i] < 0;
       ancestors.push_back((root ? 0 : ancestors[parent[i]]) | uint64_t{1} << i);
       depth.push_back(root ? 0 : depth[parent[i]] + 1);
@@ -34,7 +34,7 @@ void Timeline::check_append(std::span<const int32_t> ids, const AppendOptions& o
   engine_->check_ids(ids);
   LB_CHECK(rows >= 1 && rows <= max_rows, kInvalid, "an append has 1 to ", max_rows, " rows, got ", rows);
   LB_CHECK(options.parents.empty() || options.parents.size() == ids.size(), kInvalid,
-           "parents must name one row each: ", rows, " rows, ", options.parents.size(), " parents");
+           "parents must have one entry per row, got ", options.parents.size(), " for ", rows, " rows");
   LB_CHECK(options.positions.empty() || options.positions.size() == 3 * ids.size(), kInvalid, "positions must be [3, ",
            rows, "]");
   for (size_t i = 0; i < options.taps.size(); ++i)
@@ -72,7 +72,7 @@ Timeline::AppendResult Timeline::append(std::span<const int32_t> ids, const Appe
 }
 
 void Timeline::check_committed(const char* action) const {
-  LB_CHECK(appended_.ids.empty(), kInvalid, "an append waits to be committed; ", action, " before or after it");
+  LB_CHECK(appended_.ids.empty(), kInvalid, "an append is not committed yet; commit it, then ", action);
 }
 
 void Timeline::commit(std::span<const int32_t> path) {
@@ -83,7 +83,7 @@ void Timeline::commit(std::span<const int32_t> path) {
              ids.size());
   for (size_t i = 0; i < path.size() && !parents.empty(); ++i)
     LB_CHECK(parents[path[i]] == (i == 0 ? -1 : path[i - 1]), kInvalid, "row ", path[i], " has parent ",
-             parents[path[i]], "; the path to commit comes from row ", i == 0 ? -1 : path[i - 1]);
+             parents[path[i]], "; the path to commit reaches it from row ", i == 0 ? -1 : path[i - 1]);
   const std::lock_guard lock(turn());
   state_.commit(path);
   const int n_text = n_text_;

@@ -78,17 +78,18 @@ void Timeline::read_recurrent(std::span<std::byte> to) {
 void Timeline::check_pieces(int n_tokens, int n_pages, int n_matched, const Pieces& pieces) const {
   const int first = pieces.first_page;
   LB_CHECK(first >= 0 && first <= n_pages && std::min(first * kPageTokens, n_tokens) <= n_matched, kInvalid,
-           "the timeline holds ", n_matched, " of these tokens; pages from page ", first, " on leave a gap");
+           "the timeline holds ", n_matched, " of these tokens, so pages from page ", first, " on would leave a gap");
   const size_t page = page_bytes();
   size_t bytes = 0;
   for (const PagePiece& piece : pieces.pages) {
     if (const auto* run = std::get_if<const PageRun*>(&piece)) {
-      LB_CHECK(&(*run)->pool() == state_.pool().get(), kInvalid, "these pages are of another engine");
+      LB_CHECK(&(*run)->pool() == state_.pool().get(), kInvalid, "the pages belong to another engine");
       bytes += (*run)->pages().size() * page;
       continue;
     }
     const size_t size = std::get<std::span<const std::byte>>(piece).size();
-    LB_CHECK(page > 0 && size % page == 0, kInvalid, "a piece of ", size, " bytes is not whole pages of ", page);
+    LB_CHECK(page > 0 && size % page == 0, kInvalid, "a piece must be whole pages of ", page, " bytes, got ", size,
+             " bytes");
     bytes += size;
   }
   LB_CHECK(bytes == (n_pages - first) * page && pieces.recurrent.size() == recurrent_bytes(), kInvalid, n_tokens,
@@ -125,7 +126,7 @@ void Timeline::assemble(std::span<const int32_t> ids, std::span<const int32_t> e
   engine_->check_ids(ids);
   LB_CHECK(!ends.empty() && ends.front() > 0 && ends.back() == n &&
                std::ranges::adjacent_find(ends, std::ranges::greater_equal()) == ends.end(),
-           kInvalid, "the ends of appends must ascend to ", n, ", the number of tokens");
+           kInvalid, "ends must ascend, and the last one must be ", n, ", the number of tokens");
   check_pieces(n, n_pages, matched_prefix(ids, ends), pieces);
   const std::lock_guard lock(turn());
   take_pieces(pieces);

@@ -13,7 +13,7 @@ inline constexpr int kMaxSampleVocab = 1 << 21;
 // Words of a mask. Token i is allowed if bit i % 32 of word i / 32 is set.
 constexpr int mask_words(int vocab) { return (vocab + 31) / 32; }
 
-// Options of one request; ranges as in SamplingParams (sampling/sampler.h).
+// Options of one request; ranges as in SamplingParams (sampling/sampling_params.h).
 struct SampleOptions {
   float temperature;  // below sampling::kMinTemperature: greedy
   int32_t top_k;      // 0: all

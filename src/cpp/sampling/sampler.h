@@ -9,18 +9,9 @@
 #include <utility>
 #include <vector>
 
-namespace lb {
+#include "sampling/sampling_params.h"
 
-struct SamplingParams {
-  float temperature = 0;  // 0, or below 1e-5: greedy
-  int top_k = 0;          // 0: all
-  float top_p = 1, min_p = 0, typical_p = 1;
-  float repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
-  int penalty_window = 64;  // tokens the repetition penalty sees; -1: all
-  std::vector<std::pair<int32_t, float>> logit_bias;
-  uint64_t seed = 0;
-  int n_top = -1;  // device only: log probabilities to compute, of the token and the n_top likeliest; -1: none
-};
+namespace lb {
 
 inline constexpr const char* kAllForbiddenText = "logit_bias and mask forbid every token of the vocabulary";
 
@@ -32,6 +23,7 @@ double uniform_draw(uint64_t seed, uint64_t draw);
 
 class Sampler {
  public:
+  // params.logprobs: a device computes them beside the token. The CPU has the logits for them.
   Sampler(const SamplingParams& params, int vocab);
 
   // Sets the tokens before the first sampled one. The repetition penalty counts them; the other penalties count

@@ -191,7 +191,7 @@ std::vector<nb::dict> sample(PythonPack& pack, In<float, 3> logits, In<int32_t, 
   const SamplingParams params = sampling_params_of(named);
   const int n = int(logits.shape(0)), steps = int(logits.shape(1)), vocab = int(logits.shape(2));
   LB_CHECK(n >= 1 && (n == 1 || !tree), kInvalid, n, " sequences", tree ? " walk a tree" : "");
-  LB_CHECK(params.n_top <= kMaxTopLogprobs, kInvalid, "logprobs is at most ", kMaxTopLogprobs);
+  LB_CHECK(params.logprobs <= kMaxTopLogprobs, kInvalid, "logprobs is at most ", kMaxTopLogprobs);
   LB_CHECK(!mask || int(mask->size()) == mask_words(vocab), kInvalid, "a mask of ", mask->size(), " words");
   GpuStream stream(pack.shared(), 0, 0);
   stream.record(&pack.launches());
@@ -223,7 +223,7 @@ std::vector<nb::dict> sample(PythonPack& pack, In<float, 3> logits, In<int32_t, 
     }
   }
   std::vector<nb::dict> all;
-  for (Sequence& own : sequences) all.push_back(own.result(std::max(std::min(params.n_top, vocab), 0)));
+  for (Sequence& own : sequences) all.push_back(own.result(std::max(std::min(params.logprobs, vocab), 0)));
   all[0]["accept"] = accept;
   return all;
 }

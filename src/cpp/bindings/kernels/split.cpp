@@ -55,11 +55,11 @@ Shards row_shards(const std::vector<std::tuple<int, int, int, bool>>& sections, 
 
 void bind_split(nb::module_& m) {
   m.def("matrix_shards", &matrix_shards, "path"_a, "n"_a,
-        "Each matrix of a model: (name, n_out, n_in, \"none\", \"rows\" or \"columns\", what each of n shards has of "
-        "it: (first, count) pairs).");
-  m.def(
-      "row_shards", &row_shards, "sections"_a, "n"_a,
-      "The rows of each of n shards, of a matrix with sections (groups, units of a group, rows of a unit, is_tiled).");
+        "Lists each matrix of a model as (name, n_out, n_in, axis, shards). axis: \"none\", \"rows\" or \"columns\"; "
+        "shards: the (first, count) ranges that each of n shards has.");
+  m.def("row_shards", &row_shards, "sections"_a, "n"_a,
+        "Divides the rows of a matrix among n shards; returns the (first, count) ranges of each. A section is (groups, "
+        "units per group, rows per unit, is_tiled).");
 }
 
 }  // namespace lb::kernels
