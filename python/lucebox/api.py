@@ -34,6 +34,7 @@ from lucebox.generation.scheduler import Scheduler
 from lucebox.generation.sessions import SessionPool
 from lucebox.models.hub import Progress
 from lucebox.options import EngineOptions, Sampling, SamplingFields, check_names
+from lucebox.regular_files import open_regular
 from lucebox.results import Chunk, Generation
 from lucebox.sizes import parse_size
 from lucebox.text import Ids, Tokenizer
@@ -601,7 +602,8 @@ class LLM:
 
     def load_session(self, path: str | os.PathLike[str]) -> None:
         """Restores a file written by `save_session`."""
-        self.restore(Path(path).read_bytes(), where=os.fspath(path))
+        with open_regular(Path(path)) as file:
+            self.restore(file.read(), where=os.fspath(path))
 
     # --- measurement
 

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from lucebox.errors import HubError
-from lucebox.regular_files import open_regular
+from lucebox.errors import FormatError, HubError
+from lucebox.regular_files import open_regular, read_regular
 
 __all__ = ["check_once"]
 
 CHUNK = 1 << 20
+MAX_RECORD = 1 << 10  # bytes
 
 
 def check_once(
@@ -31,8 +32,8 @@ def check_once(
     status = real.stat()
     known = f"{status.st_size} {status.st_mtime_ns} {status.st_ino} {sha256}"
     record = records / hashlib.sha256(os.fsencode(real)).hexdigest()
-    with suppress(OSError):
-        if record.read_text(encoding="ascii") == known:
+    with suppress(OSError, FormatError):
+        if read_regular(record, MAX_RECORD).decode("ascii", "replace") == known:
             return
     digest = hashlib.sha256()
     with open_regular(real) as file:

@@ -13,10 +13,13 @@ from typing import Any
 
 from lucebox import _engine
 from lucebox.cache import step_costs_folder
+from lucebox.errors import FormatError
+from lucebox.regular_files import read_regular
 
 __all__ = ["StepCostsFile"]
 
 FORMAT = 2
+MAX_BYTES = 1 << 20
 OPTIONS = ("threads", "isa", "activations", "kv", "prefill_chunk", "decode_path", "draft_budget")
 
 
@@ -41,8 +44,8 @@ class StepCostsFile:
     def read(self) -> dict[str, Any] | None:
         """The costs, for `Engine.step_costs`; None if there are none for this model."""
         try:
-            document = json.loads(self.path.read_bytes())
-        except (OSError, ValueError):
+            document = json.loads(read_regular(self.path, MAX_BYTES))
+        except (OSError, ValueError, FormatError):
             return None
         if not isinstance(document, dict) or document.get("key") != self._key:
             return None
