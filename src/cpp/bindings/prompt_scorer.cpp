@@ -55,12 +55,12 @@ void bind_prompt_scorer(nb::module_& m) {
           "scored_layers",
           [](const PromptScorer& self, const std::vector<int>& layers) { return self.scored_layers(layers); },
           "layers"_a, "The layers, or all with attention where there are none. Refuses layers that cannot score.")
-      .def("score", &score, "ids"_a, "layers"_a = std::vector<int>{}, "progress"_a = nb::none(),
-          "check"_a = nb::none(),
+      .def("score", &score, "ids"_a, "layers"_a = std::vector<int>{}, "progress"_a = nb::none(), "check"_a = nb::none(),
            "One score for each token: its largest softmax weight among the heads of `layers` (empty: all with "
            "attention), the mean over the last score_rows tokens. Layers after the last of them are not computed. "
-           "progress(done, total) in tokens, layer by layer; it must not compute with this scorer or its lender. check() is "
-          "called every 50 ms, and ends the call by raising.");
+           "progress(done, total) in tokens, layer by layer; it must not compute with this scorer or its lender. "
+           "check() is "
+           "called every 50 ms, and ends the call by raising.");
 }
 
 }  // namespace lb

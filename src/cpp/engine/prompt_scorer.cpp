@@ -235,7 +235,8 @@ int PromptScorer::state_layer(int layer) const {
 int PromptScorer::chunk_rows(int first) const {
   if (backend_->device().name() != "cpu") return options_.prefill_chunk;
   const int64_t rows = kChunkWork / (first + 1) / kSparseBlock * kSparseBlock;
-  return static_cast<int>(std::clamp<int64_t>(rows, std::min(kSparseBlock, options_.prefill_chunk), options_.prefill_chunk));
+  return static_cast<int>(
+      std::clamp<int64_t>(rows, std::min(kSparseBlock, options_.prefill_chunk), options_.prefill_chunk));
 }
 
 // Calls visit(first, rows) for each chunk. The dense rows have separate chunks.
