@@ -22,6 +22,7 @@ from lucebox.generation.prefix_cache.files import Files
 from lucebox.models import catalog
 from lucebox.models.checksums import check_once
 from lucebox.models.generation_defaults import checked_defaults
+from lucebox.models.step_costs import StepCostsFile
 from lucebox.regular_files import read_regular
 from lucebox.selftest import ops
 from lucebox.text.tokenizer_json import read_json
@@ -113,6 +114,27 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
         for read in readers:
             with pytest.raises(FormatError, match="expected a regular file"):
                 read(path)
+
+
+def test_pipes_and_devices_in_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cached file that is none is measured, or verified, again. A session's file is refused."""
+    file = tmp_path / "model.bin"
+    file.write_bytes(b"weights")
+    digest = hashlib.sha256(b"weights").hexdigest()
+    monkeypatch.setenv("LUCEBOX_CACHE", str(tmp_path / "cache"))
+    with LLM("tiny-hybrid", context=64, threads=1, draft="none") as llm:
+        costs = StepCostsFile(llm.model.engine, "none", "cpu", "cpu")
+        for kind in special_files(tmp_path):
+            records = tmp_path / f"records-{kind.name}"
+            records.mkdir()
+            (records / hashlib.sha256(os.fsencode(file.resolve())).hexdigest()).symlink_to(kind)
+            check_once(file, digest, records)
+            costs.path.parent.mkdir(parents=True, exist_ok=True)
+            costs.path.unlink(missing_ok=True)
+            costs.path.symlink_to(kind)
+            assert costs.read() is None
+            with pytest.raises(FormatError, match="expected a regular file"):
+                llm.load_session(kind)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "generation_config.json", "chat_template.jinja"])

@@ -43,16 +43,26 @@ TEMPLATES = {
     "max": ITEMS + "{% set x=L|max %}" * 3000,
     "sort": ITEMS + "{% set K=[L,L+[1]]*200 %}{% set x=K|sort %}",
     "count": ITEMS + "{% set x=L.count(-1) %}" * 3000,
+    "rfind": TEXT + "{% set x=A.rfind('ab'+A[9:1700000]) %}",
+    "rindex": TEXT + "{% set x=A.rindex('ab'+A[9:1700000]) %}",
+    "rsplit": TEXT + "{% set x=A.rsplit('ab'+A[9:1700000]) %}",
+    "rpartition": TEXT + "{% set x=A.rpartition('ab'+A[9:1700000]) %}",
+    "strip": TEXT + "{% set x=A.strip('b'*800000+'a') %}",
+    "lstrip": TEXT + "{% set x=A.lstrip('b'*800000+'a') %}",
+    "trim": TEXT + "{% set x=A|trim('b'*800000+'a') %}",
+    "format": "{% set f='%999d'*250000 %}{% set x=f % ((1,1,1,1,1,1,1,1,1,1)*25000) %}",
+    "format method": "{% set f='{:999}'*230000 %}{% set x=f.format(*((1,1,1,1,1,1,1,1,1,1)*23000)) %}",
+    "format filter": "{% set f='%999s'*250000 %}{% set x=f|format(*((1,1,1,1,1,1,1,1,1,1)*25000)) %}",
     "find": TEXT + "{% set x=A.find('b') %}" * 9000,
 }
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_templates_that_run_away(name: str) -> None:
-    before, start = peak_mib(), time.perf_counter()
+    before, start = peak_mib(), time.process_time()
     with pytest.raises(FormatError, match="the template was stopped"):
         ChatTemplate(TEMPLATES[name], where="attack").render(MESSAGES)
-    assert time.perf_counter() - start < 12
+    assert time.process_time() - start < 12
     assert peak_mib() - before < 256
 
 

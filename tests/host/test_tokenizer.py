@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import unicodedata
 from pathlib import Path
 
 import pytest
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
 from lucebox.text import Tokenizer
+from lucebox.text.length import tokens_beyond
 from lucebox.text.spellings import MARK
 from text_data import DATA, small_vocabulary, tiny_tokenizer, vocab_metadata, vocab_tokenizer
 
@@ -272,3 +275,53 @@ def test_missing_file(tmp_path: Path) -> None:
 def test_published_vocabulary_has_its_end_token() -> None:
     assert vocab_metadata("gpt-2")["tokenizer.ggml.eos_token_id"] == 50256
     assert vocab_tokenizer("gpt-2").eos_ids == (50256,)
+
+
+# --- length and memory
+
+
+@pytest.mark.parametrize("text", ["a" * 5000, "<|im_end|>" * 500, "word " * 1000, " " * 5000, "é" * 3000, "\n" * 5000])
+def test_a_lower_bound_of_the_length(text: str) -> None:
+    """No text that fits is refused, and one that is far too long is."""
+    tokenizer = tiny_tokenizer()
+    n = len(tokenizer.encode(text, add_bos=False))
+    for limit in (n, n + 1, 10 * n):
+        assert tokens_beyond(tokenizer, [text], limit) is None
+    beyond = tokens_beyond(tokenizer, [text] * 100, max(1, n // 10))
+    assert beyond is not None and n // 10 < beyond <= 100 * n
+
+
+def test_the_length_of_many_short_texts() -> None:
+    tokenizer = tiny_tokenizer()
+    texts = ["word word word word "] * 20_000
+    n = sum(len(tokenizer.encode(text, add_bos=False)) for text in texts)
+    assert tokens_beyond(tokenizer, texts, n) is None
+    assert tokens_beyond(tokenizer, [" ".join(texts)], n // 100) is not None
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from lucebox.errors import OutOfMemoryError
+from lucebox.text import Tokenizer
+from lucebox.text.length import tokens_beyond
+tokenizer = Tokenizer.from_file(sys.argv[1])
+text = "<|im_end|>" * 200_000
+size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + (300 << 20),) * 2)
+try:
+    tokenizer.encode(text, special=False)
+except OutOfMemoryError as error:
+    print(error)
+print(len(tokenizer.encode(text[:20_000], special=False)) > 0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit needs /proc")
+def test_a_tight_limit_on_memory_is_an_error() -> None:
+    """The encoder itself would abort the process."""
+    command = [sys.executable, "-c", LIMITED, str(DATA / "tiny-hybrid-hf" / "tokenizer.json")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr[-500:]
+    assert "may not use the memory to tokenize a text of 2000000 characters" in ran.stdout
+    assert ran.stdout.endswith("True\n")

@@ -6,8 +6,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from lucebox.chat.large_json import load_json
 from lucebox.errors import InvalidRequestError
+from lucebox.text.large_json import load_json
 
 __all__ = ["Arguments", "NoText", "checked_messages", "checked_tools"]
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from lucebox.chat.dialects import DIALECTS, Dialect
-from lucebox.chat.large_json import load_json
 from lucebox.chat.profiles import Profile
+from lucebox.text.large_json import load_json
 
 __all__ = ["Message", "for_template", "with_broken_calls", "with_text"]
 

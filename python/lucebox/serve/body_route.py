@@ -14,9 +14,9 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
-from lucebox.chat.large_json import load_json
 from lucebox.errors import InvalidRequestError
 from lucebox.serve.errors import ApiError
+from lucebox.text.large_json import load_json
 
 __all__ = ["body_router"]
 

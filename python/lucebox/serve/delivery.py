@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lucebox.chat.large_json import dump_large
 from lucebox.generation.answer import Answer
 from lucebox.generation.errors import QueueFullError, SchedulerClosedError
 from lucebox.generation.request import Failed, Finished, GenerationRequest, Item, Progress
@@ -22,6 +21,7 @@ from lucebox.generation.scheduler import Scheduler
 from lucebox.serve.channel import Channel
 from lucebox.serve.engine_errors import api_error_of, queue_full
 from lucebox.serve.errors import ApiError
+from lucebox.text.large_json import dump_large
 
 __all__ = [
     "EVENTS",

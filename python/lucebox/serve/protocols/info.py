@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from lucebox import __version__
-from lucebox.chat.large_json import dump_large
 from lucebox.errors import LuceboxError
 from lucebox.serve.body_route import body_router
 from lucebox.serve.errors import ApiError, from_lucebox
@@ -20,6 +19,7 @@ from lucebox.serve.protocols.body import Body, Many, Name
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.server import Server, server_of
 from lucebox.serve.status import metrics_text, status_document
+from lucebox.text.large_json import dump_large
 from lucebox.text.length import BYTES_PER_TOKEN
 
 __all__ = ["router"]

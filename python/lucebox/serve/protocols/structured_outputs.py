@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import Field
 
 from lucebox.chat.conversation import AnswerFormat
-from lucebox.chat.large_json import load_json
 from lucebox.errors import InvalidRequestError
 from lucebox.serve.errors import ApiError
 from lucebox.serve.protocols.body import Body, Ignored, Many
+from lucebox.text.large_json import load_json
 
 __all__ = ["Guided", "grammar_format", "guided_format"]
 

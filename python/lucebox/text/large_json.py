@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
-from lucebox.chat.json_shape import MAX_DEPTH, check_shape
+from lucebox.text.json_shape import MAX_DEPTH, check_shape
 
 __all__ = ["dump_large", "load_json"]
 
