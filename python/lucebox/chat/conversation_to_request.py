@@ -171,10 +171,10 @@ class ChatModel:
             name = self.model.info.name
             raise UnsupportedError(f"{name} has no chat template{why}; continue a prompt, or give a template")
         check_template_vars(conversation.template_vars)
-        variables: dict[str, Any] = {}
+        variables = dict(self._template_vars)
         if (effort := template_effort(profile, thinking)) is not None:
             variables["reasoning_effort"] = effort
-        variables |= self._template_vars | self._quoting.values(conversation.template_vars)
+        variables |= self._quoting.values(conversation.template_vars)
         if profile.thinking and profile.thinking.variable and thinking.mode != "default":
             variables[profile.thinking.variable] = thinking.mode != "off"
         tools = callable_tools(conversation.tools, conversation.tool_choice)
