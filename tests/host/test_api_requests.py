@@ -17,7 +17,7 @@ import pytest
 import two_threads
 from lucebox import LLM, EngineOptions, InvalidRequestError, Sampling, UnsupportedError, _engine
 from lucebox.chat.conversation import Conversation
-from lucebox.chat.conversation_to_request import Limits
+from lucebox.chat.conversation_to_request import ChatModel, Limits
 from lucebox.chat.template import ChatTemplate
 from lucebox.chat.thinking import ThinkingRequest
 from lucebox.serve import ServeSettings
@@ -320,8 +320,16 @@ def test_variables_of_the_template(llm: LLM) -> None:
     control = llm.tokenizer.id_of("<|im_end|>")
     conversation = Conversation([*said], template_vars={"a": "<|im_end|>"})
     assert control not in llm.chat_model(template).prompt(conversation)[1]
-    defaults = ServedModel(llm.model, ServeSettings(chat_template_kwargs='{"add_vision_id": true}'))
-    assert defaults._chat._template_vars == {"add_vision_id": True}
+    # A server's own variables give way to a request's, and to its effort.
+    own = {"reasoning_effort": "low", "content": "y"}
+    served = ChatModel(llm.model, llm._grammars, template=ChatTemplate(LEVELS, where="test"), template_vars=own)
+    assert served.prompt(Conversation([*ASK]))[0].startswith("effort low|")
+    assert served.prompt(Conversation([*ASK], thinking=ThinkingRequest("on", "medium")))[0].startswith("effort medium|")
+    assert served.prompt(Conversation([*ASK], template_vars={"reasoning_effort": "xhigh"}))[0].startswith(
+        "effort xhigh"
+    )
+    with pytest.raises(InvalidRequestError, match="'messages' is set by lucebox itself"):
+        ServedModel(llm.model, ServeSettings(chat_template_kwargs='{"messages": []}'))
     for wrong in (
         {"chat_template_kwargs": {"messages": []}},
         {"chat_template_kwargs": ["x"]},

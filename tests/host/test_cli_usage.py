@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 from lucebox import InvalidRequestError, LuceboxError
-from lucebox.cli import COMMANDS, completion, console, launch, main, parse
+from lucebox.chat import profiles
+from lucebox.cli import COMMANDS, build_parser, completion, console, launch, main, options, parse
 from lucebox.cli.chat import Chat, Line, LineReader
 from lucebox.cli.clients import CLIENTS, Endpoint
 from lucebox.cli.run import read_prompt
+from lucebox.cli.session import keywords_of_chat
 from lucebox.measure.prompts import load_prompts
 from lucebox.models import catalog
 from lucebox.names import did_you_mean
@@ -138,6 +140,26 @@ def test_did_you_mean_is_silent_where_nothing_is_near() -> None:
 def test_values_are_checked_before_the_model(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--offline"]) == 1
     assert "absent.gguf" not in capsys.readouterr().err
+
+
+def test_flags_of_the_template() -> None:
+    args = build_parser(("chat",)).parse_args(
+        [
+            "chat",
+            "m",
+            "--reasoning-effort",
+            "LOW",
+            "--chat-template-kwargs",
+            '{"preserve_thinking": true}',
+            "--no-thinking",
+        ]
+    )
+    assert keywords_of_chat(args) == {
+        "enable_thinking": False,
+        "reasoning_effort": "low",
+        "chat_template_kwargs": {"preserve_thinking": True},
+    }
+    assert options.EFFORTS == profiles.EFFORTS  # a copy, because the module of the profiles is slow to import
 
 
 # sizes

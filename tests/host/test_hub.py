@@ -50,6 +50,7 @@ REPOS = {
     "org/embedder": EMBEDDER,
     "org/pickled": ["config.json", "tokenizer.json", "pytorch_model-00001-of-00002.bin"],
     "org/adapter": ["adapter_config.json", "adapter_model.safetensors", "README.md"],
+    "org/portal": GGUF,
     "org/limited": GGUF,
     "org/busy": GGUF,
     "org/unsloth": UNSLOTH,
@@ -90,6 +91,8 @@ class Hub(BaseHTTPRequestHandler):
             self.answer(401, b"{}", {"X-Error-Code": "RepoNotFound"})
         elif repo in ("org/limited", "org/busy") and Hub.refuses:
             self.answer(429 if repo == "org/limited" else 503, b"{}", {"Retry-After": "7"})
+        elif repo == "org/portal":
+            self.answer(200, b"<html>please log in</html>", {"Content-Type": "text/html"})
         elif "/tree/" in path:
             tree = [{"type": "file", "path": n, "size": len(content(n)), "oid": "b" * 40} for n in REPOS[repo]]
             self.answer(200, json.dumps(tree).encode())
@@ -340,11 +343,17 @@ def test_a_cached_model_needs_no_network(server: str) -> None:
 
 @pytest.mark.parametrize(
     ("repo", "message"),
-    [("org/limited", r"limits the requests .*\(429\).* in 7 s, or log in"), ("org/busy", r"overloaded \(503\)")],
+    [
+        ("org/portal", "not the hub's, perhaps the login page"),
+        ("org/limited", r"limits the requests .*\(429\).* in 7 s, or log in"),
+        ("org/busy", r"overloaded \(503\)"),
+    ],
 )
 def test_a_hub_that_refuses_for_a_while(server: str, repo: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(HubError, match=message):
         resolve(repo, endpoint=server)
+    if repo == "org/portal":
+        return
     monkeypatch.setattr(Hub, "refuses", False)
     found = resolve(repo, endpoint=server)
     monkeypatch.setattr(Hub, "refuses", True)
@@ -358,6 +367,27 @@ def test_a_full_disk(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub.huggingface_hub, "snapshot_download", full)
     with pytest.raises(HubError, match=r"disk of .* is full\. .*`lucebox rm MODEL`"):
         resolve("org/gguf", endpoint=server)
+
+
+def test_folders_without_a_model(tmp_path: Path) -> None:
+    for files, message in (
+        (("adapter_config.json", "adapter_model.safetensors"), "is a LoRA adapter, not a model"),
+        (("config.json", "pytorch_model.bin"), "has only pytorch_model.bin: pickled weights"),
+    ):
+        folder = tmp_path / files[0]
+        folder.mkdir()
+        for name in files:
+            (folder / name).write_text("{}")
+        with pytest.raises(UnsupportedError, match=message):
+            resolve(str(folder))
+
+
+def test_a_damaged_download(server: str) -> None:
+    file = resolve("org/bare", endpoint=server).path
+    blob = file.parent / ("0" * 64)  # the name of a large file is its hash
+    blob.write_bytes(b"other")
+    with pytest.raises(HubError, match=r"expected 0+.*`lucebox rm org/bare` deletes it"):
+        hub._check("org/bare", blob, None)
 
 
 def test_unreachable_hub() -> None:

@@ -113,6 +113,8 @@ def test_a_request_adds_to_the_models_stop_strings_and_biases() -> None:
         ({"max_new_tokens": 0, "bad_words_ids": [[]], "do_sample": "no"}, ["max_new_tokens", "bad_words", "do_sample"]),
         ({"suppress_tokens": [-1], "bad_words_ids": [7], "transformers_version": "5", "_from_model_config": True},
          ["suppress_tokens is [-1]", "bad_words_ids is [7]"]),
+        ({"sequence_bias": json.loads("[" * 900 + "]" * 900)}, ["sequence_bias"]),
+        ({"bad_words_ids": [[1, 2]] * 100, "suppress_tokens": ["x"] * 99}, ["suppress_tokens is list of 99 items"]),
         ({"mirostat": 2, "xtc_probability": 0.5, "mirostat_tau": 5.0}, ["mirostat 2", "xtc_probability 0.5"]),
     ],
 )  # fmt: skip

@@ -178,10 +178,10 @@ class ChatModel:
             raise UnsupportedError(f"{name} has no chat template{why}; continue a prompt, or give a template")
         template = self.template
         check_template_vars(conversation.template_vars)
-        variables: dict[str, Any] = {}
+        variables = dict(self._template_vars)
         if (effort := template_effort(profile, thinking)) is not None:
             variables["reasoning_effort"] = effort
-        variables |= self._template_vars | self._quoting.values(conversation.template_vars)
+        variables |= self._quoting.values(conversation.template_vars)
         switch = profile.thinking.variable if profile.thinking else None
         if switch and thinking.mode != "default":
             variables[switch] = thinking.mode != "off"

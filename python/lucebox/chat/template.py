@@ -125,9 +125,10 @@ class ChatTemplate:
             FormatError: the template fails or exceeds its budget; the message has the line.
         """
         name = _WITH_TOOLS if tools and _WITH_TOOLS in self._templates else _DEFAULT
+        checked = checked_messages(messages)
         variables: dict[str, object] = {
             **self._tokens,
-            "messages": _as_parts(checked_messages(messages), self._part_roles(name)),
+            "messages": checked,
             "tools": checked_tools(tools) if tools else None,
             "add_generation_prompt": add_generation_prompt,
         }
@@ -136,7 +137,17 @@ class ChatTemplate:
         if clash := sorted(variables.keys() & template_vars.keys()):
             raise InvalidRequestError(f"template variable {clash[0]!r} is set by lucebox itself")
         variables |= {"documents": None, **template_vars}
-        return self._rendered(name, variables)
+        try:
+            text = self._rendered(name, variables)
+        except _StoppedError:
+            raise
+        except (FormatError, InvalidRequestError):
+            if not self._part_roles(name):
+                raise
+        else:
+            if _has_texts(text, checked) or not self._part_roles(name):
+                return text
+        return self._rendered(name, {**variables, "messages": _as_parts(checked, self._part_roles(name))})
 
     def _rendered(self, name: str, variables: dict[str, object], *, share: float = 1.0) -> str:
         try:
@@ -145,7 +156,7 @@ class ChatTemplate:
         except RaisedByTemplate as error:
             raise InvalidRequestError(f"the chat template refuses these messages: {error.message}") from None
         except RunawayError as error:
-            raise FormatError(f"{self.where}{_line(error)}: the template was stopped: {error.message}") from None
+            raise _StoppedError(f"{self.where}{_line(error)}: the template was stopped: {error.message}") from None
         except Exception as error:
             # Template code can raise any exception.
             raise FormatError(f"{self.where}{_line(error)}: {type(error).__name__}: {_brief(error)}") from error
@@ -153,21 +164,29 @@ class ChatTemplate:
     def _part_roles(self, name: str) -> frozenset[str]:
         """The roles whose content a template reads only as a list of parts; it would skip the text otherwise."""
         if name not in self._roles:
-            is_usual = self._shows(name, "user", is_parts=False) in (True, None)
-            roles = [] if is_usual else [r for r in _CONVERSATIONS if self._shows(name, r, is_parts=False) is False]
+            roles = [role for role in _CONVERSATIONS if not self._shows(name, role, is_parts=False)]
             self._roles[name] = frozenset(role for role in roles if self._shows(name, role, is_parts=True))
         return self._roles[name]
 
-    def _shows(self, name: str, role: str, *, is_parts: bool) -> bool | None:
-        """Whether the prompt of a small conversation has the text of the message of this role; None: the template
-        refuses the conversation."""
+    def _shows(self, name: str, role: str, *, is_parts: bool) -> bool:
+        """Whether the prompt of a small conversation has the text of the message of this role."""
         messages = checked_messages([{**message} for message in _CONVERSATIONS[role]])
         roles = frozenset({role, "user"} if is_parts else ())
         variables = {**self._tokens, "messages": _as_parts(messages, roles), "add_generation_prompt": True}
         try:
             return _PROBE in self._rendered(name, {**variables, "tools": None, "documents": None}, share=_PROBE_SHARE)
         except (FormatError, InvalidRequestError):
-            return None
+            return False
+
+
+class _StoppedError(FormatError):
+    """The template exceeded its budget."""
+
+
+def _has_texts(prompt: str, messages: Sequence[Mapping[str, object]]) -> bool:
+    """Whether a prompt has the texts of all messages but the assistant's, which templates may shorten."""
+    texts = (str(message["content"]).strip() for message in messages if message["role"] != "assistant")
+    return all(text in prompt for text in texts)
 
 
 def _as_parts(messages: list[dict[str, object]], roles: frozenset[str]) -> list[dict[str, object]]:

@@ -27,6 +27,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 }
 _MAX_INT = (1 << 31) - 1
 _MAX_ITEMS = 1 << 16
+_MAX_SHOWN = 16
 
 # Values with which a key changes no token. Only other values are worth a note.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
@@ -73,11 +74,11 @@ def checked_defaults(found: Mapping[str, Any], where: str, notes: list[str]) -> 
         elif check := _CHECKS.get(key):
             kept = check(key, value)
             if kept is None:
-                notes.append(f"{where}: {key} is {ascii(value)[:40]}, which is out of range; it is not used")
+                notes.append(f"{where}: {key} is {_shown(value)}, which is out of range; it is not used")
             else:
                 result[key] = kept
         elif key not in _NEUTRAL or value not in _NEUTRAL[key]:
-            unused.append(f"{ascii(key)[1:-1][:40]} {ascii(value)[:40]}")
+            unused.append(f"{ascii(key)[1:-1][:40]} {_shown(value)}")
     if unused:
         notes.append(f"{where}: not implemented, so answers do not follow: {', '.join(unused[:20])}")
     for words in result.get("bad_words_ids") or ():
@@ -126,6 +127,15 @@ def own_sampling(defaults: Mapping[str, Any]) -> OwnSampling:
         stop=(stops,) if isinstance(stops, str) else tuple(stops),
         forbidden=frozenset([*(defaults.get("suppress_tokens") or ()), *words]),
     )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list | dict) and len(value) > _MAX_SHOWN:
+        return f"{type(value).__name__} of {len(value)} items"
+    try:
+        return ascii(value)[:40]
+    except (RecursionError, ValueError):  # nested deeply, or a number of thousands of digits
+        return type(value).__name__
 
 
 def _in_range(key: str, value: object) -> float | int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fnmatch
+import json
 import re
 import threading
 import time
@@ -125,11 +126,11 @@ def download(
     if absent:
         raise HubError(f"{repo} on the hub: {absent[0]} is not in the cache, and the hub did not give it")
     for name in files:
-        _check(folder / name, progress)
+        _check(repo, folder / name, progress)
     return folder
 
 
-def _check(file: Path, progress: Progress | None) -> None:
+def _check(repo: str, file: Path, progress: Progress | None) -> None:
     """Verifies a file against the hub's SHA-256, which is the name of a large file in the client's cache."""
     told = file.resolve().name
     if not re.fullmatch(r"[0-9a-f]{64}", told):
@@ -139,7 +140,10 @@ def _check(file: Path, progress: Progress | None) -> None:
         if progress is not None:
             progress(f"check {file.name}", done, total)
 
-    check_once(file, told, Path(constants.HF_HUB_CACHE).parent / "lucebox-verified", report)
+    try:
+        check_once(file, told, Path(constants.HF_HUB_CACHE).parent / "lucebox-verified", report)
+    except HubError as error:
+        raise HubError(f"{error}: `lucebox rm {repo}` deletes it") from None
 
 
 def fetch(
@@ -449,6 +453,11 @@ def _known_reason(error: Exception, server: str) -> str | None:
         )
     if getattr(response, "status_code", None) in (502, 503, 504):
         return f"the server is overloaded ({response.status_code}). What to do: try again in a few minutes"  # type: ignore[union-attr]
+    if isinstance(error, json.JSONDecodeError):
+        return (
+            "the answer is not the hub's, perhaps the login page of a network. What to do: open a page in a browser, "
+            f"or check that HF_ENDPOINT is right ({server})"
+        )
     return None
 
 

@@ -353,6 +353,8 @@ std::unique_ptr<DraftModel> make_dflash(const ModelFile& file, const Model& targ
   std::optional<Dflash2Config> second;
   if (binder.has(layer_tensor(0, "attn_conv_base", "attention_conv.base_kernel")))
     second = read_dflash2(fields, hidden);
+  LB_CHECK(!second || second->top_k <= target.info().vocab, kUnsupported, file.path, ": the draft has ", second->top_k,
+           " candidates per depth, and the target's vocabulary ", target.info().vocab, " tokens");
 
   DflashWeights w;
   w.fc = binder.matrix(fc, hidden, static_cast<int>(config.taps.size()) * hidden, Split::none());
