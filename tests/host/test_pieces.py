@@ -32,6 +32,12 @@ def engine(request: pytest.FixtureRequest, folder: Path) -> _engine.Engine:
     return open_engine(folder / f"{request.param}.gguf")
 
 
+@pytest.fixture(params=SHAPES)
+def sparse_engine(request: pytest.FixtureRequest, folder: Path) -> _engine.Engine:
+    """A row's bits depend on its append, as on a GPU: a prefix ends where an append ended."""
+    return open_engine(folder / f"{request.param}.gguf", sparse_prefill=1e-6)
+
+
 def at(engine: _engine.Engine, *ends: int) -> _engine.Session:
     session = _engine.Session(engine)
     for end in ends:
@@ -65,20 +71,29 @@ def state_of(session: _engine.Session) -> NDArray[np.uint8] | None:
         ([], 0),
     ],
 )
-def test_held_knows_the_appends(engine: _engine.Engine, ends: list[int], want: int) -> None:
-    assert at(engine, 100, 164).matched_prefix(IDS, ends) == want
+def test_held_knows_the_appends(sparse_engine: _engine.Engine, ends: list[int], want: int) -> None:
+    assert at(sparse_engine, 100, 164).matched_prefix(IDS, ends) == want
 
 
-def test_held_compares_tokens(engine: _engine.Engine) -> None:
+def test_any_append_holds_where_rows_are_invariant(engine: _engine.Engine) -> None:
     session = at(engine, 100, 164)
+    other = IDS.copy()
+    other[120] ^= 1
+    for ends in ([], [64, 128], [164]):
+        assert session.matched_prefix(IDS, ends) == 164
+        assert session.matched_prefix(other, ends) == 120
+
+
+def test_held_compares_tokens(sparse_engine: _engine.Engine) -> None:
+    session = at(sparse_engine, 100, 164)
     other = IDS.copy()
     other[120] ^= 1
     assert session.matched_prefix(other, [64, 100, 128, 164]) == 100
     assert session.matched_prefix(IDS[:99], [64, 100]) == 64
 
 
-def test_held_ends_where_rows_were_dropped(engine: _engine.Engine) -> None:
-    session = at(engine, 64)
+def test_held_ends_where_rows_were_dropped(sparse_engine: _engine.Engine) -> None:
+    session = at(sparse_engine, 64)
     session.append(IDS[64:80])
     session.commit(list(range(10)))
     session.append(IDS[74:90])
