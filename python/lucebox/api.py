@@ -270,7 +270,9 @@ class LLM:
         requests = [
             request
             for one in ([cast(Prompt, prompt)] if prompts is None else prompts)
-            for request in self._continuations(self.ids(one), base, prediction, response_format, 1 if n is None else n)
+            for request in self._continuations(
+                self.model.prompt_ids(one), base, prediction, response_format, 1 if n is None else n
+            )
         ]
         return self._run(requests, on_prompt, stream=stream, several=several)
 

@@ -301,7 +301,7 @@ def test_the_effort_reaches_a_template_with_levels(llm: LLM, source: str, effort
     rendered = llm.render(ASK, reasoning_effort=effort, template=template)
     assert rendered.startswith(start) and ("<think></think>" in rendered) == (effort == "none")
     thinking = ThinkingRequest("on", effort) if effort not in (None, "none") else ThinkingRequest()
-    served = llm.chat_model(template).prompt(Conversation([*ASK], thinking=thinking))[0]
+    served = llm.chat_model(template).prompt(Conversation([*ASK], thinking=thinking)).text
     assert served.startswith(start)
 
 
@@ -319,7 +319,7 @@ def test_variables_of_the_template(llm: LLM) -> None:
     assert llm.render(said, template=template, chat_template_kwargs=kwargs) == "because<|im_end|>True"
     control = llm.tokenizer.id_of("<|im_end|>")
     conversation = Conversation([*said], template_vars={"a": "<|im_end|>"})
-    assert control not in llm.chat_model(template).prompt(conversation)[1]
+    assert control not in llm.chat_model(template).prompt(conversation).ids
     # A server's own variables give way to a request's, and to its effort.
     own = {"reasoning_effort": "low", "content": "y"}
     served = ChatModel(llm.model, llm._grammars, template=ChatTemplate(LEVELS, where="test"), template_vars=own)

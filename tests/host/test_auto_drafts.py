@@ -19,12 +19,12 @@ DFLASH = "tiny-hybrid-dflash.BF16.gguf+suffix"
 
 @pytest.fixture(scope="module")
 def costs_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """The measured costs of both draft models, in a cache folder of their own."""
+    """The measured costs of all drafters, in a cache folder of their own."""
     with pytest.MonkeyPatch.context() as patch:
         catalog.fetch_drafter("tiny-hybrid")
         patch.setenv("LUCEBOX_CACHE", str(tmp_path_factory.mktemp("cache")))
         files = {}
-        for name, draft in (("dflash", "tiny-hybrid+suffix"), ("mtp", "mtp+suffix")):
+        for name, draft in (("dflash", "tiny-hybrid+suffix"), ("mtp", "mtp+suffix"), ("suffix", "suffix")):
             with LLM("tiny-hybrid", draft=draft, **OPTIONS) as llm:
                 assert llm.step_costs_file is not None and llm.step_costs_file.path.exists()
                 files[name] = llm.step_costs_file.path
@@ -39,7 +39,7 @@ def only_pays(costs_files: dict[str, Path]) -> Callable[[str], None]:
         for name, path in costs_files.items():
             document = json.loads(path.read_text())
             costs = document["costs"]
-            draft_ms = 0.0 if name == free else 1e3 * costs["plain_ms"]
+            draft_ms = 0.0 if name in (free, "suffix") else 1e3 * costs["plain_ms"]
             costs |= {"draft_ms": draft_ms, "first_ms": draft_ms / 8}
             costs["append"] = [[rows, costs["plain_ms"] * 1.2] for rows in (2, 8, 64)]
             path.write_text(json.dumps(document))
@@ -48,15 +48,16 @@ def only_pays(costs_files: dict[str, Path]) -> Callable[[str], None]:
 
 
 def test_a_start_takes_the_first_drafter_that_may_pay(only_pays: Callable[[str], None]) -> None:
-    for free, label, left_out in (
-        ("dflash", DFLASH, ()),
-        ("mtp", "mtp+suffix", (DFLASH,)),
-        ("none", "suffix", (DFLASH, "mtp+suffix")),
+    model = DFLASH.removesuffix("+suffix")
+    for free, label, reason in (
+        ("dflash", DFLASH, ""),
+        ("mtp", "mtp+suffix", f"{model} does not pay on this device"),
+        ("none", "suffix", f"{model} and mtp do not pay on this device"),
     ):
         only_pays(free)
         with LLM("tiny-hybrid", **OPTIONS) as llm:
             assert llm.draft_label == label
-            assert llm.draft_reason == "; ".join(f"{one} does not pay on this device" for one in left_out)
+            assert llm.draft_reason == reason
 
 
 def test_a_drafter_that_does_not_fit_is_left_out(costs_files: dict[str, Path]) -> None:

@@ -113,4 +113,4 @@ def test_memory(target: Path, draft: Path, tmp_path: Path) -> None:
     planned = kv_bytes(open_engine(attention, context=4096, sessions=1, **options))
     assert planned == {"draft KV cache": len(FIRST.sliding) * 4096 * row, "KV rings": 0}
     details = {name: detail for name, _, detail, _ in open_engine(target, context=CONTEXT, **options).plan["entries"]}
-    assert details["KV rings"] == f"{N_SLIDING} of the layers keep {RING} rows"
+    assert details["KV rings"] == f"{N_SLIDING} layers keep {RING} rows each"

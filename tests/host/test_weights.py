@@ -223,7 +223,7 @@ def test_gguf_unsupported_by_name(tmp_path: Path) -> None:
     shape = FAMILIES["llama"]
     weights = tensors(shape)
     path = write(tmp_path / "a.gguf", metadata(shape) | {"general.architecture": "mamba"}, weights)
-    refused(path, UnsupportedError, 'architecture "mamba"', "llama, qwen3, qwen35")
+    refused(path, UnsupportedError, 'architecture "mamba"', "llama, qwen3, qwen3moe, qwen35, qwen35moe")
     path = write(tmp_path / "r.gguf", metadata(shape) | {"rope.scaling.type": "longrope"}, weights)
     refused(path, UnsupportedError, "llama.rope.scaling.type", '"longrope"', "linear, yarn")
     path = write(tmp_path / "r.gguf", metadata(shape) | {"rope.scaling.type": "linear"}, weights)

@@ -561,7 +561,7 @@ def test_a_model_that_writes_line_ends_after_its_thinking() -> None:
     """It closes its thinking, prefers line ends to all else, and yet answers."""
     engine, tokenizer = open_engine(TINY_HYBRID), tiny_tokenizer()
     table = GrammarTokens(tokenizer, engine.info["vocab"], tokenizer.eos_ids)
-    bias = dict.fromkeys(table.line_ends, 90.0)
+    bias = dict.fromkeys(table.after_close, 90.0)
     session, sampler = _engine.Session(engine), _engine.Sampler(table.vocab, logit_bias=list(bias.items()))
     prompt = tokenizer.encode("<think>\nhm</think>", add_bos=False)
     constraint = TokenConstraint(table, json_grammar(PERSON), thinking=TAGS, prompt_text="<think>\n")

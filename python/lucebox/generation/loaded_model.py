@@ -171,14 +171,22 @@ class LoadedModel:
         """
         return self.tokenizer.decode(self.ids(list(ids)).tolist(), skip_special=False)
 
-    def ids(self, prompt: str | Sequence[int]) -> Ids:
-        """The token ids of a prompt, checked.
+    def prompt_ids(self, prompt: str | Sequence[int]) -> Ids:
+        """ids() of a prompt that must fit the context: a longer text is refused before it is tokenized.
 
         Raises:
-            InvalidRequestError: an id is outside the vocabulary, or a text is longer than the context.
+            InvalidRequestError: as `ids`, or a text is longer than the context.
         """
         if isinstance(prompt, str):
             self.check_length([prompt])
+        return self.ids(prompt)
+
+    def ids(self, prompt: str | Sequence[int]) -> Ids:
+        """The token ids of a text, or ids, checked.
+
+        Raises:
+            InvalidRequestError: an id is outside the vocabulary.
+        """
         ids = np.asarray(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
         if ids.ndim == 1 and ids.dtype.kind == "O" and all(isinstance(i, int) for i in ids):  # beyond 64 bits
             raise InvalidRequestError(f"token ids must be between 0 and {self.info.vocab - 1}")
@@ -210,7 +218,7 @@ class LoadedModel:
         Raises:
             InvalidRequestError: there is no token, or there are more than the context holds.
         """
-        ids = self.embedder.ended(self.ids(text)) if isinstance(text, str) else self.ids(text)
+        ids = self.embedder.ended(self.prompt_ids(text)) if isinstance(text, str) else self.ids(text)
         context = self.memory_plan.context
         if not 1 <= len(ids) <= context:
             raise InvalidRequestError(f"a text to embed has 1 to {context} tokens (the context), got {len(ids)}")

@@ -122,7 +122,7 @@ class ServedModel:
         Raises:
             ApiError: the prompt does not fit, or a parameter is invalid.
         """
-        ids = with_api_errors(lambda: self.loaded.ids(prompt))
+        ids = with_api_errors(lambda: self.loaded.prompt_ids(prompt))
         if not len(ids):
             raise ApiError("invalid", "the prompt has no tokens", "prompt")
 
