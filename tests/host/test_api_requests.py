@@ -323,9 +323,11 @@ def test_variables_of_the_template(llm: LLM) -> None:
     # A server's own variables give way to a request's, and to its effort.
     own = {"reasoning_effort": "low", "content": "y"}
     served = ChatModel(llm.model, llm._grammars, template=ChatTemplate(LEVELS, where="test"), template_vars=own)
-    assert served.prompt(Conversation([*ASK]))[0].startswith("effort low|")
-    assert served.prompt(Conversation([*ASK], thinking=ThinkingRequest("on", "medium")))[0].startswith("effort medium|")
-    assert served.prompt(Conversation([*ASK], template_vars={"reasoning_effort": "xhigh"}))[0].startswith(
+    assert served.prompt(Conversation([*ASK])).text.startswith("effort low|")
+    assert served.prompt(Conversation([*ASK], thinking=ThinkingRequest("on", "medium"))).text.startswith(
+        "effort medium|"
+    )
+    assert served.prompt(Conversation([*ASK], template_vars={"reasoning_effort": "xhigh"})).text.startswith(
         "effort xhigh"
     )
     with pytest.raises(InvalidRequestError, match="'messages' is set by lucebox itself"):
