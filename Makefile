@@ -10,7 +10,7 @@ export PYTHONUTF8 := 1
 demo: .venv/tiny  # real weights: a code completion and a chat answer
 	$(RUN) ci/demo.py
 
-test: .venv/tiny  # the everyday tests: 15 minutes on two cores from a fresh clone
+test: .venv/tiny  # the everyday tests: 20 minutes on two cores from a fresh clone
 	$(RUN) ci/test.py
 
 test-all: .venv/tiny  # every test and build check: for releases, and changes of kernels, parsers or the build
