@@ -307,6 +307,13 @@ def test_mtp(target: Path, tmp_path: Path, isa: str, form: str) -> None:
     run(Pair(target, draft, Mtp(Decoder(target)), isa=isa))
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_mtp_with_experts(tmp_path: Path, isa: str, joined: bool) -> None:
+    shape = replace(TARGET, architecture="qwen35moe", joined_experts=joined)
+    path = gguf_files.write_model(tmp_path / "model.gguf", shape)
+    run(Pair(path, "mtp", Mtp(Decoder(path)), isa=isa))
+
+
 def test_mtp_with_tables_of_its_own(tmp_path: Path) -> None:
     named = gguf_files.tensors(TARGET)
     rng = np.random.default_rng(5)

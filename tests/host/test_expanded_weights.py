@@ -16,7 +16,7 @@ from lucebox.models.assets import TensorInfo, list_tensors
 from numpy.typing import NDArray
 from reference import checkpoints
 from reference.checkpoints import Typed, e4m3_values, write_tensors
-from reference.gguf_files import Packed, Shape, metadata, tensors, write
+from reference.gguf_files import Packed, Shape, metadata, tensors, write, write_model
 from reference.linear import decode, to_bf16
 
 IDS = random_ids(20, 500)
@@ -38,10 +38,14 @@ FP8_SCALES: dict[str, tuple[str, Callable[[int, int], tuple[int, ...]]]] = {
 }
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3moe"])
 @pytest.mark.parametrize("kind", FP8_SCALES)
-def test_fp8(data: Path, tmp_path: Path, kind: str) -> None:
-    """The same bits as a checkpoint of the products, rounded to BF16."""
-    config, weights = checkpoints.from_gguf(data / "tiny" / "llama_a.gguf")
+def test_fp8(data: Path, tmp_path: Path, kind: str, family: str) -> None:
+    """The same bits as a checkpoint of the products, rounded to BF16. A mixture has a matrix per expert."""
+    source = data / "tiny" / "llama_a.gguf"
+    if family == "qwen3moe":
+        source = write_model(tmp_path / "mixture.gguf", Shape(family, n_layers=2, vocab=512))
+    config, weights = checkpoints.from_gguf(source)
     config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [32, 48]}
     rng = np.random.default_rng(0)
     suffix, shape_of = FP8_SCALES[kind]

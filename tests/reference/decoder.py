@@ -278,6 +278,9 @@ class Decoder:
 
     # --- feed-forward networks; x [rows, hidden]
 
+    def feed_forward(self, layer: int, x: F64) -> F64:
+        return self.swiglu(layer, "", x) if self.family == self.architecture else self.mixture(layer, x)
+
     def swiglu(self, layer: int, suffix: str, x: F64) -> F64:
         gate, up, down = (self.w[f"blk.{layer}.ffn_{name}{suffix}.weight"] for name in ("gate", "up", "down"))
         return (silu(x @ gate.T) * (x @ up.T)) @ down.T
@@ -322,7 +325,7 @@ class Decoder:
             else:
                 h = h + self.attention(i, x, layer_state, cos, sin)
             x = rms_norm(h, self.w[f"blk.{i}.{mlp_norm}.weight"], self.eps)
-            h = h + (self.swiglu(i, "", x) if self.family == self.architecture else self.mixture(i, x))
+            h = h + self.feed_forward(i, x)
         state.n_tokens += len(tokens)
         h = rms_norm(h, self.w["output_norm.weight"], self.eps)
         taps.append(h)

@@ -6,7 +6,7 @@ import copy
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from reference.decoder import F64, Decoder, LayerState, rms_norm, silu
+from reference.decoder import F64, Decoder, LayerState, rms_norm
 
 
 class Mtp:
@@ -37,8 +37,7 @@ class Mtp:
         cos, sin = self.target.cos_sin(np.stack([positions] * 3))
         x = x + self.target.attention(self.layer, self.norm("attn_norm", x), state, cos, sin)
         y = self.norm("post_attention_norm", x)
-        gate, up, down = (w[f"{at}ffn_{name}.weight"] for name in ("gate", "up", "down"))
-        x = x + (silu(y @ gate.T) * (y @ up.T)) @ down.T
+        x = x + self.target.feed_forward(self.layer, y)
         return rms_norm(x, self.own("shared_head_norm", "output_norm.weight"), self.target.eps)
 
     def commit(self, ids: NDArray[np.int32], hidden: F64) -> None:
