@@ -15,13 +15,13 @@ from typing import Any
 class SourceField:
     name: str
     type: str
-    """As written."""
+    """Source text of the annotation, unresolved."""
     default: ast.expr | None
-    """None: required, or made by a factory."""
+    """None if the field is required or has a factory."""
     factory: ast.expr | None
     metadata: Mapping[str, Any]
     doc: str
-    """The string under the field, on one line."""
+    """The docstring under the field, its lines joined by spaces."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class SourceClass:
 
 
 def read_classes(file: Path) -> list[SourceClass]:
-    """The classes of a file, in order."""
+    """Parses a file without importing it; returns its classes in the order of the source."""
     tree = ast.parse(file.read_text())
     constants = _constants(tree)
     return [_read_class(node, constants) for node in tree.body if isinstance(node, ast.ClassDef)]

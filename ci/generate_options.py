@@ -32,8 +32,8 @@ OWN_TYPES = {"activations": "Activations", "isa": "Isa", "kv": "KvTypes", "seed"
 # Words whose value is not the enumerator of that name.
 WORDS = {("isa", "auto"): "best_isa()"}
 
+# The fields of each C++ struct, by its declaration: "EngineFields : ModelOptions".
 Structs = dict[str, list[SourceField]]
-"""Options by the C++ struct, with its base."""
 
 
 def type_of(field: SourceField) -> str:

@@ -2,8 +2,8 @@
 
     make_wheel.py sm_86 build/sm_86/pack/lucebox_sm86 --sbom FILE --out build/sm_86/wheel
 
-The wheel has the same members as that of `pip wheel ./targets/sm_86`, except the name of the generator. The same pack
-gives the same bytes. Prints the command that installs the wheel.
+The wheel has the members that `pip wheel ./targets/sm_86` writes, except the name of the generator. The same pack gives
+the same bytes. Prints the command that installs the wheel.
 """
 
 from __future__ import annotations

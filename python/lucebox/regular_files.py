@@ -22,7 +22,7 @@ _WIDE = (
 
 
 def foreign_content(data: bytes) -> str | None:
-    """What a file holds in place of its own content, and how to get it; None: nothing known."""
+    """Names a known placeholder for a file's content and how to get the content; None: no known placeholder."""
     if data.startswith(_LFS_POINTER):
         return "it is a Git LFS pointer, not the file itself; fetch it with: git lfs pull"
     if data[:64].lstrip().lower().startswith(_WEB_PAGE):

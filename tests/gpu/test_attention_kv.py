@@ -180,7 +180,7 @@ def test_append(pack: _engine.gpu.Pack, kv: str, rows: int, kv_heads: int, dim: 
 @pytest.mark.parametrize("kv", TYPES)
 @pytest.mark.parametrize(("rows", "heads", "dim", "n_pairs"), ((1, 3, 256, 32), (3, 1, 64, 32), (70, 2, 96, 7)))
 def test_prepare(pack: _engine.gpu.Pack, kv: str, rows: int, heads: int, dim: int, n_pairs: int, seed: int) -> None:
-    """Queries are rotated if keys are, and the stored rows equal those of kv_append."""
+    """Queries are rotated if keys are, and the stored rows equal kv_append's."""
     rng = np.random.default_rng(seed)
     v_type = TYPES[(TYPES.index(kv) + 7) % len(TYPES)]
     u, k, v = normal(rng, rows, heads, dim), normal(rng, rows, 2, dim), normal(rng, rows, 2, dim)

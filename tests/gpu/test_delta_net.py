@@ -137,7 +137,7 @@ def between_projections(
     (33, "Q4_K", "grouped"), (9, "Q8_0", "tiled")))  # fmt: skip
 def test_between_projections(pack: Pack, pack_folder: Path, rows: int, dtype: str, order: str, seed: int) -> None:
     """A tree after a tree, as the engine sends it. Small appends fuse the norm into the next launch; product and state
-    equal those of the separate ops."""
+    equal the separate ops' results."""
     if dtype == "Q5_K" and not gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), "gemm_skinny_q5_k_"):
         pytest.skip("the pack multiplies 5 rows of Q5_K one by one")
     rng = np.random.default_rng(seed)

@@ -85,7 +85,7 @@ def test_chunks_agree(pack: _engine.gpu.Pack, written: Write, family: str, first
     ["wht4/q4_0", pytest.param("q5_1/tq3_0", marks=pytest.mark.slow)],  # 5 s each
 )
 def test_chunks_of_packed_keys_agree(pack: _engine.gpu.Pack, written: Write, kv: str) -> None:
-    """Every row reads stored values, also those of its append, so different chunks differ only in the order of sums:
+    """Every row reads stored values, its own append included, so different chunks differ only in the order of sums:
     much less than the rounding error of keys and values."""
     path = written(SHAPES["qwen35"])
     engine, ids = open_engine(path, pack=pack, kv=kv), random_ids(N_IDS, SHAPES["qwen35"].vocab)

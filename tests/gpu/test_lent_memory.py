@@ -129,7 +129,7 @@ def test_threads_take_turns(parked: Parked) -> None:
 
 
 def test_all_of_the_weights_can_be_borrowed(parked: Parked) -> None:
-    """The borrowed weights bound the scorer's context; its plan equals that of a scorer with separate memory."""
+    """The borrowed weights bound the scorer's context; its plan equals the plan of a scorer with separate memory."""
     file, options = parked.folder / "plain.gguf", SCORING | {"pack": parked.pack, "lender": parked.target}
     largest = open_scorer(file, **options | {"context": 0})
     weights = next(size for name, size, _, _ in parked.target.plan["entries"] if name == "weights")

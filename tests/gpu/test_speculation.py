@@ -135,7 +135,7 @@ def load(session: _engine.Session, _: _engine.Session) -> None:
     session.load(session.save())
 
 
-# What ends a walk. The first argument is the session that walks, the second one another session of the engine.
+# Events that end a walk. The first argument is the session that walks, the second another session of the engine.
 ENDS: dict[str, Callable[[_engine.Session, _engine.Session], object]] = {
     "save": save,
     "load": load,

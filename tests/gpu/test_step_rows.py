@@ -1,4 +1,4 @@
-"""The draft model's rows of plain decode steps: K and V equal those of a session that got the same tokens as input."""
+"""The draft model's rows of plain decode steps: K and V are as in a session that got the same tokens as input."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_compression_needs_a_scorer() -> None:
 
 
 def test_the_command_counts_answers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The recall scorer answers too: most direct answers survive; answers to full prompts equal those of `quality`."""
+    """The recall scorer answers too: most direct answers survive; answers to full prompts are the ones of `quality`."""
     common = [
         "quality",
         str(SCORER),

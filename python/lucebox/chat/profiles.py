@@ -95,7 +95,7 @@ class Profile:
 
 
 def with_fields(sampling: Sampling, changes: Mapping[str, Any]) -> Sampling:
-    """The sampling with single fields of a request. Its stop strings and token biases add to those of the model."""
+    """The sampling with single fields of a request. Its stop strings and token biases add to the model's."""
     merged = dict(changes)
     if "stop" in changes:
         merged["stop"] = tuple(dict.fromkeys([*sampling.stop, *changes["stop"]]))

@@ -68,7 +68,7 @@ class ParsedText:
             self._newest = None
 
     def _put_logprobs(self, text: str, *, is_last: bool) -> None:
-        """Puts the log probabilities of the waiting tokens that make up this text, and drops those of earlier
+        """Puts the log probabilities of the waiting tokens that make up this text, and drops the ones of earlier
         tokens."""
         joined = "".join(part for _, part in self._waiting)
         start = joined.rfind(text) if is_last else joined.find(text)

@@ -22,7 +22,7 @@ __all__ = ["Guard", "error_response", "key_owners"]
 
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})  # no key needed: for process monitors
 MAX_HELD = 4
-"""Bodies of the maximum size that the requests of one sender hold; those of all senders hold twice as many."""
+"""Bodies of the maximum size that the requests of one sender may hold; all senders together hold twice as many."""
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 

@@ -1,4 +1,4 @@
-// What the options' tables (option_rows.h) are made of, and the enumerations that Python names by words.
+// Elements of the option tables (option_rows.h), and the enumerations that Python names by words.
 #pragma once
 
 #include <algorithm>

@@ -9,7 +9,7 @@ namespace lb {
 // Strict: no overlong forms, no surrogates, nothing above U+10FFFF.
 bool is_utf8(std::string_view text);
 
-// What a file holds in place of its own content, and how to get it: "it is a Git LFS pointer ...". Empty: not known.
+// Names a known placeholder for a file and how to get its content: "it is a Git LFS pointer ...". Empty: none.
 std::string_view foreign_content(std::string_view bytes);
 
 // `text` as one line of valid UTF-8: malformed sequences, control characters and marks that reorder text in a terminal

@@ -19,7 +19,7 @@ namespace lb::kernels {
 // The name of an op; the fields of the op for each sequence; the fields of the products that read its result, if the
 // stream may fuse them. Several linears are a group: products of one x.
 using OpCall = std::tuple<std::string, std::vector<nb::dict>, std::vector<nb::dict>>;
-// What the ops of a call wrote, and what their readers wrote.
+// Arrays written by the ops of a call, and by their readers.
 using OpResults = std::pair<std::vector<nb::dict>, std::vector<nb::dict>>;
 
 class Program {
