@@ -380,4 +380,4 @@ def test_shortcuts(tab_of_width: Page, server: Running) -> None:
     assert page.evaluate("document.activeElement.id") == "search"
     page.keyboard.press("Control+Shift+O")
     until(page, "document.querySelectorAll('.message').length === 0")
-    assert page.evaluate("document.activeElement.id") == "prompt"
+    until(page, "document.activeElement.id === 'prompt'")
