@@ -1,7 +1,7 @@
 # The host code of the kernels: op and target to kernel, grid and parameters. Pure functions, no driver.
 set(gpu ${CMAKE_CURRENT_LIST_DIR})
 target_sources(lucebox_engine PRIVATE
-  ${gpu}/choose_several.cpp
+  ${gpu}/choose_batched.cpp
   ${gpu}/attention/choose.cpp
   ${gpu}/attention/choose_config.cpp
   ${gpu}/attention/choose_selection.cpp

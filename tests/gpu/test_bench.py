@@ -99,7 +99,7 @@ def test_a_report_of_a_device(on_pack: str, synthetic: Path, tmp_path: Path) -> 
     assert report.of_one_row(report.measurements[0]) is None
     assert [p.label for p in profiles] == ["pp5", "tg2 @2", "pass of 3 @2"]
     decode, together = profiles[1:]
-    assert any("_several" in t.kernel for t in together.times)
+    assert any("_batched" in t.kernel for t in together.times)
     assert decode.seconds == pytest.approx(sum(t.seconds for t in decode.times)) and decode.seconds > 0
     assert all(t.launches % 2 == 0 for t in decode.times)  # of two steps
     if on_pack == "sim":

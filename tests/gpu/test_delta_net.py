@@ -178,7 +178,7 @@ def test_between_projections(pack: Pack, pack_folder: Path, rows: int, dtype: st
         # Values of x halfway between two codes may round either way; rarely as many as three per row.
         moved = 2 * linear_reference.moved_code(last, dtype, n_last, normed)
         assert ((np.abs(y - want) - moved) / scale).max() < tolerance("between_projections", "element")
-        if "gated_delta_few_kernel" in started:
+        if "gated_delta_small_kernel" in started:
             has_norm = not any(kernel.startswith("gemm_skinny") for kernel in started)
             assert ("gated_rms_norm_kernel" in started) == has_norm
         accepted = path_to(parent, int(rng.integers(n)))

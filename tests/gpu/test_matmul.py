@@ -74,7 +74,7 @@ def expected(
             return (*reference.linear(w, dtype, n_out, x, "f32"), "linear_int16")
         if len(x) <= MAX_SPECULATION_ROWS:
             is_skinny = any(kernel.startswith("gemm_skinny") and f"_{dtype.lower()}_" in kernel for kernel in started)
-            return (*reference.linear(w, dtype, n_out, x, "int8"), "matmul_few" if is_skinny else "linear")
+            return (*reference.linear(w, dtype, n_out, x, "int8"), "matmul_skinny" if is_skinny else "linear")
         weights = rounded_to(reference.decode(w, dtype), wide).view(np.uint8)
         return (*reference.linear(weights, "F32", n_out, rounded_to(x, wide), "f32"), "matmul_wide")
     if dtype == "F32":
@@ -191,7 +191,7 @@ def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], rows: int, activ
 
 
 @pytest.fixture(scope="session", params=(True, False), ids=("clusters", "blocks"))
-def pack_of_few(pack_folder: Path, request: pytest.FixtureRequest) -> _engine.gpu.Pack:
+def skinny_pack(pack_folder: Path, request: pytest.FixtureRequest) -> _engine.gpu.Pack:
     manifest = gpu_packs.manifest_of(pack_folder)
     if not gpu_packs.has_kernel(manifest, "gemm_skinny"):
         pytest.skip(f"{manifest['target']} has no kernels for few rows")
@@ -202,9 +202,9 @@ def pack_of_few(pack_folder: Path, request: pytest.FixtureRequest) -> _engine.gp
 
 
 @pytest.mark.parametrize(("dtype", "rows", "n_in"), FEW_CASES)
-def test_few_rows_in_slices(pack_of_few: _engine.gpu.Pack, dtype: str, rows: int, n_in: int, seed: int) -> None:
+def test_few_rows_in_slices(skinny_pack: _engine.gpu.Pack, dtype: str, rows: int, n_in: int, seed: int) -> None:
     """Split-K: several blocks share each sum and wait for each other; they reset their counter for the next product."""
-    pack = pack_of_few
+    pack = skinny_pack
     rng = np.random.default_rng(seed)
     n_out = int(rng.integers(40, 60)) if pack.target == "sim" else int(rng.integers(40, 60)) * 97
     w = random_weights(dtype, n_out * n_in, rng)
@@ -217,7 +217,7 @@ def test_few_rows_in_slices(pack_of_few: _engine.gpu.Pack, dtype: str, rows: int
     assert np.array_equal(ops.linear(w, dtype, n_out, n_in, x, pack=pack), got)
 
 
-def test_few_rows_of_scales_of_any_size(pack_of_few: _engine.gpu.Pack, seed: int) -> None:
+def test_few_rows_of_scales_of_any_size(skinny_pack: _engine.gpu.Pack, seed: int) -> None:
     """f16 scales from the smallest to the largest, of both signs, also with different scales within 256 values."""
     rng = np.random.default_rng(seed)
     n_out, n_in = 75, 1024
@@ -226,9 +226,9 @@ def test_few_rows_of_scales_of_any_size(pack_of_few: _engine.gpu.Pack, seed: int
     d = (rng.choice([-1, 1], exponents.shape) * 2.0**exponents * rng.uniform(1, 2, exponents.shape)).astype(np.float16)
     blocks[:, :, :2] = d[:, :, None].view(np.uint8).reshape(n_out, -1, 2)
     x = rng.normal(size=(9, n_in)).astype(np.float32)
-    got = ops.linear(blocks.reshape(-1), "Q8_0", n_out, n_in, x, pack=pack_of_few)
+    got = ops.linear(blocks.reshape(-1), "Q8_0", n_out, n_in, x, pack=skinny_pack)
     want, scale, family = expected(
-        pack_of_few, blocks.reshape(-1), "Q8_0", n_out, x, "int8", ops.take_started(pack_of_few)
+        skinny_pack, blocks.reshape(-1), "Q8_0", n_out, x, "int8", ops.take_started(skinny_pack)
     )
     for out in range(n_out):
         check(got[:, out], want[:, out], scale[:, out], family, f"scales near {float(np.abs(d[out]).max())}")
@@ -236,35 +236,35 @@ def test_few_rows_of_scales_of_any_size(pack_of_few: _engine.gpu.Pack, seed: int
 
 @pytest.mark.parametrize("rows", [11, 19])
 @pytest.mark.parametrize("dtype", FEW_TYPES)
-def test_few_rows_of_a_group(pack_of_few: _engine.gpu.Pack, dtype: str, rows: int, seed: int) -> None:
+def test_few_rows_of_a_group(skinny_pack: _engine.gpu.Pack, dtype: str, rows: int, seed: int) -> None:
     """Tiles of 16 outputs that a product does not fill."""
     rng = np.random.default_rng(seed)
     n_in, n_out = 1536, [75, 1, 40, 9]
     weights, x, add = group(rng, len(n_out) * [dtype], n_out, n_in, rows)
-    got = ops.linear_group(weights, [dtype] * len(n_out), n_out, n_in, x, add, pack=pack_of_few)
-    started = ops.take_started(pack_of_few)
+    got = ops.linear_group(weights, [dtype] * len(n_out), n_out, n_in, x, add, pack=skinny_pack)
+    started = ops.take_started(skinny_pack)
     assert any(kernel.startswith(f"gemm_skinny_{dtype.lower()}") for kernel in started)
     for y, w, n, a in zip(got, weights, n_out, add, strict=True):
-        want, scale, family = expected(pack_of_few, w, dtype, n, x, "int8", started)
+        want, scale, family = expected(skinny_pack, w, dtype, n, x, "int8", started)
         check(y, want + a, scale + np.abs(a), family, f"n_out {n}")
 
 
 @pytest.mark.parametrize("rows", [2, 9, 22, 27])
 @pytest.mark.parametrize("dtypes", [("Q6_K", "Q4_K", "Q4_K", "Q6_K"), ("Q5_K", "Q6_K")])
 def test_few_rows_of_two_types_in_one_launch(
-    pack_of_few: _engine.gpu.Pack, dtypes: tuple[str, ...], rows: int, seed: int
+    skinny_pack: _engine.gpu.Pack, dtypes: tuple[str, ...], rows: int, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     n_in, n_out = 256 * int(rng.integers(1, 9)), [int(n) for n in rng.integers(1, 400, len(dtypes))]
     weights, x, add = group(rng, list(dtypes), n_out, n_in, rows)
-    ops.take_started(pack_of_few)  # clears the record of other tests
-    got = ops.linear_group(weights, list(dtypes), n_out, n_in, x, add, pack=pack_of_few)
-    started = ops.take_started(pack_of_few)
+    ops.take_started(skinny_pack)  # clears the record of other tests
+    got = ops.linear_group(weights, list(dtypes), n_out, n_in, x, add, pack=skinny_pack)
+    started = ops.take_started(skinny_pack)
     of_both = f"gemm_skinny_{'q5_k' if 'Q5_K' in dtypes else 'q4_k'}_q6_k_"
     assert [kernel.startswith(of_both) for kernel in started if kernel.startswith("gem")] == [True], started
     for y, dtype, w, n, a in zip(got, dtypes, weights, n_out, add, strict=True):
         want, scale = reference.linear(w, dtype, n, x, "int8")
-        check(y, want + a, scale + np.abs(a), "matmul_few", f"{dtype}, n_out {n} of {n_out}, n_in {n_in}")
+        check(y, want + a, scale + np.abs(a), "matmul_skinny", f"{dtype}, n_out {n} of {n_out}, n_in {n_in}")
 
 
 def chain(
@@ -290,10 +290,10 @@ def chain(
     ("dtype", "last_dtype", "rows", "n_in", "n_out"), [case for case in CHAINS if case[1] != "F16"]
 )
 def test_few_rows_to_a_norm(
-    pack_of_few: _engine.gpu.Pack, dtype: str, last_dtype: str, rows: int, n_in: int, n_out: int, seed: int
+    skinny_pack: _engine.gpu.Pack, dtype: str, last_dtype: str, rows: int, n_in: int, n_out: int, seed: int
 ) -> None:
     """The next product reads the norm of y, which is fused: no separate kernel computes it."""
-    pack, eps, n_last = pack_of_few, 1e-5, 75
+    pack, eps, n_last = skinny_pack, 1e-5, 75
     rng = np.random.default_rng(seed)
     w, last = random_weights(dtype, n_out * n_in, rng), random_weights(last_dtype, n_last * n_out, rng)
     x = rng.normal(size=(rows, n_in)).astype(np.float32)
@@ -314,9 +314,9 @@ def test_few_rows_to_a_norm(
 
 @pytest.mark.parametrize(("dtype", "last_dtype", "rows", "n_in", "n_out"), CHAINS)
 def test_few_rows_to_a_gate(
-    pack_of_few: _engine.gpu.Pack, dtype: str, last_dtype: str, rows: int, n_in: int, n_out: int, seed: int
+    skinny_pack: _engine.gpu.Pack, dtype: str, last_dtype: str, rows: int, n_in: int, n_out: int, seed: int
 ) -> None:
-    pack, n_last = pack_of_few, 75
+    pack, n_last = skinny_pack, 75
     rng = np.random.default_rng(seed)
     weights = [random_weights(dtype, n_out * n_in, rng) for _ in range(2)]
     last = random_weights(last_dtype, n_last * n_out, rng)

@@ -166,7 +166,7 @@ def test_gemm(name: str, activations: str, dtype: str) -> None:
             assert batch["rounded_bits"] == (bits if quantised else 0)
             narrow = dtype != "F32" and batch["rounded_bits"] == 0
             kernels = [launch["kernel"] for launch in batch["launches"]]
-            assert (kernels[0] == "narrow_rows_kernel") == narrow
+            assert (kernels[0] == "cast_rows_kernel") == narrow
             is_skinny = kernels[0].startswith("gemm_skinny")
             assert f"_{dtype.lower()}_" in kernels[narrow]
             has_sum = "gemm_sum_kernel" in kernels
@@ -197,7 +197,7 @@ def test_types_without_a_gemm_kernel_are_expanded() -> None:
         for rows in (12, 64, 65, 512):
             batch = _kernels.launch.choose_gemm(whole(name), N_SMS, ["Q4_1", "Q4_1"], [4096, 1024], 4096 + 32, rows)
             kernels = [launch["kernel"] for launch in batch["launches"] if "sum" not in launch["kernel"]]
-            assert kernels[0] == "narrow_rows_kernel" and kernels[1::2] == 2 * ["expand_weights_kernel"]
+            assert kernels[0] == "cast_rows_kernel" and kernels[1::2] == 2 * ["expand_weights_kernel"]
             assert all(f"_{wide}_" in kernel for kernel in kernels[2::2]) and batch["rounded_bits"] == 0
             assert batch["scratch_bytes"] >= 2 * 4096 * (4096 + rows)  # one matrix at a time
             gemms = [launch for launch in batch["launches"] if f"_{wide}_" in launch["kernel"]]
@@ -323,11 +323,11 @@ def test_tiles_print_themselves() -> None:
     )
 
 
-def test_narrow_rows_runs_once_for_each_form_of_x() -> None:
+def test_cast_rows_runs_once_for_each_form_of_x() -> None:
     dtypes, n_out = ["Q4_K", "F16", "BF16", "Q6_K"], [640, 1, 1024, 7]
     batch = _kernels.launch.choose_gemm(whole("sm_90"), 132, dtypes, n_out, 1024, 512)
     kernels = [launch["kernel"] for launch in batch["launches"]]
-    assert kernels.count("narrow_rows_kernel") == 3
+    assert kernels.count("cast_rows_kernel") == 3
     assert sum(kernel.startswith("gemm_sm90") for kernel in kernels) == 4
 
 
@@ -342,7 +342,7 @@ def test_appends_of_a_recurrent_layer(name: str, shape: tuple[int, int, int, int
     for rows, kernels in ((0, ["fold"]), (1, ["step"]), (2, run), (33, run), (64, run), (65, long), (4096, long)):
         if rows > 64 and shape[2] == 128 and has_source(name, "gated_delta_chain"):
             kernels = ["fold", "chain", "chain"]
-        if rows == 2 and shape[2] == 128 and has_source(name, "gated_delta_few"):
+        if rows == 2 and shape[2] == 128 and has_source(name, "gated_delta_small"):
             kernels = ["few"]
         launches = choose(name, "gated_delta", rows=rows, **delta_sizes(*shape))
         assert [str(launch["kernel"]).split("_")[2].rstrip("1236") for launch in launches] == kernels

@@ -48,7 +48,7 @@ OPS = (
     "kv_move",
     "attention",
     "read_memory",
-    "sample_several",
+    "sample_batched",
     "copy_rows",
     "previous_row",
     "block_conv",

@@ -55,7 +55,7 @@ __all__ = [
     "run_calls",
     "run_each",
     "sample",
-    "sample_several",
+    "sample_batched",
     "select_blocks",
     "select_candidates",
     "swiglu",
@@ -282,10 +282,10 @@ def megakernel(x: F32, norm: F32, eps: float, w: Bytes, dtype: str, n_out: int, 
 
 def sample(logits: F32, prompt: I32, *, pack: Pack, **options: Any) -> dict[str, Any]:
     """A token of each row of logits, and what the device then knows."""
-    return sample_several(logits[None], prompt, pack=pack, **options)[0]
+    return sample_batched(logits[None], prompt, pack=pack, **options)[0]
 
 
-def sample_several(logits: F32, prompt: I32, *, pack: Pack, **options: Any) -> list[dict[str, Any]]:
+def sample_batched(logits: F32, prompt: I32, *, pack: Pack, **options: Any) -> list[dict[str, Any]]:
     """sample() of sequences with this prompt. logits: [sequences, steps, vocab]."""
     return [dict(result) for result in _kernels.ops.sample(pack, logits, prompt, **options)]
 

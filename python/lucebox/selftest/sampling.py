@@ -27,7 +27,7 @@ def samples(rng: np.random.Generator) -> Iterator[Case]:
             for options in ({}, penalties, {"temperature": 1.0}, filters, {**filters, **penalties}, masked):
                 some: dict[str, Any] = {**options, **(bias if vocab > 1 else {}), "seed": int(rng.integers(1 << 32))}
                 yield case(
-                    "sample_several", "exact", logits[None], prompt, reference=_sampled_each, kept=_tokens, **some
+                    "sample_batched", "exact", logits[None], prompt, reference=_sampled_each, kept=_tokens, **some
                 )
 
 
@@ -37,7 +37,7 @@ def together(rng: np.random.Generator) -> Iterator[Case]:
         prompt, logits = rng.integers(0, vocab, 5, np.int32), 3 * normal(rng, sequences, steps, vocab)
         for options in ({}, {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "frequency_penalty": 0.2}):
             some: dict[str, Any] = {**options, "seed": int(rng.integers(1 << 32))}
-            yield case("sample_several", "exact", logits, prompt, reference=_sampled_each, kept=_tokens, **some)
+            yield case("sample_batched", "exact", logits, prompt, reference=_sampled_each, kept=_tokens, **some)
 
 
 def walks(rng: np.random.Generator) -> Iterator[Case]:
@@ -49,7 +49,7 @@ def walks(rng: np.random.Generator) -> Iterator[Case]:
         for options in ({}, {"temperature": 1.0, "frequency_penalty": 0.2}):
             some: dict[str, Any] = {**options, "seed": int(rng.integers(1 << 32))}
             some |= {"tree": (tokens, parents), "ring_capacity": 64}
-            yield case("sample_several", "exact", logits[None], prompt, reference=_walked, kept=_tokens, **some)
+            yield case("sample_batched", "exact", logits[None], prompt, reference=_walked, kept=_tokens, **some)
 
 
 def _sampler(vocab: int, prompt: NDArray[np.int32], **options: Any) -> Sampler:

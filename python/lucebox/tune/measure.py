@@ -34,7 +34,7 @@ ALTERNATIVES = (
     ("gemm_skinny_32", "append"),
     ("gemm_skinny_plain", "append"),
     ("gemm_skinny_pairs", "append"),
-    ("gated_delta_few", "append"),
+    ("gated_delta_small", "append"),
     ("attention_prefill_sm90", "prefill"),
     ("attention_prefill_32", "prefill"),
     ("gated_delta_chain", "prefill"),

@@ -91,7 +91,7 @@ void set_step_costs(Engine& engine, const nb::dict& d) {
 ByteArray bytes_of_run(const Engine& engine, const PageRun& run) {
   LB_CHECK(&run.pool() == engine.pages().get(), kInvalid, "the pages belong to another engine");
   return filled(run.pages().size() * run.pool().page_bytes(), [&](auto to) {
-    const std::lock_guard lock(engine.executor().turn);
+    const std::lock_guard lock(engine.buffers().turn);
     run.pool().read(run.pages(), to);
   });
 }

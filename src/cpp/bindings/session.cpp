@@ -1,6 +1,6 @@
 // Session and passes of several sessions for Python. The engine polls for signals between layers, so Ctrl-C stops a
-// long prefill. To avoid deadlock, every call that takes the executor's lock releases the GIL: a polling thread waits
-// for the GIL while it holds the lock.
+// long prefill. To avoid deadlock, every call that takes the pass buffers' lock releases the GIL: a polling thread
+// waits for the GIL while it holds the lock.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -233,7 +233,7 @@ void bind_pages(Class& session) {
           "recurrent_bytes", [](const Session& s) { return s.timeline().recurrent_bytes(); },
           "Bytes of the recurrent state; 0 without recurrent layers.")
       .def_prop_ro(
-          "step_rows", [](const Session& s) { return s.engine().executor().max_rows; },
+          "step_rows", [](const Session& s) { return s.engine().buffers().max_rows; },
           "Maximum rows of an append between the layers of a prompt's chunk.")
       .def_prop_ro(
           "prefill_chunk", [](const Session& s) { return s.engine().options().prefill_chunk; },

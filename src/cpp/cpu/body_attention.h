@@ -15,7 +15,7 @@
 namespace lb::cpu {
 namespace {
 
-constexpr int kFewQueries = 8;  // with up to 8 queries, writing a page of values as fp32 costs more than it saves
+constexpr int kSmallQueries = 8;  // with up to 8 queries, writing a page of values as fp32 costs more than it saves
 
 template <class T>
 inline T* slot_of(void* data, const KvLayer& cache, int kv_head, int slot) {
@@ -154,7 +154,7 @@ inline void accumulate_values(const QueryTile& tile, const Softmax& at, const T*
   const float one = 1;
   const int dim = tile.op.cache.head_dim;
   if constexpr (sizeof(T) < sizeof(float))
-    if (tile.n() > kFewQueries)
+    if (tile.n() > kSmallQueries)
       return accumulate_values(tile, at, widen(values, n_slots * dim, at.values), n_slots, weights);
   multiply(Product<T>{weights, kScoreRow, 1, values, dim, at.o, dim, tile.n(), dim, n_slots, &one});
 }

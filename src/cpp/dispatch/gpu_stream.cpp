@@ -304,14 +304,14 @@ void GpuStream::run(const Attention& op) {
 }
 
 template <class Op, class Choose>
-void GpuStream::run_several(std::span<const Op> ops, Choose&& choose) {
+void GpuStream::run_batched(std::span<const Op> ops, Choose&& choose) {
   for (size_t n = 0; !ops.empty(); ops = ops.subspan(n)) {
-    n = std::min(ops.size(), size_t{gpu::kMaxSeveral});
+    n = std::min(ops.size(), size_t{gpu::kMaxBatched});
     auto first = choose(ops[0], 0);
     std::array<std::optional<gpu::Launch>, 2> launches;
     bool has_all = n > 1;
     for (int i = 0; i < first.n && has_all; ++i) {
-      launches[i] = gpu::for_several(first.launches[i], int(n), pack_->target());
+      launches[i] = gpu::batched_launch(first.launches[i], int(n), pack_->target());
       has_all = launches[i].has_value();
     }
     if (!has_all) {
@@ -319,7 +319,7 @@ void GpuStream::run_several(std::span<const Op> ops, Choose&& choose) {
       n = 1;
       continue;
     }
-    gpu::Several<decltype(first.params)> params{{first.params}};
+    gpu::Batched<decltype(first.params)> params{{first.params}};
     for (size_t i = 1; i < n; ++i) params.of[i] = choose(ops[i], int(i)).params;
     for (int i = 0; i < first.n; ++i) start(*launches[i], params);
   }
@@ -339,7 +339,7 @@ struct OneLaunch {
 // Ops that need no scratch.
 template <class Op>
 void GpuStream::run_several_plain(std::span<const Op> ops) {
-  run_several(ops, [&](const Op& op, int) { return OneLaunch<Op>{{gpu::choose(op, pack_->target())}, 1, op}; });
+  run_batched(ops, [&](const Op& op, int) { return OneLaunch<Op>{{gpu::choose(op, pack_->target())}, 1, op}; });
 }
 
 // Each sequence has separate partials.
@@ -347,8 +347,8 @@ void GpuStream::run(std::span<const Attention> ops) {
   const Attention& op = ops[0];
   const size_t row = gpu::aligned_scratch(
       gpu::attention_row_scratch_bytes(op.n_heads, op.cache.n_kv_heads, op.cache.head_dim, capacity_, pack_->target()));
-  LB_ASSERT(gpu::kMaxSeveral * row <= scratch_->size());
-  run_several(ops, [&](const Attention& one, int i) {
+  LB_ASSERT(gpu::kMaxBatched * row <= scratch_->size());
+  run_batched(ops, [&](const Attention& one, int i) {
     return gpu::choose(one, capacity_, scratch_->data() + i * row, pack_->target());
   });
 }
@@ -362,7 +362,7 @@ void GpuStream::run(std::span<const DeltaInputs> ops) {
 }
 
 void GpuStream::run(std::span<const GatedDelta> ops) {
-  run_several(ops, [&](const GatedDelta& op, int) {
+  run_batched(ops, [&](const GatedDelta& op, int) {
     return OneLaunch<GatedDelta>{{gpu::choose(op, nullptr, pack_->target()).launches[0]}, 1, op};
   });
 }
@@ -372,8 +372,8 @@ void GpuStream::run(std::span<const CopyRows> ops) { run_several_plain(ops); }
 void GpuStream::run(std::span<const NextToken> ops) { run_several_plain(ops); }
 
 void GpuStream::run(std::span<const ScratchedSample> samples) {
-  const int most = std::min<int>(static_cast<int>(samples.size()), gpu::kMaxSeveral);
-  run_several(samples, [&](const ScratchedSample& one, int) {
+  const int most = std::min<int>(static_cast<int>(samples.size()), gpu::kMaxBatched);
+  run_batched(samples, [&](const ScratchedSample& one, int) {
     const gpu::SampleLaunches sample = gpu::choose(one.op, one.scratch, pack_->target(), most);
     return OneLaunch<SampleOnGrid>{{sample.launch}, 1, sample.params};
   });

@@ -12,7 +12,7 @@
 #include "dispatch/kernel_timer.h"
 #include "dispatch/lent_memory.h"
 #include "gpu/attention/choose.h"
-#include "gpu/choose_several.h"
+#include "gpu/choose_batched.h"
 #include "gpu/delta_net/choose.h"
 #include "gpu/draft/choose.h"
 #include "gpu/elementwise/choose.h"
@@ -136,7 +136,7 @@ class GpuStream final : public Stream {
   // Runs ops of the same shape, with as many ops per launch as its params have room for. choose(op, i): the launches
   // and params of a launch's op i; between ops they differ only in pointers.
   template <class Op, class Choose>
-  void run_several(std::span<const Op> ops, Choose&& choose);
+  void run_batched(std::span<const Op> ops, Choose&& choose);
   template <class Op>
   void run_several_plain(std::span<const Op> ops);
   void run(const ScratchedSample& sample) { run(sample.op, sample.scratch); }

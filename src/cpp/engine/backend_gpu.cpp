@@ -59,7 +59,7 @@ size_t mixer_scratch(const Network& network, int rows, int context, const gpu::T
   const Linear o_product = {.rows = rows, .n_in = heads.n_heads * heads.head_dim};
   const size_t one = gpu::attention_scratch_bytes(rows, heads.n_heads, heads.head_dim, context, target);
   const size_t row = gpu::attention_row_scratch_bytes(heads.n_heads, heads.n_kv_heads, heads.head_dim, context, target);
-  size_t bytes = std::max(gpu::gemm_scratch_at(o_product, 16) + one, gpu::kMaxSeveral * gpu::aligned_scratch(row));
+  size_t bytes = std::max(gpu::gemm_scratch_at(o_product, 16) + one, gpu::kMaxBatched * gpu::aligned_scratch(row));
   for (const LayerShape& shape : network.layer_shapes())
     if (const auto* r = std::get_if<RecurrentShape>(&shape))
       for (int append_rows : {rows, kMaxTree}) {

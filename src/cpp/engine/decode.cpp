@@ -119,8 +119,8 @@ std::span<const float> Decode::logits() {
   return logits_;
 }
 
-void Decode::download_logits(const Executor& executor, int row) {
-  timeline_.download_head(executor, row, 1, logits_.data());
+void Decode::download_logits(const PassBuffers& buffers, int row) {
+  timeline_.download_head(buffers, row, 1, logits_.data());
   set(HostLogits{});
 }
 
@@ -286,7 +286,7 @@ void Decode::start_next(const Sampler& sampler, int32_t token, bool has_draft) {
   as<TreePending>()->walker = walk_on_device(sampler, 0);
 }
 
-// Unbinds the device's sampler, because another one takes over. The caller holds the executor's lock.
+// Unbinds the device's sampler, because another one takes over. The caller holds the pass buffers' lock.
 void Decode::forget_sampler() {
   loop_->drop();
   bound_ = 0;
@@ -407,7 +407,7 @@ void Decode::start_choice_in_tree(const Sampler& sampler) {
   }
 }
 
-// Starts the device's walk from a row of the tree. The caller holds the executor's lock.
+// Starts the device's walk from a row of the tree. The caller holds the pass buffers' lock.
 Decode::Walker Decode::walk_on_device(const Sampler& sampler, int row) {
   const bool is_ahead = speculator_.can_draft_ahead(row);
   start_walk(sampler, row, is_ahead);
@@ -423,7 +423,7 @@ void Decode::start_walk(const Sampler& sampler, int row, bool accepts_path) {
   bound_ = sampler.version();
 }
 
-// Starts the device's choice of one token from a row. The caller holds the executor's lock.
+// Starts the device's choice of one token from a row. The caller holds the pass buffers' lock.
 void Decode::choose_from_row(const Sampler& sampler, const float* logits) {
   loop_->sample_row(sampler, logits, bound_ != 0);
   bound_ = sampler.version();

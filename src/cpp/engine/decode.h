@@ -41,9 +41,9 @@ class Decode {
   // --- logits
   bool has_logits() const;
   std::span<const float> logits();  // [vocab] of the newest token, on the host
-  // Set the newest token's logits. Sources: a row of the executor's last pass, another session, a row in the stream's
-  // memory, or the root of a tree that a pass has verified.
-  void download_logits(const Executor& executor, int row);
+  // Set the newest token's logits. Sources: a row of the pass buffers' last pass, another session, a row in the
+  // stream's memory, or the root of a tree that a pass has verified.
+  void download_logits(const PassBuffers& buffers, int row);
   void copy_logits(std::span<const float> logits);
   void set_row_logits();
   void set_tree_logits();

@@ -129,7 +129,7 @@ Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models model
   shards_.push_back(std::make_unique<Shard>(std::move(backend), stream_needs(models_, options_)));
   Shard& shard = *shards_.front();
   const std::lock_guard turn(shard.turn());
-  shard.make_executors(models_, options_);
+  shard.make_pass_buffers(models_, options_);
   const int pages = n_pages(options_.kv_tokens);
   shard.make_pages(layer_shapes(), state_options(), pages);
   pages_ = std::make_shared<PagePool>(pages, std::vector{shard.pages()});
@@ -182,13 +182,13 @@ void Engine::check_intact() const {
   if (draft_file_) draft_file_->check_intact();
 }
 
-void Engine::forward(const Executor& executor, Append append, const Taps* taps) const {
+void Engine::forward(const PassBuffers& buffers, Append append, const Taps* taps) const {
   check_intact();
-  const DraftWorkspace& ws = executor.draft;
-  Stream& stream = *executor.stream;
+  const DraftWorkspace& ws = buffers.draft;
+  Stream& stream = *buffers.stream;
   const int rows = static_cast<int>(append.tokens.size());
   if (models_.draft) append.outputs = {models_.draft->taps(), ws.taps};
-  models_.target->forward(append, executor.workspace, options_.activations, stream, taps);
+  models_.target->forward(append, buffers.workspace, options_.activations, stream, taps);
   if (models_.draft)
     models_.draft->context({ws.taps, append.tokens.data(), append.positions.data(), rows, append.segments}, ws,
                            options_.activations, stream);
@@ -219,7 +219,7 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   std::shared_ptr<Engine> engine =
       process_owned(new Engine(std::move(opened.file), std::move(opened.draft_file), std::move(opened.models), backend,
                                std::move(options), std::move(plan), progress));
-  engine->executor().stream->wait();
+  engine->buffers().stream->wait();
   engine->check_intact();
   return engine;
 }

@@ -65,16 +65,16 @@ class Engine {
   std::span<const std::unique_ptr<Shard>> shards() const { return shards_; }
   Shard& shard() const { return *shards_.front(); }
   const Backend& backend() const { return shard().backend(); }
-  Executor& executor() const { return shard().steps(); }
-  // Executor of long prompt chunks; executor() if no append is longer than a step's.
-  Executor& prompts_executor() const { return shard().prompts(); }
-  // Executor for an append of `rows` rows. Only the prompts' executor has sparse-attention buffers.
-  Executor& executor_for(int rows, bool is_sparse = false) const {
-    return is_sparse || rows > executor().max_rows ? prompts_executor() : executor();
+  PassBuffers& buffers() const { return shard().steps(); }
+  // PassBuffers of long prompt chunks; buffers() if no append is longer than a step's.
+  PassBuffers& prompt_buffers() const { return shard().prompts(); }
+  // PassBuffers for an append of `rows` rows. Only the prompts' buffers have sparse-attention buffers.
+  PassBuffers& buffers_for(int rows, bool is_sparse = false) const {
+    return is_sparse || rows > buffers().max_rows ? prompt_buffers() : buffers();
   }
   // Runs the target's forward pass over an append, then computes the draft model's rows of that append. The inputs are
-  // in the executor's or a session's memory.
-  void forward(const Executor& executor, Append append, const Taps* taps = nullptr) const;
+  // in the pass buffers' or a session's memory.
+  void forward(const PassBuffers& buffers, Append append, const Taps* taps = nullptr) const;
   // Throws kIo if a file whose weights are used in place became shorter.
   void check_intact() const;
   // Memory promised to sessions: each session keeps its share while it exists.

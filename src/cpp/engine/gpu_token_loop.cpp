@@ -1,5 +1,5 @@
 // The GPU's token loop. One arena per session holds the sampler's state and separate logits, token and positions,
-// because any session may overwrite the executor's. Results arrive through a ring in pinned memory. A step is a
+// because any session may overwrite the pass buffers'. Results arrive through a ring in pinned memory. A step is a
 // megakernel launch if the options require it, or if the target's megakernel is faster at this model size and context
 // length. Otherwise a step is a graph replay.
 #include "engine/gpu_token_loop.h"
@@ -215,8 +215,8 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   void sample_rows(std::span<const RowChoice> choices) override {
-    std::array<GpuStream::ScratchedSample, gpu::kMaxSeveral> samples;
-    std::array<NextToken, gpu::kMaxSeveral> ends;
+    std::array<GpuStream::ScratchedSample, gpu::kMaxBatched> samples;
+    std::array<NextToken, gpu::kMaxBatched> ends;
     for (size_t n = 0; !choices.empty(); choices = choices.subspan(n)) {
       n = std::min(choices.size(), samples.size());
       for (size_t i = 0; i < n; ++i) {
@@ -403,19 +403,19 @@ class GpuTokenLoop final : public TokenLoop {
   static StepTaps taps_of(const Engine& engine, const StepRing* ring) {
     if (ring == nullptr) return {};
     const DraftModel& draft = *engine.draft_model();
-    return {draft.taps(), engine.executor().draft.taps, ring->rows, draft.tap_width()};
+    return {draft.taps(), engine.buffers().draft.taps, ring->rows, draft.tap_width()};
   }
 
   void make_mega() {
     max_mega_tokens_ = max_mega_tokens(engine_.model(), state_, engine_.options(), target());
     const size_t max_tokens = std::clamp(kLaunchBytes / engine_.model().bytes_per_token(), size_t(1), kLaunchTokens);
-    mega_.emplace(plan_mega(engine_.model(), engine_.options().activations, state_, engine_.executor().workspace, taps_,
+    mega_.emplace(plan_mega(engine_.model(), engine_.options().activations, state_, engine_.buffers().workspace, taps_,
                             buffers_, ring_, target()),
                   &buffers_.start->keep_going, int(max_tokens), ring_, stream_);
   }
 
   void run_forward() {
-    run_step(engine_.model(), engine_.executor().workspace, taps_, buffers_, engine_.options().activations, state_,
+    run_step(engine_.model(), engine_.buffers().workspace, taps_, buffers_, engine_.options().activations, state_,
              stream_);
   }
 

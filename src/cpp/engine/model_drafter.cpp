@@ -48,7 +48,7 @@ void ModelDrafter::send(int depth) {
   sent_depth_ = depth;
   Stream& stream = timeline_.stream();
   stream.replay(recordings_[depth], [&] {
-    DraftWorkspace workspace = timeline_.engine().executor().draft;
+    DraftWorkspace workspace = timeline_.engine().buffers().draft;
     workspace.ids = memory_.ids;
     workspace.logprobs = memory_.logprobs;
     model().propose(memory_.root, depth, timeline_.state(), workspace, timeline_.engine().options().activations,

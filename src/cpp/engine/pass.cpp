@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kPassRows = PassInputs::kRows;
 
-int max_pass_rows(const Executor& executor) { return std::min(executor.max_rows, kPassRows); }
+int max_pass_rows(const PassBuffers& buffers) { return std::min(buffers.max_rows, kPassRows); }
 
 }  // namespace
 
@@ -30,9 +30,9 @@ int Pass::sync(std::span<const SegmentRequest> requests, const Interrupted& inte
     if (request.session->advance_to_last_row(request.ids, interrupted)) lacking.push_back(request);
   int rows = 0;
   for (std::span<const SegmentRequest> rest = lacking; !rest.empty();) {
-    Executor& executor = rest[0].session->engine().executor();
-    const size_t n = std::min<size_t>(rest.size(), max_pass_rows(executor));
-    const std::lock_guard lock(executor.turn);
+    PassBuffers& buffers = rest[0].session->engine().buffers();
+    const size_t n = std::min<size_t>(rest.size(), max_pass_rows(buffers));
+    const std::lock_guard lock(buffers.turn);
     rows += Pass(rest.first(n)).run(interrupted);
     rest = rest.subspan(n);
   }
@@ -52,20 +52,20 @@ void Pass::start_samples(std::span<const Choice> choices) {
 }
 
 Pass::Pass(std::span<const SegmentRequest> requests)
-    : requests_(requests), engine_(requests[0].session->engine()), executor_(engine_.executor()) {}
+    : requests_(requests), engine_(requests[0].session->engine()), buffers_(engine_.buffers()) {}
 
 int Pass::run(const Interrupted& interrupted) {
   using Clock = std::chrono::steady_clock;
   choose_segments();
   n_used_ = segments_.back().first_row + segments_.back().rows;
   // A single row would run on the GEMVs, whose summation order differs, so a dummy second row is added.
-  const int least = requests_[0].session->loop_ != nullptr ? std::min(2, executor_.max_rows) : 1;
+  const int least = requests_[0].session->loop_ != nullptr ? std::min(2, buffers_.max_rows) : 1;
   rows_ = std::max(n_used_, least);
   Clock::time_point start;
   try {
     begin_segments();
     start = Clock::now();
-    executor_.recorded_passes.send(shape(), *executor_.stream, [&] { send(interrupted); });
+    buffers_.recorded_passes.send(shape(), *buffers_.stream, [&] { send(interrupted); });
   } catch (...) {
     for (const SegmentRequest& request : requests_) request.session->timeline_.abort();
     throw;
@@ -80,7 +80,7 @@ int Pass::run(const Interrupted& interrupted) {
 
 // Chooses each session's rows and leaves them in its walk. The trees share the credit of all sessions.
 void Pass::choose_segments() {
-  const int n = static_cast<int>(requests_.size()), max_rows = max_pass_rows(executor_);
+  const int n = static_cast<int>(requests_.size()), max_rows = max_pass_rows(buffers_);
   const auto credit_of = [](const SegmentRequest& request) { return request.session->speculator_.credit(); };
   double credit = 0;
   for (const SegmentRequest& request : requests_) credit += credit_of(request);
@@ -113,7 +113,7 @@ std::vector<uint64_t> Pass::shape() const {
 // Begins the append of each session and sends the inputs of all rows. The inputs of padding rows after the segments are
 // arbitrary.
 void Pass::begin_segments() {
-  Stream& stream = *executor_.stream;
+  Stream& stream = *buffers_.stream;
   PassInputs inputs{};
   for (size_t i = 0; i < requests_.size(); ++i) {
     Session& session = *requests_[i].session;
@@ -128,35 +128,35 @@ void Pass::begin_segments() {
     session.timeline_.settle_steps();
     session.timeline_.forget_append();
     if (draft.rows > 1) {
-      segments_[i].tree = {executor_.pass->parents + first, executor_.pass->ancestors + first};
+      segments_[i].tree = {buffers_.pass->parents + first, buffers_.pass->ancestors + first};
       if (session.loop_ != nullptr) session.speculator_.upload(stream);
       state.begin_append(draft.rows, segments_[i].tree);
     } else {
-      inputs.numbers[i] = state.begin_append_at(executor_.pass->numbers + i, 1);
+      inputs.numbers[i] = state.begin_append_at(buffers_.pass->numbers + i, 1);
     }
     segments_[i].n_past = state.n_past();
   }
-  stream.upload(executor_.pass, &inputs, sizeof inputs);
+  stream.upload(buffers_.pass, &inputs, sizeof inputs);
 }
 
 void Pass::send(const Interrupted& interrupted) {
   const size_t n = rows_;
-  engine_.forward(executor_, {.tokens = {executor_.pass->tokens, n},
-                              .positions = {executor_.pass->positions, 3 * n},
-                              .segments = segments_,
-                              .interrupted = interrupted ? &interrupted : nullptr});
+  engine_.forward(buffers_, {.tokens = {buffers_.pass->tokens, n},
+                             .positions = {buffers_.pass->positions, 3 * n},
+                             .segments = segments_,
+                             .interrupted = interrupted ? &interrupted : nullptr});
   send_heads();
 }
 
 // Sends the logits of all rows to their sessions' memory. Each read of the head serves several sessions.
 void Pass::send_heads() {
-  static_assert(kPassRows <= Executor::kLogitRows);
+  static_assert(kPassRows <= PassBuffers::kLogitRows);
   const int vocab = engine_.model().info().vocab;
-  requests_[0].session->timeline_.head(executor_, 0, rows_, executor_.logits);
+  requests_[0].session->timeline_.head(buffers_, 0, rows_, buffers_.logits);
   std::array<CopyRows, kPassRows> rows_alone;  // equal shapes: one launch copies them all
   size_t n_alone = 0;
   for (size_t i = 0; i < requests_.size(); ++i) {
-    const CopyRows copy{.x = executor_.logits + static_cast<size_t>(segments_[i].first_row) * vocab,
+    const CopyRows copy{.x = buffers_.logits + static_cast<size_t>(segments_[i].first_row) * vocab,
                         .y = requests_[i].session->decode_.row_logits(),
                         .rows = segments_[i].rows,
                         .dim = vocab,
@@ -165,10 +165,10 @@ void Pass::send_heads() {
     if (copy.rows == 1) {
       rows_alone[n_alone++] = copy;
     } else {
-      ::lb::run(copy, *executor_.stream);
+      ::lb::run(copy, *buffers_.stream);
     }
   }
-  executor_.stream->run(std::span<const CopyRows>(rows_alone).first(n_alone));
+  buffers_.stream->run(std::span<const CopyRows>(rows_alone).first(n_alone));
 }
 
 void Pass::end_segment(Session& session) const {

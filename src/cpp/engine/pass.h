@@ -29,7 +29,7 @@ class Pass {
   static void start_samples(std::span<const Choice> choices);
 
  private:
-  // Each session lacks only the row of its last id. The caller holds the executor's lock.
+  // Each session lacks only the row of its last id. The caller holds the pass buffers' lock.
   explicit Pass(std::span<const SegmentRequest> requests);
 
   int run(const Interrupted& interrupted);
@@ -42,7 +42,7 @@ class Pass {
 
   std::span<const SegmentRequest> requests_;
   const Engine& engine_;
-  Executor& executor_;
+  PassBuffers& buffers_;
   std::vector<Segment> segments_;
   int n_used_ = 0;  // rows of the segments
   int rows_ = 0;    // of the pass

@@ -44,7 +44,7 @@ struct EngineSizes {
     return SequenceState::planned_bytes(models.layer_shapes(), state_options(options)) + trees() + step_rows() + loop();
   }
   // Buffers that all sessions share.
-  size_t shared() const { return scratch() + Shard::executor_bytes(models, options); }
+  size_t shared() const { return scratch() + Shard::pass_buffers_bytes(models, options); }
   // A session, the KV cache and the shared buffers.
   size_t needed() const { return session() + kv_bytes(kv_pages()) + shared(); }
 };
@@ -67,20 +67,20 @@ int fitting_kv_pages(const EngineSizes& engine, size_t budget) {
 }
 
 std::string activations_detail(const EngineOptions& options) {
-  const int steps = Executor::step_rows(options);
+  const int steps = PassBuffers::step_rows(options);
   return options.prefill_chunk > steps ? cat(options.prefill_chunk, " rows of a prompt, ", steps, " beside them")
                                        : cat(options.prefill_chunk, " rows");
 }
 
 std::vector<PlanEntry> entries_of(const EngineSizes& engine, const WeightSizes& weights, size_t step_bytes) {
   const auto& [models, device, options] = engine;
-  const size_t logits = sizeof(float) * Executor::kLogitRows * models.target->info().vocab;
+  const size_t logits = sizeof(float) * PassBuffers::kLogitRows * models.target->info().vocab;
   std::vector<PlanEntry> entries = weights.device_entries();
   const auto add = [&](std::vector<PlanEntry> more) { std::ranges::move(more, std::back_inserter(entries)); };
   add(engine.state().entries(options.kv, options.kv_tokens));
   add({
-      {"activations", Shard::executor_bytes(models, options) - logits, activations_detail(options)},
-      {"logits", logits, cat(Executor::kLogitRows, " rows")},
+      {"activations", Shard::pass_buffers_bytes(models, options) - logits, activations_detail(options)},
+      {"logits", logits, cat(PassBuffers::kLogitRows, " rows")},
       {"tree logits", engine.trees(), cat("trees of ", options.tree_rows(), " rows"), true},
       {"draft rows", engine.step_rows(), cat("tapped rows of ", StepRing::kRows, " plain steps"), true},
       {"kernel scratch", engine.scratch(), device.scratch_detail(stream_needs(models, options))},

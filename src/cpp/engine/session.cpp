@@ -56,8 +56,8 @@ int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, 
   decode_.rest();                                   // ids do not continue with the last sampled token
   timeline_.truncate(std::min(common, total - 1));  // recomputes at least the last token, for its logits
   const int cached = static_cast<int>(timeline_.tokens().size());
-  const auto after_chunk = [&](const Executor& executor, int first, int rows) {
-    if (first + rows == total) decode_.download_logits(executor, rows - 1);
+  const auto after_chunk = [&](const PassBuffers& buffers, int first, int rows) {
+    if (first + rows == total) decode_.download_logits(buffers, rows - 1);
     if (progress) progress(first + rows - cached, total - cached);
   };
   const Clock::time_point start = Clock::now();
@@ -112,13 +112,13 @@ std::vector<double> Session::score(std::span<const int32_t> ids, const Interrupt
   engine().check_ids(ids);
   at_rest().reset();
   const size_t vocab = engine().model().info().vocab;
-  std::vector<float> logits(Executor::kLogitRows * vocab);
+  std::vector<float> logits(PassBuffers::kLogitRows * vocab);
   std::vector<double> scores;
   scores.reserve(ids.size() - 1);
-  timeline_.prefill(ids, interrupted, [&](const Executor& executor, int first, int rows) {
-    for (int r = 0; r < rows; r += Executor::kLogitRows) {
-      const int n = std::min(Executor::kLogitRows, rows - r);
-      timeline_.download_head(executor, r, n, logits.data());
+  timeline_.prefill(ids, interrupted, [&](const PassBuffers& buffers, int first, int rows) {
+    for (int r = 0; r < rows; r += PassBuffers::kLogitRows) {
+      const int n = std::min(PassBuffers::kLogitRows, rows - r);
+      timeline_.download_head(buffers, r, n, logits.data());
       for (int i = 0; i < n; ++i) {
         const size_t next = static_cast<size_t>(first) + r + i + 1;
         if (next >= ids.size()) continue;
@@ -139,9 +139,9 @@ std::vector<float> Session::hidden(std::span<const int32_t> ids, const Interrupt
   const size_t first_row = continues ? tokens.size() : 0, width = engine().model().info().hidden;
   if (!continues) timeline_.reset();
   std::vector<float> result((ids.size() - first_row) * width);
-  timeline_.prefill(ids, interrupted, [&](const Executor& executor, int first, int rows) {
-    executor.stream->download(result.data() + (first - first_row) * width, executor.workspace.y,
-                              sizeof(float) * rows * width);
+  timeline_.prefill(ids, interrupted, [&](const PassBuffers& buffers, int first, int rows) {
+    buffers.stream->download(result.data() + (first - first_row) * width, buffers.workspace.y,
+                             sizeof(float) * rows * width);
   });
   return result;
 }

@@ -36,8 +36,8 @@ class Session {
   // Makes the timeline equal to ids (not empty). Returns how many leading tokens were reused.
   // A sync() that adds one token drafts a tree below it, verifies the tree in one append and keeps its logits. While
   // the sampled tokens follow the tree, sync() and sample() run no forward pass. Drafts never change the tokens.
-  // between_layers: called within a chunk of more than Executor::kStepRows rows; there, in this thread, other sessions
-  // of the engine may compute appends of up to kStepRows rows. This session must not be used.
+  // between_layers: called within a chunk of more than PassBuffers::kStepRows rows; there, in this thread, other
+  // sessions of the engine may compute appends of up to kStepRows rows. This session must not be used.
   int sync(std::span<const int32_t> ids, const Interrupted& interrupted = {}, const Progress& progress = {},
            const BetweenLayers& between_layers = {});
   // Waits until the device has completed all work sent to it.

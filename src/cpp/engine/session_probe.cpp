@@ -38,11 +38,11 @@ void SessionProbe::measure_append(std::span<const int32_t> ids, int n_logits,
   session_.at_rest();
   const Engine& engine = session_.engine();
   const std::lock_guard lock(timeline.turn());
-  engine.executor().stream->wait();
+  engine.buffers().stream->wait();
   measure([&] {
     timeline.compute(ids, {}, interrupted);
-    for (int r = rows - n_logits; r < rows; r += Executor::kLogitRows)
-      timeline.head(engine.executor_for(rows), r, std::min(Executor::kLogitRows, rows - r), engine.executor().logits);
+    for (int r = rows - n_logits; r < rows; r += PassBuffers::kLogitRows)
+      timeline.head(engine.buffers_for(rows), r, std::min(PassBuffers::kLogitRows, rows - r), engine.buffers().logits);
   });
 }
 
@@ -73,8 +73,8 @@ std::vector<gpu::KernelTime> SessionProbe::profile_together(std::span<const Segm
                                                             const Interrupted& interrupted) {
   LB_CHECK(!requests.empty(), kInvalid, "there is no session to profile");
   const Engine& engine = requests[0].session->engine();
-  const std::lock_guard lock(engine.executor().turn);
-  return engine.backend().time_kernels(*engine.executor().stream, [&] { Pass::sync(requests, interrupted); });
+  const std::lock_guard lock(engine.buffers().turn);
+  return engine.backend().time_kernels(*engine.buffers().stream, [&] { Pass::sync(requests, interrupted); });
 }
 
 StepTimeline SessionProbe::step_timeline() {

@@ -14,10 +14,10 @@ std::span<std::byte> Shard::weights() const {
   return first == nullptr ? std::span<std::byte>() : std::span(first->data(), first->size());
 }
 
-void Shard::make_executors(const Models& models, const EngineOptions& options) {
-  steps_ = std::make_unique<Executor>(models, options, Executor::step_rows(options), *stream_, turn_);
+void Shard::make_pass_buffers(const Models& models, const EngineOptions& options) {
+  steps_ = std::make_unique<PassBuffers>(models, options, PassBuffers::step_rows(options), *stream_, turn_);
   if (options.prefill_chunk <= steps_->max_rows) return;
-  prompts_ = std::make_unique<Executor>(models, options, options.prefill_chunk, *stream_, turn_);
+  prompts_ = std::make_unique<PassBuffers>(models, options, options.prefill_chunk, *stream_, turn_);
   prompts_->logits = steps_->logits;  // safe to share: no step runs between writing and reading them
 }
 
@@ -25,10 +25,10 @@ void Shard::make_pages(std::span<const LayerShape> layers, const StateOptions& o
   pages_ = std::make_shared<PageMemory>(layers, options, n_pages, *stream_);
 }
 
-size_t Shard::executor_bytes(const Models& models, const EngineOptions& options) {
-  const int steps = Executor::step_rows(options);
-  return Executor::planned_bytes(models, options, steps) +
-         (options.prefill_chunk > steps ? Executor::planned_bytes(models, options, options.prefill_chunk) : 0);
+size_t Shard::pass_buffers_bytes(const Models& models, const EngineOptions& options) {
+  const int steps = PassBuffers::step_rows(options);
+  return PassBuffers::planned_bytes(models, options, steps) +
+         (options.prefill_chunk > steps ? PassBuffers::planned_bytes(models, options, options.prefill_chunk) : 0);
 }
 
 }  // namespace lb

@@ -9,7 +9,7 @@
 
 #include "engine/backend.h"
 #include "engine/device.h"
-#include "engine/executor.h"
+#include "engine/pass_buffers.h"
 
 namespace lb {
 
@@ -30,20 +30,20 @@ class Shard {
   std::span<std::byte> weights() const;
 
   // Engines only: makes the steps' buffers, and buffers for long prompt chunks if these have more rows than any step.
-  void make_executors(const Models& models, const EngineOptions& options);
-  static size_t executor_bytes(const Models& models, const EngineOptions& options);
+  void make_pass_buffers(const Models& models, const EngineOptions& options);
+  static size_t pass_buffers_bytes(const Models& models, const EngineOptions& options);
   // Engines only: makes the K and V memory of n_pages pages.
   void make_pages(std::span<const LayerShape> layers, const StateOptions& options, int n_pages);
   const std::shared_ptr<const PageMemory>& pages() const { return pages_; }
-  Executor& steps() const { return *steps_; }
-  Executor& prompts() const { return prompts_ ? *prompts_ : *steps_; }
+  PassBuffers& steps() const { return *steps_; }
+  PassBuffers& prompts() const { return prompts_ ? *prompts_ : *steps_; }
 
  private:
   std::shared_ptr<const Backend> backend_;
   std::shared_ptr<Stream> stream_;
   mutable DeviceTurn turn_;
   std::vector<WeightStore> weights_;  // of each network
-  std::unique_ptr<Executor> steps_, prompts_;
+  std::unique_ptr<PassBuffers> steps_, prompts_;
   std::shared_ptr<const PageMemory> pages_;
 };
 

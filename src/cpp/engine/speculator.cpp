@@ -69,7 +69,7 @@ void Speculator::suggest(std::span<const int32_t> tokens, std::span<const int32_
 // --- propose
 
 int Speculator::max_tree_rows() const {
-  return std::min(timeline_.engine().options().tree_rows(), timeline_.engine().executor().max_rows);
+  return std::min(timeline_.engine().options().tree_rows(), timeline_.engine().buffers().max_rows);
 }
 
 int Speculator::room() const { return std::min(max_tree_rows(), timeline_.state().room()); }
@@ -171,7 +171,7 @@ void Speculator::run_tree(const std::function<void(Stream&, const Timeline::RowI
   const Timeline::RowInputs inputs{memory_.tree->tokens, memory_.positions, memory_.tree->parents,
                                    memory_.tree->ancestors};
   timeline_.run({.n = rows, .is_tree = true, .inputs = &inputs}, fill, interrupted);
-  timeline_.head(timeline_.engine().executor(), 0, rows, memory_.logits);
+  timeline_.head(timeline_.engine().buffers(), 0, rows, memory_.logits);
 }
 
 void Speculator::fill(Stream& stream, const Timeline::RowInputs& to) {

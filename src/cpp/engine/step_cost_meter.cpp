@@ -110,7 +110,7 @@ double StepCostMeter::verify_ms(int rows) {
   return time(kCostRuns, [&] {
     const std::lock_guard lock(timeline.turn());
     timeline.compute(ids, {}, {});
-    timeline.head(session_.engine().executor(), 0, rows, session_.speculator_.logits());
+    timeline.head(session_.engine().buffers(), 0, rows, session_.speculator_.logits());
     timeline.state().commit({});
   });
 }

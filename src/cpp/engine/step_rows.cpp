@@ -31,29 +31,29 @@ void StepRows::begin_step() {
 }
 
 void StepRows::compute(std::span<const int32_t> tokens) {
-  const int n = state_.n_tokens(), max_rows = engine_.executor().max_rows;
+  const int n = state_.n_tokens(), max_rows = engine_.buffers().max_rows;
   for (; first_missing_ < n; first_missing_ = std::min(n, first_missing_ + max_rows))
     compute(first_missing_, std::min(n - first_missing_, max_rows), tokens);
 }
 
 void StepRows::compute(int first, int rows, std::span<const int32_t> tokens) {
   LB_ASSERT(first / kPageTokens == (first + rows - 1) / kPageTokens && first + rows <= int(tokens.size()));
-  const Executor& executor = engine_.executor();
+  const PassBuffers& buffers = engine_.buffers();
   Stream& stream = state_.stream();
   std::array<int32_t, 3 * kPageTokens> positions;
   for (int i = 0; i < 3 * rows; ++i) positions[i] = first + i % rows;
-  stream.upload(executor.tokens, tokens.data() + first, rows * sizeof(int32_t));
-  stream.upload(executor.positions, positions.data(), 3 * rows * sizeof(int32_t));
-  stream.upload(executor.draft_n_past, &first, sizeof first);
-  const Segment segment{0, rows, {}, executor.draft_n_past, &state_};
+  stream.upload(buffers.tokens, tokens.data() + first, rows * sizeof(int32_t));
+  stream.upload(buffers.positions, positions.data(), 3 * rows * sizeof(int32_t));
+  stream.upload(buffers.draft_n_past, &first, sizeof first);
+  const Segment segment{0, rows, {}, buffers.draft_n_past, &state_};
   const auto send = [&] {
     engine_.draft_model()->step_context(ring_, first,
                                         {.taps = nullptr,
-                                         .tokens = executor.tokens,
-                                         .positions = executor.positions,
+                                         .tokens = buffers.tokens,
+                                         .positions = buffers.positions,
                                          .rows = rows,
                                          .segments = {&segment, 1}},
-                                        executor.draft, engine_.options().activations, stream);
+                                        buffers.draft, engine_.options().activations, stream);
   };
   if (rows < kPageTokens) return send();
   stream.replay(recordings_[first / kPageTokens % recordings_.size()], send);

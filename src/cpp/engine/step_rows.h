@@ -3,7 +3,7 @@
 // before anything that reads or copies the sequence's state. So up to a page of tokens shares one read of the draft
 // model's weights.
 //
-// The caller holds the executor's lock.
+// The caller holds the pass buffers' lock.
 #pragma once
 
 #include <array>

@@ -32,7 +32,7 @@ class Hold {
 Timeline::Timeline(std::shared_ptr<const Engine> engine)
     : engine_(std::move(engine)),
       number_(next_number()),
-      state_(engine_->layer_shapes(), engine_->state_options(), *engine_->executor().stream, engine_->pages()),
+      state_(engine_->layer_shapes(), engine_->state_options(), *engine_->buffers().stream, engine_->pages()),
       positions_(3 * static_cast<size_t>(std::max(engine_->options().prefill_chunk, kMaxTree))) {
   const std::lock_guard lock(turn());
   if (step_row_bytes(engine_->draft_model(), engine_->backend().sizes(), engine_->model(), engine_->options()) > 0)
@@ -63,20 +63,20 @@ void Timeline::prefill(std::span<const int32_t> ids, const Interrupted& interrup
       for (int r = 0; r < rows; ++r) positions_[axis * rows + r] = first + r;
     const auto part = ids.subspan(first, rows);
     const SparseBlocks* sparse = sparse_blocks_of(first, first + rows);
-    Executor& executor = engine_->executor_for(rows, sparse != nullptr);
-    const bool has_own_buffers = &executor != &engine_->executor();  // buffers that other sessions' steps do not use
-    LB_CHECK(!executor.is_held, kInvalid, "an append between the layers of another has at most ",
-             engine_->executor().max_rows, " rows, got ", rows);
+    PassBuffers& buffers = engine_->buffers_for(rows, sparse != nullptr);
+    const bool has_own_buffers = &buffers != &engine_->buffers();  // buffers that other sessions' steps do not use
+    LB_CHECK(!buffers.is_held, kInvalid, "an append between the layers of another has at most ",
+             engine_->buffers().max_rows, " rows, got ", rows);
     const Interrupted between = [&] {
-      executor.stream->pace();  // limits the layers queued ahead, so that other sessions do not wait for them
+      buffers.stream->pace();  // limits the layers queued ahead, so that other sessions do not wait for them
       between_layers();
       return interrupted && interrupted();
     };
-    const Hold hold{is_computing_, executor.is_held, has_own_buffers && between_layers};
+    const Hold hold{is_computing_, buffers.is_held, has_own_buffers && between_layers};
     forward(part, {positions_.data(), 3 * static_cast<size_t>(rows)}, {}, {.n = rows, .sparse = sparse},
             is_computing_ ? between : interrupted);
     commit_rows(part);
-    after_chunk(executor, first, rows);
+    after_chunk(buffers, first, rows);
   }
 }
 
@@ -97,18 +97,18 @@ void Timeline::forward(std::span<const int32_t> ids, std::span<const int32_t> po
 // after them and attends to all tokens. The rule depends only on the ends of appends, so a reused prefix has the bits
 // of a fresh one.
 const SparseBlocks* Timeline::sparse_blocks_of(int first, int end) const {
-  const Executor& executor = engine_->prompts_executor();
-  const bool is_sparse = executor.sparse && end - first > kMaxTree && end % engine_->options().prefill_chunk == 0;
-  return is_sparse ? &*executor.sparse : nullptr;
+  const PassBuffers& buffers = engine_->prompt_buffers();
+  const bool is_sparse = buffers.sparse && end - first > kMaxTree && end % engine_->options().prefill_chunk == 0;
+  return is_sparse ? &*buffers.sparse : nullptr;
 }
 
 void Timeline::run(const Rows& rows, const std::function<void(Stream&, const RowInputs&)>& fill,
                    const Interrupted& interrupted) {
-  const Executor& executor = engine_->executor_for(rows.n, rows.sparse != nullptr);
-  Stream& stream = *executor.stream;
+  const PassBuffers& buffers = engine_->buffers_for(rows.n, rows.sparse != nullptr);
+  Stream& stream = *buffers.stream;
   const RowInputs in = rows.inputs != nullptr
                            ? *rows.inputs
-                           : RowInputs{executor.tokens, executor.positions, executor.parents, executor.ancestors};
+                           : RowInputs{buffers.tokens, buffers.positions, buffers.parents, buffers.ancestors};
   const Tree tree = rows.is_tree ? Tree{in.parents, in.ancestors} : Tree{};
   const size_t n = rows.n;
   settle_steps();
@@ -117,7 +117,7 @@ void Timeline::run(const Rows& rows, const std::function<void(Stream&, const Row
   ++revision_;
   const Segment segment{0, rows.n, tree, state_.n_past(), &state_};
   const auto send = [&] {
-    engine_->forward(executor,
+    engine_->forward(buffers,
                      {.tokens = {in.tokens, n},
                       .positions = {in.positions, 3 * n},
                       .segments = {&segment, 1},
@@ -137,16 +137,16 @@ void Timeline::run(const Rows& rows, const std::function<void(Stream&, const Row
   state_.end_append();
 }
 
-void Timeline::head(const Executor& executor, int row, int rows, float* logits) const {
+void Timeline::head(const PassBuffers& buffers, int row, int rows, float* logits) const {
   const Model& model = engine_->model();
-  model.head(executor.workspace.y + static_cast<size_t>(row) * model.info().hidden, rows, logits,
-             engine_->options().activations, *executor.stream);
+  model.head(buffers.workspace.y + static_cast<size_t>(row) * model.info().hidden, rows, logits,
+             engine_->options().activations, *buffers.stream);
   engine_->check_intact();
 }
 
-void Timeline::download_head(const Executor& executor, int row, int rows, float* logits) const {
-  head(executor, row, rows, executor.logits);
-  executor.stream->download(logits, executor.logits, sizeof(float) * rows * engine_->model().info().vocab);
+void Timeline::download_head(const PassBuffers& buffers, int row, int rows, float* logits) const {
+  head(buffers, row, rows, buffers.logits);
+  buffers.stream->download(logits, buffers.logits, sizeof(float) * rows * engine_->model().info().vocab);
 }
 
 void Timeline::check_finite(std::span<const float> logits, size_t n_tokens) const {

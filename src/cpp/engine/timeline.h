@@ -23,7 +23,7 @@ class Timeline {
   explicit Timeline(std::shared_ptr<const Engine> engine);
 
   const Engine& engine() const { return *engine_; }
-  DeviceTurn& turn() const { return engine_->executor().turn; }
+  DeviceTurn& turn() const { return engine_->buffers().turn; }
   SequenceState& state() { return state_; }
   Stream& stream() const { return state_.stream(); }
   // The ring of the tapped rows of plain steps; null without a draft model, and on the CPU, which has no plain steps.
@@ -42,8 +42,8 @@ class Timeline {
 
   // --- appends
   // Computes ids[tokens().size()..) in chunks that end at multiples of the chunk size. after_chunk reads the chunk's
-  // final hidden rows from the executor's workspace.y. between_layers: as in Session::sync().
-  using AfterChunk = std::function<void(const Executor& executor, int first, int rows)>;
+  // final hidden rows from the pass buffers' workspace.y. between_layers: as in Session::sync().
+  using AfterChunk = std::function<void(const PassBuffers& buffers, int first, int rows)>;
   void prefill(std::span<const int32_t> ids, const Interrupted& interrupted, const AfterChunk& after_chunk,
                const BetweenLayers& between_layers = {});
   // The inputs of an append's rows, in the stream's memory.
@@ -54,7 +54,7 @@ class Timeline {
   struct Rows {
     int n;
     bool is_tree = false;
-    const RowInputs* inputs = nullptr;  // null: the executor's
+    const RowInputs* inputs = nullptr;  // null: the pass buffers'
     const Taps* taps = nullptr;
     const SparseBlocks* sparse = nullptr;  // null: dense attention
   };
@@ -62,9 +62,9 @@ class Timeline {
   void run(const Rows& rows, const std::function<void(Stream&, const RowInputs&)>& fill,
            const Interrupted& interrupted);
   // Logits [rows, vocab] of rows [row, row + rows) of the last forward pass, in the stream's memory.
-  void head(const Executor& executor, int row, int rows, float* logits) const;
+  void head(const PassBuffers& buffers, int row, int rows, float* logits) const;
   // Copies the logits of at most kLogitRows rows to the host.
-  void download_head(const Executor& executor, int row, int rows, float* logits) const;
+  void download_head(const PassBuffers& buffers, int row, int rows, float* logits) const;
   // Throws when a logit is infinite or NaN; n_tokens precede it.
   void check_finite(std::span<const float> logits, size_t n_tokens) const;
 

@@ -64,8 +64,8 @@ Timeline::AppendResult Timeline::append(std::span<const int32_t> ids, const Appe
   const Taps taps{options.taps, result.taps.data()};
   compute(ids, options, interrupted, &taps);
   result.logits.resize(rows * vocab);
-  for (size_t r = 0; r < rows; r += Executor::kLogitRows)
-    download_head(engine_->executor_for(rows), r, std::min<int>(Executor::kLogitRows, rows - r),
+  for (size_t r = 0; r < rows; r += PassBuffers::kLogitRows)
+    download_head(engine_->buffers_for(rows), r, std::min<int>(PassBuffers::kLogitRows, rows - r),
                   result.logits.data() + r * vocab);
   for (size_t r = 0; r < rows; ++r) check_finite({result.logits.data() + r * vocab, vocab}, tokens_.size() + r + 1);
   return result;

@@ -28,7 +28,7 @@ class Stream;
 // A stream class's functions for one op. Null if it has no such body.
 struct OpBodies {
   void (*run)(Stream&, const void* op);
-  void (*run_several)(Stream&, const void* ops, size_t n);
+  void (*run_batched)(Stream&, const void* ops, size_t n);
   void (*run_fused)(Stream&, const void* op, const LinearGroup& readers);
 };
 using OpTable = std::array<OpBodies, Ops::kSize>;
@@ -69,7 +69,7 @@ class Stream {
   // sequences. A device may run several in one launch.
   template <ListedOp Op>
   void run(std::span<const Op> ops) {
-    if (const auto body = bodies_[Ops::index<Op>()].run_several) return body(*this, ops.data(), ops.size());
+    if (const auto body = bodies_[Ops::index<Op>()].run_batched) return body(*this, ops.data(), ops.size());
     for (const Op& op : ops) run(op);
   }
 
@@ -108,7 +108,7 @@ constexpr OpTable op_bodies() {
     if constexpr (!inherits_run && requires(S& stream, const Op& op) { stream.run(op); })
       bodies.run = [](Stream& stream, const void* op) { static_cast<S&>(stream).run(*static_cast<const Op*>(op)); };
     if constexpr (!inherits_run && requires(S& stream, std::span<const Op> ops) { stream.run(ops); })
-      bodies.run_several = [](Stream& stream, const void* ops, size_t n) {
+      bodies.run_batched = [](Stream& stream, const void* ops, size_t n) {
         static_cast<S&>(stream).run(std::span(static_cast<const Op*>(ops), n));
       };
     if constexpr (!inherits_fused &&

@@ -10,8 +10,8 @@
 
 #include "gpu/attention/kv_store.h"
 #include "gpu/attention/queries.h"
+#include "gpu/batched.h"
 #include "gpu/round_block.h"
-#include "gpu/several.h"
 
 namespace lb::gpu {
 
@@ -112,7 +112,7 @@ LB_KERNEL(attention_merge_kernel, AttentionSplits, kMaxMergeThreads, 1) {
   LB_SHARED(float, l, kMaxMergeThreads);
   merge_splits(p, {o, m, l});
 }
-LB_KERNEL(attention_merge_kernel_several, Several<AttentionSplits>, kMaxMergeThreads, 1) {
+LB_KERNEL(attention_merge_kernel_batched, Batched<AttentionSplits>, kMaxMergeThreads, 1) {
   LB_SHARED(f32x4, o, kMaxMergeThreads);
   LB_SHARED(float, m, kMaxMergeThreads);
   LB_SHARED(float, l, kMaxMergeThreads);

@@ -4,7 +4,7 @@
 #include "dialect.h"
 
 #include "gpu/attention/prepare.h"
-#include "gpu/several.h"
+#include "gpu/batched.h"
 
 namespace lb::gpu {
 
@@ -17,7 +17,7 @@ LB_DEVICE void prepare_block(const AttentionPrepare& p) {
 }
 
 LB_KERNEL(attention_prepare_kernel, AttentionPrepare, kPrepareThreads, 8) { prepare_block(p); }
-LB_KERNEL(attention_prepare_kernel_several, Several<AttentionPrepare>, kPrepareThreads, 8) {
+LB_KERNEL(attention_prepare_kernel_batched, Batched<AttentionPrepare>, kPrepareThreads, 8) {
   prepare_block(p.of[block_id_z()]);
 }
 

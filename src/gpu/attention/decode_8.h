@@ -103,7 +103,7 @@ LB_DEVICE void pair_slots(const KvWords<kType>& a, const KvWords<kType>& b, KvWo
 // A warp's queries and their online softmax. With g = lane / 4 and t = lane % 4, a lane holds sums o of queries 2t + j
 // and their scores with slots g + 8h.
 template <int kDim>
-struct FewQueries {
+struct SmallQueries {
   static constexpr int kEights = kDim / 64;  // groups of eight columns of o per lane, starting at 64 e + 8 g
   float m[2] = {kNothingSeen, kNothingSeen}, l[2] = {};  // until close(), l sums only the lane's slots
   float o[kEights][4][4] = {};                           // [e][i][2 c + j]: column 2 i + c of group e, query 2t + j
@@ -242,7 +242,7 @@ LB_DEVICE void attention_decode_8(const AttentionSplits& p) {
   }
   block_barrier();
 
-  FewQueries<kDim> few;
+  SmallQueries<kDim> small;
   const int own_rows[2] = {min(queries.row(lane() % 4 * 2), op.rows - 1),
                            min(queries.row(lane() % 4 * 2 + 1), op.rows - 1)};
   for (int i = 0; i < ring.n_tiles; ++i) {
@@ -251,24 +251,24 @@ LB_DEVICE void attention_decode_8(const AttentionSplits& p) {
     const int own_lane = opaque(lane());  // recomputed, so that no type's offsets occupy registers throughout the loop
     unsigned char* tile = ring.take();
     with_kv_type(cache.k_type, [&](auto tag) {
-      if constexpr (tag.kType != KvType::kF32) few.template add_scores<tag.kType>(s, q, tile, own_lane);
+      if constexpr (tag.kType != KvType::kF32) small.template add_scores<tag.kType>(s, q, tile, own_lane);
     });
     if (offset + kDecodeSlots > 0 || offset < first_seen(op, n_past, op.rows - 1)) {
       LB_UNROLL
       for (int n = 0; n < 4; ++n)
         if (!sees(op, n_past, own_rows[n % 2], offset + lane() / 4 + n / 2 * 8)) s[n] = kNothingSeen;
     }
-    few.update_softmax(s);
+    small.update_softmax(s);
     tile = ring.take();
     with_kv_type(cache.v_type, [&](auto tag) {
-      if constexpr (tag.kType != KvType::kF32) few.template add_values<tag.kType>(s, tile, own_lane);
+      if constexpr (tag.kType != KvType::kF32) small.template add_values<tag.kType>(s, tile, own_lane);
     });
   }
 
-  few.close();
+  small.close();
   if (lane() < 4) {
     LB_UNROLL
-    for (int j = 0; j < 2; ++j) merge.put(lane() * 2 + j, few.m[j], few.l[j]);
+    for (int j = 0; j < 2; ++j) merge.put(lane() * 2 + j, small.m[j], small.l[j]);
   }
   block_barrier();
   merge.merge(p, queries, split);
@@ -278,14 +278,14 @@ LB_DEVICE void attention_decode_8(const AttentionSplits& p) {
   LB_UNROLL
   for (int j = 0; j < 2; ++j) {
     const int query = lane() % 4 * 2 + j;
-    const float factor = merge.factor(query, few.m[j]);
+    const float factor = merge.factor(query, small.m[j]);
     LB_UNROLL
-    for (int e = 0; e < FewQueries<kDim>::kEights; ++e) {
+    for (int e = 0; e < SmallQueries<kDim>::kEights; ++e) {
       LB_UNROLL
       for (int half = 0; half < 2; ++half) {
         f32x4 four;
         LB_UNROLL
-        for (int n = 0; n < 4; ++n) four[n] = few.o[e][2 * half + n / 2][n % 2 * 2 + j] * factor;
+        for (int n = 0; n < 4; ++n) four[n] = small.o[e][2 * half + n / 2][n % 2 * 2 + j] * factor;
         store(sums + query * decode_8_sum_stride(kDim) + 64 * e + lane() / 4 * 8 + 4 * half, four);
       }
     }

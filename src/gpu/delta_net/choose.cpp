@@ -63,7 +63,7 @@ Launch chain_pairs(const GatedDelta& op, const Target& target, const std::string
 }
 
 bool is_step(const DeltaInputs& op) { return op.conv.rows == 1 && op.prepare.dk <= kInputThreads; }
-// Whether delta_inputs_few or delta_inputs_chain supports the op.
+// Whether delta_inputs_small or delta_inputs_chain supports the op.
 bool has_rows_kernel(const DeltaInputs& op) {
   const CausalConv& conv = op.conv;
   return conv.rows > 1 && op.prepare.dk == kChainDk && conv.channels % kChainDk == 0 && conv.n_taps == kChainTaps &&
@@ -71,9 +71,9 @@ bool has_rows_kernel(const DeltaInputs& op) {
          is_aligned(conv.history) && is_aligned(conv.pending);
 }
 
-bool is_few(const GatedDelta& op, const Target& target) {
-  return op.rows > 1 && op.rows <= kDeltaFewRows && op.dk == kChainDk && op.dv % kDeltaFewColumns == 0 &&
-         target.has("gated_delta_few_kernel");
+bool is_small(const GatedDelta& op, const Target& target) {
+  return op.rows > 1 && op.rows <= kSmallDeltaRows && op.dk == kChainDk && op.dv % kSmallDeltaColumns == 0 &&
+         target.has("gated_delta_small_kernel");
 }
 
 void check_shape(const GatedDelta& op, const std::string& what) {
@@ -132,19 +132,19 @@ Launch choose(const DeltaInputs& op, const Target& target) {
   LB_CHECK(prepare.q == conv.y && prepare.k == conv.y + keys, kInvalid, what, ": q and k must be the convolution's y");
   const uint32_t n_heads = uint32_t((conv.channels + prepare.dk - 1) / prepare.dk);
   const bool is_long = conv.rows > kMaxTree;
-  const bool is_few = !is_step(op) && !is_long;
+  const bool is_small = !is_step(op) && !is_long;
   const int n_gates = conv.rows * prepare.n_v_heads;
-  const uint32_t n_gate_blocks = is_few ? uint32_t((n_gates + kFewInputThreads - 1) / kFewInputThreads) : 1;
+  const uint32_t n_gate_blocks = is_small ? uint32_t((n_gates + kSmallInputThreads - 1) / kSmallInputThreads) : 1;
   const uint32_t n_row_tiles = is_long ? uint32_t((conv.rows + kChainInputRows - 1) / kChainInputRows) : 1;
   return checked({.kernel = is_step(op) ? "delta_inputs_kernel"
                             : is_long   ? "delta_inputs_chain_kernel"
-                                        : "delta_inputs_few_kernel",
+                                        : "delta_inputs_small_kernel",
                   .grid = {n_heads + n_gate_blocks, n_row_tiles, 1},
                   .block = {is_step(op) ? up_to_warp(prepare.dk)
                             : is_long   ? uint32_t(kChainInputThreads)
-                                        : uint32_t(kFewInputThreads),
+                                        : uint32_t(kSmallInputThreads),
                             1, 1},
-                  .shared_bytes = is_few ? size_t(few_input_bytes(conv.rows)) : 0,
+                  .shared_bytes = is_small ? size_t(small_input_bytes(conv.rows)) : 0,
                   .overlap_previous = true},
                  target, what);
 }
@@ -162,9 +162,9 @@ DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target) {
   if (is_chain(op, target)) {
     add(chain_pairs(op, target, what));
     add(slices("gated_delta_chain_kernel", op, kChainColumns, kChainThreads, kChainBytes, target, what));
-  } else if (is_few(op, target)) {
-    add(slices("gated_delta_few_kernel", op, kDeltaFewColumns, kDeltaFewThreads, delta_few_bytes(op.rows), target,
-               what));
+  } else if (is_small(op, target)) {
+    add(slices("gated_delta_small_kernel", op, kSmallDeltaColumns, kSmallDeltaThreads, small_delta_bytes(op.rows),
+               target, what));
   } else if (op.rows > 1) {
     add(pairs(op, target, what));
     add(chunks(op, target, what));
@@ -173,12 +173,12 @@ DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target) {
 }
 
 std::optional<DeltaLaunches> choose(const GatedDelta& op, const GatedRmsNorm& norm, const Target& target) {
-  if (!is_few(op, target) || norm.o != op.o || norm.rows != op.rows || norm.dim != op.dv || !is_aligned(norm.z) ||
+  if (!is_small(op, target) || norm.o != op.o || norm.rows != op.rows || norm.dim != op.dv || !is_aligned(norm.z) ||
       !is_aligned(norm.w))
     return {};
-  DeltaLaunches few = choose(op, nullptr, target);
-  few.params.norm = norm;
-  return few;
+  DeltaLaunches small = choose(op, nullptr, target);
+  small.params.norm = norm;
+  return small;
 }
 
 bool is_chain(const GatedDelta& op, const Target& target) {
@@ -187,7 +187,7 @@ bool is_chain(const GatedDelta& op, const Target& target) {
 }
 
 size_t gated_delta_scratch_bytes(const GatedDelta& op, const Target& target) {
-  if (op.rows < 2 || is_few(op, target)) return 0;
+  if (op.rows < 2 || is_small(op, target)) return 0;
   const size_t floats = is_chain(op, target) ? op.n_k_heads * kChainRowFloats + op.n_v_heads * kChainPairFloats
                                              : op.n_v_heads * kPairFloats;
   return n_chunks(op.rows) * floats * sizeof(float);

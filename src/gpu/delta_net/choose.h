@@ -22,7 +22,7 @@ Launch choose(const DeltaInputs& op, const Target& target);
 // Launches in order, all with the same params:
 //   no row             fold
 //   1 row              step
-//   2 to 32 rows       few, if the pack has it and the shape fits
+//   2 to 32 rows       small, if the pack has it and the shape fits
 //   2 to 64 rows       pairs, then the chunk
 //   more               fold; the pairs of all chunks; all chunks in one launch. The last two on matrix units if
 //   is_chain()
@@ -35,7 +35,7 @@ struct DeltaLaunches {
 // own wait_for_previous(), while the preceding launch still runs. The preceding launch must be delta_prepare or
 // delta_inputs, which let dependents start only after their own wait, or a launch that lets no dependents start early.
 DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target);
-// The recurrence and its gated norm in one launch of gated_delta_few, except the division by each head's root mean
+// The recurrence and its gated norm in one launch of gated_delta_small, except the division by each head's root mean
 // square (DeltaWork::norm). Returns nullopt if no kernel supports this.
 std::optional<DeltaLaunches> choose(const GatedDelta& op, const GatedRmsNorm& norm, const Target& target);
 // Both depend only on the shape.

@@ -4,9 +4,9 @@
 // Bound: latency; 4 (2 n_taps + 2) bytes per channel.
 #include "dialect.h"
 
+#include "gpu/batched.h"
 #include "gpu/delta_net/conv_channel.h"
 #include "gpu/delta_net/gates.h"
-#include "gpu/several.h"
 
 namespace lb::gpu {
 
@@ -46,7 +46,7 @@ LB_KERNEL(delta_inputs_kernel, DeltaInputs, kInputThreads, 1) {
   LB_SHARED(float, scratch, 32);
   delta_inputs(p, scratch);
 }
-LB_KERNEL(delta_inputs_kernel_several, Several<DeltaInputs>, kInputThreads, 1) {
+LB_KERNEL(delta_inputs_kernel_batched, Batched<DeltaInputs>, kInputThreads, 1) {
   LB_SHARED(float, scratch, 32);
   delta_inputs(p.of[block_id_z()], scratch);
 }

@@ -10,8 +10,8 @@
 // bytes in flight.
 #include "dialect.h"
 
+#include "gpu/batched.h"
 #include "gpu/delta_net/gated_delta.h"
-#include "gpu/several.h"
 
 namespace lb::gpu {
 
@@ -110,7 +110,7 @@ LB_KERNEL(gated_delta_step_kernel, DeltaWork, kStepThreads, 1) {
   LB_SHARED(float, sums, kStepThreads / 32 * kSums);
   gated_delta_step<1, 4>(p.op, &path[0], sums);
 }
-LB_KERNEL(gated_delta_step_kernel_several, Several<GatedDelta>, kStepThreads, kWideBlocks) {
+LB_KERNEL(gated_delta_step_kernel_batched, Batched<GatedDelta>, kStepThreads, kWideBlocks) {
   LB_SHARED(Path, path, 1);
   LB_SHARED(float, sums, kStepThreads / 32 * kWideSlices * kSums);
   gated_delta_step<kWideSlices, 1>(p.of[block_id_z()], &path[0], sums);

@@ -13,21 +13,21 @@ inline constexpr int kMaxTaps = 8;
 // delta_inputs: one thread per channel of a head.
 inline constexpr int kInputThreads = 256;
 
-// delta_inputs_few and delta_inputs_chain: kChainTaps taps, kChainDk channels per block. A block of delta_inputs_few
-// handles all rows, a block of delta_inputs_chain kChainInputRows rows.
+// delta_inputs_small and delta_inputs_chain: kChainTaps taps, kChainDk channels per block. A block of
+// delta_inputs_small handles all rows, a block of delta_inputs_chain kChainInputRows rows.
 inline constexpr int kChainTaps = 4, kChainInputThreads = 128, kChainInputRows = 32;
-inline constexpr int kFewInputThreads = 256;
-LB_FN constexpr int few_input_bytes(int rows) { return (rows + kChainTaps - 1) * 128 * 4; }  // history, then rows
+inline constexpr int kSmallInputThreads = 256;
+LB_FN constexpr int small_input_bytes(int rows) { return (rows + kChainTaps - 1) * 128 * 4; }  // history, then rows
 
 // Parameters of every gated_delta kernel.
 struct DeltaWork {
   GatedDelta op;
-  // Scratch that the pairs kernel writes and the following kernel reads; unused by step, fold and few.
+  // Scratch that the pairs kernel writes and the following kernel reads; unused by step, fold and small.
   //   gated_delta_chunks: [n_chunks, VH] of kPairFloats
   //   gated_delta_chain:  [n_chunks, KH] of kChainRowFloats, then [n_chunks, VH] of kChainPairFloats
   float* work;
-  // Only for gated_delta_few. If norm.rounded is set, the kernel writes o * w * silu(z) there, rounded, and the sum of
-  // o^2 per 32 values to norm.rounded.sum; the reader divides by the head's root mean square. Otherwise the kernel
+  // Only for gated_delta_small. If norm.rounded is set, the kernel writes o * w * silu(z) there, rounded, and the sum
+  // of o^2 per 32 values to norm.rounded.sum; the reader divides by the head's root mean square. Otherwise the kernel
   // writes op.o.
   GatedRmsNorm norm;
 };
@@ -47,12 +47,12 @@ inline constexpr int kPanelDepth = 32, kPanelStride = kPanelDepth + 4;  // padde
 inline constexpr int kRingFloats = 4 * kMaxTree * kPanelStride;
 inline constexpr int kMaxHeadDim = 256;
 
-// gated_delta_few: up to kDeltaFewRows rows, kDeltaFewColumns columns of S per block. Dynamic shared memory: queries,
-// keys and columns of S as operands of two bf16 parts, then their products in fp32.
-inline constexpr int kDeltaFewRows = 32, kDeltaFewColumns = 32, kDeltaFewThreads = 256;
-LB_FN constexpr int delta_few_bytes(int rows) {
-  const int padded = rows <= 16 ? 16 : kDeltaFewRows;
-  return (2 * padded + kDeltaFewColumns) * 136 * 4 + 2 * padded * (padded + kDeltaFewColumns + 4) * 4;
+// gated_delta_small: up to kSmallDeltaRows rows, kSmallDeltaColumns columns of S per block. Dynamic shared memory:
+// queries, keys and columns of S as operands of two bf16 parts, then their products in fp32.
+inline constexpr int kSmallDeltaRows = 32, kSmallDeltaColumns = 32, kSmallDeltaThreads = 256;
+LB_FN constexpr int small_delta_bytes(int rows) {
+  const int padded = rows <= 16 ? 16 : kSmallDeltaRows;
+  return (2 * padded + kSmallDeltaColumns) * 136 * 4 + 2 * padded * (padded + kSmallDeltaColumns + 4) * 4;
 }
 
 // gated_delta_chain: dk = kChainDk, kChainColumns columns of S per block.

@@ -2,8 +2,8 @@
 // unaligned. Bound: latency for few rows, else bandwidth, 8 bytes per value.
 #include "dialect.h"
 
+#include "gpu/batched.h"
 #include "gpu/elementwise/rows.h"
-#include "gpu/several.h"
 #include "ops/copy_rows.h"
 
 namespace lb::gpu {
@@ -27,6 +27,6 @@ LB_DEVICE void copy_rows(const CopyRows& p) {
 }
 
 LB_KERNEL(copy_rows_kernel, CopyRows, 256, 1) { copy_rows(p); }
-LB_KERNEL(copy_rows_kernel_several, Several<CopyRows>, 256, 1) { copy_rows(p.of[block_id_z()]); }
+LB_KERNEL(copy_rows_kernel_batched, Batched<CopyRows>, 256, 1) { copy_rows(p.of[block_id_z()]); }
 
 }  // namespace lb::gpu

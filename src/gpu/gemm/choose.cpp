@@ -72,11 +72,11 @@ NarrowForm narrow_form(const LinearGroup& group, const Target& target) {
 NarrowLaunch narrow_launch(const Linear& op, NarrowForm form, void* y, const Target& target) {
   constexpr int kThreads = 256, kThreadValues = 16;
   const int row_values = form.is_tiled ? tiled_values(op.n_in) : x16_values(op.n_in);
-  return {.launch = checked({.kernel = "narrow_rows_kernel",
+  return {.launch = checked({.kernel = "cast_rows_kernel",
                              .grid = {uint32_t(ceil_div(row_values, kThreads * kThreadValues)), uint32_t(op.rows), 1},
                              .block = {kThreads, 1, 1},
                              .overlap_previous = true},
-                            target, cat("[narrow_rows] ", op.rows, " rows of ", op.n_in)),
+                            target, cat("[cast_rows] ", op.rows, " rows of ", op.n_in)),
           .params = {
               .x = op.x,
               .y = y,

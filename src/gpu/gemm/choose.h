@@ -13,7 +13,7 @@ namespace lb::gpu {
 
 struct NarrowLaunch {
   Launch launch;
-  NarrowRows params;
+  CastRows params;
 };
 struct ExpandLaunch {
   Launch launch;

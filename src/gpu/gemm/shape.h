@@ -28,7 +28,7 @@ inline constexpr int kWideRows = 128;  // rows per tile of the gemm_wide kernels
 struct Gemm {
   LinearGroup group;  // of one weight type
   RoundedRows x;      // [rows, n_in]; read by kernels that multiply bytes
-  const void* x16;    // output of narrow_rows; read by kernels that multiply 16-bit numbers
+  const void* x16;    // output of cast_rows; read by kernels that multiply 16-bit numbers
   float* partials;    // [n_blocks, 2, tile_rows, tile_outs]: partial sums of a block's first and last tile
   int first_tile[kMaxProducts + 1];  // matrix i has the output tiles [first_tile[i], first_tile[i + 1])
   int n_row_tiles, n_chunks, n_blocks, n_stages;
@@ -39,7 +39,7 @@ struct Gemm {
 // Converts x to 16-bit numbers, padded with zeros to whole chunks. The wgmma kernels need the tiled layout
 // [tiled_values(n_in) / 64, padded_rows(rows), 64], with the 16-byte pieces of a row swizzled as in operand_tile.h. 64
 // values of any consecutive rows are then contiguous memory for one bulk copy.
-struct NarrowRows {
+struct CastRows {
   const float* x;  // [rows, n_in]
   void* y;         // [rows, x16_values(n_in)], or tiled
   DType type;      // BF16, or F16 with out-of-range values clamped

@@ -1,8 +1,8 @@
 // NextToken: ends a decode step on the device. Bound: latency of a write across the bus, for which nothing waits.
 #include "dialect.h"
 
+#include "gpu/batched.h"
 #include "gpu/sampling/next_token.h"
-#include "gpu/several.h"
 
 namespace lb::gpu {
 
@@ -15,6 +15,6 @@ LB_DEVICE void end_step(const NextToken& p) {
 }
 
 LB_KERNEL(next_token_kernel, NextToken, 32, 1) { end_step(p); }
-LB_KERNEL(next_token_kernel_several, Several<NextToken>, 32, 1) { end_step(p.of[block_id_z()]); }
+LB_KERNEL(next_token_kernel_batched, Batched<NextToken>, 32, 1) { end_step(p.of[block_id_z()]); }
 
 }  // namespace lb::gpu

@@ -1,8 +1,8 @@
 // The sampler in one cooperative launch, and the token counts that its repetition penalty starts from.
 #include "dialect.h"
 
+#include "gpu/batched.h"
 #include "gpu/sampling/sample_token.h"
-#include "gpu/several.h"
 
 namespace lb::gpu {
 
@@ -12,7 +12,7 @@ LB_KERNEL(sample_kernel, SampleOnGrid, 512, 1) {
   sample(p, 0, scratch);
 }
 
-LB_KERNEL(sample_kernel_several, Several<SampleOnGrid>, 512, 1) {
+LB_KERNEL(sample_kernel_batched, Batched<SampleOnGrid>, 512, 1) {
   LB_SHARED(uint64_t, scratch, kScratch);
   wait_for_previous();
   sample(p.of[block_id_z()], 0, scratch);

@@ -97,7 +97,7 @@ class Drafting {
   }
 
  private:
-  Executor& io() const { return engine_->executor(); }
+  PassBuffers& io() const { return engine_->buffers(); }
   Stream& stream() const { return *io().stream; }
   size_t hidden() const { return engine_->model().info().hidden; }
 

@@ -108,9 +108,9 @@ std::vector<int32_t> decode_ahead(const Engine& engine,
                                   nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu> logits,
                                   const Sampler& sampler, int n_tokens, int ahead) {
   LB_CHECK(ahead >= 1 && ahead <= 3, kInvalid, "1 to 3 steps can be asked for ahead, not ", ahead);
-  const std::lock_guard lock(engine.executor().turn);
+  const std::lock_guard lock(engine.buffers().turn);
   const std::span<const LayerShape> layers = engine.model().layer_shapes();
-  SequenceState state({layers.begin(), layers.end()}, engine.state_options(), *engine.executor().stream);
+  SequenceState state({layers.begin(), layers.end()}, engine.state_options(), *engine.buffers().stream);
   const std::unique_ptr<TokenLoop> loop = engine.backend().make_loop(engine, state, nullptr);
   loop->sample(sampler, {logits.data(), logits.size()});
   std::vector<int32_t> ids;

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "gpu/attention/choose.h"
-#include "gpu/choose_several.h"
+#include "gpu/choose_batched.h"
 #include "gpu/delta_net/choose.h"
 #include "gpu/draft/choose.h"
 #include "gpu/experts/choose.h"
@@ -69,7 +69,7 @@ size_t device_scratch(const Attention& op, size_t n, int capacity, const gpu::Ta
   const auto& [rows, heads, dim] = std::tuple(op.rows, op.n_heads, op.cache.head_dim);
   if (rows > 1) return gpu::attention_scratch_bytes(rows, heads, dim, capacity, target);
   const size_t row = gpu::attention_row_scratch_bytes(heads, op.cache.n_kv_heads, dim, capacity, target);
-  return n > 1 ? gpu::kMaxSeveral * gpu::aligned_scratch(row) : row;
+  return n > 1 ? gpu::kMaxBatched * gpu::aligned_scratch(row) : row;
 }
 size_t device_scratch(const ExpertLinear& op, size_t, int, const gpu::Target&) {
   return rounded_bytes(gpu::x_rows(op), op.n_in, true);

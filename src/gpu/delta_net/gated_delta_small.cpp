@@ -16,21 +16,21 @@
 
 namespace lb::gpu {
 
-static_assert(kChainDk == 128 && kDeltaFewColumns == 32 && kDeltaFewRows == 32 && kDeltaFewThreads == 256);
-inline constexpr int kColumnLanes = kDeltaFewColumns / 4;
-static_assert(kDeltaFewColumns == kRoundBlock && kDeltaFewThreads / 32 * 4 == kDeltaFewColumns);
+static_assert(kChainDk == 128 && kSmallDeltaColumns == 32 && kSmallDeltaRows == 32 && kSmallDeltaThreads == 256);
+inline constexpr int kColumnLanes = kSmallDeltaColumns / 4;
+static_assert(kSmallDeltaColumns == kRoundBlock && kSmallDeltaThreads / 32 * 4 == kSmallDeltaColumns);
 
-struct alignas(16) FewGates {
-  float g[kDeltaFewRows], beta[kDeltaFewRows], cs[kDeltaFewRows];
-  uint32_t seen[kDeltaFewRows];  // bit mask of row i and its ancestors
+struct alignas(16) SmallGates {
+  float g[kSmallDeltaRows], beta[kSmallDeltaRows], cs[kSmallDeltaRows];
+  uint32_t seen[kSmallDeltaRows];  // bit mask of row i and its ancestors
 };
 
 // Layout of dynamic shared memory, with rows padded to kPadded.
 template <int kPadded>
-struct FewMemory {
-  using Operands = Parts<2 * kPadded + kDeltaFewColumns, kChainDk>;
-  static constexpr int kStride = kPadded + kDeltaFewColumns + 4;
-  static_assert(Operands::kBytes + 2 * kPadded * kStride * 4 == delta_few_bytes(kPadded));
+struct SmallMemory {
+  using Operands = Parts<2 * kPadded + kSmallDeltaColumns, kChainDk>;
+  static constexpr int kStride = kPadded + kSmallDeltaColumns + 4;
+  static_assert(Operands::kBytes + 2 * kPadded * kStride * 4 == small_delta_bytes(kPadded));
   unsigned char* memory;
 
   // [2 kPadded + 32, 128]: queries, keys, then columns of S.
@@ -46,7 +46,7 @@ struct FewMemory {
 // Loads the block's slice of S, folds the accepted rows, and stores the slice's columns as operands. A thread holds
 // four rows of four columns.
 template <int kPadded>
-LB_DEVICE void open_few_state(const GatedDelta& p, Slice slice, Path* path, const FewMemory<kPadded>& memory) {
+LB_DEVICE void open_small_state(const GatedDelta& p, Slice slice, Path* path, const SmallMemory<kPadded>& memory) {
   const int first = slice.row_lane * kSliceRows;
   slice.n_row_lanes = 1;
   StateRows<1> s;
@@ -68,8 +68,9 @@ LB_DEVICE void open_few_state(const GatedDelta& p, Slice slice, Path* path, cons
 // Stores keys, queries and gates in shared memory, keys and queries as operands, with zeros beyond the last row. Also
 // writes the pending keys.
 template <int kPadded>
-LB_DEVICE void bring_rows(const GatedDelta& p, const Slice& slice, const FewMemory<kPadded>& memory, FewGates* gates) {
-  constexpr int kUnits = kChainDk / 4, kTeams = kDeltaFewThreads / kUnits, kEach = kPadded / kTeams;
+LB_DEVICE void bring_rows(const GatedDelta& p, const Slice& slice, const SmallMemory<kPadded>& memory,
+                          SmallGates* gates) {
+  constexpr int kUnits = kChainDk / 4, kTeams = kSmallDeltaThreads / kUnits, kEach = kPadded / kTeams;
   const int i = thread_id(), column = i % kUnits * 4, team = i / kUnits;
   f32x4 q[kEach] = {}, k[kEach] = {};
   long from = team * p.row_stride + slice.k_head * kChainDk + column;
@@ -96,7 +97,7 @@ LB_DEVICE void bring_rows(const GatedDelta& p, const Slice& slice, const FewMemo
 }
 
 // Computes cs of each row: the sum of g over the row and its ancestors. Called by one warp.
-LB_DEVICE void sum_gates(const GatedDelta& p, const Slice& slice, FewGates* gates) {
+LB_DEVICE void sum_gates(const GatedDelta& p, const Slice& slice, SmallGates* gates) {
   const uint32_t seen = load<uint32_t>(&gates->seen[lane()]);
   float sum = 0;
   LB_UNROLL_BY(4)
@@ -133,10 +134,10 @@ LB_DEVICE void multiply_keys(FragmentC& c, const Operands& operands, int row, in
 
 // Multiplies queries and keys by keys and columns of S.
 template <int kPadded>
-LB_DEVICE void multiply_rows(const FewMemory<kPadded>& memory) {
-  constexpr int kOthers = (kPadded + kDeltaFewColumns) / 16, kTiles = 2 * kPadded / 16 * kOthers;
+LB_DEVICE void multiply_rows(const SmallMemory<kPadded>& memory) {
+  constexpr int kOthers = (kPadded + kSmallDeltaColumns) / 16, kTiles = 2 * kPadded / 16 * kOthers;
   LB_UNROLL_BY(1)
-  for (int tile = warp(); tile < kTiles; tile += kDeltaFewThreads / 32) {
+  for (int tile = warp(); tile < kTiles; tile += kSmallDeltaThreads / 32) {
     const int first_row = tile / kOthers * 16, first_other = tile % kOthers * 16;
     FragmentC c;
     multiply_keys(c, memory.operands(), first_row, kPadded + first_other);
@@ -148,10 +149,10 @@ LB_DEVICE void multiply_rows(const FewMemory<kPadded>& memory) {
 
 // Turns products into P and A: weighted by decay (and beta), zero unless j is an ancestor of i (or, in P, i itself).
 template <int kPadded>
-LB_DEVICE void weigh_pairs(const FewMemory<kPadded>& memory, const FewGates* gates) {
+LB_DEVICE void weigh_pairs(const SmallMemory<kPadded>& memory, const SmallGates* gates) {
   constexpr int kUnits = kPadded / 4;
   LB_UNROLL_BY(1)
-  for (int i = thread_id(); i < 2 * kPadded * kUnits; i += kDeltaFewThreads) {
+  for (int i = thread_id(); i < 2 * kPadded * kUnits; i += kSmallDeltaThreads) {
     const int row = i / kUnits % kPadded, column = i % kUnits * 4;
     const bool is_key = i >= kPadded * kUnits;
     float* products = memory.query_products(i / kUnits) + column;
@@ -170,7 +171,7 @@ LB_DEVICE void weigh_pairs(const FewMemory<kPadded>& memory, const FewGates* gat
 // delta_i = beta_i (v_i - e^{cs_i} S^T k_i) - sum_{j < i} A_ij delta_j for four columns. A warp computes one row per
 // lane.
 template <int kPadded>
-LB_DEVICE void substitute(const FewMemory<kPadded>& memory, const FewGates* gates, const f32x4& v, int rows) {
+LB_DEVICE void substitute(const SmallMemory<kPadded>& memory, const SmallGates* gates, const f32x4& v, int rows) {
   const int row = lane() % kPadded;
   float* products = memory.key_products(row) + kPadded + 4 * warp();
   const float decay = exp_nonpositive(load<float>(&gates->cs[row])), beta = load<float>(&gates->beta[row]);
@@ -206,11 +207,11 @@ LB_DEVICE void round_normed(const RoundedRows& to, long at, f32x4 o, const f32x4
 }
 
 template <int kPadded>
-LB_DEVICE void gated_delta_few(const GatedDelta& p, const GatedRmsNorm& norm, unsigned char* shared, Path* path,
-                               FewGates* gates) {
-  const FewMemory<kPadded> memory = {shared};
-  const Slice slice = slice_of_thread<kDeltaFewColumns>(p);
-  open_few_state(p, slice, path, memory);
+LB_DEVICE void gated_delta_small(const GatedDelta& p, const GatedRmsNorm& norm, unsigned char* shared, Path* path,
+                                 SmallGates* gates) {
+  const SmallMemory<kPadded> memory = {shared};
+  const Slice slice = slice_of_thread<kSmallDeltaColumns>(p);
+  open_small_state(p, slice, path, memory);
   wait_for_previous();
   dependents_may_launch();
   bring_rows(p, slice, memory, gates);
@@ -218,7 +219,7 @@ LB_DEVICE void gated_delta_few(const GatedDelta& p, const GatedRmsNorm& norm, un
   if (lane() < p.rows)
     v = load<f32x4>(p.v + lane() * p.row_stride + long(slice.v_head) * p.dv + slice.first_column + 4 * warp());
   block_barrier();
-  if (warp() == kDeltaFewThreads / 32 - 1 && lane() < kPadded) sum_gates(p, slice, gates);
+  if (warp() == kSmallDeltaThreads / 32 - 1 && lane() < kPadded) sum_gates(p, slice, gates);
   multiply_rows(memory);
   block_barrier();
   weigh_pairs(memory, gates);
@@ -251,16 +252,16 @@ LB_DEVICE void gated_delta_few(const GatedDelta& p, const GatedRmsNorm& norm, un
   if (row < p.rows) store(p.o + to, o);
 }
 
-LB_KERNEL(gated_delta_few_kernel, DeltaWork, kDeltaFewThreads, 2) {
+LB_KERNEL(gated_delta_small_kernel, DeltaWork, kSmallDeltaThreads, 2) {
   LB_SHARED(Path, path, 1);
-  LB_SHARED(FewGates, gates, 1);
+  LB_SHARED(SmallGates, gates, 1);
   unsigned char* memory = dynamic_shared<unsigned char>();
   GatedDelta op = p.op;
   op.dk = kChainDk;  // a compile-time constant
   if (op.rows <= 16)
-    gated_delta_few<16>(op, p.norm, memory, &path[0], &gates[0]);
+    gated_delta_small<16>(op, p.norm, memory, &path[0], &gates[0]);
   else
-    gated_delta_few<32>(op, p.norm, memory, &path[0], &gates[0]);
+    gated_delta_small<32>(op, p.norm, memory, &path[0], &gates[0]);
 }
 
 }  // namespace lb::gpu

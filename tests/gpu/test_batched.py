@@ -52,8 +52,8 @@ def check(pack: _engine.gpu.Pack, calls: list[tuple[str, dict[str, Any]]], kerne
 @pytest.mark.parametrize(
     "types, heads, kernel",
     [
-        (("f16", "f16"), (6, 2, 64), "attention_decode_f16_64_kernel_several"),
-        (("bf16", "bf16"), (12, 1, 128), "attention_decode_bf16_128_kernel_several"),
+        (("f16", "f16"), (6, 2, 64), "attention_decode_f16_64_kernel_batched"),
+        (("bf16", "bf16"), (12, 1, 128), "attention_decode_bf16_128_kernel_batched"),
         (("wht4", "q8_0"), (4, 1, 128), "attention_decode_"),
         (("q4_0", "tq3_0"), (18, 2, 256), "attention_decode_packed_256_kernel"),  # NVIDIA: a launch each
     ],
@@ -93,7 +93,7 @@ def test_attention_inputs(pack: _engine.gpu.Pack, call_of: Callable[..., Any], n
         where = ("f16", "f16", rng.permutation(PAGES).astype(np.int32), int(rng.integers(0, 300)), 1e-6)
         x = (normal(rng, 1, 6, 64), *normal(rng, 2, 1, 2, 64), normal(rng, 64), normal(rng, 64))
         calls.append(call_of(ops.attention_prepare, *x, *turns, *cache, *where))
-    check(pack, calls, "attention_prepare_kernel_several")
+    check(pack, calls, "attention_prepare_kernel_batched")
 
 
 @pytest.mark.parametrize("n", [2, 16])
@@ -101,7 +101,7 @@ def test_attention_inputs(pack: _engine.gpu.Pack, call_of: Callable[..., Any], n
 def test_copies(pack: _engine.gpu.Pack, call_of: Callable[..., Any], n: int, dim: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     calls = [call_of(ops.copy_rows, normal(rng, 1, dim), normal(rng, 3, dim + 2), 2, i % 3) for i in range(n)]
-    check(pack, calls, "copy_rows_kernel_several")
+    check(pack, calls, "copy_rows_kernel_batched")
 
 
 @pytest.mark.parametrize("n, dk, dv", [(2, 128, 128), (3, 8, 72), (13, 40, 24)])  # warps for all slices, or one warp
@@ -121,8 +121,8 @@ def test_delta_net(pack: _engine.gpu.Pack, call_of: Callable[..., Any], n: int, 
         given = (normal(rng, 1, channels), -np.abs(normal(rng, 1, vh)), rng.uniform(size=(1, vh)).astype(np.float32))
         memory = (normal(rng, vh, dk, dv), keys, decays, normal(rng, 64, vh, dv), int(rng.integers(2)), accepted)
         deltas.append(call_of(ops.gated_delta, *given, *memory))
-    check(pack, inputs, "delta_inputs_kernel_several")
-    check(pack, deltas, "gated_delta_step_kernel_several")
+    check(pack, inputs, "delta_inputs_kernel_batched")
+    check(pack, deltas, "gated_delta_step_kernel_batched")
 
 
 @pytest.mark.parametrize("n", [2, 16])
@@ -132,8 +132,8 @@ def test_samples(pack: _engine.gpu.Pack, n: int, steps: int, vocab: int, seed: i
     rng = np.random.default_rng(seed)
     logits, prompt = 3 * normal(rng, n, steps, vocab), rng.integers(0, vocab, 5, np.int32)
     options = {"temperature": 0.8, "top_k": 9, "top_p": 0.9, "frequency_penalty": 0.2, "seed": seed}
-    together = ops.sample_several(logits, prompt, pack=pack, **options)
-    assert {"sample_kernel_several", "next_token_kernel_several"} <= set(ops.take_started(pack))
+    together = ops.sample_batched(logits, prompt, pack=pack, **options)
+    assert {"sample_kernel_batched", "next_token_kernel_batched"} <= set(ops.take_started(pack))
     for own, got in zip(logits, together, strict=True):
         want = ops.sample(own, prompt, pack=pack, ring_capacity=8, **options)
         for name in ("tokens", "problems", "numbers", "counts", "history"):

@@ -1,4 +1,4 @@
-#include "gpu/choose_several.h"
+#include "gpu/choose_batched.h"
 
 #include <string_view>
 
@@ -11,10 +11,10 @@ namespace {
 
 struct Names {
   std::string_view one;
-  const char* several;
+  const char* batched;
   uint32_t n_slices = 1;  // x blocks of the single form that one block of the batched form replaces
 };
-#define NAMES(kernel, ...) {#kernel, #kernel "_several" __VA_OPT__(, ) __VA_ARGS__},
+#define NAMES(kernel, ...) {#kernel, #kernel "_batched" __VA_OPT__(, ) __VA_ARGS__},
 #define X(kernel, ...) NAMES(kernel)
 constexpr Names kKernels[] = {NAMES(attention_prepare_kernel) NAMES(attention_merge_kernel) NAMES(delta_inputs_kernel)
                                   NAMES(gated_delta_step_kernel, kWideSlices) NAMES(copy_rows_kernel)
@@ -25,14 +25,14 @@ constexpr Names kKernels[] = {NAMES(attention_prepare_kernel) NAMES(attention_me
 
 }  // namespace
 
-std::optional<Launch> for_several(const Launch& one, int n, const Target& target) {
-  LB_ASSERT(n >= 1 && n <= kMaxSeveral);
+std::optional<Launch> batched_launch(const Launch& one, int n, const Target& target) {
+  LB_ASSERT(n >= 1 && n <= kMaxBatched);
   for (const Names& names : kKernels) {
     if (names.one != one.kernel) continue;
-    if (!target.has(names.several)) return std::nullopt;
+    if (!target.has(names.batched)) return std::nullopt;
     LB_ASSERT(one.grid[2] == 1);  // the batched form counts sequences there
     Launch launch = one;
-    launch.kernel = names.several;
+    launch.kernel = names.batched;
     launch.grid[0] = (one.grid[0] + names.n_slices - 1) / names.n_slices;
     launch.grid[2] = static_cast<uint32_t>(n);
     return launch;

@@ -1,20 +1,20 @@
-#include "engine/executor.h"
+#include "engine/pass_buffers.h"
 
 #include <algorithm>
 
 namespace lb {
 
-int Executor::step_rows(const EngineOptions& options) { return std::clamp(options.prefill_chunk, 1, kStepRows); }
+int PassBuffers::step_rows(const EngineOptions& options) { return std::clamp(options.prefill_chunk, 1, kStepRows); }
 
-size_t Executor::planned_bytes(const Models& models, const EngineOptions& options, int max_rows) {
+size_t PassBuffers::planned_bytes(const Models& models, const EngineOptions& options, int max_rows) {
   Carver carver;
   carve_io(nullptr, carver, models, options, max_rows);
   return carver.used() + models.target->workspace_bytes(max_rows) +
          (models.draft ? models.draft->workspace_bytes(max_rows) : 0);
 }
 
-void Executor::carve_io(Executor* self, Carver& carver, const Models& models, const EngineOptions& options,
-                        int max_rows) {
+void PassBuffers::carve_io(PassBuffers* self, Carver& carver, const Models& models, const EngineOptions& options,
+                           int max_rows) {
   int32_t* tokens = carver.take<int32_t>(max_rows);
   int32_t* positions = carver.take<int32_t>(3 * static_cast<size_t>(max_rows));
   const bool is_of_steps = max_rows == step_rows(options);
@@ -41,7 +41,8 @@ void Executor::carve_io(Executor* self, Carver& carver, const Models& models, co
   self->pass = pass;
 }
 
-Executor::Executor(const Models& models, const EngineOptions& options, int max_rows, Stream& stream, DeviceTurn& turn)
+PassBuffers::PassBuffers(const Models& models, const EngineOptions& options, int max_rows, Stream& stream,
+                         DeviceTurn& turn)
     : turn(turn),
       stream(&stream),
       max_rows(max_rows),

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "gpu/several.h"
+#include "gpu/batched.h"
 #include "pack/launch.h"
 #include "pack/target.h"
 
@@ -14,6 +14,6 @@ inline size_t aligned_scratch(size_t bytes) { return (bytes + 255) / 256 * 256; 
 
 // Turns the launch for one sequence into a launch for n sequences of one shape; nullopt if the kernel has no batched
 // form, or the target lacks it.
-std::optional<Launch> for_several(const Launch& one, int n, const Target& target);
+std::optional<Launch> batched_launch(const Launch& one, int n, const Target& target);
 
 }  // namespace lb::gpu

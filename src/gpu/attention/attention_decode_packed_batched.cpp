@@ -1,4 +1,4 @@
-// attention_decode over packed pages for several sequences in one launch (see attention_decode_several.cpp). NVIDIA
+// attention_decode over packed pages for several sequences in one launch (see attention_decode_batched.cpp). NVIDIA
 // targets use attention_decode_8 for up to 8 queries per KV head. Few models have more queries; they use one launch per
 // sequence.
 // Needs: no nvidia
@@ -7,12 +7,12 @@
 #include "gpu/attention/decode.h"
 #include "gpu/attention/instances.h"
 #include "gpu/attention/packed_ring.h"
-#include "gpu/several.h"
+#include "gpu/batched.h"
 
 namespace lb::gpu {
 
 #define X(kernel, kDim) \
-  LB_KERNEL(kernel##_several, Several<AttentionSplits>, 128, 2) { attention_decode<Packed, kDim>(p.of[block_id_z()]); }
+  LB_KERNEL(kernel##_batched, Batched<AttentionSplits>, 128, 2) { attention_decode<Packed, kDim>(p.of[block_id_z()]); }
 LB_ATTENTION_DECODE_PACKED(X)
 #undef X
 

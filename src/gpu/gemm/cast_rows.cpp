@@ -1,4 +1,4 @@
-// NarrowRows: converts x to 16-bit numbers, padded with zeros to whole chunks, for GEMMs that multiply 16-bit numbers.
+// CastRows: converts x to 16-bit numbers, padded with zeros to whole chunks, for GEMMs that multiply 16-bit numbers.
 // Grid: x walks a row, y the rows; a thread converts 16 values. Bound: bandwidth, 6 bytes per value.
 #include "dialect.h"
 
@@ -7,7 +7,7 @@
 
 namespace lb::gpu {
 
-LB_KERNEL(narrow_rows_kernel, NarrowRows, 256, 1) {
+LB_KERNEL(cast_rows_kernel, CastRows, 256, 1) {
   const int n_out = p.is_tiled ? tiled_values(p.n_in) : x16_values(p.n_in),
             first = (block_id() * n_threads() + thread_id()) * 16;
   dependents_may_launch();

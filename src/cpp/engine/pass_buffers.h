@@ -1,4 +1,4 @@
-// Executor: the stream and the buffers of forward passes on one device.
+// PassBuffers: the stream and the buffers of forward passes on one device.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,15 @@ struct PassInputs {
   AppendNumbers numbers[kRows];  // one per segment that is a chain
 };
 
-// The stream and the buffers of a forward pass. A shard has two executors: one for steps and one for long prompt
+// The stream and the buffers of a forward pass. A shard has two pass buffers: one for steps and one for long prompt
 // chunks, between whose layers other sessions may step. Sessions lock `turn`.
-struct Executor {
+struct PassBuffers {
   static constexpr int kLogitRows = 32;  // rows of logits computed together
   // Rows of the longest append that uses the steps' buffers. Prompt chunks are longer by default.
   static constexpr int kStepRows = 256;
   static int step_rows(const EngineOptions& options);
 
-  Executor(const Models& models, const EngineOptions& options, int max_rows, Stream& stream, DeviceTurn& turn);
+  PassBuffers(const Models& models, const EngineOptions& options, int max_rows, Stream& stream, DeviceTurn& turn);
   static size_t planned_bytes(const Models& models, const EngineOptions& options, int max_rows);
 
   DeviceTurn& turn;
@@ -52,7 +52,7 @@ struct Executor {
   std::optional<SparseBlocks> sparse;  // buffers for prompts; without them attention is dense
 
  private:
-  static void carve_io(Executor* self, Carver& carver, const Models& models, const EngineOptions& options,
+  static void carve_io(PassBuffers* self, Carver& carver, const Models& models, const EngineOptions& options,
                        int max_rows);
 };
 

@@ -14,7 +14,7 @@ namespace lb::gpu {
 inline constexpr int kPastRows = kChainTaps - 1;
 
 // dependents_may_launch() follows the wait, so dependents may rely on everything older than this kernel.
-LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
+LB_KERNEL(delta_inputs_small_kernel, DeltaInputs, kSmallInputThreads, 1) {
   LB_SHARED(int32_t, parents, kMaxTree);
   auto inputs = dynamic_shared<f32x4>();  // [history rows, oldest first, then rows][32 lanes]
   const CausalConv& conv = p.conv;
@@ -22,11 +22,11 @@ LB_KERNEL(delta_inputs_few_kernel, DeltaInputs, kFewInputThreads, 1) {
   if (block_id() >= conv.channels / kChainDk) {
     wait_for_previous();
     dependents_may_launch();
-    const int i = (block_id() - conv.channels / kChainDk) * kFewInputThreads + thread_id();
+    const int i = (block_id() - conv.channels / kChainDk) * kSmallInputThreads + thread_id();
     if (i < conv.rows * prepare.n_v_heads) prepare_gates(prepare, i / prepare.n_v_heads, i % prepare.n_v_heads);
     return;
   }
-  constexpr int kWarps = kFewInputThreads / 32, kEach = kMaxTree / kWarps;
+  constexpr int kWarps = kSmallInputThreads / 32, kEach = kMaxTree / kWarps;
   const int head = block_id(), c = head * kChainDk + 4 * lane();
   f32x4 taps[4];  // value j: channel c + j; taps[kPastRows] multiplies the row itself
   LB_UNROLL

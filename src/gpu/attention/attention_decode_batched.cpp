@@ -4,12 +4,12 @@
 
 #include "gpu/attention/decode.h"
 #include "gpu/attention/instances.h"
-#include "gpu/several.h"
+#include "gpu/batched.h"
 
 namespace lb::gpu {
 
 #define X(kernel, Type, Stored, kDim) \
-  LB_KERNEL(kernel##_several, Several<AttentionSplits>, 128, 2) { attention_decode<Stored, kDim>(p.of[block_id_z()]); }
+  LB_KERNEL(kernel##_batched, Batched<AttentionSplits>, 128, 2) { attention_decode<Stored, kDim>(p.of[block_id_z()]); }
 LB_ATTENTION_DECODE(X)
 #undef X
 
