@@ -260,21 +260,21 @@ router = body_router()
 @router.post("/v1/chat/completions", **documented("Answers a conversation.", ERRORS))
 async def chat_completions(body: ChatRequest, request: Request) -> Response:
     server = server_of(request)
-    model = server.model.resolve_name(body.model)
+    running, model = await server.use(request, body.model)
     sampling, limits = sampling_of(body), limits_of(body)
     with_progress = wants_progress(body.stream_options)
     kept_name = server.streams.name_of(request.headers, owner_of(request)) if body.stream else None
     logprobs = None
     if body.logprobs:
         sampling["logprobs"] = body.top_logprobs or 0
-        logprobs = LogprobWriter(server.model.loaded.tokenizer)
+        logprobs = LogprobWriter(running.model.loaded.tokenizer)
     elif body.top_logprobs is not None:
         raise ApiError("invalid", "top_logprobs needs logprobs", "top_logprobs")
 
     def make() -> tuple[list[GenerationRequest], list[str]]:
         prediction = text_of(body.prediction.content) if body.prediction else ""
         path, n = request.url.path, body.n or 1
-        made = server.model.chat(conversation_of(body), sampling, limits, path, n, prediction=prediction)
+        made = running.model.chat(conversation_of(body), sampling, limits, path, n, prediction=prediction)
         return made, body.ignored()
 
     requests, ignored = await server.in_thread(request, make)
@@ -289,9 +289,16 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
             with_spans=wants_spans(body),
         )
         return server.stream(
-            requests, writer, ignored, owner=owner_of(request), kept_name=kept_name, with_progress=with_progress
+            running,
+            requests,
+            writer,
+            ignored,
+            owner=owner_of(request),
+            kept_name=kept_name,
+            with_progress=with_progress,
         )
     return server.document(
+        running,
         requests,
         lambda answers: chat_completion(model, answers, logprobs, with_spans=wants_spans(body)),
         openai_body,

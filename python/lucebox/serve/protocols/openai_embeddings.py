@@ -73,7 +73,11 @@ router = body_router()
 @router.post("/v1/embeddings", **documented("Embeds texts.", ERRORS))
 async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     server = server_of(request)
-    model = server.model.resolve_name(body.model)
+    running, model = await server.use(request, body.model)
     texts = texts_of(body)
-    embedding = await server.in_thread(request, lambda: server.model.embed(texts, body.pooling, request.url.path))
-    return server.document([embedding], lambda answers: document(body, model, answers), openai_body, body.ignored())
+    embedding = await server.in_thread(request, lambda: running.model.embed(texts, body.pooling, request.url.path))
+
+    def write(answers: Sequence[Answer]) -> dict[str, Any]:
+        return document(body, model, answers)
+
+    return server.document(running, [embedding], write, openai_body, body.ignored())
