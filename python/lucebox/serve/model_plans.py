@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lucebox.errors import LuceboxError, OutOfMemoryError
@@ -11,7 +11,7 @@ from lucebox.models.planning import Plan, plan_memory
 from lucebox.models.resolve import resolve
 from lucebox.options import EngineOptions
 from lucebox.serve.model_spec import ModelSpec
-from lucebox.serve.running_model import fitting_slots
+from lucebox.serve.running_model import bytes_in_use, fitting_slots
 
 __all__ = ["PlannedModel", "needed_room", "plan_models"]
 
@@ -35,7 +35,7 @@ class PlannedModel:
     """The model's own maximum, in tokens."""
     slots: int
     n_bytes: int
-    """Memory with all slots, and of a scorer beside the model. Mapped weights do not count."""
+    """Memory with all slots, and of a scorer beside the model. Weights that are mapped from the file count, too."""
     available_bytes: int
     """Memory of the device that all models may use together."""
 
@@ -58,11 +58,21 @@ def plan_models(specs: Sequence[ModelSpec], progress: Progress | None = None) ->
         if len(group) > 1 and shared and sum(alone[i].n_bytes for i in group) > available:
             minimum = {i: _minimum(specs[i], progress) for i in shared}
             room = available - sum(alone[i].n_bytes for i in group if i not in minimum) - sum(minimum.values())
-            for i, n_bytes in minimum.items() if room >= 0 else ():
-                found[i] = _plan(specs[i].with_options(memory_limit=n_bytes + room // len(minimum)), progress)
+            more = {i: alone[i].n_bytes - n_bytes for i, n_bytes in minimum.items()}
+            for i, share in _shares(room, more).items() if room >= 0 else ():
+                if share < more[i]:
+                    found[i] = _plan(specs[i].with_options(memory_limit=minimum[i] + share), progress)
         for i in group:
             found[i] = replace(found[i], available_bytes=available)
     return found
+
+
+def _shares(room: int, wanted: Mapping[int, int]) -> dict[int, int]:
+    """Equal shares of the room; what one does not want goes to the others."""
+    shares: dict[int, int] = {}
+    for i in sorted(wanted, key=lambda i: wanted[i]):
+        shares[i] = min(wanted[i], (room - sum(shares.values())) // (len(wanted) - len(shares)))
+    return shares
 
 
 def _is_elastic(options: EngineOptions) -> bool:
@@ -103,13 +113,13 @@ def _plan(spec: ModelSpec, progress: Progress | None) -> PlannedModel:
         context=memory.context,
         max_context=memory.max_context,
         slots=slots,
-        n_bytes=memory.bytes_with(slots) + _scorer_bytes(plan),
+        n_bytes=bytes_in_use(memory, slots) + _scorer_bytes(plan),
         available_bytes=memory.available_bytes,
     )
 
 
 def _scorer_bytes(plan: Plan) -> int:
-    return 0 if plan.scorer is None or plan.scorer.is_swapped else plan.scorer.memory.total_bytes
+    return 0 if plan.scorer is None or plan.scorer.is_swapped else bytes_in_use(plan.scorer.memory, 1)
 
 
 def needed_room(n_bytes: int, free_bytes: int, loaded: Iterable[tuple[str, int]]) -> list[str]:

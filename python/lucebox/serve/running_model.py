@@ -17,7 +17,7 @@ from lucebox.serve.security import key_owners
 from lucebox.serve.settings import ServeSettings
 from lucebox.sizes import show_size
 
-__all__ = ["DEFAULT_SLOTS", "RunningModel", "fitting_slots"]
+__all__ = ["DEFAULT_SLOTS", "RunningModel", "bytes_in_use", "fitting_slots"]
 
 DEFAULT_SLOTS = 4
 
@@ -75,10 +75,12 @@ class RunningModel:
 
     @property
     def planned_bytes(self) -> int:
-        """Memory in the plans of the engine and of a scorer beside it."""
-        compressor = self.model.loaded.compressor
-        has_scorer = compressor is not None and not compressor.scorer.is_swapped
-        return self.engine_bytes + (compressor.scorer.memory_plan.total_bytes if compressor and has_scorer else 0)
+        """Memory of the model with all slots, and of a scorer beside it. Mapped weights count, too."""
+        loaded = self.model.loaded
+        n_bytes = bytes_in_use(loaded.memory_plan, self.scheduler.n_slots)
+        if loaded.compressor is not None and not loaded.compressor.scorer.is_swapped:
+            n_bytes += bytes_in_use(loaded.compressor.scorer.memory_plan, 1)
+        return n_bytes
 
     @property
     def n_pages(self) -> int:
@@ -106,6 +108,11 @@ class RunningModel:
         self.stop(0.0)
         if self._owns_llm:
             self.llm.close()
+
+
+def bytes_in_use(plan: MemoryPlan, slots: int) -> int:
+    """Memory of a model with all slots. Weights that are mapped from the file should stay in memory, so they count."""
+    return plan.mapped_bytes + plan.bytes_with(slots)
 
 
 def fitting_slots(plan: MemoryPlan, requested: int | None) -> int:
