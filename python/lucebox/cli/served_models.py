@@ -104,9 +104,10 @@ def _toml(path: Path) -> dict[str, Any]:
     except ModuleNotFoundError as error:
         raise UnsupportedError(f"{error.name} is not installed; run: pip install 'lucebox[serve]'") from error
     try:
-        return tomllib.loads(read_text(str(path), MAX_FILE))
+        document: dict[str, Any] = tomllib.loads(read_text(str(path), MAX_FILE))
     except tomllib.TOMLDecodeError as error:
         raise InvalidRequestError(f"{path} is not TOML: {error}") from error
+    return document
 
 
 def _fields_of(one: _Named) -> tuple[dict[str, Any], dict[str, Any]]:
