@@ -30,6 +30,7 @@ from lucebox.serve.protocols import (
     openai_embeddings,
     openai_responses,
     responses_context,
+    score,
     stored_responses,
 )
 from lucebox.serve.protocols.refusals import refusal
@@ -45,6 +46,7 @@ ROUTERS = tuple(
         openai_chat,
         openai_completions,
         openai_embeddings,
+        score,
         openai_responses,
         responses_context,
         stored_responses,
