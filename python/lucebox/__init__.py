@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from lucebox.models.model_info import ModelInfo
     from lucebox.options import EngineOptions, Sampling
     from lucebox.results import (
+        Choice,
         Chunk,
         CutMessage,
         DraftCounts,
         FinishReason,
         Generation,
+        LabelScore,
         PromptCompression,
         Timings,
         TokenLogprob,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LLM",
     "CancelledError",
+    "Choice",
     "Chunk",
     "CompressedPrompt",
     "CutMessage",
@@ -59,6 +62,7 @@ __all__ = [
     "HubError",
     "InternalError",
     "InvalidRequestError",
+    "LabelScore",
     "LuceboxError",
     "MemoryPlan",
     "ModelInfo",
@@ -81,6 +85,7 @@ __all__ = [
 # Each public name and its module. They load on first use: numpy, the tokenizers and the hub client take 0.3 s.
 _MODULES = {
     "CancelledError": "lucebox.errors",
+    "Choice": "lucebox.results",
     "Chunk": "lucebox.results",
     "CompressedPrompt": "lucebox.compression.compress",
     "CutMessage": "lucebox.results",
@@ -94,6 +99,7 @@ _MODULES = {
     "InternalError": "lucebox.errors",
     "InvalidRequestError": "lucebox.errors",
     "LLM": "lucebox.api",
+    "LabelScore": "lucebox.results",
     "LuceboxError": "lucebox.errors",
     "MemoryPlan": "lucebox.models.memory",
     "ModelInfo": "lucebox.models.model_info",

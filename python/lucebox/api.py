@@ -28,14 +28,14 @@ from lucebox.generation.embedding import Pooling
 from lucebox.generation.loading import load_model
 from lucebox.generation.prefix_cache import PrefixCache
 from lucebox.generation.reader import ChunkStream, PromptProgress, answers_of
-from lucebox.generation.request import GenerationRequest, embedding_request, prompt_requests
+from lucebox.generation.request import GenerationRequest, embedding_request, label_request, prompt_requests
 from lucebox.generation.scheduler import Scheduler
 from lucebox.generation.sessions import SessionPool
 from lucebox.models.hub import Progress
 from lucebox.option_fields import SamplingFields
 from lucebox.options import EngineOptions, Sampling, check_names
 from lucebox.regular_files import open_regular
-from lucebox.results import Chunk, Generation
+from lucebox.results import Choice, Chunk, Generation
 from lucebox.sizes import parse_size
 from lucebox.text import Ids, Tokenizer
 
@@ -478,6 +478,39 @@ class LLM:
         with self._empty_session(len(ids)) as session:
             return list(session.score(ids))
 
+    def choose(
+        self,
+        prompt: Prompt | Messages,
+        labels: Sequence[Prompt],
+        *,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        template: ChatTemplate | None = None,
+    ) -> Choice:
+        """How likely each label is as the next text: to classify, rate or route in one pass, without sampling.
+
+        prompt: text, token ids, or a conversation whose answer would begin with a label, without reasoning.
+        labels: texts or token ids, each tokenized alone; up to 1024. Give spaces as they would follow the prompt.
+        chat_template_kwargs, template: as in `chat`, for a conversation.
+
+        Raises:
+            InvalidRequestError: the prompt is empty or does not fit, a label is empty or longer than 65 tokens (less
+                where a prefill chunk or the room in the context is smaller), or the template refuses the conversation.
+            UnsupportedError: there is no chat template.
+        """
+        self.model.check_usable()
+        if len(prompt) and isinstance(prompt[0], Mapping):
+            model = self.chat_model(template)
+            settings = TemplateSettings(None, None, chat_template_kwargs)
+            ids = model.prompt_of_text(self._conversation(model, cast(Messages, prompt), settings))
+        elif chat_template_kwargs is not None or template is not None:
+            raise InvalidRequestError("chat_template_kwargs and template need a conversation, not a prompt")
+        else:
+            ids = self.model.prompt_ids(cast(Prompt, prompt))
+        request = label_request(self.model, ids, labels)
+        (answer,) = answers_of(self._scheduler, [request])
+        assert request.labels is not None
+        return Choice(request.labels.scores(self.detokenize), answer.usage, answer.timings)
+
     def embed(
         self,
         text: Prompt | list[str] | list[list[int]],
@@ -649,8 +682,9 @@ class LLM:
             raise InvalidRequestError("there are no tokens to compute logits after")
         rows = []
         with self._empty_session(len(tokens)) as session:
-            for at in range(0, len(tokens), LOGITS_CHUNK):
-                chunk = tokens[at : at + LOGITS_CHUNK]
+            n_rows = min(LOGITS_CHUNK, session.prefill_chunk)
+            for at in range(0, len(tokens), n_rows):
+                chunk = tokens[at : at + n_rows]
                 rows.append(session.append(chunk)[0])
                 session.commit(list(range(len(chunk))))
         return np.concatenate(rows)

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 __all__ = [
+    "Choice",
     "Chunk",
     "CutMessage",
     "DraftCounts",
     "FinishReason",
     "Generation",
+    "LabelScore",
     "PromptCompression",
     "Timings",
     "TokenLogprob",
@@ -183,3 +185,36 @@ class Chunk:
     reasoning: str = ""
     """A piece of the reasoning of a chat; text and reasoning are both empty while a tool call is read."""
     result: Generation | None = field(default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelScore:
+    """How likely a label is as the next text."""
+
+    text: str
+    """Of a label given as ids, their text."""
+    ids: tuple[int, ...]
+    logprob: float
+    """Natural log probability of all its tokens, whatever follows them."""
+    probability: float
+    """Its share among the labels of the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The result of `LLM.choose`."""
+
+    labels: tuple[LabelScore, ...]
+    """In the order given."""
+    usage: Usage
+    """`prompt_tokens` counts the prompt, and the tokens of labels that were computed after it."""
+    timings: Timings
+
+    @property
+    def best(self) -> LabelScore:
+        """The most likely label; of equal ones, the first."""
+        return max(self.labels, key=lambda label: label.logprob)
+
+    @property
+    def text(self) -> str:
+        return self.best.text

@@ -25,7 +25,15 @@ from lucebox.chat.prompt import BegunText, Prompt, begun_text, continues
 from lucebox.chat.quoting import Quoting
 from lucebox.chat.rendering import Message, for_template, with_broken_calls
 from lucebox.chat.template import ChatTemplate
-from lucebox.chat.thinking import ThinkingBudget, begins_open, closing_text, template_effort, thinking_limit
+from lucebox.chat.thinking import (
+    AFTER_CLOSE,
+    ThinkingBudget,
+    ThinkingRequest,
+    begins_open,
+    closing_text,
+    template_effort,
+    thinking_limit,
+)
 from lucebox.chat.tools import callable_tools
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.generation.events import Constraint
@@ -33,6 +41,7 @@ from lucebox.generation.loaded_model import LoadedModel
 from lucebox.generation.request import SENDER, GenerationRequest, answer_room, prompt_requests
 from lucebox.options import Sampling
 from lucebox.results import PromptCompression
+from lucebox.text import Ids
 from lucebox.text.spellings import unmarked
 
 if TYPE_CHECKING:
@@ -202,6 +211,20 @@ class ChatModel:
         found = begun_text(messages, profile.thinking, render)
         begun = "" if found.is_thought else unmarked(found.begun)
         return self._tokenized(found.head + found.begun, found, begun, limit)
+
+    def prompt_of_text(self, conversation: Conversation) -> Ids:
+        """[n_tokens] the prompt of an answer that begins with its text: thinking is off, or ended without a thought
+        where the template always begins it.
+
+        Raises:
+            InvalidRequestError, UnsupportedError: as prompt().
+        """
+        prompt = self.prompt(replace(conversation, thinking=ThinkingRequest("off")))
+        tags = self.profile.thinking
+        if tags is None or not begins_open(tags, prompt.head):
+            return prompt.ids
+        closing = self.model.tokenizer.encode(f"\n{tags.close}{AFTER_CLOSE}", add_bos=False)
+        return np.append(prompt.ids, np.asarray(closing, np.int32))
 
     def _max_prompt(self, conversation: Conversation) -> int:
         """Tokens of the longest prompt that may be answered, perhaps compressed."""

@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 from lucebox.generation.embedding import Embedding
 from lucebox.generation.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
-from lucebox.generation.request import Embedded, Finished, Item, PromptToken, Started
+from lucebox.generation.labels import Labels
+from lucebox.generation.request import Embedded, Finished, Item, PromptToken, Scored, Started
 from lucebox.results import TokenLogprob
 
 __all__ = ["Answer", "Block", "Reasoning", "Text", "ToolCall"]
@@ -45,6 +46,7 @@ class Answer:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     embedding: Embedding | None = None
+    labels: Labels | None = None
     started: Started | None = None
     finished: Finished | None = None
 
@@ -70,6 +72,8 @@ class Answer:
                 self.logprobs.append(item)
             case Embedded(embedding):
                 self.embedding = embedding
+            case Scored(labels):
+                self.labels = labels
             case Started():
                 self.started = item
             case Finished():

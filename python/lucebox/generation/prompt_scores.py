@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucebox import _engine
+from lucebox.generation.log_softmax import log_softmax
 from lucebox.generation.request import PromptToken, Sink
 from lucebox.text import Ids
 
@@ -35,9 +36,7 @@ def scored_prefill(session: _engine.Session, ids: Ids, n_top: int, sink: Sink) -
 
 def _scored(logits: NDArray[np.float32], token: int, n_top: int) -> PromptToken:
     """logits: [vocab], of the row before `token`."""
-    values = logits.astype(np.float64)
-    values -= values.max()
-    values -= np.log(np.exp(values).sum())
+    values = log_softmax(logits)
     best = np.argpartition(values, -n_top)[-n_top:] if n_top else np.empty(0, np.int64)
     ordered = best[np.lexsort((best, -values[best]))]
     return PromptToken(token, float(values[token]), tuple((int(i), float(values[i])) for i in ordered))

@@ -15,6 +15,7 @@ from lucebox.generation.decode import StopReason
 from lucebox.generation.embedding import Embedding, Pooling
 from lucebox.generation.errors import PromptTooLongError
 from lucebox.generation.events import Budget, Constraint, Event, Parser, PlainText
+from lucebox.generation.labels import MAX_LABELS, Labels
 from lucebox.generation.loaded_model import LoadedModel
 from lucebox.options import Sampling
 from lucebox.results import PromptCompression, Timings, TokenLogprob, Usage
@@ -30,10 +31,12 @@ __all__ = [
     "Progress",
     "PromptToken",
     "PromptTooLongError",
+    "Scored",
     "Sink",
     "Started",
     "answer_room",
     "embedding_request",
+    "label_request",
     "prompt_requests",
 ]
 
@@ -59,10 +62,17 @@ class GenerationRequest:
     """Text that the answer is likely to repeat, for the suffix drafter; None: none is known."""
     embedding: Embedding | None = None
     """Embed these texts instead of generating: `ids` concatenates their ids, and max_tokens is 0."""
+    labels: Labels | None = None
+    """Score these labels as the next text instead of generating; max_tokens is 0."""
     scores_prompt: bool = False
     """Also return the prompt's tokens, each with its log probability and sampling.logprobs alternatives."""
     compression: PromptCompression | None = None
     """The record of the prompt's compression; None: the prompt is uncompressed."""
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether it continues the prompt, and does nothing else."""
+        return self.embedding is None and self.labels is None and not self.scores_prompt
 
 
 def answer_room(n_prompt: int, context: int) -> int:
@@ -113,6 +123,28 @@ def embedding_request(
     return GenerationRequest(ids, Sampling(max_tokens=0), endpoint=endpoint, embedding=embedding)
 
 
+def label_request(
+    model: LoadedModel, prompt: Ids, labels: Sequence[str | Sequence[int]], endpoint: str = ""
+) -> GenerationRequest:
+    """The request for the log probabilities of labels after a prompt. Each label is tokenized alone.
+
+    Raises:
+        InvalidRequestError: the prompt has no tokens or does not fit, there are no labels or too many, or one is empty,
+            too long, or has an id outside the vocabulary.
+    """
+    if not len(prompt):
+        raise InvalidRequestError("the prompt has no tokens")
+    context = model.memory_plan.context
+    answer_room(len(prompt), context)
+    ids = [
+        model.tokenizer.encode(label, add_bos=False) if isinstance(label, str) else model.ids(label)
+        for label in labels[: MAX_LABELS + 1]
+    ]
+    chunk = model.options.prefill_chunk or context
+    scored = Labels([np.asarray(one, np.int32) for one in ids], min(context - len(prompt), chunk))
+    return GenerationRequest(prompt, Sampling(max_tokens=0), endpoint=endpoint, labels=scored)
+
+
 @dataclass(frozen=True, slots=True)
 class Started:
     """The request has a session."""
@@ -144,6 +176,11 @@ class Embedded:
 
 
 @dataclass(frozen=True, slots=True)
+class Scored:
+    labels: Labels
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     reason: StopReason
     stop_string: str | None
@@ -162,7 +199,7 @@ class Failed:
     error: Exception
 
 
-Item: TypeAlias = Started | Progress | Event | Embedded | PromptToken | TokenLogprob | Finished | Failed
+Item: TypeAlias = Started | Progress | Event | Embedded | Scored | PromptToken | TokenLogprob | Finished | Failed
 
 
 class Sink:

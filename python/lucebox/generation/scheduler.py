@@ -124,10 +124,9 @@ class Scheduler:
         leaders: dict[tuple[str, bytes], Sequence] = {}
         sequences: list[Sequence] = []
         for request, sink in zip(requests, sinks, strict=True):
-            generates = request.embedding is None and not request.scores_prompt
             key = request.sender, request.ids.tobytes()
-            sequences.append(Sequence(request, sink, deadline, leaders.get(key) if generates else None))
-            if generates:
+            sequences.append(Sequence(request, sink, deadline, leaders.get(key) if request.is_answer else None))
+            if request.is_answer:
                 leaders.setdefault(key, sequences[-1])
         with self._changed:
             if self._is_draining:

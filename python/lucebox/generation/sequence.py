@@ -16,7 +16,7 @@ from lucebox.generation.mask_ahead import MaskAhead
 from lucebox.generation.parsed_text import ParsedText
 from lucebox.generation.prefix_cache import PrefixCache, turn_ends
 from lucebox.generation.prompt_scores import scored_prefill
-from lucebox.generation.request import Embedded, Finished, GenerationRequest, Sink, Started
+from lucebox.generation.request import Embedded, Finished, GenerationRequest, Scored, Sink, Started
 from lucebox.results import DraftCounts, Timings, Usage
 from lucebox.text import NO_IDS, Ids
 
@@ -51,7 +51,7 @@ class Sequence:
         self.queue_s: float | None = None
         self.first_token_s: float | None = None
         self.prefill_s = self.decode_s = 0.0
-        self.n_prompt = len(request.ids)
+        self.n_prompt = len(request.ids) + (request.labels.n_rows if request.labels else 0)
         self.cached = self._n_done = 0
         self._session: _engine.Session | None = None
         self._prefill: Iterator[int] | None = None
@@ -109,6 +109,8 @@ class Sequence:
             self._prefill = self._cache.prefill(
                 session, request.ids, self._boundaries, request.sender, self._between_layers
             )
+            if request.labels is not None:
+                self._prefill = request.labels.prefill(session, self._prefill, len(request.ids))
         self._take_over(next(self._prefill))
         self.prefill_s += time.perf_counter() - start
 
@@ -152,7 +154,7 @@ class Sequence:
         if self.request.embedding is not None:
             return max(map(len, self.request.embedding.texts))
         if self.is_prefilling:
-            return min(self._n_done + self.session.prefill_chunk, self.n_prompt)
+            return min(self._n_done + self.session.prefill_chunk, self.n_prompt, self.session.context)
         return min(self.n_prompt + self.n_generated, self.session.context)
 
     @property
@@ -176,7 +178,7 @@ class Sequence:
     @property
     def fits_between_layers(self) -> bool:
         """Whether the next turn may run between the layers of another sequence's chunk."""
-        is_plain = self._is_dense and self.request.embedding is None and not self.request.scores_prompt
+        is_plain = self._is_dense and self.request.is_answer
         return not self.is_prefilling or (is_plain and self.n_prompt - self._n_done <= self.session.step_rows)
 
     @property
@@ -227,8 +229,10 @@ class Sequence:
             self._n_done = next(self._prefill)
             self.prefill_s += time.perf_counter() - start - self.others_s
             self.sink.prefilled(self._n_done, self.n_prompt)
-            if self.request.embedding is not None and not self.is_prefilling:
+            if not self.is_prefilling and self.request.embedding is not None:
                 self.sink.put(Embedded(self.request.embedding))
+            elif not self.is_prefilling and self.request.labels is not None:
+                self.sink.put(Scored(self.request.labels))
         elif not (loop := self._decode).is_full:
             loop.sample(self.session)
             self._add_token_time(start)

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+
+from lucebox.generation.log_softmax import log_softmax
 
 if TYPE_CHECKING:
     from lucebox.api import LLM
 
-__all__ = ["Comparison", "compare", "log_softmax"]
+__all__ = ["Comparison", "compare"]
 
 N_IDS = 64
 SEED = 0
@@ -45,10 +46,3 @@ def compare(llm: LLM, reference: LLM, n_tokens: int = N_IDS) -> Comparison:
         mean_kl=float((np.exp(p) * (p - q)).sum(axis=1).mean()),
         greedy_agreement=float((got.argmax(axis=1) == want.argmax(axis=1)).mean()),
     )
-
-
-def log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[n, vocab] natural log-probabilities."""
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return result

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucebox.errors import FormatError, InvalidRequestError
+from lucebox.generation.log_softmax import log_softmax
 from lucebox.generation.prefix_cache.plan import PAGE
 from lucebox.measure.bench import MAX_APPEND
 from lucebox.measure.needle import EncodedDocument, EncodedQuestion
-from lucebox.measure.numerics import log_softmax
 from lucebox.text import Ids
 
 if TYPE_CHECKING:

@@ -34,6 +34,7 @@ from lucebox.serve.protocols import (
     openai_embeddings,
     openai_responses,
     responses_context,
+    score,
     served_models,
     stored_responses,
 )
@@ -50,6 +51,7 @@ ROUTERS = tuple(
         openai_chat,
         openai_completions,
         openai_embeddings,
+        score,
         openai_responses,
         responses_context,
         stored_responses,

@@ -17,7 +17,13 @@ from lucebox.generation.embedding import Pooling
 from lucebox.generation.errors import BusyError
 from lucebox.generation.events import PlainText
 from lucebox.generation.loaded_model import LoadedModel
-from lucebox.generation.request import GenerationRequest, PromptTooLongError, embedding_request, prompt_requests
+from lucebox.generation.request import (
+    GenerationRequest,
+    PromptTooLongError,
+    embedding_request,
+    label_request,
+    prompt_requests,
+)
 from lucebox.options import Sampling
 from lucebox.serve.engine_errors import RETRY_BUSY_S
 from lucebox.serve.errors import ApiError, from_lucebox, overloaded, too_long
@@ -125,6 +131,24 @@ class ServedModel:
         """
 
         return with_api_errors(lambda: embedding_request(self.loaded, texts, pooling, endpoint))
+
+    def score(
+        self, prompt: Conversation | str | Sequence[int], labels: Sequence[str | Sequence[int]], endpoint: str
+    ) -> GenerationRequest:
+        """The request for the log probabilities of labels after a prompt.
+
+        Raises:
+            ApiError: the prompt does not fit, the conversation is invalid, or a label is empty or too long.
+        """
+
+        def make() -> GenerationRequest:
+            if isinstance(prompt, Conversation):
+                ids = self._chat.prompt_of_text(prompt)
+            else:
+                ids = self.loaded.prompt_ids(prompt)
+            return label_request(self.loaded, ids, labels, endpoint)
+
+        return with_api_errors(make)
 
 
 def with_api_errors(make: Callable[[], T]) -> T:
