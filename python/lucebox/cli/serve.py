@@ -80,17 +80,18 @@ def execute(args: argparse.Namespace) -> int:
 def open_models(specs: list[ModelSpec], settings: ServeSettings) -> ModelSet:
     """The models as planned, with those in memory that load at the start."""
     with importing():
-        from lucebox.serve.metrics import Metrics
         from lucebox.serve.model_entry import ModelEntry
         from lucebox.serve.model_plans import plan_models
         from lucebox.serve.model_set import ModelSet
+        from lucebox.serve.telemetry import Telemetry
+    telemetry = Telemetry.open(settings)
     loads = settings.load == "start"
     with console.loading() as progress:
         # A model alone that loads now has its device to itself: the load itself plans it.
         planned = [None] if loads and len(specs) == 1 else plan_models(specs, progress)
         models = ModelSet(
             [ModelEntry(spec, plan) for spec, plan in zip(specs, planned, strict=True)],
-            Metrics(),
+            telemetry,
             keep_loaded_s=settings.keep_loaded,
             max_waiting=settings.max_queue,
             wait_s=settings.request_timeout,

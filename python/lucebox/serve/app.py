@@ -18,7 +18,6 @@ from lucebox.api import LLM
 from lucebox.serve import web_ui
 from lucebox.serve.access_log import AccessLog
 from lucebox.serve.errors import ApiError, Kind, body_of
-from lucebox.serve.metrics import Metrics
 from lucebox.serve.model_entry import ModelEntry
 from lucebox.serve.model_set import ModelSet
 from lucebox.serve.model_spec import ModelSpec
@@ -42,6 +41,7 @@ from lucebox.serve.protocols.refusals import refusal
 from lucebox.serve.security import Guard
 from lucebox.serve.server import Server
 from lucebox.serve.settings import ServeSettings
+from lucebox.serve.telemetry import Telemetry
 
 __all__ = ["create_app"]
 
@@ -111,9 +111,9 @@ def create_app(llm: LLM | ModelSet, settings: ServeSettings | None = None) -> Fa
 
 def _set_of(llm: LLM, settings: ServeSettings) -> ModelSet:
     """The set of one model, which its caller keeps."""
-    metrics = Metrics()
+    telemetry = Telemetry.open(settings)
     spec = ModelSpec(llm.info.path, llm.options, settings, offline=True)
-    return ModelSet([ModelEntry.pinned(llm, spec, metrics)], metrics, max_waiting=settings.max_queue)
+    return ModelSet([ModelEntry.pinned(llm, spec, telemetry)], telemetry, max_waiting=settings.max_queue)
 
 
 class _Cors(CORSMiddleware):

@@ -11,10 +11,10 @@ from lucebox.api import LLM
 from lucebox.errors import LuceboxError
 from lucebox.models.hub import Progress
 from lucebox.models.model_info import ModelInfo
-from lucebox.serve.metrics import Metrics
 from lucebox.serve.model_plans import PlannedModel
 from lucebox.serve.model_spec import ModelSpec
 from lucebox.serve.running_model import RunningModel
+from lucebox.serve.telemetry import Telemetry
 
 __all__ = ["ModelEntry"]
 
@@ -50,11 +50,11 @@ class ModelEntry:
         self.unload_s: float | None = None
 
     @classmethod
-    def pinned(cls, llm: LLM, spec: ModelSpec, metrics: Metrics) -> ModelEntry:
+    def pinned(cls, llm: LLM, spec: ModelSpec, telemetry: Telemetry) -> ModelEntry:
         """An entry of a model that the caller has loaded and closes."""
         entry = cls(spec, None)
         entry.is_pinned = True
-        entry.take(RunningModel(llm, spec.settings, metrics, owns_llm=False))
+        entry.take(RunningModel(llm, spec.settings, telemetry, owns_llm=False))
         return entry
 
     @property
@@ -81,7 +81,7 @@ class ModelEntry:
             return "loading"
         return "failed" if self.error else "unloaded"
 
-    def open(self, metrics: Metrics, progress: Progress | None = None) -> RunningModel:
+    def open(self, telemetry: Telemetry, progress: Progress | None = None) -> RunningModel:
         """Loads the model; blocks.
 
         Raises:
@@ -89,7 +89,7 @@ class ModelEntry:
         """
         llm = LLM(self.spec.model, offline=self.spec.offline, progress=progress, **self.spec.keywords())
         try:
-            return RunningModel(llm, self.spec.settings, metrics, owns_llm=True)
+            return RunningModel(llm, self.spec.settings, telemetry, owns_llm=True)
         except BaseException:
             llm.close()
             raise

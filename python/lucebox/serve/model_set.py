@@ -20,10 +20,10 @@ from lucebox.errors import InternalError, LuceboxError
 from lucebox.models.hub import Progress
 from lucebox.serve.engine_errors import closing
 from lucebox.serve.errors import ApiError, overloaded
-from lucebox.serve.metrics import Metrics
 from lucebox.serve.model_entry import ModelEntry
 from lucebox.serve.model_plans import needed_room
 from lucebox.serve.running_model import RunningModel
+from lucebox.serve.telemetry import Telemetry
 from lucebox.sizes import show_size
 
 __all__ = ["LEAVE", "ModelSet"]
@@ -42,7 +42,7 @@ class ModelSet:
     def __init__(
         self,
         entries: Sequence[ModelEntry],
-        metrics: Metrics,
+        telemetry: Telemetry,
         *,
         keep_loaded_s: float | None = None,
         max_waiting: int = 64,
@@ -53,7 +53,7 @@ class ModelSet:
         max_waiting: requests that may wait for a model to be loaded; wait_s: for how long.
         report: called with a line about each load and unload."""
         self.entries = tuple(entries)
-        self.metrics = metrics
+        self.telemetry = telemetry
         self._keep_loaded_s = keep_loaded_s
         self._max_waiting = max_waiting
         self._wait_s = wait_s
@@ -195,7 +195,7 @@ class ModelSet:
         for entry in self.entries:
             if entry.running is None and not self.leaving_for(entry):
                 began = time.monotonic()
-                entry.take(entry.open(self.metrics, progress), time.monotonic() - began)
+                entry.take(entry.open(self.telemetry, progress), time.monotonic() - began)
 
     def leaving_for(self, entry: ModelEntry) -> list[ModelEntry]:
         """The models to unload before an entry can be loaded: idle ones first, the least recently used first."""
@@ -220,7 +220,7 @@ class ModelSet:
                     return None
                 entry.is_opening = True
                 began = time.monotonic()
-                entry.take(await _in_thread(partial(entry.open, self.metrics)), time.monotonic() - began)
+                entry.take(await _in_thread(partial(entry.open, self.telemetry)), time.monotonic() - began)
                 self._report(
                     f"loaded {entry.name} in {entry.load_s:.2f} s: {show_size(entry.facts.n_bytes)} of "
                     f"{show_size(entry.facts.available_bytes)} on {entry.facts.device}"
@@ -291,6 +291,7 @@ class ModelSet:
         with ThreadPoolExecutor(len(self.entries)) as threads:
             for done in [threads.submit(one.stop, drain_s) for one in running]:
                 done.result()
+        self.telemetry.close()
 
     def free(self) -> None:
         """Frees the memory of all models, after the event loop has ended."""

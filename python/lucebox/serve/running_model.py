@@ -10,11 +10,11 @@ from lucebox.generation.prefix_cache import PrefixCache, fingerprint
 from lucebox.generation.scheduler import Scheduler
 from lucebox.models.memory import MemoryPlan
 from lucebox.serve.device_load import load_reader
-from lucebox.serve.metrics import Metrics
 from lucebox.serve.model import ServedModel
 from lucebox.serve.observer import MetricsObserver
 from lucebox.serve.security import key_owners
 from lucebox.serve.settings import ServeSettings
+from lucebox.serve.telemetry import Telemetry
 from lucebox.sizes import show_size
 
 __all__ = ["DEFAULT_SLOTS", "RunningModel", "bytes_in_use", "fitting_slots"]
@@ -25,7 +25,7 @@ DEFAULT_SLOTS = 4
 class RunningModel:
     """A loaded model that answers requests until it is closed."""
 
-    def __init__(self, llm: LLM, settings: ServeSettings, metrics: Metrics, *, owns_llm: bool) -> None:
+    def __init__(self, llm: LLM, settings: ServeSettings, telemetry: Telemetry, *, owns_llm: bool) -> None:
         """owns_llm: close() closes the LLM, too.
 
         Raises:
@@ -34,7 +34,7 @@ class RunningModel:
         loaded = llm.model
         self.llm = llm
         self._owns_llm = owns_llm
-        self._metrics = metrics
+        self._telemetry = telemetry
         self._is_stopped = False
         self.model = ServedModel(loaded, settings)
         self.device_load = load_reader(loaded.device_info)
@@ -57,10 +57,13 @@ class RunningModel:
                 settings.prefix_cache_disk,
                 owners or ("",),
                 loaded.engine if loaded.on_device else None,
+                None
+                if telemetry.kv_events is None
+                else telemetry.kv_events.listener(self.model.name, on_device=loaded.on_device),
             ),
-            observer=MetricsObserver(metrics, self.model.name, self.touch),
+            observer=MetricsObserver(telemetry.metrics, self.model.name, self.touch),
         )
-        metrics.drafts.watch(self, self.scheduler.slots)
+        telemetry.metrics.drafts.watch(self, self.scheduler.slots)
         self.scheduler.start_thread()
 
     @property
@@ -100,7 +103,7 @@ class RunningModel:
         if not self._is_stopped:
             self._is_stopped = True
             self.scheduler.close(drain_s)
-            self._metrics.drafts.unwatch(self)
+            self._telemetry.metrics.drafts.unwatch(self)
             self.model.close()
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ class Server:
     def __init__(self, models: ModelSet, settings: ServeSettings) -> None:
         self.settings = settings
         self.models = models
-        self.metrics = models.metrics
+        self.metrics = models.telemetry.metrics
         self._preparation = Preparation(settings.max_queue)
         self.responses = ResponseStore()
         self._closing = threading.Lock()

@@ -78,6 +78,11 @@ class ServeSettings:
     keep_loaded: float | None = field(default=None, metadata=DURATION)
     """Time without requests after which a model is unloaded, as 90s, 10m or 2h. None: it stays until another one needs
     its memory."""
+    kv_events: str | None = None
+    """Publish which prefixes the cache holds, in vLLM's format, at a ZeroMQ endpoint: "tcp://*:5557" binds it,
+    "tcp://host:5557" connects to it. Subscribers see the tokens of all prompts. None: no events."""
+    kv_topic: str = "kv-events"
+    """Topic of these events; {model} is the model's name."""
     ssl_certfile: str | None = None
     """Certificate chain for TLS (PEM). None: plain HTTP."""
     ssl_keyfile: str | None = None

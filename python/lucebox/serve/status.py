@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
 from lucebox import __version__
 from lucebox.generation.loaded_model import LoadedModel
+from lucebox.generation.prefix_cache.plan import PAGE
 from lucebox.serve.device_load import DeviceLoad
 from lucebox.serve.metrics import exposition, label
 from lucebox.serve.model_entry import ModelEntry
@@ -28,6 +29,7 @@ def metrics_text(server: Server) -> str:
             if entry.running is not None
         ]
         lines += exposition(name, "gauge", doc, rows)
+    lines += _vllm_gauges(server)
     models = [(f'{{model="{label(entry.name)}"}}', float(entry.running is not None)) for entry in server.models.entries]
     lines += exposition("lucebox_model_loaded", "gauge", "Whether the model is in memory, 1 or 0.", models)
     started = [("", server.metrics.started_at)]
@@ -62,6 +64,25 @@ MODEL_GAUGES: dict[str, tuple[str, Callable[[RunningModel], float]]] = {
     ),
 }
 """Gauges of a loaded model."""
+
+
+def _vllm_gauges(server: Server) -> Iterator[str]:
+    """The gauges that routers read from vLLM, under its names and labels."""
+    running = [(entry.name, entry.running) for entry in server.models.entries if entry.running is not None]
+
+    def rows(read: Callable[[RunningModel], float]) -> list[tuple[str, float]]:
+        return [(f'{{engine="0",model_name="{label(name)}"}}', float(read(one))) for name, one in running]
+
+    waiting, active = rows(lambda one: one.scheduler.counts()[0]), rows(lambda one: one.scheduler.counts()[1])
+    usage = rows(lambda one: 1 - one.n_free_pages / one.n_pages)
+    config = [
+        (f'{{engine="0",model_name="{label(name)}",block_size="{PAGE}",num_gpu_blocks="{one.n_pages}"}}', 1.0)
+        for name, one in running
+    ]
+    yield from exposition("vllm:num_requests_waiting", "gauge", "Requests in the queue.", waiting)
+    yield from exposition("vllm:num_requests_running", "gauge", "Requests on a slot.", active)
+    yield from exposition("vllm:kv_cache_usage_perc", "gauge", "Used pages of the KV cache, 0 to 1.", usage)
+    yield from exposition("vllm:cache_config_info", "gauge", "Pages of the KV cache.", config)
 
 
 def device_loads(models: ModelSet) -> dict[str, DeviceLoad]:
