@@ -155,6 +155,22 @@ async def metrics(request: Request) -> Response:
     return PlainTextResponse(metrics_text(server_of(request)), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
+@router.get("/server_info", include_in_schema=False)
+@router.get("/get_server_info", include_in_schema=False)
+async def server_info(request: Request) -> Response:
+    """What sglang-router reads of a worker."""
+    facts = server_of(request).models.default.facts
+    return JSONResponse(
+        {
+            "served_model_name": facts.name,
+            "model_path": facts.name,
+            "max_running_requests": facts.slots,
+            "context_length": facts.context,
+            "version": __version__,
+        }
+    )
+
+
 @router.get("/version", **documented("The server's version.", ERRORS, streams=False))
 async def version() -> Response:
     return JSONResponse({"version": __version__})

@@ -34,6 +34,7 @@ from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
 from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
 from lucebox.serve.protocols.openai_common import LogprobWriter, StreamOptions, wants_progress, wants_usage
 from lucebox.serve.protocols.openapi import ERRORS, documented
+from lucebox.serve.protocols.router_fields import RouterFields
 from lucebox.serve.protocols.structured_outputs import Guided, guided_format
 from lucebox.serve.server import owner_of, server_of
 
@@ -158,7 +159,7 @@ class Prediction(Body):
     content: str | Many[TextPart]
 
 
-class ChatRequest(OpenAISampled, Guided, Compressible):
+class ChatRequest(OpenAISampled, Guided, Compressible, RouterFields):
     """OpenAI's chat completion."""
 
     model: Name | None = None

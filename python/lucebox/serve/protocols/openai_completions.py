@@ -33,6 +33,7 @@ from lucebox.serve.protocols.openai_common import (
     wants_usage,
 )
 from lucebox.serve.protocols.openapi import ERRORS, documented
+from lucebox.serve.protocols.router_fields import RouterFields
 from lucebox.serve.protocols.structured_outputs import Guided, guided_format
 from lucebox.serve.running_model import RunningModel
 from lucebox.serve.server import server_of
@@ -42,7 +43,7 @@ __all__ = ["CompletionRequest", "router"]
 DEFAULT_MAX_TOKENS = 16  # OpenAI's default; a continuation of raw text may never end by itself
 
 
-class CompletionRequest(OpenAISampled, Guided):
+class CompletionRequest(OpenAISampled, Guided, RouterFields):
     """OpenAI's text completion."""
 
     model: Name | None = None
