@@ -157,8 +157,12 @@ def test_text_after_a_tool_result_joins_its_turn(turns: Any, expected: Any) -> N
 
 
 TURNS = [USER, assistant(tool_calls=[CALL]), RESULT, {"role": "user", "content": "note"}]
-ITEMS = [USER, {"type": "function_call", "call_id": "c1", **FUNCTION},
-         {"type": "function_call_output", "call_id": "c1", "output": "r"}, {"role": "user", "content": "note"}]  # fmt: skip
+ITEMS = [
+    USER,
+    {"type": "function_call", "call_id": "c1", **FUNCTION},
+    {"type": "function_call_output", "call_id": "c1", "output": "r"},
+    {"role": "user", "content": "note"},
+]
 OLLAMA_TURNS = [USER, assistant(tool_calls=[{"function": {"name": "w"}}]), {"role": "tool", "content": "r"}, TURNS[3]]
 
 
