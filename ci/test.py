@@ -63,6 +63,7 @@ MORE: dict[str, Callable[[], None]] = {
     "sanitizers": script("sanitize.py"),
     "all-packs": lambda: test_packs.test(test_packs.EVERY),
     "release-dry-run": script("release_dry_run.py"),
+    "sdks": script("sdk_loops.py"),
     "slow-tests": pytest("slow"),
 }
 STAGES = {**MORE, **EVERYDAY}

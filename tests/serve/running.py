@@ -83,9 +83,10 @@ def started(*flags: str, model: str = MODEL, context: int = 2048) -> Iterator[Ru
 
 
 @contextmanager
-def in_process(llm: LLM) -> Iterator[str]:
-    """Serves an LLM of this process on one slot; the URL."""
-    server = uvicorn.Server(uvicorn.Config(create_app(llm, ServeSettings(slots=1)), port=0, log_level="warning"))
+def in_process(llm: LLM, settings: ServeSettings | None = None) -> Iterator[str]:
+    """Serves an LLM of this process, by default on one slot; the URL."""
+    app = create_app(llm, settings or ServeSettings(slots=1))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = Thread(target=server.run)
     thread.start()
     while not server.started:
