@@ -74,8 +74,8 @@ def test_slices_divide_no_escape(shift: int) -> None:
 
 
 def test_other_threads_run_meanwhile() -> None:
-    """Python's own function holds the GIL for the whole text: 0.3 s alone. Other work on the machine may also hold up the
-    other thread, so the best of some rounds counts."""
+    """Python's own function holds the GIL for the whole text: 0.3 s alone. Other work on the machine may also hold up
+    the other thread, so the best of some rounds counts."""
     data = b"[" + b"1.2345678901234567e300," * 1_000_000 + b"1]"
 
     def longest_gap() -> float:
