@@ -51,11 +51,11 @@ class Running:
         return anthropic.AsyncAnthropic(base_url=self.url, api_key="none", max_retries=0)
 
     def status(self) -> dict[str, Any]:
-        return httpx.get(f"{self.url}/status").json()
+        return httpx.get(f"{self.url}/status", timeout=60).json()
 
     def wait_until(self, **expected: int) -> dict[str, Any]:
         """Waits until fields of /status have these values; returns the status."""
-        for _ in range(200):
+        for _ in range(600):
             status = self.status()
             if all(status[name] == value for name, value in expected.items()):
                 return status

@@ -225,7 +225,7 @@ def test_cancel(server: Running) -> None:
 def ended(server: Running, response_id: str) -> Any:
     """Polls a response until it has ended."""
     statuses = []
-    for _ in range(200):
+    for _ in range(3000):
         response = server.openai().responses.retrieve(response_id)
         statuses.append(response.status)
         if response.status not in ("queued", "in_progress"):
