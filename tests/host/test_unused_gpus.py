@@ -92,8 +92,9 @@ def test_a_card_without_driver_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     machine_data.pci(tmp_path, "0000:01:00.0", "10de", "2204")
     machine_data.pci(tmp_path, "0000:02:00.0", "1002", "164e")  # a chip without a pack
     monkeypatch.setattr(machine, "ROOT", tmp_path)
-    line = "GeForce RTX 3090 (sm_86) is not used: its driver does not answer; `lucebox doctor` says what to do"
-    assert resolve_device("auto").unused == (line,)
+    (line,) = resolve_device("auto").unused
+    assert line.startswith("GeForce RTX 3090 (sm_86) is not used: cannot load the NVIDIA driver: libcuda.so.1: ")
+    assert line.endswith("No such file or directory. Install the NVIDIA driver 525 or newer")
     with pytest.raises(errors.PackError, match=r"no GPU is usable, .*GeForce RTX 3090 \(sm_86\) is not used"):
         LLM("tiny-hybrid", require_gpu=True)
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from lucebox.errors import InvalidRequestError, PackError
 from lucebox.packs.installed import BrokenPack, Pack, Packs, install_advice
 from lucebox.packs.manifest import Generation, Manifest, release
-from lucebox.packs.targets import NAMES, fits, serving
+from lucebox.packs.targets import NAMES, find, fits, serving
 
 __all__ = [
     "Choice",
@@ -23,6 +23,7 @@ __all__ = [
     "choose",
     "fitting",
     "is_at_least",
+    "min_driver",
     "parse_device",
     "select",
 ]
@@ -126,6 +127,17 @@ def best_installed(architecture: str, packs: Packs) -> Pack | BrokenPack | None:
 def best_target(architecture: str) -> str | None:
     """The best target for an architecture: its own, else a compatible one; None without any."""
     return next((target.name for target in serving(architecture)), None)
+
+
+def min_driver(architecture: str | None, packs: Packs) -> str | None:
+    """The oldest driver for the pack of an architecture, installed or not; None for an unknown one."""
+    if architecture is None:
+        return None
+    pack = best_installed(architecture, packs)
+    if isinstance(pack, Pack):
+        return pack.manifest.min_driver
+    target = find(best_target(architecture) or "")
+    return target.min_driver if target else None
 
 
 def select(spec: DeviceSpec, devices: Sequence[Device], packs: Packs, name: str | None = None) -> Selection:

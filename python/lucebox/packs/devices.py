@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError, PackError
-from lucebox.packs import Selection, best_target, find, machine, parse_device, select
+from lucebox.packs import Packs, Selection, causes, find, machine, min_driver, parse_device, select
 from lucebox.packs.drivers import VENDORS, Survey, driver_devices, survey
 
 __all__ = ["open_pack", "resolve_device"]
@@ -30,25 +30,28 @@ def resolve_device(device: str, pack: str | None = None, *, require_gpu: bool = 
     if spec.backend != "auto":
         return select(spec, driver_devices(spec.backend), find(), pack)
     answers = survey()
-    selection = select(spec, answers.devices, find(), pack)
+    installed = find()
+    selection = select(spec, answers.devices, installed, pack)
     if selection.device != "cpu":
         return selection
-    selection = replace(selection, unused=(*selection.unused, *_without_driver(answers)))
+    selection = replace(selection, unused=(*selection.unused, *_without_driver(answers, installed)))
     if require_gpu:
         why = "; ".join(selection.unused) or "this machine has none that lucebox knows"
         raise PackError(f"no GPU is usable, and require_gpu refuses the CPU: {why}. `lucebox doctor` says more")
     return selection
 
 
-def _without_driver(answers: Survey) -> list[str]:
+def _without_driver(answers: Survey, installed: Packs) -> list[str]:
     """A line per GPU that a pack could serve, that the kernel lists and no driver library reports."""
     answering = {VENDORS[device.vendor] for device in answers.devices}
-    return [
-        f"{gpu.name or gpu.pci_id} ({gpu.architecture}) is not used: its driver does not answer; `lucebox doctor` says "
-        "what to do"
-        for gpu in machine.find_gpus(machine.ROOT)
-        if gpu.vendor not in answering and gpu.architecture and best_target(gpu.architecture)
-    ]
+    lines = []
+    for gpu in machine.find_gpus(machine.ROOT):
+        minimum = min_driver(gpu.architecture, installed)
+        if gpu.vendor not in answering and minimum is not None:
+            cause = causes.find(gpu, answers, minimum, machine.ROOT)
+            why = cause.what.partition(". ")[0]
+            lines.append(f"{gpu.name or gpu.pci_id} ({gpu.architecture}) is not used: {why}. {cause.step}")
+    return lines
 
 
 def open_pack(selection: Selection, without: Sequence[str] = ()) -> _engine.gpu.Pack | None:
