@@ -124,6 +124,9 @@ class LLM:
         """The file of measured costs of a speculative step, reused by the next start; None without a drafter."""
         self.device_name = self.model.device.chip
         self.device_reason = self.model.device.reason
+        """Why this device and pack were chosen."""
+        self.unused_gpus = self.model.device.unused_gpus
+        """One line per GPU that could make the model faster, with the command that installs its pack."""
         self.draft_reason = self.model.draft_reason
         """The drafters that `draft="auto"` left out, and why."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,6 +165,18 @@ def test_the_layout_fits(browser: Browser, server: Running, width: int) -> None:
         assert composer is not None
         assert composer["y"] + composer["height"] <= 700
         assert page.evaluate("document.getElementById('messages').clientHeight") > 300
+
+
+def test_a_gpu_that_is_not_used_is_on_the_page(page: Page, server: Running) -> None:
+    page.goto(server.url)
+    until(page, "document.getElementById('model').textContent !== ''")
+    assert page.is_hidden("#unused-gpus")
+    with LLM("tiny-hybrid", context=256, sessions=1) as llm:
+        llm.model.device = replace(llm.model.device, unused_gpus=("cuda:0 is not used: <no pack>",))
+        with in_process(llm) as url:
+            page.goto(url)
+            until(page, "document.getElementById('unused-gpus').textContent !== ''")
+            assert page.inner_text("#unused-gpus") == "cuda:0 is not used: <no pack>"
 
 
 @pytest.mark.parametrize("width", [1400, 1024, 390])

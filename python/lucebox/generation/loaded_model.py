@@ -43,6 +43,8 @@ class LoadedDevice:
     """The name of the GPU or processor."""
     reason: str
     """Why this device and pack were chosen."""
+    unused_gpus: tuple[str, ...]
+    """One line per GPU that could make the model faster, and what to do."""
     pack: _engine.gpu.Pack | None
     """None on the CPU."""
     pack_name: str | None

@@ -58,6 +58,7 @@ def status_document(server: Server) -> dict[str, Any]:
         "context": server.model.context,
         "device": loaded.options.device,
         "device_name": loaded.device.chip,
+        "unused_gpus": loaded.device.unused_gpus,
         "kernels": loaded.kernels,
         "draft": loaded.draft_label,
         "sparse_prefill": loaded.options.sparse_prefill,
