@@ -4,6 +4,8 @@ PYTHON ?= python3
 RUN := .venv/bin/python
 # files are UTF-8, whatever a library that tests load does to the locale
 export PYTHONUTF8 := 1
+# Python keeps its compiled modules, also where the environment forbids it: the tests start some hundred interpreters.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-all check packs release-dry-run format generate bench clean
 

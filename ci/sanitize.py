@@ -1,9 +1,13 @@
 """Runs fuzz drivers and tests with the address and undefined-behaviour sanitizers. Builds the cpu-asan and sim-asan
 presets, runs every fuzz driver for a fixed number of inputs, then a share of the native host tests and, on the
-simulator, of the GPU kernel tests."""
+simulator, of the GPU kernel tests.
+
+sanitize.py [--inputs N]   N: inputs of each fuzz driver
+"""
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -13,7 +17,7 @@ from project import BUILD, PYTEST, ROOT, run, tools_environment
 
 FOLDER = BUILD / "cpu-asan"
 SIM_PACK = BUILD / "sim-asan" / "pack" / "lucebox_sim"
-FUZZ_INPUTS = 20_000
+FUZZ_INPUTS = 20_000  # minutes; a million inputs in all take 15 minutes
 # Tests of Python code: sanitizers find nothing there and make it several times slower.
 PYTHON_ONLY = (
     "bench",
@@ -53,12 +57,12 @@ def build() -> None:
     run("cmake", "--build", "--preset", "sim-asan")
 
 
-def fuzz() -> None:
+def fuzz(n_inputs: int) -> None:
     drivers = [file for file in sorted((FOLDER / "tests/fuzz").glob("fuzz_*")) if file.is_file()]
     if not drivers:
         sys.exit("the cpu-asan preset built no fuzz driver (tests/fuzz)")
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda driver: run(driver, str(FUZZ_INPUTS)), drivers))
+        list(pool.map(lambda driver: run(driver, str(n_inputs)), drivers))
 
 
 def tests() -> None:
@@ -89,6 +93,9 @@ def tests() -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Run fuzz drivers and tests with sanitizers.")
+    parser.add_argument("--inputs", type=int, default=FUZZ_INPUTS, help="inputs of each fuzz driver")
+    arguments = parser.parse_args()
     build()
-    fuzz()
+    fuzz(arguments.inputs)
     tests()

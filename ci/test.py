@@ -37,13 +37,9 @@ def wheel() -> None:
 
 
 def packs() -> None:
-    # NVRTC has fewer headers than nvcc, so it is the compiler that rejects sources; all-packs compiles with nvcc too.
     # The simulator's kernels at the same time, because each build has stretches with work for one core only.
     with ThreadPoolExecutor() as pool:
-        builds = (
-            pool.submit(test_packs.build_and_verify, test_packs.ONE_PER_VENDOR, "--nvrtc"),
-            pool.submit(script("build_sim.py")),
-        )
+        builds = (pool.submit(test_packs.everyday), pool.submit(script("build_sim.py")))
     for build in builds:
         build.result()
 
@@ -63,6 +59,7 @@ MORE: dict[str, Callable[[], None]] = {
     "sanitizers": script("sanitize.py"),
     "all-packs": lambda: test_packs.test(test_packs.EVERY),
     "release-dry-run": script("release_dry_run.py"),
+    "sdks": script("sdk_loops.py"),
     "slow-tests": pytest("slow"),
 }
 STAGES = {**MORE, **EVERYDAY}

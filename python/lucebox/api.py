@@ -124,6 +124,9 @@ class LLM:
         """The file of measured costs of a speculative step, reused by the next start; None without a drafter."""
         self.device_name = self.model.device.chip
         self.device_reason = self.model.device.reason
+        """Why this device and pack were chosen."""
+        self.unused_gpus = self.model.device.unused_gpus
+        """One line per GPU that could make the model faster, with the command that installs its pack."""
         self.draft_reason = self.model.draft_reason
         """The drafters that `draft="auto"` left out, and why."""
 
@@ -516,6 +519,7 @@ class LLM:
         text: Prompt | list[str] | list[list[int]],
         *,
         pooling: Pooling | None = None,
+        prompt_name: str | None = None,
         normalize: bool = True,
         dimensions: int | None = None,
     ) -> NDArray[np.float32]:
@@ -523,16 +527,20 @@ class LLM:
 
         pooling: None is the model's own, else "mean", "cls" (the first row), "last", "max", "weightedmean" or
             "mean_sqrt_len". Dense modules of the model follow either.
+        prompt_name: the prompt of the model's files to put before each text, such as "query" or "document"; None is
+            the model's default prompt, usually none. Ids have no prompt.
         normalize: scales the vector to length 1, so that a dot product is the cosine.
         dimensions: keep only this many leading dimensions, for models trained for truncation (Matryoshka).
 
         Raises:
             UnsupportedError: the model is not made for embeddings, and no pooling is given.
-            InvalidRequestError: a text has no token or more than the context, or an option is out of range.
+            InvalidRequestError: a text has no token or more than the context, an option is out of range, or the model
+                has no such prompt.
         """
         self.model.check_usable()
         texts = _as_prompts(text)
-        request = embedding_request(self.model, [cast(Prompt, text)] if texts is None else texts, pooling)
+        all_texts = [cast(Prompt, text)] if texts is None else texts
+        request = embedding_request(self.model, all_texts, pooling, prompt_name)
         answers_of(self._scheduler, [request])
         assert request.embedding is not None
         rows = [one.vector(normalize=normalize, dimensions=dimensions) for one in request.embedding.poolers]

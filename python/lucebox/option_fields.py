@@ -16,6 +16,7 @@ class EngineFields(TypedDict, total=False):
 
     device: str
     pack: str | None
+    require_gpu: bool
     context: int | None
     kv_tokens: int | None
     threads: int | None

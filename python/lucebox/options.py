@@ -44,6 +44,8 @@ class EngineOptions:
     pack: str | None = field(default=None, metadata=HOST)
     """Name of the GPU pack: "sm_86", or a variant, "sm_86_laptop". None: the best one for the device, a variant before
     its target, the last installed variant before the others."""
+    require_gpu: bool = field(default=False, metadata=HOST)
+    """Never run on the CPU: if no GPU is usable, an error says why and which command helps."""
     context: int | None = field(default=None, metadata=MODEL)
     """Maximum tokens of a session. None: the model's maximum, or less where memory does not suffice."""
     kv_tokens: int | None = None

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow  # 45 s: large bodies and grammars that take secon
 
 CHAT = {"messages": ASK, "max_tokens": 2}
 HEALTH_S = 3.0  # measured: 0.3 s with 16 other processes on 2 cores, 0.05 s alone
+CHAT_S = 2.0  # measured: 0.1 s
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +29,23 @@ def attacked() -> Iterator[Running]:
         assert running.process.poll() is None
 
 
+def seconds(ask: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    ask()
+    return time.perf_counter() - start
+
+
+def limit(least_s: float, ask: Callable[[], object]) -> float:
+    """The limit for a request during an attack: 20 times what it takes before, beside other work on the machine."""
+    return max(least_s, 20 * max(seconds(ask) for _ in range(5)))
+
+
 @contextmanager
 def health_watched(server: Running) -> Iterator[None]:
-    """Polls /health meanwhile: no answer may take longer than HEALTH_S."""
+    """Polls /health meanwhile: no answer may take longer than the limit."""
     over, slowest = threading.Event(), [0.0]
+    with server.client() as client:
+        limit_s = limit(HEALTH_S, lambda: client.get("/health"))
 
     def poll() -> None:
         with server.client() as client:
@@ -49,12 +63,20 @@ def health_watched(server: Running) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-    assert 0 < slowest[0] < HEALTH_S, f"/health took {slowest[0]:.2f} s"
+    assert 0 < slowest[0] < limit_s, f"/health took {slowest[0]:.2f} s"
 
 
 def still_answers(server: Running) -> None:
     with server.client() as client:
         assert client.post("/v1/chat/completions", json=CHAT).status_code == 200
+
+
+def answered(server: Running, body: dict[str, Any]) -> httpx.Response:
+    """Computations that an earlier test abandoned count against their sender until they end."""
+    with server.client() as client:
+        while (answer := client.post("/v1/chat/completions", json=body)).status_code == 503:
+            time.sleep(0.1)
+        return answer
 
 
 def resident_mib(server: Running) -> float:
@@ -113,10 +135,11 @@ SLOW = {
 
 @pytest.mark.parametrize("name", SLOW)
 def test_grammars_that_take_long(attacked: Running, name: str) -> None:
-    start = time.perf_counter()
-    with health_watched(attacked), attacked.client() as client:
-        assert client.post("/v1/chat/completions", json=CHAT | SLOW[name]).status_code in (200, 400)
-    assert time.perf_counter() - start < 20
+    limit_s = limit(20, lambda: still_answers(attacked))
+    with health_watched(attacked):
+        start = time.perf_counter()
+        assert answered(attacked, CHAT | SLOW[name]).status_code in (200, 400)
+        assert time.perf_counter() - start < limit_s
     still_answers(attacked)
 
 
@@ -125,6 +148,7 @@ def test_slow_grammars_do_not_stop_other_chats(attacked: Running) -> None:
     bodies = [CHAT | schema({"type": "integer", "multipleOf": 999_983 + 2 * i}) for i in range(8)]
     address = httpx.URL(attacked.url)
     sockets = []
+    limit_s = limit(5, lambda: still_answers(attacked))
     for body in bodies:
         data = json.dumps(body).encode()
         one = socket.create_connection((address.host, address.port or 80))
@@ -132,16 +156,14 @@ def test_slow_grammars_do_not_stop_other_chats(attacked: Running) -> None:
         one.sendall(head.encode() + f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
         sockets.append(one)
     time.sleep(0.5)
-    start = time.perf_counter()
-    still_answers(attacked)
-    assert time.perf_counter() - start < 5
+    assert seconds(lambda: still_answers(attacked)) < limit_s
     for one in sockets:
         one.close()
     time.sleep(1)
-    start = time.perf_counter()
     with attacked.client() as client:  # a new grammar: it would wait 12 s for the eight
+        start = time.perf_counter()
         assert client.post("/v1/chat/completions", json=CHAT | schema({"type": "boolean"})).status_code == 200
-    assert time.perf_counter() - start < 5
+        assert time.perf_counter() - start < limit_s
 
 
 NESTED = "(((((a{10}){10}){10}){10}){10})"
@@ -161,9 +183,7 @@ def chats_watched(server: Running) -> Iterator[list[float]]:
 
     def ask() -> None:
         while not over.is_set():
-            start = time.perf_counter()
-            still_answers(server)
-            times.append(time.perf_counter() - start)
+            times.append(seconds(lambda: still_answers(server)))
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -178,9 +198,10 @@ def chats_watched(server: Running) -> Iterator[list[float]]:
 def test_masks_that_take_long(attacked: Running, name: str) -> None:
     """The check may find the first mask cheap. The engine's thread computes no mask."""
     body = CHAT | HOLDS[name] | {"n": 4, "max_tokens": 60}
-    with health_watched(attacked), chats_watched(attacked) as times, attacked.client() as client:
-        assert client.post("/v1/chat/completions", json=body).status_code in (200, 400)
-    assert max(times) < 2, sorted(times)[-3:]  # measured: 0.1 s
+    limit_s = limit(CHAT_S, lambda: still_answers(attacked))
+    with health_watched(attacked), chats_watched(attacked) as times:
+        assert answered(attacked, body).status_code in (200, 400)
+    assert max(times) < limit_s, sorted(times)[-3:]
     still_answers(attacked)
 
 
@@ -195,6 +216,8 @@ def test_many_slow_patterns_in_small_bodies() -> None:
                 answered = client.post("/v1/chat/completions", json=CHAT | schema({"allOf": patterns}))
             results.append(answered.status_code)
 
+        with server.client(headers={"x-api-key": "b"}) as client:
+            limit_s = limit(3, lambda: client.post("/v1/chat/completions", json=CHAT))
         threads = [threading.Thread(target=hold, args=(1000 * i,)) for i in range(1, 4)]
         for thread in threads:
             thread.start()
@@ -204,7 +227,7 @@ def test_many_slow_patterns_in_small_bodies() -> None:
                 start = time.perf_counter()
                 small = schema({"type": "object", "properties": {f"a{i}": {"type": "integer"}}})
                 assert client.post("/v1/chat/completions", json=CHAT | small).status_code == 200
-                assert time.perf_counter() - start < 3  # measured: 0.3 s
+                assert time.perf_counter() - start < limit_s  # measured: 0.3 s
         for thread in threads:
             thread.join(60)
         assert set(results) <= {400, 503} and len(results) == 3

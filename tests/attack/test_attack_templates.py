@@ -72,10 +72,10 @@ def test_indented_json_of_deep_tools() -> None:
     for _ in range(300):
         value = [value]
     tool = {"type": "function", "function": {"name": "f", "parameters": {"x": value}}}
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(FormatError, match="the template was stopped"):
         ChatTemplate("{{ tools|tojson(indent=4) }}", where="attack").render(MESSAGES, tools=[tool])
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize("text", ["é", "\\é", "é\\\\", MARK, f"\\{MARK}{MARK}\\\\{MARK}é", f"\\\\u2425{MARK}", '"\n'])
@@ -87,7 +87,7 @@ def test_escaped_json_keeps_marks(text: str) -> None:
 
 
 def test_escaping_takes_no_step_per_character() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     template = ChatTemplate("{{ x|tojson(ensure_ascii=true)|length }}", where="attack")
     assert template.render(MESSAGES, x="é" * 1_900_000) == str(2 + 6 * 1_900_000)
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3

@@ -531,6 +531,13 @@ def missing_optional_functions(machine: Machine) -> None:
 
 
 @scenario("cuda")
+def stub_library(machine: Machine) -> None:
+    machine.fail("cuGetProcAddress_v2", 34)
+    with raises(errors.DeviceError, "CUDA_ERROR_STUB_LIBRARY (34)", "toolkit's stub", "not the driver"):
+        gpu.devices("cuda")
+
+
+@scenario("cuda")
 def failing_start(machine: Machine) -> None:
     machine.fail("cuInit", 803)
     with raises(errors.DeviceError, "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)", "reboot after a driver update"):
@@ -587,7 +594,7 @@ def workout(machine: Machine) -> None:
 
 
 # Read once when the driver is loaded, or allowed to be missing.
-NOT_IN_A_WORKOUT = re.compile(r"\w+(Init|GetVersion|Count|GetUuid|GetParamInfo)$")
+NOT_IN_A_WORKOUT = re.compile(r"\w+(Init|GetVersion|Count|GetUuid|GetParamInfo|GetProcAddress_v2)$")
 RELEASE = re.compile(r"\w+(Release|Free|FreeHost|HostFree|Destroy|Unload)$")
 
 

@@ -20,12 +20,12 @@ def pci(root: Path, address: str, vendor: str, device: str, *, kind: str = "0300
         (root / folder / "driver").symlink_to(f"../../drivers/{driver}")
 
 
-def nvidia(root: Path, address: str, model: str) -> None:
-    """The NVIDIA kernel module 580.95.05 with one card."""
+def nvidia(root: Path, address: str, model: str, version: str = "580.95.05") -> None:
+    """The NVIDIA kernel module with one card."""
     write(
         root,
         "proc/driver/nvidia/version",
-        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (builder@host)\n",
+        f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build  (builder@host)\n",
     )
     write(
         root,

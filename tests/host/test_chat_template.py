@@ -378,11 +378,11 @@ FAILING = {
 @pytest.mark.parametrize("source", FAILING)
 def test_failing_template(source: str) -> None:
     hostile = ChatTemplate(source, where="here")
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(FormatError, match=f"^here, line {2 if source[1:2] == chr(10) else 1}: .*{FAILING[source]}"):
         hostile.render([USER])
     # The slowest takes 1.2 s here; machines differ.
-    assert time.monotonic() - began < 15
+    assert time.process_time() - began < 15
 
 
 def test_long_conversations_are_within_the_budget() -> None:

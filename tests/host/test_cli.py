@@ -291,12 +291,13 @@ def test_chat_save_and_load_go_on(tmp_path: Path) -> None:
 
 def test_chat_set_and_stats() -> None:
     chosen = ("/set max-tokens=6", "/set temperature=50", "/set top-p=1")
-    answers, notes = chat(*chosen, "hello", "/regenerate", "/stats", "/set", "/help")
+    answers, notes = chat(*chosen, "hello", "/regenerate", "/stats", "/status", "/set", "/help")
     assert answers[0]["usage"]["completion_tokens"] <= 6
     assert answers[0]["usage"]["prompt_tokens"] == answers[1]["usage"]["prompt_tokens"]
     assert answers[0]["content"] != answers[1]["content"]
     assert "tok/s" in notes
     assert "max_tokens = 6" in notes
+    assert "free memory" in notes and "sampling: temperature 50" in notes
     assert "/undo" in notes
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,11 +28,12 @@ def compile_simulator(out: Path) -> None:
 
 
 def compile_drivers(folder: Path, *defines: str) -> None:
-    """Compiles both stand-ins."""
+    """Compiles both stand-ins, with the names by which the dynamic loader knows them."""
     simulator = once("simulator.o", compile_simulator)
     folder.mkdir(exist_ok=True)
-    compile_library(folder / "libcuda.so.1", (STANDIN / "cuda.cpp", simulator), *INCLUDES, *defines)
-    compile_library(folder / "libamdhip64.so.7", (STANDIN / "hip.cpp", simulator), *INCLUDES, *defines)
+    for library, source in (("libcuda.so.1", "cuda.cpp"), ("libamdhip64.so.7", "hip.cpp")):
+        name = f"-Wl,-soname,{library}"
+        compile_library(folder / library, (STANDIN / source, simulator), *INCLUDES, *defines, name)
 
 
 @pytest.fixture(scope="session")
@@ -113,8 +113,16 @@ def test_drivers_of_another_age(tmp_path: Path) -> None:
     assert "libamdhip64.so.7 lacks hipGetDevicePropertiesR0600: the runtime is too old" in error_of(tmp_path, "hip")
 
 
+def copy_of_hip(drivers: Path, folder: Path, version: int) -> None:
+    """The stand-in for HIP under the name of another major version."""
+    folder.mkdir(parents=True, exist_ok=True)
+    image = (drivers / "libamdhip64.so.7").read_bytes()
+    name = b"libamdhip64.so.%d\0"
+    (folder / f"libamdhip64.so.{version}").write_bytes(image.replace(name % 7, name % version))
+
+
 def test_rocm_6(drivers: Path, tmp_path: Path) -> None:
-    shutil.copy(drivers / "libamdhip64.so.7", tmp_path / "libamdhip64.so.6")
+    copy_of_hip(drivers, tmp_path, 6)
     script = (
         "import ctypes; from lucebox._engine import gpu\n"
         "ctypes.CDLL('libamdhip64.so.6').standin_set(1, 60342133, b'gfx1100')\n"

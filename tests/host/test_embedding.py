@@ -16,6 +16,7 @@ import pytest
 from lucebox import LLM, FormatError, InvalidRequestError, ModelInfo, UnsupportedError
 from lucebox.generation.embedding import Embedder, Pooler
 from lucebox.models.embedding_modules import EmbeddingModules, Pooling, read_modules
+from lucebox.models.embedding_prompts import PROMPTS_FILE
 from lucebox.text import Tokenizer
 from safetensors.numpy import save_file
 
@@ -265,3 +266,65 @@ def test_the_end_token_of_a_folder(data: Path, tmp_path: Path) -> None:
         assert read.appended == after
         # A BOS that only the post-processor asks for.
         assert read.add_bos == bool(before) and read.encode("a")[:1] == [*before, *read.encode("a", add_bos=False)][:1]
+
+
+# prompts
+
+PROMPTS = {"prompts": {"query": "q: ", "passage": "p: ", "empty": None}, "default_prompt_name": "passage"}
+
+
+def prompted(folder: Folder, prompts: Any, pooling: Any = None) -> LLM:
+    config = {"1_Pooling/config.json": pooling or {"pooling_mode_mean_tokens": True}}
+    return LLM(folder({PROMPTS_FILE: prompts, **config}), device="cpu", draft="none", context=256)
+
+
+def test_prompts_of_a_folder(folder: Folder) -> None:
+    with prompted(folder, PROMPTS) as llm:
+        names = {"query": "q: ", None: "p: ", "passage": "p: ", "document": "p: ", "empty": ""}
+        for name, prompt in names.items():
+            np.testing.assert_array_equal(llm.embed(TEXT, prompt_name=name), llm.embed(llm.tokenize(prompt + TEXT)))
+        both = llm.embed([TEXT, "import os"], prompt_name="query")
+        np.testing.assert_array_equal(both[1], llm.embed("import os", prompt_name="query"))
+        with pytest.raises(InvalidRequestError, match="is 'other', but the model's prompts are query, passage, empty"):
+            llm.embed(TEXT, prompt_name="other")
+        with pytest.raises(InvalidRequestError, match="prompt_name needs texts"):
+            llm.embed(llm.tokenize(TEXT), prompt_name="query")
+
+
+@pytest.mark.parametrize("prompts", [{}, {"prompts": {"other": "o: "}, "default_prompt_name": None}])
+def test_a_model_without_a_prompt_for_queries(folder: Folder, prompts: Any) -> None:
+    with prompted(folder, prompts) as llm:
+        plain = llm.embed(llm.tokenize(TEXT))
+        for name in (None, "query", "document", "passage"):
+            np.testing.assert_array_equal(llm.embed(TEXT, prompt_name=name), plain)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"])
+def test_rows_of_the_prompt_that_are_not_pooled(folder: Folder, pooling: str) -> None:
+    """Positions stay those in the whole text."""
+    prompts = {"prompts": {"query": "def f(x):\n    return x\n"}}
+    with prompted(folder, prompts, {"pooling_mode": pooling, "include_prompt": False}) as llm:
+        vector = llm.embed(TEXT, prompt_name="query", normalize=False)
+        ids, n = llm.ids(prompts["prompts"]["query"] + TEXT), len(llm.ids(prompts["prompts"]["query"]))
+        with llm.locked_session() as session:
+            session.reset()
+            rows = np.asarray(session.hidden(ids), np.float64)[n:]
+        weights = np.arange(n + 1, len(ids) + 1)[:, None]
+        want = (rows * weights).sum(0) / weights.sum() if pooling == "weightedmean" else wanted(rows, pooling)
+        np.testing.assert_allclose(vector, want, rtol=1e-4, atol=1e-5)
+        with pytest.raises(InvalidRequestError, match="no token after the model's prompt"):
+            llm.embed("", prompt_name="query")
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ("{", "config_sentence_transformers.json: not valid JSON"),
+        ({"prompts": ["q: "]}, "prompts is not an object of texts"),
+        ({"prompts": {"query": 1}}, "prompts is not an object of texts"),
+        ({"prompts": {"query": "q: "}, "default_prompt_name": "x\x1b"}, r"default_prompt_name is 'x\\x1b', but"),
+    ],
+)
+def test_damaged_prompts(folder: Folder, prompts: Any, message: str) -> None:
+    with prompted(folder, prompts) as llm, pytest.raises(FormatError, match=message):
+        llm.embed(TEXT)

@@ -71,14 +71,14 @@ def test_vocabularies(part: int) -> None:
     n_refused = 0
     for seed in range(part * N_CASES // 3, (part + 1) * N_CASES // 3):
         metadata = mutate_vocabulary(random.Random(seed))
-        began = time.monotonic()
+        began = time.process_time()
         try:
             tokenizer = Tokenizer.from_gguf(metadata, "fuzz.gguf")
             ids = tokenizer.encode("hello <|end|> <tool>\n é 🙂 12345")
             tokenizer.decode(ids)
         except LuceboxError:
             n_refused += 1
-        assert time.monotonic() - began < 10, f"seed {seed}"
+        assert time.process_time() - began < 10, f"seed {seed}"
     assert 0 < n_refused < N_CASES // 3
 
 
@@ -88,10 +88,10 @@ def test_templates(part: int) -> None:
     n_refused = 0
     for seed in range(part * N_CASES // 3, (part + 1) * N_CASES // 3):
         text = mutate_template(random.Random(seed))
-        began = time.monotonic()
+        began = time.process_time()
         try:
             ChatTemplate(text, where="fuzz").render(messages * 2, tools=[{"name": "f"}])
         except LuceboxError:
             n_refused += 1
-        assert time.monotonic() - began < 25, f"seed {seed}"
+        assert time.process_time() - began < 25, f"seed {seed}"
     assert 0 < n_refused < N_CASES // 3

@@ -39,7 +39,8 @@ TEMPLATES = [
 ]  # fmt: skip
 EMBEDDER = [
     "config.json", "tokenizer.json", "model.safetensors", "modules.json", "1_Pooling/config.json",
-    "2_Dense/config.json", "2_Dense/model.safetensors", "2_Dense/pytorch_model.bin", "onnx/config.json", "README.md",
+    "config_sentence_transformers.json", "2_Dense/config.json", "2_Dense/model.safetensors",
+    "2_Dense/pytorch_model.bin", "onnx/config.json", "README.md",
 ]  # fmt: skip
 MODULES = [
     {"type": "x.Transformer", "path": ""},
@@ -208,7 +209,7 @@ def test_files_beside_the_weights(server: str) -> None:
 
 
 def test_the_modules_of_an_embedder(server: str) -> None:
-    assert names_in(resolve("org/embedder", endpoint=server).path) == sorted(EMBEDDER[:7])
+    assert names_in(resolve("org/embedder", endpoint=server).path) == sorted(EMBEDDER[:8])
 
 
 @pytest.mark.parametrize("model", ["org/folder", "org/both:safetensors"])

@@ -17,12 +17,6 @@ def on(isa: str) -> dict[str, Any]:
     return {"isa": isa}
 
 
-@pytest.fixture
-def seed() -> int:
-    """The same inputs in every run: the limits of the CPU have little room."""
-    return 1
-
-
 def test_more_threads_change_no_bit(isa: str) -> None:
     rng = np.random.default_rng(6)
     cache = filled(1500, 2, 64, "f16", "f16", rng)

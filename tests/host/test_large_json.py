@@ -74,23 +74,29 @@ def test_slices_divide_no_escape(shift: int) -> None:
 
 
 def test_other_threads_run_meanwhile() -> None:
-    """Python's own function holds the GIL for the whole text: 0.3 s alone."""
+    """Python's own function holds the GIL for the whole text: 0.3 s alone. Other work on the machine may also hold up
+    the other thread, so the best of some rounds counts."""
     data = b"[" + b"1.2345678901234567e300," * 1_000_000 + b"1]"
-    gaps, over = [0.0], threading.Event()
 
-    def tick() -> None:
-        last = time.perf_counter()
-        while not over.is_set():
-            time.sleep(0.001)
-            now = time.perf_counter()
-            gaps.append(now - last)
-            last = now
+    def longest_gap() -> float:
+        """As a share of the time that reading takes."""
+        gaps, over = [0.0], threading.Event()
 
-    thread = threading.Thread(target=tick)
-    thread.start()
-    start = time.perf_counter()
-    load_json(data, "it")
-    took = time.perf_counter() - start
-    over.set()
-    thread.join()
-    assert max(gaps) < took / 4
+        def tick() -> None:
+            last = time.perf_counter()
+            while not over.is_set():
+                time.sleep(0.001)
+                now = time.perf_counter()
+                gaps.append(now - last)
+                last = now
+
+        thread = threading.Thread(target=tick)
+        thread.start()
+        start = time.perf_counter()
+        load_json(data, "it")
+        took = time.perf_counter() - start
+        over.set()
+        thread.join()
+        return max(gaps) / took
+
+    assert any(longest_gap() < 1 / 4 for _ in range(10))

@@ -63,3 +63,20 @@ def test_names_of_files_in_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     for words in (["run", f"absent{CLIPBOARD}.gguf", "x"], ["inspect", str(tmp_path / f"x{CLIPBOARD}")]):
         assert main(words) == 1
     assert CLIPBOARD not in err.getvalue() + out.getvalue() and r"\x1b]52" in err.getvalue()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "tiny-hybrid", "a", "--\x1b]0;t\x07"),
+        ("run", "tiny-hybrid", "a", "-n", "\x1b[2J"),
+        ("run", "tiny-hybrid", "a", "--quiet=\x1b[2J"),
+        ("completion", "\x1b[2J"),
+        ("\x1b[2J",),
+    ],
+)
+def test_errors_of_usage(monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+    _, err = terminals(monkeypatch)
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "x1b" in err.getvalue() and "\x1b" not in err.getvalue()

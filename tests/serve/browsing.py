@@ -1,9 +1,14 @@
-"""The server's page in a headless Chromium. The page's policy forbids eval(), so tests wait with `until`."""
+"""The server's page in a headless Chromium. The page's policy forbids eval(), so tests wait with `until`.
+
+The page changes its messages and the prompt in the task of the event. All else comes later, and tests wait for it: the
+list of chats (`shows_rows`), the focus after a chat is opened (`new_chat`, `open_last`), what the browser keeps
+(`reloaded`), and the server's counters."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +16,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+ENDED = "document.getElementById('stop').hidden && !document.getElementById('send').hidden"
+# Whether the browser keeps no turn whose answer is being written.
+KEPT = """import("/static/store.js").then((store) => store.unfinishedTurns()).then((turns) => turns.length === 0)"""
 FLAGS = ["--no-sandbox", "--host-resolver-rules=MAP lan.test 127.0.0.1"]  # lan.test: not loopback to the browser
 
 
@@ -21,6 +29,15 @@ def until(page: Page, condition: str) -> None:
             return
         page.wait_for_timeout(50)
     raise AssertionError(f"never came true: {condition}; the page says {page.inner_text('body')!r}")
+
+
+def becomes(read: Callable[[], object], expected: object, page: Page) -> None:
+    """Waits until a reading of the page is this."""
+    for _ in range(600):
+        if (found := read()) == expected:
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"expected {expected!r}, the page has {found!r}")
 
 
 def opened(page: Page, url: str, **settings: object) -> None:
@@ -52,6 +69,25 @@ def opened_chat(page: Page, url: str, *messages: dict[str, Any]) -> None:
     )
     page.reload()
     page.wait_for_selector(".message")
+
+
+def new_chat(page: Page) -> None:
+    page.click("#new")
+    until(page, "document.activeElement.id === 'prompt'")
+
+
+def open_last(page: Page, n_messages: int) -> None:
+    """Opens the last chat of the list."""
+    page.locator("#list li button:first-child").last.click()
+    until(page, f"document.querySelectorAll('.message').length === {n_messages}")
+    until(page, "document.activeElement.id === 'prompt'")
+
+
+def reloaded(page: Page, n_messages: int) -> None:
+    """Reloads the page with a chat whose answers are complete."""
+    until(page, KEPT)
+    page.reload()
+    until(page, f"document.querySelectorAll('.message').length === {n_messages}")
 
 
 def send(page: Page, text: str) -> None:
@@ -89,6 +125,11 @@ def exported(page: Page, name: str) -> str:
         page.click(f"#export-{name}")
     show(page, "chat")
     return Path(download.value.path()).read_text()
+
+
+def shows_rows(page: Page, *titles: str) -> None:
+    """Waits until the list of chats has these titles."""
+    becomes(lambda: rows(page), list(titles), page)
 
 
 def rows(page: Page) -> list[str]:

@@ -55,7 +55,7 @@ def tab(browser: Browser, width: int) -> Iterator[Page]:
     errors: list[str] = []
     with browser.new_context(viewport={"width": width, "height": 800}) as context:
         context.grant_permissions(["clipboard-read", "clipboard-write"])
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(30_000)
 
         def watch(page: Page) -> None:
             page.on("pageerror", lambda error: errors.append(str(error)))

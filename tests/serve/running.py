@@ -52,11 +52,11 @@ class Running:
         return anthropic.AsyncAnthropic(base_url=self.url, api_key="none", max_retries=0)
 
     def status(self) -> dict[str, Any]:
-        return httpx.get(f"{self.url}/status").json()
+        return httpx.get(f"{self.url}/status", timeout=60).json()
 
     def wait_until(self, **expected: int) -> dict[str, Any]:
         """Waits until fields of /status have these values; returns the status."""
-        for _ in range(200):
+        for _ in range(600):
             status = self.status()
             if all(status[name] == value for name, value in expected.items()):
                 return status
@@ -90,9 +90,10 @@ def started(
 
 
 @contextmanager
-def in_process(llm: LLM) -> Iterator[str]:
-    """Serves an LLM of this process on one slot; the URL."""
-    server = uvicorn.Server(uvicorn.Config(create_app(llm, ServeSettings(slots=1)), port=0, log_level="warning"))
+def in_process(llm: LLM, settings: ServeSettings | None = None) -> Iterator[str]:
+    """Serves an LLM of this process, by default on one slot; the URL."""
+    app = create_app(llm, settings or ServeSettings(slots=1))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = Thread(target=server.run)
     thread.start()
     while not server.started:

@@ -156,6 +156,25 @@ def test_text_after_a_tool_result_joins_its_turn(turns: Any, expected: Any) -> N
     assert found == expected
 
 
+TURNS = [USER, assistant(tool_calls=[CALL]), RESULT, {"role": "user", "content": "note"}]
+ITEMS = [
+    USER,
+    {"type": "function_call", "call_id": "c1", **FUNCTION},
+    {"type": "function_call_output", "call_id": "c1", "output": "r"},
+    {"role": "user", "content": "note"},
+]
+OLLAMA_TURNS = [USER, assistant(tool_calls=[{"function": {"name": "w"}}]), {"role": "tool", "content": "r"}, TURNS[3]]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "body"),
+    [("chat", {"messages": TURNS}), ("responses", {"input": ITEMS}), ("ollama", {"messages": OLLAMA_TURNS})],
+)
+def test_elsewhere_it_is_a_turn_of_its_own(protocol: str, body: dict[str, Any]) -> None:
+    messages, _ = read(protocol, body)
+    assert [(m["role"], m["content"]) for m in messages[2:]] == [("tool", "r"), ("user", "note")]
+
+
 def test_counts_name_ignored_fields(server: Running) -> None:
     message = {**USER, "timestamp": 1}
     with server.client() as client:

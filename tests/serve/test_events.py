@@ -276,5 +276,6 @@ def test_ollama_calls_have_indices() -> None:
     found = [c for line in lines for c in ollama.ChatResponse(**line).message.model_dump().get("tool_calls") or []]
     sent = [c["function"] for line in lines for c in line["message"].get("tool_calls", [])]
     assert len(found) == 2 and [function["index"] for function in sent] == [0, 1]
+    assert [c["index"] for line in lines for c in line["message"].get("tool_calls", [])] == [0, 1]  # LiteLLM's place
     document = OllamaWriter("chat", "m", None).document([whole("calls")])
     assert [c["function"] for c in document["message"]["tool_calls"]] == sent

@@ -85,13 +85,14 @@ def test_a_name_must_be_long_and_plain(client: httpx.Client, name: str) -> None:
 
 
 def test_usage_so_far(client: httpx.Client) -> None:
+    n = 200
     options = {"include_usage": True, "continuous_usage_stats": True}
-    text = client.post("/v1/chat/completions", json=FIELDS | {"max_tokens": 8, "stream_options": options}).text
+    text = client.post("/v1/chat/completions", json=FIELDS | {"max_tokens": n, "stream_options": options}).text
     events = [httpx.Response(200, text=line[6:]).json() for line in text.splitlines() if line.startswith("data: {")]
     counts = [event["usage"]["completion_tokens"] for event in events if event["usage"]]
     assert counts == sorted(counts)
-    assert counts[-1] == 8
-    assert len(set(counts)) > 3
+    assert counts[-1] == n
+    assert len(set(counts)) > 3  # a busy machine may send several tokens in one event
     assert len({event["usage"]["prompt_tokens"] for event in events if event["usage"]}) == 1
     alone = {"continuous_usage_stats": True}
     refused = client.post("/v1/chat/completions", json=FIELDS | {"stream_options": alone})
@@ -116,9 +117,7 @@ def test_a_stream_that_nobody_reads_ends(own: str, monkeypatch: pytest.MonkeyPat
             next(parts)
             time.sleep(1)  # it has a reader
             assert client.get("/status").json()["running"] == 1
-        for _ in range(100):
-            if client.get("/status").json()["running"] == 0:
-                break
+        while client.get("/status").json()["running"]:
             time.sleep(0.1)
         assert body_of(client, header).status_code == 404
         assert client.get("/status").json()["requests"][-1]["outcome"] == "cancelled"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from browsing import answered, messages, opened, opened_chat, send, show, until, written
+from browsing import answered, becomes, messages, opened, opened_chat, send, show, until, written
 from lucebox import LLM
 from lucebox.serve import web_ui
 from oracle import plain_text, with_oracle
@@ -57,7 +58,7 @@ def test_an_answer_streams_and_the_counters_move(page: Page, server: Running) ->
     until(page, f"Number(document.querySelector('.card[data-name=\"generated tokens\"] b').textContent) >= {generated}")
     until(page, "document.querySelectorAll('#requests tbody tr').length > 0")
     assert page.inner_text("#model") == "tiny-hybrid"
-    assert card(page, "running / slots") == "0 / 2"
+    becomes(lambda: card(page, "running / slots"), "0 / 2", page)
 
 
 def test_stop_cancels_on_the_page_and_the_server(page: Page, patient: Running) -> None:
@@ -154,15 +155,28 @@ def test_the_layout_fits(browser: Browser, server: Running, width: int) -> None:
             assert page.is_visible(f"section#{view}")
             assert page.evaluate("document.documentElement.scrollWidth") == width
             assert page.evaluate("document.documentElement.scrollHeight") == 700
+            if view == "live":
+                until(page, "document.querySelectorAll('#requests tbody tr').length >= 30")
             for pane in ("messages", "live", "list"):
                 assert page.evaluate(f"{pane}.scrollWidth <= {pane}.clientWidth"), pane
             if view == "live":
-                until(page, "document.querySelectorAll('#requests tbody tr').length >= 30")
                 assert page.evaluate("document.getElementById('curve').getBoundingClientRect().height") > 50
         composer = page.locator("#ask").bounding_box()
         assert composer is not None
         assert composer["y"] + composer["height"] <= 700
         assert page.evaluate("document.getElementById('messages').clientHeight") > 300
+
+
+def test_a_gpu_that_is_not_used_is_on_the_page(page: Page, server: Running) -> None:
+    page.goto(server.url)
+    until(page, "document.getElementById('model').textContent !== ''")
+    assert page.is_hidden("#unused-gpus")
+    with LLM("tiny-hybrid", context=256, sessions=1) as llm:
+        llm.model.device = replace(llm.model.device, unused_gpus=("cuda:0 is not used: <no pack>",))
+        with in_process(llm) as url:
+            page.goto(url)
+            until(page, "document.getElementById('unused-gpus').textContent !== ''")
+            assert page.inner_text("#unused-gpus") == "cuda:0 is not used: <no pack>"
 
 
 @pytest.mark.parametrize("width", [1400, 1024, 390])

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from browsing import answered, configure, messages, opened, rows, send, show, turns, until, written
-from running import WHOLE_CONTEXT, Running, started
+from browsing import (
+    ENDED,
+    answered,
+    becomes,
+    configure,
+    messages,
+    new_chat,
+    open_last,
+    opened,
+    reloaded,
+    send,
+    show,
+    shows_rows,
+    turns,
+    until,
+    written,
+)
+from running import Running
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
-ENDED = "document.getElementById('stop').hidden && !document.getElementById('send').hidden"
+# Whether the browser keeps a part of an answer.
+PART_KEPT = """import("/static/store.js").then((store) => store.unfinishedTurns())
+    .then((turns) => turns.some(({ message }) => message.content.length > 100))"""
 
 
 @pytest.fixture
@@ -25,28 +42,20 @@ def sent(tab_of_width: Page) -> list[Any]:
     return bodies
 
 
-@pytest.fixture
-def mortal() -> Iterator[Running]:
-    """A server that a test may stop."""
-    with started("--slots", "2", "--drain", "0.1", context=WHOLE_CONTEXT) as running:
-        yield running
-
-
 def test_an_answer_goes_on_when_its_chat_is_left(tab_of_width: Page, patient: Running) -> None:
     page = tab_of_width
     opened(page, patient.url, temperature=2, max_tokens=8000, seed=1)
     send(page, "Tell me everything.")
     written(page)
     seen = len(turns(page)[1])
-    page.click("#new")
+    new_chat(page)
     assert turns(page) == []
     assert page.is_visible("#send")
     configure(page, max_tokens=3)
     answered(page, "another")  # on the other slot
-    assert patient.status()["running"] == 1
+    patient.wait_until(running=1)
     show(page, "chats")
-    page.locator("#list li button:first-child").last.click()
-    until(page, "document.querySelectorAll('.message').length === 2")
+    open_last(page, 2)
     written(page, seen + 200)
     assert page.is_visible("#stop")
     page.keyboard.press("Escape")
@@ -69,9 +78,8 @@ def test_an_answer_goes_on_after_a_reload(tab_of_width: Page, patient: Running) 
         seed=1,
     )
     assert messages(page)[-1]["content"] == whole.choices[0].message.content
-    n_requests = len(patient.status()["requests"])
-    page.reload()
-    until(page, "document.querySelectorAll('.message').length === 2")
+    n_requests = len(patient.wait_until(running=0)["requests"])
+    reloaded(page, 2)
     assert "900 tokens" in page.inner_text(".assistant .note")
     assert len(patient.status()["requests"]) == n_requests
 
@@ -89,20 +97,26 @@ def test_an_answer_goes_on_in_a_closed_tab_and_another_shows_it(tab_of_width: Pa
     until(other, "document.querySelector('.assistant .note').textContent.includes('600 tokens')")
 
 
-def test_a_cut_answer_says_so(tab_of_width: Page, mortal: Running) -> None:
+def test_a_cut_answer_says_so(tab_of_width: Page, patient: Running) -> None:
     page = tab_of_width
-    opened(page, mortal.url, temperature=2, max_tokens=8000, seed=1)
+    opened(page, patient.url, temperature=2, max_tokens=8000, seed=1)
     send(page, "Tell me everything.")
-    written(page, 200)
-    page.wait_for_timeout(2500)  # the browser has kept a part
-    page.route("**/v1/streams/*", lambda route: route.fulfill(status=404, json={"error": {"message": "gone"}}))
-    page.wait_for_timeout(3000)
+    until(page, PART_KEPT)
+    streams: list[str] = []
+
+    def gone(route: Route) -> None:
+        streams.append(route.request.url)
+        route.fulfill(status=404, json={"error": {"message": "gone"}})
+
+    page.route("**/v1/streams/*", gone)
     page.reload()
     until(page, "document.querySelector('.assistant .problem')?.textContent.includes('cut off')")
     assert len(turns(page)[1]) > 100
     assert page.inner_text(".assistant .note").startswith("failed")
     assert page.is_visible("text=Continue")
-    page.unroute("**/v1/streams/*")
+    with patient.client() as client:
+        client.delete(streams[-1])
+    patient.wait_until(running=0)
 
 
 def test_a_broken_connection_is_taken_up_again(tab_of_width: Page, patient: Running) -> None:
@@ -127,9 +141,9 @@ def test_a_broken_connection_is_taken_up_again(tab_of_width: Page, patient: Runn
     assert "300 tokens" in page.inner_text(".assistant .note")
 
 
-def test_a_request_that_the_server_never_had_returns_its_prompt(tab_of_width: Page, mortal: Running) -> None:
+def test_a_request_that_the_server_never_had_returns_its_prompt(tab_of_width: Page, server: Running) -> None:
     page = tab_of_width
-    opened(page, mortal.url)
+    opened(page, server.url)
     page.route("**/v1/streams/*", lambda route: route.fulfill(status=404, json={"error": {"message": "none"}}))
     page.route("**/v1/chat/completions", lambda route: None)  # never answered
     send(page, "Hello")
@@ -139,7 +153,7 @@ def test_a_request_that_the_server_never_had_returns_its_prompt(tab_of_width: Pa
     until(page, "document.getElementById('prompt').value === 'Hello'")
     assert turns(page) == []
     show(page, "chats")
-    assert rows(page) == []
+    shows_rows(page)
 
 
 def test_edits_and_regenerated_answers_are_branches(tab_of_width: Page, server: Running, sent: list[Any]) -> None:
@@ -170,8 +184,7 @@ def test_edits_and_regenerated_answers_are_branches(tab_of_width: Page, server: 
     page.wait_for_selector("#send:visible")
     assert sent[-1]["messages"] == kept[:1]
     assert len(messages(page)) == 2
-    page.reload()
-    until(page, "document.querySelectorAll('.message').length === 2")
+    reloaded(page, 2)
     page.click(".assistant .branches [aria-label^=Previous]")
     until(page, "document.querySelectorAll('.message').length === 4")
     assert [one["content"] for one in messages(page)][2] in ("two", "three")
@@ -209,9 +222,8 @@ def test_speed_and_context_are_live(tab_of_width: Page, patient: Running) -> Non
     assert page.inner_text(".assistant .note").startswith("stopped")
     used = page.inner_text("#fill span")
     assert page.inner_text("#speed") == ""
-    page.reload()
-    until(page, "document.querySelectorAll('.message').length === 2")
-    assert page.inner_text("#fill span") == used
+    reloaded(page, 2)
+    becomes(lambda: page.inner_text("#fill span"), used, page)
 
 
 def test_a_request_stopped_before_its_answer_changes_nothing(tab_of_width: Page, patient: Running) -> None:

@@ -12,7 +12,7 @@ import pytest
 from lucebox import LLM
 from lucebox.serve.errors import ApiError
 from lucebox.serve.protocols.openai_responses import ResponsesRequest, conversation_of
-from lucebox.serve.protocols.responses_items import resolved
+from lucebox.serve.protocols.responses_items import messages_of, resolved
 from lucebox.serve.responses_store import ResponseStore, StoredResponse
 from running import ASK, MODEL, Running
 from tolerances import check
@@ -145,19 +145,21 @@ def test_references_to_stored_items(server: Running) -> None:
 
 def test_the_newest_of_items_with_one_id() -> None:
     store = ResponseStore()
+
+    def found(item_id: str) -> int:
+        return (store.find_item(item_id, "key") or {})["n"]
+
     for n in range(3):
         item = {"type": "message", "id": "msg_1", "n": n}
         store.put(StoredResponse({"id": f"r{n}", "output": []}, [], [item], "key"))
     store.put(StoredResponse({"id": "other", "output": [{"id": "msg_1"}]}, [], [], "stranger"))
-    assert store.item("msg_1", "key")["n"] == 2
+    assert found("msg_1") == 2
     store.delete("r2", "key")
-    assert store.item("msg_1", "key")["n"] == 1
+    assert found("msg_1") == 1
     store.update(StoredResponse({"id": "r1", "output": [{"id": "msg_2"}]}, [], [], "key"))
-    assert store.item("msg_1", "key")["n"] == 0 and store.item("msg_2", "key")
+    assert found("msg_1") == 0 and store.find_item("msg_2", "key")
     store.delete("r0", "key")
-    with pytest.raises(ApiError, match="Item with id 'msg_1' not found"):
-        store.item("msg_1", "key")
-    assert store.item("msg_1", "stranger")
+    assert store.find_item("msg_1", "key") is None and store.find_item("msg_1", "stranger")
 
 
 def test_references_make_no_input_larger_than_a_body() -> None:
@@ -169,6 +171,30 @@ def test_references_make_no_input_larger_than_a_body() -> None:
     with pytest.raises(ApiError, match="refers to have more than 8000 bytes") as refused:
         resolved(items, lambda _: item, 8000)
     assert refused.value.status == 413
+
+
+REASONING: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": []}
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (REASONING, "I think."),  # LangChain, after a stream
+        (REASONING | {"content": []}, "I think."),
+        (REASONING | {"content": [{"type": "reasoning_text", "text": "Mine."}]}, "Mine."),
+        (REASONING | {"id": "rs_gone"}, None),
+        (REASONING | {"id": "msg_1"}, None),
+    ],
+)
+def test_reasoning_without_its_text(sent: dict[str, Any], expected: str | None) -> None:
+    """The text is read from the stored response, if it is still there."""
+    thought = REASONING | {"content": [{"type": "reasoning_text", "text": "I think."}]}
+    stored = {"rs_1": thought, "msg_1": {"type": "message", "role": "user", "content": "a", "id": "msg_1"}}
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    items = ResponsesRequest.model_validate({"input": [{"role": "user", "content": "a"}, sent, call]}).input
+    assert not isinstance(items, str)
+    turn = messages_of(resolved(items, stored.get, 10_000))[1]
+    assert turn.get("reasoning_content") == expected and turn["tool_calls"]
 
 
 def test_a_previous_response_that_is_gone(server: Running) -> None:
@@ -199,7 +225,7 @@ def test_cancel(server: Running) -> None:
 def ended(server: Running, response_id: str) -> Any:
     """Polls a response until it has ended."""
     statuses = []
-    for _ in range(200):
+    for _ in range(3000):
         response = server.openai().responses.retrieve(response_id)
         statuses.append(response.status)
         if response.status not in ("queued", "in_progress"):

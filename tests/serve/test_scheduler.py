@@ -485,15 +485,15 @@ def test_an_error_of_no_sequence_ends_all(llm: LLM, scheduler: Scheduler, monkey
 
 @dataclass
 class Masks:
-    """A constraint that allows all tokens. A mask takes `slow_s` from the second token on."""
+    """A constraint that allows all tokens. From the second token on, a mask waits for `opened`."""
 
-    slow_s: float
+    opened: threading.Event
     done: bool = False
     n: int = 0
 
     def mask(self) -> None:
         if self.n:
-            time.sleep(self.slow_s)
+            assert self.opened.wait(60)
 
     def accept(self, token: int) -> None:
         self.n += 1
@@ -503,41 +503,64 @@ def constrained(llm: LLM, constraint: Masks, max_tokens: int, sender: str = "") 
     return replace(asked(llm, max_tokens=max_tokens), constraint=constraint, sender=sender)
 
 
-def test_a_slow_mask_delays_only_its_own_sequence(llm: LLM, scheduler: Scheduler) -> None:
+@pytest.fixture
+def closed() -> Iterator[threading.Event]:
+    """What slow masks wait for; set at the end, because their threads cannot be stopped."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def quick_masks() -> Masks:
+    opened = threading.Event()
+    opened.set()
+    return Masks(opened)
+
+
+def test_a_slow_mask_delays_only_its_own_sequence(
+    llm: LLM, scheduler: Scheduler, closed: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mask_ahead, "LIMIT_S", 60.0)
     slow, quick = Collected(), Collected()
-    scheduler.submit([constrained(llm, Masks(0.5), 3)], [slow])
+    scheduler.submit([constrained(llm, Masks(closed), 3)], [slow])
     slow.until(TextDelta)
-    start = time.perf_counter()
     scheduler.submit([asked(llm, max_tokens=20)], [quick])
-    answer = quick.answer()
-    assert time.perf_counter() - start < 0.9 and answer.finished is not None
+    assert quick.answer().finished is not None
+    assert slow.new.empty()
+    closed.set()
     assert len(slow.answer().finished.ids) == 3  # type: ignore[union-attr]
 
 
 def test_masks_beyond_the_limit_fail_their_request(
-    llm: LLM, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+    llm: LLM, scheduler: Scheduler, closed: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their threads cannot be stopped, so they count against their sender until they end."""
     monkeypatch.setattr(mask_ahead, "LIMIT_S", 0.1)
     for _ in range(mask_ahead.MAX_ABANDONED + 1):
         failed = Collected()
-        scheduler.submit([constrained(llm, Masks(2.0), 3, "slow")], [failed])
+        scheduler.submit([constrained(llm, Masks(closed), 3, "slow")], [failed])
         assert isinstance(failed.until(Failed).error, InvalidRequestError)
+    monkeypatch.setattr(mask_ahead, "LIMIT_S", 60.0)  # a busy machine may take long for a quick mask
     refused, other = Collected(), Collected()
-    scheduler.submit([constrained(llm, Masks(0), 3, "slow"), constrained(llm, Masks(0), 3, "other")], [refused, other])
+    requests = [constrained(llm, quick_masks(), 3, sender) for sender in ("slow", "other")]
+    scheduler.submit(requests, [refused, other])
     assert api_error_of(refused.until(Failed).error).kind == "overloaded"
     assert other.answer().finished is not None
-    time.sleep(2.1)
+    closed.set()
+    while mask_ahead._abandoned["slow"]:
+        time.sleep(0.001)
     after = Collected()
-    scheduler.submit([constrained(llm, Masks(0), 3, "slow")], [after])
+    scheduler.submit([constrained(llm, quick_masks(), 3, "slow")], [after])
     assert after.answer().finished is not None
 
 
-def test_a_cancelled_sequence_does_not_wait_for_its_mask(llm: LLM, scheduler: Scheduler) -> None:
+def test_a_cancelled_sequence_does_not_wait_for_its_mask(
+    llm: LLM, scheduler: Scheduler, closed: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mask_ahead, "LIMIT_S", 60.0)
     sink = Collected()
-    (sequence,) = scheduler.submit([constrained(llm, Masks(1.0), 9)], [sink])
+    (sequence,) = scheduler.submit([constrained(llm, Masks(closed), 9)], [sink])
     sink.until(TextDelta)
-    start = time.perf_counter()
     scheduler.cancel(sequence)
     sink.until(Failed)
-    assert time.perf_counter() - start < 0.5
+    assert not closed.is_set()

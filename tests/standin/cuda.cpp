@@ -62,8 +62,11 @@ Status error_name(Status status, const char** text) {
                                                        {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"},
                                                        {719, "CUDA_ERROR_LAUNCH_FAILED"},
                                                        {720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"},
+                                                       {802, "CUDA_ERROR_SYSTEM_NOT_READY"},
                                                        {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"},
-                                                       {901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"}};
+                                                       {804, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE"},
+                                                       {901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"},
+                                                       {999, "CUDA_ERROR_UNKNOWN"}};
   for (const auto& [number, name] : kNames)
     if (number == status) {
       *text = name;
@@ -211,6 +214,7 @@ STANDIN_EXPORT void standin_hide(const char* name) { standin::hidden.insert(name
 
 #ifndef STANDIN_OLD  // a driver before CUDA 12 has no second revision of it
 STANDIN_EXPORT int cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t, int* found) {
+  if (const int status = standin::scripted("cuGetProcAddress_v2")) return status;
   for (const standin::Entry& entry : standin::kEntries) {
     if (std::strcmp(entry.name, name) != 0 || standin::hidden.count(name)) continue;
     if (version < entry.since || standin::script.version < entry.since) continue;

@@ -84,6 +84,11 @@ def devices(vendor: str) -> list[DeviceInfo]:
     Lists the devices of cuda, hip or sim. Raises DeviceError if the driver is missing; it says what to install.
     """
 
+def driver_version(vendor: str) -> tuple[str, str]:
+    """
+    The version of a vendor's driver library ("CUDA 13.0"), and its generation ("580"), with or without devices.
+    """
+
 def require_driver(info: DeviceInfo, min_driver: str) -> None:
     """
     Raises DeviceError if the device's driver is older than a pack's min_driver.

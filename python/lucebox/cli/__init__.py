@@ -11,10 +11,11 @@ import importlib
 import os
 import sys
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from lucebox.cli import console
 from lucebox.cli.interrupts import EXIT_INTERRUPTED, importing
+from lucebox.cli.terminal_text import for_stream
 from lucebox.errors import CancelledError, HubError, LuceboxError
 from lucebox.names import did_you_mean
 
@@ -76,9 +77,16 @@ class ShowVersion(argparse.Action):
         parser.exit()
 
 
+class Parser(argparse.ArgumentParser):
+    """Escapes its errors like all other text on stderr: they repeat arguments, which may come from elsewhere."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(message if sys.stderr is None else for_stream(message, sys.stderr))
+
+
 def build_parser(wanted: Collection[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
     """The parser of the command line. Only the modules of the wanted commands are imported; the others have a line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="lucebox",
         description="LLM inference compiled ahead of time for the one chip you own.",
         epilog="lucebox COMMAND --help shows the flags of a command; lucebox help COMMAND does too.",

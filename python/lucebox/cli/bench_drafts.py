@@ -168,7 +168,17 @@ def opener(args: argparse.Namespace, flags: Mapping[str, Any], show: Callable[[s
         show(f"{what}: {done / total:.0%}" if total else what)
 
     fixed = {"offline": args.offline, "progress": progress, "prefix_cache": 0, "sessions": 1}  # every prompt runs once
-    return lambda draft: LLM(args.model, **{**flags, **fixed, "draft": draft})
+    noted: set[str] = set()
+
+    def open_with(draft: str) -> LLM:
+        llm = LLM(args.model, **{**flags, **fixed, "draft": draft})
+        for text in llm.unused_gpus:
+            if text not in noted:
+                noted.add(text)
+                console.note(f"note: {text}")
+        return llm
+
+    return open_with
 
 
 def parse_count(text: str) -> int | None:

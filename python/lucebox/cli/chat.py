@@ -23,6 +23,7 @@ from lucebox.cli.session import (
     read_template,
     recommended_sampling,
     sampling_line,
+    show_notes,
     summary,
 )
 from lucebox.errors import InvalidRequestError, LuceboxError
@@ -207,6 +208,7 @@ class Chat:
             "load": self.load,
             "set": self.set_option,
             "stats": self.stats,
+            "status": self.status,
         }
 
     @property
@@ -339,6 +341,11 @@ class Chat:
     def stats(self, _: str) -> None:
         """tokens and speed of the last answer"""
         console.note(summary(self.last) if self.last else "no answer has finished yet")
+
+    def status(self, _: str) -> None:
+        """the model, its device and memory, and GPUs that could make it faster"""
+        console.note(f"{opening_line(self.llm)}\nsampling: {sampling_line(self.sampling)}")
+        show_notes(self.llm)
 
 
 def read_conversation(path: Path) -> tuple[str | None, list[dict[str, Any]]]:

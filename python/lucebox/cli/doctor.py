@@ -107,6 +107,8 @@ def print_report(report: Report) -> None:
             [pack_row(pack) for pack in report.packs],
         )
     console.write(f"\n{report.verdict}\n")
+    for warning in dict.fromkeys(device.warning for device in report.devices if device.warning):
+        console.write(f"\nWarning: {warning}.\n")
     for step in report.drivers_first:
         console.write(f"\n{step}.\n")
     if report.install:

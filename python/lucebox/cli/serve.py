@@ -99,9 +99,9 @@ def open_models(specs: list[ModelSpec], settings: ServeSettings) -> ModelSet:
         )
         if loads:
             models.load_first(progress)
-    for entry in models.entries:
-        for text in () if entry.running is None else entry.running.llm.notes:
-            console.note(f"note: {text}")
+    loaded = [entry.running.llm for entry in models.entries if entry.running is not None]
+    for text in dict.fromkeys(text for llm in loaded for text in (*llm.unused_gpus, *llm.notes)):
+        console.note(f"note: {text}")
     names = [entry.name for entry in models.entries]
     if twice := next((name for name in names if names.count(name) > 1), None):
         models.free()

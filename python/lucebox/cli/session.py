@@ -33,6 +33,7 @@ __all__ = [
     "read_template",
     "recommended_sampling",
     "sampling_line",
+    "show_notes",
     "summary",
 ]
 
@@ -54,10 +55,15 @@ def open_model(args: argparse.Namespace, prefix_cache: str | int = 0, sessions: 
         flags["sessions"] = sessions
         flags["prefix_cache"] = prefix_cache  # overrides the flag of this name, which is for a server's slots
         llm = LLM(args.model, **flags, offline=args.offline, progress=progress)
-    for text in llm.notes:
-        console.note(f"note: {text}")
+    show_notes(llm)
     with llm:
         yield llm
+
+
+def show_notes(llm: LLM) -> None:
+    """Writes a line per GPU that could make the model faster, and per ignored part of the model's files."""
+    for text in (*llm.unused_gpus, *llm.notes):
+        console.note(f"note: {text}")
 
 
 def check_files(*paths: str | None) -> None:

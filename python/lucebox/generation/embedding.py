@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError, LuceboxError, UnsupportedError
 from lucebox.models.embedding_modules import EmbeddingModules, Pooling, Vector, normalized, read_modules
+from lucebox.models.embedding_prompts import EmbeddingPrompts, read_prompts
 from lucebox.models.model_info import ModelInfo
 from lucebox.text import Ids
 
@@ -23,17 +24,18 @@ _GGUF_POOLING: dict[object, Pooling] = {1: "mean", 2: "cls", 3: "last"}
 
 
 class Embedder:
-    """How a model embeds text, read from its files: the pooling and what follows it, and the tokens to append."""
+    """How a model embeds text, read from its files: prompts, pooling and what follows it, and the tokens to append."""
 
     def __init__(self, info: ModelInfo, appended: Sequence[int]) -> None:
         path = Path(info.path)
         self._name = info.name
         self._appended = np.asarray(appended, np.int32)
         self._modules = EmbeddingModules()
+        self._prompts = EmbeddingPrompts()
         self._problem: LuceboxError | None = None
         try:
             if path.is_dir():
-                self._modules = read_modules(path)
+                self._modules, self._prompts = read_modules(path), read_prompts(path)
             else:
                 file = _engine.open_model_file(str(path))
                 assert isinstance(file, _engine.GgufFile)
@@ -69,6 +71,14 @@ class Embedder:
             )
         return self._modules
 
+    def prompt(self, name: str | None) -> str:
+        """The text before each text to embed; None is the model's default prompt.
+
+        Raises:
+            InvalidRequestError: the model has no prompt of this name.
+        """
+        return self._prompts.text(name)
+
     def ended(self, ids: Ids) -> Ids:
         """[n_tokens] the ids of a text, with the tokens that the model expects after it."""
         n = len(self._appended)
@@ -78,11 +88,11 @@ class Embedder:
 
 
 class Embedding:
-    """The embeddings of several texts: ids [n_tokens] of each."""
+    """The embeddings of several texts: ids [n_tokens] of each, of which the first n_skipped are not pooled."""
 
-    def __init__(self, texts: Sequence[Ids], modules: EmbeddingModules) -> None:
+    def __init__(self, texts: Sequence[Ids], modules: EmbeddingModules, n_skipped: int = 0) -> None:
         self.texts = texts
-        self.poolers = [Pooler(modules) for _ in texts]
+        self.poolers = [Pooler(modules, n_skipped) for _ in texts]
 
     @property
     def n_tokens(self) -> int:
@@ -103,27 +113,36 @@ class Embedding:
 
 
 class Pooler:
-    """Pools the rows of one text, which arrive in parts."""
+    """Pools the rows of one text, which arrive in parts, without the first n_skipped."""
 
-    def __init__(self, modules: EmbeddingModules) -> None:
+    def __init__(self, modules: EmbeddingModules, n_skipped: int = 0) -> None:
         self._modules = modules
+        self._n_skipped = n_skipped
         self._first: Vector | None = None
         self._last: Vector | None = None
         self._max: Vector | None = None
         self._sum: Vector | float = 0.0
         self._weighted: Vector | float = 0.0
+        self._weights = 0.0
         self._n = 0
+        self._n_seen = 0
 
     def add(self, rows: NDArray[np.float32]) -> None:
         """rows: [n, hidden], the next ones."""
-        values = rows.astype(np.float64)
+        skipped = max(0, self._n_skipped - self._n_seen)
+        values = rows[skipped:].astype(np.float64)
+        positions = np.arange(self._n_seen, self._n_seen + len(rows))[skipped:]  # in the whole text
+        self._n_seen += len(rows)
+        if not len(values):
+            return
         self._first = values[0] if self._first is None else self._first
         self._last = values[-1]
         largest = values.max(axis=0)
         self._max = largest if self._max is None else np.maximum(self._max, largest)
         self._sum = self._sum + values.sum(axis=0)
-        self._weighted = self._weighted + np.arange(self._n + 1, self._n + len(rows) + 1) @ values
-        self._n += len(rows)
+        self._weighted = self._weighted + (positions + 1) @ values
+        self._weights += float((positions + 1).sum())
+        self._n += len(values)
 
     def vector(self, *, normalize: bool, dimensions: int | None = None) -> NDArray[np.float32]:
         """[n] the pooled rows after the model's further modules, or the first dimensions; of length 1 with `normalize`.
@@ -149,6 +168,6 @@ class Pooler:
             "max": self._max,
             "mean": self._sum / n,
             "mean_sqrt_len": self._sum / math.sqrt(n),
-            "weightedmean": self._weighted / (n * (n + 1) / 2),
+            "weightedmean": self._weighted / self._weights,
         }
         return np.asarray(values[pooling], np.float64)

@@ -43,6 +43,8 @@ class LoadedDevice:
     """The name of the GPU or processor."""
     reason: str
     """Why this device and pack were chosen."""
+    unused_gpus: tuple[str, ...]
+    """One line per GPU that could make the model faster, and what to do."""
     pack: _engine.gpu.Pack | None
     """None on the CPU."""
     pack_name: str | None
@@ -212,13 +214,13 @@ class LoadedModel:
         text = prediction[: BYTES_PER_TOKEN * context]
         return np.asarray(self.tokenizer.encode(text, special=False, add_bos=False)[:context], np.int32)
 
-    def ids_to_embed(self, text: str | Sequence[int]) -> Ids:
-        """The token ids of a text, with the end token that the model expects; ids stay as they are.
+    def ids_to_embed(self, text: str | Sequence[int], prompt: str = "") -> Ids:
+        """The token ids of a text after a prompt, with the end token that the model expects; ids stay as they are.
 
         Raises:
             InvalidRequestError: there is no token, or there are more than the context holds.
         """
-        ids = self.embedder.ended(self.prompt_ids(text)) if isinstance(text, str) else self.ids(text)
+        ids = self.embedder.ended(self.prompt_ids(prompt + text)) if isinstance(text, str) else self.ids(text)
         context = self.memory_plan.context
         if not 1 <= len(ids) <= context:
             raise InvalidRequestError(f"a text to embed has 1 to {context} tokens (the context), got {len(ids)}")

@@ -81,12 +81,13 @@ def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Pro
 
 
 def _open_device(wanted: EngineOptions) -> LoadedDevice:
-    selection = resolve_device(wanted.device, wanted.pack)
+    selection = resolve_device(wanted.device, wanted.pack, require_gpu=wanted.require_gpu)
     pack, choice = open_pack(selection), selection.choice
     return LoadedDevice(
         name=selection.device,
         chip=selection.info.name if selection.info else processor_name(),
         reason="; ".join(selection.report),
+        unused_gpus=selection.unused,
         pack=pack,
         # A variant's name is more specific than its target.
         pack_name=choice.pack.name if choice is not None else None if pack is None else pack.target,

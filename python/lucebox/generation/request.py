@@ -109,18 +109,31 @@ def prompt_requests(
 
 
 def embedding_request(
-    model: LoadedModel, texts: Sequence[str | Sequence[int]], pooling: Pooling | None, endpoint: str = ""
+    model: LoadedModel,
+    texts: Sequence[str | Sequence[int]],
+    pooling: Pooling | None,
+    prompt_name: str | None = None,
+    endpoint: str = "",
 ) -> GenerationRequest:
-    """The request for the embeddings of texts.
+    """The request for the embeddings of texts after a prompt of the model; None is its default prompt. Ids have no
+    prompt.
 
     Raises:
         UnsupportedError: the model is not made for embeddings, and no pooling is given.
-        InvalidRequestError: a text has no token or more than the context, or there is no such pooling.
+        InvalidRequestError: a text has no token or more than the context, there is no such pooling or prompt, or a
+            prompt is named for ids.
     """
     chosen = model.embedder.choose(pooling)
-    embedding = Embedding([model.ids_to_embed(text) for text in texts], chosen)
-    ids = np.concatenate(embedding.texts)
-    return GenerationRequest(ids, Sampling(max_tokens=0), endpoint=endpoint, embedding=embedding)
+    are_texts = all(isinstance(text, str) for text in texts)
+    if prompt_name is not None and not are_texts:
+        raise InvalidRequestError("prompt_name needs texts: a prompt is text before a text, and ids were given")
+    prompt = model.embedder.prompt(prompt_name) if are_texts else ""
+    ids = [model.ids_to_embed(text, prompt) for text in texts]
+    n_skipped = 0 if chosen.pools_prompt or not prompt else len(model.prompt_ids(prompt))
+    if any(len(one) <= n_skipped for one in ids):
+        raise InvalidRequestError("a text to embed has no token after the model's prompt, which is not pooled")
+    embedding = Embedding(ids, chosen, n_skipped)
+    return GenerationRequest(np.concatenate(ids), Sampling(max_tokens=0), endpoint=endpoint, embedding=embedding)
 
 
 def label_request(

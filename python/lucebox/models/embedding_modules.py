@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeAlias
 
@@ -67,6 +67,8 @@ class EmbeddingModules:
     poolings: tuple[Pooling, ...] = ()
     """Their vectors are concatenated. Empty: the files name none."""
     steps: tuple[Step, ...] = ()
+    pools_prompt: bool = True
+    """Whether the rows of the prompt before the text are pooled too."""
 
 
 def read_modules(folder: Path) -> EmbeddingModules:
@@ -78,8 +80,8 @@ def read_modules(folder: Path) -> EmbeddingModules:
     file = folder / MODULES_FILE
     if not file.is_file():
         config = folder / "1_Pooling" / "config.json"
-        return EmbeddingModules(_poolings(config)) if config.is_file() else EmbeddingModules()
-    poolings: tuple[Pooling, ...] = ()
+        return _pooling(config) if config.is_file() else EmbeddingModules()
+    pooling = EmbeddingModules()
     steps: list[Step] = []
     for i, (kind, path) in enumerate(_entries(file)):
         if kind == "Transformer":
@@ -89,18 +91,19 @@ def read_modules(folder: Path) -> EmbeddingModules:
                 )
         elif i == 0:
             raise UnsupportedError(f"{file}: the first module is {kind}, expected Transformer")
-        elif kind == "Pooling" and not poolings:
-            poolings = _poolings(folder / path / "config.json")
-        elif kind == "Normalize" and poolings:
+        elif kind == "Pooling" and not pooling.poolings:
+            pooling = _pooling(folder / path / "config.json")
+        elif kind == "Normalize" and pooling.poolings:
             steps.append(normalized)
-        elif kind == "Dense" and poolings:
+        elif kind == "Dense" and pooling.poolings:
             steps.append(_dense(folder / path))
         else:
+            where = "" if pooling.poolings else " before a Pooling"
             raise UnsupportedError(
-                f"{file}: module {i} is {kind}{'' if poolings else ' before a Pooling'}, which is not supported; "
+                f"{file}: module {i} is {kind}{where}, which is not supported; "
                 "supported are Transformer, Pooling, Dense, Normalize, in this order"
             )
-    return EmbeddingModules(poolings, tuple(steps))
+    return replace(pooling, steps=tuple(steps))
 
 
 def module_folders(modules: Path) -> list[str]:
@@ -137,8 +140,13 @@ def _entries(file: Path) -> list[tuple[str, str]]:
     return entries
 
 
-def _poolings(file: Path) -> tuple[Pooling, ...]:
+def _pooling(file: Path) -> EmbeddingModules:
+    """A Pooling without further modules, from its configuration."""
     config = read_json(file)
+    return EmbeddingModules(_poolings(file, config), pools_prompt=config.get("include_prompt") is not False)
+
+
+def _poolings(file: Path, config: Mapping[str, Any]) -> tuple[Pooling, ...]:
     named = config.get("pooling_mode")  # of sentence-transformers 5.4 and later
     if named is not None:
         names = [named] if isinstance(named, str) else named

@@ -30,6 +30,7 @@ from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
 from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError, UnsupportedError
 from lucebox.models.checksums import check_once
 from lucebox.models.embedding_modules import MODULES_FILE, module_folders
+from lucebox.models.embedding_prompts import PROMPTS_FILE
 
 __all__ = [
     "Progress",
@@ -63,7 +64,7 @@ _PREFERRED = [
 _SETTINGS = [
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "chat_template.jinja", "chat_template.json", "additional_chat_templates/*.jinja", "model.safetensors.index.json",
-    MODULES_FILE,
+    MODULES_FILE, PROMPTS_FILE,
 ]  # fmt: skip
 _ADAPTER = "is a LoRA adapter, not a model; merge it into its base model (PEFT: merge_and_unload, save_pretrained)"
 _CONVERT = (

@@ -227,7 +227,7 @@ def scorer_fields(options: EngineOptions) -> dict[str, Any]:
 def local_device(options: EngineOptions) -> Device:
     """The device of this machine that the options name, with its free memory up to memory_limit."""
     limit = None if options.memory_limit is None else parse_size(options.memory_limit)
-    selection = resolve_device(options.device, options.pack)
+    selection = resolve_device(options.device, options.pack, require_gpu=options.require_gpu)
     if selection.info is None or selection.choice is None:
         return Device(selection.device, "", limit or 0)
     device = _engine.gpu.Device(selection.info.vendor, selection.info.index)

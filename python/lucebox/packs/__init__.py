@@ -14,6 +14,7 @@ from lucebox.packs.choice import (
     choose,
     fitting,
     is_at_least,
+    min_driver,
     parse_device,
     select,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "install_advice",
     "install_command",
     "is_at_least",
+    "min_driver",
     "package",
     "parse_device",
     "reinstall_command",

@@ -11,7 +11,7 @@ from typing import Protocol
 from lucebox.errors import InvalidRequestError, PackError
 from lucebox.packs.installed import BrokenPack, Pack, Packs, install_advice
 from lucebox.packs.manifest import Generation, Manifest, release
-from lucebox.packs.targets import NAMES, fits, serving
+from lucebox.packs.targets import NAMES, find, fits, serving
 
 __all__ = [
     "Choice",
@@ -23,6 +23,7 @@ __all__ = [
     "choose",
     "fitting",
     "is_at_least",
+    "min_driver",
     "parse_device",
     "select",
 ]
@@ -76,6 +77,8 @@ class Selection:
     choice: Choice | None
     report: tuple[str, ...]
     """One line per rejected device, then one for the choice."""
+    unused: tuple[str, ...] = ()
+    """One line per GPU that could be faster: it has no usable pack, or a better pack exists. Says what to do."""
 
 
 def parse_device(text: str) -> DeviceSpec:
@@ -126,6 +129,17 @@ def best_target(architecture: str) -> str | None:
     return next((target.name for target in serving(architecture)), None)
 
 
+def min_driver(architecture: str | None, packs: Packs) -> str | None:
+    """The oldest driver for the pack of an architecture, installed or not; None for an unknown one."""
+    if architecture is None:
+        return None
+    pack = best_installed(architecture, packs)
+    if isinstance(pack, Pack):
+        return pack.manifest.min_driver
+    target = find(best_target(architecture) or "")
+    return target.min_driver if target else None
+
+
 def select(spec: DeviceSpec, devices: Sequence[Device], packs: Packs, name: str | None = None) -> Selection:
     """The device among `devices` that `spec` names, and its best pack, or the pack called `name`. Only `auto` without a
     pack name may fall back to the CPU; the report says why.
@@ -143,10 +157,10 @@ def select(spec: DeviceSpec, devices: Sequence[Device], packs: Packs, name: str 
         for device in devices:
             if (device.vendor, device.index) == (spec.backend, spec.index):
                 choice = choose(device, packs, name)
-                return Selection(named, device, choice, (f"{named}: {choice.reason}",))
+                return Selection(named, device, choice, (f"{named}: {choice.reason}",), _slower(device, choice))
         there = ", ".join(_label(device) for device in devices) or "none"
         raise PackError(f"there is no device {named}; devices found: {there}. `lucebox doctor` says more")
-    passed = []
+    passed, unused = [], []
     for device in devices:
         if device.vendor == "sim":  # for tests; never better than the CPU
             continue
@@ -154,15 +168,26 @@ def select(spec: DeviceSpec, devices: Sequence[Device], packs: Packs, name: str 
             choice = choose(device, packs, name)
         except PackError as error:
             passed.append(f"{_label(device)}: {error}")
+            name_of = "" if device.name in str(error) else f" ({device.name})"
+            unused.append(f"{_label(device)}{name_of} is not used: {error}")
         else:
-            return Selection(_label(device), device, choice, (*passed, f"{_label(device)}: {choice.reason}"))
+            report = (*passed, f"{_label(device)}: {choice.reason}")
+            return Selection(_label(device), device, choice, report, (*unused, *_slower(device, choice)))
     if name is not None:
         raise PackError("; ".join(passed) or f"there is no GPU for the pack {name}")
-    return Selection("cpu", None, None, (*passed, "cpu: no GPU has a usable pack" if passed else "cpu: no GPU found"))
+    reason = "cpu: no GPU has a usable pack" if passed else "cpu: no GPU found"
+    return Selection("cpu", None, None, (*passed, reason), tuple(unused))
 
 
 def _label(device: Device) -> str:
     return f"{device.vendor}:{device.index}"
+
+
+def _slower(device: Device, choice: Choice) -> tuple[str, ...]:
+    """A line about a device whose pack is made for an older chip."""
+    if fits(choice.pack.architecture, device.architecture) == "exact":
+        return ()
+    return (f"{_label(device)} ({device.name}) is slower than it could be: {choice.reason}",)
 
 
 def _reason(device: Device, pack: Pack, candidates: Sequence[Pack | BrokenPack]) -> str:

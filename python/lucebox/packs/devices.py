@@ -4,27 +4,54 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lucebox import _engine
-from lucebox.packs import Selection, find, parse_device, select
-from lucebox.packs.drivers import driver_devices, survey
+from lucebox.errors import InvalidRequestError, PackError
+from lucebox.packs import Packs, Selection, causes, find, machine, min_driver, parse_device, select
+from lucebox.packs.drivers import VENDORS, Survey, driver_devices, survey
 
 __all__ = ["open_pack", "resolve_device"]
 
 
-def resolve_device(device: str, pack: str | None = None) -> Selection:
+def resolve_device(device: str, pack: str | None = None, *, require_gpu: bool = False) -> Selection:
     """The device and pack that `device` ("auto", "cpu", "cuda:0", "hip:1", "sim") names on this machine; `pack`
-    overrides the preferred pack.
+    overrides the preferred pack. With `require_gpu`, "auto" never is the CPU.
 
     Raises:
-        InvalidRequestError: not a device name.
-        DeviceError, PackError: no such device, or no pack for it.
+        InvalidRequestError: not a device name, or not a GPU although `require_gpu`.
+        DeviceError, PackError: no such device, no pack for it, or no usable GPU although `require_gpu`.
     """
     spec = parse_device(device)
+    if require_gpu and spec.backend in ("cpu", "sim"):
+        raise InvalidRequestError(f'require_gpu needs a GPU, device is "{device}"')
     if spec.backend == "cpu":
         return select(spec, (), find(), pack)
-    devices = survey().devices if spec.backend == "auto" else driver_devices(spec.backend)
-    return select(spec, devices, find(), pack)
+    if spec.backend != "auto":
+        return select(spec, driver_devices(spec.backend), find(), pack)
+    answers = survey()
+    installed = find()
+    selection = select(spec, answers.devices, installed, pack)
+    if selection.device != "cpu":
+        return selection
+    selection = replace(selection, unused=(*selection.unused, *_without_driver(answers, installed)))
+    if require_gpu:
+        why = "; ".join(selection.unused) or "this machine has none that lucebox knows"
+        raise PackError(f"no GPU is usable, and require_gpu refuses the CPU: {why}. `lucebox doctor` says more")
+    return selection
+
+
+def _without_driver(answers: Survey, installed: Packs) -> list[str]:
+    """A line per GPU that a pack could serve, that the kernel lists and no driver library reports."""
+    answering = {VENDORS[device.vendor] for device in answers.devices}
+    lines = []
+    for gpu in machine.find_gpus(machine.ROOT):
+        minimum = min_driver(gpu.architecture, installed)
+        if gpu.vendor not in answering and minimum is not None:
+            cause = causes.find(gpu, answers, minimum, machine.ROOT)
+            why = cause.what.partition(". ")[0]
+            lines.append(f"{gpu.name or gpu.pci_id} ({gpu.architecture}) is not used: {why}. {cause.step}")
+    return lines
 
 
 def open_pack(selection: Selection, without: Sequence[str] = ()) -> _engine.gpu.Pack | None:

@@ -6,16 +6,15 @@ Uses the answers of the driver libraries, and /proc and /sys if no library answe
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import lucebox
 from lucebox import _engine, packs
 from lucebox.cache import step_costs_folder
 from lucebox.errors import PackError
-from lucebox.packs import machine, targets
+from lucebox.packs import causes, machine
 from lucebox.packs.drivers import VENDORS, Gpu, Survey, survey
 from lucebox.packs.machine import processor_name
 
@@ -28,12 +27,6 @@ __all__ = [
     "examine",
 ]
 
-DRIVER_NAMES = {"cuda": "NVIDIA driver", "hip": "AMD driver (ROCm runtime)"}
-KERNEL_DRIVERS = {"nvidia": "nvidia", "amd": "amdgpu"}
-OLDEST_DRIVERS = {  # minimum driver for a chip that only its driver can identify
-    vendor: min((target.min_driver for target in targets.TARGETS if target.vendor == vendor), key=float)
-    for vendor in KERNEL_DRIVERS
-}
 ON_CPU = "Models run on the CPU."
 
 
@@ -82,11 +75,13 @@ class DeviceState:
     install: str | None
     """The target whose pack to install, because it is missing or broken."""
     driver: str | None = None
-    """The driver fix that must precede any pack; None if the driver is sufficient."""
+    """What must precede any pack, mostly a driver; None if the driver is sufficient."""
     blocked: str | None = None
     """The installed pack that `reason` keeps the device from using."""
     code: str | None = None
     """The compiler of the code that the driver loads from the pack: "nvcc 13.0.88"."""
+    warning: str | None = None
+    """A known fault of the driver's version on this chip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +107,7 @@ class Report:
     devices: tuple[DeviceState, ...]
     packs: tuple[PackState, ...]
     drivers_first: tuple[str, ...]
-    """Driver fixes that must precede `install`."""
+    """What must precede `install`, mostly drivers."""
     install: str | None
     """The command for this machine, as a shell line; None if no pack is missing or broken."""
     commands: tuple[tuple[str, ...], ...]
@@ -129,9 +124,7 @@ def examine(drivers: Survey | None = None, root: Path = machine.ROOT, index_url:
     devices = [_with_driver(device, installed, root) for device in answers.devices]
     answering = {VENDORS[device.vendor] for device in answers.devices}
     devices += [
-        _without_driver(gpu, answers.errors, installed, root)
-        for gpu in machine.find_gpus(root)
-        if gpu.vendor not in answering
+        _without_driver(gpu, answers, installed, root) for gpu in machine.find_gpus(root) if gpu.vendor not in answering
     ]
     missing = [device.install for device in devices if device.install]
     commands = [command.from_index(index_url) for command in _commands(missing, installed)]
@@ -173,7 +166,7 @@ def _with_driver(device: Gpu, installed: packs.Packs, root: Path) -> DeviceState
     if device.error:
         pack, code, reason = None, None, device.error
     vendor = VENDORS[device.vendor]
-    minimum = _min_driver(device.architecture, installed)
+    minimum = packs.min_driver(device.architecture, installed)
     is_old = minimum is not None and not packs.is_at_least(device.driver_generation, minimum)
     return DeviceState(
         device=f"{device.vendor}:{device.index}",
@@ -184,26 +177,18 @@ def _with_driver(device: Gpu, installed: packs.Packs, root: Path) -> DeviceState
         pack=pack,
         reason=reason,
         install=_missing_pack(device.architecture, installed),
-        driver=_driver_step(vendor, "Update", minimum, root) if is_old and minimum else None,
+        driver=causes.driver_step(vendor, "Update", minimum, root) if is_old and minimum else None,
         blocked=None if pack else _usable_pack(device.architecture, installed),
         code=code,
+        warning=causes.known_fault(vendor, device.architecture, device.driver_generation),
     )
 
 
-def _without_driver(
-    gpu: machine.FoundGpu, errors: Mapping[str, str], installed: packs.Packs, root: Path
-) -> DeviceState:
+def _without_driver(gpu: machine.FoundGpu, answers: Survey, installed: packs.Packs, root: Path) -> DeviceState:
     """A GPU that the kernel lists but no driver library reports."""
-    backend = next(backend for backend, vendor in VENDORS.items() if vendor == gpu.vendor)
-    reason = errors.get(backend, f"the {DRIVER_NAMES[backend]} is installed but reports no device")
-    if gpu.kernel_driver not in (None, KERNEL_DRIVERS[gpu.vendor]):
-        reason = f"the kernel gave it to {gpu.kernel_driver}, not to {KERNEL_DRIVERS[gpu.vendor]}; {reason}"
+    minimum = packs.min_driver(gpu.architecture, installed) or causes.OLDEST_DRIVERS[gpu.vendor]
+    cause = causes.find(gpu, answers, minimum, root)
     runs_here = gpu.architecture is None or _can_run(gpu.architecture, installed)
-    if not runs_here:
-        reason = f"no pack runs on {gpu.architecture}; {reason}"
-    minimum = _min_driver(gpu.architecture, installed) or OLDEST_DRIVERS[gpu.vendor]
-    needs_driver = runs_here and backend in errors
-    is_old = gpu.vendor == "nvidia" and machine.nvidia_driver(root) is not None
     return DeviceState(
         device=None,
         name=gpu.name or f"{gpu.vendor} GPU {gpu.pci_id} at {gpu.address}",
@@ -211,9 +196,9 @@ def _without_driver(
         total_bytes=None,
         free_bytes=None,
         pack=None,
-        reason=reason,
+        reason=cause.what if runs_here else f"no pack runs on {gpu.architecture}; {cause.what}",
         install=_missing_pack(gpu.architecture, installed),
-        driver=_driver_step(gpu.vendor, "Update" if is_old else "Install", minimum, root) if needs_driver else None,
+        driver=cause.step if runs_here else None,
         blocked=_usable_pack(gpu.architecture, installed),
     )
 
@@ -221,32 +206,6 @@ def _without_driver(
 def _can_run(architecture: str, installed: packs.Packs) -> bool:
     """Whether a released pack, or an installed pack of an unknown target, runs on this architecture."""
     return packs.best_target(architecture) is not None or packs.best_installed(architecture, installed) is not None
-
-
-def _min_driver(architecture: str | None, installed: packs.Packs) -> str | None:
-    """The oldest driver for the pack of an architecture, installed or not."""
-    if architecture is None:
-        return None
-    pack = packs.best_installed(architecture, installed)
-    if isinstance(pack, packs.Pack):
-        return pack.manifest.min_driver
-    target = targets.find(packs.best_target(architecture) or "")
-    return target.min_driver if target else None
-
-
-def _driver_step(vendor: str, verb: Literal["Install", "Update"], minimum: str, root: Path) -> str:
-    """How to install a driver on this machine: a sentence without its full stop."""
-    to = " to" if verb == "Update" else ""
-    if vendor == "amd":
-        return f"{verb} the HIP runtime{to or ' of'} ROCm {minimum} or newer (libamdhip64)"
-    if machine.is_jetson(root):  # JetPack 6 has CUDA 12, JetPack 7 CUDA 13
-        release = 7 if packs.is_at_least(minimum, "580") else 6
-        return f"{verb}{to} JetPack {release} or newer, which contains an NVIDIA driver of {minimum} or newer"
-    if machine.is_wsl(root):
-        return (
-            f"{verb} the NVIDIA driver{to} {minimum} or newer in Windows; WSL uses that one, so install none in Linux"
-        )
-    return f"{verb} the NVIDIA driver{to} {minimum} or newer"
 
 
 def _usable_pack(architecture: str | None, installed: packs.Packs) -> str | None:
@@ -298,6 +257,8 @@ def _pack_states(installed: packs.Packs, devices: Sequence[DeviceState]) -> tupl
 def _driver(backend: str, answers: Survey, root: Path) -> DriverState:
     version = next((device.driver for device in answers.devices if device.vendor == backend), None)
     kernel = machine.nvidia_driver(root) if backend == "cuda" else None
+    if version is None and backend in answers.versions:
+        version = f"{answers.versions[backend][0]}, reports no device"
     return DriverState(backend, version, kernel, answers.errors.get(backend))
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lucebox import _engine
 from lucebox.errors import DeviceError
-from lucebox.packs import hip_runtime
+from lucebox.packs import driver_libraries
 
 __all__ = ["VENDORS", "Gpu", "Survey", "driver_devices", "survey"]
 
@@ -39,18 +39,21 @@ class Survey:
     devices: tuple[Gpu, ...]
     errors: Mapping[str, str]
     """Back end (cuda, hip) -> why it did not answer."""
+    versions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Back end -> version and generation of the library that answers, with or without devices: "CUDA 13.0", "580"."""
 
 
 def survey() -> Survey:
     """Asks every driver library."""
     found: list[Gpu] = []
-    errors = {}
+    errors, versions = {}, {}
     for backend in VENDORS:
         try:
             found += map(_gpu, driver_devices(backend))
+            versions[backend] = _engine.gpu.driver_version(backend)
         except DeviceError as error:
             errors[backend] = str(error)
-    return Survey(tuple(found), errors)
+    return Survey(tuple(found), errors, versions)
 
 
 def driver_devices(backend: str) -> list[_engine.gpu.DeviceInfo]:
@@ -59,8 +62,7 @@ def driver_devices(backend: str) -> list[_engine.gpu.DeviceInfo]:
     Raises:
         DeviceError: the library does not answer.
     """
-    if backend == "hip":
-        hip_runtime.load()
+    driver_libraries.load(backend)
     return list(_engine.gpu.devices(backend))
 
 

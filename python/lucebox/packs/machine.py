@@ -4,15 +4,35 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FoundGpu", "find_gpus", "is_jetson", "is_wsl", "memory_bytes", "nvidia_driver", "os_name", "processor_name"]
+__all__ = [
+    "FoundGpu",
+    "find_gpus",
+    "first_locked",
+    "hiding_variable",
+    "is_container",
+    "is_jetson",
+    "is_nixos",
+    "is_wsl",
+    "memory_bytes",
+    "nvidia_driver",
+    "os_name",
+    "processor_name",
+    "rocm_path",
+]
 
 ROOT = Path("/")
 VENDORS = {0x10DE: "nvidia", 0x1002: "amd"}
+# Variables by which the vendors' libraries hide devices.
+HIDING = {
+    "nvidia": ("CUDA_VISIBLE_DEVICES",),
+    "amd": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "CUDA_VISIBLE_DEVICES"),
+}
 # PCI classes: VGA, 3D, other display controller, processing accelerator.
 GPU_CLASSES = (0x0300, 0x0302, 0x0380, 0x1200)
 
@@ -83,6 +103,35 @@ def is_jetson(root: Path = ROOT) -> bool:
 def is_wsl(root: Path = ROOT) -> bool:
     """Whether this is WSL, which exposes GPUs through /dev/dxg and not in /sys."""
     return "microsoft" in _text(root / "proc/sys/kernel/osrelease").lower()
+
+
+def is_nixos(root: Path = ROOT) -> bool:
+    return re.search(r"^ID=nixos$", _text(root / "etc/os-release"), re.MULTILINE) is not None
+
+
+def is_container(root: Path = ROOT) -> bool:
+    """Whether this is a container of Docker, Podman or Kubernetes."""
+    marks = (".dockerenv", "run/.containerenv", "var/run/secrets/kubernetes.io")
+    if any((root / mark).exists() for mark in marks):
+        return True
+    return re.search(r"docker|libpod|kubepods|containerd", _text(root / "proc/1/cgroup")) is not None
+
+
+def hiding_variable(vendor: str) -> tuple[str, str] | None:
+    """The name and value of a variable by which the vendor's library hides devices."""
+    return next(((name, os.environ[name]) for name in HIDING[vendor] if name in os.environ), None)
+
+
+def rocm_path() -> Path | None:
+    """The folder of ROCm that its own variable names."""
+    named = os.environ.get("ROCM_PATH")
+    return Path(named) if named else None
+
+
+def first_locked(root: Path, *patterns: str) -> str | None:
+    """The first of these files that this user may not read and write."""
+    files = [file for pattern in patterns for file in sorted(root.glob(pattern))]
+    return next((f"/{file.relative_to(root)}" for file in files if not os.access(file, os.R_OK | os.W_OK)), None)
 
 
 def os_name(root: Path = ROOT) -> str:

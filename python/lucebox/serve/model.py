@@ -123,14 +123,20 @@ class ServedModel:
 
         return with_api_errors(make)
 
-    def embed(self, texts: Sequence[str | Sequence[int]], pooling: Pooling | None, endpoint: str) -> GenerationRequest:
+    def embed(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        pooling: Pooling | None,
+        endpoint: str,
+        prompt_name: str | None = None,
+    ) -> GenerationRequest:
         """The request for the embeddings of texts.
 
         Raises:
             ApiError: the model is not made for embeddings, or a text does not fit.
         """
 
-        return with_api_errors(lambda: embedding_request(self.loaded, texts, pooling, endpoint))
+        return with_api_errors(lambda: embedding_request(self.loaded, texts, pooling, prompt_name, endpoint))
 
     def score(
         self, prompt: Conversation | str | Sequence[int], labels: Sequence[str | Sequence[int]], endpoint: str

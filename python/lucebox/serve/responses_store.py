@@ -104,22 +104,11 @@ class ResponseStore:
             raise _unknown(response_id)
         return stored
 
-    def item(self, item_id: str, owner: str) -> dict[str, Any]:
-        """An item, from the newest stored response that contains it.
-
-        Raises:
-            ApiError: no response of this owner has it.
-        """
+    def find_item(self, item_id: str, owner: str) -> dict[str, Any] | None:
+        """An item, from the newest stored response that contains it; None if no response of this owner has it."""
         with self._lock:
             versions = self._items.get((owner, item_id))
-            if versions:
-                return next(reversed(versions.values()))
-        raise ApiError(
-            "not_found",
-            f"Item with id {item_id!r} not found. Items are not persisted when `store` is set to false. Try again with "
-            "`store` set to true, or remove this item from your input.",
-            "input",
-        )
+            return next(reversed(versions.values())) if versions else None
 
     def history(self, response_id: str, owner: str) -> list[Message]:
         """The conversation to continue.

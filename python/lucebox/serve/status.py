@@ -127,7 +127,7 @@ def status_document(server: Server, entry: ModelEntry) -> dict[str, Any]:
     }
 
 
-LOADED_FIELDS = ("device_name", "kernels", "draft", "sparse_prefill", "kv_pages", "prefix_cache", "compression",
+LOADED_FIELDS = ("device_name", "unused_gpus", "kernels", "draft", "sparse_prefill", "kv_pages", "prefix_cache", "compression",
                  "device_load", "memory")  # fmt: skip
 
 
@@ -136,6 +136,7 @@ def _loaded_fields(running: RunningModel) -> dict[str, Any]:
     plan = loaded.memory_plan
     return {
         "device_name": loaded.device.chip,
+        "unused_gpus": loaded.device.unused_gpus,
         "kernels": loaded.kernels,
         "draft": loaded.draft_label,
         "sparse_prefill": loaded.options.sparse_prefill,

@@ -46,6 +46,15 @@ void bind_info(nb::module_& m) {
   m.def(
       "devices", [](const std::string& vendor) { return gpu::devices(gpu::vendor_from_name(vendor)); }, "vendor"_a,
       "Lists the devices of cuda, hip or sim. Raises DeviceError if the driver is missing; it says what to install.");
+  m.def(
+      "driver_version",
+      [](const std::string& vendor) {
+        const gpu::Driver& driver = gpu::driver(gpu::vendor_from_name(vendor));
+        return std::pair(driver.version, driver.generation);
+      },
+      "vendor"_a,
+      "The version of a vendor's driver library (\"CUDA 13.0\"), and its generation (\"580\"), with or without "
+      "devices.");
   m.def("require_driver", &gpu::require_driver, "info"_a, "min_driver"_a,
         "Raises DeviceError if the device's driver is older than a pack's min_driver.");
 }

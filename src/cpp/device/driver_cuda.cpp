@@ -135,11 +135,23 @@ std::string version_text(int version) { return cat("CUDA ", version / 1000, ".",
        ": it has no cuGetProcAddress_v2, which came with CUDA 12.0. ", kRemedy);
 }
 
+using GetProcAddress = Status (*)(const char*, void**, int, uint64_t, int*);
+
+// The toolkit's stub has every function, and each only returns this status.
+void fail_if_stub(const Library& library, GetProcAddress get_proc_address) {
+  constexpr Status kStubLibrary = 34;
+  void* function = nullptr;
+  int lookup_result = 0;
+  LB_CHECK(get_proc_address("cuInit", &function, 2000, 0, &lookup_result) != kStubLibrary, kDevice,
+           "[cuda] cuGetProcAddress_v2: CUDA_ERROR_STUB_LIBRARY (34): ", library.file(),
+           " is the toolkit's stub for linking, not the driver; remove its folder from the library path");
+}
+
 Driver load() {
   const Library library = Library::open({"libcuda.so.1"}, "NVIDIA driver", kRemedy);
-  using GetProcAddress = Status (*)(const char*, void**, int, uint64_t, int*);
   const auto get_proc_address = reinterpret_cast<GetProcAddress>(library.find("cuGetProcAddress_v2"));
   if (get_proc_address == nullptr) fail_too_old(library);
+  fail_if_stub(library, get_proc_address);
   Binder bind([&](const char* name, int version) {
     void* function = nullptr;
     int lookup_result = 0;

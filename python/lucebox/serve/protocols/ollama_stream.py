@@ -108,6 +108,7 @@ class OllamaWriter:
                 part["message"]["tool_calls"] = [
                     {
                         "id": call.id,
+                        "index": i,  # Ollama has it in the function alone; LiteLLM reads it here
                         "function": {"index": i, "name": call.name, "arguments": json.loads(call.arguments)},
                     }
                     for i, call in enumerate(calls, self._n_calls)

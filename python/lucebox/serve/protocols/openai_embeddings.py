@@ -32,6 +32,8 @@ class EmbeddingRequest(Body):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(None, ge=1, description="Only the first ones, for models trained so.")
     pooling: Pooling | None = Field(None, description="Instead of the model's own.")
+    prompt_name: Name | None = Field(None, description="The model's prompt to put before each text.")
+    input_type: Literal["query", "document", "passage"] | None = Field(None, description="Another name of prompt_name.")
     user: Ignored = None
 
 
@@ -74,8 +76,10 @@ router = body_router()
 async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     server = server_of(request)
     running, model = await server.use(request, body.model)
-    texts = texts_of(body)
-    embedding = await server.in_thread(request, lambda: running.model.embed(texts, body.pooling, request.url.path))
+    texts, prompt_name, path = texts_of(body), body.prompt_name or body.input_type, request.url.path
+    if body.input_type is not None and prompt_name != body.input_type:
+        raise ApiError("invalid", "input_type and prompt_name differ: they are one field", "input_type")
+    embedding = await server.in_thread(request, lambda: running.model.embed(texts, body.pooling, path, prompt_name))
 
     def write(answers: Sequence[Answer]) -> dict[str, Any]:
         return document(body, model, answers)

@@ -317,7 +317,7 @@ def with_stored(body: P, server: Server, owner: str) -> tuple[P, list[Message]]:
     """
     store = server.responses
     if not isinstance(body.input, str):
-        items = resolved(body.input, lambda item_id: store.item(item_id, owner), server.settings.max_body)
+        items = resolved(body.input, lambda item_id: store.find_item(item_id, owner), server.settings.max_body)
         body = body.model_copy(update={"input": items})
     return body, store.history(body.previous_response_id, owner) if body.previous_response_id else []
 

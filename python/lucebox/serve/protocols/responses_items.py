@@ -54,6 +54,7 @@ class CallOutputItem(Carried):
 
 class ReasoningItem(Carried):
     type: Literal["reasoning"]
+    id: str | None = Field(None, description="Finds the text of a stored item if this one has none.")
     summary: Many[TextPart] | None = None
     content: Many[TextPart] | None = None
     encrypted_content: str | None = None
@@ -85,8 +86,11 @@ _PREFIXES = {  # of ids
 }
 
 
-def resolved(items: Sequence[InputItem], find: Callable[[str], dict[str, Any]], max_bytes: int) -> list[InputItem]:
-    """The items, with the stored ones in place of the references to them.
+def resolved(
+    items: Sequence[InputItem], find: Callable[[str], dict[str, Any] | None], max_bytes: int
+) -> list[InputItem]:
+    """The items, with the stored ones in place of the references to them, and of reasoning without text, which clients
+    send back that drop the text.
 
     Raises:
         ApiError: an item is not stored, or the stored ones are together larger than a body may be.
@@ -94,16 +98,36 @@ def resolved(items: Sequence[InputItem], find: Callable[[str], dict[str, Any]], 
     found: dict[str, tuple[InputItem, int]] = {}
     result, n_bytes = [], 0
     for item in items:
-        if isinstance(item, ItemReference):
-            if item.id not in found:
-                stored = find(item.id)
-                found[item.id] = _ITEM.validate_python(stored), size_of(stored)
-            item, size = found[item.id]
+        if (item_id := _stored_id(item)) is not None:
+            if item_id not in found:
+                if (stored := find(item_id)) is None and isinstance(item, ItemReference):
+                    raise _unknown_item(item_id)
+                found[item_id] = (item, 0) if stored is None else (_ITEM.validate_python(stored), size_of(stored))
+            known, size = found[item_id]
+            if isinstance(item, ReasoningItem) and not isinstance(known, ReasoningItem):
+                known, size = item, 0
+            item = known
             n_bytes += size
             if n_bytes > max_bytes:
                 raise ApiError("too_large", f"the items that the input refers to have more than {max_bytes} bytes")
         result.append(item)
     return result
+
+
+def _stored_id(item: InputItem) -> str | None:
+    """The id of the stored item to read in place of this one; None if this one is complete."""
+    if isinstance(item, ReasoningItem) and not (item.content or item.summary or item.encrypted_content):
+        return item.id
+    return item.id if isinstance(item, ItemReference) else None
+
+
+def _unknown_item(item_id: str) -> ApiError:
+    return ApiError(
+        "not_found",
+        f"Item with id {item_id!r} not found. Items are not persisted when `store` is set to false. Try again with "
+        "`store` set to true, or remove this item from your input.",
+        "input",
+    )
 
 
 def stored_items(sent: str | list[dict[str, Any]]) -> list[dict[str, Any]]:

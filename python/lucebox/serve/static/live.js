@@ -30,6 +30,8 @@ function show(status) {
   showModels(status.models);
   const sparse = status.sparse_prefill > 0 ? `, block-sparse prompts (${status.sparse_prefill})` : "";
   $("place").textContent = `${status.device}: ${status.device_name ?? status.state}, context ${status.context}${sparse}`;
+  $("unused-gpus").textContent = (status.unused_gpus ?? []).join("\n");
+  $("unused-gpus").hidden = !status.unused_gpus?.length;
   const seconds = before ? status.uptime_s - before.uptime_s : 0;
   const speed = seconds > 0 ? (status.totals.generated_tokens - before.totals.generated_tokens) / seconds : 0;
   speeds.push(speed);
