@@ -180,6 +180,9 @@ class ChatRequest(OpenAISampled, Guided, Compressible, RouterFields):
     reasoning: Reasoning | None = None
     prediction: Prediction | None = Field(None, description="Text that the answer will mostly repeat.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables of the chat template.")
+    tool_ready: bool | None = Field(
+        None, description="lucebox: a stream announces each tool call as soon as it is complete."
+    )
     modalities: Many[Literal["text"]] | None = None
     store: Ignored = None
     user: Ignored = None
@@ -288,6 +291,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
             with_usage=wants_usage(body.stream_options),
             logprobs=logprobs,
             with_spans=wants_spans(body),
+            announces_calls=body.tool_ready is True,
         )
         return server.stream(
             running,
