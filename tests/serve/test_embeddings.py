@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import openai
 import pytest
 from lucebox import LLM
 from running import MODEL, Running
+from sdks import openai
 
 TEXTS = ["def add(a, b):\n", "import os", "x = 1\n" * 200]
 
