@@ -60,7 +60,7 @@ def test_answers_are_those_alone(on_pack: str, model: Path) -> None:
         assert [one.ids for one in llm.generate(PROMPTS, sampling)] == [one.ids for one in alone]
         llm.reset()  # its sessions give their pages back
         metrics = Metrics()
-        scheduler = Scheduler(llm.model, slots=3, observer=MetricsObserver(metrics))
+        scheduler = Scheduler(llm.model, slots=3, observer=MetricsObserver(metrics, llm.info.name, lambda: None))
         scheduler.start_thread()
         try:
             for _ in range(2):  # the second time on sessions with dropped rows

@@ -222,9 +222,10 @@ def test_a_stream_too_many_is_refused_and_a_closed_one_makes_room(llm: LLM) -> N
 
 
 def test_sessions_are_limited_by_memory(llm: LLM) -> None:
-    plan = dataclasses.replace(llm.memory_plan, available_bytes=llm.memory_plan.total_bytes)
-    assert plan.max_sessions == 1
-    assert dataclasses.replace(plan, available_bytes=plan.total_bytes + 2 * plan.session_bytes).max_sessions == 3
+    plan = llm.memory_plan
+    first = plan.mapped_bytes + plan.total_bytes
+    assert dataclasses.replace(plan, available_bytes=first).max_sessions == 1
+    assert dataclasses.replace(plan, available_bytes=first + 2 * plan.session_bytes).max_sessions == 3
 
 
 # chats

@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -63,11 +64,17 @@ class Running:
 
 
 @contextmanager
-def started(*flags: str, model: str = MODEL, context: int = 2048) -> Iterator[Running]:
-    """Starts a server; at the end, stops it with a signal and checks for a clean exit."""
+def started(
+    *flags: str, model: str | Sequence[str] = MODEL, context: int = 2048, log: Path | None = None
+) -> Iterator[Running]:
+    """Starts a server; at the end, stops it with a signal and checks for a clean exit.
+
+    log: a file for its standard error."""
+    models = [model] if isinstance(model, str) else model
     options = ["--port", "0", "--json", "--context", str(context), "--prefill-chunk", "64", "--threads", "1"]
-    command = [sys.executable, "-m", "lucebox", "serve", model, *options, *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+    command = [sys.executable, "-m", "lucebox", "serve", *models, *options, *flags]
+    with nullcontext() if log is None else log.open("w") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=dict(os.environ))
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

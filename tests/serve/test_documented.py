@@ -16,6 +16,7 @@ from lucebox.serve.protocols.ollama_bodies import GenerateRequest as OllamaGener
 from lucebox.serve.protocols.openai_chat import ChatRequest
 from lucebox.serve.protocols.openai_completions import CompletionRequest
 from lucebox.serve.protocols.openai_responses import ResponsesRequest
+from lucebox.serve.protocols.router_fields import RouterFields
 from lucebox.serve.settings import ServeSettings
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -29,7 +30,7 @@ COLUMNS = {
     "messages": MessagesRequest,
 }
 # Required fields, and fields with only one allowed value or none, which the prose names.
-ELSEWHERE = {"model", "messages", "prompt", "input", "modalities", "truncation", "thread"}
+ELSEWHERE = {"model", "messages", "prompt", "input", "modalities", "truncation", "thread", *RouterFields.model_fields}
 
 
 def names(text: str) -> set[str]:
@@ -81,6 +82,10 @@ def test_fields_of_other_servers() -> None:
 FORMS = {"json_object", "json_schema", "regex", "grammar"}  # values of response_format.type
 
 
+# Flags of the engine, and of routers.
+OF_OTHERS = {"json", "context", "kv-tokens", "threads", "draft", "memory-limit", "policy", "worker-urls"}
+
+
 def test_flags() -> None:
-    documented = set(re.findall(r"--([a-z][a-z-]+)", TEXT)) - {"json", "context", "kv-tokens", "threads", "draft"}
+    documented = set(re.findall(r"--([a-z][a-z-]+)", TEXT)) - OF_OTHERS
     assert documented == {field.name.replace("_", "-") for field in fields(ServeSettings)}

@@ -53,7 +53,7 @@ def send(llm: LLM) -> Iterator[Send]:
         return answer
 
     yield one
-    app.state.server.scheduler.close()
+    app.state.server.close()
 
 
 def samples(send: Send) -> dict[str, float]:
@@ -186,7 +186,7 @@ def test_the_default_drafter_writes_the_text_of_plain_decoding() -> None:
             try:
                 texts.append(asyncio.run(answers()))
             finally:
-                app.state.server.scheduler.close()
+                app.state.server.close()
     assert texts[0] == texts[1] and all(texts[0])
 
 
@@ -198,7 +198,7 @@ def test_without_drafts_there_are_zeros() -> None:
             assert server.metrics.drafts.total("verified") == 0
             assert "lucebox_accepted_length_count 0" in [*server.metrics.lines()]
         finally:
-            server.scheduler.close()
+            server.close()
 
 
 def test_outputs_of_one_key_are_no_drafts_of_another() -> None:
@@ -217,5 +217,5 @@ def test_outputs_of_one_key_are_no_drafts_of_another() -> None:
             return dict(answer.json()["timings"])
 
         accepted = [asyncio.run(timings(key))["accepted_tokens"] for key in ("first", "second", "first", "second")]
-        app.state.server.scheduler.close()
+        app.state.server.close()
     assert accepted[0] == accepted[1] < accepted[2] == accepted[3]

@@ -277,3 +277,27 @@ def test_ollama_calls_have_indices() -> None:
     assert [c["index"] for line in lines for c in line["message"].get("tool_calls", [])] == [0, 1]  # LiteLLM's place
     document = OllamaWriter("chat", "m", None).document([whole("calls")])
     assert [c["function"] for c in document["message"]["tool_calls"]] == sent
+
+
+def test_a_call_is_announced_while_others_are_still_written() -> None:
+    def chunks(name: str, *, announces: bool = True) -> list[dict[str, Any]]:
+        writer = ChatWriter("m", n=1, with_usage=False, logprobs=None, announces_calls=announces)
+        return data_of(stream_of(writer, name))
+
+    found = chunks("calls")
+    at = [i for i, chunk in enumerate(found) if "lucebox.tool_ready" in chunk]
+    assert [found[i]["lucebox.tool_ready"] for i in at] == [
+        {"index": i, "id": f"call_{i}", "name": "get_weather", "arguments": '{"city": "Oslo"}'} for i in range(2)
+    ]
+    assert [found[i]["choices"][0]["delta"] for i in at] == [{}, {}]
+    second = next(
+        i
+        for i, chunk in enumerate(found)
+        for one in chunk["choices"][0]["delta"].get("tool_calls", [])
+        if one["index"] == 1
+    )
+    assert at[0] < second < at[1]
+    assert [chunk for i, chunk in enumerate(found) if i not in at] == [
+        chunk | {"id": found[0]["id"], "created": found[0]["created"]} for chunk in chunks("calls", announces=False)
+    ]
+    assert not [chunk for chunk in chunks("a broken call") if "lucebox.tool_ready" in chunk]

@@ -287,9 +287,9 @@ def test_metrics_count(server: Running) -> None:
     after = samples()
     assert after["lucebox_generated_tokens_total"] - before["lucebox_generated_tokens_total"] == 5
     assert after["lucebox_first_token_seconds_count"] - before["lucebox_first_token_seconds_count"] == 1
-    name = 'lucebox_requests_total{endpoint="/v1/chat/completions",outcome="length"}'
+    name = f'lucebox_requests_total{{model="{MODEL}",endpoint="/v1/chat/completions",outcome="length"}}'
     assert after[name] - before.get(name, 0) == 1
-    assert after["lucebox_requests_running"] == 0
+    assert after[f'lucebox_requests_running{{model="{MODEL}"}}'] == 0
 
 
 def test_the_status_has_no_text(server: Running) -> None:

@@ -127,15 +127,22 @@ def test_a_required_call_and_its_result(server: Running) -> None:
     assert json.loads(call.function.arguments)["days"] in (1, 2)
 
     stream = client.chat.completions.create(
-        messages=ASK, tool_choice="required", parallel_tool_calls=False, stream=True, **options
+        messages=ASK,
+        tool_choice="required",
+        parallel_tool_calls=False,
+        stream=True,
+        extra_body={"tool_ready": True},
+        **options,
     )
-    name, arguments, reason = "", "", None
+    name, arguments, reason, ready = "", "", None, []
     for chunk in stream:
+        ready += [value for key, value in (chunk.model_extra or {}).items() if key == "lucebox.tool_ready"]
         for delta in chunk.choices[0].delta.tool_calls or []:
             name += delta.function.name or ""
             arguments += delta.function.arguments or ""
         reason = chunk.choices[0].finish_reason or reason
     assert (name, arguments, reason) == ("get_weather", call.function.arguments, "tool_calls")
+    assert [(one["index"], one["name"], one["arguments"]) for one in ready] == [(0, name, arguments)]
 
     result = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
     turn = choice.message.model_dump(exclude_none=True)

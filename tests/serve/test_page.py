@@ -197,3 +197,23 @@ def test_the_servers_panel_is_closed_and_opened(browser: Browser, server: Runnin
         assert page.is_visible("section#chats") == is_wide
         page.click("nav [data-pane=live]")
         assert page.is_visible("section#live")
+
+
+def test_the_page_switches_models(page: Page) -> None:
+    """The browser keeps the choice; a model that is not in memory is loaded by its first request."""
+    flags = ("--slots", "1", "--load", "use")
+    with started(*flags, model=["first=tiny-hybrid", "second=tiny-hybrid"]) as several:
+        page.goto(several.url)
+        until(page, "document.getElementById('models').selectedOptions[0]?.textContent === 'first (unloaded)'")
+        page.select_option("#models", "second")
+        page.reload()
+        until(page, "document.getElementById('models').selectedOptions[0]?.textContent === 'second (unloaded)'")
+        assert page.inner_text("#model") == ""
+        answered(page, "Once upon a time")
+        until(page, "document.getElementById('models').selectedOptions[0].textContent === 'second'")
+        until(page, "document.querySelector('[name=temperature]').placeholder !== ''")
+        assert several.status()["requests"][-1]["model"] == "second"
+        assert {name: one["value"] for name, one in several.status()["models"].items()} == {
+            "first": "unloaded",
+            "second": "loaded",
+        }

@@ -127,7 +127,7 @@ def test_answers_share_passes(llm: LLM, on_device: bool) -> None:
         patched.setattr(_engine, "sync_together", sometimes)
         patched.setattr(llm.model, "on_device", on_device)
         metrics = Metrics()
-        scheduler = started(llm, slots=6, max_queue=2, observer=MetricsObserver(metrics))
+        scheduler = started(llm, slots=6, max_queue=2, observer=MetricsObserver(metrics, llm.info.name, lambda: None))
         jobs = [submit(scheduler, asked(llm, prompt, 30)) for prompt in prompts]
         jobs[2][1].until(TextDelta)
         scheduler.cancel(jobs[2][0])

@@ -14,8 +14,9 @@ import pytest
 from lucebox import LLM
 from lucebox.errors import InvalidRequestError
 from lucebox.generation.prefix_cache import fingerprint
-from lucebox.serve import server as server_module
+from lucebox.serve import running_model
 from lucebox.serve.listening import bound_sockets
+from lucebox.serve.metrics import Metrics
 from lucebox.serve.settings import ServeSettings
 from running import MODEL, Running, started
 
@@ -91,7 +92,8 @@ def test_memory_of_every_slot(server: Running) -> None:
     once = sum(entry["bytes"] for entry in memory["entries"])
     each = sum(entry["bytes"] for entry in memory["entries"] if entry["per_session"])
     assert memory["total_bytes"] == once + each and each > 0  # two slots
-    assert f"lucebox_planned_memory_bytes {memory['total_bytes']}" in server.client().get("/metrics").text
+    line = f'lucebox_planned_memory_bytes{{model="{MODEL}"}} {memory["total_bytes"]}'
+    assert line in server.client().get("/metrics").text
 
 
 def test_only_a_cache_in_files_reads_all_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,10 +104,11 @@ def test_only_a_cache_in_files_reads_all_weights(tmp_path: Path, monkeypatch: py
         prints.append(fingerprint(*args))
         return prints[-1]
 
-    monkeypatch.setattr(server_module, "fingerprint", counted)
+    monkeypatch.setattr(running_model, "fingerprint", counted)
     with LLM(MODEL, context=128, threads=1) as llm:
         for folder, n_prints in ((None, 0), (str(tmp_path), 1)):
-            server_module.Server(llm.model, ServeSettings(slots=1, prefix_cache_dir=folder)).close()
+            settings = ServeSettings(slots=1, prefix_cache_dir=folder)
+            running_model.RunningModel(llm, settings, Metrics(), owns_llm=False).close()
             assert len(prints) == n_prints
 
 

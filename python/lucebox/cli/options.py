@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields
@@ -27,6 +28,7 @@ __all__ = [
     "add_chat",
     "add_engine",
     "add_model",
+    "add_models",
     "add_sampling",
     "add_server",
     "field_docs",
@@ -40,6 +42,8 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 SHORT = {"max_tokens": "-n", "temperature": "-t", "context": "-c", "decode_path": "--path"}
 DRAFT_WORDS = ("none", "auto", "suffix", "mtp")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
 MIN_SIZE = 1024  # a smaller number of bytes lacks its unit
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 # Commands that sample have Sampling's own --seed; a command runs one generation at a time; serve has its own cache.
@@ -56,6 +60,17 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "model",
         metavar="MODEL",
         help="a GGUF file, a folder of safetensors, a hub id (org/name or org/name:quant) or a catalog name",
+    )
+    parser.add_argument("--offline", action="store_true", help="use what is on this machine; download nothing")
+
+
+def add_models(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "models",
+        metavar="MODEL",
+        nargs="+",
+        help="a GGUF file, a folder of safetensors, a hub id or a catalog name; NAME=MODEL; a folder of models; or a "
+        "TOML file with tables [models.NAME]",
     )
     parser.add_argument("--offline", action="store_true", help="use what is on this machine; download nothing")
 
@@ -158,9 +173,13 @@ def _add_fields(group: argparse._ArgumentGroup, cls: type, skipped: Collection[s
         if kind is bool:
             keywords["action"] = "store_true"
         else:
-            is_size = bool(field.metadata.get("size"))
-            keywords["type"] = draft_word if field.name == "draft" else size if is_size else parser_of(kind)
-            keywords["metavar"] = "SIZE" if is_size else _metavar(kind)
+            keywords["type"], keywords["metavar"] = parser_of(kind), _metavar(kind)
+            if field.name == "draft":
+                keywords["type"] = draft_word
+            elif field.metadata.get("size"):
+                keywords["type"], keywords["metavar"] = size, "SIZE"
+            elif field.metadata.get("duration"):
+                keywords["type"], keywords["metavar"] = duration, "TIME"
         if get_origin(kind) in (tuple, Mapping):
             keywords["action"] = "append"
             keywords["help"] += " May be given more than once."
@@ -229,6 +248,14 @@ def size(text: str) -> int:
         return parse_size(text)
     except InvalidRequestError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def duration(text: str) -> float:
+    """A parser of times in seconds: 90, 90s, 10m, 2h, 1.5h."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"expected seconds, or a time with its unit, as 90s, 10m or 2h; got {text!r}")
+    return float(found[1]) * _SECONDS[found[2] or "s"]
 
 
 def _parse_bias(text: str) -> tuple[int, float]:

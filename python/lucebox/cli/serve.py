@@ -1,34 +1,46 @@
-"""`lucebox serve`: serves a model over the HTTP APIs of OpenAI and Anthropic."""
+"""`lucebox serve`: serves models over the HTTP APIs of OpenAI, Anthropic and Ollama."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
 from lucebox.cli import console, options
-from lucebox.cli.session import open_model, opening_line
-from lucebox.errors import UnsupportedError
+from lucebox.cli.interrupts import importing
+from lucebox.cli.served_models import read_models
+from lucebox.cli.session import opening_line
+from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.options import EngineOptions
 from lucebox.serve.listening import bound_sockets
+from lucebox.serve.model_spec import ModelSpec
 from lucebox.serve.settings import ServeSettings
+from lucebox.sizes import show_size
+
+if TYPE_CHECKING:
+    from lucebox.serve.model_entry import ModelEntry
+    from lucebox.serve.model_set import ModelSet
 
 DESCRIPTION = """Serve OpenAI's APIs (chat completions, completions, responses) and Anthropic's (messages).
 
+Several models: MODEL MODEL, NAME=MODEL for another name in the APIs, a folder of models, or a TOML file with a table
+[models.NAME] for each. Models that do not fit in memory together load when a request names them, in place of idle ones.
+
 By default the server listens on this machine only and needs no key. Another --host needs --api-key or --api-key-file.
 SIGINT and SIGTERM stop it after the answers in progress. docs/server.md lists the endpoints and fields."""
-JSON_HELP = "print one JSON object with address, model and limits when the server listens"
+JSON_HELP = "print one JSON object with address, models and limits when the server listens"
 
 
 def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "serve",
-        usage="lucebox serve MODEL [flags]",
+        usage="lucebox serve MODEL... [flags]",
         help=about,
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    options.add_model(parser)
+    options.add_models(parser)
     options.add_server(parser)
     options.add_engine(parser)
     return parser
@@ -37,23 +49,75 @@ def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentPar
 def execute(args: argparse.Namespace) -> int:
     try:
         from lucebox.serve.run import serve
-        from lucebox.serve.server import DEFAULT_SLOTS
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("lucebox"):
             raise
         raise UnsupportedError(f"{error.name} is not installed; run: pip install 'lucebox[serve]'") from error
     settings = ServeSettings(**options.given(args, ServeSettings))
     settings.check()
-    EngineOptions(**options.given(args, EngineOptions))  # before a model loads
+    specs = read_models(args.models, settings, options.given(args, EngineOptions), offline=args.offline)
     sockets = bound_sockets(settings)
-    with open_model(args, sessions=settings.slots or DEFAULT_SLOTS) as llm:
+    models = open_models(specs, settings)
+    try:
 
-        def on_start(url: str, slots: int) -> None:
+        def on_start(url: str) -> None:
             if args.json:
-                facts = {"url": url, "pid": os.getpid(), "model": settings.model_name or llm.info.name}
-                console.print_json({**facts, "context": llm.memory_plan.context, "slots": slots})
+                facts = models.default.facts
+                names = [entry.name for entry in models.entries]
+                shown = {"url": url, "pid": os.getpid(), "model": facts.name, "models": names}
+                console.print_json({**shown, "context": facts.context, "slots": facts.slots})
             else:
-                console.note(f"{opening_line(llm, slots)}\n{slots} slots; listening on {url} (Ctrl-C ends)")
+                for entry in models.entries:
+                    console.note(line_of(entry, models))
+                console.note(f"listening on {url} (Ctrl-C ends)")
 
-        serve(llm, settings, sockets, on_start)
+        serve(models, settings, sockets, on_start)
+    finally:
+        models.free()
     return 0
+
+
+def open_models(specs: list[ModelSpec], settings: ServeSettings) -> ModelSet:
+    """The models as planned, with those in memory that load at the start."""
+    with importing():
+        from lucebox.serve.model_entry import ModelEntry
+        from lucebox.serve.model_plans import plan_models
+        from lucebox.serve.model_set import ModelSet
+        from lucebox.serve.telemetry import Telemetry
+    telemetry = Telemetry.open(settings)
+    loads = settings.load == "start"
+    with console.loading() as progress:
+        # A model alone that loads now has its device to itself: the load itself plans it.
+        planned = [None] if loads and len(specs) == 1 else plan_models(specs, progress)
+        models = ModelSet(
+            [ModelEntry(spec, plan) for spec, plan in zip(specs, planned, strict=True)],
+            telemetry,
+            keep_loaded_s=settings.keep_loaded,
+            max_waiting=settings.max_queue,
+            wait_s=settings.request_timeout,
+            report=console.note,
+        )
+        if loads:
+            models.load_first(progress)
+    loaded = [entry.running.llm for entry in models.entries if entry.running is not None]
+    for text in dict.fromkeys(text for llm in loaded for text in (*llm.unused_gpus, *llm.notes)):
+        console.note(f"note: {text}")
+    names = [entry.name for entry in models.entries]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        models.free()
+        raise InvalidRequestError(f"two models are called {twice!r}: write NAME=MODEL for one of them")
+    return models
+
+
+def line_of(entry: ModelEntry, models: ModelSet) -> str:
+    """A line about a model at the start."""
+    facts = entry.facts
+    if entry.running is not None:
+        name = "" if facts.name == facts.loaded_by else f"{facts.name} = "
+        return f"{name}{opening_line(entry.running.llm, facts.slots)} | {facts.slots} slots"
+    leaving = [one.name for one in models.leaving_for(entry)]
+    unloads = f", and then unloads {', '.join(leaving)}" if leaving else ""
+    return (
+        f"{facts.name}: {show_size(facts.n_bytes)} of {show_size(facts.available_bytes)} on {facts.device} | context "
+        f"{facts.context} | {facts.slots} slots | loads on first use{unloads}"
+    )

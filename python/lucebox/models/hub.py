@@ -32,7 +32,17 @@ from lucebox.models.checksums import check_once
 from lucebox.models.embedding_modules import MODULES_FILE, module_folders
 from lucebox.models.embedding_prompts import PROMPTS_FILE
 
-__all__ = ["Progress", "cached", "download", "fetch", "fetch_data", "is_link", "model_in_folder", "remove"]
+__all__ = [
+    "Progress",
+    "cached",
+    "download",
+    "fetch",
+    "fetch_data",
+    "is_link",
+    "model_in_folder",
+    "models_in_folder",
+    "remove",
+]
 
 # Called with a description, bytes done and bytes in total (0: unknown).
 Progress = Callable[[str, int, int], None]
@@ -396,6 +406,19 @@ def model_in_folder(path: Path) -> Path:
     if len(models) > 1:
         raise InvalidRequestError(f"{path} holds several models: {_listing(models)}; name the file meant")
     return path / models[0][0]
+
+
+def models_in_folder(path: Path) -> list[Path]:
+    """The models of a folder and of the folders in it: GGUF files, and folders of safetensors."""
+    folders = [path, *sorted(one for one in path.iterdir() if one.is_dir() and not one.name.startswith("."))]
+    return [model for folder in folders for model in _models_directly_in(folder)]
+
+
+def _models_directly_in(path: Path) -> list[Path]:
+    names = sorted(file.name for file in path.iterdir())
+    if (path / "config.json").is_file() and fnmatch.filter(names, "*.safetensors"):
+        return [path]
+    return [path / files[0] for files in _gguf_models(names) if not _PREDICTION_BLOCK.search(files[0])]
 
 
 def _pickled(names: Iterable[str]) -> str | None:

@@ -75,8 +75,8 @@ class MemoryPlan:
 
     @property
     def max_sessions(self) -> int:
-        """Number of sessions that fit in the free memory, at least 1."""
-        return 1 + max(0, self.available_bytes - self.total_bytes) // max(1, self.session_bytes)
+        """Number of sessions that fit in the free memory beside the weights, at least 1."""
+        return 1 + max(0, self.available_bytes - self.mapped_bytes - self.total_bytes) // max(1, self.session_bytes)
 
     def __str__(self) -> str:
         mapped = ("weights (mapped)", self.mapped_bytes, "read from the file as needed")

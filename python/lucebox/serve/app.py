@@ -18,6 +18,9 @@ from lucebox.api import LLM
 from lucebox.serve import web_ui
 from lucebox.serve.access_log import AccessLog
 from lucebox.serve.errors import ApiError, Kind, body_of
+from lucebox.serve.model_entry import ModelEntry
+from lucebox.serve.model_set import ModelSet
+from lucebox.serve.model_spec import ModelSpec
 from lucebox.serve.protocols import (
     anthropic,
     info,
@@ -31,12 +34,14 @@ from lucebox.serve.protocols import (
     openai_responses,
     responses_context,
     score,
+    served_models,
     stored_responses,
 )
 from lucebox.serve.protocols.refusals import refusal
 from lucebox.serve.security import Guard
 from lucebox.serve.server import Server
 from lucebox.serve.settings import ServeSettings
+from lucebox.serve.telemetry import Telemetry
 
 __all__ = ["create_app"]
 
@@ -55,6 +60,7 @@ ROUTERS = tuple(
         ollama,
         ollama_info,
         llama_cpp,
+        served_models,
         info,
         web_ui,
     )
@@ -62,20 +68,22 @@ ROUTERS = tuple(
 KINDS: dict[int, Kind] = {404: "not_found", 405: "method", 413: "too_large", 415: "media_type"}
 
 
-def create_app(llm: LLM, settings: ServeSettings | None = None) -> FastAPI:
-    """An ASGI app that serves this model until the app's lifespan ends.
+def create_app(llm: LLM | ModelSet, settings: ServeSettings | None = None) -> FastAPI:
+    """An ASGI app that serves a model, or a set of models, until the app's lifespan ends.
 
-    The caller must not use the LLM during the lifespan, and closes it afterwards.
+    The caller must not use an LLM during the lifespan, and closes it afterwards; it frees a set afterwards.
 
     Raises:
         OutOfMemoryError: the requested slots do not fit in memory.
         InvalidRequestError, OSError: the API keys cannot be read.
     """
     settings = settings or ServeSettings()
-    server = Server(llm.model, settings)
+    models = llm if isinstance(llm, ModelSet) else _set_of(llm, settings)
+    server = Server(models, settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        models.start()
         yield
         await asyncio.to_thread(server.close)
 
@@ -99,6 +107,13 @@ def create_app(llm: LLM, settings: ServeSettings | None = None) -> FastAPI:
     if settings.access_log:
         app.add_middleware(AccessLog)
     return app
+
+
+def _set_of(llm: LLM, settings: ServeSettings) -> ModelSet:
+    """The set of one model, which its caller keeps."""
+    telemetry = Telemetry.open(settings)
+    spec = ModelSpec(llm.info.path, llm.options, settings, offline=True)
+    return ModelSet([ModelEntry.pinned(llm, spec, telemetry)], telemetry, max_waiting=settings.max_queue)
 
 
 class _Cors(CORSMiddleware):

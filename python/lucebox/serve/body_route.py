@@ -1,4 +1,5 @@
-"""Routes that parse and validate a large body in a worker thread, in steps that let the event loop run."""
+"""Routes that parse and validate a large body in a worker thread, in steps that let the event loop run. At their end
+they leave the models that they used: the schedulers know of the request by then."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from starlette.responses import Response
 
 from lucebox.errors import InvalidRequestError
 from lucebox.serve.errors import ApiError
+from lucebox.serve.model_set import LEAVE
 from lucebox.text.large_json import load_json
 
 __all__ = ["body_router"]
@@ -49,12 +51,17 @@ class _BodyRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
         model = None if self.body_field is None else self.body_field.field_info.annotation
-        if model is None:
-            return handler
-        assert isinstance(model, type) and issubclass(model, BaseModel)
+        assert model is None or (isinstance(model, type) and issubclass(model, BaseModel))
 
         async def handle(request: Request) -> Response:
-            if data := await request.body():
+            try:
+                return await parse_and_handle(request)
+            finally:
+                for leave in request.scope.pop(LEAVE, ()):
+                    leave()
+
+        async def parse_and_handle(request: Request) -> Response:
+            if model is not None and (data := await request.body()):
                 if len(data) <= SMALL:
                     body = _parsed(data, model)
                 else:

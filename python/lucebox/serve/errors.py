@@ -30,7 +30,7 @@ __all__ = [
 
 Kind: TypeAlias = Literal[
     "invalid", "unauthorized", "forbidden", "not_found", "method", "timeout", "too_large", "too_long", "overloaded",
-    "media_type", "internal", "cancelled", "unsupported",
+    "media_type", "internal", "cancelled", "unsupported", "conflict",
 ]  # fmt: skip
 
 
@@ -65,6 +65,7 @@ _STATUS: dict[Kind, int] = {
     "not_found": 404,
     "method": 405,
     "timeout": 408,
+    "conflict": 409,
     "too_large": 413,
     "media_type": 415,
     "too_long": 400,

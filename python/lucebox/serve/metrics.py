@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from lucebox import _engine
 
-__all__ = ["Counter", "DraftMetrics", "Histogram", "Metrics", "RequestRecord", "exposition"]
+__all__ = ["Counter", "DraftMetrics", "Histogram", "Metrics", "RequestRecord", "exposition", "label"]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -64,17 +64,32 @@ class Histogram:
 
 
 class DraftMetrics:
-    """Draft counters, summed over the sessions."""
+    """Draft counters, summed over the sessions of all models, unloaded ones included."""
 
     def __init__(self) -> None:
-        self._sessions: tuple[_engine.Session, ...] = ()
+        self._sessions: dict[object, tuple[_engine.Session, ...]] = {}
+        self._ended_counts: dict[str, int] = {}
+        self._ended_lengths: dict[int, int] = {}
+        self._lock = threading.Lock()
 
-    def watch(self, sessions: Iterable[_engine.Session]) -> None:
-        self._sessions = tuple(sessions)
+    def watch(self, owner: object, sessions: Iterable[_engine.Session]) -> None:
+        with self._lock:
+            self._sessions[owner] = tuple(sessions)
+
+    def unwatch(self, owner: object) -> None:
+        """Keeps the counts of an owner's sessions, and lets go of the sessions."""
+        with self._lock:
+            for session in self._sessions.pop(owner):
+                for name, n in session.draft_counts.items():
+                    self._ended_counts[name] = self._ended_counts.get(name, 0) + n
+                for length, n in enumerate(session.accepted_lengths):
+                    self._ended_lengths[length] = self._ended_lengths.get(length, 0) + n
 
     def total(self, name: str) -> int:
         """Sum over the sessions of "verified", "drafted" or "accepted"."""
-        return sum(session.draft_counts[name] for session in self._sessions)
+        with self._lock:
+            watched = sum(int(session.draft_counts[name]) for all in self._sessions.values() for session in all)
+            return self._ended_counts.get(name, 0) + watched
 
     def lines(self) -> Iterable[str]:
         for metric, name, doc in (
@@ -84,9 +99,12 @@ class DraftMetrics:
         ):
             yield from exposition(metric, "counter", doc, [("", float(self.total(name)))])
         lengths = Histogram("lucebox_accepted_length", "Tokens accepted per verify, of verifies that ended.", LENGTHS)
-        for session in self._sessions:
-            for length, n in enumerate(session.accepted_lengths):
+        with self._lock:
+            for length, n in self._ended_lengths.items():
                 lengths.observe(length, n)
+            for session in (session for all in self._sessions.values() for session in all):
+                for length, n in enumerate(session.accepted_lengths):
+                    lengths.observe(length, n)
         yield from lengths.lines()
 
 
@@ -96,6 +114,7 @@ class RequestRecord:
 
     ended_at: float
     """Unix time in seconds."""
+    model: str
     endpoint: str
     outcome: str
     """The stop reason, or the kind of error."""
@@ -132,7 +151,7 @@ class Metrics:
         self.rows = Histogram("lucebox_pass_rows", "Rows that a pass computes for several sequences.", ROWS)
         self.drafts = DraftMetrics()
         self.history: deque[RequestRecord] = deque(maxlen=HISTORY)
-        self._outcomes: dict[tuple[str, str], int] = {}
+        self._outcomes: dict[tuple[str, str, str], int] = {}
         self._lock = threading.Lock()
 
     def record(self, record: RequestRecord) -> None:
@@ -140,7 +159,7 @@ class Metrics:
         self.request_s.observe(record.total_s)
         with self._lock:
             self.history.append(record)
-            key = (record.endpoint, record.outcome)
+            key = (record.model, record.endpoint, record.outcome)
             self._outcomes[key] = self._outcomes.get(key, 0) + 1
 
     def records(self) -> list[RequestRecord]:
@@ -157,8 +176,8 @@ class Metrics:
         """All metrics in Prometheus' text format."""
         with self._lock:
             outcomes = [
-                (f'{{endpoint="{endpoint}",outcome="{outcome}"}}', float(n))
-                for (endpoint, outcome), n in sorted(self._outcomes.items())
+                (f'{{model="{label(model)}",endpoint="{endpoint}",outcome="{outcome}"}}', float(n))
+                for (model, endpoint, outcome), n in sorted(self._outcomes.items())
             ]
         yield from exposition("lucebox_requests_total", "counter", "Requests that ended, by outcome.", outcomes)
         for metric in (
@@ -175,3 +194,8 @@ def exposition(name: str, kind: str, doc: str, rows: Iterable[tuple[str, float]]
     yield f"# TYPE {name} {kind}"
     for suffix, value in rows:
         yield f"{name}{suffix} {value:.10g}"
+
+
+def label(text: str) -> str:
+    """A label's value in Prometheus' text format."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -5,10 +5,8 @@ Preparation (template, tokenization, grammar) can take seconds, so the routes ru
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 from lucebox.chat.conversation import AnswerFormat, Conversation
@@ -42,7 +40,6 @@ class ServedModel:
     def __init__(self, loaded: LoadedModel, settings: ServeSettings) -> None:
         self.loaded = loaded
         self.name = settings.model_name or loaded.info.name
-        self.created = int(time.time())
         self.context = loaded.memory_plan.context
         self._grammars = Grammars(loaded)
         self._chat = ChatModel(
@@ -53,28 +50,10 @@ class ServedModel:
             template_vars=settings.template_vars(),
         )
         self.profile: Profile = self._chat.profile
-        self._aliases = settings.alias
 
     def close(self) -> None:
         """Stops the process that checks grammars."""
         self._grammars.close()
-
-    def resolve_name(self, requested: str | None) -> str:
-        """The model name of the response: the requested one, because clients compare the two.
-
-        Raises:
-            ApiError: the name is neither this model's nor an alias.
-        """
-        if requested is None or requested in (self.name, self.loaded.info.name):
-            return requested or self.name
-        if any(fnmatchcase(requested, alias) for alias in self._aliases):
-            return requested
-        raise ApiError(
-            "not_found",
-            f"The model {requested!r} does not exist; this server has {self.name!r}",
-            "model",
-            "model_not_found",
-        )
 
     def count(self, conversation: Conversation) -> int:
         """The number of prompt tokens of a conversation; of one far beyond the context, a lower bound.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from lucebox.errors import LuceboxError
 from lucebox.generation.observer import Observer
@@ -20,8 +21,11 @@ __all__ = ["MetricsObserver"]
 class MetricsObserver(Observer):
     """Writes metrics, from the driver thread."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, model: str, on_end: Callable[[], None]) -> None:
+        """model: its name in the APIs. on_end: called at the end of each request."""
         self._metrics = metrics
+        self._model = model
+        self._on_end = on_end
 
     def refused(self) -> None:
         self._metrics.rejected.add(1)
@@ -52,14 +56,16 @@ class MetricsObserver(Observer):
         if isinstance(result, Exception) and not isinstance(result, LuceboxError):
             log.error("a request failed", exc_info=result)
         outcome = result.reason if isinstance(result, Finished) else api_error_of(result).kind
-        self._metrics.record(_record(sequence, outcome))
+        self._metrics.record(_record(sequence, self._model, outcome))
+        self._on_end()
 
 
-def _record(sequence: Sequence, outcome: str) -> RequestRecord:
+def _record(sequence: Sequence, model: str, outcome: str) -> RequestRecord:
     total_s = time.perf_counter() - sequence.submitted
     request, drafts = sequence.request, sequence.drafts
     return RequestRecord(
         ended_at=time.time(),
+        model=model,
         endpoint=request.endpoint,
         outcome=outcome,
         prompt_tokens=sequence.n_prompt,

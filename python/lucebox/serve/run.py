@@ -11,9 +11,9 @@ from typing import Any
 
 import uvicorn
 
-from lucebox.api import LLM
 from lucebox.serve.app import create_app
 from lucebox.serve.connection import limited_connection
+from lucebox.serve.model_set import ModelSet
 from lucebox.serve.settings import ServeSettings
 
 __all__ = ["serve"]
@@ -48,19 +48,18 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    llm: LLM, settings: ServeSettings, sockets: Sequence[socket.socket], on_start: Callable[[str, int], None]
+    models: ModelSet, settings: ServeSettings, sockets: Sequence[socket.socket], on_start: Callable[[str], None]
 ) -> None:
-    """Serves a model until SIGINT or SIGTERM, then lets running answers finish for `settings.drain` seconds.
+    """Serves models until SIGINT or SIGTERM, then lets running answers finish for `settings.drain` seconds.
 
     sockets: bound_sockets(settings).
-    on_start: called with the URL and the number of slots.
+    on_start: called with the URL.
 
     Raises:
         InvalidRequestError: the address is public and there is no key.
-        OutOfMemoryError: the slots do not fit in memory.
     """
     settings.check_exposure()
-    app = create_app(llm, settings)
+    app = create_app(models, settings)
     config = uvicorn.Config(
         app,
         http=limited_connection(settings.body_timeout, settings.write_timeout),
@@ -77,8 +76,7 @@ def serve(
     # uvicorn re-raises the signal after shutdown; these handlers swallow it.
     previous = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        server = app.state.server
-        _Server(config, lambda url: on_start(url, server.scheduler.n_slots), server.close).run(list(sockets))
+        _Server(config, on_start, app.state.server.close).run(list(sockets))
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""The server object that all routes share: the model, the scheduler, and the delivery of answers."""
+"""The server object that all routes share: the models, stored answers, and the delivery of answers."""
 
 from __future__ import annotations
 
@@ -10,35 +10,27 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lucebox.errors import OutOfMemoryError
 from lucebox.generation.answer import Answer
-from lucebox.generation.loaded_model import LoadedModel
-from lucebox.generation.prefix_cache import PrefixCache, fingerprint
 from lucebox.generation.request import GenerationRequest
-from lucebox.generation.scheduler import Scheduler
 from lucebox.serve.delivery import EVENTS, ErrorBody, Exchange, JsonAnswer, StreamedAnswer, Writer
-from lucebox.serve.device_load import load_reader
 from lucebox.serve.kept_streams import KeptStreams
-from lucebox.serve.metrics import Metrics
-from lucebox.serve.model import ServedModel
-from lucebox.serve.observer import MetricsObserver
+from lucebox.serve.model_set import ModelSet
 from lucebox.serve.preparation import Preparation
 from lucebox.serve.protocols.compression import compression_header
 from lucebox.serve.responses_store import ResponseStore
-from lucebox.serve.security import key_owners
+from lucebox.serve.running_model import RunningModel
 from lucebox.serve.settings import ServeSettings
-from lucebox.sizes import show_size
 
-__all__ = ["Server", "fitting_slots", "ignored_header", "owner_of", "server_of"]
+__all__ = ["Server", "ignored_header", "owner_of", "server_of"]
 
 T = TypeVar("T")
-DEFAULT_SLOTS = 4
 
 
 class Server:
-    def __init__(self, loaded: LoadedModel, settings: ServeSettings) -> None:
+    def __init__(self, models: ModelSet, settings: ServeSettings) -> None:
         self.settings = settings
-        self.model = ServedModel(loaded, settings)
+        self.models = models
+        self.metrics = models.telemetry.metrics
         self._preparation = Preparation(settings.max_queue)
         self.responses = ResponseStore()
         self._closing = threading.Lock()
@@ -46,30 +38,6 @@ class Server:
         self.streams = KeptStreams(settings.heartbeat)
         self.background: dict[str, asyncio.Task[None]] = {}
         """Tasks of background responses, by response id."""
-        self.device_load = load_reader(loaded.device_info)
-        owners = key_owners(settings.all_keys())
-        self.metrics = Metrics()
-        self.scheduler = Scheduler(
-            loaded,
-            slots=fitting_slots(loaded, settings.slots),
-            max_queue=settings.max_queue,
-            request_timeout_s=settings.request_timeout,
-            senders=owners,
-            cache=PrefixCache(
-                settings.prefix_cache,
-                settings.prefix_cache_dir,
-                # The fingerprint reads all weights, so it is computed only if there is a cache folder.
-                fingerprint(loaded.engine, loaded.device.pack_manifest, loaded.device.code, loaded.device.chip)
-                if settings.prefix_cache_dir
-                else "",
-                settings.prefix_cache_disk,
-                owners or ("",),
-                loaded.engine if loaded.on_device else None,
-            ),
-            observer=MetricsObserver(self.metrics),
-        )
-        self.metrics.drafts.watch(self.scheduler.slots)
-        self.scheduler.start_thread()
 
     def close(self) -> None:
         """Lets running answers finish for `settings.drain` seconds, and stops all threads. Later calls wait for it."""
@@ -77,9 +45,12 @@ class Server:
             if self._is_closed:
                 return
             self._is_closed = True
-            self.scheduler.close(self.settings.drain)
+            self.models.close(self.settings.drain)
             self._preparation.close()
-            self.model.close()
+
+    async def use(self, request: Request, requested: str | None) -> tuple[RunningModel, str]:
+        """The model that a request names, and its name for the response; see `ModelSet.use`."""
+        return await self.models.use(requested, request)
 
     async def in_thread(self, request: Request, make: Callable[[], T]) -> T:
         """Runs work that would block the event loop: rendering, tokenization and grammars.
@@ -89,11 +60,14 @@ class Server:
         """
         return await self._preparation.run(request, make)
 
-    def _exchange(self, requests: Sequence[GenerationRequest], *, with_progress: bool = False) -> Exchange:
-        return Exchange(self.scheduler, requests, self.metrics.mean_request_s(), with_progress=with_progress)
+    def _exchange(
+        self, running: RunningModel, requests: Sequence[GenerationRequest], *, with_progress: bool = False
+    ) -> Exchange:
+        return Exchange(running.scheduler, requests, self.metrics.mean_request_s(), with_progress=with_progress)
 
     def stream(
         self,
+        running: RunningModel,
         requests: Sequence[GenerationRequest],
         writer: Writer,
         ignored: Sequence[str],
@@ -110,7 +84,7 @@ class Server:
         Raises:
             ApiError: the queue is full, or the server is shutting down.
         """
-        exchange = self._exchange(requests, with_progress=with_progress)
+        exchange = self._exchange(running, requests, with_progress=with_progress)
         headers = _headers(requests, ignored)
         if name is not None:
             self.responses.started(name, exchange, owner)
@@ -122,6 +96,7 @@ class Server:
         self,
         name: str,
         owner: str,
+        running: RunningModel,
         requests: Sequence[GenerationRequest],
         consume: Callable[[Exchange], Coroutine[Any, Any, None]],
     ) -> None:
@@ -130,13 +105,14 @@ class Server:
         Raises:
             ApiError: the queue is full, or the server is shutting down.
         """
-        exchange = self._exchange(requests)
+        exchange = self._exchange(running, requests)
         self.responses.started(name, exchange, owner)
         self.background[name] = task = asyncio.create_task(consume(exchange))
         task.add_done_callback(lambda _: self.background.pop(name))
 
     def document(
         self,
+        running: RunningModel,
         requests: Sequence[GenerationRequest],
         write: Callable[[list[Answer]], dict[str, Any]],
         error_body: ErrorBody,
@@ -147,7 +123,7 @@ class Server:
         Raises:
             ApiError: the queue is full, or the server is shutting down.
         """
-        exchange = self._exchange(requests)
+        exchange = self._exchange(running, requests)
         return JsonAnswer(exchange, len(requests), write, error_body, _headers(requests, ignored))
 
 
@@ -162,24 +138,6 @@ def owner_of(request: Request) -> str:
     owner = request.scope.get("lucebox.owner", "")
     assert isinstance(owner, str)
     return owner
-
-
-def fitting_slots(model: LoadedModel, requested: int | None) -> int:
-    """The number of slots: as requested, else DEFAULT_SLOTS, or fewer if memory is short.
-
-    Raises:
-        OutOfMemoryError: the requested slots do not fit.
-    """
-    plan = model.memory_plan
-    n = plan.max_sessions
-    if requested is None:
-        return min(DEFAULT_SLOTS, n)
-    if requested > n:
-        raise OutOfMemoryError(
-            f"{requested} slots of {show_size(plan.session_bytes)} do not fit in {plan.place}: there is room for {n} "
-            f"with a context of {plan.context}. Use fewer, or a smaller --context"
-        )
-    return requested
 
 
 def _headers(requests: Sequence[GenerationRequest], ignored: Sequence[str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import ipaddress
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lucebox.errors import InvalidRequestError
 from lucebox.local_files import json_object, read_text
@@ -16,6 +16,7 @@ __all__ = ["ServeSettings"]
 MAX_PORT = 65535
 MAX_KEY_FILE = 1 << 20
 SIZE = {"size": True}  # the command line takes 2GB or 512MiB
+DURATION = {"duration": True}  # the command line takes 90s or 10m
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,17 @@ class ServeSettings:
     """Seconds of silence after which a stream sends a heartbeat."""
     drain: float = 30.0
     """Seconds for running answers to finish when the server stops."""
+    load: Literal["start", "use"] = "start"
+    """When models load: "start" loads those that fit in memory together before the server listens, and the others when
+    a request first names them; "use" loads each when a request first names it."""
+    keep_loaded: float | None = field(default=None, metadata=DURATION)
+    """Time without requests after which a model is unloaded, as 90s, 10m or 2h. None: it stays until another one needs
+    its memory."""
+    kv_events: str | None = None
+    """Publish which prefixes the cache holds, in vLLM's format, at a ZeroMQ endpoint: "tcp://*:5557" binds it,
+    "tcp://host:5557" connects to it. Subscribers see the tokens of all prompts. None: no events."""
+    kv_topic: str = "kv-events"
+    """Topic of these events; {model} is the model's name."""
     ssl_certfile: str | None = None
     """Certificate chain for TLS (PEM). None: plain HTTP."""
     ssl_keyfile: str | None = None
@@ -92,6 +104,7 @@ class ServeSettings:
             "body_timeout",
             "write_timeout",
             "heartbeat",
+            "keep_loaded",
         ):
             value = getattr(self, name)
             if value is not None and value <= 0:

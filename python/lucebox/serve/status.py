@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
 from lucebox import __version__
 from lucebox.generation.loaded_model import LoadedModel
-from lucebox.serve.metrics import exposition
+from lucebox.generation.prefix_cache.plan import PAGE
+from lucebox.serve.device_load import DeviceLoad
+from lucebox.serve.metrics import exposition, label
+from lucebox.serve.model_entry import ModelEntry
+from lucebox.serve.model_set import ModelSet
+from lucebox.serve.running_model import RunningModel
 from lucebox.serve.server import Server
 
 __all__ = ["metrics_text", "status_document"]
@@ -16,56 +22,90 @@ __all__ = ["metrics_text", "status_document"]
 
 def metrics_text(server: Server) -> str:
     lines = [*server.metrics.lines()]
-    waiting, running = server.scheduler.counts()
-    pages = pages_of(server.model.loaded)
-    gauges: dict[str, tuple[str, float]] = {
-        "lucebox_requests_waiting": ("Requests in the queue.", waiting),
-        "lucebox_requests_running": ("Requests on a slot.", running),
-        "lucebox_slots": ("Slots.", server.scheduler.n_slots),
-        "lucebox_context_tokens": ("Context length of a slot.", server.model.context),
-        "lucebox_planned_memory_bytes": (
-            "Memory in the engine's plan.",
-            server.model.loaded.memory_plan.bytes_with(server.scheduler.n_slots),
-        ),
-        "lucebox_kv_pages": ("Pages of the KV cache.", pages["total"]),
-        "lucebox_kv_pages_free": ("Pages that no sequence and no prefix holds.", pages["free"]),
-        "lucebox_start_time_seconds": ("Start of the server in Unix time.", server.metrics.started_at),
-    }
-    cache = server.scheduler.cache.stats()
-    gauges |= {
-        "lucebox_prefix_cache_bytes": ("Memory of the prefix cache.", cache.memory_bytes),
-        "lucebox_prefix_cache_disk_bytes": ("Files of the prefix cache.", cache.disk_bytes),
-        "lucebox_prefix_cache_segments": ("Segments in the prefix cache.", cache.segments),
-    }
-    load = server.device_load()
-    if load.busy is not None:
-        gauges["lucebox_device_busy_ratio"] = ("Utilisation of the device, 0 to 1.", load.busy)
-    if load.watts is not None:
-        gauges["lucebox_device_power_watts"] = ("Power draw of the device.", load.watts)
-    for name, (doc, value) in gauges.items():
-        lines += exposition(name, "gauge", doc, [("", float(value))])
+    for name, (doc, read) in MODEL_GAUGES.items():
+        rows = [
+            (f'{{model="{label(entry.name)}"}}', float(read(entry.running)))
+            for entry in server.models.entries
+            if entry.running is not None
+        ]
+        lines += exposition(name, "gauge", doc, rows)
+    lines += _vllm_gauges(server)
+    models = [(f'{{model="{label(entry.name)}"}}', float(entry.running is not None)) for entry in server.models.entries]
+    lines += exposition("lucebox_model_loaded", "gauge", "Whether the model is in memory, 1 or 0.", models)
+    started = [("", server.metrics.started_at)]
+    lines += exposition("lucebox_start_time_seconds", "gauge", "Start of the server in Unix time.", started)
+    busy, watts = [], []
+    for device, load in device_loads(server.models).items():
+        busy += [(f'{{device="{device}"}}', load.busy)] if load.busy is not None else []
+        watts += [(f'{{device="{device}"}}', load.watts)] if load.watts is not None else []
+    if busy:
+        lines += exposition("lucebox_device_busy_ratio", "gauge", "Utilisation of the device, 0 to 1.", busy)
+    if watts:
+        lines += exposition("lucebox_device_power_watts", "gauge", "Power draw of the device.", watts)
     return "\n".join(lines) + "\n"
 
 
-def status_document(server: Server) -> dict[str, Any]:
-    scheduler, loaded = server.scheduler, server.model.loaded
+MODEL_GAUGES: dict[str, tuple[str, Callable[[RunningModel], float]]] = {
+    "lucebox_requests_waiting": ("Requests in the queue.", lambda one: one.scheduler.counts()[0]),
+    "lucebox_requests_running": ("Requests on a slot.", lambda one: one.scheduler.counts()[1]),
+    "lucebox_slots": ("Slots.", lambda one: one.scheduler.n_slots),
+    "lucebox_context_tokens": ("Context length of a slot.", lambda one: one.model.context),
+    "lucebox_planned_memory_bytes": ("Memory in the engine's plan.", lambda one: one.engine_bytes),
+    "lucebox_kv_pages": ("Pages of the KV cache.", lambda one: one.n_pages),
+    "lucebox_kv_pages_free": ("Pages that no sequence and no prefix holds.", lambda one: one.n_free_pages),
+    "lucebox_prefix_cache_bytes": ("Memory of the prefix cache.", lambda one: one.scheduler.cache.stats().memory_bytes),
+    "lucebox_prefix_cache_disk_bytes": (
+        "Files of the prefix cache, of all models.",
+        lambda one: one.scheduler.cache.stats().disk_bytes,
+    ),
+    "lucebox_prefix_cache_segments": (
+        "Segments in the prefix cache.",
+        lambda one: one.scheduler.cache.stats().segments,
+    ),
+}
+"""Gauges of a loaded model."""
+
+
+def _vllm_gauges(server: Server) -> Iterator[str]:
+    """The gauges that routers read from vLLM, under its names and labels."""
+    running = [(entry.name, entry.running) for entry in server.models.entries if entry.running is not None]
+
+    def rows(read: Callable[[RunningModel], float]) -> list[tuple[str, float]]:
+        return [(f'{{engine="0",model_name="{label(name)}"}}', float(read(one))) for name, one in running]
+
+    waiting, active = rows(lambda one: one.scheduler.counts()[0]), rows(lambda one: one.scheduler.counts()[1])
+    usage = rows(lambda one: 1 - one.n_free_pages / one.n_pages)
+    config = [
+        (f'{{engine="0",model_name="{label(name)}",block_size="{PAGE}",num_gpu_blocks="{one.n_pages}"}}', 1.0)
+        for name, one in running
+    ]
+    yield from exposition("vllm:num_requests_waiting", "gauge", "Requests in the queue.", waiting)
+    yield from exposition("vllm:num_requests_running", "gauge", "Requests on a slot.", active)
+    yield from exposition("vllm:kv_cache_usage_perc", "gauge", "Used pages of the KV cache, 0 to 1.", usage)
+    yield from exposition("vllm:cache_config_info", "gauge", "Pages of the KV cache.", config)
+
+
+def device_loads(models: ModelSet) -> dict[str, DeviceLoad]:
+    """The load of each device that has a loaded model."""
+    readers = {entry.facts.device: entry.running.device_load for entry in models.entries if entry.running is not None}
+    return {device: read() for device, read in readers.items()}
+
+
+def status_document(server: Server, entry: ModelEntry) -> dict[str, Any]:
+    """The counters of the server, and the state of a model; null stands for what only a loaded model has."""
     metrics = server.metrics
-    waiting, running = scheduler.counts()
-    plan = loaded.memory_plan
+    state = entry.status()
     return {
         "version": __version__,
-        "model": server.model.name,
-        "context": server.model.context,
-        "device": loaded.options.device,
-        "device_name": loaded.device.chip,
-        "unused_gpus": loaded.device.unused_gpus,
-        "kernels": loaded.kernels,
-        "draft": loaded.draft_label,
-        "sparse_prefill": loaded.options.sparse_prefill,
+        "model": entry.name,
+        "models": {one.name: one.status() for one in server.models.entries},
+        "state": state["value"],
+        "context": entry.facts.context,
+        "device": entry.facts.device,
         "uptime_s": time.time() - metrics.started_at,
-        "slots": scheduler.n_slots,
-        "waiting": waiting,
-        "running": running,
+        "slots": entry.facts.slots,
+        "waiting": state["waiting"],
+        "running": state["running"],
         "totals": {
             "prompt_tokens": metrics.prompt_tokens.value,
             "cached_tokens": metrics.cached_tokens.value,
@@ -82,24 +122,36 @@ def status_document(server: Server) -> dict[str, Any]:
             "drafted_tokens": metrics.drafts.total("drafted"),
             "accepted_tokens": metrics.drafts.total("accepted"),
         },
-        "kv_pages": pages_of(loaded),
-        "prefix_cache": asdict(scheduler.cache.stats()),
-        "compression": _compression(loaded),
-        "device_load": asdict(server.device_load()),
-        "memory": {
-            "place": plan.place,
-            "total_bytes": plan.bytes_with(server.scheduler.n_slots),
-            "available_bytes": plan.available_bytes,
-            "mapped_bytes": plan.mapped_bytes,
-            "entries": [asdict(entry) for entry in plan.entries],
-        },
+        **(dict.fromkeys(LOADED_FIELDS) if entry.running is None else _loaded_fields(entry.running)),
         "requests": [asdict(record) for record in metrics.records()],
     }
 
 
-def pages_of(loaded: LoadedModel) -> dict[str, int]:
-    """KV pages: total and free."""
-    return {"total": loaded.engine.n_pages, "free": loaded.engine.n_free_pages}
+LOADED_FIELDS = ("device_name", "unused_gpus", "kernels", "draft", "sparse_prefill", "kv_pages", "prefix_cache",
+                 "compression", "device_load", "memory")  # fmt: skip
+
+
+def _loaded_fields(running: RunningModel) -> dict[str, Any]:
+    loaded = running.model.loaded
+    plan = loaded.memory_plan
+    return {
+        "device_name": loaded.device.chip,
+        "unused_gpus": loaded.device.unused_gpus,
+        "kernels": loaded.kernels,
+        "draft": loaded.draft_label,
+        "sparse_prefill": loaded.options.sparse_prefill,
+        "kv_pages": {"total": running.n_pages, "free": running.n_free_pages},
+        "prefix_cache": asdict(running.scheduler.cache.stats()),
+        "compression": _compression(loaded),
+        "device_load": asdict(running.device_load()),
+        "memory": {
+            "place": plan.place,
+            "total_bytes": running.engine_bytes,
+            "available_bytes": plan.available_bytes,
+            "mapped_bytes": plan.mapped_bytes,
+            "entries": [asdict(one) for one in plan.entries],
+        },
+    }
 
 
 def _compression(loaded: LoadedModel) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from lucebox import _engine
 from lucebox.errors import LuceboxError, OutOfMemoryError
+from lucebox.generation.prefix_cache.listener import CacheListener
 from lucebox.generation.prefix_cache.plan import PAGE, Ids, Plan, min_append
 from lucebox.generation.prefix_cache.store import PartStore
 from lucebox.generation.prefix_cache.tree import Node
@@ -64,11 +65,12 @@ class PrefixCache:
         disk_bytes: int = DISK_BYTES,
         owners: Sequence[str] = ("",),
         engine: _engine.Engine | None = None,
+        listener: CacheListener | None = None,
     ) -> None:
         """engine: set if prefixes keep their pages in its KV cache, as on a GPU. Their bytes are copied to main memory
-        when the pages are needed elsewhere, or to write a file."""
+        when the pages are needed elsewhere, or to write a file. listener: learns what the cache holds."""
         self._parts = PartStore(
-            budget_bytes, None if folder is None else Path(folder), fingerprint, disk_bytes, owners, engine
+            budget_bytes, None if folder is None else Path(folder), fingerprint, disk_bytes, owners, engine, listener
         )
         self.free_pages: Callable[[], bool] | None = None
         """Frees KV pages so that a prefix can be restored; False: none can be freed. None: `drop_pages`."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from lucebox import _engine
 from lucebox.errors import FormatError
 from lucebox.generation.prefix_cache.files import Files, PartFile
+from lucebox.generation.prefix_cache.listener import CacheListener
 from lucebox.generation.prefix_cache.plan import PAGE, Ids, Segment
 from lucebox.generation.prefix_cache.tree import Bytes, Lru, Node, Part
 
@@ -38,8 +39,10 @@ class PartStore:
         disk_bytes: int,
         owners: Sequence[str],
         engine: _engine.Engine | None,
+        listener: CacheListener | None,
     ) -> None:
-        """engine: as PrefixCache."""
+        """engine, listener: as PrefixCache."""
+        self._listener = listener or CacheListener()
         self.changed = threading.Condition()
         self._roots: dict[str, Node] = {}
         self._owners = owners
@@ -77,6 +80,7 @@ class PartStore:
                 self.runs.remove(part)
             self._roots.clear()
             self._engine = None
+            self._listener.cleared()
 
     def root(self, owner: str) -> Node:
         """The root of an owner's prefixes."""
@@ -191,6 +195,7 @@ class PartStore:
     def _attach(self, parent: Node, segment: Segment) -> Node:
         node = parent.children[segment.key] = Node(parent, segment)
         self.n_nodes += 1
+        self._listener.stored(node)
         return node
 
     def _put(self, part: Part, data: Bytes) -> Part:
@@ -211,6 +216,8 @@ class PartStore:
             nodes = list(node.subtree())
             dropped = [part for node in nodes for part in node.parts]
             self.n_nodes -= len(nodes)
+            for one in nodes:
+                self._listener.removed(one)
         for part in dropped:
             part.is_dropped = True
             part.data = part.run = None  # freed now: nodes and parts form cycles, which the GC frees late

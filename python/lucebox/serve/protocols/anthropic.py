@@ -290,29 +290,29 @@ router = body_router()
 @router.post("/v1/messages", **documented("Answers a conversation.", ANTHROPIC_ERRORS))
 async def messages(body: MessagesRequest, request: Request) -> Response:
     server = server_of(request)
-    model = server.model.resolve_name(body.model)
+    running, model = await server.use(request, body.model)
     sampling, limits = sampling_of(body), Limits(body.max_tokens, tuple(body.stop_sequences or ()))
 
     def make() -> tuple[list[GenerationRequest], list[str]]:
         conversation = conversation_of(body)
         conversation.compression = compression_of(body)
-        return server.model.chat(conversation, sampling, limits, "/v1/messages"), body.ignored()
+        return running.model.chat(conversation, sampling, limits, "/v1/messages"), body.ignored()
 
     requests, ignored = await server.in_thread(request, make)
     omits_thinking = body.thinking is not None and body.thinking.display == "omitted"
     writer = MessageWriter(model, omits_thinking=omits_thinking, with_spans=wants_spans(body))
     if body.stream:
-        return server.stream(requests, writer, ignored)
-    return server.document(requests, writer.document, anthropic_body, ignored)
+        return server.stream(running, requests, writer, ignored)
+    return server.document(running, requests, writer.document, anthropic_body, ignored)
 
 
 @router.post("/v1/messages/count_tokens", **documented("Counts a prompt's tokens.", ANTHROPIC_ERRORS, streams=False))
 async def count_tokens(body: CountRequest, request: Request) -> Response:
     server = server_of(request)
-    server.model.resolve_name(body.model)
+    running, _ = await server.use(request, body.model)
 
     def count() -> tuple[int, list[str]]:
-        return server.model.count(conversation_of(body)), body.ignored()
+        return running.model.count(conversation_of(body)), body.ignored()
 
     n, ignored = await server.in_thread(request, count)
     return JSONResponse({"input_tokens": n}, headers=ignored_header(ignored))

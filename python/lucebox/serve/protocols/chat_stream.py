@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lucebox.generation.answer import Answer, Reasoning, Text
+from lucebox.generation.answer import Answer, Reasoning, Text, ToolCall
 from lucebox.generation.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
 from lucebox.generation.request import Finished, Item, Progress
 from lucebox.results import TokenLogprob
@@ -18,6 +18,9 @@ from lucebox.serve.protocols.openai_common import DONE, LogprobWriter, comment, 
 from lucebox.serve.protocols.seams import Seams, reasoning_of, text_of
 
 __all__ = ["ChatWriter", "chat_completion"]
+
+TOOL_READY = "lucebox.tool_ready"
+"""The chunk's field of a complete call. The chunk changes nothing for clients that do not know the field."""
 
 
 def finish_reason(finished: Finished, may_run: bool) -> str:
@@ -31,8 +34,16 @@ class ChatWriter:
     """Formats the stream of a chat completion with n answers."""
 
     def __init__(
-        self, model: str, *, n: int, with_usage: bool, logprobs: LogprobWriter | None, with_spans: bool = False
+        self,
+        model: str,
+        *,
+        n: int,
+        with_usage: bool,
+        logprobs: LogprobWriter | None,
+        with_spans: bool = False,
+        announces_calls: bool = False,
     ) -> None:
+        """announces_calls: a chunk has each call as soon as it is complete."""
         self._head = {
             "id": f"chatcmpl-{secrets.token_hex(12)}",
             "object": "chat.completion.chunk",
@@ -47,6 +58,8 @@ class ChatWriter:
         self._seams = [Seams() for _ in range(self._n)]
         self._has_calls = [False] * self._n
         self._has_broken = [False] * self._n
+        self._announces_calls = announces_calls
+        self._calls: dict[tuple[int, int], ToolCall] = {}  # by answer and call
         self._finished: dict[int, Finished] = {}
         self._progress: dict[int, Progress] = {}
 
@@ -62,12 +75,16 @@ class ChatWriter:
             case ToolStart(i, id, name):
                 self._has_calls[index] = True
                 self._seams[index].interrupt()
+                self._calls[index, i] = ToolCall(id, name)
                 call = {"index": i, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}
                 return self._delta(index, {"tool_calls": [call]})
             case ToolArguments(i, delta):
+                self._calls[index, i].arguments += delta
                 return self._delta(index, {"tool_calls": [{"index": i, "function": {"arguments": delta}}]})
-            case ToolEnd(_, is_broken):
+            case ToolEnd(i, is_broken):
                 self._has_broken[index] |= is_broken
+                if self._announces_calls and not is_broken:
+                    return self._delta(index, {}, fields={TOOL_READY: self._ready(index, i)})
             case TokenLogprob():
                 self._pending[index].append(item)
             case Progress():
@@ -92,6 +109,10 @@ class ChatWriter:
 
     def fail(self, error: ApiError) -> bytes:
         return sse(openai_error(error))
+
+    def _ready(self, index: int, i: int) -> dict[str, Any]:
+        call = self._calls[index, i]
+        return {"index": i, "id": call.id, "name": call.name, "arguments": call.arguments}
 
     def _delta(
         self, index: int, delta: dict[str, Any], reason: str | None = None, fields: Mapping[str, Any] | None = None

@@ -1,10 +1,8 @@
-"""Informational routes: models, tokenization, health, metrics, status, and the routes that llama.cpp and vLLM clients
-query."""
+"""Informational routes: tokenization, health, metrics, status, and the routes that llama.cpp and vLLM clients query."""
 
 from __future__ import annotations
 
 from dataclasses import fields
-from datetime import datetime, timezone
 from typing import Any
 
 from pydantic import Field
@@ -17,7 +15,8 @@ from lucebox.serve.body_route import body_router
 from lucebox.serve.errors import ApiError, from_lucebox
 from lucebox.serve.protocols.body import Body, Many, Name
 from lucebox.serve.protocols.openapi import ERRORS, documented
-from lucebox.serve.server import Server, server_of
+from lucebox.serve.running_model import RunningModel
+from lucebox.serve.server import server_of
 from lucebox.serve.status import metrics_text, status_document
 from lucebox.text.large_json import dump_large
 from lucebox.text.length import BYTES_PER_TOKEN
@@ -55,50 +54,15 @@ async def live() -> Response:
 
 @router.get("/health/ready", **documented("Whether the server accepts requests.", ERRORS, streams=False))
 async def ready(request: Request) -> Response:
-    is_ready = server_of(request).scheduler.is_accepting
+    is_ready = server_of(request).models.is_accepting
     return JSONResponse({"status": "ok" if is_ready else "closing"}, 200 if is_ready else 503)
-
-
-@router.get("/v1/models", **documented("Lists the models.", ERRORS, streams=False))
-async def models(request: Request) -> Response:
-    one = _model(server_of(request))
-    return JSONResponse(
-        {"object": "list", "data": [one], "has_more": False, "first_id": one["id"], "last_id": one["id"]}
-    )
-
-
-@router.get("/v1/models/{name:path}", **documented("Describes a model.", ERRORS, streams=False))
-async def model(name: str, request: Request) -> Response:
-    server = server_of(request)
-    return JSONResponse({**_model(server), "id": server.model.resolve_name(name)})
-
-
-def _model(server: Server) -> dict[str, Any]:
-    """The model entry, with its limits under the names that clients of OpenAI, Anthropic and vLLM read."""
-    model = server.model
-    created = datetime.fromtimestamp(model.created, timezone.utc)
-    return {
-        "id": model.name,
-        "object": "model",
-        "type": "model",
-        "display_name": model.name,
-        "created": model.created,
-        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "owned_by": "lucebox",
-        "context_length": model.context,
-        "context_window": model.context,
-        "max_context_length": model.loaded.info.context_length,
-        "max_model_len": model.context,
-        "max_input_tokens": model.context,
-        "max_tokens": min(server.settings.max_tokens or model.context, model.context),
-    }
 
 
 @router.post("/v1/tokenize", **documented("Tokenizes a text.", ERRORS, streams=False))
 @router.post("/tokenize", include_in_schema=False)
 async def tokenize(body: TokenizeRequest, request: Request) -> Response:
-    model = server_of(request).model
-    model.resolve_name(body.model)
+    running, _ = await server_of(request).use(request, body.model)
+    model = running.model
     text = body.content if body.content is not None else body.prompt
     if text is None:
         raise ApiError("invalid", "content is missing", "content")
@@ -131,8 +95,8 @@ def _piece(data: bytes) -> str | list[int]:
 @router.post("/v1/detokenize", **documented("Detokenizes token ids.", ERRORS, streams=False))
 @router.post("/detokenize", include_in_schema=False)
 async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
-    model = server_of(request).model
-    model.resolve_name(body.model)
+    running, _ = await server_of(request).use(request, body.model)
+    model = running.model
     try:
         text = await server_of(request).in_thread(request, lambda: model.loaded.detokenize(body.tokens))
     except LuceboxError as error:
@@ -142,35 +106,43 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
 
 @router.get("/props", **documented("Properties of the server, in llama.cpp's format.", ERRORS, streams=False))
 @router.get("/v1/props", include_in_schema=False)
-async def props(request: Request) -> Response:
-    server = server_of(request)
-    model, loaded = server.model, server.model.loaded
+async def props(request: Request, model: str | None = None) -> Response:
+    entry = server_of(request).models.find(model)
+    shown: dict[str, Any] = {
+        "default_generation_settings": {"n_ctx": entry.facts.context, "params": {}},
+        "total_slots": entry.facts.slots,
+        "model_alias": entry.name,
+        "modalities": {"vision": False, "audio": False},
+        "build_info": f"lucebox {__version__}",
+        "status": {"value": entry.state},
+    }
+    return JSONResponse(shown if entry.running is None else shown | _props_of(entry.running))
+
+
+def _props_of(running: RunningModel) -> dict[str, Any]:
+    """The properties that only a loaded model has."""
+    model, loaded = running.model, running.model.loaded
     template = loaded.chat_template
     sampling = model.profile.defaults(thinking=model.profile.thinking is not None, tools=False)
     params = {field.name: getattr(sampling, field.name) for field in fields(sampling) if field.name not in NOT_SHOWN}
-    return JSONResponse(
-        {
-            "default_generation_settings": {"n_ctx": model.context, "params": params},
-            "total_slots": server.scheduler.n_slots,
-            "model_alias": model.name,
-            "chat_template": template.sources["default"] if template else "",
-            "modalities": {"vision": False, "audio": False},
-            "build_info": f"lucebox {__version__}",
-            "model": {
-                "name": loaded.info.name,
-                "architecture": loaded.info.architecture,
-                "n_params": loaded.info.n_params,
-                "context": model.context,
-                "max_context": loaded.info.context_length,
-            },
-            "engine": {"device": loaded.device.name, "device_name": loaded.device.chip, "kernels": loaded.kernels},
-        }
-    )
+    return {
+        "default_generation_settings": {"n_ctx": model.context, "params": params},
+        "chat_template": template.sources["default"] if template else "",
+        "model": {
+            "name": loaded.info.name,
+            "architecture": loaded.info.architecture,
+            "n_params": loaded.info.n_params,
+            "context": model.context,
+            "max_context": loaded.info.context_length,
+        },
+        "engine": {"device": loaded.device.name, "device_name": loaded.device.chip, "kernels": loaded.kernels},
+    }
 
 
 @router.get("/status", **documented("Counters, memory plan and recent requests; no text.", ERRORS, streams=False))
-async def status(request: Request) -> Response:
-    return JSONResponse(status_document(server_of(request)))
+async def status(request: Request, model: str | None = None) -> Response:
+    server = server_of(request)
+    return JSONResponse(status_document(server, server.models.find(model)))
 
 
 @router.get(
@@ -181,6 +153,22 @@ async def status(request: Request) -> Response:
 )
 async def metrics(request: Request) -> Response:
     return PlainTextResponse(metrics_text(server_of(request)), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@router.get("/server_info", include_in_schema=False)
+@router.get("/get_server_info", include_in_schema=False)
+async def server_info(request: Request) -> Response:
+    """What sglang-router reads of a worker."""
+    facts = server_of(request).models.default.facts
+    return JSONResponse(
+        {
+            "served_model_name": facts.name,
+            "model_path": facts.name,
+            "max_running_requests": facts.slots,
+            "context_length": facts.context,
+            "version": __version__,
+        }
+    )
 
 
 @router.get("/version", **documented("The server's version.", ERRORS, streams=False))

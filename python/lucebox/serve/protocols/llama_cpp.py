@@ -23,7 +23,8 @@ from lucebox.serve.protocols.body import Bias, Biases, Ignored, Many, Name, Samp
 from lucebox.serve.protocols.openai_common import LogprobWriter, comment
 from lucebox.serve.protocols.openapi import ERRORS, LLAMA_CPP_ERRORS, documented
 from lucebox.serve.protocols.structured_outputs import grammar_format
-from lucebox.serve.server import Server, server_of
+from lucebox.serve.running_model import RunningModel
+from lucebox.serve.server import server_of
 
 __all__ = ["CompletionRequest", "router"]
 
@@ -111,20 +112,20 @@ def _format(body: CompletionRequest) -> AnswerFormat | None:
     return grammar_format(body.grammar) if body.grammar else None
 
 
-def _prompt(server: Server, body: CompletionRequest) -> str | list[int]:
+def _prompt(running: RunningModel, body: CompletionRequest) -> str | list[int]:
     """The prompt as text or tokens."""
     if isinstance(body.prompt, str):
         return body.prompt
     if len(body.prompt) > 1 and all(isinstance(part, str) for part in body.prompt):
         raise ApiError("invalid", "several prompts: send them to /v1/completions, or one request each", "prompt")
     texts = [part for part in body.prompt if isinstance(part, str)]
-    with_api_errors(lambda: server.model.loaded.check_length(texts))
+    with_api_errors(lambda: running.model.loaded.check_length(texts))
     ids: list[int] = []
     for i, part in enumerate(body.prompt):
         if isinstance(part, int):
             ids.append(part)
         else:
-            encode = partial(server.model.loaded.tokenizer.encode, part, add_bos=None if i == 0 else False)
+            encode = partial(running.model.loaded.tokenizer.encode, part, add_bos=None if i == 0 else False)
             ids += with_api_errors(encode)
     return ids
 
@@ -204,7 +205,7 @@ router = body_router()
 @router.post("/completions", include_in_schema=False)
 async def completion(body: CompletionRequest, request: Request) -> Response:
     server = server_of(request)
-    model = server.model.resolve_name(body.model)
+    running, model = await server.use(request, body.model)
     if body.n_predict == 0:
         raise ApiError("invalid", "it is 0, which generates nothing", "n_predict")
     sampling = _sampling(body)
@@ -212,15 +213,15 @@ async def completion(body: CompletionRequest, request: Request) -> Response:
     limits = Limits(n if n is not None and n > 0 else None, tuple(body.stop or ()))
 
     def make() -> list[GenerationRequest]:
-        prompt = _prompt(server, body)
-        return server.model.complete(prompt, sampling, limits, request.url.path, answer_format=_format(body))
+        prompt = _prompt(running, body)
+        return running.model.complete(prompt, sampling, limits, request.url.path, answer_format=_format(body))
 
     requests = await server.in_thread(request, make)
-    logprobs = LogprobWriter(server.model.loaded.tokenizer, with_ids=True) if body.n_probs else None
+    logprobs = LogprobWriter(running.model.loaded.tokenizer, with_ids=True) if body.n_probs else None
     writer = CompletionWriter(model, logprobs)
     if body.stream:
-        return server.stream(requests, writer, body.ignored())
-    return server.document(requests, writer.document, llama_cpp_body, body.ignored())
+        return server.stream(running, requests, writer, body.ignored())
+    return server.document(running, requests, writer.document, llama_cpp_body, body.ignored())
 
 
 @router.get(
@@ -229,17 +230,18 @@ async def completion(body: CompletionRequest, request: Request) -> Response:
     response_model=list[dict[str, Any]],
     responses={401: ERRORS[401], 403: ERRORS[403]},
 )
-async def slots(request: Request) -> Response:
-    server = server_of(request)
-    busy = server.scheduler.busy()
+async def slots(request: Request, model: str | None = None) -> Response:
+    running = server_of(request).models.find(model).running
+    if running is None:
+        return JSONResponse([])
     facts = [
         {
             "id": i,
-            "n_ctx": server.model.context,
-            "speculative": server.model.loaded.options.draft != "none",
+            "n_ctx": running.model.context,
+            "speculative": running.model.loaded.options.draft != "none",
             "is_processing": is_busy,
         }
-        for i, is_busy in enumerate(busy)
+        for i, is_busy in enumerate(running.scheduler.busy())
     ]
     return JSONResponse(facts)
 
@@ -249,7 +251,7 @@ async def slots(request: Request) -> Response:
 @router.post("/v1/reranking", include_in_schema=False)
 @router.post("/reranking", include_in_schema=False)
 async def rerank(request: Request) -> Response:
-    name = server_of(request).model.name
+    name = server_of(request).models.default.name
     raise ApiError(
         "unsupported",
         f"{name} is no reranker, and lucebox serves none yet; rank by the similarity of /v1/embeddings instead",

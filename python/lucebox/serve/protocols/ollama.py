@@ -23,14 +23,15 @@ from lucebox.serve.protocols.ollama_bodies import (
     conversation_of,
     format_of,
     limits_of,
-    model_of,
+    name_of,
     options_of,
     prompt_of,
 )
 from lucebox.serve.protocols.ollama_stream import OllamaWriter, Route
 from lucebox.serve.protocols.openai_common import LogprobWriter
 from lucebox.serve.protocols.openapi import OLLAMA_ERRORS, documented
-from lucebox.serve.server import Server, server_of
+from lucebox.serve.running_model import RunningModel
+from lucebox.serve.server import server_of
 
 __all__ = ["router"]
 
@@ -41,22 +42,20 @@ router = body_router()
 
 @router.post("/api/chat", **documented("Answers a conversation, in Ollama's format.", OLLAMA_ERRORS, lines=True))
 async def chat(body: ChatRequest, request: Request) -> Response:
-    server = server_of(request)
-    writer = _writer(server, body, "chat")
+    running, writer = await _begun(request, body, "chat")
     if not body.messages:
         return JSONResponse(writer.loaded())
     sampling, limits = options_of(body), limits_of(body)
 
     def make() -> list[GenerationRequest]:
-        return server.model.chat(conversation_of(body), sampling, limits, request.url.path)
+        return running.model.chat(conversation_of(body), sampling, limits, request.url.path)
 
-    return await _answer(request, body, writer, make)
+    return await _answer(request, running, body, writer, make)
 
 
 @router.post("/api/generate", **documented("Continues a prompt, in Ollama's format.", OLLAMA_ERRORS, lines=True))
 async def generate(body: GenerateRequest, request: Request) -> Response:
-    server = server_of(request)
-    writer = _writer(server, body, "generate")
+    running, writer = await _begun(request, body, "generate")
     prompt = body.prompt
     check_generate(body)
     if not prompt:
@@ -66,19 +65,23 @@ async def generate(body: GenerateRequest, request: Request) -> Response:
     def make() -> list[GenerationRequest]:
         if body.raw:
             answer_format = format_of(body)
-            return server.model.complete(prompt, sampling, limits, request.url.path, answer_format=answer_format)
-        return server.model.chat(prompt_of(body), sampling, limits, request.url.path)
+            return running.model.complete(prompt, sampling, limits, request.url.path, answer_format=answer_format)
+        return running.model.chat(prompt_of(body), sampling, limits, request.url.path)
 
-    return await _answer(request, body, writer, make)
+    return await _answer(request, running, body, writer, make)
 
 
-def _writer(server: Server, body: ChatRequest | GenerateRequest, route: Route) -> OllamaWriter:
-    logprobs = LogprobWriter(server.model.loaded.tokenizer) if body.logprobs else None
-    return OllamaWriter(route, model_of(server.model, body.model), logprobs)
+async def _begun(
+    request: Request, body: ChatRequest | GenerateRequest, route: Route
+) -> tuple[RunningModel, OllamaWriter]:
+    running, model = await server_of(request).use(request, name_of(body.model))
+    logprobs = LogprobWriter(running.model.loaded.tokenizer) if body.logprobs else None
+    return running, OllamaWriter(route, body.model or model, logprobs)
 
 
 async def _answer(
     request: Request,
+    running: RunningModel,
     body: ChatRequest | GenerateRequest,
     writer: OllamaWriter,
     make: Callable[[], list[GenerationRequest]],
@@ -86,8 +89,8 @@ async def _answer(
     server = server_of(request)
     requests, ignored = await server.in_thread(request, lambda: (make(), body.ignored()))
     if body.stream is False:
-        return server.document(requests, writer.document, ollama_body, ignored)
-    return server.stream(requests, writer, ignored, media_type=LINES)
+        return server.document(running, requests, writer.document, ollama_body, ignored)
+    return server.stream(running, requests, writer, ignored, media_type=LINES)
 
 
 @router.post("/api/embed", **documented("Embeds texts, in Ollama's format.", OLLAMA_ERRORS, streams=False))
@@ -95,37 +98,42 @@ async def embed(body: EmbedRequest, request: Request) -> Response:
     texts = [body.input] if isinstance(body.input, str) else body.input
     if not 1 <= len(texts) <= MAX_TEXTS:
         raise ApiError("invalid", f"input has {len(texts)} texts, expected 1 to {MAX_TEXTS}", "input")
-    model = model_of(server_of(request).model, body.model)
+    running, model = await server_of(request).use(request, name_of(body.model))
 
     def document(answers: Sequence[Answer]) -> dict[str, Any]:
         (answer,) = answers
         assert answer.embedding is not None and answer.finished is not None
         return {
-            "model": model,
+            "model": body.model or model,
             "embeddings": _vectors(answer, body.dimensions),
             "total_duration": round(1e9 * (answer.finished.queue_s + answer.finished.timings.prefill_s)),
             "load_duration": 0,
             "prompt_eval_count": answer.embedding.n_tokens,
         }
 
-    return await _embedded(request, body, texts, document)
+    return await _embedded(request, running, body, texts, document)
 
 
 @router.post("/api/embeddings", **documented("Embeds a text, in Ollama's older format.", OLLAMA_ERRORS, streams=False))
 async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
-    model_of(server_of(request).model, body.model)
-    return await _embedded(request, body, [body.prompt], lambda answers: {"embedding": _vectors(answers[0], None)[0]})
+    running, _ = await server_of(request).use(request, name_of(body.model))
+
+    def document(answers: Sequence[Answer]) -> dict[str, Any]:
+        return {"embedding": _vectors(answers[0], None)[0]}
+
+    return await _embedded(request, running, body, [body.prompt], document)
 
 
 async def _embedded(
     request: Request,
+    running: RunningModel,
     body: EmbedRequest | EmbeddingsRequest,
     texts: Sequence[str],
     document: Callable[[list[Answer]], dict[str, Any]],
 ) -> Response:
     server = server_of(request)
-    job = await server.in_thread(request, lambda: server.model.embed(texts, body.pooling, request.url.path))
-    return server.document([job], document, ollama_body, body.ignored())
+    job = await server.in_thread(request, lambda: running.model.embed(texts, body.pooling, request.url.path))
+    return server.document(running, [job], document, ollama_body, body.ignored())
 
 
 def _vectors(answer: Answer, dimensions: int | None) -> list[list[float]]:

@@ -13,7 +13,7 @@ from lucebox.chat.thinking import ThinkingRequest
 from lucebox.chat.tools import Tool
 from lucebox.generation.embedding import Pooling
 from lucebox.serve.errors import ApiError
-from lucebox.serve.model import Limits, ServedModel
+from lucebox.serve.model import Limits
 from lucebox.serve.protocols.body import Body, Carried, Ignored, Many, Name, Sampled, Stop, Stops, sampling_of, stops_of
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "conversation_of",
     "format_of",
     "limits_of",
-    "model_of",
+    "name_of",
     "options_of",
     "prompt_of",
 ]
@@ -174,14 +174,9 @@ class ShowRequest(Body):
     verbose: Ignored = None
 
 
-def model_of(model: ServedModel, requested: str | None) -> str:
-    """The model name of the response. Ollama's clients add the tag `latest` to a name without one.
-
-    Raises:
-        ApiError: the name is neither this model's nor an alias.
-    """
-    known = model.resolve_name(None if requested is None else requested.removesuffix(":latest"))
-    return requested or known
+def name_of(requested: str | None) -> str | None:
+    """The requested model. Ollama's clients add the tag `latest` to a name without one."""
+    return None if requested is None else requested.removesuffix(":latest")
 
 
 def options_of(body: _Answered) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from starlette.responses import JSONResponse, Response
 from lucebox import __version__
 from lucebox.serve.body_route import body_router
 from lucebox.serve.model import ServedModel
-from lucebox.serve.protocols.ollama_bodies import ShowRequest, model_of
+from lucebox.serve.model_entry import ModelEntry
+from lucebox.serve.protocols.ollama_bodies import ShowRequest, name_of
 from lucebox.serve.protocols.openapi import OLLAMA_ERRORS, documented
 from lucebox.serve.server import server_of
 
@@ -36,26 +37,35 @@ router = body_router()
 
 @router.get("/api/tags", **documented("Lists the models, in Ollama's format.", OLLAMA_ERRORS, streams=False))
 async def tags(request: Request) -> Response:
-    model = server_of(request).model
-    return JSONResponse({"models": [_entry(model) | {"modified_at": _modified_at(model)}]})
+    entries = server_of(request).models.entries
+    return JSONResponse({"models": [_facts(entry) | {"modified_at": _modified_at(entry)} for entry in entries]})
 
 
 @router.get("/api/ps", **documented("Lists the loaded models, in Ollama's format.", OLLAMA_ERRORS, streams=False))
 async def loaded(request: Request) -> Response:
-    model = server_of(request).model
-    is_cpu = model.loaded.options.device == "cpu"
-    facts = {
-        "expires_at": NEVER,
-        "size_vram": 0 if is_cpu else model.loaded.info.file_bytes,
-        "context_length": model.context,
-    }
-    return JSONResponse({"models": [_entry(model) | facts]})
+    models = server_of(request).models
+    return JSONResponse(
+        {
+            "models": [
+                _facts(entry)
+                | {
+                    "expires_at": _time(models.expires_at(entry)),
+                    "size_vram": 0 if entry.facts.device == "cpu" or entry.info is None else entry.info.file_bytes,
+                    "context_length": entry.facts.context,
+                }
+                for entry in models.entries
+                if entry.running is not None
+            ]
+        }
+    )
 
 
 @router.post("/api/show", **documented("Describes the model, in Ollama's format.", OLLAMA_ERRORS, streams=False))
 async def show(body: ShowRequest, request: Request) -> Response:
-    model = server_of(request).model
-    model_of(model, body.model or body.name)
+    server = server_of(request)
+    requested = name_of(body.model or body.name)
+    running, _ = await server.use(request, requested)
+    entry, model = server.models.find(requested), running.model
     info, template = model.loaded.info, model.loaded.chat_template
     sampling = model.profile.defaults(thinking=model.profile.thinking is not None, tools=False)
     values = {field.name: getattr(sampling, field.name) for field in fields(sampling)}
@@ -65,7 +75,7 @@ async def show(body: ShowRequest, request: Request) -> Response:
             "modelfile": "",
             "parameters": "\n".join(lines),
             "template": template.sources["default"] if template else "",
-            "details": _details(model),
+            "details": _details(entry),
             "model_info": {
                 "general.architecture": info.architecture,
                 "general.basename": info.name,
@@ -77,7 +87,7 @@ async def show(body: ShowRequest, request: Request) -> Response:
                 f"{info.architecture}.attention.head_count_kv": info.n_kv_heads,
             },
             "capabilities": _capabilities(model),
-            "modified_at": _modified_at(model),
+            "modified_at": _modified_at(entry),
         }
     )
 
@@ -87,20 +97,23 @@ async def version() -> Response:
     return JSONResponse({"version": __version__})
 
 
-def _entry(model: ServedModel) -> dict[str, Any]:
-    return {"name": model.name, "model": model.name, "size": model.loaded.info.file_bytes, "details": _details(model)}
+def _facts(entry: ModelEntry) -> dict[str, Any]:
+    n_bytes = 0 if entry.info is None else entry.info.file_bytes
+    return {"name": entry.name, "model": entry.name, "size": n_bytes, "details": _details(entry)}
 
 
-def _details(model: ServedModel) -> dict[str, Any]:
-    info = model.loaded.info
-    return {
-        "parent_model": "",
+def _details(entry: ModelEntry) -> dict[str, Any]:
+    """What is known of the model's file: all of it once the model has been loaded."""
+    info = entry.info
+    details: dict[str, Any] = {"parent_model": "", "context_length": entry.facts.context}
+    if info is None:
+        return details | {"format": "", "family": "", "families": [], "parameter_size": "", "quantization_level": ""}
+    return details | {
         "format": "gguf" if info.path.endswith(".gguf") else "safetensors",
         "family": info.architecture,
         "families": [info.architecture],
         "parameter_size": f"{info.n_params / 1e9:.1f}B" if info.n_params >= 1e9 else f"{info.n_params / 1e6:.1f}M",
         "quantization_level": max(info.quant_mix, key=lambda name: info.quant_mix[name]),
-        "context_length": model.context,
     }
 
 
@@ -114,5 +127,10 @@ def _capabilities(model: ServedModel) -> list[str]:
     return found
 
 
-def _modified_at(model: ServedModel) -> str:
-    return datetime.fromtimestamp(model.created, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _modified_at(entry: ModelEntry) -> str:
+    return _time(entry.created)
+
+
+def _time(seconds: float | None) -> str:
+    """Unix time as text; None: never."""
+    return NEVER if seconds is None else datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -34,6 +34,7 @@ from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
 from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
 from lucebox.serve.protocols.openai_common import LogprobWriter, StreamOptions, wants_progress, wants_usage
 from lucebox.serve.protocols.openapi import ERRORS, documented
+from lucebox.serve.protocols.router_fields import RouterFields
 from lucebox.serve.protocols.structured_outputs import Guided, guided_format
 from lucebox.serve.server import owner_of, server_of
 
@@ -158,7 +159,7 @@ class Prediction(Body):
     content: str | Many[TextPart]
 
 
-class ChatRequest(OpenAISampled, Guided, Compressible):
+class ChatRequest(OpenAISampled, Guided, Compressible, RouterFields):
     """OpenAI's chat completion."""
 
     model: Name | None = None
@@ -179,6 +180,9 @@ class ChatRequest(OpenAISampled, Guided, Compressible):
     reasoning: Reasoning | None = None
     prediction: Prediction | None = Field(None, description="Text that the answer will mostly repeat.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables of the chat template.")
+    tool_ready: bool | None = Field(
+        None, description="lucebox: a stream announces each tool call as soon as it is complete."
+    )
     modalities: Many[Literal["text"]] | None = None
     store: Ignored = None
     user: Ignored = None
@@ -260,21 +264,21 @@ router = body_router()
 @router.post("/v1/chat/completions", **documented("Answers a conversation.", ERRORS))
 async def chat_completions(body: ChatRequest, request: Request) -> Response:
     server = server_of(request)
-    model = server.model.resolve_name(body.model)
+    running, model = await server.use(request, body.model)
     sampling, limits = sampling_of(body), limits_of(body)
     with_progress = wants_progress(body.stream_options)
     kept_name = server.streams.name_of(request.headers, owner_of(request)) if body.stream else None
     logprobs = None
     if body.logprobs:
         sampling["logprobs"] = body.top_logprobs or 0
-        logprobs = LogprobWriter(server.model.loaded.tokenizer)
+        logprobs = LogprobWriter(running.model.loaded.tokenizer)
     elif body.top_logprobs is not None:
         raise ApiError("invalid", "top_logprobs needs logprobs", "top_logprobs")
 
     def make() -> tuple[list[GenerationRequest], list[str]]:
         prediction = text_of(body.prediction.content) if body.prediction else ""
         path, n = request.url.path, body.n or 1
-        made = server.model.chat(conversation_of(body), sampling, limits, path, n, prediction=prediction)
+        made = running.model.chat(conversation_of(body), sampling, limits, path, n, prediction=prediction)
         return made, body.ignored()
 
     requests, ignored = await server.in_thread(request, make)
@@ -287,11 +291,19 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
             with_usage=wants_usage(body.stream_options),
             logprobs=logprobs,
             with_spans=wants_spans(body),
+            announces_calls=body.tool_ready is True,
         )
         return server.stream(
-            requests, writer, ignored, owner=owner_of(request), kept_name=kept_name, with_progress=with_progress
+            running,
+            requests,
+            writer,
+            ignored,
+            owner=owner_of(request),
+            kept_name=kept_name,
+            with_progress=with_progress,
         )
     return server.document(
+        running,
         requests,
         lambda answers: chat_completion(model, answers, logprobs, with_spans=wants_spans(body)),
         openai_body,

@@ -33,15 +33,17 @@ from lucebox.serve.protocols.openai_common import (
     wants_usage,
 )
 from lucebox.serve.protocols.openapi import ERRORS, documented
+from lucebox.serve.protocols.router_fields import RouterFields
 from lucebox.serve.protocols.structured_outputs import Guided, guided_format
-from lucebox.serve.server import Server, server_of
+from lucebox.serve.running_model import RunningModel
+from lucebox.serve.server import server_of
 
 __all__ = ["CompletionRequest", "router"]
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's default; a continuation of raw text may never end by itself
 
 
-class CompletionRequest(OpenAISampled, Guided):
+class CompletionRequest(OpenAISampled, Guided, RouterFields):
     """OpenAI's text completion."""
 
     model: Name | None = None
@@ -158,22 +160,22 @@ router = body_router()
 @router.post("/v1/completions", **documented("Continues a text.", ERRORS))
 async def completions(body: CompletionRequest, request: Request) -> Response:
     server = server_of(request)
-    model = server.model.resolve_name(body.model)
+    running, model = await server.use(request, body.model)
     if body.max_tokens == 0 and not body.echo:
         raise ApiError("invalid", "max_tokens is 0, which returns nothing without echo", "max_tokens")
     with_progress = wants_progress(body.stream_options)
     n_answers = len(prompts_of(body)) * (body.n or 1)
-    if n_answers > server.scheduler.capacity:
-        message = f"{n_answers} answers are more than this server's queue and slots hold: {server.scheduler.capacity}"
+    if n_answers > running.scheduler.capacity:
+        message = f"{n_answers} answers are more than this server's queue and slots hold: {running.scheduler.capacity}"
         raise ApiError("invalid", message, "prompt")
-    requests, heads = await server.in_thread(request, lambda: _requests(server, body))
-    writer = CompletionWriter(body, model, heads, LogprobWriter(server.model.loaded.tokenizer))
+    requests, heads = await server.in_thread(request, lambda: _requests(running, body))
+    writer = CompletionWriter(body, model, heads, LogprobWriter(running.model.loaded.tokenizer))
     if body.stream:
-        return server.stream(requests, writer, body.ignored(), with_progress=with_progress)
-    return server.document(requests, writer.document, openai_body, body.ignored())
+        return server.stream(running, requests, writer, body.ignored(), with_progress=with_progress)
+    return server.document(running, requests, writer.document, openai_body, body.ignored())
 
 
-def _requests(server: Server, body: CompletionRequest) -> tuple[list[GenerationRequest], list[str]]:
+def _requests(running: RunningModel, body: CompletionRequest) -> tuple[list[GenerationRequest], list[str]]:
     """The requests of all prompts, and the text echoed before each answer."""
     sampling = sampling_of(body)
     if body.logprobs is not None:
@@ -185,7 +187,7 @@ def _requests(server: Server, body: CompletionRequest) -> tuple[list[GenerationR
     requests: list[GenerationRequest] = []
     heads: list[str] = []
     for prompt in prompts_of(body):
-        prompt_requests = server.model.complete(
+        prompt_requests = running.model.complete(
             prompt,
             sampling,
             limits,
@@ -194,7 +196,7 @@ def _requests(server: Server, body: CompletionRequest) -> tuple[list[GenerationR
             answer_format=answer_format,
             scores_prompt=scores_prompt,
         )
-        text = prompt if isinstance(prompt, str) else server.model.loaded.detokenize(prompt)
+        text = prompt if isinstance(prompt, str) else running.model.loaded.detokenize(prompt)
         requests += prompt_requests
         heads += [text if body.echo else ""] * len(prompt_requests)
     return requests, heads

@@ -75,9 +75,13 @@ router = body_router()
 @router.post("/v1/embeddings", **documented("Embeds texts.", ERRORS))
 async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     server = server_of(request)
-    model = server.model.resolve_name(body.model)
+    running, model = await server.use(request, body.model)
     texts, prompt_name, path = texts_of(body), body.prompt_name or body.input_type, request.url.path
     if body.input_type is not None and prompt_name != body.input_type:
         raise ApiError("invalid", "input_type and prompt_name differ: they are one field", "input_type")
-    embedding = await server.in_thread(request, lambda: server.model.embed(texts, body.pooling, path, prompt_name))
-    return server.document([embedding], lambda answers: document(body, model, answers), openai_body, body.ignored())
+    embedding = await server.in_thread(request, lambda: running.model.embed(texts, body.pooling, path, prompt_name))
+
+    def write(answers: Sequence[Answer]) -> dict[str, Any]:
+        return document(body, model, answers)
+
+    return server.document(running, [embedding], write, openai_body, body.ignored())

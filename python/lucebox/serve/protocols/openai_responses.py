@@ -256,14 +256,14 @@ router = body_router()
 @router.post("/v1/responses", **documented("Answers a conversation.", ERRORS))
 async def create_response(body: ResponsesRequest, request: Request) -> Response:
     server = server_of(request)
-    model = server.model.resolve_name(body.model)
+    running, model = await server.use(request, body.model)
     if body.background and (body.stream or body.store is False):
         raise ApiError("invalid", "a background response must be stored and cannot be streamed", "background")
     owner = owner_of(request)
     sampling, logprobs = sampling_of(body), None
     if body.top_logprobs or "message.output_text.logprobs" in (body.include or []):
         sampling["logprobs"] = body.top_logprobs or 0
-        logprobs = LogprobWriter(server.model.loaded.tokenizer)
+        logprobs = LogprobWriter(running.model.loaded.tokenizer)
     limits = Limits(body.max_output_tokens)
 
     def convert() -> tuple[Conversation, ResponseWriter, list[dict[str, Any]], list[str]]:
@@ -283,7 +283,7 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     conversation, writer, items, ignored = await server.in_thread(request, convert)
     try:
         requests = await server.in_thread(
-            request, lambda: server.model.chat(conversation, sampling, limits, "/v1/responses")
+            request, lambda: running.model.chat(conversation, sampling, limits, "/v1/responses")
         )
     except ApiError as error:
         if body.stream and error.kind == "too_long":  # Codex reads this error only from the stream
@@ -292,12 +292,12 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
     if body.background:
         pending = writer.pending(has_started=False)
         run = partial(_run_in_background, server.responses, writer, items, owner)
-        server.in_background(writer.id, owner, requests, run)
+        server.in_background(writer.id, owner, running, requests, run)
         server.responses.put(StoredResponse(pending, [], items, owner))
         return JSONResponse(pending, headers=ignored_header(ignored))
     if body.stream:
-        return server.stream(requests, writer, ignored, name=writer.id, owner=owner)
-    return server.document(requests, writer.document, openai_body, ignored)
+        return server.stream(running, requests, writer, ignored, name=writer.id, owner=owner)
+    return server.document(running, requests, writer.document, openai_body, ignored)
 
 
 def ignored_of(body: Prompted) -> list[str]:

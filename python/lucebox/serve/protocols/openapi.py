@@ -51,6 +51,7 @@ ERROR_DESCRIPTIONS = {
     403: "The Host header does not name this server, or the page is of another site.",
     404: "The resource does not exist.",
     408: "The body did not arrive in time, or the answer did not finish in time.",
+    409: "The model is in use.",
     413: "The body is too large.",
     415: "The body is not JSON.",
 }

@@ -57,11 +57,11 @@ router = body_router()
 @router.post("/v1/responses/input_tokens", **documented("Counts a prompt's tokens.", ERRORS, streams=False))
 async def count(body: CountRequest, request: Request) -> Response:
     server = server_of(request)
-    server.model.resolve_name(body.model)
+    running, _ = await server.use(request, body.model)
     owner = owner_of(request)
 
     def make() -> tuple[int, list[str]]:
-        return server.model.count(conversation_of(*with_stored(body, server, owner))), ignored_of(body)
+        return running.model.count(conversation_of(*with_stored(body, server, owner))), ignored_of(body)
 
     n, ignored = await server.in_thread(request, make)
     return JSONResponse({"object": "response.input_tokens", "input_tokens": n}, headers=ignored_header(ignored))
@@ -71,7 +71,7 @@ async def count(body: CountRequest, request: Request) -> Response:
 async def compact(body: CompactRequest, request: Request) -> Response:
     """The output is the input of a later request: the user's messages, and the summary of all else."""
     server = server_of(request)
-    server.model.resolve_name(body.model)
+    running, _ = await server.use(request, body.model)
     owner = owner_of(request)
 
     def make() -> tuple[list[GenerationRequest], list[dict[str, Any]], list[str]]:
@@ -80,11 +80,11 @@ async def compact(body: CompactRequest, request: Request) -> Response:
         conversation.messages.append({"role": "user", "content": INSTRUCTION})
         conversation.tool_choice = ToolChoice("none")
         conversation.answer_format = None
-        made = server.model.chat(conversation, {}, Limits(MAX_SUMMARY), "/v1/responses/compact")
+        made = running.model.chat(conversation, {}, Limits(MAX_SUMMARY), "/v1/responses/compact")
         return made, kept, ignored_of(body)
 
     requests, kept, ignored = await server.in_thread(request, make)
-    return server.document(requests, lambda answers: _document(kept, answers), openai_body, ignored)
+    return server.document(running, requests, lambda answers: _document(kept, answers), openai_body, ignored)
 
 
 def _user_messages(conversation: Conversation) -> list[dict[str, Any]]:

@@ -18,7 +18,8 @@ from lucebox.serve.protocols.body import Body, Ignored, Many, Name
 from lucebox.serve.protocols.openai_chat import Message, message_of
 from lucebox.serve.protocols.openai_common import timings, usage
 from lucebox.serve.protocols.openapi import ERRORS, documented
-from lucebox.serve.server import Server, server_of
+from lucebox.serve.running_model import RunningModel
+from lucebox.serve.server import server_of
 
 __all__ = ["ScoreRequest", "router"]
 
@@ -36,7 +37,7 @@ class ScoreRequest(Body):
     user: Ignored = None
 
 
-def requests_of(server: Server, body: ScoreRequest, endpoint: str) -> list[GenerationRequest]:
+def requests_of(running: RunningModel, body: ScoreRequest, endpoint: str) -> list[GenerationRequest]:
     if (body.prompt is None) == (body.messages is None):
         raise ApiError("invalid", "give either prompt or messages", "prompt")
     if body.messages is None and body.chat_template_kwargs is not None:
@@ -45,13 +46,13 @@ def requests_of(server: Server, body: ScoreRequest, endpoint: str) -> list[Gener
     if body.messages is not None:
         messages = [message_of(message) for message in body.messages]
         prompt = Conversation(messages, template_vars=dict(body.chat_template_kwargs or {}))
-    return [server.model.score(prompt, body.labels, endpoint)]
+    return [running.model.score(prompt, body.labels, endpoint)]
 
 
-def document(server: Server, model: str, answers: list[Answer]) -> dict[str, Any]:
+def document(running: RunningModel, model: str, answers: list[Answer]) -> dict[str, Any]:
     (answer,) = answers
     assert answer.labels is not None and answer.finished is not None
-    scores = answer.labels.scores(server.model.loaded.detokenize)
+    scores = answer.labels.scores(running.model.loaded.detokenize)
     data = [
         {
             "object": "score",
@@ -79,6 +80,8 @@ router = body_router()
 @router.post("/v1/score", **documented("Log probabilities of labels after one prompt.", ERRORS))
 async def score(body: ScoreRequest, request: Request) -> Response:
     server = server_of(request)
-    model = server.model.resolve_name(body.model)
-    requests = await server.in_thread(request, lambda: requests_of(server, body, request.url.path))
-    return server.document(requests, lambda answers: document(server, model, answers), openai_body, body.ignored())
+    running, model = await server.use(request, body.model)
+    requests = await server.in_thread(request, lambda: requests_of(running, body, request.url.path))
+    return server.document(
+        running, requests, lambda answers: document(running, model, answers), openai_body, body.ignored()
+    )

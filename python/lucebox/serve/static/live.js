@@ -1,4 +1,5 @@
 // The live view: polls /status once a second.
+import { showModels, withModel } from "/static/models.js";
 import { getJson } from "/static/server.js";
 
 const PERIOD_MS = 1000;
@@ -16,7 +17,7 @@ export async function startLive() {
 
 async function refresh() {
   try {
-    const status = await getJson("/status");
+    const status = await getJson(withModel("/status"));
     $("connection").textContent = "";
     show(status);
     before = status;
@@ -26,18 +27,19 @@ async function refresh() {
 }
 
 function show(status) {
-  $("model").textContent = status.model;
+  showModels(status.models);
   const sparse = status.sparse_prefill > 0 ? `, block-sparse prompts (${status.sparse_prefill})` : "";
-  $("place").textContent = `${status.device}: ${status.device_name}, context ${status.context}${sparse}`;
-  $("unused-gpus").textContent = status.unused_gpus.join("\n");
-  $("unused-gpus").hidden = status.unused_gpus.length === 0;
+  $("place").textContent = `${status.device}: ${status.device_name ?? status.state}, context ${status.context}${sparse}`;
+  $("unused-gpus").textContent = (status.unused_gpus ?? []).join("\n");
+  $("unused-gpus").hidden = !status.unused_gpus?.length;
   const seconds = before ? status.uptime_s - before.uptime_s : 0;
   const speed = seconds > 0 ? (status.totals.generated_tokens - before.totals.generated_tokens) / seconds : 0;
   speeds.push(speed);
   if (speeds.length > POINTS) speeds.shift();
   showCards(status, speed);
   showCurve();
-  showMemory(status.memory, status.kv_pages, status.prefix_cache, status.compression);
+  if (status.memory) showMemory(status.memory, status.kv_pages, status.prefix_cache, status.compression);
+  else $("memory").replaceChildren(row("when loaded", size(status.models[status.model].memory_bytes)));
   showRequests(status.requests);
 }
 
@@ -47,7 +49,7 @@ function showCards(status, speed) {
   const cards = {
     "tok/s now": speed.toFixed(1),
     "decode tok/s": rate(totals.generated_tokens, totals.decode_s),
-    ...(status.draft === "none" ? {} : { "tokens per verify": acceptance(totals) }),
+    ...(status.draft === "none" || status.draft === null ? {} : { "tokens per verify": acceptance(totals) }),
     "prefill tok/s": rate(totals.prompt_tokens - totals.cached_tokens, totals.prefill_s),
     "time to first token": last?.first_token_s == null ? "–" : `${last.first_token_s.toFixed(2)} s`,
     "running / slots": `${status.running} / ${status.slots}`,
@@ -57,8 +59,8 @@ function showCards(status, speed) {
     "cached prompt tokens": totals.prompt_tokens ? percent(totals.cached_tokens / totals.prompt_tokens) : "–",
     ...(status.compression === null ? {} : { "prompt tokens left out": totals.cut_tokens }),
     "generated tokens": totals.generated_tokens,
-    "device load": load.busy === null ? "–" : percent(load.busy),
-    power: load.watts === null ? "–" : `${load.watts.toFixed(0)} W`,
+    "device load": load === null || load.busy === null ? "–" : percent(load.busy),
+    power: load === null || load.watts === null ? "–" : `${load.watts.toFixed(0)} W`,
   };
   $("cards").replaceChildren(
     ...Object.entries(cards).map(([name, value]) => {

@@ -1,5 +1,7 @@
 // The settings below the prompt, of the open chat or of new chats, and a request made of them. Those of new chats are kept
 // in localStorage; the API key is not kept.
+import { chosenModel } from "/static/models.js";
+
 const NAME = "settings";
 const $ = (id) => document.getElementById(id);
 const fields = [...document.querySelectorAll("#controls input[name], #thinking, #system, #tools")];
@@ -37,6 +39,7 @@ export function requestOf(messages) {
   const all = system ? [{ role: "system", content: system }, ...messages] : messages;
   const usage = { include_usage: true, continuous_usage_stats: true };
   const body = { messages: all, stream: true, stream_options: usage };
+  if (chosenModel() !== null) body.model = chosenModel();
   for (const field of fields) if (field.name && field.value !== "") body[field.name] = Number(field.value);
   if ($("thinking").value) body.chat_template_kwargs = { enable_thinking: $("thinking").value === "on" };
   const tools = $("tools").value.trim();

@@ -1,0 +1,145 @@
+"""Reads the MODEL arguments of `lucebox serve`: models, NAME=MODEL, folders of models and TOML files."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from lucebox.cli import options
+from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.local_files import read_text
+from lucebox.models.hub import models_in_folder
+from lucebox.names import did_you_mean
+from lucebox.options import EngineOptions
+from lucebox.serve.model_spec import OWN_SETTINGS, ModelSpec
+from lucebox.serve.settings import ServeSettings
+from lucebox.sizes import parse_size
+
+__all__ = ["read_models"]
+
+MAX_FILE = 1 << 20
+_NAMED = re.compile(r"([\w.:@-]+)=(.+)", re.S)
+NOT_OWN = frozenset({"seed", "sessions", "prefix_cache"})  # of EngineOptions; the server has its own
+DEFAULT_SESSIONS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A model, with the fields of a TOML table."""
+
+    model: str
+    name: str | None = None
+    table: Mapping[str, Any] | None = None
+    where: str = ""
+
+
+def read_models(
+    arguments: Sequence[str], settings: ServeSettings, engine: Mapping[str, Any], *, offline: bool
+) -> list[ModelSpec]:
+    """The models to serve. engine: the engine options given by flags, which a TOML file overrides for its models;
+    memory_limit is for all models together.
+
+    Raises:
+        InvalidRequestError: an argument, a file or a combination of flags that has no meaning; the message says why.
+    """
+    named = [one for argument in arguments for one in _expanded(argument)]
+    if len(named) > 1:
+        for flag in ("model_name", "alias"):
+            if getattr(settings, flag):
+                raise InvalidRequestError(
+                    f"--{flag.replace('_', '-')} is for one model, and there are {len(named)}: write NAME=MODEL, or "
+                    "`alias` in a TOML file"
+                )
+    # The models share the cache's memory.
+    settings = replace(settings, prefix_cache=settings.prefix_cache // len(named))
+    flags = dict(engine)
+    limit = flags.pop("memory_limit", None)
+    specs = []
+    for one in named:
+        own_settings, own_options = _fields_of(one)
+        own = replace(settings, **own_settings)
+        chosen = EngineOptions(**{**flags, **own_options, "sessions": own.slots or DEFAULT_SESSIONS, "prefix_cache": 0})
+        specs.append(ModelSpec(one.model, chosen, own, offline, None if limit is None else parse_size(limit)))
+    return specs
+
+
+def _expanded(argument: str) -> Iterator[_Named]:
+    path = Path(argument)
+    if found := None if path.exists() else _NAMED.fullmatch(argument):
+        yield _Named(found[2], found[1])
+    elif path.suffix == ".toml":
+        yield from _tables(path)
+    elif path.is_dir() and len(models := models_in_folder(path)) > 1:
+        yield from (_Named(str(model)) for model in models)
+    else:
+        yield _Named(argument)
+
+
+def _tables(path: Path) -> Iterator[_Named]:
+    """The tables [models.NAME] of a TOML file."""
+    document = _toml(path)
+    models = document.pop("models", None)
+    if document or not isinstance(models, dict) or not models:
+        extra = f"; found {', '.join(map(repr, document))}" if document else ""
+        raise InvalidRequestError(f"{path}: expected tables [models.NAME], each with `model`{extra}")
+    for name, table in models.items():
+        where = f"{path}: [models.{name}]"
+        if not isinstance(table, dict) or not isinstance(model := table.get("model"), str):
+            raise InvalidRequestError(f"{where} has no `model`: a path, a hub id or a catalog name, as a string")
+        beside = path.parent / model
+        rest = {key: value for key, value in table.items() if key != "model"}
+        yield _Named(str(beside) if beside.exists() else model, name, rest, where)
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        if sys.version_info >= (3, 11):
+            import tomllib
+        else:
+            import tomli as tomllib
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(f"{error.name} is not installed; run: pip install 'lucebox[serve]'") from error
+    try:
+        document: dict[str, Any] = tomllib.loads(read_text(str(path), MAX_FILE))
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidRequestError(f"{path} is not TOML: {error}") from error
+    return document
+
+
+def _fields_of(one: _Named) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The table's fields of ServeSettings and of EngineOptions."""
+    own_settings: dict[str, Any] = {} if one.name is None else {"model_name": one.name}
+    own_options: dict[str, Any] = {}
+    of_engine = [field.name for field in fields(EngineOptions) if field.name not in NOT_OWN]
+    for key, value in (one.table or {}).items():
+        if key in OWN_SETTINGS:
+            own_settings[key] = _parsed(ServeSettings, key, value, one.where)
+        elif key in of_engine:
+            own_options[key] = _parsed(EngineOptions, key, value, one.where)
+        else:
+            known = [*OWN_SETTINGS, *of_engine]
+            hint = did_you_mean(key, known) or f"; a model has {', '.join(known)}"
+            raise InvalidRequestError(f"{one.where} has no option {key!r}{hint}")
+    return own_settings, own_options
+
+
+def _parsed(cls: type, key: str, value: Any, where: str) -> Any:
+    """A TOML value as the command line reads its text."""
+    try:
+        if isinstance(value, list):
+            return tuple(text for item in value for text in options.parse_field(cls, key, _text(item)))
+        return options.parse_field(cls, key, _text(value))
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{where}: {error}") from error
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise InvalidRequestError(f"expected a string, a number, true or false, got {value!r}")

@@ -1,0 +1,341 @@
+"""The models of a server: which one a request means, which ones are in memory, and which one leaves for another.
+
+The event loop alone uses a set, except for `load_first` before the loop runs and `close`, which blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+
+from lucebox.chat.presence import LEFT
+from lucebox.errors import InternalError, LuceboxError
+from lucebox.models.hub import Progress
+from lucebox.serve.engine_errors import closing
+from lucebox.serve.errors import ApiError, overloaded
+from lucebox.serve.model_entry import ModelEntry
+from lucebox.serve.model_plans import needed_room
+from lucebox.serve.running_model import RunningModel
+from lucebox.serve.telemetry import Telemetry
+from lucebox.sizes import show_size
+
+__all__ = ["LEAVE", "ModelSet"]
+
+T = TypeVar("T")
+LEAVE = "lucebox.leave"
+"""The key of a request's scope that lists what to call when its route has ended."""
+POLL_S = 0.02
+"""How often an unload looks for the end of the last request."""
+RETRY_S = 10
+
+
+class ModelSet:
+    """Loads models when requests name them, and unloads idle ones by age and for memory. A busy model stays."""
+
+    def __init__(
+        self,
+        entries: Sequence[ModelEntry],
+        telemetry: Telemetry,
+        *,
+        keep_loaded_s: float | None = None,
+        max_waiting: int = 64,
+        wait_s: float = 3600.0,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """keep_loaded_s: idle time after which a model is unloaded; None: never.
+        max_waiting: requests that may wait for a model to be loaded; wait_s: for how long.
+        report: called with a line about each load and unload."""
+        self.entries = tuple(entries)
+        self.telemetry = telemetry
+        self._keep_loaded_s = keep_loaded_s
+        self._max_waiting = max_waiting
+        self._wait_s = wait_s
+        self._report = report
+        self._moving = asyncio.Lock()  # held by the load or unload in progress
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._expiry: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    # --- which model
+
+    @property
+    def default(self) -> ModelEntry:
+        """The model of requests that name none."""
+        return self.entries[0]
+
+    def find(self, requested: str | None) -> ModelEntry:
+        """The model of a name or an alias.
+
+        Raises:
+            ApiError: there is none.
+        """
+        if requested is None:
+            return self.default
+        for entry in self.entries:
+            if requested == entry.name:
+                return entry
+        for entry in self.entries:
+            aliases = entry.spec.settings.alias
+            if requested == entry.facts.loaded_by or any(fnmatchcase(requested, alias) for alias in aliases):
+                return entry
+        names = ", ".join(repr(entry.name) for entry in self.entries)
+        raise ApiError(
+            "not_found",
+            f"The model {requested!r} does not exist; this server has {names}",
+            "model",
+            "model_not_found",
+        )
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether the set takes requests."""
+        return not self._is_closed and all(
+            entry.running.scheduler.is_accepting for entry in self.entries if entry.running is not None
+        )
+
+    # --- use
+
+    async def use(self, requested: str | None, request: Request) -> tuple[RunningModel, str]:
+        """The model that a request names, loaded, and its name for the response: the requested one, because clients
+        compare the two. The model stays loaded until the request's route has ended; then its scheduler knows of the
+        request.
+
+        Raises:
+            ApiError: no such model, it cannot be loaded, too many requests wait for it, or the client has left.
+        """
+        entry = self.find(requested)
+        running = await self._enter(entry, request)
+        request.scope.setdefault(LEAVE, []).append(partial(self._leave, entry))
+        return running, requested or entry.name
+
+    async def load(self, name: str, request: Request) -> ModelEntry:
+        """Loads a model, unless it is loaded.
+
+        Raises:
+            ApiError: as `use`.
+        """
+        entry = self.find(name)
+        await self._enter(entry, request)
+        self._leave(entry)
+        return entry
+
+    async def unload(self, name: str) -> ModelEntry:
+        """Unloads a model, if it is loaded.
+
+        Raises:
+            ApiError: no such model, or it is busy or pinned.
+        """
+        entry = self.find(name)
+        if entry.is_pinned:
+            raise ApiError("unsupported", f"the program that serves {entry.name!r} keeps it loaded")
+        if entry.is_busy:
+            raise ApiError("conflict", f"{entry.name!r} is busy: it is unloaded only while no request uses it")
+        async with self._moving:
+            await self._unload(entry, "as requested")
+        return entry
+
+    async def _enter(self, entry: ModelEntry, request: Request) -> RunningModel:
+        if self._is_closed:
+            raise closing()
+        if entry.running is not None and entry.may_enter.is_set():
+            entry.n_users += 1
+            return entry.running
+        if entry.n_waiting >= self._max_waiting:
+            raise overloaded(
+                f"the queue is full: {entry.n_waiting} requests wait until {entry.name!r} is loaded", RETRY_S
+            )
+        entry.n_waiting += 1
+        try:
+            return await _unless_left(request, self._loaded(entry), self._wait_s, entry.name)
+        finally:
+            entry.n_waiting -= 1
+
+    async def _loaded(self, entry: ModelEntry) -> RunningModel:
+        while not entry.may_enter.is_set():
+            await entry.may_enter.wait()
+        entry.n_users += 1
+        try:
+            while entry.running is None:
+                if self._is_closed:
+                    raise closing()
+                if entry.loading is None:
+                    self._loop = asyncio.get_running_loop()
+                    entry.loading = self._loop.create_task(self._load(entry))
+                task = entry.loading
+                await asyncio.wait([task])
+                if not task.cancelled() and (error := task.result()) is not None:
+                    raise overloaded(f"the model {entry.name!r} cannot be loaded: {error}", RETRY_S) from error
+            return entry.running
+        except BaseException:
+            self._leave(entry)
+            raise
+
+    def _leave(self, entry: ModelEntry) -> None:
+        entry.n_users -= 1
+        if entry.running is not None:
+            entry.running.touch()
+        elif entry.n_users == 0 and entry.loading is not None and not entry.is_opening:
+            entry.loading.cancel()  # nobody waits for it
+
+    # --- load and unload
+
+    def load_first(self, progress: Progress | None = None) -> None:
+        """Loads the models that fit in memory together, in their order; blocks.
+
+        Raises:
+            LuceboxError: as `LLM`.
+        """
+        for entry in self.entries:
+            if entry.running is None and not self.leaving_for(entry):
+                began = time.monotonic()
+                entry.take(entry.open(self.telemetry, progress), time.monotonic() - began)
+
+    def leaving_for(self, entry: ModelEntry) -> list[ModelEntry]:
+        """The models to unload before an entry can be loaded: idle ones first, the least recently used first."""
+        if entry.planned is None or entry.running is not None:
+            return []
+        beside = [other for other in self.entries if other.running and other.facts.device == entry.facts.device]
+        free_bytes = entry.facts.available_bytes - sum(other.facts.n_bytes for other in beside)
+        ordered = sorted(
+            (other for other in beside if not other.is_pinned),
+            key=lambda other: (other.is_busy, other.running.last_used if other.running else 0),
+        )
+        names = needed_room(entry.facts.n_bytes, free_bytes, [(other.name, other.facts.n_bytes) for other in ordered])
+        return [other for other in ordered if other.name in names]
+
+    async def _load(self, entry: ModelEntry) -> LuceboxError | None:
+        """Loads a model after those that must leave for it; returns the error of a load that failed."""
+        try:
+            async with self._moving:
+                while leaving := self.leaving_for(entry):
+                    await self._unload(leaving[0], f"for {entry.name}")
+                if self._is_closed or entry.n_users == 0:
+                    return None
+                entry.is_opening = True
+                began = time.monotonic()
+                entry.take(await _in_thread(partial(entry.open, self.telemetry)), time.monotonic() - began)
+                self._report(
+                    f"loaded {entry.name} in {entry.load_s:.2f} s: {show_size(entry.facts.n_bytes)} of "
+                    f"{show_size(entry.facts.available_bytes)} on {entry.facts.device}"
+                )
+        except LuceboxError as error:
+            entry.error = str(error)
+            self._report(f"{entry.name} cannot be loaded: {error}")
+            return error
+        except Exception as error:
+            entry.error = type(error).__name__
+            self._report(f"{entry.name} cannot be loaded: {error!r}")
+            return InternalError(entry.error)
+        finally:
+            entry.is_opening, entry.loading = False, None
+        return None
+
+    async def _unload(self, entry: ModelEntry, why: str) -> None:
+        """Waits until no request uses a model, while new ones wait for its next load, and unloads it."""
+        entry.may_enter.clear()
+        try:
+            while entry.is_busy:
+                await asyncio.sleep(POLL_S)
+            running, entry.running = entry.running, None
+        finally:
+            entry.may_enter.set()
+        if running is not None:
+            began = time.monotonic()
+            await _in_thread(running.close)
+            entry.unload_s = time.monotonic() - began
+            self._report(f"unloaded {entry.name} in {entry.unload_s:.2f} s, {why}")
+
+    # --- the life of the set
+
+    def start(self) -> None:
+        """Begins to unload idle models by age; called on the event loop."""
+        self._loop = asyncio.get_running_loop()
+        if self._keep_loaded_s is not None:
+            self._expiry = self._loop.create_task(self._expire(self._keep_loaded_s))
+
+    async def _expire(self, keep_s: float) -> None:
+        while True:
+            next_s = keep_s
+            for entry in self.entries:
+                if entry.running is None or entry.is_pinned or entry.is_busy:
+                    continue
+                left_s = entry.running.last_used + keep_s - time.monotonic()
+                if left_s > 0:
+                    next_s = min(next_s, left_s)
+                    continue
+                async with self._moving:
+                    if not entry.is_busy:
+                        await self._unload(entry, f"idle for {keep_s:g} s")
+            await asyncio.sleep(next_s)
+
+    def expires_at(self, entry: ModelEntry) -> float | None:
+        """When a loaded model will be unloaded by age if nobody uses it, in Unix time; None: never."""
+        if self._keep_loaded_s is None or entry.running is None or entry.is_pinned:
+            return None
+        return time.time() + entry.running.last_used + self._keep_loaded_s - time.monotonic()
+
+    def close(self, drain_s: float) -> None:
+        """Refuses new requests, gives running ones `drain_s` seconds and ends all threads; blocks. Requests that wait
+        for a model fail."""
+        self._is_closed = True
+        if self._loop is not None and self._loop.is_running():
+            asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
+        running = [entry.running for entry in self.entries if entry.running is not None]
+        with ThreadPoolExecutor(len(self.entries)) as threads:
+            for done in [threads.submit(one.stop, drain_s) for one in running]:
+                done.result()
+        self.telemetry.close()
+
+    def free(self) -> None:
+        """Frees the memory of all models, after the event loop has ended."""
+        for entry in self.entries:
+            if entry.running is not None:
+                entry.running.close()
+                entry.running = None
+
+    async def _stop(self) -> None:
+        """Ends the tasks. A load that has begun cannot be interrupted."""
+        tasks = [entry.loading for entry in self.entries if entry.loading is not None and not entry.is_opening]
+        for task in [*tasks, *([] if self._expiry is None else [self._expiry])]:
+            task.cancel()
+        if begun := [entry.loading for entry in self.entries if entry.loading is not None]:
+            await asyncio.wait(begun)
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """The result of work in a thread. The work ends before a cancellation takes effect."""
+    done = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        await asyncio.wait([done])
+        raise
+
+
+async def _unless_left(request: Request, wait: Coroutine[Any, Any, T], limit_s: float, name: str) -> T:
+    """The result of a coroutine, which is cancelled when the client disconnects or the time is over."""
+    task = asyncio.ensure_future(wait)
+    watch = asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait({task, watch}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        if watch.done():
+            raise ApiError("cancelled", LEFT)
+        raise ApiError("timeout", f"the model {name!r} was not loaded within {limit_s:g} s")
+    finally:
+        task.cancel()
+        watch.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    """Waits until the client disconnects. The guard has read the body, so no other message can arrive."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

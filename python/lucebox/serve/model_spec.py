@@ -1,0 +1,39 @@
+"""One model of a server: where its files are, its options, and the settings that are its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from lucebox.options import EngineOptions
+from lucebox.serve.settings import ServeSettings
+from lucebox.sizes import parse_size
+
+__all__ = ["OWN_SETTINGS", "ModelSpec"]
+
+OWN_SETTINGS = ("alias", "profile", "chat_template_kwargs", "slots", "max_tokens")
+"""Fields of ServeSettings that each model may have for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model to serve, before it is planned or loaded."""
+
+    model: str
+    """A path, a hub id or a catalog name."""
+    options: EngineOptions
+    settings: ServeSettings
+    """The server's, with this model's own in their place. `model_name` is its name in the APIs; None: the name it is
+    loaded by."""
+    offline: bool = False
+    limit: int | None = None
+    """Bytes of the device that all models of the server may use together. None: all that is free."""
+
+    def with_options(self, **options: Any) -> ModelSpec:
+        return replace(self, options=replace(self.options, **options))
+
+    def keywords(self) -> dict[str, Any]:
+        """The options as keywords of `LLM`, within the limit."""
+        values = {field.name: getattr(self.options, field.name) for field in fields(self.options)}
+        limits = [parse_size(limit) for limit in (self.options.memory_limit, self.limit) if limit is not None]
+        return values | {"memory_limit": min(limits, default=None)}
