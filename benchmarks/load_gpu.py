@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lucebox import _engine, _kernels
-from lucebox.packs import unpacked
+from lucebox.packs import open_folder
 
 DEVICES = {"nvidia": "cuda", "amd": "hip", "sim": "sim"}
 READ_BYTES = 16 << 20
@@ -40,8 +40,7 @@ def load_pack(folder: Path, index: int) -> tuple[_engine.gpu.Pack, _engine.gpu.D
     text = (folder / "manifest.json").read_text()
     manifest = json.loads(text)
     device = _engine.gpu.Device(DEVICES[manifest["vendor"]], index)
-    names = [entry["file"] for code in manifest["generations"] for entry in code["files"]]
-    files = {name: unpacked(name, (folder / name).read_bytes()) for name in names}
+    files = open_folder(folder).images()
     return _engine.gpu.Pack(device, text, files), device.info
 
 

@@ -23,7 +23,7 @@ from matvec_gpu import SHAPES, commit, load, time_product
 ROWS = (2, 4, 8, 16, 22, 32, 64, 128, 512, 2048)
 # Bits of a value: the default of --types, then the other types.
 BITS = {"F32": 32, "F16": 16, "BF16": 16, "Q8_0": 8.5, "Q4_0": 4.5, "Q4_K": 4.5, "Q6_K": 6.5625}
-OTHER_BITS = {"Q4_1": 5, "Q5_0": 5.5, "Q5_1": 6, "IQ4_NL": 4.5, "MXFP4": 4.25}
+OTHER_BITS = {"Q4_1": 5, "Q5_0": 5.5, "Q5_1": 6, "IQ4_NL": 4.5, "MXFP4": 4.25, "NVFP4": 4.5, "F8_E4M3": 8.25}
 OTHER_BITS |= {"Q2_K": 2.625, "Q3_K": 3.4375, "Q5_K": 5.5, "IQ4_XS": 4.25}
 
 

@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 from lucebox import _engine, _kernels
-from lucebox.packs import unpacked
+from lucebox.packs import open_folder
 
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
-         "IQ4_XS", "MXFP4")  # fmt: skip
+         "IQ4_XS", "MXFP4", "NVFP4", "F8_E4M3")  # fmt: skip
 SHAPES = ("4096x4096", "5120x17408", "17408x5120", "1024x1024", "5120x5120")
 DEVICES = {"nvidia": "cuda", "amd": "hip", "sim": "sim"}
 
@@ -66,8 +66,7 @@ def load(folder: Path, index: int) -> tuple[_engine.gpu.Pack, _engine.gpu.Device
     text = (folder / "manifest.json").read_text()
     manifest = json.loads(text)
     device = _engine.gpu.Device(DEVICES[manifest["vendor"]], index)
-    names = [entry["file"] for code in manifest["generations"] for entry in code["files"]]
-    files = {name: unpacked(name, (folder / name).read_bytes()) for name in names}
+    files = open_folder(folder).images()
     return _engine.gpu.Pack(device, text, files), device.info
 
 

@@ -1,4 +1,5 @@
-"""Builds kernel packs as wheels into build/packs and prints a table: target, seconds, kilobytes, kernels.
+"""Builds kernel packs as wheels into build/packs and prints a table: target, seconds, kilobytes, kernels; and the
+bytes of code by kernel family, with the change since the pack that was there before.
 
 build_packs.py                     every target
 build_packs.py sm_75 gfx1151       only these targets
@@ -19,7 +20,7 @@ import sys
 import time
 import venv
 import zipfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ class Built:
     seconds: float
     bytes: int = 0
     kernels: int = 0
+    code: dict[str, int] = field(default_factory=dict)  # bytes of code objects by room of src/gpu
+    changes: dict[str, int] = field(default_factory=dict)  # the same, less that of the pack that was there before
     problem: str = ""  # output of a failed build
 
 
@@ -87,7 +90,9 @@ def commit() -> str:
 
 def build(name: str, python: Path, *, isolated: bool, system: bool, nvcc: bool) -> Built:
     slug = targets.load(name).slug
+    before = dict[str, int]()
     for old in PACKS.glob(f"lucebox_{slug}-*.whl"):
+        before = code_bytes(manifest(old)) | {"wheel": old.stat().st_size}
         old.unlink()
     command = [python, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", PACKS, ROOT / "targets" / name]
     command += [] if isolated else ["--no-build-isolation"]
@@ -115,7 +120,33 @@ def build(name: str, python: Path, *, isolated: bool, system: bool, nvcc: bool) 
     if done.returncode:
         return Built(name, seconds, problem=done.stdout)
     (wheel,) = PACKS.glob(f"lucebox_{slug}-*.whl")
-    return Built(name, seconds, wheel.stat().st_size, len(manifest(wheel)["generations"][0]["kernels"]))
+    content = manifest(wheel)
+    code = code_bytes(content)
+    size = wheel.stat().st_size
+    now = code | {"wheel": size}
+    changes = {key: now.get(key, 0) - before.get(key, 0) for key in {**now, **before}} if before else {}
+    return Built(name, seconds, size, len(content["generations"][0]["kernels"]), code, changes)
+
+
+def code_bytes(content: dict[str, Any]) -> dict[str, int]:
+    """Bytes of a pack's code objects, before compression, by the room of src/gpu that they come from."""
+    rooms = {file.stem: file.parent.name for file in (ROOT / "src/gpu").glob("*/*.cpp")}
+    found: dict[str, int] = {}
+    for code in content["generations"]:
+        for file in code["files"]:
+            room = rooms.get(file["file"].partition(".")[0], "other")
+            found[room] = found.get(room, 0) + file["bytes"]
+    return dict(sorted(found.items()))
+
+
+def code_line(row: Built) -> str:
+    """Kilobytes of code by room, and the change since the pack that was in build/packs before."""
+    rooms = [
+        f"{room} {size / 1000:.0f}" + (f" ({row.changes[room] / 1000:+.0f})" if row.changes.get(room) else "")
+        for room, size in row.code.items()
+    ]
+    wheel = f"; the wheel {row.changes['wheel'] / 1000:+.0f}" if row.changes else ""
+    return f"{'':<10}code in kB: {', '.join(rooms)}{wheel}"
 
 
 def manifest(wheel: Path) -> dict[str, Any]:
@@ -147,6 +178,8 @@ def main() -> int:
         if not arguments.json:
             result = "FAILED" if row.problem else f"{row.bytes / 1000:8.0f} kB{row.kernels:>6} kernels"
             print(f"{row.target:<10}{row.seconds:>7.1f} s  {result}", flush=True)
+            if row.code:
+                print(code_line(row), flush=True)
     failed = [row for row in rows if row.problem]
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))

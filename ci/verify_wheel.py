@@ -33,6 +33,8 @@ from wheels import PACK_GROUP, Wheel
 import targets
 
 MEGABYTE = 1 << 20
+LIMITS_MB = {"pack": 4}  # largest wheels, of other kinds MAX_MB
+MAX_MB = 20
 KINDS = {"lucebox": "host", "lucebox-tiny": "model", "lucebox-kernels": "kernels"}
 # ELF machine numbers (e_machine).
 DEVICE_MACHINES = {"nvidia": (190, "CUDA"), "amd": (224, "AMD GPU")}
@@ -52,7 +54,7 @@ class Report:
     problems: list[str] = field(default_factory=list)
 
 
-def verify(path: Path, limit_bytes: int, *, imports: bool = True, nvcc: bool = True) -> Report:
+def verify(path: Path, limit_mb: float | None = None, *, imports: bool = True, nvcc: bool = True) -> Report:
     report = Report(path.name, "unreadable", path.stat().st_size)
     try:
         wheel = Wheel(path)
@@ -72,8 +74,9 @@ def verify(path: Path, limit_bytes: int, *, imports: bool = True, nvcc: bool = T
                 report.problems += _import(wheel, report.facts)
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
         report.problems.append(f"cannot be read as a wheel: {error}")
-    if report.bytes > limit_bytes:
-        report.problems.append(f"is {report.bytes / MEGABYTE:.1f} MB; the limit is {limit_bytes / MEGABYTE:g} MB")
+    limit = LIMITS_MB.get(report.kind, MAX_MB) if limit_mb is None else limit_mb
+    if report.bytes > limit * MEGABYTE:
+        report.problems.append(f"is {report.bytes / MEGABYTE:.1f} MB; the limit is {limit:g} MB")
     return report
 
 
@@ -188,7 +191,7 @@ def _pack_tag(wheel: Wheel, target: targets.Target) -> Iterator[str]:
 
 def _pack_files(wheel: Wheel, package: str, manifest: Manifest) -> Iterator[str]:
     """Checks that the package contains exactly the files in the manifest, with the listed contents."""
-    listed = {f"{package}/{file.file}": file for code in manifest.generations for file in code.files}
+    listed = {f"{package}/{file.file}": file for file in manifest.stored}
     if wheel.members.get(f"{package}/__init__.py", b"x"):
         yield f"{package}/__init__.py must be there and empty"
     expected = listed.keys() | {f"{package}/__init__.py", f"{package}/manifest.json"}
@@ -206,17 +209,31 @@ def _pack_files(wheel: Wheel, package: str, manifest: Manifest) -> Iterator[str]
             continue
         if (len(content), hashlib.sha256(content).hexdigest()) != (file.bytes, file.sha256):
             yield f"{name}: {len(content)} bytes do not have the size and sha256 that the manifest lists"
+    yield from _code_objects(wheel, package, manifest)
+
+
+def _code_objects(wheel: Wheel, package: str, manifest: Manifest) -> Iterator[str]:
+    """Checks what the driver gets: the content of an archive, and that all is code for the vendor's machine."""
+    files = [file for code in manifest.generations for file in code.files]
+    images = {file.file: wheel.members.get(f"{package}/{file.file}", b"") for file in files}
+    if manifest.archive is not None:
+        where = f"{package}/{manifest.archive.file}"
         try:
-            content = unpacked(file.file, content)
+            images = unpacked(wheel.members.get(where, b""), files)
         except ValueError as error:
-            yield f"{name}: {error}"
+            yield f"{where}: {error}"
+            return
+        for file in files:
+            if hashlib.sha256(images[file.file]).hexdigest() != file.sha256:
+                yield f"{where}: {file.file} does not have the sha256 that the manifest lists"
+    for name, content in images.items():
         machine = _elf_machine(content)
         if manifest.vendor in DEVICE_MACHINES:
             number, label = DEVICE_MACHINES[manifest.vendor]
             if machine != number:
-                yield f"{name} must be device code ({label}, ELF machine {number}), got {_kind(content)}"
+                yield f"{package}/{name} must be device code ({label}, ELF machine {number}), got {_kind(content)}"
         elif machine not in HOST_MACHINES.values():
-            yield f"{name} must be a shared library of the host, got {_kind(content)}"
+            yield f"{package}/{name} must be a shared library of the host, got {_kind(content)}"
 
 
 def _unused(code: Generation) -> set[str]:
@@ -330,14 +347,13 @@ def table(reports: list[Report]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Refuse wheels that must not be published.")
     parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL")
-    parser.add_argument("--limit-mb", type=float, default=20, help="largest size of a wheel (20)")
+    parser.add_argument("--limit-mb", type=float, help="largest size of a wheel (a pack 4, others 20)")
     parser.add_argument("--no-import", action="store_true", help="do not install host wheels")
     parser.add_argument("--nvrtc", action="store_true", help="accept NVIDIA packs without nvcc's code")
     parser.add_argument("--json", action="store_true", help="print the reports as JSON")
     arguments = parser.parse_args()
-    limit = int(arguments.limit_mb * MEGABYTE)
     options = {"imports": not arguments.no_import, "nvcc": not arguments.nvrtc}
-    reports = [verify(path, limit, **options) for path in arguments.wheels]
+    reports = [verify(path, arguments.limit_mb, **options) for path in arguments.wheels]
     print(json.dumps([asdict(report) for report in reports], indent=2) if arguments.json else table(reports))
     return 1 if any(report.problems for report in reports) else 0
 

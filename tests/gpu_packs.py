@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lucebox import _engine
-from lucebox.packs import unpacked
+from lucebox.packs import open_folder
 
 BACKENDS = {"nvidia": "cuda", "amd": "hip", "sim": "sim"}
 
@@ -34,7 +34,6 @@ def manifest_without(folder: Path, kernels: str) -> dict[str, Any]:
 
 def load(folder: Path, manifest: dict[str, Any], **files: bytes | None) -> _engine.gpu.Pack:
     """Loads the pack in a folder with this manifest. `files` replace files of the pack; None removes one."""
-    names = [entry["file"] for code in manifest["generations"] for entry in code["files"]]
-    images = {name: unpacked(name, (folder / name).read_bytes()) for name in names}
+    images = open_folder(folder).images()
     images = {name: image for name, image in {**images, **files}.items() if image is not None}
     return _engine.gpu.Pack(_engine.gpu.Device(BACKENDS[manifest["vendor"]]), json.dumps(manifest), images)

@@ -55,5 +55,7 @@ def extreme_codes(dtype: str, rows: int) -> list[tuple[Bytes, F32]]:
             block[:, at : at + 2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
         if dtype == "MXFP4":
             block[:, 0] = 128  # a scale of 1
+        if dtype == "NVFP4":
+            block[:, :4] = 56  # likewise
         cases.append((block.reshape(-1), np.full((rows, n_in), -3.0, np.float32)))
     return cases

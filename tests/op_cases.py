@@ -101,7 +101,7 @@ def test_rope(on: On, pairs: str, shape: tuple[int, int, int, int], seed: int) -
     assert np.array_equal(got[..., 2 * n_pairs :], x[..., 2 * n_pairs :])
 
 
-@pytest.mark.parametrize("dtype", linear_reference.PLAIN_TYPES + linear_reference.BLOCK_TYPES)
+@pytest.mark.parametrize("dtype", (*linear_reference.PLAIN_TYPES, *linear_reference.BLOCK_TYPES, linear_reference.FP8))
 @pytest.mark.parametrize("blocks", (1, 3))
 def test_embed(on: On, dtype: str, blocks: int, seed: int) -> None:
     values = linear_reference.block_size(dtype)[0]
@@ -119,6 +119,18 @@ def test_embed_of_every_exponent(on: On) -> None:
     ids = np.arange(256, dtype=np.int32)
     got = ops.embed(table.reshape(-1), "MXFP4", 32, ids, **on)
     assert np.array_equal(got, ops.embed(table.reshape(-1), "MXFP4", 32, ids, isa="scalar"))
+
+
+@pytest.mark.parametrize("way", ("factor", "divisor"))
+def test_embed_of_scaled_nvfp4(on: On, way: str, seed: int) -> None:
+    """The values of the definition: each row's scale multiplies, or divides, the scales of its blocks."""
+    rng, (n, dim) = np.random.default_rng(seed), (11, 192)
+    by = rng.uniform(0.1, 10, n).astype(np.float32)
+    blocks = linear_reference.random_weights("NVFP4", n * dim, rng)
+    table = linear_reference.scaled_nvfp4(blocks, by, by if way == "divisor" else None)
+    ids = np.array([10, 0, 3, 3], np.int32)
+    got = ops.embed(table, "NVFP4_SCALED", dim, ids, **on)
+    assert np.array_equal(got, linear_reference.decode_scaled_nvfp4(table, n)[ids])
 
 
 @pytest.mark.parametrize("shape", shapes.COPIES)
@@ -274,12 +286,16 @@ def test_a_nan_logit_ranks_last_and_spoils_the_weights(on: On) -> None:
 
 @pytest.mark.parametrize("activations", ["int8", "f32"])
 @pytest.mark.parametrize("shape", shapes.EXPERT_PRODUCTS)
-@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_XS"])
+@pytest.mark.parametrize(
+    "dtype",
+    ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_XS", "NVFP4", linear_reference.FP8],
+)
 def test_expert_linear(on: On, dtype: str, shape: tuple[int, ...], activations: str, seed: int) -> None:
     """Each choice is the product of its expert alone; on the CPU to the bit. x of a row, or of each choice."""
     rng = np.random.default_rng(seed)
     rows, k, n, blocks, n_out, expert_rows, first_row = shape
     values = linear_reference.block_size(dtype)[0]
+    rounding = "f32" if dtype == linear_reference.FP8 and "pack" not in on else activations
     n_in = blocks * (values if values > 1 else 32)
     w = linear_reference.random_weights(dtype, n * expert_rows * n_in, rng)
     experts = np.array([rng.permutation(n)[:k] for _ in range(rows)], np.int32)
@@ -290,7 +306,7 @@ def test_expert_linear(on: On, dtype: str, shape: tuple[int, ...], activations: 
         for row, j in np.ndindex(rows, k):
             own = np.ascontiguousarray(parts[experts[row, j]]).reshape(-1)
             one = (x[row] if x.ndim == 2 else x[row, j])[None]
-            want[row, j], scale[row, j] = linear_reference.linear(own, dtype, n_out, one, activations)
+            want[row, j], scale[row, j] = linear_reference.linear(own, dtype, n_out, one, rounding)
             if "pack" not in on:
                 assert np.array_equal(got[row, j], ops.linear(own, dtype, n_out, n_in, one, None, activations, **on)[0])
         rounds = "pack" in on and activations == "f32" and values > 1

@@ -30,6 +30,16 @@ template <DType kType>
 inline constexpr bool kHasOffsets =
     kType == DType::kQ4_1 || kType == DType::kQ5_1 || kType == DType::kQ4_K || kType == DType::kQ5_K;
 
+// e4m3 numbers on a device. An f16 with the bits of such a number at their places is 2^-8 times the number.
+inline constexpr float kE4m3Unit = 256;
+LB_DEVICE f16 e4m3_bits(uint32_t x) { return f16{uint16_t((x & 0x80) << 8 | (x & 0x7f) << 7)}; }
+// Numbers 0 and 2 of a word of four, or 1 and 3.
+LB_DEVICE uint32_t e4m3_pair(uint32_t word, int odd) {
+  const uint32_t high = odd ? word : word << 8;
+  return (high & 0x80008000u) | (high >> 1 & 0x3f803f80u);
+}
+LB_DEVICE float from_e4m3(uint32_t x) { return kE4m3Unit * to_f32(e4m3_bits(x)); }
+
 // Scale and offset of block `block` of the 1 or 8 blocks that an entry covers.
 LB_DEVICE quant::ScaleOffset block_scale(f16 d, int) { return {to_f32(d), 0}; }
 LB_DEVICE quant::ScaleOffset block_scale(uint32_t d_m, int) {

@@ -17,6 +17,7 @@ import lucebox
 import pytest
 import wheel_data
 from make_index import make_index
+from once import once
 from project import build_wheel
 from wheels import Wheel
 
@@ -113,7 +114,7 @@ def link_libraries(site: Path) -> None:
 @pytest.fixture(scope="module", params=["pip", "uv"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     folder = tmp_path_factory.mktemp(request.param)
-    host = build_wheel()
+    (host,) = once("host_wheel", lambda out: shutil.copytree(build_wheel().parent, out)).glob("*.whl")
     with pytest.MonkeyPatch.context() as patch:
         old, new = (pack(folder / version, version, patch) for version in (OLD, lucebox.__version__))
     make_index(folder / "index", [Wheel(host), Wheel(new)])

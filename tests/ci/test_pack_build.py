@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import lzma
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ from typing import Any
 import build_packs
 import pytest
 import sbom
+from lucebox.packs import open_folder
 from pack import cubin, gate, hsaco
 from pack.kernel import CodeError, Kernel
 from project import BUILD, ROOT
@@ -183,10 +183,13 @@ def test_the_manifest_tells_the_truth(name: str, tmp_path: Path) -> None:
     assert [code["compiler"]["name"] for code in content["generations"]] == compilers
     drivers = {"sm_86": ["580", "525"], "gfx1151": ["6.0"]}[name]
     assert [code["min_driver"] for code in content["generations"]] == drivers
+    assert {file.name for file in pack.iterdir()} == {"__init__.py", "manifest.json", "code.xz"}
+    open_folder(pack).check()
+    images = open_folder(pack).images()
     for code in content["generations"]:
         assert code["compiler"]["version"][0].isdigit()
         (file,) = code["files"]
-        image = (pack / file["file"]).read_bytes()
+        image = images[file["file"]]
         assert (file["bytes"], file["sha256"]) == (len(image), hashlib.sha256(image).hexdigest())
         (kernel,) = code["kernels"]
         assert kernel.pop("registers") in range(4, 256)
@@ -373,7 +376,7 @@ def test_an_unknown_target_is_named(tmp_path: Path) -> None:
 def test_a_code_object_cut_short_is_refused(tmp_path: Path) -> None:
     said, pack = build(tree(tmp_path, "gfx1151", GOOD), "gfx1151")
     assert pack.is_dir(), said
-    image = (pack / "probe.hsaco").read_bytes()
+    image = open_folder(pack).images()["probe.hsaco"]
     for size in range(0, len(image) - 1, 61):
         with pytest.raises(CodeError, match=r"probe\.hsaco"):
             hsaco.kernels(image[:size], "probe.hsaco", 65536)
@@ -382,7 +385,7 @@ def test_a_code_object_cut_short_is_refused(tmp_path: Path) -> None:
 def test_a_cubin_and_its_log_must_agree(tmp_path: Path) -> None:
     said, pack = build(tree(tmp_path, "sm_86", GOOD), "sm_86")
     assert pack.is_dir(), said
-    image = lzma.decompress((pack / "probe.cubin.xz").read_bytes())
+    image = open_folder(pack).images()["probe.cubin"]
     log = (tmp_path / "build/code/probe.log").read_text()
     (kernel,) = cubin.kernels(image, log, "probe.cubin", 101376)
     with pytest.raises(CodeError, match=f"good_kernel has {kernel.registers} registers, the log of ptxas says 99"):

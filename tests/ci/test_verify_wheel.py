@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import lzma
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,12 +22,11 @@ import targets
 PACKAGE = "lucebox_sm86"
 CUBIN = f"{PACKAGE}/rms_norm.cubin"
 INFO = data.info("sm_86")
-LIMIT = 20 << 20
 BILL_OF_ANOTHER = json.dumps({"metadata": {"component": {"name": "lucebox-sm89", "version": "1"}}}).encode()
 
 
-def problems(wheel: Path, limit: int = LIMIT, nvcc: bool = True) -> list[str]:
-    return verify_wheel.verify(wheel, limit, imports=False, nvcc=nvcc).problems
+def problems(wheel: Path, nvcc: bool = True) -> list[str]:
+    return verify_wheel.verify(wheel, imports=False, nvcc=nvcc).problems
 
 
 def changed(members: dict[str, bytes], **values: Any) -> dict[str, bytes]:
@@ -39,7 +40,7 @@ def changed(members: dict[str, bytes], **values: Any) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("target", ["sm_75", "sm_90", "gfx1151"])
 def test_pack_in_order(tmp_path: Path, target: str) -> None:
-    report = verify_wheel.verify(data.write(tmp_path, data.pack_members(target)), LIMIT)
+    report = verify_wheel.verify(data.write(tmp_path, data.pack_members(target)))
     assert report.problems == []
     assert (report.kind, report.facts["target"], report.facts["kernels"]) == ("pack", target, "1")
 
@@ -51,7 +52,7 @@ def test_the_demos_model(tmp_path: Path) -> None:
         f"{info}/METADATA": data.metadata("lucebox-tiny"),
         f"{info}/licenses/LICENSE": b"Apache-2.0\n",
     }
-    report = verify_wheel.verify(data.write(tmp_path, members), LIMIT)
+    report = verify_wheel.verify(data.write(tmp_path, members))
     assert (report.kind, report.problems) == ("model", [])
     del members["lucebox_tiny/tiny.gguf"]
     assert problems(data.write(tmp_path, members)) == ["holds no GGUF file"]
@@ -67,7 +68,7 @@ def test_the_kernel_sources(tmp_path: Path) -> None:
         f"{info}/METADATA": data.metadata("lucebox-kernels", f"Requires-Dist: lucebox=={data.VERSION}"),
         f"{info}/licenses/LICENSE": b"Apache-2.0\n",
     }
-    report = verify_wheel.verify(data.write(tmp_path, members), LIMIT)
+    report = verify_wheel.verify(data.write(tmp_path, members))
     assert (report.kind, report.problems) == ("kernels", [])
     assert problems(data.write(tmp_path, {**members, "a.so": data.elf(data.EM_X86_64)})) == ["a.so is compiled code"]
     del members[f"{source}/targets/sm_86/target.toml"]
@@ -149,6 +150,30 @@ def test_only_device_code(tmp_path: Path, content: bytes, words: str) -> None:
     assert words in problem
 
 
+def archived(content: bytes, listed: bytes | None = None) -> dict[str, bytes]:
+    """The members of a Radeon's pack with this content in its archive, and these code objects in its manifest."""
+    members = data.pack_members("gfx1151")
+    made = json.loads(members.pop("lucebox_gfx1151/manifest.json"))
+    del members["lucebox_gfx1151/rms_norm.hsaco"]
+    archive = lzma.compress(content)
+    stored = {"code.xz": archive, "rms_norm.hsaco": content if listed is None else listed}
+    made["archive"], *made["generations"][0]["files"] = (
+        {"file": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in stored.items()
+    )
+    return members | {"lucebox_gfx1151/code.xz": archive, "lucebox_gfx1151/manifest.json": json.dumps(made).encode()}
+
+
+def test_code_in_an_archive(tmp_path: Path) -> None:
+    code = data.elf(data.EM_AMDGPU)
+    assert problems(data.write(tmp_path, archived(code))) == []
+    (problem,) = problems(data.write(tmp_path, archived(data.elf(data.EM_X86_64))))
+    assert "lucebox_gfx1151/rms_norm.hsaco must be device code" in problem
+    (problem,) = problems(data.write(tmp_path, archived(code, listed=code[:-1] + b"x")))
+    assert problem.endswith("code.xz: rms_norm.hsaco does not have the sha256 that the manifest lists")
+    (problem,) = problems(data.write(tmp_path, archived(code, listed=code + b"x")))
+    assert "code.xz: an xz file of " in problem
+
+
 @pytest.mark.parametrize(("kept", "missing"), [(0, "525"), (1, "580")])
 def test_code_for_every_driver(tmp_path: Path, kept: int, missing: str) -> None:
     members = data.pack_members()
@@ -210,9 +235,12 @@ def test_record(tmp_path: Path) -> None:
 
 
 def test_size(tmp_path: Path) -> None:
-    wheel = data.write(tmp_path, data.pack_members())
-    (problem,) = problems(wheel, limit=1 << 10)
-    assert "the limit is" in problem
+    members = data.pack_members("sim")
+    library = next(name for name in members if name.endswith(".so"))
+    for more, limit in ((3 << 20, None), (5 << 20, 4)):
+        wheel = data.write(tmp_path, {**members, library: members[library] + bytes(more)}, "py3-none-linux_x86_64")
+        said = [problem for problem in problems(wheel) if "the limit is" in problem]
+        assert said == ([f"is 5.0 MB; the limit is {limit} MB"] if limit else [])
 
 
 def test_no_zip(tmp_path: Path) -> None:
@@ -242,7 +270,7 @@ def host_wheel(folder: Path, *flags: str, tag: str = "cp312-abi3-linux_x86_64", 
 
 @pytest.mark.parametrize("tag", ["cp312-abi3-linux_x86_64", "cp311-cp311-linux_x86_64"])
 def test_host_in_order(tmp_path: Path, tag: str) -> None:
-    report = verify_wheel.verify(host_wheel(tmp_path, "-lm", tag=tag), LIMIT, imports=False)
+    report = verify_wheel.verify(host_wheel(tmp_path, "-lm", tag=tag), imports=False)
     assert report.problems == []
     assert "libm.so.6" in report.facts["needs"] and report.facts["glibc"]
 

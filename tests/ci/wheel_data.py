@@ -27,7 +27,7 @@ def manifest(target: targets.Target, *generations: dict[str, bytes], **kernel: A
     """The pack builder's description of the files of each generation of code: one kernel in each file."""
     described = targets.description(target)
     return {
-        "schema": 2,
+        "schema": 3,
         "target": target.family,
         "variant": target.variant,
         "vendor": target.vendor,
@@ -39,6 +39,7 @@ def manifest(target: targets.Target, *generations: dict[str, bytes], **kernel: A
         "capabilities": described["capabilities"],
         "tuning": described["tuning"],
         "exceptions": described["exceptions"],
+        "archive": None,
         "generations": [code(target, i, files, kernel) for i, files in enumerate(generations)],
     }
 

@@ -25,13 +25,24 @@ def test_types_without_a_kernel_are_refused(pack: _engine.gpu.Pack) -> None:
 HYBRID = Shape("qwen35moe", n_layers=2, recurrent=(True, False), head_dim=64, d_state=64)
 
 
+SHAPES = {
+    "qwen35moe": HYBRID,
+    "joined": replace(HYBRID, joined_experts=True),
+    "qwen3moe": Shape("qwen3moe", n_layers=2, head_dim=64, expert_ffn=40),
+}
+EVERYDAY = {("qwen35moe", 7), ("joined", 64), ("qwen3moe", 1)}
+
+
 @pytest.mark.parametrize(
-    "shape",
-    [HYBRID, replace(HYBRID, joined_experts=True), Shape("qwen3moe", n_layers=2, head_dim=64, expert_ffn=40)],
-    ids=["qwen35moe", "joined", "qwen3moe"],
+    ("name", "chunk"),
+    [
+        pytest.param(name, chunk, marks=[] if (name, chunk) in EVERYDAY else pytest.mark.slow)  # 1.5 s each
+        for name in SHAPES
+        for chunk in (1, 7, 64)
+    ],
 )
-@pytest.mark.parametrize("chunk", [1, 7, 64])
-def test_whole_models(pack: _engine.gpu.Pack, tmp_path: Path, shape: Shape, chunk: int) -> None:
+def test_whole_models(pack: _engine.gpu.Pack, tmp_path: Path, name: str, chunk: int) -> None:
+    shape = SHAPES[name]
     path, ids = write_model(tmp_path / "model.gguf", shape), random_ids(70, shape.vocab)
     got = logits_of(open_engine(path, pack=pack), ids, chunk)
     assert largest_difference(got, Decoder(path).logits(ids)) < tolerance("logits", "f32_device")

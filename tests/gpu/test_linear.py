@@ -13,7 +13,8 @@ from lucebox.errors import InvalidRequestError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import linear as reference
-from reference.linear import BLOCK_TYPES, PLAIN_TYPES, random_weights
+from reference.attention import round_to
+from reference.linear import BLOCK_TYPES, FP8, PLAIN_TYPES, random_weights
 
 F32 = NDArray[np.float32]
 
@@ -24,13 +25,18 @@ def pack(pack_folder: Path) -> _engine.gpu.Pack:
     return gpu_packs.load(pack_folder, gpu_packs.manifest_without(pack_folder, "gemm_skinny_.*"))
 
 
+@pytest.fixture(scope="module")
+def whole_pack(pack_folder: Path) -> _engine.gpu.Pack:
+    return gpu_packs.load(pack_folder, gpu_packs.manifest_of(pack_folder))
+
+
 def family(dtype: str, activations: str) -> str:
     """A device keeps 16 bits of an x that meets quantised weights in f32 mode."""
-    return "linear_int16" if activations == "f32" and dtype in BLOCK_TYPES else "linear"
+    return "linear_int16" if activations == "f32" and dtype not in PLAIN_TYPES else "linear"
 
 
 @pytest.mark.parametrize("activations", ["int8", "f32"])
-@pytest.mark.parametrize("dtype", BLOCK_TYPES + PLAIN_TYPES)
+@pytest.mark.parametrize("dtype", (*BLOCK_TYPES, *PLAIN_TYPES, FP8))
 def test_product(pack: _engine.gpu.Pack, dtype: str, activations: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for n_out, n_in in shapes_of(dtype):
@@ -41,12 +47,14 @@ def test_product(pack: _engine.gpu.Pack, dtype: str, activations: str, seed: int
             what = f"n_out {n_out} n_in {n_in} rows {rows}: {ops.take_started(pack)}"
             want, scale = reference.linear(w, dtype, n_out, x, activations)
             check(got, want, scale, family(dtype, activations), what)
+            if dtype == FP8 and activations == "int8":
+                continue  # whose x the CPU does not round
             beside = ops.linear(w, dtype, n_out, n_in, x, activations=activations)
             check(got, beside, scale, family(dtype, activations), what)
 
 
 @pytest.mark.parametrize("activations", ["int8", "f32"])
-@pytest.mark.parametrize("dtype", BLOCK_TYPES + PLAIN_TYPES)
+@pytest.mark.parametrize("dtype", (*BLOCK_TYPES, *PLAIN_TYPES, FP8))
 def test_long_rows(pack: _engine.gpu.Pack, dtype: str, activations: str, seed: int) -> None:
     """x is longer than the threads of a block can hold, so they process it in parts of unequal length."""
     rng = np.random.default_rng(seed)
@@ -68,6 +76,7 @@ def test_long_rows(pack: _engine.gpu.Pack, dtype: str, activations: str, seed: i
         ("Q4_0", "Q6_K", "Q4_K", "Q8_0"),
         ("Q2_K", "Q3_K", "Q3_K", "Q5_K"),
         ("IQ4_XS", "MXFP4", "Q5_0", "IQ4_XS"),
+        ("NVFP4", FP8, "NVFP4", "BF16"),
     ],
 )
 def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], activations: str, seed: int) -> None:
@@ -81,6 +90,30 @@ def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], activations: str
         want, scale = reference.linear(w, dtype, n, x, activations)
         check(y, want + a, scale + np.abs(a), family(dtype, activations), dtype)
         assert np.array_equal(y, ops.linear(w, dtype, n, n_in, x, a, activations, pack=pack))
+
+
+@pytest.mark.parametrize("activations", ["int8", "f32"])
+@pytest.mark.parametrize("rows", [1, 9, 40, 70])
+def test_nvfp4_with_scales_of_rows(whole_pack: _engine.gpu.Pack, rows: int, activations: str, seed: int) -> None:
+    """Every way to multiply reads the scale of a row: GEMV, skinny GEMM, expansion."""
+    rng = np.random.default_rng(seed)
+    n_out, n_in = 37, 768
+    w = reference.scaled_nvfp4(
+        random_weights("NVFP4", n_out * n_in, rng), rng.uniform(0.1, 10, n_out).astype(np.float32)
+    )
+    x = rng.normal(size=(rows, n_in)).astype(np.float32)
+    got = ops.linear(w, "NVFP4_SCALED", n_out, n_in, x, activations=activations, pack=whole_pack)
+    started = ops.take_started(whole_pack)
+    values = reference.decode_scaled_nvfp4(w, n_out).reshape(-1)
+    family = "linear_int16" if activations == "f32" else "linear"
+    if any(name.startswith("gemm_skinny") for name in started):
+        family = "matmul_skinny"
+    if "expand_weights_kernel" in started:
+        wide = "F16" if whole_pack.target == "sm_75" else "BF16"
+        values, x, family = round_to(values, wide), round_to(x, wide), "matmul_halves"
+    elif activations == "int8":
+        x = reference.rounded(x)
+    check(got, *reference.linear(values.view(np.uint8), "F32", n_out, x, "f32"), family, str(started))
 
 
 # (dtype, n_in, outputs are even): one and several teams, rows that are multiples of 16 bytes alone and in pairs.
@@ -167,7 +200,7 @@ def test_rounding_of_activations(pack: _engine.gpu.Pack, seed: int) -> None:
     assert np.array_equal(got, q.astype(np.float32) * np.repeat(scale, 32, axis=1))
 
 
-@pytest.mark.parametrize("dtype", ["Q8_0", "Q4_K", "Q2_K", "IQ4_NL", "BF16"])
+@pytest.mark.parametrize("dtype", ["Q8_0", "Q4_K", "Q2_K", "IQ4_NL", "NVFP4", FP8, "BF16"])
 @pytest.mark.parametrize("activations", ["int8", "f32"])
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 def test_not_a_number_stays_one(pack: _engine.gpu.Pack, dtype: str, activations: str, poison: float) -> None:

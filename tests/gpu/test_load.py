@@ -14,9 +14,9 @@ from lucebox.generation import loading
 from numpy.typing import NDArray
 from project import ROOT
 from reference.gguf_files import Shape, write_model
-from reference.linear import BLOCK_TYPES, PLAIN_TYPES, block_size, random_weights
+from reference.linear import BLOCK_TYPES, FP8, PLAIN_TYPES, block_size, random_weights
 
-TYPES = PLAIN_TYPES + BLOCK_TYPES
+TYPES = (*PLAIN_TYPES, *BLOCK_TYPES, FP8)
 SLOTS = [1, 3000, 1 << 20]  # a row each, some rows, whole matrices
 
 

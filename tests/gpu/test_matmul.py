@@ -16,13 +16,13 @@ from lucebox.selftest import ops
 from numpy.typing import NDArray
 from reference import linear as reference
 from reference.attention import round_to
-from reference.linear import PLAIN_TYPES, random_weights
+from reference.linear import FP8, PLAIN_TYPES, random_weights
 
 BLOCK_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
-# Skinny GEMM kernels, where the target has them, take up to 32 rows of whole 256 values.
-FEW_TYPES = (*reference.BLOCK_TYPES, "F16", "BF16")
+# Skinny GEMM kernels, where the target has them, take up to 32 rows of whole 256 values; of NVFP4 and Q4_K up to 48.
+FEW_TYPES = (*reference.BLOCK_TYPES, FP8, "F16", "BF16")
 # Nothing reads these with more rows as they are: they are expanded.
-EXPANDED_TYPES = ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4")
+EXPANDED_TYPES = ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4", FP8)
 PAIRS = [(d, a) for d in BLOCK_TYPES for a in ("int8", "f32")] + [(d, "f32") for d in PLAIN_TYPES]
 ROWS = (2, 3, 8, 9, 16, 17, 33, 64, 65, 130)
 MAX_SPECULATION_ROWS = 64
@@ -32,7 +32,7 @@ FEW_SHAPES = [(2, 256), (7, 5120), (13, 768), (16, 2816), (22, 3328), (32, 1280)
 FEW_CASES = [
     (dtype, *shape)
     for dtype in FEW_TYPES
-    for shape in (FEW_SHAPES if dtype in ("Q8_0", "Q4_K", "Q6_K") else FEW_SHAPES[1::4])
+    for shape in (FEW_SHAPES if dtype in ("Q8_0", "Q4_K", "Q6_K", "NVFP4", FP8) else FEW_SHAPES[1::4])
 ]
 
 # Products of few rows and of what is made of their sums.
@@ -45,6 +45,9 @@ CHAINS = [
     ("IQ4_XS", "Q3_K", 13, 512, 512),
     ("Q2_K", "Q2_K", 19, 1024, 768),
     ("Q4_1", "MXFP4", 18, 768, 256),
+    ("NVFP4", "NVFP4", 21, 768, 512),
+    (FP8, "NVFP4", 7, 512, 768),
+    ("NVFP4", FP8, 17, 256, 1024),
     ("BF16", "BF16", 9, 1024, 768),
     ("BF16", "BF16", 30, 256, 1280),
     ("F16", "F16", 2, 256, 256),
@@ -127,7 +130,7 @@ def test_expanded(pack: _engine.gpu.Pack, pack_folder: Path, dtype: str, rows: i
     got = ops.linear(w, dtype, n_out, n_in, x, pack=pack)
     started = ops.take_started(pack)
     has_skinny = gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), f"gemm_skinny_{dtype.lower()}_")
-    is_skinny = has_skinny and rows <= 32 and n_in % 256 == 0
+    is_skinny = has_skinny and rows <= (48 if dtype == "NVFP4" else 32) and n_in % 256 == 0
     assert ("expand_weights_kernel" in started) != is_skinny
     want, scale, family = expected(pack, w, dtype, n_out, x, "int8", started)
     check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}")
@@ -175,6 +178,7 @@ def test_prompt_of_many_tiles(pack: _engine.gpu.Pack, dtype: str, seed: int) -> 
         (("Q4_K", "BF16", "F16", "Q6_K"), 66, "int8"),
         (("Q5_K", "Q4_K", "Q5_K", "BF16"), 66, "int8"),
         (("Q3_K", "Q4_K", "Q3_K", "Q6_K"), 17, "int8"),
+        (("NVFP4", FP8, "BF16", "NVFP4"), 19, "int8"),
     ],
 )
 def test_group(pack: _engine.gpu.Pack, dtypes: tuple[str, ...], rows: int, activations: str, seed: int) -> None:

@@ -17,8 +17,9 @@ from engines import F32, Decoder, largest_difference, open_engine
 from lucebox import _engine, _kernels
 from lucebox.errors import LuceboxError
 from lucebox.selftest import ops
+from reference import checkpoints
 from reference.gguf_files import Shape, write_model
-from reference.linear import random_weights
+from reference.linear import FP8, random_weights
 from tolerances import tolerance
 
 SHAPES = {
@@ -164,10 +165,17 @@ def check_logits(pack: _engine.gpu.Pack, path: Path) -> None:
     assert largest_difference(mega, graph) < tolerance("logits", "f32_device")
 
 
-@pytest.mark.parametrize("dtype", ["F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "Q5_K"])
+@pytest.mark.parametrize("dtype", ["F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "Q5_K", "NVFP4"])
 def test_weight_types(pack: _engine.gpu.Pack, write: Write, dtype: str) -> None:
     """Megakernel and graph both quantise x to 8 bits; attention differs in its last bits."""
     check_logits(pack, write(replace(SHAPES["qwen35"], dtype=dtype)))
+
+
+@pytest.mark.parametrize("kind", ["fp8", "mixed"])
+def test_checkpoints_of_few_bits(pack: _engine.gpu.Pack, write: Write, tmp_path: Path, kind: str) -> None:
+    """FP8 alone; NVFP4, FP8 and BF16 in one launch."""
+    path, _ = checkpoints.few_bits(tmp_path / kind, write(SHAPES["qwen3"]), kind)
+    check_logits(pack, path)
 
 
 @pytest.mark.parametrize(
@@ -258,6 +266,8 @@ def test_tokens_of_a_launch(pack: _engine.gpu.Pack, seed: int, most: int, allowe
         pytest.param("F32", 2048, 64, 32768, marks=pytest.mark.slow),  # 6 s
         ("Q8_0", 1056, 256, 0),
         ("Q4_K", 2560, 256, 0),
+        ("NVFP4", 320, 256, 0),
+        (FP8, 640, 256, 0),
     ],
 )
 def test_the_end_of_the_ring(

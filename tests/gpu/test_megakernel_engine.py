@@ -131,7 +131,7 @@ def test_a_long_context_is_left_to_the_graph(pack_folder: Path, write: Write) ->
     ("family", "when"),
     [
         ("qwen35", "sample"),
-        ("llama", "another prompt"),
+        pytest.param("llama", "another prompt", marks=pytest.mark.slow),
         pytest.param("qwen35", "logits", marks=pytest.mark.slow),  # 3 s each, of which 2 are the wait
         pytest.param("qwen35", "another prompt", marks=pytest.mark.slow),
         pytest.param("llama", "sample", marks=pytest.mark.slow),

@@ -33,7 +33,7 @@ def manifest(target: str = "sm_86", **changes: Any) -> dict[str, Any]:
     assert vendor is not None
     driver = {"nvidia": "580", "amd": "6.0", "sim": ""}[vendor]
     value: dict[str, Any] = {
-        "schema": 2,
+        "schema": 3,
         "target": target,
         "variant": variant,
         "vendor": vendor,
@@ -45,6 +45,7 @@ def manifest(target: str = "sm_86", **changes: Any) -> dict[str, Any]:
         "capabilities": {"bf16": True, "matrix": "mma_bf16", "shared_block_bytes": 101376},
         "tuning": {"matvec_threads_per_sm": 512},
         "exceptions": [],
+        "archive": None,
     }
     code: dict[str, Any] = {
         "min_driver": driver,

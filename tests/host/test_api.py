@@ -307,10 +307,13 @@ import os, signal, threading
 from lucebox import LLM, Sampling
 llm = LLM("tiny-hybrid", isa="scalar", threads=1, draft="none")
 want = llm.generate("x = 1", Sampling(max_tokens=3)).ids
-threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 computed = []
+def take(done, total):
+    if not computed:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+    computed.append(done)
 try:
-    llm.generate(list(range(8000)), Sampling(max_tokens=1), on_prompt=lambda done, total: computed.append(done))
+    llm.generate(list(range(8000)), Sampling(max_tokens=1), on_prompt=take)
 except KeyboardInterrupt:
     print("interrupted", computed[-1] < 8000 / 3)
 print("usable", llm.generate("x = 1", Sampling(max_tokens=3)).ids == want)

@@ -10,12 +10,12 @@ import pytest
 from kernel_sources import kernels_of_sources
 from lucebox import _kernels
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
-from reference.linear import BLOCK_TYPES, PLAIN_TYPES, block_size
+from reference.linear import BLOCK_TYPES, FP8, PLAIN_TYPES, block_size
 from whole_packs import has_source, kernels_of, load, manifest, whole
 
 TARGETS = ("sm_75", "sm_90", "sm_121", "gfx1151", "sim")
 KERNELS = {name: threads for kernels in kernels_of_sources().values() for name, threads in kernels.items()}
-TYPES = PLAIN_TYPES + BLOCK_TYPES
+TYPES = (*PLAIN_TYPES, *BLOCK_TYPES, FP8)
 GEMM_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")  # with kernels in src/gpu/gemm
 N_SMS = 20
 
@@ -208,7 +208,7 @@ def test_types_without_a_gemm_kernel_are_expanded() -> None:
             _kernels.launch.choose_gemm(whole(name), N_SMS, ["Q3_K"], [248320], 4096, 512)
 
 
-@pytest.mark.parametrize("dtype", [*BLOCK_TYPES, "F16", "BF16"])
+@pytest.mark.parametrize("dtype", [*BLOCK_TYPES, FP8, "F16", "BF16"])
 def test_skinny_gemm_of_every_type(dtype: str) -> None:
     narrow = dtype in ("F16", "BF16")
     for n_in, is_skinny in ((4096, True), (4096 + 32, False)):
@@ -217,7 +217,7 @@ def test_skinny_gemm_of_every_type(dtype: str) -> None:
         for rows in (2, 8, 16, 22, 32, 33) if is_skinny else (12, 32):
             batch = _kernels.launch.choose_gemm(whole("sm_80"), N_SMS, [dtype], [4096], n_in, rows)
             kernel = str(batch["launches"][narrow]["kernel"])
-            few = is_skinny and rows <= (48 if dtype == "Q4_K" else 32)
+            few = is_skinny and rows <= (48 if dtype in ("Q4_K", "NVFP4") else 32)
             assert kernel.startswith(f"gemm_skinny_{dtype.lower()}_") == few, (rows, n_in, kernel)
             if few:
                 assert int(kernel.split("_")[-2]) >= rows

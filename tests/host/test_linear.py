@@ -12,17 +12,17 @@ from lucebox import _engine, _kernels
 from lucebox.errors import InvalidRequestError
 from lucebox.selftest import ops
 from reference import linear as reference
-from reference.linear import BLOCK_TYPES, CODEBOOK_TYPES, PLAIN_TYPES, random_weights
+from reference.linear import BLOCK_TYPES, CODEBOOK_TYPES, FP8, PLAIN_TYPES, random_weights
 
 ISAS = _engine.available_isas()
 ROWS = (1, 2, 3, 4, 5, 6, 7, 16, 17, 33)
 
 
-# Sub-blocks of 16 and of 32 values, and blocks of 64. One body serves the others too: 45 s.
-ALIKE = [dtype for dtype in CODEBOOK_TYPES if dtype not in ("IQ1_M", "IQ3_XXS", "NVFP4")]
+# Sub-blocks of 16 and of 32 values. One body serves the others too: 45 s.
+ALIKE = [dtype for dtype in CODEBOOK_TYPES if dtype not in ("IQ1_M", "IQ3_XXS")]
 PRODUCT_TYPES = [
     pytest.param(dtype, marks=pytest.mark.slow if dtype in ALIKE else [])
-    for dtype in BLOCK_TYPES + CODEBOOK_TYPES + PLAIN_TYPES
+    for dtype in (*BLOCK_TYPES, *CODEBOOK_TYPES, *PLAIN_TYPES, FP8)
 ]
 
 
@@ -34,7 +34,7 @@ def test_product(dtype: str, activations: str, isa: str, seed: int) -> None:
     for n_out, n_in in shapes_of(dtype):
         w = random_weights(dtype, n_out * n_in, rng)
         x = rng.normal(size=(max(ROWS), n_in)).astype(np.float32)
-        want, scale = reference.linear(w, dtype, n_out, x, activations)
+        want, scale = reference.linear(w, dtype, n_out, x, "f32" if dtype == FP8 else activations)
         for rows in ROWS:
             y = ops.linear(w, dtype, n_out, n_in, x[-rows:], activations=activations, isa=isa)
             check(y, want[-rows:], scale[-rows:], "linear", f"n_out {n_out} n_in {n_in} rows {rows}")
@@ -44,7 +44,7 @@ def test_product(dtype: str, activations: str, isa: str, seed: int) -> None:
 @pytest.mark.parametrize("activations", ["int8", "f32"])
 def test_a_row_has_the_same_bits_alone(activations: str, isa: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    for dtype in BLOCK_TYPES + PLAIN_TYPES:
+    for dtype in (*BLOCK_TYPES, *PLAIN_TYPES, FP8):
         block = 1 if dtype in PLAIN_TYPES else reference.block_size(dtype)[0]
         n_out, n_in = int(rng.integers(1, 80)), block * int(rng.integers(1, 700 // block + 1))
         w = random_weights(dtype, n_out * n_in, rng)
@@ -54,6 +54,29 @@ def test_a_row_has_the_same_bits_alone(activations: str, isa: str, seed: int) ->
         for rows in (2, 3, 5, 6, 8, int(rng.integers(7, 64)), 64):
             what = f"{dtype} n_out {n_out} n_in {n_in} rows {rows}"
             assert np.array_equal(run(x=x[:rows]).view(np.int32), alone[:rows].view(np.int32)), what
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("activations", ["int8", "f32"])
+@pytest.mark.parametrize("way", ["factor", "divisor"])
+def test_nvfp4_with_scales_of_rows(way: str, activations: str, isa: str, seed: int) -> None:
+    """Products, embeddings with the values of the definition, and the bits of a row alone."""
+    rng = np.random.default_rng(seed)
+    for n_out, n_in in ((1, 64), (37, 320), (70, 4096)):
+        by = rng.uniform(0.5, 2, n_out).astype(np.float32)
+        blocks = random_weights("NVFP4", n_out * n_in, rng)
+        w = reference.scaled_nvfp4(blocks, by) if way == "factor" else reference.scaled_nvfp4(blocks, by, by)
+        values = reference.decode_scaled_nvfp4(w, n_out)
+        ids = rng.integers(0, n_out, 5).astype(np.int32)
+        assert np.array_equal(ops.embed(w, "NVFP4_SCALED", n_in, ids, isa=isa), values[ids])
+        x = rng.normal(size=(9, n_in)).astype(np.float32)
+        exact = x if activations == "f32" else reference.rounded(x)
+        want, scale = reference.linear(values.reshape(-1).view(np.uint8), "F32", n_out, exact, "f32")
+        for rows in (1, 2, 3, 9):
+            y = ops.linear(w, "NVFP4_SCALED", n_out, n_in, x[-rows:], activations=activations, isa=isa)
+            check(y, want[-rows:], scale[-rows:], "linear", f"n_out {n_out} n_in {n_in} rows {rows}")
+            alone = ops.linear(w, "NVFP4_SCALED", n_out, n_in, x[-1:], activations=activations, isa=isa)
+            assert np.array_equal(y[-1:].view(np.int32), alone.view(np.int32))
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import lzma
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,13 +127,13 @@ def one(items: list[dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"schema": 3}, "schema 3 is of a newer lucebox; this one reads schema 2"),
-        ({"schema": 3, "boards": ..., "shards": 7}, "schema 3 is of a newer lucebox; this one reads schema 2"),
-        ({"schema": 0}, "schema 0 is not known; this lucebox reads schema 2"),
-        ({"schema": ...}, '"schema" must be 2, got null'),
-        ({"schema": "2"}, '"schema" must be 2, got "2"'),
+        ({"schema": 4}, "schema 4 is of a newer lucebox; this one reads schema 3"),
+        ({"schema": 4, "boards": ..., "shards": 7}, "schema 4 is of a newer lucebox; this one reads schema 3"),
+        ({"schema": 0}, "schema 0 is not known; this lucebox reads schema 3"),
+        ({"schema": ...}, '"schema" must be 3, got null'),
+        ({"schema": "2"}, '"schema" must be 3, got "2"'),
         ({"tuning": ...}, 'key "tuning" is missing'),
-        ({"colour": "red"}, 'key "colour" is not known in schema 2'),
+        ({"colour": "red"}, 'key "colour" is not known in schema 3'),
         ({"compiler": "nvcc"}, '"generations[0].compiler" must be an object, got "nvcc"'),
         ({"compiler": {"name": "nvcc", "version": "13"}}, 'key "generations[0].compiler.flags" is missing'),
         (
@@ -156,6 +156,8 @@ def one(items: list[dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
         ),
         ({"min_driver": "new"}, '"generations[0].min_driver" must be a version like 580 or 6.0, got "new"'),
         ({"vendor": "intel"}, '"vendor" must be nvidia, amd or sim, got "intel"'),
+        ({"archive": 3}, '"archive" must be an object, got 3'),
+        ({"archive": FILES[0] | {"file": "a/b"}}, '"archive.file" must be a file name without folders, got "a/b"'),
         ({"files": {}}, '"generations[0].files" must be a list, got {}'),
         ({"files": one(FILES, bytes=-1)}, '"generations[0].files[1].bytes" must not be negative, got -1'),
         (
@@ -213,7 +215,7 @@ def test_a_manifest_that_is_no_json(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("text", ["3", "[]", "null"])
 def test_a_manifest_that_is_no_object(tmp_path: Path, text: str) -> None:
     pack_data.install(tmp_path, content=text)
-    assert error_of(tmp_path) == f'{WHERE}: "schema" must be 2, got null{MEND}'
+    assert error_of(tmp_path) == f'{WHERE}: "schema" must be 3, got null{MEND}'
 
 
 @pytest.mark.parametrize(
@@ -263,37 +265,77 @@ def test_a_truncated_file_is_found(tmp_path: Path) -> None:
     )
 
 
-def packed(site: Path, content: bytes) -> packs.Pack:
-    """A pack whose second generation has one file, packed by xz, with this content."""
-    file = {"file": "all.cubin.xz", "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    kernels = [kernel | {"file": "all.cubin.xz"} for kernel in KERNELS]
-    folder = pack_data.install(site, content=pack_data.with_older_code(files=[file], kernels=kernels))
-    (folder / "all.cubin.xz").write_bytes(content)
+IMAGES = {f"{name}.cubin": f"\x7fELF {name}".encode() * 1000 for name in "abcd"}
+CONTENT = b"".join(IMAGES.values())
+
+
+def packed(site: Path, archive: bytes) -> packs.Pack:
+    """A pack of two generations, which has the code IMAGES in this archive."""
+    stored, *files = (
+        {"file": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in {"code.xz": archive, **IMAGES}.items()
+    )
+    kernels = [
+        [kernel | {"file": f"{name}.cubin"} for kernel, name in zip(KERNELS, pair, strict=True)]
+        for pair in ("ab", "cd")
+    ]
+    content = pack_data.with_older_code(files=files[2:], kernels=kernels[1]) | {"archive": stored}
+    content["generations"][0] |= {"files": files[:2], "kernels": kernels[0]}
+    folder = pack_data.install(site, content=content)
+    (folder / "code.xz").write_bytes(archive)
     (pack,) = found(site).usable
     return pack
 
 
-def test_code_for_older_drivers_is_packed(tmp_path: Path) -> None:
-    image = b"\x7fELF code" * 1000
-    pack = packed(tmp_path, lzma.compress(image))
+def test_an_archive_has_all_code(tmp_path: Path) -> None:
+    pack = packed(tmp_path, lzma.compress(CONTENT))
     pack.check()
-    assert pack.load(pack.manifest.generations[1]) == {"all.cubin.xz": image}
+    newer, older = map(pack.load, pack.manifest.generations)
+    assert (list(newer), list(older)) == (["a.cubin", "b.cubin"], ["c.cubin", "d.cubin"])
+    assert newer | older == pack.images() == IMAGES
+
+
+def test_a_flipped_bit_of_an_archive_is_found(tmp_path: Path) -> None:
+    pack = packed(tmp_path, lzma.compress(CONTENT))
+    file = tmp_path / "lucebox_sm86" / "code.xz"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    for act in (pack.check, pack.images):
+        with pytest.raises(PackError, match=r"code\.xz is damaged: expected sha256 "):
+            act()
 
 
 @pytest.mark.parametrize(
-    "content, problem",
+    "archive, problem",
     [
-        (b"\x7fELF" * 10, "no xz file (Input format not supported by decoder)"),
-        (lzma.compress(b"code" * 1000)[:-20], "an xz file that is cut short or larger than 64 MiB"),
-        (lzma.compress(bytes((64 << 20) + 1)), "an xz file that is cut short or larger than 64 MiB"),
+        (b"\x7fELF" * 10, "no xz file that can be read (Input format not supported by decoder)"),
+        (lzma.compress(CONTENT)[:-100], "an xz file of "),
+        (
+            lzma.compress(CONTENT[:-1]),
+            f"an xz file of {len(CONTENT) - 1} bytes, the manifest says {len(CONTENT)} or more",
+        ),
+        (
+            lzma.compress(CONTENT, filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 512 << 20}]),
+            "no xz file that can be read (Memory usage limit exceeded)",
+        ),
     ],
-    ids=["no xz", "cut short", "a bomb"],
+    ids=["no xz", "cut short", "too few bytes", "a large dictionary"],
 )
-def test_code_that_cannot_be_unpacked(tmp_path: Path, content: bytes, problem: str) -> None:
-    pack = packed(tmp_path, content)
+def test_an_archive_that_cannot_be_unpacked(tmp_path: Path, archive: bytes, problem: str) -> None:
+    pack = packed(tmp_path, archive)
     with pytest.raises(PackError) as error:
-        pack.load(pack.manifest.generations[1])
-    assert str(error.value) == f"{tmp_path / 'lucebox_sm86' / 'all.cubin.xz'}: {problem}{MEND}"
+        pack.images()
+    assert str(error.value).startswith(f"{tmp_path / 'lucebox_sm86' / 'code.xz'}: {problem}")
+    assert str(error.value).endswith(MEND)
+
+
+def test_no_more_is_decompressed_than_the_manifest_lists(tmp_path: Path) -> None:
+    pack = packed(tmp_path, lzma.compress(CONTENT + bytes(64 << 20)))
+    assert pack.images() == IMAGES
+    huge = replace(pack.manifest.archive, bytes=1 << 40)
+    with pytest.raises(ValueError, match="bytes of code, more than 256 MiB"):
+        packs.unpacked(b"", [huge])
 
 
 def test_a_missing_file_is_found(tmp_path: Path) -> None:

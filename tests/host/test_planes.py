@@ -9,15 +9,17 @@ from lucebox.errors import InvalidRequestError
 from reference.linear import (
     BLOCK_TYPES,
     CODEBOOK_TYPES,
+    FP8,
     PLAIN_TYPES,
     block_size,
     decode,
     random_weights,
+    scaled_nvfp4,
     to_bf16,
 )
 
 weights = _kernels.weights
-TYPES = PLAIN_TYPES + BLOCK_TYPES
+TYPES = (*PLAIN_TYPES, *BLOCK_TYPES, FP8)
 
 
 def shapes(dtype: str) -> list[tuple[int, int]]:
@@ -54,6 +56,7 @@ def test_planes_are_aligned_apart_and_hardly_larger_than_the_blocks(dtype: str) 
         assert total >= end and total % 256 == 0
         padding = 16 * n_out if block_size(dtype)[0] == 1 else 0  # of rows of plain numbers
         more = blocks // 110 * 2 if dtype == "Q3_K" else 0  # d is there twice
+        more += 8 * n_out if dtype == "NVFP4" else 0  # the tensor's scale, in each row
         assert blocks <= total <= blocks + more + padding + 256 * len(planes)
 
 
@@ -69,6 +72,30 @@ def test_types_without_planes_become_bf16(dtype: str) -> None:
         assert np.array_equal(planes, weights.to_planes(rounded.reshape(-1).view(np.uint8), "BF16", n_out, n_in))
     with pytest.raises(InvalidRequestError, match="no planes of its own"):
         weights.from_planes(planes, dtype, n_out, n_in)
+
+
+def test_scaled_nvfp4_round_trip() -> None:
+    """A device holds both forms as NVFP4; blocks alone have the factor 1."""
+    rng = np.random.default_rng(3)
+    n_out, n_in = 7, 320
+    blocks = random_weights("NVFP4", n_out * n_in, rng)
+    rows = scaled_nvfp4(blocks, rng.uniform(size=n_out).astype(np.float32))
+    for task_rows in (0, 2):
+        planes = weights.to_planes(rows, "NVFP4_SCALED", n_out, n_in, task_rows)
+        assert np.array_equal(weights.from_planes(planes, "NVFP4_SCALED", n_out, n_in), rows)
+        assert np.array_equal(weights.from_planes(planes, "NVFP4", n_out, n_in), blocks)
+    ones = weights.to_planes(scaled_nvfp4(blocks, np.ones(n_out, np.float32)), "NVFP4_SCALED", n_out, n_in)
+    assert np.array_equal(weights.to_planes(blocks, "NVFP4", n_out, n_in), ones)
+
+
+def test_scales_of_nvfp4_lose_sign_and_nan() -> None:
+    """Which do not count in the file either."""
+    blocks = np.random.default_rng(4).integers(0, 256, (64, 36), dtype=np.uint8)
+    blocks[:, :4] = np.arange(256).reshape(64, 4)
+    planes = weights.to_planes(blocks.reshape(-1), "NVFP4", 64, 64)
+    kept = weights.from_planes(planes, "NVFP4", 64, 64)
+    assert np.array_equal(decode(kept, "NVFP4"), decode(blocks.reshape(-1), "NVFP4"))
+    assert np.array_equal(weights.to_planes(kept, "NVFP4", 64, 64), planes)
 
 
 def test_alignment_is_filled_with_zeros() -> None:

@@ -233,6 +233,16 @@ def test_sparse_attention_on_amd(tmp_path: Path) -> None:
                 plan_memory(TINY_HYBRID, **flags, **given)
 
 
+def test_a_27b_in_nvfp4_fits_a_card_of_32_gb(tmp_path: Path) -> None:
+    """4.5 bits per weight and 32K tokens of q8_0: at most 18 GiB."""
+    install(tmp_path / "pack", "sm_120", content=full_manifest("sm_120"))
+    file = tmp_path / "27b.gguf"
+    synthetic.write_sparse(file, synthetic.SHAPES["qwen35-27b"], "qwen35-27b", "NVFP4")
+    with on_path(tmp_path / "pack"):
+        memory = plan_memory(file, board="RTX 5090", context=32768, kv="q8_0").memory
+    assert 14 * GIB < entry(memory, "weights") < memory.total_bytes <= 18 * GIB
+
+
 def test_the_limit_bounds_what_a_model_takes() -> None:
     with LLM(str(TINY_HYBRID), device="cpu", threads=1, memory_limit="30MiB") as llm:
         plan = llm.memory_plan
@@ -261,4 +271,6 @@ def test_a_plan_has_the_types_that_a_device_holds(tmp_path: Path) -> None:
             file = write(tmp_path / f"{dtype}.gguf", metadata(typed) | small_vocabulary(), tensors(typed))
             plans[dtype] = plan_memory(file, board="H100 SXM").memory
     assert entry(plans["BF16"], "decode step") > 0
-    assert plans["IQ2_S"].entries == plans["NVFP4"].entries == plans["BF16"].entries
+    assert plans["IQ2_S"].entries == plans["BF16"].entries
+    values = 266 * 256 + 256 * (2 * 4 * 64 + 2 * 2 * 64) + 3 * 256 * 512
+    assert 0 < entry(plans["NVFP4"], "weights") - values * 4.5 / 8 < 64 << 10

@@ -68,7 +68,7 @@ def test_a_killed_process_gives_it_back(root: Path) -> None:
     assert cap(root).read_text() == "110000000\n"
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    for _ in range(200):
+    for _ in range(1200):
         if cap(root).read_text() == "250000000\n":
             return
         time.sleep(0.05)

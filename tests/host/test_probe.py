@@ -52,7 +52,7 @@ class Slow(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        time.sleep(0.002 * body["max_tokens"])
+        time.sleep(0.008 * body["max_tokens"])
         answer = json.dumps({"usage": {"completion_tokens": body["max_tokens"]}}).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(answer)))

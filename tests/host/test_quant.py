@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from reference.linear import (
     BLOCK_TYPES,
     CODEBOOK_TYPES,
+    FP8,
     PLAIN_TYPES,
     SCALES_AT,
     block_size,
@@ -33,7 +34,7 @@ def ours(w: NDArray[np.uint8], dtype: str) -> NDArray[np.float32]:
     return y
 
 
-@pytest.mark.parametrize("dtype", BLOCK_TYPES + CODEBOOK_TYPES + PLAIN_TYPES)
+@pytest.mark.parametrize("dtype", (*BLOCK_TYPES, *CODEBOOK_TYPES, *PLAIN_TYPES, FP8))
 def test_random_bytes(dtype: str, seed: int) -> None:
     w = random_weights(dtype, 512 * 256, np.random.default_rng(seed))
     assert same_bits(ours(w, dtype), decode(w, dtype))

@@ -94,9 +94,9 @@ with LLM("tiny-hybrid", context=8192, threads=1, draft="none", sessions=2) as ll
         except CancelledError:
             ends.append("cancelled")
     thread = threading.Thread(target=other)
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
         thread.start()
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         llm.generate("def f(x):", max_tokens=8000, ignore_eos=True)
     except KeyboardInterrupt:
         print("interrupted")

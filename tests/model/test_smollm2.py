@@ -69,6 +69,7 @@ def test_answers_a_question(smollm2: Path) -> None:
     assert answer.finish_reason == "stop"
 
 
+@pytest.mark.slow  # 9 s: 512 tokens of a 135M model
 def test_the_catalog_limits_answers(smollm2: Path) -> None:
     """The model may repeat itself without end."""
     ask = [{"role": "user", "content": "Count."}]

@@ -11,6 +11,7 @@ import numpy as np
 from gguf import GGUFReader
 from gguf.quants import dequantize
 from numpy.typing import NDArray
+from reference.linear import e4m3_values, to_bf16
 from safetensors.numpy import save_file
 
 F32 = NDArray[np.float32]
@@ -121,15 +122,6 @@ def write(folder: Path, config: dict[str, Any], tensors: dict[str, F32]) -> Path
     return folder
 
 
-def e4m3_values() -> NDArray[np.float32]:
-    """The value of each code: sign, four bits of exponent (bias 7), three of fraction; NaN, no infinities."""
-    codes = np.arange(256)
-    exponent, fraction = codes >> 3 & 15, codes & 7
-    values = np.where(exponent == 0, fraction / 8 * 2.0**-6, (1 + fraction / 8) * 2.0 ** (exponent - 7))
-    values[(codes & 127) == 127] = np.nan
-    return (np.where(codes < 128, 1, -1) * values).astype(np.float32)
-
-
 def nvfp4(name: str, shape: tuple[int, int], maker: str, rng: np.random.Generator) -> tuple[Typed, F32]:
     """Random tensors of a matrix as a maker's tool writes them, and its values as that tool reads them back."""
     codes = rng.integers(0, 16, shape, dtype=np.uint8)
@@ -150,6 +142,41 @@ def nvfp4(name: str, shape: tuple[int, int], maker: str, rng: np.random.Generato
     magnitudes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
     values = np.where(codes < 8, 1, -1).astype(np.float32) * magnitudes[codes & 7]
     return made, values * by_block.repeat(16, axis=1)
+
+
+def few_bits(folder: Path, gguf: Path, kind: str) -> tuple[Path, int]:
+    """A checkpoint of a GGUF's model, and the bytes of its matrices on a device. fp8: a scale per row; modelopt and
+    compressed-tensors: NVFP4; mixed: feed-forward blocks in NVFP4, attention in FP8, the head in BF16."""
+    config, weights = from_gguf(gguf)
+    rng = np.random.default_rng(0)
+    typed: Typed = {}
+    n_bytes = 0
+    for name, tensor in weights.items():
+        if not name.endswith(("proj.weight", "lm_head.weight")):
+            typed[name] = ("F32", tensor)
+            n_bytes += tensor.nbytes if tensor.ndim > 1 else 0
+        elif kind == "mixed" and name.startswith("lm_head"):
+            typed[name] = ("BF16", to_bf16(tensor))
+            n_bytes += 2 * tensor.size
+        elif kind == "fp8" or (kind == "mixed" and "self_attn" in name):
+            codes, scales = fp8_rows(tensor)
+            typed |= {name: ("F8_E4M3", codes), f"{name}_scale": ("F32", scales)}
+            n_bytes += tensor.size // 128 * 132
+        else:
+            made, _ = nvfp4(name, tensor.shape, "modelopt" if kind == "mixed" else kind, rng)
+            typed |= made
+            n_bytes += tensor.size // 64 * 36 + 8 * len(tensor)
+    path = write(folder, config, {"x": np.zeros(1, np.float32)})
+    write_tensors(path / "model.safetensors", typed)
+    return path, n_bytes
+
+
+def fp8_rows(values: F32) -> tuple[NDArray[np.uint8], F32]:
+    """Codes and a scale per row."""
+    scales = np.abs(values).max(axis=1, keepdims=True) / np.float32(448)
+    middles = (e4m3_values()[:0x7E] + e4m3_values()[1:0x7F]) / 2
+    codes = np.searchsorted(middles, np.abs(values / scales)).astype(np.uint8)
+    return codes | (values < 0).astype(np.uint8) << 7, scales
 
 
 def write_tensors(path: Path, tensors: Mapping[str, tuple[str, NDArray[Any]]]) -> None:

@@ -45,9 +45,15 @@ def page(browser: Browser) -> Iterator[Page]:
     yield from tab(browser, 1500)
 
 
-@pytest.fixture(params=[1400, 390])
+@pytest.fixture(params=[1400, pytest.param(390, marks=pytest.mark.slow)])  # 3 s a test
 def tab_of_width(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
     """A tab like `page`, of the width of a laptop's window or of a phone."""
+    yield from tab(browser, request.param)
+
+
+@pytest.fixture(params=[1400, 390])
+def tab_of_any_width(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """For the tests of which a phone shows a view after the other, every day."""
     yield from tab(browser, request.param)
 
 

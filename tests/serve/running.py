@@ -15,13 +15,12 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import anthropic
 import httpx
-import openai
 import uvicorn
 from lucebox import LLM
 from lucebox.serve.app import create_app
 from lucebox.serve.settings import ServeSettings
+from sdks import anthropic, openai
 
 MODEL = "tiny-hybrid"
 WHOLE_CONTEXT = 8192  # the model's maximum

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 
-import anthropic
 import pytest
 from running import ASK, MODEL, Running
+from sdks import anthropic
 
 GREEDY = {"model": MODEL, "max_tokens": 12, "extra_body": {"temperature": 0}}  # newer SDKs have no temperature argument
 TOOL = {

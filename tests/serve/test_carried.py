@@ -7,9 +7,9 @@ from typing import Any, Literal
 import pytest
 from lucebox.serve.protocols import anthropic, ollama_bodies, openai_chat, openai_responses
 from lucebox.serve.protocols.body import MAX_NAMED
-from openai import pydantic_function_tool
 from pydantic import BaseModel, ValidationError
 from running import ASK, MODEL, Running
+from sdks import openai
 
 USER = {"role": "user", "content": "Go."}
 FUNCTION = {"name": "w", "arguments": "{}"}
@@ -190,7 +190,7 @@ class Weather(BaseModel):
 
 def test_the_parse_helper_goes_on(server: Running) -> None:
     """openai-python's own messages are sent back as they are."""
-    client, tools = server.openai(), [pydantic_function_tool(Weather, name="w")]
+    client, tools = server.openai(), [openai.pydantic_function_tool(Weather, name="w")]
     asked: dict[str, Any] = {"model": MODEL, "tools": tools, "max_tokens": 60, "temperature": 0}
     first = client.chat.completions.parse(messages=ASK, tool_choice="required", parallel_tool_calls=False, **asked)
     message = first.choices[0].message

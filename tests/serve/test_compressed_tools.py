@@ -61,8 +61,17 @@ def long_conversation(client: str, documents: tuple[str, str]) -> Conversation:
     return conversation
 
 
-@pytest.mark.parametrize(("seed", "ratio"), [(0, 0.02), (1, 0.1), (2, 0.6)])
-@pytest.mark.parametrize("client", WITH_TOOL)
+RATIOS = (0.02, 0.1, 0.6)
+
+
+@pytest.mark.parametrize(
+    ("client", "seed", "ratio"),
+    [
+        pytest.param(client, seed, ratio, marks=[] if seed == i % 3 else pytest.mark.slow)  # 0.3 s each
+        for i, client in enumerate(WITH_TOOL)
+        for seed, ratio in enumerate(RATIOS)
+    ],
+)
 def test_all_but_the_documents_is_intact(llm: LLM, model: ChatModel, client: str, seed: int, ratio: float) -> None:
     rng = random.Random(seed)
     documents = (document(rng), document(rng))

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from lucebox.measure.needle import make_documents, text_of
 from lucebox.models.assets import TextAssets
 from lucebox.models.resolve import resolve
 from running import MODEL, Running, started
+from sdks import openai
 
 SCORER = Path(__file__).parents[1] / "data" / "recall" / "recall-scorer.Q4_0.gguf"
 CONTEXT = 2048

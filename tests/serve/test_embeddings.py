@@ -8,10 +8,10 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-import openai
 import pytest
 from lucebox import LLM
 from running import MODEL, Running, in_process
+from sdks import openai
 
 TEXTS = ["def add(a, b):\n", "import os", "x = 1\n" * 200]
 

@@ -10,10 +10,7 @@ import copy
 import json
 from typing import Any
 
-import anthropic
 import httpx2
-import ollama
-import openai
 import pytest
 from lucebox.generation.answer import Answer
 from lucebox.generation.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
@@ -30,6 +27,7 @@ from lucebox.serve.protocols.openai_responses import conversation_of as response
 from lucebox.serve.protocols.responses_items import messages_of
 from lucebox.serve.protocols.responses_replay import events_of, numbered, opening_events
 from lucebox.serve.protocols.responses_stream import ResponseWriter
+from sdks import anthropic, ollama, openai
 
 END = Finished("stop", None, Usage(10, 20, 4), 3, Timings(0.1, 0.2, 6, 20), 0.01)
 

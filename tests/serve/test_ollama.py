@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import ollama
 import pytest
 from lucebox import LLM
 from lucebox.chat.thinking import ThinkingRequest
 from lucebox.serve.protocols.ollama_bodies import ChatRequest, conversation_of, limits_of, options_of
 from running import ASK, MODEL, Running
+from sdks import ollama
 
 BRIEF = {"temperature": 0, "num_predict": 12}
 SCHEMA = {"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 
-import openai
 import pytest
 from running import ASK, MODEL, Running
+from sdks import openai
 
 GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": 12}
 

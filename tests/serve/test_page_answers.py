@@ -42,8 +42,8 @@ def sent(tab_of_width: Page) -> list[Any]:
     return bodies
 
 
-def test_an_answer_goes_on_when_its_chat_is_left(tab_of_width: Page, patient: Running) -> None:
-    page = tab_of_width
+def test_an_answer_goes_on_when_its_chat_is_left(tab_of_any_width: Page, patient: Running) -> None:
+    page = tab_of_any_width
     opened(page, patient.url, temperature=2, max_tokens=8000, seed=1)
     send(page, "Tell me everything.")
     written(page)

@@ -188,8 +188,8 @@ def test_the_theme_is_chosen_and_kept(page: Page, server: Running) -> None:
     assert page.evaluate(colour) == dark
 
 
-def test_a_chat_has_settings_of_its_own(tab_of_width: Page, server: Running) -> None:
-    page = tab_of_width
+def test_a_chat_has_settings_of_its_own(tab_of_any_width: Page, server: Running) -> None:
+    page = tab_of_any_width
     sent: list[Any] = []
     page.on("request", lambda one: sent.append(json.loads(one.post_data)) if one.post_data else None)
     opened(page, server.url, temperature=0, max_tokens=3, system="Be brief.")
@@ -211,8 +211,8 @@ def test_a_chat_has_settings_of_its_own(tab_of_width: Page, server: Running) -> 
     assert page.input_value("#tools") == ""
 
 
-def test_search_and_rename(tab_of_width: Page, server: Running) -> None:
-    page = tab_of_width
+def test_search_and_rename(tab_of_any_width: Page, server: Running) -> None:
+    page = tab_of_any_width
     for chat in ("apples", "pears"):
         page.goto("about:blank")
         opened(page, server.url, temperature=0, max_tokens=3)
@@ -369,8 +369,8 @@ def test_chats_of_an_earlier_page_are_taken_over(page: Page, server: Running) ->
     shows_rows(page, "hello")
 
 
-def test_shortcuts(tab_of_width: Page, server: Running) -> None:
-    page = tab_of_width
+def test_shortcuts(tab_of_any_width: Page, server: Running) -> None:
+    page = tab_of_any_width
     opened(page, server.url, temperature=0, max_tokens=3)
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("?")

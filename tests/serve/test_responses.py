@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import numpy as np
-import openai
 import pytest
 from lucebox import LLM
 from lucebox.serve.errors import ApiError
@@ -15,6 +14,7 @@ from lucebox.serve.protocols.openai_responses import ResponsesRequest, conversat
 from lucebox.serve.protocols.responses_items import messages_of, resolved
 from lucebox.serve.responses_store import ResponseStore, StoredResponse
 from running import ASK, MODEL, Running
+from sdks import openai
 from tolerances import check
 
 GREEDY = {"model": MODEL, "temperature": 0, "max_output_tokens": 12}

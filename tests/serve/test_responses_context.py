@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import openai
 import pytest
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning, encode_reasoning
 from running import MODEL, Running
+from sdks import openai
 from test_events import checked_responses
 
 GREEDY = {"model": MODEL, "temperature": 0, "max_output_tokens": 12}

@@ -48,7 +48,7 @@ def test_the_end_of_the_drain(streams: bool) -> None:
             assert process.stdout is not None and process.stderr is not None
             url = json.loads(process.stdout.readline())["url"]
             asked = [pool.submit(ask, url, path, {**body, "stream": streams}) for path, body, _ in REQUESTS]
-            while httpx.get(f"{url}/status").json()["waiting"] < 3:  # the others run
+            while httpx.get(f"{url}/status", timeout=60).json()["waiting"] < 3:  # the others run
                 time.sleep(0.05)
             os.kill(process.pid, signal.SIGTERM)
             for (path, _, status), answer in zip(REQUESTS, asked, strict=True):

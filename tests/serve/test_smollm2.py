@@ -7,10 +7,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import anthropic
-import openai
 import pytest
 from running import Running, started
+from sdks import anthropic, openai
 
 NAME = "smollm2-135m"
 QUESTION = "What is the capital of France?"

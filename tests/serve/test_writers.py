@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 from lucebox.generation.answer import Answer
 from lucebox.generation.events import ReasoningDelta, TextDelta, ToolArguments, ToolEnd, ToolStart, Warning
@@ -25,6 +23,7 @@ from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
 from lucebox.serve.protocols.openai_responses import ResponsesRequest
 from lucebox.serve.protocols.responses_items import messages_of
 from lucebox.serve.protocols.responses_stream import ResponseWriter
+from sdks import anthropic, openai
 
 ANSWER: list[Item] = [
     Started(10, 4),

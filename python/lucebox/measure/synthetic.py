@@ -157,6 +157,7 @@ TYPES = {
     "Q4_K": TypeInfo(12, 256, 144, "Q4_0"),
     "Q5_K": TypeInfo(13, 256, 176, "Q8_0"),
     "Q6_K": TypeInfo(14, 256, 210, "Q8_0"),
+    "NVFP4": TypeInfo(40, 64, 36, "F16"),
 }
 
 
@@ -176,6 +177,7 @@ PRESETS = {
     "Q5_K_S": Preset(16, "Q5_K"),
     "Q5_K_M": Preset(17, "Q5_K"),
     "Q6_K": Preset(18, "Q6_K"),
+    "NVFP4": Preset(39, "NVFP4"),
 }
 
 
@@ -329,6 +331,8 @@ def random_blocks(type_name: str, n: int, rng: np.random.Generator) -> Bytes:
         scales = out[:, 192:208].view(np.int8)
         scales >>= 1  # -64..63
         put_half(208, 2.9e-5 * spread)
+    elif type_name == "NVFP4":
+        out[:, :4] = rng.integers(3, 5, (n, 4))  # e4m3 of 2^-9 each
     return out
 
 

@@ -27,6 +27,7 @@ from lucebox.packs.installed import (
     find,
     install_advice,
     install_command,
+    open_folder,
     reinstall_command,
     unpacked,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "install_command",
     "is_at_least",
     "min_driver",
+    "open_folder",
     "package",
     "parse_device",
     "reinstall_command",

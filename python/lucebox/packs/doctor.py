@@ -241,7 +241,7 @@ def _pack_states(installed: packs.Packs, devices: Sequence[DeviceState]) -> tupl
             distribution=pack.distribution,
             version=pack.manifest.version,
             n_kernels=len(pack.manifest.kernel_names),
-            bytes=sum(file.bytes for code in pack.manifest.generations for file in code.files),
+            bytes=sum(file.bytes for file in pack.manifest.stored),
             devices=tuple(device.device for device in devices if device.device and device.pack == pack.name),
             blocked=tuple(device.device or device.name for device in devices if device.blocked == pack.name),
             error=None,

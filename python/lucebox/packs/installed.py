@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import lzma
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
@@ -33,6 +33,7 @@ __all__ = [
     "find",
     "install_advice",
     "install_command",
+    "open_folder",
     "reinstall_command",
     "unpacked",
 ]
@@ -40,9 +41,9 @@ __all__ = [
 GROUP = "lucebox.packs"
 MANIFEST = "manifest.json"
 MAX_MANIFEST = 4 << 20  # bytes
-XZ = ".xz"
-MAX_UNPACKED_BYTES = 64 << 20  # the largest code object is 2 MB; bounds decompression of hostile files
-UNPACK_THREADS = 8
+# Bounds of hostile files. All code objects of one compiler have 20 MB; the decoder's memory is its dictionary, 32 MiB.
+MAX_UNPACKED_BYTES = 256 << 20
+MAX_DECODER_BYTES = 64 << 20
 # Whether all our package names are registered on PyPI. Until then a plain `pip install` may fetch a stranger's package.
 ON_PYPI = False
 
@@ -116,14 +117,23 @@ class Pack:
         return self.manifest.architecture
 
     def load(self, code: Generation) -> dict[str, bytes]:
-        """The code objects of a generation by file name, each checked against its size and hash in the manifest.
+        """The code objects of a generation by file name. What the pack stores is checked against the manifest.
 
         Raises:
             PackError: a file is missing, truncated or changed.
         """
-        with ThreadPoolExecutor(UNPACK_THREADS) as pool:  # hashing and xz release the GIL
-            images = pool.map(self._unpacked, code.files)
-            return dict(zip((entry.file for entry in code.files), images, strict=True))
+        if self.manifest.archive is None:
+            return {entry.file: self._read(entry) for entry in code.files}
+        before = self.manifest.generations[: self.manifest.generations.index(code)]
+        start = sum(file.bytes for one in before for file in one.files)
+        try:
+            return unpacked(self._read(self.manifest.archive), code.files, start)
+        except ValueError as error:
+            raise _damaged(self.name, f"{self.folder / self.manifest.archive.file}: {error}") from error
+
+    def images(self) -> dict[str, bytes]:
+        """The code objects of all generations, by file name."""
+        return {name: image for code in self.manifest.generations for name, image in self.load(code).items()}
 
     def check(self) -> None:
         """Checks every file against its size and hash in the manifest.
@@ -131,15 +141,8 @@ class Pack:
         Raises:
             PackError: a file is missing, truncated or changed.
         """
-        for code in self.manifest.generations:
-            for entry in code.files:
-                self._read(entry)
-
-    def _unpacked(self, entry: CodeObject) -> bytes:
-        try:
-            return unpacked(entry.file, self._read(entry))
-        except ValueError as error:
-            raise _damaged(self.name, f"{self.folder / entry.file}: {error}") from error
+        for entry in self.manifest.stored:
+            self._read(entry)
 
     def _read(self, entry: CodeObject) -> bytes:
         file = self.folder / entry.file
@@ -213,28 +216,43 @@ def find(version: str | None = None) -> Packs:
     return Packs(tuple(usable), tuple(broken))
 
 
+def open_folder(folder: Path) -> Pack:
+    """The pack in a folder that is not installed, as a build leaves it.
+
+    Raises:
+        PackError: its manifest is invalid.
+    """
+    text = read_regular(folder / MANIFEST, MAX_MANIFEST).decode()
+    return Pack(Manifest.parse(text, str(folder / MANIFEST)), text, "", folder)
+
+
 def broken_pack(name: str, distribution: str, error: PackError, installed_ns: int = 0) -> BrokenPack:
     command = error.command if isinstance(error, BrokenPackError) else None
     return BrokenPack(name, distribution, str(error), command, installed_ns)
 
 
-def unpacked(name: str, data: bytes) -> bytes:
-    """The code object in a pack's file. Packs with code for several drivers compress it with xz, to 60 % of the size of
-    a wheel's deflate.
+def unpacked(archive: bytes, files: Sequence[CodeObject], start: int = 0) -> dict[str, bytes]:
+    """The code objects that an archive has one after the other from byte `start` of its content, by file name. What
+    follows them is not decompressed.
 
     Raises:
-        ValueError: the content does not match the file name's format.
+        ValueError: the archive is no xz stream, or is shorter.
     """
-    if not name.endswith(XZ):
-        return data
-    decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+    end = start + sum(file.bytes for file in files)
+    if end > MAX_UNPACKED_BYTES:
+        raise ValueError(f"the manifest lists {end} bytes of code, more than {MAX_UNPACKED_BYTES >> 20} MiB")
+    decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_DECODER_BYTES)
     try:
-        image = decompressor.decompress(data, MAX_UNPACKED_BYTES)
-    except lzma.LZMAError as error:
-        raise ValueError(f"no xz file ({error})") from error
-    if not decompressor.eof:
-        raise ValueError(f"an xz file that is cut short or larger than {MAX_UNPACKED_BYTES >> 20} MiB")
-    return image
+        content = decompressor.decompress(archive, end)
+    except (lzma.LZMAError, MemoryError) as error:
+        raise ValueError(f"no xz file that can be read ({error})") from error
+    if len(content) != end:
+        raise ValueError(f"an xz file of {len(content)} bytes, the manifest says {end} or more")
+    images, at = {}, start
+    for file in files:
+        images[file.file] = content[at : at + file.bytes]
+        at += file.bytes
+    return images
 
 
 def _damaged(name: str, defect: str) -> BrokenPackError:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from lucebox.errors import PackError
@@ -24,7 +25,7 @@ __all__ = [
     "package",
 ]
 
-SCHEMA = 2
+SCHEMA = 3
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # no path separators: files are in the manifest's folder
 DRIVER = re.compile(r"\d+(\.\d+)*")
@@ -118,6 +119,7 @@ class Generation:
     """The oldest driver that loads this code: "580", "6.0"; empty for sim."""
     compiler: Compiler
     files: tuple[CodeObject, ...]
+    """The code objects, as the driver loads them."""
     kernels: tuple[Kernel, ...]
 
 
@@ -151,8 +153,17 @@ class Manifest:
     capabilities: Mapping[str, bool | int | str]
     tuning: Mapping[str, int]
     exceptions: tuple[Waiver, ...]
+    archive: CodeObject | None
+    """The file with the code objects of all generations in their order, one xz stream; None: each is a file."""
     generations: tuple[Generation, ...]
     """Newest drivers first; every generation has the same kernels."""
+
+    @property
+    def stored(self) -> tuple[CodeObject, ...]:
+        """The files in the pack's folder."""
+        if self.archive is not None:
+            return (self.archive,)
+        return tuple(file for code in self.generations for file in code.files)
 
     @property
     def min_driver(self) -> str:
@@ -197,7 +208,9 @@ def _check_schema(value: Any, where: str) -> None:
 
 
 def _read(kind: Any, value: Any, where: str, key: str) -> Any:
-    """`value` as `kind`: a dataclass, tuple[X, ...], Mapping[str, X], a union or a plain type."""
+    """`value` as `kind`: a dataclass or None, tuple[X, ...], Mapping[str, X], a union or a plain type."""
+    if isinstance(kind, UnionType) and value is not None and is_dataclass(get_args(kind)[0]):
+        kind = get_args(kind)[0]
     if is_dataclass(kind):
         return _read_object(kind, _expect(dict, value, where, key), where, key)
     if get_origin(kind) is tuple:
@@ -237,6 +250,8 @@ def _check_sense(manifest: Manifest, where: str) -> None:
         raise PackError(f'{where}: "vendor" must be nvidia, amd or sim, got {_short(manifest.vendor)}')
     if manifest.variant and not VARIANT.fullmatch(manifest.variant):
         raise PackError(f'{where}: "variant" must be small letters and digits, got {_short(manifest.variant)}')
+    if manifest.archive is not None:
+        _check_file(manifest.archive, where, "archive")
     if not manifest.generations:
         raise PackError(f'{where}: "generations" must have one or more, got none')
     for i, one in enumerate(manifest.generations):
@@ -254,14 +269,7 @@ def _check_generation(code: Generation, vendor: str, where: str, key: str) -> No
         raise PackError(f'{where}: "{key}.min_driver" must be a version like 580 or 6.0, got {_short(code.min_driver)}')
     names = [file.file for file in code.files]
     for i, file in enumerate(code.files):
-        if not PLAIN_NAME.fullmatch(file.file):
-            raise PackError(
-                f'{where}: "{key}.files[{i}].file" must be a file name without folders, got {_short(file.file)}'
-            )
-        if not SHA256.fullmatch(file.sha256):
-            raise PackError(
-                f'{where}: "{key}.files[{i}].sha256" must be 64 hexadecimal digits, got {_short(file.sha256)}'
-            )
+        _check_file(file, where, f"{key}.files[{i}]")
         if file.file in names[:i]:
             raise PackError(f'{where}: "{key}.files" names {file.file} twice')
     seen: set[str] = set()
@@ -271,6 +279,13 @@ def _check_generation(code: Generation, vendor: str, where: str, key: str) -> No
         if kernel.name in seen:
             raise PackError(f'{where}: "{key}.kernels" names {kernel.name} twice')
         seen.add(kernel.name)
+
+
+def _check_file(file: CodeObject, where: str, key: str) -> None:
+    if not PLAIN_NAME.fullmatch(file.file):
+        raise PackError(f'{where}: "{key}.file" must be a file name without folders, got {_short(file.file)}')
+    if not SHA256.fullmatch(file.sha256):
+        raise PackError(f'{where}: "{key}.sha256" must be 64 hexadecimal digits, got {_short(file.sha256)}')
 
 
 def _short(value: Any) -> str:

@@ -50,6 +50,8 @@ BLOCKS = {
     "IQ4_NL": BlockType(32, 18, (0,)),
     "IQ4_XS": BlockType(256, 136, (0,)),
     "MXFP4": BlockType(32, 17, ()),
+    "NVFP4": BlockType(64, 36, ()),
+    "F8_E4M3": BlockType(128, 132, ()),
 }
 
 
@@ -97,6 +99,10 @@ def weights_of(rng: np.random.Generator, dtype: str, count: int) -> NDArray[np.u
         blocks[:, at : at + 2] = scale.view(np.uint8)
     if dtype == "MXFP4":
         blocks[:, 0] = rng.integers(116, 124, len(blocks))  # the exponents: scales of 2^-12 to 2^-5
+    if dtype == "NVFP4":
+        blocks[:, :4] = rng.integers(8, 40, (len(blocks), 4))  # scales of 2^-6 to 2^-2
+    if dtype == "F8_E4M3":
+        blocks[:, :4] = rng.uniform(0.001, 0.01, (len(blocks), 1)).astype(np.float32).view(np.uint8)
     return blocks.reshape(-1)
 
 

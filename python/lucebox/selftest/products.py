@@ -25,7 +25,7 @@ GEMM_ROWS = (2, 22, 13, 32, 47, 130, 64)
 # Types with a tiled GEMM. They also have a skinny GEMM, which is preferred.
 TILES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K", "F16", "BF16")
 # Types without a GEMM of their own: their weights are expanded to 16 bits.
-EXPANDED = ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4")
+EXPANDED = ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4", "F8_E4M3")
 MIN_EXPANDED_ROWS = 12
 PAIRED, PAIR_ROWS = ("Q4_K", "Q5_K"), (2, 13, 22, 32)  # types whose skinny GEMM can be paired with Q6_K
 SHARED = ("Q4_K", "Q6_K")  # types whose GEMV stages weights in shared memory
@@ -43,8 +43,8 @@ def products(rng: np.random.Generator) -> Iterator[Case]:
                 for activations, limit in (("f32", "int16"), ("int8", "int8")) if block else (("f32", "sum"),):
                     unit = partial(_terms, w, dtype, x)
                     without = ("gemm_skinny",) if rows > 1 else ()
-                    yield case("linear", limit, w, dtype, n_out, n_in, x, add, unit=unit, without=without,
-                               activations=activations)  # fmt: skip
+                    yield case("linear", limit, w, dtype, n_out, n_in, x, add, reference=_linear, unit=unit,
+                               without=without, activations=activations)  # fmt: skip
     for dtype in SHARED:
         kernel = f"gemv_{dtype.lower()}_int8"
         for n_out, n_in in ((38, 5120), (4, 17408)):  # Q6_K: computed in pairs of rows
@@ -123,7 +123,7 @@ def _gemm(rng: np.random.Generator, wide: str, dtype: str, shape: tuple[int, int
             limit = "matrix"
             rounded = wide if dtype == "BF16" else dtype
             given = as_fp32(converted(x, rounded), rounded).reshape(x.shape)
-        expected = partial(linear, w, dtype, n_out, n_in, given, add, activations=exact)
+        expected = partial(_linear, w, dtype, n_out, n_in, given, add, activations=exact)
         arguments, options = (w, dtype, n_out, n_in, x, add), {"activations": activations}
         yield Case("linear", limit, arguments, options, expected, unit=unit)
 
@@ -141,6 +141,16 @@ def megakernels(rng: np.random.Generator) -> Iterator[Case]:
             unit = partial(_terms, w, dtype, normed)
             given = (x, norm, 0.03, w, dtype, n_out)
             yield Case("megakernel", limit, given, {}, expected, _as_row, unit, without)
+
+
+def _linear(
+    w: Array, dtype: str, n_out: int, n_in: int, x: Array, add: Array | None, *, activations: str
+) -> Array:  # fmt: skip
+    """The CPU's product. It does not round the x of FP8, as a device does."""
+    if dtype == "F8_E4M3" and activations == "int8":
+        q, scale, _ = _kernels.weights.quantize_q8(x)
+        x = (q * np.repeat(scale, 32, axis=1))[:, :n_in].astype(np.float32)
+    return linear(w, dtype, n_out, n_in, x, add, activations=activations)
 
 
 def _as_row(parts: Parts) -> Parts:

@@ -96,7 +96,9 @@ class Kernels:
             "kernels": [*(one for one in code["kernels"] if one["name"] not in names), *made["kernels"]],
         }
         return Compiled(
-            {**manifest, "generations": [code]}, files, {one["file"]: images[one["file"]] for one in kept} | files
+            {**manifest, "archive": None, "generations": [code]},
+            files,
+            {one["file"]: images[one["file"]] for one in kept} | files,
         )
 
     def _run(self, pack: Pack, abi: str, flags: list[str], defines: Mapping[str, int], out: Path) -> Json:

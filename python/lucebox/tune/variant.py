@@ -27,18 +27,20 @@ UNIX = 3
 
 
 def file_stem(file: str) -> str:
-    """The kernel source of a code object: gemv_32.nvrtc.cubin.xz -> gemv_32."""
+    """The kernel source of a code object: gemv_32.nvrtc.cubin -> gemv_32."""
     return file.partition(".")[0]
 
 
 def changed_manifest(manifest: Json, tuning: Mapping[str, int], without: Sequence[str]) -> Json:
-    """A pack's manifest with changed constants, without the kernels and files of left-out sources."""
+    """A pack's manifest with changed constants, without the kernels and files of left-out sources, and without
+    its archive."""
     generations = []
     for code in manifest["generations"]:
         files = [one for one in code["files"] if file_stem(one["file"]) not in without]
         kernels = [one for one in code["kernels"] if file_stem(one["file"]) not in without]
         generations.append({**code, "files": files, "kernels": kernels})
-    return {**manifest, "tuning": {**manifest["tuning"], **tuning}, "generations": generations}
+    tuning = {**manifest["tuning"], **tuning}
+    return {**manifest, "tuning": tuning, "archive": None, "generations": generations}
 
 
 def variant_manifest(manifest: Json, word: str, choice: Choice) -> Json:
@@ -73,10 +75,11 @@ def write_wheel(pack: Pack, manifest: Json, code: Mapping[str, bytes], out: Path
     """
     name = f"{manifest['target']}_{manifest['variant']}"
     files = {one["file"]: one for generation in manifest["generations"] for one in generation["files"]}
-    content = {file: code[file] if file in code else (pack.folder / file).read_bytes() for file in files}
+    images = {**pack.images(), **code}
+    content = {file: images[file] for file in files}
     for file, data in content.items():
         if hashlib.sha256(data).hexdigest() != files[file]["sha256"]:
-            raise PackError(f"{pack.folder / file} is not what its manifest says; install the pack again")
+            raise PackError(f"{file} of pack {pack.name} is not what its manifest says; install the pack again")
     text = json.dumps(manifest, indent=1) + "\n"
     source = _distribution(pack)
     project, stem = package(name).replace("_", "-"), f"{package(name)}-{pack.manifest.version}"

@@ -15,13 +15,17 @@ struct DTypeInfo {
   uint32_t ggml_id;       // type field of a GGUF tensor
   uint32_t block_values;  // values per block; 1 for plain numbers
   uint32_t block_bytes;
+  uint32_t header_bytes = 0;  // before the blocks of each row
 };
 
 const DTypeInfo& info(DType type);
 inline std::string_view name(DType type) { return info(type).name; }
 
-// Bytes of `count` contiguous values; count must be a multiple of block_values.
-inline size_t row_bytes(DType type, size_t count) { return count / info(type).block_values * info(type).block_bytes; }
+// Bytes of a row of `count` values; count must be a multiple of block_values.
+inline size_t row_bytes(DType type, size_t count) {
+  const DTypeInfo& of = info(type);
+  return of.header_bytes + count / of.block_values * of.block_bytes;
+}
 
 std::optional<DType> dtype_from_ggml(uint32_t ggml_id);
 std::optional<DType> dtype_from_name(std::string_view name);

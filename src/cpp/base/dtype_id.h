@@ -23,6 +23,8 @@ enum class DType : uint8_t {
   kIQ4_NL,
   kIQ4_XS,
   kMXFP4,
+  kNVFP4,
+  kF8_E4M3,  // not a GGUF type: blocks that the loader makes (quant/blocks.h)
   // No kernels read these types: a device stores their values as BF16.
   kIQ1_S,
   kIQ1_M,
@@ -33,8 +35,9 @@ enum class DType : uint8_t {
   kIQ3_S,
   kTQ1_0,
   kTQ2_0,
-  kNVFP4,
+  // Host memory only: rows of NVFP4 blocks with the scale of their tensor, which a device stores as NVFP4.
+  kNVFP4_SCALED,
 };
-inline constexpr int kDTypeCount = 26;
+inline constexpr int kDTypeCount = 28;
 
 }  // namespace lb

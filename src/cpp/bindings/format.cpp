@@ -119,7 +119,7 @@ void bind_format(nb::module_& m) {
   m.def(
       "device_type",
       [](const std::string& type) {
-        const std::optional<DType> own = type == "F8_E4M3" ? DType::kBF16 : dtype_from_name(type);
+        const std::optional<DType> own = dtype_from_name(type);
         return own ? std::string(name(quant::device_type(*own))) : type;
       },
       nb::arg("type"), "Name of the type in which a GPU stores weights of this type.");

@@ -81,11 +81,9 @@ void linear_f32_plain(const Linear& op, int begin, int end, float* dequantized) 
 
 template <class Block>
 void linear_f32_blocks(const Linear& op, int begin, int end, float* dequantized) {
-  const long blocks_per_row = op.n_in / Block::kValues;
-  const Block* w = static_cast<const Block*>(op.w);
   linear_f32_rows<float>(op, begin, end, [&](int i, long o) {
     float* y = dequantized + long(i) * op.n_in;
-    for (long b = 0; b < blocks_per_row; ++b) dequantize(w[o * blocks_per_row + b], y + b * Block::kValues);
+    quant::dequantize_blocks(quant::row_blocks<Block>(op.w, o, op.n_in), y, op.n_in);
     return y;
   });
 }
@@ -96,6 +94,7 @@ void linear_f32(const Linear& op, int begin, int end, std::byte* scratch) {
     case DType::kF32: return linear_f32_plain<float>(op, begin, end, dequantized);
     case DType::kF16: return linear_f32_plain<Half>(op, begin, end, dequantized);
     case DType::kBF16: return linear_f32_plain<BFloat>(op, begin, end, dequantized);
+    case DType::kF8_E4M3: return linear_f32_blocks<quant::BlockF8>(op, begin, end, dequantized);
     default:
       quant::visit_block(op.type, [&](auto tag) { linear_f32_blocks<decltype(tag)>(op, begin, end, dequantized); });
   }

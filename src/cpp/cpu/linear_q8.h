@@ -135,6 +135,19 @@ quant::ScaleOffset unpack_sub(const quant::BlockQ6_K& b, int i, int8_t* q) {
   return {half_to_float(b.d) * float(b.scales[i]), 0};
 }
 
+#if defined(__AVX2__)
+quant::ScaleOffset unpack_sub(const quant::BlockNVFP4& b, int i, int8_t* q) {
+  const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b.qs[i]));
+  const __m128i nibbles = _mm_and_si128(_mm_unpacklo_epi64(packed, _mm_srli_epi16(packed, 4)), _mm_set1_epi8(15));
+  const __m128i values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(quant::kMxfp4Values));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm_shuffle_epi8(values, nibbles));
+  return {quant::half_of_e4m3(b.d[i]), 0};
+}
+quant::ScaleOffset unpack_sub(const quant::BlockNVFP4Scaled& b, int i, int8_t* q) {
+  return unpack_sub(static_cast<const quant::BlockNVFP4&>(b), i, q);
+}
+#endif
+
 constexpr int kUnpackedRows = 4;
 
 // One weight row in scratch: n_in codes, and 8 scales and 8 offsets (one per lane) per 32 codes.
@@ -167,13 +180,16 @@ void unpack_row(const Block* block, int n_in, UnpackedRow row) {
 
 template <class Block>
 void linear_q8_type(const Linear& op, const Q8Rows& x, int begin, int end, std::byte* scratch) {
-  const Block* w = static_cast<const Block*>(op.w);
-  const long blocks_per_row = op.n_in / Block::kValues;
   UnpackedRow rows[kUnpackedRows];
   for (int i = 0; i < kUnpackedRows; ++i) rows[i] = unpacked_row(scratch, i, op.n_in);
   for (int o = begin; o < end; o += kUnpackedRows) {
     const int n = end - o < kUnpackedRows ? end - o : kUnpackedRows;
-    for (int i = 0; i < kUnpackedRows; ++i) unpack_row(w + (o + (i < n ? i : 0)) * blocks_per_row, op.n_in, rows[i]);
+    float factors[kUnpackedRows];
+    for (int i = 0; i < kUnpackedRows; ++i) {
+      const Block* w = quant::row_blocks<Block>(op.w, o + (i < n ? i : 0), op.n_in);
+      factors[i] = quant::row_factor(w);
+      unpack_row(w, op.n_in, rows[i]);
+    }
     for (int r = 0; r < op.rows; ++r) {
       const int8_t* a = x.q + long(r) * x.stride;
       const float* s = x.scale + long(r) * x.n_blocks;
@@ -189,7 +205,7 @@ void linear_q8_type(const Linear& op, const Q8Rows& x, int begin, int end, std::
       }
       for (int i = 0; i < n; ++i) {
         const long at = long(r) * op.n_out + o + i;
-        op.y[at] = lanes_sum(acc[i]) + (op.add ? op.add[at] : 0.0f);
+        op.y[at] = factors[i] * lanes_sum(acc[i]) + (op.add ? op.add[at] : 0.0f);
       }
     }
   }

@@ -6,7 +6,8 @@
 //   all activation rows. Bound: the bytes of the weights.
 // GEMM, more rows: a panel of 32 weight rows is unpacked to scratch, 4 values of 16 rows per vector, and multiplied
 //   with up to 6 activation rows at a time. Bound: byte products, 1024 per cycle and core where two vectors issue.
-//   panel   codes [sub-blocks, sub-block / 4, 32 rows, 4], scales [sub-blocks, 32 rows], offsets [sub-blocks, 32 rows]
+//   panel   codes [sub-blocks, sub-block / 4, 32 rows, 4], scales [sub-blocks, 32 rows], offsets [sub-blocks, 32
+//           rows], factors [32 rows]
 // Both ways add in one order, so an output does not depend on the other rows. An output is the sum of four chains, in
 // order. Sub-block i (the values of one scale: 32 or 16) belongs to chain i % 4. It adds, by fused multiply-adds,
 // float(dot) * (scale of w * scale of x) and offset * (scale of x * sum of x). A panel holds chain after chain.
@@ -161,8 +162,7 @@ void linear_q8_skinny(const Linear& op, const Q8Rows& x, int begin, int end) {
   for (int o = begin; o < end; o += kStreams) {
     const int n = end - o < kStreams ? end - o : kStreams;
     const Block* w[kStreams];
-    for (int i = 0; i < kStreams; ++i)
-      w[i] = static_cast<const Block*>(op.w) + (o + (i < n ? i : 0)) * long(blocks_per_row);
+    for (int i = 0; i < kStreams; ++i) w[i] = quant::row_blocks<Block>(op.w, o + (i < n ? i : 0), op.n_in);
     __m512 acc[kR];
     for (int r = 0; r < kR; ++r) acc[r] = _mm512_setzero_ps();
     for (int b = 0; b < blocks_per_row; b += kBlocks) {
@@ -220,6 +220,9 @@ void linear_q8_skinny(const Linear& op, const Q8Rows& x, int begin, int end) {
     for (int r = 0; r < kR; ++r) {
       const long at = long(r) * op.n_out + o;
       __m128 y = add_chains<Block>(acc[r]);
+      if constexpr (quant::kHeaderBytes<Block> > 0)
+        y = _mm_mul_ps(y, _mm_set_ps(quant::row_factor(w[3]), quant::row_factor(w[2]), quant::row_factor(w[1]),
+                                     quant::row_factor(w[0])));
       if (op.add) y = _mm_add_ps(y, _mm_maskz_loadu_ps(valid, op.add + at));
       _mm_mask_storeu_ps(op.y + at, valid, y);
     }
@@ -231,6 +234,7 @@ struct Panel {
   uint8_t* codes;  // [sub-blocks, sub-block / 4, 32, 4]
   float* scale;    // [sub-blocks, 32]
   float* offset;   // [sub-blocks, 32]; unused when the type has no mins
+  float* factor;   // [32] of the rows
   int chain;       // places of a chain
 };
 
@@ -296,13 +300,17 @@ void pack_half(const Linear& op, int o, int n, const Panel& panel, int half) {
   using U = Unpack<Block>;
   constexpr int kBlocks = U::kUnit / Block::kValues;
   const int blocks_per_row = op.n_in / Block::kValues;
-  const Block* w = static_cast<const Block*>(op.w) + o * long(blocks_per_row);
+  const Block* rows[16];
+  for (int i = 0; i < 16; ++i) {
+    rows[i] = quant::row_blocks<Block>(op.w, o + (i < n ? i : 0), op.n_in);
+    panel.factor[16 * half + i] = quant::row_factor(rows[i]);
+  }
   for (int b = 0; b < blocks_per_row; b += kBlocks) {
     for (int h = 0; h < U::kUnit / 128; ++h) {
       __m512i q[2][16];
       __m512 d[2][16], m[2][16];
       for (int i = 0; i < 16; ++i) {
-        const Block* at = w + (i < n ? i : 0) * long(blocks_per_row) + b;
+        const Block* at = rows[i] + b;
         if (h == 0)
           for (int line = 0; line < kBlocks * int(sizeof(Block)); line += 64)
             _mm_prefetch(reinterpret_cast<const char*>(at) + kPrefetchBytes + line, _MM_HINT_T0);
@@ -423,7 +431,7 @@ void tile(const Linear& op, const Q8Rows& x, const Panel& panel, const SubTerm* 
     const __mmask16 valid = __mmask16(left >= 16 ? 0xffff : (1 << left) - 1);
     for (int r = 0; r < kR; ++r) {
       const long at = long(r0 + r) * op.n_out + o + 16 * p;
-      __m512 y = total[r][p];
+      __m512 y = _mm512_mul_ps(total[r][p], _mm512_load_ps(panel.factor + 16 * p));
       if (op.add) y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(valid, op.add + at));
       _mm512_mask_storeu_ps(op.y + at, valid, y);
     }
@@ -456,8 +464,9 @@ void linear_q8_gemm(const Linear& op, const Q8Rows& x, int begin, int end, std::
   std::byte* scale_at = scratch + padded * kPanelRows;
   std::byte* offset_at = scale_at + scale_bytes;
   std::byte* terms_at = offset_at + (Block::kHasMin ? scale_bytes : 0);
+  alignas(64) float factor[kPanelRows];
   const Panel panel = {reinterpret_cast<uint8_t*>(scratch), reinterpret_cast<float*>(scale_at),
-                       reinterpret_cast<float*>(offset_at), int(padded) / Block::kSub / kChains};
+                       reinterpret_cast<float*>(offset_at), factor, int(padded) / Block::kSub / kChains};
   auto* terms = reinterpret_cast<SubTerm*>(terms_at);
   for (int o = begin; o < end; o += kPanelRows) {
     const int n = end - o < kPanelRows ? end - o : kPanelRows;

@@ -90,7 +90,7 @@ void CpuStream::run(const ExpertLinear& op) {
   const Groups groups(op, reinterpret_cast<int*>(base));
   float* y = reinterpret_cast<float*>(base + layout.y_at);
   float* gathered = reinterpret_cast<float*>(base + layout.x_at);
-  const bool is_rounded = info(op.type).block_values > 1 && op.activations == Activations::kInt8;
+  const bool is_rounded = cpu::rounds_x(op.type, op.activations);
   const cpu::Q8Layout rounded = cpu::q8_layout(n, op.n_in);
   const cpu::Q8Rows all = rounded.rows_at(base + layout.x_at, n, op.n_in);
   for_ranges(pool(), n, 2L * op.n_in, [&](int begin, int end) {

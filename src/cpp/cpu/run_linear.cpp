@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <span>
 
-#include "base/dtype.h"
 #include "base/error.h"
 #include "cpu/cpu_stream.h"
 #include "cpu/kernels.h"
@@ -18,8 +17,6 @@ using cpu::round_up;
 
 constexpr long kInlineWork = 48 << 10;  // multiply-adds; with less work, waking the pool costs more than it saves
 constexpr int kTasksPerThread = 4;      // balances the load when a worker starts late
-
-bool is_block_type(DType type) { return info(type).block_values > 1; }
 
 Q8Rows quantize(const Linear& op, CpuStream& stream) {
   const cpu::Q8Layout layout = cpu::q8_layout(op.rows, op.n_in);
@@ -44,7 +41,7 @@ void CpuStream::run(const LinearGroup& group) {
   int n_units = 0;  // units in the group; a unit is kTaskRows weight rows
   for (const Linear& op : products) {
     LB_ASSERT(op.x == first.x && op.rows == first.rows && op.n_in == first.n_in && op.activations == first.activations);
-    needs_q8 = needs_q8 || (is_block_type(op.type) && op.activations == Activations::kInt8);
+    needs_q8 = needs_q8 || cpu::rounds_x(op.type, op.activations);
     work += long(op.rows) * op.n_in * op.n_out;
     n_units += round_up(op.n_out, kTaskRows) / kTaskRows;
   }
@@ -59,7 +56,7 @@ void CpuStream::run(const LinearGroup& group) {
       const int row_begin = std::max(begin, 0) * kTaskRows;
       const int row_end = std::min(std::min(end, units) * kTaskRows, op.n_out);
       if (row_begin < row_end) {
-        if (is_block_type(op.type) && op.activations == Activations::kInt8)
+        if (cpu::rounds_x(op.type, op.activations))
           kernels().linear_q8(op, x, row_begin, row_end, scratch);
         else
           kernels().linear_f32(op, row_begin, row_end, scratch);

@@ -270,6 +270,52 @@ inline __m512 four_lanes(__m512 scales, int first) {
 inline __m512 float_of_bytes(__m128i v) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v)); }
 inline __m512 splat_half(uint16_t h) { return _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
 
+// Two blocks of 64 values. Each half of a sub-block's 16 values is a nibble of its 8 bytes.
+template <class Block>
+struct UnpackNvfp4 {
+  static constexpr Order kOrder = Order::kNatural;
+  static constexpr int kZero = 12, kUnit = 128;
+  struct Step {
+    __m512i q[2];
+    __m512 d[2];
+  };
+
+  static Step open(const Block* b, int n) {
+    Step s;
+    for (int v = 0; v < 2; ++v) {
+      s.q[v] = bytes(kZero);
+      s.d[v] = _mm512_setzero_ps();
+      if (v >= n) continue;
+      const __m256i packed = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b[v].qs));
+      const __m512i twice =
+          _mm512_permutexvar_epi64(_mm512_set_epi64(3, 3, 2, 2, 1, 1, 0, 0), _mm512_castsi256_si512(packed));
+      const __m512i nibbles = _mm512_srlv_epi64(twice, _mm512_set_epi64(4, 0, 4, 0, 4, 0, 4, 0));
+      s.q[v] = lookup(quant::kMxfp4Values, kZero, _mm512_and_si512(nibbles, bytes(15)));
+      s.d[v] = four_lanes(_mm512_castps128_ps512(halves_of_e4m3(b[v].d)), 0);
+    }
+    return s;
+  }
+  static void group(const Block*, const Step& s, int, __m512i* q, __m512* d, __m512*) {
+    for (int v = 0; v < 2; ++v) {
+      q[v] = s.q[v];
+      d[v] = s.d[v];
+    }
+  }
+
+ private:
+  // quant::half_of_e4m3 of four bytes. An f16 with the seven low bits at bit 7 is 2^-8 times the number.
+  static __m128 halves_of_e4m3(const uint8_t* from) {
+    const __m128i words = _mm_cvtepu8_epi16(_mm_loadu_si32(from));
+    const __m128i is_nan = _mm_cmpeq_epi16(words, _mm_set1_epi16(0x7f));
+    const __m128i numbers = _mm_andnot_si128(is_nan, _mm_and_si128(words, _mm_set1_epi16(0x7f)));
+    return _mm_mul_ps(_mm_cvtph_ps(_mm_slli_epi16(numbers, 7)), _mm_set1_ps(128));
+  }
+};
+template <>
+struct Unpack<quant::BlockNVFP4> : UnpackNvfp4<quant::BlockNVFP4> {};
+template <>
+struct Unpack<quant::BlockNVFP4Scaled> : UnpackNvfp4<quant::BlockNVFP4Scaled> {};
+
 // quant::k4_scale for all eight sub-blocks: lanes 0..7 are d * scale, lanes 8..15 are -dmin * min.
 inline __m512 k4_scales(const void* block) {
   const __m128i head = _mm_loadu_si128(static_cast<const __m128i*>(block));  // d dmin | s 0..3 | s 4..7 | s 8..11

@@ -54,7 +54,7 @@ class CpuSizes final : public DeviceSizes {
   void check(const SparseWish&, const Model&, const KvTypes&) const override {}
   bool maps_weights() const override { return true; }
   bool rows_are_invariant() const override { return true; }
-  size_t weight_bytes(Network& network) const override { return network.vector_bytes() + network.expanded_bytes(); }
+  size_t weight_bytes(Network& network) const override { return network.vector_bytes() + network.copied_bytes(); }
   size_t scratch_bytes(const StreamNeeds& needs) const override {
     return CpuStream::planned_bytes(stream_options(needs));
   }

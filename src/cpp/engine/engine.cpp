@@ -214,8 +214,8 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   sizes.check(sparse_wish(options), *opened.models.target, options.kv);
   const std::lock_guard opening(backend->device().opening());
   MemoryPlan plan = make_plan(opened.models, sizes, opened.file_bytes(), options);
-  opened.models.target->expand(options.threads, progress);
-  if (opened.models.draft) opened.models.draft->expand(options.threads, progress);
+  opened.models.target->fill_copies(options.threads, progress);
+  if (opened.models.draft) opened.models.draft->fill_copies(options.threads, progress);
   std::shared_ptr<Engine> engine =
       process_owned(new Engine(std::move(opened.file), std::move(opened.draft_file), std::move(opened.models), backend,
                                std::move(options), std::move(plan), progress));

@@ -134,7 +134,7 @@ void resolve_model_options(ModelOptions& options, const DeviceSizes& sizes) {
 WeightSizes::WeightSizes(const Models& models, const DeviceSizes& sizes, size_t file_bytes)
     : target(sizes.weight_bytes(*models.target)),
       draft(models.draft ? sizes.weight_bytes(*models.draft) : 0),
-      expanded(models.target->expanded_bytes() + (models.draft ? models.draft->expanded_bytes() : 0)),
+      copied(models.target->copied_bytes() + (models.draft ? models.draft->copied_bytes() : 0)),
       mapped(sizes.maps_weights() ? file_bytes : 0),
       is_copied_to_device(!sizes.maps_weights()) {}
 
@@ -146,8 +146,8 @@ std::vector<PlanEntry> WeightSizes::device_entries() const {
 
 std::vector<PlanEntry> WeightSizes::host_entries() const {
   if (is_copied_to_device) return {};
-  return {{"expanded weights", expanded, "FP8 and scaled NVFP4 weights, as BF16"},
-          {"vectors", target + draft - expanded, "norms and other small weights as F32"}};
+  return {{"copied weights", copied, "weights that are stored in another order than in the file"},
+          {"vectors", target + draft - copied, "norms and other small weights as F32"}};
 }
 
 StateSizes::StateSizes(std::span<const LayerShape> shapes, const StateOptions& options, int n_target, int pages) {

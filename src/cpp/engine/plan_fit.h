@@ -21,8 +21,8 @@ void resolve_model_options(ModelOptions& options, const DeviceSizes& sizes);
 // Bytes of a model's weights, and of a draft model's.
 struct WeightSizes {
   size_t target, draft;  // private copies
-  size_t expanded;  // part of these: BF16 copies of types that no op reads, when all else stays in the file's mapping
-  size_t mapped;    // in the file's mapping
+  size_t copied;         // part of these: FP8, NVFP4 and separate experts, when all else stays in the file's mapping
+  size_t mapped;         // in the file's mapping
   bool is_copied_to_device;
 
   WeightSizes(const Models& models, const DeviceSizes& sizes, size_t file_bytes);

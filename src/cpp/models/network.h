@@ -42,12 +42,12 @@ class Network {
 
   std::span<const LayerShape> layer_shapes() const { return layer_shapes_; }  // what each layer keeps between steps
   const AttentionSizes& attention() const { return attention_; }
-  // Copies that the binder made, in host memory: vectors as fp32, and matrices of FP8 and scaled NVFP4 as BF16.
+  // Copies that the binder made, in host memory: vectors as fp32, and matrices that no op reads as the file has them.
   size_t vector_bytes() const { return copies_.vector_bytes; }
-  size_t expanded_bytes() const { return copies_.matrix_bytes; }
+  size_t copied_bytes() const { return copies_.matrix_bytes; }
   // Fills these matrices. Call before anything reads them.
-  void expand(int n_threads, const std::function<void(size_t, size_t)>& progress) {
-    copies_.expand(n_threads, progress);
+  void fill_copies(int n_threads, const std::function<void(size_t, size_t)>& progress) {
+    copies_.fill(n_threads, progress);
   }
   // Frees all copies, once a device has its own.
   void release_copies() { copies_ = {}; }

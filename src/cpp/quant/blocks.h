@@ -129,8 +129,36 @@ struct BlockMXFP4 {
   uint8_t qs[16];  // nibbles, indices into kMxfp4Values
 };
 
+struct BlockNVFP4 {
+  static constexpr DType kType = DType::kNVFP4;
+  static constexpr int kValues = 64, kSub = 16;
+  static constexpr bool kHasMin = false;
+  uint8_t d[4];      // e4m3 of each sub-block, unsigned; half of it is the scale, since kMxfp4Values are doubled
+  uint8_t qs[4][8];  // nibbles, indices into kMxfp4Values: value j (low) and value j + 8 (high) of byte j
+};
+
+// NVFP4 in host memory: a row is a ScaledHeader and then these blocks.
+struct BlockNVFP4Scaled : BlockNVFP4 {
+  static constexpr DType kType = DType::kNVFP4_SCALED;
+};
+// FP8: e4m3, without NaN. The scale of a tensor, of a row or of a tile of the matrix.
+struct BlockF8 {
+  static constexpr DType kType = DType::kF8_E4M3;
+  static constexpr int kValues = 128;
+  float scale;
+  uint8_t q[128];
+};
+
+// The tensor's scale. `factor` multiplies the blocks' scales. If the file has a divisor, `divisor` is that number and
+// `factor` its rounded inverse, which products use; otherwise `divisor` is 0.
+struct ScaledHeader {
+  float factor, divisor;
+};
+
 static_assert(sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 && sizeof(BlockQ5_0) == 22 && sizeof(BlockQ5_1) == 24);
 static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockIQ4_NL) == 18 && sizeof(BlockMXFP4) == 17);
+static_assert(sizeof(BlockNVFP4) == 36 && sizeof(BlockNVFP4Scaled) == 36 && sizeof(ScaledHeader) == 8);
+static_assert(sizeof(BlockF8) == 132);
 static_assert(sizeof(BlockQ2_K) == 84 && sizeof(BlockQ3_K) == 110 && sizeof(BlockQ4_K) == 144);
 static_assert(sizeof(BlockQ5_K) == 176 && sizeof(BlockQ6_K) == 210 && sizeof(BlockIQ4_XS) == 136);
 

@@ -1,4 +1,4 @@
-// Block types without GPU kernels: codebook types (IQ1, IQ2, IQ3), ternary types (TQ1_0, TQ2_0) and NVFP4.
+// Block types without GPU kernels: codebook types (IQ1, IQ2, IQ3) and ternary types (TQ1_0, TQ2_0).
 // A device gets their values as BF16 (quant/planes.h); the CPU unpacks them like any other block. Host only.
 //
 // A sub-block has signed 8-bit codes and one scale, as in quant/dequantize.h.
@@ -97,16 +97,8 @@ struct BlockTQ2_0 {
   uint16_t d;      // f16
 };
 
-struct BlockNVFP4 {
-  static constexpr DType kType = DType::kNVFP4;
-  static constexpr int kValues = 64, kSub = 16;
-  static constexpr bool kHasMin = false;
-  uint8_t d[4];      // e4m3 of each sub-block, unsigned; half of it is the scale, since kMxfp4Values are doubled
-  uint8_t qs[4][8];  // nibbles, indices into kMxfp4Values: value j (low) and value j + 8 (high) of byte j
-};
-
 static_assert(sizeof(BlockIQ2_XXS) == 66 && sizeof(BlockIQ2_XS) == 74 && sizeof(BlockIQ2_S) == 82);
-static_assert(sizeof(BlockIQ3_XXS) == 98 && sizeof(BlockIQ3_S) == 110 && sizeof(BlockNVFP4) == 36);
+static_assert(sizeof(BlockIQ3_XXS) == 98 && sizeof(BlockIQ3_S) == 110);
 static_assert(sizeof(BlockIQ1_S) == 50 && sizeof(BlockIQ1_M) == 56);
 static_assert(sizeof(BlockTQ1_0) == 54 && sizeof(BlockTQ2_0) == 66);
 
@@ -217,22 +209,6 @@ LB_FN ScaleOffset unpack(const BlockTQ1_0& b, int i, int8_t* q) {
 LB_FN ScaleOffset unpack(const BlockTQ2_0& b, int i, int8_t* q) {
   for (int l = 0; l < 32; ++l) q[l] = int8_t((b.qs[32 * (i / 4) + l] >> 2 * (i % 4) & 3) - 1);
   return {f16_to_f32(b.d), 0};
-}
-
-// Half of an unsigned e4m3 number; 0x7f, its NaN, counts as 0.
-LB_FN float half_of_e4m3(uint8_t x) {
-  const int exponent = x >> 3 & 15, fraction = x & 7;
-  if (x == 0x7f) return 0;
-  if (exponent == 0) return float(fraction) * 0x1p-10f;
-  return float(8 + fraction) * float_of(uint32_t(exponent - 11 + 127) << 23);
-}
-
-LB_FN ScaleOffset unpack(const BlockNVFP4& b, int i, int8_t* q) {
-  for (int j = 0; j < 8; ++j) {
-    q[j] = kMxfp4Values[b.qs[i][j] & 15];
-    q[j + 8] = kMxfp4Values[b.qs[i][j] >> 4];
-  }
-  return {half_of_e4m3(b.d[i]), 0};
 }
 
 }  // namespace lb::quant

@@ -127,6 +127,30 @@ LB_FN ScaleOffset unpack(const BlockMXFP4& b, int, int8_t* q) {
   return {mxfp4_scale(b.e), 0};
 }
 
+// Half of an unsigned e4m3 number; 0x7f, its NaN, counts as 0.
+LB_FN float half_of_e4m3(uint8_t x) {
+  const int exponent = x >> 3 & 15, fraction = x & 7;
+  if (x == 0x7f) return 0;
+  if (exponent == 0) return float(fraction) * 0x1p-10f;
+  return float(8 + fraction) * float_of(uint32_t(exponent - 11 + 127) << 23);
+}
+
+LB_FN ScaleOffset unpack(const BlockNVFP4& b, int i, int8_t* q) {
+  for (int j = 0; j < 8; ++j) {
+    q[j] = kMxfp4Values[b.qs[i][j] & 15];
+    q[j + 8] = kMxfp4Values[b.qs[i][j] >> 4];
+  }
+  return {half_of_e4m3(b.d[i]), 0};
+}
+
+// The bits of an e4m3 number at their places in an fp32 number are 2^-120 times the number; NaN counts as 480.
+LB_FN float e4m3_value(uint8_t x) { return 0x1p120f * float_of(uint32_t(x & 0x80) << 24 | uint32_t(x & 0x7f) << 20); }
+
+// The scale of a sub-block times that of its tensor, rounded as the tools that write these files do.
+LB_FN float scaled(float scale, const ScaledHeader& by) {
+  return by.divisor != 0 ? scale / by.divisor : scale * by.factor;
+}
+
 // y [kValues] <- the values of a block.
 template <class Block>
 LB_FN void dequantize(const Block& b, float* y) {

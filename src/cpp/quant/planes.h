@@ -3,11 +3,13 @@
 // plane per instruction.
 //
 //   F32 F16 BF16   values, rows padded with zeros to 16 bytes
-//   IQ1 IQ2 IQ3 TQ1_0 TQ2_0 NVFP4   as BF16: the values, rounded
+//   IQ1 IQ2 IQ3 TQ1_0 TQ2_0   as BF16: the values, rounded
 //   Q8_0           bytes | d
+//   F8_E4M3        bytes | an fp32 scale per 128 values
 //   Q4_0 IQ4_NL    nibbles | d
 //   Q4_1           nibbles | d, m
 //   MXFP4          nibbles | e
+//   NVFP4          nibbles | e4m3 scales of 16 values | the tensor's scale, once per row: ScaledHeader (blocks.h)
 //   Q5_0           nibbles | bits 4 | d
 //   Q5_1           nibbles | bits 4 | d, m
 //   IQ4_XS         nibbles | six-bit scales
@@ -20,6 +22,7 @@
 //   nibbles            per 32 values: byte j has value j (low) and value j + 16 (high)
 //   two bits           per 16 values: bits 2w of byte j belong to value 4w + j
 //   one bit            per 32 values: bit w of byte j belongs to value 4w + j
+//   e4m3 scales        without sign; NaN counts as 0, and 0x7f is 480
 //   six-bit scales     per 8 sub-blocks (IQ4_XS: of 32 values, Q3_K: of 16): word h has scales 4h to 4h + 3 and byte h
 //                      of d
 //   scales and mins    per 8 sub-blocks of 32 values: d, dmin, then 6 bits of scale and 6 of min per sub-block, packed
@@ -46,10 +49,17 @@ struct PlaneFormat {
   int block_values;            // n_in is a multiple of block_values
   int block_bytes;             // bytes of a block in the file
   int part_bytes[kMaxPlanes];  // bytes of a block's part in each plane
+  int row_entry_bytes = 0;     // bytes of a row's only entry in the last plane, whose part_bytes are then 0
 };
 
 // The type in which a device holds weights of a type.
-LB_FN constexpr DType device_type(DType type) { return type > DType::kMXFP4 ? DType::kBF16 : type; }
+LB_FN constexpr DType device_type(DType type) {
+  if (type == DType::kNVFP4_SCALED) return DType::kNVFP4;
+  return type > DType::kF8_E4M3 ? DType::kBF16 : type;
+}
+
+// Whether a device holds the bits of a type, not BF16 in its place.
+LB_FN constexpr bool has_planes(DType type) { return type == DType::kBF16 || device_type(type) != DType::kBF16; }
 
 LB_FN constexpr PlaneFormat plane_format(DType type) {
   switch (device_type(type)) {
@@ -57,10 +67,12 @@ LB_FN constexpr PlaneFormat plane_format(DType type) {
     case DType::kF16:
     case DType::kBF16: return {1, 1, 2, {2}};
     case DType::kQ8_0: return {2, 32, 34, {32, 2}};
+    case DType::kF8_E4M3: return {2, 128, 132, {128, 4}};
     case DType::kQ4_0:
     case DType::kIQ4_NL: return {2, 32, 18, {16, 2}};
     case DType::kQ4_1: return {2, 32, 20, {16, 4}};
     case DType::kMXFP4: return {2, 32, 17, {16, 1}};
+    case DType::kNVFP4: return {3, 64, 36, {32, 4, 0}, int(sizeof(ScaledHeader))};
     case DType::kQ5_0: return {3, 32, 22, {16, 4, 2}};
     case DType::kQ5_1: return {3, 32, 24, {16, 4, 4}};
     case DType::kIQ4_XS: return {2, 256, 136, {128, 8}};
@@ -104,6 +116,7 @@ LB_FN constexpr PlaneLayout plane_layout(DType type, int n_out, int n_in) {
   for (int i = 0; i < kMaxPlanes; ++i) {  // a constant trip count lets device compilers keep the layout in registers
     if (i >= format.n_planes) break;
     size_t row_bytes = size_t(n_in / format.block_values) * size_t(format.part_bytes[i]);
+    if (i == format.n_planes - 1) row_bytes += size_t(format.row_entry_bytes);
     if (format.block_values == 1) row_bytes = (row_bytes + kRowAlignment - 1) / kRowAlignment * kRowAlignment;
     layout.offset[i] = layout.bytes;
     layout.row_bytes[i] = row_bytes;

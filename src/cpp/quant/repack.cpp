@@ -242,20 +242,77 @@ void from_parts(ConstParts parts, BlockQ2_K& b) {
   get(b.dmin, parts[2] + 2);
 }
 
+// NVFP4: a scale of 480, which the plane has as 0x7f, needs a sign bit in the file. 8 bytes of the file have the
+// nibbles of 16 values; the plane pairs the first and the second 16 of 32.
+template <class Block>
+concept Nvfp4Block = std::derived_from<Block, BlockNVFP4>;
+
+template <Nvfp4Block Block>
+void to_parts(const Block& b, Parts parts) {
+  for (int pair = 0; pair < 2; ++pair) {
+    const uint8_t *first = b.qs[2 * pair], *second = b.qs[2 * pair + 1];
+    uint8_t* to = parts[0] + 16 * pair;
+    for (int i = 0; i < 8; ++i) {
+      to[i] = uint8_t((first[i] & 15) | second[i] << 4);
+      to[i + 8] = uint8_t(first[i] >> 4 | (second[i] & 0xf0));
+    }
+  }
+  for (int i = 0; i < 4; ++i) parts[1][i] = b.d[i] == 0x7f ? 0 : b.d[i] & 0x7f;
+}
+template <Nvfp4Block Block>
+void from_parts(ConstParts parts, Block& b) {
+  for (int pair = 0; pair < 2; ++pair) {
+    uint8_t *first = b.qs[2 * pair], *second = b.qs[2 * pair + 1];
+    const uint8_t* from = parts[0] + 16 * pair;
+    for (int i = 0; i < 8; ++i) {
+      first[i] = uint8_t((from[i] & 15) | from[i + 8] << 4);
+      second[i] = uint8_t(from[i] >> 4 | (from[i + 8] & 0xf0));
+    }
+  }
+  for (int i = 0; i < 4; ++i) b.d[i] = parts[1][i] == 0x7f ? 0xff : parts[1][i];
+}
+
+void to_parts(const BlockF8& b, Parts parts) {
+  put(parts[0], b.q);
+  put(parts[1], b.scale);
+}
+void from_parts(ConstParts parts, BlockF8& b) {
+  get(b.q, parts[0]);
+  get(b.scale, parts[1]);
+}
+
+// The only entry of a row in the last plane <-> the header of the row's blocks. Blocks without headers have factor 1.
+template <class Block>
+void put_row_entry(const Block* first, uint8_t* entry) {
+  if constexpr (kHeaderBytes<Block> > 0)
+    put(entry, header_of(first));
+  else if constexpr (plane_format(Block::kType).row_entry_bytes > 0)
+    put(entry, ScaledHeader{1, 0});
+}
+template <class Block>
+void get_row_entry(const uint8_t* entry, Block* first) {
+  if constexpr (kHeaderBytes<Block> > 0)
+    std::memcpy(reinterpret_cast<uint8_t*>(first) - kHeaderBytes<Block>, entry, kHeaderBytes<Block>);
+}
+
 struct RowRange {
   int first, end;
 };
 
-// Calls f(block index, the block's part in each plane) for every block of some rows of a matrix.
-template <class Block, class Byte, class F>
-void for_blocks(const PlaneLayout& layout, RowRange rows, int n_in, Byte* planes, F&& f) {
+// Calls f(block, its part in each plane) for every block of some rows of a matrix, and `entry` with a row's first block
+// and the row's entry in the last plane.
+template <class Block, class Byte, class Pointer, class F, class Entry>
+void for_blocks(const PlaneLayout& layout, RowRange rows, int n_in, Byte* planes, Pointer* blocks, F&& f,
+                Entry&& entry) {
   const PlaneFormat format = plane_format(Block::kType);
-  const int row_blocks = n_in / format.block_values;
+  const int n_blocks = n_in / format.block_values;
   for (int o = rows.first; o < rows.end; ++o) {
     Byte* parts[kMaxPlanes] = {};
     for (int j = 0; j < layout.n_planes; ++j) parts[j] = planes + layout.offset[j] + o * layout.row_bytes[j];
-    for (int i = 0; i < row_blocks; ++i) {
-      f(size_t(o) * row_blocks + i, parts);
+    auto* block = const_cast<Block*>(row_blocks<Block>(blocks, o, n_in));
+    entry(block, parts[layout.n_planes - 1]);
+    for (int i = 0; i < n_blocks; ++i) {
+      f(block[i], parts);
       for (int j = 0; j < layout.n_planes; ++j) parts[j] += format.part_bytes[j];
     }
   }
@@ -281,13 +338,22 @@ void expand_rows(const PlaneLayout& layout, RowRange rows, int n_in, const Block
   }
 }
 
+// Calls f(Block{}) for every type with blocks.
+template <class F>
+bool visit_any_block(DType type, F&& f) {
+  if (type != DType::kF8_E4M3) return visit_block(type, f);
+  f(BlockF8{});
+  return true;
+}
+
 void blocks_to_planes(DType type, const PlaneLayout& layout, RowRange rows, int n_in, const void* blocks,
                       uint8_t* planes) {
-  if (visit_block(type, [&](auto tag) {
+  if (visit_any_block(type, [&](auto tag) {
         using Block = decltype(tag);
-        if constexpr (device_type(Block::kType) == Block::kType)
-          for_blocks<Block>(layout, rows, n_in, planes,
-                            [&](size_t i, Parts parts) { to_parts(static_cast<const Block*>(blocks)[i], parts); });
+        if constexpr (has_planes(Block::kType))
+          for_blocks<Block>(
+              layout, rows, n_in, planes, blocks, [](const Block& block, Parts parts) { to_parts(block, parts); },
+              [](const Block* first, uint8_t* entry) { put_row_entry(first, entry); });
         else
           expand_rows(layout, rows, n_in, static_cast<const Block*>(blocks), planes);
       }))
@@ -301,14 +367,17 @@ void blocks_to_planes(DType type, const PlaneLayout& layout, RowRange rows, int 
 
 void planes_to_blocks(DType type, const PlaneLayout& layout, RowRange rows, int n_in, const uint8_t* planes,
                       void* blocks) {
-  if (visit_block(type, [&](auto tag) {
+  if (visit_any_block(type, [&](auto tag) {
         using Block = decltype(tag);
-        if constexpr (device_type(Block::kType) == Block::kType)
-          for_blocks<Block>(layout, rows, n_in, planes, [&](size_t i, ConstParts parts) {
-            Block block = {};
-            from_parts(parts, block);
-            static_cast<Block*>(blocks)[i] = block;
-          });
+        if constexpr (has_planes(Block::kType))
+          for_blocks<Block>(
+              layout, rows, n_in, planes, blocks,
+              [](Block& to, ConstParts parts) {
+                Block block = {};
+                from_parts(parts, block);
+                to = block;
+              },
+              [](Block* first, const uint8_t* entry) { get_row_entry(entry, first); });
       }))
     return;
   const size_t bytes = row_bytes(type, size_t(n_in)), padded = layout.row_bytes[0];
@@ -343,7 +412,7 @@ void to_planes(DType type, int n_out, int n_in, const void* blocks, std::byte* p
 }
 
 void from_planes(DType type, int n_out, int n_in, const std::byte* planes, void* blocks) {
-  LB_CHECK(device_type(type) == type, kInvalid, name(type), " has no planes of its own");
+  LB_CHECK(has_planes(type), kInvalid, name(type), " has no planes of its own");
   const PlaneLayout layout = checked_plane_layout(type, n_out, n_in);
   planes_to_blocks(type, layout, {0, n_out}, n_in, reinterpret_cast<const uint8_t*>(planes), blocks);
 }

@@ -119,9 +119,10 @@ const TensorView& Binder::take_any_type(const TensorName& name, const std::vecto
 }
 
 Matrix Binder::matrix(const TensorName& name, int n_out, int n_in, Split split) {
-  const Source from = source(name, n_out, n_in);
-  Matrix matrix = from.read ? expanded(n_out, n_in, from.read)
-                            : Matrix{from.mapped->data, from.mapped->type, n_out, n_in, WeightLayout::kBlocks};
+  Source from = source(name, n_out, n_in);
+  Matrix matrix = from.mapped == nullptr
+                      ? written(n_out, n_in, std::move(from.rows))
+                      : Matrix{from.mapped->data, from.mapped->type, n_out, n_in, WeightLayout::kBlocks};
   matrix.name = find(name)->name;
   matrix.split = std::move(split);
   return matrix;
@@ -129,16 +130,12 @@ Matrix Binder::matrix(const TensorName& name, int n_out, int n_in, Split split) 
 
 Binder::Source Binder::source(const TensorName& name, int n_out, int n_in) {
   if (const TensorView* tensor = find(name); tensor != nullptr && is_packed(*tensor))
-    return {nullptr, row_reader(packed(name, n_out, n_in))};
+    return {nullptr, row_source(packed(name, n_out, n_in), tensor->name)};
   const TensorView& tensor = take_any_type(name, {n_out, n_in});
-  if (tensor.foreign_type == kFp8) return {nullptr, row_reader(fp8(tensor, n_out, n_in))};
+  if (tensor.foreign_type == kFp8) return {nullptr, row_source(fp8(tensor, n_out, n_in), tensor.name)};
   check_type(tensor);
-  if (tensor.type == DType::kNVFP4) {
-    take_beside(tensor, "input_scale");
-    const TensorView* scale = take_beside(tensor, "scale");
-    if (scale == nullptr) scale = take_beside(tensor, "weight.scale");
-    if (scale != nullptr) return {nullptr, row_reader(ScaledBlocks{tensor.data, tensor.type, n_in, number(*scale)})};
-  }
+  if (const TensorView* scale = nvfp4_scale(tensor))
+    return {nullptr, row_source(ScaledBlocks{tensor.data, n_in, {number(*scale)}, n_out})};
   return {&tensor, {}};
 }
 
@@ -148,12 +145,19 @@ Matrix Binder::experts(const TensorName& name, int n_experts, int n_out, int n_i
   Matrix matrix;
   if (of_expert == nullptr || has(name)) {
     const TensorView& tensor = take(name, {n_experts, n_out, n_in});
-    matrix = {tensor.data, tensor.type, all_rows, n_in, WeightLayout::kBlocks};
+    if (const TensorView* scale = nvfp4_scale(tensor)) {
+      const std::vector<float> scales = numbers(*scale);
+      LB_CHECK(std::ssize(scales) == n_experts, kFormat, to_string(*scale), " has shape ", shape_text(scale->shape),
+               "; expected one scale of each of ", n_experts, " experts");
+      matrix = written(all_rows, n_in, row_source(ScaledBlocks{tensor.data, n_in, scales, n_out}));
+    } else {
+      matrix = {tensor.data, tensor.type, all_rows, n_in, WeightLayout::kBlocks};
+    }
     matrix.name = tensor.name;
   } else {
     std::vector<Source> parts;
     for (int e = 0; e < n_experts; ++e) parts.push_back(source(of_expert(e), n_out, n_in));
-    matrix = joined(parts, n_out, n_in);
+    matrix = joined(file_name(of_expert(0)), parts, n_out, n_in);
     matrix.name = file_name(name);
   }
   matrix.split = Split::experts(n_experts, n_out);
@@ -161,21 +165,20 @@ Matrix Binder::experts(const TensorName& name, int n_experts, int n_out, int n_i
 }
 
 // The experts' matrices, which are anywhere in the file, as one matrix in host memory.
-Matrix Binder::joined(const std::vector<Source>& parts, int n_out, int n_in) {
+Matrix Binder::joined(const std::string& name, const std::vector<Source>& parts, int n_out, int n_in) {
   const int n = static_cast<int>(parts.size());
-  if (parts[0].read)
-    return expanded(n * n_out, n_in, [parts, n_out](int row, float* values) {
-      LB_ASSERT(parts[row / n_out].read != nullptr);
-      parts[row / n_out].read(row % n_out, values);
-    });
+  const auto type_of = [](const Source& part) { return part.mapped == nullptr ? part.rows.type : part.mapped->type; };
+  for (const Source& part : parts)
+    LB_CHECK(type_of(part) == type_of(parts[0]) && (part.mapped == nullptr) == (parts[0].mapped == nullptr),
+             kUnsupported, file_.path, ": tensor ", name, ": experts of one layer have different types. ",
+             kUseOtherWeights);
+  if (parts[0].mapped == nullptr)
+    return written(n * n_out, n_in, {parts[0].rows.type, [parts, n_out](int row, std::byte* to) {
+                                       parts[row / n_out].rows.write(row % n_out, to);
+                                     }});
   const TensorView& first = *parts[0].mapped;
   HostCopies::Joined copy{.bytes = first.bytes};
-  for (const Source& part : parts) {
-    const bool is_alike = !part.read && part.mapped->type == first.type;
-    LB_CHECK(is_alike, kUnsupported, to_string(first), ": experts of one layer have different types. ",
-             kUseOtherWeights);
-    copy.from.push_back(part.mapped->data);
-  }
+  for (const Source& part : parts) copy.from.push_back(part.mapped->data);
   return {copies_.join(std::move(copy)), first.type, n * n_out, n_in, WeightLayout::kBlocks};
 }
 
@@ -248,6 +251,14 @@ Fp8Matrix Binder::fp8(const TensorView& tensor, int n_out, int n_in) {
   return m;
 }
 
+// The scale beside NVFP4 of a GGUF file, as llama.cpp's converter writes it; null if there is none.
+const TensorView* Binder::nvfp4_scale(const TensorView& tensor) {
+  if (tensor.type != DType::kNVFP4 || !tensor.foreign_type.empty()) return nullptr;
+  take_beside(tensor, "input_scale");
+  const TensorView* scale = take_beside(tensor, "scale");
+  return scale != nullptr ? scale : take_beside(tensor, "weight.scale");
+}
+
 // NVFP4 as NVIDIA's tools write it (weight, weight_scale_2) and as compressed-tensors does (weight_packed,
 // weight_global_scale, which divides).
 Nvfp4Matrix Binder::packed(const TensorName& name, int n_out, int n_in) {
@@ -274,13 +285,9 @@ Nvfp4Matrix Binder::packed(const TensorName& name, int n_out, int n_in) {
   return {bytes(&tensor), bytes(scales), n_in, factor, is_divisor};
 }
 
-Matrix Binder::expanded(int n_out, int n_in, RowReader read) {
-  const size_t count = static_cast<size_t>(n_out) * n_in;
-  copies_.matrices.push_back(std::make_unique_for_overwrite<uint16_t[]>(count));
-  copies_.matrix_bytes += count * sizeof(uint16_t);
-  uint16_t* to = copies_.matrices.back().get();
-  copies_.pending.push_back({std::move(read), n_out, n_in, to});
-  return {to, DType::kBF16, n_out, n_in, WeightLayout::kBlocks};
+Matrix Binder::written(int n_out, int n_in, RowSource rows) {
+  const DType type = rows.type;
+  return {copies_.write(std::move(rows), n_out, n_in), type, n_out, n_in, WeightLayout::kBlocks};
 }
 
 const float* Binder::copy(const TensorView& tensor, size_t count, HfFix fix) {

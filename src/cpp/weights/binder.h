@@ -51,7 +51,7 @@ class Binder {
   int height(const TensorName& name) const;  // rows of a matrix; throws if missing
   // Whether two existing tensors have the same type, shape and bytes.
   bool are_equal(const TensorName& a, const TensorName& b) const;
-  // FP8 matrices, and NVFP4 matrices with a per-tensor scale, become BF16 in host memory when HostCopies::expand()
+  // FP8 matrices, and NVFP4 matrices with a scale of the tensor, are written to host memory when HostCopies::fill()
   // runs. split: how shards divide the matrix.
   Matrix matrix(const TensorName& name, int n_out, int n_in, Split split);
   // The matrices of all experts, one after another: [n_experts * n_out, n_in]. In the file one tensor [n_experts,
@@ -77,16 +77,17 @@ class Binder {
  private:
   std::string file_name(const TensorName& name) const;
   const TensorView& check_type(const TensorView& tensor) const;
-  // A matrix as the file has it: values that ops read in the mapping, or a reader of rows to expand.
+  // A matrix as the file has it: values that ops read in the mapping, or rows to write.
   struct Source {
     const TensorView* mapped = nullptr;
-    RowReader read;
+    RowSource rows;
   };
   Source source(const TensorName& name, int n_out, int n_in);
-  Matrix joined(const std::vector<Source>& parts, int n_out, int n_in);
+  Matrix joined(const std::string& name, const std::vector<Source>& parts, int n_out, int n_in);
   const TensorView& take_any_type(const TensorName& name, const std::vector<int64_t>& shape);
-  Matrix expanded(int n_out, int n_in, RowReader read);
+  Matrix written(int n_out, int n_in, RowSource rows);
   Fp8Matrix fp8(const TensorView& tensor, int n_out, int n_in);
+  const TensorView* nvfp4_scale(const TensorView& tensor);
   Nvfp4Matrix packed(const TensorName& name, int n_out, int n_in);
   bool is_packed(const TensorView& tensor) const;
   const TensorView* beside(const TensorView& tensor, std::string_view suffix) const;

@@ -1,51 +1,52 @@
-// Expands matrices to BF16, row by row.
+// Fills the matrices of host copies, row by row.
 #include "weights/host_copies.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/thread_pool.h"
-#include "quant/half.h"
 
 namespace lb {
 namespace {
 
 constexpr int kTaskRows = 64;
 
-void expand_rows(const Expansion& m, int first, int end) {
-  std::vector<float> values(m.n_in);
-  for (int row = first; row < end; ++row) {
-    m.read(row, values.data());
-    std::ranges::transform(values, m.to + static_cast<size_t>(row) * m.n_in, quant::f32_to_bf16);
-  }
-}
-
 }  // namespace
 
-const std::byte* HostCopies::join(Joined joined) {
-  const size_t bytes = joined.bytes * joined.from.size();
-  matrices.push_back(std::make_unique_for_overwrite<uint16_t[]>((bytes + 1) / 2));
+std::byte* HostCopies::allocate(size_t bytes) {
+  matrices.push_back(std::make_unique_for_overwrite<std::byte[]>(bytes));
   matrix_bytes += bytes;
-  joined.to = reinterpret_cast<std::byte*>(matrices.back().get());
+  return matrices.back().get();
+}
+
+const std::byte* HostCopies::write(RowSource source, int n_out, int n_in) {
+  const size_t bytes = row_bytes(source.type, static_cast<size_t>(n_in));
+  pending.push_back({std::move(source), n_out, bytes, allocate(n_out * bytes)});
+  return pending.back().to;
+}
+
+const std::byte* HostCopies::join(Joined joined) {
+  joined.to = allocate(joined.bytes * joined.from.size());
   pending_joins.push_back(std::move(joined));
   return pending_joins.back().to;
 }
 
-void HostCopies::expand(int n_threads, const std::function<void(size_t, size_t)>& progress) {
+void HostCopies::fill(int n_threads, const std::function<void(size_t, size_t)>& progress) {
   if (pending.empty() && pending_joins.empty()) return;
   ThreadPool pool(n_threads);
   size_t done = 0, total = 0;
-  for (const Expansion& m : pending) total += static_cast<size_t>(m.n_out) * m.n_in;
+  for (const Written& m : pending) total += m.n_out * m.row_bytes;
   for (const Joined& m : pending_joins) total += m.bytes * m.from.size();
   const auto advance = [&](size_t n) {
     done += n;
     if (progress) progress(done, total);
   };
-  for (const Expansion& m : pending) {
+  for (const Written& m : pending) {
     pool.parallel_for((m.n_out + kTaskRows - 1) / kTaskRows, [&](int task, int) {
-      expand_rows(m, task * kTaskRows, std::min(m.n_out, (task + 1) * kTaskRows));
+      for (int row = task * kTaskRows; row < std::min(m.n_out, (task + 1) * kTaskRows); ++row)
+        m.source.write(row, m.to + row * m.row_bytes);
     });
-    advance(static_cast<size_t>(m.n_out) * m.n_in);
+    advance(m.n_out * m.row_bytes);
   }
   for (const Joined& m : pending_joins) {
     pool.parallel_for(static_cast<int>(m.from.size()),

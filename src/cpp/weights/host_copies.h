@@ -1,5 +1,5 @@
-// HostCopies: host memory that a binder allocates for a network: vectors as fp32, and matrices of types that no op
-// reads as BF16.
+// HostCopies: host memory that a binder allocates for a network: vectors as fp32, and the matrices that no op reads as
+// the file has them.
 #pragma once
 
 #include <cstddef>
@@ -8,18 +8,18 @@
 #include <memory>
 #include <vector>
 
-#include "weights/row_readers.h"
+#include "weights/row_sources.h"
 
 namespace lb {
 
-// A matrix to expand to BF16.
-struct Expansion {
-  RowReader read;
-  int n_out = 0, n_in = 0;
-  uint16_t* to = nullptr;  // [n_out, n_in]
-};
-
 struct HostCopies {
+  // A matrix whose rows are written.
+  struct Written {
+    RowSource source;
+    int n_out = 0;
+    size_t row_bytes = 0;
+    std::byte* to = nullptr;  // [n_out, row_bytes]
+  };
   // Matrices of the same size to copy one after another.
   struct Joined {
     size_t bytes = 0;  // of each
@@ -28,15 +28,19 @@ struct HostCopies {
   };
 
   std::vector<std::unique_ptr<float[]>> vectors;
-  std::vector<std::unique_ptr<uint16_t[]>> matrices;  // not written until expand()
-  std::vector<Expansion> pending;                     // of the matrices
+  std::vector<std::unique_ptr<std::byte[]>> matrices;  // empty until fill()
+  std::vector<Written> pending;                        // of the matrices
   std::vector<Joined> pending_joins;
   size_t vector_bytes = 0, matrix_bytes = 0;
 
-  // Allocates the joined matrix, which expand() fills.
+  // Allocate a matrix, which fill() fills.
+  const std::byte* write(RowSource source, int n_out, int n_in);
   const std::byte* join(Joined matrices);
   // Fills the matrices. `progress` gets bytes done and in total, on the caller's thread, between matrices.
-  void expand(int n_threads, const std::function<void(size_t, size_t)>& progress);
+  void fill(int n_threads, const std::function<void(size_t, size_t)>& progress);
+
+ private:
+  std::byte* allocate(size_t bytes);
 };
 
 }  // namespace lb

@@ -48,6 +48,12 @@ LB_DEVICE float value_at(const TableRow& w, int i) {
     return half_at(q, i);
   } else if constexpr (kType == DType::kBF16) {
     return to_f32(reinterpret_cast<const bf16*>(q)[i]);
+  } else if constexpr (kType == DType::kF8_E4M3) {
+    return from_e4m3(q[i]) * reinterpret_cast<const float*>(w.plane[1])[i / 128];
+  } else if constexpr (kType == DType::kNVFP4) {
+    const auto by = *reinterpret_cast<const quant::ScaledHeader*>(w.plane[2]);
+    const float half = 0.5f * from_e4m3(w.plane[1][i / 16]);  // the table's values are doubled
+    return quant::scaled(half, by) * float(quant::kMxfp4Values[nibble_at(q, i)]);
   } else if constexpr (kType == DType::kQ6_K) {
     const int code = (nibble_at(q, i) | two_bits_at(w.plane[1], i) << 4) - 32;
     return half_at(w.plane[3], i / 256) * float(int8_t(w.plane[2][i / 16])) * float(code);
@@ -103,6 +109,8 @@ LB_DEVICE void embed_row(const Embed& p, int row, int first, int step, Put&& put
     case DType::kIQ4_NL: return embed<DType::kIQ4_NL>(p, row, first, step, put);
     case DType::kIQ4_XS: return embed<DType::kIQ4_XS>(p, row, first, step, put);
     case DType::kMXFP4: return embed<DType::kMXFP4>(p, row, first, step, put);
+    case DType::kNVFP4: return embed<DType::kNVFP4>(p, row, first, step, put);
+    case DType::kF8_E4M3: return embed<DType::kF8_E4M3>(p, row, first, step, put);
     default: return;  // a device stores other types as BF16
   }
 }

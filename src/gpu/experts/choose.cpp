@@ -66,7 +66,7 @@ ExpertLaunch choose(const ExpertLinear& op, const RoundedRows& x, const Target& 
     return entry.type == op.type && entry.x_bits == rounded_bits(op);
   });
   LB_CHECK(kernel != std::end(kExpertKernels), kUnsupported, what, ": no kernel reads experts of ", name(op.type),
-           " on a GPU. Use Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, IQ4_XS, MXFP4, F16 or BF16, or device = \"cpu\"");
+           " on a GPU. Use Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, IQ4_XS, MXFP4, NVFP4, F16 or BF16, or device = \"cpu\"");
   const quant::PlaneLayout layout = quant::checked_plane_layout(op.type, op.n_experts * op.expert_rows, op.n_in);
   const quant::PlaneFormat format = quant::plane_format(op.type);
   ExpertLaunch result = {};

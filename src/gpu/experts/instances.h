@@ -26,5 +26,9 @@
   X(expert_gemv_q6_k_int16_kernel, Q6_K, 16, Q6_KFormat<16>) \
   X(expert_gemv_mxfp4_int8_kernel, MXFP4, 8, Block32<DType::kMXFP4>::Bits<8>) \
   X(expert_gemv_mxfp4_int16_kernel, MXFP4, 16, Block32<DType::kMXFP4>::Bits<16>) \
+  X(expert_gemv_nvfp4_int8_kernel, NVFP4, 8, NVFP4Format<8>) \
+  X(expert_gemv_nvfp4_int16_kernel, NVFP4, 16, NVFP4Format<16>) \
+  X(expert_gemv_f8_e4m3_int8_kernel, F8_E4M3, 8, F8_E4M3Format<8>) \
+  X(expert_gemv_f8_e4m3_int16_kernel, F8_E4M3, 16, F8_E4M3Format<16>) \
   X(expert_gemv_iq4_xs_int8_kernel, IQ4_XS, 8, Block32<DType::kIQ4_XS>::Bits<8>) \
   X(expert_gemv_iq4_xs_int16_kernel, IQ4_XS, 16, Block32<DType::kIQ4_XS>::Bits<16>)

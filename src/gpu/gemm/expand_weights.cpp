@@ -38,6 +38,8 @@ LB_KERNEL(expand_weights_kernel, ExpandWeights, 256, 3) {
     case DType::kIQ4_NL: return expand<DType::kIQ4_NL>(p);
     case DType::kIQ4_XS: return expand<DType::kIQ4_XS>(p);
     case DType::kMXFP4: return expand<DType::kMXFP4>(p);
+    case DType::kNVFP4: return expand<DType::kNVFP4>(p);
+    case DType::kF8_E4M3: return expand<DType::kF8_E4M3>(p);
     default: return;
   }
 }

@@ -7,7 +7,8 @@
 //   kHasMin    value = scale * (code * field) - min * field
 //   RowCursor  the address of an output's k-block in each plane; next: advances by 256 values
 //   Unit       the lane's registers for a k-block of two outputs; read: loads them
-//   Fields     scale(i), min(i): the shared factors of the i-th output; mins: an operand of the blocks' min fields,
+//   Fields     scale(i), min(i): the shared factors of the i-th output, or scale(i, part) for each part; mins: an
+//   operand of the blocks' min fields,
 //              which multiplies the sums of x. The constructor reads all of a Unit but codes, so it waits for the loads
 //   Scales     the scale operands of a part; mins(half), which multiplies x, if a block's halves have different mins
 //   expand     word w of a part as operands: [0] values 4w to 4w + 3, [1] the values 16 further; each as the pairs

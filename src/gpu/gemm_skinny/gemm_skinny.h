@@ -230,6 +230,7 @@ struct SkinnySums {
   template <class Fields>
   LB_DEVICE void add(const typename Format::Unit& unit, const Fields& fields, const X& x, int k_block) {
     constexpr bool kHasHalfMins = requires(const typename Format::Scales& scales) { scales.mins(0); };
+    constexpr bool kHasPartScales = requires { fields.scale(0, 0); };
     float sums[kTiles][4] = {}, mins[kTiles][4] = {};
     const int row = lane() / 4, quarter = lane() % 4;
     const uint8_t* from = x.base + (k_block * kRows + row) * kSkinnyRowBytes;
@@ -253,10 +254,20 @@ struct SkinnySums {
           }
         }
       }
+      if constexpr (kHasPartScales) {
+        LB_UNROLL
+        for (int tile = 0; tile < kTiles; ++tile) {
+          for_each_sum([&](int, int, int i, int, int n) { sums[tile][n] *= fields.scale(i, part); });
+          add_powers(sums[tile], from_power, tile);
+          for_each_sum([&](int, int, int, int, int n) { sums[tile][n] = 0; });
+        }
+      }
     }
+    if constexpr (kHasPartScales) return;
     LB_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
-      for_each_sum([&](int, int, int i, int, int n) { sums[tile][n] *= fields.scale(i); });
+      if constexpr (!kHasPartScales)
+        for_each_sum([&](int, int, int i, int, int n) { sums[tile][n] *= fields.scale(i); });
       if constexpr (Format::kHasMin) {
         if constexpr (!kHasHalfMins) {
           const u32x2 b = load<u32x2>(from + tile * 8 * kSkinnyRowBytes + skinny_sums_offset(row) + quarter * 8);

@@ -1,8 +1,9 @@
-// Skinny GEMM kernels for the weight types with blocks of 32 values, with 8-bit x. Body: gemm_skinny.h.
+// Skinny GEMM kernels for the weight types with blocks of 32 values, NVFP4 and FP8, with 8-bit x. Body: gemm_skinny.h.
 // Needs: nvidia, bf16
 #include "dialect.h"
 
 #include "gpu/gemm_skinny/formats_32.h"
+#include "gpu/gemm_skinny/formats_fp.h"
 #include "gpu/gemm_skinny/gemm_skinny.h"
 #include "gpu/gemm_skinny/instances.h"
 

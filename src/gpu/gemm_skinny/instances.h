@@ -41,7 +41,16 @@
   X(gemm_skinny_iq4_nl_32_kernel, IQ4_NL, 32, 2) \
   X(gemm_skinny_mxfp4_16_kernel,  MXFP4,  16, 2) \
   X(gemm_skinny_mxfp4_24_kernel,  MXFP4,  24, 2) \
-  X(gemm_skinny_mxfp4_32_kernel,  MXFP4,  32, 2)
+  X(gemm_skinny_mxfp4_32_kernel,  MXFP4,  32, 2) \
+  X(gemm_skinny_nvfp4_8_kernel,   NVFP4,  8,  2) \
+  X(gemm_skinny_nvfp4_16_kernel,  NVFP4,  16, 2) \
+  X(gemm_skinny_nvfp4_24_kernel,  NVFP4,  24, 2) \
+  X(gemm_skinny_nvfp4_32_kernel,  NVFP4,  32, 2) \
+  X(gemm_skinny_nvfp4_48_kernel,  NVFP4,  48, 1) \
+  X(gemm_skinny_f8_e4m3_8_kernel,  F8_E4M3, 8,  2) \
+  X(gemm_skinny_f8_e4m3_16_kernel, F8_E4M3, 16, 2) \
+  X(gemm_skinny_f8_e4m3_24_kernel, F8_E4M3, 24, 2) \
+  X(gemm_skinny_f8_e4m3_32_kernel, F8_E4M3, 32, 1)
 
 #define LB_GEMM_SKINNY_256(X) \
   X(gemm_skinny_q4_k_8_kernel,    Q4_K,   8,  2) \

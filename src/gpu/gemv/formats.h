@@ -1,5 +1,6 @@
 // Common parts of the GEMV formats: pieces of planes (quant/planes.h) and rounded x. A format defines how a thread
-// reads and multiplies a weight type; formats are in formats_plain.h, formats_16.h and formats_32.h. A format has
+// reads and multiplies a weight type; formats are in formats_plain.h, formats_16.h, formats_32.h and formats_fp.h. A
+// format has
 //   kType    the weight type
 //   kValues  values of a piece: 16 bytes of codes or plain numbers, and the scales that belong to them
 //   Piece    a piece in registers
@@ -38,6 +39,8 @@ LB_DEVICE const auto& part(const Parts<Entries...>& parts) {
 LB_DEVICE const uint8_t* plane(const GemvMatrix& matrix, int i) {
   return i == 0 ? matrix.w : matrix.w + matrix.offset[i - 1] * quant::kPlaneAlignment;
 }
+
+inline constexpr int kAllPieces = 1 << 30;
 
 // Rows of a quantised type. For a piece of kValues values, a thread reads one of Entries from each plane. If an entry
 // covers several pieces, all of their threads read it.
@@ -94,14 +97,16 @@ struct PlaneRows {
     const int bytes[] = {int(sizeof(Entries))...};
     return bytes[plane];
   }
-  LB_DEVICE static constexpr int sharers(int plane) {  // pieces that share an entry
+  // Pieces that share an entry. All pieces of a row share a plane's only entry.
+  LB_DEVICE static constexpr int sharers(int plane) {
     const quant::PlaneFormat format = quant::plane_format(kType);
+    if (format.part_bytes[plane] == 0) return kAllPieces;
     return format.block_values / kValues * entry_bytes(plane) / format.part_bytes[plane];
   }
   template <int kPlane, class First, class... Rest>
   LB_DEVICE void read_parts(Parts<First, Rest...>& parts, int ahead) const {
     constexpr int kSharers = sharers(kPlane);
-    static_assert(32 % kSharers == 0);
+    static_assert(32 % kSharers == 0 || kSharers == kAllPieces);
     const uint8_t* from = planes[kPlane] + ahead / kSharers * int(sizeof(First));
     if constexpr (kSharers == 1 && sizeof(First) >= 4) {
       parts.first = load_stream<First>(from);

@@ -1,7 +1,8 @@
-// GEMV kernels for the weight types with blocks of 32 values, with 8-bit and 16-bit x. Body: gemv.h.
+// GEMV kernels for the weight types with blocks of 32 values, NVFP4 and FP8, with 8-bit and 16-bit x. Body: gemv.h.
 #include "dialect.h"
 
 #include "gpu/gemv/formats_32.h"
+#include "gpu/gemv/formats_fp.h"
 #include "gpu/gemv/gemv.h"
 #include "gpu/gemv/instances.h"
 
@@ -21,6 +22,10 @@ template <int kBits>
 using IQ4_NL = Block32Format<DType::kIQ4_NL, kBits>;
 template <int kBits>
 using MXFP4 = Block32Format<DType::kMXFP4, kBits>;
+template <int kBits>
+using NVFP4 = NVFP4Format<kBits>;
+template <int kBits>
+using F8_E4M3 = F8_E4M3Format<kBits>;
 
 #define X(kernel, wide_kernel, Type, kXBits, kBatch, kWidePieces, kWideBatch, kWideThreads)                            \
   LB_KERNEL(kernel, Gemv, kGemvThreads, kGemvBlocks<kXBits>) { gemv<Type<kXBits>, 1, kGemvBatch<kXBits, kBatch>>(p); } \

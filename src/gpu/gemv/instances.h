@@ -36,7 +36,11 @@
   X(gemv_iq4_nl_int8_kernel,  gemv_iq4_nl_int8_wide_kernel,  IQ4_NL, 8,  8, 1, 4, kGemvWideQuantThreads) \
   X(gemv_iq4_nl_int16_kernel, gemv_iq4_nl_int16_wide_kernel, IQ4_NL, 16, 8, 1, 4, kGemvWideQuantThreads) \
   X(gemv_mxfp4_int8_kernel,   gemv_mxfp4_int8_wide_kernel,   MXFP4,  8,  8, 1, 4, kGemvWideQuantThreads) \
-  X(gemv_mxfp4_int16_kernel,  gemv_mxfp4_int16_wide_kernel,  MXFP4,  16, 8, 1, 4, kGemvWideQuantThreads)
+  X(gemv_mxfp4_int16_kernel,  gemv_mxfp4_int16_wide_kernel,  MXFP4,  16, 8, 1, 4, kGemvWideQuantThreads) \
+  X(gemv_nvfp4_int8_kernel,   gemv_nvfp4_int8_wide_kernel,   NVFP4,  8,  8, 1, 4, kGemvWideQuantThreads) \
+  X(gemv_nvfp4_int16_kernel,  gemv_nvfp4_int16_wide_kernel,  NVFP4,  16, 8, 1, 4, kGemvWideQuantThreads) \
+  X(gemv_f8_e4m3_int8_kernel,  gemv_f8_e4m3_int8_wide_kernel,  F8_E4M3, 8,  8, 2, 2, kGemvWideQuantThreads) \
+  X(gemv_f8_e4m3_int16_kernel, gemv_f8_e4m3_int16_wide_kernel, F8_E4M3, 16, 8, 2, 2, kGemvWideQuantThreads)
 
 #define LB_GEMV_KERNELS_256(X) \
   X(gemv_q2_k_int8_kernel,    gemv_q2_k_int8_wide_kernel,    Q2_K,   8,  4, 1, 4, kGemvWideQuantThreads) \

@@ -3,6 +3,7 @@
 
 #include "gpu/gemv/formats_16.h"
 #include "gpu/gemv/formats_32.h"
+#include "gpu/gemv/formats_fp.h"
 #include "gpu/gemv/formats_plain.h"
 #include "gpu/megakernel/stage_x.h"
 
@@ -31,6 +32,8 @@ struct Block32Case {
       case DType::kQ5_1: return product<Block32Format<DType::kQ5_1, 8>>(p, args...), true;
       case DType::kIQ4_NL: return product<Block32Format<DType::kIQ4_NL, 8>>(p, args...), true;
       case DType::kMXFP4: return product<Block32Format<DType::kMXFP4, 8>>(p, args...), true;
+      case DType::kNVFP4: return product<NVFP4Format<8>>(p, args...), true;
+      case DType::kF8_E4M3: return product<F8_E4M3Format<8>>(p, args...), true;
       default: return false;
     }
   }

@@ -37,6 +37,7 @@ struct StreamedWeights {
 template <DType kType, int kValues, class Entry>
 LB_DEVICE constexpr int piece_sharers(int plane) {  // number of neighbouring pieces that share an entry of a plane
   const quant::PlaneFormat format = quant::plane_format(kType);
+  if (format.part_bytes[plane] == 0) return kAllPieces;
   return format.block_values < kValues ? 1
                                        : format.block_values / kValues * int(sizeof(Entry)) / format.part_bytes[plane];
 }

@@ -209,7 +209,7 @@ void OpFields::infer(const Axis& axis, long value) {
   }
 }
 
-void OpFields::weights(const char* name, const void*& p, DType type, int& n_out, const int& n_in) {
+void OpFields::weights(const char* name, const void*& p, DType& type, int& n_out, const int& n_in) {
   const nb::object value = take(name);
   LB_CHECK(value.is_valid(), kInvalid, what_, name, " is missing");
   if (nb::isinstance<nb::int_>(value)) {

@@ -31,7 +31,8 @@ class OpMemory {
   virtual std::byte* reserve(size_t bytes) = 0;  // all bytes 0xff
   virtual void upload(std::byte* to, const void* from, size_t bytes) = 0;
   virtual void download(void* to, const std::byte* from, size_t bytes) = 0;
-  virtual const void* weights(const AnyArray& blocks, DType type, int n_out, int n_in) = 0;
+  // `type` becomes the type in which the memory holds the weights.
+  virtual const void* weights(const AnyArray& blocks, DType& type, int n_out, int n_in) = 0;
   std::byte* random(size_t bytes, uint64_t seed);  // which memory compression cannot exploit
 };
 
@@ -82,7 +83,7 @@ class OpFields {
   void optional_indices(const char* name, T*& p, Axes shape, long first, long end) {
     if (is_given(name)) indices(name, p, shape, first, end);
   }
-  void weights(const char* name, const void*& p, DType type, int& n_out, const int& n_in);
+  void weights(const char* name, const void*& p, DType& type, int& n_out, const int& n_in);
   void pages(const char* name, void*& p, KvType type, const int& n_kv_heads, const int& head_dim, Access access);
   void page_table(const char* name, const int32_t*& p) { indices(name, p, {kAnySize}, 0, n_pages_); }
   void rounded(const char* name, RoundedRows& rows_out, int rows, int n_in);  // given as the number of bits, 8 or 16

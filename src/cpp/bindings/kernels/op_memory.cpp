@@ -38,9 +38,10 @@ void DeviceMemory::download(void* to, const std::byte* from, size_t bytes) {
   pack_.queue().synchronize();
 }
 
-const void* DeviceMemory::weights(const AnyArray& blocks, DType type, int n_out, int n_in) {
+const void* DeviceMemory::weights(const AnyArray& blocks, DType& type, int n_out, int n_in) {
   std::vector<std::byte> planes(quant::checked_plane_layout(type, n_out, n_in).bytes);
   quant::to_planes(type, n_out, n_in, blocks.data(), planes.data());
+  type = quant::device_type(type);
   std::byte* data = reserve(planes.size());
   upload(data, planes.data(), planes.size());
   return data;

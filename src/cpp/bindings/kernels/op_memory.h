@@ -16,7 +16,7 @@ class HostMemory final : public OpMemory {
   std::byte* reserve(size_t bytes) override;
   void upload(std::byte* to, const void* from, size_t bytes) override;
   void download(void* to, const std::byte* from, size_t bytes) override;
-  const void* weights(const AnyArray& blocks, DType, int, int) override { return blocks.data(); }
+  const void* weights(const AnyArray& blocks, DType&, int, int) override { return blocks.data(); }
 
  private:
   std::vector<std::unique_ptr<std::byte[]>> memory_;
@@ -29,7 +29,7 @@ class DeviceMemory final : public OpMemory {
   std::byte* reserve(size_t bytes) override;
   void upload(std::byte* to, const void* from, size_t bytes) override;
   void download(void* to, const std::byte* from, size_t bytes) override;
-  const void* weights(const AnyArray& blocks, DType type, int n_out, int n_in) override;
+  const void* weights(const AnyArray& blocks, DType& type, int n_out, int n_in) override;
 
  private:
   PythonPack& pack_;

@@ -8,7 +8,8 @@
 namespace lb::cpu::scalar {
 namespace {
 
-// Returns the sum over sub-blocks of s (scale * sum(q a) + offset * sum(a)); the integer sums are exact.
+// Returns the sum over sub-blocks of s (scale * sum(q a) + offset * sum(a)), times the row's factor; the integer sums
+// are exact.
 template <class Block>
 float dot_q8(const Block* w, int n_in, const int8_t* a, const float* s) {
   float total = 0;
@@ -22,7 +23,7 @@ float dot_q8(const Block* w, int n_in, const int8_t* a, const float* s) {
     }
     total += s[i / 32] * (sub.scale * float(dot) + sub.offset * float(sum));
   }
-  return total;
+  return quant::row_factor(w) * total;
 }
 
 float added(const Linear& op, long at) { return op.add ? op.add[at] : 0.0f; }
@@ -60,7 +61,7 @@ void linear_q8(const Linear& op, const Q8Rows& x, int begin, int end, std::byte*
     using Block = decltype(tag);
     for (int r = 0; r < op.rows; ++r) {
       for (int o = begin; o < end; ++o) {
-        const Block* w = static_cast<const Block*>(op.w) + long(o) * (op.n_in / Block::kValues);
+        const Block* w = quant::row_blocks<Block>(op.w, o, op.n_in);
         const long at = long(r) * op.n_out + o;
         op.y[at] = dot_q8(w, op.n_in, x.q + long(r) * x.stride, x.scale + long(r) * x.n_blocks) + added(op, at);
       }

@@ -33,7 +33,8 @@ int piece_values(DType type) {
     case DType::kF32: return 4;
     case DType::kF16:
     case DType::kBF16: return 8;
-    case DType::kQ8_0: return 16;
+    case DType::kQ8_0:
+    case DType::kF8_E4M3: return 16;
     case DType::kQ2_K:
     case DType::kQ3_K: return 64;
     default: return 32;
