@@ -32,6 +32,13 @@ def refused(*flags: str) -> str:
     return line
 
 
+def test_two_models_of_one_name() -> None:
+    command = [sys.executable, "-m", "lucebox", "serve", MODEL, MODEL, "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"two models are called {MODEL!r}: write NAME=MODEL" in done.stderr
+
+
 def test_a_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         line = refused("--port", str(taken.getsockname()[1]))

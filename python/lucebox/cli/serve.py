@@ -89,6 +89,7 @@ def open_models(specs: list[ModelSpec], settings: ServeSettings) -> ModelSet:
     with console.loading() as progress:
         # A model alone that loads now has its device to itself: the load itself plans it.
         planned = [None] if loads and len(specs) == 1 else plan_models(specs, progress)
+        _check_names([plan.name for plan in planned if plan is not None])
         models = ModelSet(
             [ModelEntry(spec, plan) for spec, plan in zip(specs, planned, strict=True)],
             telemetry,
@@ -102,11 +103,13 @@ def open_models(specs: list[ModelSpec], settings: ServeSettings) -> ModelSet:
     loaded = [entry.running.llm for entry in models.entries if entry.running is not None]
     for text in dict.fromkeys(text for llm in loaded for text in (*llm.unused_gpus, *llm.notes)):
         console.note(f"note: {text}")
-    names = [entry.name for entry in models.entries]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        models.free()
-        raise InvalidRequestError(f"two models are called {twice!r}: write NAME=MODEL for one of them")
     return models
+
+
+def _check_names(names: list[str]) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidRequestError(f"two models are called {twice!r}: write NAME=MODEL for one of them")
 
 
 def line_of(entry: ModelEntry, models: ModelSet) -> str:

@@ -128,7 +128,7 @@ class ModelEntry:
             "waiting": waiting + self.n_waiting,
             "idle_s": None if running is None or self.is_busy else round(time.monotonic() - running.last_used, 3),
             "loads": self.n_loads,
-            "load_s": self.load_s,
-            "unload_s": self.unload_s,
+            "load_s": self.load_s and round(self.load_s, 3),
+            "unload_s": self.unload_s and round(self.unload_s, 3),
             "error": self.error or None,
         }
