@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from lucebox import LLM
+from lucebox import LLM, _engine
+from lucebox.options import EngineOptions
 
 testclient = pytest.importorskip("starlette.testclient", reason="the server's libraries are not installed")
 serve = pytest.importorskip("lucebox.serve.app", reason="the server's libraries are not installed")
 
+from lucebox.serve.model_entry import ModelEntry  # noqa: E402
+from lucebox.serve.model_set import ModelSet  # noqa: E402
+from lucebox.serve.model_spec import ModelSpec  # noqa: E402
 from lucebox.serve.settings import ServeSettings  # noqa: E402
+from lucebox.serve.telemetry import Telemetry  # noqa: E402
 from text_data import TINY_HYBRID  # noqa: E402
 
 ASK = {"temperature": 0, "max_tokens": 3, "logprobs": True, "top_logprobs": 5}
@@ -52,3 +59,42 @@ def test_turns_and_forms_on_a_device(on_pack: str) -> None:
             alone = asked(cold, {"messages": messages[:-1]})
         assert alone["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
         assert alone["choices"] == last["choices"]  # with the log probabilities of the likeliest, every digit
+
+
+@pytest.mark.slow  # 20 s: real models on the simulator
+def test_models_take_turns_on_a_device(on_pack: str, pack: _engine.gpu.Pack) -> None:
+    """Two models share a device, then there is memory for one: the answers of one alone, and all memory comes back."""
+    device = _engine.gpu.Device(pack.device.vendor, pack.device.index)
+    options: dict[str, Any] = {"device": on_pack, "context": 256, "prefill_chunk": 64, "draft": "none", "threads": 1}
+    prompts = [f"Once upon a time there were {n} dogs." for n in (2, 3)]
+    with LLM(str(TINY_HYBRID), **options) as llm:
+        alone = [llm.generate(prompt, max_tokens=3, temperature=0).text for prompt in prompts]
+    before = device.memory()[0]
+
+    specs = [
+        ModelSpec(str(TINY_HYBRID), EngineOptions(**options), ServeSettings(slots=1, model_name=name), offline=True)
+        for name in "ab"
+    ]
+    models = ModelSet([ModelEntry(spec, None) for spec in specs], Telemetry())
+    models.load_first()
+
+    def asked(client: Any, name: str) -> list[str]:
+        bodies = [{"model": name, "prompt": prompt, "max_tokens": 3, "temperature": 0} for prompt in prompts]
+        return [client.post("/v1/completions", json=body).json()["choices"][0]["text"] for body in bodies]
+
+    try:
+        with testclient.TestClient(serve.create_app(models), base_url="http://localhost") as client:
+            with ThreadPoolExecutor(2) as threads:
+                assert list(threads.map(lambda name: asked(client, name), "ab")) == [alone, alone]
+            both = before - device.memory()[0]
+            for entry in models.entries:  # from now on there is memory for one
+                entry.planned = dataclasses.replace(entry.facts, available_bytes=entry.facts.n_bytes)
+            assert client.post("/v1/models/b/unload").json()["status"]["value"] == "unloaded"
+            assert before - device.memory()[0] < 0.6 * both
+            for name in "bab":
+                assert asked(client, name) == alone
+                states = client.get("/status").json()["models"]
+                assert {one: states[one]["value"] == "loaded" for one in "ab"} == {one: one == name for one in "ab"}
+    finally:
+        models.free()
+    assert device.memory()[0] == before and _engine.promised_bytes(on_pack) == 0

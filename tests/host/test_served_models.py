@@ -30,9 +30,14 @@ def test_one_model_has_all_settings() -> None:
 
 
 def test_names_and_the_common_cache() -> None:
-    first, second = read(LLAMA, f"coder.7b={QWEN}", settings=ServeSettings(prefix_cache=100))
+    common = ServeSettings(prefix_cache=100, prefix_cache_dir="cache", prefix_cache_disk=60)
+    first, second = read(LLAMA, f"coder.7b={QWEN}", settings=common)
     assert (first.settings.model_name, second.settings.model_name) == (None, "coder.7b")
-    assert first.settings.prefix_cache == second.settings.prefix_cache == 50
+    for spec, folder in ((first, "cache/llama_a.gguf"), (second, "cache/coder.7b")):
+        assert (spec.settings.prefix_cache, spec.settings.prefix_cache_disk) == (50, 30)
+        assert spec.settings.prefix_cache_dir == folder
+    (alone,) = read(LLAMA, settings=common)
+    assert (alone.settings.prefix_cache, alone.settings.prefix_cache_dir) == (100, "cache")
 
 
 def test_a_path_with_an_equals_sign(tmp_path: Path) -> None:

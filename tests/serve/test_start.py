@@ -16,8 +16,8 @@ from lucebox.errors import InvalidRequestError
 from lucebox.generation.prefix_cache import fingerprint
 from lucebox.serve import running_model
 from lucebox.serve.listening import bound_sockets
-from lucebox.serve.metrics import Metrics
 from lucebox.serve.settings import ServeSettings
+from lucebox.serve.telemetry import Telemetry
 from running import MODEL, Running, started
 
 SECRET = "xylophone"
@@ -108,7 +108,7 @@ def test_only_a_cache_in_files_reads_all_weights(tmp_path: Path, monkeypatch: py
     with LLM(MODEL, context=128, threads=1) as llm:
         for folder, n_prints in ((None, 0), (str(tmp_path), 1)):
             settings = ServeSettings(slots=1, prefix_cache_dir=folder)
-            running_model.RunningModel(llm, settings, Metrics(), owns_llm=False).close()
+            running_model.RunningModel(llm, settings, Telemetry(), owns_llm=False).close()
             assert len(prints) == n_prints
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from lucebox.cli import options
 from lucebox.errors import InvalidRequestError, UnsupportedError
@@ -54,13 +55,19 @@ def read_models(
                     f"--{flag.replace('_', '-')} is for one model, and there are {len(named)}: write NAME=MODEL, or "
                     "`alias` in a TOML file"
                 )
-    # The models share the cache's memory.
-    settings = replace(settings, prefix_cache=settings.prefix_cache // len(named))
+    # The models share the cache's memory and disk; a folder is locked by the cache of one model.
+    n, folder = len(named), settings.prefix_cache_dir
+    settings = replace(
+        settings, prefix_cache=settings.prefix_cache // n, prefix_cache_disk=settings.prefix_cache_disk // n
+    )
     flags = dict(engine)
     limit = flags.pop("memory_limit", None)
     specs = []
     for one in named:
         own_settings, own_options = _fields_of(one)
+        if n > 1 and folder is not None:
+            file = one.name or Path(one.model).name
+            own_settings["prefix_cache_dir"] = str(Path(folder) / quote(file, safe=""))
         own = replace(settings, **own_settings)
         chosen = EngineOptions(**{**flags, **own_options, "sessions": own.slots or DEFAULT_SESSIONS, "prefix_cache": 0})
         specs.append(ModelSpec(one.model, chosen, own, offline, None if limit is None else parse_size(limit)))
