@@ -120,8 +120,8 @@ def retag(wheel: Path) -> Path:
 
 
 def with_platform(wheel: Path, platform_tag: str) -> Path:
-    """Replaces the wheel by one with this platform tag. The same wheel gives the same bytes: `wheel tags` rewrites WHEEL
-    and RECORD, at the time that tools_environment() says."""
+    """Replaces the wheel by one with this platform tag. The same wheel gives the same bytes: `wheel tags` rewrites
+    WHEEL and RECORD, at the time that tools_environment() says."""
     run(sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", platform_tag, wheel)
     (tagged,) = wheel.parent.glob("*.whl")
     return tagged

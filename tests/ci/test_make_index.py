@@ -14,7 +14,7 @@ import install_test
 import pytest
 import wheel_data as data
 from make_index import make_index
-from project import tools_environment
+from project import ROOT, tools_environment
 from wheels import Wheel
 
 EXTRAS = [
@@ -184,6 +184,34 @@ def test_pip_over_http(index: Path, tmp_path: Path, speaks_json: bool) -> None:
     assert any(path.endswith("/index.json" if speaks_json else "/index.html") for path in seen)
     if not speaks_json:  # of the JSON, only pip from 23.2 on knows that there is such a file
         assert any(path.endswith(".whl.metadata") for path in seen)
+
+
+@pytest.fixture
+def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an index where a stranger has registered a newer lucebox-sm86."""
+    monkeypatch.setattr(data, "VERSION", "9.9")
+    wheel = data.write(tmp_path, data.pack_members("sm_86"))
+    make_index(tmp_path / "strangers", [Wheel(wheel)])
+    monkeypatch.undo()
+    return (tmp_path / "strangers").as_uri()
+
+
+def test_uv_takes_our_projects_from_our_index(index: Path, strangers: str, tmp_path: Path) -> None:
+    """`uv pip install --index`, as README has it: the default index is not asked for what the other one has."""
+    command = ["uv", "pip", "install", "-q", "--no-cache", "--index", index.as_uri(), "--default-index", strangers]
+    subprocess.run([*command, "--target", tmp_path / "site", "lucebox[sm86]"], check=True, env=tools_environment())
+    assert sorted(found.name for found in (tmp_path / "site").glob("*.dist-info")) == [EXPECTED[0], EXPECTED[2]]
+
+
+def test_the_documented_project_of_uv(index: Path, strangers: str, tmp_path: Path) -> None:
+    text = (ROOT / "docs/releasing.md").read_text().split("```toml\n")[1].split("```")[0]
+    project = tmp_path / "mine"
+    project.mkdir()
+    (project / "pyproject.toml").write_text(text.replace("https://example.org/lucebox", index.as_uri()))
+    command = ["uv", "lock", "-q", "--no-cache", "--default-index", strangers, "--python", sys.executable]
+    subprocess.run(command, check=True, cwd=project, env=tools_environment())
+    lock = (project / "uv.lock").read_text()
+    assert f'name = "lucebox-sm86"\nversion = "{data.VERSION}"' in lock and "9.9" not in lock
 
 
 def test_pip_refuses_a_changed_wheel(index: Path, tmp_path: Path, wheels: list[Path]) -> None:
