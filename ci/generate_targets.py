@@ -374,9 +374,8 @@ def with_extras(pyproject: str, known: list[Target], version: str) -> str:
         raise targets.TargetError(f"pyproject.toml: expected the lines {BEGIN!r} and {END!r} around the extras")
     extras = [f'demo = ["lucebox-tiny == {version}"]', f'tune = ["lucebox-kernels == {version}"]']
     for target in known:
-        names = dict.fromkeys(
-            (target.slug, target.name.replace("_", "-"))
-        )  # lucebox[sm86], and lucebox[sm_86] as typed
+        # lucebox[sm86], and lucebox[sm_86], which index and installer know as sm-86.
+        names = dict.fromkeys((target.slug, target.name.replace("_", "-")))
         extras += [f'{name} = ["lucebox-{target.slug} == {version}"]' for name in names]
     return before + "\n".join([BEGIN, *extras, END]) + after
 
