@@ -16,7 +16,8 @@ from lucebox import _engine, _kernels
 
 BLOCKS = {"Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34), "Q2_K": (256, 84),
           "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210), "IQ4_NL": (32, 18),
-          "IQ4_XS": (256, 136), "MXFP4": (32, 17), "NVFP4": (64, 36), "F8_E4M3": (128, 132), "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2)}  # fmt: skip
+          "IQ4_XS": (256, 136), "MXFP4": (32, 17), "NVFP4": (64, 36), "F8_E4M3": (128, 132),
+          "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2)}  # fmt: skip
 SHAPES = ((1536, 576), (576, 1536), (3584, 1024), (1024, 3584), (49152, 576))  # (n_out, n_in)
 MOST_STREAMED_ROWS = 4
 STREAM_BYTES = 192 << 20  # of weights a decode measurement runs through: several times the last-level cache

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Write a GGUF with the shape of a real model and random weights, for measuring speed without downloading anything."""
+"""Write a GGUF with the shape of a real model and random weights, for measuring speed without downloading anything; for
+--type FP8 a checkpoint folder."""
 
 from __future__ import annotations
 
@@ -8,13 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from lucebox.measure.synthetic import PRESETS, SHAPES, summary, write, write_sparse
+from lucebox.measure.synthetic_checkpoint import write_fp8
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", required=True, choices=sorted(SHAPES))
-    parser.add_argument("--type", required=True, choices=sorted(PRESETS), dest="preset")
-    parser.add_argument("--out", type=Path, help="file to write; without it only the sizes are printed")
+    parser.add_argument("--type", required=True, choices=[*sorted(PRESETS), "FP8"], dest="preset")
+    parser.add_argument(
+        "--out", type=Path, help="file, for FP8 folder, to write; without it only the sizes are printed"
+    )
     parser.add_argument("--layers", type=int, help="layers to write, where that is not the model's own number")
     parser.add_argument("--mtp", action="store_true", help="with a prediction block behind the layers (qwen35)")
     parser.add_argument("--sparse", action="store_true", help="all weights 0, no room on disk: for `lucebox inspect`")
@@ -27,6 +31,12 @@ def main() -> int:
         if shape.architecture != "qwen35":
             parser.error(f"--mtp: {args.shape} has no prediction block; only qwen35 has one")
         shape = replace(shape, n_prediction_blocks=1)
+    if args.preset == "FP8":
+        if not args.out or args.sparse:
+            parser.error("--type FP8 needs --out and has no --sparse")
+        write_fp8(args.out, shape, args.seed)
+        print(f"wrote {args.out}, {sum(file.stat().st_size for file in args.out.iterdir()) / 2**20:.1f} MiB")
+        return 0
     print(summary(shape, args.preset))
     if args.out:
         if args.sparse:

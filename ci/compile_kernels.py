@@ -31,7 +31,7 @@ from pack import gate
 from pack.kernel import CodeError
 
 import targets
-from targets import ROOT, Target
+from targets import ROOT, ZIG, Target
 
 # The headers that kernels and engine share, as in cmake/LuceboxAbi.cmake.
 SHARED_HEADERS = ("cpp/base/dtype_id.h", "cpp/device/sim_abi.h", "cpp/ops/*.h", "cpp/quant/*.h", "gpu/*/shape.h")
@@ -171,9 +171,7 @@ def _clang(out: Path) -> tuple[list[str], str, dict[str, str]]:
     for name in ("amdclang++", "clang++"):
         if found := shutil.which(name, path=f"{environment['PATH']}{os.pathsep}/opt/rocm/bin"):
             return [found], name, environment
-    raise CompileError(
-        f"{sys.executable} has no ziglang, whose clang compiles AMD kernels: pip install ziglang==0.17.0"
-    )
+    raise CompileError(f"{sys.executable} has no ziglang, whose clang compiles AMD kernels: pip install {ZIG}")
 
 
 def _parallel(compile_one: Callable[[Path], Path], sources: Sequence[Path]) -> tuple[Path, ...]:

@@ -26,7 +26,7 @@ SOURCE = "ci/generate_targets.py"
 BEGIN = f"# The demo's model, the kernel sources and one extra per pack, from targets/ by {SOURCE}."
 END = "# End of the packs."
 CUDA = [f"nvidia-{name}==13.0.*" for name in ("cuda-nvcc", "nvvm", "cuda-crt", "cuda-runtime", "cuda-cccl")]
-COMPILER = {"nvidia": CUDA, "amd": ["ziglang==0.17.0"], "sim": []}  # sim: the machine's C++ compiler
+COMPILER = {"nvidia": CUDA, "amd": [targets.ZIG], "sim": []}  # sim: the machine's C++ compiler
 NVRTC = "nvidia-cuda-nvrtc-cu12=={}.*"
 NVCC = "lucebox.nvcc"  # the pip setting that adds nvcc's code to a pack with NVRTC's code
 CLASSIFIERS = (
@@ -373,7 +373,10 @@ def with_extras(pyproject: str, known: list[Target], version: str) -> str:
     if not begin or not end:
         raise targets.TargetError(f"pyproject.toml: expected the lines {BEGIN!r} and {END!r} around the extras")
     extras = [f'demo = ["lucebox-tiny == {version}"]', f'tune = ["lucebox-kernels == {version}"]']
-    extras += [f'{target.slug} = ["lucebox-{target.slug} == {version}"]' for target in known]
+    for target in known:
+        # lucebox[sm86], and lucebox[sm_86], which index and installer know as sm-86.
+        names = dict.fromkeys((target.slug, target.name.replace("_", "-")))
+        extras += [f'{name} = ["lucebox-{target.slug} == {version}"]' for name in names]
     return before + "\n".join([BEGIN, *extras, END]) + after
 
 

@@ -9,7 +9,10 @@
     FOLDER/sbom.cdx.json                 CycloneDX 1.6: every wheel, its components and its compilers
 
 With --pages, only the pages: for wheels of several releases, each of which has a bill of materials already. The same
-wheels give the same bytes: no time and no path is written.
+wheels give the same bytes: no path is written, and no time but those of --releases.
+
+--releases FILE    `gh release list --json tagName,publishedAt`: upload times (PEP 700), for uv's --exclude-newer
+--yanked FILE      {"0.1.0": "the reason"}: versions that pip and uv install only where they are pinned (PEP 592)
 """
 
 from __future__ import annotations
@@ -21,22 +24,34 @@ import json
 import shutil
 import sys
 from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sbom import Json, dump, numbered
 from wheels import Wheel
 
 
-def make_index(folder: Path, wheels: list[Wheel]) -> None:
+@dataclass(frozen=True)
+class Releases:
+    """What the index says of versions beyond their wheels."""
+
+    times: Mapping[str, str] | None = None
+    """Version -> when it was published, "2026-11-01T12:00:00Z"; None: unknown for all."""
+    yanked: Mapping[str, str] = field(default_factory=dict)
+    """Version -> why it was withdrawn."""
+
+
+def make_index(folder: Path, wheels: list[Wheel], releases: Releases = Releases()) -> None:
     """Writes the pages that pip and uv read, the bill of materials and SHA256SUMS of a release."""
-    make_pages(folder, wheels)
+    make_pages(folder, wheels, releases)
     ordered = sorted(wheels, key=lambda wheel: (wheel.project, wheel.path.name))
     _write(folder / "sbom.cdx.json", dump(bill_of_materials(ordered)))
     sums = [f"{_sha256(file.read_bytes())}  {file.relative_to(folder).as_posix()}\n" for file in _files(folder)]
     _write(folder / "SHA256SUMS", "".join(sums))
 
 
-def make_pages(folder: Path, wheels: list[Wheel]) -> None:
+def make_pages(folder: Path, wheels: list[Wheel], releases: Releases = Releases()) -> None:
     """Writes only the files that pip and uv read, for the wheels of any projects."""
     shutil.rmtree(folder, ignore_errors=True)
     projects: dict[str, list[Wheel]] = defaultdict(list)
@@ -48,8 +63,8 @@ def make_pages(folder: Path, wheels: list[Wheel]) -> None:
         for wheel in files:
             shutil.copyfile(wheel.path, own / wheel.path.name)
             (own / f"{wheel.path.name}.metadata").write_bytes(_metadata(wheel))
-        _write(own / "index.html", page(project, [link(wheel) for wheel in files]))
-        _write(own / "index.json", dump(project_json(project, files)))
+        _write(own / "index.html", page(project, [link(wheel, releases) for wheel in files]))
+        _write(own / "index.json", dump(project_json(project, files, releases)))
     names = sorted(projects)
     _write(folder / "index.html", page("Packages", [f'<a href="{name}/">{name}</a>' for name in names]))
     _write(folder / "index.json", dump({"meta": META, "projects": [{"name": name} for name in names]}))
@@ -58,12 +73,13 @@ def make_pages(folder: Path, wheels: list[Wheel]) -> None:
 META: Json = {"api-version": "1.1"}
 
 
-def link(wheel: Wheel) -> str:
+def link(wheel: Wheel, releases: Releases) -> str:
     attributes = {
         "href": f"{wheel.path.name}#sha256={wheel.sha256}",
         "data-requires-python": wheel.metadata["Requires-Python"],
         "data-core-metadata": f"sha256={_sha256(_metadata(wheel))}",
         "data-dist-info-metadata": f"sha256={_sha256(_metadata(wheel))}",  # PEP 658's name
+        "data-yanked": releases.yanked.get(wheel.version),
     }
     written = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value)
     return f"<a {written}>{wheel.path.name}</a>"
@@ -75,7 +91,7 @@ def page(title: str, links: list[str]) -> str:
     return f"<!DOCTYPE html>\n<html>\n<head>{head}</head>\n<body>\n{body}</body>\n</html>\n"
 
 
-def project_json(project: str, wheels: list[Wheel]) -> Json:
+def project_json(project: str, wheels: list[Wheel], releases: Releases) -> Json:
     files = []
     for wheel in wheels:
         digest = {"sha256": _sha256(_metadata(wheel))}
@@ -88,6 +104,10 @@ def project_json(project: str, wheels: list[Wheel]) -> Json:
         }
         if requires := wheel.metadata["Requires-Python"]:
             file["requires-python"] = requires
+        if releases.times is not None:
+            file["upload-time"] = releases.times[wheel.version]
+        if reason := releases.yanked.get(wheel.version):
+            file["yanked"] = reason
         files.append(file)
     return {"meta": META, "name": project, "versions": sorted({wheel.version for wheel in wheels}), "files": files}
 
@@ -165,6 +185,11 @@ def manifest(wheel: Wheel, package: str) -> Json:
     return found
 
 
+def _times(file: Path) -> dict[str, str]:
+    listed = json.loads(file.read_text(encoding="utf-8"))
+    return {one["tagName"].removeprefix("v"): one["publishedAt"] for one in listed}
+
+
 def _metadata(wheel: Wheel) -> bytes:
     return wheel.members[f"{wheel.info}/METADATA"]
 
@@ -185,6 +210,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Make a package index out of wheels.")
     parser.add_argument("--pages", action="store_true", help="no SHA256SUMS and no bill of materials")
     parser.add_argument("--limit-mb", type=float, help="largest size of the index")
+    parser.add_argument("--releases", type=Path, metavar="FILE", help="JSON: tagName and publishedAt of each release")
+    parser.add_argument("--yanked", type=Path, metavar="FILE", help="JSON: withdrawn versions with the reason")
     parser.add_argument("folder", type=Path, help="the index; what is there is replaced")
     parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL")
     arguments = parser.parse_args()
@@ -196,8 +223,16 @@ def main() -> int:
     size = sum(wheel.stat().st_size for wheel in arguments.wheels) / 1e6
     if arguments.limit_mb is not None and size > arguments.limit_mb:
         parser.error(f"the wheels have {size:.0f} MB, the limit is {arguments.limit_mb:g} MB; leave out old releases")
+    wheels = [Wheel(path) for path in arguments.wheels]
+    releases = Releases(
+        None if arguments.releases is None else _times(arguments.releases),
+        {} if arguments.yanked is None else json.loads(arguments.yanked.read_text(encoding="utf-8")),
+    )
+    for version in sorted({wheel.version for wheel in wheels}):
+        if releases.times is not None and version not in releases.times:
+            parser.error(f"{arguments.releases} has no release v{version}")
     make = make_pages if arguments.pages else make_index
-    make(arguments.folder, [Wheel(path) for path in arguments.wheels])
+    make(arguments.folder, wheels, releases)
     print(f"{arguments.folder}: {len(names)} wheels")
     return 0
 

@@ -30,8 +30,8 @@ import targets
 SCHEMA = 3
 DICTIONARY = 32 << 20  # more than all code of a pack; a decoder takes this memory
 ARCHIVE = "code.xz"
-# The context of a byte is its position: in words of 4 bytes on AMD, in instructions of 16 bytes on NVIDIA. Archives are 2
-# and 5 % smaller than with the default, which is for text. A delta filter makes them 60 % larger.
+# The context of a byte is its position: in words of 4 bytes on AMD, in instructions of 16 bytes on NVIDIA. Archives are
+# 2 and 5 % smaller than with the default, which is for text. A delta filter makes them 60 % larger.
 POSITION_BITS = {"nvidia": {"lc": 0, "lp": 4, "pb": 4}, "amd": {"lc": 0, "lp": 2, "pb": 2}}
 
 

@@ -12,15 +12,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
+# Time stamps inside wheels and archives: 1980-01-01, the earliest that zip has.
+SOURCE_DATE_EPOCH = "315532800"
 # One process per core, and one more because some tests wait.
 PYTEST = ("-m", "pytest", "-n", str(len(os.sched_getaffinity(0)) + 1), "--dist", "worksteal")
 
 
 def tools_environment(python: Path = Path(sys.executable), **more: str) -> dict[str, str]:
     """Environment variables with the tools in this interpreter's folder (cmake, ninja, clang-format, ...) first on
-    PATH, and with a compiler cache for CMake."""
+    PATH, with a compiler cache for CMake, and with one time for everything that writes a time into a file."""
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, **_compiler_cache(), "PATH": path, **more}
+    return {**os.environ, **_compiler_cache(), "PATH": path, "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH, **more}
 
 
 def _compiler_cache() -> dict[str, str]:

@@ -47,9 +47,31 @@ def compiler(architecture: str) -> Path:
     return folder
 
 
-def cmake_defines(architecture: str) -> dict[str, str | Path]:
+def multiarch_headers(python: Path) -> Path | None:
+    """A folder for the header search path, if this Python is Debian's or Ubuntu's; else None. Their pyconfig.h includes
+    <x86_64-linux-gnu/python3.12/pyconfig.h>, from the folder of the system's headers, which no cross-compiler may
+    search. The stable ABI is the same on all architectures, so each gets the header of this machine."""
+    script = (
+        "import sysconfig; print(sysconfig.get_path('include'), sysconfig.get_config_var('MULTIARCH') or '', sep=';')"
+    )
+    done = subprocess.run([python, "-c", script], check=True, capture_output=True, text=True)
+    include, _, triplet = done.stdout.strip().partition(";")
+    own = Path(include).parent / triplet / Path(include).name
+    if not triplet or not (own / "pyconfig.h").exists():
+        return None
+    folder = BUILD / "release" / f"headers-{Path(include).name}"
+    shutil.rmtree(folder, ignore_errors=True)
+    for architecture in ARCHITECTURES:
+        (folder / f"{architecture}-linux-gnu").mkdir(parents=True)
+        shutil.copytree(own, folder / f"{architecture}-linux-gnu" / own.name)
+    return folder
+
+
+def cmake_defines(architecture: str, python: Path) -> dict[str, str | Path]:
     """The CMake variables of a release: compilers, linker and their flags."""
     tools = compiler(architecture)
+    headers = multiarch_headers(python)
+    more = "" if headers is None else f" -isystem {headers}"
     return {
         "CMAKE_SYSTEM_NAME": "Linux",
         "CMAKE_SYSTEM_PROCESSOR": architecture,
@@ -58,7 +80,7 @@ def cmake_defines(architecture: str) -> dict[str, str | Path]:
         "CMAKE_AR": tools / "ar",
         "CMAKE_RANLIB": tools / "ranlib",
         # nanobind uses stderr without including its header; libc++ does not include it indirectly.
-        "CMAKE_CXX_FLAGS": f"-include cstdio -ffile-prefix-map={Path(ziglang.__file__).parent}=zig",
+        "CMAKE_CXX_FLAGS": f"-include cstdio -ffile-prefix-map={Path(ziglang.__file__).parent}=zig{more}",
         "CMAKE_MODULE_LINKER_FLAGS": "-Wl,-s",
         "CMAKE_DISABLE_PRECOMPILE_HEADERS": "ON",  # finds missing includes, also in the bindings
     }
@@ -73,7 +95,7 @@ def zig_caches() -> dict[str, str]:
 def build(architecture: str, version: str, python: Path, out: Path) -> Path:
     """Builds the wheel with pip; it still has the tag linux_<architecture>."""
     folder = BUILD / "release" / f"{architecture}-{version}"
-    settings = [f"cmake.define.{name}={value}" for name, value in cmake_defines(architecture).items()]
+    settings = [f"cmake.define.{name}={value}" for name, value in cmake_defines(architecture, python).items()]
     settings += [f"build-dir={folder}", "install.strip=false"]  # stripped by zig's linker, for every architecture
     # Sets the wheel's tag in a cross build.
     env = tools_environment(python, **zig_caches(), _PYTHON_HOST_PLATFORM=f"linux-{architecture}")
@@ -94,8 +116,13 @@ def retag(wheel: Path) -> Path:
     if found is None or (int(found[1]), int(found[2])) > tuple(map(int, GLIBC.split("."))):
         sys.exit(f"{wheel.name} is not manylinux_{GLIBC.replace('.', '_')}: {said}")
     architecture = wheel.stem.split("-")[-1].removeprefix("linux_")
-    tag = f"manylinux_{GLIBC.replace('.', '_')}_{architecture}"
-    run(sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", tag, wheel)
+    return with_platform(wheel, f"manylinux_{GLIBC.replace('.', '_')}_{architecture}")
+
+
+def with_platform(wheel: Path, platform_tag: str) -> Path:
+    """Replaces the wheel by one with this platform tag. The same wheel gives the same bytes: `wheel tags` rewrites
+    WHEEL and RECORD, at the time that tools_environment() says."""
+    run(sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", platform_tag, wheel)
     (tagged,) = wheel.parent.glob("*.whl")
     return tagged
 

@@ -23,7 +23,7 @@ def link() -> Path:
     """The linked library."""
     env = tools_environment(Path(sys.executable), **zig_caches())
     defines = {
-        **cmake_defines(ARCHITECTURE),
+        **cmake_defines(ARCHITECTURE, Path(sys.executable)),
         "CMAKE_BUILD_TYPE": "Release",
         "CMAKE_CXX_FLAGS_RELEASE": "-O1 -DNDEBUG",
         "LUCEBOX_PYTHON": "ON",

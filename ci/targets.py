@@ -33,6 +33,7 @@ else:
 
 T = TypeVar("T")
 
+ZIG = "ziglang==0.17.1"  # whose clang compiles AMD kernels and the host wheels
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMA = 1
 HOSTS = ("x86_64", "aarch64")

@@ -40,6 +40,7 @@ KINDS = {"lucebox": "host", "lucebox-tiny": "model", "lucebox-kernels": "kernels
 DEVICE_MACHINES = {"nvidia": (190, "CUDA"), "amd": (224, "AMD GPU")}
 HOST_MACHINES = {"x86_64": 62, "aarch64": 183}
 SYSTEM_LIBRARIES = re.compile(r"(libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s|ld-linux[-\w]*)\.so\.\d+")
+BUILDERS_FLAGS = re.compile(r"-m(?:arch|tune|cpu)=native|-m(?:fma|avx|sse|bmi|f16c)")  # sim, in a developer's preset
 FOLDER = re.compile(rb"/(?:root|home|tmp|work|build|Users)/[\w./+-]+")
 
 
@@ -179,6 +180,8 @@ def _pack(wheel: Wheel, facts: dict[str, str], nvcc: bool) -> Iterator[str]:
         yield f"{where}: has no code for drivers from {' and '.join(missing)} on; build it with {NVCC}=true"
     yield from _pack_files(wheel, package, manifest)
     yield from _resources(manifest, target)
+    for flag in sorted({flag for one in compilers for flag in one.flags if BUILDERS_FLAGS.match(flag)}):
+        yield f"{where}: {flag} makes code for the machine that built it; build the wheel with pip, not with a preset"
 
 
 def _pack_tag(wheel: Wheel, target: targets.Target) -> Iterator[str]:

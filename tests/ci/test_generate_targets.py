@@ -66,6 +66,7 @@ def test_extras_pin_the_packs_to_the_host() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for target in KNOWN:
         (requirement,) = project["optional-dependencies"][target.slug]
+        assert project["optional-dependencies"][target.name.replace("_", "-")] == [requirement]
         assert requirement == f"lucebox-{target.slug} == {project['version']}"
     assert project["optional-dependencies"]["tune"] == [f"lucebox-kernels == {project['version']}"]
     assert project["optional-dependencies"]["demo"] == [f"lucebox-tiny == {project['version']}"]

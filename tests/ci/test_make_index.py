@@ -7,15 +7,21 @@ import json
 import subprocess
 import sys
 import urllib.request
+from importlib.metadata import version
 from pathlib import Path
 
 import install_test
 import pytest
 import wheel_data as data
 from make_index import make_index
+from project import ROOT, tools_environment
 from wheels import Wheel
 
-EXTRAS = [f"Requires-Dist: lucebox-{slug}=={data.VERSION}; extra == '{slug}'" for slug in ("sm86", "gfx1151")]
+EXTRAS = [
+    line
+    for extra, slug in (("sm86", "sm86"), ("sm-86", "sm86"), ("gfx1151", "gfx1151"))
+    for line in (f"Provides-Extra: {extra}", f"Requires-Dist: lucebox-{slug}=={data.VERSION}; extra == '{extra}'")
+]
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +30,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("wheels")
     host = {
         "lucebox/__init__.py": b"",
-        "lucebox-0.1.0.dist-info/METADATA": data.metadata(
-            "lucebox", "Provides-Extra: sm86", "Provides-Extra: gfx1151", *EXTRAS
-        ),
+        "lucebox-0.1.0.dist-info/METADATA": data.metadata("lucebox", *EXTRAS),
     }
     return [data.write(folder, members) for members in (host, *map(data.pack_members, ("sm_86", "gfx1151")))]
 
@@ -100,6 +104,47 @@ def test_pages_of_several_releases(wheels: list[Path], tmp_path: Path, monkeypat
     assert done.returncode == 2 and "leave out old releases" in done.stderr
 
 
+def test_upload_times_and_yanked_versions(wheels: list[Path], tmp_path: Path) -> None:
+    """uv's --exclude-newer, and a yanked version that is installed only where it is pinned."""
+    times = tmp_path / "releases.json"
+    times.write_text(json.dumps([{"tagName": "v0.1.0", "publishedAt": "2026-11-01T12:00:00Z"}]))
+    yanked = tmp_path / "yanked.json"
+    script = Path(install_test.__file__).with_name("make_index.py")
+    command = [sys.executable, script, "--pages", "--releases", times, "--yanked", yanked, tmp_path / "index", *wheels]
+
+    def installs(*words: str) -> bool:
+        options = ["--no-cache", "--target", tmp_path / "site", "--reinstall"]
+        with install_test.served(tmp_path / "index", speaks_json=True) as (url, _):
+            done = subprocess.run(
+                ["uv", "pip", "install", "-q", "--index-url", url, *options, *words], env=tools_environment()
+            )
+        return done.returncode == 0
+
+    yanked.write_text("{}")
+    subprocess.run(command, check=True)
+    (file,) = json.loads((tmp_path / "index/lucebox-sm86/index.json").read_text())["files"]
+    assert (file["upload-time"], file.get("yanked")) == ("2026-11-01T12:00:00Z", None)
+    assert installs("lucebox[sm86]", "--exclude-newer", "2026-11-02")
+    assert not installs("lucebox[sm86]", "--exclude-newer", "2026-10-31")
+
+    yanked.write_text('{"0.1.0": "wrong tokens on <sm_86>"}')
+    subprocess.run(command, check=True)
+    (file,) = json.loads((tmp_path / "index/lucebox-sm86/index.json").read_text())["files"]
+    assert file["yanked"] == "wrong tokens on <sm_86>"
+    page = (tmp_path / "index/lucebox-sm86/index.html").read_text()
+    assert 'data-yanked="wrong tokens on &lt;sm_86&gt;"' in page
+    assert not installs("lucebox[sm86]>=0.1")
+    assert installs("lucebox[sm86]==0.1.0", "lucebox-sm86==0.1.0")  # uv takes no yanked version from a requirement
+
+
+def test_a_release_without_a_time_is_refused(wheels: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "releases.json").write_text("[]")
+    script = Path(install_test.__file__).with_name("make_index.py")
+    command = [sys.executable, script, "--pages", "--releases", tmp_path / "releases.json", tmp_path / "index", *wheels]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "releases.json has no release v0.1.0" in done.stderr
+
+
 def test_refuses_to_delete_its_input(index: Path) -> None:
     wheel = next(index.glob("lucebox/*.whl"))
     script = Path(install_test.__file__).with_name("make_index.py")
@@ -122,6 +167,16 @@ def test_pip_from_a_folder(index: Path, tmp_path: Path) -> None:
     assert pip_install(index.as_uri(), tmp_path) == EXPECTED
 
 
+@pytest.mark.parametrize("tool", ["pip", "uv"])
+def test_the_name_of_a_target_is_an_extra(index: Path, tmp_path: Path, tool: str) -> None:
+    if tool == "pip" and tuple(map(int, version("pip").split(".")[:2])) < (23, 3):
+        pytest.skip("pip older than 23.3 compares names of extras letter by letter")
+    command = {"pip": [sys.executable, "-m", "pip", "--isolated"], "uv": ["uv", "pip"]}[tool]
+    more = ["install", "-q", "--no-cache-dir", "--index-url", index.as_uri(), "--target", tmp_path, "lucebox[sm_86]"]
+    subprocess.run([*command, *more], check=True, env=tools_environment(PIP_CONFIG_FILE="/dev/null"))
+    assert sorted(found.name for found in tmp_path.glob("*.dist-info")) == [EXPECTED[0], EXPECTED[2]]
+
+
 @pytest.mark.parametrize("speaks_json", [False, True], ids=["html", "json"])
 def test_pip_over_http(index: Path, tmp_path: Path, speaks_json: bool) -> None:
     with install_test.served(index, speaks_json=speaks_json) as (url, seen):
@@ -129,6 +184,34 @@ def test_pip_over_http(index: Path, tmp_path: Path, speaks_json: bool) -> None:
     assert any(path.endswith("/index.json" if speaks_json else "/index.html") for path in seen)
     if not speaks_json:  # of the JSON, only pip from 23.2 on knows that there is such a file
         assert any(path.endswith(".whl.metadata") for path in seen)
+
+
+@pytest.fixture
+def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an index where a stranger has registered a newer lucebox-sm86."""
+    monkeypatch.setattr(data, "VERSION", "9.9")
+    wheel = data.write(tmp_path, data.pack_members("sm_86"))
+    make_index(tmp_path / "strangers", [Wheel(wheel)])
+    monkeypatch.undo()
+    return (tmp_path / "strangers").as_uri()
+
+
+def test_uv_takes_our_projects_from_our_index(index: Path, strangers: str, tmp_path: Path) -> None:
+    """`uv pip install --index`, as README has it: the default index is not asked for what the other one has."""
+    command = ["uv", "pip", "install", "-q", "--no-cache", "--index", index.as_uri(), "--default-index", strangers]
+    subprocess.run([*command, "--target", tmp_path / "site", "lucebox[sm86]"], check=True, env=tools_environment())
+    assert sorted(found.name for found in (tmp_path / "site").glob("*.dist-info")) == [EXPECTED[0], EXPECTED[2]]
+
+
+def test_the_documented_project_of_uv(index: Path, strangers: str, tmp_path: Path) -> None:
+    text = (ROOT / "docs/releasing.md").read_text().split("```toml\n")[1].split("```")[0]
+    project = tmp_path / "mine"
+    project.mkdir()
+    (project / "pyproject.toml").write_text(text.replace("https://example.org/lucebox", index.as_uri()))
+    command = ["uv", "lock", "-q", "--no-cache", "--default-index", strangers, "--python", sys.executable]
+    subprocess.run(command, check=True, cwd=project, env=tools_environment())
+    lock = (project / "uv.lock").read_text()
+    assert f'name = "lucebox-sm86"\nversion = "{data.VERSION}"' in lock and "9.9" not in lock
 
 
 def test_pip_refuses_a_changed_wheel(index: Path, tmp_path: Path, wheels: list[Path]) -> None:

@@ -200,6 +200,17 @@ def test_spills(tmp_path: Path) -> None:
         assert "targets/sm_86/target.toml" in problem
 
 
+def test_code_for_the_building_machine(tmp_path: Path) -> None:
+    members = data.pack_members("sim")
+    name = "lucebox_sim/manifest.json"
+    made = json.loads(members[name])
+    assert problems(data.write(tmp_path, members, "py3-none-linux_x86_64")) == []
+    made["generations"][0]["compiler"]["flags"] += ["-O1", "-mfma"]
+    wheel = data.write(tmp_path, members | {name: json.dumps(made).encode()}, "py3-none-linux_x86_64")
+    found = problems(wheel)
+    assert any("-mfma makes code for the machine that built it" in problem for problem in found)
+
+
 def test_spill_with_a_reason() -> None:
     """What [[exceptions]] of the target excuses."""
     target = targets.load("sm_86")

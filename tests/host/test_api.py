@@ -32,7 +32,7 @@ PROMPT = "def fibonacci(n):\n"
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM("tiny-hybrid", context=512) as loaded:
+    with LLM("tiny-hybrid", context=512, threads=1) as loaded:
         yield loaded
 
 
@@ -105,7 +105,7 @@ def test_closing_a_stream_early_leaves_the_session_usable(llm: LLM) -> None:
 
 
 def test_a_prompt_tells_its_progress() -> None:
-    with LLM("tiny-hybrid", context=512, prefill_chunk=64) as small:
+    with LLM("tiny-hybrid", context=512, prefill_chunk=64, threads=1) as small:
         ids = list(range(5, 205))
         seen: list[tuple[int, int]] = []
         small.generate(ids, max_tokens=1, on_prompt=lambda done, total: seen.append((done, total)))

@@ -39,7 +39,7 @@ TOOL = {
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM("tiny-hybrid", context=1024, prefill_chunk=64, sessions=2) as loaded:
+    with LLM("tiny-hybrid", context=1024, prefill_chunk=64, sessions=2, threads=1) as loaded:
         yield loaded
 
 
@@ -155,7 +155,7 @@ def test_the_same_request_gives_the_same_ids_whatever_came_before(llm: LLM) -> N
         again = llm.generate(LONG, max_tokens=12)
         reused.append(again.usage.cached_tokens)
         assert [again.ids, llm.chat(conversation, Sampling(max_tokens=12)).ids] == first
-    with LLM("tiny-hybrid", context=1024, prefill_chunk=64) as fresh:
+    with LLM("tiny-hybrid", context=1024, prefill_chunk=64, threads=1) as fresh:
         assert fresh.generate(LONG, max_tokens=12).ids == first[0]
 
 

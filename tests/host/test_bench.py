@@ -21,6 +21,7 @@ from lucebox.measure.energy import Meter
 from lucebox.measure.numerics import compare
 from lucebox.measure.plots import save_bench_plot
 from lucebox.packs.machine import processor_name
+from safetensors import safe_open
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -142,7 +143,10 @@ def test_speculative_steps_are_measured_and_replayed(tmp_path: Path) -> None:
         assert next(csv.reader(recorded)) == list(rows[0])
 
 
-@pytest.mark.parametrize("shape, preset", [("qwen35-tiny", "Q4_K_M"), ("qwen3-tiny", "Q8_0"), ("qwen35-tiny", "BF16")])
+@pytest.mark.parametrize(
+    "shape, preset",
+    [("qwen35-tiny", "Q4_K_M"), ("qwen3-tiny", "Q8_0"), ("qwen35-tiny", "BF16"), ("qwen35-tiny", "NVFP4")],
+)
 def test_a_synthetic_model_is_valid_and_runs(shape: str, preset: str, tmp_path: Path) -> None:
     file = tmp_path / f"{shape}.{preset}.gguf"
     script = BENCHMARKS / "make_synthetic_gguf.py"
@@ -154,3 +158,18 @@ def test_a_synthetic_model_is_valid_and_runs(shape: str, preset: str, tmp_path: 
         scores = llm.score([5, 250, 260, 300])
     assert len(scores) == 3
     assert all(-30 < score < 0 for score in scores)  # finite weights of a sane scale give a flat distribution
+
+
+def test_a_synthetic_fp8_checkpoint_is_valid_and_runs(tmp_path: Path) -> None:
+    folder, script = tmp_path / "fp8", BENCHMARKS / "make_synthetic_gguf.py"
+    arguments = ["--shape", "qwen35-tiny", "--type", "FP8", "--out", str(folder)]
+    subprocess.run([sys.executable, str(script), *arguments], check=True)
+    with lucebox.LLM(folder, context=64) as llm:
+        scores = llm.score([5, 250, 260, 300])
+        copied = next(one.bytes for one in llm.memory_plan.entries if one.name == "copied weights")
+    assert all(-30 < score < 0 for score in scores)
+    with safe_open(folder / "model.safetensors", "np") as file:
+        names = list(file.keys())
+    assert "model.layers.0.linear_attn.in_proj_qkv.weight_scale_inv" in names
+    values = (folder / "model.safetensors").stat().st_size
+    assert 0.5 * values < copied < values

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -239,6 +240,23 @@ def test_pull_and_rm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     ):
         assert main(words) == 1
         assert reason in capsys.readouterr().err
+
+
+def test_clean_deletes_what_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LUCEBOX_CACHE", str(tmp_path))
+    kept = ["chat_history", "models/a.gguf", "models/partial-new/a.whl"]
+    gone = ["step_costs/a.json", "verified/a", "models/partial-old/a.whl"]
+    for name in kept + gone:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("12345")
+    os.utime(tmp_path / "models/partial-old", (0, 0))
+    report = json.loads(out_of(capsys, "clean", "--json"))
+    assert report["freed_bytes"] == 15
+    assert {Path(path).name for path in report["deleted"]} == {"step_costs", "verified", "partial-old"}
+    assert [(tmp_path / name).exists() for name in kept + gone] == [True] * 3 + [False] * 3
+    assert out_of(capsys, "clean") == "nothing to delete\n"
 
 
 def test_rm_keeps_what_a_package_owns(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ TEXT = "def add(a, b):\n    return a + b\n" * 4
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM("tiny-hybrid", context=256, prefill_chunk=16) as loaded:
+    with LLM("tiny-hybrid", context=256, prefill_chunk=16, threads=1) as loaded:
         yield loaded
 
 

@@ -43,8 +43,8 @@ TILES = {"tiles": [64, 128], "small tiles": [32, 48]}
 @pytest.mark.parametrize("family", ["llama", "qwen3moe"])
 @pytest.mark.parametrize("kind", FP8_SCALES)
 def test_fp8(tmp_path: Path, kind: str, family: str) -> None:
-    """The bits of a checkpoint of the products: codes times scales in fp32, or rounded to BF16 where 128 values of a row
-    may have several scales or are no whole row. A mixture has a matrix per expert."""
+    """The bits of a checkpoint of the products: codes times scales in fp32, or rounded to BF16 if rows are no multiples
+    of 128 values or 128 values may have several scales. A mixture has a matrix per expert."""
     shape = Shape(family, n_layers=2, hidden=256, ffn=320, expert_ffn=128, vocab=512)
     config, weights = checkpoints.from_gguf(write_model(tmp_path / "model.gguf", shape))
     config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": TILES.get(kind)}
@@ -102,7 +102,11 @@ def test_fp8_with_other_scales(data: Path, tmp_path: Path) -> None:
         name + "_scale": ("F32", np.ones(1, np.float32)),
     }
     write_tensors(path / "model.safetensors", typed)
-    with pytest.raises(FormatError, match="up_proj.weight has FP8 numbers that are not finite"):
+    with pytest.raises(FormatError, match=r"up_proj\.weight has FP8 numbers that are not finite"):
+        open_engine(path)
+    typed[name + "_scale"] = ("U8", np.full((weights[name].shape[0], weights[name].shape[1] // 32), 127, np.uint8))
+    write_tensors(path / "model.safetensors", typed)
+    with pytest.raises(UnsupportedError, match=r"weights of MXFP8, which are not supported\. Use a checkpoint in BF16"):
         open_engine(path)
     typed[name] = ("F8_E5M2", np.zeros(weights[name].shape, np.uint8))
     write_tensors(path / "model.safetensors", typed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
 import time
 from typing import Any
@@ -18,6 +19,7 @@ from lucebox.text.large_json import dump_large, load_json
 @pytest.fixture(autouse=True)
 def _all_texts_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_json, "SMALL", 0)
+    monkeypatch.setattr(large_json, "PART", 13)
 
 
 def value(rng: random.Random, depth: int) -> Any:
@@ -73,10 +75,30 @@ def test_slices_divide_no_escape(shift: int) -> None:
     assert (shape.n_members, shape.n_items) == (2, 1)
 
 
-def test_other_threads_run_meanwhile() -> None:
+@pytest.mark.parametrize(
+    "text", ["\\ud83d", "\\ud83dx", "\\ude00", "\\ud83d\\ude00", "\\u00e9", "\\\\", "\\", "\\x", "\\u12"]
+)
+@pytest.mark.parametrize("shift", range(14))
+def test_parts_of_strings_divide_no_escape(text: str, shift: int) -> None:
+    data = ('"' + "a" * shift + text * 3 + 'b"').encode()
+    try:
+        expected = json.loads(data)
+    except ValueError as error:
+        with pytest.raises(ValueError, match=re.escape(str(error).partition(":")[0])):
+            load_json(data, "it")
+    else:
+        assert load_json(data, "it") == expected
+
+
+@pytest.mark.parametrize("kind", ["numbers", "escapes"])
+def test_other_threads_run_meanwhile(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's own function holds the GIL for the whole text: 0.3 s alone. Other work on the machine may also hold up
     the other thread, so the best of some rounds counts."""
-    data = b"[" + b"1.2345678901234567e300," * 1_000_000 + b"1]"
+    data = {
+        "numbers": b"[" + b"1.2345678901234567e300," * 1_000_000 + b"1]",
+        "escapes": b'"' + b"\\n" * 8_000_000 + b'"',
+    }[kind]
+    monkeypatch.setattr(large_json, "PART", 1 << 16)
 
     def longest_gap() -> float:
         """As a share of the time that reading takes."""

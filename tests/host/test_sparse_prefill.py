@@ -81,7 +81,7 @@ def test_a_snapshot_belongs_to_its_share(model: Path) -> None:
 def test_the_plan_has_its_buffers() -> None:
     plans = []
     for share in (0, 0.5):
-        with LLM("tiny-hybrid", context=4096, sparse_prefill=share) as llm:
+        with LLM("tiny-hybrid", context=4096, sparse_prefill=share, threads=1) as llm:
             plans.append(llm.memory_plan.total_bytes)
             assert llm.options.sparse_prefill == share
     assert plans[1] > plans[0]

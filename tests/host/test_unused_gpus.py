@@ -12,6 +12,7 @@ import pytest
 from lucebox import LLM, errors
 from lucebox.packs import machine
 from lucebox.packs.devices import resolve_device
+from lucebox.packs.drivers import driver_devices
 from test_device import drivers, run  # noqa: F401 a fixture
 
 MISSING = (
@@ -97,6 +98,10 @@ def test_a_card_without_driver_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     assert line.endswith("No such file or directory. Install the NVIDIA driver 525 or newer")
     with pytest.raises(errors.PackError, match=r"no GPU is usable, .*GeForce RTX 3090 \(sm_86\) is not used"):
         LLM("tiny-hybrid", require_gpu=True)
+
+
+def test_the_simulator_needs_no_library() -> None:
+    assert [device.vendor for device in driver_devices("sim")][:1] == ["sim"]
 
 
 def test_require_gpu_without_any_gpu() -> None:

@@ -39,7 +39,7 @@ def test_right_answers_are_those_that_the_model_writes(scorer: Path) -> None:
 
 def test_recall_at_4096_tokens(scorer: Path) -> None:
     asked = documents(scorer, 4096)
-    reports = measure_quality(lambda kv: LLM(scorer, context=4096, kv=kv), ["q8_0", "wht4"], [], asked)
+    reports = measure_quality(lambda kv: LLM(scorer, context=4096, threads=1, kv=kv), ["q8_0", "wht4"], [], asked)
     for report in reports:
         for cell in report.recall:
             if cell.kind != "hop":

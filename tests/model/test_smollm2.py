@@ -44,7 +44,7 @@ def test_int8_mode(smollm2: Path) -> None:
 
 def test_tokenizer_and_template(smollm2: Path) -> None:
     """The recorded prompts were tokenized by llama.cpp; the chat prompts carry the model's own template."""
-    with LLM(smollm2, context=256) as llm:
+    with LLM(smollm2, context=256, threads=1) as llm:
         for case in CASES:
             assert llm.tokenize(case["prompt"]) == case["prompt_ids"], case["name"]
         assert llm.tokenize(llm.render([{"role": "user", "content": "x"}]))[0] == llm.tokenize("<|im_start|>")[0]
@@ -63,7 +63,7 @@ def test_the_catalog_names_layers_that_score(smollm2: Path) -> None:
 
 def test_answers_a_question(smollm2: Path) -> None:
     question = {"role": "user", "content": "What is the capital of France?"}
-    with LLM(smollm2, context=512, activations="f32") as llm:
+    with LLM(smollm2, context=512, activations="f32", threads=1) as llm:
         answer = llm.chat([question], Sampling(max_tokens=32))
     assert "Paris" in answer.text
     assert answer.finish_reason == "stop"

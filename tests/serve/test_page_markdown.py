@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from browsing import until
 from markdown_it import MarkdownIt
 from running import Running
 
@@ -181,7 +182,7 @@ FORMULAS = """async (text) => {
     new MarkdownView(shown).show(text);
     const waits = (one) => !one.title && one.childElementCount === 0;
     const isWaiting = () => [...shown.querySelectorAll(".formula")].some(waits);
-    for (let i = 0; i < 200 && isWaiting(); i += 1) await new Promise((resolve) => setTimeout(resolve, 20));
+    for (let i = 0; i < 1500 && isWaiting(); i += 1) await new Promise((resolve) => setTimeout(resolve, 20));
     return [...shown.querySelectorAll(".formula")].map((one) => [
         one.querySelector("annotation")?.textContent ?? null,
         one.classList.contains("block"),
@@ -224,11 +225,11 @@ def test_formulas_need_no_network(blank: Page) -> None:
     asked: list[str] = []
     blank.on("request", lambda one: None if one.url.endswith("/status") else asked.append(one.url))
     blank.evaluate(FORMULAS, r"$\mathbb{R} \mathcal{L} \mathfrak{g} \int_0^1$")
+    until(blank, "[...document.fonts].some((font) => font.status === 'loaded')")
     blank.evaluate("document.fonts.ready.then(() => true)")
     own = blank.url.rstrip("/")
     assert any(url.endswith(".woff2") for url in asked)
     assert all(url.startswith(f"{own}/static/") for url in asked)
-    assert blank.evaluate("[...document.fonts].some((font) => font.status === 'loaded')")
     assert not blank.evaluate("[...document.fonts].some((font) => font.status === 'error')")
 
 

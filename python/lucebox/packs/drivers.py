@@ -62,7 +62,8 @@ def driver_devices(backend: str) -> list[_engine.gpu.DeviceInfo]:
     Raises:
         DeviceError: the library does not answer.
     """
-    driver_libraries.load(backend)
+    if backend in VENDORS:  # the simulator is in the engine
+        driver_libraries.load(backend)
     return list(_engine.gpu.devices(backend))
 
 

@@ -150,7 +150,8 @@ def _linear(
     if dtype == "F8_E4M3" and activations == "int8":
         q, scale, _ = _kernels.weights.quantize_q8(x)
         x = (q * np.repeat(scale, 32, axis=1))[:, :n_in].astype(np.float32)
-    return linear(w, dtype, n_out, n_in, x, add, activations=activations)
+    y: Array = linear(w, dtype, n_out, n_in, x, add, activations=activations)
+    return y
 
 
 def _as_row(parts: Parts) -> Parts:

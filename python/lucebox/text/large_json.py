@@ -15,6 +15,8 @@ __all__ = ["dump_large", "load_json"]
 
 SMALL = 1 << 16
 """Characters that one step may read or write."""
+PART = 1 << 16
+"""Characters of a string that one step may read or write."""
 FEW = 2000
 """Values that one step may read or write."""
 
@@ -22,6 +24,8 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 # Items of a list, up to a comma, which one step reads: short scalars.
 _SCALAR = r'(?:-?[0-9][0-9.eE+-]{0,30}|true|false|null|"[^"\\\x00-\x1f]{0,40}")'
 _SCALARS = re.compile(rf"(?:{_SCALAR}[ \t\n\r]{{0,8}},[ \t\n\r]{{0,8}}){{8,{FEW}}}")
+_STRING_PART = re.compile(r'[^"\\]*(?:\\(?:u[0-9a-fA-F]{4}|[^u])[^"\\]*)*')
+_HIGH_SURROGATE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 _scan = json.JSONDecoder().raw_decode
 
 
@@ -56,7 +60,27 @@ def _value(text: str, at: int, depth: int) -> tuple[Any, int]:
         return _list(text, at + 1, depth)
     if first == "{":
         return _object(text, at + 1, depth)
+    if first == '"':
+        return _string(text, at)
     return _scan(text, at)
+
+
+def _string(text: str, at: int) -> tuple[str, int]:
+    """The string that begins at a quote. A long one is read in parts that divide no escape sequence."""
+    if text.find('"', at + 1, at + PART) >= 0 or text.find('"', at + 1) < 0:
+        return _scan(text, at)
+    parts, end = [], at + 1
+    while text[end : end + 1] != '"':
+        found = _STRING_PART.match(text, end, end + PART)
+        assert found is not None
+        part = found[0]
+        if (pair := _HIGH_SURROGATE.search(part)) and text[found.end() : found.end() + 1] != '"':
+            part = part[: pair.start()] or part
+        if not part:
+            return _scan(text, at)  # raises
+        parts.append(scanstring(f'"{part}"', 1, True)[0])
+        end += len(part)
+    return "".join(parts), end + 1
 
 
 def _list(text: str, at: int, depth: int) -> tuple[list[Any], int]:
@@ -121,6 +145,11 @@ def _parts(value: Any) -> Iterator[str]:
         for i in range(0, len(value), FEW):
             yield ("," if i else "[") + _text(value[i : i + FEW])[1:-1]
         yield "]"
+    elif isinstance(value, str) and len(value) > PART:
+        yield '"'
+        for i in range(0, len(value), PART):
+            yield _text(value[i : i + PART])[1:-1]
+        yield '"'
     else:
         yield _text(value)
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ __all__ = ["Tokenizer"]
 # Added tokens that vocabularies do not mark as control tokens, but that only a template or an answer writes: <think>,
 # </tool_call>, <|fim_prefix|>, [TOOL_CALLS]. Others, such as runs of spaces, belong to ordinary text.
 _TAG = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
+_BATCH = 1 << 14  # tokens whose bytes are joined in one step, which holds the GIL
 
 
 class _Reads(Enum):
@@ -214,7 +216,10 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Text of token ids; invalid UTF-8 becomes U+FFFD. Control tokens are skipped by default."""
-        return b"".join(self.token_bytes(i, skip_special=skip_special) for i in ids).decode("utf-8", "replace")
+        left = iter(ids)
+        batches = iter(lambda: list(islice(left, _BATCH)), [])
+        parts = (b"".join(self.token_bytes(i, skip_special=skip_special) for i in batch) for batch in batches)
+        return b"".join(parts).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int, *, skip_special: bool = False) -> bytes:
         """The bytes of a token, which may be part of a character.

@@ -239,6 +239,8 @@ Fp8Matrix Binder::fp8(const TensorView& tensor, int n_out, int n_in) {
   if (scale == nullptr) return m;
   const int64_t rows = scale->shape.empty() ? 1 : scale->shape[0];
   const int64_t columns = scale->shape.size() < 2 ? 1 : scale->shape[1];
+  LB_CHECK(type_name(*scale) != kBytes && type_name(*scale) != kE8M0, kUnsupported, to_string(tensor),
+           " has weights of MXFP8, which are not supported. ", kUseOtherWeights);
   const auto [block_rows, block_columns] = fp8_block(file_);
   const bool is_one = rows == 1 && columns == 1, is_by_row = rows == n_out && columns == 1;
   m.block_rows = is_one ? n_out : is_by_row ? 1 : block_rows;

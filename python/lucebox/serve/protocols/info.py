@@ -73,10 +73,12 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
 
     def make() -> bytes:
         ids = tokenizer.encode(text, special=body.parse_special, add_bos=has_bos)
-        tokens: list[Any] = ids
-        if body.with_pieces:
-            tokens = [{"id": i, "piece": _piece(tokenizer.token_bytes(i))} for i in ids]
-        return dump_large({"tokens": tokens, "count": len(ids), "max_model_len": model.context})
+        facts = {"count": len(ids), "max_model_len": model.context}
+        if not body.with_pieces:
+            return dump_large({"tokens": ids, **facts})
+        # Texts, not objects: the garbage collector holds the GIL while it visits 200,000 objects.
+        known = {i: dump_large({"id": i, "piece": _piece(tokenizer.token_bytes(i))}) for i in set(ids)}
+        return b'{"tokens":[%s],%s' % (b",".join(known[i] for i in ids), dump_large(facts)[1:])
 
     try:
         return Response(await server_of(request).in_thread(request, make), media_type="application/json")
@@ -97,11 +99,15 @@ def _piece(data: bytes) -> str | list[int]:
 async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     running, _ = await server_of(request).use(request, body.model)
     model = running.model
+
+    def make() -> bytes:
+        text = model.loaded.detokenize(body.tokens)
+        return dump_large({"content": text, "prompt": text})
+
     try:
-        text = await server_of(request).in_thread(request, lambda: model.loaded.detokenize(body.tokens))
+        return Response(await server_of(request).in_thread(request, make), media_type="application/json")
     except LuceboxError as error:
         raise from_lucebox(error) from error
-    return JSONResponse({"content": text, "prompt": text})
 
 
 @router.get("/props", **documented("Properties of the server, in llama.cpp's format.", ERRORS, streams=False))
