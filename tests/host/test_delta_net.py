@@ -19,12 +19,6 @@ def on(isa: str) -> dict[str, Any]:
     return {"isa": isa}
 
 
-@pytest.fixture
-def seed() -> int:
-    """The same inputs in every run: the limits of the CPU have little room."""
-    return 1
-
-
 @pytest.mark.parametrize("rows", (1, 31, 64))
 def test_hard_inputs(isa: str, rows: int) -> None:
     delta_cases.check_hard_inputs({"isa": isa}, np.random.default_rng(rows), (2, 4, 32, 32), rows)

@@ -22,12 +22,6 @@ def on(isa: str) -> dict[str, Any]:
     return {"isa": isa}
 
 
-@pytest.fixture
-def seed() -> int:
-    """The same inputs in every run: the limits of the CPU have little room."""
-    return 1
-
-
 def test_eps_counts(isa: str) -> None:
     x, w = np.full((2, 1, 64), 1e-4, np.float32), np.ones(64, np.float32)
     x[1] = 0
