@@ -46,8 +46,10 @@ def on_pack(pack: _engine.gpu.Pack, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of the pack's device, by which LLM finds the pack although it is not installed."""
     resolve_device = loading.resolve_device
 
-    def resolve(device: str, name: str | None = None) -> Selection:
-        return Selection(device, pack.device, None, ()) if device == pack.name else resolve_device(device, name)
+    def resolve(device: str, name: str | None = None, *, require_gpu: bool = False) -> Selection:
+        if device == pack.name:
+            return Selection(device, pack.device, None, ())
+        return resolve_device(device, name, require_gpu=require_gpu)
 
     monkeypatch.setattr(loading, "resolve_device", resolve)
     monkeypatch.setattr(loading, "open_pack", lambda selection: None if selection.info is None else pack)
