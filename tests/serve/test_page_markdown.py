@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from browsing import until
+from browsing import opened, until
 from markdown_it import MarkdownIt
 from running import Running
 
@@ -221,7 +221,8 @@ def test_what_is_no_formula_stays_text(blank: Page) -> None:
     assert "img" not in found["tags"]
 
 
-def test_formulas_need_no_network(blank: Page) -> None:
+def test_formulas_need_no_network(blank: Page, server: Running) -> None:
+    opened(blank, server.url)  # with all that the page requests at its start
     asked: list[str] = []
     blank.on("request", lambda one: None if one.url.endswith("/status") else asked.append(one.url))
     blank.evaluate(FORMULAS, r"$\mathbb{R} \mathcal{L} \mathfrak{g} \int_0^1$")
