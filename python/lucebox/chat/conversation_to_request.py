@@ -353,11 +353,12 @@ class ChatModel:
                 )
             if tools and answer_format is not None:
                 raise UnsupportedError(
-                    f"response_format: an answer of {self.model.info.name} cannot be held to a format while it may call "
-                    'tools; use tool_choice "none"'
+                    f"response_format: an answer of {self.model.info.name} cannot be held to a format while it may "
+                    'call tools; use tool_choice "none"'
                 )
             if is_strict:
-                is_strict, notes = False, [f"strict: calls in the format {self.profile.dialect} are not held to their schemas"]
+                is_strict = False
+                notes = [f"strict: calls in the format {self.profile.dialect} are not held to their schemas"]
         if choice.mode != "required" and answer_format is None and not is_strict:
             return None, notes
         if any(opener in (prompt.begun or "") for opener in DIALECTS[self.profile.dialect].openers):
