@@ -152,6 +152,20 @@ def nvfp4(name: str, shape: tuple[int, int], maker: str, rng: np.random.Generato
     return made, values * by_block.repeat(16, axis=1)
 
 
+def read_tensors(path: Path) -> Typed:
+    """Tensors of U8, F32 and BF16; values of BF16 as their bits."""
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    types = {"U8": np.uint8, "F32": np.float32, "BF16": np.uint16}
+    found: Typed = {}
+    for name, entry in json.loads(data[8 : 8 + size]).items():
+        if name != "__metadata__":
+            first, end = (8 + size + at for at in entry["data_offsets"])
+            values = np.frombuffer(data[first:end], types[entry["dtype"]])
+            found[name] = (entry["dtype"], values.reshape(entry["shape"]))
+    return found
+
+
 def write_tensors(path: Path, tensors: Mapping[str, tuple[str, NDArray[Any]]]) -> None:
     """The library has no numpy type for FP8 and BF16: (dtype, bytes in the tensor's shape)."""
     header, at = {}, 0
