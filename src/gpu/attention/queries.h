@@ -68,8 +68,8 @@ LB_DEVICE void begin_attention() {
 
 // The mask: whether `row` attends to slot n_past + offset.
 LB_DEVICE bool sees(const Attention& op, int n_past, int row, int offset) {
+  if (op.tree.ancestors == nullptr) return offset <= row && offset >= first_seen(op, n_past, row);
   if (offset < 0) return offset >= first_seen(op, n_past, row);
-  if (op.tree.ancestors == nullptr) return offset <= row && (op.window == 0 || offset > row - op.window);
   return offset < op.rows && (op.tree.ancestors[row] >> offset & 1) != 0;
 }
 
