@@ -29,15 +29,16 @@ def normal(rng: np.random.Generator, *shape: int) -> F32:
 def compare(
     on: dict[str, Any], cache: Cache, q: F32, n_past: int, gate: F32 | None = None,
     ancestors: NDArray[np.uint64] | None = None, parent: NDArray[np.int32] | None = None, family: str = "",
-    **hidden: Any,
+    sinks: F32 | None = None, **hidden: Any,
 ) -> F32:  # fmt: skip
     """Checks the result, with errors relative to the largest value, and returns it. `hidden`: first_slot, window."""
     rows, _, dim = q.shape
     # Pages that no row sees may hold NaN, which a weight of zero does not hide in the reference.
     keys, values = (np.nan_to_num(stored)[: n_past + rows] for stored in (cache.keys, cache.values))
-    mask = reference.visible(rows, n_past, ancestors, **hidden)
-    want = reference.attention(q, keys, values, dim**-0.5, mask, None if gate is None else gate[:, :, -dim:])
+    mask = reference.visible(rows, n_past, ancestors, **hidden, parent=parent)
+    want = reference.attention(q, keys, values, dim**-0.5, mask, None if gate is None else gate[:, :, -dim:], sinks)
     given = (q, *cache.pages, n_past, dim**-0.5, gate, ancestors, parent)
+    hidden["sinks"] = sinks
     got: F32 = ops.attention(*given, **hidden, **on)
     unit = np.abs(values).max()
     if "pack" in on:
@@ -46,7 +47,7 @@ def compare(
         family = family or _family(cache, dim)
         if family == "attention_packed":
             check("attention", on_cpu, want, unit)
-            want, family = _from_operands(cache, q, n_past + rows, mask, gate)
+            want, family = _from_operands(cache, q, n_past + rows, mask, gate, sinks)
         else:
             check(family, got, on_cpu, unit)
     check(family or "attention", got, want, unit)
@@ -54,7 +55,7 @@ def compare(
 
 
 def _from_operands(
-    cache: Cache, q: F32, n_slots: int, mask: NDArray[np.bool_], gate: F32 | None
+    cache: Cache, q: F32, n_slots: int, mask: NDArray[np.bool_], gate: F32 | None, sinks: F32 | None
 ) -> tuple[NDArray[np.float64], str]:
     """The result from a kernel's own operands in fp64, and its tolerance. How far operands rounded to f16 move the
     result depends on the inputs: most where slots nearly tie."""
@@ -62,7 +63,7 @@ def _from_operands(
     has_units = "f32" not in (cache.k_type, cache.v_type) and dim in (64, 128, 256)
     of_operands = reference.rounded_attention if has_units else reference.attention
     keys, values = (np.nan_to_num(slots)[:n_slots] for slots in cache.device_slots)
-    o = of_operands(q, keys, values, dim**-0.5, mask)
+    o = of_operands(q, keys, values, dim**-0.5, mask, sinks=sinks)
     if kv_types.is_rotated(cache.v_type):
         o = kv_types.unrotate(o)
     factor = 1 if gate is None else reference.sigmoid(gate[:, :, -dim:])
@@ -122,3 +123,15 @@ def block(
         cache.v_pages[page] = poisoned(1, kv_heads, types[1], dim)[0]
     q, gate = normal(rng, 2, rows, heads, dim) * np.float32(3)
     compare(on, cache, q, n_past, gate, words, **hidden)
+
+
+def sinks(
+    on: dict[str, Any], rng: np.random.Generator, types: tuple[str, str], heads: int, kv_heads: int, dim: int,
+    n_past: int, rows: int, capacity: int = 0, window: int = 0, is_tree: bool = False,
+) -> F32:  # fmt: skip
+    """A chain or a tree, whose heads have sinks: some small, some larger than any score."""
+    cache = filled(n_past + rows, kv_heads, dim, *types, rng, capacity, on.get("isa", "auto"))
+    parent, masks = random_tree(rows, rng) if is_tree else (None, None)
+    q = normal(rng, rows, heads, dim) * np.float32(3)
+    own = rng.choice(np.array([-30, 0, 2, 9, 40], np.float32), heads)
+    return compare(on, cache, q, n_past, None, masks, parent, sinks=own, window=window)

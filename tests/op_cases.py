@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -284,41 +285,80 @@ def test_a_nan_logit_ranks_last_and_spoils_the_weights(on: On) -> None:
     assert np.isnan(weights[0]).all() and abs(weights[1].sum() - 1) < 1e-6
 
 
-@pytest.mark.parametrize("activations", ["int8", "f32"])
-@pytest.mark.parametrize("shape", shapes.EXPERT_PRODUCTS)
+def test_a_router_with_a_bias(on: On, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    logits, bias = normal(rng, 9, 33), normal(rng, 33)
+    experts, weights = ops.route_experts(logits, 4, 1, bias, **on)
+    want_experts, want = experts_reference.route(logits + bias, 4, True)
+    assert np.array_equal(experts, want_experts)
+    check("route", weights, want, np.ones_like(want))
+
+
+@pytest.mark.parametrize("shape", shapes.BIASES)
+def test_add_bias(on: On, shape: tuple[int, int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    y, bias = normal(rng, *shape), normal(rng, shape[1])
+    assert np.array_equal(ops.add_bias(y, bias, **on), y + bias)
+
+
+def _mixture(
+    dtypes: tuple[str, str, str], shape: tuple[int, ...], is_clamped: bool, activations: str, rng: np.random.Generator
+) -> tuple[experts_reference.Experts, tuple[Any, ...], tuple[Any, ...], Any]:
+    """Experts, (x, experts, weights), (shared, shared_gate, add) and what mix() makes of them. Clamped ones have biases
+    and no shared expert."""
+    rows, k, n, dim, ffn, odd = shape
+    values = max(linear_reference.block_size(dtype)[0] for dtype in dtypes)
+    dim, ffn = (b * (values if values > 1 else 32) + (odd if values == 1 else 0) for b in (dim, ffn))
+    gate, up, down = (linear_reference.random_weights(dtype, n * dim * ffn, rng).reshape(n, -1) for dtype in dtypes)
+    own = experts_reference.Experts((gate, up, down), dtypes, ffn)
+    if is_clamped:
+        own = replace(own, biases=(normal(rng, n, ffn), normal(rng, n, ffn), normal(rng, n, dim)), limit=0.75)
+    experts = np.array([rng.permutation(n)[:k] for _ in range(rows)], np.int32)
+    around: tuple[Any, ...] = (None, None, normal(rng, rows, dim))
+    if not is_clamped:
+        around = (normal(rng, rows, dim), normal(rng, rows), normal(rng, rows, dim))
+    size = np.float32(1 / np.sqrt(dim * np.square(own.values[0]).mean()))  # products of about 1
+    while True:
+        chosen = normal(rng, rows, dim) * size, experts, normal(rng, rows, k)
+        want = experts_reference.mix(own, *chosen, *around, activations)
+        if want[2] > 1e-4:  # no code of act() may depend on the last bits of a sum
+            return own, chosen, around, want
+
+
+def _mixed(on: On, own: experts_reference.Experts, chosen: Any, around: Any, is_joined: bool, activations: str) -> F32:
+    gate, up, down = own.matrices
+    n = len(gate)
+    both = np.concatenate([gate, up], axis=1) if is_joined else gate
+    return ops.mix_experts(both.reshape(-1), None if is_joined else up.reshape(-1), down.reshape(-1), own.types, n,
+                           own.ffn, *chosen, *around, own.biases, own.limit, activations, **on)  # fmt: skip
+
+
+def _check_mixture(
+    on: On, dtypes: tuple[str, str, str], shape: tuple[int, ...], is_clamped: bool, activations: str, seed: int
+) -> None:
+    rounding = "f32" if linear_reference.FP8 in dtypes and "pack" not in on else activations  # the CPU rounds no x of FP8
+    own, chosen, around, (want, scale, _) = _mixture(dtypes, shape, is_clamped, rounding, np.random.default_rng(seed))
+    got = _mixed(on, own, chosen, around, is_clamped and dtypes[0] == dtypes[1], activations)
+    is_exact = activations == "int8" or set(dtypes) <= set(linear_reference.PLAIN_TYPES)
+    check("linear" if is_exact or "pack" not in on else "linear_int16", got, want, scale)
+
+
+MODES = [("int8", False), ("int8", True), ("f32", True)]
+
+
+@pytest.mark.parametrize(("activations", "is_clamped"), MODES)
+@pytest.mark.parametrize("shape", shapes.MIXTURES)
 @pytest.mark.parametrize(
     "dtype",
     ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_XS", "NVFP4", linear_reference.FP8],
 )
-def test_expert_linear(on: On, dtype: str, shape: tuple[int, ...], activations: str, seed: int) -> None:
-    """Each choice is the product of its expert alone; on the CPU to the bit. x of a row, or of each choice."""
-    rng = np.random.default_rng(seed)
-    rows, k, n, blocks, n_out, expert_rows, first_row = shape
-    values = linear_reference.block_size(dtype)[0]
-    rounding = "f32" if dtype == linear_reference.FP8 and "pack" not in on else activations
-    n_in = blocks * (values if values > 1 else 32)
-    w = linear_reference.random_weights(dtype, n * expert_rows * n_in, rng)
-    experts = np.array([rng.permutation(n)[:k] for _ in range(rows)], np.int32)
-    parts = w.reshape(n, expert_rows, -1)[:, first_row : first_row + n_out]
-    for x in (normal(rng, rows, n_in), normal(rng, rows, k, n_in)):
-        got = ops.expert_linear(w, dtype, n, n_out, x, experts, first_row, expert_rows, activations, **on)
-        want, scale = np.empty((2, *got.shape))
-        for row, j in np.ndindex(rows, k):
-            own = np.ascontiguousarray(parts[experts[row, j]]).reshape(-1)
-            one = (x[row] if x.ndim == 2 else x[row, j])[None]
-            want[row, j], scale[row, j] = linear_reference.linear(own, dtype, n_out, one, rounding)
-            if "pack" not in on:
-                assert np.array_equal(got[row, j], ops.linear(own, dtype, n_out, n_in, one, None, activations, **on)[0])
-        rounds = "pack" in on and activations == "f32" and values > 1
-        check("linear_int16" if rounds else "linear", got, want, scale)
+def test_mix_experts(on: On, dtype: str, shape: tuple[int, ...], is_clamped: bool, activations: str, seed: int) -> None:
+    _check_mixture(on, (dtype, dtype, dtype), shape, is_clamped, activations, seed)
 
 
-@pytest.mark.parametrize("has_all", [True, False])
-@pytest.mark.parametrize("shape", shapes.COMBINATIONS)
-def test_combine_experts(on: On, shape: tuple[int, int, int], has_all: bool, seed: int) -> None:
-    rows, k, dim = shape
-    rng = np.random.default_rng(seed)
-    x, weights = normal(rng, rows, k, dim), normal(rng, rows, k)
-    more = (normal(rng, rows, dim), normal(rng, rows), normal(rng, rows, dim)) if has_all else (None, None, None)
-    want, scale = experts_reference.combine(x, weights, *more)
-    check("linear", ops.combine_experts(x, weights, *more, **on), want, scale)
+@pytest.mark.parametrize(("activations", "is_clamped"), MODES)
+@pytest.mark.parametrize("dtypes", [("Q4_K", "Q5_K", "Q6_K"), ("F16", "Q8_0", "BF16"), ("Q8_0", "F32", "MXFP4")])
+def test_experts_of_several_types(
+    on: On, dtypes: tuple[str, str, str], is_clamped: bool, activations: str, seed: int
+) -> None:
+    _check_mixture(on, dtypes, (5, 3, 7, 1, 1, 0), is_clamped, activations, seed)

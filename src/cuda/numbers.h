@@ -54,6 +54,12 @@ LB_DEVICE f16x2 fma2(f16x2 a, f16x2 b, f16x2 c) {
   return __builtin_bit_cast(f16x2, y);
 }
 
+LB_DEVICE int count_bits(uint64_t x) {
+  int n;
+  asm("popc.b64 %0, %1;" : "=r"(n) : "l"(x));
+  return n;
+}
+
 LB_DEVICE int dot4(int a, int b, int c) { return __dp4a(a, b, c); }
 // Like dot4, but the bytes of a are unsigned.
 LB_DEVICE int dot4_unsigned(uint32_t a, int b, int c) {

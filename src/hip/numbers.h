@@ -29,6 +29,8 @@ LB_DEVICE f16x2 fma2(f16x2 a, f16x2 b, f16x2 c) {
                                                              __builtin_bit_cast(Pair, c)));
 }
 
+LB_DEVICE int count_bits(uint64_t x) { return __builtin_popcountll(x); }
+
 LB_DEVICE int dot4(int a, int b, int c) { return __builtin_amdgcn_sudot4(true, a, true, b, c, false); }
 // Like dot4, but the bytes of a are unsigned.
 LB_DEVICE int dot4_unsigned(uint32_t a, int b, int c) {

@@ -45,6 +45,8 @@ inline f16x2 fma2(f16x2 a, f16x2 b, f16x2 c) {
   return {sim::fma_f16(a.lo, b.lo, c.lo), sim::fma_f16(a.hi, b.hi, c.hi)};
 }
 
+inline int count_bits(uint64_t x) { return __builtin_popcountll(x); }
+
 inline int dot4(int a, int b, int c) {
   uint32_t sum = uint32_t(c);
   for (int shift = 0; shift < 32; shift += 8) sum += uint32_t(int8_t(a >> shift) * int8_t(b >> shift));

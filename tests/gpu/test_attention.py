@@ -12,7 +12,7 @@ import pytest
 from attention_cases import FAST, check_rounded, compare, normal
 from kv_cache import filled, poisoned
 from lucebox import _engine, _kernels
-from lucebox.errors import InvalidRequestError, UnsupportedError
+from lucebox.errors import InvalidRequestError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
 from tolerances import check
@@ -138,12 +138,57 @@ def test_blocks_and_windows_without_wgmma(
     test_blocks_and_windows(pack_of_warps, "prefill_16", "F16", *where)
 
 
-def test_long_appends_take_no_window(pack: _engine.gpu.Pack) -> None:
-    rng = np.random.default_rng(0)
-    cache = filled(65, 1, 64, "F16", "F16", rng)
-    for hidden in ({"first_slot": 1}, {"window": 3}):
-        with pytest.raises(UnsupportedError, match=r"\[attention\] .*: a window or a first slot takes at most 64 rows"):
-            ops.attention(normal(rng, 65, 1, 64), *cache.pages, 0, 0.1, **hidden, pack=pack)
+# Kernel, types, head_dim, heads of one KV head, rows, capacity.
+SINKS = (
+    ("decode_f16_64", ("F16", "F16"), 64, 8, 1, 0),
+    ("decode_bf16_128", ("BF16", "BF16"), 128, 2, 5, 1500),
+    ("packed_64", ("q8_0", "q8_0"), 64, 8, 1, 1500),
+    ("packed_64", ("q8_0", "wht4"), 64, 8, 9, 0),
+    ("prefill", ("F16", "F16"), 64, 8, 22, 1500),
+    ("prefill", ("F16", "F16"), 64, 8, 150, 0),
+    ("prefill", ("BF16", "BF16"), 128, 2, 200, 1500),
+    ("packed_64", ("q8_0", "q8_0"), 64, 2, 200, 0),
+    ("fp32", ("F32", "F32"), 24, 3, 70, 0),
+)
+
+
+@pytest.mark.parametrize("window", (0, 64, 100))
+@pytest.mark.parametrize("n_past", (0, 131))
+@pytest.mark.parametrize(("kernel", "types", "dim", "heads", "rows", "capacity"), SINKS)
+def test_sinks_and_windows(
+    pack: _engine.gpu.Pack, kernel: str, types: tuple[str, str], dim: int, heads: int, rows: int, capacity: int,
+    n_past: int, window: int, seed: int,
+) -> None:  # fmt: skip
+    """Windows hide rows of a long append from each other; a row of a tree has the window of its depth."""
+    ops.take_started(pack)
+    attention_cases.sinks(
+        {"pack": pack}, np.random.default_rng(seed), types, heads, 1, dim, n_past, rows, capacity, window, rows == 22
+    )
+    started = ops.take_started(pack)
+    assert kernel in started[0] and "attention_merge_kernel" in started
+
+
+@pytest.mark.parametrize("rows", (40, 200))
+@pytest.mark.parametrize("window", (64, 100))
+def test_sinks_and_windows_without_wgmma(pack_of_warps: _engine.gpu.Pack, rows: int, window: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    attention_cases.sinks({"pack": pack_of_warps}, rng, ("F16", "F16"), 8, 1, 64, 131, rows, 0, window)
+
+
+def test_biases_of_queries_and_keys(pack: _engine.gpu.Pack, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, heads, kv_heads, dim = 5, 6, 2, 64
+    cache = filled(rows, kv_heads, dim, "F16", "F16", rng)
+    u, k, v = normal(rng, rows, heads, dim), normal(rng, rows, kv_heads, dim), normal(rng, rows, kv_heads, dim)
+    biases = normal(rng, heads, dim), normal(rng, kv_heads, dim), normal(rng, kv_heads, dim)
+    cos, sin = normal(rng, rows, dim // 2), normal(rng, rows, dim // 2)
+    where = (cos, sin, *cache.pages, 0, 1e-6)
+    with_biases = ops.attention_prepare(
+        u, k, v, None, None, *where, q_bias=biases[0], k_bias=biases[1], v_bias=biases[2], pack=pack
+    )
+    added = (x + bias for x, bias in zip((u, k, v), biases, strict=True))
+    for got, want in zip(with_biases, ops.attention_prepare(*added, None, None, *where, pack=pack), strict=True):
+        assert np.array_equal(got, want)
 
 
 @pytest.mark.parametrize("n_past", (0, 130, 1150))

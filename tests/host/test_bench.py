@@ -145,7 +145,14 @@ def test_speculative_steps_are_measured_and_replayed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "shape, preset",
-    [("qwen35-tiny", "Q4_K_M"), ("qwen3-tiny", "Q8_0"), ("qwen35-tiny", "BF16"), ("qwen35-tiny", "NVFP4")],
+    [
+        ("qwen35-tiny", "Q4_K_M"),
+        ("qwen3-tiny", "Q8_0"),
+        ("qwen35-tiny", "BF16"),
+        ("qwen35moe-tiny", "Q4_K_M"),
+        ("gpt-oss-tiny", "Q8_0"),
+        ("qwen35-tiny", "NVFP4"),
+    ],
 )
 def test_a_synthetic_model_is_valid_and_runs(shape: str, preset: str, tmp_path: Path) -> None:
     file = tmp_path / f"{shape}.{preset}.gguf"

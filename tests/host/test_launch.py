@@ -81,9 +81,22 @@ def test_ops_of_drafts(name: str) -> None:
         choose(name, "select_candidates", type="F16", rows=64, vocab=9, k=1, rank=8)
     with pytest.raises(UnsupportedError, match=r"\[block_conv\] \[1, 8\], 9 taps, groups of 1: 1 to 8 taps"):
         choose(name, "block_conv", rows=1, dim=8, n_taps=9, group=1)
-    with pytest.raises(UnsupportedError, match="a window or a first slot takes at most 64 rows"):
-        _kernels.launch.choose(whole(name), N_SMS, "attention", capacity=100, k_type="F16", v_type="F16", rows=65,
-                       n_heads=1, n_kv_heads=1, head_dim=64, window=9)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("types", [("Q4_K", "Q4_K", "Q6_K"), ("MXFP4", "MXFP4", "MXFP4"), ("Q4_K", "Q5_K", "BF16")])
+def test_mixtures(name: str, types: tuple[str, str, str]) -> None:
+    """A launch for gate and up, or one each if their types differ, then one for down."""
+    rows_of = {"gate_rows": 512, "up_rows": 512, "down_rows": 2048}
+    dtypes = {f"{part}_type": dtype for part, dtype in zip(("gate", "up", "down"), types, strict=True)}
+    for rows in (1, 9, 5000):
+        *both, down = choose(name, "mix_experts", rows=rows, k=8, n_experts=16, dim=2048, ffn=512, **rows_of, **dtypes)
+        assert len(both) == (1 if types[0] == types[1] else 2)
+        for launch in (*both, down):
+            check(launch, name)
+        assert both[0]["grid"] == (16, 8 * rows, 1) and down["grid"] == (256, rows, 1)
+    with pytest.raises(InvalidRequestError, match=r"\[mix_experts\] .*: rows outside an expert"):
+        choose(name, "mix_experts", rows=1, k=1, n_experts=1, dim=2048, ffn=513, **rows_of, **dtypes)
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from engines import largest_difference, logits_of, mean_kl, open_engine, random_
 from lucebox import LuceboxError, _engine
 from numpy.typing import NDArray
 from reference import checkpoints
+from reference.checkpoints import Typed
 from reference.decoder import Decoder
-from reference.gguf_files import Shape, write_model
-from reference.linear import BLOCK_TYPES, CODEBOOK_TYPES, PLAIN_TYPES
+from reference.gguf_files import Packed, Shape, metadata, tensors, write, write_model
+from reference.linear import BLOCK_TYPES, CODEBOOK_TYPES, PLAIN_TYPES, decode, to_bf16
 from safetensors.numpy import load_file
 from tolerances import tolerance
 
@@ -35,10 +37,12 @@ class Golden:
 
 
 @pytest.fixture(
-    scope="module", params=["qwen35_a.gguf", "qwen35_a", "qwen3_a.gguf", "qwen3_a", "llama_a.gguf", "llama_a"]
+    scope="module",
+    params=["qwen35_a.gguf", "qwen35_a", "qwen3_a.gguf", "qwen3_a", "llama_a.gguf", "llama_a", "gpt_oss_a"],
 )
 def golden(request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Golden:
-    """Each family in both formats; a name without suffix is a folder of safetensors."""
+    """Each family in both formats; a name without suffix is a folder of safetensors. gpt_oss_a: random weights, experts
+    in MXFP4; logits of transformers 5.24's GptOssForCausalLM with the same values, computed in fp64."""
     name = str(request.param)
     model = data / "tiny" / name
     if not model.exists():
@@ -95,7 +99,7 @@ def test_multimodal_wrapper(data: Path, tmp_path: Path) -> None:
 
 # --- random files against the reference
 
-N_IDS = 70  # crosses one run of recurrent rows and one KV page
+N_IDS = 70  # crosses one run of recurrent rows, one KV page and a window
 
 
 @functools.cache
@@ -121,6 +125,7 @@ def check(path: Path, vocab: int, isa: str) -> None:
 
 
 BY_TYPE = {
+    "gpt-oss": Shape("gpt-oss", n_layers=2, hidden=256, n_experts=7, expert_ffn=256, n_heads=4, head_dim=64),
     "qwen35": Shape(
         "qwen35", n_layers=2, recurrent=(True, False), hidden=256, ffn=256, n_heads=4, head_dim=64, d_state=64
     ),
@@ -187,6 +192,9 @@ VARIANTS = {
     "mixture that uses all experts": Shape("qwen35moe", n_experts=5, n_used=5, expert_ffn=40, shared_ffn=24),
     "many experts": Shape("qwen35moe", n_layers=2, recurrent=(True, False), n_experts=300, n_used=16, expert_ffn=8),
     "qwen3 mixture": Shape("qwen3moe"),
+    "gpt-oss": Shape("gpt-oss", n_layers=3, expert_ffn=40, yarn=32.0),
+    "gpt-oss, gate and up joined": Shape("gpt-oss", n_layers=2, joined_experts=True, window=65),
+    "gpt-oss with all rows in the window": Shape("gpt-oss", n_layers=2, window=128),
     "llama": Shape("llama", n_heads=3, n_kv_heads=3),
     "llama with rope factors": Shape("llama", rope_factors=True),
     "llama with linear rope": Shape("llama", linear_rope=4.0),
@@ -211,6 +219,160 @@ def test_experts_of_checkpoints(written: Write, tmp_path: Path, isa: str, is_joi
     assert largest_difference(got, expected(written(shape), shape.vocab)) < EXACT
 
 
+# --- gpt-oss in safetensors
+
+
+def damaged(data: Path, folder: Path, change: Callable[[Typed], Typed], **config: Any) -> Path:
+    """The golden checkpoint of gpt-oss with other tensors and fields."""
+    source = data / "tiny" / "gpt_oss_a"
+    fields = json.loads((source / "config.json").read_text()) | config
+    checkpoints.write(folder, fields, {"x": np.zeros(1, np.float32)})
+    made = change(checkpoints.read_tensors(source / "model.safetensors"))
+    by_size = dict(sorted(made.items(), key=lambda item: -item[1][1].itemsize))  # so that each is aligned
+    checkpoints.write_tensors(folder / "model.safetensors", by_size)
+    return folder
+
+
+def in_bf16(typed: Typed) -> Typed:
+    """Experts as transformers keeps them without MXFP4: [experts, n_in, n_out] in BF16, which holds MXFP4 exactly."""
+    made = {name: tensor for name, tensor in typed.items() if not name.endswith(("_blocks", "_scales"))}
+    for name in {name.removesuffix("_blocks") for name in typed if name.endswith("_blocks")}:
+        (_, blocks), (_, scales) = typed[name + "_blocks"], typed[name + "_scales"]
+        codes = np.stack([blocks & 15, blocks >> 4], axis=-1).reshape(*blocks.shape[:3], 32)
+        magnitudes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+        values = np.where(codes < 8, 1, -1).astype(np.float32) * magnitudes[codes & 7]
+        values = (values * np.exp2(scales[..., None].astype(np.float32) - 127)).reshape(*blocks.shape[:2], -1)
+        made[name] = ("BF16", to_bf16(np.ascontiguousarray(values.swapaxes(1, 2))))
+    return made
+
+
+def test_gpt_oss_without_mxfp4(data: Path, tmp_path: Path, isa: str) -> None:
+    arrays = np.load(data / "tiny" / "gpt_oss_a.npz")
+    path = damaged(data, tmp_path / "m", in_bf16, quantization_config=None)
+    assert largest_difference(logits_of(open_engine(path, isa=isa), arrays["ids"]), arrays["logits"]) < EXACT
+
+
+def test_gpt_oss_int8_stays_close(data: Path, isa: str) -> None:
+    arrays = np.load(data / "tiny" / "gpt_oss_a.npz")
+    for chunk in (1, 64):
+        engine = open_engine(data / "tiny" / "gpt_oss_a", isa=isa, activations="int8")
+        assert mean_kl(arrays["logits"], logits_of(engine, arrays["ids"], chunk)) < tolerance("kl", "int8")
+
+
+FIRST = "model.layers.0.mlp."
+
+
+@pytest.mark.parametrize(
+    ("tensor", "config", "message"),
+    [
+        (("experts.gate_up_proj_scales", None), {}, r"gate_up_proj_scales is missing"),
+        (("experts.down_proj_blocks", ("U8", np.zeros((5, 96, 2, 15), np.uint8))), {}, r"\[5, 96, 2, 15\]; expected"),
+        (("experts.down_proj_scales", ("F32", np.zeros((5, 96, 2), np.float32))), {}, "is F32; expected U8"),
+        (
+            ("router.weight", ("F32", np.zeros((4, 96), np.float32))),
+            {},
+            r"router.weight.* has shape \[4, 96\]; expected",
+        ),
+        (("router.bias", None), {}, "router.bias is missing"),
+        (("experts.gate_up_proj_bias", ("F32", np.zeros((5, 64), np.float32))), {}, r"gate_up_proj_bias.* has shape"),
+        (("x", ("F32", np.zeros(1, np.float32))), {}, r'mlp\.x" .*is not part of this architecture'),
+        (None, {"num_local_experts": 6}, "has shape .*; expected"),
+        (None, {"num_experts_per_tok": 6}, "num_experts_per_tok is 6; at most 5"),
+        (None, {"sliding_window": 63}, "sliding_window is 63; at least 64"),
+        (None, {"layer_types": ["full_attention"]}, "layer_types lists 1 layers; the model has 3"),
+        (None, {"layer_types": ["chunked_attention"] * 3}, 'layer type "chunked_attention" is not supported'),
+        (None, {"swiglu_limit": -1}, "swiglu_limit"),
+    ],
+)
+def test_damaged_gpt_oss_is_refused(
+    data: Path, tmp_path: Path, tensor: tuple[str, Any] | None, config: dict, message: str
+) -> None:
+    def change(typed: Typed) -> Typed:
+        if tensor is None:
+            return typed
+        rest = {name: value for name, value in typed.items() if name != FIRST + tensor[0]}
+        return rest if tensor[1] is None else rest | {FIRST + tensor[0]: tensor[1]}
+
+    with pytest.raises(LuceboxError, match=message):
+        open_engine(damaged(data, tmp_path / "m", change, **config))
+
+
+# --- routers and scales
+
+
+@pytest.mark.parametrize("shape", ["mixture", "gpt-oss"])
+def test_a_router_with_nan_is_one_error(written: Write, tmp_path: Path, shape: str) -> None:
+    """NaN weights of a router make all logits NaN; the answer is an error that says so."""
+    made = tensors(VARIANTS[shape])
+    router = made["blk.1.ffn_gate_inp.weight"]
+    assert isinstance(router, np.ndarray)
+    router[2] = np.nan
+    path = write(tmp_path / "m.gguf", metadata(VARIANTS[shape]), made)
+    with pytest.raises(LuceboxError, match="logits after 1 tokens are not finite; the weights are damaged"):
+        logits_of(open_engine(path), [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("ffn_gate_inp.weight", (7, 64), r"ffn_gate_inp.weight.* has shape \[7, 64\]; expected \[8, 64\]"),
+        (
+            "ffn_down_exps.weight",
+            (7, 64, 32),
+            r"ffn_down_exps.weight.* has shape \[7, 64, 32\]; expected \[8, 64, 32\]",
+        ),
+    ],
+)
+def test_wrong_numbers_of_experts(tmp_path: Path, name: str, shape: tuple[int, ...], message: str) -> None:
+    own = Shape("qwen3moe", n_layers=2)
+    made = tensors(own) | {f"blk.1.{name}": np.zeros(shape, np.float32)}
+    with pytest.raises(LuceboxError, match=message):
+        open_engine(write(tmp_path / "m.gguf", metadata(own), made))
+
+
+def test_nvfp4_experts_with_a_scale_each(written: Write, tmp_path: Path) -> None:
+    """GGUF: the bits of the same values in BF16."""
+    own = replace(BY_TYPE["qwen35moe"], dtype="NVFP4", n_layers=1, recurrent=(False,))
+    rng = np.random.default_rng(0)
+    packed = dict(tensors(own))
+    bf16 = dict(packed)
+    for name, tensor in tensors(own).items():
+        if isinstance(tensor, Packed) and "_exps" in name:
+            scales = rng.uniform(0.5, 2, own.n_experts).astype(np.float32)
+            packed[name.removesuffix("weight") + "scale"] = scales
+            values = decode(tensor.rows.reshape(-1), "NVFP4").reshape(own.n_experts, tensor.rows.shape[1], -1)
+            words = to_bf16(np.ascontiguousarray(values * scales[:, None, None]))
+            bf16[name] = Packed("BF16", words.view(np.uint8))
+    paths = [write(tmp_path / f"{i}.gguf", metadata(own), made) for i, made in enumerate((packed, bf16))]
+    ids = random_ids(9, own.vocab)
+    one, two = (logits_of(open_engine(path), ids) for path in paths)
+    assert np.array_equal(one, two)
+    packed["blk.0.ffn_down_exps.scale"] = np.ones(2, np.float32)
+    with pytest.raises(LuceboxError, match=r"expected one scale for each of 7 experts"):
+        open_engine(write(tmp_path / "m.gguf", metadata(own), packed))
+
+
+@pytest.mark.parametrize("maker", ["modelopt", "compressed-tensors"])
+def test_nvfp4_experts_of_checkpoints(written: Write, tmp_path: Path, maker: str) -> None:
+    config, weights = checkpoints.from_gguf(written(VARIANTS["qwen3 mixture"]))
+    rng = np.random.default_rng(0)
+    packed: Typed = {}
+    bf16: Typed = {}
+    for name, tensor in weights.items():
+        packed[name] = bf16[name] = ("F32", tensor)
+        if ".experts." in name:
+            del packed[name]
+            made, values = checkpoints.nvfp4(name, tensor.shape, maker, rng)
+            packed |= made
+            bf16[name] = ("BF16", to_bf16(values))
+    logits = []
+    for label, typed in (("nvfp4", packed), ("bf16", bf16)):
+        path = checkpoints.write(tmp_path / label, config, {"x": np.zeros(1, np.float32)})
+        checkpoints.write_tensors(path / "model.safetensors", typed)
+        logits.append(logits_of(open_engine(path), random_ids(9, 131)))
+    assert np.array_equal(*logits)
+
+
 def test_weights_that_are_not_normalised(written: Write, tmp_path: Path) -> None:
     """norm_topk_prob is false by default: the chosen weights then sum to less than 1."""
     shape = VARIANTS["qwen3 mixture"]
@@ -218,6 +380,29 @@ def test_weights_that_are_not_normalised(written: Write, tmp_path: Path) -> None
     del config["norm_topk_prob"]
     got = logits_of(open_engine(checkpoints.write(tmp_path, config, tensors)), random_ids(N_IDS, shape.vocab))
     assert largest_difference(got, expected(written(shape), shape.vocab)) > EXACT
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64, 200])
+def test_windows_in_long_prompts(written: Write, isa: str, rows: int) -> None:
+    """Rows of an append hide each other from windows too."""
+    shape = VARIANTS["gpt-oss"]
+    path, ids = written(shape), random_ids(200, shape.vocab)
+    want = Decoder(path).logits(ids)
+    assert largest_difference(logits_of(open_engine(path, isa=isa, prefill_chunk=256), ids, rows), want) < EXACT
+
+
+def test_windows_of_trees(written: Write, isa: str) -> None:
+    """A row of a tree has the window of its depth."""
+    shape = VARIANTS["gpt-oss"]
+    path, ids = written(shape), random_ids(140, shape.vocab)
+    session = _engine.Session(open_engine(path, isa=isa, prefill_chunk=256))
+    session.append(ids[:100])
+    session.commit(list(range(100)))
+    branch = np.concatenate([ids[100:120], (ids[100:120] + 1) % shape.vocab, ids[120:140]])
+    parents = [*range(-1, 19), -1, *range(20, 39), 19, *range(40, 59)]
+    logits, _ = session.append(branch.astype(np.int32), parents=parents)
+    chain = np.concatenate([logits[:20], logits[40:]])
+    assert largest_difference(chain, Decoder(path).logits(ids)[100:]) < EXACT
 
 
 @pytest.mark.parametrize(

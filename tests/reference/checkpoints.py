@@ -179,6 +179,20 @@ def fp8_rows(values: F32) -> tuple[NDArray[np.uint8], F32]:
     return codes | (values < 0).astype(np.uint8) << 7, scales
 
 
+def read_tensors(path: Path) -> Typed:
+    """Tensors of U8, F32 and BF16; values of BF16 as their bits."""
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    types = {"U8": np.uint8, "F32": np.float32, "BF16": np.uint16}
+    found: Typed = {}
+    for name, entry in json.loads(data[8 : 8 + size]).items():
+        if name != "__metadata__":
+            first, end = (8 + size + at for at in entry["data_offsets"])
+            values = np.frombuffer(data[first:end], types[entry["dtype"]])
+            found[name] = (entry["dtype"], values.reshape(entry["shape"]))
+    return found
+
+
 def write_tensors(path: Path, tensors: Mapping[str, tuple[str, NDArray[Any]]]) -> None:
     """The library has no numpy type for FP8 and BF16: (dtype, bytes in the tensor's shape)."""
     header, at = {}, 0

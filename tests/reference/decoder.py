@@ -55,6 +55,12 @@ def silu(x: F64) -> F64:
     return x * sigmoid(x)
 
 
+def clamped_swiglu(gate: F64, up: F64, limit: float = 7) -> F64:
+    """The activation of gpt-oss."""
+    gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+    return gate * sigmoid(1.702 * gate) * (up + 1)
+
+
 def rms_norm(x: F64, w: F64, eps: float) -> F64:
     """w as GGUF has it: the 1 of Qwen3.5's zero-centred norms is already added."""
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * w
@@ -148,7 +154,9 @@ class Decoder:
             self.frequencies /= factor
         if kind == "yarn":
             original = self._field("rope.scaling.original_context_length", self._field("context_length"))
-            self.frequencies = rope.yarn_frequencies(self.theta, self.n_rot, factor, original)
+            self.frequencies = rope.yarn_frequencies(
+                self.theta, self.n_rot, factor, original, truncate=self.family != "gpt-oss"
+            )
             self.rope_scale = rope.yarn_scale(factor)
         self.frequencies = self.frequencies / self.w.get("rope_freqs.weight", np.float64(1))
 
@@ -196,7 +204,9 @@ class Decoder:
     def attention(self, layer: int, x: F64, state: LayerState, cos: F64, sin: F64) -> F64:
         w = {name: self.w[f"blk.{layer}.attn_{name}.weight"] for name in ("q", "k", "v", "output")}
         rows, heads, kv_heads, dim = len(x), self.n_heads, self.n_kv_heads, self.head_dim
-        q, k, v = x @ w["q"].T, (x @ w["k"].T).reshape(rows, kv_heads, dim), (x @ w["v"].T).reshape(rows, kv_heads, dim)
+        b = {name: self.w.get(f"blk.{layer}.attn_{name}.bias", np.zeros(1)) for name in w}
+        q, k, v = (x @ w[name].T + b[name] for name in ("q", "k", "v"))
+        k, v = k.reshape(rows, kv_heads, dim), v.reshape(rows, kv_heads, dim)
         gate = None
         if self.family == "qwen35":
             if "query and gate as halves of the row" in self.mutations:
@@ -205,7 +215,7 @@ class Decoder:
                 u = q.reshape(rows, heads, 2, dim)
                 q, gate = u[:, :, 0], u[:, :, 1].reshape(rows, heads * dim)
         q = q.reshape(rows, heads, dim)
-        if self.architecture != "llama":
+        if f"blk.{layer}.attn_q_norm.weight" in self.w:
             q = rms_norm(q, self.w[f"blk.{layer}.attn_q_norm.weight"], self.eps)
             k = rms_norm(k, self.w[f"blk.{layer}.attn_k_norm.weight"], self.eps)
         q, k = self.rope(q, cos, sin), self.rope(k, cos, sin)
@@ -213,11 +223,17 @@ class Decoder:
         state["k"], state["v"] = np.concatenate([state["k"], k]), np.concatenate([state["v"], v])
         keys, values = (np.repeat(state[name], heads // kv_heads, axis=1) for name in ("k", "v"))
         scores = np.einsum("thd,shd->hts", q, keys) / np.sqrt(dim)
-        future = np.arange(past + rows)[None, :] > past + np.arange(rows)[:, None]
-        o = np.einsum("hts,shd->thd", softmax(np.where(future, -np.inf, scores)), values).reshape(rows, heads * dim)
+        distance = past + np.arange(rows)[:, None] - np.arange(past + rows)[None, :]
+        hidden = distance < 0
+        if self.family == "gpt-oss" and layer % 2 == 0:
+            hidden |= distance >= self._field("attention.sliding_window")
+        scores = np.where(hidden, -np.inf, scores)
+        if (sinks := self.w.get(f"blk.{layer}.attn_sinks.weight")) is not None:
+            scores = np.concatenate([scores, np.broadcast_to(sinks[:, None, None], (heads, rows, 1))], axis=2)
+        o = np.einsum("hts,shd->thd", softmax(scores)[..., : past + rows], values).reshape(rows, heads * dim)
         if gate is not None:
             o = o * (silu(gate) if "silu attention gate" in self.mutations else sigmoid(gate))
-        return o @ w["output"].T
+        return o @ w["output"].T + b["output"]
 
     def delta_net(self, layer: int, x: F64, state: LayerState) -> F64:
         def w(name: str) -> F64:
@@ -279,7 +295,8 @@ class Decoder:
     # --- feed-forward networks; x [rows, hidden]
 
     def feed_forward(self, layer: int, x: F64) -> F64:
-        return self.swiglu(layer, "", x) if self.family == self.architecture else self.mixture(layer, x)
+        is_mixture = f"blk.{layer}.ffn_gate_inp.weight" in self.w
+        return self.mixture(layer, x) if is_mixture else self.swiglu(layer, "", x)
 
     def swiglu(self, layer: int, suffix: str, x: F64) -> F64:
         gate, up, down = (self.w[f"blk.{layer}.ffn_{name}{suffix}.weight"] for name in ("gate", "up", "down"))
@@ -287,18 +304,27 @@ class Decoder:
 
     def mixture(self, layer: int, x: F64) -> F64:
         blk = f"blk.{layer}.ffn_"
-        logits = x @ self.w[blk + "gate_inp.weight"].T
+        is_clamped = self.family == "gpt-oss"
+        logits = x @ self.w[blk + "gate_inp.weight"].T + self.w.get(blk + "gate_inp.bias", np.zeros(1))
         chosen = np.argsort(-logits, axis=1, kind="stable")[:, : self._field("expert_used_count")]
         weights = np.take_along_axis(softmax(logits), chosen, axis=1)
         weights /= weights.sum(axis=1, keepdims=True)
         joined, down = self.w.get(blk + "gate_up_exps.weight"), self.w[blk + "down_exps.weight"]
         if joined is None:
             joined = np.concatenate([self.w[blk + "gate_exps.weight"], self.w[blk + "up_exps.weight"]], axis=1)
+        biases = np.zeros(joined.shape[:2])
+        if is_clamped:
+            halves = [
+                self.w.get(f"{blk}{name}_exps.bias", np.zeros((len(joined), 0))) for name in ("gate_up", "gate", "up")
+            ]
+            biases = np.concatenate(halves, axis=1)
+        down_bias = self.w.get(blk + "down_exps.bias", np.zeros((len(joined), 1)))
         y = np.zeros_like(x)
         for row, experts in enumerate(chosen):
             for expert, weight in zip(experts, weights[row], strict=True):
-                gate, up = np.split(joined[expert] @ x[row], 2)
-                y[row] += weight * (down[expert] @ (silu(gate) * up))
+                gate, up = np.split(joined[expert] @ x[row] + biases[expert], 2)
+                act = clamped_swiglu(gate, up) if is_clamped else silu(gate) * up
+                y[row] += weight * (down[expert] @ act + down_bias[expert])
         shared_gate = self.w.get(blk + "gate_inp_shexp.weight")
         if shared_gate is not None:
             y += sigmoid(x @ shared_gate.reshape(-1, 1)) * self.swiglu(layer, "_shexp", x)
@@ -315,7 +341,7 @@ class Decoder:
         text = np.arange(state.n_tokens, state.n_tokens + len(tokens))
         cos, sin = self.cos_sin(np.stack([text] * 3) if positions is None else np.asarray(positions))
         h = self.w["token_embd.weight"][tokens]
-        mlp_norm = "post_attention_norm" if self.family == "qwen35" else "ffn_norm"
+        mlp_norm = "post_attention_norm" if self.family in ("qwen35", "gpt-oss") else "ffn_norm"
         taps = [] if taps is None else taps
         for i, layer_state in enumerate(state.layers):
             taps.append(h)

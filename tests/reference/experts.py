@@ -1,10 +1,16 @@
-"""Mixtures of experts in fp64: routing, products of chosen experts, weighted sums."""
+"""Mixtures of experts in fp64: routing, and the weighted sum of the chosen experts' networks."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
+from reference.linear import SCALES_AT, decode, quantize_q8
+from reference.rms_norm import silu
 
+Bytes = NDArray[np.uint8]
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 
@@ -18,16 +24,70 @@ def route(logits: F32, k: int, is_normalized: bool) -> tuple[NDArray[np.int32], 
     return experts, chosen / (chosen if is_normalized else e).sum(axis=1, keepdims=True)
 
 
-def combine(x: F32, weights: F32, shared: F32 | None, shared_gate: F32 | None, add: F32 | None) -> tuple[F64, F64]:
-    """(y [rows, dim], the sums of the absolute values of its terms); x [rows, k, dim]."""
-    terms = x.astype(np.float64) * weights.astype(np.float64)[..., None]
-    y, scale = terms.sum(axis=1), np.abs(terms).sum(axis=1)
-    for term in (
-        None
-        if shared is None
-        else shared * (1 if shared_gate is None else 1 / (1 + np.exp(-np.float64(shared_gate))))[..., None],
-        add,
-    ):
+@dataclass(frozen=True)
+class Experts:
+    """The bytes of gate, up and down of all experts, [n, bytes of a matrix], their types and biases."""
+
+    matrices: tuple[Bytes, Bytes, Bytes]
+    types: tuple[str, str, str]
+    ffn: int
+    biases: tuple[F32, F32, F32] | None = None
+    limit: float = 0.0
+
+    @cached_property
+    def values(self) -> list[F64]:
+        """[n, n_out, n_in] of each matrix."""
+        sizes = (self.ffn, self.ffn, -1)
+        decoded = [decode(w.reshape(-1), dtype) for w, dtype in zip(self.matrices, self.types, strict=True)]
+        n = len(self.matrices[0])
+        dim = decoded[0].size // (n * self.ffn)
+        return [
+            w.reshape(n, dim if n_out < 0 else n_out, -1).astype(np.float64)
+            for w, n_out in zip(decoded, sizes, strict=True)
+        ]
+
+    def activate(self, gate: F64, up: F64) -> F64:
+        if self.limit == 0:
+            return silu(gate) * up
+        g = np.minimum(gate, self.limit)
+        return g / (1 + np.exp(-1.702 * g)) * (np.clip(up, -self.limit, self.limit) + 1)
+
+
+def mix(
+    own: Experts, x: F32, experts: NDArray[np.int32], weights: F32, shared: F32 | None, shared_gate: F32 | None,
+    add: F32 | None, activations: str,
+) -> tuple[F64, F64, float]:  # fmt: skip
+    """(y [rows, dim], the sums of the absolute values of its terms, the distance of act() in codes from where its
+    rounding to 8 bits could go to either side)."""
+    rounds = [activations == "int8" and dtype in SCALES_AT for dtype in own.types]
+    n_rows, k = experts.shape
+    chosen = experts.reshape(-1)
+
+    def product(i: int, inputs: F32) -> tuple[F64, F64]:
+        values = inputs.astype(np.float64)
+        if rounds[i]:
+            codes, scale = quantize_q8(inputs)
+            values = codes.astype(np.float64) * np.repeat(scale.astype(np.float64), 32, axis=1)
+        w, bias = own.values[i][chosen], 0.0 if own.biases is None else own.biases[i][chosen]
+        return np.einsum("coi,ci->co", w, values) + bias, np.einsum("coi,ci->co", np.abs(w), np.abs(values)) + np.abs(
+            bias
+        )
+
+    (gate, gate_size), (up, up_size) = (product(i, np.repeat(x, k, axis=0)) for i in range(2))
+    act = own.activate(gate, up)
+    margin = np.inf
+    if rounds[2]:
+        blocks = np.abs(act).reshape(-1, 32)
+        margin = np.abs(blocks / blocks.max(axis=1, keepdims=True) * 127 % 1 - 0.5).min()
+    part, part_size = product(2, act.astype(np.float32))
+    # The slopes of both forms of act() are below 2; the sums of gate and up have errors of their own.
+    act_size = 2 * gate_size * np.maximum(up_size, 1) + np.abs(act)
+    part_size = part_size + np.einsum("coi,ci->co", np.abs(own.values[2][chosen]), act_size)
+    by_choice = weights.astype(np.float64)[..., None]
+    y = (by_choice * part.reshape(n_rows, k, -1)).sum(axis=1)
+    scale = (np.abs(by_choice) * part_size.reshape(n_rows, k, -1)).sum(axis=1)
+    factor = 1 if shared_gate is None else 1 / (1 + np.exp(-np.float64(shared_gate)))[:, None]
+    for term in (None if shared is None else shared * factor, add):
         if term is not None:
             y, scale = y + term, scale + np.abs(term)
-    return y, scale
+    return y, scale, float(margin)

@@ -36,11 +36,13 @@ class Shape:
     n_taps: int = 4
     recurrent: tuple[bool, ...] | None = None  # None: every fourth layer is attention, and the file lists nothing
     n_mtp: int = 0
-    n_experts: int = 8  # of the architectures that end in "moe"
+    n_experts: int = 8  # of the mixtures
     n_used: int = 3
     expert_ffn: int = 32
     shared_ffn: int = 64  # qwen35moe
     joined_experts: bool = False  # gate and up of an expert in one tensor
+    window: int = 64  # gpt-oss: of the even layers
+    yarn: float | None = None  # rope.scaling.factor, from 64 tokens on
     tied: bool = False
     kv_heads_per_layer: bool = False  # head_count_kv as an array with 0 where a layer has no attention
     rope_factors: bool = False  # a rope_freqs tensor
@@ -55,7 +57,11 @@ class Shape:
 
     @property
     def is_mixture(self) -> bool:
-        return self.architecture.endswith("moe")
+        return self.architecture.endswith("moe") or self.architecture == "gpt-oss"
+
+    @property
+    def has_qk_norms(self) -> bool:
+        return self.architecture not in ("llama", "gpt-oss")
 
     @property
     def recurrent_layers(self) -> tuple[bool, ...]:
@@ -97,6 +103,14 @@ def metadata(shape: Shape) -> dict[str, Any]:
     }
     if shape.linear_rope is not None:
         fields |= {"rope.scaling.type": "linear", "rope.scaling.factor": shape.linear_rope}
+    if shape.yarn is not None:
+        fields |= {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": shape.yarn,
+            "rope.scaling.original_context_length": 64,
+        }
+    if shape.architecture == "gpt-oss":
+        fields |= {"attention.sliding_window": shape.window, "rope.freq_base": 150000.0}
     if shape.is_mixture:
         del fields["feed_forward_length"]
         fields |= {
@@ -150,6 +164,9 @@ def tensors(shape: Shape) -> dict[str, F32 | Packed]:
         else:
             made[name] = Packed(shape.dtype, np.stack([part.rows for part in parts]))
 
+    def vector(name: str, *shape: int) -> None:
+        made[name] = rng.normal(0, 0.5, shape).astype(np.float32)
+
     def feed_forward(blk: str) -> None:
         if not shape.is_mixture:
             return swiglu(blk, "", shape.ffn)
@@ -160,6 +177,13 @@ def tensors(shape: Shape) -> dict[str, F32 | Packed]:
             experts(blk + "ffn_gate_exps.weight", shape.expert_ffn, h)
             experts(blk + "ffn_up_exps.weight", shape.expert_ffn, h)
         experts(blk + "ffn_down_exps.weight", h, shape.expert_ffn)
+        if shape.architecture == "gpt-oss":
+            vector(blk + "ffn_gate_inp.bias", shape.n_experts)
+            vector(blk + "ffn_down_exps.bias", shape.n_experts, h)
+            halves = ("gate_up", 2) if shape.joined_experts else ("gate", 1)
+            vector(f"{blk}ffn_{halves[0]}_exps.bias", shape.n_experts, halves[1] * shape.expert_ffn)
+            if not shape.joined_experts:
+                vector(blk + "ffn_up_exps.bias", shape.n_experts, shape.expert_ffn)
         if shape.family == "qwen35":
             swiglu(blk, "_shexp", shape.shared_ffn)
             made[blk + "ffn_gate_inp_shexp.weight"] = rng.normal(0, 2 / np.sqrt(h), h).astype(np.float32)
@@ -173,7 +197,8 @@ def tensors(shape: Shape) -> dict[str, F32 | Packed]:
     for i, recurrent in enumerate(shape.recurrent_layers + (False,) * shape.n_mtp):
         blk = f"blk.{i}."
         norm(blk + "attn_norm.weight", h)
-        norm(blk + ("post_attention_norm.weight" if shape.family == "qwen35" else "ffn_norm.weight"), h)
+        has_post_norm = shape.family in ("qwen35", "gpt-oss")
+        norm(blk + ("post_attention_norm.weight" if has_post_norm else "ffn_norm.weight"), h)
         feed_forward(blk)
         if recurrent:
             channels = (2 * shape.n_k_heads + shape.n_v_heads) * shape.d_state
@@ -193,7 +218,13 @@ def tensors(shape: Shape) -> dict[str, F32 | Packed]:
         matrix(blk + "attn_k.weight", shape.n_kv_heads * d, h)
         matrix(blk + "attn_v.weight", shape.n_kv_heads * d, h)
         matrix(blk + "attn_output.weight", h, shape.n_heads * d)
-        if shape.architecture != "llama":
+        if shape.architecture == "gpt-oss":
+            vector(blk + "attn_q.bias", q_rows)
+            vector(blk + "attn_k.bias", shape.n_kv_heads * d)
+            vector(blk + "attn_v.bias", shape.n_kv_heads * d)
+            vector(blk + "attn_output.bias", h)
+            made[blk + "attn_sinks.weight"] = rng.normal(1, 1, shape.n_heads).astype(np.float32)
+        if shape.has_qk_norms:
             norm(blk + "attn_q_norm.weight", d)
             norm(blk + "attn_k_norm.weight", d)
         if i >= shape.n_layers:  # a prediction block

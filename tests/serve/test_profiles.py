@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from lucebox.chat import ChatTemplate
 from lucebox.chat.profiles import Profile, profile_for, with_fields
+from lucebox.chat.rendering import for_template
 from lucebox.errors import FormatError
 from lucebox.models.generation_defaults import checked_defaults
 from lucebox.options import Sampling
@@ -42,6 +43,49 @@ def test_qwen3() -> None:
     card = profile("qwen3", shipped("Qwen-Qwen3-0.6B"))
     assert (card.name, card.dialect, card.takes_tools, card.takes_late_system) == ("qwen3", "hermes_json", True, True)
     assert card.defaults(thinking=True, tools=True) == Sampling(temperature=0.6, top_p=0.95, top_k=20)
+
+
+# What the template of gpt-oss does with efforts, tools, reasoning and calls.
+HARMONY = """<|start|>system<|message|>Reasoning: {{ reasoning_effort or "medium" }}<|end|>
+{%- if tools %}<|start|>developer<|message|>{% for tool in tools %}{{ tool.function.name }}{% endfor %}<|end|>
+{%- endif %}
+{%- set last = namespace(name=none) %}
+{%- for message in messages %}
+{%- if message.role == "assistant" %}
+{%- if message.thinking %}<|start|>assistant<|channel|>analysis<|message|>{{ message.thinking }}<|end|>{% endif %}
+{%- if message.tool_calls %}
+{%- if message.content %}{{ raise_exception("content and a call in one message") }}{% endif %}
+{%- set last.name = message.tool_calls[0].function.name %}<|start|>assistant<|channel|>commentary to=functions.
+{{- last.name }} <|constrain|>json<|message|>{{ message.tool_calls[0].function.arguments | tojson }}<|call|>
+{%- else %}<|start|>assistant<|channel|>final<|message|>{{ message.content }}<|end|>{% endif %}
+{%- elif message.role == "tool" %}
+{%- if not last.name %}{{ raise_exception("a result without its call") }}{% endif %}<|start|>functions.
+{{- last.name }} to={{- "assistant<|channel|>commentary<|message|>" }}{{ message.content | tojson }}<|end|>
+{%- else %}<|start|>{{ message.role }}<|message|>{{ message.content }}<|end|>{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|start|>assistant{% endif %}"""
+
+
+def test_gpt_oss() -> None:
+    template = ChatTemplate(HARMONY, where="x")
+    card = profile("gpt-oss", template)
+    assert (card.name, card.dialect, card.takes_tools, card.takes_calls) == ("gpt-oss", "harmony", True, True)
+    assert card.takes_calls_with_tools and card.takes_late_system and card.effort_levels == ("low", "medium", "high")
+    assert card.thinking is not None and card.thinking.variable is None
+    assert card.thinking.stop == "<|end|><|start|>assistant<|channel|>final<|message|>"
+    assert card.defaults(thinking=True, tools=True) == Sampling(temperature=1.0)
+    calls = [{"id": i, "type": "function", "function": {"name": i, "arguments": {}}} for i in "ab"]
+    messages = [
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": "look", "reasoning_content": "r", "tool_calls": calls},
+        *({"role": "tool", "content": f"result of {i}", "tool_call_id": i} for i in "ab"),
+    ]
+    shown, _ = for_template(card, messages, [])
+    text = template.render(shown, reasoning_effort="high")
+    assert "Reasoning: high" in text and text.endswith("<|start|>assistant")
+    assert (
+        text.index("r\n\nlook") < text.index("to=functions.a") < text.index("result of a") < text.index("functions.b")
+    )
 
 
 def test_families_of_one_architecture_by_their_template() -> None:

@@ -91,7 +91,9 @@ def tools_grammar(profile: Profile, tools: Sequence[Tool], choice: ToolChoice) -
     callable_ = callable_tools(tools, choice)
     if not callable_:
         raise InvalidRequestError("a call is required, but no tool may be called")
-    return "start: calls\n" + DIALECTS[profile.dialect].grammar(callable_, parallel=choice.parallel)
+    grammar = DIALECTS[profile.dialect].grammar
+    assert grammar is not None  # conversation_to_request.py refuses the others
+    return "start: calls\n" + grammar(callable_, parallel=choice.parallel)
 
 
 def json_or_tools_grammar(
@@ -136,7 +138,12 @@ class TokenConstraint:
         self._watch: TagWatch | None = None
         self._before = ""  # the part of AFTER_CLOSE that may still come between thinking and the answer
         self._open_id: int | None = None  # the opening tag's token, while the model may still begin to think
-        if thinking and begins_open(thinking, prompt_text):
+        self._after = AFTER_CLOSE
+        if thinking and thinking.answer:
+            self._after = ""
+            if not prompt_text.endswith(thinking.answer):
+                self._watch = TagWatch(thinking.answer)
+        elif thinking and begins_open(thinking, prompt_text):
             self._watch = TagWatch(thinking.close)
         elif thinking and not prompt_text.rstrip().endswith(thinking.close):
             self._open_id = tokens.tokenizer.id_of(thinking.open)
@@ -172,7 +179,7 @@ class TokenConstraint:
                 if answer := after.lstrip():  # the token that closes the tag also begins the answer
                     _consume(self._matcher, self._tokens.table.tokenize_bytes(answer))
                 else:
-                    self._before = AFTER_CLOSE[len(after) :]
+                    self._before = self._after[len(after) :]
         elif token == self._open_id:
             self._watch, self._open_id = TagWatch(self._close), None
         elif self._open_id is None and token in self._space:
@@ -227,6 +234,7 @@ def _strict_grammar(profile: Profile, tools: Sequence[Tool]) -> str:
     tag."""
     dialect = DIALECTS[profile.dialect]
     strict, free = [tool for tool in tools if tool.strict], [tool for tool in tools if not tool.strict]
+    assert dialect.grammar is not None
     grammar = dialect.grammar(strict, parallel=False)
     if not free:
         return f"start: calls\n{grammar}"

@@ -17,8 +17,9 @@ import numpy as np
 from lucebox.chat.conversation import AnswerFormat, Conversation
 from lucebox.chat.dialects import DIALECTS
 from lucebox.chat.grammar_work import grammar_work
+from lucebox.chat.harmony_parsing import HarmonyParser
 from lucebox.chat.json_text import respaced
-from lucebox.chat.parsing import OutputParser
+from lucebox.chat.parsing import OutputParser, new_call_id
 from lucebox.chat.presence import check_present
 from lucebox.chat.profiles import Profile, Thinking, profile_for, with_fields
 from lucebox.chat.prompt import BegunText, Prompt, begun_text, continues
@@ -270,7 +271,7 @@ class ChatModel:
 
         def parts() -> dict[str, Any]:
             constraint, warnings = self._constraint(conversation, tags, prompt)
-            parser = OutputParser(
+            parser = (HarmonyParser if profile.dialect == "harmony" else OutputParser)(
                 profile,
                 tools,
                 choice,
@@ -278,6 +279,7 @@ class ChatModel:
                 prompt.head,
                 continues=prompt.begun is not None,
                 warnings=warnings,
+                new_id=new_call_id,
             )
             budget = None
             if tags:
@@ -365,8 +367,23 @@ class ChatModel:
         answer_format, choice = conversation.answer_format, conversation.tool_choice
         tools = callable_tools(conversation.tools, choice)
         is_strict = any(tool.strict for tool in tools)
+        notes: list[str] = []
+        if DIALECTS[self.profile.dialect].grammar is None:
+            if choice.mode == "required":
+                raise UnsupportedError(
+                    f"tool_choice: calls of {self.model.info.name} cannot be required, because no grammar holds its "
+                    f"format ({self.profile.dialect}); use tool_choice auto"
+                )
+            if tools and answer_format is not None:
+                raise UnsupportedError(
+                    f"response_format: an answer of {self.model.info.name} cannot be held to a format while it may "
+                    'call tools; use tool_choice "none"'
+                )
+            if is_strict:
+                is_strict = False
+                notes = [f"strict: calls in the format {self.profile.dialect} are not held to their schemas"]
         if choice.mode != "required" and answer_format is None and not is_strict:
-            return None, []
+            return None, notes
         if any(opener in (prompt.begun or "") for opener in DIALECTS[self.profile.dialect].openers):
             raise InvalidRequestError("messages: the last one begins a tool call, which cannot be continued")
         tokens = self._grammars.tokens()
@@ -383,8 +400,8 @@ class ChatModel:
             grammar = tools_grammar(self.profile, tools, choice)
             return TokenConstraint(tokens, grammar, thinking=tags, prompt_text=prompt.head), warnings
         assert answer_format is not None
-        answer_format, notes = held_format(tokens.check, answer_format)
-        warnings += notes
+        answer_format, unheld = held_format(tokens.check, answer_format)
+        warnings += unheld
         if not tools:
             return self._grammars.constraint(answer_format, thinking=tags, prompt=prompt), warnings
         if answer_format.kind not in ("json_object", "json_schema"):

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from lucebox.chat.dialects import DIALECTS, dialect_of
+from lucebox.chat.dialects import DIALECTS, dialect_of, harmony
 from lucebox.chat.template import ChatTemplate
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
 from lucebox.models.generation_defaults import OwnSampling, own_sampling
@@ -33,6 +33,16 @@ _STOP_THINKING = (
     "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
 )
 
+_HARMONY_AFTER = f"{harmony.START}assistant{harmony.ANSWER}"
+_HARMONY_THINKING: Values = {
+    "open": harmony.OPEN,
+    "close": harmony.CLOSE,
+    "stop": harmony.CLOSE + _HARMONY_AFTER,
+    "variable": None,
+    "after": _HARMONY_AFTER,
+    "answer": harmony.ANSWER,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
@@ -44,6 +54,10 @@ class Thinking:
     """Appended when the thinking budget is spent; contains the closing tag."""
     variable: str | None = "enable_thinking"
     """The template variable that turns thinking on and off; None if there is none."""
+    after: str = "\n\n"
+    """What follows the closing tag before the answer."""
+    answer: str = ""
+    """The header of the answer after thinking; an answer that does not think begins with it too. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +144,8 @@ def profile_for(
     if template is not None:
         values["effort_levels"] = _effort_levels(template)
     values |= {"dialect": dialect_of(source), "thinking": {"variable": switch} if "</think>" in source else None}
+    if values["dialect"] == "harmony":
+        values["thinking"] = _HARMONY_THINKING
     if template is not None:
         values |= _template_capabilities(template)
     where = "profiles.json"
@@ -138,6 +154,8 @@ def profile_for(
         values = _merged(values, user)
     profile = _profile(values, where)
     tags = [*DIALECTS[profile.dialect].openers, *([profile.thinking.open] if profile.thinking else [])]
+    if profile.dialect == "harmony":
+        tags = [harmony.MESSAGE]
     ids = [tokenizer.id_of(tag) for tag in tags]
     return replace(profile, keeps_special=any(i is not None and tokenizer.is_special(i) for i in ids))
 

@@ -26,6 +26,8 @@ def for_template(
     A longer conversation renders to a longer prompt with the same prefix, unless the template changes earlier turns.
     """
     result = merged_system(messages, takes_late=profile.takes_late_system)
+    if (converted := DIALECTS[profile.dialect].for_template) is not None:
+        result = converted(result)
     own_tools = profile.takes_tools or not tools  # the template renders the tools, or there are none
     if own_tools and (profile.takes_calls_with_tools if tools else profile.takes_calls):
         return result, tools or None

@@ -55,7 +55,7 @@ def closing_text(tags: Thinking, tokenizer: Tokenizer, max_tokens: int) -> str:
     """The text that ends thinking at its limit: the profile's, or the bare tag if the answer is shorter than four times
     that text."""
     is_short = len(tokenizer.encode(tags.stop, add_bos=False)) <= max_tokens // 4
-    return tags.stop if is_short else tags.close + AFTER_CLOSE
+    return tags.stop if is_short else tags.close + tags.after
 
 
 def thinking_limit(profile: Profile, request: ThinkingRequest, max_tokens: int, n_closing: int = 0) -> int:
@@ -172,7 +172,7 @@ class ThinkingBudget:
             return []
         data = self._tokenizer.token_bytes(token)
         if token in self._ends:
-            return self._close(self._tags.close + AFTER_CLOSE) if self._is_open and not self._may_end() else []
+            return self._close(self._tags.close + self._tags.after) if self._is_open and not self._may_end() else []
         self._read(data)
         if not self._is_open:
             return []

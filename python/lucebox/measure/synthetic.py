@@ -1,8 +1,10 @@
 """Writes a GGUF with the shape of a real model and random weights, for measuring speed without downloading anything.
 
-The cost of dense decoding does not depend on the weights' values. Every block is valid and finite; its scale gives
-weights a standard deviation near 0.02. Tensor types follow llama-quantize's presets without an importance matrix, so
-the bytes per type match a published file. The vocabulary is made up: 256 byte tokens, two merges, then "<t258>" and on.
+The cost of dense decoding does not depend on the weights' values. The routers of mixtures are random too, so all
+experts are chosen equally often and the choices of successive tokens are independent: a batch reads more experts than
+with real text. Every block is valid and finite; its scale gives weights a standard deviation near 0.02. Tensor types
+follow llama-quantize's presets without an importance matrix, so the bytes per type match a published file. The
+vocabulary is made up: 256 byte tokens, two merges, then "<t258>" and on.
 """
 
 from __future__ import annotations
@@ -50,10 +52,19 @@ class Shape:
     n_prediction_blocks: int = 0  # MTP, after the layers
     taps: tuple[int, ...] = ()  # DFlash drafter: target layers whose output it reads
     block_size: int = 0  # tokens of its block
-    window: int = 0  # sliding window, in rows, of all its layers but the last; 0: full attention
+    window: int = 0  # sliding window, in rows: of a drafter's layers but the last, of gpt-oss's even ones; 0: none
+    n_experts: int = 0  # mixtures; ffn is then unused
+    n_used: int = 0  # experts that a token chooses
+    expert_ffn: int = 0
+    shared_ffn: int = 0  # of the shared expert; 0: none
 
     def is_attention(self, layer: int) -> bool:
         return (layer + 1) % self.attention_interval == 0
+
+    @property
+    def family(self) -> str:
+        """The architecture without its experts."""
+        return self.architecture.removesuffix("moe")
 
 
 def qwen35(
@@ -103,6 +114,40 @@ def qwen3(n_layers: int, hidden: int, ffn: int, n_heads: int, n_kv_heads: int, v
     )
 
 
+def mixture(dense: Shape, n_experts: int, n_used: int, expert_ffn: int, shared_ffn: int = 0) -> Shape:
+    """The shape with a mixture of experts in every layer."""
+    return replace(
+        dense,
+        architecture=f"{dense.architecture}moe",
+        is_tied=False,
+        n_experts=n_experts,
+        n_used=n_used,
+        expert_ffn=expert_ffn,
+        shared_ffn=shared_ffn,
+    )
+
+
+def gpt_oss(n_layers: int, n_experts: int, hidden: int = 2880, n_heads: int = 64, vocab: int = 201088) -> Shape:
+    """Its experts are MXFP4 in every file."""
+    return Shape(
+        "gpt-oss",
+        n_layers,
+        hidden,
+        hidden,
+        n_heads,
+        n_kv_heads=n_heads // 8,
+        head_dim=64,
+        vocab=vocab,
+        context=131072,
+        rope_base=150000,
+        is_tied=False,
+        window=128,
+        n_experts=n_experts,
+        n_used=4,
+        expert_ffn=hidden,
+    )
+
+
 def dflash(n_layers: int, target: Shape, n_heads: int, taps: tuple[int, ...]) -> Shape:
     """The shape of a DFlash drafter for `target`: Qwen3 layers of the target's width, without embedding and head."""
     return Shape(
@@ -130,6 +175,12 @@ SHAPES = {
     "qwen3-tiny": qwen3(2, 512, 1024, 4, 2, vocab=2048),
     "qwen3-0.6b": qwen3(28, 1024, 3072, 16, 8),
     "qwen3-1.7b": qwen3(28, 2048, 6144, 16, 8),
+    "qwen35moe-tiny": mixture(qwen35(4, 512, 1024, 2, 1, 16, False, vocab=2048), 16, 4, 256, 256),
+    "qwen35moe-35b-a3b": mixture(qwen35(40, 2048, 6144, 16, 2, 32, False), 256, 8, 512, 512),
+    "qwen3moe-30b-a3b": mixture(qwen3(48, 2048, 6144, 32, 4), 128, 8, 768),
+    "gpt-oss-tiny": gpt_oss(2, 8, hidden=288, n_heads=8, vocab=2048),
+    "gpt-oss-20b": gpt_oss(24, 32),
+    "gpt-oss-120b": gpt_oss(36, 128),
 }
 
 
@@ -157,6 +208,7 @@ TYPES = {
     "Q4_K": TypeInfo(12, 256, 144, "Q4_0"),
     "Q5_K": TypeInfo(13, 256, 176, "Q8_0"),
     "Q6_K": TypeInfo(14, 256, 210, "Q8_0"),
+    "MXFP4": TypeInfo(39, 32, 17),
     "NVFP4": TypeInfo(40, 64, 36, "F16"),
 }
 
@@ -214,7 +266,7 @@ def untyped_tensors(shape: Shape) -> Iterator[Tensor]:
     yield Tensor("output_norm.weight", (hidden,), "near one")
     if not shape.is_tied:
         yield Tensor("output.weight", (hidden, shape.vocab), "weight")
-    second_norm = "post_attention_norm" if shape.architecture == "qwen35" else "ffn_norm"
+    second_norm = "post_attention_norm" if shape.family in ("qwen35", "gpt-oss") else "ffn_norm"
     for layer in range(shape.n_layers + shape.n_prediction_blocks):
         prefix = f"blk.{layer}."
         is_prediction = layer >= shape.n_layers
@@ -224,12 +276,34 @@ def untyped_tensors(shape: Shape) -> Iterator[Tensor]:
             Tensor("attn_norm.weight", (hidden,), "near one"),
             *mixer,
             Tensor(f"{second_norm}.weight", (hidden,), "near one"),
-            Tensor("ffn_gate.weight", (hidden, shape.ffn), "weight"),
-            Tensor("ffn_up.weight", (hidden, shape.ffn), "weight"),
-            Tensor("ffn_down.weight", (shape.ffn, hidden), "weight"),
+            *(swiglu_tensors("", hidden, shape.ffn) if shape.n_experts == 0 else mixture_tensors(shape)),
         ]
         for tensor in block:
             yield tensor._replace(name=prefix + tensor.name)
+
+
+def swiglu_tensors(suffix: str, hidden: int, ffn: int, *n_experts: int) -> list[Tensor]:
+    return [
+        Tensor(f"ffn_gate{suffix}.weight", (hidden, ffn, *n_experts), "weight"),
+        Tensor(f"ffn_up{suffix}.weight", (hidden, ffn, *n_experts), "weight"),
+        Tensor(f"ffn_down{suffix}.weight", (ffn, hidden, *n_experts), "weight"),
+    ]
+
+
+def mixture_tensors(shape: Shape) -> list[Tensor]:
+    hidden, n, ffn = shape.hidden, shape.n_experts, shape.expert_ffn
+    found = [Tensor("ffn_gate_inp.weight", (hidden, n), "normal"), *swiglu_tensors("_exps", hidden, ffn, n)]
+    if shape.architecture == "gpt-oss":
+        found += [
+            Tensor("ffn_gate_inp.bias", (n,), "normal"),
+            Tensor("ffn_gate_exps.bias", (ffn, n), "normal"),
+            Tensor("ffn_up_exps.bias", (ffn, n), "normal"),
+            Tensor("ffn_down_exps.bias", (hidden, n), "normal"),
+        ]
+    if shape.shared_ffn:
+        found += swiglu_tensors("_shexp", hidden, shape.shared_ffn)
+        found.append(Tensor("ffn_gate_inp_shexp.weight", (hidden,), "normal"))
+    return found
 
 
 def prediction_tensors(shape: Shape) -> list[Tensor]:
@@ -244,12 +318,24 @@ def prediction_tensors(shape: Shape) -> list[Tensor]:
 
 def attention_tensors(shape: Shape) -> list[Tensor]:
     hidden, queries, keys = shape.hidden, shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
-    q_rows = 2 * queries if shape.architecture == "qwen35" else queries  # qwen35: query and output gate
-    return [
+    q_rows = 2 * queries if shape.family == "qwen35" else queries  # qwen35: query and output gate
+    products = [
         Tensor("attn_q.weight", (hidden, q_rows), "weight"),
         Tensor("attn_k.weight", (hidden, keys), "weight"),
         Tensor("attn_v.weight", (hidden, keys), "weight"),
         Tensor("attn_output.weight", (queries, hidden), "weight"),
+    ]
+    if shape.architecture == "gpt-oss":
+        return [
+            *products,
+            Tensor("attn_q.bias", (queries,), "normal"),
+            Tensor("attn_k.bias", (keys,), "normal"),
+            Tensor("attn_v.bias", (keys,), "normal"),
+            Tensor("attn_output.bias", (hidden,), "normal"),
+            Tensor("attn_sinks.weight", (shape.n_heads,), "normal"),
+        ]
+    return [
+        *products,
         Tensor("attn_q_norm.weight", (shape.head_dim,), "near one"),
         Tensor("attn_k_norm.weight", (shape.head_dim,), "near one"),
     ]
@@ -274,11 +360,13 @@ def delta_net_tensors(shape: Shape) -> list[Tensor]:
 
 def weight_type(tensor: Tensor, shape: Shape, preset: str) -> str:
     name, chosen, n_layers = tensor.name, PRESETS[preset].base, shape.n_layers
+    if shape.architecture == "gpt-oss" and "_exps." in name:
+        return "MXFP4"
     if chosen in ("F32", "F16", "BF16"):
         return chosen
     layer = int(name.split(".")[1]) if name.startswith("blk.") else -1
     mixes_values = "attn_v." in name or "attn_qkv." in name
-    is_down = "ffn_down." in name
+    is_down = "ffn_down" in name
     if name == "output.weight" or (shape.is_tied and name == "token_embd.weight"):
         chosen = "Q8_0" if chosen == "Q8_0" else "Q6_K"
     elif preset.endswith("_K_M") and (mixes_values or is_down):
@@ -327,6 +415,8 @@ def random_blocks(type_name: str, n: int, rng: np.random.Generator) -> Bytes:
     elif type_name == "Q5_K":
         put_half(0, 4.2e-5 * spread)
         put_half(2, 15.5 * 4.2e-5 * spread)
+    elif type_name == "MXFP4":
+        out[:, 0] = rng.integers(119, 122, n)  # exponents; a code has a root mean square of 2.9
     elif type_name == "Q6_K":
         scales = out[:, 192:208].view(np.int8)
         scales >>= 1  # -64..63
@@ -366,14 +456,26 @@ def metadata(shape: Shape, name: str, preset: str) -> Iterator[tuple[str, int, o
     yield f"{arch}.block_count", U32, shape.n_layers + shape.n_prediction_blocks
     yield f"{arch}.context_length", U32, shape.context
     yield f"{arch}.embedding_length", U32, shape.hidden
-    yield f"{arch}.feed_forward_length", U32, shape.ffn
+    if shape.n_experts:
+        yield f"{arch}.expert_count", U32, shape.n_experts
+        yield f"{arch}.expert_used_count", U32, shape.n_used
+        yield f"{arch}.expert_feed_forward_length", U32, shape.expert_ffn
+        if shape.shared_ffn:
+            yield f"{arch}.expert_shared_feed_forward_length", U32, shape.shared_ffn
+    else:
+        yield f"{arch}.feed_forward_length", U32, shape.ffn
     yield f"{arch}.attention.head_count", U32, shape.n_heads
     yield f"{arch}.attention.head_count_kv", U32, shape.n_kv_heads
     yield f"{arch}.attention.key_length", U32, shape.head_dim
     yield f"{arch}.attention.value_length", U32, shape.head_dim
     yield f"{arch}.attention.layer_norm_rms_epsilon", F32, 1e-6
     yield f"{arch}.rope.freq_base", F32, shape.rope_base
-    if arch == "qwen35":
+    if arch == "gpt-oss":
+        yield f"{arch}.attention.sliding_window", U32, shape.window
+        yield f"{arch}.rope.scaling.type", STRING, "yarn"
+        yield f"{arch}.rope.scaling.factor", F32, 32.0
+        yield f"{arch}.rope.scaling.original_context_length", U32, 4096
+    if shape.family == "qwen35":
         yield f"{arch}.rope.dimension_count", U32, shape.rope_dim
         yield f"{arch}.rope.dimension_sections", ARRAY, Array(I32, [11, 11, 10, 0])
         yield f"{arch}.ssm.conv_kernel", U32, shape.conv_width
@@ -398,13 +500,16 @@ def metadata(shape: Shape, name: str, preset: str) -> Iterator[tuple[str, int, o
     made_up = (f"<t{i}>" for i in range(256 + len(merged), pad))
     tokens = [*byte_tokens(), *merged, *made_up, "<|endoftext|>", "<|im_end|>"]
     yield "tokenizer.ggml.model", STRING, "gpt2"
-    yield "tokenizer.ggml.pre", STRING, "qwen35" if arch == "qwen35" else "qwen2"
+    yield "tokenizer.ggml.pre", STRING, PRE_TOKENIZERS[shape.family]
     yield "tokenizer.ggml.tokens", ARRAY, Array(STRING, tokens)
     yield "tokenizer.ggml.token_type", ARRAY, Array(I32, [1] * pad + [3, 3])  # 1 normal, 3 control
     yield "tokenizer.ggml.merges", ARRAY, Array(STRING, [" ".join(pair) for pair in merged])
     yield "tokenizer.ggml.eos_token_id", U32, end
     yield "tokenizer.ggml.padding_token_id", U32, pad
     yield "tokenizer.ggml.add_bos_token", BOOL, False
+
+
+PRE_TOKENIZERS = {"qwen35": "qwen35", "qwen3": "qwen2", "gpt-oss": "gpt-4o"}
 
 
 def byte_tokens() -> list[str]:

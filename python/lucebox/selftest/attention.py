@@ -112,6 +112,10 @@ def attentions(rng: np.random.Generator) -> Iterator[Case]:
                     arguments = (q, *pages, *types, table, n_past, 1 / dim**0.5, gate, masks, parent)
                     limit = "attention" if dtype == "F32" or dim < 64 else f"attention_{dtype.lower()}"
                     yield case("attention", limit, *arguments, unit=1.0, **hidden)
+                    if n_past == 205:  # a chain in a window, with sinks
+                        chained = (q, *pages, *types, table, n_past, 1 / dim**0.5)
+                        sinks = normal(rng, heads) * np.float32(4)
+                        yield case("attention", limit, *chained, unit=1.0, window=70, sinks=sinks)
                     if rows == 1 and dtype != "F32":
                         yield case("attention", limit, *arguments, unit=1.0, **hidden, sequences=2)
 

@@ -1,18 +1,21 @@
-"""Cases of mixtures of experts: routing, products of chosen experts, weighted sums."""
+"""Cases of mixtures of experts: routing, the weighted sums of the chosen experts' networks, and biases."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
 
 from lucebox.selftest import shapes
-from lucebox.selftest.case import Case, Parts, case
+from lucebox.selftest.case import Case, Parts, case, row_unit
 from lucebox.selftest.inputs import BLOCKS, normal, weights_of
 
 __all__ = ["mixtures", "routes"]
 
+_TERMS = 64
 _TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_XS", "NVFP4")
 
 
@@ -22,23 +25,33 @@ def routes(rng: np.random.Generator) -> Iterator[Case]:
         arguments = (rng.integers(-6, 6, (rows, n)).astype(np.float32), k, is_normalized)
         yield case("route_experts", "exact", *arguments, kept=_experts)
         yield case("route_experts", "row", *arguments, kept=_weights, unit=1.0)
+        yield case("route_experts", "exact", *arguments, rng.integers(-6, 6, n).astype(np.float32), kept=_experts)
 
 
 def mixtures(rng: np.random.Generator) -> Iterator[Case]:
-    for dtype, (rows, k, n, blocks, n_out, expert_rows, first_row) in product(_TYPES, shapes.EXPERT_PRODUCTS):
+    for dtype, (rows, k, n, *blocks, odd) in product(_TYPES, shapes.MIXTURES):
         block = BLOCKS[dtype]
-        n_in = blocks * (32 if block is None else block.values)
-        w = weights_of(rng, dtype, n * expert_rows * n_in)
+        dim, ffn = (b * (block.values if block else 32) + (0 if block else odd) for b in blocks)
+        gate, up, down = (weights_of(rng, dtype, n * dim * ffn) for _ in range(3))
         experts = np.array([rng.permutation(n)[:k] for _ in range(rows)], np.int32)
-        for x in (normal(rng, rows, n_in), normal(rng, rows, k, n_in)):
-            for activations in ("f32",) if block is None else ("int8", "f32"):
-                limit = "sum" if block is None else "int16" if activations == "f32" else "int8"
-                yield case("expert_linear", limit, w, dtype, n, n_out, x, experts, first_row, expert_rows,
-                           activations=activations)  # fmt: skip
-    for rows, k, dim in shapes.COMBINATIONS:
-        x, weights, shared, add = normal(rng, rows, k, dim), normal(rng, rows, k), *normal(rng, 2, rows, dim)
-        yield case("combine_experts", "row", x, weights)
-        yield case("combine_experts", "row", x, weights, shared, normal(rng, rows), add)
+        given = (dtype,) * 3, n, ffn, normal(rng, rows, dim), experts, normal(rng, rows, k)
+        around = (*normal(rng, 1, rows, dim), normal(rng, rows), *normal(rng, 1, rows, dim))
+        biases = (normal(rng, n, ffn), normal(rng, n, ffn), normal(rng, n, dim))
+        joined = np.concatenate([gate.reshape(n, -1), up.reshape(n, -1)], axis=1).reshape(-1)
+        for activations in ("int8", "f32") if block else ("f32",):
+            limit = "sum" if block is None else "int16" if activations == "f32" else "int8"
+            for case_of in (
+                partial(case, "mix_experts", limit, gate, up, down, *given, *around),
+                partial(case, "mix_experts", limit, joined, None, down, *given, biases=biases, clamp=0.7),
+            ):
+                yield _by_terms(case_of(activations=activations))
+    for rows, dim in shapes.BIASES:
+        yield case("add_bias", "exact", normal(rng, rows, dim), normal(rng, dim))
+
+
+def _by_terms(whole: Case) -> Case:
+    """Units of what the terms of the sums may be larger than the sums, and a code of act() than its share of a row."""
+    return replace(whole, unit=lambda: _TERMS * row_unit(whole.collect(whole.reference())))
 
 
 def _experts(parts: Parts) -> Parts:

@@ -18,18 +18,17 @@ from lucebox import _engine, _kernels
 
 __all__ = [
     "Op",
+    "add_bias",
     "attention",
     "attention_prepare",
     "block_conv",
     "causal_conv",
-    "combine_experts",
     "copy_rows",
     "delta_inputs",
     "delta_prepare",
     "delta_state",
     "delta_state_after",
     "embed",
-    "expert_linear",
     "function",
     "gated_delta",
     "gated_rms_norm",
@@ -42,6 +41,7 @@ __all__ = [
     "linear",
     "linear_group",
     "megakernel",
+    "mix_experts",
     "previous_row",
     "products_of",
     "reader",
@@ -157,10 +157,8 @@ round_rows = Op("round_rows", "x y", "y")
 rms_norm_rounded = Op("rms_norm", "x w eps rounded", "y rounded")
 gated_rms_norm_rounded = Op("gated_rms_norm", "o z w eps rounded", "y rounded", "o")
 swiglu_rounded = Op("swiglu", "gate up rounded", "y rounded", "gate")
-route_experts = Op("route_experts", "logits k is_normalized", "experts weights")
-combine_experts = Op(
-    "combine_experts", "x weights shared shared_gate add", "y", shared=None, shared_gate=None, add=None
-)
+route_experts = Op("route_experts", "logits k is_normalized bias", "experts weights", bias=None)
+add_bias = Op("add_bias", "y bias", "y")
 rope = Op("rope", "x cos sin pairs", "x", pairs="halves")
 rope_table = Op("rope_table", "pos axis inv_freq scale", "cos sin", scale=1.0)
 embed = Op("embed", "table type dim ids", "y")
@@ -175,9 +173,10 @@ kv_append = Op("kv_append", "k v k_pages v_pages k_type v_type page_table n_past
 # The shape of unpacked pages gives head_dim.
 kv_move = Op("kv_move", "k_pages v_pages k_type v_type page_table accepted n_past head_dim", "k_pages v_pages")
 attention_prepare = Op("attention_prepare", "u k v q_norm k_norm cos sin k_pages v_pages k_type v_type page_table "
-                        "n_past eps pairs", "q k_pages v_pages", pairs="halves")  # fmt: skip
+                        "n_past eps pairs q_bias k_bias v_bias", "q k_pages v_pages", pairs="halves", q_bias=None,
+                        k_bias=None, v_bias=None)  # fmt: skip
 attention = Op("attention", "q k_pages v_pages k_type v_type page_table n_past scale gate ancestors parent first_slot "
-                "window blocks", "o", first_slot=0, window=0)  # fmt: skip
+                "window blocks sinks", "o", first_slot=0, window=0, sinks=None)  # fmt: skip
 key_scores = Op("key_scores", "q k_pages k_type page_table n_past scale scores first_row", "scores", first_row=0)
 # Updated for the blocks that `rows` rows after n_past complete.
 key_means = Op("key_means", "means k_pages k_type page_table n_past rows", "means")
@@ -196,16 +195,21 @@ def linear_group(
     return [got["y"] for got in run_each("linear", on, products)]
 
 
-def expert_linear(
-    w: NDArray[np.uint8], dtype: str, n_experts: int, n_out: int, x: F32, experts: I32, first_row: int = 0,
-    expert_rows: int | None = None, activations: str = "int8", **on: Any
+def mix_experts(
+    gate: Bytes, up: Bytes | None, down: Bytes, types: tuple[str, str, str], n_experts: int, ffn: int, x: F32,
+    experts: I32, weights: F32, shared: F32 | None = None, shared_gate: F32 | None = None, add: F32 | None = None,
+    biases: tuple[F32, F32, F32] | None = None, clamp: float = 0.0, activations: str = "int8", **on: Any,
 ) -> F32:  # fmt: skip
-    """y [rows, k, n_out]. x: [rows, n_in], which the choices of a row share, or [rows, k, n_in]."""
-    rows, k = experts.shape
-    flat = np.ascontiguousarray(x.reshape(-1, x.shape[-1]))
-    y: F32 = run("expert_linear", on, w=w, type=dtype, rows=rows, k=k, n_experts=n_experts, n_in=x.shape[-1],
-                 n_out=n_out, expert_rows=n_out if expert_rows is None else expert_rows, first_row=first_row,
-                 x_per_row=int(x.ndim == 2), activations=activations, x=flat, experts=experts)["y"]  # fmt: skip
+    """y [rows, dim] from the bytes of all experts' blocks. up None: an expert's rows of gate and then of up are in
+    `gate`. clamp: the limit of a clamped activation. biases: of gate, up [n_experts, ffn] and down [n_experts, dim]."""
+    (rows, dim), k, is_joined = x.shape, experts.shape[1], up is None
+    gate_bias, up_bias, down_bias = biases or (None, None, None)
+    y: F32 = run("mix_experts", on, gate=gate, up=gate if up is None else up, down=down, gate_type=types[0],
+                 up_type=types[1], down_type=types[2], n_experts=n_experts, dim=dim, ffn=ffn, rows=rows, k=k,
+                 gate_rows=2 * ffn if is_joined else ffn, gate_first=0, up_rows=2 * ffn if is_joined else ffn,
+                 up_first=ffn if is_joined else 0, down_rows=dim, down_first=0, limit=clamp, activations=activations,
+                 x=x, experts=experts, weights=weights, shared=shared, shared_gate=shared_gate, add=add,
+                 gate_bias=gate_bias, up_bias=up_bias, down_bias=down_bias)["y"]  # fmt: skip
     return y
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import product
 
 __all__ = [
+    "BIASES",
     "BLOCK_CONVS",
     "CHAINS",
-    "COMBINATIONS",
     "CONVOLUTIONS",
     "COPIES",
-    "EXPERT_PRODUCTS",
+    "MIXTURES",
     "NORMS",
     "PRODUCTS",
     "RECURRENCES",
@@ -41,11 +41,12 @@ ROPES = (
 # rows, experts, chosen
 ROUTES = ((1, 1, 1), (3, 7, 2), (5, 33, 8), (9, 128, 8), (1, 256, 8), (67, 512, 16))
 
-# rows, chosen, experts, blocks or values of a row, outputs, rows of an expert, first row
-EXPERT_PRODUCTS = ((9, 1, 3, 1, 1, 1, 0), (1, 8, 16, 2, 33, 33, 0), (5, 3, 7, 1, 40, 80, 40), (20, 2, 4, 3, 17, 20, 3))
+# rows, chosen, experts, blocks of a row of x and of act(); plain weights have `odd` values more in both: below, at and
+# above a tile of 32 outputs, and one expert for all rows
+MIXTURES = ((9, 1, 1, 1, 1, 1), (1, 8, 16, 2, 1, 0), (5, 3, 7, 1, 2, 31), (20, 2, 4, 3, 1, 8))
 
-# rows, chosen, dim
-COMBINATIONS = ((9, 1, 1), (3, 2, 33), (70, 8, 64), (1, 16, 2880))
+# rows, dim
+BIASES = ((1, 1), (3, 33), (70, 2880))
 
 # rows, dim, first column, columns
 COPIES = ((1, 1, 0, 1), (3, 7, 5, 13), (70, 64, 64, 192), (2, 1024, 1024, 4100))

@@ -25,6 +25,13 @@ def _modern(letters: str, digits: str, not_symbols: str) -> str:
 
 _QWEN2 = [_modern(r"\p{L}", r"\p{N}", r"\p{L}\p{N}")]
 _LLAMA3 = [_modern(r"\p{L}", r"\p{N}{1,3}", r"\p{L}\p{N}")]
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_ENDING = f"{_CONTRACTIONS}?"
+# o200k: a word begins where a lower-case letter is followed by an upper-case one, and keeps its contraction.
+_O200K = [
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_ENDING}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_ENDING}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+]
 _DIGITS_THEN_GPT2 = [r"\p{N}", _GPT2]
 
 SPLITS: dict[str, list[str]] = {
@@ -37,6 +44,7 @@ SPLITS: dict[str, list[str]] = {
     "llama-bpe": _LLAMA3,
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
+    "gpt-4o": _O200K,
 }
 
 

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Encoder
 
 from lucebox.errors import FormatError, UnsupportedError
 from lucebox.regular_files import foreign_content, read_regular
-from lucebox.text.vocab import MAX_TOKENS, end_ids_by_text
+from lucebox.text.vocab import MAX_TOKENS, all_end_ids
 
 __all__ = [
     "AddedPiece",
@@ -205,8 +205,7 @@ def _end_ids(path: Path, settings: Mapping[str, object], ids: Mapping[str, int],
                 if item is not None and not (isinstance(item, int) and item < 0):  # files write -1 for none
                     _check_id(item, str(path.with_name(name)), "eos_token_id")
                     found.append(cast(int, item))
-    found += end_ids_by_text(ids, special.__contains__)
-    return tuple(dict.fromkeys(i for i in found if i is not None))
+    return all_end_ids(found, ids, special.__contains__)
 
 
 def special_tokens_settings(folder: Path) -> dict[str, object]:

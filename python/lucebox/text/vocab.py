@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NoReturn
@@ -16,7 +16,7 @@ from typing import NoReturn
 from lucebox.errors import FormatError, UnsupportedError
 from lucebox.text.byte_level import BYTE_TO_CHAR
 
-__all__ = ["MAX_TOKENS", "TokenType", "Vocabulary", "end_ids_by_text", "missing_bytes"]
+__all__ = ["MAX_TOKENS", "TokenType", "Vocabulary", "all_end_ids", "missing_bytes"]
 
 # The largest published vocabularies have about 2^18 entries.
 MAX_TOKENS = 1 << 22
@@ -81,10 +81,16 @@ class Vocabulary:
         return _Reader(metadata, where).read()
 
 
-def end_ids_by_text(ids: Mapping[str, int], is_control: Callable[[int], bool]) -> list[int]:
-    """The tokens that end an answer by their text."""
-    found = [ids[text] for text in _END_TEXTS if text in ids]
-    return found + [ids[text] for text in _END_CONTROLS if text in ids and is_control(ids[text])]
+def all_end_ids(
+    named: Sequence[int | None], ids: Mapping[str, int], is_control: Callable[[int], bool]
+) -> tuple[int, ...]:
+    """The tokens that end an answer: those that the file names, and those with a known text."""
+    found = [i for i in named if i is not None]
+    found += [ids[text] for text in _END_TEXTS if text in ids]
+    found += [ids[text] for text in _END_CONTROLS if text in ids and is_control(ids[text])]
+    if "<|return|>" in ids and "<|call|>" in ids:  # harmony, where <|end|> ends a message of several in an answer
+        found = [i for i in found if i != ids.get("<|end|>")]
+    return tuple(dict.fromkeys(found))
 
 
 def missing_bytes(pieces: Mapping[str, int], where: str) -> frozenset[int]:
@@ -125,7 +131,6 @@ class _Reader:
         add_bos = self.flag("add_bos_token", default=pre in ("llama-bpe", "llama3", "llama-v3")) and bos_id is not None
         ends = [self.token_id(key, len(tokens)) for key in _END_KEYS]
         ends += self.token_ids("eos_token_ids", len(tokens))
-        ends += end_ids_by_text(ids, lambda i: types[i] is TokenType.CONTROL)
         return Vocabulary(
             tokens=tokens,
             types=types,
@@ -134,7 +139,7 @@ class _Reader:
             bos_id=bos_id,
             pad_id=self.optional_token_id("padding_token_id", len(tokens)),
             unk_id=self.optional_token_id("unknown_token_id", len(tokens)),
-            end_ids=tuple(dict.fromkeys(i for i in ends if i is not None)),
+            end_ids=all_end_ids(ends, ids, lambda i: types[i] is TokenType.CONTROL),
             add_bos=add_bos,
             appended=(ends[0],) if self.flag("add_eos_token", default=False) and ends[0] is not None else (),
         )

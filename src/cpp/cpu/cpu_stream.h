@@ -60,8 +60,8 @@ class CpuStream final : public Stream {
   void run(const Linear& op) { run(LinearGroup{{op}, 1}); }
   void run(const LinearGroup&);
   void run(const RouteExperts&);
-  void run(const ExpertLinear&);
-  void run(const CombineExperts&);
+  void run(const MixExperts&);
+  void run(const AddBias&);
   void run(const KvAppend&);
   void run(const KvMove&);
   void run(const AttentionPrepare&);

@@ -23,6 +23,7 @@ constexpr Kernels kScalarKernels = {
     .gated_rms_norm = scalar::gated_rms_norm,
     .rope = scalar::rope,
     .swiglu = scalar::swiglu,
+    .clamped_swiglu = scalar::clamped_swiglu,
     .delta_prepare = scalar::delta_prepare,
     .top_tokens = scalar::top_tokens,
     .block_conv = scalar::block_conv,

@@ -1,5 +1,7 @@
 // Cache appends and moves, and attention. A task of attention is (row tile, KV head, split of the context). The partial
 // results of the splits are added in order, however tasks divide them, so a row's bits do not depend on the rows.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
@@ -41,6 +43,18 @@ struct Partials {
   static size_t bytes(long n, int head_dim) { return sizeof(float) * n * (head_dim + 2); }
 };
 
+// Adds the sinks' shares to the sums of n queries: query i is head first_head + i % group.
+void add_sinks(const Attention& op, int first_head, int group, int n, const float* m, float* l, float* o) {
+  if (op.sinks == nullptr) return;
+  const int dim = op.cache.head_dim;
+  for (int i = 0; i < n; ++i) {
+    const float sink = op.sinks[first_head + i % group], largest = std::max(sink, m[i]);
+    const float shrink = std::exp(m[i] - largest);
+    l[i] = l[i] * shrink + std::exp(sink - largest);
+    for (int d = 0; d < dim; ++d) o[long(i) * dim + d] *= shrink;
+  }
+}
+
 // Queries, a page of keys, a page of values, and two buffers of two pages of scores.
 size_t body_scratch(int head_dim, int group) {
   const long queries = std::max(kTileQueries, group), dim = (head_dim + 15) / 16 * 16;
@@ -66,6 +80,12 @@ void CpuStream::run(const KvAppend& op) {
 void CpuStream::run(const AttentionPrepare& op) {
   const int n_kv = op.cache.n_kv_heads, dim = op.cache.head_dim;
   LB_ASSERT(op.q_norm != nullptr || op.q == op.u);
+  LB_ASSERT(op.q_norm == nullptr || op.k_bias == nullptr);
+  if (op.k_bias != nullptr) {
+    if (op.n_heads > 0) run(AddBias{op.q, op.q_bias, op.rows, op.n_heads * dim});
+    run(AddBias{op.k, op.k_bias, op.rows, n_kv * dim});
+    run(AddBias{op.v, op.v_bias, op.rows, n_kv * dim});
+  }
   if (op.q_norm != nullptr) {
     if (op.n_heads > 0)
       run(RmsNorm{.x = op.u,
@@ -132,13 +152,14 @@ void CpuStream::run(const Attention& op) {
   const int first_split = n_splits(first + 1) - 1, end_split = n_splits(n_places);
   const long values = long(op.rows) * op.n_heads * dim * (n_places - first) / 4;
 
-  LB_ASSERT(op.rows <= kMaxTree || (op.first_slot == 0 && op.window == 0));
   LB_ASSERT(op.blocks == nullptr || (op.tree.ancestors == nullptr && tile == sparse_rows(group)));
   const auto end_of = [&](int row_tile) { return std::min(op.rows, (row_tile + 1) * tile); };
   // Computes a tile of rows over one split. A chain's causal mask ends the split at the tile's last row.
   const auto partial = [&](int row_tile, int kv_head, int split, const Partials& to, int thread) {
     const int last = op.tree.ancestors ? n_places : n_past + end_of(row_tile);
-    const int end = std::min(split_begin(split + 1), last), begin = std::min(std::max(first, split_begin(split)), end);
+    const int seen = cpu::first_slot(op, n_past, row_tile * tile) / kPageTokens * kPageTokens;
+    const int end = std::min(split_begin(split + 1), last);
+    const int begin = std::min(std::max(op.tree.ancestors ? first : seen, split_begin(split)), end);
     kernels().attention(op, kv_head, row_tile * tile, end_of(row_tile), begin, end, to.m, to.l, to.o,
                         thread_scratch(thread, body_scratch(dim, group)));
   };
@@ -146,6 +167,7 @@ void CpuStream::run(const Attention& op) {
     kernels().attention_add(n, dim, from.m, from.l, from.o, to.m, to.l, to.o);
   };
   const auto finish = [&](int row_tile, int kv_head, const Partials& whole) {
+    add_sinks(op, kv_head * group, group, (end_of(row_tile) - row_tile * tile) * group, whole.m, whole.l, whole.o);
     kernels().attention_finish(op, kv_head * group, (kv_head + 1) * group, row_tile * tile, end_of(row_tile), whole.l,
                                whole.o);
   };

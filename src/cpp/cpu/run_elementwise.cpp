@@ -1,4 +1,4 @@
-// Ops on independent rows: norms, rotary embedding, the gated activation, copies.
+// Ops on independent rows: norms, biases, rotary embedding, the gated activation, copies.
 #include <cmath>
 #include <cstring>
 
@@ -20,6 +20,13 @@ void CpuStream::run(const GatedRmsNorm& op) {
 
 void CpuStream::run(const SwiGlu& op) {
   for_ranges(pool(), op.rows, 4L * op.dim, [&](int begin, int end) { kernels().swiglu(op, begin, end); });
+}
+
+void CpuStream::run(const AddBias& op) {
+  for_ranges(pool(), op.rows, op.dim, [&](int begin, int end) {
+    for (int r = begin; r < end; ++r)
+      for (int i = 0; i < op.dim; ++i) op.y[long(r) * op.dim + i] += op.bias[i];
+  });
 }
 
 void CpuStream::run(const Rope& op) {

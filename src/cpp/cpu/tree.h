@@ -18,11 +18,18 @@ namespace lb::cpu {
   return tree.ancestors ? tree.ancestors[row] : ~uint64_t{0} >> (63 - row);
 }
 
-// The first committed slot that the row sees; n_past: none.
+// Tokens of the append between the committed ones and the row, for windows. A draft block has masks without parents.
+[[maybe_unused]] static inline int depth_of(const Tree& tree, int row) {
+  return tree.parent ? __builtin_popcountll(tree.ancestors[row]) - 1 : row;
+}
+
+// The first slot that the row sees.
 [[maybe_unused]] static inline int first_slot(const Attention& op, int n_past, int row) {
-  const int in_window = op.window > 0 ? n_past + row - op.window + 1 : 0;
-  const int first = in_window > op.first_slot ? in_window : op.first_slot;
-  return first < n_past ? first : n_past;
+  const int first = op.first_slot < n_past ? op.first_slot : n_past;
+  const int in_window = op.window > 0 ? n_past + depth_of(op.tree, row) - op.window + 1 : 0;
+  // Of the append's own rows, a window hides only a chain's.
+  const int hidden = op.tree.ancestors && in_window > n_past ? n_past : in_window;
+  return hidden > first ? hidden : first;
 }
 
 // The list of key blocks that the query block of `row` attends to; null: all.

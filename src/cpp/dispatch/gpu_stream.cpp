@@ -227,16 +227,12 @@ void GpuStream::flush() {
   chain_is_at_end_ = false;
 }
 
-void GpuStream::run(const ExpertLinear& op) {
-  RoundedRows x = {};
-  if (const int bits = gpu::rounded_bits(op)) {
-    const int rows = gpu::x_rows(op);
-    LB_ASSERT(rounded_bytes(rows, op.n_in, bits == 16) <= scratch_->size());
-    x = rounded_rows(scratch_->data(), rows, op.n_in, bits == 16);
-    send(RoundRows{.x = op.x, .y = x, .rows = rows, .n_in = op.n_in});
-  }
-  const gpu::ExpertLaunch experts = gpu::choose(op, x, pack_->target());
-  start(experts.launch, experts.params);
+void GpuStream::run(const MixExperts& op) {
+  LB_ASSERT(gpu::expert_scratch_bytes(op.rows, op.k, op.dim, op.ffn) <= scratch_->size());
+  const gpu::ExpertLaunches experts = gpu::choose(op, scratch_->data(), pack_->target());
+  if (experts.round.rows > 0) send(experts.round);
+  for (int i = 0; i < experts.n_gate_up; ++i) start(experts.gate_up[i].launch, experts.gate_up[i].params);
+  start(experts.down, experts.down_params);
 }
 
 void GpuStream::run(const RopeTable& op) {

@@ -70,8 +70,8 @@ class GpuStream final : public Stream {
   void run(const Linear& op) { run(LinearGroup{{op}, 1}); }
   void run(const LinearGroup&);
   void run(const RouteExperts& op) { send(op); }
-  void run(const ExpertLinear&);
-  void run(const CombineExperts& op) { send(op); }
+  void run(const MixExperts&);
+  void run(const AddBias& op) { send(op); }
   void run(const KvAppend& op) { send(op); }
   void run(const KvMove& op) { run(std::span(&op, 1)); }
   void run(std::span<const KvMove>);

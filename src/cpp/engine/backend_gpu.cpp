@@ -93,8 +93,8 @@ size_t scratch_of(const StreamNeeds& needs, const gpu::Target& target) {
   const int rows = std::max(needs.rows, kMaxTree);
   size_t bytes = needs.networks.size() > 1 ? gpu::top_tokens_scratch_bytes(kMaxTree) : 0;
   for (const Network* network : needs.networks) {
-    const auto& [used, n_in, n_out] = network->expert_products();
-    bytes = std::max(bytes, rounded_bytes(rows * used, n_in, true));
+    const auto& [used, dim, ffn] = network->expert_products();
+    bytes = std::max(bytes, gpu::expert_scratch_bytes(rows, used, dim, ffn));
     bytes = std::max(bytes, mixer_scratch(*network, rows, needs.context, target));
   }
   std::vector<LinearGroup> groups = product_groups(needs.networks, needs.activations);

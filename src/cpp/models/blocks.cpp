@@ -61,8 +61,6 @@ struct MoeBuffers {
   float* logits;                // [T, experts]
   float* weights;               // [T, k]
   int32_t* experts;             // [T, k]
-  float *gate, *up;             // [T, k, ffn]
-  float* y;                     // [T, k, hidden]
   float *shared_gate, *shared;  // [T], [T, hidden]
   float *mlp_gate, *mlp_up;     // [T, shared ffn]
   MoeBuffers(Carver& scratch, const MoeBlock& block, int rows) {
@@ -71,9 +69,6 @@ struct MoeBuffers {
     logits = scratch.take<float>(t * sizes.n);
     weights = scratch.take<float>(choices);
     experts = scratch.take<int32_t>(choices);
-    gate = scratch.take<float>(choices * sizes.ffn);
-    up = scratch.take<float>(choices * sizes.ffn);
-    y = scratch.take<float>(choices * hidden);
     shared_gate = scratch.take<float>(block.has_shared() ? t : 0);
     shared = scratch.take<float>(block.has_shared() ? t * hidden : 0);
     mlp_gate = scratch.take<float>(shared_ffn);
@@ -145,6 +140,9 @@ AttentionPrepare prepare(const AttentionBlock& block, int layer, const Segment& 
           .q = nullptr,
           .k = nullptr,
           .v = nullptr,
+          .q_bias = block.q_bias,
+          .k_bias = block.k_bias,
+          .v_bias = block.v_bias,
           .q_norm = block.q_norm,
           .k_norm = block.k_norm,
           .cos = step.cos + angles,
@@ -221,9 +219,14 @@ Attention attention(const AttentionBlock& block, const AttentionPrepare& op, con
           .scale = softmax_scale(block),
           .first_slot = block.first_slot,
           .window = block.window,
+          .sinks = block.sinks,
           .blocks = selection.blocks,
           .n_query_blocks = selection.n_query_blocks,
           .list_size = selection.list_size};
+}
+
+void add_output_bias(const AttentionBlock& block, float* result, const Step& step) {
+  if (block.o_bias != nullptr) run(AddBias{result, block.o_bias, step.rows, block.o.n_out}, step.stream);
 }
 
 // result = o(attention over the layer's slots and the projected rows) (+ add)
@@ -233,7 +236,8 @@ void attend(const AttentionBlock& block, int layer, const AttentionBuffers& b, c
   if (step.has_one_sequence()) {
     const AttentionPrepare op = prepare(block, layer, b, step.segments[0], step);
     run(op, step.stream);
-    return run_fused(attention(block, op, b, step.segments[0], step), out, step.stream);
+    run_fused(attention(block, op, b, step.segments[0], step), out, step.stream);
+    return add_output_bias(block, result, step);
   }
   SingleRows<AttentionPrepare> prepares(step.stream);
   SingleRows<Attention> attentions(step.stream);
@@ -245,6 +249,7 @@ void attend(const AttentionBlock& block, int layer, const AttentionBuffers& b, c
   prepares.run();
   attentions.run();
   run(out, step.stream);
+  add_output_bias(block, result, step);
 }
 
 DeltaInputs delta_inputs(const DeltaNetBlock& block, const SequenceState::Call& call, const Tree& tree,
@@ -332,30 +337,16 @@ void MoeBlock::carve(Carver& scratch, int rows) const { MoeBuffers(scratch, *thi
 void MoeBlock::forward(const RmsNorm& in, const float* x, float* result, const Step& step) const {
   Carver scratch = step.scratch;
   const MoeBuffers b(scratch, *this, step.rows);
-  const int rows = step.rows, hidden = router.n_in, ffn = sizes.ffn, k = sizes.used;
-  const auto expert_product = [&](const Matrix& w, int first_row, int n_out, const float* x, float* y) {
+  const int rows = step.rows, k = sizes.used;
+  const auto expert_matrix = [&](const Matrix& w, int first_row, const float* bias) {
     LB_ASSERT(step.stream.reads(w.layout));
-    run(ExpertLinear{.w = w.data,
-                     .type = w.type,
-                     .x = x,
-                     .experts = b.experts,
-                     .y = y,
-                     .rows = rows,
-                     .k = k,
-                     .n_experts = sizes.n,
-                     .n_in = w.n_in,
-                     .n_out = n_out,
-                     .expert_rows = w.n_out / sizes.n,
-                     .first_row = first_row,
-                     .x_per_row = x == in.y,
-                     .activations = step.activations},
-        step.stream);
+    return ExpertMatrix{w.data, w.type, w.n_out / sizes.n, first_row, bias};
   };
   run(in, step.stream);
   LinearGroup routers{{product(router, in.y, b.logits, step)}, 1};
   if (has_shared()) routers.products[routers.n++] = product(shared_gate, in.y, b.shared_gate, step);
   run(routers, step.stream);
-  run(RouteExperts{b.logits, b.experts, b.weights, rows, sizes.n, k, sizes.is_normalized}, step.stream);
+  run(RouteExperts{b.logits, biases.router, b.experts, b.weights, rows, sizes.n, k, sizes.is_normalized}, step.stream);
   if (has_shared()) {
     run(LinearGroup{{product(shared.gate, in.y, b.mlp_gate, step), product(shared.up, in.y, b.mlp_up, step)}, 2},
         step.stream);
@@ -363,19 +354,23 @@ void MoeBlock::forward(const RmsNorm& in, const float* x, float* result, const S
               {{product(shared.down, b.mlp_gate, b.shared, step)}, 1}, step.stream);
   }
   const bool is_joined = up.data == nullptr;
-  expert_product(gate, 0, ffn, in.y, b.gate);
-  expert_product(is_joined ? gate : up, is_joined ? ffn : 0, ffn, in.y, b.up);
-  run(SwiGlu{b.gate, b.up, b.gate, rows * k, ffn}, step.stream);
-  expert_product(down, 0, hidden, b.gate, b.y);
-  run(CombineExperts{.x = b.y,
-                     .weights = b.weights,
-                     .shared = has_shared() ? b.shared : nullptr,
-                     .shared_gate = has_shared() ? b.shared_gate : nullptr,
-                     .add = x,
-                     .y = result,
-                     .rows = rows,
-                     .k = k,
-                     .dim = hidden},
+  run(MixExperts{.gate = expert_matrix(gate, 0, biases.gate),
+                 .up = expert_matrix(is_joined ? gate : up, is_joined ? sizes.ffn : 0, biases.up),
+                 .down = expert_matrix(down, 0, biases.down),
+                 .x = in.y,
+                 .experts = b.experts,
+                 .weights = b.weights,
+                 .shared = has_shared() ? b.shared : nullptr,
+                 .shared_gate = has_shared() ? b.shared_gate : nullptr,
+                 .add = x,
+                 .y = result,
+                 .rows = rows,
+                 .k = k,
+                 .n_experts = sizes.n,
+                 .dim = router.n_in,
+                 .ffn = sizes.ffn,
+                 .limit = sizes.limit,
+                 .activations = step.activations},
       step.stream);
 }
 

@@ -78,9 +78,17 @@ struct ExpertSizes {
   int n = 0, used = 0;      // experts, and those that a row chooses
   int ffn = 0, shared = 0;  // inner dimension of an expert, and of the shared expert; 0: no shared expert
   bool is_normalized = true;
+  float limit = 0;  // of a clamped activation (MixExperts); 0: plain SwiGLU
 };
 
-// sum of the chosen experts' down(silu(gate y) * up y), weighted by the router, + sigmoid(shared_gate y) * shared(y)
+// Biases of a mixture; null: none.
+struct MoeBiases {
+  const float* router = nullptr;               // [experts]
+  const float *gate = nullptr, *up = nullptr;  // [experts, ffn]
+  const float* down = nullptr;                 // [experts, hidden]
+};
+
+// sum of the chosen experts' networks (MixExperts), weighted by the router, + sigmoid(shared_gate y) * shared(y)
 struct MoeBlock {
   ExpertSizes sizes;
   Matrix router;     // [experts, hidden]
@@ -89,6 +97,7 @@ struct MoeBlock {
   Matrix down;       // [experts * hidden, ffn]
   SwiGluMlp shared;  // without data: no shared expert
   Matrix shared_gate;  // [1, hidden]
+  MoeBiases biases;
   // result = x + moe(in.y); result may be x
   void forward(const RmsNorm& in, const float* x, float* result, const Step& step) const;
   void carve(Carver& scratch, int rows) const;
@@ -96,6 +105,10 @@ struct MoeBlock {
     matrix(router), matrix(gate), matrix(down);
     if (up.data != nullptr) matrix(up);
     if (has_shared()) shared.visit(matrix, vector), matrix(shared_gate);
+    const size_t n = sizes.n;
+    if (biases.router != nullptr) vector(biases.router, n);
+    if (biases.gate != nullptr) vector(biases.gate, n * sizes.ffn), vector(biases.up, n * sizes.ffn);
+    if (biases.down != nullptr) vector(biases.down, n * router.n_in);
   }
   // Without the experts, which are no linear products.
   void groups(auto&& group) const {
@@ -117,12 +130,15 @@ struct ScoredRows {
   int stride = 0;
 };
 
-// Grouped-query attention with optional per-head norms of q and k, and an optional output gate. With a gate, the q
-// projection computes both: [n_heads][query head_dim, gate head_dim].
+// Grouped-query attention with optional per-head norms of q and k, biases, sinks, and an optional output gate. With a
+// gate, the q projection computes both: [n_heads][query head_dim, gate head_dim].
 struct AttentionBlock {
   Matrix q, k, v, o;
   const float* q_norm = nullptr;  // [head_dim] or null
   const float* k_norm = nullptr;
+  const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;  // [rows of the projection]; all or none
+  const float* o_bias = nullptr;                                        // [hidden] or null
+  const float* sinks = nullptr;                                         // [n_heads] or null
   bool gated = false;
   int n_heads = 0, n_kv_heads = 0, head_dim = 0, n_rot = 0;
   float eps = 0;
@@ -138,6 +154,9 @@ struct AttentionBlock {
   void visit(auto&& matrix, auto&& vector) {
     matrix(q), matrix(k), matrix(v), matrix(o);
     vector(q_norm, head_dim), vector(k_norm, head_dim);
+    if (q_bias != nullptr) vector(q_bias, q.n_out), vector(k_bias, k.n_out), vector(v_bias, v.n_out);
+    if (o_bias != nullptr) vector(o_bias, o.n_out);
+    if (sinks != nullptr) vector(sinks, n_heads);
   }
   void groups(auto&& group) const { group({&q, &k, &v}), group({&o}); }
   KvShape shape() const { return {n_kv_heads, head_dim, window}; }

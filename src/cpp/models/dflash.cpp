@@ -95,11 +95,10 @@ class Dflash final : public DraftModel {
   DflashWeights w_;
   RopeTables rope_;
   // Constant operands of a block.
-  std::vector<int32_t> host_masked_, host_parents_;
+  std::vector<int32_t> host_masked_;
   std::vector<uint64_t> host_masks_;
-  const int32_t* masked_;   // [block - 1] the mask token
-  const int32_t* parents_;  // [block] never read: tree attention uses the ancestor masks
-  const uint64_t* masks_;   // [n_layers, block]
+  const int32_t* masked_;  // [block - 1] the mask token
+  const uint64_t* masks_;  // [n_layers, block]
 };
 
 Dflash::Dflash(DflashConfig config, std::optional<Dflash2Config> second, DflashWeights weights, const Model& target)
@@ -108,8 +107,7 @@ Dflash::Dflash(DflashConfig config, std::optional<Dflash2Config> second, DflashW
       second_(second),
       w_(std::move(weights)),
       rope_(w_.rope),
-      host_masked_(config_.block - 1, config_.mask_token),
-      host_parents_(config_.block, -1) {
+      host_masked_(config_.block - 1, config_.mask_token) {
   taps_ = config_.taps;
   max_depth_ = config_.block - 1;
   if (second_) n_candidates_ = second_->top_k;
@@ -122,7 +120,6 @@ Dflash::Dflash(DflashConfig config, std::optional<Dflash2Config> second, DflashW
     shapes.emplace_back(layer.mixer.shape());
   }
   masked_ = host_masked_.data();
-  parents_ = host_parents_.data();
   masks_ = host_masks_.data();
   const ModelInfo& info = config_.info;
   finish(std::move(shapes), {info.n_heads, info.n_kv_heads, info.head_dim}, std::move(w_.copies));
@@ -160,8 +157,7 @@ void Dflash::visit(const WeightVisitor& visitor) {
   if (second_)
     for (Matrix* m : {&w_.predecessors, &w_.successors, &w_.selector}) visitor.matrix(*m);
   rope_.visit(visitor);
-  visitor(masked_, host_masked_.size()), visitor(parents_, host_parents_.size());
-  visitor(masks_, host_masks_.size());
+  visitor(masked_, host_masked_.size()), visitor(masks_, host_masks_.size());
 }
 
 size_t Dflash::scratch_bytes(int max_rows) const {
@@ -245,7 +241,7 @@ void Dflash::propose(const DraftRoot& root, int depth, SequenceState& state, con
   target_.embed(root.token, 1, b.x, stream);
   target_.embed(masked_, rows - 1, b.x + h, stream);
   for (int i = 0; i < static_cast<int>(w_.layers.size()); ++i) {
-    const Tree tree{parents_, masks_ + static_cast<size_t>(i) * rows};
+    const Tree tree{nullptr, masks_ + static_cast<size_t>(i) * rows};
     const Segment block{0, rows, tree, state.n_past(), &state};
     layer(i, b, {rows, {&block, 1}, ws.cos, ws.sin, activations, scratch, stream});
   }

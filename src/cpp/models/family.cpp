@@ -19,6 +19,7 @@ struct Family {
 };
 
 const Family kFamilies[] = {
+    {"gpt-oss", {"gpt_oss"}, make_gpt_oss},
     {"llama", {"llama"}, make_llama},
     {"qwen3", {"qwen3"}, make_qwen3},
     {"qwen3moe", {"qwen3_moe"}, make_qwen3moe},
@@ -79,7 +80,7 @@ std::unique_ptr<Model> make_model(const ModelFile& file) {
   fail(ErrorCode::kUnsupported, file.path, ": architecture \"", found, "\" is not supported; supported: ", known);
 }
 
-void read_sizes(const Fields& fields, ModelInfo& info) {
+void read_sizes(const Fields& fields, ModelInfo& info, Biases biases) {
   info.n_layers = fields.count({"block_count", {"num_hidden_layers"}});
   info.hidden = fields.count({"embedding_length", {"hidden_size"}});
   const FieldName ffn{"feed_forward_length", {"intermediate_size"}};
@@ -106,11 +107,12 @@ void read_sizes(const Fields& fields, ModelInfo& info) {
   const Json* act = fields.hf("hidden_act");
   LB_CHECK(act == nullptr || act->string() == "silu", kUnsupported, act->where(), ": hidden_act \"", act->string(),
            "\" is not supported; supported: silu");
-  for (const char* key : {"attention_bias", "mlp_bias"}) refuse_flag(fields, key);
+  if (biases != Biases::kAttention) refuse_flag(fields, "attention_bias");
+  refuse_flag(fields, "mlp_bias");
 }
 
-void read_common(const Fields& fields, ModelInfo& info) {
-  read_sizes(fields, info);
+void read_common(const Fields& fields, ModelInfo& info, Biases biases) {
+  read_sizes(fields, info, biases);
   info.max_context = scaled_context(fields, fields.count({"context_length", {"max_position_embeddings"}}));
   info.eps = fields.positive({"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}});
   refuse_flag(fields, "use_sliding_window");
@@ -165,7 +167,7 @@ MoeBlock bind_moe(Binder& binder, const ModelInfo& info, LayerNumber i) {
                           binder.is_gguf() ? nullptr : std::function<TensorName(int)>(of_expert));
   };
   MoeBlock block{.sizes = sizes};
-  block.router = binder.matrix(layer_tensor(i, "ffn_gate_inp.weight", "mlp.gate.weight"), sizes.n, h, Split::none());
+  block.router = binder.router(layer_tensor(i, "ffn_gate_inp.weight", "mlp.gate.weight"), sizes.n, h);
   if (binder.has(layer_tensor(i, "ffn_gate_up_exps.weight", "mlp.experts.gate_up_proj"))) {
     block.gate = experts("gate_up", 2 * f, h);
   } else {
@@ -191,12 +193,13 @@ FeedForward bind_ffn(Binder& binder, const ModelInfo& info, LayerNumber i) {
   return bind_mlp(binder, info, i);
 }
 
-ExpertSizes read_experts(const Fields& fields, bool is_normalized) {
-  const FieldName n{"expert_count", {"num_experts"}}, used{"expert_used_count", {"num_experts_per_tok"}};
+ExpertSizes read_experts(const Fields& fields, bool is_normalized, const ExpertNames& names) {
+  const FieldName n{"expert_count", {names.n}};
+  const FieldName used{"expert_used_count", {"num_experts_per_tok"}};
   const ExpertSizes sizes{
       .n = fields.count(n),
       .used = fields.count(used),
-      .ffn = fields.count({"expert_feed_forward_length", {"moe_intermediate_size"}}),
+      .ffn = fields.count({"expert_feed_forward_length", {names.ffn}}),
       .shared =
           fields.find_count({"expert_shared_feed_forward_length", {"shared_expert_intermediate_size"}}).value_or(0),
       .is_normalized = is_normalized};
@@ -228,6 +231,14 @@ AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber
     block.q_norm = binder.vector(layer_tensor(i, "attn_q_norm.weight", "self_attn.q_norm.weight"), d, kind.norms);
     block.k_norm = binder.vector(layer_tensor(i, "attn_k_norm.weight", "self_attn.k_norm.weight"), d, kind.norms);
   }
+  if (kind.has_biases) {
+    block.q_bias = binder.vector(layer_tensor(i, "attn_q.bias", "self_attn.q_proj.bias"), q);
+    block.k_bias = binder.vector(layer_tensor(i, "attn_k.bias", "self_attn.k_proj.bias"), kv);
+    block.v_bias = binder.vector(layer_tensor(i, "attn_v.bias", "self_attn.v_proj.bias"), kv);
+    block.o_bias = binder.vector(layer_tensor(i, "attn_output.bias", "self_attn.o_proj.bias"), h);
+  }
+  if (kind.has_sinks)
+    block.sinks = binder.vector(layer_tensor(i, "attn_sinks.weight", "self_attn.sinks"), info.n_heads);
   block.gated = kind.gated;
   block.n_heads = info.n_heads;
   block.n_kv_heads = info.n_kv_heads;

@@ -9,13 +9,20 @@
 
 namespace lb {
 
-// Reads and checks the dimensions common to all families and to draft models. Throws on features that no family
-// supports (biases, other activations).
-void read_sizes(const Fields& fields, ModelInfo& info);
+// Whether a family binds biases of its attention.
+enum class Biases { kRefused, kAttention };
+
+// Reads and checks the dimensions common to all families and to draft models. Throws on features that the family does
+// not support (biases, other activations).
+void read_sizes(const Fields& fields, ModelInfo& info, Biases biases = Biases::kRefused);
+// Names in config.json of a mixture's sizes, which differ between families.
+struct ExpertNames {
+  const char *n = "num_experts", *ffn = "moe_intermediate_size";
+};
 // Sizes of a mixture. Call before read_sizes(), which needs no dense feed-forward size then.
-ExpertSizes read_experts(const Fields& fields, bool is_normalized);
+ExpertSizes read_experts(const Fields& fields, bool is_normalized, const ExpertNames& names = {});
 // read_sizes(), and the fields that draft models do not have.
-void read_common(const Fields& fields, ModelInfo& info);
+void read_common(const Fields& fields, ModelInfo& info, Biases biases = Biases::kRefused);
 
 // Binds embedding, head and norms; the family binds mixers and feed-forward networks. `norms`: the fix that turns
 // safetensors norms into plain scales. `ffn_norm`: GGUF name of the norm before the feed-forward network. Sets
@@ -23,7 +30,7 @@ void read_common(const Fields& fields, ModelInfo& info);
 Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix norms, const char* ffn_norm);
 
 struct AttentionKind {
-  bool qk_norms = false, gated = false;
+  bool qk_norms = false, gated = false, has_biases = false, has_sinks = false;
   HfFix norms = HfFix::kNone;
   RopePairs pairs = RopePairs::kHalves;
 };
@@ -47,6 +54,7 @@ FeedForward bind_ffn(Binder& binder, const ModelInfo& info, LayerNumber layer);
 // Every maker calls it last. Throws if a tensor is unbound.
 std::unique_ptr<Model> finish(Binder& binder, ModelInfo info, Weights weights);
 
+std::unique_ptr<Model> make_gpt_oss(const ModelFile& file);
 std::unique_ptr<Model> make_llama(const ModelFile& file);
 std::unique_ptr<Model> make_qwen3(const ModelFile& file);
 std::unique_ptr<Model> make_qwen3moe(const ModelFile& file);

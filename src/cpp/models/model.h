@@ -29,8 +29,7 @@ struct ModelInfo {
 
 inline ExpertProducts expert_products_of(const ModelInfo& info) {
   if (info.experts.n == 0) return {};
-  const int largest = std::max(info.hidden, info.experts.ffn);
-  return {info.experts.used, largest, largest};
+  return {info.experts.used, info.hidden, info.experts.ffn};
 }
 
 // Rotation frequency and position axis of each pair, after the checkpoint's scaling rule.

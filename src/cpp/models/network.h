@@ -18,9 +18,9 @@ struct AttentionSizes {
   int n_heads = 0, n_kv_heads = 0, head_dim = 0;
 };
 
-// Experts that a row of a mixture chooses, and the largest sizes of their products; 0 without a mixture.
+// Experts that a row of a mixture chooses, and the dimensions of their networks; 0 without a mixture.
 struct ExpertProducts {
-  int used = 0, n_in = 0, n_out = 0;
+  int used = 0, dim = 0, ffn = 0;
 };
 
 // Visits the references to weights, so that a visitor can move the weights.

@@ -87,6 +87,8 @@ void refuse_quantisation(std::array<const Json*, 2> configs) {
          bits != nullptr && bits->is_integer() ? std::to_string(bits->integer()) : "few", " bits are not supported. ",
          kUseOtherWeights);
   }
+  const Json* type = find(configs, "model_type");
+  if (method == "mxfp4" && text_of(type) == "gpt_oss") return;
   for (const auto& [name, shown] : kMethods)
     LB_CHECK(method != name, kUnsupported, settings->where(), ": weights of ", shown, " are not supported. ",
              kUseOtherWeights);

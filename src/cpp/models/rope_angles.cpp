@@ -255,10 +255,12 @@ int scaled_context(const Fields& fields, int context) {
   return std::max(context, static_cast<int>(std::min(s.factor * s.original, kMaxContext)));
 }
 
-RopeAngles rope_angles(const Fields& fields, Binder& binder, int n_rot, std::span<const int> mrope_sections) {
+RopeAngles rope_angles(const Fields& fields, Binder& binder, int n_rot, std::span<const int> mrope_sections,
+                       YarnRange gguf_range) {
   const int pairs = n_rot / 2;
   const double theta = find_rope_theta(fields).value_or(kDefaultTheta);
-  const Scaling s = read_scaling(fields);
+  Scaling s = read_scaling(fields);
+  if (fields.is_gguf()) s.rounds_range = gguf_range == YarnRange::kWholePairs;
   LB_CHECK(s.rule != Rule::kYarn || theta > 1, kFormat, fields.path(), ": YaRN needs a rope theta above 1, found ",
            theta);
   std::vector<double> freqs;

@@ -9,9 +9,9 @@ inline constexpr int kMaxTree = 64;     // rows of a tree, and of one Gated Delt
 inline constexpr int kPageTokens = 64;  // tokens of a KV page
 
 // Chain: row i follows row i - 1. Tree: parent[i] < i; -1 is a child of the last committed token. Bit j of ancestors[i]
-// is set when j is i or an ancestor of i.
+// is set when j is i or an ancestor of i. A draft block has masks without parents: any rows see each other.
 struct Tree {
-  const int32_t* parent;      // [rows]; null: chain
+  const int32_t* parent;      // [rows]; null: chain, or draft block
   const uint64_t* ancestors;  // [rows]; null: chain
 };
 

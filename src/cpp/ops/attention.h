@@ -32,12 +32,16 @@ struct KvAppend {
 };
 
 // Everything between the projections and the attention, fused: RmsNorm of q and k per head (if the model has norm
-// weights), Rope of both, KvAppend of k and v. If K has a rotated type, q is rotated too.
+// weights) or biases of q, k and v (if it has those), Rope of q and k, KvAppend of k and v. If K has a rotated type, q
+// is rotated too.
 struct AttentionPrepare {
   const float* u;       // [rows, n_heads, head_dim] projected queries, strides below
   float* q;             // [rows, n_heads, head_dim] contiguous; u itself when there are no norms
   float* k;             // [rows, n_kv_heads, head_dim] in: projected; out: undefined
-  const float* v;       // [rows, n_kv_heads, head_dim]
+  float* v;             // [rows, n_kv_heads, head_dim] in: projected; out: undefined
+  const float* q_bias;  // [n_heads, head_dim]; null: no biases. With biases there are no norms.
+  const float* k_bias;  // [n_kv_heads, head_dim]
+  const float* v_bias;  // [n_kv_heads, head_dim]
   const float* q_norm;  // [head_dim]; null: no norms
   const float* k_norm;  // [head_dim]; null exactly when q_norm is
   const float* cos;     // [rows, n_pairs]
@@ -59,13 +63,15 @@ struct KvMove {
 };
 
 // o[r,h,:] = sigmoid(gate[r,h,:]) * sum_s softmax_s(scale * q[r,h].k[s]) v[s]
+// A sink is a logit of each head that takes a share of the softmax and has no value: exp(sinks[h]) is added to the sum
+// of the weights.
 // k and v are the values that the cache stores, for this append's rows too. A rotated K takes rotated queries; the sum
 // over a rotated V is rotated back before the gate.
 // Query head h reads KV head h / (n_heads / n_kv_heads). The rows of this append are already in the cache. Row r sees
 // slots [0, n_past) and, of this append, the rows up to r (chain: causal mask) or the rows in ancestors[r] (tree).
-// ancestors[r] may include rows after r: a draft block attends in both directions. first_slot and window hide slots
-// before n_past; an append that uses either has at most kMaxTree rows. Pages before the first visible slot are not
-// read. Other hidden slots are read and masked, so they must hold finite values.
+// ancestors[r] may include rows after r: a draft block attends in both directions. first_slot and window hide slots.
+// Pages before the first visible slot are not read. Other hidden slots are read and masked, so they must hold finite
+// values.
 // The context is split at fixed pages and the splits are merged in order, so the result does not depend on the number
 // of threads.
 struct Attention {
@@ -79,7 +85,11 @@ struct Attention {
   long gate_row_stride, gate_head_stride;
   float scale;
   int first_slot = 0;  // slots before both it and n_past are hidden
-  int window = 0;      // > 0: of the slots before n_past, row r sees those after n_past + r - window
+  // > 0: row r of a chain sees slots after n_past + r - window. Of the slots before n_past, a row of a draft block sees
+  // the same, and a row of a tree with parents, at depth d, those after n_past + d - window; such a tree is no deeper
+  // than the window.
+  int window = 0;
+  const float* sinks = nullptr;  // [n_heads]; null: none
   // [n_query_blocks, n_kv_heads, list_size] the key blocks that each query block of a chain attends to (SelectBlocks);
   // other slots are hidden. null: none are.
   const int32_t* blocks = nullptr;

@@ -1,4 +1,4 @@
-// Products with a weight matrix, and SwiGLU, the gated activation of a feed-forward block.
+// Products with a weight matrix, their biases, and SwiGLU, the gated activation of a feed-forward block.
 #pragma once
 
 #include <stddef.h>
@@ -38,6 +38,13 @@ struct LinearGroup {
 // CPU scratch in bytes of the largest product: shared by all threads, and per thread.
 size_t linear_shared_scratch(int max_rows, int max_n_in);
 size_t linear_thread_scratch(int max_n_in);
+
+// y[r,:] += bias
+struct AddBias {
+  float* y;           // [rows, dim]
+  const float* bias;  // [dim]
+  int rows, dim;
+};
 
 // y[r,:] = silu(gate[r,:]) * up[r,:]
 struct SwiGlu {

@@ -103,41 +103,52 @@ void operands(RouteExperts& op, Visit&& visit) {
   visit.scalar("k", op.k);
   visit.scalar("is_normalized", op.is_normalized);
   visit.in("logits", op.logits, {op.rows, op.n_experts});
+  visit.optional_in("bias", op.bias, {op.n_experts});
   visit.out("experts", op.experts, {op.rows, op.k});
   visit.out("weights", op.weights, {op.rows, op.k});
 }
 
 template <class Visit>
-void operands(ExpertLinear& op, Visit&& visit) {
-  visit.scalar("type", op.type);
+void operands(MixExperts& op, Visit&& visit) {
   visit.scalar("rows", op.rows);
   visit.scalar("k", op.k);
   visit.scalar("n_experts", op.n_experts);
-  visit.scalar("n_in", op.n_in);
-  visit.scalar("n_out", op.n_out);
-  visit.scalar("expert_rows", op.expert_rows);
-  visit.scalar("first_row", op.first_row);
-  visit.scalar("x_per_row", op.x_per_row);
-  visit.scalar("activations", op.activations);
-  visit.indices("experts", op.experts, {op.rows, op.k}, 0, op.n_experts);
-  int all_rows = op.n_experts * op.expert_rows;
-  visit.weights("w", op.w, op.type, all_rows, op.n_in);
-  const int n_x = op.rows * (op.x_per_row ? 1 : op.k);
-  visit.in("x", op.x, {n_x, op.n_in});
-  visit.out("y", op.y, {op.rows, op.k, op.n_out});
-}
-
-template <class Visit>
-void operands(CombineExperts& op, Visit&& visit) {
-  visit.scalar("rows", op.rows);
-  visit.scalar("k", op.k);
   visit.scalar("dim", op.dim);
-  visit.in("x", op.x, {op.rows, op.k, op.dim});
+  visit.scalar("ffn", op.ffn);
+  visit.scalar("limit", op.limit);
+  visit.scalar("activations", op.activations);
+  visit.scalar("gate_type", op.gate.type);
+  visit.scalar("gate_rows", op.gate.expert_rows);
+  visit.scalar("gate_first", op.gate.first_row);
+  visit.scalar("up_type", op.up.type);
+  visit.scalar("up_rows", op.up.expert_rows);
+  visit.scalar("up_first", op.up.first_row);
+  visit.scalar("down_type", op.down.type);
+  visit.scalar("down_rows", op.down.expert_rows);
+  visit.scalar("down_first", op.down.first_row);
+  visit.indices("experts", op.experts, {op.rows, op.k}, 0, op.n_experts);
+  int gate_rows = op.n_experts * op.gate.expert_rows, up_rows = op.n_experts * op.up.expert_rows;
+  int down_rows = op.n_experts * op.down.expert_rows;
+  visit.weights("gate", op.gate.w, op.gate.type, gate_rows, op.dim);
+  visit.weights("up", op.up.w, op.up.type, up_rows, op.dim);
+  visit.weights("down", op.down.w, op.down.type, down_rows, op.ffn);
+  visit.optional_in("gate_bias", op.gate.bias, {op.n_experts, op.ffn});
+  visit.optional_in("up_bias", op.up.bias, {op.n_experts, op.ffn});
+  visit.optional_in("down_bias", op.down.bias, {op.n_experts, op.dim});
+  visit.in("x", op.x, {op.rows, op.dim});
   visit.in("weights", op.weights, {op.rows, op.k});
   visit.optional_in("shared", op.shared, {op.rows, op.dim});
   visit.optional_in("shared_gate", op.shared_gate, {op.rows});
   visit.optional_in("add", op.add, {op.rows, op.dim});
   visit.out("y", op.y, {op.rows, op.dim});
+}
+
+template <class Visit>
+void operands(AddBias& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.in("bias", op.bias, {op.dim});
+  visit.in_out("y", op.y, {op.rows, op.dim});
 }
 
 template <class Visit>
@@ -236,9 +247,12 @@ void operands(AttentionPrepare& op, Visit&& visit) {
   visit.in("n_past", op.n_past, {1});
   visit.in("u", op.u, {op.rows, op.n_heads, op.cache.head_dim}, {op.u_row_stride, op.u_head_stride, 1});
   visit.in_out("k", op.k, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
-  visit.in("v", op.v, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
+  visit.in_out("v", op.v, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
   visit.optional_in("q_norm", op.q_norm, {op.cache.head_dim});
   visit.optional_in("k_norm", op.k_norm, {op.cache.head_dim});
+  visit.optional_in("q_bias", op.q_bias, {op.n_heads, op.cache.head_dim});
+  visit.optional_in("k_bias", op.k_bias, {op.cache.n_kv_heads, op.cache.head_dim});
+  visit.optional_in("v_bias", op.v_bias, {op.cache.n_kv_heads, op.cache.head_dim});
   visit.in("cos", op.cos, {op.rows, op.n_pairs});
   visit.in("sin", op.sin, {op.rows, op.n_pairs});
   visit.out("q", op.q, {op.rows, op.n_heads, op.cache.head_dim});
@@ -258,6 +272,7 @@ void operands(Attention& op, Visit&& visit) {
   visit.in("q", op.q, {op.rows, op.n_heads, op.cache.head_dim});
   visit.optional_in("gate", op.gate, {op.rows, op.n_heads, op.cache.head_dim},
                     {op.gate_row_stride, op.gate_head_stride, 1});
+  visit.optional_in("sinks", op.sinks, {op.n_heads});
   operands(op.tree, visit, op.rows);
   visit.stride("n_query_blocks", op.n_query_blocks);
   visit.stride("list_size", op.list_size);

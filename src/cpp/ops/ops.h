@@ -66,7 +66,7 @@ using Ops = OpList<  //
     NamedOp<Embed, "embed">, NamedOp<RopeTable, "rope_table">, NamedOp<Rope, "rope">, NamedOp<RmsNorm, "rms_norm">,
     NamedOp<GatedRmsNorm, "gated_rms_norm">, NamedOp<SwiGlu, "swiglu">, NamedOp<RoundRows, "round_rows">,
     NamedOp<Linear, "linear">, NamedOp<LinearGroup, "linear_group">, NamedOp<RouteExperts, "route_experts">,
-    NamedOp<ExpertLinear, "expert_linear">, NamedOp<CombineExperts, "combine_experts">, NamedOp<KvAppend, "kv_append">,
+    NamedOp<MixExperts, "mix_experts">, NamedOp<AddBias, "add_bias">, NamedOp<KvAppend, "kv_append">,
     NamedOp<KvMove, "kv_move">, NamedOp<AttentionPrepare, "attention_prepare">, NamedOp<Attention, "attention">,
     NamedOp<KeyScores, "key_scores">, NamedOp<KeyMeans, "key_means">, NamedOp<SelectBlocks, "select_blocks">,
     NamedOp<CausalConv, "causal_conv">, NamedOp<DeltaPrepare, "delta_prepare">, NamedOp<DeltaInputs, "delta_inputs">,

@@ -128,6 +128,19 @@ Matrix Binder::matrix(const TensorName& name, int n_out, int n_in, Split split) 
   return matrix;
 }
 
+Matrix Binder::router(const TensorName& name, int n_experts, int n_in) {
+  const TensorView* tensor = find(name);
+  const bool is_half = tensor != nullptr && tensor->foreign_type.empty() &&
+                       (tensor->type == DType::kF16 || tensor->type == DType::kBF16);
+  if (!is_half) return matrix(name, n_experts, n_in, Split::none());
+  Matrix router{array(name, {n_experts, n_in}), DType::kF32, n_experts, n_in, WeightLayout::kBlocks};
+  router.name = tensor->name;
+  router.split = Split::none();
+  copies_.vector_bytes -= router.bytes();  // it is counted as a matrix
+  copies_.matrix_bytes += router.bytes();
+  return router;
+}
+
 Binder::Source Binder::source(const TensorName& name, int n_out, int n_in) {
   if (const TensorView* tensor = find(name); tensor != nullptr && is_packed(*tensor))
     return {nullptr, row_source(packed(name, n_out, n_in), tensor->name)};
@@ -148,7 +161,7 @@ Matrix Binder::experts(const TensorName& name, int n_experts, int n_out, int n_i
     if (const TensorView* scale = nvfp4_scale(tensor)) {
       const std::vector<float> scales = numbers(*scale);
       LB_CHECK(std::ssize(scales) == n_experts, kFormat, to_string(*scale), " has shape ", shape_text(scale->shape),
-               "; expected one scale of each of ", n_experts, " experts");
+               "; expected one scale for each of ", n_experts, " experts");
       matrix = written(all_rows, n_in, row_source(ScaledBlocks{tensor.data, n_in, scales, n_out}));
     } else {
       matrix = {tensor.data, tensor.type, all_rows, n_in, WeightLayout::kBlocks};
@@ -180,6 +193,77 @@ Matrix Binder::joined(const std::string& name, const std::vector<Source>& parts,
   HostCopies::Joined copy{.bytes = first.bytes};
   for (const Source& part : parts) copy.from.push_back(part.mapped->data);
   return {copies_.join(std::move(copy)), first.type, n * n_out, n_in, WeightLayout::kBlocks};
+}
+
+namespace {
+
+// The row of an expert in the file that becomes row `row`.
+int row_in_file(int row, int n_out, ExpertRowOrder order) {
+  if (order == ExpertRowOrder::kPlain) return row;
+  const int half = n_out / 2;
+  return row < half ? 2 * row : 2 * (row - half) + 1;
+}
+
+// Codes of 32 values in order of the values become codes of values i (low) and i + 16 (high).
+void repack_mxfp4(const uint8_t* codes, uint8_t scale, uint8_t* block) {
+  block[0] = scale;
+  const auto code = [&](int i) { return codes[i / 2] >> (i % 2 * 4) & 15; };
+  for (int i = 0; i < 16; ++i) block[1 + i] = static_cast<uint8_t>(code(i) | code(i + 16) << 4);
+}
+
+}  // namespace
+
+Matrix Binder::expert_blocks(const TensorName& name, int n_experts, int n_out, int n_in, ExpertRowOrder order) {
+  const TensorName blocks_name{"", name.hf + "_blocks"}, scales{"", name.hf + "_scales"};
+  Matrix matrix;
+  if (has(blocks_name)) {
+    LB_CHECK(n_in % 32 == 0, kFormat, file_.path, ": ", file_name(blocks_name), ": rows of ", n_in,
+             " values are not whole blocks of 32");
+    const TensorView& blocks = take_any_type(blocks_name, {n_experts, n_out, n_in / 32, 16});
+    matrix = mxfp4_blocks(blocks, scales, n_experts, n_out, n_in, order);
+  } else {
+    const TensorView& tensor = take(name, {n_experts, n_in, n_out});
+    LB_CHECK(tensor.type == DType::kBF16, kUnsupported, to_string(tensor), " is ", lb::name(tensor.type),
+             "; experts in this layout must be BF16, or MXFP4 in ", file_name(blocks_name));
+    const auto* values = reinterpret_cast<const uint16_t*>(tensor.data);
+    const auto write = [=](int row, std::byte* bytes) {
+      const size_t first = size_t(row / n_out) * n_in * n_out + row_in_file(row % n_out, n_out, order);
+      auto* to = reinterpret_cast<uint16_t*>(bytes);
+      for (int i = 0; i < n_in; ++i) to[i] = values[first + size_t(i) * n_out];
+    };
+    matrix = written(n_experts * n_out, n_in, {DType::kBF16, write});
+  }
+  matrix.name = file_name(name);
+  matrix.split = Split::experts(n_experts, n_out);
+  return matrix;
+}
+
+Matrix Binder::mxfp4_blocks(const TensorView& blocks, const TensorName& scales_name, int n_experts, int n_out, int n_in,
+                            ExpertRowOrder order) {
+  const TensorView& scales = take_any_type(scales_name, {n_experts, n_out, n_in / 32});
+  for (const TensorView* tensor : {&blocks, &scales})
+    LB_CHECK(type_name(*tensor) == kBytes, kFormat, to_string(*tensor), " is ", type_name(*tensor), "; expected ",
+             kBytes);
+  const auto* codes = reinterpret_cast<const uint8_t*>(blocks.data);
+  const auto* exponents = reinterpret_cast<const uint8_t*>(scales.data);
+  const int n_blocks = n_in / 32;
+  const auto write = [=](int row, std::byte* to) {
+    const size_t from = (size_t(row / n_out) * n_out + row_in_file(row % n_out, n_out, order)) * n_blocks;
+    for (int i = 0; i < n_blocks; ++i)
+      repack_mxfp4(codes + (from + i) * 16, exponents[from + i], reinterpret_cast<uint8_t*>(to) + size_t(i) * 17);
+  };
+  return written(n_experts * n_out, n_in, {DType::kMXFP4, write});
+}
+
+const float* Binder::columns(const TensorName& name, int rows, int n_all, int n, int first, int step) {
+  const TensorView& tensor = take(name, {rows, n_all});
+  const std::vector<float> all = numbers(tensor);
+  auto values = std::make_unique<float[]>(size_t(rows) * n);
+  for (int r = 0; r < rows; ++r)
+    for (int i = 0; i < n; ++i) values[size_t(r) * n + i] = all[size_t(r) * n_all + first + size_t(i) * step];
+  copies_.vectors.push_back(std::move(values));
+  copies_.vector_bytes += size_t(rows) * n * sizeof(float);
+  return copies_.vectors.back().get();
 }
 
 Matrix Binder::row(const TensorName& name, int n) {

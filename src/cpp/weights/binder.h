@@ -36,6 +36,10 @@ struct Matrix {
   size_t bytes() const { return n_out * row_bytes(type, n_in); }
 };
 
+// Order of an expert's rows in the file: as ops read them, or those of two matrices by turns, so that the even rows
+// come first in memory.
+enum class ExpertRowOrder { kPlain, kByTurns };
+
 // Transform of a safetensors vector. The GGUF converter has already applied it to the GGUF counterpart.
 enum class HfFix { kNone, kAddOne, kNegExp };
 
@@ -54,10 +58,17 @@ class Binder {
   // FP8 matrices, and NVFP4 matrices with a scale of the tensor, are written to host memory when HostCopies::fill()
   // runs. split: how shards divide the matrix.
   Matrix matrix(const TensorName& name, int n_out, int n_in, Split split);
+  // A router: values of F16 and BF16 are copied as fp32, because products with 16-bit weights may round x.
+  Matrix router(const TensorName& name, int n_experts, int n_in);
   // The matrices of all experts, one after another: [n_experts * n_out, n_in]. In the file one tensor [n_experts,
   // n_out, n_in], or, if it is missing, one matrix per expert: of_expert(e).
   Matrix experts(const TensorName& name, int n_experts, int n_out, int n_in,
                  const std::function<TensorName(int)>& of_expert);
+  // The same from a safetensors file of MXFP4 blocks, name + "_blocks" [n_experts, n_out, n_in / 32, 16] and name +
+  // "_scales" [n_experts, n_out, n_in / 32]; or, if they are missing, from BF16 [n_experts, n_in, n_out].
+  Matrix expert_blocks(const TensorName& name, int n_experts, int n_out, int n_in, ExpertRowOrder order);
+  // Columns first, first + step, ... of a matrix [rows, n_all]: [rows, n].
+  const float* columns(const TensorName& name, int rows, int n_all, int n, int first, int step);
   // A vector as a matrix of one row: [n], or [1, n].
   Matrix row(const TensorName& name, int n);
   const float* vector(const TensorName& name, int n, HfFix fix = HfFix::kNone);
@@ -86,6 +97,8 @@ class Binder {
   Matrix joined(const std::string& name, const std::vector<Source>& parts, int n_out, int n_in);
   const TensorView& take_any_type(const TensorName& name, const std::vector<int64_t>& shape);
   Matrix written(int n_out, int n_in, RowSource rows);
+  Matrix mxfp4_blocks(const TensorView& blocks, const TensorName& scales, int n_experts, int n_out, int n_in,
+                      ExpertRowOrder order);
   Fp8Matrix fp8(const TensorView& tensor, int n_out, int n_in);
   const TensorView* nvfp4_scale(const TensorView& tensor);
   Nvfp4Matrix packed(const TensorName& name, int n_out, int n_in);

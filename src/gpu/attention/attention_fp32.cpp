@@ -44,7 +44,7 @@ LB_KERNEL(attention_fp32_kernel, AttentionSplits, kAttentionThreads, 1) {
   const int split = block_id_z(), n_past = *op.n_past, first = block_id() * kFp32Queries;
   if (split >= live_splits(p, n_past)) return;
   const int end = slots_seen(op, n_past, queries.row(min(first + kFp32Queries, queries.n) - 1));
-  const PageRange pages = pages_of(p, split, n_past, end);
+  const PageRange pages = pages_of(p, split, n_past, end, queries.row(first));
   const int split_end = min(pages.end * kPageTokens, end);
   begin_attention();
 

@@ -1,6 +1,6 @@
 // Merges the partial softmaxes of the context's splits, gates, and optionally rounds:
 //   o = sigmoid(gate) * sum_s 2^(m_s - m) o_s / sum_s 2^(m_s - m) l_s
-// For a rotated V, the sum is rotated back before the gate.
+// For a rotated V, the sum is rotated back before the gate. A sink adds 2^(sink - m) to the denominator.
 //
 // One block per head of a row. A thread sums four columns over every n_parts-th split, so that many loads are in
 // flight. The order of additions depends on the shape and on how many splits have pages. The gate is older than
@@ -52,6 +52,7 @@ LB_DEVICE void merge_splits(const AttentionSplits& p, const MergeMemory& parts) 
   f32x4 gate = {1, 1, 1, 1};
   if (op.gate != nullptr && part == 0)
     gate = load<f32x4>(op.gate + row * op.gate_row_stride + head * op.gate_head_stride + column);
+  const float sink = op.sinks == nullptr ? 0.0f : op.sinks[head] * kLog2E;  // an exponent of 2, as m
   dependents_may_launch();
   wait_for_previous();
 
@@ -95,7 +96,13 @@ LB_DEVICE void merge_splits(const AttentionSplits& p, const MergeMemory& parts) 
     const int at = i * n_columns + own;
     merged.add(parts.m[at], parts.l[at], parts.o[at]);
   }
-  const float scale = 1.0f / merged.l;
+  float factor = 1;
+  if (op.sinks != nullptr) {
+    const float largest = max(merged.m, sink);
+    factor = exp2_fast(merged.m - largest);
+    merged.l = merged.l * factor + exp2_fast(sink - largest);
+  }
+  const float scale = factor / merged.l;
   f32x4 o[1];
   LB_UNROLL
   for (int j = 0; j < 4; ++j) o[0][j] = merged.o[j] * scale;

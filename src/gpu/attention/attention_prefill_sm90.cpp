@@ -48,7 +48,7 @@ struct BlockWork {
     first_row = queries.row(first);
     last_row = queries.row(min(first + kSm90Queries, queries.n) - 1);
     end = slots_seen(p.op, n_past, last_row);
-    const PageRange pages = pages_of(p, split, n_past, end);
+    const PageRange pages = pages_of(p, split, n_past, end, first_row);
     first_slot = pages.begin * kPageTokens;
     n_slots = min(pages.end * kPageTokens, end) - first_slot;
   }

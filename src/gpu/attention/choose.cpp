@@ -3,6 +3,7 @@
 #include "gpu/attention/choose.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <span>
 
 #include "base/error.h"
@@ -38,7 +39,7 @@ void check_cache(const KvLayer& cache, const std::string& what) {
 size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capacity, const Target& target) {
   const long by_blocks = long(kBlocksPerSm) * target.n_sms * prefill_queries(head_dim > 128 ? 1 : 2);
   const long by_rows = long(max_rows) * n_heads * max_splits(capacity);
-  // A single split of a rotated V writes o to op.o, so it needs m and l only.
+  // A single split before a merge writes o to op.o, so it needs m and l only.
   const size_t unsplit = size_t(max_rows) * n_heads * 2;
   return std::max(size_t(std::min(by_blocks, by_rows)) * (head_dim + 2), unsplit) * sizeof(float) + 32;
 }
@@ -58,8 +59,6 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
            ": nothing to compute, or heads that do not share KV heads evenly");
   LB_CHECK(op.tree.ancestors == nullptr || op.rows <= kMaxTree, kInvalid, what, ": a tree has at most ", kMaxTree,
            " rows");
-  LB_CHECK(op.rows <= kMaxTree || (op.first_slot == 0 && op.window == 0), kUnsupported, what,
-           ": a window or a first slot takes at most ", kMaxTree, " rows");
   LB_CHECK(op.first_slot >= 0 && op.window >= 0, kInvalid, what, ": a window and a first slot are not negative");
   LB_CHECK(capacity >= op.rows, kInvalid, what, ": a cache of ", capacity, " tokens cannot hold the rows");
   LB_CHECK(is_aligned(op.q) && is_aligned(op.o) && is_aligned(scratch), kInvalid, what,
@@ -77,7 +76,7 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
   const int n_splits = config.n_splits;
 
   AttentionLaunches result = {};
-  const bool has_merge = n_splits > 1 || is_rotated(op.cache.v_type);
+  const bool has_merge = n_splits > 1 || is_rotated(op.cache.v_type) || op.sinks != nullptr;
   result.n = has_merge ? 2 : 1;
   result.params = {.op = op,
                    .n_splits = n_splits,
@@ -174,8 +173,8 @@ Launch choose(const AttentionPrepare& op, const Target& target) {
   check_cache(cache, what);
   LB_CHECK(op.rows >= 1 && op.n_heads >= 0, kInvalid, what, ": nothing to compute");
   LB_CHECK(2 * op.n_pairs <= cache.head_dim, kInvalid, what, ": cannot rotate ", op.n_pairs, " pairs");
-  for (const void* p :
-       {op.u, static_cast<const float*>(op.q), static_cast<const float*>(op.k), op.v, op.q_norm, op.k_norm})
+  for (const float* p : std::initializer_list<const float*>{op.u, op.q, op.k, op.v, op.q_norm, op.k_norm, op.q_bias,
+                                                            op.k_bias, op.v_bias})
     LB_CHECK(is_aligned(p), kInvalid, what, ": what is read and written must be 16-byte aligned");
   LB_CHECK(op.u_row_stride % 4 == 0 && op.u_head_stride % 4 == 0, kInvalid, what, ": rows of u must stay aligned");
   constexpr int kWarps = kPrepareThreads / 32;

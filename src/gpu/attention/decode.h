@@ -33,7 +33,7 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
   const Attention& op = p.op;
   const Queries queries(op, block_id_y());
   const int split = block_id(), n_past = *op.n_past, end = n_past + op.rows;
-  const PageRange pages = pages_of(p, split, n_past, end);
+  const PageRange pages = pages_of(p, split, n_past, end, 0);
   if (pages.begin == pages.end) return;
   begin_attention();
 

@@ -213,7 +213,7 @@ LB_DEVICE void attention_decode_8(const AttentionSplits& p) {
   const KvLayer& cache = op.cache;
   const Queries queries(op, block_id_y());
   const int split = block_id(), n_past = *op.n_past, end = n_past + op.rows;
-  const PageRange pages = pages_of(p, split, n_past, end);
+  const PageRange pages = pages_of(p, split, n_past, end, 0);
   if (pages.begin == pages.end) return;
 
   const int first_slot = pages.begin * kPageTokens + warp() * kDecodeSlots;

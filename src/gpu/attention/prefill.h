@@ -37,7 +37,7 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
   }
   const int first_row = queries.row(first), last_row = queries.row(min(first + kQueries, queries.n) - 1);
   const int end = slots_seen(op, n_past, last_row);
-  const PageRange pages = pages_of(p, split, n_past, end);
+  const PageRange pages = pages_of(p, split, n_past, end, first_row);
   const int first_slot = pages.begin * kPageTokens;
   const int n_slots = min(pages.end * kPageTokens, end) - first_slot;
   begin_attention();
@@ -70,7 +70,7 @@ LB_DEVICE void attention_prefill(const AttentionSplits& p) {
     const int offset =
         slots(first_slot, kSlots, i) - n_past;  // the tile's first slot, counted from this append's row 0
     const bool is_masked = offset + kSlots > (op.tree.ancestors == nullptr ? first_row + 1 : 0) ||
-                           offset < first_seen(op, n_past, op.rows - 1);
+                           offset < first_seen(op, n_past, op.tree.ancestors == nullptr ? last_row : op.rows - 1);
     const T* k = ring.take();
     tile.attend(
         own_q, k, [&] { return ring.take(); }, scratch + warp() * kOperandScratch, is_masked,

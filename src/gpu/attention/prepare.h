@@ -1,10 +1,10 @@
-// The body of AttentionPrepare: RmsNorm and Rope of queries and keys, rotation of both if the cache stores rotated
-// keys, and stores of keys and values to the cache.
+// The body of AttentionPrepare: RmsNorm and Rope of queries and keys, or biases and Rope, rotation of both if the cache
+// stores rotated keys, and stores of keys and values to the cache.
 //
 // One item is a head of a row: the query heads, then K's heads, then V's. One warp computes an item, with four
 // consecutive values per lane and round. The halves of each Rope pair meet in shared memory. Loads ahead of start(),
-// which waits for the previous kernel: norm weights and everything older than the step's embedding (the table of
-// angles, n_past, the page table).
+// which waits for the previous kernel: norm weights, biases and everything older than the step's embedding (the table
+// of angles, n_past, the page table).
 #pragma once
 
 #include "gpu/attention/kv_store.h"
@@ -25,7 +25,10 @@ LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* sta
   const bool is_q = item_of_row < p.n_heads, is_v = item_of_row >= p.n_heads + n_kv;
   const int head = is_q ? item_of_row : is_v ? item_of_row - p.n_heads - n_kv : item_of_row - p.n_heads;
 
+  // Norm weights or biases: no model has both.
   const float* norm = is_q ? p.q_norm : is_v ? nullptr : p.k_norm;
+  const float* bias = is_q ? p.q_bias : is_v ? p.v_bias : p.k_bias;
+  const float* by_column = norm != nullptr ? norm : bias != nullptr ? bias + head * dim : nullptr;
   const auto column = [](int j) { return head_column(j); };
   f32x4 w[kRounds], x[kRounds];
   float cos[kPairRounds], sin[kPairRounds];
@@ -36,7 +39,7 @@ LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* sta
   };
   LB_UNROLL
   for (int j = 0; j < kRounds; ++j)
-    if (norm != nullptr && column(j) < dim) w[j] = load<f32x4>(norm + column(j));
+    if (by_column != nullptr && column(j) < dim) w[j] = load<f32x4>(by_column + column(j));
   LB_UNROLL
   for (int j = 0; j < kPairsAhead; ++j)
     if (!is_v && lane() + 32 * j < p.n_pairs) read_table(j);
@@ -52,6 +55,10 @@ LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* sta
   for (int j = 0; j < kRounds; ++j) {
     x[j] = {};
     if (column(j) < dim) x[j] = load<f32x4>(from + column(j));
+    if (bias != nullptr && column(j) < dim) {
+      LB_UNROLL
+      for (int i = 0; i < 4; ++i) x[j][i] += w[j][i];
+    }
   }
   if (!is_v) {
     if (norm != nullptr) {

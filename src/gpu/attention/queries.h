@@ -9,27 +9,37 @@ namespace lb::gpu {
 inline constexpr float kNothingSeen = -__builtin_inff();  // a masked score, or the maximum of no scores
 inline constexpr float kLog2E = 1.44269504f;
 
-// Offset from n_past of the first committed slot that `row` sees; 0: it sees none.
-LB_DEVICE int first_seen(const Attention& op, int n_past, int row) {
-  const int first = op.first_slot - n_past;
-  return min(op.window > 0 ? max(first, row - op.window + 1) : first, 0);
+// Tokens of the append between the committed ones and the row, for windows.
+LB_DEVICE int depth_of(const Tree& tree, int row) {
+  return tree.parent == nullptr ? row : count_bits(tree.ancestors[row]) - 1;
 }
 
-// The first page that the append sees. Row 0 sees the earliest slot.
-LB_DEVICE int first_page(const Attention& op, int n_past) { return (n_past + first_seen(op, n_past, 0)) / kPageTokens; }
+// Offset from n_past of the first slot that the window of `row` and first_slot show. Only a chain's may be positive: in
+// a tree and a draft block the masks alone decide about the append's own rows.
+LB_DEVICE int first_seen(const Attention& op, int n_past, int row) {
+  const int first = min(op.first_slot - n_past, 0);
+  if (op.window == 0) return first;
+  const int in_window = max(first, depth_of(op.tree, row) - op.window + 1);
+  return op.tree.ancestors == nullptr ? in_window : min(in_window, 0);
+}
+
+// The first page that rows from `row` on see. Row 0 of a tree sees the earliest slot.
+LB_DEVICE int first_page(const Attention& op, int n_past, int row) {
+  return (n_past + first_seen(op, n_past, op.tree.ancestors == nullptr ? row : 0)) / kPageTokens;
+}
 
 // Number of splits that have pages: all of them, or n_pages if the rows see fewer pages than there are splits.
 LB_DEVICE int live_splits(const AttentionSplits& p, int n_past) {
-  const int n_pages = (n_past + p.op.rows + kPageTokens - 1) / kPageTokens - first_page(p.op, n_past);
+  const int n_pages = (n_past + p.op.rows + kPageTokens - 1) / kPageTokens - first_page(p.op, n_past, 0);
   return min(p.n_splits, n_pages);
 }
 
-// Pages [begin, end) of a split. n_slots: the end of the visible slots.
+// Pages [begin, end) of a split, for rows from first_row on. n_slots: the end of the visible slots.
 struct PageRange {
   int begin, end;
 };
-LB_DEVICE PageRange pages_of(const AttentionSplits& p, int split, int n_past, int n_slots) {
-  const int first = first_page(p.op, n_past), n_pages = (n_slots + kPageTokens - 1) / kPageTokens - first;
+LB_DEVICE PageRange pages_of(const AttentionSplits& p, int split, int n_past, int n_slots, int first_row) {
+  const int first = first_page(p.op, n_past, first_row), n_pages = (n_slots + kPageTokens - 1) / kPageTokens - first;
   const int n_live = min(p.n_splits, n_pages);
   if (split >= n_live) return {0, 0};
   return {first + n_pages * split / n_live, first + n_pages * (split + 1) / n_live};
@@ -58,8 +68,8 @@ LB_DEVICE void begin_attention() {
 
 // The mask: whether `row` attends to slot n_past + offset.
 LB_DEVICE bool sees(const Attention& op, int n_past, int row, int offset) {
+  if (op.tree.ancestors == nullptr) return offset <= row && offset >= first_seen(op, n_past, row);
   if (offset < 0) return offset >= first_seen(op, n_past, row);
-  if (op.tree.ancestors == nullptr) return offset <= row;
   return offset < op.rows && (op.tree.ancestors[row] >> offset & 1) != 0;
 }
 

@@ -20,7 +20,7 @@ namespace lb::gpu {
 struct AttentionSplits {
   Attention op;
   int n_splits;
-  bool has_merge;         // more than one split, or a rotated V, whose sum the merge rotates back
+  bool has_merge;         // more than one split, a rotated V, whose sum the merge rotates back, or sinks
   int ring;               // tiles of K or V in the ring in shared memory
   int tile_bytes;         // bytes of a packed tile in the ring; 0: the kernel reads plain 16-bit pages
   float* m;               // [n_splits, rows, n_heads]

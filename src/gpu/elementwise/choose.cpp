@@ -108,6 +108,10 @@ Launch choose(const SwiGlu& op, const Target& target) {
   return by_values("swiglu_kernel", long(op.rows) * op.dim, 4, target, what);
 }
 
+Launch choose(const AddBias& op, const Target& target) {
+  return by_values("add_bias_kernel", long(op.rows) * op.dim, 1, target, shape("add_bias", op.rows, op.dim));
+}
+
 Launch choose(const CopyRows& op, const Target& target) {
   return by_values("copy_rows_kernel", long(op.rows) * op.dim, 4, target, shape("copy_rows", op.rows, op.dim));
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "base/dtype.h"
 #include "base/error.h"
@@ -16,17 +17,64 @@ namespace {
 struct ExpertKernel {
   DType type;
   int x_bits;
-  const char* name;
+  const char *gate_up, *down;
 };
 constexpr ExpertKernel kExpertKernels[] = {
-#define X(kernel, Type, kXBits, ...) {DType::k##Type, kXBits, #kernel},
+#define X(name, Type, kXBits, ...) \
+  {DType::k##Type, kXBits, "expert_gate_up_" #name "_kernel", "expert_down_" #name "_kernel"},
     LB_EXPERT_KERNELS_PLAIN(X) LB_EXPERT_KERNELS_QUANTISED(X)
 #undef X
 };
 
 constexpr int kMaxGridY = 65535;
 
+// Bits to which a matrix needs its x rounded; 0 for plain weights, which read fp32.
+int rounded_bits(const ExpertMatrix& matrix, Activations activations) {
+  return gpu::rounded_bits(LinearGroup{{{.type = matrix.type, .activations = activations}}, 1});
+}
+
+const ExpertKernel& kernel_of(const ExpertMatrix& matrix, const MixExperts& op, const std::string& what) {
+  const auto* kernel = std::ranges::find_if(kExpertKernels, [&](const ExpertKernel& entry) {
+    return entry.type == matrix.type && entry.x_bits == rounded_bits(matrix, op.activations);
+  });
+  LB_CHECK(kernel != std::end(kExpertKernels), kUnsupported, what, ": no kernel reads experts of ", name(matrix.type),
+           " on a GPU. Use Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, IQ4_XS, MXFP4, NVFP4, FP8, F16 or BF16, or device = \"cpu\"");
+  return *kernel;
+}
+
+// Sets matrix `i` of the parameters of a GEMV with this x.
+void set_matrix(Gemv& p, int i, const ExpertMatrix& matrix, int n_experts, int n_in) {
+  const quant::PlaneLayout layout = quant::checked_plane_layout(matrix.type, n_experts * matrix.expert_rows, n_in);
+  const quant::PlaneFormat format = quant::plane_format(matrix.type);
+  p.row_pieces = ceil_div(n_in, 16 * format.block_values / format.part_bytes[0]);
+  p.matrices[i].w = static_cast<const uint8_t*>(matrix.w);
+  for (int plane = 0; plane < layout.n_planes; ++plane) {
+    p.row_bytes[plane] = int(layout.row_bytes[plane]);
+    if (plane > 0) p.matrices[i].offset[plane - 1] = uint32_t(layout.offset[plane] / quant::kPlaneAlignment);
+  }
+}
+void set_x(Gemv& p, const float* x, const RoundedRows& rounded, int n_in) {
+  p.x = rounded;
+  p.group.products[0] = {.x = x, .n_in = n_in};
+}
+
+ExpertRows rows_of(const ExpertMatrix& matrix) { return {matrix.expert_rows, matrix.first_row, matrix.bias}; }
+
+// Scratch: [x rounded | act() rounded or fp32 | sums of the gate]
+struct Scratch {
+  size_t act_at, sums_at, bytes;
+  Scratch(int rows, int k, int dim, int ffn) {
+    const auto align = [](size_t n) { return (n + 255) / 256 * 256; };
+    const size_t values = size_t(rows) * k * ffn * sizeof(float);
+    act_at = align(rounded_bytes(rows, dim, true));
+    sums_at = act_at + align(values);
+    bytes = sums_at + values;
+  }
+};
+
 }  // namespace
+
+size_t expert_scratch_bytes(int rows, int k, int dim, int ffn) { return k == 0 ? 0 : Scratch(rows, k, dim, ffn).bytes; }
 
 Launch choose(const RouteExperts& op, const Target& target) {
   const std::string what = cat("[route_experts] ", op.k, " of ", op.n_experts, " experts for ", op.rows, " rows");
@@ -40,58 +88,79 @@ Launch choose(const RouteExperts& op, const Target& target) {
                  target, what);
 }
 
-Launch choose(const CombineExperts& op, const Target& target) {
-  const std::string what = cat("[combine_experts] [", op.rows, ", ", op.k, ", ", op.dim, "]");
-  LB_CHECK(op.rows >= 1 && op.k >= 1 && op.dim >= 1, kInvalid, what, ": nothing to compute");
-  const long blocks = ceil_div(long(op.rows) * op.dim, 4 * kCombineThreads);
-  return checked({.kernel = "combine_experts_kernel",
-                  .grid = {uint32_t(std::min<long>(blocks, 8L * target.n_sms)), 1, 1},
-                  .block = {kCombineThreads, 1, 1},
-                  .overlap_previous = true},
-                 target, what);
-}
+ExpertLaunches choose(const MixExperts& op, void* scratch, const Target& target) {
+  const std::string what =
+      cat("[mix_experts] ", op.rows, " rows of ", op.k, " of ", op.n_experts, " experts, ", name(op.gate.type), ", ",
+          name(op.up.type), " and ", name(op.down.type), " [", op.dim, ", ", op.ffn, "]");
+  LB_CHECK(op.rows >= 1 && op.k >= 1 && op.dim >= 1 && op.ffn >= 1, kInvalid, what, ": nothing to compute");
+  for (const auto& [matrix, n_out] : {std::pair(op.gate, op.ffn), {op.up, op.ffn}, {op.down, op.dim}})
+    LB_CHECK(matrix.first_row >= 0 && matrix.first_row + n_out <= matrix.expert_rows, kInvalid, what,
+             ": rows outside an expert");
+  const Scratch layout(op.rows, op.k, op.dim, op.ffn);
+  std::byte* base = static_cast<std::byte*>(scratch);
+  const int n_choices = op.rows * op.k, y_blocks = std::min(n_choices, kMaxGridY);
+  ExpertLaunches result = {};
 
-int rounded_bits(const ExpertLinear& op) {
-  return rounded_bits(LinearGroup{{{.type = op.type, .activations = op.activations}}, 1});
-}
-
-int x_rows(const ExpertLinear& op) { return op.x_per_row ? op.rows : op.rows * op.k; }
-
-ExpertLaunch choose(const ExpertLinear& op, const RoundedRows& x, const Target& target) {
-  const std::string what = cat("[expert_linear] ", name(op.type), " [", op.n_experts, ", ", op.expert_rows, ", ",
-                               op.n_in, "], ", op.rows, " rows of ", op.k, " choices");
-  LB_CHECK(op.rows >= 1 && op.k >= 1 && op.n_out >= 1 && op.first_row >= 0 && op.first_row + op.n_out <= op.expert_rows,
-           kInvalid, what, ": nothing to compute, or rows outside an expert");
-  const auto* kernel = std::ranges::find_if(kExpertKernels, [&](const ExpertKernel& entry) {
-    return entry.type == op.type && entry.x_bits == rounded_bits(op);
-  });
-  LB_CHECK(kernel != std::end(kExpertKernels), kUnsupported, what, ": no kernel reads experts of ", name(op.type),
-           " on a GPU. Use Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, IQ4_XS, MXFP4, NVFP4, F16 or BF16, or device = \"cpu\"");
-  const quant::PlaneLayout layout = quant::checked_plane_layout(op.type, op.n_experts * op.expert_rows, op.n_in);
-  const quant::PlaneFormat format = quant::plane_format(op.type);
-  ExpertLaunch result = {};
-  ExpertGemv& p = result.params;
-  p.gemv.x = x;
-  p.gemv.group.products[0] = {.x = op.x, .n_in = op.n_in};
-  p.gemv.row_pieces = ceil_div(op.n_in, 16 * format.block_values / format.part_bytes[0]);
-  p.gemv.matrices[0].w = static_cast<const uint8_t*>(op.w);
-  for (int plane = 0; plane < layout.n_planes; ++plane) {
-    p.gemv.row_bytes[plane] = int(layout.row_bytes[plane]);
-    if (plane > 0) p.gemv.matrices[0].offset[plane - 1] = uint32_t(layout.offset[plane] / quant::kPlaneAlignment);
+  const int x_bits = std::max(rounded_bits(op.gate, op.activations), rounded_bits(op.up, op.activations));
+  const int act_bits = rounded_bits(op.down, op.activations);
+  RoundedRows x = {}, act = {};
+  if (x_bits > 0) {
+    x = rounded_rows(base, op.rows, op.dim, x_bits == 16);
+    result.round = {.x = op.x, .y = x, .rows = op.rows, .n_in = op.dim};
   }
-  p.experts = op.experts;
-  p.y = op.y;
-  p.n_choices = op.rows * op.k;
-  p.sharers = op.x_per_row ? op.k : 1;
-  p.n_out = op.n_out;
-  p.expert_rows = op.expert_rows;
-  p.first_row = op.first_row;
-  result.launch = checked(
-      {.kernel = kernel->name,
-       .grid = {uint32_t(ceil_div(op.n_out, kExpertGemvThreads / 32)), uint32_t(std::min(p.n_choices, kMaxGridY)), 1},
-       .block = {kExpertGemvThreads, 1, 1},
-       .overlap_previous = true},
-      target, what);
+  float* const act_values = reinterpret_cast<float*>(base + layout.act_at);
+  if (act_bits > 0) act = rounded_rows(base + layout.act_at, n_choices, op.ffn, act_bits == 16);
+
+  const auto gate_up = [&](const ExpertMatrix& first, const ExpertMatrix* second, float* sums, bool activates) {
+    ExpertGateUp p = {.rows = {rows_of(first), rows_of(second != nullptr ? *second : first)},
+                      .experts = op.experts,
+                      .gate_sums = activates ? sums : nullptr,
+                      .y = activates ? act_values : sums,
+                      .rounded = activates ? act : RoundedRows{},
+                      .n_choices = n_choices,
+                      .k = op.k,
+                      .ffn = op.ffn,
+                      .limit = op.limit,
+                      .has_both = second != nullptr,
+                      .activates = activates};
+    set_x(p.gemv, op.x, x, op.dim);
+    set_matrix(p.gemv, 0, first, op.n_experts, op.dim);
+    if (second != nullptr) set_matrix(p.gemv, 1, *second, op.n_experts, op.dim);
+    result.gate_up[result.n_gate_up++] = {
+        checked({.kernel = kernel_of(first, op, what).gate_up,
+                 .grid = {uint32_t(ceil_div(op.ffn, kExpertTile)), uint32_t(y_blocks), 1},
+                 .block = {kExpertThreads, 1, 1},
+                 .overlap_previous = true},
+                target, what),
+        p};
+  };
+  if (op.gate.type == op.up.type) {
+    gate_up(op.gate, &op.up, nullptr, true);
+  } else {
+    float* const sums = reinterpret_cast<float*>(base + layout.sums_at);
+    gate_up(op.gate, nullptr, sums, false);
+    gate_up(op.up, nullptr, sums, true);
+  }
+
+  ExpertDown& down = result.down_params;
+  down = {.rows = rows_of(op.down),
+          .experts = op.experts,
+          .weights = op.weights,
+          .shared = op.shared,
+          .shared_gate = op.shared_gate,
+          .add = op.add,
+          .y = op.y,
+          .n_rows = op.rows,
+          .k = op.k,
+          .dim = op.dim};
+  set_x(down.gemv, act_values, act, op.ffn);
+  set_matrix(down.gemv, 0, op.down, op.n_experts, op.ffn);
+  result.down =
+      checked({.kernel = kernel_of(op.down, op, what).down,
+               .grid = {uint32_t(ceil_div(op.dim, kExpertDownThreads / 32)), uint32_t(std::min(op.rows, kMaxGridY)), 1},
+               .block = {kExpertDownThreads, 1, 1},
+               .overlap_previous = true},
+              target, what);
   return result;
 }
 

@@ -9,19 +9,21 @@
 
 namespace lb::gpu {
 
-struct ExpertLaunch {
-  Launch launch;
-  ExpertGemv params;
-};
-
 Launch choose(const RouteExperts& op, const Target& target);
-Launch choose(const CombineExperts& op, const Target& target);
 
-// Bits to which the op needs x rounded: 8 or 16; 0 for plain weights, which read fp32 x.
-int rounded_bits(const ExpertLinear& op);
-// The number of rows of x.
-int x_rows(const ExpertLinear& op);
-// x: the op's x rounded; unused if rounded_bits() is 0.
-ExpertLaunch choose(const ExpertLinear& op, const RoundedRows& x, const Target& target);
+// The launches of a MixExperts, in order. round.rows == 0: no matrix needs x rounded.
+struct ExpertLaunches {
+  RoundRows round;
+  struct {
+    Launch launch;
+    ExpertGateUp params;
+  } gate_up[2];
+  int n_gate_up;
+  Launch down;
+  ExpertDown down_params;
+};
+ExpertLaunches choose(const MixExperts& op, void* scratch, const Target& target);
+// Scratch bytes of a MixExperts.
+size_t expert_scratch_bytes(int rows, int k, int dim, int ffn);
 
 }  // namespace lb::gpu

@@ -27,7 +27,10 @@ LB_DEVICE uint64_t warp_largest_key(uint64_t key) {
 }
 
 LB_DEVICE void route(const RouteExperts& p, int row) {
-  const float* logits = p.logits + long(row) * p.n_experts;
+  const auto logit_of = [&](int expert) {
+    const float logit = p.logits[long(row) * p.n_experts + expert];
+    return p.bias == nullptr ? logit : logit + p.bias[expert];
+  };
   uint64_t keys[kLaneExperts];
   bool has_nan = false;
   LB_UNROLL
@@ -35,7 +38,7 @@ LB_DEVICE void route(const RouteExperts& p, int row) {
     const int expert = lane() + 32 * i;
     keys[i] = 0;
     if (expert >= p.n_experts) continue;
-    const float logit = logits[expert];
+    const float logit = logit_of(expert);
     has_nan |= logit != logit;
     keys[i] = expert_key(logit, expert);
   }
@@ -48,7 +51,7 @@ LB_DEVICE void route(const RouteExperts& p, int row) {
     best = warp_largest_key(best);
     LB_UNROLL
     for (int i = 0; i < kLaneExperts; ++i) keys[i] = keys[i] == best ? 0 : keys[i];
-    const float logit = logits[expert_of(best)];
+    const float logit = logit_of(expert_of(best));
     if (j == 0) largest = logit;
     const float weight = exp_nonpositive(logit - largest);
     chosen_sum += weight;
@@ -60,7 +63,7 @@ LB_DEVICE void route(const RouteExperts& p, int row) {
   float sum = chosen_sum;
   if (!p.is_normalized) {
     sum = 0;
-    for (int expert = lane(); expert < p.n_experts; expert += 32) sum += exp_nonpositive(logits[expert] - largest);
+    for (int expert = lane(); expert < p.n_experts; expert += 32) sum += exp_nonpositive(logit_of(expert) - largest);
     sum = warp_sum(sum);
   }
   if (lane() < p.k) p.weights[long(row) * p.k + lane()] = has_nan ? quant::float_of(0x7fc00000u) : own / sum;

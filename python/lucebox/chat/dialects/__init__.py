@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lucebox.chat.dialects import hermes_json, llama_json, qwen_xml
+from lucebox.chat.dialects import harmony, hermes_json, llama_json, qwen_xml
 from lucebox.chat.dialects.reader import CallReader
 from lucebox.chat.dialects.text_values import unheld_keywords
 from lucebox.chat.tools import Tool
@@ -32,8 +32,8 @@ class Dialect:
     """Opening tags, and the reader of the text after each."""
     first: Mapping[str, ReaderType]
     """Openers that count only at the beginning of the answer. The reader gets the opener's text too."""
-    grammar: _Grammar
-    """Makes the Lark grammar for calls of some tools."""
+    grammar: _Grammar | None
+    """Makes the Lark grammar for calls of some tools; None: no grammar can hold them."""
     unheld: Callable[[Mapping[str, Any]], Sequence[str]]
     """Schema keywords of a tool's parameters that this grammar does not enforce."""
     render_call: Callable[[str, Mapping[str, Any]], str]
@@ -42,6 +42,8 @@ class Dialect:
     """The text of a call up to its name."""
     render_broken: Callable[[str, str], str]
     """The text of a call that broke off, from its name and the JSON text of its arguments so far."""
+    for_template: Callable[[Sequence[Mapping[str, Any]]], list[dict[str, Any]]] | None = None
+    """Converts messages to the form that the format's templates take; None: they take all messages."""
 
 
 DIALECTS: Mapping[str, Dialect] = {
@@ -75,11 +77,24 @@ DIALECTS: Mapping[str, Dialect] = {
         llama_json.render_begun,
         llama_json.render_broken,
     ),
+    "harmony": Dialect(
+        "harmony",
+        {},
+        {},
+        None,
+        lambda parameters: (),
+        harmony.render_call,
+        harmony.render_begun,
+        harmony.render_broken,
+        harmony.one_call_each,
+    ),
 }
 
 
 def dialect_of(template: str) -> str:
     """The name of a chat template's dialect; hermes_json if the template has no tool calls."""
+    if "<|channel|>" in template and "<|message|>" in template:
+        return "harmony"
     if "<function=" in template:
         return "qwen_xml"
     if "<tool_call>" not in template and ("<|python_tag|>" in template or '"parameters": ' in template):

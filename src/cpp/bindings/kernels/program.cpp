@@ -33,9 +33,9 @@ CpuStreamOptions scratch_of(const Linear& op) {
   return {.shared_scratch_bytes = linear_shared_scratch(op.rows, op.n_in),
           .thread_scratch_bytes = linear_thread_scratch(op.n_in)};
 }
-CpuStreamOptions scratch_of(const ExpertLinear& op) {
-  return {.shared_scratch_bytes = expert_shared_scratch(op.rows * op.k, op.n_in, op.n_out),
-          .thread_scratch_bytes = linear_thread_scratch(op.n_in)};
+CpuStreamOptions scratch_of(const MixExperts& op) {
+  return {.shared_scratch_bytes = expert_shared_scratch(op.rows, op.k, op.dim, op.ffn),
+          .thread_scratch_bytes = linear_thread_scratch(std::max(op.dim, op.ffn))};
 }
 CpuStreamOptions scratch_of(const Attention& op) {
   const int dim = op.cache.head_dim, n_kv_heads = op.cache.n_kv_heads;
@@ -71,8 +71,8 @@ size_t device_scratch(const Attention& op, size_t n, int capacity, const gpu::Ta
   const size_t row = gpu::attention_row_scratch_bytes(heads, op.cache.n_kv_heads, dim, capacity, target);
   return n > 1 ? gpu::kMaxBatched * gpu::aligned_scratch(row) : row;
 }
-size_t device_scratch(const ExpertLinear& op, size_t, int, const gpu::Target&) {
-  return rounded_bytes(gpu::x_rows(op), op.n_in, true);
+size_t device_scratch(const MixExperts& op, size_t, int, const gpu::Target&) {
+  return gpu::expert_scratch_bytes(op.rows, op.k, op.dim, op.ffn);
 }
 size_t device_scratch(const GatedDelta& op, size_t, int, const gpu::Target& target) {
   return gpu::gated_delta_scratch_bytes(op, target);

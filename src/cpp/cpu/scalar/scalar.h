@@ -10,6 +10,7 @@ void rms_norm(const RmsNorm&, int begin, int end);
 void gated_rms_norm(const GatedRmsNorm&, int begin, int end);
 void rope(const Rope&, int begin, int end);
 void swiglu(const SwiGlu&, int begin, int end);
+void clamped_swiglu(const float* gate, const float* up, float* y, int n, float limit);
 
 void top_tokens(const TopTokens&, int begin, int end);
 void block_conv(const BlockConv&, int begin, int end);

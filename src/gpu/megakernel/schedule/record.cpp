@@ -275,6 +275,8 @@ void Schedule::run(const Attention& op) {
   require(prepare_ && op.rows == 1 && op.q == prepare_->q, "takes one row of an attention");
   require(op.first_slot == 0 && op.window == 0, "takes no window of an attention");
   require(op.blocks == nullptr, "takes no blocks of an attention");
+  require(op.sinks == nullptr, "takes no sinks of an attention");
+  require(prepare_->k_bias == nullptr, "takes no biases of queries and keys");
   const AttentionPrepare prepare = *prepare_;
   prepare_.reset();
   const KvLayer& cache = op.cache;

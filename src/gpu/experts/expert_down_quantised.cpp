@@ -1,7 +1,7 @@
-// Expert GEMV kernels for quantised weights, with 8-bit and 16-bit x. Body: expert_gemv.h.
+// Down products of experts for quantised weights, with 8-bit and 16-bit x. Body: down.h.
 #include "dialect.h"
 
-#include "gpu/experts/expert_gemv.h"
+#include "gpu/experts/down.h"
 #include "gpu/experts/instances.h"
 #include "gpu/gemv/formats_16.h"
 #include "gpu/gemv/formats_32.h"
@@ -15,8 +15,8 @@ struct Block32 {
   using Bits = Block32Format<kType, kBits>;
 };
 
-#define X(kernel, Type, kXBits, ...) \
-  LB_KERNEL(kernel, ExpertGemv, kExpertGemvThreads, 1) { expert_gemv<__VA_ARGS__>(p); }
+#define X(name, Type, kXBits, ...) \
+  LB_KERNEL(expert_down_##name##_kernel, ExpertDown, kExpertDownThreads, 1) { expert_down<__VA_ARGS__>(p); }
 LB_EXPERT_KERNELS_QUANTISED(X)
 #undef X
 
