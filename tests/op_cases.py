@@ -336,7 +336,9 @@ def _mixed(on: On, own: experts_reference.Experts, chosen: Any, around: Any, is_
 def _check_mixture(
     on: On, dtypes: tuple[str, str, str], shape: tuple[int, ...], is_clamped: bool, activations: str, seed: int
 ) -> None:
-    rounding = "f32" if linear_reference.FP8 in dtypes and "pack" not in on else activations  # the CPU rounds no x of FP8
+    rounding = (
+        "f32" if linear_reference.FP8 in dtypes and "pack" not in on else activations
+    )  # the CPU rounds no x of FP8
     own, chosen, around, (want, scale, _) = _mixture(dtypes, shape, is_clamped, rounding, np.random.default_rng(seed))
     got = _mixed(on, own, chosen, around, is_clamped and dtypes[0] == dtypes[1], activations)
     is_exact = activations == "int8" or set(dtypes) <= set(linear_reference.PLAIN_TYPES)

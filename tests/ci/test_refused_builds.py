@@ -21,7 +21,7 @@ def test_windows_is_refused(tmp_path: Path, define: str) -> None:
 def test_a_free_threaded_python_is_refused(tmp_path: Path) -> None:
     """A Python that says so: like python3.14t, whose code is not looked at."""
     python = tmp_path / "python3"
-    answer = f"case \"$*\" in *Py_GIL_DISABLED*) echo 1;; *) exec '{sys.executable}' \"$@\";; esac"
+    answer = f'case "$*" in *Py_GIL_DISABLED*) echo 1;; *) exec \'{sys.executable}\' "$@";; esac'
     python.write_text(f"#!/bin/sh\n{answer}\n")
     python.chmod(0o755)
     command = ["cmake", "-S", ROOT, "-B", tmp_path / "build", "-DLUCEBOX_PYTHON=ON", f"-DPython_EXECUTABLE={python}"]

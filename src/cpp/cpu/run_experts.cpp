@@ -75,9 +75,7 @@ struct ExpertScratch {
   }
 };
 
-bool is_rounded(const ExpertMatrix& matrix, Activations activations) {
-  return cpu::rounds_x(matrix.type, activations);
-}
+bool is_rounded(const ExpertMatrix& matrix, Activations activations) { return cpu::rounds_x(matrix.type, activations); }
 
 void copy_row(const cpu::Q8Rows& from, int row, const cpu::Q8Rows& to, int place) {
   const size_t n = size_t(from.n_blocks);
