@@ -147,7 +147,7 @@ def test_fused_ops_of_a_step(name: str) -> None:
                 assert prepare["grid"] == (-(-rows * 5 * heads // 4), 1, 1) and prepare["overlap_previous"]
     with pytest.raises(UnsupportedError, match=r"\[delta_inputs\] \[2, 256\], 4 taps, 1 heads of 64: one row"):
         delta_inputs(2, 64, 1)
-    for rows, kernel, threads in ((2, "few", 256), (64, "few", 256), (65, "chain", 128)):
+    for rows, kernel, threads in ((2, "small", 256), (64, "small", 256), (65, "chain", 128)):
         inputs = delta_inputs(rows, 128, 4)
         check(inputs, name)
         assert (inputs["kernel"], inputs["block"][0]) == (f"delta_inputs_{kernel}_kernel", threads)
@@ -356,7 +356,7 @@ def test_appends_of_a_recurrent_layer(name: str, shape: tuple[int, int, int, int
         if rows > 64 and shape[2] == 128 and has_source(name, "gated_delta_chain"):
             kernels = ["fold", "chain", "chain"]
         if rows == 2 and shape[2] == 128 and has_source(name, "gated_delta_small"):
-            kernels = ["few"]
+            kernels = ["small"]
         launches = choose(name, "gated_delta", rows=rows, **delta_sizes(*shape))
         assert [str(launch["kernel"]).split("_")[2].rstrip("1236") for launch in launches] == kernels
         for launch in launches:
