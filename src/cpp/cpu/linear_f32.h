@@ -1,7 +1,7 @@
-// Linear products in fp32. F16 and BF16 weights are converted in registers, or in scratch with more than 4 activation
-// rows. Block weights are dequantised to fp32 in scratch. Register tile: 4 weight rows x up to 4 activation rows of dot
-// products, 8 loads per 16 multiply-adds, one horizontal sum per output. A GEMV is bound by the bytes of the weights, a
-// GEMM by multiply-adds. The order of additions of an output depends on n_in alone.
+// Linear products in fp32. F16, BF16 and FP8 weights are converted in registers, or in scratch with more than 4
+// activation rows. Block weights are dequantised to fp32 in scratch. Register tile: 4 weight rows x up to 4 activation
+// rows of dot products, 8 loads per 16 multiply-adds, one horizontal sum per output. A GEMV is bound by the bytes of
+// the weights, a GEMM by multiply-adds. The order of additions of an output depends on n_in alone.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -15,6 +15,29 @@ constexpr int kTileRows = 4;               // weight rows of a tile
 constexpr long kPrefetchAhead = 16 << 10;  // bytes; a BF16 GEMV reads 23 GB/s per core, 13 GB/s without prefetch
 constexpr long kBlockX = 96 << 10;         // values of x per pass over the weights: 384 KiB, which stay in L2
 
+// Values [k, k + lanes) of a weight row, and their address.
+template <class W>
+vf weights_at(const W* row, int k, int lanes) {
+  return load(row + k, lanes);
+}
+template <class W>
+const char* address_of(const W* row, int k) {
+  return reinterpret_cast<const char*>(row + k);
+}
+// quant::dequantize_blocks; a block's values are whole vectors.
+inline vf weights_at(const quant::BlockF8* row, int k, int) {
+  static_assert(quant::BlockF8::kValues % kLanes == 0);
+  typedef uint8_t vc __attribute__((vector_size(kLanes)));
+  const quant::BlockF8& block = row[k / quant::BlockF8::kValues];
+  vc codes;
+  __builtin_memcpy(&codes, block.q + k % quant::BlockF8::kValues, sizeof codes);
+  const vi wide = __builtin_convertvector(codes, vi);
+  return __builtin_bit_cast(vf, (wide & 0x80) << 24 | (wide & 0x7f) << 20) * 0x1p120f * block.scale;
+}
+inline const char* address_of(const quant::BlockF8* row, int k) {
+  return reinterpret_cast<const char*>(row[k / quant::BlockF8::kValues].q + k % quant::BlockF8::kValues);
+}
+
 // Computes outputs [r0, r0 + kR) x [o, o + n) of op; w points to the kTileRows weight rows.
 template <class W, int kR>
 void tile_f32(const Linear& op, const W* const* w, int o, int n, int r0) {
@@ -24,8 +47,8 @@ void tile_f32(const Linear& op, const W* const* w, int o, int n, int r0) {
     vf a[kR];
     for (int r = 0; r < kR; ++r) a[r] = load(x + long(r) * op.n_in + k, lanes);
     for (int i = 0; i < kTileRows; ++i) {
-      if constexpr (kR == 1) __builtin_prefetch(reinterpret_cast<const char*>(w[i] + k) + kPrefetchAhead);
-      const vf b = load(w[i] + k, lanes);
+      if constexpr (kR == 1) __builtin_prefetch(address_of(w[i], k) + kPrefetchAhead);
+      const vf b = weights_at(w[i], k, lanes);
       for (int r = 0; r < kR; ++r) acc[i][r] = fma(a[r], b, acc[i][r]);
     }
   };
@@ -88,13 +111,19 @@ void linear_f32_blocks(const Linear& op, int begin, int end, float* dequantized)
   });
 }
 
+void linear_f32_f8(const Linear& op, int begin, int end, float* dequantized) {
+  if (op.rows > 4) return linear_f32_blocks<quant::BlockF8>(op, begin, end, dequantized);
+  linear_f32_rows<quant::BlockF8>(op, begin, end,
+                                  [&](int, long o) { return quant::row_blocks<quant::BlockF8>(op.w, o, op.n_in); });
+}
+
 void linear_f32(const Linear& op, int begin, int end, std::byte* scratch) {
   float* dequantized = reinterpret_cast<float*>(scratch);
   switch (op.type) {
     case DType::kF32: return linear_f32_plain<float>(op, begin, end, dequantized);
     case DType::kF16: return linear_f32_plain<Half>(op, begin, end, dequantized);
     case DType::kBF16: return linear_f32_plain<BFloat>(op, begin, end, dequantized);
-    case DType::kF8_E4M3: return linear_f32_blocks<quant::BlockF8>(op, begin, end, dequantized);
+    case DType::kF8_E4M3: return linear_f32_f8(op, begin, end, dequantized);
     default:
       quant::visit_block(op.type, [&](auto tag) { linear_f32_blocks<decltype(tag)>(op, begin, end, dequantized); });
   }
