@@ -47,7 +47,7 @@ struct Watch {
 std::atomic<Watch*> watches = nullptr;
 std::mutex watches_mutex;  // of writers
 std::atomic<int> n_lost = 0;
-uintptr_t page_bytes = 0;
+const auto page_bytes = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
 struct sigaction previous_action{};
 
 Watch* find_watch(uintptr_t at) {
@@ -82,7 +82,6 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
 void install_handler() {
   static std::once_flag once;
   std::call_once(once, [] {
-    page_bytes = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
     struct sigaction action{};
     action.sa_sigaction = on_bus_error;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
