@@ -6,6 +6,7 @@
 #include "gpu/gemv/formats_16.h"
 #include "gpu/gemv/formats_32.h"
 #include "gpu/gemv/formats_fp.h"
+#include "gpu/gemv/formats_fp.h"
 
 namespace lb::gpu {
 

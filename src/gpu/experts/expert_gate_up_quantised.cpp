@@ -5,6 +5,7 @@
 #include "gpu/experts/instances.h"
 #include "gpu/gemv/formats_16.h"
 #include "gpu/gemv/formats_32.h"
+#include "gpu/gemv/formats_fp.h"
 
 namespace lb::gpu {
 
