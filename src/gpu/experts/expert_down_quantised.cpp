@@ -6,7 +6,6 @@
 #include "gpu/gemv/formats_16.h"
 #include "gpu/gemv/formats_32.h"
 #include "gpu/gemv/formats_fp.h"
-#include "gpu/gemv/formats_fp.h"
 
 namespace lb::gpu {
 
