@@ -264,7 +264,9 @@ def test_bad_options(options: dict, error: type[Exception] | tuple[type[Exceptio
 def test_the_engine_reads_every_field_that_python_does_not(llm: LLM) -> None:
     assert llm.engine.options == engine_fields(llm.options) | engine_fields(llm.model.drafters)
     assert llm.options.draft == str(llm.model.drafters)
-    with pytest.raises(TypeError, match="no option 'colour' of EngineOptions; the options are device, pack, context"):
+    with pytest.raises(
+        TypeError, match="no option 'colour' of EngineOptions; the options are device, pack, require_gpu, context"
+    ):
         LLM("tiny-hybrid", colour=1)
     with pytest.raises(TypeError, match=r"no option 'max_token' of Sampling; did you mean max_tokens\?"):
         llm.generate("x", max_token=1)

@@ -228,7 +228,7 @@ def test_nvfp4_experts_in_gguf_have_a_scale_each(tmp_path: Path) -> None:
     assert np.array_equal(*(logits_of(open_engine(path), ids) for path in paths))
     name = "blk.0.ffn_up_exps.scale"
     damaged = write(tmp_path / "damaged.gguf", metadata(shape), packed | {name: packed[name][:3]})
-    with pytest.raises(FormatError, match=f"expected one scale of each of {shape.n_experts} experts"):
+    with pytest.raises(FormatError, match=f"expected one scale for each of {shape.n_experts} experts"):
         open_engine(damaged)
 
 

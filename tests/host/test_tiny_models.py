@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from reference import checkpoints
 from reference.checkpoints import Typed
 from reference.decoder import Decoder
-from reference.gguf_files import Packed, Shape, metadata, tensors, write, write_model
-from reference.linear import BLOCK_TYPES, CODEBOOK_TYPES, PLAIN_TYPES, decode, to_bf16
+from reference.gguf_files import Shape, metadata, tensors, write, write_model
+from reference.linear import BLOCK_TYPES, CODEBOOK_TYPES, PLAIN_TYPES, to_bf16
 from safetensors.numpy import load_file
 from tolerances import tolerance
 
@@ -328,49 +328,6 @@ def test_wrong_numbers_of_experts(tmp_path: Path, name: str, shape: tuple[int, .
     made = tensors(own) | {f"blk.1.{name}": np.zeros(shape, np.float32)}
     with pytest.raises(LuceboxError, match=message):
         open_engine(write(tmp_path / "m.gguf", metadata(own), made))
-
-
-def test_nvfp4_experts_with_a_scale_each(written: Write, tmp_path: Path) -> None:
-    """GGUF: the bits of the same values in BF16."""
-    own = replace(BY_TYPE["qwen35moe"], dtype="NVFP4", n_layers=1, recurrent=(False,))
-    rng = np.random.default_rng(0)
-    packed = dict(tensors(own))
-    bf16 = dict(packed)
-    for name, tensor in tensors(own).items():
-        if isinstance(tensor, Packed) and "_exps" in name:
-            scales = rng.uniform(0.5, 2, own.n_experts).astype(np.float32)
-            packed[name.removesuffix("weight") + "scale"] = scales
-            values = decode(tensor.rows.reshape(-1), "NVFP4").reshape(own.n_experts, tensor.rows.shape[1], -1)
-            words = to_bf16(np.ascontiguousarray(values * scales[:, None, None]))
-            bf16[name] = Packed("BF16", words.view(np.uint8))
-    paths = [write(tmp_path / f"{i}.gguf", metadata(own), made) for i, made in enumerate((packed, bf16))]
-    ids = random_ids(9, own.vocab)
-    one, two = (logits_of(open_engine(path), ids) for path in paths)
-    assert np.array_equal(one, two)
-    packed["blk.0.ffn_down_exps.scale"] = np.ones(2, np.float32)
-    with pytest.raises(LuceboxError, match=r"expected one scale for each of 7 experts"):
-        open_engine(write(tmp_path / "m.gguf", metadata(own), packed))
-
-
-@pytest.mark.parametrize("maker", ["modelopt", "compressed-tensors"])
-def test_nvfp4_experts_of_checkpoints(written: Write, tmp_path: Path, maker: str) -> None:
-    config, weights = checkpoints.from_gguf(written(VARIANTS["qwen3 mixture"]))
-    rng = np.random.default_rng(0)
-    packed: Typed = {}
-    bf16: Typed = {}
-    for name, tensor in weights.items():
-        packed[name] = bf16[name] = ("F32", tensor)
-        if ".experts." in name:
-            del packed[name]
-            made, values = checkpoints.nvfp4(name, tensor.shape, maker, rng)
-            packed |= made
-            bf16[name] = ("BF16", to_bf16(values))
-    logits = []
-    for label, typed in (("nvfp4", packed), ("bf16", bf16)):
-        path = checkpoints.write(tmp_path / label, config, {"x": np.zeros(1, np.float32)})
-        checkpoints.write_tensors(path / "model.safetensors", typed)
-        logits.append(logits_of(open_engine(path), random_ids(9, 131)))
-    assert np.array_equal(*logits)
 
 
 def test_weights_that_are_not_normalised(written: Write, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from reference.linear import SCALES_AT, decode, quantize_q8
+from reference.linear import PLAIN_TYPES, decode, quantize_q8
 from reference.rms_norm import silu
 
 Bytes = NDArray[np.uint8]
@@ -59,7 +59,7 @@ def mix(
 ) -> tuple[F64, F64, float]:  # fmt: skip
     """(y [rows, dim], the sums of the absolute values of its terms, the distance of act() in codes from where its
     rounding to 8 bits could go to either side)."""
-    rounds = [activations == "int8" and dtype in SCALES_AT for dtype in own.types]
+    rounds = [activations == "int8" and dtype not in PLAIN_TYPES for dtype in own.types]
     n_rows, k = experts.shape
     chosen = experts.reshape(-1)
 

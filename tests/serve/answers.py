@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from lucebox.chat.dialects import DIALECTS
 from lucebox.chat.parsing import OutputParser
 from lucebox.chat.profiles import Profile, Thinking
 from lucebox.chat.tools import Tool, ToolChoice
@@ -37,6 +38,9 @@ WEATHER = Tool(
 WRITE = Tool("write", parameters={"type": "object", "properties": {"path": {"type": "string"}, "text": {}}})
 NOTHING = Tool("nothing")
 TOOLS = [WEATHER, WRITE, NOTHING]
+
+# A grammar holds their calls, and OutputParser reads them. harmony's answers have a reader of their own.
+HELD_DIALECTS = [name for name, dialect in DIALECTS.items() if dialect.grammar is not None]
 
 Simple = tuple[str, ...]
 

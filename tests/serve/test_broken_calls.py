@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from answers import TOOLS, parser, read
+from answers import HELD_DIALECTS, TOOLS, parser, read
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lucebox.chat.dialects import DIALECTS
@@ -223,7 +223,7 @@ def written(dialect: str, arguments: dict[str, Any], closer: str) -> str:
 
 
 @settings(max_examples=25)
-@given(st.sampled_from(sorted(DIALECTS)), CALLS, CLOSERS)
+@given(st.sampled_from(sorted(HELD_DIALECTS)), CALLS, CLOSERS)
 @example("qwen_xml", {"path": "a", "content": f"a\n{INNER}\na"}, "</parameter>")
 @example("hermes_json", {"path": INNER, "line": 1}, "")
 def test_a_call_cut_anywhere(dialect: str, arguments: dict[str, Any], closer: str) -> None:

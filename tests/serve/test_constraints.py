@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import httpx
 import numpy as np
 import pytest
-from answers import NOTHING, WEATHER, WRITE, parser, read
+from answers import HELD_DIALECTS, NOTHING, WEATHER, WRITE, parser, read
 from engines import open_engine
 from lucebox import _engine
 from lucebox.chat.constraints import (
@@ -219,7 +219,7 @@ def calls(dialect: str, **more: Any) -> TokenConstraint:
     return TokenConstraint(tokens(), tools_grammar(Profile("x", dialect=dialect), [WEATHER, WRITE, NOTHING], choice))
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", HELD_DIALECTS)
 def test_required_calls(dialect: str) -> None:
     write = DIALECTS[dialect].render_call
     full = {"city": 'A "b"\n<c>', "days": 3, "exact": True, "where": None, "tags": ["x", "y"], "note": "n"}
@@ -244,7 +244,7 @@ def test_required_calls(dialect: str) -> None:
     assert refused_at(alone, first) is None and alone.done
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", HELD_DIALECTS)
 def test_structured_output_or_calls(dialect: str) -> None:
     profile = Profile("x", dialect=dialect)
     grammar = json_or_tools_grammar(profile, [WEATHER, NOTHING], ToolChoice(parallel=False), PERSON)
@@ -257,7 +257,7 @@ def test_structured_output_or_calls(dialect: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["$defs", "definitions"])
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", HELD_DIALECTS)
 def test_schemas_with_references(dialect: str, where: str) -> None:
     item = {
         "type": "object",
@@ -312,7 +312,7 @@ DEFS = {"point": POINT, "named": NAMED, "name": {"enum": ["a", "b"]}, "a/b": {"c
          [{"a": 1, "x": 1}], [{"a": 1}, {"a": "b"}]),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", HELD_DIALECTS)
 def test_schemas_are_followed(dialect: str, schema: Any, good: list[Any], bad: list[Any]) -> None:
     """Forced calls hold them, and values written as text have their types."""
     tool, write = Tool("put", parameters={**schema, "$defs": DEFS}), DIALECTS[dialect].render_call
@@ -326,7 +326,7 @@ def test_schemas_are_followed(dialect: str, schema: Any, good: list[Any], bad: l
         assert refused_at(TokenConstraint(tokens(), grammar), write("put", arguments)) is not None, arguments
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", HELD_DIALECTS)
 def test_a_forced_call_never_repeats_a_key(dialect: str) -> None:
     for schema in ({"$ref": "#/$defs/point"}, POINT, {"allOf": [POINT]}, {**POINT, "additionalProperties": True}):
         tool = Tool("put", parameters={**schema, "$defs": DEFS})
@@ -337,7 +337,7 @@ def test_a_forced_call_never_repeats_a_key(dialect: str) -> None:
             assert refused_at(TokenConstraint(tokens(), grammar), wrong) is not None
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", HELD_DIALECTS)
 def test_objects_inside_a_forced_call_never_repeat_a_key(dialect: str) -> None:
     schema = {"properties": {"at": {"$ref": "#/$defs/point"}, "all": {"type": "array", "items": POINT}}, "$defs": DEFS}
     (tool,), warnings = held_tools(tokens().check, [Tool("put", parameters=schema)], DIALECTS[dialect])
@@ -420,7 +420,7 @@ def test_keywords_that_cannot_be_held_loosen(part: dict[str, Any], note: str | N
     (held,), warnings = held_tools(tokens().check, [tool], DIALECTS["hermes_json"])
     assert len(warnings) == (note is not None)
     assert note is None or ("the tool 'put'" in warnings[0] and note in warnings[0])
-    for dialect in DIALECTS:
+    for dialect in HELD_DIALECTS:
         TokenConstraint(tokens(), tools_grammar(Profile("x", dialect=dialect), [held], ToolChoice("required")))
     schema, warnings = held_schema(tokens().check, tool.parameters, "the response format", must_hold=False)
     assert len(warnings) == (note is not None)
@@ -506,7 +506,7 @@ class Either(RootModel[Cat | Dog]): ...
 
 
 @pytest.mark.parametrize(("model", "loosened"), [(Cat, ""), (Home, ""), (Either, ""), (Tagged, "uniqueItems")])
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", HELD_DIALECTS)
 def test_forced_calls_validate(dialect: str, model: type[BaseModel], loosened: str) -> None:
     """Schemas as pydantic makes them: random calls are valid, or a warning says which keyword is not held."""
     rng = np.random.default_rng(3)

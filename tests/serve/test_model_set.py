@@ -278,5 +278,5 @@ def test_a_hundred_loads_leak_nothing() -> None:
         for _ in range(24):
             cycle()
         grown, files_after, threads_after = used(running.process.pid)
-    assert (files_after, threads_after) == (files, threads)
+    assert files_after <= files and threads_after <= threads, (files, files_after, threads, threads_after)
     assert grown - resident < 3072, (resident, grown)

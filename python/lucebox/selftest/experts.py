@@ -16,7 +16,7 @@ from lucebox.selftest.inputs import BLOCKS, normal, weights_of
 __all__ = ["mixtures", "routes"]
 
 _TERMS = 64
-_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_XS", "NVFP4")
+_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_XS", "NVFP4", "F8_E4M3")
 
 
 def routes(rng: np.random.Generator) -> Iterator[Case]:
