@@ -330,6 +330,28 @@ def test_wrong_numbers_of_experts(tmp_path: Path, name: str, shape: tuple[int, .
         open_engine(write(tmp_path / "m.gguf", metadata(own), made))
 
 
+@pytest.mark.parametrize("maker", ["modelopt", "compressed-tensors"])
+def test_nvfp4_experts_of_checkpoints(written: Write, tmp_path: Path, maker: str) -> None:
+    """A matrix per expert, each with a scale of its own; the same values as fp32."""
+    config, weights = checkpoints.from_gguf(written(replace(VARIANTS["qwen3 mixture"], hidden=64, expert_ffn=64)))
+    rng = np.random.default_rng(0)
+    packed: Typed = {}
+    plain: Typed = {}
+    for name, tensor in weights.items():
+        packed[name] = plain[name] = ("F32", tensor)
+        if ".experts." in name:
+            del packed[name]
+            made, values = checkpoints.nvfp4(name, tensor.shape, maker, rng)
+            packed |= made
+            plain[name] = ("F32", values.astype(np.float32))
+    logits = []
+    for label, typed in (("nvfp4", packed), ("f32", plain)):
+        path = checkpoints.write(tmp_path / label, config, {"x": np.zeros(1, np.float32)})
+        checkpoints.write_tensors(path / "model.safetensors", typed)
+        logits.append(logits_of(open_engine(path), random_ids(9, 131)))
+    assert largest_difference(*logits) < EXACT
+
+
 def test_weights_that_are_not_normalised(written: Write, tmp_path: Path) -> None:
     """norm_topk_prob is false by default: the chosen weights then sum to less than 1."""
     shape = VARIANTS["qwen3 mixture"]
