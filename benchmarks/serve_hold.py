@@ -33,7 +33,7 @@ import hostile_bodies as hostile
 HEALTH_MS, CHAT_MS, SMALL_BYTES = 50, 100, 10_000
 CHAT = json.dumps(hostile.CHAT | {"max_tokens": 1}).encode()
 Body = tuple[str, bytes]
-"""A path, and the bytes of the body."""
+"""(path, body), sent as POST."""
 
 
 def chat_body(fields: dict[str, Any]) -> Body:
@@ -41,7 +41,7 @@ def chat_body(fields: dict[str, Any]) -> Body:
 
 
 def small_bodies() -> dict[str, Body]:
-    """Bodies of less than 10 KB."""
+    """Bodies below 10 KB, which may cost another client at most 100 ms."""
     pattern = hostile.NESTED
     patterns = [{"pattern": f"{pattern}{{{10 + i}}}"} for i in range(150)]
     tool = {
@@ -86,7 +86,7 @@ def large_bodies() -> dict[str, Body]:
 
 
 def scored_bodies() -> dict[str, Body]:
-    """For a server with a scorer."""
+    """A prompt that the server's scorer reads whole, to keep a thousandth of it."""
     text = "The code of vault 7 is 1234. " + "Once upon a time there was a small dog. " * 700
     asked = {"mode": "always", "keep_ratio": 0.001}
     return {"score 28 KB": chat_body({"messages": [{"role": "user", "content": text}], "compression": asked})}
@@ -112,7 +112,7 @@ def varied(body: Body, run: int) -> Body:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of all threads of a process."""
+    """Seconds that the threads of a process have run on a core."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:

@@ -40,7 +40,7 @@ class Built:
     bytes: int = 0
     kernels: int = 0
     code: dict[str, int] = field(default_factory=dict)  # bytes of code objects by room of src/gpu
-    changes: dict[str, int] = field(default_factory=dict)  # the same, less that of the pack that was there before
+    changes: dict[str, int] = field(default_factory=dict)  # bytes minus the previous pack's bytes
     problem: str = ""  # output of a failed build
 
 

@@ -9,7 +9,7 @@
     FOLDER/sbom.cdx.json                 CycloneDX 1.6: every wheel, its components and its compilers
 
 With --pages, only the pages: for wheels of several releases, each of which has a bill of materials already. The same
-wheels give the same bytes: no path is written, and no time but those of --releases.
+wheels give the same bytes: no path is written, and only the times given by --releases.
 
 --releases FILE    `gh release list --json tagName,publishedAt`: upload times (PEP 700), for uv's --exclude-newer
 --yanked FILE      {"0.1.0": "the reason"}: versions that pip and uv install only where they are pinned (PEP 592)
@@ -37,9 +37,9 @@ class Releases:
     """What the index says of versions beyond their wheels."""
 
     times: Mapping[str, str] | None = None
-    """Version -> when it was published, "2026-11-01T12:00:00Z"; None: unknown for all."""
+    """{version: time of its release}, such as "2026-11-01T12:00:00Z"; None: all are unknown."""
     yanked: Mapping[str, str] = field(default_factory=dict)
-    """Version -> why it was withdrawn."""
+    """{version: reason}, from ci/yanked.json; pip skips these versions unless one is pinned."""
 
 
 def make_index(folder: Path, wheels: list[Wheel], releases: Releases = Releases()) -> None:

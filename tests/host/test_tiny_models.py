@@ -157,7 +157,7 @@ def test_every_tensor_type(written: Write, family: str, dtype: str) -> None:
     "family", [name if name == "llama" else pytest.param(name, marks=pytest.mark.slow) for name in BY_TYPE]
 )
 def test_every_tensor_type_with_every_instruction_set(written: Write, family: str, dtype: str) -> None:
-    """The products of a family are those of another, so one is enough every day. 0.2 s each."""
+    """All families share the products, so one is enough every day. 0.2 s each."""
     shape = replace(BY_TYPE[family], dtype=dtype)
     for isa in _engine.available_isas():
         check(written(shape), shape.vocab, isa)

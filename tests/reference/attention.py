@@ -26,8 +26,9 @@ def visible(
     window: int = 0,
     parent: NDArray[np.int32] | None = None,
 ) -> NDArray[np.bool_]:
-    """[rows, n_past + rows]: slots in the row's window, and of the new ones those up to the row, or those of its word,
-    which the window does not hide; no committed slot before first_slot. A row of a tree has the window of its depth."""
+    """[rows, n_past + rows]: the slots that each row sees. Committed slots: from first_slot on, in the row's window. New
+    slots: up to the row, in its window; in a tree the ancestors, which no window hides. A row of a tree has the window
+    of its depth."""
     mask = np.ones((rows, n_past + rows), bool)
     for r in range(rows):
         at = r if parent is None or ancestors is None else int(ancestors[r]).bit_count() - 1

@@ -45,7 +45,7 @@ def test_qwen3() -> None:
     assert card.defaults(thinking=True, tools=True) == Sampling(temperature=0.6, top_p=0.95, top_k=20)
 
 
-# What the template of gpt-oss does with efforts, tools, reasoning and calls.
+# The efforts, tools, reasoning and calls of gpt-oss's template, shortened.
 HARMONY = """<|start|>system<|message|>Reasoning: {{ reasoning_effort or "medium" }}<|end|>
 {%- if tools %}<|start|>developer<|message|>{% for tool in tools %}{{ tool.function.name }}{% endfor %}<|end|>
 {%- endif %}

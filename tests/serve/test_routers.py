@@ -1,4 +1,4 @@
-"""Two servers behind routers from PyPI: prefixes stay on their replica, and a killed replica loses no other's request.
+"""Routers from PyPI in front of two servers: prefixes stay on their replica, and a killed replica loses no other's request.
 
 The routers are found on PATH: pip install sglang-router vllm-router.
 """

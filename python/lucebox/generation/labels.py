@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError
-from lucebox.generation.log_softmax import log_softmax
 from lucebox.results import LabelScore
 from lucebox.text import Ids
 
@@ -94,16 +93,24 @@ class Labels:
             if done == n_prompt:
                 break
             yield done
-        last = log_softmax(session.logits())
+        last = session.logits()
         self.logprobs[:] = 0
         for tree in self._trees:
-            rows = {PROMPT_ROW: last}
+            rows = {PROMPT_ROW: (last, _log_sum(last))}
             if tree.ids:
                 yield n_prompt
                 logits, _ = session.append(np.array(tree.ids, np.int32), tree.parents)
                 session.commit([])
-                rows |= {row: log_softmax(values) for row, values in enumerate(logits)}
+                rows |= {row: (values, _log_sum(values)) for row, values in enumerate(logits)}
                 n_prompt += len(tree.ids)
             for label, row, token in tree.reads:
-                self.logprobs[label] += rows[row][token]
+                values, log_sum = rows[row]
+                self.logprobs[label] += float(values[token]) - log_sum
         yield n_prompt
+
+
+def _log_sum(logits: NDArray[np.float32]) -> float:
+    """logits: [vocab]. Returns the logarithm of the sum of their exponentials."""
+    values = logits.astype(np.float64)
+    top = values.max()
+    return float(top + np.log(np.exp(values - top).sum()))

@@ -27,7 +27,7 @@ namespace lb::cpu {
 [[maybe_unused]] static inline int first_slot(const Attention& op, int n_past, int row) {
   const int first = op.first_slot < n_past ? op.first_slot : n_past;
   const int in_window = op.window > 0 ? n_past + depth_of(op.tree, row) - op.window + 1 : 0;
-  // Of the append's own rows, a window hides only a chain's.
+  // A window hides rows of this append only in a chain.
   const int hidden = op.tree.ancestors && in_window > n_past ? n_past : in_window;
   return hidden > first ? hidden : first;
 }

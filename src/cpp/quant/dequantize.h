@@ -146,7 +146,7 @@ LB_FN ScaleOffset unpack(const BlockNVFP4& b, int i, int8_t* q) {
 // The bits of an e4m3 number at their places in an fp32 number are 2^-120 times the number; NaN counts as 480.
 LB_FN float e4m3_value(uint8_t x) { return 0x1p120f * float_of(uint32_t(x & 0x80) << 24 | uint32_t(x & 0x7f) << 20); }
 
-// The scale of a sub-block times that of its tensor, rounded as the tools that write these files do.
+// The scale of a sub-block times its tensor's scale, rounded as the tools that write these files do.
 LB_FN float scaled(float scale, const ScaledHeader& by) {
   return by.divisor != 0 ? scale / by.divisor : scale * by.factor;
 }

@@ -36,7 +36,7 @@ struct Matrix {
   size_t bytes() const { return n_out * row_bytes(type, n_in); }
 };
 
-// Order of an expert's rows in the file: as ops read them, or those of two matrices by turns, so that the even rows
+// Order of an expert's rows in the file: as ops read them, or the rows of two matrices by turns, so that the even rows
 // come first in memory.
 enum class ExpertRowOrder { kPlain, kByTurns };
 

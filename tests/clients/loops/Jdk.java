@@ -1,5 +1,5 @@
 // The JDK's HttpClient, by which LangChain4j talks: every plain-text POST offers an upgrade (`Upgrade: h2c`). The bodies
-// are those of LangChain4j's models for chat completions and messages.
+// are the requests of LangChain4j's models for chat completions and messages.
 
 import java.net.URI;
 import java.net.http.HttpClient;

@@ -6,7 +6,7 @@ export const URL = process.argv[2];
 export const QUESTION = "How is the weather in Oslo and Zürich?";
 export const PARAMETERS = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
 export const DESCRIPTION = "The weather of a city.";
-// What two answers to one request may differ in: ids, times, drafts and what the cache had.
+// Fields that differ between two answers to one request: ids, times, drafts, cached tokens.
 const VOLATILE = new Set(
   ["id", "item_id", "call_id", "tool_call_id", "created", "created_at", "completed_at", "timings", "usage"],
 );

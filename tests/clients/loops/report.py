@@ -12,7 +12,7 @@ URL = sys.argv[1]
 QUESTION = "How is the weather in Oslo and Zürich?"
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 DESCRIPTION = "The weather of a city."
-# What two answers to one request may differ in: ids, times, drafts and what the cache had.
+# Fields that differ between two answers to one request: ids, times, drafts, cached tokens.
 VOLATILE = frozenset(
     {"id", "item_id", "call_id", "tool_call_id", "created", "created_at", "completed_at", "timings", "usage"}
 )
