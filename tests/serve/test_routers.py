@@ -1,4 +1,5 @@
-"""Routers from PyPI in front of two servers: prefixes stay on their replica, and a killed replica loses no other's request.
+"""Routers from PyPI in front of two servers: prefixes stay on their replica, and a killed replica loses no request of the
+other.
 
 The routers are found on PATH: pip install sglang-router vllm-router.
 """
