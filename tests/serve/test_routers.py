@@ -1,5 +1,5 @@
-"""Routers from PyPI in front of two servers: prefixes stay on their replica, and a killed replica loses no request of the
-other.
+"""Routers from PyPI in front of two servers. Prefixes stay on their replica; a killed replica loses no request of the
+other one.
 
 The routers are found on PATH: pip install sglang-router vllm-router.
 """
