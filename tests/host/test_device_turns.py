@@ -72,22 +72,29 @@ def test_two_engines_and_a_scorer_in_threads(folder: Path) -> None:
 
 
 def test_sessions_step_between_the_chunks_of_a_scorer(folder: Path) -> None:
-    """A scorer gives way after each chunk: another engine decodes all its tokens while one text is scored."""
+    """A scorer gives way between its chunks: another engine takes several steps between two layers of one text."""
     scorer = open_scorer(folder / "scorer.gguf", prefill_chunk=2, context=2048)
     decoder = Decoder(open_engine(folder / "target.gguf"), random_ids(9, VOCAB).tolist())
     text = random_ids(2048, VOCAB)
-    began, done_at = threading.Event(), []
+    began, scored, done_at = threading.Event(), threading.Event(), []
 
     def progress(done: int, total: int) -> None:
         began.set()
         done_at.append(len(decoder.ids))
 
+    def score() -> None:
+        try:
+            scorer.score(text, progress=progress)
+        finally:
+            scored.set()
+
     def decode() -> None:
         began.wait()
-        decoder.decode(100)
+        while not scored.is_set():
+            decoder.decode(1)
 
-    run_together(lambda: scorer.score(text, progress=progress), decode)
-    assert done_at[-1] > done_at[0] + 50
+    run_together(score, decode)
+    assert done_at[-1] > done_at[0] + 2
 
 
 def test_threads_of_a_session_that_never_pauses_let_others_by(folder: Path) -> None:
