@@ -10,8 +10,9 @@ from itertools import product
 import numpy as np
 
 from lucebox.selftest import shapes
-from lucebox.selftest.case import Case, Parts, case, row_unit
+from lucebox.selftest.case import Array, Case, Parts, case, row_unit
 from lucebox.selftest.inputs import BLOCKS, normal, weights_of
+from lucebox.selftest.products import linear_of_device
 
 __all__ = ["mixtures", "routes"]
 
@@ -44,9 +45,42 @@ def mixtures(rng: np.random.Generator) -> Iterator[Case]:
                 partial(case, "mix_experts", limit, gate, up, down, *given, *around),
                 partial(case, "mix_experts", limit, joined, None, down, *given, biases=biases, clamp=0.7),
             ):
-                yield _by_terms(case_of(activations=activations))
+                reference = _rounded_mixture if (dtype, activations) == ("F8_E4M3", "int8") else None
+                yield _by_terms(case_of(activations=activations, reference=reference))
     for rows, dim in shapes.BIASES:
         yield case("add_bias", "exact", normal(rng, rows, dim), normal(rng, dim))
+
+
+def _rounded_mixture(
+    gate: Array, up: Array | None, down: Array, types: tuple[str, str, str], n: int, ffn: int, x: Array, experts: Array,
+    weights: Array, shared: Array | None = None, shared_gate: Array | None = None, add: Array | None = None, *,
+    biases: tuple[Array, Array, Array] | None = None, clamp: float = 0.0, activations: str,
+) -> Array:  # fmt: skip
+    """The mixture from the CPU's products of its parts, which round x and act() as a device does."""
+    rows, dim = x.shape
+    y = np.zeros((rows, dim)) if add is None else add.astype(np.float64)
+    if shared is not None and shared_gate is not None:
+        y += shared * _sigmoid(shared_gate[:, None])
+    first = np.concatenate([gate.reshape(n, -1), up.reshape(n, -1)], axis=1) if up is not None else gate.reshape(n, -1)
+    for row, j in np.ndindex(experts.shape):
+        expert = experts[row, j]
+        sums = linear_of_device(first[expert], types[0], 2 * ffn, dim, x[row : row + 1], None, activations=activations)
+        g, u = sums[0, :ffn], sums[0, ffn:]
+        if biases is not None:
+            g, u = g + biases[0][expert], u + biases[1][expert]
+        if clamp:
+            g = np.minimum(g, clamp)
+            act = g * _sigmoid(1.702 * g) * (np.clip(u, -clamp, clamp) + 1)
+        else:
+            act = g * _sigmoid(g) * u
+        act = act.astype(np.float32)[None]
+        part = linear_of_device(down.reshape(n, -1)[expert], types[2], dim, ffn, act, None, activations=activations)[0]
+        y[row] += weights[row, j] * (part if biases is None else part + biases[2][expert])
+    return y.astype(np.float32)
+
+
+def _sigmoid(x: Array) -> Array:
+    return 0.5 + 0.5 * np.tanh(0.5 * x.astype(np.float64))
 
 
 def _by_terms(whole: Case) -> Case:

@@ -43,7 +43,7 @@ def products(rng: np.random.Generator) -> Iterator[Case]:
                 for activations, limit in (("f32", "int16"), ("int8", "int8")) if block else (("f32", "sum"),):
                     unit = partial(_terms, w, dtype, x)
                     without = ("gemm_skinny",) if rows > 1 else ()
-                    yield case("linear", limit, w, dtype, n_out, n_in, x, add, reference=_linear, unit=unit,
+                    yield case("linear", limit, w, dtype, n_out, n_in, x, add, reference=linear_of_device, unit=unit,
                                without=without, activations=activations)  # fmt: skip
     for dtype in SHARED:
         kernel = f"gemv_{dtype.lower()}_int8"
@@ -123,7 +123,7 @@ def _gemm(rng: np.random.Generator, wide: str, dtype: str, shape: tuple[int, int
             limit = "matrix"
             rounded = wide if dtype == "BF16" else dtype
             given = as_fp32(converted(x, rounded), rounded).reshape(x.shape)
-        expected = partial(_linear, w, dtype, n_out, n_in, given, add, activations=exact)
+        expected = partial(linear_of_device, w, dtype, n_out, n_in, given, add, activations=exact)
         arguments, options = (w, dtype, n_out, n_in, x, add), {"activations": activations}
         yield Case("linear", limit, arguments, options, expected, unit=unit)
 
@@ -143,10 +143,10 @@ def megakernels(rng: np.random.Generator) -> Iterator[Case]:
             yield Case("megakernel", limit, given, {}, expected, _as_row, unit, without)
 
 
-def _linear(
+def linear_of_device(
     w: Array, dtype: str, n_out: int, n_in: int, x: Array, add: Array | None, *, activations: str
 ) -> Array:  # fmt: skip
-    """The CPU's product. It does not round the x of FP8, as a device does."""
+    """The CPU's product, of rounded x for FP8: the CPU multiplies the x of FP8 as it is, a device rounds it."""
     if dtype == "F8_E4M3" and activations == "int8":
         q, scale, _ = _kernels.weights.quantize_q8(x)
         x = (q * np.repeat(scale, 32, axis=1))[:, :n_in].astype(np.float32)
