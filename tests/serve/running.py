@@ -24,6 +24,7 @@ from sdks import anthropic, openai
 
 MODEL = "tiny-hybrid"
 WHOLE_CONTEXT = 8192  # the model's maximum
+SLOW = ("--isa", "scalar", "--draft", "none")
 ASK = [{"role": "user", "content": "Once upon a time there was a small dog."}]
 
 
@@ -55,7 +56,7 @@ class Running:
 
     def wait_until(self, **expected: int) -> dict[str, Any]:
         """Waits until fields of /status have these values; returns the status."""
-        for _ in range(600):
+        for _ in range(1200):
             status = self.status()
             if all(status[name] == value for name, value in expected.items()):
                 return status
