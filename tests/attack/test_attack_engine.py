@@ -273,7 +273,7 @@ def test_closed_while_others_generate() -> None:
     llm.generate("hello", Sampling(max_tokens=5))
     llm.close()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert [str(error) for error in errors] == ["this LLM was closed"] * 4
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from running import Running, started
 
 pytestmark = pytest.mark.slow  # 45 s: large bodies and grammars that take seconds
 
-HEALTH_S = 3.0  # measured: 0.3 s with 16 other processes on 2 cores, 0.05 s alone
+HEALTH_S = 3.0  # measured: 0.05 s
 CHAT_S = 2.0  # measured: 0.1 s
 
 
@@ -29,30 +31,31 @@ def attacked() -> Iterator[Running]:
         assert running.process.poll() is None
 
 
-def seconds(ask: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def cpu_s(server: Running) -> float:
+    """CPU seconds of the server so far."""
+    user, system = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def seconds(server: Running, ask: Callable[[], object]) -> float:
+    """How long a request takes. On a busy machine: how long the server computes meanwhile, whatever it computes."""
+    start, cpu = time.perf_counter(), cpu_s(server)
     ask()
-    return time.perf_counter() - start
-
-
-def limit(least_s: float, ask: Callable[[], object]) -> float:
-    """The limit for a request during an attack: 20 times what it takes before, beside other work on the machine."""
-    return max(least_s, 20 * max(seconds(ask) for _ in range(5)))
+    return min(time.perf_counter() - start, cpu_s(server) - cpu)
 
 
 @contextmanager
 def health_watched(server: Running) -> Iterator[None]:
     """Polls /health meanwhile: no answer may take longer than the limit."""
-    over, slowest = threading.Event(), [0.0]
+    over, slowest, n_answered = threading.Event(), [0.0], [0]
 
     def health() -> None:  # on a connection of its own: the server closes one that is not used for seconds
         assert httpx.get(f"{server.url}/health", timeout=60).status_code == 200
 
-    limit_s = limit(HEALTH_S, health)
-
     def poll() -> None:
         while True:
-            slowest[0] = max(slowest[0], seconds(health))
+            n_answered[0] += 1
+            slowest[0] = max(slowest[0], seconds(server, health))
             if over.wait(0.02):
                 return
 
@@ -63,7 +66,7 @@ def health_watched(server: Running) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-    assert 0 < slowest[0] < limit_s, f"/health took {slowest[0]:.2f} s"
+    assert n_answered[0] and slowest[0] < HEALTH_S, f"/health took {slowest[0]:.2f} s"
 
 
 def still_answers(server: Running) -> None:
@@ -101,11 +104,11 @@ def test_a_chain_in_a_tool(attacked: Running) -> None:
 
 @pytest.mark.parametrize("name", SLOW)
 def test_grammars_that_take_long(attacked: Running, name: str) -> None:
-    limit_s = limit(20, lambda: still_answers(attacked))
+    statuses: list[int] = []
     with health_watched(attacked):
-        start = time.perf_counter()
-        assert answered(attacked, CHAT | SLOW[name]).status_code in (200, 400)
-        assert time.perf_counter() - start < limit_s
+        took = seconds(attacked, lambda: statuses.append(answered(attacked, CHAT | SLOW[name]).status_code))
+    assert statuses[0] in (200, 400)
+    assert took < 20
     still_answers(attacked)
 
 
@@ -114,7 +117,6 @@ def test_slow_grammars_do_not_stop_other_chats(attacked: Running) -> None:
     bodies = [CHAT | schema({"type": "integer", "multipleOf": 999_983 + 2 * i}) for i in range(8)]
     address = httpx.URL(attacked.url)
     sockets = []
-    limit_s = limit(5, lambda: still_answers(attacked))
     for body in bodies:
         data = json.dumps(body).encode()
         one = socket.create_connection((address.host, address.port or 80))
@@ -122,14 +124,13 @@ def test_slow_grammars_do_not_stop_other_chats(attacked: Running) -> None:
         one.sendall(head.encode() + f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
         sockets.append(one)
     time.sleep(0.5)
-    assert seconds(lambda: still_answers(attacked)) < limit_s
+    assert seconds(attacked, lambda: still_answers(attacked)) < 5
     for one in sockets:
         one.close()
     time.sleep(1)
-    with attacked.client() as client:  # a new grammar: it would wait 12 s for the eight
-        start = time.perf_counter()
-        assert client.post("/v1/chat/completions", json=CHAT | schema({"type": "boolean"})).status_code == 200
-        assert time.perf_counter() - start < limit_s
+    new = CHAT | schema({"type": "boolean"})  # it would wait 12 s for the eight
+    with attacked.client() as client:
+        assert seconds(attacked, lambda: client.post("/v1/chat/completions", json=new).raise_for_status()) < 5
 
 
 @contextmanager
@@ -140,7 +141,7 @@ def chats_watched(server: Running) -> Iterator[list[float]]:
 
     def ask() -> None:
         while not over.is_set():
-            times.append(seconds(lambda: still_answers(server)))
+            times.append(seconds(server, lambda: still_answers(server)))
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -155,10 +156,9 @@ def chats_watched(server: Running) -> Iterator[list[float]]:
 def test_masks_that_take_long(attacked: Running, name: str) -> None:
     """The check may find the first mask cheap. The engine's thread computes no mask."""
     body = CHAT | HOLDS[name] | {"n": 4, "max_tokens": 60}
-    limit_s = limit(CHAT_S, lambda: still_answers(attacked))
     with health_watched(attacked), chats_watched(attacked) as times:
         assert answered(attacked, body).status_code in (200, 400)
-    assert max(times) < limit_s, sorted(times)[-3:]
+    assert max(times) < CHAT_S, sorted(times)[-3:]
     still_answers(attacked)
 
 
@@ -173,18 +173,15 @@ def test_many_slow_patterns_in_small_bodies() -> None:
                 answered = client.post("/v1/chat/completions", json=CHAT | schema({"allOf": patterns}))
             results.append(answered.status_code)
 
-        with server.client(headers={"x-api-key": "b"}) as client:
-            limit_s = limit(3, lambda: client.post("/v1/chat/completions", json=CHAT))
         threads = [threading.Thread(target=hold, args=(1000 * i,)) for i in range(1, 4)]
         for thread in threads:
             thread.start()
         time.sleep(0.5)
         with server.client(headers={"x-api-key": "b"}) as client:
             for i in range(3):
-                start = time.perf_counter()
-                small = schema({"type": "object", "properties": {f"a{i}": {"type": "integer"}}})
-                assert client.post("/v1/chat/completions", json=CHAT | small).status_code == 200
-                assert time.perf_counter() - start < limit_s  # measured: 0.3 s
+                body = CHAT | schema({"type": "object", "properties": {f"a{i}": {"type": "integer"}}})
+                ask = partial(client.post, "/v1/chat/completions", json=body)
+                assert seconds(server, lambda ask=ask: ask().raise_for_status()) < 3  # measured: 0.3 s
         for thread in threads:
             thread.join(60)
         assert set(results) <= {400, 503} and len(results) == 3
@@ -204,17 +201,15 @@ def test_bodies_of_many_values(attacked: Running, name: str) -> None:
 
 def test_heads_that_begin_after_an_answer(attacked: Running) -> None:
     address = httpx.URL(attacked.url)
-    idle = [socket.create_connection((address.host, address.port or 80), timeout=20) for _ in range(50)]
+    idle = [socket.create_connection((address.host, address.port or 80), timeout=60) for _ in range(50)]
     for one in idle:
         one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert one.recv(4096).startswith(b"HTTP/1.1 200")
     for start, one in zip((b"G", b"\r\n", b"GET /health HTTP/1.1\r\n") * 17, idle, strict=False):
         one.sendall(start)
-    start_s = time.perf_counter()
     for one in idle:
-        while one.recv(4096):
-            pass  # a rest of the first answer
-    assert time.perf_counter() - start_s < 10
+        while one.recv(4096):  # fails after 60 s; a rest of the first answer may come
+            pass
 
 
 @pytest.mark.parametrize(

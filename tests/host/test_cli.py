@@ -166,7 +166,7 @@ def test_run_interrupted_keeps_what_was_written() -> None:
 
 
 def test_run_ends_quietly_when_its_reader_goes() -> None:
-    command = [*COMMAND, "run", MODEL, PROMPT, "-n", "2000", "--ignore-eos"]
+    command = [*COMMAND, "run", MODEL, PROMPT, "-n", "8000", "--ignore-eos", "--isa", "scalar", "--draft", "none"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None and process.stderr is not None
     process.stdout.read(1)

@@ -223,8 +223,9 @@ def test_the_parts_of_steps_are_timed(engine: _engine.Engine) -> None:
     probe.time_parts(True)
     start = time.perf_counter()
     seconds = run()
-    assert seconds["verify"] > seconds["tree"] > 0 and seconds["walk"] > 0
     assert sum(seconds.values()) < time.perf_counter() - start
+    assert min(seconds[part] for part in ("verify", "tree", "walk")) > 0
+    assert any((timed := run())["verify"] > timed["tree"] for _ in range(10))  # other work may hold up a tree
     probe.time_parts(False)
     assert run()["verify"] == 0
 

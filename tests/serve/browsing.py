@@ -24,7 +24,7 @@ FLAGS = ["--no-sandbox", "--host-resolver-rules=MAP lan.test 127.0.0.1"]  # lan.
 
 def until(page: Page, condition: str) -> None:
     """Waits for a JavaScript expression."""
-    for _ in range(600):
+    for _ in range(1200):
         if page.evaluate(condition):
             return
         page.wait_for_timeout(50)
@@ -33,7 +33,7 @@ def until(page: Page, condition: str) -> None:
 
 def becomes(read: Callable[[], object], expected: object, page: Page) -> None:
     """Waits until a reading of the page is this."""
-    for _ in range(600):
+    for _ in range(1200):
         if (found := read()) == expected:
             return
         page.wait_for_timeout(50)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from browsing import CHROMIUM, FLAGS
-from running import WHOLE_CONTEXT, Running, started
+from running import SLOW, WHOLE_CONTEXT, Running, started
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -23,8 +23,9 @@ def server() -> Iterator[Running]:
 
 @pytest.fixture(scope="session")
 def patient() -> Iterator[Running]:
-    """A server with a long context, for answers that must still run when the test looks."""
-    with started("--slots", "2", context=WHOLE_CONTEXT) as running:
+    """A server with a long context and few tokens per second, for answers that must still run when the test looks: 8000
+    tokens are a minute of work."""
+    with started("--slots", "2", *SLOW, context=WHOLE_CONTEXT) as running:
         yield running
 
 
@@ -61,7 +62,7 @@ def tab(browser: Browser, width: int) -> Iterator[Page]:
     errors: list[str] = []
     with browser.new_context(viewport={"width": width, "height": 800}) as context:
         context.grant_permissions(["clipboard-read", "clipboard-write"])
-        context.set_default_timeout(30_000)
+        context.set_default_timeout(60_000)
 
         def watch(page: Page) -> None:
             page.on("pageerror", lambda error: errors.append(str(error)))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -24,7 +26,16 @@ from sdks import anthropic, openai
 
 MODEL = "tiny-hybrid"
 WHOLE_CONTEXT = 8192  # the model's maximum
+SLOW = ("--isa", "scalar", "--draft", "none")
 ASK = [{"role": "user", "content": "Once upon a time there was a small dog."}]
+
+
+def free_port() -> int:
+    """A port that no socket gets by asking for any free one: tests that run meanwhile do so all the time."""
+    while True:
+        port = random.randrange(20_000, 32_768)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 @dataclass
@@ -55,7 +66,7 @@ class Running:
 
     def wait_until(self, **expected: int) -> dict[str, Any]:
         """Waits until fields of /status have these values; returns the status."""
-        for _ in range(600):
+        for _ in range(1200):
             status = self.status()
             if all(status[name] == value for name, value in expected.items()):
                 return status

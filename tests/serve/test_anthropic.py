@@ -112,20 +112,20 @@ NUMBERS = {"type": "json_schema", "schema": {"type": "array", "items": {"type": 
 LONG = {"model": MODEL, "max_tokens": 1500, "messages": ASK, "extra_body": {"output_config": {"format": NUMBERS}}}
 
 
-def test_a_stream_closed_early_ends_its_request(server: Running) -> None:
-    server.wait_until(running=0, waiting=0)
-    with server.anthropic().messages.stream(**LONG) as stream:
+def test_a_stream_closed_early_ends_its_request(patient: Running) -> None:
+    patient.wait_until(running=0, waiting=0)
+    with patient.anthropic().messages.stream(**LONG) as stream:
         next(iter(stream.text_stream))
-    record = server.wait_until(running=0, waiting=0)["requests"][-1]
+    record = patient.wait_until(running=0, waiting=0)["requests"][-1]
     assert record["endpoint"] == "/v1/messages"
     assert record["outcome"] == "cancelled"
     assert 0 < record["generated_tokens"] < 1500
 
 
 @pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
-def test_a_task_that_is_cancelled_ends_its_request(server: Running, is_stream: bool) -> None:
+def test_a_task_that_is_cancelled_ends_its_request(patient: Running, is_stream: bool) -> None:
     async def leave() -> None:
-        client = server.async_anthropic()
+        client = patient.async_anthropic()
 
         async def ask() -> None:
             if not is_stream:
@@ -135,14 +135,14 @@ def test_a_task_that_is_cancelled_ends_its_request(server: Running, is_stream: b
                     pass
 
         task = asyncio.create_task(ask())
-        await asyncio.to_thread(server.wait_until, running=1)
+        await asyncio.to_thread(patient.wait_until, running=1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    server.wait_until(running=0, waiting=0)
+    patient.wait_until(running=0, waiting=0)
     asyncio.run(leave())
-    record = server.wait_until(running=0, waiting=0)["requests"][-1]
+    record = patient.wait_until(running=0, waiting=0)["requests"][-1]
     assert (record["endpoint"], record["outcome"]) == ("/v1/messages", "cancelled")
 
 

@@ -42,14 +42,14 @@ def test_a_stream_is_read_again(client: httpx.Client) -> None:
     assert "already" in taken.json()["error"]["message"]
 
 
-def test_a_stream_goes_on_without_its_client(patient: Running) -> None:
+def test_a_stream_goes_on_without_its_client(server: Running) -> None:
     header = named()
-    with patient.client() as client:
+    with server.client() as client:
         with client.stream("POST", "/v1/chat/completions", json=FIELDS | {"max_tokens": 400}, headers=header) as answer:
             next(answer.iter_bytes())
         whole = body_of(client, header).text
         assert whole.endswith("data: [DONE]\n\n")
-        assert patient.wait_until(running=0)["requests"][-1]["generated_tokens"] == 400
+        assert server.wait_until(running=0)["requests"][-1]["generated_tokens"] == 400
 
 
 def test_a_deleted_stream_ends(patient: Running) -> None:
@@ -103,7 +103,7 @@ def test_usage_so_far(client: httpx.Client) -> None:
 @pytest.fixture(scope="module")
 def own() -> Iterator[str]:
     """The URL of a server in this process."""
-    with LLM("tiny-hybrid", context=8192, threads=1) as llm, in_process(llm) as url:
+    with LLM("tiny-hybrid", context=8192, threads=1, isa="scalar", draft="none") as llm, in_process(llm) as url:
         yield url
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +12,7 @@ from lucebox import LLM
 from lucebox.errors import InvalidRequestError
 from lucebox.generation.prefix_cache import Node, PrefixCache
 from lucebox.serve.kv_events import KvEvents
-from running import MODEL, Running, started
+from running import MODEL, Running, free_port, started
 
 msgpack = pytest.importorskip("msgpack")
 zmq = pytest.importorskip("zmq")
@@ -27,7 +26,7 @@ def subscribed(endpoint: str, topic: bytes = b"") -> Iterator[Any]:
     with zmq.Context.instance().socket(zmq.SUB) as subscriber:
         subscriber.connect(endpoint)
         subscriber.setsockopt(zmq.SUBSCRIBE, topic)
-        subscriber.rcvtimeo = 10_000
+        subscriber.rcvtimeo = 60_000
         yield subscriber
 
 
@@ -39,13 +38,13 @@ def received(subscriber: Any) -> tuple[str, int, dict[str, Any]]:
 
 
 def free_endpoint() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return f"tcp://127.0.0.1:{one.getsockname()[1]}"
+    return f"tcp://127.0.0.1:{free_port()}"
 
 
 def test_the_gauges_of_vllm(server: Running) -> None:
     with server.client() as client:
         client.post("/v1/completions", json={"prompt": "x = 1\n" * 40, "max_tokens": 1})
+        server.wait_until(running=0, waiting=0)
         lines = client.get("/metrics").text.splitlines()
         pages = client.get("/status").json()["kv_pages"]
     found = dict(line.rsplit(" ", 1) for line in lines if line.startswith("vllm:"))

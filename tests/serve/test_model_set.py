@@ -84,7 +84,7 @@ def state(client: httpx.Client, name: str) -> dict[str, Any]:
 
 
 def wait_for(found: Callable[[], bool]) -> None:
-    for _ in range(400):
+    for _ in range(3000):
         if found():
             return
         time.sleep(0.02)

@@ -63,14 +63,14 @@ def test_an_answer_goes_on_when_its_chat_is_left(tab_of_any_width: Page, patient
     assert patient.wait_until(running=0)["requests"][-1]["outcome"] == "cancelled"
 
 
-def test_an_answer_goes_on_after_a_reload(tab_of_width: Page, patient: Running) -> None:
+def test_an_answer_goes_on_after_a_reload(tab_of_width: Page, server: Running) -> None:
     page = tab_of_width
-    opened(page, patient.url, temperature=2, max_tokens=900, seed=1)
+    opened(page, server.url, temperature=2, max_tokens=900, seed=1)
     send(page, "Tell me everything.")
     written(page)
     page.reload()
     until(page, "document.querySelector('.assistant .note')?.textContent.includes('900 tokens')")
-    whole = patient.openai().chat.completions.create(
+    whole = server.openai().chat.completions.create(
         model="tiny-hybrid",
         messages=[{"role": "user", "content": "Tell me everything."}],
         temperature=2,
@@ -78,15 +78,15 @@ def test_an_answer_goes_on_after_a_reload(tab_of_width: Page, patient: Running) 
         seed=1,
     )
     assert messages(page)[-1]["content"] == whole.choices[0].message.content
-    n_requests = len(patient.wait_until(running=0)["requests"])
+    n_requests = len(server.wait_until(running=0)["requests"])
     reloaded(page, 2)
     assert "900 tokens" in page.inner_text(".assistant .note")
-    assert len(patient.status()["requests"]) == n_requests
+    assert len(server.status()["requests"]) == n_requests
 
 
-def test_an_answer_goes_on_in_a_closed_tab_and_another_shows_it(tab_of_width: Page, patient: Running) -> None:
+def test_an_answer_goes_on_in_a_closed_tab_and_another_shows_it(tab_of_width: Page, server: Running) -> None:
     page = tab_of_width
-    opened(page, patient.url, temperature=2, max_tokens=600, seed=1)
+    opened(page, server.url, temperature=2, max_tokens=600, seed=1)
     send(page, "Tell me everything.")
     written(page)
     url, context = page.url, page.context
@@ -119,7 +119,7 @@ def test_a_cut_answer_says_so(tab_of_width: Page, patient: Running) -> None:
     patient.wait_until(running=0)
 
 
-def test_a_broken_connection_is_taken_up_again(tab_of_width: Page, patient: Running) -> None:
+def test_a_broken_connection_is_taken_up_again(tab_of_width: Page, server: Running) -> None:
     page = tab_of_width
     page.add_init_script(
         """
@@ -136,7 +136,7 @@ def test_a_broken_connection_is_taken_up_again(tab_of_width: Page, patient: Runn
             return new Response(response.body.pipeThrough(cut), response);
         };"""
     )
-    opened(page, patient.url, temperature=2, max_tokens=300, seed=1)
+    opened(page, server.url, temperature=2, max_tokens=300, seed=1)
     answered(page, "Tell me everything.")
     assert "300 tokens" in page.inner_text(".assistant .note")
 

@@ -41,7 +41,9 @@ TOO_LONG = "word " * 4000
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[Running]:
     """A server that breaks answers off."""
-    with started("--request-timeout", "1", "--allowed-host", "lan.test", context=WHOLE_CONTEXT) as running:
+    with started(
+        "--request-timeout", "1", "--draft", "none", "--allowed-host", "lan.test", context=WHOLE_CONTEXT
+    ) as running:
         yield running
 
 

@@ -170,7 +170,7 @@ def test_time_and_depth_are_bounded(blank: Page) -> None:
     wide_table = "|a" * 10_000 + "\n" + "|-" * 10_000 + "\n" + "|a\n" * 10_000
     for text in [wide_table, *(loop * (100_000 // len(loop)) for loop in LOOPS)]:
         found = blank.evaluate(SURVEY, text)
-        assert found["ms"] < 5000, text[:20]
+        assert found["ms"] < 30_000, text[:20]
         assert found["depth"] < 100, text[:20]
 
 

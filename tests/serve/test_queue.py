@@ -9,10 +9,15 @@ from typing import Any
 
 import httpx
 import pytest
-from running import ASK, WHOLE_CONTEXT, Running, started
+from running import ASK, SLOW, WHOLE_CONTEXT, Running, started
 
 CHAT = "/v1/chat/completions"
-ENDLESS = {"messages": ASK, "max_tokens": WHOLE_CONTEXT - 100, "temperature": 0, "ignore_eos": True}  # seconds of work
+ENDLESS = {
+    "messages": ASK,
+    "max_tokens": WHOLE_CONTEXT - 100,
+    "temperature": 0,
+    "ignore_eos": True,
+}  # a minute of SLOW work
 LONG_PROMPT = {"messages": [{"role": "user", "content": "word " * (WHOLE_CONTEXT - 100)}], "max_tokens": 1}
 
 
@@ -64,7 +69,7 @@ def test_a_disconnect_while_queued_or_in_prefill(patient: Running) -> None:
 
 
 def test_a_full_queue() -> None:
-    with started("--slots", "1", "--max-queue", "1", context=WHOLE_CONTEXT) as server, server.client() as client:
+    with started("--slots", "1", "--max-queue", "1", *SLOW, context=WHOLE_CONTEXT) as server, server.client() as client:
         body = ENDLESS | {"stream": True}
         with client.stream("POST", CHAT, json=body), client.stream("POST", CHAT, json=body):
             server.wait_until(running=1, waiting=1)
@@ -80,7 +85,8 @@ def test_a_full_queue() -> None:
 
 
 def test_heartbeats_while_waiting() -> None:
-    with started("--slots", "1", "--heartbeat", "0.1", context=WHOLE_CONTEXT) as server, server.client() as client:
+    flags = ("--slots", "1", "--heartbeat", "0.1", *SLOW)
+    with started(*flags, context=WHOLE_CONTEXT) as server, server.client() as client:
         with client.stream("POST", CHAT, json=ENDLESS | {"stream": True}):
             server.wait_until(running=1)
             brief = {"messages": ASK, "max_tokens": 1, "stream": True}
@@ -102,7 +108,7 @@ def test_heartbeats_while_a_call_is_held() -> None:
         "tool_choice": {"type": "any"},
         "thinking": {"type": "disabled"},
     }
-    with started("--slots", "1", "--heartbeat", "0.05") as server, server.client() as client:
+    with started("--slots", "1", "--heartbeat", "0.02", "--draft", "none") as server, server.client() as client:
         events = [line for line in client.post("/v1/messages", json=body).text.splitlines() if "event: " in line]
     start, block = events.index("event: message_start"), events.index("event: content_block_start")
     assert set(events[start + 1 : block]) == {"event: ping"} and block - start > 3

@@ -204,8 +204,8 @@ def test_a_previous_response_that_is_gone(server: Running) -> None:
     assert (gone.value.code, gone.value.param) == ("previous_response_not_found", "previous_response_id")
 
 
-def test_cancel(server: Running) -> None:
-    client = server.openai()
+def test_cancel(patient: Running) -> None:
+    client = patient.openai()
     numbers = {"type": "array", "items": {"type": "integer"}, "minItems": 900}  # cannot end by itself
     schema = {"type": "object", "properties": {"n": numbers}, "required": ["n"], "additionalProperties": False}
     stream = client.responses.create(
@@ -219,7 +219,7 @@ def test_cancel(server: Running) -> None:
     client.responses.cancel(first.response.id)
     last = list(stream)[-1]
     assert last.type == "response.failed" and last.response.status == "cancelled"
-    server.wait_until(running=0)
+    patient.wait_until(running=0)
 
 
 def ended(server: Running, response_id: str) -> Any:
@@ -247,24 +247,24 @@ def test_a_background_response(server: Running) -> None:
     assert further.usage is not None and further.usage.input_tokens > response.usage.total_tokens
 
 
-def test_a_background_response_is_cancelled_or_deleted(server: Running) -> None:
-    client = server.openai()
+def test_a_background_response_is_cancelled_or_deleted(patient: Running) -> None:
+    client = patient.openai()
     form = {
         "type": "json_schema",
         "name": "n",
         "schema": {"type": "array", "items": {"type": "integer"}, "minItems": 999},
     }
     asked = {"model": MODEL, "input": "Count.", "max_output_tokens": 1500, "text": {"format": form}, "background": True}
-    server.wait_until(running=0, waiting=0)
+    patient.wait_until(running=0, waiting=0)
     begun = client.responses.create(**asked)
-    server.wait_until(running=1)
+    patient.wait_until(running=1)
     with pytest.raises(openai.BadRequestError, match="no answer to continue from"):
         client.responses.create(model=MODEL, input="And now?", previous_response_id=begun.id)
     assert client.responses.cancel(begun.id).status == "cancelled"
     assert client.responses.retrieve(begun.id).status == "cancelled"
     deleted = client.responses.create(**asked)
     client.responses.delete(deleted.id)
-    server.wait_until(running=0, waiting=0)
+    patient.wait_until(running=0, waiting=0)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(deleted.id)
     for wrong in ({"stream": True}, {"store": False}):

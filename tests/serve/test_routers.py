@@ -7,7 +7,6 @@ The routers are found on PATH: pip install sglang-router vllm-router.
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from lucebox import LLM
-from running import MODEL, Running, started
+from running import MODEL, Running, free_port, started
 
 CHAT = "/v1/chat/completions"
 TOPICS = ["alpha", "beta", "gamma", "delta"]
@@ -28,18 +27,13 @@ ROUTERS = {"sglang-router": (["launch"], "/workers", "workers"), "vllm-router": 
 pytestmark = pytest.mark.slow  # the routers are no dependencies, and wait seconds for their workers
 
 
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return str(one.getsockname()[1])
-
-
 @contextmanager
 def routed(name: str, workers: list[Running]) -> Iterator[httpx.Client]:
     """A client of a router in front of the workers."""
     if shutil.which(name) is None:
         pytest.skip(f"no {name} on PATH")
-    port = free_port()
-    flags = ["--policy", "cache_aware", "--host", "127.0.0.1", "--port", port, "--prometheus-port", free_port()]
+    port = str(free_port())
+    flags = ["--policy", "cache_aware", "--host", "127.0.0.1", "--port", port, "--prometheus-port", str(free_port())]
     before, listing, key = ROUTERS[name]
     command = [name, *before, "--worker-urls", *(one.url for one in workers), *flags]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

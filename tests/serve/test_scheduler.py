@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,6 +61,13 @@ def llm() -> Iterator[LLM]:
         yield llm
 
 
+@pytest.fixture(scope="module")
+def slow_llm() -> Iterator[LLM]:
+    """Its sequences of a thousand tokens still run when a test looks."""
+    with LLM("tiny-hybrid", context=1024, threads=1, prefill_chunk=32, draft="none", isa="scalar") as llm:
+        yield llm
+
+
 def started(llm: LLM, **options: Any) -> Scheduler:
     """A scheduler that a thread of its own drives."""
     scheduler = Scheduler(llm.model, **options)
@@ -71,6 +78,13 @@ def started(llm: LLM, **options: Any) -> Scheduler:
 @pytest.fixture
 def scheduler(llm: LLM) -> Iterator[Scheduler]:
     scheduler = started(llm, slots=2, max_queue=2, cache=PrefixCache(64 << 20))
+    yield scheduler
+    scheduler.close()
+
+
+@pytest.fixture
+def slow(slow_llm: LLM) -> Iterator[Scheduler]:
+    scheduler = started(slow_llm, slots=2, max_queue=2)
     yield scheduler
     scheduler.close()
 
@@ -86,8 +100,16 @@ def submit(scheduler: Scheduler, request: GenerationRequest) -> tuple[Sequence, 
     return sequence, sink
 
 
+def submit_all(scheduler: Scheduler, requests: Iterable[GenerationRequest]) -> list[tuple[Sequence, Collected]]:
+    """Submits requests in one call: none of them has ended before the last one waits."""
+    requests = list(requests)
+    sinks = [Collected() for _ in requests]
+    return list(zip(scheduler.submit(requests, sinks), sinks, strict=True))
+
+
 def fresh_texts(llm: LLM, prompts: list[str], max_tokens: int) -> list[str]:
-    with LLM("tiny-hybrid", context=1024, threads=1, prefill_chunk=32, draft="none") as alone:
+    options: Any = {"context": 1024, "threads": 1, "prefill_chunk": 32, "draft": "none", "isa": llm.options.isa}
+    with LLM("tiny-hybrid", **options) as alone:
         return [alone.generate(p, Sampling(max_tokens=max_tokens, ignore_eos=True)).text for p in prompts]
 
 
@@ -103,7 +125,7 @@ def test_answers_equal_those_of_the_engine_alone(llm: LLM, scheduler: Scheduler)
 
 def test_requests_that_take_turns_do_not_disturb_each_other(llm: LLM, scheduler: Scheduler) -> None:
     prompts = ["The cat", "Two birds were sitting in a tree and"]
-    sinks = [submit(scheduler, asked(llm, prompt, 40))[1] for prompt in prompts]
+    sinks = [sink for _, sink in submit_all(scheduler, (asked(llm, prompt, 40) for prompt in prompts))]
     texts = [sink.answer().text for sink in sinks]
     assert texts == fresh_texts(llm, prompts, 40)
     first, second = (sink.times for sink in sinks)
@@ -128,7 +150,7 @@ def test_answers_share_passes(llm: LLM, on_device: bool) -> None:
         patched.setattr(llm.model, "on_device", on_device)
         metrics = Metrics()
         scheduler = started(llm, slots=6, max_queue=2, observer=MetricsObserver(metrics, llm.info.name, lambda: None))
-        jobs = [submit(scheduler, asked(llm, prompt, 30)) for prompt in prompts]
+        jobs = submit_all(scheduler, (asked(llm, prompt, 30) for prompt in prompts))
         jobs[2][1].until(TextDelta)
         scheduler.cancel(jobs[2][0])
         texts = [sink.answer().text for i, (_, sink) in enumerate(jobs) if i != 2]
@@ -154,8 +176,8 @@ def test_a_bug_in_a_pass_is_the_error_of_its_sequences(llm: LLM, on_device: bool
         patched.setattr(_engine, "sync_together", third_fails)
         patched.setattr(llm.model, "on_device", on_device)
         scheduler = started(llm, slots=2)
-        sinks = [sink for _, sink in (submit(scheduler, asked(llm, prompt, 60)) for prompt in ("The cat", "The dog"))]
-        assert all(str(sink.until(Failed).error) == "assertion failed" for sink in sinks)
+        jobs = submit_all(scheduler, (asked(llm, prompt, 60) for prompt in ("The cat", "The dog")))
+        assert all(str(sink.until(Failed).error) == "assertion failed" for _, sink in jobs)
         assert submit(scheduler, asked(llm))[1].answer().text == fresh_texts(llm, [TEXT], 16)[0]
         scheduler.close()
     assert [record.message for record in caplog.records] == ["a pass of 2 sequences failed"]
@@ -182,8 +204,8 @@ def test_passes_sent_ahead_of_the_texts(monkeypatch: pytest.MonkeyPatch, draft: 
         llm.model.on_device = True
         scheduler = started(llm, slots=4, cache=PrefixCache(64 << 20))
         for _ in range(2):
-            sinks = [submit(scheduler, asked(llm, p, 40, stop=s))[1] for p, s in zip(prompts, stops, strict=True)]
-            answers = [sink.answer() for sink in sinks]
+            jobs = submit_all(scheduler, (asked(llm, p, 40, stop=s) for p, s in zip(prompts, stops, strict=True)))
+            answers = [sink.answer() for _, sink in jobs]
             assert [answer.text for answer in answers] == [one.text for one in want]
             assert all(answer.finished and answer.finished.reason == "stop_string" for answer in answers)
         scheduler.close()
@@ -269,40 +291,40 @@ def test_a_prefix_is_reused(llm: LLM, scheduler: Scheduler) -> None:
     assert sink.answer().text == fresh_texts(llm, [long + " and then"], 4)[0]
 
 
-def test_cancel_while_waiting_prefilling_and_decoding(llm: LLM, scheduler: Scheduler) -> None:
-    prefilling, first = submit(scheduler, asked(llm, "word " * 900, 100))
-    decoding, second = submit(scheduler, asked(llm, "The cat", 900))
-    waiting, third = submit(scheduler, asked(llm, "Birds", 900))
+def test_cancel_while_waiting_prefilling_and_decoding(slow_llm: LLM, slow: Scheduler) -> None:
+    prompts = [("word " * 900, 100), ("The cat", 900), ("Birds", 900)]
+    jobs = submit_all(slow, (asked(slow_llm, *one) for one in prompts))
+    (prefilling, first), (decoding, second), (waiting, third) = jobs
     second.until(TextDelta)
-    assert scheduler.counts() == (1, 2)
+    assert slow.counts() == (1, 2)
     for job, sink in ((waiting, third), (prefilling, first), (decoding, second)):
         n_before = len(sink.items)
-        scheduler.cancel(job)
+        slow.cancel(job)
         assert isinstance(sink.until(Failed).error, CancelledError)
         assert len(sink.items) - n_before <= 3  # at most the running step
     assert not any(isinstance(item, TextDelta) for item in first.items)
-    scheduler.cancel(decoding)  # a second cancel does nothing
-    assert submit(scheduler, asked(llm))[1].answer().text == fresh_texts(llm, [TEXT], 16)[0]
+    slow.cancel(decoding)  # a second cancel does nothing
+    assert submit(slow, asked(slow_llm))[1].answer().text == fresh_texts(slow_llm, [TEXT], 16)[0]
 
 
-def test_the_queue_is_bounded(llm: LLM, scheduler: Scheduler) -> None:
-    jobs = [submit(scheduler, asked(llm, "The cat", 900)) for _ in range(2)]
+def test_the_queue_is_bounded(slow_llm: LLM, slow: Scheduler) -> None:
+    jobs = [submit(slow, asked(slow_llm, "The cat", 900)) for _ in range(2)]
     for _, sink in jobs:
         sink.until(Started)
-    jobs += [submit(scheduler, asked(llm, "The cat", 900)) for _ in range(2)]
+    jobs += [submit(slow, asked(slow_llm, "The cat", 900)) for _ in range(2)]
     with pytest.raises(QueueFullError) as caught:
-        submit(scheduler, asked(llm))
-    refused = queue_full(caught.value, scheduler.n_slots, mean_request_s=0.1)
+        submit(slow, asked(slow_llm))
+    refused = queue_full(caught.value, slow.n_slots, mean_request_s=0.1)
     assert refused.kind == "overloaded"
     assert refused.retry_after is not None and refused.retry_after >= 1
     for job, _ in jobs:
-        scheduler.cancel(job)
+        slow.cancel(job)
 
 
-def test_request_timeout(llm: LLM) -> None:
-    scheduler = started(llm, slots=1, request_timeout_s=0.3)
-    _, running = submit(scheduler, asked(llm, "The cat", 1000))
-    _, waiting = submit(scheduler, asked(llm, "The cat", 1000))
+def test_request_timeout(slow_llm: LLM) -> None:
+    scheduler = started(slow_llm, slots=1, request_timeout_s=0.1)
+    _, running = submit(scheduler, asked(slow_llm, "The cat", 1000))
+    _, waiting = submit(scheduler, asked(slow_llm, "The cat", 1000))
     for sink in (running, waiting):
         assert isinstance(sink.until(Failed).error, DeadlineError)
     scheduler.close()
@@ -341,9 +363,9 @@ def test_close_waits_for_a_job_that_left_the_queue(llm: LLM, monkeypatch: pytest
     closing.join()
 
 
-def test_close_without_drain_fails_all_requests(llm: LLM) -> None:
-    scheduler = started(llm, slots=1)
-    sinks = [submit(scheduler, asked(llm, "The cat", 1000))[1] for _ in range(2)]
+def test_close_without_drain_fails_all_requests(slow_llm: LLM) -> None:
+    scheduler = started(slow_llm, slots=1)
+    sinks = [submit(scheduler, asked(slow_llm, "The cat", 1000))[1] for _ in range(2)]
     sinks[0].until(Started)
     scheduler.close()
     assert [type(sink.until(Failed).error) for sink in sinks] == [SchedulerClosedError] * 2
@@ -465,19 +487,19 @@ def test_a_stop_string_ends_the_text_before_it(llm: LLM, scheduler: Scheduler) -
     assert (answer.finished.reason, answer.finished.stop_string) == ("stop_string", stop)
 
 
-def test_an_error_of_no_sequence_ends_all(llm: LLM, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_no_sequence_ends_all(slow_llm: LLM, slow: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for a run loop that has ended."""
-    _, sink = submit(scheduler, asked(llm, "The cat", 900))
+    _, sink = submit(slow, asked(slow_llm, "The cat", 900))
     sink.until(TextDelta)
 
     def broken(*_: Any) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(scheduler._kv, "with_pages", broken)
+    monkeypatch.setattr(slow._kv, "with_pages", broken)
     assert isinstance(sink.until(Failed).error, RuntimeError)
     with pytest.raises(SchedulerClosedError):
-        submit(scheduler, asked(llm))
-    assert not scheduler.is_accepting and scheduler.counts() == (0, 0)
+        submit(slow, asked(slow_llm))
+    assert not slow.is_accepting and slow.counts() == (0, 0)
 
 
 # --- masks
@@ -536,7 +558,7 @@ def test_masks_beyond_the_limit_fail_their_request(
 ) -> None:
     """Their threads cannot be stopped, so they count against their sender until they end."""
     monkeypatch.setattr(mask_ahead, "LIMIT_S", 0.1)
-    for _ in range(mask_ahead.MAX_ABANDONED + 1):
+    while mask_ahead._abandoned["slow"] <= mask_ahead.MAX_ABANDONED:
         failed = Collected()
         scheduler.submit([constrained(llm, Masks(closed), 3, "slow")], [failed])
         assert isinstance(failed.until(Failed).error, InvalidRequestError)

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from running import ASK, MODEL
+from running import ASK, MODEL, SLOW
 
 LONG = 7000
 CHAT = {"model": MODEL, "messages": ASK}
@@ -38,7 +38,7 @@ def ask(url: str, path: str, body: dict[str, Any]) -> tuple[int, str]:
 
 @pytest.mark.parametrize("streams", [True, False], ids=["streams", "documents"])
 def test_the_end_of_the_drain(streams: bool) -> None:
-    options = ["--port", "0", "--json", "--context", "8192", "--threads", "1", "--slots", "3", "--drain", "0.5"]
+    options = ["--port", "0", "--json", "--context", "8192", "--threads", "1", "--slots", "3", "--drain", "0.5", *SLOW]
     command = [sys.executable, "-m", "lucebox", "serve", MODEL, *options]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
@@ -55,7 +55,7 @@ def test_the_end_of_the_drain(streams: bool) -> None:
                 found, text = answer.result(timeout=60)
                 assert found == (200 if streams else status), (path, text)
                 assert "the server is shutting down" in text[-600:], (path, text[-600:])
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
             assert process.stderr.read() == ""
         finally:
             process.kill()

@@ -32,7 +32,7 @@ def request(offer: str, *, chunked: bool = False) -> bytes:
 def exchange(server: Running, pieces: Sequence[bytes], n: int = 1) -> list[bytes]:
     """Sends pieces of bytes, each in a packet of its own; the bodies of n answers, all with status 200."""
     address = httpx.URL(server.url)
-    with socket.create_connection((address.host, address.port or 80), timeout=20) as client:
+    with socket.create_connection((address.host, address.port or 80), timeout=60) as client:
         for piece in pieces:
             client.sendall(piece)
             time.sleep(0.005)
@@ -66,6 +66,6 @@ def test_an_offer_without_a_body(server: Running) -> None:
 
 def test_a_tunnel_is_refused(server: Running) -> None:
     address = httpx.URL(server.url)
-    with socket.create_connection((address.host, address.port or 80), timeout=20) as client:
+    with socket.create_connection((address.host, address.port or 80), timeout=60) as client:
         client.sendall(b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 4")

@@ -431,6 +431,12 @@ struct WarpgroupQueries {
   }
 };
 
+// Bit i < 16: whether a row with these ancestors sees slot n_past + offset + i. Every row sees the committed slots.
+LB_DEVICE uint32_t seen_of_16(uint64_t ancestors, int offset) {
+  const int n_committed = min(max(-offset, 0), 16);
+  return uint32_t(ancestors >> (max(offset, 0) & 63)) << n_committed | ((1u << n_committed) - 1);
+}
+
 template <class T, int kDim, class Work>
 LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shared_q, CountedBarrier* has_queries,
                              const T* k_tiles, const T* v_tiles, TileRing k_ring, TileRing v_ring) {
@@ -449,14 +455,11 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shar
     barrier_wait(has_queries, 0);
   }
   tile.load_queries(op, work.queries, own_first);
-  if constexpr (!tile.kHasRegisters) shared_q += (warp() / 4 - 1) * 64 * kDim;
+  // The shuffle makes the address uniform for the compiler. Else each product keeps a descriptor in registers.
+  if constexpr (!tile.kHasRegisters) shared_q += (shuffle(warp(), 0) / 4 - 1) * 64 * kDim;
   int rows[kLaneRows];
-  uint64_t ancestors[kLaneRows];  // bit masks
   LB_UNROLL
-  for (int i = 0; i < kLaneRows; ++i) {
-    rows[i] = min(work.queries.row(own_first + lane_row(i)), work.last_row);
-    ancestors[i] = op.tree.ancestors == nullptr ? 0 : op.tree.ancestors[rows[i]];
-  }
+  for (int i = 0; i < kLaneRows; ++i) rows[i] = min(work.queries.row(own_first + lane_row(i)), work.last_row);
   const bool is_chain = op.tree.ancestors == nullptr;
   const auto mask = [&](int i) {
     const int offset = work.template slot<kSlots>(i) - work.n_past;  // relative to this append's row 0
@@ -482,12 +485,18 @@ LB_DEVICE void consume_tiles(const AttentionSplits& p, const Work& work, T* shar
         if (16 * j + column > last[r]) score = kNothingSeen;
       });
     if (is_chain) return;
+    uint64_t ancestors[kLaneRows];  // bit masks, loaded per tile: at most two tiles have rows of the append
     LB_UNROLL
-    for (int j = 0; j < kSlots / 16; ++j)
+    for (int r = 0; r < kLaneRows; ++r) ancestors[r] = op.tree.ancestors[rows[r]];
+    LB_UNROLL
+    for (int j = 0; j < kSlots / 16; ++j) {
+      uint32_t seen[kLaneRows];
+      LB_UNROLL
+      for (int r = 0; r < kLaneRows; ++r) seen[r] = seen_of_16(ancestors[r], offset + 16 * j);
       for_each_row(tile.s[j], [&](int r, int column, float& score) {
-        const int x = 16 * j + column + offset;
-        if (x >= 0 && (ancestors[r] >> (x & 63) & 1) == 0) score = kNothingSeen;
+        if ((seen[r] >> column & 1) == 0) score = kNothingSeen;
       });
+    }
   };
 
   float shrink[kLaneRows];
