@@ -318,11 +318,14 @@ def _mixture(
     if not is_clamped:
         around = (normal(rng, rows, dim), normal(rng, rows), normal(rng, rows, dim))
     size = np.float32(1 / np.sqrt(dim * np.square(own.values[0]).mean()))  # products of about 1
-    while True:
-        chosen = normal(rng, rows, dim) * size, experts, normal(rng, rows, k)
-        want = experts_reference.mix(own, *chosen, *around, activations)
-        if want[2] > 1e-4:  # no code of act() may depend on the last bits of a sum
-            return own, chosen, around, want
+    x, weights, left = np.empty((rows, dim), np.float32), normal(rng, rows, k), np.arange(rows)
+    while left.size:  # no code of act() may depend on the last bits of a sum: other x for the rows with such codes
+        x[left] = normal(rng, left.size, dim) * size
+        terms = (None if one is None else one[left] for one in around)
+        margins = experts_reference.mix(own, x[left], experts[left], weights[left], *terms, activations)[2]
+        left = left[margins <= 1e-4]
+    chosen = x, experts, weights
+    return own, chosen, around, experts_reference.mix(own, *chosen, *around, activations)
 
 
 def _mixed(on: On, own: experts_reference.Experts, chosen: Any, around: Any, is_joined: bool, activations: str) -> F32:

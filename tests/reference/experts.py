@@ -56,33 +56,39 @@ class Experts:
 def mix(
     own: Experts, x: F32, experts: NDArray[np.int32], weights: F32, shared: F32 | None, shared_gate: F32 | None,
     add: F32 | None, activations: str,
-) -> tuple[F64, F64, float]:  # fmt: skip
-    """(y [rows, dim], the sums of the absolute values of its terms, the distance of act() in codes from where its
-    rounding to 8 bits could go to either side)."""
+) -> tuple[F64, F64, F64]:  # fmt: skip
+    """(y [rows, dim], the sums of the absolute values of its terms, each row's distance of act() in codes from where
+    its rounding to 8 bits could go to either side)."""
     rounds = [activations == "int8" and dtype not in PLAIN_TYPES for dtype in own.types]
     n_rows, k = experts.shape
     chosen = experts.reshape(-1)
+
+    def times(values: F64, w: F64) -> F64:
+        """Each choice's values times the matrix of its expert."""
+        sums = np.empty((len(chosen), w.shape[1]))
+        for expert in np.unique(chosen):
+            sums[chosen == expert] = values[chosen == expert] @ w[expert].T
+        return sums
 
     def product(i: int, inputs: F32) -> tuple[F64, F64]:
         values = inputs.astype(np.float64)
         if rounds[i]:
             codes, scale = quantize_q8(inputs)
             values = codes.astype(np.float64) * np.repeat(scale.astype(np.float64), 32, axis=1)
-        w, bias = own.values[i][chosen], 0.0 if own.biases is None else own.biases[i][chosen]
-        return np.einsum("coi,ci->co", w, values) + bias, np.einsum("coi,ci->co", np.abs(w), np.abs(values)) + np.abs(
-            bias
-        )
+        w, bias = own.values[i], 0.0 if own.biases is None else own.biases[i][chosen]
+        return times(values, w) + bias, times(np.abs(values), np.abs(w)) + np.abs(bias)
 
     (gate, gate_size), (up, up_size) = (product(i, np.repeat(x, k, axis=0)) for i in range(2))
     act = own.activate(gate, up)
-    margin = np.inf
+    margins = np.full(n_rows, np.inf)
     if rounds[2]:
         blocks = np.abs(act).reshape(-1, 32)
-        margin = np.abs(blocks / blocks.max(axis=1, keepdims=True) * 127 % 1 - 0.5).min()
+        codes = blocks / blocks.max(axis=1, keepdims=True) * 127
+        margins = np.abs(codes % 1 - 0.5).reshape(n_rows, -1).min(axis=1)
     part, part_size = product(2, act.astype(np.float32))
     # The slopes of both forms of act() are below 2; the sums of gate and up have errors of their own.
     act_size = 2 * gate_size * np.maximum(up_size, 1) + np.abs(act)
-    part_size = part_size + np.einsum("coi,ci->co", np.abs(own.values[2][chosen]), act_size)
+    part_size = part_size + times(act_size, np.abs(own.values[2]))
     by_choice = weights.astype(np.float64)[..., None]
     y = (by_choice * part.reshape(n_rows, k, -1)).sum(axis=1)
     scale = (np.abs(by_choice) * part_size.reshape(n_rows, k, -1)).sum(axis=1)
@@ -90,4 +96,4 @@ def mix(
     for term in (None if shared is None else shared * factor, add):
         if term is not None:
             y, scale = y + term, scale + np.abs(term)
-    return y, scale, float(margin)
+    return y, scale, margins
