@@ -14,6 +14,7 @@ from lucebox import _engine
 from lucebox.errors import InvalidRequestError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
+from reference import fp8
 from reference import linear as reference
 from reference.attention import round_to
 from reference.linear import FP8, PLAIN_TYPES, random_weights
@@ -34,6 +35,8 @@ FEW_CASES = [
     for dtype in FEW_TYPES
     for shape in (FEW_SHAPES if dtype in ("Q8_0", "Q4_K", "Q6_K", "NVFP4", FP8) else FEW_SHAPES[1::4])
 ]
+
+FP8_KERNEL = "gemm_sm90_f8_e4m3_"
 
 # Products of few rows and of what is made of their sums.
 CHAINS = [
@@ -69,6 +72,8 @@ def expected(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
     """The expected product for the launched kernels, the scale of its errors, and the family of its tolerance."""
     wide = "F16" if pack.target == "sm_75" else "BF16"  # what its matrix units take
+    if dtype == FP8 and any(kernel.startswith(FP8_KERNEL) for kernel in started):
+        return (*reference.linear(w, dtype, n_out, fp8.rounded_x(x), "f32"), "matmul_fp8")
     if "expand_weights_kernel" in started and dtype in EXPANDED_TYPES:
         weights = rounded_to(reference.decode(w, dtype), wide).view(np.uint8)
         return (*reference.linear(weights, "F32", n_out, rounded_to(x, wide), "f32"), "matmul_halves")
@@ -131,9 +136,64 @@ def test_expanded(pack: _engine.gpu.Pack, pack_folder: Path, dtype: str, rows: i
     started = ops.take_started(pack)
     has_skinny = gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), f"gemm_skinny_{dtype.lower()}_")
     is_skinny = has_skinny and rows <= (48 if dtype == "NVFP4" else 32) and n_in % 256 == 0
-    assert ("expand_weights_kernel" in started) != is_skinny
+    is_fp8 = dtype == FP8 and rows > 64 and gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), FP8_KERNEL)
+    assert ("expand_weights_kernel" in started) != (is_skinny or is_fp8)
     want, scale, family = expected(pack, w, dtype, n_out, x, "int8", started)
     check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}")
+
+
+@pytest.fixture(scope="session", params=("256x128", "128x128"))
+def fp8_pack(pack_folder: Path, request: pytest.FixtureRequest) -> _engine.gpu.Pack:
+    """A pack with one of the tiles for prompts of fp8."""
+    other = {"256x128": "128x128", "128x128": "256x128"}[request.param]
+    manifest = gpu_packs.manifest_without(pack_folder, f"{FP8_KERNEL}{other}_kernel")
+    if not gpu_packs.has_kernel(manifest, FP8_KERNEL):
+        pytest.skip(f"{manifest['target']} does not multiply fp8")
+    return gpu_packs.load(pack_folder, manifest)
+
+
+@pytest.mark.parametrize(("rows", "n_out", "n_in"), [(65, 3, 128), (130, 150, 640), (301, 129, 384), (70, 520, 1152)])
+def test_fp8_prompt(fp8_pack: _engine.gpu.Pack, rows: int, n_out: int, n_in: int, seed: int) -> None:
+    """x is rounded to e4m3 with a scale per 128 values; blocks of any size, and blocks of zeros."""
+    rng = np.random.default_rng(seed)
+    w = random_weights(FP8, n_out * n_in, rng)
+    x = rng.normal(size=(rows, n_in)).astype(np.float32)
+    blocks = x.reshape(rows, -1, 128)
+    blocks *= 2.0 ** rng.integers(-40, 40, size=(rows, 1, 1)).astype(np.float32)
+    blocks[rng.random(blocks.shape[:2]) < 0.1] = 0
+    add = rng.normal(size=(rows, n_out)).astype(np.float32) * np.abs(x).max(axis=1, keepdims=True)
+    got = ops.linear(w, FP8, n_out, n_in, x, add, pack=fp8_pack)
+    started = ops.take_started(fp8_pack)
+    assert started[0] == "cast_rows_f8_kernel"
+    want, scale, family = expected(fp8_pack, w, FP8, n_out, x, "int8", started)
+    assert family == "matmul_fp8"
+    for row in range(rows):
+        check(got[row], want[row] + add[row], scale[row] + np.abs(add[row]), family, f"row {row}")
+
+
+def test_fp8_sums_are_those_of_the_published_rule(fp8_pack: _engine.gpu.Pack, seed: int) -> None:
+    """Every bit of the sums of 128 products: values of one size, of every size, and sums that cancel."""
+    rng = np.random.default_rng(seed)
+    rows, n_out = 129, 131
+    w = random_weights(FP8, n_out * 128, rng)
+    x = rng.normal(size=(rows, 128)).astype(np.float32)
+    x[::3] *= 2.0 ** rng.integers(-18, 1, size=x[::3].shape).astype(np.float32)
+    x[1::3, 64:] = -x[1::3, :64]
+    w.reshape(n_out, 132)[::2, 68:] = w.reshape(n_out, 132)[::2, 4:68]
+    got = ops.linear(w, FP8, n_out, 128, x, pack=fp8_pack)
+    codes, scale = fp8.round_x(x)
+    blocks = w.reshape(n_out, 132)
+    sums = fp8.block_sums(codes, reference.e4m3_values()[blocks[:, 4:]])
+    want = (sums * scale) * blocks[:, :4].copy().view(np.float32)[:, 0]
+    assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_not_a_number_stays_in_its_row_of_fp8(fp8_pack: _engine.gpu.Pack, poison: float) -> None:
+    x = np.ones((70, 512), np.float32)
+    x[4, 300] = poison
+    y = ops.linear(random_weights(FP8, 5 * 512, np.random.default_rng(4)), FP8, 5, 512, x, pack=fp8_pack)
+    assert np.array_equal(np.isfinite(y).all(axis=1), np.arange(70) != 4)
 
 
 @pytest.fixture(scope="session")

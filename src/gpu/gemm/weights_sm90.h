@@ -4,6 +4,7 @@
 //   Scales<kFrags>      find: moves to the lane's output; read: loads a chunk's scales; unpack: decodes them into
 //                       shared memory
 //   Operands<kFrags>    32 values of a warp's outputs; half(a, i) returns 16 of them as fragments
+//   kIsFp8              x is fp8 with scales; the sums of a chunk are scaled (multiply_fp8_chunk), without Operands
 // The formats of quantised types have
 //   Raw<kBlocks>        the scales of kBlocks blocks of 32 values: read loads them, field(i) decodes them (code_field)
 //   codes, to_fragment  a block's codes of 16 outputs as bytes; half of them as a fragment
@@ -153,6 +154,7 @@ template <class Format, class T>
 struct ExpandedWeights {
   using Value = T;
   static constexpr DType kType = Format::kType;
+  static constexpr bool kIsFp8 = false;
 
   template <int kFrags>
   struct Scales {
@@ -208,6 +210,7 @@ template <class T, DType kType_>
 struct PlainWeights {
   using Value = T;
   static constexpr DType kType = kType_;
+  static constexpr bool kIsFp8 = false;
 
   template <int kFrags>
   struct Scales {
@@ -230,6 +233,35 @@ struct PlainWeights {
         load_shared(a[frag], reinterpret_cast<const T*>(rows.first) + block * 32 + i * 16, rows.kStride0 / 2);
       }
     }
+  };
+};
+
+// fp8 weights, unchanged. A chunk is the 128 values of a scale.
+struct Fp8Weights {
+  using Value = fp8_e4m3;
+  static constexpr DType kType = DType::kF8_E4M3;
+  static constexpr bool kIsFp8 = true;
+
+  template <int kFrags>
+  struct Scales {
+    const float* row;
+    float next;
+    float* unpacked;  // [kFrags, 16]
+
+    LB_DEVICE explicit Scales(void* warp_memory) : unpacked(static_cast<float*>(warp_memory)) {}
+    template <class Cursor>
+    LB_DEVICE void find(const Gemm& p, const Cursor& at) {
+      const quant::PlaneLayout layout = quant::plane_layout(kType, at.n_out, p.group.products[0].n_in);
+      const int out = min(at.first_out + warp() * 16 * kFrags + own_out(), at.n_out - 1);
+      row = reinterpret_cast<const float*>(at.w + layout.offset[1] + size_t(out) * layout.row_bytes[1]);
+    }
+    LB_DEVICE void read(int chunk) { next = load_cached<float>(row + chunk); }
+    LB_DEVICE void unpack() const {
+      if (lane() < 16 * kFrags) store(unpacked + own_out(), next);
+    }
+
+   private:
+    LB_DEVICE static int own_out() { return lane() % (16 * kFrags); }
   };
 };
 
