@@ -1,6 +1,6 @@
-// sm_90a extensions: warpgroup products (wgmma m64nNk16), whose B operand stays in shared memory; barriers that count
-// arrivals (mbarrier); register reallocation between warpgroups (setmaxnreg). A warpgroup is four warps; warp w has
-// rows [16w, 16w + 16) in the fragments of matrix.h. operand_tile.h defines the layout of operand tiles.
+// sm_90a extensions: warpgroup products (wgmma m64nNk16, of fp8 k32), whose B operand stays in shared memory; barriers
+// that count arrivals (mbarrier); register reallocation between warpgroups (setmaxnreg). A warpgroup is four warps;
+// warp w has rows [16w, 16w + 16) in the fragments of matrix.h. operand_tile.h defines the layout of operand tiles.
 #pragma once
 
 #include "gpu/operand_tile.h"
@@ -24,10 +24,11 @@ LB_DEVICE uint64_t operand_bits(const void* from, int block_distance) {
   return address | uint64_t(block_distance / 16) << 16 | kRowGroup << 32 | kPermuted128;
 }
 
-// B [n, k] is stored like the tile: n starts at `row`, k at `column`; row % 8 == 0, column % 16 == 0.
+// B [n, k] is stored like the tile: n starts at `row`, k at `column`; row % 8 == 0, column a multiple of 32 bytes.
 template <class T>
 LB_DEVICE TileRows<T> rows_of(const T* tile, int tile_rows, int row, int column) {
-  return {operand_bits(tile + column / 64 * tile_rows * 64 + row * 64 + column % 64, 16)};
+  constexpr int kBlock = 128 / sizeof(T);
+  return {operand_bits(tile + column / kBlock * tile_rows * kBlock + row * kBlock + column % kBlock, 16)};
 }
 // B [n, k] is the tile's transpose: k starts at `row`, n at `column`; row % 16 == 0, column % 64 == 0.
 template <class T>
@@ -93,12 +94,31 @@ struct Columns {};
 LB_GROUP_PRODUCTS(f16, "f16")
 LB_GROUP_PRODUCTS(bf16, "bf16")
 #undef LB_GROUP_PRODUCTS
+template <bool kFresh, bool kIsTransposed>
+LB_DEVICE void group_product(FragmentC* c, const FragmentA<fp8_e4m3>& a, uint64_t b, Columns<128>) {
+  static_assert(!kIsTransposed);
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\nwgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" LB_NAMES_64
+      "}, {%64, %65, %66, %67}, %68, p, 1, 1;\n}"
+      : LB_SUMS(c[0]), LB_SUMS(c[1]), LB_SUMS(c[2]), LB_SUMS(c[3]), LB_SUMS(c[4]), LB_SUMS(c[5]), LB_SUMS(c[6]),
+        LB_SUMS(c[7])
+      : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b), "n"(int(!kFresh)));
+}
 #undef LB_NAMES_64
 #undef LB_NAMES_32
 #undef LB_SUMS
 
-// C [64, kColumns] += A [64, 16] B^T, or C = A B^T when kFresh; c points to the first fragment. The product is
-// asynchronous until group_wait; the registers of a must not change before.
+// A of fp8 numbers, 16 rows of 32: r[i] is row g + 8 (i % 2), bytes [16 (i / 2) + 4t, 16 (i / 2) + 4t + 4), with g =
+// lane / 4 and t = lane % 4. stride is in bytes.
+LB_DEVICE void load_shared(FragmentA<fp8_e4m3>& a, const fp8_e4m3* from, int stride) {
+  load_matrices(a.r, from + lane() % 16 * stride + lane() / 16 * 16);
+}
+
+// C [64, kColumns] += A [64, 16] B^T, or C = A B^T when kFresh; c points to the first fragment. A of bytes is [64, 32].
+// The product is asynchronous until group_wait; the registers of a must not change before.
+//
+// The matrix unit truncates sums of fp8 products to 13 bits after the leading one (sim/fp8_sum.h): add C to an fp32 sum
+// after a few products.
 template <int kColumns, bool kFresh, class T, class A>
 LB_DEVICE void group_multiply(FragmentC* c, const A& a, const TileRows<T>& b) {
   group_product<kFresh, false>(c, a, b.bits, Columns<kColumns>());

@@ -1,5 +1,6 @@
-// Layout of 16-bit operands in shared memory for wgmma: the 128-byte swizzle. A tile is
+// Layout of operands in shared memory for wgmma: the 128-byte swizzle. A tile of 16-bit values is
 //   [blocks of 64 columns][tile_rows][8 pieces of 8 columns, 16 bytes]
+// and of bytes the same with blocks of 128 columns and pieces of 16.
 // Piece p of row r is stored at position p ^ (r % 8). Eight rows of one piece, or the eight pieces of one row, then
 // fall into different banks. Tiles must start 1024-byte aligned.
 #pragma once
@@ -8,10 +9,12 @@ namespace lb::gpu {
 
 inline constexpr int kTileAlignment = 1024;
 
-// Index of a value in the tile. Columns 8 n to 8 n + 7 of a row are contiguous.
+// Index of a value of kBytes bytes in the tile. The columns of a piece are contiguous.
+template <int kBytes = 2>
 LB_DEVICE int tile_index(int tile_rows, int row, int column) {
-  const int piece = column % 64 / 8;
-  return (column / 64 * tile_rows + row) * 64 + (piece ^ row % 8) * 8 + column % 8;
+  constexpr int kPiece = 16 / kBytes, kBlock = 8 * kPiece;
+  const int piece = column % kBlock / kPiece;
+  return (column / kBlock * tile_rows + row) * kBlock + (piece ^ row % 8) * kPiece + column % kPiece;
 }
 
 }  // namespace lb::gpu

@@ -27,7 +27,7 @@ struct CallSite {
 struct Warp {
   // Double-buffered by parity: lanes may still read the previous exchange.
   uint64_t values[2][kWarpSize];  // published by the lanes
-  float a[2][256], b[2][256];     // operand buffers of a matrix product, [16, 16] each
+  float a[2][512], b[2][256];     // operand buffers of a matrix product: A [16, 32] of bytes, else [16, 16] each
   std::vector<float> other[2];    // B of a warpgroup's product
   uint32_t published[2];          // mask of the lanes that have published
   int parity;

@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "fp8_sum.h"
 #include "gpu/operand_tile.h"
 
 namespace lb::gpu {
@@ -15,7 +16,7 @@ struct TileRows {
   const T* tile;
   int tile_rows, row, column;
   T at(int n, int k) const {
-    const T* p = tile + tile_index(tile_rows, row + n, column + k);
+    const T* p = tile + tile_index<sizeof(T)>(tile_rows, row + n, column + k);
     sim::check_access(p, sizeof *p, sim::Access::kRead, "a product");
     return *p;
   }
@@ -39,7 +40,7 @@ void check_tile(const T* tile, bool is_aligned) {
 
 template <class T>
 TileRows<T> rows_of(const T* tile, int tile_rows, int row, int column) {
-  sim::check_tile(tile, row % 8 == 0 && column % 16 == 0);
+  sim::check_tile(tile, row % 8 == 0 && column * sizeof(T) % 32 == 0);
   return {tile, tile_rows, row, column};
 }
 template <class T>
@@ -59,23 +60,47 @@ void group_wait(FragmentC (&)[kCount]) {
   group_wait<kPending>();
 }
 
+// A of fp8 numbers, 16 rows of 32. Value 4i + j is row g + 8 (i % 2), k = 16 (i / 2) + 4t + j, as on sm_90.
+template <>
+struct FragmentA<fp8_e4m3> {
+  fp8_e4m3 v[16];
+};
+inline void load_shared(FragmentA<fp8_e4m3>& a, const fp8_e4m3* from, int stride) {
+  const auto* rows = reinterpret_cast<const fp8_e4m3*>(sim::shared_rows(from, stride, "load_shared of a FragmentA"));
+  for (int i = 0; i < 4; ++i) {
+    const fp8_e4m3* at = rows + (lane() / 4 + i % 2 * 8) * stride + i / 2 * 16 + lane() % 4 * 4;
+    sim::check_access(at, 4, sim::Access::kRead, "load_shared of a FragmentA");
+    for (int j = 0; j < 4; ++j) a.v[4 * i + j] = at[j];
+  }
+}
+
 namespace sim {
 
-// The lane's two rows of the warp's A, [2, 16]: rows lane / 4 and lane / 4 + 8.
+// The depth of a product: a step of A and B is 32 bytes.
+template <class T>
+constexpr int kDepth = 32 / sizeof(T);
+
+// The lane's two rows of the warp's A: rows lane / 4 and lane / 4 + 8.
+template <int kCount>
 struct OwnRows {
-  float v[2][16];
+  float v[2][kCount];
 };
 
 template <class T>
-OwnRows own_rows(const FragmentA<T>& a, Location where) {
+OwnRows<kDepth<T>> own_rows(const FragmentA<T>& a, Location where) {
   Warp& warp = *current->warp;
   float* all = warp.a[warp.parity];
-  for (int i = 0; i < 8; ++i) all[fragment_row(i) * 16 + fragment_k(i)] = to_f32(a.v[i]);
+  for (int i = 0; i < int(sizeof a.v / sizeof(T)); ++i) {
+    if constexpr (sizeof(T) == 1)
+      all[(lane() / 4 + i / 4 % 2 * 8) * 32 + i / 8 * 16 + lane() % 4 * 4 + i % 4] = to_f32(a.v[i]);
+    else
+      all[fragment_row(i) * 16 + fragment_k(i)] = to_f32(a.v[i]);
+  }
   const CallSite site{"group_multiply", where};
   exchange(0, site).of(31, site);  // a whole warp
-  OwnRows rows;
+  OwnRows<kDepth<T>> rows;
   for (int r = 0; r < 2; ++r) {
-    for (int k = 0; k < 16; ++k) rows.v[r][k] = all[lane_row(r) * 16 + k];
+    for (int k = 0; k < kDepth<T>; ++k) rows.v[r][k] = all[lane_row(r) * kDepth<T> + k];
   }
   return rows;
 }
@@ -84,29 +109,39 @@ TileRows<T> own_rows(const TileRows<T>& a, Location) {
   return a;
 }
 
-inline OwnRows read(const OwnRows& rows) { return rows; }
+template <int kCount>
+OwnRows<kCount> read(const OwnRows<kCount>& rows) {
+  return rows;
+}
 template <class T>
-OwnRows read(const TileRows<T>& a) {
-  OwnRows rows;
+OwnRows<16> read(const TileRows<T>& a) {
+  OwnRows<16> rows;
   for (int r = 0; r < 2; ++r) {
     for (int k = 0; k < 16; ++k) rows.v[r][k] = to_f32(a.at(warp() % 4 * 16 + lane_row(r), k));
   }
   return rows;
 }
 
-// Returns B [kColumns, 16]; the lanes of a warp read it together.
-template <int kColumns, class B>
+// Returns B [kColumns, kCount]; the lanes of a warp read it together.
+template <int kColumns, int kCount, class B>
 const float* read_other(const B& b, Location where) {
   Warp& warp = *current->warp;
   std::vector<float>& all = warp.other[warp.parity];
-  all.resize(kColumns * 16);
+  all.resize(kColumns * kCount);
   for (int n = lane(); n < kColumns; n += kWarpSize) {
-    for (int k = 0; k < 16; ++k) all[size_t(n * 16 + k)] = to_f32(b.at(n, k));
+    for (int k = 0; k < kCount; ++k) all[size_t(n * kCount + k)] = to_f32(b.at(n, k));
   }
   const CallSite site{"group_wait", where};
   exchange(0, site).of(31, site);
   return all.data();
 }
+
+// c + x y. 16-bit operands: in fp32, one product after the other.
+inline float sum_of(float c, const float (&x)[16], const float* y) {
+  for (int k = 0; k < 16; ++k) c += x[k] * y[k];
+  return c;
+}
+inline float sum_of(float c, const float (&x)[32], const float* y) { return fp8_sum(c, x, y); }
 
 }  // namespace sim
 
@@ -114,17 +149,16 @@ template <int kColumns, bool kFresh, class A, class B>
 void group_multiply(FragmentC* c, const A& a, const B& b, sim::Location where = sim::Location::current()) {
   const auto rows = sim::own_rows(a, where);
   sim::current->products.push_back({[=] {
-                                      const sim::OwnRows own = sim::read(rows);
-                                      const float* other = sim::read_other<kColumns>(b, where);
+                                      const auto own = sim::read(rows);
+                                      constexpr int kCount = int(sizeof own.v[0] / sizeof(float));
+                                      const float* other = sim::read_other<kColumns, kCount>(b, where);
                                       for (int h = 0; h < kColumns / 8; ++h) {
                                         for (int j = 0; j < 2; ++j) {
                                           float* sums = c[h / 2].v + h % 2 * 4 + j;
                                           if (kFresh) sums[0] = sums[2] = 0;
-                                          const float* values = other + (8 * h + lane() % 4 * 2 + j) * 16;
-                                          for (int k = 0; k < 16; ++k) {
-                                            sums[0] += own.v[0][k] * values[k];
-                                            sums[2] += own.v[1][k] * values[k];
-                                          }
+                                          const float* values = other + (8 * h + lane() % 4 * 2 + j) * kCount;
+                                          sums[0] = sim::sum_of(sums[0], own.v[0], values);
+                                          sums[2] = sim::sum_of(sums[2], own.v[1], values);
                                         }
                                       }
                                     },

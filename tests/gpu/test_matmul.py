@@ -14,6 +14,7 @@ from lucebox import _engine
 from lucebox.errors import InvalidRequestError
 from lucebox.selftest import ops
 from numpy.typing import NDArray
+from reference import fp8
 from reference import linear as reference
 from reference.attention import round_to
 from reference.linear import FP8, PLAIN_TYPES, random_weights
@@ -34,6 +35,8 @@ FEW_CASES = [
     for dtype in FEW_TYPES
     for shape in (FEW_SHAPES if dtype in ("Q8_0", "Q4_K", "Q6_K", "NVFP4", FP8) else FEW_SHAPES[1::4])
 ]
+
+FP8_KERNEL = "gemm_sm90_f8_e4m3_"
 
 # Products of few rows and of what is made of their sums.
 CHAINS = [
@@ -64,11 +67,20 @@ def rounded_to(x: F32, dtype: str) -> F32:
     return round_to(np.ascontiguousarray(x), dtype)
 
 
+def scaled_to_f16(x: F32) -> NDArray[np.float64]:
+    """x in the f16 numbers of a row whose largest value gets the exponent 14."""
+    largest = np.abs(x).max(axis=1, keepdims=True).astype(np.float64)
+    factor = 2.0 ** (14 - np.floor(np.log2(np.where(largest > 0, largest, 1))))
+    return (x * factor).astype(np.float16).astype(np.float64) / factor
+
+
 def expected(
     pack: _engine.gpu.Pack, w: NDArray[np.uint8], dtype: str, n_out: int, x: F32, activations: str, started: list[str]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
     """The expected product for the launched kernels, the scale of its errors, and the family of its tolerance."""
     wide = "F16" if pack.target == "sm_75" else "BF16"  # what its matrix units take
+    if dtype == FP8 and any(kernel.startswith(FP8_KERNEL) for kernel in started):
+        return (*reference.linear(w, dtype, n_out, fp8.rounded_x(x), "f32"), "matmul_fp8")
     if "expand_weights_kernel" in started and dtype in EXPANDED_TYPES:
         weights = rounded_to(reference.decode(w, dtype), wide).view(np.uint8)
         return (*reference.linear(weights, "F32", n_out, rounded_to(x, wide), "f32"), "matmul_halves")
@@ -78,6 +90,8 @@ def expected(
         if len(x) <= MAX_SPECULATION_ROWS:
             is_skinny = any(kernel.startswith("gemm_skinny") and f"_{dtype.lower()}_" in kernel for kernel in started)
             return (*reference.linear(w, dtype, n_out, x, "int8"), "matmul_skinny" if is_skinny else "linear")
+        if any(kernel.startswith(f"gemm_sm90_{dtype.lower()}_") for kernel in started):
+            return (*reference.linear(w, dtype, n_out, scaled_to_f16(x), "f32"), "matmul_f16_codes")
         weights = rounded_to(reference.decode(w, dtype), wide).view(np.uint8)
         return (*reference.linear(weights, "F32", n_out, rounded_to(x, wide), "f32"), "matmul_wide")
     if dtype == "F32":
@@ -131,9 +145,64 @@ def test_expanded(pack: _engine.gpu.Pack, pack_folder: Path, dtype: str, rows: i
     started = ops.take_started(pack)
     has_skinny = gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), f"gemm_skinny_{dtype.lower()}_")
     is_skinny = has_skinny and rows <= (48 if dtype == "NVFP4" else 32) and n_in % 256 == 0
-    assert ("expand_weights_kernel" in started) != is_skinny
+    is_fp8 = dtype == FP8 and rows > 64 and gpu_packs.has_kernel(gpu_packs.manifest_of(pack_folder), FP8_KERNEL)
+    assert ("expand_weights_kernel" in started) != (is_skinny or is_fp8)
     want, scale, family = expected(pack, w, dtype, n_out, x, "int8", started)
     check(got, want, scale, family, f"{rows} rows, n_out {n_out}, n_in {n_in}")
+
+
+@pytest.fixture(scope="session", params=("256x128", "128x128"))
+def fp8_pack(pack_folder: Path, request: pytest.FixtureRequest) -> _engine.gpu.Pack:
+    """A pack with one of the tiles for prompts of fp8."""
+    other = {"256x128": "128x128", "128x128": "256x128"}[request.param]
+    manifest = gpu_packs.manifest_without(pack_folder, f"{FP8_KERNEL}{other}_kernel")
+    if not gpu_packs.has_kernel(manifest, FP8_KERNEL):
+        pytest.skip(f"{manifest['target']} does not multiply fp8")
+    return gpu_packs.load(pack_folder, manifest)
+
+
+@pytest.mark.parametrize(("rows", "n_out", "n_in"), [(65, 3, 128), (130, 150, 640), (301, 129, 384), (70, 520, 1152)])
+def test_fp8_prompt(fp8_pack: _engine.gpu.Pack, rows: int, n_out: int, n_in: int, seed: int) -> None:
+    """x is rounded to e4m3 with a scale per 128 values; blocks of any size, and blocks of zeros."""
+    rng = np.random.default_rng(seed)
+    w = random_weights(FP8, n_out * n_in, rng)
+    x = rng.normal(size=(rows, n_in)).astype(np.float32)
+    blocks = x.reshape(rows, -1, 128)
+    blocks *= 2.0 ** rng.integers(-40, 40, size=(rows, 1, 1)).astype(np.float32)
+    blocks[rng.random(blocks.shape[:2]) < 0.1] = 0
+    add = rng.normal(size=(rows, n_out)).astype(np.float32) * np.abs(x).max(axis=1, keepdims=True)
+    got = ops.linear(w, FP8, n_out, n_in, x, add, pack=fp8_pack)
+    started = ops.take_started(fp8_pack)
+    assert started[0] == "cast_rows_f8_kernel"
+    want, scale, family = expected(fp8_pack, w, FP8, n_out, x, "int8", started)
+    assert family == "matmul_fp8"
+    for row in range(rows):
+        check(got[row], want[row] + add[row], scale[row] + np.abs(add[row]), family, f"row {row}")
+
+
+def test_fp8_sums_are_those_of_the_published_rule(fp8_pack: _engine.gpu.Pack, seed: int) -> None:
+    """Every bit of the sums of 128 products: values of one size, of every size, and sums that cancel."""
+    rng = np.random.default_rng(seed)
+    rows, n_out = 129, 131
+    w = random_weights(FP8, n_out * 128, rng)
+    x = rng.normal(size=(rows, 128)).astype(np.float32)
+    x[::3] *= 2.0 ** rng.integers(-18, 1, size=x[::3].shape).astype(np.float32)
+    x[1::3, 64:] = -x[1::3, :64]
+    w.reshape(n_out, 132)[::2, 68:] = w.reshape(n_out, 132)[::2, 4:68]
+    got = ops.linear(w, FP8, n_out, 128, x, pack=fp8_pack)
+    codes, scale = fp8.round_x(x)
+    blocks = w.reshape(n_out, 132)
+    sums = fp8.block_sums(codes, reference.e4m3_values()[blocks[:, 4:]])
+    want = (sums * scale) * blocks[:, :4].copy().view(np.float32)[:, 0]
+    assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_not_a_number_stays_in_its_row_of_fp8(fp8_pack: _engine.gpu.Pack, poison: float) -> None:
+    x = np.ones((70, 512), np.float32)
+    x[4, 300] = poison
+    y = ops.linear(random_weights(FP8, 5 * 512, np.random.default_rng(4)), FP8, 5, 512, x, pack=fp8_pack)
+    assert np.array_equal(np.isfinite(y).all(axis=1), np.arange(70) != 4)
 
 
 @pytest.fixture(scope="session")
@@ -167,6 +236,20 @@ def test_prompt_of_many_tiles(pack: _engine.gpu.Pack, dtype: str, seed: int) -> 
     got = ops.linear(w, dtype, n_out, n_in, x, add, pack=pack)
     want, scale, family = expected(pack, w, dtype, n_out, x, "int8", ops.take_started(pack))
     check(got, want + add, scale + np.abs(add), family, f"{rows} rows, n_out {n_out}")
+
+
+@pytest.mark.parametrize("dtype", BLOCK_TYPES)
+def test_prompt_of_rows_of_any_size(pack: _engine.gpu.Pack, dtype: str, seed: int) -> None:
+    """Rows far beyond the range of f16, and rows of zeros."""
+    rng = np.random.default_rng(seed)
+    rows, n_out, n_in = 75, 33, 768
+    w = random_weights(dtype, n_out * n_in, rng)
+    x = (rng.normal(size=(rows, n_in)) * 2.0 ** rng.integers(-60, 60, size=(rows, 1))).astype(np.float32)
+    x[7] = 0
+    got = ops.linear(w, dtype, n_out, n_in, x, pack=pack)
+    want, scale, family = expected(pack, w, dtype, n_out, x, "int8", ops.take_started(pack))
+    for row in range(rows):
+        check(got[row], want[row], scale[row], family, f"row {row}")
 
 
 @pytest.mark.parametrize(
@@ -363,15 +446,17 @@ def test_extreme_codes(pack: _engine.gpu.Pack, dtype: str, rows: int) -> None:
         check(got, want, scale, family, dtype)
 
 
+@pytest.mark.parametrize("rows", [11, 70])
 @pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "BF16", "F32"])
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_not_a_number_stays_in_its_row(pack: _engine.gpu.Pack, dtype: str, poison: float) -> None:
-    x = np.ones((11, 512), np.float32)
+def test_not_a_number_stays_in_its_row(pack: _engine.gpu.Pack, dtype: str, rows: int, poison: float) -> None:
+    x = np.ones((rows, 512), np.float32)
     x[4, 300] = poison
     w = random_weights(dtype, 5 * 512, np.random.default_rng(4))
     y = ops.linear(w, dtype, 5, 512, x, pack=pack)
     is_clipped = np.isinf(poison) and dtype == "BF16" and pack.target == "sm_75"  # to f16's largest number
-    assert np.array_equal(np.isfinite(y).all(axis=1), (np.arange(11) != 4) | is_clipped)
+    is_clipped |= np.isinf(poison) and rows > 64 and pack.target == "sm_75"
+    assert np.array_equal(np.isfinite(y).all(axis=1), (np.arange(rows) != 4) | is_clipped)
 
 
 def test_what_is_refused(pack: _engine.gpu.Pack) -> None:

@@ -179,7 +179,9 @@ def test_gemm(name: str, activations: str, dtype: str) -> None:
             assert batch["rounded_bits"] == (bits if quantised else 0)
             narrow = dtype != "F32" and batch["rounded_bits"] == 0
             kernels = [launch["kernel"] for launch in batch["launches"]]
-            assert (kernels[0] == "cast_rows_kernel") == narrow
+            has_scales = narrow and quantised and any(name.startswith("gemm_sm90") for name in kernels)
+            cast = "cast_rows_f16_kernel" if has_scales else "cast_rows_kernel"
+            assert (kernels[0] == cast) == narrow
             is_skinny = kernels[0].startswith("gemm_skinny")
             assert f"_{dtype.lower()}_" in kernels[narrow]
             has_sum = "gemm_sum_kernel" in kernels
@@ -340,8 +342,25 @@ def test_cast_rows_runs_once_for_each_form_of_x() -> None:
     dtypes, n_out = ["Q4_K", "F16", "BF16", "Q6_K"], [640, 1, 1024, 7]
     batch = _kernels.launch.choose_gemm(whole("sm_90"), 132, dtypes, n_out, 1024, 512)
     kernels = [launch["kernel"] for launch in batch["launches"]]
-    assert kernels.count("cast_rows_kernel") == 3
+    assert sorted(kernels[:3]) == ["cast_rows_f16_kernel", "cast_rows_kernel", "cast_rows_kernel"]
     assert sum(kernel.startswith("gemm_sm90") for kernel in kernels) == 4
+
+
+def test_prompts_of_fp8_are_multiplied_as_fp8_where_wgmma_is() -> None:
+    def kernels(name: str, rows: int, dtypes: list[str], activations: str = "int8") -> list[str]:
+        n_out = [5120, 1024][: len(dtypes)]
+        batch = _kernels.launch.choose_gemm(whole(name), 132, dtypes, n_out, 5120, rows, activations)
+        assert batch["rounded_bits"] == 0
+        return [launch["kernel"] for launch in batch["launches"]]
+
+    both = kernels("sm_90", 2048, ["F8_E4M3", "F8_E4M3"])
+    assert both[:2] == ["cast_rows_f8_kernel", "gemm_sm90_f8_e4m3_256x128_kernel"]  # one product
+    mixed = kernels("sm_90", 65, ["F8_E4M3", "BF16"])
+    assert mixed[:2] == ["cast_rows_f8_kernel", "cast_rows_kernel"] and "expand_weights_kernel" not in mixed
+    assert "expand_weights_kernel" in kernels("sm_90", 64, ["F8_E4M3"])
+    assert "expand_weights_kernel" in kernels("sm_89", 65, ["F8_E4M3"])
+    with pytest.raises(UnsupportedError, match="no batch kernel reads F8_E4M3"):
+        kernels("sm_90", 65, ["F8_E4M3"], "f32")
 
 
 def delta_sizes(n_k_heads: int, n_v_heads: int, dk: int, dv: int) -> dict[str, int]:

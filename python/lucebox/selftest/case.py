@@ -37,6 +37,7 @@ LIMITS = {
     "attention_f16": Limit(3e-3, "queries and weights are rounded to f16 for the matrix units"),
     "attention_bf16": Limit(2.5e-2, "queries and weights are rounded to bf16 for the matrix units"),
     "half": Limit(8e-3, "both operands are rounded to bf16, 2^-9 each, and one term may dominate a sum"),
+    "fp8": Limit(1.7e-2, "fp8 matrix units truncate the 34 terms of each of four steps to 13 bits"),
     "int16": Limit(1e-4, "a device rounds x to 16 bits for products with quantised weights"),
     "skinny": Limit(
         1e-3, "x of 8 bits is rounded again, to 11; the subtracted minimum may be several times the weight"

@@ -12,14 +12,14 @@ from lucebox.selftest.case import Case
 __all__ = ["cases"]
 
 
-def cases(rng: np.random.Generator, wide: str) -> Iterator[Case]:
+def cases(rng: np.random.Generator, wide: str, *, has_fp8: bool) -> Iterator[Case]:
     """All cases. wide: the type to which x is rounded before it is multiplied with BF16 weights: BF16, or F16 if the
-    matrix units lack BF16."""
+    matrix units lack BF16. has_fp8: prompts with fp8 weights round x to fp8."""
     yield from elementwise.embeds(rng)
     yield from elementwise.norms(rng)
     yield from products.products(rng)
     yield from products.groups(rng)
-    yield from products.gemms(rng, wide)
+    yield from products.gemms(rng, wide, has_fp8=has_fp8)
     yield from elementwise.swiglu_and_rope(rng)
     yield from elementwise.rounded(rng)
     yield from products.megakernels(rng)

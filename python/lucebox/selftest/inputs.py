@@ -82,6 +82,16 @@ def converted(values: Array, dtype: str) -> NDArray[np.uint8]:
     return raw_bytes(halves if dtype == "F16" else ((words + 0x7FFF + (words >> 16 & 1)) >> 16).astype(np.uint16))
 
 
+def rounded_to_fp8(x: Array) -> Array:
+    """x as devices with fp8 matrix units round it: e4m3 numbers, and a scale per row and 128 values."""
+    blocks = x.reshape(len(x), -1, 128)
+    largest = np.maximum(np.abs(blocks).max(axis=2, keepdims=True), np.float32(1e-30))
+    values = blocks * (np.float32(448) / largest)
+    step = np.ldexp(np.float32(1), np.maximum(np.frexp(values)[1] - 1, -6) - 3)  # between e4m3 numbers
+    codes = np.rint(values / step) * step
+    return np.asarray(codes * (largest * (np.float32(1) / np.float32(448)))).reshape(x.shape)
+
+
 def n_values(w: Array, dtype: str) -> int:
     """Number of values in the bytes of weights."""
     block = BLOCKS[dtype]
@@ -102,6 +112,7 @@ def weights_of(rng: np.random.Generator, dtype: str, count: int) -> NDArray[np.u
     if dtype == "NVFP4":
         blocks[:, :4] = rng.integers(8, 40, (len(blocks), 4))  # scales of 2^-6 to 2^-2
     if dtype == "F8_E4M3":
+        blocks[(blocks & 0x7F) == 0x7F] = 0  # NaN
         blocks[:, :4] = rng.uniform(0.001, 0.01, (len(blocks), 1)).astype(np.float32).view(np.uint8)
     return blocks.reshape(-1)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from lucebox import _kernels
 from lucebox.selftest.case import Array, Case, Parts, case
-from lucebox.selftest.inputs import BLOCKS, as_fp32, converted, n_values, normal, weights_of
+from lucebox.selftest.inputs import BLOCKS, as_fp32, converted, n_values, normal, rounded_to_fp8, weights_of
 from lucebox.selftest.ops import linear, linear_group, rms_norm
 
 # (n_out, n_in): fewer outputs than a thread block computes, odd numbers of outputs and of quantisation blocks, and rows
@@ -31,6 +31,8 @@ PAIRED, PAIR_ROWS = ("Q4_K", "Q5_K"), (2, 13, 22, 32)  # types whose skinny GEMM
 SHARED = ("Q4_K", "Q6_K")  # types whose GEMV stages weights in shared memory
 # Kernels to remove, so that one warpgroup tile remains at a time, or none.
 PREFERRED = (("256x64", "128x128"), ("256x128", "128x128"), ("gemm_sm90",))
+FP8_GEMM = "gemm_sm90_f8_e4m3_"
+FP8_TILES = (("256x128",), ("128x128",))  # kernels to remove, so that the other tile remains
 
 
 def products(rng: np.random.Generator) -> Iterator[Case]:
@@ -69,13 +71,14 @@ def groups(rng: np.random.Generator) -> Iterator[Case]:
         yield _group(limit, activations, activations, *group)
 
 
-def gemms(rng: np.random.Generator, wide: str) -> Iterator[Case]:
+def gemms(rng: np.random.Generator, wide: str, *, has_fp8: bool) -> Iterator[Case]:
     """Products on matrix units: skinny GEMM, GEMM, and pairs of types."""
     for dtype in BLOCKS:
+        is_fp8 = has_fp8 and dtype == "F8_E4M3"
         for i, rows in enumerate(GEMM_ROWS):
-            yield from _gemm(rng, wide, dtype, GEMMS[i % len(GEMMS)], rows)
-        for without in PREFERRED:
-            for one in _gemm(rng, wide, dtype, (130, 768), 65):
+            yield from _gemm(rng, wide, dtype, GEMMS[i % len(GEMMS)], rows, is_fp8=is_fp8)
+        for without in FP8_TILES if is_fp8 else PREFERRED:
+            for one in _gemm(rng, wide, dtype, (130, 768), 65, is_fp8=is_fp8):
                 yield replace(one, without=without)
     for dtype in TILES:
         for rows in GEMM_ROWS:
@@ -107,9 +110,11 @@ def _group(
                 unit=unit, activations=activations)  # fmt: skip
 
 
-def _gemm(rng: np.random.Generator, wide: str, dtype: str, shape: tuple[int, int], rows: int) -> Iterator[Case]:
+def _gemm(
+    rng: np.random.Generator, wide: str, dtype: str, shape: tuple[int, int], rows: int, *, is_fp8: bool = False
+) -> Iterator[Case]:
     """Cases of one shape. x is rounded to 16 bits for 16-bit weights, for quantised weights from 65 rows on, and for
-    expanded weights."""
+    expanded weights; to fp8 from 65 rows on if the weights are multiplied as fp8."""
     n_out, n_in = shape
     w, x = weights_of(rng, dtype, n_out * n_in), normal(rng, rows, n_in)
     add = normal(rng, rows, n_out) if rows % 2 else None
@@ -123,6 +128,8 @@ def _gemm(rng: np.random.Generator, wide: str, dtype: str, shape: tuple[int, int
             limit = "matrix"
             rounded = wide if dtype == "BF16" else dtype
             given = as_fp32(converted(x, rounded), rounded).reshape(x.shape)
+        if is_fp8 and activations == "int8" and rows > 64:
+            limit, given = "fp8", rounded_to_fp8(x)
         expected = partial(linear_of_device, w, dtype, n_out, n_in, given, add, activations=exact)
         arguments, options = (w, dtype, n_out, n_in, x, add), {"activations": activations}
         yield Case("linear", limit, arguments, options, expected, unit=unit)

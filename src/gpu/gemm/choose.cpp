@@ -2,7 +2,7 @@
 //   1. skinny GEMM (gpu/gemm_skinny), if the pack has a kernel for the number of rows;
 //   2. more than 64 rows on sm_90: wgmma (choose_sm90.cpp);
 //   3. a kernel for the type, with the fewest passes over the weights and then the fewest spare rows;
-//   4. at least 12 rows of a type without a kernel: weights expanded to 16 bits, then rule 2 or 3.
+//   4. at least 12 rows of a type without a kernel for them: weights expanded to 16 bits, then rule 2 or 3.
 // If no rule applies, the GEMV multiplies the matrix row by row (has_gemm).
 #include "gpu/gemm/choose.h"
 
@@ -31,7 +31,8 @@ bool is_skinny(const LinearGroup& group, const Target& target) {
 
 // Whether a kernel reads the matrix as stored.
 bool has_kernel(const Linear& op, const Target& target) {
-  return has_tiles(op, target) || is_skinny({.products = {op}, .n = 1}, target);
+  const LinearGroup alone = {.products = {op}, .n = 1};
+  return has_tiles(op, target) || is_warpgroup(alone, target) || is_skinny(alone, target);
 }
 
 // Expansion reads a weight, writes 16 bits and reads them again: the time of about ten GEMVs. A matrix too large for
@@ -58,22 +59,37 @@ struct Scratch {
   }
 };
 
-// The form of 16-bit x that a group of one type reads.
+// The form of 16-bit or fp8 x that a group of one type reads.
 struct NarrowForm {
   DType type;
-  bool is_permuted, is_tiled;
+  bool is_permuted, is_tiled, has_scales;
   bool operator==(const NarrowForm&) const = default;
 };
 NarrowForm narrow_form(const LinearGroup& group, const Target& target) {
   const DType weights = group.products[0].type;
-  return {weights == DType::kF16 ? DType::kF16 : wide_type(target), is_quantised(weights), is_warpgroup(group, target)};
+  const bool is_tiled = is_warpgroup(group, target);
+  if (weights == DType::kF8_E4M3) return {weights, false, true, true};
+  if (is_tiled && is_quantised(weights)) return {DType::kF16, true, true, true};
+  return {weights == DType::kF16 ? DType::kF16 : wide_type(target), is_quantised(weights), is_tiled, false};
+}
+
+size_t narrow_bytes(const Linear& op, NarrowForm form) {
+  if (form.type == DType::kF8_E4M3) return fp8_x_bytes(op.rows, op.n_in);
+  if (form.has_scales) return f16_x_bytes(op.rows, op.n_in);
+  if (form.is_tiled) return size_t(padded_rows(op.rows)) * tiled_values(op.n_in) * sizeof(uint16_t);
+  return size_t(op.rows) * x16_values(op.n_in) * sizeof(uint16_t);
 }
 
 NarrowLaunch narrow_launch(const Linear& op, NarrowForm form, void* y, const Target& target) {
   constexpr int kThreads = 256, kThreadValues = 16;
   const int row_values = form.is_tiled ? tiled_values(op.n_in) : x16_values(op.n_in);
-  return {.launch = checked({.kernel = "cast_rows_kernel",
-                             .grid = {uint32_t(ceil_div(row_values, kThreads * kThreadValues)), uint32_t(op.rows), 1},
+  const bool is_f8 = form.type == DType::kF8_E4M3;
+  const uint32_t row_blocks = ceil_div(row_values, kThreads * kThreadValues), rows = op.rows;
+  const bool has_block_per_row = form.has_scales && !is_f8;
+  return {.launch = checked({.kernel = is_f8             ? "cast_rows_f8_kernel"
+                                       : form.has_scales ? "cast_rows_f16_kernel"
+                                                         : "cast_rows_kernel",
+                             .grid = {has_block_per_row ? rows : row_blocks, has_block_per_row ? 1 : rows, 1},
                              .block = {kThreads, 1, 1},
                              .overlap_previous = true},
                             target, cat("[cast_rows] ", op.rows, " rows of ", op.n_in)),
@@ -171,7 +187,7 @@ GemmParts split_parts(const LinearGroup& group, const Target& target) {
   return parts;
 }
 
-// Returns the 16-bit x of a part, or null if the part reads none. Parts with one form share a narrowing launch.
+// Returns the 16-bit or fp8 x of a part, or null if the part reads none. Parts with one form share a narrowing launch.
 void* narrow_x(const LinearGroup& part, std::span<NarrowForm> forms, GemmLaunches& result, Scratch& scratch,
                const Target& target) {
   const Linear& op = part.products[0];
@@ -181,9 +197,7 @@ void* narrow_x(const LinearGroup& part, std::span<NarrowForm> forms, GemmLaunche
   while (i < result.n_narrow && forms[i] != form) ++i;
   if (i == result.n_narrow) {
     forms[result.n_narrow++] = form;
-    const size_t values =
-        form.is_tiled ? size_t(padded_rows(op.rows)) * tiled_values(op.n_in) : size_t(op.rows) * x16_values(op.n_in);
-    result.narrow[i] = narrow_launch(op, form, scratch.take(values * sizeof(uint16_t)), target);
+    result.narrow[i] = narrow_launch(op, form, scratch.take(narrow_bytes(op, form)), target);
   }
   return result.narrow[i].params.y;
 }

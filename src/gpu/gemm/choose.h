@@ -27,10 +27,10 @@ struct GemmLaunch {
   bool has_sum;
   Gemm params;  // parameters of both the tiles and the sum
 };
-// A group's launches: x as 16-bit numbers, in each form that the matrices read; then one GEMM or skinny GEMM per weight
-// type.
+// A group's launches: x as 16-bit or fp8 numbers, in each form that the matrices read; then one GEMM or skinny GEMM per
+// weight type.
 struct GemmLaunches {
-  NarrowLaunch narrow[3];
+  NarrowLaunch narrow[4];
   GemmLaunch gemms[kMaxProducts];
   SkinnyLaunch skinny[kMaxProducts];
   int n_narrow, n_gemms, n_skinny;

@@ -87,20 +87,24 @@ struct WarpgroupTile {
   static constexpr DType kType = Weights::kType;
   static constexpr int kTileRows = kTileRows_, kFrags = kFrags_, kOuts = kGemmWarps * 16 * kFrags;
   static constexpr int kValues = warpgroup_values(kType), kStages = warpgroup_stages(kType, kTileRows, kOuts);
-  static constexpr int kXBytes = kTileRows * 2 * kValues, kWeightBytes = kOuts * gemm_code_row(kType, kValues);
+  static constexpr int kXBytes = kTileRows * warpgroup_x_row(kType),
+                       kXScaleBytes = kTileRows * warpgroup_scale_row(kType);
+  static constexpr int kWeightBytes = kOuts * gemm_code_row(kType, kValues);
 };
 
 // Layout of shared memory.
 template <class Tile>
 struct WarpgroupMemory {
-  uint8_t *x, *weights, *warps;  // [kStages, kXBytes], [kStages, kWeightBytes], [kGemmWarps, kWarpgroupWarpBytes]
-  CountedBarrier *full, *empty;  // [kStages]: full, weights and x have arrived; empty, all consumers have read them
+  uint8_t *x, *weights, *x_scales;  // [kStages, kXBytes], [kStages, kWeightBytes], [kStages, kXScaleBytes]
+  uint8_t* warps;                   // [kGemmWarps, kWarpgroupWarpBytes]
+  CountedBarrier *full, *empty;     // [kStages]: full, weights and x have arrived; empty, all consumers have read them
 
   LB_DEVICE WarpgroupMemory() {
     uint8_t* begin = dynamic_shared<uint8_t>();
     x = begin + -reinterpret_cast<uintptr_t>(begin) % kTileAlignment;
     weights = x + Tile::kStages * Tile::kXBytes;
-    warps = weights + Tile::kStages * Tile::kWeightBytes;
+    x_scales = weights + Tile::kStages * Tile::kWeightBytes;
+    warps = x_scales + Tile::kStages * Tile::kXScaleBytes;
     full = reinterpret_cast<CountedBarrier*>(warps + kGemmWarps * kWarpgroupWarpBytes);
     empty = full + Tile::kStages;
   }
@@ -117,18 +121,24 @@ struct RingSlot {
   }
 };
 
-// Called by one thread. In x16, 64 values of all rows of a tile are contiguous.
+// Called by one thread. In x16, 128 bytes of all rows of a tile are contiguous, and so are their scales.
 template <class Tile>
-LB_DEVICE void copy_x(const Gemm& p, const WarpgroupCursor& at, uint8_t* stage, CountedBarrier* full) {
-  constexpr int kParts = Tile::kValues / kHalfValues;
-  const int n_rows = padded_rows(p.group.products[0].rows);
-  const int bytes = min(Tile::kTileRows, n_rows - at.first_row) * kTileRowBytes;
-  barrier_expect(full, kParts * bytes);
+LB_DEVICE void copy_x(const Gemm& p, const WarpgroupCursor& at, uint8_t* stage, uint8_t* scales, CountedBarrier* full) {
+  constexpr int kParts = Tile::kXBytes / (Tile::kTileRows * kTileRowBytes);
+  const int n_rows = padded_rows(p.group.products[0].rows), n_copied = min(Tile::kTileRows, n_rows - at.first_row);
+  const int bytes = n_copied * kTileRowBytes, scale_bytes = n_copied * warpgroup_scale_row(Tile::kType);
+  const auto* from = static_cast<const uint8_t*>(p.x16);
+  barrier_expect(full, kParts * bytes + scale_bytes);
   LB_UNROLL
   for (int part = 0; part < kParts; ++part) {
     const long row = long(at.chunk * kParts + part) * n_rows + at.first_row;
-    copy_bulk(stage + part * Tile::kTileRows * kTileRowBytes, static_cast<const uint8_t*>(p.x16) + row * kTileRowBytes,
-              bytes, full);
+    copy_bulk(stage + part * Tile::kTileRows * kTileRowBytes, from + row * kTileRowBytes, bytes, full);
+  }
+  if constexpr (Tile::kXScaleBytes > 0) {
+    const LinearGroup& group = p.group;
+    const long row = long(at.chunk) * n_rows + at.first_row;
+    copy_bulk(scales, from + fp8_x_scales_at(group.products[0].rows, group.products[0].n_in) + row * sizeof(float),
+              scale_bytes, full);
   }
 }
 
@@ -172,7 +182,9 @@ LB_DEVICE void produce(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<
     copy_weights<Tile>(p, at, memory.weights + ring.slot * Tile::kWeightBytes);
     copy_arrive(memory.full + ring.slot);
     if (unit == 0) wait_for_previous();  // the previous kernel writes x, never weights
-    if (thread_id() == kGemmThreads) copy_x<Tile>(p, at, memory.x + ring.slot * Tile::kXBytes, memory.full + ring.slot);
+    if (thread_id() == kGemmThreads)
+      copy_x<Tile>(p, at, memory.x + ring.slot * Tile::kXBytes, memory.x_scales + ring.slot * Tile::kXScaleBytes,
+                   memory.full + ring.slot);
     at.next(p);
     ring.next();
   }
@@ -180,15 +192,23 @@ LB_DEVICE void produce(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<
 
 // Destination of a tile's sums: y, or the block's partial sums.
 struct TileDestination {
+  const float* x_scales;  // of the tile's rows, or null
+  int last_scale;         // index of the last row's
   const float* add;
   float* to;
   int row_outs, n_outs, n_rows;  // values between rows; outputs and rows to store
 };
 template <class Tile>
 LB_DEVICE TileDestination tile_destination(const Gemm& p, const WarpgroupCursor& at, bool is_complete, bool is_last) {
+  const int rows = p.group.products[0].rows, last = rows - 1 - at.first_row;
+  const float* x_scales = nullptr;
+  if constexpr (Tile::Weights::kHasRowScales)
+    x_scales = reinterpret_cast<const float*>(static_cast<const f16*>(p.x16) +
+                                              f16_x_scales_at(rows, p.group.products[0].n_in)) +
+               at.first_row;
   if (!is_complete) {
     const long slot = 2l * block_id() + is_last;
-    return {nullptr, p.partials + slot * Tile::kTileRows * Tile::kOuts, Tile::kOuts, Tile::kOuts, Tile::kTileRows};
+    return {x_scales, last, nullptr, p.partials + slot * Tile::kTileRows * Tile::kOuts, Tile::kOuts, Tile::kOuts, Tile::kTileRows};
   }
   const float* add = p.group.products[0].add;
   float* y = p.group.products[0].y;
@@ -199,8 +219,9 @@ LB_DEVICE TileDestination tile_destination(const Gemm& p, const WarpgroupCursor&
       y = p.group.products[i].y;
     }
   const long corner = long(at.first_row) * at.n_out + at.first_out;
-  return {add != nullptr ? add + corner : nullptr, y + corner, at.n_out, at.n_out - at.first_out,
-          min(p.group.products[0].rows - at.first_row, Tile::kTileRows)};
+  return {x_scales,  last,     add != nullptr ? add + corner : nullptr,
+          y + corner, at.n_out, at.n_out - at.first_out,
+          min(rows - at.first_row, Tile::kTileRows)};
 }
 
 // Stores sums through the warp's shared memory, so that a lane stores four neighbouring outputs of a row.
@@ -211,6 +232,12 @@ LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
   static_assert(16 * kStride * sizeof(float) <= kWarpgroupWarpBytes);
   const uintptr_t bits = reinterpret_cast<uintptr_t>(destination.to) | reinterpret_cast<uintptr_t>(destination.add);
   const bool is_aligned = (bits | destination.row_outs * sizeof(float)) % 16 == 0;
+  float scales[Tile::kTileRows / 8];  // of the lane's rows, all loaded before the first store
+  if constexpr (Tile::Weights::kHasRowScales) {
+    LB_UNROLL
+    for (int i = 0; i < Tile::kTileRows / 8; ++i)
+      scales[i] = load<float>(destination.x_scales + min(8 * i + lane() / 4, destination.last_scale));
+  }
   LB_UNROLL
   for (int frag = 0; frag < Tile::kFrags; ++frag) {
     const int out = (warp() * Tile::kFrags + frag) * 16 + lane() % 4 * 4;
@@ -224,6 +251,10 @@ LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
         const int subtile_row = i + lane() / 4, row = subtile * 16 + subtile_row;
         f32x4 sum = load<f32x4>(warp_memory + subtile_row * kStride + lane() % 4 * 4);
         if (row >= destination.n_rows) continue;
+        if constexpr (Tile::Weights::kHasRowScales) {
+          LB_UNROLL
+          for (int j = 0; j < 4; ++j) sum[j] *= scales[2 * subtile + i / 8];
+        }
         const long at = long(row) * destination.row_outs + out;
         if (is_aligned && out + 4 <= destination.n_outs) {
           if (destination.add != nullptr) {
@@ -267,6 +298,46 @@ LB_DEVICE void multiply_chunk(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 
   }
 }
 
+// Multiplies a chunk of fp8 numbers and adds the scaled sums, in fp32. While a warpgroup adds, the matrix units have
+// the products of the other one.
+template <class Tile>
+LB_DEVICE void multiply_fp8_chunk(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16], const uint8_t* weights,
+                                  const uint8_t* x, const float* x_scales, const typename Tile::Scales& scales) {
+  using T = typename Tile::T;
+  constexpr int kDepth = 32, kSteps = Tile::kValues / kDepth;
+  LB_UNROLL
+  for (int frag = 0; frag < Tile::kFrags; ++frag) {
+    const ChunkRows<Tile::kType> rows(weights, Tile::kOuts, (warp() * Tile::kFrags + frag) * 16);
+    FragmentA<T> a[kSteps];
+    LB_UNROLL
+    for (int step = 0; step < kSteps; ++step)
+      load_shared(a[step], reinterpret_cast<const T*>(rows.first) + step * kDepth, rows.kStride0);
+    FragmentC chunk[Tile::kTileRows / 16];
+    group_begin();
+    LB_UNROLL
+    for (int step = 0; step < kSteps; ++step) {
+      const auto b = rows_of(reinterpret_cast<const T*>(x), Tile::kTileRows, 0, step * kDepth);
+      if (step == 0)
+        group_multiply<Tile::kTileRows, true>(chunk, a[step], b);
+      else
+        group_multiply<Tile::kTileRows, false>(chunk, a[step], b);
+    }
+    group_commit();
+    OperandRows<float> w;
+    load(w, scales.unpacked + frag * 16, int(sizeof(float)));
+    group_wait<0>(chunk);
+    LB_UNROLL
+    for (int i = 0; i < Tile::kTileRows / 8; ++i) {
+      const f32x2 scale = load<f32x2>(x_scales + 8 * i + lane() % 4 * 2);
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) {  // two outputs of two rows of x, in the layout of matrix.h
+        float& sum = sums[frag][i / 2].v[i % 2 * 4 + j];
+        sum = fma(chunk[i / 2].v[i % 2 * 4 + j] * scale[j % 2], w.v[j / 2], sum);
+      }
+    }
+  }
+}
+
 // The consumer warpgroups.
 template <class Tile>
 LB_DEVICE void consume(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<Tile>& memory) {
@@ -299,9 +370,16 @@ LB_DEVICE void consume(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<
       }
       warp_barrier();
       barrier_wait(memory.full + ring.slot, ring.parity);
-      multiply_chunk<Tile>(sums, a, memory.weights + ring.slot * Tile::kWeightBytes,
-                           memory.x + ring.slot * Tile::kXBytes, scales, release);
-      in_use = ring.slot;
+      const uint8_t* weights = memory.weights + ring.slot * Tile::kWeightBytes;
+      const uint8_t* x = memory.x + ring.slot * Tile::kXBytes;
+      if constexpr (Tile::Weights::kIsFp8) {
+        const uint8_t* x_scales = memory.x_scales + ring.slot * Tile::kXScaleBytes;
+        multiply_fp8_chunk<Tile>(sums, weights, x, reinterpret_cast<const float*>(x_scales), scales);
+        barrier_arrive(memory.empty + ring.slot);
+      } else {
+        multiply_chunk<Tile>(sums, a, weights, x, scales, release);
+        in_use = ring.slot;
+      }
       ring.next();
     }
     LB_UNROLL

@@ -6,7 +6,8 @@
 //   kTileRows     rows of x in a tile; kWideRows in LB_GEMM_WIDE*
 //   kTileOuts     outputs in a tile; 128 in the other lists, except where choose_config.cpp doubles it
 //   kMinBlocks    launch bound: min blocks per SM
-//   kChunkClocks  clocks of an SM per chunk of a tile with all SMs busy, measured on an H100 (docs/kernels/gemm.md)
+//   kChunkClocks  clocks of an SM per chunk of a tile with all SMs busy, measured on an H100 (docs/kernels/gemm.md);
+//                 F8_E4M3: predicted
 #pragma once
 
 #include "gpu/gemm/shape.h"
@@ -76,7 +77,7 @@
   X(gemm_wide_f16_kernel,  F16) \
   X(gemm_wide_bf16_kernel, BF16)
 
-// More than 64 rows, 16-bit x, wgmma: X(kernel, Type, kTileOuts, kTileRows, kChunkClocks)
+// More than 64 rows, 16-bit or fp8 x, wgmma: X(kernel, Type, kTileOuts, kTileRows, kChunkClocks)
 #define LB_GEMM_SM90(X) \
   X(gemm_sm90_q8_0_256x128_kernel, Q8_0, 256, 128, 3550) \
   X(gemm_sm90_q8_0_256x64_kernel,  Q8_0, 256, 64,  3160) \
@@ -94,6 +95,8 @@
   X(gemm_sm90_f16_128x128_kernel,  F16,  128, 128, 1260) \
   X(gemm_sm90_bf16_256x128_kernel, BF16, 256, 128, 2040) \
   X(gemm_sm90_bf16_256x64_kernel,  BF16, 256, 64,  1780) \
-  X(gemm_sm90_bf16_128x128_kernel, BF16, 128, 128, 1260)
+  X(gemm_sm90_bf16_128x128_kernel, BF16, 128, 128, 1260) \
+  X(gemm_sm90_f8_e4m3_256x128_kernel, F8_E4M3, 256, 128, 2040) \
+  X(gemm_sm90_f8_e4m3_128x128_kernel, F8_E4M3, 128, 128, 1260)
 
 // clang-format on

@@ -28,7 +28,7 @@ inline constexpr int kWideRows = 128;  // rows per tile of the gemm_wide kernels
 struct Gemm {
   LinearGroup group;  // of one weight type
   RoundedRows x;      // [rows, n_in]; read by kernels that multiply bytes
-  const void* x16;    // output of cast_rows; read by kernels that multiply 16-bit numbers
+  const void* x16;    // output of cast_rows; read by kernels that multiply 16-bit or fp8 numbers
   float* partials;    // [n_blocks, 2, tile_rows, tile_outs]: partial sums of a block's first and last tile
   int first_tile[kMaxProducts + 1];  // matrix i has the output tiles [first_tile[i], first_tile[i + 1])
   int n_row_tiles, n_chunks, n_blocks, n_stages;
@@ -39,10 +39,17 @@ struct Gemm {
 // Converts x to 16-bit numbers, padded with zeros to whole chunks. The wgmma kernels need the tiled layout
 // [tiled_values(n_in) / 64, padded_rows(rows), 64], with the 16-byte pieces of a row swizzled as in operand_tile.h. 64
 // values of any consecutive rows are then contiguous memory for one bulk copy.
+//
+// Quantised weights of the wgmma kernels read F16 with a scale per row, a power of two that gives the row's largest value
+// the exponent 14. The order of values is that of pairs of codes (pair_index).
+//
+// F8_E4M3 is always tiled, with 128 values in place of 64, and has a scale per row and 128 values:
+// scale = max|x| / 448, code = round(x / scale) to the nearest e4m3, half to even.
 struct CastRows {
   const float* x;  // [rows, n_in]
-  void* y;         // [rows, x16_values(n_in)], or tiled
-  DType type;      // BF16, or F16 with out-of-range values clamped
+  void* y;         // [rows, x16_values(n_in)], or tiled. Scales follow: of F8_E4M3 [n_in / 128, padded_rows(rows)], of F16
+                   // with scales [rows]
+  DType type;      // BF16, F16 with out-of-range values clamped, or F8_E4M3
   int rows, n_in;
   bool is_permuted;  // in the order that expanding weights from codes produces
   bool is_tiled;
@@ -59,6 +66,18 @@ LB_FN constexpr int x16_values(int n_in) { return (n_in + kHalfValues - 1) / kHa
 LB_FN constexpr int tiled_values(int n_in) { return (n_in + 127) / 128 * 128; }
 LB_FN constexpr int padded_rows(int rows) { return (rows + 7) / 8 * 8; }
 inline constexpr int kTileRowBytes = 2 * kHalfValues;
+// fp8: values per scale, the largest e4m3 number, and the smallest max|x| that gets its own scale.
+inline constexpr int kFp8Values = 128;
+inline constexpr float kMaxFp8 = 448, kLeastFp8Block = 1e-30f;
+LB_FN constexpr int pair_index(int k) { return k / 4 * 2 + k % 2 * 8 + k % 4 / 2; }
+LB_FN constexpr size_t f16_x_scales_at(int rows, int n_in) { return size_t(padded_rows(rows)) * tiled_values(n_in); }
+LB_FN constexpr size_t f16_x_bytes(int rows, int n_in) {
+  return f16_x_scales_at(rows, n_in) * sizeof(uint16_t) + rows * sizeof(float);
+}
+LB_FN constexpr size_t fp8_x_scales_at(int rows, int n_in) { return size_t(padded_rows(rows)) * tiled_values(n_in); }
+LB_FN constexpr size_t fp8_x_bytes(int rows, int n_in) {
+  return fp8_x_scales_at(rows, n_in) / kFp8Values * (kFp8Values + sizeof(float));
+}
 
 // Row stride in shared memory, in bytes: an odd multiple of 16, so that 8 rows fall in different banks.
 LB_FN constexpr int gemm_stride(int bytes) { return bytes % 32 == 0 ? bytes + 16 : bytes; }
@@ -94,9 +113,14 @@ inline constexpr int kWarpgroupThreads = 384;
 inline constexpr int kWarpgroupSharedBytes = 227 * 1024, kTileAlignmentBytes = 1024;
 inline constexpr int kWarpgroupWarpBytes = 1280;
 LB_FN constexpr int warpgroup_values(DType type) { return quant::plane_format(type).block_values > 1 ? 128 : 64; }
+// Bytes of a row of x in a stage: the values, and the scale of fp8.
+LB_FN constexpr int warpgroup_x_row(DType type) {
+  return type == DType::kF8_E4M3 ? kTileRowBytes : 2 * warpgroup_values(type);
+}
+LB_FN constexpr int warpgroup_scale_row(DType type) { return type == DType::kF8_E4M3 ? int(sizeof(float)) : 0; }
 LB_FN constexpr int warpgroup_stage_bytes(DType type, int tile_rows, int tile_outs) {
-  const int values = warpgroup_values(type);
-  return tile_rows * 2 * values + tile_outs * gemm_code_row(type, values) + 2 * int(sizeof(uint64_t));
+  return tile_rows * (warpgroup_x_row(type) + warpgroup_scale_row(type)) +
+         tile_outs * gemm_code_row(type, warpgroup_values(type)) + 2 * int(sizeof(uint64_t));
 }
 LB_FN constexpr int warpgroup_stages(DType type, int tile_rows, int tile_outs) {
   const int room = kWarpgroupSharedBytes - kTileAlignmentBytes - kGemmWarps * kWarpgroupWarpBytes;
