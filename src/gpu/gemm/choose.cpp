@@ -66,7 +66,7 @@ struct NarrowForm {
 };
 NarrowForm narrow_form(const LinearGroup& group, const Target& target) {
   const DType weights = group.products[0].type;
-  return {weights == DType::kF16 ? DType::kF16 : wide_type(target), is_quantised(weights), is_warpgroup(group, target)};
+  return {cast_type(weights, target), is_quantised(weights), is_warpgroup(group, target)};
 }
 
 NarrowLaunch narrow_launch(const Linear& op, NarrowForm form, void* y, const Target& target) {
@@ -226,6 +226,14 @@ GemmLaunches gemm_launches(const LinearGroup& group, const RoundedRows& x, uint3
 }
 
 }  // namespace
+
+DType cast_type(DType weights, const Target& target) {
+  return weights == DType::kF16 ? DType::kF16 : wide_type(target);
+}
+
+NarrowLaunch choose_cast_rows(const Linear& op, void* y, const Target& target) {
+  return narrow_launch(op, {.type = cast_type(op.type, target), .is_permuted = false, .is_tiled = false}, y, target);
+}
 
 std::optional<NarrowLaunch> choose_skinny_x(const LinearGroup& group, void* y, const Target& target) {
   const Linear& first = group.products[0];
