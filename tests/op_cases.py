@@ -302,7 +302,12 @@ def test_add_bias(on: On, shape: tuple[int, int], seed: int) -> None:
 
 
 def _mixture(
-    dtypes: tuple[str, str, str], shape: tuple[int, ...], is_clamped: bool, activations: str, rng: np.random.Generator
+    dtypes: tuple[str, str, str],
+    shape: tuple[int, ...],
+    is_clamped: bool,
+    activations: str,
+    halves: dict[str, str],
+    rng: np.random.Generator,
 ) -> tuple[experts_reference.Experts, tuple[Any, ...], tuple[Any, ...], Any]:
     """Experts, (x, experts, weights), (shared, shared_gate, add) and what mix() makes of them. Clamped ones have biases
     and no shared expert."""
@@ -322,10 +327,23 @@ def _mixture(
     while left.size:  # no code of act() may depend on the last bits of a sum: other x for the rows with such codes
         x[left] = normal(rng, left.size, dim) * size
         terms = (None if one is None else one[left] for one in around)
-        margins = experts_reference.mix(own, x[left], experts[left], weights[left], *terms, activations)[2]
+        margins = experts_reference.mix(own, x[left], experts[left], weights[left], *terms, activations, halves)[2]
         left = left[margins <= 1e-4]
     chosen = x, experts, weights
-    return own, chosen, around, experts_reference.mix(own, *chosen, *around, activations)
+    return own, chosen, around, experts_reference.mix(own, *chosen, *around, activations, halves)
+
+
+GROUPED = ("Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_XS", "F16", "BF16")
+
+
+def _halves(on: On, dtypes: tuple[str, str, str], rows: int, activations: str) -> dict[str, str]:
+    """The types of weights whose x a device rounds to 16 bits, because it groups the choices of many rows."""
+    plain = {"F16", "BF16"} & set(dtypes)
+    is_grouped = rows >= 9 and dtypes[0] == dtypes[1] and set(dtypes) <= set(GROUPED)
+    if "pack" not in on or not is_grouped or (activations == "f32" and not set(dtypes) <= plain):
+        return {}
+    wide = "F16" if on["pack"].target == "sm_75" else "BF16"
+    return {dtype: wide if dtype == "BF16" else dtype for dtype in plain}
 
 
 def _mixed(on: On, own: experts_reference.Experts, chosen: Any, around: Any, is_joined: bool, activations: str) -> F32:
@@ -342,10 +360,14 @@ def _check_mixture(
     rounding = (
         "f32" if linear_reference.FP8 in dtypes and "pack" not in on else activations
     )  # the CPU rounds no x of FP8
-    own, chosen, around, (want, scale, _) = _mixture(dtypes, shape, is_clamped, rounding, np.random.default_rng(seed))
+    halves = _halves(on, dtypes, shape[0], activations)
+    own, chosen, around, (want, scale, _) = _mixture(
+        dtypes, shape, is_clamped, rounding, halves, np.random.default_rng(seed)
+    )
     got = _mixed(on, own, chosen, around, is_clamped and dtypes[0] == dtypes[1], activations)
     is_exact = activations == "int8" or set(dtypes) <= set(linear_reference.PLAIN_TYPES)
-    check("linear" if is_exact or "pack" not in on else "linear_int16", got, want, scale)
+    limit = "matmul_wide" if halves else "linear" if is_exact or "pack" not in on else "linear_int16"
+    check(limit, got, want, scale)
 
 
 MODES = [("int8", False), ("int8", True), ("f32", True)]
@@ -367,3 +389,12 @@ def test_experts_of_several_types(
     on: On, dtypes: tuple[str, str, str], is_clamped: bool, activations: str, seed: int
 ) -> None:
     _check_mixture(on, dtypes, (5, 3, 7, 1, 1, 0), is_clamped, activations, seed)
+
+
+@pytest.mark.parametrize(("activations", "is_clamped"), MODES)
+@pytest.mark.parametrize(("rows", "n"), [(9, 7), (22, 2)])  # tiles of 16, of 64
+@pytest.mark.parametrize("dtypes", [("Q4_K", "Q4_K", "Q6_K"), ("BF16", "BF16", "Q8_0"), ("Q8_0", "Q8_0", "F16")])
+def test_many_rows_of_experts_of_several_types(
+    on: On, dtypes: tuple[str, str, str], rows: int, n: int, is_clamped: bool, activations: str, seed: int
+) -> None:
+    _check_mixture(on, dtypes, (rows, 2, n, 1, 1, 0), is_clamped, activations, seed)

@@ -87,6 +87,9 @@ LB_DEVICE uint32_t masked_or(uint32_t v, uint32_t mask, uint32_t bits) {
 LB_DEVICE u32x2 lookup8(const u32x2& table, uint32_t nibbles) {
   return {permute_bytes(table[0], table[1], nibbles), permute_bytes(table[0], table[1], nibbles >> 16)};
 }
+LB_DEVICE u32x2 lookup8_halves(const u32x2& found) {
+  return {permute_bytes(found[0], found[1], 0x6420), permute_bytes(found[0], found[1], 0x7531)};
+}
 LB_DEVICE u32x2 lookup8_order(uint32_t low, uint32_t high) {
   return {permute_bytes(low, high, 0x5140), permute_bytes(low, high, 0x7362)};
 }

@@ -9,6 +9,7 @@ target_sources(lucebox_engine PRIVATE
   ${gpu}/draft/choose.cpp
   ${gpu}/elementwise/choose.cpp
   ${gpu}/experts/choose.cpp
+  ${gpu}/experts/choose_grouped.cpp
   ${gpu}/gemm/choose.cpp
   ${gpu}/gemm/choose_config.cpp
   ${gpu}/gemm/choose_sm90.cpp

@@ -46,6 +46,7 @@ LB_DEVICE u32x2 lookup8(const u32x2& table, uint32_t nibbles) {
   return {__builtin_amdgcn_perm(table[1], table[0], which & 0x0f0f0f0fu),
           __builtin_amdgcn_perm(table[1], table[0], which >> 4 & 0x0f0f0f0fu)};
 }
+LB_DEVICE u32x2 lookup8_halves(const u32x2& found) { return found; }
 LB_DEVICE u32x2 lookup8_order(uint32_t low, uint32_t high) { return {low, high}; }
 // Looks up pairs of f16 in a table of eight, given as its low and its high bytes. Nibbles 0 to 3 of `indices` select
 // values 0, 2, 4, 6, and nibbles 4 to 7 values 1, 3, 5, 7. All nibbles are below 8.

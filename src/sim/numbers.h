@@ -68,6 +68,11 @@ inline u32x2 lookup8(const u32x2& table, uint32_t nibbles) {
   }
   return y;
 }
+inline u32x2 lookup8_halves(const u32x2& found) {
+  u32x2 y = {};
+  for (int i = 0; i < 8; ++i) y[i % 2] |= (found[i / 4] >> 8 * (i % 4) & 0xff) << 8 * (i / 2);
+  return y;
+}
 inline u32x2 lookup8_order(uint32_t low, uint32_t high) {
   u32x2 y = {};
   for (int i = 0; i < 8; ++i) y[i / 4] |= ((i % 2 ? high : low) >> 8 * (i / 2) & 0xff) << 8 * (i % 4);

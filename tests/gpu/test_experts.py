@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,14 @@ from engines import largest_difference, logits_of, mean_kl, open_engine, random_
 from lucebox import _engine
 from lucebox.errors import UnsupportedError
 from lucebox.selftest import ops
+from numpy.typing import NDArray
 from reference.decoder import Decoder
 from reference.gguf_files import Shape, write_model
-from tolerances import tolerance
+from reference.linear import block_size, random_weights
+from tolerances import check, tolerance
+
+F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
 
 
 def test_types_without_a_kernel_are_refused(pack: _engine.gpu.Pack) -> None:
@@ -21,6 +27,66 @@ def test_types_without_a_kernel_are_refused(pack: _engine.gpu.Pack) -> None:
     one = np.zeros((1, 1), np.int32), np.ones((1, 1), np.float32)
     with pytest.raises(UnsupportedError, match=r"no kernel reads experts of Q2_K on a GPU\. Use Q8_0"):
         ops.mix_experts(w, w, w, ("Q2_K",) * 3, 2, 256, x, *one, pack=pack)
+
+
+N, K = 6, 2
+
+
+class Mixture:
+    """Random experts of sizes that are no multiple of a tile, and x of many rows."""
+
+    def __init__(self, types: tuple[str, str], rows: int, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        values = max(32, *(block_size(dtype)[0] for dtype in types))
+        self.dim, self.ffn = values + (0 if values > 32 else 128), values + (0 if values > 32 else 64)
+        sizes = N * self.dim * self.ffn
+        self.matrices = [random_weights(dtype, sizes, rng) for dtype in (types[0], types[0], types[1])]
+        self.types = (types[0], types[0], types[1])
+        self.x = rng.normal(0, self.dim**-0.5, (rows, self.dim)).astype(np.float32)
+        self.weights = rng.normal(size=(rows, K)).astype(np.float32)
+        self.experts = np.array([rng.permutation(N)[:K] for _ in range(rows)], np.int32)
+
+    def __call__(self, pack: _engine.gpu.Pack, rows: slice, **given: Any) -> F32:
+        x, weights = self.x[rows], self.weights[rows]
+        experts = given.pop("experts", self.experts[rows])
+        return ops.mix_experts(*self.matrices, self.types, N, self.ffn, x, experts, weights, pack=pack, **given)
+
+
+GROUPED = [("Q4_K", "Q6_K"), ("Q8_0", "F16"), ("BF16", "Q8_0"), ("MXFP4", "MXFP4"), ("Q5_K", "IQ4_XS")]
+
+
+@pytest.mark.parametrize("types", GROUPED)
+def test_rows_change_no_bit_of_a_row(pack: _engine.gpu.Pack, types: tuple[str, str], seed: int) -> None:
+    """From 9 rows on, whichever tiles the rows fill: few rows take tiles of 16, many of 64. Up to 8 rows too, among
+    themselves; between both, sums have two orders."""
+    mixture = Mixture(types, 150, seed)
+    together = mixture(pack, slice(0, 150))
+    for rows in (slice(0, 9), slice(3, 20), slice(60, 124)):
+        assert np.array_equal(mixture(pack, rows), together[rows]), rows
+    eight = mixture(pack, slice(0, 8))
+    for row in (0, 7):
+        assert np.array_equal(mixture(pack, slice(row, row + 1))[0], eight[row])
+    if not {"F16", "BF16"} & set(types):  # these are cast from 9 rows on
+        check("between_projections", eight, together[:8], np.abs(together[:8]) + np.abs(together[:8]).max())
+
+
+def some_rows(n: int, *of_expert: int) -> I32:
+    """One choice per row: of_expert[e] rows choose expert e; the others have none."""
+    return np.repeat(np.arange(len(of_expert)), of_expert).astype(np.int32)[
+        np.random.default_rng(n).permutation(n), None
+    ]
+
+
+@pytest.mark.parametrize("of_expert", [(150,), (0, 0, 0, 0, 0, 150), (0, 64, 65, 0, 1, 20), (16, 17, 15, 102)])
+def test_experts_of_any_number_of_rows(pack: _engine.gpu.Pack, of_expert: tuple[int, ...], seed: int) -> None:
+    """Also none, all, and around whole tiles. Each row has its bits in other company."""
+    mixture = Mixture(("Q8_0", "Q8_0"), 150, seed)
+    mixture.weights = mixture.weights[:, :1].copy()
+    experts = some_rows(150, *of_expert)
+    together = mixture(pack, slice(0, 150), experts=experts)
+    assert np.isfinite(together).all()
+    for rows in (slice(0, 10), slice(140, 150)):
+        assert np.array_equal(mixture(pack, rows, experts=experts[rows]), together[rows])
 
 
 HYBRID = Shape("qwen35moe", n_layers=2, recurrent=(True, False), head_dim=64, d_state=64)

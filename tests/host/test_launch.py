@@ -86,11 +86,22 @@ def test_ops_of_drafts(name: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("types", [("Q4_K", "Q4_K", "Q6_K"), ("MXFP4", "MXFP4", "MXFP4"), ("Q4_K", "Q5_K", "BF16")])
 def test_mixtures(name: str, types: tuple[str, str, str]) -> None:
-    """A launch for gate and up, or one each if their types differ, then one for down."""
+    """A launch for gate and up, or one each if their types differ, then one for down. Many rows of types with grouped
+    kernels: a sort of the choices, gate and up, down, and sums."""
     rows_of = {"gate_rows": 512, "up_rows": 512, "down_rows": 2048}
     dtypes = {f"{part}_type": dtype for part, dtype in zip(("gate", "up", "down"), types, strict=True)}
-    for rows in (1, 9, 5000):
-        *both, down = choose(name, "mix_experts", rows=rows, k=8, n_experts=16, dim=2048, ffn=512, **rows_of, **dtypes)
+    sizes = {"k": 8, "n_experts": 16, "dim": 2048, "ffn": 512, **rows_of, **dtypes}
+    for rows in (9, 48, 5000) if types[0] == types[1] else ():
+        launches = choose(name, "mix_experts", rows=rows, **sizes)
+        for launch in launches:
+            check(launch, name)
+        group, gate_up, down, sums = launches
+        assert group["grid"] == (1, 1, 1) and sums["grid"] == (8, rows, 1)
+        tile = 16 if rows == 9 else 64
+        assert gate_up["kernel"].endswith((f"_{tile}_kernel", "_16_kernel"))
+        assert gate_up["kernel"].endswith("_64_kernel") == down["kernel"].endswith("_64_kernel")
+    for rows in (1, 8) if types[0] == types[1] else (1, 9, 5000):
+        *both, down = choose(name, "mix_experts", rows=rows, **sizes)
         assert len(both) == (1 if types[0] == types[1] else 2)
         for launch in (*both, down):
             check(launch, name)

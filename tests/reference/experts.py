@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from reference.attention import round_to
 from reference.linear import PLAIN_TYPES, decode, quantize_q8
 from reference.rms_norm import silu
 
@@ -55,10 +57,11 @@ class Experts:
 
 def mix(
     own: Experts, x: F32, experts: NDArray[np.int32], weights: F32, shared: F32 | None, shared_gate: F32 | None,
-    add: F32 | None, activations: str,
+    add: F32 | None, activations: str, halves: Mapping[str, str],
 ) -> tuple[F64, F64, F64]:  # fmt: skip
     """(y [rows, dim], the sums of the absolute values of its terms, each row's distance of act() in codes from where
-    its rounding to 8 bits could go to either side)."""
+    its rounding to 8 bits could go to either side). halves: the 16-bit type to which x of a type's weights is
+    rounded."""
     rounds = [activations == "int8" and dtype not in PLAIN_TYPES for dtype in own.types]
     n_rows, k = experts.shape
     chosen = experts.reshape(-1)
@@ -75,6 +78,8 @@ def mix(
         if rounds[i]:
             codes, scale = quantize_q8(inputs)
             values = codes.astype(np.float64) * np.repeat(scale.astype(np.float64), 32, axis=1)
+        elif own.types[i] in halves:
+            values = round_to(np.ascontiguousarray(inputs), halves[own.types[i]]).astype(np.float64)
         w, bias = own.values[i], 0.0 if own.biases is None else own.biases[i][chosen]
         return times(values, w) + bias, times(np.abs(values), np.abs(w)) + np.abs(bias)
 

@@ -16,7 +16,7 @@ from lucebox.selftest.products import linear_of_device
 
 __all__ = ["mixtures", "routes"]
 
-_TERMS = 64
+_TERMS, _MIN_GROUPED_ROWS = 64, 9
 _TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_XS", "NVFP4", "F8_E4M3")
 
 
@@ -39,8 +39,9 @@ def mixtures(rng: np.random.Generator) -> Iterator[Case]:
         around = (*normal(rng, 1, rows, dim), normal(rng, rows), *normal(rng, 1, rows, dim))
         biases = (normal(rng, n, ffn), normal(rng, n, ffn), normal(rng, n, dim))
         joined = np.concatenate([gate.reshape(n, -1), up.reshape(n, -1)], axis=1).reshape(-1)
+        is_cast = dtype in ("F16", "BF16") and rows >= _MIN_GROUPED_ROWS  # x and act() are rounded to 16 bits
         for activations in ("int8", "f32") if block else ("f32",):
-            limit = "sum" if block is None else "int16" if activations == "f32" else "int8"
+            limit = "half" if is_cast else "sum" if block is None else "int16" if activations == "f32" else "int8"
             for case_of in (
                 partial(case, "mix_experts", limit, gate, up, down, *given, *around),
                 partial(case, "mix_experts", limit, joined, None, down, *given, biases=biases, clamp=0.7),

@@ -42,8 +42,8 @@ ROPES = (
 ROUTES = ((1, 1, 1), (3, 7, 2), (5, 33, 8), (9, 128, 8), (1, 256, 8), (67, 512, 16))
 
 # rows, chosen, experts, blocks of a row of x and of act(); plain weights have `odd` values more in both: below, at and
-# above a tile of 32 outputs, and one expert for all rows
-MIXTURES = ((9, 1, 1, 1, 1, 1), (1, 8, 16, 2, 1, 0), (5, 3, 7, 1, 2, 31), (20, 2, 4, 3, 1, 8))
+# above a tile of 32 outputs, one expert for all rows, and both tiles of grouped products
+MIXTURES = ((9, 1, 1, 1, 1, 1), (1, 8, 16, 2, 1, 0), (5, 3, 7, 1, 2, 31), (20, 2, 4, 3, 1, 8), (22, 2, 2, 1, 1, 31))
 
 # rows, dim
 BIASES = ((1, 1), (3, 33), (70, 2880))

@@ -229,10 +229,12 @@ void GpuStream::flush() {
 
 void GpuStream::run(const MixExperts& op) {
   LB_ASSERT(gpu::expert_scratch_bytes(op.rows, op.k, op.dim, op.ffn) <= scratch_->size());
-  const gpu::ExpertLaunches experts = gpu::choose(op, scratch_->data(), pack_->target());
-  if (experts.round.rows > 0) send(experts.round);
-  for (int i = 0; i < experts.n_gate_up; ++i) start(experts.gate_up[i].launch, experts.gate_up[i].params);
-  start(experts.down, experts.down_params);
+  std::visit(
+      [this](const auto& launches) {
+        if (launches.round.rows > 0) send(launches.round);
+        gpu::for_each_launch(launches, [this](const auto& launch, const auto& params) { start(launch, params); });
+      },
+      gpu::choose(op, scratch_->data(), pack_->target()));
 }
 
 void GpuStream::run(const RopeTable& op) {

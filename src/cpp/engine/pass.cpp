@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "gpu/experts/choose.h"
 #include "ops/copy_rows.h"
 
 namespace lb {
@@ -13,6 +14,13 @@ namespace {
 constexpr int kPassRows = PassInputs::kRows;
 
 int max_pass_rows(const PassBuffers& buffers) { return std::min(buffers.max_rows, kPassRows); }
+
+// Most sessions in a pass. With batch_invariant, a mixture's passes stay below the rows whose sums have another order.
+int max_sessions(const Engine& engine) {
+  const bool has_two_orders = engine.options().batch_invariant && engine.model().info().experts.n > 0;
+  const int rows = max_pass_rows(engine.buffers());
+  return has_two_orders ? std::min(rows, gpu::kMinGroupedRows - 1) : rows;
+}
 
 }  // namespace
 
@@ -31,7 +39,7 @@ int Pass::sync(std::span<const SegmentRequest> requests, const Interrupted& inte
   int rows = 0;
   for (std::span<const SegmentRequest> rest = lacking; !rest.empty();) {
     PassBuffers& buffers = rest[0].session->engine().buffers();
-    const size_t n = std::min<size_t>(rest.size(), max_pass_rows(buffers));
+    const size_t n = std::min<size_t>(rest.size(), max_sessions(rest[0].session->engine()));
     const std::lock_guard lock(buffers.turn);
     rows += Pass(rest.first(n)).run(interrupted);
     rest = rest.subspan(n);

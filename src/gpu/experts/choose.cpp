@@ -74,7 +74,11 @@ struct Scratch {
 
 }  // namespace
 
-size_t expert_scratch_bytes(int rows, int k, int dim, int ffn) { return k == 0 ? 0 : Scratch(rows, k, dim, ffn).bytes; }
+size_t expert_scratch_bytes(int rows, int k, int dim, int ffn) {
+  if (k == 0) return 0;
+  const size_t each = Scratch(rows, k, dim, ffn).bytes;
+  return rows < kMinGroupedRows ? each : std::max(each, grouped_scratch_bytes(rows, k, dim, ffn));
+}
 
 Launch choose(const RouteExperts& op, const Target& target) {
   const std::string what = cat("[route_experts] ", op.k, " of ", op.n_experts, " experts for ", op.rows, " rows");
@@ -88,7 +92,7 @@ Launch choose(const RouteExperts& op, const Target& target) {
                  target, what);
 }
 
-ExpertLaunches choose(const MixExperts& op, void* scratch, const Target& target) {
+MixLaunches choose(const MixExperts& op, void* scratch, const Target& target) {
   const std::string what =
       cat("[mix_experts] ", op.rows, " rows of ", op.k, " of ", op.n_experts, " experts, ", name(op.gate.type), ", ",
           name(op.up.type), " and ", name(op.down.type), " [", op.dim, ", ", op.ffn, "]");
@@ -96,6 +100,7 @@ ExpertLaunches choose(const MixExperts& op, void* scratch, const Target& target)
   for (const auto& [matrix, n_out] : {std::pair(op.gate, op.ffn), {op.up, op.ffn}, {op.down, op.dim}})
     LB_CHECK(matrix.first_row >= 0 && matrix.first_row + n_out <= matrix.expert_rows, kInvalid, what,
              ": rows outside an expert");
+  if (const std::optional<GroupedLaunches> grouped = choose_grouped(op, scratch, what, target)) return *grouped;
   const Scratch layout(op.rows, op.k, op.dim, op.ffn);
   std::byte* base = static_cast<std::byte*>(scratch);
   const int n_choices = op.rows * op.k, y_blocks = std::min(n_choices, kMaxGridY);

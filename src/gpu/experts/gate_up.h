@@ -4,18 +4,11 @@
 //   do not depend on other rows. Bound: bandwidth, the bytes of the chosen experts.
 #pragma once
 
-#include "gpu/activation.h"
+#include "gpu/experts/act.h"
 #include "gpu/experts/shape.h"
 #include "gpu/round_block.h"
 
 namespace lb::gpu {
-
-LB_DEVICE float expert_act(float gate, float up, float limit) {
-  if (limit <= 0) return silu(gate) * up;
-  const float g = gate > limit ? limit : gate;  // keeps NaN
-  const float u = up > limit ? limit : up < -limit ? -limit : up;
-  return g * sigmoid(kClampedAlpha * g) * (u + 1.0f);
-}
 
 // tile: [kExpertTile] in shared memory.
 template <class Format>

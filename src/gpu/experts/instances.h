@@ -1,4 +1,4 @@
-// The list of all kernels for products of experts. Kernel files instantiate it; choose.cpp builds its table from it.
+// The list of all kernels for products of experts. Kernel files instantiate it; choose*.cpp build their tables from it.
 //   name     of the kernels: expert_gate_up_<name>_kernel and expert_down_<name>_kernel
 //   Type     the weights: DType::k<Type>
 //   kXBits   bits of rounded x; 0: x is fp32
@@ -32,3 +32,32 @@
   X(f8_e4m3_int16, F8_E4M3, 16, F8_E4M3Format<16>) \
   X(iq4_xs_int8, IQ4_XS, 8, Block32<DType::kIQ4_XS>::Bits<8>) \
   X(iq4_xs_int16, IQ4_XS, 16, Block32<DType::kIQ4_XS>::Bits<16>)
+
+// Grouped products: expert_gemm_gate_up_<name>_kernel and expert_gemm_down_<name>_kernel.
+//   kTileRows   rows in a tile, a multiple of 16
+//   kMinBlocks  launch bound: min blocks per SM
+// x and codes are bytes, read by the format Gemm<Type>: X(name, Type, kTileRows, kMinBlocks)
+#define LB_EXPERT_GEMMS_BYTES(X) \
+  X(q8_0_16,   Q8_0,   16, 2) \
+  X(q8_0_64,   Q8_0,   64, 1) \
+  X(q4_0_16,   Q4_0,   16, 2) \
+  X(q4_0_64,   Q4_0,   64, 1) \
+  X(q4_k_16,   Q4_K,   16, 2) \
+  X(q4_k_64,   Q4_K,   64, 1) \
+  X(q5_k_16,   Q5_K,   16, 2) \
+  X(q5_k_64,   Q5_K,   64, 1) \
+  X(q6_k_16,   Q6_K,   16, 2) \
+  X(q6_k_64,   Q6_K,   64, 1) \
+  X(mxfp4_16,  MXFP4,  16, 2) \
+  X(mxfp4_64,  MXFP4,  64, 1) \
+  X(iq4_xs_16, IQ4_XS, 16, 2) \
+  X(iq4_xs_64, IQ4_XS, 64, 1)
+
+// x and weights are 16-bit numbers: X(name, Type, kTileRows)
+#define LB_EXPERT_GEMMS_PLAIN(X) \
+  X(f16_16,  F16,  16) \
+  X(f16_64,  F16,  64) \
+  X(bf16_16, BF16, 16) \
+  X(bf16_64, BF16, 64)
+
+// clang-format on

@@ -1,6 +1,7 @@
 // Parameters of the kernels for mixtures of experts: the contract of host and device.
 #pragma once
 
+#include "gpu/gemm/shape.h"
 #include "gpu/gemv/shape.h"
 #include "ops/experts.h"
 
@@ -42,6 +43,50 @@ struct ExpertDown {
   const float* weights;    // [n_rows, k]
   const float *shared, *shared_gate, *add;
   float* y;  // [n_rows, dim]
+  int n_rows, k, dim;
+};
+
+// Grouped products, for many rows. Choices are sorted by expert; the position of a choice is its place in that order.
+// Each expert's positions are divided into tiles, which the loop of gemm.h multiplies by the expert's matrices.
+inline constexpr int kGroupThreads = 1024, kSumThreads = 256;
+inline constexpr int kActTileOuts = 64;  // of gate and of up each, in a tile of gate and up
+
+struct ExpertTile {
+  int32_t expert, first, n;  // positions [first, first + n)
+};
+struct GroupChoices {
+  const int32_t* experts;  // [n_choices]
+  int32_t* choices;        // [n_choices] choice of each position
+  int32_t* x_rows;         // [n_choices] choice / k of each position
+  ExpertTile* tiles;       // [max_expert_tiles()]; one empty tile follows the last
+  int32_t* n_tiles;
+  int n_choices, k, n_experts, tile_rows;
+};
+LB_FN constexpr int max_expert_tiles(int n_choices, int n_experts, int tile_rows) {
+  return n_choices / tile_rows + (n_experts < n_choices ? n_experts : n_choices) + 1;
+}
+
+// Products of the tiles: act() of gate and up, or the sums of down.
+struct ExpertGemm {
+  Gemm gemm;         // n_in and x, whose row count is unused; chunks, stages and tile_rows
+  const void* w[2];  // gate and up; or down
+  ExpertRows rows[2];
+  const ExpertTile* tiles;
+  const int32_t *n_tiles, *choices, *x_rows;
+  int n_experts, n_out, n_out_tiles;
+  float limit;
+  RoundedRows rounded;  // act() rounded, [position, n_out]; or
+  uint16_t* halves;     // act() as 16-bit numbers of half_type, [position, x16_values(n_out)]
+  DType half_type;
+  float* sums;  // [n_choices, n_out] of down
+};
+
+// y[r] of MixExperts from the sums of down.
+struct SumChoices {
+  const float* sums;  // [n_rows, k, dim]
+  const int32_t* experts;
+  const float *weights, *bias, *shared, *shared_gate, *add;
+  float* y;
   int n_rows, k, dim;
 };
 

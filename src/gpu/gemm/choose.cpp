@@ -70,7 +70,7 @@ NarrowForm narrow_form(const LinearGroup& group, const Target& target) {
   const bool is_tiled = is_warpgroup(group, target);
   if (weights == DType::kF8_E4M3) return {weights, false, true, true};
   if (is_tiled && is_quantised(weights)) return {DType::kF16, true, true, true};
-  return {weights == DType::kF16 ? DType::kF16 : wide_type(target), is_quantised(weights), is_tiled, false};
+  return {cast_type(weights, target), is_quantised(weights), is_tiled, false};
 }
 
 size_t narrow_bytes(const Linear& op, NarrowForm form) {
@@ -240,6 +240,15 @@ GemmLaunches gemm_launches(const LinearGroup& group, const RoundedRows& x, uint3
 }
 
 }  // namespace
+
+DType cast_type(DType weights, const Target& target) {
+  return weights == DType::kF16 ? DType::kF16 : wide_type(target);
+}
+
+NarrowLaunch choose_cast_rows(const Linear& op, void* y, const Target& target) {
+  return narrow_launch(op, {.type = cast_type(op.type, target), .is_permuted = false, .is_tiled = false, .has_scales = false},
+                       y, target);
+}
 
 std::optional<NarrowLaunch> choose_skinny_x(const LinearGroup& group, void* y, const Target& target) {
   const Linear& first = group.products[0];

@@ -65,6 +65,11 @@ size_t gemm_scratch_bytes(const LinearGroup& group, const Target& target);
 // Offset of a group's scratch in a buffer that starts with its x, rounded to `bits` bits.
 size_t gemm_scratch_at(const Linear& first, int bits);
 
+// The type to which x of F16 or BF16 weights is cast for gemm.h, and the launch that casts it: y is [rows,
+// x16_values(n_in)] of the launch's type.
+DType cast_type(DType weights, const Target& target);
+NarrowLaunch choose_cast_rows(const Linear& op, void* y, const Target& target);
+
 // The launch that converts x of a group of F16 or BF16 weights for skinny GEMM: y is [rows, n_in] of the weights' type.
 // Returns nullopt if the group has several types or no skinny kernel.
 std::optional<NarrowLaunch> choose_skinny_x(const LinearGroup& group, void* y, const Target& target);

@@ -56,18 +56,8 @@ size_t stage_bytes(const GemmKernel& kernel) {
   return size_t(kernel.tile_outs) * gemm_code_row(kernel.type, chunk_values(kernel)) + x;
 }
 
-// Two to four stages, as many as let a second block share the SM; failing that, as many as fit one block.
-struct Stages {
-  int n, blocks_per_sm;  // n 0: not even two stages fit
-  size_t bytes;          // of shared memory
-};
-Stages stages_of(const GemmKernel& kernel, const Target& target) {
-  for (int blocks : {2, 1})
-    for (int n = 4; n >= 2; --n)
-      if (const size_t bytes = n * stage_bytes(kernel) + kGemmWarps * kGemmWarpBytes;
-          blocks * bytes <= target.shared_block_bytes)
-        return {n, blocks, bytes};
-  return {};
+GemmStages stages_of(const GemmKernel& kernel, const Target& target) {
+  return gemm_stages(stage_bytes(kernel), target);
 }
 
 // The wide kernels use tiles of 256 outputs if the target has the registers and shared memory (gemm_wide.cpp).
@@ -100,13 +90,22 @@ std::optional<GemmConfig> warpgroup_config(const LinearGroup& group, const Targe
 
 // Stream-K: all units are split evenly over the co-resident blocks. If a prompt has at least that many tiles, each tile
 // gets a block, which avoids partial sums.
-int block_count(const GemmKernel& kernel, const Stages& stages, long n_tiles, int n_chunks, const Target& target) {
+int block_count(const GemmKernel& kernel, const GemmStages& stages, long n_tiles, int n_chunks, const Target& target) {
   const long at_once = long(std::max(1, target.n_sms)) * stages.blocks_per_sm;
   if (kernel.tile_rows == kWideRows && n_tiles >= at_once) return int(n_tiles);
   return int(std::min(at_once, n_tiles * n_chunks));
 }
 
 }  // namespace
+
+GemmStages gemm_stages(size_t stage_bytes, const Target& target) {
+  for (int blocks : {2, 1})
+    for (int n = 4; n >= 2; --n)
+      if (const size_t bytes = n * stage_bytes + kGemmWarps * kGemmWarpBytes;
+          blocks * bytes <= target.shared_block_bytes)
+        return {n, blocks, bytes};
+  return {};
+}
 
 int bits_of(const Linear& op) {
   if (!is_quantised(op.type)) return 0;
@@ -134,7 +133,7 @@ GemmConfig gemm_config(const LinearGroup& group, const std::string& what, const 
   const std::optional<GemmKernel> kernel = kernel_of(first.type, bits_of(first), first.rows, target);
   if (!kernel)
     fail(ErrorCode::kUnsupported, what, " on ", target.name, ": no batch kernel reads ", name(first.type), " weights");
-  const Stages stages = stages_of(*kernel, target);
+  const GemmStages stages = stages_of(*kernel, target);
   const long n_tiles = tile_count(group, kernel->tile_rows, kernel->tile_outs);
   const int values = chunk_values(*kernel);
   return {.kernel = kernel->name,

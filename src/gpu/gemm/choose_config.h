@@ -19,6 +19,14 @@ struct GemmConfig {
   int n_blocks, n_whole_tiles;  // one block computes a whole tile; all blocks share the others
 };
 
+// The ring of a gemm.h kernel: two to four stages, as many as let a second block share the SM; failing that, as many as
+// fit one block.
+struct GemmStages {
+  int n, blocks_per_sm;  // n 0: not even two stages fit
+  size_t bytes;          // of shared memory
+};
+GemmStages gemm_stages(size_t stage_bytes, const Target& target);
+
 // Example: gemm_q4_k_int16_32_kernel: tiles of 32 x 128 by 128, 0 whole, on 264 blocks of 256 threads, 4 stages, 90112
 // B
 std::string to_string(const GemmConfig& config);

@@ -3,8 +3,9 @@
 // A block goes through its units (shape.h). Asynchronous copies bring chunks of weights and x into a ring of n_stages
 // stages in shared memory, n_stages - 1 chunks ahead. A warp computes 16 kFrags outputs and copies their weights
 // itself; all warps copy x. Scales go through registers, one chunk ahead, and are decoded into shared memory.
-// products.h multiplies a chunk, and formats.h reads a weight type. Weights are loaded before the previous kernel has
-// ended. The order of additions depends only on shape and launch.
+// products.h multiplies a chunk, and formats.h reads a weight type. The order of additions depends only on shape and
+// launch. `Tiles` says which tiles a block computes and where their sums go: LinearTiles here, ExpertTiles in
+// experts/grouped.h.
 // Bound: bandwidth for 2 to 64 rows, the weights once per tile of rows; arithmetic for more rows. Notebook:
 // docs/kernels/gemm.md.
 #pragma once
@@ -24,6 +25,13 @@ struct GemmCursor {
     chunk = 0;
     ++tile;
     find(p);
+  }
+  // Row of x for a row of the tile. Rows beyond the last repeat the last.
+  LB_DEVICE int x_row(const Gemm& p, int row) const { return min(first_row + row, p.group.products[0].rows - 1); }
+  // Rows to compute of the tile's kTileRows.
+  template <int kTileRows>
+  LB_DEVICE static constexpr int used_rows() {
+    return kTileRows;
   }
 
  private:
@@ -67,8 +75,8 @@ LB_DEVICE int gemm_units(const Gemm& p) {
 
 // Copies one plane's codes of this warp's outputs for a chunk. A lane copies one 16-byte piece of every (32 /
 // kPieces)-th row. Pieces beyond the end of a row are zero. Outputs beyond the last repeat the last.
-template <int kRows, int kBytes>
-LB_DEVICE void copy_codes(const GemmCursor& at, const uint8_t* plane, int row_bytes, uint8_t* to) {
+template <int kRows, int kBytes, class Cursor>
+LB_DEVICE void copy_codes(const Cursor& at, const uint8_t* plane, int row_bytes, uint8_t* to) {
   constexpr int kPieces = kBytes / 16, kStep = 32 / kPieces;
   static_assert(32 % kPieces == 0);
   const int thread = opaque(thread_id()), row_of_warp = thread % 32 / kPieces;
@@ -87,8 +95,8 @@ LB_DEVICE void copy_codes(const GemmCursor& at, const uint8_t* plane, int row_by
   }
 }
 
-template <class Product>
-LB_DEVICE void copy_weights(const Gemm& p, const GemmCursor& at, uint8_t* stage) {
+template <class Product, class Cursor>
+LB_DEVICE void copy_weights(const Gemm& p, const Cursor& at, uint8_t* stage) {
   constexpr int kRows = 16 * Product::kFrags;
   constexpr int kBytes0 = gemm_code_bytes(Product::kType, 0, Product::kValues);
   constexpr int kBytes1 = gemm_code_bytes(Product::kType, 1, Product::kValues);
@@ -106,6 +114,8 @@ struct SumsDestination {
   float* to;
   int row_outs, n_outs, n_rows;  // values between rows; outputs and rows to store
 
+  LB_DEVICE long at(int row, int out) const { return long(row) * row_outs + out; }
+
   template <int kOuts>
   LB_DEVICE static SumsDestination partial(const Gemm& p, bool is_last_of_block) {
     return {nullptr, p.partials + (2l * block_id() + is_last_of_block) * p.tile_rows * kOuts, kOuts, kOuts,
@@ -121,8 +131,8 @@ struct SumsDestination {
 };
 
 // Stores sums through the warp's shared memory, so that a row's 16 outputs are stored together.
-template <class Product>
-LB_DEVICE void write_sums(Product& product, const SumsDestination& sums, float* warp_memory) {
+template <class Product, class Destination>
+LB_DEVICE void write_sums(Product& product, const Destination& sums, float* warp_memory) {
   constexpr int kRows = Product::kSubtileRows, kRowSubtiles = Product::kSubtiles / Product::kFrags;
   LB_UNROLL
   for (int subtile = 0; subtile < Product::kSubtiles; ++subtile) {
@@ -133,37 +143,61 @@ LB_DEVICE void write_sums(Product& product, const SumsDestination& sums, float* 
     for (int i = lane() / 16; i < kRows; i += 2) {
       const int row = subtile % kRowSubtiles * kRows + i;
       if (out >= sums.n_outs || row >= sums.n_rows) break;
-      const long at = long(row) * sums.row_outs + out;
+      const long at = sums.at(row, out);
       const float sum = load<float>(warp_memory + i * 16 + lane() % 16);
       sums.to[at] = sums.add != nullptr ? sum + sums.add[at] : sum;
     }
   }
 }
 
-template <class Product>
-LB_DEVICE void gemm(const Gemm& p) {
+// The tiles of a LinearGroup, in units split evenly over the blocks. Known before the previous kernel has ended, so
+// weights are loaded before that.
+struct LinearTiles {
+  using Cursor = GemmCursor;
+  static constexpr bool kAreKnown = true;
+
+  LB_DEVICE int first_unit(const Gemm& p, int block) const { return int(long(gemm_units(p)) * block / n_blocks()); }
+  LB_DEVICE Cursor cursor(const Gemm& p, int tile, int chunk) const { return {p, tile, chunk}; }
+  // Stores the sums of the chunks that this block has of a tile.
+  template <class Product>
+  LB_DEVICE void store(const Gemm& p, Product& product, int tile, bool has_first, bool has_last,
+                       float* warp_memory) const {
+    write_sums(product,
+               has_first && has_last ? SumsDestination::complete(p, tile)
+                                     : SumsDestination::partial<kGemmWarps * 16 * Product::kFrags>(p, has_first),
+               warp_memory);
+  }
+};
+
+template <class Product, class Tiles = LinearTiles>
+LB_DEVICE void gemm(const Gemm& p, const Tiles& tiles = {}) {
   constexpr int kOuts = kGemmWarps * 16 * Product::kFrags;
   constexpr int kWeightBytes = kOuts * gemm_code_row(Product::kType, Product::kValues);
   constexpr int kStageBytes = kWeightBytes + Product::kXBytes;
   uint8_t* ring = dynamic_shared<uint8_t>();
-  const long n_units = gemm_units(p);
-  const int begin = int(n_units * block_id() / n_blocks()), end = int(n_units * (block_id() + 1) / n_blocks());
+  if constexpr (!Tiles::kAreKnown) {
+    dependents_may_launch();
+    wait_for_previous();
+  }
+  const int begin = tiles.first_unit(p, block_id()), end = tiles.first_unit(p, block_id() + 1);
   const int n_ahead = p.n_stages - 1;
 
   const int first_tile = begin / p.n_chunks;
-  GemmCursor at(p, first_tile, begin - first_tile * p.n_chunks), ahead = at;
+  typename Tiles::Cursor at = tiles.cursor(p, first_tile, begin - first_tile * p.n_chunks), ahead = at;
   for (int i = 0; i < n_ahead && begin + i < end; ++i) {
     copy_weights<Product>(p, ahead, ring + i * kStageBytes);
     ahead.next(p);
   }
   uint8_t* warp_memory = ring + p.n_stages * kStageBytes + warp() * kGemmWarpBytes;
   typename Product::Scales scales(p, at, warp_memory);
-  dependents_may_launch();
-  wait_for_previous();
+  if constexpr (Tiles::kAreKnown) {
+    dependents_may_launch();
+    wait_for_previous();
+  }
   ahead = at;
   for (int i = 0; i < n_ahead; ++i) {
     if (begin + i < end) {
-      Product::fetch_x(p, ahead.first_row, ahead.chunk, ring + i * kStageBytes + kWeightBytes);
+      Product::fetch_x(p, ahead, ring + i * kStageBytes + kWeightBytes);
       ahead.next(p);
     }
     copy_commit();
@@ -182,25 +216,22 @@ LB_DEVICE void gemm(const Gemm& p) {
     if (unit + n_ahead < end) {
       uint8_t* stage = ring + (slot == 0 ? n_ahead : slot - 1) * kStageBytes;
       copy_weights<Product>(p, ahead, stage);
-      Product::fetch_x(p, ahead.first_row, ahead.chunk, stage + kWeightBytes);
+      Product::fetch_x(p, ahead, stage + kWeightBytes);
       ahead.next(p);
     }
     copy_commit();
     scales.unpack();
-    const int tile = at.tile, chunk = at.chunk;
+    const int tile = at.tile, chunk = at.chunk, n_rows = at.template used_rows<Product::kTileRows>();
     if (unit + 1 < end) {
       at.next(p);
       scales.read(p, at);
     }
     warp_barrier();
-    product.add(ring + slot * kStageBytes, ring + slot * kStageBytes + kWeightBytes, scales.unpacked);
+    product.add(ring + slot * kStageBytes, ring + slot * kStageBytes + kWeightBytes, scales.unpacked, n_rows);
     slot = slot == n_ahead ? 0 : slot + 1;
     if (chunk + 1 < p.n_chunks && unit + 1 < end) continue;
 
-    const bool is_complete = first_chunk == 0 && chunk + 1 == p.n_chunks;
-    write_sums(product,
-               is_complete ? SumsDestination::complete(p, tile) : SumsDestination::partial<kOuts>(p, first_chunk == 0),
-               reinterpret_cast<float*>(warp_memory));
+    tiles.store(p, product, tile, first_chunk == 0, chunk + 1 == p.n_chunks, reinterpret_cast<float*>(warp_memory));
     first_chunk = 0;
   }
 }

@@ -1,9 +1,10 @@
 // How the GEMMs of gemm.h multiply a chunk of weights by x: as bytes, 16-bit numbers or fp32. A product has
 //   kType, kFrags   the weight type; fragments of 16 outputs per warp
 //   kValues         values per chunk
+//   kTileRows       rows of x in a tile
 //   kXBytes         bytes of x in a stage; fetch_x copies them, with zeros beyond the end of a row
 //   Scales          read: loads the next chunk's scales; unpack: decodes them into the warp's shared memory
-//   add             multiplies a chunk into the warp's sums
+//   add             multiplies a chunk into the warp's sums, for n_rows rows or more
 //   kSubtiles       number of subtiles of a warp's sums: kSubtileRows rows and 16 outputs each, fragment 0 first; put
 //                   stores one subtile as [kSubtileRows, 16] and clears it
 #pragma once
@@ -67,26 +68,28 @@ LB_DEVICE CodeRows code_rows(const uint8_t* weights, int frag) {
 //
 // Integer sums start from the bits of 1.5 * 2^23. Reinterpreted as fp32, they equal the sum plus 1.5 * 2^23, without a
 // conversion. The fma that scales them subtracts 1.5 * 2^23 times the weights' scale, which is exact.
-template <class Format, int kTileRows, int kBits>
+template <class Format, int kTileRows_, int kBits>
 struct ByteProduct {
+  static constexpr int kTileRows = kTileRows_;
   static constexpr DType kType = Format::kType;
   static constexpr int kFrags = 1, kValues = kByteValues, kXBytes = gemm_byte_x(kTileRows, kBits);
   using Scales = UnpackedScales<Format, kFrags, kValues>;
 
-  LB_DEVICE static void fetch_x(const Gemm& p, int first_row, int chunk, uint8_t* stage) {
+  template <class Cursor>
+  LB_DEVICE static void fetch_x(const Gemm& p, const Cursor& at, uint8_t* stage) {
     // A thread copies 16 bytes of a row's codes and one of its scales or sums.
     constexpr int kPieces = kValues / 16, kStep = kGemmThreads / kPieces;
     static_assert(kPieces == 2 * kBlocks);
-    const int n_in = p.group.products[0].n_in, n_row_blocks = n_in / kRoundBlock,
-              last_row = p.group.products[0].rows - 1;
+    const int n_in = p.group.products[0].n_in, n_row_blocks = n_in / kRoundBlock;
     const int thread = opaque(thread_id()), piece = thread % kPieces;
-    const int k = chunk * kValues + piece * 16, block = chunk * kBlocks + piece % kBlocks;
+    const int k = at.chunk * kValues + piece * 16, block = at.chunk * kBlocks + piece % kBlocks;
     const float* fields = piece < kBlocks ? p.x.scale : p.x.sum;
     LB_UNROLL
     for (int i = 0; i < kTileRows; i += kStep) {
       const int row = i + thread / kPieces;
       if (kTileRows % kStep != 0 && row >= kTileRows) break;
-      const long x_row = min(first_row + row, last_row);
+      if (i >= at.template used_rows<kTileRows>()) break;
+      const long x_row = at.x_row(p, row);
       uint8_t* to = stage + row * kStride + piece * 16;
       copy_or_zero<16>(to, p.x.high + x_row * n_in + k, k < n_in);
       if constexpr (kBits == 16) copy_or_zero<16>(to + kPadRows * kStride, p.x.low + x_row * n_in + k, k < n_in);
@@ -96,7 +99,7 @@ struct ByteProduct {
     }
   }
 
-  LB_DEVICE void add(const uint8_t* weights, const uint8_t* x, const f32x2* scales) {
+  LB_DEVICE void add(const uint8_t* weights, const uint8_t* x, const f32x2* scales, int n_rows) {
     const CodeRows rows = code_rows<kType, kFrags, kValues>(weights, 0);
     const float* x_scales = reinterpret_cast<const float*>(x + kScalesAt);
     LB_UNROLL_BY(1)
@@ -110,6 +113,7 @@ struct ByteProduct {
       }
       LB_UNROLL
       for (int tile = 0; tile < kSubtiles; ++tile) {
+        if (tile > 0 && tile * kByteRows >= n_rows) break;
         sched_barrier();
         BytesB high[2], low[2];
         load(high, x + tile * kByteRows * kStride + pair * 64, kStride);
@@ -186,17 +190,18 @@ struct ByteProduct {
 };
 
 // Copies rows of x16, which is padded to whole chunks.
-template <int kTileRows>
-LB_DEVICE void fetch_x16(const Gemm& p, int first_row, int chunk, uint8_t* stage) {
+template <int kTileRows, class Cursor>
+LB_DEVICE void fetch_x16(const Gemm& p, const Cursor& at, uint8_t* stage) {
   constexpr int kPieces = kHalfValues / 8, kStride = gemm_stride(2 * kHalfValues);
   const long row_bytes = 2l * x16_values(p.group.products[0].n_in);
-  const int thread = opaque(thread_id()), piece = thread % kPieces, last_row = p.group.products[0].rows - 1;
-  const char* from = static_cast<const char*>(p.x16) + chunk * 2 * kHalfValues + piece * 16;
+  const int thread = opaque(thread_id()), piece = thread % kPieces;
+  const char* from = static_cast<const char*>(p.x16) + at.chunk * 2 * kHalfValues + piece * 16;
   LB_UNROLL
   for (int i = 0; i < kTileRows; i += kGemmThreads / kPieces) {
     const int row = i + thread / kPieces;
     if (kTileRows < kGemmThreads / kPieces && row >= kTileRows) break;
-    copy_async<16>(stage + row * kStride + piece * 16, from + min(first_row + row, last_row) * row_bytes);
+    if (i >= at.template used_rows<kTileRows>()) break;
+    copy_async<16>(stage + row * kStride + piece * 16, from + at.x_row(p, row) * row_bytes);
   }
 }
 
@@ -273,8 +278,9 @@ struct ExpandedHalves {
 };
 
 // Multiplies 16-bit x by 16-bit weights, with fp32 sums.
-template <class Weights, int kTileRows, int kFrags_>
+template <class Weights, int kTileRows_, int kFrags_>
 struct HalfProduct {
+  static constexpr int kTileRows = kTileRows_;
   using T = typename Weights::Value;
   static constexpr DType kType = Weights::kType;
   static constexpr int kFrags = kFrags_, kValues = kHalfValues, kXBytes = gemm_half_x(kTileRows);
@@ -284,10 +290,11 @@ struct HalfProduct {
     LB_UNROLL
     for (int i = 0; i < kSubtiles; ++i) fill(sums_[i / kTiles][i % kTiles], 0);
   }
-  LB_DEVICE static void fetch_x(const Gemm& p, int first_row, int chunk, uint8_t* stage) {
-    fetch_x16<kTileRows>(p, first_row, chunk, stage);
+  template <class Cursor>
+  LB_DEVICE static void fetch_x(const Gemm& p, const Cursor& at, uint8_t* stage) {
+    fetch_x16<kTileRows>(p, at, stage);
   }
-  LB_DEVICE void add(const uint8_t* weights, const uint8_t* x, const f32x2* scales) {
+  LB_DEVICE void add(const uint8_t* weights, const uint8_t* x, const f32x2* scales, int n_rows) {
     constexpr int kStride = gemm_stride(2 * kHalfValues) / 2;
     for (int block = 0; block < kHalfValues / kRoundBlock; ++block) {
       const typename Weights::template Operands<kFrags> operands(weights, scales, block);
@@ -297,6 +304,7 @@ struct HalfProduct {
         operands.half(a, half);
         LB_UNROLL
         for (int tile = 0; tile < kTiles; ++tile) {
+          if (tile > 0 && tile * 16 >= n_rows) break;
           sched_barrier();
           FragmentB<T> b;
           load_shared(b, reinterpret_cast<const T*>(x) + tile * 16 * kStride + block * 32 + half * 16, kStride);
@@ -320,17 +328,19 @@ struct HalfProduct {
 
 // Multiplies fp32 x by fp32 weights with fused multiply-adds: a lane computes one output for every other row.
 struct FloatProduct {
+  static constexpr int kTileRows = kFloatRows;
   static constexpr DType kType = DType::kF32;
   static constexpr int kFrags = 1, kValues = kFloatValues, kXBytes = gemm_float_x(kFloatRows);
   static_assert(kValues == 32);
   using Scales = NoScales;
 
-  LB_DEVICE static void fetch_x(const Gemm& p, int first_row, int chunk, uint8_t* stage) {
+  template <class Cursor>
+  LB_DEVICE static void fetch_x(const Gemm& p, const Cursor& at, uint8_t* stage) {
     const int n_in = p.group.products[0].n_in;
-    const int k = chunk * kValues + lane();
+    const int k = at.chunk * kValues + lane();
     LB_UNROLL
     for (int i = 0; i < kFloatRows; i += kGemmWarps) {
-      const int row = min(first_row + i + warp(), p.group.products[0].rows - 1);
+      const int row = at.x_row(p, i + warp());
       uint8_t* to = stage + (i + warp()) * kStride + lane() * 4;
       if (k < n_in)
         copy_async<4>(to, p.group.products[0].x + long(row) * n_in + k);
@@ -338,7 +348,7 @@ struct FloatProduct {
         store(to, 0.0f);
     }
   }
-  LB_DEVICE void add(const uint8_t* weights, const uint8_t* x, const f32x2*) {
+  LB_DEVICE void add(const uint8_t* weights, const uint8_t* x, const f32x2*, int) {
     const uint8_t* row = weights + (warp() * 16 + lane() % 16) * kStride;
     for (int k = 0; k < kValues; k += 4) {
       const f32x4 w = load<f32x4>(row + k * 4);

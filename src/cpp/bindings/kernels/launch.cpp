@@ -112,10 +112,13 @@ std::vector<nb::dict> launches_of(const Linear& op, int, const gpu::Target& targ
   return {dict_of(gpu::choose(LinearGroup{{op}, 1}, {}, target).launches[0].launch)};
 }
 std::vector<nb::dict> launches_of(const MixExperts& op, int, const gpu::Target& target) {
-  const gpu::ExpertLaunches chosen = gpu::choose(op, nullptr, target);
   std::vector<nb::dict> launches;
-  for (int i = 0; i < chosen.n_gate_up; ++i) launches.push_back(dict_of(chosen.gate_up[i].launch));
-  launches.push_back(dict_of(chosen.down));
+  std::visit(
+      [&](const auto& chosen) {
+        gpu::for_each_launch(chosen,
+                             [&](const gpu::Launch& launch, const auto&) { launches.push_back(dict_of(launch)); });
+      },
+      gpu::choose(op, nullptr, target));
   return launches;
 }
 std::vector<nb::dict> launches_of(const GatedDelta& op, int, const gpu::Target& target) {
