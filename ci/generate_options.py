@@ -29,6 +29,8 @@ TYPES = {
 }
 # Types that do not follow from the Python type, by option. Another Literal becomes an enumeration of its own.
 OWN_TYPES = {"activations": "Activations", "isa": "Isa", "kv": "KvTypes", "seed": "uint64_t"}
+# Names of enumerations that are not made of the option's name.
+ENUMS = {"split": "SplitMode"}
 # Words whose value is not the enumerator of that name.
 WORDS = {("isa", "auto"): "best_isa()"}
 
@@ -45,7 +47,7 @@ def type_of(field: SourceField) -> str:
     if field.name in OWN_TYPES:
         return OWN_TYPES[field.name]
     if field.type.startswith("Literal"):
-        return "".join(part.capitalize() for part in field.name.split("_"))
+        return ENUMS.get(field.name, "".join(part.capitalize() for part in field.name.split("_")))
     kind = "int" if field.metadata.get("size") else field.type.removesuffix(" | None")
     if kind not in TYPES:
         raise SystemExit(f"{field.name}: no C++ type for {field.type}; add one to TYPES of ci/generate_options.py")

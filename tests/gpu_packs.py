@@ -32,8 +32,9 @@ def manifest_without(folder: Path, kernels: str) -> dict[str, Any]:
     return manifest
 
 
-def load(folder: Path, manifest: dict[str, Any], **files: bytes | None) -> _engine.gpu.Pack:
-    """Loads the pack in a folder with this manifest. `files` replace files of the pack; None removes one."""
+def load(folder: Path, manifest: dict[str, Any], *, index: int = 0, **files: bytes | None) -> _engine.gpu.Pack:
+    """Loads the pack in a folder with this manifest on a device of its vendor. `files` replace files of the pack; None
+    removes one."""
     images = open_folder(folder).images()
     images = {name: image for name, image in {**images, **files}.items() if image is not None}
-    return _engine.gpu.Pack(_engine.gpu.Device(BACKENDS[manifest["vendor"]]), json.dumps(manifest), images)
+    return _engine.gpu.Pack(_engine.gpu.Device(BACKENDS[manifest["vendor"]], index), json.dumps(manifest), images)

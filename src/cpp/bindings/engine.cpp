@@ -15,6 +15,7 @@
 #include "bindings/memory_plan.h"
 #include "bindings/options.h"
 #include "bindings/python_pack.h"
+#include "engine/backend_cpu.h"
 #include "engine/backend_gpu.h"
 #include "engine/engine.h"
 #include "state/page_pool.h"
@@ -25,13 +26,20 @@ using namespace nb::literals;
 namespace lb {
 namespace {
 
+// others: packs of further devices of the same vendor.
 std::shared_ptr<Engine> open_engine(const std::string& path, const PythonPack* pack, const nb::object& progress,
-                                    const nb::kwargs& named) {
+                                    const std::vector<const PythonPack*>& others, const nb::kwargs& named) {
   const EngineOptions options = engine_options_of(named);
-  std::unique_ptr<Backend> backend;
-  if (pack != nullptr) backend = gpu_backend(pack->shared(), pack->name());
+  std::vector<std::unique_ptr<Backend>> backends;
+  backends.push_back(pack == nullptr ? cpu_backend() : gpu_backend(pack->shared(), pack->name()));
+  for (const PythonPack* other : others) {
+    const gpu::Vendor vendor = other->device().info().vendor;
+    LB_CHECK(pack != nullptr && pack->device().info().vendor == vendor, kUnsupported, "a model on several devices ",
+             "needs GPUs of one vendor, got ", pack == nullptr ? "cpu" : pack->name(), " and ", other->name());
+    backends.push_back(gpu_backend(other->shared(), other->name()));
+  }
   const LoadReport report(progress);
-  return without_gil([&] { return Engine::open(path, options, std::move(backend), std::ref(report)); });
+  return without_gil([&] { return Engine::open(path, options, std::move(backends), std::ref(report)); });
 }
 
 nb::dict info_of(const Engine& engine) {
@@ -108,11 +116,15 @@ void bind_engine(nb::module_& m) {
       .def_prop_ro_static(
           "EARLIER_TOKENS", [](nb::handle) { return Engine::kEarlierTokens; },
           "Number of output tokens that an engine keeps for suffix drafts.")
-      .def_static("open", &open_engine, "path"_a, "pack"_a = nb::none(), "progress"_a = nb::none(), "options"_a)
+      .def_static("open", &open_engine, "path"_a, "pack"_a = nb::none(), "progress"_a = nb::none(),
+                  "others"_a = std::vector<const PythonPack*>{}, "options"_a)
       .def_prop_ro(
           "options", [](const Engine& engine) { return dict_of(engine.options()); },
           "The options, with every default resolved.")
       .def_prop_ro("info", &info_of)
+      .def_prop_ro(
+          "links", &Engine::links,
+          "How rows get from each device of a split model to the next: \"peer\", or \"host: ...\" with the reason.")
       .def_prop_ro("plan", [](const Engine& engine) { return dict_of_plan(engine.plan()); })
       .def_prop_rw(
           "step_costs", &step_costs_of, &set_step_costs,

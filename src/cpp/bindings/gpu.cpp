@@ -80,7 +80,7 @@ void bind_device(nb::module_& m) {
       .def(nb::init<const gpu::Device&, const std::string&, const std::map<std::string, nb::bytes>&>(), "device"_a,
            "manifest_json"_a, "files"_a)
       .def_prop_ro("target", [](const PythonPack& pack) { return pack.target().name; })
-      .def_prop_ro("name", &PythonPack::name, "Name of its device: cuda:0, sim.")
+      .def_prop_ro("name", &PythonPack::name, "Name of its device: cuda:0.")
       .def_prop_ro("device", [](const PythonPack& pack) { return pack.device().info(); });
 }
 

@@ -2,6 +2,8 @@
 #include "bindings/memory_plan.h"
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
 #include "bindings/calls.h"
@@ -23,11 +25,19 @@ std::unique_ptr<DeviceSizes> sizes_of(size_t free_bytes, const std::string& mani
   return gpu_sizes(gpu::target_of(manifest_json, n_sms), name, free_bytes, source);
 }
 
+// free_bytes, manifest_json, n_sms, name of a GPU.
+using GpuFacts = std::tuple<size_t, std::string, int, std::string>;
+
 nb::tuple plan_memory(const std::string& path, size_t free_bytes, const std::string& manifest_json, int n_sms,
-                      const std::string& name, const nb::kwargs& named) {
+                      const std::string& name, const std::vector<GpuFacts>& others, const nb::kwargs& named) {
   EngineOptions options = engine_options_of(named);
-  const auto sizes = sizes_of(free_bytes, manifest_json, n_sms, name, MemorySource::kFree);
-  const MemoryPlan plan = without_gil([&] { return Engine::plan(path, options, *sizes); });
+  std::vector<std::unique_ptr<DeviceSizes>> all;
+  all.push_back(sizes_of(free_bytes, manifest_json, n_sms, name, MemorySource::kFree));
+  for (const auto& [free, manifest, sms, other] : others)
+    all.push_back(sizes_of(free, manifest, sms, other, MemorySource::kFree));
+  std::vector<const DeviceSizes*> devices;
+  for (const auto& one : all) devices.push_back(one.get());
+  const MemoryPlan plan = without_gil([&] { return Engine::plan(path, options, devices); });
   return nb::make_tuple(dict_of_plan(plan), dict_of(options));
 }
 
@@ -59,14 +69,19 @@ nb::dict dict_of_plan(const MemoryPlan& plan) {
   for (const KvFit& fit : plan.kv_fits)
     fits.append(nb::make_tuple(to_string(fit.kv), fit.token_bytes, fit.largest_context));
   d["kv_fits"] = fits;
+  nb::list parts;
+  for (const MemoryPlan& part : plan.parts) parts.append(dict_of_plan(part));
+  d["parts"] = parts;
   return d;
 }
 
 void bind_memory_plan(nb::module_& m) {
   m.def(
-      "plan_memory", &plan_memory, "path"_a, "free_bytes"_a, "manifest_json"_a, "n_sms"_a, "name"_a, "options"_a,
+      "plan_memory", &plan_memory, "path"_a, "free_bytes"_a, "manifest_json"_a, "n_sms"_a, "name"_a,
+      "others"_a = std::vector<GpuFacts>{}, "options"_a,
       "Returns the plan that Engine.open would make and the options as it would resolve them, without loading weights. "
-      "An empty manifest_json plans for the CPU, where free_bytes = 0 means the free memory of this machine.");
+      "An empty manifest_json plans for the CPU, where free_bytes = 0 means the free memory of this machine. others: "
+      "further devices, as (free_bytes, manifest_json, n_sms, name).");
   m.def("plan_scorer_memory", &plan_scorer_memory, "path"_a, "free_bytes"_a, "manifest_json"_a, "n_sms"_a, "name"_a,
         "is_lent"_a, "options"_a,
         "Returns the plan that PromptScorer.open would make. is_lent: free_bytes are weights that an engine lends.");

@@ -25,6 +25,11 @@ inline Words<Isa> words() {
 }
 
 template <>
+inline Words<SplitMode> words() {
+  return {{"auto", SplitMode::kAuto}, {"layer", SplitMode::kLayer}};
+}
+
+template <>
 inline Words<DecodePath> words() {
   return {{"auto", DecodePath::kAuto}, {"graph", DecodePath::kGraph}, {"megakernel", DecodePath::kMegakernel}};
 }
@@ -40,10 +45,15 @@ inline const std::tuple kModelOptions{
 };
 
 inline const std::tuple kEngineFields{
-    Field{"kv_tokens", &EngineFields::kv_tokens, 0},        Field{"sessions", &EngineFields::sessions},
-    Field{"decode_path", &EngineFields::decode_path},       Field{"draft_budget", &EngineFields::draft_budget, 0},
-    Field{"sparse_prefill", &EngineFields::sparse_prefill}, Field{"batch_invariant", &EngineFields::batch_invariant},
-    Field{"draft_model", &EngineFields::draft_model, ""},   Field{"suffix", &EngineFields::suffix},
+    Field{"split", &EngineFields::split},
+    Field{"kv_tokens", &EngineFields::kv_tokens, 0},
+    Field{"sessions", &EngineFields::sessions},
+    Field{"decode_path", &EngineFields::decode_path},
+    Field{"draft_budget", &EngineFields::draft_budget, 0},
+    Field{"sparse_prefill", &EngineFields::sparse_prefill},
+    Field{"batch_invariant", &EngineFields::batch_invariant},
+    Field{"draft_model", &EngineFields::draft_model, ""},
+    Field{"suffix", &EngineFields::suffix},
 };
 
 inline const std::tuple kScorerFields{

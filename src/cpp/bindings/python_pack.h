@@ -23,11 +23,8 @@ class PythonPack {
       : pack_(std::make_shared<gpu::Pack>(device, manifest_json, views(files))), queue_(device) {}
 
   const gpu::Target& target() const { return pack_->target(); }
-  // "cuda:0"; the simulator is "sim".
-  std::string name() const {
-    const gpu::DeviceInfo& info = device().info();
-    return info.vendor == gpu::Vendor::kSim ? "sim" : cat(gpu::name(info.vendor), ":", info.index);
-  }
+  // "cuda:0"
+  std::string name() const { return cat(gpu::name(device().info().vendor), ":", device().info().index); }
   const gpu::Device& device() const { return pack_->device(); }
   const gpu::Queue& queue() const { return queue_; }
   const std::shared_ptr<gpu::Pack>& shared() const { return pack_; }

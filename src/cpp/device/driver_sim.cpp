@@ -23,7 +23,7 @@
 namespace lb::gpu {
 namespace {
 
-constexpr int kDevices = 2;  // so that tests cover code for several devices
+constexpr int kDevices = 8;  // so that tests cover code for several devices
 constexpr int kSms = 4, kMaxThreads = 1024, kWarp = 32;
 constexpr uint32_t kMaxCluster = 8;                                                        // blocks
 constexpr int kSharedDefault = 48 << 10, kSharedBlock = 227 << 10, kSharedSm = 228 << 10;  // as sm_90

@@ -65,7 +65,8 @@ class DeviceSizes {
   virtual void check(const SparseWish& wish, const Model& model, const KvTypes& kv) const = 0;
   virtual bool maps_weights() const = 0;                    // matrices stay in the file's mapping
   virtual bool rows_are_invariant() const = 0;              // a row has the same bits in every dense append
-  virtual size_t weight_bytes(Network& network) const = 0;  // private copies that load() makes
+  // Private copies that load() makes of a part's weights.
+  virtual size_t weight_bytes(Network& network, const NetworkPart& part) const = 0;
   virtual size_t scratch_bytes(const StreamNeeds& needs) const = 0;
   // Description of the scratch in the plan's table.
   virtual std::string scratch_detail(const StreamNeeds& needs) const = 0;
@@ -90,9 +91,10 @@ class Backend {
   // Runs `work`, which sends ops to a stream of this backend, and returns each kernel's time. Throws kUnsupported on
   // the CPU, which launches no kernels.
   virtual std::vector<gpu::KernelTime> time_kernels(Stream& stream, const std::function<void()>& work) const = 0;
-  // Copies the weights to the device and points the network at the copies, which the result owns. The CPU copies
-  // nothing.
-  virtual WeightStore load(Network& network, int n_threads, Stream& stream, const LoadProgress& progress) const = 0;
+  // Copies the weights of a part to the device and points the network at the copies, which the result owns. The last
+  // part comes last. The CPU copies nothing.
+  virtual WeightStore load(Network& network, const NetworkPart& part, int n_threads, Stream& stream,
+                           const LoadProgress& progress) const = 0;
 };
 
 }  // namespace lb

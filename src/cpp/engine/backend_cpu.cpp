@@ -54,7 +54,9 @@ class CpuSizes final : public DeviceSizes {
   void check(const SparseWish&, const Model&, const KvTypes&) const override {}
   bool maps_weights() const override { return true; }
   bool rows_are_invariant() const override { return true; }
-  size_t weight_bytes(Network& network) const override { return network.vector_bytes() + network.copied_bytes(); }
+  size_t weight_bytes(Network& network, const NetworkPart&) const override {
+    return network.vector_bytes() + network.copied_bytes();
+  }
   size_t scratch_bytes(const StreamNeeds& needs) const override {
     return CpuStream::planned_bytes(stream_options(needs));
   }
@@ -79,7 +81,7 @@ class CpuBackend final : public Backend {
   std::unique_ptr<TokenLoop> make_loop(const Engine&, SequenceState&, const StepRing*) const override {
     return nullptr;
   }
-  WeightStore load(Network& network, int, Stream&, const LoadProgress&) const override {
+  WeightStore load(Network& network, const NetworkPart&, int, Stream&, const LoadProgress&) const override {
     WeightStore store{nullptr, network.addresses(), nullptr};
     store.table = store.addresses.data();
     return store;

@@ -129,9 +129,9 @@ class GpuSizes final : public DeviceSizes {
   }
   bool maps_weights() const override { return false; }
   bool rows_are_invariant() const override { return false; }
-  size_t weight_bytes(Network& network) const override {
+  size_t weight_bytes(Network& network, const NetworkPart& part) const override {
     Carver counter;
-    network.carve_planes(counter, {}, nullptr);
+    network.carve_planes(counter, part, {}, nullptr);
     return counter.used();
   }
   size_t scratch_bytes(const StreamNeeds& needs) const override {
@@ -178,8 +178,10 @@ class GpuBackend final : public Backend {
     return static_cast<GpuStream&>(stream).time_kernels(work);
   }
 
-  WeightStore load(Network& network, int n_threads, Stream& stream, const LoadProgress& progress) const override {
-    WeightStore weights = load_weights(network, static_cast<GpuStream&>(stream), {.n_threads = n_threads}, progress);
+  WeightStore load(Network& network, const NetworkPart& part, int n_threads, Stream& stream,
+                   const LoadProgress& progress) const override {
+    WeightStore weights =
+        load_weights(network, part, static_cast<GpuStream&>(stream), {.n_threads = n_threads}, progress);
     if (lent_) lent_->keep(*weights.memory);
     return weights;
   }
@@ -209,6 +211,8 @@ std::unique_ptr<DeviceSizes> gpu_sizes(gpu::Target target, std::string name, siz
 std::unique_ptr<Backend> gpu_backend(std::shared_ptr<gpu::Pack> pack, std::string name,
                                      std::shared_ptr<const Engine> lender) {
   if (lender != nullptr) {
+    LB_CHECK(lender->shards().size() == 1, kUnsupported,
+             "a model on several devices lends no memory to a scorer of prompts: use one device, or no prefill_drafter");
     const std::string other = lender->backend().sizes().name();
     LB_CHECK(other == name && !lender->shard().weights().empty(), kInvalid, "a scorer on ", name,
              " can borrow memory only of an engine on the same device; the lender is on ", other);

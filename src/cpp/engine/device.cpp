@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 namespace lb {
@@ -84,6 +85,24 @@ void DeviceTurn::unlock() {
     // A failed device also fails the next call on its stream, which reports the error.
   }
   device_.turn_.unlock();
+}
+
+EngineTurn::EngineTurn(std::vector<DeviceTurn*> turns) : turns_(std::move(turns)) {
+  std::ranges::sort(turns_, std::less<>{}, [](const DeviceTurn* turn) { return &turn->device(); });
+}
+
+void EngineTurn::lock() {
+  size_t n_locked = 0;
+  try {
+    for (; n_locked < turns_.size(); ++n_locked) turns_[n_locked]->lock();
+  } catch (...) {
+    while (n_locked > 0) turns_[--n_locked]->unlock();
+    throw;
+  }
+}
+
+void EngineTurn::unlock() {
+  for (size_t i = turns_.size(); i-- > 0;) turns_[i]->unlock();
 }
 
 Promise::Promise(Device& device, size_t session_bytes, int n_sessions)

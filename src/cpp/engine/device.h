@@ -64,6 +64,7 @@ class DeviceTurn {
   DeviceTurn(const DeviceTurn&) = delete;
   DeviceTurn& operator=(const DeviceTurn&) = delete;
 
+  const Device& device() const { return device_; }
   void lock();
   void unlock();
   // Yields to the threads already waiting. The caller has locked exactly once.
@@ -80,7 +81,20 @@ class DeviceTurn {
   std::shared_ptr<Stream> stream_;
 };
 
-// Memory that an engine's plan promises to its sessions.
+// The turns of all shards of an engine, to lock together. Every engine locks its devices in the same order, so that no
+// two engines wait for each other.
+class EngineTurn {
+ public:
+  explicit EngineTurn(std::vector<DeviceTurn*> turns);
+
+  void lock();
+  void unlock();
+
+ private:
+  std::vector<DeviceTurn*> turns_;  // in the order of their devices
+};
+
+// Memory that an engine's plan promises to its sessions on a device.
 class Promise {
  public:
   Promise(Device& device, size_t session_bytes, int n_sessions);

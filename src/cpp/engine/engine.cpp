@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <iomanip>
 #include <iterator>
 #include <limits>
@@ -11,7 +12,6 @@
 
 #include "base/error.h"
 #include "base/process_owned.h"
-#include "engine/backend_cpu.h"
 #include "engine/open_models.h"
 #include "engine/plan.h"
 #include "engine/plan_fit.h"
@@ -118,25 +118,54 @@ void resolve(EngineOptions& options, const DeviceSizes& sizes) {
 
 }  // namespace
 
-Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models,
-               std::shared_ptr<const Backend> backend, EngineOptions options, MemoryPlan plan,
-               const LoadProgress& progress)
+Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models, const Backends& backends,
+               EngineOptions options, SplitPlan plan, const LoadProgress& progress)
     : file_(std::move(file)),
       draft_file_(std::move(draft_file)),
       models_(std::move(models)),
       options_(std::move(options)),
-      plan_(std::move(plan)) {
-  shards_.push_back(std::make_unique<Shard>(std::move(backend), stream_needs(models_, options_)));
-  Shard& shard = *shards_.front();
-  const std::lock_guard turn(shard.turn());
-  shard.make_pass_buffers(models_, options_);
+      plan_(std::move(plan.plan)) {
+  std::vector<DeviceTurn*> turns;
+  for (size_t i = 0; i < plan.parts.size(); ++i) {
+    shards_.push_back(std::make_unique<Shard>(backends[i], stream_needs(models_, options_), plan.parts[i]));
+    turns.push_back(&shards_.back()->turn());
+  }
+  turn_ = std::make_unique<EngineTurn>(std::move(turns));
+  const std::lock_guard lock(*turn_);
   const int pages = n_pages(options_.kv_tokens);
-  shard.make_pages(layer_shapes(), state_options(), pages);
-  pages_ = std::make_shared<PagePool>(pages, std::vector{shard.pages()});
-  shard.load(*models_.target, options_.threads, progress);
+  std::vector<std::shared_ptr<const PageMemory>> memories;
+  for (const auto& shard : shards_) {
+    shard->make_pass_buffers(models_, options_, *turn_);
+    shard->make_pages(layer_shapes(), state_options(), pages);
+    memories.push_back(shard->pages());
+  }
+  pages_ = std::make_shared<PagePool>(pages, std::move(memories));
+  for (size_t i = 0; i + 1 < shards_.size(); ++i)
+    links_.emplace_back(static_cast<GpuStream&>(shards_[i]->stream()), static_cast<GpuStream&>(shards_[i + 1]->stream()),
+                        row_bytes(models_, options_));
+  load(progress);
   if (options_.suffix) outputs_ = std::make_shared<EarlierOutputs>(kEarlierTokens);
-  if (models_.draft) shard.load(*models_.draft, options_.threads, progress);
-  promise_ = std::make_unique<Promise>(shard.device(), plan_.session_bytes(), options_.sessions);
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    const MemoryPlan& own = is_split() ? plan_.parts[i] : plan_;
+    promises_.push_back(std::make_unique<Promise>(shards_[i]->device(), own.session_bytes(), options_.sessions));
+  }
+}
+
+void Engine::load(const LoadProgress& progress) {
+  for (const auto& shard : shards_) shard->load(*models_.target, options_.threads, progress);
+  if (models_.draft) shard().load(*models_.draft, options_.threads, progress);
+}
+
+std::vector<SequenceState::Part> Engine::state_parts() const {
+  std::vector<SequenceState::Part> parts;
+  for (const auto& shard : shards_) parts.push_back({&shard->stream(), shard->part().layers});
+  return parts;
+}
+
+std::vector<std::string> Engine::links() const {
+  std::vector<std::string> texts;
+  for (const DeviceLink& link : links_) texts.push_back(link.to_string());
+  return texts;
 }
 
 void Engine::check_ids(std::span<const int32_t> ids) const {
@@ -182,13 +211,21 @@ void Engine::check_intact() const {
   if (draft_file_) draft_file_->check_intact();
 }
 
-void Engine::forward(const PassBuffers& buffers, Append append, const Taps* taps) const {
+void Engine::forward(const PassBuffers& buffers, std::span<const Append> appends, const Taps* taps) const {
   check_intact();
   const DraftWorkspace& ws = buffers.draft;
   Stream& stream = *buffers.stream;
-  const int rows = static_cast<int>(append.tokens.size());
-  if (models_.draft) append.outputs = {models_.draft->taps(), ws.taps};
-  models_.target->forward(append, buffers.workspace, options_.activations, stream, taps);
+  const int rows = static_cast<int>(appends[0].tokens.size());
+  for (int i = 0; i < n_shards(); ++i) {
+    const PassBuffers& own = buffers_of(i, buffers);
+    Append append = appends[i];
+    if (models_.draft) append.outputs = {models_.draft->taps(), ws.taps};
+    models_.target->forward(shards_[i]->part(), append, own.workspace, options_.activations, *own.stream, taps);
+    if (i + 1 < n_shards())
+      links_[i].send(buffers_of(i + 1, buffers).workspace.x, own.workspace.x,
+                     sizeof(float) * rows * model().info().hidden);
+  }
+  const Append& append = appends.back();
   if (models_.draft)
     models_.draft->context({ws.taps, append.tokens.data(), append.positions.data(), rows, append.segments}, ws,
                            options_.activations, stream);
@@ -197,29 +234,40 @@ void Engine::forward(const PassBuffers& buffers, Append append, const Taps* taps
 
 StateOptions Engine::state_options() const { return lb::state_options(options_); }
 
-MemoryPlan Engine::plan(const std::string& path, EngineOptions& options, const DeviceSizes& sizes) {
-  resolve(options, sizes);
-  const OpenModels opened(path, options.draft_model, sizes);
-  sizes.check(sparse_wish(options), *opened.models.target, options.kv);
-  return make_plan(opened.models, sizes, opened.file_bytes(), options);
+MemoryPlan Engine::plan(const std::string& path, EngineOptions& options,
+                        std::span<const DeviceSizes* const> devices) {
+  resolve(options, *devices[0]);
+  const OpenModels opened(path, options.draft_model, *devices[0]);
+  for (const DeviceSizes* sizes : devices) sizes->check(sparse_wish(options), *opened.models.target, options.kv);
+  return make_split_plan(opened.models, devices, opened.file_bytes(), options).plan;
 }
 
-std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options, std::unique_ptr<Backend> given,
-                                     const LoadProgress& progress) {
-  const std::shared_ptr<const Backend> backend = given ? std::move(given) : cpu_backend();
-  LB_ASSERT(backend->lent() == nullptr);
-  const DeviceSizes& sizes = backend->sizes();
-  resolve(options, sizes);
-  OpenModels opened(path, options.draft_model, sizes);
-  sizes.check(sparse_wish(options), *opened.models.target, options.kv);
-  const std::lock_guard opening(backend->device().opening());
-  MemoryPlan plan = make_plan(opened.models, sizes, opened.file_bytes(), options);
+std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options,
+                                     std::vector<std::unique_ptr<Backend>> given, const LoadProgress& progress) {
+  Backends backends;
+  std::vector<const DeviceSizes*> devices;
+  std::vector<std::mutex*> opening;
+  for (std::unique_ptr<Backend>& one : given) {
+    LB_ASSERT(one->lent() == nullptr && (given.size() == 1 || !one->sizes().maps_weights()));
+    backends.push_back(std::move(one));
+    devices.push_back(&backends.back()->sizes());
+    opening.push_back(&backends.back()->device().opening());
+  }
+  std::ranges::sort(opening, std::less<>{});
+  LB_CHECK(std::ranges::adjacent_find(opening) == opening.end(), kInvalid, "a device is named twice among the devices of ",
+           path, ". Name each device once");
+  resolve(options, *devices[0]);
+  OpenModels opened(path, options.draft_model, *devices[0]);
+  for (const DeviceSizes* sizes : devices) sizes->check(sparse_wish(options), *opened.models.target, options.kv);
+  std::vector<std::unique_lock<std::mutex>> locks;
+  for (std::mutex* one : opening) locks.emplace_back(*one);
+  SplitPlan plan = make_split_plan(opened.models, devices, opened.file_bytes(), options);
   opened.models.target->fill_copies(options.threads, progress);
   if (opened.models.draft) opened.models.draft->fill_copies(options.threads, progress);
   std::shared_ptr<Engine> engine =
-      process_owned(new Engine(std::move(opened.file), std::move(opened.draft_file), std::move(opened.models), backend,
+      process_owned(new Engine(std::move(opened.file), std::move(opened.draft_file), std::move(opened.models), backends,
                                std::move(options), std::move(plan), progress));
-  engine->buffers().stream->wait();
+  for (const auto& shard : engine->shards()) shard->stream().wait();
   engine->check_intact();
   return engine;
 }

@@ -9,8 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "dispatch/device_link.h"
 #include "engine/memory_plan.h"
 #include "engine/options.h"
+#include "engine/plan_split.h"
 #include "engine/shard.h"
 #include "format/model_file.h"
 #include "models/model.h"
@@ -26,13 +28,15 @@ class Engine {
   static constexpr int kExpectedTokens = 1 << 14;  // capacity for a text that a request expects
 
   // Opens and checks the file, makes the plan, reserves memory and loads the weights. When the plan does not fit,
-  // throws before reserving anything.
+  // throws before reserving anything. backends: the CPU, or GPUs of one vendor, of which the plan may use the first
+  // alone (make_split_plan).
   static std::shared_ptr<Engine> open(const std::string& path, EngineOptions options,
-                                      std::unique_ptr<Backend> backend = nullptr,  // null: the CPU
+                                      std::vector<std::unique_ptr<Backend>> backends,
                                       const LoadProgress& progress = {});
-  // The plan that open() would make for a device with these sizes. Reads the files' metadata and small weights, and
+  // The plan that open() would make for devices with these sizes. Reads the files' metadata and small weights, and
   // reserves nothing. Resolves default options.
-  static MemoryPlan plan(const std::string& path, EngineOptions& options, const DeviceSizes& sizes);
+  static MemoryPlan plan(const std::string& path, EngineOptions& options,
+                         std::span<const DeviceSizes* const> devices);
 
   const Model& model() const { return *models_.target; }
   const DraftModel* draft_model() const { return models_.draft.get(); }  // null: none
@@ -61,28 +65,41 @@ class Engine {
   // Whether a row of a sequence has the same bits whichever appends compute the sequence: on the CPU, unless the ends
   // of appends decide where attention is sparse.
   bool rows_are_invariant() const;
-  // One shard so far.
+  // In the order of their layers.
   std::span<const std::unique_ptr<Shard>> shards() const { return shards_; }
-  Shard& shard() const { return *shards_.front(); }
+  int n_shards() const { return static_cast<int>(shards_.size()); }
+  bool is_split() const { return shards_.size() > 1; }
+  // The last shard, which computes the logits.
+  Shard& shard() const { return *shards_.back(); }
   const Backend& backend() const { return shard().backend(); }
   PassBuffers& buffers() const { return shard().steps(); }
   // PassBuffers of long prompt chunks; buffers() if no append is longer than a step's.
   PassBuffers& prompt_buffers() const { return shard().prompts(); }
+  // The pass buffers of another shard for the same append.
+  PassBuffers& buffers_of(int shard, const PassBuffers& buffers) const {
+    return &buffers == &this->buffers() ? shards_[shard]->steps() : shards_[shard]->prompts();
+  }
+  std::vector<SequenceState::Part> state_parts() const;
+  // "peer", or "host: ..." with the reason: how rows get from each shard to the next.
+  std::vector<std::string> links() const;
   // PassBuffers for an append of `rows` rows. Only the prompts' buffers have sparse-attention buffers.
   PassBuffers& buffers_for(int rows, bool is_sparse = false) const {
     return is_sparse || rows > buffers().max_rows ? prompt_buffers() : buffers();
   }
-  // Runs the target's forward pass over an append, then computes the draft model's rows of that append. The inputs are
-  // in the pass buffers' or a session's memory.
-  void forward(const PassBuffers& buffers, Append append, const Taps* taps = nullptr) const;
+  // Runs the target's forward pass over an append, then computes the draft model's rows of that append. appends: the
+  // append as each shard sees it; the inputs are in that shard's pass buffers, or in a session's memory there. While
+  // one device computes a chunk of a prompt, the previous device may compute the next chunk.
+  void forward(const PassBuffers& buffers, std::span<const Append> appends, const Taps* taps = nullptr) const;
   // Throws kIo if a file whose weights are used in place became shorter.
   void check_intact() const;
-  // Memory promised to sessions: each session keeps its share while it exists.
-  Promise& promise() const { return *promise_; }
+  // Memory promised to sessions, one per shard: each session keeps its share while it exists.
+  std::span<const std::unique_ptr<Promise>> promises() const { return promises_; }
 
  private:
-  Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models, std::shared_ptr<const Backend> backend,
-         EngineOptions options, MemoryPlan plan, const LoadProgress& progress);
+  using Backends = std::vector<std::shared_ptr<const Backend>>;
+  Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models, const Backends& backends,
+         EngineOptions options, SplitPlan plan, const LoadProgress& progress);
+  void load(const LoadProgress& progress);
 
   ModelFile file_;
   std::optional<ModelFile> draft_file_;
@@ -92,7 +109,9 @@ class Engine {
   mutable std::once_flag fingerprint_once_;
   mutable std::string fingerprint_;
   std::vector<std::unique_ptr<Shard>> shards_;
-  std::unique_ptr<Promise> promise_;
+  std::unique_ptr<EngineTurn> turn_;
+  mutable std::vector<DeviceLink> links_;  // from each shard to the next
+  std::vector<std::unique_ptr<Promise>> promises_;
   std::shared_ptr<PagePool> pages_;
   std::shared_ptr<EarlierOutputs> outputs_;
   mutable std::mutex costs_mutex_;

@@ -150,19 +150,19 @@ void load_weights(const gpu::Device& device, std::vector<WeightCopy> weights, co
   report(total);
 }
 
-WeightStore load_weights(Network& network, GpuStream& stream, const LoadOptions& options,
+WeightStore load_weights(Network& network, const NetworkPart& part, GpuStream& stream, const LoadOptions& options,
                          const LoadProgress& progress) {
   Carver counter;
-  network.carve_planes(counter, {}, nullptr);
+  network.carve_planes(counter, part, {}, nullptr);
   std::unique_ptr<Memory> memory = stream.reserve(counter.used());
   Carver carver(*memory);
   std::vector<WeightCopy> weights;
-  const void* const* table =
-      network.carve_planes(carver, [&](std::byte* to, const Matrix& from) { weights.push_back({to, from}); }, &stream);
+  const void* const* table = network.carve_planes(
+      carver, part, [&](std::byte* to, const Matrix& from) { weights.push_back({to, from}); }, &stream);
   stream.queue().synchronize();  // zeroing is complete before the lanes' own queues copy
   load_weights(stream.pack().device(), std::move(weights), options, progress);
-  network.release_copies();
-  return {std::move(memory), network.addresses(), table};
+  if (part.is_last()) network.release_copies();
+  return {std::move(memory), network.addresses(part), table};
 }
 
 }  // namespace lb

@@ -30,7 +30,8 @@ struct WeightCopy {
 void load_weights(const gpu::Device& device, std::vector<WeightCopy> weights, const LoadOptions& options,
                   const LoadProgress& progress);
 
-// Loads all weights of a network and points the network at them.
-WeightStore load_weights(Network& network, GpuStream& stream, const LoadOptions& options, const LoadProgress& progress);
+// Loads the weights of a part and points the network at them. The last part also frees the network's host copies.
+WeightStore load_weights(Network& network, const NetworkPart& part, GpuStream& stream, const LoadOptions& options,
+                         const LoadProgress& progress);
 
 }  // namespace lb

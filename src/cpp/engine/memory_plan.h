@@ -24,7 +24,7 @@ struct KvFit {
 };
 
 struct MemoryPlan {
-  std::string device;                // "cpu", "cuda:0"
+  std::string device;                // "cpu", "cuda:0", "cuda:0,cuda:1"
   std::vector<PlanEntry> entries;    // private memory
   size_t mapped_bytes = 0;           // weights read from the file's mapping, shared with the page cache
   size_t available_bytes = 0;        // free memory of the device when the plan was made
@@ -32,6 +32,8 @@ struct MemoryPlan {
   int kv_tokens = 0;                 // of the KV cache
   int largest_context = 0;           // tokens: the longest context that fits; 0: none
   std::vector<KvFit> kv_fits;        // one per type (the same for K and V), largest first
+  // Of a model on several devices: the plan of each. The entries above are the sum.
+  std::vector<MemoryPlan> parts;
   size_t total_bytes() const;        // sum of the entries, with one session
   size_t session_bytes() const;      // sum of the entries per session
 };

@@ -67,21 +67,26 @@ int Pass::run(const Interrupted& interrupted) {
   choose_segments();
   n_used_ = segments_.back().first_row + segments_.back().rows;
   // A single row would run on the GEMVs, whose summation order differs, so a dummy second row is added.
-  const int least = requests_[0].session->loop_ != nullptr ? std::min(2, buffers_.max_rows) : 1;
+  const int least = engine_.backend().sizes().rows_are_invariant() ? 1 : std::min(2, buffers_.max_rows);
   rows_ = std::max(n_used_, least);
   Clock::time_point start;
   try {
     begin_segments();
     start = Clock::now();
-    buffers_.recorded_passes.send(shape(), *buffers_.stream, [&] { send(interrupted); });
+    if (engine_.is_split()) {  // no recording has the work of several devices
+      send(interrupted);
+      buffers_.stream->wait();
+    } else {
+      buffers_.recorded_passes.send(shape(), *buffers_.stream, [&] { send(interrupted); });
+    }
   } catch (...) {
     for (const SegmentRequest& request : requests_) request.session->timeline_.abort();
     throw;
   }
   const double ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-  for (const SegmentRequest& request : requests_) {
-    end_segment(*request.session);
-    request.session->speculator_.add_pass_time(rows_, ms);
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    end_segment(i);
+    requests_[i].session->speculator_.add_pass_time(rows_, ms);
   }
   return n_used_;
 }
@@ -121,7 +126,11 @@ std::vector<uint64_t> Pass::shape() const {
 // Begins the append of each session and sends the inputs of all rows. The inputs of padding rows after the segments are
 // arbitrary.
 void Pass::begin_segments() {
-  Stream& stream = *buffers_.stream;
+  const int n_shards = engine_.n_shards();
+  on_shard_.assign(n_shards, segments_);
+  std::vector<PassInputs*> to;  // [shards]
+  for (int i = 0; i < n_shards; ++i) to.push_back(engine_.buffers_of(i, buffers_).pass);
+  std::vector<AppendNumbers*> numbers(n_shards);
   PassInputs inputs{};
   for (size_t i = 0; i < requests_.size(); ++i) {
     Session& session = *requests_[i].session;
@@ -136,23 +145,29 @@ void Pass::begin_segments() {
     session.timeline_.settle_steps();
     session.timeline_.forget_append();
     if (draft.rows > 1) {
-      segments_[i].tree = {buffers_.pass->parents + first, buffers_.pass->ancestors + first};
-      if (session.loop_ != nullptr) session.speculator_.upload(stream);
-      state.begin_append(draft.rows, segments_[i].tree);
+      for (int s = 0; s < n_shards; ++s) on_shard_[s][i].tree = {to[s]->parents + first, to[s]->ancestors + first};
+      if (session.loop_ != nullptr) session.speculator_.upload(*buffers_.stream);
+      state.begin_append(draft.rows, true);
     } else {
-      inputs.numbers[i] = state.begin_append_at(buffers_.pass->numbers + i, 1);
+      std::ranges::transform(to, numbers.begin(), [&](PassInputs* pass) { return pass->numbers + i; });
+      inputs.numbers[i] = state.begin_append_at(numbers, 1);
     }
-    segments_[i].n_past = state.n_past();
+    for (int s = 0; s < n_shards; ++s) on_shard_[s][i].n_past = state.n_past(s);
   }
-  stream.upload(buffers_.pass, &inputs, sizeof inputs);
+  for (int s = 0; s < n_shards; ++s) engine_.buffers_of(s, buffers_).stream->upload(to[s], &inputs, sizeof inputs);
 }
 
 void Pass::send(const Interrupted& interrupted) {
   const size_t n = rows_;
-  engine_.forward(buffers_, {.tokens = {buffers_.pass->tokens, n},
-                             .positions = {buffers_.pass->positions, 3 * n},
-                             .segments = segments_,
-                             .interrupted = interrupted ? &interrupted : nullptr});
+  std::vector<Append> appends;
+  for (int s = 0; s < engine_.n_shards(); ++s) {
+    const PassInputs& inputs = *engine_.buffers_of(s, buffers_).pass;
+    appends.push_back({.tokens = {inputs.tokens, n},
+                       .positions = {inputs.positions, 3 * n},
+                       .segments = on_shard_[s],
+                       .interrupted = interrupted ? &interrupted : nullptr});
+  }
+  engine_.forward(buffers_, appends);
   send_heads();
 }
 
@@ -164,6 +179,7 @@ void Pass::send_heads() {
   std::array<CopyRows, kPassRows> rows_alone;  // equal shapes: one launch copies them all
   size_t n_alone = 0;
   for (size_t i = 0; i < requests_.size(); ++i) {
+    if (!has_row_memory(*requests_[i].session)) continue;
     const CopyRows copy{.x = buffers_.logits + static_cast<size_t>(segments_[i].first_row) * vocab,
                         .y = requests_[i].session->decode_.row_logits(),
                         .rows = segments_[i].rows,
@@ -179,11 +195,23 @@ void Pass::send_heads() {
   buffers_.stream->run(std::span<const CopyRows>(rows_alone).first(n_alone));
 }
 
-void Pass::end_segment(Session& session) const {
+// Whether the session has memory for a row of logits on the last device. A session on several devices has it only for
+// speculation.
+bool Pass::has_row_memory(const Session& session) const {
+  return !engine_.is_split() || session.speculator_.logits() != nullptr;
+}
+
+void Pass::end_segment(size_t i) const {
+  Session& session = *requests_[i].session;
   session.timeline_.state().end_append();
   const Draft& draft = session.speculator_.walk().draft();
   if (draft.rows > 1) return session.decode_.set_tree_logits();
   session.timeline_.commit_rows({draft.tokens, 1});
+  if (!has_row_memory(session)) {
+    const size_t vocab = engine_.model().info().vocab;
+    buffers_.stream->download(session.decode_.row_logits(), buffers_.logits + segments_[i].first_row * vocab,
+                              vocab * sizeof(float));
+  }
   session.decode_.set_row_logits();
 }
 

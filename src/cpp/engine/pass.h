@@ -38,12 +38,14 @@ class Pass {
   void begin_segments();
   void send(const Interrupted& interrupted);
   void send_heads();
-  void end_segment(Session& session) const;
+  bool has_row_memory(const Session& session) const;
+  void end_segment(size_t i) const;
 
   std::span<const SegmentRequest> requests_;
   const Engine& engine_;
   PassBuffers& buffers_;
-  std::vector<Segment> segments_;
+  std::vector<Segment> segments_;              // without the addresses that differ between shards
+  std::vector<std::vector<Segment>> on_shard_;  // [shards] the segments as each shard sees them
   int n_used_ = 0;  // rows of the segments
   int rows_ = 0;    // of the pass
 };

@@ -6,22 +6,24 @@ namespace lb {
 
 int PassBuffers::step_rows(const EngineOptions& options) { return std::clamp(options.prefill_chunk, 1, kStepRows); }
 
-size_t PassBuffers::planned_bytes(const Models& models, const EngineOptions& options, int max_rows) {
+size_t PassBuffers::planned_bytes(const Models& models, const EngineOptions& options, const NetworkPart& part,
+                                  int max_rows) {
   Carver carver;
-  carve_io(nullptr, carver, models, options, max_rows);
+  carve_io(nullptr, carver, models, options, part, max_rows);
   return carver.used() + models.target->workspace_bytes(max_rows) +
          (models.draft ? models.draft->workspace_bytes(max_rows) : 0);
 }
 
 void PassBuffers::carve_io(PassBuffers* self, Carver& carver, const Models& models, const EngineOptions& options,
-                           int max_rows) {
+                           const NetworkPart& part, int max_rows) {
   int32_t* tokens = carver.take<int32_t>(max_rows);
   int32_t* positions = carver.take<int32_t>(3 * static_cast<size_t>(max_rows));
   const bool is_of_steps = max_rows == step_rows(options);
   int32_t* parents = carver.take<int32_t>(is_of_steps ? kMaxTree : 0);
   uint64_t* ancestors = carver.take<uint64_t>(is_of_steps ? kMaxTree : 0);
   PassInputs* pass = carver.take<PassInputs>(is_of_steps ? 1 : 0);
-  float* logits = carver.take<float>(is_of_steps ? static_cast<size_t>(kLogitRows) * models.target->info().vocab : 0);
+  const bool has_logits = is_of_steps && part.is_last();
+  float* logits = carver.take<float>(has_logits ? static_cast<size_t>(kLogitRows) * models.target->info().vocab : 0);
   int32_t* draft_n_past = models.draft ? carver.take<int32_t>(1) : nullptr;
   std::optional<SparseBlocks> sparse;
   if (options.sparse_prefill > 0 && max_rows == std::max(options.prefill_chunk, 1)) {
@@ -41,14 +43,14 @@ void PassBuffers::carve_io(PassBuffers* self, Carver& carver, const Models& mode
   self->pass = pass;
 }
 
-PassBuffers::PassBuffers(const Models& models, const EngineOptions& options, int max_rows, Stream& stream,
-                         DeviceTurn& turn)
+PassBuffers::PassBuffers(const Models& models, const EngineOptions& options, const NetworkPart& part, int max_rows,
+                         Stream& stream, EngineTurn& turn)
     : turn(turn),
       stream(&stream),
       max_rows(max_rows),
-      memory(stream.reserve(planned_bytes(models, options, max_rows))) {
+      memory(stream.reserve(planned_bytes(models, options, part, max_rows))) {
   Carver carver(*memory);
-  carve_io(this, carver, models, options, max_rows);
+  carve_io(this, carver, models, options, part, max_rows);
   if (models.draft) {
     draft = models.draft->workspace(carver, max_rows);
     carver.take<std::byte>(models.draft->workspace_bytes(max_rows));  // workspace() carved from a copy

@@ -22,18 +22,20 @@ struct PassInputs {
   AppendNumbers numbers[kRows];  // one per segment that is a chain
 };
 
-// The stream and the buffers of a forward pass. A shard has two pass buffers: one for steps and one for long prompt
-// chunks, between whose layers other sessions may step. Sessions lock `turn`.
+// The stream and the buffers of a forward pass on one shard. A shard has two pass buffers: one for steps and one for
+// long prompt chunks, between whose layers other sessions may step. Sessions lock `turn`, which is the engine's.
 struct PassBuffers {
   static constexpr int kLogitRows = 32;  // rows of logits computed together
   // Rows of the longest append that uses the steps' buffers. Prompt chunks are longer by default.
   static constexpr int kStepRows = 256;
   static int step_rows(const EngineOptions& options);
 
-  PassBuffers(const Models& models, const EngineOptions& options, int max_rows, Stream& stream, DeviceTurn& turn);
-  static size_t planned_bytes(const Models& models, const EngineOptions& options, int max_rows);
+  PassBuffers(const Models& models, const EngineOptions& options, const NetworkPart& part, int max_rows, Stream& stream,
+              EngineTurn& turn);
+  static size_t planned_bytes(const Models& models, const EngineOptions& options, const NetworkPart& part,
+                              int max_rows);
 
-  DeviceTurn& turn;
+  EngineTurn& turn;
   Stream* stream;
   int max_rows;
   bool is_held = false;  // held by a prompt chunk, between whose layers other sessions compute
@@ -44,7 +46,7 @@ struct PassBuffers {
   int32_t* positions;      // [3, rows] of an append, at most max_rows
   int32_t* parents;        // [kMaxTree]; this and the next two: steps only
   uint64_t* ancestors;     // [kMaxTree]
-  float* logits;           // [kLogitRows, vocab]
+  float* logits;           // [kLogitRows, vocab]; null but on the last shard
   DraftWorkspace draft{};  // the draft model's buffers; null without one
   PassInputs* pass;        // [1]
   RecordedAppends recorded_passes;
@@ -53,7 +55,7 @@ struct PassBuffers {
 
  private:
   static void carve_io(PassBuffers* self, Carver& carver, const Models& models, const EngineOptions& options,
-                       int max_rows);
+                       const NetworkPart& part, int max_rows);
 };
 
 }  // namespace lb

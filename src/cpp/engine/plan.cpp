@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "dispatch/device_link.h"
 #include "engine/plan_fit.h"
 #include "engine/shard.h"
 #include "engine/step_rows.h"
@@ -18,6 +19,7 @@ struct EngineSizes {
   const Models& models;
   const DeviceSizes& device;
   EngineOptions options;
+  NetworkPart part;
 
   EngineSizes at(int context, const KvTypes& kv) const {
     EngineSizes other = *this;
@@ -29,22 +31,28 @@ struct EngineSizes {
   // Pages of the KV cache: as the options say, but at least one context.
   int kv_pages() const { return n_pages(std::max(options.kv_tokens, options.context)); }
   size_t kv_bytes(int pages) const {
-    return PageMemory::planned_bytes(models.layer_shapes(), state_options(options), pages);
+    return PageMemory::planned_bytes(models.layer_shapes(), state_options(options), pages, part.layers);
   }
   StateSizes state() const {
-    return {models.layer_shapes(), state_options(options), models.target->info().n_layers, kv_pages()};
+    return {models.layer_shapes(), state_options(options), models.target->info().n_layers, kv_pages(), part.layers};
   }
-  size_t trees() const { return TreeMemory::planned_bytes(*models.target, models.draft.get(), options); }
+  size_t trees() const {
+    return part.is_last() ? TreeMemory::planned_bytes(*models.target, models.draft.get(), options) : 0;
+  }
   size_t step_rows() const { return step_row_bytes(models.draft.get(), device, *models.target, options); }
-  size_t loop() const { return device.loop_bytes(*models.target, options); }
+  // The host samples the tokens of a model on several devices.
+  size_t loop() const { return part.n == 1 ? device.loop_bytes(*models.target, options) : 0; }
   size_t scratch() const { return device.scratch_bytes(stream_needs(models, options)); }
 
   // Excluding the KV cache.
   size_t session() const {
-    return SequenceState::planned_bytes(models.layer_shapes(), state_options(options)) + trees() + step_rows() + loop();
+    return ShardState::planned_bytes(models.layer_shapes(), state_options(options), part.layers) + trees() +
+           step_rows() + loop();
   }
+  size_t pass_buffers() const { return Shard::pass_buffers_bytes(models, options, part); }
+  size_t hand_over() const { return part.is_last() ? 0 : DeviceLink::planned_bytes(row_bytes(models, options)); }
   // Buffers that all sessions share.
-  size_t shared() const { return scratch() + Shard::pass_buffers_bytes(models, options); }
+  size_t shared() const { return scratch() + pass_buffers() + hand_over(); }
   // A session, the KV cache and the shared buffers.
   size_t needed() const { return session() + kv_bytes(kv_pages()) + shared(); }
 };
@@ -73,13 +81,14 @@ std::string activations_detail(const EngineOptions& options) {
 }
 
 std::vector<PlanEntry> entries_of(const EngineSizes& engine, const WeightSizes& weights, size_t step_bytes) {
-  const auto& [models, device, options] = engine;
-  const size_t logits = sizeof(float) * PassBuffers::kLogitRows * models.target->info().vocab;
+  const auto& [models, device, options, part] = engine;
+  const size_t logits = part.is_last() ? sizeof(float) * PassBuffers::kLogitRows * models.target->info().vocab : 0;
   std::vector<PlanEntry> entries = weights.device_entries();
   const auto add = [&](std::vector<PlanEntry> more) { std::ranges::move(more, std::back_inserter(entries)); };
   add(engine.state().entries(options.kv, options.kv_tokens));
   add({
-      {"activations", Shard::pass_buffers_bytes(models, options) - logits, activations_detail(options)},
+      {"activations", engine.pass_buffers() - logits, activations_detail(options)},
+      {"hand-over", engine.hand_over(), "rows on their way to the next device"},
       {"logits", logits, cat(PassBuffers::kLogitRows, " rows")},
       {"tree logits", engine.trees(), cat("trees of ", options.tree_rows(), " rows"), true},
       {"draft rows", engine.step_rows(), cat("tapped rows of ", StepRing::kRows, " plain steps"), true},
@@ -113,10 +122,15 @@ StreamNeeds stream_needs(const Models& models, const EngineOptions& options) {
           .is_sparse = options.sparse_prefill > 0};
 }
 
-MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options) {
-  const WeightSizes weights(models, sizes, file_bytes);
-  const size_t step_bytes = sizes.step_bytes(models, options);
-  const EngineSizes asked{models, sizes, options};
+size_t row_bytes(const Models& models, const EngineOptions& options) {
+  return sizeof(float) * std::max(PassBuffers::step_rows(options), options.prefill_chunk) * models.target->info().hidden;
+}
+
+MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options,
+                     const NetworkPart& part) {
+  const WeightSizes weights(models, sizes, file_bytes, part);
+  const size_t step_bytes = part.n == 1 ? sizes.step_bytes(models, options) : 0;
+  const EngineSizes asked{models, sizes, options, part};
   const int max_context = models.target->info().max_context;
   auto [plan, budget] =
       fit_context({.models = models,
@@ -131,7 +145,7 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
                        },
                    .max_tokens = options.kv_tokens},
                   options);
-  EngineSizes settled{models, sizes, options};
+  EngineSizes settled{models, sizes, options, part};
   const int pages = options.kv_tokens > 0 ? settled.kv_pages() : fitting_kv_pages(settled, budget);
   options.kv_tokens = settled.options.kv_tokens = plan.kv_tokens = pages * kPageTokens;
   plan.entries = entries_of(settled, weights, step_bytes);

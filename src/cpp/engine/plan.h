@@ -8,8 +8,12 @@
 namespace lb {
 
 // Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. Throws kMemory, whose message has the
-// sizes and the largest context that would fit.
-MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options);
+// sizes and the largest context that would fit. part: what one of several devices has.
+MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options,
+                     const NetworkPart& part = {});
+
+// The longest rows that one device hands to the next.
+size_t row_bytes(const Models& models, const EngineOptions& options);
 
 // A session's state options, once the context is settled.
 StateOptions state_options(const ModelOptions& options);

@@ -131,16 +131,19 @@ void resolve_model_options(ModelOptions& options, const DeviceSizes& sizes) {
   if (options.prefill_chunk == 0) options.prefill_chunk = sizes.prefill_chunk();
 }
 
-WeightSizes::WeightSizes(const Models& models, const DeviceSizes& sizes, size_t file_bytes)
-    : target(sizes.weight_bytes(*models.target)),
-      draft(models.draft ? sizes.weight_bytes(*models.draft) : 0),
+WeightSizes::WeightSizes(const Models& models, const DeviceSizes& sizes, size_t file_bytes, const NetworkPart& part)
+    : target(sizes.weight_bytes(*models.target, part)),
+      draft(models.draft ? sizes.weight_bytes(*models.draft, {}) : 0),
       copied(models.target->copied_bytes() + (models.draft ? models.draft->copied_bytes() : 0)),
       mapped(sizes.maps_weights() ? file_bytes : 0),
-      is_copied_to_device(!sizes.maps_weights()) {}
+      is_copied_to_device(!sizes.maps_weights()),
+      part(part) {}
 
 std::vector<PlanEntry> WeightSizes::device_entries() const {
   if (!is_copied_to_device) return {};
-  return {{"weights", target, "codes and scales, in the layout of the kernels"},
+  const std::string layers =
+      part.n == 1 ? "" : cat("layers ", part.layers.first, " to ", part.layers.end - 1, ": ");
+  return {{"weights", target, layers + "codes and scales, in the layout of the kernels"},
           {"draft weights", draft, "codes and scales of the draft model"}};
 }
 
@@ -150,10 +153,12 @@ std::vector<PlanEntry> WeightSizes::host_entries() const {
           {"vectors", target + draft - copied, "norms and other small weights as F32"}};
 }
 
-StateSizes::StateSizes(std::span<const LayerShape> shapes, const StateOptions& options, int n_target, int pages) {
+StateSizes::StateSizes(std::span<const LayerShape> shapes, const StateOptions& options, int n_target, int pages,
+                       LayerRange range) {
   const bool has_folding = any_folds(shapes);
-  table = SequenceState::planned_bytes(shapes, options);
+  table = ShardState::planned_bytes(shapes, options, range);
   for (int i = 0; i < static_cast<int>(shapes.size()); ++i) {
+    if (!range.has(i)) continue;
     const size_t bytes = ShardState::layer_bytes(shapes, i, options), unfolded = pending_bytes(shapes[i]);
     const auto* shape = std::get_if<KvShape>(&shapes[i]);
     table -= bytes;

@@ -25,7 +25,9 @@ struct WeightSizes {
   size_t mapped;         // in the file's mapping
   bool is_copied_to_device;
 
-  WeightSizes(const Models& models, const DeviceSizes& sizes, size_t file_bytes);
+  NetworkPart part;
+
+  WeightSizes(const Models& models, const DeviceSizes& sizes, size_t file_bytes, const NetworkPart& part = {});
   size_t total() const { return mapped + target + draft; }
   std::vector<PlanEntry> device_entries() const;  // the first entries of a plan
   std::vector<PlanEntry> host_entries() const;    // the last entries
@@ -40,8 +42,10 @@ struct StateSizes {
   size_t rings = 0, recurrent = 0, pending = 0, table = 0;
   int n_rings = 0, ring_rows = 0;  // layers that keep a ring, and the rows of the longest ring
 
-  // n_target: the target's layers, which precede a draft model's. pages: the number of pages of the KV cache.
-  StateSizes(std::span<const LayerShape> shapes, const StateOptions& options, int n_target, int pages);
+  // n_target: the target's layers, which precede a draft model's. pages: the number of pages of the KV cache. range: the
+  // layers of a shard.
+  StateSizes(std::span<const LayerShape> shapes, const StateOptions& options, int n_target, int pages,
+             LayerRange range = {});
   std::vector<PlanEntry> entries(const KvTypes& kv, int kv_tokens) const;
 };
 

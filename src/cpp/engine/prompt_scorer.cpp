@@ -273,7 +273,7 @@ void PromptScorer::run_chunks(int layer, int n_tokens, const Interrupted& interr
   const size_t hidden = model().info().hidden;
   state_->reset();
   for_chunks(n_tokens, interrupted, [&](int first, int rows) {
-    state_->begin_append(rows, {});
+    state_->begin_append(rows, false);
     send(first, LayerRows{.x = buffers_.x + first * hidden,
                           .positions = buffers_.positions + size_t{3} * first,
                           .n = rows,

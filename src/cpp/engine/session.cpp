@@ -13,6 +13,7 @@ namespace {
 std::unique_ptr<TokenLoop> make_loop(Timeline& timeline) {
   const std::lock_guard lock(timeline.turn());
   const Engine& engine = timeline.engine();
+  if (engine.is_split()) return nullptr;
   return engine.backend().make_loop(engine, timeline.state(), timeline.step_ring());
 }
 

@@ -10,6 +10,14 @@
 #include "speculation/replay.h"
 
 namespace lb {
+namespace {
+
+void check_one_device(const Engine& engine) {
+  LB_CHECK(!engine.is_split(), kUnsupported,
+           "kernels are timed on one device, and the layers of this model are on several. Load it on one device");
+}
+
+}  // namespace
 
 void SessionProbe::replay(std::span<const int64_t> by_length, uint64_t seed) {
   Speculator& speculator = session_.speculator_;
@@ -62,6 +70,7 @@ double SessionProbe::time_append(std::span<const int32_t> ids, int n_logits, con
 std::vector<gpu::KernelTime> SessionProbe::profile_append(std::span<const int32_t> ids, int n_logits,
                                                           const Interrupted& interrupted) {
   std::vector<gpu::KernelTime> times;
+  check_one_device(session_.engine());
   const auto measure = [&](const Work& work) {
     times = session_.engine().backend().time_kernels(session_.timeline_.stream(), work);
   };
@@ -74,6 +83,7 @@ std::vector<gpu::KernelTime> SessionProbe::profile_together(std::span<const Segm
   LB_CHECK(!requests.empty(), kInvalid, "there is no session to profile");
   const Engine& engine = requests[0].session->engine();
   const std::lock_guard lock(engine.buffers().turn);
+  check_one_device(engine);
   return engine.backend().time_kernels(*engine.buffers().stream, [&] { Pass::sync(requests, interrupted); });
 }
 

@@ -2,11 +2,14 @@
 
 namespace lb {
 
-Shard::Shard(std::shared_ptr<const Backend> backend, const StreamNeeds& needs)
-    : backend_(std::move(backend)), stream_(backend_->make_stream(needs)), turn_(backend_->device(), stream_) {}
+Shard::Shard(std::shared_ptr<const Backend> backend, const StreamNeeds& needs, const NetworkPart& part)
+    : backend_(std::move(backend)),
+      stream_(backend_->make_stream(needs)),
+      part_(part),
+      turn_(backend_->device(), stream_) {}
 
 void Shard::load(Network& network, int n_threads, const LoadProgress& progress) {
-  weights_.push_back(backend_->load(network, n_threads, *stream_, progress));
+  weights_.push_back(backend_->load(network, part_, n_threads, *stream_, progress));
 }
 
 std::span<std::byte> Shard::weights() const {
@@ -14,21 +17,21 @@ std::span<std::byte> Shard::weights() const {
   return first == nullptr ? std::span<std::byte>() : std::span(first->data(), first->size());
 }
 
-void Shard::make_pass_buffers(const Models& models, const EngineOptions& options) {
-  steps_ = std::make_unique<PassBuffers>(models, options, PassBuffers::step_rows(options), *stream_, turn_);
+void Shard::make_pass_buffers(const Models& models, const EngineOptions& options, EngineTurn& turn) {
+  steps_ = std::make_unique<PassBuffers>(models, options, part_, PassBuffers::step_rows(options), *stream_, turn);
   if (options.prefill_chunk <= steps_->max_rows) return;
-  prompts_ = std::make_unique<PassBuffers>(models, options, options.prefill_chunk, *stream_, turn_);
+  prompts_ = std::make_unique<PassBuffers>(models, options, part_, options.prefill_chunk, *stream_, turn);
   prompts_->logits = steps_->logits;  // safe to share: no step runs between writing and reading them
 }
 
 void Shard::make_pages(std::span<const LayerShape> layers, const StateOptions& options, int n_pages) {
-  pages_ = std::make_shared<PageMemory>(layers, options, n_pages, *stream_);
+  pages_ = std::make_shared<PageMemory>(layers, options, n_pages, *stream_, part_.layers);
 }
 
-size_t Shard::pass_buffers_bytes(const Models& models, const EngineOptions& options) {
+size_t Shard::pass_buffers_bytes(const Models& models, const EngineOptions& options, const NetworkPart& part) {
   const int steps = PassBuffers::step_rows(options);
-  return PassBuffers::planned_bytes(models, options, steps) +
-         (options.prefill_chunk > steps ? PassBuffers::planned_bytes(models, options, options.prefill_chunk) : 0);
+  return PassBuffers::planned_bytes(models, options, part, steps) +
+         (options.prefill_chunk > steps ? PassBuffers::planned_bytes(models, options, part, options.prefill_chunk) : 0);
 }
 
 }  // namespace lb

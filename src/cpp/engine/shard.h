@@ -1,6 +1,6 @@
 // Shard: the part of an engine or a scorer on one device: its backend, its stream, the turn of that stream, and the
-// weights there. An engine's shard also has the buffers of its forward passes and the K and V of its pages. An engine
-// has one shard today; src/cpp/models/README.md says what a forward pass over several shards needs.
+// weights there. An engine's shard also has the buffers of its forward passes and the K and V of its pages. A model on
+// several devices is divided by layers: each shard has a NetworkPart.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace lb {
 
 class Shard {
  public:
-  Shard(std::shared_ptr<const Backend> backend, const StreamNeeds& needs);
+  Shard(std::shared_ptr<const Backend> backend, const StreamNeeds& needs, const NetworkPart& part = {});
   Shard(const Shard&) = delete;
   Shard& operator=(const Shard&) = delete;
 
@@ -23,15 +23,16 @@ class Shard {
   Device& device() const { return backend_->device(); }
   Stream& stream() const { return *stream_; }
   DeviceTurn& turn() const { return turn_; }
+  const NetworkPart& part() const { return part_; }
 
-  // Copies the weights of a network to the device and points the network at them.
+  // Copies the weights of this shard's part to the device and points the network at them.
   void load(Network& network, int n_threads, const LoadProgress& progress);
   // The weights of the first network loaded, in device memory; empty if they stay in the file's mapping.
   std::span<std::byte> weights() const;
 
   // Engines only: makes the steps' buffers, and buffers for long prompt chunks if these have more rows than any step.
-  void make_pass_buffers(const Models& models, const EngineOptions& options);
-  static size_t pass_buffers_bytes(const Models& models, const EngineOptions& options);
+  void make_pass_buffers(const Models& models, const EngineOptions& options, EngineTurn& turn);
+  static size_t pass_buffers_bytes(const Models& models, const EngineOptions& options, const NetworkPart& part);
   // Engines only: makes the K and V memory of n_pages pages.
   void make_pages(std::span<const LayerShape> layers, const StateOptions& options, int n_pages);
   const std::shared_ptr<const PageMemory>& pages() const { return pages_; }
@@ -41,6 +42,7 @@ class Shard {
  private:
   std::shared_ptr<const Backend> backend_;
   std::shared_ptr<Stream> stream_;
+  NetworkPart part_;
   mutable DeviceTurn turn_;
   std::vector<WeightStore> weights_;  // of each network
   std::unique_ptr<PassBuffers> steps_, prompts_;

@@ -158,7 +158,10 @@ void Speculator::verify(const Interrupted& interrupted) {
   const std::lock_guard lock(timeline_.turn());
   const Clock::time_point start = Clock::now();
   run_tree([&](Stream& stream, const Timeline::RowInputs& to) { fill(stream, to); }, interrupted);
-  if (tree_.is_planned && loop_ == nullptr) planner_->add_step_time(rows, ms_since(start));  // the CPU is done
+  if (tree_.is_planned && loop_ == nullptr) {
+    timeline_.stream().wait();
+    planner_->add_step_time(rows, ms_since(start));
+  }
   parts_.end(StepPart::kVerify);
   counts_.verified += 1;
   counts_.drafted += rows - 1;
@@ -170,7 +173,8 @@ void Speculator::run_tree(const std::function<void(Stream&, const Timeline::RowI
   const int rows = tree_.walk.draft().rows;
   const Timeline::RowInputs inputs{memory_.tree->tokens, memory_.positions, memory_.tree->parents,
                                    memory_.tree->ancestors};
-  timeline_.run({.n = rows, .is_tree = true, .inputs = &inputs}, fill, interrupted);
+  const bool is_split = timeline_.engine().is_split();  // no tree grows on several devices
+  timeline_.run({.n = rows, .is_tree = true, .inputs = is_split ? nullptr : &inputs}, fill, interrupted);
   timeline_.head(timeline_.engine().buffers(), 0, rows, memory_.logits);
 }
 
@@ -185,7 +189,13 @@ void Speculator::fill(Stream& stream, const Timeline::RowInputs& to) {
   const int n_past = timeline_.state().n_tokens();
   for (int axis = 0; axis < 3; ++axis)
     for (int r = 0; r < draft.rows; ++r) positions[axis * draft.rows + r] = n_past + draft.depths[r];
-  upload(stream);
+  if (to.tokens == memory_.tree->tokens) {
+    upload(stream);
+  } else {
+    stream.upload(to.tokens, draft.tokens, draft.rows * sizeof *draft.tokens);
+    stream.upload(to.parents, draft.parents, draft.rows * sizeof *draft.parents);
+    stream.upload(to.ancestors, draft.ancestors, draft.rows * sizeof *draft.ancestors);
+  }
   stream.upload(to.positions, positions.data(), 3 * draft.rows * sizeof(int32_t));
 }
 

@@ -32,8 +32,9 @@ class Hold {
 Timeline::Timeline(std::shared_ptr<const Engine> engine)
     : engine_(std::move(engine)),
       number_(next_number()),
-      state_(engine_->layer_shapes(), engine_->state_options(), *engine_->buffers().stream, engine_->pages()),
+      state_(engine_->layer_shapes(), engine_->state_options(), engine_->state_parts(), engine_->pages()),
       positions_(3 * static_cast<size_t>(std::max(engine_->options().prefill_chunk, kMaxTree))) {
+  for (const auto& promise : engine_->promises()) kept_.emplace_back(*promise);
   const std::lock_guard lock(turn());
   if (step_row_bytes(engine_->draft_model(), engine_->backend().sizes(), engine_->model(), engine_->options()) > 0)
     step_rows_ = std::make_unique<StepRows>(*engine_, state_);
@@ -62,18 +63,19 @@ void Timeline::prefill(std::span<const int32_t> ids, const Interrupted& interrup
     for (int axis = 0; axis < 3; ++axis)
       for (int r = 0; r < rows; ++r) positions_[axis * rows + r] = first + r;
     const auto part = ids.subspan(first, rows);
-    const SparseBlocks* sparse = sparse_blocks_of(first, first + rows);
-    PassBuffers& buffers = engine_->buffers_for(rows, sparse != nullptr);
+    const bool is_sparse = is_sparse_chunk(first, first + rows);
+    PassBuffers& buffers = engine_->buffers_for(rows, is_sparse);
     const bool has_own_buffers = &buffers != &engine_->buffers();  // buffers that other sessions' steps do not use
     LB_CHECK(!buffers.is_held, kInvalid, "an append between the layers of another has at most ",
              engine_->buffers().max_rows, " rows, got ", rows);
     const Interrupted between = [&] {
-      buffers.stream->pace();  // limits the layers queued ahead, so that other sessions do not wait for them
+      // Limits the layers queued ahead, so that other sessions do not wait for them.
+      for (const auto& shard : engine_->shards()) shard->stream().pace();
       between_layers();
       return interrupted && interrupted();
     };
     const Hold hold{is_computing_, buffers.is_held, has_own_buffers && between_layers};
-    forward(part, {positions_.data(), 3 * static_cast<size_t>(rows)}, {}, {.n = rows, .sparse = sparse},
+    forward(part, {positions_.data(), 3 * static_cast<size_t>(rows)}, {}, {.n = rows, .is_sparse = is_sparse},
             is_computing_ ? between : interrupted);
     commit_rows(part);
     after_chunk(buffers, first, rows);
@@ -96,40 +98,43 @@ void Timeline::forward(std::span<const int32_t> ids, std::span<const int32_t> po
 // Chunks that end at a multiple of the chunk size are sparse. The end of a prompt, most likely the question, comes
 // after them and attends to all tokens. The rule depends only on the ends of appends, so a reused prefix has the bits
 // of a fresh one.
-const SparseBlocks* Timeline::sparse_blocks_of(int first, int end) const {
-  const PassBuffers& buffers = engine_->prompt_buffers();
-  const bool is_sparse = buffers.sparse && end - first > kMaxTree && end % engine_->options().prefill_chunk == 0;
-  return is_sparse ? &*buffers.sparse : nullptr;
+bool Timeline::is_sparse_chunk(int first, int end) const {
+  return engine_->prompt_buffers().sparse && end - first > kMaxTree && end % engine_->options().prefill_chunk == 0;
 }
 
 void Timeline::run(const Rows& rows, const std::function<void(Stream&, const RowInputs&)>& fill,
                    const Interrupted& interrupted) {
-  const PassBuffers& buffers = engine_->buffers_for(rows.n, rows.sparse != nullptr);
-  Stream& stream = *buffers.stream;
-  const RowInputs in = rows.inputs != nullptr
-                           ? *rows.inputs
-                           : RowInputs{buffers.tokens, buffers.positions, buffers.parents, buffers.ancestors};
-  const Tree tree = rows.is_tree ? Tree{in.parents, in.ancestors} : Tree{};
+  const PassBuffers& buffers = engine_->buffers_for(rows.n, rows.is_sparse);
+  const int n_shards = engine_->n_shards();
+  LB_ASSERT(rows.inputs == nullptr || n_shards == 1);
   const size_t n = rows.n;
   settle_steps();
-  state_.begin_append(rows.n, tree);
+  state_.begin_append(rows.n, rows.is_tree);
   forget_append();
   ++revision_;
-  const Segment segment{0, rows.n, tree, state_.n_past(), &state_};
-  const auto send = [&] {
-    engine_->forward(buffers,
-                     {.tokens = {in.tokens, n},
-                      .positions = {in.positions, 3 * n},
-                      .segments = {&segment, 1},
-                      .sparse = rows.sparse,
-                      .interrupted = interrupted ? &interrupted : nullptr},
-                     rows.taps);
-  };
+  std::vector<Segment> segments(n_shards);
+  std::vector<Append> appends(n_shards);
+  std::vector<RowInputs> inputs(n_shards);
+  for (int i = 0; i < n_shards; ++i) {
+    const PassBuffers& own = engine_->buffers_of(i, buffers);
+    const RowInputs& in = inputs[i] = rows.inputs != nullptr
+                                          ? *rows.inputs
+                                          : RowInputs{own.tokens, own.positions, own.parents, own.ancestors};
+    segments[i] = {0, rows.n, rows.is_tree ? Tree{in.parents, in.ancestors} : Tree{}, state_.n_past(i), &state_};
+    appends[i] = {.tokens = {in.tokens, n},
+                  .positions = {in.positions, 3 * n},
+                  .segments = {&segments[i], 1},
+                  .sparse = rows.is_sparse ? &*own.sparse : nullptr,
+                  .interrupted = interrupted ? &interrupted : nullptr};
+  }
+  const auto send = [&] { engine_->forward(buffers, appends, rows.taps); };
   try {
-    fill(stream, in);
-    const bool has_taps = rows.taps != nullptr && !rows.taps->layers.empty();  // copies to the host cannot be recorded
+    for (int i = 0; i < n_shards; ++i) fill(*engine_->buffers_of(i, buffers).stream, inputs[i]);
+    // A recording has neither copies to the host nor the work of several devices.
+    const bool has_taps = rows.taps != nullptr && !rows.taps->layers.empty();
+    const bool is_recordable = rows.n <= kMaxTree && !has_taps && n_shards == 1;
     const std::array<uint64_t, 3> shape{n, rows.is_tree, rows.inputs != nullptr};
-    rows.n <= kMaxTree && !has_taps ? recorded_.send(shape, stream, send) : send();
+    is_recordable ? recorded_.send(shape, *buffers.stream, send) : send();
   } catch (...) {
     abort();
     throw;
@@ -225,7 +230,7 @@ void Timeline::begin_step(NumbersFrom from) {
   if (from == NumbersFrom::kDevice) {
     state_.begin_next();
   } else {
-    state_.begin_append(1, {});
+    state_.begin_append(1, false);
   }
   if (step_rows_) step_rows_->begin_step();
 }

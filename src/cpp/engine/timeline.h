@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -23,7 +24,7 @@ class Timeline {
   explicit Timeline(std::shared_ptr<const Engine> engine);
 
   const Engine& engine() const { return *engine_; }
-  DeviceTurn& turn() const { return engine_->buffers().turn; }
+  EngineTurn& turn() const { return engine_->buffers().turn; }
   SequenceState& state() { return state_; }
   Stream& stream() const { return state_.stream(); }
   // The ring of the tapped rows of plain steps; null without a draft model, and on the CPU, which has no plain steps.
@@ -46,7 +47,7 @@ class Timeline {
   using AfterChunk = std::function<void(const PassBuffers& buffers, int first, int rows)>;
   void prefill(std::span<const int32_t> ids, const Interrupted& interrupted, const AfterChunk& after_chunk,
                const BetweenLayers& between_layers = {});
-  // The inputs of an append's rows, in the stream's memory.
+  // The inputs of an append's rows, in a shard's memory.
   struct RowInputs {
     int32_t *tokens, *positions, *parents;  // positions: [3, rows]
     uint64_t* ancestors;
@@ -54,11 +55,11 @@ class Timeline {
   struct Rows {
     int n;
     bool is_tree = false;
-    const RowInputs* inputs = nullptr;  // null: the pass buffers'
+    const RowInputs* inputs = nullptr;  // on the only shard; null: the pass buffers'
     const Taps* taps = nullptr;
-    const SparseBlocks* sparse = nullptr;  // null: dense attention
+    bool is_sparse = false;                // block-sparse attention; else dense
   };
-  // Computes an append whose inputs `fill` sends to the stream. The append then awaits a commit.
+  // Computes an append whose inputs `fill` sends to the stream of each shard. The append then awaits a commit.
   void run(const Rows& rows, const std::function<void(Stream&, const RowInputs&)>& fill,
            const Interrupted& interrupted);
   // Logits [rows, vocab] of rows [row, row + rows) of the last forward pass, in the stream's memory.
@@ -157,7 +158,7 @@ class Timeline {
   };
   void forward(std::span<const int32_t> ids, std::span<const int32_t> positions, const Tree& tree, Rows rows,
                const Interrupted& interrupted);
-  const SparseBlocks* sparse_blocks_of(int first, int end) const;
+  bool is_sparse_chunk(int first, int end) const;
   void add_tokens(std::span<const int32_t> ids);  // the ids of one append, all of them kept
   void grow_text(int n);
   void truncate_tokens(int n);
@@ -166,7 +167,7 @@ class Timeline {
   void check_pieces(int n_tokens, int n_pages, int n_matched, const Pieces& pieces) const;
 
   std::shared_ptr<const Engine> engine_;
-  Promise::Kept kept_{engine_->promise()};  // this timeline's share of the promised memory
+  std::deque<Promise::Kept> kept_;  // this timeline's share of the promised memory of each shard
   const uint64_t number_;
   SequenceState state_;
   std::unique_ptr<StepRows> step_rows_;

@@ -18,7 +18,7 @@ RmsNorm norm(const float* x, const float* w, float* y, int rows, const ModelInfo
 }  // namespace
 
 Model::Model(ModelInfo info, Weights weights)
-    : info_(std::move(info)), weights_(std::move(weights)), rope_(weights_.rope) {
+    : info_(std::move(info)), weights_(std::move(weights)), rope_{RopeTables(weights_.rope)} {
   std::vector<LayerShape> shapes;
   for (const Layer& layer : weights_.layers)
     std::visit([&](const auto& mixer) { shapes.emplace_back(mixer.shape()); }, layer.mixer);
@@ -42,18 +42,22 @@ void Model::for_each_group(const GroupVisitor& group) const {
 }
 
 void Model::visit(const WeightVisitor& visitor) {
-  visitor.matrix(weights_.embedding);
-  if (info_.tied)
+  const NetworkPart& part = visitor.part;
+  if (part.is_first()) visitor.matrix(weights_.embedding);
+  if (info_.tied && part.n == 1)
     weights_.head = weights_.embedding;
-  else
+  else if (part.is_last())
     visitor.matrix(weights_.head);
-  visitor(weights_.final_norm, info_.hidden);
-  for (Layer& layer : weights_.layers) {
+  if (part.is_last()) visitor(weights_.final_norm, info_.hidden);
+  for (int i = 0; i < info_.n_layers; ++i) {
+    if (!part.layers.has(i)) continue;
+    Layer& layer = weights_.layers[i];
     visitor(layer.mixer_norm, info_.hidden), visitor(layer.ffn_norm, info_.hidden);
     std::visit([&](auto& mixer) { mixer.visit(visitor.matrix, visitor); }, layer.mixer);
     std::visit([&](auto& ffn) { ffn.visit(visitor.matrix, visitor); }, layer.ffn);
   }
-  rope_.visit(visitor);
+  rope_.resize(std::max<size_t>(rope_.size(), part.n), RopeTables(weights_.rope));
+  rope_[part.rank].visit(visitor);
 }
 
 Workspace Model::carve(Carver& carver, int rows) const {
@@ -82,11 +86,12 @@ size_t Model::workspace_bytes(int rows) const {
 
 Workspace Model::workspace(Carver carver, int rows) const { return carve(carver, rows); }
 
-void Model::forward(const Append& append, const Workspace& ws, Activations activations, Stream& stream,
-                    const Taps* taps) const {
+void Model::forward(const NetworkPart& part, const Append& append, const Workspace& ws, Activations activations,
+                    Stream& stream, const Taps* taps) const {
   const int rows = static_cast<int>(append.tokens.size());
   const size_t row_values = static_cast<size_t>(rows) * info_.hidden;
-  size_t n_tapped = 0;
+  const int first = part.layers.first, end = std::min(part.layers.end, info_.n_layers);
+  size_t n_tapped = taps == nullptr ? 0 : std::ranges::lower_bound(taps->layers, first) - taps->layers.begin();
   const auto tap = [&](int i, const float* from) {
     if (taps == nullptr || n_tapped == taps->layers.size() || taps->layers[n_tapped] != i) return;
     stream.download(taps->out + n_tapped++ * row_values, from, row_values * sizeof(float));
@@ -97,11 +102,11 @@ void Model::forward(const Append& append, const Workspace& ws, Activations activ
   const auto run_ffn = [&](int i, const RmsNorm& in, const Step& step) {
     const auto [layers, to] = append.outputs;
     const auto copy_of = [&](auto tapped) { return to + (tapped - layers.begin()) * info_.hidden; };
-    const auto first = std::ranges::find(layers, i);
-    float* const result = rows == 1 && first != layers.end() ? copy_of(first) : x;
+    const auto first_copy = std::ranges::find(layers, i);
+    float* const result = rows == 1 && first_copy != layers.end() ? copy_of(first_copy) : x;
     std::visit([&](const auto& ffn) { ffn.forward(in, x, result, step); }, weights_.layers[i].ffn);
     x = result;
-    for (auto tapped = first; tapped != layers.end(); tapped = std::find(tapped + 1, layers.end(), i))
+    for (auto tapped = first_copy; tapped != layers.end(); tapped = std::find(tapped + 1, layers.end(), i))
       if (copy_of(tapped) != x)
         run(CopyRows{.x = x,
                      .y = copy_of(tapped),
@@ -112,10 +117,10 @@ void Model::forward(const Append& append, const Workspace& ws, Activations activ
             stream);
   };
 
-  run(rope_.table(append.positions.data(), rows, ws.cos, ws.sin), stream);
-  embed(append.tokens.data(), rows, x, stream);
+  run(rope_[part.rank].table(append.positions.data(), rows, ws.cos, ws.sin), stream);
+  if (part.is_first()) embed(append.tokens.data(), rows, x, stream);
   const Step step{rows, append.segments, ws.cos, ws.sin, activations, ws.scratch, stream, append.sparse};
-  for (int i = 0; i < info_.n_layers; ++i) {
+  for (int i = first; i < end; ++i) {
     if (append.interrupted != nullptr && (*append.interrupted)())
       fail(ErrorCode::kCancelled, "cancelled by the caller");
     tap(i, x);
@@ -125,6 +130,7 @@ void Model::forward(const Append& append, const Workspace& ws, Activations activ
     x = ws.x;
     run_ffn(i, norm(x, layer.ffn_norm, ws.y, rows, info_), step);
   }
+  if (!part.is_last()) return;
   run(norm(x, weights_.final_norm, ws.y, rows, info_), stream);
   tap(info_.n_layers, ws.y);
 }
@@ -135,7 +141,7 @@ void Model::run_layer(int i, const LayerRows& rows, const SparseBlocks* sparse, 
   const RmsNorm in = norm(rows.x, layer.mixer_norm, ws.y, rows.n, info_);
   const Segment segment{0, rows.n, {}, state.n_past(), &state};
   const Step step{rows.n, {&segment, 1}, ws.cos, ws.sin, activations, ws.scratch, stream, sparse};
-  if (has_attention(i)) run(rope_.table(rows.positions, rows.n, ws.cos, ws.sin), stream);
+  if (has_attention(i)) run(rope_[0].table(rows.positions, rows.n, ws.cos, ws.sin), stream);
   std::visit([&](const auto& mixer) { mixer.forward(rows.state_layer, in, rows.x, rows.x, step); }, layer.mixer);
   const RmsNorm ffn_in = norm(rows.x, layer.ffn_norm, ws.y, rows.n, info_);
   std::visit([&](const auto& ffn) { ffn.forward(ffn_in, rows.x, rows.x, step); }, layer.ffn);

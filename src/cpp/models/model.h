@@ -128,7 +128,13 @@ class Model final : public Network {
   // Runs all layers over the append and leaves the final normed rows in ws.y. The caller calls begin_append() of the
   // segments' states before and end_append() after. Throws kCancelled when append.interrupted returns true.
   void forward(const Append& append, const Workspace& ws, Activations activations, Stream& stream,
-               const Taps* taps = nullptr) const;
+               const Taps* taps = nullptr) const {
+    forward({}, append, ws, activations, stream, taps);
+  }
+  // forward() of one part, on its shard. Parts after the first take the residual stream in ws.x; parts before the last
+  // leave it there.
+  void forward(const NetworkPart& part, const Append& append, const Workspace& ws, Activations activations,
+               Stream& stream, const Taps* taps) const;
   // Runs one layer over rows, like forward(). The caller calls state.begin_append() before and end_append() after.
   // sparse: its attention is block-sparse; null: dense.
   void run_layer(int i, const LayerRows& rows, const SparseBlocks* sparse, SequenceState& state, const Workspace& ws,
@@ -148,7 +154,7 @@ class Model final : public Network {
 
   ModelInfo info_;
   Weights weights_;
-  RopeTables rope_;
+  std::vector<RopeTables> rope_;  // one per part
 };
 
 // Finds the family that a file's architecture names and binds the weights. The file must outlive the model.

@@ -19,16 +19,16 @@ void Network::finish(std::vector<LayerShape> layer_shapes, const AttentionSizes&
     max_n_in_ = std::max(max_n_in_, m.n_in);
     m.slot = n_slots_++;
   };
-  visit({count, [](const void* at, size_t) { return at; }});
+  visit({count, [](const void* at, size_t) { return at; }, {}});
 }
 
 void Network::for_each_matrix(const std::function<void(const Matrix&)>& matrix) {
-  visit({[&](Matrix& m) { matrix(m); }, [](const void* at, size_t) { return at; }});
+  visit({[&](Matrix& m) { matrix(m); }, [](const void* at, size_t) { return at; }, {}});
 }
 
-std::vector<const void*> Network::addresses() {
+std::vector<const void*> Network::addresses(const NetworkPart& part) {
   std::vector<const void*> by_slot(n_slots_);
-  for_each_matrix([&](const Matrix& m) { by_slot[m.slot] = m.data; });
+  visit({[&](Matrix& m) { by_slot[m.slot] = m.data; }, [](const void* at, size_t) { return at; }, part});
   return by_slot;
 }
 
@@ -38,10 +38,11 @@ void Network::use_device_types() {
     m.type = quant::device_type(m.block_type);
     weight_bytes_ += m.bytes();
   };
-  visit({change, [](const void* at, size_t) { return at; }});
+  visit({change, [](const void* at, size_t) { return at; }, {}});
 }
 
-const void* const* Network::carve_planes(Carver& carver, const CopyMatrix& copy, Stream* stream) {
+const void* const* Network::carve_planes(Carver& carver, const NetworkPart& part, const CopyMatrix& copy,
+                                         Stream* stream) {
   const auto move_matrix = [&](Matrix& m) {
     std::byte* to = carver.take<std::byte>(quant::checked_plane_layout(m.type, m.n_out, m.n_in).bytes);
     if (to == nullptr) return;
@@ -56,10 +57,10 @@ const void* const* Network::carve_planes(Carver& carver, const CopyMatrix& copy,
     stream->upload(to, at, bytes);
     return to;
   };
-  visit({move_matrix, move_array});
+  visit({move_matrix, move_array, part});
   const void** table = carver.take<const void*>(n_slots_);
   if (table == nullptr) return nullptr;
-  const std::vector<const void*> by_slot = addresses();
+  const std::vector<const void*> by_slot = addresses(part);
   stream->upload(table, by_slot.data(), by_slot.size() * sizeof(void*));
   return table;
 }

@@ -23,10 +23,21 @@ struct ExpertProducts {
   int used = 0, dim = 0, ffn = 0;
 };
 
+// The part of a network on one shard: layers of the range. The first part also has the embedding, the last part the
+// final norm and the head. Draft models are never divided.
+struct NetworkPart {
+  int rank = 0, n = 1;  // this part; all parts
+  LayerRange layers{};
+
+  bool is_first() const { return rank == 0; }
+  bool is_last() const { return rank == n - 1; }
+};
+
 // Visits the references to weights, so that a visitor can move the weights.
 struct WeightVisitor {
   std::function<void(Matrix&)> matrix;
   std::function<const void*(const void* at, size_t bytes)> array;  // returns the array's new address
+  NetworkPart part{};                                              // weights of other parts are not visited
 
   template <class T>
   void operator()(const T*& at, size_t n) const {
@@ -55,8 +66,8 @@ class Network {
   void use_device_types();
   // Matrices in the types that ops read, and vectors.
   size_t weight_bytes() const { return weight_bytes_; }
-  // Address of each matrix, by slot (WeightStore).
-  std::vector<const void*> addresses();
+  // Address of each matrix of a part, by slot (WeightStore).
+  std::vector<const void*> addresses(const NetworkPart& part = {});
   int max_n_in() const { return max_n_in_; }  // the largest n_in of any product
   const ExpertProducts& expert_products() const { return expert_products_; }
 
@@ -66,11 +77,11 @@ class Network {
   using GroupVisitor = std::function<void(Group)>;
   virtual void for_each_group(const GroupVisitor& group) const = 0;
 
-  // Carves room for all weights, matrices as planes (quant/planes.h). A carver without memory only counts. Otherwise
+  // Carves room for the weights of a part, matrices as planes (quant/planes.h). A carver without memory only counts. Otherwise
   // `copy` converts each matrix, `stream` uploads the arrays, and from then on the network points to the copies.
   // Returns the table of addresses(); null if the carver only counts.
   using CopyMatrix = std::function<void(std::byte* to, const Matrix& from)>;
-  const void* const* carve_planes(Carver& carver, const CopyMatrix& copy, Stream* stream);
+  const void* const* carve_planes(Carver& carver, const NetworkPart& part, const CopyMatrix& copy, Stream* stream);
 
  protected:
   Network() = default;

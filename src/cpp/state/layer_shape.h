@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <variant>
 
@@ -29,6 +30,13 @@ using LayerShape = std::variant<KvShape, RecurrentShape, RowShape>;
 // Whether a layer of this shape folds pending rows. Such a layer cannot rewind past folded rows.
 inline bool folds(const LayerShape& shape) { return !std::holds_alternative<KvShape>(shape); }
 bool any_folds(std::span<const LayerShape> layers);
+
+// Layers [first, end) of a network, whose state is on one shard.
+struct LayerRange {
+  int first = 0, end = std::numeric_limits<int>::max();  // all layers
+
+  bool has(int layer) const { return layer >= first && layer < end; }
+};
 
 struct StateOptions {
   int capacity = 0;  // tokens, committed and appended

@@ -23,17 +23,20 @@ size_t PageMemory::layer_bytes(std::span<const LayerShape> layers, int layer, co
   return counter.used();
 }
 
-size_t PageMemory::planned_bytes(std::span<const LayerShape> layers, const StateOptions& options, int n_pages) {
+size_t PageMemory::planned_bytes(std::span<const LayerShape> layers, const StateOptions& options, int n_pages,
+                                 LayerRange range) {
   Carver counter;
-  for (int i = 0; i < static_cast<int>(layers.size()); ++i) carve_layer(layers, i, options, n_pages, counter);
+  for (int i = 0; i < static_cast<int>(layers.size()); ++i)
+    if (range.has(i)) carve_layer(layers, i, options, n_pages, counter);
   return counter.used();
 }
 
-PageMemory::PageMemory(std::span<const LayerShape> layers, const StateOptions& options, int n_pages, Stream& stream)
-    : stream_(stream), memory_(stream.reserve(std::max<size_t>(planned_bytes(layers, options, n_pages), 1))) {
+PageMemory::PageMemory(std::span<const LayerShape> layers, const StateOptions& options, int n_pages, Stream& stream,
+                       LayerRange range)
+    : stream_(stream), memory_(stream.reserve(std::max<size_t>(planned_bytes(layers, options, n_pages, range), 1))) {
   Carver carver(*memory_);
   for (int i = 0; i < static_cast<int>(layers.size()); ++i) {
-    layers_.push_back(carve_layer(layers, i, options, n_pages, carver));
+    layers_.push_back(range.has(i) ? carve_layer(layers, i, options, n_pages, carver) : Layer{});
     page_bytes_ += layers_.back().k_bytes + layers_.back().v_bytes;
   }
 }

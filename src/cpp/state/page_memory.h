@@ -14,15 +14,17 @@ namespace lb {
 
 class PageMemory {
  public:
-  // Pages of one layer; 0 bytes: the layer has no pages here.
+  // Pages of one layer; 0 bytes: the layer has no pages on this shard.
   struct Layer {
     std::byte *k = nullptr, *v = nullptr;  // [n_pages, k_bytes], [n_pages, v_bytes]
     size_t k_bytes = 0, v_bytes = 0;       // of a page
   };
 
-  // layers: the layers of all states whose pages are here. The stream must outlive the memory.
-  PageMemory(std::span<const LayerShape> layers, const StateOptions& options, int n_pages, Stream& stream);
-  static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options, int n_pages);
+  // layers: the layers of all states; the pages of `range` are here. The stream must outlive the memory.
+  PageMemory(std::span<const LayerShape> layers, const StateOptions& options, int n_pages, Stream& stream,
+             LayerRange range = {});
+  static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options, int n_pages,
+                              LayerRange range = {});
   // The share of one layer.
   static size_t layer_bytes(std::span<const LayerShape> layers, int layer, const StateOptions& options, int n_pages);
 

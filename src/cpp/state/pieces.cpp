@@ -2,7 +2,6 @@
 #include "state/pieces.h"
 
 #include <algorithm>
-#include <iterator>
 #include <vector>
 
 #include "base/error.h"
@@ -10,15 +9,19 @@
 namespace lb {
 namespace {
 
-using Pieces = SequenceState::Part;
+// Contiguous memory of one layer, in its shard's stream.
+struct Piece {
+  Stream& stream;
+  std::span<std::byte> memory;
+};
 
 // Memory of the layers without pool pages, at a sequence length.
-Pieces recurrent_pieces(const SequenceState& state, int n_tokens) {
-  Pieces pieces;
+std::vector<Piece> recurrent_pieces(const SequenceState& state, int n_tokens) {
+  std::vector<Piece> pieces;
   for (int layer = 0; layer < static_cast<int>(state.layers().size()); ++layer)
     if (!state.keeps_all_rows(layer))
       for (const auto& part : state.snapshot_parts(layer, n_tokens))
-        std::ranges::copy(part, std::back_inserter(pieces));
+        for (const std::span<std::byte> memory : part) pieces.push_back({state.stream_of(layer), memory});
   return pieces;
 }
 
@@ -38,7 +41,11 @@ void check_recurrent(const SequenceState& state, size_t bytes) {
 }  // namespace
 
 size_t page_bytes(const SequenceState& state) { return state.pool()->page_bytes(); }
-size_t recurrent_bytes(const SequenceState& state) { return bytes_of(recurrent_pieces(state, state.capacity())); }
+size_t recurrent_bytes(const SequenceState& state) {
+  size_t bytes = 0;
+  for (const Piece& piece : recurrent_pieces(state, state.capacity())) bytes += piece.memory.size();
+  return bytes;
+}
 
 void read_pages(SequenceState& state, int first, int count, std::span<std::byte> to) {
   check_pages(state, first, count, to.size());
@@ -53,18 +60,18 @@ void write_pages(SequenceState& state, int first, int count, std::span<const std
 void read_recurrent(SequenceState& state, std::span<std::byte> to) {
   check_recurrent(state, to.size());
   state.fold();
-  for (const auto& piece : recurrent_pieces(state, state.n_tokens())) {
-    state.stream().download(to.data(), piece.data(), piece.size());
-    to = to.subspan(piece.size());
+  for (const auto& [stream, memory] : recurrent_pieces(state, state.n_tokens())) {
+    stream.download(to.data(), memory.data(), memory.size());
+    to = to.subspan(memory.size());
   }
   std::ranges::fill(to, std::byte{0});  // before the window is full, a ring has fewer pages
 }
 
 void write_recurrent(SequenceState& state, int n_tokens, std::span<const std::byte> from) {
   check_recurrent(state, from.size());
-  for (const auto& piece : recurrent_pieces(state, n_tokens)) {
-    state.stream().upload(piece.data(), from.data(), piece.size());
-    from = from.subspan(piece.size());
+  for (const auto& [stream, memory] : recurrent_pieces(state, n_tokens)) {
+    stream.upload(memory.data(), from.data(), memory.size());
+    from = from.subspan(memory.size());
   }
 }
 

@@ -2,6 +2,7 @@
 #include "state/sequence_state.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 
@@ -18,11 +19,22 @@ std::shared_ptr<PagePool> own_pool(std::span<const LayerShape> layers, const Sta
 
 SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream,
                              std::shared_ptr<PagePool> pool)
-    : options_(options),
-      has_folding_(any_folds(layers)),
-      table_(options, has_folding_, pool ? std::move(pool) : own_pool(layers, options, stream)) {
-  shards_.push_back(std::make_unique<ShardState>(std::move(layers), options, stream, table_.pool()->memory(0)));
+    : SequenceState(layers, options, std::array{Part{&stream, {}}},
+                    pool ? std::move(pool) : own_pool(layers, options, stream)) {}
+
+SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions& options, std::span<const Part> parts,
+                             std::shared_ptr<PagePool> pool)
+    : options_(options), has_folding_(any_folds(layers)), table_(options, has_folding_, std::move(pool)) {
+  for (int i = 0; i < static_cast<int>(parts.size()); ++i)
+    shards_.push_back(std::make_unique<ShardState>(layers, options, *parts[i].stream, table_.pool()->memory(i),
+                                                   parts[i].layers));
   upload_page_tables();
+}
+
+ShardState& SequenceState::shard_of(int layer) const {
+  for (const auto& shard : shards_)
+    if (shard->range().has(layer)) return *shard;
+  fail(ErrorCode::kInternal, "no shard has layer ", layer);
 }
 
 void SequenceState::upload_page_tables() {
@@ -120,22 +132,22 @@ bool SequenceState::try_swap_in() {
   return true;
 }
 
-void SequenceState::begin_append(int rows, const Tree& tree) {
+void SequenceState::begin_append(int rows, bool is_tree) {
   if (rows > 1) launch_may_run_ = false;  // one that still runs makes no further step
-  begin(rows, tree);
+  begin(rows, is_tree);
   upload_numbers();
 }
 
-const AppendNumbers& SequenceState::begin_append_at(AppendNumbers* at, int rows) {
+const AppendNumbers& SequenceState::begin_append_at(std::span<AppendNumbers* const> at, int rows) {
   launch_may_run_ = false;  // one that still runs makes no further step
-  begin(rows, {});
-  shard().read_numbers_at(at);
+  begin(rows, false);
+  for (size_t i = 0; i < shards_.size(); ++i) shards_[i]->read_numbers_at(at[i]);
   return table_.numbers();
 }
 
-void SequenceState::begin_next() { begin(1, {}); }
+void SequenceState::begin_next() { begin(1, false); }
 
-void SequenceState::begin_plan() { begin(1, {}, false); }
+void SequenceState::begin_plan() { begin(1, false, false); }
 
 void SequenceState::begin_draft(int rows) {
   LB_ASSERT(!table_.is_appending() && !table_.is_appended());
@@ -144,10 +156,10 @@ void SequenceState::begin_draft(int rows) {
   upload_numbers();
 }
 
-void SequenceState::begin(int rows, const Tree& tree, bool takes_pages) {
+void SequenceState::begin(int rows, bool is_tree, bool takes_pages) {
   table_.check_rows(rows);
   if (takes_pages) take_rows(rows);
-  table_.begin_append(rows, tree.parent != nullptr);
+  table_.begin_append(rows, is_tree);
 }
 
 void SequenceState::end_append() {

@@ -26,11 +26,18 @@ class SequenceState {
   // Most tokens that one launch of decode steps computes. The launch sees the page table as of its start.
   static constexpr int kLaunchTokens = 64;
 
-  // Reserves memory from the stream of the only shard so far, and sends ops and copies to it. The stream must outlive
-  // the state. pool: has the same layers and KV types, and at least one context of pages; null: the state makes a pool
-  // of one context.
+  // The state on one shard. Reserves memory from its stream, and sends ops and copies to it. The stream must outlive the
+  // state. pool: has the same layers and KV types, and at least one context of pages; null: the state makes a pool of
+  // one context.
   SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream,
                 std::shared_ptr<PagePool> pool = nullptr);
+  // The state on several shards, in the order of their layers. pool: has a memory per shard.
+  struct Part {
+    Stream* stream;
+    LayerRange layers;
+  };
+  SequenceState(std::vector<LayerShape> layers, const StateOptions& options, std::span<const Part> parts,
+                std::shared_ptr<PagePool> pool);
   SequenceState(const SequenceState&) = delete;
   SequenceState& operator=(const SequenceState&) = delete;
   // Bytes, excluding the pool.
@@ -39,11 +46,13 @@ class SequenceState {
   }
 
   int capacity() const { return options_.capacity; }
-  Stream& stream() const { return shard().stream(); }
+  // The stream of the last shard, which computes the logits.
+  Stream& stream() const { return shards_.back()->stream(); }
+  Stream& stream_of(int layer) const { return shard_of(layer).stream(); }
   int n_tokens() const { return table_.n_tokens(); }          // committed
   int rewind_floor() const { return table_.rewind_floor(); }  // the shortest length rewind() can reach
   const StateOptions& options() const { return options_; }
-  std::span<const LayerShape> layers() const { return shard().layers(); }
+  std::span<const LayerShape> layers() const { return shards_.front()->layers(); }
 
   // --- pages
   const std::shared_ptr<PagePool>& pool() const { return table_.pool(); }
@@ -73,26 +82,26 @@ class SequenceState {
   void set_pages(int first_page, std::span<const int32_t> pages);
 
   // --- during an append of `rows` rows (the forward pass)
-  void begin_append(int rows, const Tree& tree);
-  // begin_append() of a chain without the upload: the caller copies the result to `at`, in the stream's memory, from
-  // which this append's ops read it.
-  const AppendNumbers& begin_append_at(AppendNumbers* at, int rows);
+  void begin_append(int rows, bool is_tree);
+  // begin_append() of a chain without the upload: the caller copies the result to at[shard], in that shard's memory,
+  // from which this append's ops read it.
+  const AppendNumbers& begin_append_at(std::span<AppendNumbers* const> at, int rows);
   // Begins an append of one row after an append of one row. Uploads no numbers: NextToken has incremented them on the
   // device.
   void begin_next();
   // Begins an append of one row whose ops are compiled but not run, so it takes no page. End it with abort_append().
   void begin_plan();
-  KvLayer kv(int layer) const { return shard().kv(layer); }
-  const int32_t* n_past() const { return shard().n_past(); }
-  AppendNumbers* numbers() const { return shard().numbers(); }
+  KvLayer kv(int layer) const { return shard_of(layer).kv(layer); }
+  const int32_t* n_past(int shard = 0) const { return shards_[shard]->n_past(); }
+  AppendNumbers* numbers() const { return only_shard().numbers(); }
   using Call = RecurrentCall;
   int n_calls() const { return (table_.n_rows() - 1) / stream().max_chain_rows() + 1; }
   Call recurrent(int layer, int call) const {
     LB_ASSERT(table_.is_appending() && call < n_calls());
-    return shard().recurrent(layer, call, table_.n_rows());
+    return shard_of(layer).recurrent(layer, call, table_.n_rows());
   }
-  RowLayer row(int layer) const { return shard().row(layer); }
-  Accepted accepted() const { return shard().accepted(); }
+  RowLayer row(int layer) const { return shard_of(layer).row(layer); }
+  Accepted accepted() const { return only_shard().accepted(); }
   void end_append();
   // Sets n_past() to the committed length, for ops that run between two appends: they read the committed sequence and
   // write up to `rows` rows after it.
@@ -106,7 +115,7 @@ class SequenceState {
   void commit(std::span<const int32_t> path, int n_to_move);
   // Moves, in layers [first, end), the K and V of the path in numbers() to the slots from *n_past on, where commit()
   // expects them.
-  void send_moves(int first, int end, const int32_t* n_past) { shard().send_moves(first, end, n_past); }
+  void send_moves(int first, int end, const int32_t* n_past) { only_shard().send_moves(first, end, n_past); }
   void commit_chain(int keep) { table_.commit_chain(keep); }  // the first `keep` rows
   void rewind(int n_tokens);
   // Ends an append whose forward pass stopped half-way and drops its rows. With recurrent layers it empties the
@@ -118,10 +127,9 @@ class SequenceState {
   // Whether a layer keeps the pages of all rows. Prefix caches hold such pages individually; the other layers' state is
   // valid for one sequence length only.
   bool keeps_all_rows(int layer) const { return lb::keeps_all_rows(layers(), layer); }
-  using Part = StatePart;
   // ShardState::snapshot_parts(). Call fold() before reading.
-  std::vector<Part> snapshot_parts(int layer, int n_tokens) const {
-    return shard().snapshot_parts(layer, n_tokens, table_.pages());
+  std::vector<StatePart> snapshot_parts(int layer, int n_tokens) const {
+    return shard_of(layer).snapshot_parts(layer, n_tokens, table_.pages());
   }
   void restore_length(int n_tokens) { table_.set_length(n_tokens); }  // call after all parts are filled
 
@@ -129,8 +137,13 @@ class SequenceState {
   void upload_page_tables();
 
  private:
-  ShardState& shard() const { return *shards_.front(); }
-  void begin(int rows, const Tree& tree, bool takes_pages = true);
+  ShardState& shard_of(int layer) const;
+  // What only an engine on one device does: decode steps on the device, and draft models.
+  ShardState& only_shard() const {
+    LB_ASSERT(shards_.size() == 1);
+    return *shards_.front();
+  }
+  void begin(int rows, bool is_tree, bool takes_pages = true);
   bool take_pages(int n_tokens, int rows_ahead);
   bool try_swap_in();
   void drop_pages();

@@ -51,12 +51,15 @@ ShardState::LayerMemory ShardState::carve_layer(const LayerShape& shape, const S
   return layer;
 }
 
-ShardState::Layout ShardState::carve(std::span<const LayerShape> shapes, const StateOptions& options, Carver& carver) {
+ShardState::Layout ShardState::carve(std::span<const LayerShape> shapes, const StateOptions& options, LayerRange range,
+                                     Carver& carver) {
   Layout layout;
   layout.numbers = carver.take<AppendNumbers>(1);
   layout.page_table = carver.take<int32_t>(n_pages(options.capacity));
-  for (const LayerShape& shape : shapes)
-    layout.layers.push_back(carve_layer(shape, options, any_folds(shapes), layout.page_table, carver));
+  for (int i = 0; i < static_cast<int>(shapes.size()); ++i)
+    layout.layers.push_back(range.has(i)
+                                ? carve_layer(shapes[i], options, any_folds(shapes), layout.page_table, carver)
+                                : LayerMemory{});
   return layout;
 }
 
@@ -66,25 +69,26 @@ size_t ShardState::layer_bytes(std::span<const LayerShape> layers, int layer, co
   return counter.used();
 }
 
-size_t ShardState::planned_bytes(std::span<const LayerShape> layers, const StateOptions& options) {
+size_t ShardState::planned_bytes(std::span<const LayerShape> layers, const StateOptions& options, LayerRange range) {
   Carver counter;
-  carve(layers, options, counter);
+  carve(layers, options, range, counter);
   return counter.used();
 }
 
 ShardState::ShardState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream,
-                       const PageMemory& pages)
+                       const PageMemory& pages, LayerRange range)
     : shapes_(std::move(layers)),
       options_(options),
+      range_(range),
       stream_(stream),
       pages_(pages),
-      memory_(stream.reserve(planned_bytes(shapes_, options))) {
+      memory_(stream.reserve(planned_bytes(shapes_, options, range))) {
   moves_.reserve(shapes_.size());
   Carver carver(*memory_);
-  layout_ = carve(shapes_, options_, carver);
+  layout_ = carve(shapes_, options_, range_, carver);
   numbers_at_ = layout_.numbers;
   for (size_t i = 0; i < shapes_.size(); ++i)
-    if (auto* kv = std::get_if<KvPages>(&layout_.layers[i]); kv != nullptr && kv->ring == 0) {
+    if (auto* kv = std::get_if<KvPages>(&layout_.layers[i]); range_.has(i) && kv != nullptr && kv->ring == 0) {
       kv->k = pages_.layer(static_cast<int>(i)).k;
       kv->v = pages_.layer(static_cast<int>(i)).v;
     }
@@ -98,7 +102,7 @@ void ShardState::upload_rings() {
   std::vector<int32_t> pages(n_pages(options_.capacity));
   for (const LayerMemory& layer : layout_.layers) {
     const auto* kv = std::get_if<KvPages>(&layer);
-    if (kv == nullptr || kv->ring == 0) continue;
+    if (kv == nullptr || kv->ring == 0) continue;  // nor have other shards' layers a ring
     for (int i = 0; i < static_cast<int>(pages.size()); ++i) pages[i] = i % kv->ring;
     stream_.upload(kv->page_table, pages.data(), pages.size() * sizeof(int32_t));
   }
@@ -124,13 +128,14 @@ RecurrentCall ShardState::recurrent(int layer, int call, int n_rows) const {
 
 void ShardState::send_moves(int first, int end, const int32_t* n_past) {
   moves_.clear();
-  for (int layer = first; layer < end; ++layer)
+  for (int layer = std::max(first, range_.first); layer < std::min(end, range_.end); ++layer)
     if (std::holds_alternative<KvShape>(shapes_[layer])) moves_.push_back({kv(layer), accepted(), n_past});
   stream_.run(std::span<const KvMove>(moves_));
 }
 
 void ShardState::zero() {
   for (size_t i = 0; i < shapes_.size(); ++i) {
+    if (!range_.has(i)) continue;
     if (const auto* row = std::get_if<RowShape>(&shapes_[i]))
       stream_.zero(std::get<RowLayer>(layout_.layers[i]).history, sizeof(float) * row->dim);
     const auto* shape = std::get_if<RecurrentShape>(&shapes_[i]);
@@ -148,6 +153,7 @@ void ShardState::copy_from(const ShardState& from) {
 
 void ShardState::fold() {
   for (size_t i = 0; i < shapes_.size(); ++i) {
+    if (!range_.has(i)) continue;
     if (const auto* row = std::get_if<RowShape>(&shapes_[i])) fold_rows(*row, std::get<RowLayer>(layout_.layers[i]));
     if (const auto* shape = std::get_if<RecurrentShape>(&shapes_[i]))
       fold_delta(*shape, std::get<RecurrentLayer>(layout_.layers[i]));

@@ -52,17 +52,20 @@ size_t bytes_of(const StatePart& part);
 
 class ShardState {
  public:
-  // Reserves memory from the stream and sends ops and copies to it. Stream and pages must outlive the state.
-  ShardState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream, const PageMemory& pages);
+  // Reserves memory for the layers of `range` from the stream, and sends ops and copies to it. Stream and pages must
+  // outlive the state.
+  ShardState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream, const PageMemory& pages,
+             LayerRange range = {});
   ShardState(const ShardState&) = delete;
   ShardState& operator=(const ShardState&) = delete;
   // Bytes, excluding the pages.
-  static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options);
+  static size_t planned_bytes(std::span<const LayerShape> layers, const StateOptions& options, LayerRange range = {});
   // Bytes of one layer; 0 for layers that keep all rows.
   static size_t layer_bytes(std::span<const LayerShape> layers, int layer, const StateOptions& options);
 
   Stream& stream() const { return stream_; }
-  std::span<const LayerShape> layers() const { return shapes_; }
+  std::span<const LayerShape> layers() const { return shapes_; }  // of all shards
+  const LayerRange& range() const { return range_; }
 
   // --- uploads
   void upload_entries(int first_page, std::span<const int32_t> pages);  // of the page table
@@ -80,7 +83,7 @@ class ShardState {
   RecurrentCall recurrent(int layer, int call, int n_rows) const;
 
   // --- ops
-  // Moves K and V of a tree's accepted rows to the slots from *n_past on, in layers [first, end).
+  // Moves K and V of a tree's accepted rows to the slots from *n_past on, in this shard's layers of [first, end).
   void send_moves(int first, int end, const int32_t* n_past);
   void fold();                             // folds the accepted rows, per the last numbers uploaded
   void zero();                             // zeroes recurrent states and rows
@@ -93,25 +96,27 @@ class ShardState {
  private:
   // Pages in the pool, or a ring.
   struct KvPages {
-    std::byte *k, *v;
-    int32_t* page_table;  // [pages of the capacity] of the state, or of the ring: page modulo `ring`
-    int ring;             // pages of the ring; 0: none
+    std::byte *k = nullptr, *v = nullptr;
+    int32_t* page_table = nullptr;  // [pages of the capacity] of the state, or of the ring: page modulo `ring`
+    int ring = 0;                   // pages of the ring; 0: none
   };
   using LayerMemory = std::variant<KvPages, RecurrentLayer, RowLayer>;
   struct Layout {
     AppendNumbers* numbers;
     int32_t* page_table;  // [pages of the capacity] of the layers that keep all rows
-    std::vector<LayerMemory> layers;
+    std::vector<LayerMemory> layers;  // of all shards; only those of the range have memory
   };
   std::array<StatePart, 2> page_parts(int layer, std::span<const int32_t> pages) const;
   void fold_rows(const RowShape& shape, const RowLayer& layer);
   void fold_delta(const RecurrentShape& shape, const RecurrentLayer& layer);
-  static Layout carve(std::span<const LayerShape> shapes, const StateOptions& options, Carver& carver);
+  static Layout carve(std::span<const LayerShape> shapes, const StateOptions& options, LayerRange range,
+                      Carver& carver);
   static LayerMemory carve_layer(const LayerShape& shape, const StateOptions& options, bool folds, int32_t* page_table,
                                  Carver& carver);
 
   std::vector<LayerShape> shapes_;
   StateOptions options_;
+  LayerRange range_;
   Stream& stream_;
   const PageMemory& pages_;
   std::unique_ptr<Memory> memory_;

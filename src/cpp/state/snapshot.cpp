@@ -38,8 +38,9 @@ uint32_t crc32(std::span<const std::byte> bytes) {
 // The sizes of a layer's parts, even if the state has no pages for n tokens.
 std::vector<uint64_t> part_bytes(const SequenceState& state, int layer, int n) {
   if (state.keeps_all_rows(layer)) {
-    const PageMemory::Layer& pages = state.pool()->memory(0).layer(layer);
-    return {n_pages(n) * pages.k_bytes, n_pages(n) * pages.v_bytes};
+    const auto& shape = std::get<KvShape>(state.layers()[layer]);
+    const auto& options = state.options();
+    return {n_pages(n) * page_bytes(shape, options.k_type), n_pages(n) * page_bytes(shape, options.v_type)};
   }
   std::vector<uint64_t> sizes;
   for (const auto& part : state.snapshot_parts(layer, n)) sizes.push_back(bytes_of(part));
@@ -106,7 +107,8 @@ std::vector<std::byte> save_snapshot(SequenceState& state, std::span<const int32
   for (size_t layer = 0; layer < state.layers().size(); ++layer)
     for (const auto& part : state.snapshot_parts(static_cast<int>(layer), state.n_tokens())) {
       out.value(uint64_t{bytes_of(part)});
-      for (const auto& piece : part) state.stream().download(out.grow(piece.size()), piece.data(), piece.size());
+      for (const auto& piece : part)
+        state.stream_of(static_cast<int>(layer)).download(out.grow(piece.size()), piece.data(), piece.size());
     }
   std::vector<std::byte> bytes = out.take();
   const std::span body = std::span(bytes).subspan(sizeof(Header));
@@ -162,7 +164,7 @@ std::vector<int32_t> load_snapshot(std::span<const std::byte> bytes, SequenceSta
     for (const auto& part : state.snapshot_parts(layer, static_cast<int>(n))) {
       std::span<const std::byte> rest = *from++;
       for (const auto& piece : part) {
-        state.stream().upload(piece.data(), rest.data(), piece.size());
+        state.stream_of(layer).upload(piece.data(), rest.data(), piece.size());
         rest = rest.subspan(piece.size());
       }
     }

@@ -1,5 +1,6 @@
 // Split: how a matrix is divided among the shards of an engine, as the family's manifest declares it. shard_of()
-// returns one shard's part. Nothing is divided yet: an engine has one shard.
+// returns one shard's part. No engine divides matrices yet: the shards of an
+// engine have whole layers (models/network.h).
 #pragma once
 
 #include <vector>

@@ -44,7 +44,7 @@ class Drafting {
     const int rows = static_cast<int>(ids.size());
     LB_CHECK(rows <= io().max_rows, kInvalid, "an append has up to ", io().max_rows, " rows, got ", rows);
     const bool is_tree = parents.size() > 0;
-    state_.begin_append(rows, is_tree ? Tree{parents.data(), ancestors.data()} : Tree{});
+    state_.begin_append(rows, is_tree);
     stream().upload(io().tokens, ids.data(), ids.nbytes());
     stream().upload(io().positions, positions.data(), positions.nbytes());
     if (is_tree) {
@@ -54,8 +54,9 @@ class Drafting {
     const size_t n = rows;
     const Tree tree = is_tree ? Tree{io().parents, io().ancestors} : Tree{};
     const Segment segment{0, rows, tree, state_.n_past(), &state_};
-    engine_->forward(io(),
-                     {.tokens = {io().tokens, n}, .positions = {io().positions, 3 * n}, .segments = {&segment, 1}});
+    const Append append = {
+        .tokens = {io().tokens, n}, .positions = {io().positions, 3 * n}, .segments = {&segment, 1}};
+    engine_->forward(io(), {&append, 1});
     state_.end_append();
     return nb::make_tuple(download(io().workspace.y, {n, hidden()}),
                           download(io().draft.taps, {n, draft().taps().size() * hidden()}));

@@ -116,7 +116,7 @@ std::vector<int32_t> decode_ahead(const Engine& engine,
   std::vector<int32_t> ids;
   for (int started = 1; int(ids.size()) < n_tokens;) {
     for (; started < n_tokens && started <= int(ids.size()) + ahead; ++started) {
-      started == 1 ? state.begin_append(1, {}) : state.begin_next();
+      started == 1 ? state.begin_append(1, false) : state.begin_next();
       loop->step();
       state.end_append();
       state.commit_chain(1);

@@ -1,0 +1,98 @@
+#include "dispatch/device_link.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace lb {
+namespace {
+
+constexpr int kRounds = 50;                     // of known answers, per size
+constexpr size_t kProvenBytes = size_t(1) << 20;  // largest known answer
+
+}  // namespace
+
+DeviceLink::DeviceLink(GpuStream& from, GpuStream& to, size_t max_bytes)
+    : from_(&from), to_(&to), max_bytes_(max_bytes) {
+  if (enable_peer()) {
+    use(Path::kPeer);
+    if (answers()) return;
+    why_ = cat(from.pack().device().context()->where(), " copies wrong data to its peer");
+  }
+  use(Path::kHost);
+  LB_CHECK(answers(), kDevice, "rows sent from ", from.pack().device().context()->where(), " to ",
+           to.pack().device().context()->where(),
+           " through pinned host memory arrive wrong. Check the driver's log, or use one device");
+}
+
+// Some drivers refuse peer access between some devices.
+bool DeviceLink::enable_peer() {
+  const gpu::Device &sender = from_->pack().device(), &receiver = to_->pack().device();
+  const gpu::Context& context = *receiver.context();
+  int is_possible = 0;
+  const auto& query = context.driver().peer_possible;
+  if (query) context.call(query, &is_possible, receiver.info().index, sender.info().index);
+  if (is_possible == 0) {
+    why_ = cat(context.where(), " has no peer access to ", sender.context()->where());
+    return false;
+  }
+  try {
+    receiver.enable_peer(sender);
+  } catch (const Error& error) {
+    why_ = error.what();
+    return false;
+  }
+  return true;
+}
+
+void DeviceLink::use(Path path) {
+  path_ = path;
+  slots_.clear();
+  const gpu::Device &sender = from_->pack().device(), &receiver = to_->pack().device();
+  const auto kind = path == Path::kPeer ? gpu::Buffer::Kind::kDevice : gpu::Buffer::Kind::kPinned;
+  for (int i = 0; i < kBuffers; ++i)
+    slots_.push_back({gpu::Buffer(sender, max_bytes_, kind), gpu::Event(sender), gpu::Event(receiver)});
+}
+
+// Sends known patterns, different in each round, and compares what arrives.
+bool DeviceLink::answers() {
+  const size_t largest = std::min(max_bytes_, kProvenBytes) / sizeof(uint32_t) * sizeof(uint32_t);
+  const std::unique_ptr<Memory> sent = from_->reserve(largest), received = to_->reserve(largest);
+  for (const size_t bytes : {std::min<size_t>(sizeof(uint32_t), largest), std::min<size_t>(4100, largest), largest}) {
+    std::vector<uint32_t> pattern(bytes / sizeof(uint32_t)), answer(pattern.size());
+    for (uint32_t round = 0; round < kRounds; ++round) {
+      for (uint32_t i = 0; i < pattern.size(); ++i) pattern[i] = (i + round * 7919 + 1) * 2654435761u;
+      from_->upload(sent->data(), pattern.data(), bytes);
+      send(received->data(), sent->data(), bytes);
+      to_->download(answer.data(), received->data(), bytes);
+      if (answer != pattern) return false;
+    }
+  }
+  from_->wait();
+  return true;
+}
+
+void DeviceLink::send(void* to, const void* x, size_t bytes) {
+  LB_ASSERT(bytes <= max_bytes_);
+  const Slot& slot = slots_[n_sent_++ % kBuffers];
+  const gpu::Queue &sender = from_->queue(), &receiver = to_->queue();
+  auto* const source = static_cast<std::byte*>(const_cast<void*>(x));
+  sender.wait(slot.emptied);
+  if (path_ == Path::kPeer) {
+    sender.copy_on_device(slot.buffer.data(), source, bytes);
+  } else {
+    sender.copy_to_host(slot.buffer.data(), source, bytes);
+  }
+  sender.record(slot.filled);
+  receiver.wait(slot.filled);
+  if (path_ == Path::kPeer) {
+    receiver.copy_peer(to, to_->pack().device(), slot.buffer.data(), from_->pack().device(), bytes);
+  } else {
+    receiver.copy_to_device(to, slot.buffer.data(), bytes);
+  }
+  receiver.record(slot.emptied);
+}
+
+}  // namespace lb

@@ -1,0 +1,53 @@
+// DeviceLink: hands rows from a stream on one GPU to a stream on another GPU of the same vendor. The receiver copies
+// them directly from the sender's memory (peer access) where known answers prove that path, else through pinned host
+// memory. Two buffers: the sender may compute the next rows while the receiver still reads the previous ones.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "device/memory.h"
+#include "dispatch/gpu_stream.h"
+
+namespace lb {
+
+class DeviceLink {
+ public:
+  enum class Path { kPeer, kHost };
+
+  // max_bytes: the longest rows. Throws kDevice when neither path returns the answers.
+  DeviceLink(GpuStream& from, GpuStream& to, size_t max_bytes);
+  DeviceLink(DeviceLink&&) = default;
+  // Bytes of the sender's device memory that the buffers take, at most.
+  static size_t planned_bytes(size_t max_bytes) { return kBuffers * ((max_bytes + 255) / 256 * 256); }
+
+  Path path() const { return path_; }
+  // "peer", or "host: device 0 has no peer access to device 1"
+  std::string to_string() const { return path_ == Path::kPeer ? "peer" : "host: " + why_; }
+
+  // Copies `bytes` bytes at x on the sender to `to` on the receiver, between the work sent to the streams before and
+  // after. x may be overwritten by the sender's next work.
+  void send(void* to, const void* x, size_t bytes);
+
+ private:
+  static constexpr int kBuffers = 2;
+  struct Slot {
+    gpu::Buffer buffer;  // on the sender, or pinned host memory
+    gpu::Event filled;   // on the sender
+    gpu::Event emptied;  // on the receiver
+  };
+
+  bool enable_peer();
+  void use(Path path);
+  bool answers();
+
+  GpuStream *from_, *to_;
+  size_t max_bytes_;
+  Path path_ = Path::kPeer;
+  std::string why_;  // the path is not kPeer
+  std::vector<Slot> slots_;
+  unsigned n_sent_ = 0;
+};
+
+}  // namespace lb

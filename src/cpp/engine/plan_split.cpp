@@ -1,0 +1,186 @@
+#include "engine/plan_split.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "dispatch/device_link.h"
+#include "engine/shard.h"
+#include "engine/tree_memory.h"
+
+namespace lb {
+namespace {
+
+using Devices = std::span<const DeviceSizes* const>;
+
+std::string names_of(Devices devices) {
+  std::string names;
+  for (const DeviceSizes* device : devices) names += cat(names.empty() ? "" : ",", device->name());
+  return names;
+}
+
+void check_supported(const Models& models, Devices devices, const EngineOptions& options) {
+  const std::string names = names_of(devices);
+  const int n = static_cast<int>(devices.size()), n_layers = models.target->info().n_layers;
+  LB_CHECK(models.draft == nullptr, kUnsupported, "draft models (mtp, DFlash) run on one device only, and the layers of ",
+           "this model are on ", names, ". Use draft = suffix or none");
+  LB_CHECK(options.decode_path != DecodePath::kMegakernel, kUnsupported,
+           "decode_path = megakernel: the megakernel runs on one device only, and the layers of this model are on ",
+           names, ". Use auto or graph");
+  LB_CHECK(n <= n_layers, kInvalid, "the model has ", n_layers, " layers, fewer than the ", n, " devices ", names,
+           ". Name fewer devices");
+}
+
+// Bytes of one device: free for a plan, and taken by all but the layers.
+struct DeviceBytes {
+  size_t available, fixed;
+};
+
+// Divides layers among devices so that the largest share of available memory is smallest.
+class LayerDivision {
+ public:
+  // options: with a context.
+  LayerDivision(const Models& models, Devices devices, const EngineOptions& options) {
+    const int n = static_cast<int>(devices.size());
+    const std::vector<LayerShape> shapes = models.layer_shapes();
+    const StateOptions state = state_options(options);
+    const int pages = n_pages(std::max(options.kv_tokens, options.context));
+    for (int i = 0; i < models.target->info().n_layers; ++i)
+      layers_.push_back(devices[0]->weight_bytes(*models.target, {1, 3, {i, i + 1}}) +
+                        PageMemory::layer_bytes(shapes, i, state, pages) +
+                        options.sessions * ShardState::layer_bytes(shapes, i, state));
+    for (int rank = 0; rank < n; ++rank) {
+      const DeviceSizes& device = *devices[rank];
+      const NetworkPart no_layers{rank, n, {0, 0}};
+      const size_t reserved = device.reserved_bytes();
+      const size_t free = options.memory_limit > 0 ? std::min(options.memory_limit, device.free_bytes())
+                                                   : device.free_bytes();
+      size_t fixed = device.weight_bytes(*models.target, no_layers) +
+                     device.scratch_bytes(stream_needs(models, options)) +
+                     Shard::pass_buffers_bytes(models, options, no_layers);
+      if (no_layers.is_last()) {
+        fixed += options.sessions * TreeMemory::planned_bytes(*models.target, nullptr, options);
+      } else {
+        fixed += DeviceLink::planned_bytes(row_bytes(models, options));
+      }
+      devices_.push_back({free > reserved ? free - reserved : 1, fixed});
+    }
+  }
+
+  // The first layer of each device, then the number of layers; none if a device would use more than `share`.
+  std::optional<std::vector<int>> at(double share) const {
+    const int n = static_cast<int>(devices_.size()), n_layers = static_cast<int>(layers_.size());
+    std::vector<int> bounds = {0};
+    int layer = 0;
+    for (int rank = 0; rank < n; ++rank) {
+      const double allowed = share * double(devices_[rank].available);
+      double used = double(devices_[rank].fixed);
+      const int last = n_layers - (n - 1 - rank);  // leaves a layer to each later device
+      const int first = layer;
+      while (layer < last && used + double(layers_[layer]) <= allowed) used += double(layers_[layer++]);
+      if (layer == first) return std::nullopt;
+      bounds.push_back(layer);
+    }
+    return layer == n_layers ? std::optional(std::move(bounds)) : std::nullopt;
+  }
+  bool fits() const { return at(1).has_value(); }
+  // Also if the smallest share is more than all memory: the devices' plans then say what is missing.
+  std::vector<int> best() const {
+    double low = 0, high = 1;
+    while (!at(high)) high *= 2;
+    for (int i = 0; i < 40; ++i) (at((low + high) / 2) ? high : low) = (low + high) / 2;
+    return *at(high);
+  }
+
+ private:
+  std::vector<size_t> layers_;  // bytes
+  std::vector<DeviceBytes> devices_;
+};
+
+// The division at the longest context that fits, up to the wanted one.
+std::vector<int> divide(const Models& models, Devices devices, const EngineOptions& options) {
+  const auto division = [&](int context) {
+    EngineOptions at = options;
+    at.context = context;
+    at.prefill_chunk = std::min(options.prefill_chunk, context);
+    return LayerDivision(models, devices, at);
+  };
+  const int max_context = models.target->info().max_context;
+  const int wanted = options.context > 0 ? std::min(options.context, max_context) : max_context;
+  if (const LayerDivision whole = division(wanted); whole.fits() || options.context > 0) return whole.best();
+  int low = 1, high = wanted / kPageTokens;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    division(middle * kPageTokens).fits() ? low = middle : high = middle - 1;
+  }
+  return division(std::min(low * kPageTokens, wanted)).best();
+}
+
+bool fits_alone(const Models& models, const DeviceSizes& device, size_t file_bytes, EngineOptions options) {
+  const int wanted = options.context > 0 ? options.context : models.target->info().max_context;
+  try {
+    return make_plan(models, device, file_bytes, options).largest_context >= wanted;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kMemory) throw;
+    return false;
+  }
+}
+
+// The plan of all devices, as a sum.
+MemoryPlan sum_of(std::vector<MemoryPlan> parts, const std::string& names) {
+  MemoryPlan sum = parts.front();
+  sum.device = names;
+  for (const MemoryPlan& part : std::span(parts).subspan(1)) {
+    sum.entries.insert(sum.entries.end(), part.entries.begin(), part.entries.end());
+    sum.available_bytes += part.available_bytes;
+    sum.largest_context = std::min(sum.largest_context, part.largest_context);
+    for (KvFit& fit : sum.kv_fits)
+      for (const KvFit& other : part.kv_fits) {
+        if (to_string(other.kv) != to_string(fit.kv)) continue;
+        fit.token_bytes += other.token_bytes;
+        fit.largest_context = std::min(fit.largest_context, other.largest_context);
+      }
+  }
+  std::ranges::stable_sort(sum.kv_fits, std::greater(), &KvFit::token_bytes);
+  sum.parts = std::move(parts);
+  return sum;
+}
+
+}  // namespace
+
+SplitPlan make_split_plan(const Models& models, Devices devices, size_t file_bytes, EngineOptions& options) {
+  if (devices.size() == 1 ||
+      (options.split == SplitMode::kAuto && fits_alone(models, *devices[0], file_bytes, options)))
+    return {{NetworkPart{}}, make_plan(models, *devices[0], file_bytes, options)};
+  check_supported(models, devices, options);
+  const std::vector<int> bounds = divide(models, devices, options);
+  const int n = static_cast<int>(devices.size());
+  SplitPlan split;
+  for (int rank = 0; rank < n; ++rank) split.parts.push_back({rank, n, {bounds[rank], bounds[rank + 1]}});
+
+  // Every device settles the context, then the tokens of the KV cache; the engine has the smallest of each.
+  const auto settle = [&](std::vector<MemoryPlan>* plans) {
+    EngineOptions smallest = options;
+    for (int rank = 0; rank < n; ++rank) {
+      EngineOptions own = options;
+      MemoryPlan plan = make_plan(models, *devices[rank], file_bytes, own, split.parts[rank]);
+      if (plans != nullptr) plans->push_back(std::move(plan));
+      const auto keep_least = [&](int& value, int other) { value = rank == 0 ? other : std::min(value, other); };
+      keep_least(smallest.context, own.context);
+      keep_least(smallest.kv_tokens, own.kv_tokens);
+      keep_least(smallest.prefill_chunk, own.prefill_chunk);
+    }
+    return smallest;
+  };
+  const EngineOptions first = settle(nullptr);
+  options.context = first.context;
+  options.prefill_chunk = first.prefill_chunk;
+  options.kv_tokens = settle(nullptr).kv_tokens;
+  std::vector<MemoryPlan> plans;
+  settle(&plans);
+  split.plan = sum_of(std::move(plans), names_of(devices));
+  return split;
+}
+
+}  // namespace lb

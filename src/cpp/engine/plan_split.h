@@ -1,0 +1,22 @@
+// The plan of a model on several devices: contiguous layers on each, chosen by free memory.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/plan.h"
+
+namespace lb {
+
+struct SplitPlan {
+  std::vector<NetworkPart> parts;  // one per device that is used
+  MemoryPlan plan;
+};
+
+// options.split = auto: the first device alone, if the whole model fits there with the wanted context (options.context,
+// else the model's longest). Otherwise layers on all devices, so that each uses the same share of its free memory.
+// Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. Throws like make_plan().
+SplitPlan make_split_plan(const Models& models, std::span<const DeviceSizes* const> devices, size_t file_bytes,
+                          EngineOptions& options);
+
+}  // namespace lb

@@ -1,0 +1,211 @@
+"""A model whose layers are on several devices has the bits of the same model on one device: no sum changes.
+
+With --pack the tests run on the devices 0, 1, ... of the pack's vendor, as many as the machine has."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gpu_packs
+import numpy as np
+import pytest
+from drafts import SAMPLINGS
+from engines import logits_of, open_engine, random_ids
+from lucebox import _engine
+from lucebox.errors import InvalidRequestError, OutOfMemoryError, UnsupportedError
+from reference.gguf_files import Shape, write_model
+
+VOCAB = 96
+HEADS = {"n_heads": 2, "n_kv_heads": 1, "head_dim": 64, "vocab": VOCAB}
+RECURRENT = {"recurrent": (True, False, True, False), "d_state": 64, "n_v_heads": 2}
+QUANTISED = {"hidden": 256, "ffn": 512, "n_heads": 4, "n_kv_heads": 2, "head_dim": 64, "vocab": VOCAB}
+SHAPES = {
+    "qwen35": Shape("qwen35", n_layers=4, n_mtp=1, **RECURRENT, **HEADS),
+    "qwen3": Shape("qwen3", "Q4_K", n_layers=4, **QUANTISED),
+    "llama": Shape("llama", n_layers=3, tied=True, **HEADS),
+    "qwen3moe": Shape("qwen3moe", n_layers=4, **HEADS),
+    "qwen35moe": Shape("qwen35moe", n_layers=4, **RECURRENT, **HEADS),
+    "gpt-oss": Shape("gpt-oss", n_layers=4, **HEADS),
+}
+MAX_DEVICES = 3
+
+
+@pytest.fixture(scope="module")
+def packs(pack_folder: Path) -> list[_engine.gpu.Pack]:
+    """The pack on up to three devices."""
+    manifest = gpu_packs.manifest_of(pack_folder)
+    n = min(MAX_DEVICES, len(_engine.gpu.devices(gpu_packs.BACKENDS[manifest["vendor"]])))
+    if n < 2:
+        pytest.skip("one device is here, and a split needs two")
+    return [gpu_packs.load(pack_folder, manifest, index=i) for i in range(n)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("split")
+
+
+@cache
+def written(folder: Path, name: str) -> Path:
+    return write_model(folder / f"{name}.gguf", SHAPES[name])
+
+
+def pair(packs: list[_engine.gpu.Pack], path: Path, n: int = 2, **options: Any) -> tuple[_engine.Engine, _engine.Engine]:
+    """The model on one device and by layers on n devices."""
+    n = min(n, len(packs))
+    alone = open_engine(path, pack=packs[0], decode_path="graph", **options)
+    split = open_engine(path, pack=packs[0], others=packs[1:n], split="layer", **options)
+    assert len(split.plan["parts"]) == n
+    return alone, split
+
+
+FAMILIES = [pytest.param(name, marks=[] if name in ("qwen35", "qwen3") else pytest.mark.slow) for name in SHAPES]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits(packs: list[_engine.gpu.Pack], folder: Path, family: str) -> None:
+    """Prompts in chunks of every kind of product: GEMM, skinny GEMM, GEMV."""
+    options = {"activations": "int8", "kv": "f16"} if family == "qwen3" else {}
+    alone, split = pair(packs, written(folder, family), MAX_DEVICES, **options)
+    for chunk, n in ((64, 150), (7, 40), (1, 10)):
+        ids = random_ids(n, VOCAB, n)
+        assert np.array_equal(logits_of(alone, ids, chunk), logits_of(split, ids, chunk)), f"chunk {chunk}"
+
+
+def write(session: _engine.Session, ids: list[int], n: int, **sampling: Any) -> list[int]:
+    """ids, continued by n tokens."""
+    sampler = _engine.Sampler(VOCAB, **sampling)
+    sampler.set_prompt(np.array(ids, np.int32))
+    for _ in range(n):
+        session.sync(np.array(ids, np.int32))
+        ids = [*ids, session.sample(sampler)]
+    return ids
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("draft", ["none", pytest.param("suffix", marks=pytest.mark.slow)])
+def test_tokens(packs: list[_engine.gpu.Pack], folder: Path, family: str, draft: str) -> None:
+    alone, split = pair(packs, written(folder, family), draft=draft)
+    prompt = random_ids(70, VOCAB).tolist() * 2
+    for sampling in ("greedy", "drawn"):
+        texts = [write(_engine.Session(engine), prompt, 12, **SAMPLINGS[sampling]) for engine in (alone, split)]
+        assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("draft", ["none", "suffix"])
+def test_batches(packs: list[_engine.gpu.Pack], folder: Path, draft: str) -> None:
+    """Passes over several sequences, some of them with a draft."""
+    prompts = [random_ids(n, VOCAB, n).tolist() for n in (61, 3, 1)]
+    logits = []
+    for engine in pair(packs, written(folder, "qwen35"), draft=draft, context=96):
+        sessions, texts, own = [_engine.Session(engine) for _ in prompts], [list(ids) for ids in prompts], []
+        for step in range(5):
+            if draft != "none":
+                sessions[step % 3].suggest(np.array([5, 6, 7], np.int32), [-1, 0, -1])
+            _engine.sync_together(sessions, [np.array(ids, np.int32) for ids in texts])
+            for session, ids in zip(sessions, texts, strict=True):
+                own.append(session.logits())
+                ids.append(int(own[-1].argmax()))
+        logits.append(own)
+    assert all(np.array_equal(a, b) for a, b in zip(*logits, strict=True))
+
+
+def test_trees(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    """An append of a tree of which a path is kept, and one that is dropped."""
+    logits = []
+    for engine in pair(packs, written(folder, "qwen35")):
+        session = _engine.Session(engine)
+        own = []
+        for ids, parents, path in (
+            (random_ids(50, VOCAB), [], list(range(50))),
+            (random_ids(6, VOCAB, 1), [-1, 0, 0, 1, 2, 4], [0, 2, 4, 5]),
+            (random_ids(3, VOCAB, 2), [-1, 0, 0], []),
+            (random_ids(4, VOCAB, 3), [], list(range(4))),
+        ):
+            own.append(session.append(ids, parents)[0])
+            session.commit(path)
+        logits.append(own)
+    assert all(np.array_equal(a, b) for a, b in zip(*logits, strict=True))
+
+
+@pytest.mark.parametrize("family", ["qwen35", pytest.param("gpt-oss", marks=pytest.mark.slow)])
+def test_state_moves_between_one_device_and_several(
+    packs: list[_engine.gpu.Pack], folder: Path, family: str
+) -> None:
+    """Snapshots and pieces have the same bytes on any number of devices, and each continues the other's."""
+    prompt = random_ids(128, VOCAB)
+    engines = pair(packs, written(folder, family), MAX_DEVICES)
+    sessions = [_engine.Session(engine) for engine in engines]
+    for session in sessions:
+        session.sync(prompt)
+    snapshots = [session.save() for session in sessions]
+    assert snapshots[0] == snapshots[1]
+    pages = [session.read_pages(0, 2) for session in sessions]
+    recurrent = [session.read_recurrent() for session in sessions]
+    assert np.array_equal(*pages) and np.array_equal(*recurrent)
+
+    expected = write(sessions[0], prompt.tolist(), 6)
+    taken = _engine.Session(engines[1])
+    taken.load(snapshots[0])
+    assert write(taken, prompt.tolist(), 6) == expected
+    halves = np.split(pages[0], 2)
+    built = _engine.Session(engines[1])
+    built.assemble(prompt, [64, 128], pages=halves, recurrent=recurrent[0])
+    assert write(built, prompt.tolist(), 6) == expected
+
+
+def test_fork_swap_and_rewind(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    alone, split = pair(packs, written(folder, "qwen35"))
+    prompt = random_ids(100, VOCAB).tolist()
+    expected = write(_engine.Session(alone), prompt, 8)
+    source = _engine.Session(split)
+    started = write(source, prompt, 3)
+    fork = _engine.Session(split)
+    fork.fork(source)
+    assert write(source, started, 5) == expected
+    fork.swap_out()
+    assert fork.is_swapped_out
+    source.reset()
+    assert write(fork, started, 5) == expected
+    assert write(fork, prompt, 8) == expected  # a step back within the recurrent layers' rows
+
+
+def test_the_plan_divides_by_free_memory(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    split = pair(packs, written(folder, "qwen3"), MAX_DEVICES)[1]
+    parts = split.plan["parts"]
+    assert [part["place"] for part in parts] == [pack.name for pack in packs[: len(parts)]]
+    assert split.plan["place"] == ",".join(part["place"] for part in parts)
+    assert split.plan["total_bytes"] == sum(part["total_bytes"] for part in parts)
+    layers = [next(entry[2] for entry in part["entries"] if entry[0] == "weights") for part in parts]
+    assert layers[0].startswith("layers 0 to ")
+    assert f"to {SHAPES['qwen3'].n_layers - 1}:" in layers[-1]
+    assert len(split.links) == len(parts) - 1
+
+
+def test_what_fits_on_one_device_stays_there(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    """split = auto takes more devices only if the model with its context needs them."""
+    path = written(folder, "qwen3")
+    alone = open_engine(path, pack=packs[0], others=packs[1:2])
+    assert not alone.plan["parts"]
+    need = alone.plan["total_bytes"]
+    reserved = 256 << 20 if alone.plan["available_bytes"] else 0
+    limit = reserved + need - 1
+    with pytest.raises(OutOfMemoryError):
+        open_engine(path, pack=packs[0], memory_limit=limit, kv_tokens=256, sessions=1)
+    split = open_engine(path, pack=packs[0], others=packs[1:2], memory_limit=limit, kv_tokens=256, sessions=1)
+    assert len(split.plan["parts"]) == 2
+
+
+def test_refusals(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    path = written(folder, "qwen35")
+    both: dict[str, Any] = {"pack": packs[0], "others": packs[1:2], "split": "layer"}
+    with pytest.raises(UnsupportedError, match="draft models .* run on one device only"):
+        open_engine(path, draft="mtp", **both)
+    with pytest.raises(UnsupportedError, match="the megakernel runs on one device only"):
+        open_engine(path, decode_path="megakernel", **both)
+    with pytest.raises(InvalidRequestError, match="a device is named twice"):
+        open_engine(path, pack=packs[0], others=packs[:1], split="layer")
+    with pytest.raises(UnsupportedError, match="needs GPUs of one vendor, got cpu and"):
+        open_engine(path, others=packs[:1])
