@@ -40,10 +40,15 @@ inline const std::tuple kModelOptions{
 };
 
 inline const std::tuple kEngineFields{
-    Field{"kv_tokens", &EngineFields::kv_tokens, 0},        Field{"sessions", &EngineFields::sessions},
-    Field{"decode_path", &EngineFields::decode_path},       Field{"draft_budget", &EngineFields::draft_budget, 0},
-    Field{"sparse_prefill", &EngineFields::sparse_prefill}, Field{"batch_invariant", &EngineFields::batch_invariant},
-    Field{"draft_model", &EngineFields::draft_model, ""},   Field{"suffix", &EngineFields::suffix},
+    Field{"kv_tokens", &EngineFields::kv_tokens, 0},
+    Field{"sessions", &EngineFields::sessions},
+    Field{"decode_path", &EngineFields::decode_path},
+    Field{"draft_budget", &EngineFields::draft_budget, 0},
+    Field{"sparse_prefill", &EngineFields::sparse_prefill},
+    Field{"batch_invariant", &EngineFields::batch_invariant},
+    Field{"mmproj", &EngineFields::mmproj, ""},
+    Field{"draft_model", &EngineFields::draft_model, ""},
+    Field{"suffix", &EngineFields::suffix},
 };
 
 inline const std::tuple kScorerFields{

@@ -92,6 +92,14 @@ std::vector<PlanEntry> entries_of(const EngineSizes& engine, const WeightSizes& 
   return entries;
 }
 
+// Private memory of the vision tower, with the buffers of the largest image.
+std::vector<PlanEntry> tower_entries(const VisionTower* tower, const DeviceSizes& sizes) {
+  if (tower == nullptr || !sizes.maps_weights()) return {};  // the tower is in host memory
+  const int n = VisionTower::kMaxPatches;
+  return {{"vision tower", tower->private_bytes(), "patch weights, positions, norms and biases as F32"},
+          {"image buffers", tower->scratch_bytes(n), cat("while an image is encoded, up to ", n, " patches")}};
+}
+
 }  // namespace
 
 size_t step_row_bytes(const DraftModel* draft, const DeviceSizes& sizes, const Model& model,
@@ -113,8 +121,12 @@ StreamNeeds stream_needs(const Models& models, const EngineOptions& options) {
           .is_sparse = options.sparse_prefill > 0};
 }
 
-MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options) {
-  const WeightSizes weights(models, sizes, file_bytes);
+MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options,
+                     const VisionTower* tower) {
+  const std::vector<PlanEntry> images = tower_entries(tower, sizes);
+  size_t image_bytes = 0;
+  for (const PlanEntry& entry : images) image_bytes += entry.bytes;
+  const WeightSizes weights(models, sizes, file_bytes + (tower == nullptr ? 0 : tower->own_file_bytes()));
   const size_t step_bytes = sizes.step_bytes(models, options);
   const EngineSizes asked{models, sizes, options};
   const int max_context = models.target->info().max_context;
@@ -122,7 +134,7 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
       fit_context({.models = models,
                    .sizes = sizes,
                    .weights = weights,
-                   .fixed_bytes = step_bytes,
+                   .fixed_bytes = step_bytes + image_bytes,
                    .needed_bytes = [&](int context, const KvTypes& kv) { return asked.at(context, kv).needed(); },
                    .token_bytes =
                        [&](const KvTypes& kv) {
@@ -135,6 +147,7 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
   const int pages = options.kv_tokens > 0 ? settled.kv_pages() : fitting_kv_pages(settled, budget);
   options.kv_tokens = settled.options.kv_tokens = plan.kv_tokens = pages * kPageTokens;
   plan.entries = entries_of(settled, weights, step_bytes);
+  std::ranges::copy(images, std::back_inserter(plan.entries));
   return std::move(plan);
 }
 

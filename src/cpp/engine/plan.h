@@ -4,12 +4,14 @@
 #include "engine/backend.h"
 #include "engine/memory_plan.h"
 #include "engine/options.h"
+#include "models/vision_tower.h"
 
 namespace lb {
 
 // Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. Throws kMemory, whose message has the
 // sizes and the largest context that would fit.
-MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options);
+MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options,
+                     const VisionTower* tower = nullptr);
 
 // A session's state options, once the context is settled.
 StateOptions state_options(const ModelOptions& options);

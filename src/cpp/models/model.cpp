@@ -114,6 +114,8 @@ void Model::forward(const Append& append, const Workspace& ws, Activations activ
 
   run(rope_.table(append.positions.data(), rows, ws.cos, ws.sin), stream);
   embed(append.tokens.data(), rows, x, stream);
+  for (const GivenRows& given : append.given)
+    stream.upload(x + size_t(given.first) * info_.hidden, given.from, sizeof(float) * given.n * info_.hidden);
   const Step step{rows, append.segments, ws.cos, ws.sin, activations, ws.scratch, stream, append.sparse};
   for (int i = 0; i < info_.n_layers; ++i) {
     if (append.interrupted != nullptr && (*append.interrupted)())
