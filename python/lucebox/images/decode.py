@@ -45,6 +45,10 @@ def decode(source: ImageSource) -> Image:
             return result
     except InvalidRequestError:
         raise
+    except (pil.Image.DecompressionBombError, pil.Image.DecompressionBombWarning):  # Pillow's own limit, of the header
+        raise InvalidRequestError(
+            f"{where}: the image has too many pixels; at most {MAX_PIXELS} pixels are decoded"
+        ) from None
     except pil.UnidentifiedImageError:
         raise InvalidRequestError(f"{where}: not an image: expected a PNG, JPEG or WebP file") from None
     except Exception as error:  # Pillow raises many kinds for damaged files
