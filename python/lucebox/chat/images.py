@@ -114,11 +114,11 @@ class ImagePlaces:
         """
         if not self._order:
             return ids, ()
+        images = tuple(model.encode_image(source) for source in self._order)
         pad = model.tokenizer.encode(PAD, add_bos=False)
         at = np.flatnonzero(ids == pad[0]) if len(pad) == 1 else np.empty(0, np.int64)
         if len(at) != len(self._order):
             raise UnsupportedError(f"{model.info.name} has no token {PAD}, so its prompts cannot contain images")
-        images = tuple(model.encode_image(source) for source in self._order)
         parts, start = [], 0
         for place, image in zip(at, images, strict=True):
             parts += [ids[start:place], image.ids]

@@ -17,7 +17,6 @@ from lucebox.chat.thinking import ThinkingRequest
 from lucebox.chat.tools import Tool, ToolChoice
 from lucebox.generation.request import GenerationRequest
 from lucebox.images import ImageSource
-from lucebox.images.source import image_of_base64
 from lucebox.serve.body_route import body_router
 from lucebox.serve.errors import ApiError, anthropic_body
 from lucebox.serve.model import Limits
@@ -32,6 +31,7 @@ from lucebox.serve.protocols.body import (
     ResultPart,
     Sampled,
     Stops,
+    image_from_base64,
     sampling_of,
 )
 from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
@@ -214,7 +214,7 @@ def _add(messages: list[Message], message: InputMessage, where: str) -> None:
         elif isinstance(block, TextBlock):
             text.add(block.text)
         elif isinstance(block, ImageBlock):
-            text.add_image(image_of_base64(block.source.data, f"{where}.content.{i}"))
+            text.add_image(image_from_base64(block.source.data, f"{where}.content.{i}"))
         elif isinstance(block, ToolResultBlock):
             is_open = bool(messages) and "tool_calls" in messages[-1]  # nothing may come between a call and its result
             if not text.is_empty and not is_open:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
+from lucebox.errors import InvalidRequestError
 from lucebox.images import ImageSource, image_of_url
 from lucebox.images.source import image_of_base64
 from lucebox.serve.errors import ApiError
@@ -31,6 +32,7 @@ __all__ = [
     "Stop",
     "Stops",
     "Texts",
+    "image_from_base64",
     "sampling_of",
     "shown_name",
     "stops_of",
@@ -155,15 +157,15 @@ class ResultPart(Body):
         """The image, if the part has it as base64; None: a part of another kind, or a URL, which stays a placeholder.
 
         Raises:
-            InvalidRequestError: the base64 is damaged or too long.
+            ApiError: the base64 is damaged or too long.
         """
         given: Any = self.model_extra or {}
         source, url = given.get("source"), given.get("image_url")
         if self.type == "image" and isinstance(source, dict) and source.get("type") == "base64":
-            return image_of_base64(str(source.get("data")), where, self.text)
+            return image_from_base64(str(source.get("data")), where, self.text)
         url = url.get("url") if isinstance(url, dict) else url
         if self.type in ("image_url", "input_image") and isinstance(url, str) and url.startswith("data:"):
-            return image_of_url(url, where, self.text)
+            return _image_from_url(url, where, self.text)
         return None
 
 
@@ -189,17 +191,36 @@ class ImagePart(Carried):
         """The image.
 
         Raises:
-            InvalidRequestError: not a data URL, or its base64 is damaged or too long.
+            ApiError: not a data URL, or its base64 is damaged or too long.
         """
         assert self.image_url is not None
-        return image_of_url(self.image_url if isinstance(self.image_url, str) else self.image_url.url, where)
+        return _image_from_url(self.image_url if isinstance(self.image_url, str) else self.image_url.url, where)
+
+
+def image_from_base64(data: str, where: str, placeholder: str = "") -> ImageSource:
+    """`image_of_base64`.
+
+    Raises:
+        ApiError: the base64 is damaged or too long.
+    """
+    try:
+        return image_of_base64(data, where, placeholder)
+    except InvalidRequestError as error:
+        raise ApiError("invalid", str(error), where) from None
+
+
+def _image_from_url(url: str, where: str, placeholder: str = "") -> ImageSource:
+    try:
+        return image_of_url(url, where, placeholder)
+    except InvalidRequestError as error:
+        raise ApiError("invalid", str(error), where) from None
 
 
 def with_images(message: dict[str, Any], parts: str | Sequence[Any] | None, where: str) -> dict[str, Any]:
     """The message with the texts of its parts as content, a marker in place of each image, and the images.
 
     Raises:
-        InvalidRequestError: an image is malformed.
+        ApiError: an image is malformed.
     """
     if parts is None or isinstance(parts, str):
         return {**message, "content": parts or ""}
