@@ -37,6 +37,7 @@ ROOMS = (
     ("compression.keep_ratio", "figures", "local_files", "sizes"),
     ("options",),
     ("text",),
+    ("images",),
     ("chat.messages",),
     ("chat.sandbox",),
     ("chat.template",),

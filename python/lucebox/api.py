@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from lucebox import _engine
 from lucebox.chat.conversation import Conversation, answer_format_of, tool_choice_of, tools_of
 from lucebox.chat.conversation_to_request import ChatModel, Grammars, Limits
+from lucebox.chat.images import with_markers
 from lucebox.chat.messages import checked_messages
 from lucebox.chat.template import ChatTemplate
 from lucebox.chat.template_settings import TemplateSettings
@@ -330,6 +331,9 @@ class LLM:
     ) -> Generation | list[Generation] | Iterator[Chunk]:
         """Answers a conversation through the model's chat template (or `template`), as the server does.
 
+        messages: in OpenAI's form. The content of a user's message may have images among its parts: {"type": "image",
+            "image": a path, the bytes of a file, or a Pillow image}, or {"type": "image_url", "image_url": {"url":
+            "data:image/png;base64,..."}}.
         sampling: None is the sampling that the model's makers recommend (`recommended_sampling`); `fields` override
             single fields.
         tools, tool_choice: in OpenAI's form. The result has the calls in `tool_calls`.
@@ -440,7 +444,7 @@ class LLM:
     ) -> Conversation:
         thinking, variables = settings.read(model, self.info.name)
         return Conversation(
-            messages=checked_messages(messages, keeps_broken=True),
+            messages=checked_messages(with_markers(messages), keeps_broken=True),
             tools=tools_of(tools),
             tool_choice=tool_choice_of(tool_choice),
             thinking=thinking,

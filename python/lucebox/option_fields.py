@@ -33,6 +33,7 @@ class EngineFields(TypedDict, total=False):
     memory_limit: str | int | None
     sparse_prefill: float
     batch_invariant: bool
+    mmproj: str | None
     isa: Literal["auto", "scalar", "portable", "avx2", "avx512"]
     prefill_compression: Literal["off", "auto", "always"]
     prefill_threshold: int

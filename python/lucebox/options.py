@@ -91,6 +91,9 @@ class EngineOptions:
     batch_invariant: bool = False
     """On a GPU, tokens that do not depend on what is decoded beside them, to the bit: one sequence takes the kernels of
     several, which is slower, and drafts are off. NVIDIA GPUs from sm_80; the CPU has this property anyway."""
+    mmproj: str | None = None
+    """The vision tower of the model, for images: a multimodal projector (GGUF), or "none" to load the model without
+    one. None: the tower in the model's folder, or a projector beside the model's file. See docs/images.md."""
     isa: Literal["auto", "scalar", "portable", "avx2", "avx512"] = field(default="auto", metadata=MODEL)
     """Instruction set of the CPU kernels: "auto", "scalar" (the readable reference), "portable", "avx2" or "avx512"."""
     prefill_compression: Literal["off", "auto", "always"] = field(default="off", metadata=HOST)

@@ -333,14 +333,21 @@ class Decoder:
     # --- the whole model
 
     def step(
-        self, ids: ArrayLike, state: State, positions: ArrayLike | None = None, taps: list[F64] | None = None
+        self,
+        ids: ArrayLike,
+        state: State,
+        positions: ArrayLike | None = None,
+        taps: list[F64] | None = None,
+        given: tuple[ArrayLike, F64] | None = None,
     ) -> F64:
         """Logits [rows, vocab] of ids after state, which moves on. taps receives the input of each layer and the
-        final normed rows."""
+        final normed rows. given: indices of ids, and the rows that stand for their embeddings."""
         tokens = np.asarray(ids)
         text = np.arange(state.n_tokens, state.n_tokens + len(tokens))
         cos, sin = self.cos_sin(np.stack([text] * 3) if positions is None else np.asarray(positions))
         h = self.w["token_embd.weight"][tokens]
+        if given is not None:
+            h[np.asarray(given[0])] = given[1]
         mlp_norm = "post_attention_norm" if self.family in ("qwen35", "gpt-oss") else "ffn_norm"
         taps = [] if taps is None else taps
         for i, layer_state in enumerate(state.layers):

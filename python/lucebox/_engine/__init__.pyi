@@ -29,6 +29,23 @@ def kv_slot_bytes(kv: str, head_dim: int) -> int:
 def allow_leaks() -> None:
     """Disables the report of objects that threads still hold at exit."""
 
+class EncodedImage:
+    """
+    An image as rows for the language model. While it exists, its rows stay in memory.
+    """
+
+    @property
+    def ids(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+        """
+        [n] the ids that stand for its rows in a prompt, beyond the vocabulary.
+        """
+
+    @property
+    def rows(self) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
+        """[n, hidden], a copy."""
+
+FIRST_IMAGE_ID: int = 1073741824
+
 def read_bandwidth(threads: int, bytes: int) -> float:
     """
     Reads `bytes` of memory with `threads` threads and returns the best GB/s it measured.
@@ -80,6 +97,18 @@ class Engine:
 
     def read_pages(self, run: PageRun) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
         """Copies the pages, in the format of Session.read_pages()."""
+
+    @property
+    def tower(self) -> object:
+        """The vision tower's shape; None: the model was opened without one."""
+
+    def find_image(self, key: str) -> EncodedImage:
+        """The encoded image of this key, if its rows are still in memory."""
+
+    def encode_image(self, key: str, rgb: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu', writable=False)]) -> EncodedImage:
+        """
+        Encodes the pixels [height, width, 3], whose sides are multiples of the tower's unit, or returns the image already encoded under this key.
+        """
 
     @property
     def draft_kind(self) -> str | None:

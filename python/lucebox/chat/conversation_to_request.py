@@ -18,6 +18,7 @@ from lucebox.chat.conversation import AnswerFormat, Conversation
 from lucebox.chat.dialects import DIALECTS
 from lucebox.chat.grammar_work import grammar_work
 from lucebox.chat.harmony_parsing import HarmonyParser
+from lucebox.chat.images import ImagePlaces, take_images
 from lucebox.chat.json_text import respaced
 from lucebox.chat.parsing import OutputParser, new_call_id
 from lucebox.chat.presence import check_present
@@ -196,14 +197,15 @@ class ChatModel:
         if switch and thinking.mode != "default":
             variables[switch] = thinking.mode != "off"
         limit = self._max_prompt(conversation)
+        bare, images = take_images(conversation.messages, reads_images=self.model.processor is not None)
         self.model.check_length(_contents(conversation.messages), limit)
         tools = callable_tools(conversation.tools, conversation.tool_choice)
         shown = self._quoting.values([tool.for_template() for tool in tools])
-        messages = self._quoting.messages(with_broken_calls(profile, conversation.messages))
+        messages = self._quoting.messages(with_broken_calls(profile, bare))
         messages, shown = for_template(profile, messages, shown)
         if not continues(conversation):
             text = template.render(messages, tools=shown, **variables)
-            return self._tokenized(text, BegunText(text, ""), None, limit)
+            return self._tokenized(text, BegunText(text, ""), None, limit, ImagePlaces(text, images))
 
         def render(messages: list[Message], thinks: bool) -> str:
             on = {switch: True} if switch and thinks else {}
@@ -211,7 +213,8 @@ class ChatModel:
 
         found = begun_text(messages, profile.thinking, render)
         begun = "" if found.is_thought else unmarked(found.begun)
-        return self._tokenized(found.head + found.begun, found, begun, limit)
+        text = found.head + found.begun
+        return self._tokenized(text, found, begun, limit, ImagePlaces(text, images))
 
     def prompt_of_text(self, conversation: Conversation) -> Ids:
         """[n_tokens] the prompt of an answer that begins with its text: thinking is off, or ended without a thought
@@ -221,6 +224,8 @@ class ChatModel:
             InvalidRequestError, UnsupportedError: as prompt().
         """
         prompt = self.prompt(replace(conversation, thinking=ThinkingRequest("off")))
+        if prompt.images:
+            raise UnsupportedError("images: labels are not scored after images yet")
         tags = self.profile.thinking
         if tags is None or not begins_open(tags, prompt.head):
             return prompt.ids
@@ -234,10 +239,12 @@ class ChatModel:
             return self._context
         return compressor.max_tokens
 
-    def _tokenized(self, text: str, found: BegunText, begun: str | None, limit: int) -> Prompt:
+    def _tokenized(self, text: str, found: BegunText, begun: str | None, limit: int, places: ImagePlaces) -> Prompt:
         self.model.check_length([text], limit)
+        text = places.shown(text)
         ids = np.asarray(self.model.tokenizer.encode_marked(text), np.int32)
-        return Prompt(unmarked(text), ids, unmarked(found.head), begun)
+        ids, images = places.expand(ids, self.model)
+        return Prompt(unmarked(text), ids, unmarked(places.shown(found.head)), begun, images)
 
     def requests(
         self,
@@ -294,7 +301,7 @@ class ChatModel:
                     end_ids=self.model.end_ids,
                     may_end=lambda: is_free and parser.ends_with_call,
                 )
-            fields: dict[str, Any] = {"endpoint": endpoint, "compression": compression}
+            fields: dict[str, Any] = {"endpoint": endpoint, "compression": compression, "images": prompt.images}
             return {"parser": parser, "constraint": constraint, "budget": budget, **fields}
 
         with grammar_work():
@@ -311,6 +318,10 @@ class ChatModel:
                     f"{self.model.info.name} was loaded without a scorer, so prompts cannot be compressed: load it "
                     "with prefill_drafter (--prefill-drafter MODEL)"
                 )
+            return conversation, prompt, None
+        if prompt.images:
+            if request is not None and request.mode == "always":
+                raise UnsupportedError("compression: a conversation with images is not compressed")
             return conversation, prompt, None
 
         def count(messages: list[Message]) -> int:

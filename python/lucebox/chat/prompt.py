@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lucebox import _engine
 from lucebox.chat.conversation import Conversation
 from lucebox.chat.profiles import Thinking
 from lucebox.chat.rendering import Message
@@ -23,6 +24,8 @@ class Prompt:
     """The text up to the answer, or up to the begun part of it. It shows whether the answer begins inside reasoning."""
     begun: str | None = None
     """The begun part of the answer, without reasoning; None: the answer begins anew."""
+    images: tuple[_engine.EncodedImage, ...] = ()
+    """The images whose ids are in the prompt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,6 @@ CONTEXT = "use --context N (-c)"
 LENGTH = "use --max-tokens N (-n)"
 FOREIGN_FLAGS = {
     "--temp": "use --temperature X (-t)",
-    "--image": "models read text only",
-    "--mmproj": "models read text only",
     "-ngl": ONE_DEVICE,
     "--gpu-layers": ONE_DEVICE,
     "--n-gpu-layers": ONE_DEVICE,

@@ -27,6 +27,7 @@ from lucebox.cli.session import (
     summary,
 )
 from lucebox.errors import InvalidRequestError, LuceboxError
+from lucebox.images import image_of
 from lucebox.local_files import json_object, read_text
 from lucebox.names import did_you_mean
 from lucebox.options import EngineOptions, Sampling
@@ -198,6 +199,7 @@ class Chat:
         self.turns: list[dict[str, Any]] = []  # alternately user and assistant
         self.last: Generation | None = None
         self.n_answers = 0
+        self.images: list[dict[str, Any]] = []  # of the next message
         self.commands: dict[str, Callable[[str], None]] = {
             "help": self.help,
             "reset": self.reset,
@@ -206,6 +208,7 @@ class Chat:
             "regenerate": self.regenerate,
             "save": self.save,
             "load": self.load,
+            "image": self.add_image,
             "set": self.set_option,
             "stats": self.stats,
             "status": self.status,
@@ -216,9 +219,11 @@ class Chat:
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
         return system + self.turns
 
-    def answer(self, text: str) -> None:
+    def answer(self, content: str | list[dict[str, Any]]) -> None:
         """Streams the answer to a user message. After Ctrl-C, the text so far stays in the conversation."""
-        question = {"role": "user", "content": text}
+        if self.images and isinstance(content, str):
+            content = [*self.images, {"type": "text", "text": content}]
+        question = {"role": "user", "content": content}
         pieces: list[str] = []
         self.last = None
         seed = self.sampling.seed
@@ -244,6 +249,7 @@ class Chat:
         content = "".join(pieces)
         message = self.last.message if self.last else {"role": "assistant", "content": content}
         self.turns += [question, message]
+        self.images = []
         if self.args.json:
             last = self.last
             reason = last.finish_reason if last else "cancelled"
@@ -288,6 +294,7 @@ class Chat:
     def reset(self, _: str) -> None:
         """forget the conversation; the system message stays"""
         self.turns.clear()
+        self.images = []
         self.llm.reset()
 
     def set_system(self, text: str) -> None:
@@ -312,6 +319,8 @@ class Chat:
         """FILE: write the conversation as JSON"""
         if not path:
             raise InvalidRequestError("/save needs a file name")
+        if any(isinstance(turn["content"], list) for turn in self.turns):
+            raise InvalidRequestError("a conversation with images cannot be saved")
         text = json.dumps({"model": self.llm.info.name, "messages": self.messages}, ensure_ascii=False, indent=2)
         Path(path).expanduser().write_text(text + "\n", encoding="utf-8")
         console.note(f"saved {len(self.messages)} messages to {path}")
@@ -322,6 +331,14 @@ class Chat:
             raise InvalidRequestError("/load needs a file name")
         self.system, self.turns = read_conversation(Path(path).expanduser())
         console.note(f"loaded {len(self.messages)} messages from {path}")
+
+    def add_image(self, path: str) -> None:
+        """FILE: send an image (PNG, JPEG or WebP) with the next message"""
+        if not path:
+            raise InvalidRequestError("/image needs a file name")
+        image = image_of(path, "/image")
+        self.images.append({"type": "image", "image": image.data})
+        console.note(f"{path} goes with the next message")
 
     def set_option(self, text: str) -> None:
         """NAME=VALUE: change a sampling option; without it, show all options"""

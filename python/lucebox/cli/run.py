@@ -48,6 +48,13 @@ def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentPar
     )
     options.add_model(parser)
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help='the text; "-" or no PROMPT reads stdin')
+    parser.add_argument(
+        "--image",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="an image before PROMPT: PNG, JPEG or WebP; implies --chat. May be given more than once.",
+    )
     parser.add_argument("--chat", action="store_true", help="send PROMPT as a user message through the chat template")
     options.add_chat(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print only the text")
@@ -62,6 +69,8 @@ def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentPar
 
 
 def execute(args: argparse.Namespace) -> int:
+    args.chat = args.chat or bool(args.image)
+    check_files(*args.image)
     if not args.chat:
         for name in ("system", "template", "thinking", "reasoning_effort", "chat_template_kwargs"):
             if getattr(args, name) is not None:
@@ -169,7 +178,9 @@ def start(
 ) -> Iterator[Chunk]:
     if not args.chat:
         return llm.generate(prompt, sampling, stream=True, response_format=form, on_prompt=on_prompt)
-    messages = [{"role": "user", "content": prompt}]
+    images = [{"type": "image", "image": file} for file in args.image]
+    content = [*images, {"type": "text", "text": prompt}] if images else prompt
+    messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
     if args.system is not None:
         messages.insert(0, {"role": "system", "content": args.system})
     return llm.chat(messages, sampling, stream=True, response_format=form, on_prompt=on_prompt, **keywords)

@@ -129,7 +129,7 @@ class DecodeLoop:
         self._ids: Ids = np.empty(len(prompt) + max_tokens, np.int32)
         self._ids[: len(prompt)] = prompt
         self._sampler = sampler
-        self._sampler.set_prompt(prompt)
+        self._sampler.set_prompt(prompt[prompt < model.info.vocab])  # rows of images have other ids
         self._n_top = sampling.logprobs
         self._ends = set(sampling.stop_ids) | (set() if sampling.ignore_eos else set(model.end_ids))
         self._decoder = StreamDecoder(model.tokenizer, skip_special=skip_special)

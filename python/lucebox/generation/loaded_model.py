@@ -13,10 +13,11 @@ import numpy as np
 
 from lucebox import _engine
 from lucebox.chat.template import ChatTemplate
-from lucebox.errors import InvalidRequestError
+from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.generation.embedding import Embedder
 from lucebox.generation.errors import PromptTooLongError
 from lucebox.generation.sessions import SessionPool
+from lucebox.images import ImageSource, Processor
 from lucebox.models.assets import TextAssets
 from lucebox.models.drafters import Drafters
 from lucebox.models.memory import MemoryPlan
@@ -78,6 +79,7 @@ class LoadedModel:
         step_costs_file: StepCostsFile | None,
         draft_reason: str,
         compressor: Compressor | None,
+        processor: Processor | None,
         answer_tokens: int | None,
     ) -> None:
         self._engine: _engine.Engine | None = engine
@@ -95,6 +97,8 @@ class LoadedModel:
         """The drafters that `draft="auto"` left out, and why."""
         self.compressor = compressor
         """Cuts long prompts; None without a scorer."""
+        self.processor = processor
+        """Makes the pixels that the vision tower reads; None without a tower."""
         self.answer_tokens = answer_tokens
         """The catalog's length of an answer where nobody says another; None: the profile's."""
         self.on_device = device.pack is not None
@@ -234,6 +238,20 @@ class LoadedModel:
         if self._embedder is None:
             self._embedder = Embedder(self.info, self.tokenizer.appended)
         return self._embedder
+
+    def encode_image(self, source: ImageSource) -> _engine.EncodedImage:
+        """The image as rows of the prompt, unless an equal image is still in memory.
+
+        Raises:
+            UnsupportedError: the model has no vision tower, or Pillow is not installed.
+            InvalidRequestError: the image is damaged, too large, or of another format.
+        """
+        if self.processor is None:
+            raise UnsupportedError(
+                f"{source.where}: {self.info.name} was loaded without a vision tower, so it reads only text; images "
+                "need a checkpoint of Qwen3.5 with its tower, or a GGUF file with its mmproj beside it (--mmproj FILE)"
+            )
+        return self.engine.find_image(source.key) or self.engine.encode_image(source.key, self.processor.pixels(source))
 
     # --- decoding
 

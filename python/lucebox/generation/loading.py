@@ -3,11 +3,12 @@ cost, the text assets, and the scorer of prompt compression."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from lucebox import _engine
 from lucebox.compression.compressor import Compressor
@@ -17,6 +18,7 @@ from lucebox.compression.scorer import Lender, Scorer
 from lucebox.errors import FormatError, OutOfMemoryError, UnsupportedError
 from lucebox.generation.loaded_model import LoadedDevice, LoadedModel
 from lucebox.generation.sessions import SessionPool
+from lucebox.images import Processor
 from lucebox.models import catalog
 from lucebox.models.assets import TextAssets
 from lucebox.models.drafters import Drafters, resolve_drafts
@@ -25,6 +27,7 @@ from lucebox.models.memory import MemoryPlan
 from lucebox.models.model_info import model_info
 from lucebox.models.resolve import resolve
 from lucebox.models.step_costs import StepCostsFile
+from lucebox.models.vision import find_tower
 from lucebox.options import EngineOptions, engine_fields
 from lucebox.packs.devices import open_pack, resolve_device
 from lucebox.packs.machine import processor_name
@@ -42,6 +45,7 @@ def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Pro
     """
     device = _open_device(wanted)
     resolved = resolve(name, offline=offline, progress=progress)
+    wanted = replace(wanted, mmproj=find_tower(wanted.mmproj, resolved.path))
     draft = "none" if wanted.batch_invariant and wanted.draft == "auto" else wanted.draft
     drafts = resolve_drafts(draft, resolved, offline=offline, progress=progress)
     place = plan_of_scorer(wanted, resolved.path, drafts, offline=offline, progress=progress)
@@ -76,8 +80,18 @@ def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Pro
         step_costs_file=opened.step_costs_file,
         draft_reason=opened.draft_reason,
         compressor=compressor,
+        processor=_processor_of(opened.engine, wanted.mmproj),
         answer_tokens=None if entry is None else entry.answer_tokens,
     )
+
+
+def _processor_of(engine: _engine.Engine, mmproj: str | None) -> Processor | None:
+    """What makes the pixels for the model's vision tower; None without one."""
+    if engine.tower is None or mmproj is None:
+        return None
+    tower = cast(Mapping[str, int], engine.tower)
+    folder = Path(mmproj) if Path(mmproj).is_dir() else Path(mmproj).parent
+    return Processor.read(folder, tower["unit"], tower["max_rows"])
 
 
 def _open_device(wanted: EngineOptions) -> LoadedDevice:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from lucebox import _engine
 from lucebox.errors import InvalidRequestError
 from lucebox.generation.decode import StopReason
 from lucebox.generation.embedding import Embedding, Pooling
@@ -68,6 +69,8 @@ class GenerationRequest:
     """Also return the prompt's tokens, each with its log probability and sampling.logprobs alternatives."""
     compression: PromptCompression | None = None
     """The record of the prompt's compression; None: the prompt is uncompressed."""
+    images: tuple[_engine.EncodedImage, ...] = ()
+    """The images in the prompt, whose rows stay in memory while the request exists."""
 
     @property
     def is_answer(self) -> bool:

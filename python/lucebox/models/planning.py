@@ -15,6 +15,7 @@ from lucebox.models.drafters import Drafters, resolve_drafts
 from lucebox.models.hub import Progress
 from lucebox.models.memory import MemoryPlan
 from lucebox.models.resolve import resolve
+from lucebox.models.vision import find_tower
 from lucebox.options import EngineOptions, check_names, engine_fields
 from lucebox.packs import targets
 from lucebox.packs.devices import resolve_device
@@ -108,6 +109,7 @@ def plan_memory(
     if wanted.memory_limit is not None:
         device = replace(device, free_bytes=parse_size(wanted.memory_limit))
     found = resolve(os.fspath(model), offline=offline, progress=progress)
+    wanted = replace(wanted, mmproj=find_tower(wanted.mmproj, found.path))
     drafts = resolve_drafts(wanted.draft, found, offline=offline, progress=progress)
     scorer = None
     if wanted.prefill_drafter is not None:

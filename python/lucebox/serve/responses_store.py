@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from lucebox.chat.rendering import Message
+from lucebox.images import ImageSource
 from lucebox.serve.delivery import Exchange
 from lucebox.serve.errors import ApiError
 
@@ -159,7 +160,8 @@ class ResponseStore:
 
 
 def size_of(value: object) -> int:
-    """Estimated size: the characters of a JSON value, plus 64 bytes per object, list and member."""
+    """Estimated size: the characters of a JSON value, plus 64 bytes per object, list and member, and the bytes of its
+    images."""
     total, queue = 0, [value]
     while queue:
         item = queue.pop()
@@ -171,6 +173,8 @@ def size_of(value: object) -> int:
             queue.extend(item.values())
         elif isinstance(item, list):
             queue.extend(item)
+        elif isinstance(item, ImageSource):
+            total += len(item.data)
     return total
 
 

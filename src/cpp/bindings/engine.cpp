@@ -1,6 +1,7 @@
 // Engine for Python. To avoid deadlock, every call that takes the device's turn releases the GIL: a thread that polls
 // for signals waits for the GIL while it holds the turn.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -9,6 +10,7 @@
 
 #include "base/bandwidth.h"
 #include "base/error.h"
+#include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "bindings/byte_arrays.h"
 #include "bindings/calls.h"
@@ -104,9 +106,55 @@ ByteArray bytes_of_run(const Engine& engine, const PageRun& run) {
   });
 }
 
+using Pixels = nb::ndarray<const uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+
+std::shared_ptr<const EncodedImage> encode_image(const Engine& engine, const std::string& key, const Pixels& rgb) {
+  LB_CHECK(rgb.shape(2) == 3, kInvalid, "pixels must be [height, width, 3], got ", rgb.shape(2), " channels");
+  SignalPoll poll;
+  return without_gil([&] {
+    return engine.encode(key, {rgb.data(), rgb.size()}, int(rgb.shape(0)), int(rgb.shape(1)), std::ref(poll));
+  });
+}
+
+nb::object tower_of(const Engine& engine) {
+  if (engine.tower() == nullptr) return nb::none();
+  const VisionConfig& config = engine.tower()->config();
+  nb::dict d;
+  d["n_layers"] = config.n_layers;
+  d["width"] = config.width;
+  d["n_heads"] = config.n_heads;
+  d["ffn"] = config.ffn;
+  d["patch"] = config.patch;
+  d["unit"] = config.unit();
+  d["max_rows"] = VisionTower::kMaxPatches / (config.merge * config.merge);
+  return d;
+}
+
+void bind_images(nb::module_& m) {
+  nb::class_<EncodedImage>(m, "EncodedImage",
+                           "An image as rows for the language model. While it exists, its rows stay in memory.")
+      .def_prop_ro(
+          "ids",
+          [](const EncodedImage& image) {
+            std::vector<int32_t> ids(size_t(image.grid.n()));
+            for (size_t i = 0; i < ids.size(); ++i) ids[i] = image.grid.first_id + int32_t(i);
+            return to_numpy<1, int32_t>(std::move(ids), {size_t(image.grid.n())});
+          },
+          nb::rv_policy::automatic, "[n] the ids that stand for its rows in a prompt, beyond the vocabulary.")
+      .def_prop_ro(
+          "rows",
+          [](const EncodedImage& image) {
+            const size_t n = size_t(image.grid.n());
+            return to_numpy<2>(std::vector<float>(image.rows), {n, image.rows.size() / n});
+          },
+          nb::rv_policy::automatic, "[n, hidden], a copy.");
+}
+
 }  // namespace
 
 void bind_engine(nb::module_& m) {
+  bind_images(m);
+  m.attr("FIRST_IMAGE_ID") = kFirstImageId;
   m.def(
       "read_bandwidth",
       [](int threads, size_t bytes) { return without_gil([&] { return read_bandwidth(threads, bytes); }); },
@@ -141,6 +189,13 @@ void bind_engine(nb::module_& m) {
           "n_free_pages", [](const Engine& engine) { return engine.pages()->n_free(); },
           "Number of pages that neither a session nor a PageRun holds.")
       .def("read_pages", &bytes_of_run, "run"_a, "Copies the pages, in the format of Session.read_pages().")
+      .def_prop_ro("tower", &tower_of, "The vision tower's shape; None: the model was opened without one.")
+      .def(
+          "find_image", [](const Engine& engine, const std::string& key) { return engine.images().find(key); }, "key"_a,
+          "The encoded image of this key, if its rows are still in memory.")
+      .def("encode_image", &encode_image, "key"_a, "rgb"_a,
+           "Encodes the pixels [height, width, 3], whose sides are multiples of the tower's unit, or returns the image "
+           "already encoded under this key.")
       .def_prop_ro("draft_kind", &draft_kind_of, "Kind of the draft model: \"dflash\" or \"mtp\"; None without one.")
       .def_prop_ro("outputs", &Engine::outputs,
                    "Earlier outputs that the suffix drafter searches; None without a suffix drafter.")

@@ -52,6 +52,7 @@ inline const std::tuple kEngineFields{
     Field{"draft_budget", &EngineFields::draft_budget, 0},
     Field{"sparse_prefill", &EngineFields::sparse_prefill},
     Field{"batch_invariant", &EngineFields::batch_invariant},
+    Field{"mmproj", &EngineFields::mmproj, ""},
     Field{"draft_model", &EngineFields::draft_model, ""},
     Field{"suffix", &EngineFields::suffix},
 };

@@ -263,7 +263,7 @@ void Decode::start_step(int32_t token, Timeline::NumbersFrom from, bool waits_fo
     const std::lock_guard lock(timeline_.turn());
     if (timeline_.state().room() == 0) return;  // the context is full, or the KV cache has no free page yet
     timeline_.begin_step(from);
-    if (from == Timeline::NumbersFrom::kHost) loop_->place(timeline_.state().n_tokens());
+    if (from == Timeline::NumbersFrom::kHost) loop_->place(timeline_.text_position(timeline_.state().n_tokens()));
     waits_for_mask ? loop_->step_only() : loop_->step();
     timeline_.end_step();
     set(StepPending{token, waits_for_mask});

@@ -20,6 +20,15 @@
 namespace lb {
 namespace {
 
+// The vision tower that the options name; null: none. Its rows are the model's residual stream.
+std::unique_ptr<VisionTower> open_tower(const EngineOptions& options, const Model& model) {
+  if (options.mmproj.empty()) return nullptr;
+  LB_CHECK(model.has_image_positions(), kUnsupported, options.mmproj, ": images are not supported with ",
+           model.info().architecture, " yet; supported: Qwen3.5");
+  return std::make_unique<VisionTower>(options.mmproj, model.info().hidden,
+                                       CpuStreamOptions{.n_threads = options.threads, .isa = options.isa});
+}
+
 constexpr int kMaxKvTokens = std::numeric_limits<int>::max() / kPageTokens * kPageTokens;  // whole pages
 
 // A hash of everything that a saved session depends on: metadata, all tensor bytes, rope frequencies and settings. Four
@@ -169,7 +178,36 @@ std::vector<std::string> Engine::links() const {
 }
 
 void Engine::check_ids(std::span<const int32_t> ids) const {
+  const auto first = std::ranges::find_if(ids, is_image_id);
+  if (first == ids.end()) return check_text(ids);
+  check_text(ids.first(first - ids.begin()));
+  for (size_t i = first - ids.begin(); i < ids.size();) {
+    const size_t end = std::ranges::find_if(ids.subspan(i), is_image_id) - ids.begin();
+    check_text(ids.subspan(i, end - i));
+    if ((i = end) == ids.size()) break;
+    const ImageGrid grid = images_.grid_of(ids[i]);
+    const size_t n = std::min<size_t>(grid.n(), ids.size() - i);
+    for (size_t k = 0; k < n; ++k, ++i)
+      LB_CHECK(ids[i] == grid.first_id + int32_t(k), kInvalid, "token ", i, " is ", ids[i],
+               "; an image's ids must be complete and in order");
+  }
+  LB_CHECK(ids.size() <= static_cast<size_t>(options_.context), kInvalid, ids.size(),
+           " tokens do not fit the context of ", options_.context, "; load the model with a larger context");
+}
+
+void Engine::check_text(std::span<const int32_t> ids) const {
   check_token_ids(ids, model().info().vocab, options_.context);
+}
+
+std::shared_ptr<const EncodedImage> Engine::encode(const std::string& key, std::span<const uint8_t> rgb, int height,
+                                                   int width, const std::function<bool()>& interrupted) const {
+  LB_CHECK(tower_ != nullptr, kUnsupported, file_.path, ": the model was loaded without a vision tower");
+  if (auto known = images_.find(key)) return known;
+  const std::lock_guard lock(tower_mutex_);
+  if (auto known = images_.find(key)) return known;
+  const int unit = tower_->config().unit();
+  std::vector<float> rows = tower_->encode(rgb, height, width, interrupted);
+  return images_.add(key, height / unit, width / unit, std::move(rows));
 }
 
 const std::string& Engine::fingerprint() const {
@@ -239,7 +277,8 @@ MemoryPlan Engine::plan(const std::string& path, EngineOptions& options,
   resolve(options, *devices[0]);
   const OpenModels opened(path, options.draft_model, *devices[0]);
   for (const DeviceSizes* sizes : devices) sizes->check(sparse_wish(options), *opened.models.target, options.kv);
-  return make_split_plan(opened.models, devices, opened.file_bytes(), options).plan;
+  const auto tower = open_tower(options, *opened.models.target);
+  return make_split_plan(opened.models, devices, opened.file_bytes(), options, tower.get()).plan;
 }
 
 std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions options,
@@ -261,12 +300,14 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   for (const DeviceSizes* sizes : devices) sizes->check(sparse_wish(options), *opened.models.target, options.kv);
   std::vector<std::unique_lock<std::mutex>> locks;
   for (std::mutex* one : opening) locks.emplace_back(*one);
-  SplitPlan plan = make_split_plan(opened.models, devices, opened.file_bytes(), options);
+  auto tower = open_tower(options, *opened.models.target);
+  SplitPlan plan = make_split_plan(opened.models, devices, opened.file_bytes(), options, tower.get());
   opened.models.target->fill_copies(options.threads, progress);
   if (opened.models.draft) opened.models.draft->fill_copies(options.threads, progress);
   std::shared_ptr<Engine> engine =
       process_owned(new Engine(std::move(opened.file), std::move(opened.draft_file), std::move(opened.models), backends,
                                std::move(options), std::move(plan), progress));
+  engine->tower_ = std::move(tower);
   for (const auto& shard : engine->shards()) shard->stream().wait();
   engine->check_intact();
   return engine;

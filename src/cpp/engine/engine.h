@@ -10,12 +10,14 @@
 #include <vector>
 
 #include "dispatch/device_link.h"
+#include "engine/image_store.h"
 #include "engine/memory_plan.h"
 #include "engine/options.h"
 #include "engine/plan_split.h"
 #include "engine/shard.h"
 #include "format/model_file.h"
 #include "models/model.h"
+#include "models/vision_tower.h"
 #include "speculation/step_costs.h"
 #include "speculation/suffix.h"
 #include "state/sequence_state.h"
@@ -47,8 +49,18 @@ class Engine {
   StateOptions state_options() const;
   // The KV cache, which all sessions share.
   const std::shared_ptr<PagePool>& pages() const { return pages_; }
-  // Throws unless all ids are in the vocabulary and fit the context.
+  // Throws unless all ids are in the vocabulary, or whole images (the last may be cut), and fit the context.
   void check_ids(std::span<const int32_t> ids) const;
+  // Throws unless all ids are in the vocabulary and fit the context.
+  void check_text(std::span<const int32_t> ids) const;
+
+  // --- images
+  static constexpr size_t kImageBytes = size_t{512} << 20;   // host memory for rows of images, at most
+  const VisionTower* tower() const { return tower_.get(); }  // null: the model was opened without one
+  ImageStore& images() const { return images_; }
+  // The rows of an image, encoded unless the store has them. key: names its pixels; rgb: [height, width, 3].
+  std::shared_ptr<const EncodedImage> encode(const std::string& key, std::span<const uint8_t> rgb, int height,
+                                             int width, const std::function<bool()>& interrupted) const;
   // Outputs of all sessions, for the suffix drafter; null without it.
   const std::shared_ptr<EarlierOutputs>& outputs() const { return outputs_; }
   // Costs of a step on this device. None until the first session measures them or set_step_costs() sets them.
@@ -114,6 +126,9 @@ class Engine {
   std::vector<std::unique_ptr<Promise>> promises_;
   std::shared_ptr<PagePool> pages_;
   std::shared_ptr<EarlierOutputs> outputs_;
+  std::unique_ptr<VisionTower> tower_;
+  mutable std::mutex tower_mutex_;
+  mutable ImageStore images_{kImageBytes};
   mutable std::mutex costs_mutex_;
   mutable std::optional<StepCosts> step_costs_;
 };

@@ -55,6 +55,9 @@ struct EngineFields : ModelOptions {
   // On a GPU, tokens that do not depend on what is decoded beside them, to the bit: one sequence takes the kernels of
   // several, which is slower, and drafts are off.
   bool batch_invariant = false;
+  // The vision tower of the model, for images: a multimodal projector (GGUF), or "none" to load the model without one.
+  // "": the tower in the model's folder, or a projector beside the model's file.
+  std::string mmproj;
   // The draft model: "mtp", the prediction block in the model's file, or a drafter's file. "": no draft model.
   std::string draft_model;
   // Whether the suffix drafter drafts, too: from what was written before.

@@ -136,12 +136,12 @@ void Pass::begin_segments() {
     Session& session = *requests_[i].session;
     SequenceState& state = session.timeline_.state();
     const Draft& draft = session.speculator_.walk().draft();
-    const int first = segments_[i].first_row, n_past = state.n_tokens();
+    const int first = segments_[i].first_row, start = session.timeline_.text_position(state.n_tokens());
     std::copy_n(draft.tokens, draft.rows, inputs.tokens + first);
     std::copy_n(draft.parents, draft.rows, inputs.parents + first);
     std::copy_n(draft.ancestors, draft.rows, inputs.ancestors + first);
     for (int axis = 0; axis < 3; ++axis)
-      for (int r = 0; r < draft.rows; ++r) inputs.positions[axis * rows_ + first + r] = n_past + draft.depths[r];
+      for (int r = 0; r < draft.rows; ++r) inputs.positions[axis * rows_ + first + r] = start + draft.depths[r];
     session.timeline_.settle_steps();
     session.timeline_.forget_append();
     if (draft.rows > 1) {

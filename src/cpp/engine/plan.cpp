@@ -101,6 +101,14 @@ std::vector<PlanEntry> entries_of(const EngineSizes& engine, const WeightSizes& 
   return entries;
 }
 
+// Private memory of the vision tower, with the buffers of the largest image.
+std::vector<PlanEntry> tower_entries(const VisionTower* tower, const DeviceSizes& sizes) {
+  if (tower == nullptr || !sizes.maps_weights()) return {};  // the tower is in host memory
+  const int n = VisionTower::kMaxPatches;
+  return {{"vision tower", tower->private_bytes(), "patch weights, positions, norms and biases as F32"},
+          {"image buffers", tower->scratch_bytes(n), cat("while an image is encoded, up to ", n, " patches")}};
+}
+
 }  // namespace
 
 size_t step_row_bytes(const DraftModel* draft, const DeviceSizes& sizes, const Model& model,
@@ -127,8 +135,11 @@ size_t row_bytes(const Models& models, const EngineOptions& options) {
 }
 
 MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options,
-                     const NetworkPart& part) {
-  const WeightSizes weights(models, sizes, file_bytes, part);
+                     const NetworkPart& part, const VisionTower* tower) {
+  const std::vector<PlanEntry> images = tower_entries(tower, sizes);
+  size_t image_bytes = 0;
+  for (const PlanEntry& entry : images) image_bytes += entry.bytes;
+  const WeightSizes weights(models, sizes, file_bytes + (tower == nullptr ? 0 : tower->own_file_bytes()), part);
   const size_t step_bytes = part.n == 1 ? sizes.step_bytes(models, options) : 0;
   const EngineSizes asked{models, sizes, options, part};
   const int max_context = models.target->info().max_context;
@@ -136,7 +147,7 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
       fit_context({.models = models,
                    .sizes = sizes,
                    .weights = weights,
-                   .fixed_bytes = step_bytes,
+                   .fixed_bytes = step_bytes + image_bytes,
                    .needed_bytes = [&](int context, const KvTypes& kv) { return asked.at(context, kv).needed(); },
                    .token_bytes =
                        [&](const KvTypes& kv) {
@@ -149,6 +160,7 @@ MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file
   const int pages = options.kv_tokens > 0 ? settled.kv_pages() : fitting_kv_pages(settled, budget);
   options.kv_tokens = settled.options.kv_tokens = plan.kv_tokens = pages * kPageTokens;
   plan.entries = entries_of(settled, weights, step_bytes);
+  std::ranges::copy(images, std::back_inserter(plan.entries));
   return std::move(plan);
 }
 

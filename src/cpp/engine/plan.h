@@ -4,13 +4,14 @@
 #include "engine/backend.h"
 #include "engine/memory_plan.h"
 #include "engine/options.h"
+#include "models/vision_tower.h"
 
 namespace lb {
 
 // Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. Throws kMemory, whose message has the
-// sizes and the largest context that would fit. part: what one of several devices has.
+// sizes and the largest context that would fit. part: what one of several devices has. tower: null without images.
 MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options,
-                     const NetworkPart& part = {});
+                     const NetworkPart& part = {}, const VisionTower* tower = nullptr);
 
 // The longest rows that one device hands to the next.
 size_t row_bytes(const Models& models, const EngineOptions& options);

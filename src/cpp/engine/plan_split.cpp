@@ -117,10 +117,11 @@ std::vector<int> divide(const Models& models, Devices devices, const EngineOptio
   return division(std::min(low * kPageTokens, wanted)).best();
 }
 
-bool fits_alone(const Models& models, const DeviceSizes& device, size_t file_bytes, EngineOptions options) {
+bool fits_alone(const Models& models, const DeviceSizes& device, size_t file_bytes, EngineOptions options,
+                const VisionTower* tower) {
   const int wanted = options.context > 0 ? options.context : models.target->info().max_context;
   try {
-    return make_plan(models, device, file_bytes, options).largest_context >= wanted;
+    return make_plan(models, device, file_bytes, options, {}, tower).largest_context >= wanted;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kMemory) throw;
     return false;
@@ -149,10 +150,11 @@ MemoryPlan sum_of(std::vector<MemoryPlan> parts, const std::string& names) {
 
 }  // namespace
 
-SplitPlan make_split_plan(const Models& models, Devices devices, size_t file_bytes, EngineOptions& options) {
+SplitPlan make_split_plan(const Models& models, Devices devices, size_t file_bytes, EngineOptions& options,
+                          const VisionTower* tower) {
   if (devices.size() == 1 ||
-      (options.split == SplitMode::kAuto && fits_alone(models, *devices[0], file_bytes, options)))
-    return {{NetworkPart{}}, make_plan(models, *devices[0], file_bytes, options)};
+      (options.split == SplitMode::kAuto && fits_alone(models, *devices[0], file_bytes, options, tower)))
+    return {{NetworkPart{}}, make_plan(models, *devices[0], file_bytes, options, {}, tower)};
   check_supported(models, devices, options);
   const std::vector<int> bounds = divide(models, devices, options);
   const int n = static_cast<int>(devices.size());

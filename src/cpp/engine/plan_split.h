@@ -15,8 +15,9 @@ struct SplitPlan {
 
 // options.split = auto: the first device alone, if the whole model fits there with the wanted context (options.context,
 // else the model's longest). Otherwise layers on all devices, so that each uses the same share of its free memory.
-// Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. Throws like make_plan().
+// Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. tower: null without images; beside
+// several devices it is in host memory. Throws like make_plan().
 SplitPlan make_split_plan(const Models& models, std::span<const DeviceSizes* const> devices, size_t file_bytes,
-                          EngineOptions& options);
+                          EngineOptions& options, const VisionTower* tower);
 
 }  // namespace lb

@@ -110,7 +110,7 @@ std::unique_ptr<PageRun> Session::share_pages(int first, int count) {
 
 std::vector<double> Session::score(std::span<const int32_t> ids, const Interrupted& interrupted) {
   LB_CHECK(ids.size() >= 2, kInvalid, "scoring needs at least two tokens, got ", ids.size());
-  engine().check_ids(ids);
+  engine().check_text(ids);
   at_rest().reset();
   const size_t vocab = engine().model().info().vocab;
   std::vector<float> logits(PassBuffers::kLogitRows * vocab);

@@ -47,7 +47,7 @@ void Speculator::start(const StepCosts& costs) {
 // --- the caller's hints
 
 void Speculator::expect(std::span<const int32_t> text) {
-  timeline_.engine().check_ids(text.first(std::min(text.size(), static_cast<size_t>(timeline_.context()))));
+  timeline_.engine().check_text(text.first(std::min(text.size(), static_cast<size_t>(timeline_.context()))));
   if (drafters_.suffix != nullptr) drafters_.suffix->expect(text);
 }
 
@@ -61,7 +61,7 @@ void Speculator::share_outputs(std::shared_ptr<EarlierOutputs> outputs) {
 }
 
 void Speculator::suggest(std::span<const int32_t> tokens, std::span<const int32_t> parents) {
-  timeline_.engine().check_ids(tokens);
+  timeline_.engine().check_text(tokens);
   LB_CHECK(memory_.logits != nullptr, kUnsupported, "the engine was opened without speculation");
   drafters_.suggested.suggest(tokens, parents);
 }
@@ -82,7 +82,9 @@ DraftRequest Speculator::request(int32_t root, int max_rows) const {
 Draft Speculator::draft_from_text(int32_t root, int max_rows) {
   const bool is_there = drafters_.from_text.start(request(root, max_rows));
   timeline_.mark_unchanged();
-  return is_there ? drafters_.from_text.tree(max_rows) : Draft{};
+  const Draft tree = is_there ? drafters_.from_text.tree(max_rows) : Draft{};
+  // A match before an image proposes the image, which is no text.
+  return std::ranges::any_of(std::span(tree.tokens, tree.rows), is_image_id) ? Draft{} : tree;
 }
 
 bool Speculator::pays(int32_t root) {
@@ -131,7 +133,8 @@ Draft Speculator::model_tree(int32_t root, int max_rows, bool has_draft, bool ma
   Draft alone{};
   drafting::start(alone, root);
   if (!has_draft) {
-    if (!model.start(request(root, max_rows))) return planner_->tree(&alone);
+    // The draft model's rows count tokens, and positions after an image do not.
+    if (timeline_.has_images() || !model.start(request(root, max_rows))) return planner_->tree(&alone);
     parts_.end(StepPart::kDraft);
   }
   if (loop_ != nullptr && may_grow && planner_->rows_ahead() > 1) {
@@ -186,9 +189,9 @@ void Speculator::fill(Stream& stream, const Timeline::RowInputs& to) {
     return parts_.end(StepPart::kTree);
   }
   std::array<int32_t, 3 * kMaxTree> positions;
-  const int n_past = timeline_.state().n_tokens();
+  const int start = timeline_.text_position(timeline_.state().n_tokens());
   for (int axis = 0; axis < 3; ++axis)
-    for (int r = 0; r < draft.rows; ++r) positions[axis * draft.rows + r] = n_past + draft.depths[r];
+    for (int r = 0; r < draft.rows; ++r) positions[axis * draft.rows + r] = start + draft.depths[r];
   if (to.tokens == memory_.tree->tokens) {
     upload(stream);
   } else {

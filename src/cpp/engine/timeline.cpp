@@ -16,6 +16,29 @@ uint64_t next_number() {
   return n++;
 }
 
+// The image rows of an append, and the images that hold them.
+struct AppendedImages {
+  std::vector<int32_t> tokens;  // the append's ids, with an id of the vocabulary in place of an image's
+  std::vector<GivenRows> rows;
+  std::vector<std::shared_ptr<const EncodedImage>> images;
+
+  AppendedImages(std::span<const int32_t> ids, const Engine& engine) : tokens(ids.begin(), ids.end()) {
+    const int hidden = engine.model().info().hidden, n = static_cast<int>(ids.size());
+    for (int i = 0; i < n;) {
+      if (!is_image_id(ids[i])) {
+        ++i;
+        continue;
+      }
+      images.push_back(engine.images().rows_of(ids[i]));
+      const ImageGrid& grid = images.back()->grid;
+      const int index = ids[i] - grid.first_id, count = std::min(grid.n() - index, n - i);
+      rows.push_back({i, count, images.back()->rows.data() + size_t(index) * hidden});
+      std::fill_n(tokens.begin() + i, count, 0);
+      i += count;
+    }
+  }
+};
+
 // Sets two flags for its lifetime.
 class Hold {
  public:
@@ -43,7 +66,7 @@ Timeline::Timeline(std::shared_ptr<const Engine> engine)
 }
 
 bool Timeline::extends_by_one(std::span<const int32_t> ids) const {
-  return !tokens_.empty() && ids.size() == tokens_.size() + 1 &&
+  return !tokens_.empty() && ids.size() == tokens_.size() + 1 && !is_image_id(ids.back()) &&
          std::equal(tokens_.begin(), tokens_.end(), ids.begin());
 }
 
@@ -55,13 +78,13 @@ void Timeline::check_idle() const {
 void Timeline::prefill(std::span<const int32_t> ids, const Interrupted& interrupted, const AfterChunk& after_chunk,
                        const BetweenLayers& between_layers) {
   const int chunk = engine_->options().prefill_chunk;
+  place_images(ids);
   while (tokens_.size() < ids.size()) {
     const std::lock_guard lock(turn());
     // Chunks end at multiples of the chunk size, so the boundaries do not depend on how much was reused.
     const int first = static_cast<int>(tokens_.size());
     const int rows = std::min<int>((first / chunk + 1) * chunk, static_cast<int>(ids.size())) - first;
-    for (int axis = 0; axis < 3; ++axis)
-      for (int r = 0; r < rows; ++r) positions_[axis * rows + r] = first + r;
+    place_rows(ids, first, rows);
     const auto part = ids.subspan(first, rows);
     const bool is_sparse = is_sparse_chunk(first, first + rows);
     PassBuffers& buffers = engine_->buffers_for(rows, is_sparse);
@@ -85,6 +108,11 @@ void Timeline::prefill(std::span<const int32_t> ids, const Interrupted& interrup
 void Timeline::forward(std::span<const int32_t> ids, std::span<const int32_t> positions, const Tree& tree, Rows rows,
                        const Interrupted& interrupted) {
   rows.is_tree = tree.parent != nullptr;
+  std::optional<AppendedImages> images;
+  if (has_images() && std::ranges::any_of(ids, is_image_id)) {
+    images.emplace(ids, *engine_);
+    ids = images->tokens, rows.given = images->rows;
+  }
   const auto upload_rows = [&](Stream& stream, const RowInputs& to) {
     stream.upload(to.tokens, ids.data(), ids.size_bytes());
     stream.upload(to.positions, positions.data(), positions.size_bytes());
@@ -124,15 +152,16 @@ void Timeline::run(const Rows& rows, const std::function<void(Stream&, const Row
     appends[i] = {.tokens = {in.tokens, n},
                   .positions = {in.positions, 3 * n},
                   .segments = {&segments[i], 1},
+                  .given = rows.given,
                   .sparse = rows.is_sparse ? &*own.sparse : nullptr,
                   .interrupted = interrupted ? &interrupted : nullptr};
   }
   const auto send = [&] { engine_->forward(buffers, appends, rows.taps); };
   try {
     for (int i = 0; i < n_shards; ++i) fill(*engine_->buffers_of(i, buffers).stream, inputs[i]);
-    // A recording has neither copies to the host nor the work of several devices.
+    // A recording has neither copies from or to the host nor the work of several devices.
     const bool has_taps = rows.taps != nullptr && !rows.taps->layers.empty();
-    const bool is_recordable = rows.n <= kMaxTree && !has_taps && n_shards == 1;
+    const bool is_recordable = rows.n <= kMaxTree && !has_taps && rows.given.empty() && n_shards == 1;
     const std::array<uint64_t, 3> shape{n, rows.is_tree, rows.inputs != nullptr};
     is_recordable ? recorded_.send(shape, *buffers.stream, send) : send();
   } catch (...) {
@@ -179,7 +208,42 @@ void Timeline::add_path_token(int32_t token) {
   ++revision_;
 }
 
-// Counts the n newest tokens, which are at text positions.
+int32_t Timeline::text_position(int slot) const {
+  int position = slot;
+  for (const auto& [first, grid] : images_)
+    if (first + grid.n() <= slot) position -= grid.n() - grid.extent();
+  return position;
+}
+
+void Timeline::place_images(std::span<const int32_t> ids) {
+  const int n = static_cast<int>(tokens_.size());
+  while (!images_.empty() && images_.back().slot >= n) images_.pop_back();
+  for (int i = n; i < static_cast<int>(ids.size()); ++i) {
+    if (!is_image_id(ids[i])) continue;
+    const ImageGrid grid = engine_->images().grid_of(ids[i]);
+    if (ids[i] == grid.first_id) images_.push_back({i, grid});
+    i += grid.first_id + grid.n() - 1 - ids[i];
+  }
+}
+
+void Timeline::place_rows(std::span<const int32_t> ids, int first, int rows) {
+  for (int r = 0; r < rows; ++r) {
+    const int slot = first + r;
+    int32_t at[3];  // temporal, height, width
+    const auto image = std::ranges::find_if(images_, [&](const PlacedImage& placed) {
+      return placed.slot <= slot && slot < placed.slot + placed.grid.n();
+    });
+    if (image == images_.end() || !is_image_id(ids[slot])) {
+      at[0] = at[1] = at[2] = text_position(slot);
+    } else {
+      const int index = slot - image->slot, start = text_position(image->slot);
+      at[0] = start, at[1] = start + index / image->grid.width, at[2] = start + index % image->grid.width;
+    }
+    for (int axis = 0; axis < 3; ++axis) positions_[axis * rows + r] = at[axis];
+  }
+}
+
+// Counts the n newest tokens, which are at the positions that the tokens imply.
 void Timeline::grow_text(int n) {
   if (n_text_ + n == static_cast<int>(tokens_.size())) n_text_ += n;
 }
@@ -204,6 +268,7 @@ void Timeline::truncate_tokens(int n) {
   tokens_.resize(n);
   n_unchanged_ = std::min(n_unchanged_, n);
   n_text_ = std::min(n_text_, n);
+  while (!images_.empty() && images_.back().slot >= n) images_.pop_back();
   while (!append_ends_.empty() && append_ends_.back() > n) append_ends_.pop_back();
   ++revision_;
 }

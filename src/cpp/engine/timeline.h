@@ -30,6 +30,9 @@ class Timeline {
   // The ring of the tapped rows of plain steps; null without a draft model, and on the CPU, which has no plain steps.
   const StepRing* step_ring() const { return step_rows_ ? &step_rows_->ring() : nullptr; }
   uint64_t number() const { return number_; }  // unique in the process
+  bool has_images() const { return !images_.empty(); }
+  // Position of a text row after `slot` tokens: an image takes fewer positions than it has tokens (M-RoPE).
+  int32_t text_position(int slot) const;
 
   std::span<const int32_t> tokens() const { return tokens_; }
   int context() const { return state_.capacity(); }
@@ -57,7 +60,8 @@ class Timeline {
     bool is_tree = false;
     const RowInputs* inputs = nullptr;  // on the only shard; null: the pass buffers'
     const Taps* taps = nullptr;
-    bool is_sparse = false;                // block-sparse attention; else dense
+    bool is_sparse = false;  // block-sparse attention; else dense
+    std::span<const GivenRows> given{};
   };
   // Computes an append whose inputs `fill` sends to the stream of each shard. The append then awaits a commit.
   void run(const Rows& rows, const std::function<void(Stream&, const RowInputs&)>& fill,
@@ -161,6 +165,10 @@ class Timeline {
   bool is_sparse_chunk(int first, int end) const;
   void add_tokens(std::span<const int32_t> ids);  // the ids of one append, all of them kept
   void grow_text(int n);
+  // Finds the images in ids, which extend the tokens.
+  void place_images(std::span<const int32_t> ids);
+  // Writes the positions of ids[first..first + rows) to positions_.
+  void place_rows(std::span<const int32_t> ids, int first, int rows);
   void truncate_tokens(int n);
   void ready_pages();
   void take_pieces(const Pieces& pieces);
@@ -172,11 +180,17 @@ class Timeline {
   SequenceState state_;
   std::unique_ptr<StepRows> step_rows_;
   RecordedAppends recorded_;
-  std::vector<int32_t> positions_;    // [3, max_rows] of the append in progress
-  bool is_computing_ = false;         // in a prompt chunk, between whose layers other sessions compute
-  std::vector<int32_t> tokens_;       // committed, or on the path of an uncommitted tree
+  std::vector<int32_t> positions_;  // [3, max_rows] of the append in progress
+  bool is_computing_ = false;       // in a prompt chunk, between whose layers other sessions compute
+  std::vector<int32_t> tokens_;     // committed, or on the path of an uncommitted tree
+  // Images of the tokens, or of the prompt in progress, oldest first.
+  struct PlacedImage {
+    int slot;  // of its first row
+    ImageGrid grid;
+  };
+  std::vector<PlacedImage> images_;
   std::vector<int32_t> append_ends_;  // of the appends that computed tokens_, up to the first not kept in full
-  int n_text_ = 0;                    // leading tokens known to be at text positions
+  int n_text_ = 0;                    // leading tokens known to be at the positions that the tokens imply
   int n_unchanged_ = 0;
   uint64_t revision_ = 0;
   Appended appended_;

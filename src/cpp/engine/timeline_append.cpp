@@ -31,7 +31,7 @@ struct TreeRows {
 void Timeline::check_append(std::span<const int32_t> ids, const AppendOptions& options) const {
   const int rows = static_cast<int>(ids.size()), max_rows = engine_->options().prefill_chunk;
   const int n_layers = engine_->model().info().n_layers;
-  engine_->check_ids(ids);
+  engine_->check_text(ids);
   LB_CHECK(rows >= 1 && rows <= max_rows, kInvalid, "an append has 1 to ", max_rows, " rows, got ", rows);
   LB_CHECK(options.parents.empty() || options.parents.size() == ids.size(), kInvalid,
            "parents must have one entry per row, got ", options.parents.size(), " for ", rows, " rows");
@@ -44,10 +44,10 @@ void Timeline::check_append(std::span<const int32_t> ids, const AppendOptions& o
 
 void Timeline::compute(std::span<const int32_t> ids, const AppendOptions& options, const Interrupted& interrupted,
                        const Taps* taps) {
-  const int rows = static_cast<int>(ids.size()), n_past = state_.n_tokens();
+  const int rows = static_cast<int>(ids.size()), start = text_position(state_.n_tokens());
   const TreeRows tree(options.parents);
   for (int axis = 0; axis < 3; ++axis)
-    for (int r = 0; r < rows; ++r) positions_[axis * rows + r] = n_past + (tree.parent.empty() ? r : tree.depth[r]);
+    for (int r = 0; r < rows; ++r) positions_[axis * rows + r] = start + (tree.parent.empty() ? r : tree.depth[r]);
   const std::span<const int32_t> positions =
       options.positions.empty() ? std::span<const int32_t>(positions_).first(3 * ids.size()) : options.positions;
   forward(ids, positions, tree.view(), {.n = rows, .taps = taps}, interrupted);

@@ -29,6 +29,7 @@ void Timeline::fork(Timeline& from) {
   state_.fork(from.state_);
   tokens_ = from.tokens_;
   append_ends_ = from.append_ends_;
+  images_ = from.images_;
   n_text_ = from.n_text_;
   forget_append();
   n_unchanged_ = 0;
@@ -130,6 +131,8 @@ void Timeline::assemble(std::span<const int32_t> ids, std::span<const int32_t> e
   check_pieces(n, n_pages, matched_prefix(ids, ends), pieces);
   const std::lock_guard lock(turn());
   take_pieces(pieces);
+  truncate_tokens(0);
+  place_images(ids);
   write_recurrent(state_, n, pieces.recurrent);
   state_.restore_length(n);
   tokens_.assign(ids.begin(), ids.end());
@@ -141,6 +144,7 @@ void Timeline::assemble(std::span<const int32_t> ids, std::span<const int32_t> e
 }
 
 std::vector<std::byte> Timeline::save() {
+  LB_CHECK(!has_images(), kUnsupported, "a session whose prompt has images cannot be saved");
   const std::lock_guard lock(turn());
   state_.swap_in();
   return save_snapshot(state_, tokens_, engine_->fingerprint());
@@ -151,6 +155,7 @@ void Timeline::load(std::span<const std::byte> bytes, const std::string& where) 
   tokens_ = load_snapshot(bytes, state_, engine_->model().info().vocab, engine_->fingerprint(), where);
   append_ends_.clear();
   n_text_ = 0;  // the snapshot does not tell positions
+  images_.clear();
   forget_append();
   n_unchanged_ = 0;
   ++revision_;

@@ -118,7 +118,11 @@ void Model::forward(const NetworkPart& part, const Append& append, const Workspa
   };
 
   run(rope_[part.rank].table(append.positions.data(), rows, ws.cos, ws.sin), stream);
-  if (part.is_first()) embed(append.tokens.data(), rows, x, stream);
+  if (part.is_first()) {
+    embed(append.tokens.data(), rows, x, stream);
+    for (const GivenRows& given : append.given)
+      stream.upload(x + size_t(given.first) * info_.hidden, given.from, sizeof(float) * given.n * info_.hidden);
+  }
   const Step step{rows, append.segments, ws.cos, ws.sin, activations, ws.scratch, stream, append.sparse};
   for (int i = first; i < end; ++i) {
     if (append.interrupted != nullptr && (*append.interrupted)())

@@ -80,10 +80,17 @@ struct LayerOutputs {
   float* to = nullptr;            // [rows, layers.size(), hidden], in the stream's memory
 };
 
+// Rows of an append whose input is given, instead of the embedding of a token: rows of an image.
+struct GivenRows {
+  int first, n;
+  const float* from;  // [n, hidden] on the host
+};
+
 struct Append {
-  std::span<const int32_t> tokens;     // [rows]
+  std::span<const int32_t> tokens;     // [rows]; any id of the vocabulary at given rows
   std::span<const int32_t> positions;  // [3, rows]
   std::span<const Segment> segments;   // segments of all rows, in order
+  std::span<const GivenRows> given{};
   LayerOutputs outputs{};
   const SparseBlocks* sparse = nullptr;  // attention over selected key blocks, for a single chain; null: dense
   const std::function<bool()>* interrupted = nullptr;  // polled between layers; true stops the pass
@@ -119,6 +126,10 @@ class Model final : public Network {
   size_t bytes_per_token() const;
   const float* final_norm() const { return weights_.final_norm; }  // [hidden]
   const RopeAngles& rope() const { return weights_.rope; }
+  // Whether rows may have different positions on the three axes, as rows of an image do.
+  bool has_image_positions() const {
+    return std::ranges::any_of(weights_.rope.axis, [](uint8_t axis) { return axis != 0; });
+  }
 
   void for_each_group(const GroupVisitor& group) const override;
 

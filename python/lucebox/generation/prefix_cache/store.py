@@ -300,6 +300,8 @@ class PartStore:
         """Writes a part; False stops the writer."""
         path = part.node.path()
         ids = np.frombuffer(b"".join(node.segment.ids for node in path), np.int32)
+        if (ids >= _engine.FIRST_IMAGE_ID).any():
+            return True  # ids of images are those of this engine
         ends = tuple(end for node in path for end in node.segment.ends)
         start = part.node.segment.start if part.kind == "pages" else part.node.end
         try:

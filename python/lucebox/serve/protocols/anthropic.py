@@ -16,6 +16,7 @@ from lucebox.chat.rendering import Message, with_text
 from lucebox.chat.thinking import ThinkingRequest
 from lucebox.chat.tools import Tool, ToolChoice
 from lucebox.generation.request import GenerationRequest
+from lucebox.images import ImageSource
 from lucebox.serve.body_route import body_router
 from lucebox.serve.errors import ApiError, anthropic_body
 from lucebox.serve.model import Limits
@@ -30,6 +31,7 @@ from lucebox.serve.protocols.body import (
     ResultPart,
     Sampled,
     Stops,
+    image_from_base64,
     sampling_of,
 )
 from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
@@ -47,6 +49,18 @@ BILLING_HEADER = "x-anthropic-billing-header:"
 class TextBlock(Carried):
     type: Literal["text"]
     text: str
+    cache_control: CacheHint = None
+
+
+class ImageData(Carried):
+    type: Literal["base64"]
+    media_type: str | None = None
+    data: str
+
+
+class ImageBlock(Carried):
+    type: Literal["image"]
+    source: ImageData
     cache_control: CacheHint = None
 
 
@@ -78,7 +92,8 @@ class ToolResultBlock(Carried):
 
 
 Block = Annotated[
-    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")
+    TextBlock | ImageBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock,
+    Field(discriminator="type"),
 ]
 
 
@@ -165,8 +180,8 @@ def conversation_of(body: CountRequest) -> Conversation:
     messages: list[Message] = []
     if system := _system_text(body.system):
         messages.append({"role": "system", "content": system})
-    for message in body.messages:
-        _add(messages, message)
+    for i, message in enumerate(body.messages):
+        _add(messages, message, f"messages.{i}")
     if not messages:
         raise ApiError("invalid", "no message contains text", "messages")
     return Conversation(
@@ -183,40 +198,75 @@ def _system_text(system: str | Sequence[TextBlock] | None) -> str:
     return "\n\n".join(text for text in blocks if text and not text.startswith(BILLING_HEADER))
 
 
-def _add(messages: list[Message], message: InputMessage) -> None:
+def _add(messages: list[Message], message: InputMessage, where: str) -> None:
     """Adds a message of blocks as template messages; each tool result becomes a separate message."""
+    if message.role != "user" and any(isinstance(block, ImageBlock) for block in message.content):
+        reason = f"images are not allowed in a message of the role {message.role}"
+        raise ApiError("invalid", reason, f"{where}.content")
     if message.role == "assistant" and not isinstance(message.content, str):
         messages.append(_assistant(message.content))
         return
     blocks = [message.content] if isinstance(message.content, str) else message.content
-    texts: list[str] = []
-    for block in blocks:
+    text = _Texts()
+    for i, block in enumerate(blocks):
         if isinstance(block, str):
-            texts.append(block)
+            text.add(block)
         elif isinstance(block, TextBlock):
-            texts.append(block.text)
+            text.add(block.text)
+        elif isinstance(block, ImageBlock):
+            text.add_image(image_from_base64(block.source.data, f"{where}.content.{i}"))
         elif isinstance(block, ToolResultBlock):
             is_open = bool(messages) and "tool_calls" in messages[-1]  # nothing may come between a call and its result
-            if texts and not is_open:
-                _add_text(messages, message.role, "\n".join(texts))
-                texts = []
-            messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": _result_text(block)})
+            if not text.is_empty and not is_open:
+                _add_text(messages, message.role, text)
+                text = _Texts()
+            result = _result(block, f"{where}.content.{i}")
+            messages.append({"role": "tool", "tool_call_id": block.tool_use_id, **result.content})
         else:
             raise ApiError(
                 "invalid", f"a block of type {block.type!r} is not allowed in a {message.role} message", "messages"
             )
-    if texts:
-        _add_text(messages, message.role, "\n".join(texts))
+    if not text.is_empty:
+        _add_text(messages, message.role, text)
 
 
-def _add_text(messages: list[Message], role: str, text: str) -> None:
+class _Texts:
+    """Texts of blocks, one a line, and the images between them, which are no lines of their own."""
+
+    def __init__(self) -> None:
+        self._text: str | None = None
+        self._after_image = False
+        self._images: list[ImageSource] = []
+
+    def add(self, text: str) -> None:
+        before = "" if self._text is None else self._text if self._after_image else self._text + "\n"
+        self._text, self._after_image = before + text, False
+
+    def add_image(self, image: ImageSource) -> None:
+        self._text, self._after_image = (self._text or "") + image.marker, True
+        self._images.append(image)
+
+    @property
+    def is_empty(self) -> bool:
+        return self._text is None
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """Of a message: its text and images."""
+        return {"content": self._text or "", **({"images": self._images} if self._images else {})}
+
+
+def _add_text(messages: list[Message], role: str, text: _Texts) -> None:
     """Adds text of a turn. Consecutive user messages are one turn, so user text after a tool result joins it, even if
     a system message is between them."""
     at = next((i for i in reversed(range(len(messages))) if messages[i]["role"] != "system"), None)
     if role == "user" and at is not None and messages[at]["role"] == "tool":
-        messages[at] = with_text(messages[at], text)
+        content = text.content
+        messages[at] = with_text(messages[at], content["content"])
+        if images := [*messages[at].get("images", ()), *content.get("images", ())]:
+            messages[at]["images"] = images
     else:
-        messages.append({"role": role, "content": text})
+        messages.append({"role": role, **text.content})
 
 
 def _assistant(blocks: Sequence[Block]) -> Message:
@@ -245,10 +295,19 @@ def _arguments(given: dict[str, Any] | str) -> str:
     return given if isinstance(given, str) else json.dumps(given)
 
 
-def _result_text(block: ToolResultBlock) -> str:
+def _result(block: ToolResultBlock, where: str) -> _Texts:
+    result = _Texts()
     content = block.content or ""
-    text = content if isinstance(content, str) else "\n".join(part.text for part in content)
-    return f"Error: {text}" if block.is_error and not text.lower().startswith("error") else text
+    parts: Sequence[str | TextBlock | ResultPart] = [content] if isinstance(content, str) else content
+    for i, part in enumerate(parts):
+        image = part.image(f"{where}.content.{i}") if isinstance(part, ResultPart) else None
+        text = part if isinstance(part, str) else part.text
+        is_first_error = i == 0 and block.is_error and not text.lower().startswith("error")
+        if image is not None:
+            result.add_image(image)
+        else:
+            result.add(f"Error: {text}" if is_first_error else text)
+    return result
 
 
 def _tool(tool: ToolDefinition) -> Tool:

@@ -3,7 +3,7 @@ and reported as ignored."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
@@ -11,6 +11,9 @@ from urllib.parse import quote
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
+from lucebox.errors import InvalidRequestError
+from lucebox.images import ImageSource, image_of_url
+from lucebox.images.source import image_of_base64
 from lucebox.serve.errors import ApiError
 
 __all__ = [
@@ -21,6 +24,7 @@ __all__ = [
     "CacheHint",
     "Carried",
     "Ignored",
+    "ImagePart",
     "Many",
     "Name",
     "ResultPart",
@@ -28,10 +32,12 @@ __all__ = [
     "Stop",
     "Stops",
     "Texts",
+    "image_from_base64",
     "sampling_of",
     "shown_name",
     "stops_of",
     "token_biases",
+    "with_images",
 ]
 
 Ignored = Annotated[Any, Field(description="Accepted and ignored.", json_schema_extra={"x-ignored": True})]
@@ -146,6 +152,84 @@ class ResultPart(Body):
     @property
     def text(self) -> str:
         return f"[{self.type}: not shown, the model reads only text]"
+
+    def image(self, where: str) -> ImageSource | None:
+        """The image, if the part has it as base64; None: a part of another kind, or a URL, which stays a placeholder.
+
+        Raises:
+            ApiError: the base64 is damaged or too long.
+        """
+        given: Any = self.model_extra or {}
+        source, url = given.get("source"), given.get("image_url")
+        if self.type == "image" and isinstance(source, dict) and source.get("type") == "base64":
+            return image_from_base64(str(source.get("data")), where, self.text)
+        url = url.get("url") if isinstance(url, dict) else url
+        if self.type in ("image_url", "input_image") and isinstance(url, str) and url.startswith("data:"):
+            return _image_from_url(url, where, self.text)
+        return None
+
+
+class ImageUrl(Carried):
+    url: str
+    detail: Ignored = None
+
+
+class ImagePart(Carried):
+    """An image of a user's message, in OpenAI's chat completions or responses."""
+
+    type: Literal["image_url", "input_image"]
+    image_url: str | ImageUrl | None = Field(None, description="A data URL with base64; nothing is fetched.")
+    detail: Ignored = None
+
+    @model_validator(mode="after")
+    def _has_url(self) -> ImagePart:
+        if self.image_url is None:
+            raise ValueError("image_url is missing: send the image as data:image/png;base64,...")
+        return self
+
+    def image(self, where: str) -> ImageSource:
+        """The image.
+
+        Raises:
+            ApiError: not a data URL, or its base64 is damaged or too long.
+        """
+        assert self.image_url is not None
+        return _image_from_url(self.image_url if isinstance(self.image_url, str) else self.image_url.url, where)
+
+
+def image_from_base64(data: str, where: str, placeholder: str = "") -> ImageSource:
+    """`image_of_base64`.
+
+    Raises:
+        ApiError: the base64 is damaged or too long.
+    """
+    try:
+        return image_of_base64(data, where, placeholder)
+    except InvalidRequestError as error:
+        raise ApiError("invalid", str(error), where) from None
+
+
+def _image_from_url(url: str, where: str, placeholder: str = "") -> ImageSource:
+    try:
+        return image_of_url(url, where, placeholder)
+    except InvalidRequestError as error:
+        raise ApiError("invalid", str(error), where) from None
+
+
+def with_images(message: dict[str, Any], parts: str | Sequence[Any] | None, where: str) -> dict[str, Any]:
+    """The message with the texts of its parts as content, a marker in place of each image, and the images.
+
+    Raises:
+        ApiError: an image is malformed.
+    """
+    if parts is None or isinstance(parts, str):
+        return {**message, "content": parts or ""}
+    texts, images = [], []
+    for i, part in enumerate(parts):
+        source = part.image(f"{where}.content.{i}") if isinstance(part, ImagePart | ResultPart) else None
+        texts.append(part.text if source is None else source.marker)
+        images += [] if source is None else [source]
+    return {**message, "content": "".join(texts), **({"images": images} if images else {})}
 
 
 class Sampled(Body):

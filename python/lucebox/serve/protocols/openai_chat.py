@@ -21,6 +21,7 @@ from lucebox.serve.protocols.body import (
     CacheHint,
     Carried,
     Ignored,
+    ImagePart,
     Many,
     Name,
     OpenAISampled,
@@ -29,6 +30,7 @@ from lucebox.serve.protocols.body import (
     Stops,
     sampling_of,
     stops_of,
+    with_images,
 )
 from lucebox.serve.protocols.chat_stream import ChatWriter, chat_completion
 from lucebox.serve.protocols.compression import Compressible, compression_of, wants_spans
@@ -80,7 +82,7 @@ class InstructionMessage(Carried):
 
 class UserMessage(Carried):
     role: Literal["user"]
-    content: str | Many[TextPart]
+    content: str | Many[TextPart | ImagePart]
 
 
 class AssistantMessage(Carried):
@@ -201,7 +203,7 @@ def conversation_of(body: ChatRequest) -> Conversation:
         raise ApiError("invalid", "enable_thinking must be true or false", "chat_template_kwargs.enable_thinking")
     choice, response_format = body.tool_choice or "auto", body.response_format
     return Conversation(
-        messages=[message_of(message) for message in body.messages],
+        messages=messages_of(body.messages),
         tools=tools_of([{"function": tool.function.model_dump(exclude_none=True)} for tool in body.tools or []]),
         tool_choice=tool_choice_of(
             choice.model_dump() if isinstance(choice, ChosenTool) else choice,
@@ -233,8 +235,12 @@ def limits_of(body: ChatRequest) -> Limits:
     return Limits(min(lengths, default=None), stops_of(body.stop))
 
 
-def message_of(message: Message) -> dict[str, Any]:
-    result: dict[str, Any] = {"role": message.role, "content": text_of(message.content)}
+def messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    return [_message(message, f"messages.{i}") for i, message in enumerate(messages)]
+
+
+def _message(message: Message, where: str) -> dict[str, Any]:
+    result = with_images({"role": message.role}, message.content, where)
     if isinstance(message, AssistantMessage):
         if message.tool_calls:
             result["tool_calls"] = [_call(call) for call in message.tool_calls]
@@ -252,9 +258,7 @@ def _call(call: CalledTool) -> dict[str, Any]:
     return {**({"id": call.id} if call.id is not None else {}), "type": "function", "function": function}
 
 
-def text_of(content: str | Sequence[TextPart | ResultPart] | None) -> str:
-    if content is None:
-        return ""
+def text_of(content: str | Sequence[TextPart]) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 

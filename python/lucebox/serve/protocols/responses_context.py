@@ -14,6 +14,7 @@ from lucebox.chat.conversation import Conversation
 from lucebox.chat.tools import ToolChoice
 from lucebox.generation.answer import Answer
 from lucebox.generation.request import GenerationRequest
+from lucebox.images.source import MARKER
 from lucebox.serve.body_route import body_router
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.model import Limits
@@ -89,7 +90,11 @@ async def compact(body: CompactRequest, request: Request) -> Response:
 
 def _user_messages(conversation: Conversation) -> list[dict[str, Any]]:
     """The user's messages as items, excluding summaries of earlier compactions."""
-    texts = [message["content"] for message in conversation.messages if message["role"] == "user"]
+    texts = [
+        MARKER.sub("[image]", message["content"]) if "images" in message else message["content"]
+        for message in conversation.messages
+        if message["role"] == "user"
+    ]
     return [
         {
             "id": f"msg_{secrets.token_hex(12)}",

@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter
 from lucebox.chat.rendering import Message
 from lucebox.generation.answer import Answer, Reasoning, Text, ToolCall
 from lucebox.serve.errors import ApiError
-from lucebox.serve.protocols.body import Body, Carried, Many, ResultPart
+from lucebox.serve.protocols.body import Body, Carried, ImagePart, Many, ResultPart, with_images
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
 from lucebox.serve.protocols.seams import joined
 from lucebox.serve.responses_store import size_of
@@ -31,11 +31,15 @@ class RefusalPart(Carried):
     type: Literal["refusal"]
     refusal: str
 
+    @property
+    def text(self) -> str:
+        return self.refusal
+
 
 class MessageItem(Carried):
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | Many[TextPart | RefusalPart]
+    content: str | Many[TextPart | RefusalPart | ImagePart]
 
 
 class CallItem(Carried):
@@ -157,14 +161,16 @@ def messages_of(items: Sequence[InputItem], shown: Mapping[Origin, str] | None =
     """
     names = shown or {}
     messages: list[Message] = []
-    for item in items:
+    for i, item in enumerate(items):
         match item:
             case MessageItem():
                 role = "system" if item.role == "developer" else item.role
+                if role != "user" and any(isinstance(part, ImagePart) for part in item.content):
+                    raise ApiError("invalid", f"images are not allowed in a {item.role} message", f"input.{i}.content")
                 if role == "assistant":
                     _add_text(messages, "content", _text(item.content))
                 else:
-                    messages.append({"role": role, "content": _text(item.content)})
+                    messages.append(with_images({"role": role}, item.content, f"input.{i}"))
             case ReasoningItem():
                 plain = joined(part.text for part in (item.content or item.summary or []))
                 if text := decode_reasoning(item.encrypted_content) or plain:
@@ -176,7 +182,8 @@ def messages_of(items: Sequence[InputItem], shown: Mapping[Origin, str] | None =
                     raise ApiError("invalid", "a compaction of the input was made by another server", "input")
                 messages.append({"role": "user", "content": f"{SUMMARY_HEAD}\n\n{text}"})
             case CallOutputItem():
-                messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
+                result = {"role": "tool", "tool_call_id": item.call_id}
+                messages.append(with_images(result, item.output, f"input.{i}"))
     return messages
 
 
@@ -209,7 +216,7 @@ def _add_call(messages: list[Message], call_id: str, name: str, arguments: str) 
     messages[-1].setdefault("tool_calls", []).append(call)
 
 
-def _text(content: str | Sequence[TextPart | RefusalPart | ResultPart]) -> str:
+def _text(content: str | Sequence[TextPart | RefusalPart | ImagePart]) -> str:
     if isinstance(content, str):
         return content
-    return "".join(part.refusal if isinstance(part, RefusalPart) else part.text for part in content)
+    return "".join(part.text for part in content if not isinstance(part, ImagePart))

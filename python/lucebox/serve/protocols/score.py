@@ -15,7 +15,7 @@ from lucebox.generation.request import GenerationRequest
 from lucebox.serve.body_route import body_router
 from lucebox.serve.errors import ApiError, openai_body
 from lucebox.serve.protocols.body import Body, Ignored, Many, Name
-from lucebox.serve.protocols.openai_chat import Message, message_of
+from lucebox.serve.protocols.openai_chat import Message, messages_of
 from lucebox.serve.protocols.openai_common import timings, usage
 from lucebox.serve.protocols.openapi import ERRORS, documented
 from lucebox.serve.running_model import RunningModel
@@ -44,7 +44,7 @@ def requests_of(running: RunningModel, body: ScoreRequest, endpoint: str) -> lis
         raise ApiError("invalid", "chat_template_kwargs needs messages", "chat_template_kwargs")
     prompt: Conversation | str | list[int] = body.prompt or ""
     if body.messages is not None:
-        messages = [message_of(message) for message in body.messages]
+        messages = messages_of(body.messages)
         prompt = Conversation(messages, template_vars=dict(body.chat_template_kwargs or {}))
     return [running.model.score(prompt, body.labels, endpoint)]
 

@@ -1,0 +1,65 @@
+"""Finds the vision tower of a model: in its folder, or in a multimodal projector (mmproj) beside its file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from lucebox import _engine
+from lucebox.errors import LuceboxError, ModelNotFoundError
+
+__all__ = ["find_tower"]
+
+_ARCHITECTURES = ("qwen35", "qwen35moe")
+_PROJECTOR = "qwen3vl_merger"
+_PATCHES = ("model.visual.patch_embed.proj.weight", "visual.patch_embed.proj.weight")
+
+
+def find_tower(mmproj: str | None, model: Path) -> str | None:
+    """The file or folder with the tower; None: the model is loaded without one.
+
+    mmproj: a projector's file; "none"; or None: what is found. A tower that the engine lacks is not found.
+
+    Raises:
+        ModelNotFoundError: the named file does not exist.
+    """
+    if mmproj == "none":
+        return None
+    if mmproj is not None:
+        if not Path(mmproj).expanduser().exists():
+            raise ModelNotFoundError(f'mmproj: {mmproj!r} is not a file here; give a projector\'s GGUF file, or "none"')
+        return str(Path(mmproj).expanduser())
+    opened = _engine.open_model_file(str(model))
+    if isinstance(opened, _engine.Safetensors):
+        return str(model) if _has_tower(opened) else None
+    metadata: Mapping[str, Any] = opened.metadata
+    if metadata.get("general.architecture") not in _ARCHITECTURES:
+        return None
+    hidden = metadata.get(f"{metadata['general.architecture']}.embedding_length")
+    found = [file for file in sorted(model.parent.glob("*mmproj*.gguf")) if _fits(file, hidden)]
+    return str(min(found, key=lambda file: -_common(file.name, model.name))) if found else None
+
+
+def _has_tower(model: _engine.Safetensors) -> bool:
+    config = cast(Mapping[str, Any], model.config)
+    vision = config.get("vision_config")
+    is_known = str(config.get("model_type", "")).startswith("qwen3_5") and isinstance(vision, Mapping)
+    if not is_known or not isinstance(vision, Mapping) or vision.get("deepstack_visual_indexes"):
+        return False
+    return any(name in _PATCHES for name, *_ in model.tensors)
+
+
+def _fits(file: Path, hidden: object) -> bool:
+    try:
+        opened = _engine.open_model_file(str(file))
+    except LuceboxError:
+        return False
+    metadata: Mapping[str, Any] = opened.metadata if isinstance(opened, _engine.GgufFile) else {}
+    is_known = metadata.get("clip.projector_type") == _PROJECTOR
+    return is_known and metadata.get("clip.vision.projection_dim") == hidden
+
+
+def _common(a: str, b: str) -> int:
+    """Number of common leading characters."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
