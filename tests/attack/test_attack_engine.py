@@ -132,7 +132,7 @@ def test_pipes_and_devices_in_caches(tmp_path: Path, monkeypatch: pytest.MonkeyP
             costs.path.parent.mkdir(parents=True, exist_ok=True)
             costs.path.unlink(missing_ok=True)
             costs.path.symlink_to(kind)
-            assert costs.read() is None
+            assert not costs.load(llm.model.engine)
             with pytest.raises(FormatError, match="expected a regular file"):
                 llm.load_session(kind)
 

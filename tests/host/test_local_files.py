@@ -108,7 +108,8 @@ def test_keep_ratios() -> None:
 def test_damaged_caches_are_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None) -> None:
     monkeypatch.setattr("lucebox.models.step_costs.step_costs_folder", lambda: tmp_path)
     options = dict.fromkeys(("threads", "isa", "activations", "kv", "prefill_chunk", "decode_path", "draft_budget"))
-    costs = StepCostsFile(cast(Any, SimpleNamespace(layout="x", options=options)), "suffix", "cpu", "")
+    engine = cast(Any, SimpleNamespace(layout="x", options=options, step_costs={"a": 1}, draft_experience={}))
+    costs = StepCostsFile(engine, "suffix", "cpu", "")
     big = tmp_path / "weights"
     big.write_bytes(b"weights")
     records = tmp_path / "records"
@@ -120,8 +121,8 @@ def test_damaged_caches_are_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for path in (costs.path, record):
         path.unlink(missing_ok=True)
         os.mkfifo(path) if content is None else path.write_bytes(content.encode("latin-1"))
-    assert costs.read() is None
+    assert not costs.load(engine)
     check_once(big, digest, records)
     if content is not None:
-        costs.write({"a": 1})
+        costs.save(engine)
         assert json.loads(costs.path.read_text())["costs"] == {"a": 1}

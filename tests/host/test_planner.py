@@ -319,6 +319,38 @@ def test_rows_are_chosen_for_each_step() -> None:
     assert sorted(rows[0.6])[len(rows[0.6]) // 2] == 8
 
 
+@pytest.mark.parametrize("chance", [0.6, 0.85, 0.95])
+@pytest.mark.parametrize("name", ["bandwidth", "arithmetic", "free"])
+def test_with_experience_the_first_150_tokens_take_the_best_width(name: str, chance: float) -> None:
+    """Mean of 100 sequences, beside the same sequences with fixed widths and without experience."""
+    costs, model = COSTS[name], chain(0.9)
+    learned = Run(costs, costs.width()).until(3_000, model, lambda *_: chance).width.experience
+
+    def mean(budget: int = 0, experience: list[float] | None = None) -> float:
+        runs = [Run(costs, costs.width(draft_budget=budget), random.Random(seed)) for seed in range(100)]
+        for run in runs:
+            if experience:
+                run.width.experience = experience
+            run.until(150, model, lambda *_: chance)
+        return sum(run.time for run in runs) / sum(run.tokens for run in runs)
+
+    best = min(mean(min(rows, 64) - 1) for rows, _ in costs.append)
+    assert mean(experience=learned) < 1.03 * best
+    assert mean(experience=learned) < 1.01 * mean()
+
+
+def test_experience_of_another_text_loses_no_more() -> None:
+    """Drafts were good, and are worthless now."""
+    costs = COSTS["arithmetic"]
+    learned = Run(costs, costs.width()).until(3_000, chain(0.9), lambda *_: 0.9).width.experience
+    run = Run(costs, costs.width())
+    first = run.width.credit
+    run.width.experience = learned
+    assert run.width.credit == first
+    run.until(1_000, chain(0.9), lambda *_: 0)
+    assert run.time <= 1.0075 * run.tokens + first
+
+
 # --- changes
 
 

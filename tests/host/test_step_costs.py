@@ -1,13 +1,14 @@
-"""The measured costs of a step, kept from one start to the next."""
+"""The measured costs of a step and what drafts showed, kept from one start to the next."""
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lucebox import LLM
+from lucebox import LLM, InvalidRequestError
 from lucebox.cache import step_costs_folder
 from lucebox.models import catalog
 
@@ -47,7 +48,7 @@ def test_other_options_have_other_files() -> None:
     [
         lambda text: b"",
         lambda text: b"\xff{",
-        lambda text: text.replace(b'"format": 2', b'"format": 1'),
+        lambda text: text.replace(b'"format": 3', b'"format": 2'),
         lambda text: text.replace(b'"plain_ms": ', b'"plain_ms": -'),
         lambda text: text.replace(b'"append"', b'"appends"'),
         lambda text: text.replace(b'"is_fixed": false', b'"is_fixed": true'),
@@ -62,6 +63,50 @@ def test_a_damaged_file_is_written_anew(damage: Any) -> None:
     assert file.read_bytes() != whole
     _, costs = opened()
     assert json.loads(file.read_bytes())["costs"] == json.loads(json.dumps(costs))
+
+
+REPEATS = [5, 6, 7, 8] * 12
+
+
+def test_what_drafts_showed_is_kept() -> None:
+    """By kind of sampling, of a model that was closed or only forgotten."""
+    options = OPTIONS | {"draft": "suffix", "draft_budget": 4}
+    with LLM(**options) as llm:
+        assert llm.engine.draft_experience == {}
+        assert llm.generate(REPEATS, max_tokens=30, ignore_eos=True).usage.drafts.verifies
+        greedy = llm.engine.draft_experience
+        assert list(greedy) == ["greedy"]
+    llm = LLM(**options)
+    assert llm.engine.draft_experience == greedy
+    llm.generate(REPEATS, max_tokens=40, ignore_eos=True, temperature=0.8, seed=3)
+    both = llm.engine.draft_experience
+    assert list(both) == ["greedy", "sampled"] and both["greedy"] == greedy["greedy"]
+    del llm
+    gc.collect()
+    with LLM(**options) as llm:
+        assert llm.engine.draft_experience == both
+
+
+@pytest.mark.parametrize("wrong", [{"greedy": [1.0, 2.0]}, {"greedy": "x"}, {"sampled": None}, [], None, "x"])
+def test_a_damaged_experience_is_left_out(wrong: Any) -> None:
+    file, costs = opened()
+    assert file is not None
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"experience": wrong}))
+    with LLM(draft="suffix", **OPTIONS) as llm:
+        assert llm.engine.draft_experience == {} and llm.engine.step_costs == costs
+
+
+def test_an_experience_must_be_possible() -> None:
+    with LLM(draft="suffix", draft_budget=4, **OPTIONS) as llm:
+        llm.generate(REPEATS, max_tokens=30, ignore_eos=True)
+        numbers = llm.engine.draft_experience["greedy"]
+        for at, value in ((0, -1.0), (3, float("nan")), (7, float("inf")), (-2, 1e6), (-30, 1e6)):
+            wrong = [*numbers]
+            wrong[at] = value
+            with pytest.raises(InvalidRequestError, match="the experience of drafts"):
+                llm.engine.draft_experience = {"greedy": wrong}
+        with pytest.raises(InvalidRequestError, match=f"has 3 numbers, expected {len(numbers)}"):
+            llm.engine.draft_experience = {"greedy": [0.0] * 3}
 
 
 def test_a_folder_that_cannot_be_written(cache: Path) -> None:

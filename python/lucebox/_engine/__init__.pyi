@@ -82,6 +82,15 @@ class Engine:
     def step_costs(self, arg: dict, /) -> None: ...
 
     @property
+    def draft_experience(self) -> dict:
+        """
+        What the drafts of all sessions showed, by kind of sampling: {greedy: [numbers], sampled: [numbers]}, for a file. Setting it replaces what is known of the kinds it has; throws InvalidRequestError for other numbers.
+        """
+
+    @draft_experience.setter
+    def draft_experience(self, arg: dict, /) -> None: ...
+
+    @property
     def draft_may_pay(self) -> bool:
         """
         Whether drafting pays at these costs if the drafts are as good as a typical trained drafter's. True without a draft model, without costs and with a fixed budget.
@@ -263,6 +272,11 @@ class Session:
         """
 
     def set_drafting(self, on: bool) -> None: ...
+
+    def set_sampling(self, sampler: Sampler) -> None:
+        """
+        Judges the next drafts by what greedy or by what sampled sequences of the engine showed, as this sampler is.
+        """
 
     def expect(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
         """

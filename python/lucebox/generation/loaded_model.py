@@ -4,6 +4,7 @@ generates."""
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -62,6 +63,12 @@ class LoadedDevice:
         return "" if self.pack_name is None else f"{self.pack_name} {self.code} {self.pack_manifest}"
 
 
+def _save(file: StepCostsFile, engine: _engine.Engine) -> None:
+    """A model that ends. A fork of its process knows no more than the process."""
+    if file.process == os.getpid() and engine.draft_experience:
+        file.save(engine)
+
+
 class LoadedModel:
     """The engine with its sessions, the text assets of its files, and the resolved options."""
 
@@ -92,7 +99,9 @@ class LoadedModel:
         self.drafters = drafters
         self.memory_plan = memory_plan
         self.step_costs_file = step_costs_file
-        """The file of measured costs of a speculative step, reused by the next start; None without a drafter."""
+        """The file of measured costs of a speculative step and of what drafts showed, reused by the next start; None
+        without a drafter."""
+        self._save = None if step_costs_file is None else weakref.finalize(self, _save, step_costs_file, engine)
         self.draft_reason = draft_reason
         """The drafters that `draft="auto"` left out, and why."""
         self.compressor = compressor
@@ -130,7 +139,9 @@ class LoadedModel:
             )
 
     def close(self) -> None:
-        """Frees the engine and its sessions. No one else may still hold them."""
+        """Saves what drafts showed, and frees the engine and its sessions. No one else may still hold them."""
+        if self._save is not None:
+            self._save()
         self._engine = None
         self.sessions.close()
         self.device = replace(self.device, pack=None)

@@ -173,9 +173,7 @@ def _open(
 def _step_costs(engine: _engine.Engine, file: StepCostsFile | None) -> Iterator[None]:
     """Loads step costs from an earlier start on this device; otherwise the first session measures them, and they are
     saved."""
-    known = None if file is None else file.read()
-    if known is not None:
-        engine.step_costs = known
+    is_known = file is None or file.load(engine)
     yield
-    if file is not None and known is None and engine.step_costs is not None:
-        file.write(engine.step_costs)
+    if file is not None and not is_known and engine.step_costs is not None:
+        file.save(engine)

@@ -80,6 +80,8 @@ class Sequence:
         else:
             session.reset()
         session.share_outputs(outputs)
+        sampler = model.sampler(sampling)
+        session.set_sampling(sampler)
         session.expect(NO_IDS if request.prediction is None else request.prediction)
         if request.constraint is not None:
             self._masks = MaskAhead(request.constraint, request.sender, on_late_mask)
@@ -88,7 +90,7 @@ class Sequence:
             model,
             request.ids,
             sampling,
-            model.sampler(sampling),
+            sampler,
             self._output,
             max_tokens=sampling.max_tokens or 0,
             skip_special=not request.parser.keeps_special,

@@ -1,11 +1,13 @@
-"""Cache of step costs, which a model's first session measures: one JSON file per model, drafter, device and build. A
-file that is damaged or of another format is replaced by a new measurement."""
+"""What is known of a step of a model with its drafter on a device, from process to process: its costs, which a first
+session measures, and how often drafts were accepted. One JSON file per model, drafter, device and build. A file that is
+damaged or of another format is replaced."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
+import os
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -13,12 +15,12 @@ from typing import Any
 
 from lucebox import _engine
 from lucebox.cache import step_costs_folder
-from lucebox.errors import FormatError
+from lucebox.errors import FormatError, InvalidRequestError
 from lucebox.regular_files import read_regular
 
 __all__ = ["StepCostsFile"]
 
-FORMAT = 2
+FORMAT = 3
 MAX_BYTES = 1 << 20
 OPTIONS = ("threads", "isa", "activations", "kv", "prefill_chunk", "decode_path", "draft_budget")
 
@@ -29,6 +31,7 @@ class StepCostsFile:
     def __init__(self, engine: _engine.Engine, draft: str, device: str, kernels: str) -> None:
         """draft: its label; device: the name of the chip; kernels: the pack's, or the CPU's."""
         library = Path(_engine.__file__).stat()
+        self.process = os.getpid()
         self._key = {
             "format": FORMAT,
             "model": engine.layout,
@@ -41,28 +44,37 @@ class StepCostsFile:
         digest = hashlib.sha256(json.dumps(self._key, sort_keys=True).encode()).hexdigest()
         self.path = step_costs_folder() / f"{digest[:32]}.json"
 
-    def read(self) -> dict[str, Any] | None:
-        """The costs, for `Engine.step_costs`; None if there are none for this model."""
+    def load(self, engine: _engine.Engine) -> bool:
+        """Gives the engine the costs and what drafts showed. Whether the file has costs of this model."""
         try:
             document = json.loads(read_regular(self.path, MAX_BYTES))
         except (OSError, ValueError, RecursionError, FormatError):
-            return None
-        if not isinstance(document, dict) or document.get("key") != self._key:
-            return None
-        costs = document.get("costs")
-        return costs if _is_valid(costs) else None
+            return False
+        if not isinstance(document, dict) or document.get("key") != self._key or not _is_valid(document.get("costs")):
+            return False
+        engine.step_costs = document["costs"]
+        experience = document.get("experience")
+        if isinstance(experience, dict) and all(map(_are_numbers, experience.values())):
+            with suppress(InvalidRequestError):  # it is learned again
+                engine.draft_experience = experience
+        return True
 
-    def write(self, costs: object) -> None:
-        """Saves `Engine.step_costs`. If the folder is not writable, the next start measures again."""
-        text = json.dumps({"key": self._key, "costs": costs}, indent=1)
-        temporary = self.path.with_suffix(".part")
+    def save(self, engine: _engine.Engine) -> None:
+        """Saves the engine's costs and what drafts showed. If the folder is not writable, the next start measures and
+        learns again."""
+        document = {"key": self._key, "costs": engine.step_costs, "experience": engine.draft_experience}
+        temporary = self.path.with_suffix(f".{os.getpid()}.part")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(text)
+            temporary.write_text(json.dumps(document, indent=1))
             temporary.replace(self.path)
         except OSError:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
+
+
+def _are_numbers(values: object) -> bool:
+    return isinstance(values, list) and all(type(value) in (int, float) for value in values)
 
 
 def _is_valid(costs: Any) -> bool:

@@ -98,6 +98,22 @@ void set_step_costs(Engine& engine, const nb::dict& d) {
   engine.set_step_costs(costs);
 }
 
+constexpr std::pair<const char*, SamplingKind> kSamplingNames[] = {{"greedy", SamplingKind::kGreedy},
+                                                                   {"sampled", SamplingKind::kSampled}};
+
+nb::dict draft_experience_of(const Engine& engine) {
+  nb::dict d;
+  for (const auto& [name, kind] : kSamplingNames)
+    if (const auto newest = engine.experiences().newest(kind)) d[name] = newest->numbers();
+  return d;
+}
+
+void set_draft_experience(Engine& engine, const nb::dict& d) {
+  for (const auto& [name, kind] : kSamplingNames)
+    if (d.contains(name))
+      engine.experiences().keep(kind, DraftExperience::from(nb::cast<std::vector<double>>(d[name])));
+}
+
 ByteArray bytes_of_run(const Engine& engine, const PageRun& run) {
   LB_CHECK(&run.pool() == engine.pages().get(), kInvalid, "the pages belong to another engine");
   return filled(run.pages().size() * run.pool().page_bytes(), [&](auto to) {
@@ -179,6 +195,10 @@ void bind_engine(nb::module_& m) {
           "Times of a step in milliseconds: {append: [(rows, ms)], plain_ms, draft_ms, draft_depth, first_ms, "
           "context_ms, is_fixed}. None until the first session has measured them. Unless is_fixed, times of real steps "
           "replace them.")
+      .def_prop_rw(
+          "draft_experience", &draft_experience_of, &set_draft_experience,
+          "What the drafts of all sessions showed, by kind of sampling: {greedy: [numbers], sampled: [numbers]}, for a "
+          "file. Setting it replaces what is known of the kinds it has; throws InvalidRequestError for other numbers.")
       .def_prop_ro("draft_may_pay", &Engine::draft_may_pay,
                    "Whether drafting pays at these costs if the drafts are as good as a typical trained drafter's. "
                    "True without a draft model, without costs and with a fixed budget.")

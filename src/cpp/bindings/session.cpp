@@ -171,6 +171,14 @@ void bind_drafts(Class& session) {
       .def(
           "set_drafting", [](Session& s, bool on) { s.speculator().set_on(on); }, "on"_a)
       .def(
+          "set_sampling",
+          [](Session& s, const Sampler& sampler) {
+            s.speculator().set_sampling(sampler.is_greedy() ? SamplingKind::kGreedy : SamplingKind::kSampled);
+          },
+          "sampler"_a,
+          "Judges the next drafts by what greedy or by what sampled sequences of the engine showed, as this sampler "
+          "is.")
+      .def(
           "expect", [](Session& s, const Ids& ids) { s.speculator().expect(span(ids)); }, "ids"_a,
           "Sets a text that the next output is likely to repeat, as a whole or in parts; empty: none.")
       .def(

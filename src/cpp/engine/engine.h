@@ -18,6 +18,7 @@
 #include "format/model_file.h"
 #include "models/model.h"
 #include "models/vision_tower.h"
+#include "speculation/experience.h"
 #include "speculation/step_costs.h"
 #include "speculation/suffix.h"
 #include "state/sequence_state.h"
@@ -66,6 +67,8 @@ class Engine {
   // Costs of a step on this device. None until the first session measures them or set_step_costs() sets them.
   std::optional<StepCosts> step_costs() const;
   void set_step_costs(const StepCosts& costs) const;
+  // What the drafts of all sessions showed.
+  Experiences& experiences() const { return experiences_; }
   // DraftPlanner::model_may_pay() at these costs. Also true without a draft model, without costs or with a fixed
   // budget.
   bool draft_may_pay() const;
@@ -131,6 +134,7 @@ class Engine {
   mutable ImageStore images_{kImageBytes};
   mutable std::mutex costs_mutex_;
   mutable std::optional<StepCosts> step_costs_;
+  mutable Experiences experiences_;
 };
 
 }  // namespace lb

@@ -41,10 +41,17 @@ void Speculator::start(const StepCosts& costs) {
     drafters_.from_text.add(std::move(suffix));
   }
   planner_.emplace(costs, drafters_.model != nullptr, engine.options().draft_budget);
+  set_sampling(sampling_);
   is_on_ = true;
 }
 
 // --- the caller's hints
+
+void Speculator::set_sampling(SamplingKind kind) {
+  sampling_ = kind;
+  if (!planner_) return;
+  if (const auto newest = timeline_.engine().experiences().newest(kind)) planner_->set_experience(*newest);
+}
 
 void Speculator::expect(std::span<const int32_t> text) {
   timeline_.engine().check_text(text.first(std::min(text.size(), static_cast<size_t>(timeline_.context()))));
@@ -266,8 +273,15 @@ void Speculator::commit(const Verdict& verdict) {
   timeline_.commit_path(walk.path(), verdict.draft_is_ahead ? timeline_.engine().model().info().n_layers : n_layers);
   parts_.end(StepPart::kWalk);
   if (walk.is_active()) counts_.by_length[walk.path().size() - 1] += 1;
-  if (is_planned) planner_->add_accepted(walk.path());
+  if (is_planned) {
+    planner_->add_accepted(walk.path());
+    timeline_.engine().experiences().keep(sampling_, planner_->experience());
+  }
   walk.end();
+}
+
+void Speculator::start_sequence() {
+  if (planner_) planner_->start_sequence(loop_ == nullptr);
 }
 
 // --- times
@@ -275,7 +289,7 @@ void Speculator::commit(const Verdict& verdict) {
 void Speculator::add_prefill_time(int rows, double ms) {
   if (!planner_) return;
   if (rows > 1) {
-    planner_->start_sequence(loop_ == nullptr);
+    start_sequence();
   } else if (loop_ == nullptr) {
     planner_->add_step_time(1, ms);
   }

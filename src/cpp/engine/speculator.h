@@ -38,6 +38,8 @@ class Speculator {
   // --- the caller's hints about the coming text
   // Whether drafters are used; initially true if the engine has one.
   void set_on(bool on) { is_on_ = on; }
+  // How the next tokens are sampled; drafts are judged by what sequences of this kind showed.
+  void set_sampling(SamplingKind kind);
   // A text that the next output is likely to repeat, as a whole or in parts; empty: none.
   void expect(std::span<const int32_t> text);
   // Keeps an output for the drafts of later ones.
@@ -105,9 +107,7 @@ class Speculator {
   double credit() const { return planner_ ? planner_->credit() : 0; }
   double loss() const { return tree_.is_planned ? planner_->loss() : 0; }
   // Another sequence begins.
-  void start_sequence() {
-    if (planner_) planner_->start_sequence(loop_ == nullptr);
-  }
+  void start_sequence();
   int max_tree_rows() const;
 
   PartClock& parts() { return parts_; }
@@ -147,6 +147,7 @@ class Speculator {
   std::unique_ptr<Memory> reserved_;  // backs memory_; null if the engine does not draft
   TreeMemory memory_;
   std::optional<DraftPlanner> planner_;
+  SamplingKind sampling_ = SamplingKind::kGreedy;
   Drafters drafters_;
   VerifyTree tree_;
   bool is_on_ = false;

@@ -62,8 +62,10 @@ Sampler::Sampler(const SamplingParams& params, int vocab) : params_(params), voc
   }
 }
 
+bool Sampler::is_greedy() const { return sampling::is_greedy(params_.temperature); }
+
 bool Sampler::is_plain_greedy() const {
-  return sampling::is_greedy(params_.temperature) && params_.logit_bias.empty() && params_.repetition_penalty == 1 &&
+  return is_greedy() && params_.logit_bias.empty() && params_.repetition_penalty == 1 &&
          params_.frequency_penalty == 0 && params_.presence_penalty == 0;
 }
 
@@ -105,7 +107,7 @@ int32_t Sampler::sample(std::span<const float> logits) {
     penalise();
     const bool any_left = std::ranges::any_of(candidates_, [](const Candidate& c) { return c.logit > kForbidden; });
     LB_CHECK(any_left, kInvalid, kAllForbiddenText);
-    if (sampling::is_greedy(params_.temperature)) {
+    if (is_greedy()) {
       token = std::min_element(candidates_.begin(), candidates_.end(), likelier<Candidate>)->id;
     } else {
       weigh();
@@ -123,7 +125,7 @@ int32_t Sampler::sample(std::span<const float> logits) {
 void Sampler::record(int32_t token) {
   history_.push_back(token);
   ++generated_[token];
-  if (!sampling::is_greedy(params_.temperature)) ++draws_;
+  if (!is_greedy()) ++draws_;
 }
 
 void Sampler::record_forced(int32_t token) {

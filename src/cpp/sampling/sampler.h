@@ -31,6 +31,7 @@ class Sampler {
   void set_prompt(std::span<const int32_t> prompt);
   // Allows only tokens whose bit is set (mask_words in ops/sample.h) until the next call. Empty: all. Copies the bits.
   void set_mask(std::span<const uint32_t> bits);
+  bool is_greedy() const;  // whether the choice takes no draw
   // Chooses a token and records it. Takes exactly one draw, or none where the choice is greedy.
   int32_t sample(std::span<const float> logits);
   // Records a token that the device chose by the same rules.

@@ -25,6 +25,15 @@ class Acceptance {
   // Learns from one verify. nodes: all nodes whose parents were accepted.
   void learn(std::span<const Node> nodes);
 
+  // Calls f(double&) for each number that was learned.
+  template <class F>
+  void for_each_number(F&& f) {
+    const auto visit = [&](Tally& tally) { f(tally.accepted), f(tally.estimated); };
+    visit(all_);
+    for (Tally& tally : bins_) visit(tally);
+    for (Tally& tally : depths_) visit(tally);
+  }
+
  private:
   // Decayed sums over past nodes: each verify multiplies the older sums by kKeep. The ratio is 1 without evidence.
   struct Tally {

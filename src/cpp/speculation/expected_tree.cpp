@@ -11,6 +11,7 @@ namespace {
 // drafters of small models reach 0.6 to 0.8; recorded drafters of a 27B reach 0.75 (MTP) and 0.85 (DFlash).
 constexpr double kPriorChance = 0.6;
 constexpr double kNewestMean = 1.0 / 8;  // least weight of the newest tree; the prior and the first tree weigh the same
+constexpr double kRounding = 1e-9;
 constexpr double kDeeperMean = 1.0 / 64;  // weight of the extrapolation below the newest tree's depth
 
 }  // namespace
@@ -18,6 +19,13 @@ constexpr double kDeeperMean = 1.0 / 64;  // weight of the extrapolation below t
 ExpectedTree::ExpectedTree() {
   double chance = 1;
   for (int n = 2; n <= kMaxTree; ++n) accepted_[n] = accepted_[n - 1] + (chance *= kPriorChance);
+}
+
+bool ExpectedTree::is_possible() const {
+  bool is_possible = accepted_[0] == 0 && accepted_[1] == 0;
+  for (int n = 2; n <= kMaxTree; ++n)
+    is_possible &= accepted_[n] >= accepted_[n - 1] - kRounding && accepted_[n] <= accepted_[n - 1] + 1 + kRounding;
+  return is_possible;
 }
 
 void ExpectedTree::learn(const Draft& tree, int longest_depth) {

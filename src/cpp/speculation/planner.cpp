@@ -37,7 +37,7 @@ DraftPlanner::DraftPlanner(const StepCosts& costs, bool has_model, int draft_bud
   credit_ = std::numeric_limits<double>::infinity();
   const Width prior = best_width(
       kMaxTree, [&](int n) { return times_.draft_time(times_.depth_of_rows(n)); },
-      [&](int n) { return expected_.accepted(n); });
+      [&](int n) { return experience_.expected.accepted(n); });
   model_may_pay_ = prior.rate() > kMinRate;
   first_credit_ = credit_ = kFirstCredit + kFirstDrafts * std::max(0.0, prior.tokens - prior.time);
 }
@@ -85,7 +85,7 @@ DraftPlanner::Width DraftPlanner::best_width(int rows, const Before& before, con
 
 StepKind DraftPlanner::choose(const Draft& text, int max_rows, const OtherRows& others) {
   step_ = {.max_rows = max_rows, .others_credit = others.credit, .text = text};
-  if (text.rows > 1) step_.corrected_text = acceptance_[kFromText].corrected(text);
+  if (text.rows > 1) step_.corrected_text = experience_.acceptance[kFromText].corrected(text);
   times_.set_others(others.rows);
   for (auto& followed : followed_) followed.clear();
   if (max_rows < 2 || times_.wants_plain()) return step_.kind;
@@ -94,7 +94,7 @@ StepKind DraftPlanner::choose(const Draft& text, int max_rows, const OtherRows& 
     if (is_alone) step_.rows_ahead = std::min(max_rows, budget_ + 1);
     return step_.kind = has_model_ ? StepKind::kModel : has_text ? StepKind::kText : step_.kind;
   }
-  const std::array<Width, kSources> widths = best_widths();
+  const std::array<Width, kDraftSources> widths = best_widths();
   const Width& by_model = widths[kFromModel];
   if (by_model.rows > 0) draft_depth_ = times_.depth_of_rows(by_model.rows);
   if (widths[kFromText].rate() > step_.bar) step_.bar = widths[kFromText].rate(), step_.kind = StepKind::kText;
@@ -105,38 +105,38 @@ StepKind DraftPlanner::choose(const Draft& text, int max_rows, const OtherRows& 
 }
 
 // The best width of each source's tree. The model's tree includes the draft from text.
-std::array<DraftPlanner::Width, DraftPlanner::kSources> DraftPlanner::best_widths() const {
+std::array<DraftPlanner::Width, kDraftSources> DraftPlanner::best_widths() const {
   const int text_rows = step_.corrected_text.rows, max_rows = step_.max_rows;
   const auto by_text = expected_tokens(step_.corrected_text);
   const auto text_accepted = [&](int n) { return by_text[std::min(n, std::max(text_rows, 1))]; };
-  std::array<Width, kSources> widths;
+  std::array<Width, kDraftSources> widths;
   if (text_rows > 1)
     widths[kFromText] = best_width(std::min(text_rows, max_rows), [](int) { return 0.0; }, text_accepted);
   if (has_model_)  // the union yields at least as many tokens as the better draft
     widths[kFromModel] = best_width(
         max_rows, [&](int n) { return times_.draft_time(times_.depth_of_rows(n)); },
-        [&](int n) { return std::max(expected_.accepted(n), text_accepted(n)); });
+        [&](int n) { return std::max(experience_.expected.accepted(n), text_accepted(n)); });
   return widths;
 }
 
-bool DraftPlanner::uses(Source source) const {
+bool DraftPlanner::uses(DraftSource source) const {
   if (source == kFromModel) return step_.kind == StepKind::kModel;
   return step_.kind != StepKind::kPlain && step_.corrected_text.rows > 1;
 }
 
 // Tries a source once the time since its last use has earned the expected loss of a trial: the closer the source is to
 // the best choice, the more often. Trials continue as long as they gain in total.
-void DraftPlanner::start_trial(const std::array<Width, kSources>& widths) {
-  int due = kSources;
-  for (const Source source : {kFromText, kFromModel}) {
+void DraftPlanner::start_trial(const std::array<Width, kDraftSources>& widths) {
+  int due = kDraftSources;
+  for (const DraftSource source : {kFromText, kFromModel}) {
     const Width& width = widths[source];
     const Trial& trial = trials_[source];
     if (uses(source) || width.rows == 0) continue;
     const double loss = width.time - width.tokens / step_.bar;
     if (trial.gain <= 0 && trial.waited * kTrialShare < loss) continue;
-    if (due == kSources || trial.waited > trials_[due].waited) due = source;
+    if (due == kDraftSources || trial.waited > trials_[due].waited) due = source;
   }
-  if (due == kSources) return;
+  if (due == kDraftSources) return;
   step_.is_trial = true;
   step_.kind = due == kFromModel ? StepKind::kModel : StepKind::kText;
 }
@@ -150,8 +150,8 @@ void DraftPlanner::set_tree(const Draft& draft, int rows, double before, double 
 
 void DraftPlanner::set_model_tree(const Draft& model, int rows) {
   LB_ASSERT(step_.rows_ahead >= rows);
-  const Draft rescored = acceptance_[kFromModel].rescored(model);
-  expected_.learn(rescored, times_.longest_depth());
+  const Draft rescored = experience_.acceptance[kFromModel].rescored(model);
+  experience_.expected.learn(rescored, times_.longest_depth());
   budget_ > 0 ? set_tree(rescored, rows, 0, 1)
               : set_tree(rescored, rows, times_.draft_time(draft_depth_), times_.time_of_rows(rows));
   follow(kFromModel, model);
@@ -171,8 +171,8 @@ const Draft& DraftPlanner::tree(const Draft* model) {
   Draft best = step_.corrected_text;
   double before = 0;
   if (model != nullptr) {
-    const Draft corrected = acceptance_[kFromModel].corrected(*model);
-    expected_.learn(corrected, times_.longest_depth());
+    const Draft corrected = experience_.acceptance[kFromModel].corrected(*model);
+    experience_.expected.learn(corrected, times_.longest_depth());
     best = merge(best, corrected);
     before = times_.draft_time(draft_depth_);
   }
@@ -196,7 +196,7 @@ const Draft& DraftPlanner::tree(const Draft* model) {
 }
 
 // Finds the nodes of a source's draft in the tree.
-void DraftPlanner::follow(Source source, const Draft& draft) {
+void DraftPlanner::follow(DraftSource source, const Draft& draft) {
   std::array<int, kMaxTree> row;  // row of each draft node in the tree; -1: not in the tree
   row[0] = 0;
   for (int i = 1; i < draft.rows; ++i) {
@@ -218,7 +218,7 @@ void DraftPlanner::add_accepted(std::span<const int32_t> path) {
   credit_ = std::min(kMaxCredit, credit_ + kShare * emitted + emitted - step_.time);
   times_.set_after_plain(step_.tree.rows < 2);
 
-  for (const Source source : {kFromText, kFromModel}) {
+  for (const DraftSource source : {kFromText, kFromModel}) {
     Trial& trial = trials_[source];
     if (!uses(source)) {
       trial.waited += step_.time;
@@ -233,7 +233,7 @@ void DraftPlanner::add_accepted(std::span<const int32_t> path) {
     for (const Followed& node : followed_[source])
       if (accepted >> step_.tree.parents[node.row] & 1)
         nodes[n++] = {node.drafted, step_.tree.depths[node.row], (accepted >> node.row & 1) != 0};
-    acceptance_[source].learn({nodes.data(), size_t(n)});
+    experience_.acceptance[source].learn({nodes.data(), size_t(n)});
   }
 }
 

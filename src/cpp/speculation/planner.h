@@ -6,8 +6,7 @@
 //   tree()          the rows to verify; not after kPlain
 //   add_accepted()  the rows that were accepted
 // If the device grows the model's tree, the verify starts before the host has seen the tree: rows_ahead() and
-// set_model_tree() replace tree(). Acceptance learned from one request applies to the next, so keep one DraftPlanner
-// for the life of a session.
+// set_model_tree() replace tree(). What one sequence shows applies to the next: experience() and set_experience().
 #pragma once
 
 #include <array>
@@ -15,8 +14,7 @@
 #include <vector>
 
 #include "ops/draft.h"
-#include "speculation/acceptance.h"
-#include "speculation/expected_tree.h"
+#include "speculation/experience.h"
 #include "speculation/step_times.h"
 
 namespace lb {
@@ -37,6 +35,9 @@ class DraftPlanner {
 
   // Replaces the costs. Learned acceptance stays.
   void set_costs(const StepCosts& costs);
+  // What drafts showed so far. Initially a prior.
+  const DraftExperience& experience() const { return experience_; }
+  void set_experience(const DraftExperience& experience) { experience_ = experience; }
   // Begins another sequence, of any length. is_timed: add_step_time() will be called for each of its steps.
   void start_sequence(bool is_timed);
   // Adds the measured time of the model's last draft. Call before add_step_time().
@@ -77,7 +78,6 @@ class DraftPlanner {
   bool model_may_pay() const { return model_may_pay_; }
 
  private:
-  enum Source { kFromText, kFromModel, kSources };
   // A number of rows to verify, with the step's time and expected tokens.
   struct Width {
     int rows = 0;       // 0: none is affordable
@@ -112,23 +112,22 @@ class DraftPlanner {
 
   template <class Before, class Accepted>
   Width best_width(int rows, const Before& before, const Accepted& accepted) const;
-  std::array<Width, kSources> best_widths() const;
-  void start_trial(const std::array<Width, kSources>& widths);
+  std::array<Width, kDraftSources> best_widths() const;
+  void start_trial(const std::array<Width, kDraftSources>& widths);
   void set_tree(const Draft& draft, int rows, double before, double append);
-  void follow(Source source, const Draft& draft);
-  bool uses(Source source) const;
+  void follow(DraftSource source, const Draft& draft);
+  bool uses(DraftSource source) const;
 
   StepTimes times_;
   bool has_model_;
   int budget_;
-  std::array<Acceptance, kSources> acceptance_;
-  std::array<Trial, kSources> trials_;
-  ExpectedTree expected_;  // of the draft model
+  DraftExperience experience_;
+  std::array<Trial, kDraftSources> trials_;
   bool model_may_pay_ = true;
   double first_credit_, credit_;
   int draft_depth_ = kMaxTree;
   Step step_;
-  std::array<std::vector<Followed>, kSources> followed_;
+  std::array<std::vector<Followed>, kDraftSources> followed_;
 };
 
 }  // namespace lb

@@ -134,6 +134,11 @@ void bind_speculation(nb::module_& m) {
           "set_model_tree",
           [](DraftPlanner& planner, const Rows& model, int rows) { planner.set_model_tree(draft_of(model), rows); },
           "model"_a, "rows"_a)
+      .def_prop_rw(
+          "experience", [](const DraftPlanner& planner) { return planner.experience().numbers(); },
+          [](DraftPlanner& planner, const std::vector<double>& numbers) {
+            planner.set_experience(DraftExperience::from(numbers));
+          })
       .def("start_sequence", &DraftPlanner::start_sequence, "is_timed"_a)
       .def("add_draft_time", &DraftPlanner::add_draft_time, "ms"_a)
       .def("add_step_time", &DraftPlanner::add_step_time, "rows"_a, "ms"_a)
