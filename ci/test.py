@@ -28,8 +28,8 @@ def script(name: str) -> Callable[[], None]:
     return lambda: run(PYTHON, ROOT / "ci" / name)
 
 
-def pytest(marker: str) -> Callable[[], None]:
-    return lambda: run(PYTHON, *PYTEST, "-q", "-m", marker, *TESTS)
+def pytest(*options: str) -> Callable[[], None]:
+    return lambda: run(PYTHON, *PYTEST, "-q", *options, *TESTS)
 
 
 def wheel() -> None:
@@ -48,7 +48,9 @@ EVERYDAY: dict[str, Callable[[], None]] = {
     "wheel": wheel,
     "gates": script("run_gates.py"),
     "packs": packs,
-    "tests": pytest("not slow"),  # last, so that its summary, with its time, ends the output
+    # Large grids of types, sizes and instruction sets: each value, and a third of the other combinations. The stage is
+    # the last one, so that its summary, with its time, ends the output.
+    "tests": pytest("-m", "not slow", "--grids", "3"),
 }
 MORE: dict[str, Callable[[], None]] = {
     "aarch64": script("cross.py"),
@@ -60,10 +62,11 @@ MORE: dict[str, Callable[[], None]] = {
     "all-packs": lambda: test_packs.test(test_packs.EVERY),
     "release-dry-run": script("release_dry_run.py"),
     "sdks": script("sdk_loops.py"),
-    "slow-tests": pytest("slow"),
+    "all-tests": pytest(),  # includes the stage "tests"
 }
 STAGES = {**MORE, **EVERYDAY}
 ORDER = ("wheel", "gates", *MORE, "packs", "tests")
+ENDS = {"tests", "all-tests"}
 
 
 def main() -> int:
@@ -71,13 +74,13 @@ def main() -> int:
     parser.add_argument("stages", nargs="*", help=f"of {', '.join(ORDER)}; none: the everyday ones")
     parser.add_argument("--all", action="store_true", help="every stage")
     arguments = parser.parse_args()
-    all_stages = STAGES.keys() - {"packs"}  # all-packs includes them
+    all_stages = STAGES.keys() - {"packs", "tests"}  # all-packs and all-tests include them
     chosen = arguments.stages or (all_stages if arguments.all else EVERYDAY)
     if unknown := sorted(set(chosen) - STAGES.keys()):
         parser.error(f"no stage {', '.join(unknown)}; there are: {', '.join(ORDER)}")
     report: dict[str, str] = {}
     for name in (name for name in ORDER if name in chosen):
-        if name == "tests" and report:
+        if name in ENDS and report:
             print("", *report.values(), sep="\n")
         print(f"\n=== {name}", flush=True)
         start = time.perf_counter()
@@ -91,7 +94,7 @@ def main() -> int:
             break
     failed = {name: row for name, row in report.items() if not row.endswith("ok")}
     # pytest's summary ends the output unless another stage failed before the tests.
-    last = failed.keys() - {"tests"} if "tests" in report else report.keys()
+    last = failed.keys() - ENDS if ENDS & report.keys() else report.keys()
     print(*(row for name, row in report.items() if name in last), sep="\n", end="\n" if last else "")
     return 1 if failed else 0
 

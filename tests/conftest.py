@@ -32,6 +32,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--share", type=int, default=1, metavar="N", help="about one of N of each test's cases, always the same ones"
     )
     parser.addoption(
+        "--grids",
+        type=int,
+        default=1,
+        metavar="N",
+        help="each value of a test's parameters, and about one of N of its other cases, always the same ones",
+    )
+    parser.addoption(
         "--draws", type=int, default=0, metavar="N", help="only the tests that draw fresh inputs, N times each"
     )
 
@@ -42,24 +49,38 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("seed", [secrets.randbits(32) for _ in range(n)], ids=map(str, range(n)))
 
 
+def _parametrized(item: pytest.Item) -> list[tuple[str, ...]]:
+    """The names of each parametrize mark."""
+    names = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    return [tuple(name.replace(" ", "").split(",") if isinstance(name, str) else name) for name in names]
+
+
 def _has_own_seeds(item: pytest.Item) -> bool:
     """Whether a test parametrizes `seed` itself, with the same seeds in every run."""
-    names = (mark.args[0] for mark in item.iter_markers("parametrize"))
-    return any("seed" in (name.replace(" ", "").split(",") if isinstance(name, str) else name) for name in names)
+    return any("seed" in names for names in _parametrized(item))
+
+
+def _values(item: pytest.Item) -> set[tuple[object, ...]]:
+    """The case's values, one for each parametrize mark and each other parameter."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    marked = [names for names in _parametrized(item) if params.keys() >= set(names)]
+    alone = params.keys() - {name for names in marked for name in names}
+    return {(names, *(id(params[name]) for name in names)) for names in (*marked, *((name,) for name in alone))}
 
 
 @pytest.hookimpl(trylast=True)  # after -k and --deselect
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    n, draws = config.getoption("--share"), config.getoption("--draws")
-    if n == 1 and not draws:
+    share, grids, draws = (config.getoption(name) for name in ("--share", "--grids", "--draws"))
+    if share == grids == 1 and not draws:
         return
-    seen: set[str] = set()
+    seen: dict[str, set[tuple[object, ...]]] = {}
     kept, left_out = [], []
     for item in items:
-        test = item.nodeid.partition("[")[0]
-        is_kept = test not in seen or zlib.crc32(item.nodeid.encode()) % n == 0
-        seen.add(test)
+        test, values, number = item.nodeid.partition("[")[0], _values(item), zlib.crc32(item.nodeid.encode())
+        is_kept = test not in seen or (number % share == 0 and (number % grids == 0 or not values <= seen[test]))
         is_drawn = not draws or ("seed" in getattr(item, "fixturenames", ()) and not _has_own_seeds(item))
+        if is_kept and is_drawn:
+            seen.setdefault(test, set()).update(values)
         (kept if is_kept and is_drawn else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
