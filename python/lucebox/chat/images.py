@@ -13,6 +13,7 @@ from lucebox import _engine
 from lucebox.chat.rendering import Message
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.generation.loaded_model import LoadedModel
+from lucebox.generation.request import SENDER
 from lucebox.images import ImageSource, image_of, image_of_url
 from lucebox.images.source import MARKER, MAX_IMAGES
 from lucebox.text import Ids
@@ -114,7 +115,7 @@ class ImagePlaces:
         """
         if not self._order:
             return ids, ()
-        images = tuple(model.encode_image(source) for source in self._order)
+        images = tuple(model.encode_image(source, SENDER.get()) for source in self._order)
         pad = model.tokenizer.encode(PAD, add_bos=False)
         at = np.flatnonzero(ids == pad[0]) if len(pad) == 1 else np.empty(0, np.int64)
         if len(at) != len(self._order):
