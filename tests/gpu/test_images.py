@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from engines import STEP_COSTS, largest_difference
 from lucebox import _engine
 from numpy.typing import NDArray
