@@ -364,3 +364,27 @@ def _settings() -> Any:
     from lucebox.chat.template_settings import TemplateSettings
 
     return TemplateSettings(None, None, None)
+
+
+def drawn(number: int) -> Image.Image:
+    """A small picture that no other number has."""
+    image = Image.new("RGB", (96, 64), (255, 255, 255))
+    image.paste((200, 0, 0), (8 + number, 8, 28 + number, 28))
+    image.paste((0, 0, 200), (60 - number, 36, 80 - number, 56))
+    return image
+
+
+def test_a_long_conversation_computes_only_what_is_new(folder: Path) -> None:
+    model = folder / "tiny-vl.Q8_0.gguf"
+    messages: list[dict[str, Any]] = []
+    with LLM(model, context=4096, threads=2, draft="none") as llm:
+        previous = 0
+        for number in range(30):
+            messages.append(user({"type": "image", "image": drawn(number)}, "How many squares are in the image?"))
+            answer = llm.chat(messages, temperature=0, max_tokens=4)
+            messages.append(answer.message)
+            assert answer.usage.cached_tokens >= previous
+            previous = answer.usage.prompt_tokens
+    with LLM(model, context=4096, threads=2, draft="none", prefix_cache=0) as fresh:
+        again = fresh.chat(messages[:-1], temperature=0, max_tokens=4)
+    assert again.text == answer.text and again.usage.prompt_tokens == previous and again.usage.cached_tokens == 0

@@ -5,14 +5,17 @@ The marker goes through quoting and template like other text; then the vision to
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from lucebox import _engine
+from lucebox.chat.presence import check_present
 from lucebox.chat.rendering import Message
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.generation.loaded_model import LoadedModel
+from lucebox.generation.request import SENDER
 from lucebox.images import ImageSource, image_of, image_of_url
 from lucebox.images.source import MARKER, MAX_IMAGES
 from lucebox.text import Ids
@@ -92,6 +95,11 @@ def take_images(messages: Any, *, reads_images: bool) -> tuple[Any, dict[str, Im
     return rest, {source.marker: source for source in found}
 
 
+def _encoded(model: LoadedModel, source: ImageSource) -> _engine.EncodedImage:
+    check_present()
+    return model.encode_image(source, SENDER.get())
+
+
 class ImagePlaces:
     """The images of a rendered prompt, in order."""
 
@@ -114,7 +122,7 @@ class ImagePlaces:
         """
         if not self._order:
             return ids, ()
-        images = tuple(model.encode_image(source) for source in self._order)
+        images = tuple(map(partial(_encoded, model), self._order))
         pad = model.tokenizer.encode(PAD, add_bos=False)
         at = np.flatnonzero(ids == pad[0]) if len(pad) == 1 else np.empty(0, np.int64)
         if len(at) != len(self._order):

@@ -15,6 +15,7 @@ from lucebox.errors import LuceboxError
 from lucebox.models.assets import TensorInfo, list_tensors
 from lucebox.models.planning import Plan, ScorerPlan, plan_memory
 from lucebox.models.resolve import resolve
+from lucebox.models.vision import TowerInfo, find_tower, tower_info
 from lucebox.options import EngineOptions
 from lucebox.packs.targets import find_board
 from lucebox.sizes import show_size
@@ -57,10 +58,12 @@ def execute(args: argparse.Namespace) -> int:
     metadata = model.metadata if isinstance(model, _engine.GgufFile) else flatten(cast(Mapping[str, Any], model.config))
     tensors = list_tensors(model)
     plan = plan_of(args)
+    found = find_tower(getattr(args, "mmproj", None), path)
+    tower = None if found is None else tower_info(found)
     if args.json:
-        print_json(path, metadata, tensors, plan, args)
+        print_json(path, metadata, tensors, plan, tower, args)
     else:
-        print_tables(path, metadata, tensors, plan, args)
+        print_tables(path, metadata, tensors, plan, tower, args)
     return 0
 
 
@@ -116,6 +119,7 @@ def print_json(
     metadata: Mapping[str, Any],
     tensors: Sequence[TensorInfo],
     plan: Plan | str,
+    tower: TowerInfo | None,
     args: argparse.Namespace,
 ) -> None:
     shown = metadata if args.full else {key: shorten(value) for key, value in metadata.items()}
@@ -125,6 +129,7 @@ def print_json(
         "quant_mix": quant_mix(tensors),
         "draft": getattr(args, "draft", EngineOptions().draft),
         "memory_plan": None,
+        "vision_tower": tower,
     }
     if isinstance(plan, str):
         report["memory_plan_error"] = plan
@@ -152,6 +157,7 @@ def print_tables(
     metadata: Mapping[str, Any],
     tensors: Sequence[TensorInfo],
     plan: Plan | str,
+    tower: TowerInfo | None,
     args: argparse.Namespace,
 ) -> None:
     console.write(f"{path}\n\n")
@@ -187,6 +193,9 @@ def print_tables(
                 for t in tensors
             ],
         )
+    if tower is not None:
+        size = show_size(tower.bytes)
+        console.write(f"\nvision tower: {tower.path}, {tower.n_layers} layers of {tower.width}, {size}, on the CPU\n")
     if isinstance(plan, str):
         console.write(f"\nno memory plan: {plan}\n")
         return

@@ -250,8 +250,8 @@ class LoadedModel:
             self._embedder = Embedder(self.info, self.tokenizer.appended)
         return self._embedder
 
-    def encode_image(self, source: ImageSource) -> _engine.EncodedImage:
-        """The image as rows of the prompt, unless an equal image is still in memory.
+    def encode_image(self, source: ImageSource, sender: str = "") -> _engine.EncodedImage:
+        """The image as rows of the prompt, computed unless an equal image of the sender is still in memory.
 
         Raises:
             UnsupportedError: the model has no vision tower, or Pillow is not installed.
@@ -262,7 +262,8 @@ class LoadedModel:
                 f"{source.where}: {self.info.name} was loaded without a vision tower, so it reads only text; images "
                 "need a checkpoint of Qwen3.5 with its tower, or a GGUF file with its mmproj beside it (--mmproj FILE)"
             )
-        return self.engine.find_image(source.key) or self.engine.encode_image(source.key, self.processor.pixels(source))
+        key = f"{sender} {source.key}"  # response time must not reveal that another sender has sent the image
+        return self.engine.find_image(key) or self.engine.encode_image(key, self.processor.pixels(source))
 
     # --- decoding
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from lucebox import _engine
 from lucebox.errors import LuceboxError, ModelNotFoundError
+from lucebox.models.assets import list_tensors
 
-__all__ = ["find_tower"]
+__all__ = ["TowerInfo", "find_tower", "tower_info"]
 
 _ARCHITECTURES = ("qwen35", "qwen35moe")
 _PROJECTOR = "qwen3vl_merger"
@@ -39,6 +41,30 @@ def find_tower(mmproj: str | None, model: Path) -> str | None:
     hidden = metadata.get(f"{metadata['general.architecture']}.embedding_length")
     found = [file for file in sorted(model.parent.glob("*mmproj*.gguf")) if _fits(file, hidden)]
     return str(min(found, key=lambda file: -_common(file.name, model.name))) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class TowerInfo:
+    """The shape and size of a vision tower."""
+
+    path: str
+    n_layers: int
+    width: int
+    bytes: int
+    """Bytes of its tensors."""
+
+
+def tower_info(path: str) -> TowerInfo:
+    """The tower in a file or folder that `find_tower` found."""
+    opened = _engine.open_model_file(path)
+    if isinstance(opened, _engine.Safetensors):
+        vision = cast(Mapping[str, Any], opened.config).get("vision_config", {})
+        n_layers, width = vision.get("depth"), vision.get("hidden_size")
+    else:
+        metadata: Mapping[str, Any] = opened.metadata
+        n_layers, width = metadata.get("clip.vision.block_count"), metadata.get("clip.vision.embedding_length")
+    tensors = [one for one in list_tensors(opened) if isinstance(opened, _engine.GgufFile) or "visual." in one.name]
+    return TowerInfo(path, int(n_layers or 0), int(width or 0), sum(one.bytes for one in tensors))
 
 
 def _has_tower(model: _engine.Safetensors) -> bool:

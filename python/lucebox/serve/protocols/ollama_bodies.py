@@ -212,7 +212,9 @@ def conversation_of(body: ChatRequest) -> Conversation:
         ApiError: a message has images.
     """
     for i, message in enumerate(body.messages or []):
-        _refuse(message.images, f"messages.{i}.images", "images are not supported: the model reads only text")
+        _refuse(
+            message.images, f"messages.{i}.images", "images are not supported here: send them to /v1/chat/completions"
+        )
     return Conversation(
         messages=[_message(message) for message in body.messages or []],
         tools=[_tool(tool.function) for tool in body.tools or []],
@@ -227,7 +229,7 @@ def check_generate(body: GenerateRequest) -> None:
     Raises:
         ApiError: there are images, tokens of an earlier conversation, or a system text without a template.
     """
-    _refuse(body.images, "images", "images are not supported: the model reads only text")
+    _refuse(body.images, "images", "images are not supported here: send them to /v1/chat/completions")
     _refuse(body.context, "context", "context is not supported: send the conversation to /api/chat")
     _refuse(body.raw and body.system, "system", "raw text has no system message")
 
