@@ -126,3 +126,22 @@ def test_gpt_oss_of_a_checkpoint(pack: _engine.gpu.Pack, data: Path, chunk: int)
     assert largest_difference(got, arrays["logits"][: len(ids)]) < tolerance("logits", "half_device")
     rounded = logits_of(open_engine(path, pack=pack, prefill_chunk=256, activations="int8", kv="f16"), ids, chunk)
     assert mean_kl(arrays["logits"][: len(ids)], rounded) < tolerance("kl", "int8")
+
+
+def test_company_changes_no_bit_of_a_mixture(pack: _engine.gpu.Pack, tmp_path: Path, seed: int) -> None:
+    """With batch_invariant: ten sequences decode in passes of 8 and 2, as products of 9 rows have another order."""
+    sizes = {"hidden": 256, "n_heads": 4, "head_dim": 64, "expert_ffn": 256}
+    path = write_model(tmp_path / "model.gguf", Shape("qwen3moe", "Q8_0", n_layers=2, **sizes))
+    engine = open_engine(path, pack=pack, activations="int8", kv="f16", context=64, batch_invariant=True)
+    texts = [random_ids(n + 2, 131, seed + n) for n in range(10)]
+
+    def logits(groups: list[list[int]]) -> list[F32]:
+        sessions = [_engine.Session(engine) for _ in texts]
+        for session, ids in zip(sessions, texts, strict=True):
+            session.sync(ids[:-1])
+        for group in groups:
+            _engine.sync_together([sessions[i] for i in group], [texts[i] for i in group])
+        return [session.logits() for session in sessions]
+
+    alone, together = logits([[i] for i in range(10)]), logits([list(range(10))])
+    assert all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
