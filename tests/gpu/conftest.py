@@ -44,14 +44,14 @@ def pack(pack_folder: Path) -> _engine.gpu.Pack:
 @pytest.fixture
 def on_pack(pack: _engine.gpu.Pack, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of the pack's device, by which LLM finds the pack although it is not installed."""
-    resolve_device = loading.resolve_device
+    resolve_devices = loading.resolve_devices
 
-    def resolve(device: str, name: str | None = None, *, require_gpu: bool = False) -> Selection:
+    def resolve(device: str, name: str | None = None, *, require_gpu: bool = False) -> tuple[Selection, ...]:
         if device == pack.name:
-            return Selection(device, pack.device, None, ())
-        return resolve_device(device, name, require_gpu=require_gpu)
+            return (Selection(device, pack.device, None, ()),)
+        return resolve_devices(device, name, require_gpu=require_gpu)
 
-    monkeypatch.setattr(loading, "resolve_device", resolve)
+    monkeypatch.setattr(loading, "resolve_devices", resolve)
     monkeypatch.setattr(loading, "open_pack", lambda selection: None if selection.info is None else pack)
     monkeypatch.setattr(bench, "BANDWIDTH_BYTES", 1 << 20)  # the simulator reads slowly
     return pack.name

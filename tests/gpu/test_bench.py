@@ -102,7 +102,7 @@ def test_a_report_of_a_device(on_pack: str, synthetic: Path, tmp_path: Path) -> 
     assert any("_batched" in t.kernel for t in together.times)
     assert decode.seconds == pytest.approx(sum(t.seconds for t in decode.times)) and decode.seconds > 0
     assert all(t.launches % 2 == 0 for t in decode.times)  # of two steps
-    if on_pack == "sim":
+    if on_pack == "sim:0":
         assert report.energy_source is None and all(m.joules is None for m in report.measurements)
 
     picture = tmp_path / "bench.svg"
@@ -117,7 +117,7 @@ def test_the_command_shows_profile_and_comparison(
     assert main(["bench", str(synthetic), *flags, "--profile", "--compare", "cpu"]) == 0
     text = capsys.readouterr().out
     assert "tg1 by kernel" in text and "rms_norm" in text and "greedy agreement" in text
-    assert "energy: not readable" in text or on_pack != "sim"
+    assert "energy: not readable" in text or on_pack != "sim:0"
 
 
 @pytest.mark.slow  # 4 s

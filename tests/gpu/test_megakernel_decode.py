@@ -46,7 +46,7 @@ def engine(pack: _engine.gpu.Pack, model: Path) -> _engine.Engine:
 @pytest.mark.slow  # 8 s: 80 tokens twice
 def test_many_tokens_as_by_the_graph(pack: _engine.gpu.Pack, model: Path) -> None:
     """The tokens may differ where the two likeliest are almost equal; both go on with the graph's token."""
-    n = N_TOKENS.get(pack.name, ALL_TOKENS)
+    n = N_TOKENS.get(pack.target, ALL_TOKENS)
     graph, mega = (
         Decoder(open_engine(model, pack=pack, decode_path=way, context=n + 8), [3, 1, 4])
         for way in ("graph", "megakernel")

@@ -60,7 +60,7 @@ def bytes_of_step(engine: _engine.Engine) -> int:
 @pytest.mark.parametrize("family", SHAPES)
 def test_memory_is_planned_and_none_is_added(pack: _engine.gpu.Pack, write: Write, family: str) -> None:
     device = _engine.gpu.Device(pack.device.vendor)
-    tries = 1 if pack.name == "sim" else 8  # other processes allocate and free memory of a GPU meanwhile
+    tries = 1 if pack.target == "sim" else 8  # other processes allocate and free memory of a GPU meanwhile
 
     def adds_nothing(decoder: Decoder) -> bool:
         before = device.memory()[0]
@@ -79,7 +79,7 @@ def test_memory_is_planned_and_none_is_added(pack: _engine.gpu.Pack, write: Writ
 
     (of_graph, none), (of_megakernel, planned) = used("graph"), used("megakernel")
     assert none == 0 and planned > 0
-    if pack.name == "sim":  # on GPUs memory is allocated in pages, and the driver allocates some for graphs
+    if pack.target == "sim":  # on GPUs memory is allocated in pages, and the driver allocates some for graphs
         assert of_megakernel - of_graph == planned
 
 

@@ -102,14 +102,14 @@ def test_attention(
     plain = ops.attention(q, *cache.pages, n_past, dim**-0.5, pack=pack)
     check("attention_f16", whole, plain, np.abs(cache.values).max())
     is_split = "attention_merge_kernel" in ops.take_started(pack)
-    assert not (is_split and pack.name == "sim")
+    assert not (is_split and pack.target == "sim")
     if not is_split:
         assert np.array_equal(whole, plain)
 
 
 def test_all_blocks_are_dense_attention(pack: _engine.gpu.Pack, seed: int) -> None:
     """On chips of any size: rows that fill it."""
-    n_sms = 4 if pack.name == "sim" else 300
+    n_sms = 4 if pack.target == "sim" else 300
     rows, heads = 32 * n_sms, 16
     cache, q = case(seed, 100, rows, heads, 8, 64)
     last = reference.last_blocks(rows, 2, 100)

@@ -19,7 +19,7 @@ N_CASES, N_STEPS = {"sim": 1}, {"sim": 4}  # elsewhere all
 
 @pytest.fixture
 def cases(pack: _engine.gpu.Pack) -> list[dict]:
-    return CASES[: N_CASES.get(pack.name)]
+    return CASES[: N_CASES.get(pack.target)]
 
 
 def test_exact_products(pack: _engine.gpu.Pack, smollm2: Path, cases: list[dict]) -> None:
@@ -27,7 +27,7 @@ def test_exact_products(pack: _engine.gpu.Pack, smollm2: Path, cases: list[dict]
     engine = open_engine(smollm2, pack=pack, decode_path="graph", kv="f16")
     for case in cases:
         decoder, want = Decoder(engine, case["prompt_ids"]), case["f32"]
-        for token, top in list(zip(want["output_ids"], want["top5"], strict=True))[: N_STEPS.get(pack.name)]:
+        for token, top in list(zip(want["output_ids"], want["top5"], strict=True))[: N_STEPS.get(pack.target)]:
             if top[0][1] - top[1][1] > tolerance("golden_device", "margin"):
                 assert decoder.choose() == token, f"{case['name']}, after {len(decoder.ids)} tokens"
             decoder.ids.append(token)
@@ -42,7 +42,7 @@ def test_rounded_products(pack: _engine.gpu.Pack, smollm2: Path, cases: list[dic
     for case in cases:
         ids, rows = case["prompt_ids"], []
         decoder = Decoder(rounded, ids)
-        for token in case["f32"]["output_ids"][: N_STEPS.get(pack.name)]:
+        for token in case["f32"]["output_ids"][: N_STEPS.get(pack.target)]:
             rows.append(decoder.session.logits())
             decoder.choose()
             decoder.ids.append(token)

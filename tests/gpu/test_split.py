@@ -13,9 +13,12 @@ import numpy as np
 import pytest
 from drafts import SAMPLINGS
 from engines import logits_of, open_engine, random_ids
-from lucebox import _engine
+from lucebox import LLM, _engine
 from lucebox.errors import InvalidRequestError, OutOfMemoryError, UnsupportedError
+from lucebox.generation import loading
+from lucebox.packs import Selection
 from reference.gguf_files import Shape, write_model
+from text_data import TINY_HYBRID
 
 VOCAB = 96
 HEADS = {"n_heads": 2, "n_kv_heads": 1, "head_dim": 64, "vocab": VOCAB}
@@ -30,6 +33,7 @@ SHAPES = {
     "gpt-oss": Shape("gpt-oss", n_layers=4, **HEADS),
 }
 MAX_DEVICES = 3
+RESERVED = 256 << 20  # bytes that plans leave to the driver
 
 
 @pytest.fixture(scope="module")
@@ -189,13 +193,39 @@ def test_what_fits_on_one_device_stays_there(packs: list[_engine.gpu.Pack], fold
     path = written(folder, "qwen3")
     alone = open_engine(path, pack=packs[0], others=packs[1:2])
     assert not alone.plan["parts"]
-    need = alone.plan["total_bytes"]
-    reserved = 256 << 20 if alone.plan["available_bytes"] else 0
-    limit = reserved + need - 1
+    options = {"kv_tokens": 256, "sessions": 1}
+    need = open_engine(path, pack=packs[0], **options).plan["total_bytes"]
+    limit = RESERVED + need - 1
     with pytest.raises(OutOfMemoryError):
-        open_engine(path, pack=packs[0], memory_limit=limit, kv_tokens=256, sessions=1)
-    split = open_engine(path, pack=packs[0], others=packs[1:2], memory_limit=limit, kv_tokens=256, sessions=1)
+        open_engine(path, pack=packs[0], memory_limit=limit, **options)
+    split = open_engine(path, pack=packs[0], others=packs[1:2], memory_limit=limit, **options)
     assert len(split.plan["parts"]) == 2
+    ids = random_ids(20, VOCAB)
+    assert np.array_equal(logits_of(alone, ids), logits_of(split, ids))
+
+
+@pytest.mark.slow  # 10 s: a real model on the simulator
+def test_llm(packs: list[_engine.gpu.Pack], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By name, with the prefix cache, several sequences and automatic drafts."""
+    selections = {pack.name: Selection(pack.name, pack.device, None, ()) for pack in packs}
+    monkeypatch.setattr(
+        loading, "resolve_devices", lambda device, *_, **__: tuple(selections[one] for one in device.split(","))
+    )
+    by_index = {pack.device.index: pack for pack in packs}
+    monkeypatch.setattr(loading, "open_pack", lambda selection: by_index[selection.info.index])
+    both, results = f"{packs[0].name},{packs[1].name}", []
+    long = "The small dog sat by the sea. " * 10
+    for device in (packs[0].name, both):
+        with LLM(str(TINY_HYBRID), device=device, split="layer", context=256, prefill_chunk=64, sessions=2) as llm:
+            assert llm.options.device == device
+            first, again = (llm.generate(long, max_tokens=4) for _ in range(2))
+            assert again.ids == first.ids and again.usage.cached_tokens >= 64
+            results.append((first.ids, [one.ids for one in llm.generate(["x = 1", long], max_tokens=4)]))
+            if device == both:
+                assert llm.draft_label == "suffix"
+                assert "layers on " + both in llm.device_reason
+                assert str(llm.memory_plan).count("of ") >= 2
+    assert results[0] == results[1]
 
 
 def test_refusals(packs: list[_engine.gpu.Pack], folder: Path) -> None:

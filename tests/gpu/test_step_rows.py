@@ -210,7 +210,7 @@ def test_the_plan_has_the_ring(pack: _engine.gpu.Pack, folder: Path, kind: str) 
     device = _engine.gpu.Device(pack.device.vendor)
     before = device.memory()[0]
     session = _engine.Session(engine)
-    if pack.name == "sim":
+    if pack.target == "sim":
         assert before - device.memory()[0] == sum(n_bytes for _, n_bytes, _, per_session in entries if per_session)
     assert session.n_tokens == 0
 

@@ -65,6 +65,12 @@ def test_a_gpu_with_its_pack_is_ready(tmp_path: Path) -> None:
     assert dataclasses.astuple(report.drivers[0]) == ("cuda", "CUDA 13.0", None, None)
 
 
+def test_two_cards_of_a_vendor_may_share_a_model(tmp_path: Path) -> None:
+    pack_data.install(tmp_path / "site", "sm_90")
+    report = diagnosis(tmp_path, Survey((H100, dataclasses.replace(H100, index=1)), {"hip": NO_HIP}))
+    assert report.verdict.endswith("every kernel. A model that is too large for one: --device cuda:0,cuda:1.")
+
+
 def test_missing_packs_come_as_one_line_for_the_machine(tmp_path: Path) -> None:
     report = diagnosis(tmp_path, Survey((H100, dataclasses.replace(H100, index=1), STRIX), {}))
     assert report.install == 'pip install "lucebox[sm90,gfx1151]"'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 from draft_pairs import FIRST, TARGET
 from engines import open_engine
 from kernel_sources import kernels_of_sources
-from lucebox import LLM
+from lucebox import LLM, _engine
 from lucebox.cli import main
 from lucebox.errors import InvalidRequestError, OutOfMemoryError, PackError, UnsupportedError
 from lucebox.measure import synthetic
+from lucebox.models.drafters import Drafters
 from lucebox.models.memory import MemoryPlan
 from lucebox.models.planning import plan_memory
+from lucebox.options import EngineOptions, engine_fields
 from lucebox.packs import targets
 from lucebox.packs.planned import manifest_json
 from pack_data import install, manifest, on_path
@@ -160,6 +163,48 @@ def test_a_plan_for_a_board(large: tuple[Path, Path], tmp_path: Path) -> None:
         assert other.kernels == "H200 SXM, pack sm_90, which is not installed"
         with pytest.raises(PackError, match="the pack sm_90_mine is not installed; without --pack the plan is for the"):
             plan_memory(large[0], board="H200", pack="sm_90_mine")
+
+
+def plan_of_cards(model: Path, *gib: float, **options: Any) -> MemoryPlan:
+    """The plan on cards of one kind with that much free memory."""
+    text = manifest_json(targets.find_board("RTX 3090")[0])
+    first, *others = [(int(n * GIB), text, 82, f"cuda:{i}") for i, n in enumerate(gib)]
+    fields = {**engine_fields(EngineOptions(sessions=1, **options)), **engine_fields(Drafters())}
+    return MemoryPlan.from_engine(_engine.plan_memory(str(model), *first, others, **fields)[0])
+
+
+def layers_of(plan: MemoryPlan) -> list[tuple[int, int]]:
+    """The first and last layer of each card."""
+    details = [next(one.detail for one in part.entries if one.name == "weights") for part in plan.parts]
+    return [(int(words[1]), int(words[3].rstrip(":"))) for words in map(str.split, details)]
+
+
+@pytest.mark.parametrize("gib", [(12, 12), (24, 8), (8, 24), (8, 8, 8)])
+def test_layers_on_several_cards(large: tuple[Path, Path], gib: tuple[float, ...]) -> None:
+    """No card alone has room for the 27B, but for 24 GiB, whose context is longer with another card's help."""
+    plan = plan_of_cards(large[0], *gib)
+    assert plan.place == ",".join(part.place for part in plan.parts)
+    layers = layers_of(plan)
+    assert layers[0][0] == 0 and layers[-1][1] == 63
+    assert all(before[1] + 1 == after[0] for before, after in pairwise(layers))
+    shares = [part.total_bytes / part.available_bytes for part in plan.parts]
+    assert max(shares) <= 1 and max(shares) - min(shares) < 0.2  # K and V of one layer may be 15 % of 8 GiB
+    assert {part.context for part in plan.parts} == {plan.context}
+    assert sum(entry(part, "weights") for part in plan.parts) == pytest.approx(13.3 * GIB, rel=0.05)
+    assert plan.total_bytes == sum(part.total_bytes for part in plan.parts)
+    if max(gib) < 24:
+        with pytest.raises(OutOfMemoryError, match="memory of cuda:0 are available"):
+            plan_of_cards(large[0], gib[0])
+    else:
+        assert plan_of_cards(large[0], max(gib)).context < plan.context
+
+
+def test_one_card_of_several_if_all_fits_there(large: tuple[Path, Path]) -> None:
+    assert not plan_of_cards(large[0], 24, 24, context=8192).parts
+    assert len(plan_of_cards(large[0], 24, 24, context=8192, split="layer").parts) == 2
+    assert len(plan_of_cards(large[0], 24, 24).parts) == 2  # the model's longest context
+    with pytest.raises(OutOfMemoryError, match="memory of cuda:. are available"):
+        plan_of_cards(large[0], 6, 6)
 
 
 def test_a_plan_without_the_pack_is_the_packs(large: tuple[Path, Path], tmp_path: Path) -> None:

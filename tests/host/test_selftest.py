@@ -218,12 +218,15 @@ def test_the_command_on_the_simulator() -> None:
     assert table.endswith(f"\n{n} of {n} kernels of pack sim ok on sim:0, seed 11\n")
 
 
+ALL_SIM = ", ".join(f"sim:{i}" for i in range(8))
+
+
 @pytest.mark.parametrize(
     "device, message",
     [
         ("cpu", "a self-test compares a GPU pack with the CPU: device must be cuda:N, hip:N or sim"),
-        ("gpu", 'device must be auto, cpu, cuda:N, hip:N or sim (N counts from 0), got "gpu"'),
-        ("sim:7", "there is no device sim:7; devices found: sim:0, sim:1. `lucebox doctor` says more"),
+        ("gpu", 'device must be auto, cpu, cuda:N, hip:N or sim:N (N counts from 0), got "gpu"'),
+        ("sim:8", f"there is no device sim:8; devices found: {ALL_SIM}. `lucebox doctor` says more"),
     ],
 )
 def test_the_command_refuses(device: str, message: str) -> None:

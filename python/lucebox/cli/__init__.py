@@ -42,7 +42,7 @@ COMMANDS = {
     "version": "show version and machine",
 }
 
-ONE_DEVICE = "a model is on one device as a whole, --device cpu, cuda:0 or hip:0"
+ONE_DEVICE = "a model is on the CPU or on GPUs as a whole, --device cpu, cuda:0 or cuda:0,cuda:1"
 CONTEXT = "use --context N (-c)"
 LENGTH = "use --max-tokens N (-n)"
 FOREIGN_FLAGS = {
@@ -50,7 +50,7 @@ FOREIGN_FLAGS = {
     "-ngl": ONE_DEVICE,
     "--gpu-layers": ONE_DEVICE,
     "--n-gpu-layers": ONE_DEVICE,
-    "--tensor-parallel-size": ONE_DEVICE,
+    "--tensor-parallel-size": "name the devices, --device cuda:0,cuda:1; each has some of the layers",
     "--ctx-size": CONTEXT,
     "--max-model-len": CONTEXT,
     "--n-predict": LENGTH,

@@ -41,7 +41,7 @@ class LoadedDevice:
     """The device of a model, and the kernels on it."""
 
     name: str
-    """cpu, cuda:0."""
+    """cpu, cuda:0; several: cuda:0,cuda:1."""
     chip: str
     """The name of the GPU or processor."""
     reason: str
@@ -56,11 +56,28 @@ class LoadedDevice:
     """The manifest of the pack, JSON; empty on the CPU."""
     code: str | None
     """The compiler of the pack's code that the driver loads: "nvcc 13.0.88"; None on the CPU."""
+    others: tuple[LoadedDevice, ...] = ()
+    """Further devices among which the layers may be divided. The fields above but `name` are the first device's."""
 
     @property
     def kernels(self) -> str:
-        """Identifies the pack's kernels; empty on the CPU."""
-        return "" if self.pack_name is None else f"{self.pack_name} {self.code} {self.pack_manifest}"
+        """Identifies the packs' kernels; empty on the CPU."""
+        own = "" if self.pack_name is None else f"{self.pack_name} {self.code} {self.pack_manifest}"
+        return " ".join([own, *(other.kernels for other in self.others)])
+
+    def as_planned(self, plan: MemoryPlan, links: Sequence[str]) -> LoadedDevice:
+        """The devices that an engine with this plan uses: all of them, or the first alone."""
+        if not self.others:
+            return self
+        if not plan.parts:
+            return replace(self, others=())
+        ways = f"layers on {plan.place}, rows between them: {', '.join(links)}"
+        return replace(
+            self,
+            name=plan.place,
+            chip=" + ".join([self.chip, *(other.chip for other in self.others)]),
+            reason="; ".join([self.reason, *(other.reason for other in self.others), ways]),
+        )
 
 
 def _save(file: StepCostsFile, engine: _engine.Engine) -> None:
@@ -144,7 +161,7 @@ class LoadedModel:
             self._save()
         self._engine = None
         self.sessions.close()
-        self.device = replace(self.device, pack=None)
+        self.device = replace(self.device, pack=None, others=())
         if self.compressor is not None:
             self.compressor.scorer.close()
 

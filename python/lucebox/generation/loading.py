@@ -29,7 +29,8 @@ from lucebox.models.resolve import resolve
 from lucebox.models.step_costs import StepCostsFile
 from lucebox.models.vision import find_tower
 from lucebox.options import EngineOptions, engine_fields
-from lucebox.packs.devices import open_pack, resolve_device
+from lucebox.packs import Selection
+from lucebox.packs.devices import open_pack, resolve_devices
 from lucebox.packs.machine import processor_name
 
 __all__ = ["load_model"]
@@ -71,10 +72,10 @@ def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Pro
     return LoadedModel(
         engine=opened.engine,
         sessions=opened.sessions,
-        device=device,
+        device=opened.device,
         assets=assets,
         info=model_info(resolved.name, resolved.path, opened.engine.info, assets.tensors),
-        options=_options_of(opened, replace(wanted, device=device.name)),
+        options=_options_of(opened, replace(wanted, device=opened.device.name)),
         drafters=opened.drafters,
         memory_plan=plan,
         step_costs_file=opened.step_costs_file,
@@ -95,7 +96,12 @@ def _processor_of(engine: _engine.Engine, mmproj: str | None) -> Processor | Non
 
 
 def _open_device(wanted: EngineOptions) -> LoadedDevice:
-    selection = resolve_device(wanted.device, wanted.pack, require_gpu=wanted.require_gpu)
+    selections = resolve_devices(wanted.device, wanted.pack, require_gpu=wanted.require_gpu)
+    first, *others = map(_open_selection, selections)
+    return replace(first, others=tuple(others))
+
+
+def _open_selection(selection: Selection) -> LoadedDevice:
     pack, choice = open_pack(selection), selection.choice
     return LoadedDevice(
         name=selection.device,
@@ -115,6 +121,7 @@ class _Opened:
     """An engine with its first session."""
 
     engine: _engine.Engine
+    device: LoadedDevice
     drafters: Drafters
     sessions: SessionPool
     step_costs_file: StepCostsFile | None
@@ -160,13 +167,16 @@ def _open(
         str(path),
         pack=device.pack,
         progress=progress and partial(progress, "loading weights"),
+        others=[other.pack for other in device.others if other.pack is not None],
         **engine_fields(options),
         **engine_fields(drafters),
     )
-    limit = min(options.sessions or DEFAULT_SESSIONS, MemoryPlan.from_engine(engine.plan).max_sessions)
+    plan = MemoryPlan.from_engine(engine.plan)
+    device = device.as_planned(plan, engine.links)
+    limit = min(options.sessions or DEFAULT_SESSIONS, plan.max_sessions)
     file = None if drafters == Drafters() else StepCostsFile(engine, drafters.label, device.chip, device.kernels)
     with _step_costs(engine, file):
-        return _Opened(engine, drafters, SessionPool(engine, limit), file)
+        return _Opened(engine, device, drafters, SessionPool(engine, limit), file)
 
 
 @contextmanager

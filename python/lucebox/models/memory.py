@@ -39,7 +39,7 @@ class MemoryPlan:
     total_bytes: int
     """Private memory: the sum of the entries."""
     place: str
-    """The device: cpu, cuda:0."""
+    """The device: cpu, cuda:0; several: cuda:0,cuda:1."""
     mapped_bytes: int
     """Weights read from the mapped file, shared with the system's page cache; 0 on a GPU."""
     available_bytes: int
@@ -53,12 +53,15 @@ class MemoryPlan:
     """The longest context that fits, in tokens."""
     kv_fits: tuple[KvFit, ...]
     """What fits in the same memory with each KV type, largest type first."""
+    parts: tuple[MemoryPlan, ...] = ()
+    """The plan of each device, if the model's layers are on several. The other fields are their sums."""
 
     @classmethod
     def from_engine(cls, plan: Mapping[str, Any]) -> MemoryPlan:
         entries = tuple(PlanEntry(*entry) for entry in plan["entries"])
         fits = tuple(KvFit(*fit) for fit in plan["kv_fits"])
-        return cls(**{**plan, "entries": entries, "kv_fits": fits})
+        parts = tuple(cls.from_engine(part) for part in plan["parts"])
+        return cls(**{**plan, "entries": entries, "kv_fits": fits, "parts": parts})
 
     def bytes_of(self, name: str) -> int:
         """Bytes of the entry of this name; 0 without one."""
@@ -76,9 +79,13 @@ class MemoryPlan:
     @property
     def max_sessions(self) -> int:
         """Number of sessions that fit in the free memory beside the weights, at least 1."""
+        if self.parts:
+            return min(part.max_sessions for part in self.parts)
         return 1 + max(0, self.available_bytes - self.mapped_bytes - self.total_bytes) // max(1, self.session_bytes)
 
     def __str__(self) -> str:
+        if self.parts:
+            return "\n\n".join(map(str, self.parts))
         mapped = ("weights (mapped)", self.mapped_bytes, "read from the file as needed")
         rows = [mapped] if self.mapped_bytes else []
         rows += [(entry.name, entry.bytes, entry.detail) for entry in self.entries]

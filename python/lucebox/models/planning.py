@@ -17,8 +17,8 @@ from lucebox.models.memory import MemoryPlan
 from lucebox.models.resolve import resolve
 from lucebox.models.vision import find_tower
 from lucebox.options import EngineOptions, check_names, engine_fields
-from lucebox.packs import targets
-from lucebox.packs.devices import resolve_device
+from lucebox.packs import Selection, targets
+from lucebox.packs.devices import resolve_devices
 from lucebox.packs.planned import manifest_json
 from lucebox.sizes import parse_size, show_size
 
@@ -83,6 +83,8 @@ class Device:
     n_sms: int = 0
     is_lent: bool = False
     """free_bytes is memory of a target's weights, lent to a scorer."""
+    others: tuple[Device, ...] = ()
+    """Further devices among which a target may be divided."""
 
 
 def plan_memory(
@@ -107,7 +109,9 @@ def plan_memory(
     wanted = EngineOptions(**options)
     device = local_device(replace(wanted, memory_limit=None)) if board is None else _board(board, wanted)
     if wanted.memory_limit is not None:
-        device = replace(device, free_bytes=parse_size(wanted.memory_limit))
+        limit = parse_size(wanted.memory_limit)
+        others = tuple(replace(other, free_bytes=limit) for other in device.others)
+        device = replace(device, free_bytes=limit, others=others)
     found = resolve(os.fspath(model), offline=offline, progress=progress)
     wanted = replace(wanted, mmproj=find_tower(wanted.mmproj, found.path))
     drafts = resolve_drafts(wanted.draft, found, offline=offline, progress=progress)
@@ -120,7 +124,7 @@ def plan_memory(
     memory, resolved, draft = _plan_target(found.path, drafts, wanted, device)
     TextAssets.load(found.path)  # raises if the engine has no tokenizer for the file
     kernels = device.kernels or f"{resolved['threads']} threads, {resolved['isa']}"
-    return Plan(memory, f"{device.name}, {kernels}", draft.label, scorer)
+    return Plan(memory, f"{memory.place}, {kernels}", draft.label, scorer)
 
 
 def _plan_target(
@@ -135,6 +139,7 @@ def _plan_target(
                 device.manifest_json,
                 device.n_sms,
                 device.name,
+                [(other.free_bytes, other.manifest_json, other.n_sms, other.name) for other in device.others],
                 **engine_fields(replace(options, memory_limit=None)),
                 **engine_fields(draft),
             )
@@ -221,15 +226,20 @@ def _without_room(error: OutOfMemoryError, scorer: str, plan: MemoryPlan) -> Out
 
 
 def scorer_fields(options: EngineOptions) -> dict[str, Any]:
-    """The options that a scorer takes from its target."""
-    names = ("device", "pack", "threads", "activations", "isa", "memory_limit", "prefill_sparse_alpha")
-    return {name: getattr(options, name) for name in names}
+    """The options that a scorer takes from its target. A scorer is on the first of several devices."""
+    names = ("pack", "threads", "activations", "isa", "memory_limit", "prefill_sparse_alpha")
+    return {"device": options.device.partition(",")[0], **{name: getattr(options, name) for name in names}}
 
 
 def local_device(options: EngineOptions) -> Device:
-    """The device of this machine that the options name, with its free memory up to memory_limit."""
+    """The devices of this machine that the options name, with their free memory up to memory_limit."""
     limit = None if options.memory_limit is None else parse_size(options.memory_limit)
-    selection = resolve_device(options.device, options.pack, require_gpu=options.require_gpu)
+    selections = resolve_devices(options.device, options.pack, require_gpu=options.require_gpu)
+    first, *others = (_facts(selection, limit) for selection in selections)
+    return replace(first, others=tuple(others))
+
+
+def _facts(selection: Selection, limit: int | None) -> Device:
     if selection.info is None or selection.choice is None:
         return Device(selection.device, "", limit or 0)
     device = _engine.gpu.Device(selection.info.vendor, selection.info.index)

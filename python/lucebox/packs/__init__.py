@@ -16,6 +16,7 @@ from lucebox.packs.choice import (
     is_at_least,
     min_driver,
     parse_device,
+    parse_devices,
     select,
 )
 from lucebox.packs.installed import (
@@ -64,6 +65,7 @@ __all__ = [
     "open_folder",
     "package",
     "parse_device",
+    "parse_devices",
     "reinstall_command",
     "select",
     "unpacked",

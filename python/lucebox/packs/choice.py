@@ -25,6 +25,7 @@ __all__ = [
     "is_at_least",
     "min_driver",
     "parse_device",
+    "parse_devices",
     "select",
 ]
 
@@ -89,8 +90,31 @@ def parse_device(text: str) -> DeviceSpec:
     """
     match = re.fullmatch(r"(auto|cpu)|(cuda|hip|sim)(?::(\d{1,4}))?", text.lower())
     if not match:
-        raise InvalidRequestError(f'device must be auto, cpu, cuda:N, hip:N or sim (N counts from 0), got "{text}"')
+        raise InvalidRequestError(f'device must be auto, cpu, cuda:N, hip:N or sim:N (N counts from 0), got "{text}"')
     return DeviceSpec(match[1] or match[2], int(match[3] or 0))
+
+
+def parse_devices(text: str) -> tuple[DeviceSpec, ...]:
+    """Parses one device, or several GPUs of one vendor: cuda:0,cuda:1.
+
+    Raises:
+        InvalidRequestError: not a device name, a device twice, or devices that no model can share.
+    """
+    specs = tuple(parse_device(one.strip()) for one in text.split(","))
+    if len(specs) == 1:
+        return specs
+    for spec in specs:
+        if spec.backend in ("auto", "cpu"):
+            raise InvalidRequestError(
+                f'several devices are GPUs by their names, as cuda:0,cuda:1; "{spec.backend}" in "{text}" is none'
+            )
+        if spec.backend != specs[0].backend:
+            raise InvalidRequestError(
+                f'several devices must be of one vendor, "{text}" has {specs[0].backend} and {spec.backend}'
+            )
+        if specs.count(spec) > 1:
+            raise InvalidRequestError(f'"{text}" names {spec.backend}:{spec.index} twice; name each device once')
+    return specs
 
 
 def choose(device: Device, packs: Packs, name: str | None = None) -> Choice:

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from lucebox import _engine
 from lucebox.errors import InvalidRequestError, PackError
-from lucebox.packs import Packs, Selection, causes, find, machine, min_driver, parse_device, select
+from lucebox.packs import Packs, Selection, causes, find, machine, min_driver, parse_device, parse_devices, select
 from lucebox.packs.drivers import VENDORS, Survey, driver_devices, survey
 
-__all__ = ["open_pack", "resolve_device"]
+__all__ = ["open_pack", "resolve_device", "resolve_devices"]
 
 
 def resolve_device(device: str, pack: str | None = None, *, require_gpu: bool = False) -> Selection:
@@ -39,6 +39,21 @@ def resolve_device(device: str, pack: str | None = None, *, require_gpu: bool = 
         why = "; ".join(selection.unused) or "this machine has none that lucebox knows"
         raise PackError(f"no GPU is usable, and require_gpu refuses the CPU: {why}. `lucebox doctor` says more")
     return selection
+
+
+def resolve_devices(device: str, pack: str | None = None, *, require_gpu: bool = False) -> tuple[Selection, ...]:
+    """As `resolve_device`, of one device or of several GPUs of one vendor: "cuda:0,cuda:1".
+
+    Raises:
+        InvalidRequestError: a device twice, or devices that no model can share.
+    """
+    specs = parse_devices(device)
+    if len(specs) == 1:
+        return (resolve_device(device, pack, require_gpu=require_gpu),)
+    present, installed = driver_devices(specs[0].backend), find()
+    if require_gpu and specs[0].backend == "sim":
+        raise InvalidRequestError(f'require_gpu needs GPUs, device is "{device}"')
+    return tuple(select(spec, present, installed, pack) for spec in specs)
 
 
 def _without_driver(answers: Survey, installed: Packs) -> list[str]:

@@ -275,11 +275,17 @@ def _host(root: Path) -> Host:
     )
 
 
+def _vendor(device: DeviceState) -> str:
+    return (device.device or "").partition(":")[0]
+
+
 def _verdict(devices: Sequence[DeviceState], wsl: bool) -> tuple[bool, str]:
     ready = [device for device in devices if device.pack]
     if ready:
         names = " and ".join(f"{device.device} ({device.name})" for device in ready)
-        return True, f"{names} ready; `lucebox selftest --device {ready[0].device}` checks every kernel."
+        together = [device.device for device in ready if device.device and _vendor(device) == _vendor(ready[0])]
+        several = f" A model that is too large for one: --device {','.join(together)}." if len(together) > 1 else ""
+        return True, f"{names} ready; `lucebox selftest --device {ready[0].device}` checks every kernel.{several}"
     if devices:
         return False, f"No GPU of this machine is usable yet; the table has the reasons. {ON_CPU}"
     if wsl:

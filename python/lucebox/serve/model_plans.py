@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lucebox.errors import LuceboxError, OutOfMemoryError
+from lucebox.errors import InvalidRequestError, LuceboxError, OutOfMemoryError
 from lucebox.models.hub import Progress
 from lucebox.models.planning import Plan, plan_memory
 from lucebox.models.resolve import resolve
@@ -47,9 +47,16 @@ def plan_models(specs: Sequence[ModelSpec], progress: Progress | None = None) ->
 
     Raises:
         OutOfMemoryError: a model does not fit even alone; the message names it.
+        InvalidRequestError: there are other models beside one that is on several devices.
         ModelNotFoundError, HubError, FormatError, UnsupportedError: as `LLM`.
     """
     alone = [_plan(spec, progress) for spec in specs]
+    for one in alone:
+        if len(alone) > 1 and "," in one.device:
+            raise InvalidRequestError(
+                f"{one.name} is on several devices, {one.device}, and such a model is served alone: start a server for "
+                "each model, or name one device"
+            )
     found = list(alone)
     for device in dict.fromkeys(one.device for one in alone):
         group = [i for i, one in enumerate(alone) if one.device == device]

@@ -26,6 +26,11 @@ class DeviceLink {
   // "peer", or "host: device 0 has no peer access to device 1"
   std::string to_string() const { return path_ == Path::kPeer ? "peer" : "host: " + why_; }
 
+  // GpuStream::receive(): rows at x on the sender go to `to` on the receiver. norm_w: the weights, on the sender, of the
+  // norm that reads them.
+  void hand_over(float* to, const float* x, size_t bytes, const float* norm_w) {
+    to_->receive({this, from_, to, x, bytes, norm_w});
+  }
   // Copies `bytes` bytes at x on the sender to `to` on the receiver, between the work sent to the streams before and
   // after. x may be overwritten by the sender's next work.
   void send(void* to, const void* x, size_t bytes);

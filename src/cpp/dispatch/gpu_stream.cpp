@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "device/graph.h"
+#include "dispatch/device_link.h"
 
 namespace lb {
 namespace {
@@ -223,8 +225,38 @@ void GpuStream::start_skinny(const gpu::SkinnyStep& step) {
 }
 
 void GpuStream::flush() {
+  if (arrival_) {
+    const Arrival arrival = *std::exchange(arrival_, {});
+    arrival.link->send(arrival.to, arrival.from, arrival.bytes);
+  }
   for (const gpu::SkinnyStep& step : chain_.take()) start_skinny(step);
   chain_is_at_end_ = false;
+}
+
+// Returns false, with no effect, if the norm is no epilogue.
+bool GpuStream::fuse_arrival(const RmsNorm& op, const LinearGroup& readers) {
+  const Arrival arrival = *arrival_;
+  GpuStream& sender = *arrival.sender;
+  if (sender.chain_.is_empty() || op.x != arrival.to) return false;
+  const Linear& first = readers.products[0];
+  const int bits = gpu::skinny_x_bits(first);
+  const RoundedRows x = x_buffer(readers, bits), sent_x = sender.next_x_buffer(readers);
+  gpu::DeferredGemm deferred;
+  if (!deferred.begin(op, readers, x, pack_->target())) return false;
+  RmsNorm sent_op = op;
+  sent_op.x = arrival.from;
+  sent_op.w = arrival.norm_w;
+  const std::optional<gpu::SkinnyStep> step =
+      sender.chain_.try_fuse(sent_op, readers, sent_x, sender.pack_->target());
+  if (!step) return false;
+  sender.start_skinny(*step);
+  sender.chain_.take();  // the readers, which this stream runs
+  sender.chain_is_at_end_ = false;
+  arrival_.reset();
+  arrival.link->send(arrival.to, arrival.from, arrival.bytes);
+  arrival.link->send(x.high, sent_x.high, rounded_bytes(first.rows, first.n_in, bits == 16));
+  chain_ = deferred;
+  return true;
 }
 
 void GpuStream::run(const MixExperts& op) {

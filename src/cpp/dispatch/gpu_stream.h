@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "device/memory.h"
@@ -24,6 +25,18 @@
 #include "pack/pack.h"
 
 namespace lb {
+
+class DeviceLink;
+
+// Rows that a stream on another device computes and a norm of this stream reads.
+struct Arrival {
+  DeviceLink* link;
+  class GpuStream* sender;
+  float* to;            // in this stream's memory
+  const float* from;    // in the sender's memory
+  size_t bytes;         // of the rows
+  const float* norm_w;  // the norm's weights, in the sender's memory
+};
 
 class GpuStream final : public Stream {
  public:
@@ -51,6 +64,13 @@ class GpuStream final : public Stream {
   void wait() override { queue().synchronize(); }
   void pace() override;
   void replay(std::unique_ptr<Recording>& recording, const std::function<void()>& work) override;
+
+  // Takes rows from another device. They are sent when the next op arrives: if it is their norm, and it would be the
+  // epilogue of the sender's deferred GEMM on one device, the sender runs that epilogue, so that no bit changes.
+  void receive(const Arrival& arrival) {
+    flush();
+    arrival_ = arrival;
+  }
 
   // Runs `work` and returns each kernel's time. Its launches do not overlap. No capture may be open.
   std::vector<gpu::KernelTime> time_kernels(const std::function<void()>& work);
@@ -142,12 +162,15 @@ class GpuStream final : public Stream {
   void run(const ScratchedSample& sample) { run(sample.op, sample.scratch); }
   template <class Op>
   void try_fuse(const Op& op, const LinearGroup& readers) {
+    if constexpr (std::is_same_v<Op, RmsNorm>)
+      if (arrival_ && fuse_arrival(op, readers)) return;
     std::optional<gpu::SkinnyStep> step;
     if (!chain_.is_empty()) step = chain_.try_fuse(op, readers, next_x_buffer(readers), pack_->target());
     step ? start_skinny(*step) : send_rounded(op, readers);
   }
   void start_skinny(const gpu::SkinnyStep& step);
   void flush();
+  bool fuse_arrival(const RmsNorm& op, const LinearGroup& readers);
   std::unique_ptr<Memory> allocate(size_t bytes);
   gpu::Buffer keep_busy();
   template <class Op>
@@ -168,7 +191,8 @@ class GpuStream final : public Stream {
   std::unique_ptr<Memory> arrived_;  // counters of a skinny GEMM's blocks
   gpu::Buffer staging_;
   gpu::DeferredGemm chain_;
-  bool chain_is_at_end_ = false;  // the x buffer of the deferred GEMM is at the end of the scratch
+  std::optional<Arrival> arrival_;  // not yet sent
+  bool chain_is_at_end_ = false;    // the x buffer of the deferred GEMM is at the end of the scratch
   bool keeps_l1_ = false;         // L1 carve-out of the last product; ops between products keep it
   // The last launch wrote a rope table. Kernels read that table before they wait for the previous launch, so the next
   // launch must not overlap.

@@ -258,10 +258,14 @@ void Engine::forward(const PassBuffers& buffers, std::span<const Append> appends
     const PassBuffers& own = buffers_of(i, buffers);
     Append append = appends[i];
     if (models_.draft) append.outputs = {models_.draft->taps(), ws.taps};
-    models_.target->forward(shards_[i]->part(), append, own.workspace, options_.activations, *own.stream, taps);
-    if (i + 1 < n_shards())
-      links_[i].send(buffers_of(i + 1, buffers).workspace.x, own.workspace.x,
-                     sizeof(float) * rows * model().info().hidden);
+    std::function<void()> receive;
+    if (i > 0)
+      receive = [&] {
+        links_[i - 1].hand_over(own.workspace.x, buffers_of(i - 1, buffers).workspace.x,
+                                sizeof(float) * rows * model().info().hidden,
+                                model().next_norm(shards_[i - 1]->part()));
+      };
+    models_.target->forward(shards_[i]->part(), append, own.workspace, options_.activations, *own.stream, taps, receive);
   }
   const Append& append = appends.back();
   if (models_.draft)

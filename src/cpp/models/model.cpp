@@ -56,6 +56,13 @@ void Model::visit(const WeightVisitor& visitor) {
     std::visit([&](auto& mixer) { mixer.visit(visitor.matrix, visitor); }, layer.mixer);
     std::visit([&](auto& ffn) { ffn.visit(visitor.matrix, visitor); }, layer.ffn);
   }
+  if (!part.is_last()) {
+    const float* const norm = part.layers.end < info_.n_layers ? weights_.layers[part.layers.end].mixer_norm : nullptr;
+    const float* moved = norm;
+    visitor(moved, info_.hidden);
+    next_norms_.resize(std::max<size_t>(next_norms_.size(), part.n));
+    if (moved != norm) next_norms_[part.rank] = moved;
+  }
   rope_.resize(std::max<size_t>(rope_.size(), part.n), RopeTables(weights_.rope));
   rope_[part.rank].visit(visitor);
 }
@@ -87,7 +94,7 @@ size_t Model::workspace_bytes(int rows) const {
 Workspace Model::workspace(Carver carver, int rows) const { return carve(carver, rows); }
 
 void Model::forward(const NetworkPart& part, const Append& append, const Workspace& ws, Activations activations,
-                    Stream& stream, const Taps* taps) const {
+                    Stream& stream, const Taps* taps, const std::function<void()>& receive) const {
   const int rows = static_cast<int>(append.tokens.size());
   const size_t row_values = static_cast<size_t>(rows) * info_.hidden;
   const int first = part.layers.first, end = std::min(part.layers.end, info_.n_layers);
@@ -123,6 +130,7 @@ void Model::forward(const NetworkPart& part, const Append& append, const Workspa
     for (const GivenRows& given : append.given)
       stream.upload(x + size_t(given.first) * info_.hidden, given.from, sizeof(float) * given.n * info_.hidden);
   }
+  if (receive) receive();
   const Step step{rows, append.segments, ws.cos, ws.sin, activations, ws.scratch, stream, append.sparse};
   for (int i = first; i < end; ++i) {
     if (append.interrupted != nullptr && (*append.interrupted)())

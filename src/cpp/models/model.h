@@ -142,10 +142,12 @@ class Model final : public Network {
                const Taps* taps = nullptr) const {
     forward({}, append, ws, activations, stream, taps);
   }
-  // forward() of one part, on its shard. Parts after the first take the residual stream in ws.x; parts before the last
-  // leave it there.
+  // forward() of one part, on its shard. Parts after the first take the residual stream in ws.x, where receive() brings
+  // it; parts before the last leave it there.
   void forward(const NetworkPart& part, const Append& append, const Workspace& ws, Activations activations,
-               Stream& stream, const Taps* taps) const;
+               Stream& stream, const Taps* taps, const std::function<void()>& receive = {}) const;
+  // The first norm of the next part, in the memory of a part's device. [hidden]
+  const float* next_norm(const NetworkPart& part) const { return next_norms_[part.rank]; }
   // Runs one layer over rows, like forward(). The caller calls state.begin_append() before and end_append() after.
   // sparse: its attention is block-sparse; null: dense.
   void run_layer(int i, const LayerRows& rows, const SparseBlocks* sparse, SequenceState& state, const Workspace& ws,
@@ -165,7 +167,8 @@ class Model final : public Network {
 
   ModelInfo info_;
   Weights weights_;
-  std::vector<RopeTables> rope_;  // one per part
+  std::vector<RopeTables> rope_;           // one per part
+  std::vector<const float*> next_norms_;  // one per part on a device
 };
 
 // Finds the family that a file's architecture names and binds the weights. The file must outlive the model.

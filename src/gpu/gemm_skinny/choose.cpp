@@ -135,6 +135,11 @@ bool DeferredGemm::begin(const GatedRmsNorm& op, const LinearGroup& group, const
          defer(group, {.x = x, .norm = SkinnyNorm::kHead, .squares = x.sum, .eps = op.eps}, target);
 }
 
+bool DeferredGemm::begin(const RmsNorm& op, const LinearGroup& group, const RoundedRows& x, const Target& target) {
+  LB_ASSERT(is_empty());
+  return defer(group, {.x = x, .norm = SkinnyNorm::kRow, .squares = x.sum, .eps = op.eps}, target);
+}
+
 std::optional<SkinnyStep> DeferredGemm::try_fuse(const RmsNorm& op, const LinearGroup& readers,
                                                  const RoundedRows& next_x, const Target& target) {
   if (n_ != 1 || steps_[0].group.n != 1) return {};

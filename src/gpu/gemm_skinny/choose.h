@@ -63,6 +63,8 @@ class DeferredGemm {
   bool begin(const LinearGroup& group, const RoundedRows& x, const Target& target);
   // As above, for an x that is op's y without the factor of each head. x.sum holds the sums of squares of op's o.
   bool begin(const GatedRmsNorm& op, const LinearGroup& group, const RoundedRows& x, const Target& target);
+  // As above, for an x that is op's y without the factor of each row, as the epilogue of another device's step made it.
+  bool begin(const RmsNorm& op, const LinearGroup& group, const RoundedRows& x, const Target& target);
   // Fuses op into the deferred step, which then writes next_x. Returns that step, to be launched now, and defers
   // `readers` instead. Returns nullopt, with no effect, if op reads something else or a matrix has no kernel.
   std::optional<SkinnyStep> try_fuse(const RmsNorm& op, const LinearGroup& readers, const RoundedRows& next_x,
