@@ -27,6 +27,24 @@ LB_DEVICE void multiply_bf16_pairs(float (&c)[4], const PairsA& a, uint32_t b0, 
       : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b0), "r"(b1));
 }
 
+// (x & mask) ^ bits as one instruction, which the compiler misses when both are constants.
+LB_DEVICE uint32_t and_xor(uint32_t x, uint32_t mask, uint32_t bits) {
+  uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
+  return y;
+}
+
+LB_DEVICE f16x2 add2(f16x2 a, f16x2 b) {
+  uint32_t y;
+  asm("add.rn.f16x2 %0, %1, %2;"
+      : "=r"(y)
+      : "r"(__builtin_bit_cast(uint32_t, a)), "r"(__builtin_bit_cast(uint32_t, b)));
+  return __builtin_bit_cast(f16x2, y);
+}
+
+// Sets register i of an operand of matrix.h.
+LB_DEVICE void set_pair(FragmentA<f16>& a, int i, f16x2 pair) { a.r[i] = __builtin_bit_cast(uint32_t, pair); }
+
 // The 8x8 transpose of a warp's pairs: lane 4 r + c gives values 2 c and 2 c + 1 of row r, and gets the
 // same values of column r.
 LB_DEVICE uint32_t transpose_pairs(uint32_t pair) {

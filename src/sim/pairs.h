@@ -45,6 +45,16 @@ inline void multiply_bf16_pairs(float (&c)[4], const PairsA& a, uint32_t b0, uin
   multiply_pairs_of<bf16>(c, a, b0, b1, where);
 }
 
+inline uint32_t and_xor(uint32_t x, uint32_t mask, uint32_t bits) { return (x & mask) ^ bits; }
+
+inline f16x2 add2(f16x2 a, f16x2 b) { return fma2(a, f16x2{{0x3c00}, {0x3c00}}, b); }
+
+// Sets register i of an operand of matrix.h.
+inline void set_pair(FragmentA<f16>& a, int i, f16x2 pair) {
+  a.v[2 * i] = pair.lo;
+  a.v[2 * i + 1] = pair.hi;
+}
+
 inline uint32_t transpose_pairs(uint32_t pair, sim::Location where = sim::Location::current()) {
   const sim::CallSite site{"transpose_pairs", where};
   const sim::Exchange all = sim::exchange(sim::carry(pair), site);

@@ -57,7 +57,7 @@ def main() -> None:
     ctypes.CDLL("libcuda.so.1").standin_set(1, 13000, b"9.0")
     of_each_list = {tuple(load(name).sources()): name for name in reversed(targets.names())}.values()
     packs = {name: IdlePacks(library, name, more) for name in of_each_list}
-    for case in selftest.cases(np.random.default_rng(1), "BF16"):
+    for case in selftest.cases(np.random.default_rng(1), "BF16", has_fp8=True):
         for pack in packs.values():
             pack.run(case)
     print(json.dumps({name: pack.untested() for name, pack in packs.items()}))

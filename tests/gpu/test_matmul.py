@@ -67,6 +67,13 @@ def rounded_to(x: F32, dtype: str) -> F32:
     return round_to(np.ascontiguousarray(x), dtype)
 
 
+def scaled_to_f16(x: F32) -> NDArray[np.float64]:
+    """x in the f16 numbers of a row whose largest value gets the exponent 14."""
+    largest = np.abs(x).max(axis=1, keepdims=True).astype(np.float64)
+    factor = 2.0 ** (14 - np.floor(np.log2(np.where(largest > 0, largest, 1))))
+    return (x * factor).astype(np.float16).astype(np.float64) / factor
+
+
 def expected(
     pack: _engine.gpu.Pack, w: NDArray[np.uint8], dtype: str, n_out: int, x: F32, activations: str, started: list[str]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
@@ -83,6 +90,8 @@ def expected(
         if len(x) <= MAX_SPECULATION_ROWS:
             is_skinny = any(kernel.startswith("gemm_skinny") and f"_{dtype.lower()}_" in kernel for kernel in started)
             return (*reference.linear(w, dtype, n_out, x, "int8"), "matmul_skinny" if is_skinny else "linear")
+        if any(kernel.startswith(f"gemm_sm90_{dtype.lower()}_") for kernel in started):
+            return (*reference.linear(w, dtype, n_out, scaled_to_f16(x), "f32"), "matmul_f16_codes")
         weights = rounded_to(reference.decode(w, dtype), wide).view(np.uint8)
         return (*reference.linear(weights, "F32", n_out, rounded_to(x, wide), "f32"), "matmul_wide")
     if dtype == "F32":
@@ -227,6 +236,20 @@ def test_prompt_of_many_tiles(pack: _engine.gpu.Pack, dtype: str, seed: int) -> 
     got = ops.linear(w, dtype, n_out, n_in, x, add, pack=pack)
     want, scale, family = expected(pack, w, dtype, n_out, x, "int8", ops.take_started(pack))
     check(got, want + add, scale + np.abs(add), family, f"{rows} rows, n_out {n_out}")
+
+
+@pytest.mark.parametrize("dtype", BLOCK_TYPES)
+def test_prompt_of_rows_of_any_size(pack: _engine.gpu.Pack, dtype: str, seed: int) -> None:
+    """Rows far beyond the range of f16, and rows of zeros."""
+    rng = np.random.default_rng(seed)
+    rows, n_out, n_in = 75, 33, 768
+    w = random_weights(dtype, n_out * n_in, rng)
+    x = (rng.normal(size=(rows, n_in)) * 2.0 ** rng.integers(-60, 60, size=(rows, 1))).astype(np.float32)
+    x[7] = 0
+    got = ops.linear(w, dtype, n_out, n_in, x, pack=pack)
+    want, scale, family = expected(pack, w, dtype, n_out, x, "int8", ops.take_started(pack))
+    for row in range(rows):
+        check(got[row], want[row], scale[row], family, f"row {row}")
 
 
 @pytest.mark.parametrize(
@@ -423,15 +446,17 @@ def test_extreme_codes(pack: _engine.gpu.Pack, dtype: str, rows: int) -> None:
         check(got, want, scale, family, dtype)
 
 
+@pytest.mark.parametrize("rows", [11, 70])
 @pytest.mark.parametrize("dtype", ["Q4_K", "Q6_K", "BF16", "F32"])
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_not_a_number_stays_in_its_row(pack: _engine.gpu.Pack, dtype: str, poison: float) -> None:
-    x = np.ones((11, 512), np.float32)
+def test_not_a_number_stays_in_its_row(pack: _engine.gpu.Pack, dtype: str, rows: int, poison: float) -> None:
+    x = np.ones((rows, 512), np.float32)
     x[4, 300] = poison
     w = random_weights(dtype, 5 * 512, np.random.default_rng(4))
     y = ops.linear(w, dtype, 5, 512, x, pack=pack)
     is_clipped = np.isinf(poison) and dtype == "BF16" and pack.target == "sm_75"  # to f16's largest number
-    assert np.array_equal(np.isfinite(y).all(axis=1), (np.arange(11) != 4) | is_clipped)
+    is_clipped |= np.isinf(poison) and rows > 64 and pack.target == "sm_75"
+    assert np.array_equal(np.isfinite(y).all(axis=1), (np.arange(rows) != 4) | is_clipped)
 
 
 def test_what_is_refused(pack: _engine.gpu.Pack) -> None:

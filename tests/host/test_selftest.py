@@ -71,13 +71,13 @@ def known() -> list[Case]:
             reference=functools.cache(case.reference),
             unit=functools.cache(partial(case.unit_of, None)) if callable(case.unit) else case.unit,
         )
-        for case in cases(np.random.default_rng(1), "BF16")
+        for case in cases(np.random.default_rng(1), "BF16", has_fp8=True)
     ]
 
 
 @pytest.fixture(autouse=True)
 def only_known(monkeypatch: pytest.MonkeyPatch, known: list[Case]) -> None:
-    monkeypatch.setattr(runner, "cases", lambda _, wide: known)
+    monkeypatch.setattr(runner, "cases", lambda _, wide, *, has_fp8: known)
 
 
 class Twin:
@@ -120,8 +120,14 @@ def test_x_that_meets_bf16_is_rounded_as_the_chip_does(has_bf16: bool, monkeypat
     """x is rounded to f16 where matrix units have no bf16."""
     made: list[Case] = []
 
-    def first_product(rng: np.random.Generator, wide: str) -> list[Case]:
-        made.append(next(case for case in cases(rng, wide) if case.limit == "matrix" and case.arguments[1] == "BF16"))
+    def first_product(rng: np.random.Generator, wide: str, *, has_fp8: bool) -> list[Case]:
+        made.append(
+            next(
+                case
+                for case in cases(rng, wide, has_fp8=has_fp8)
+                if case.limit == "matrix" and case.arguments[1] == "BF16"
+            )
+        )
         return made
 
     monkeypatch.setattr(runner, "cases", first_product)
@@ -250,7 +256,7 @@ def test_the_printed_report(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_seed_repeats_its_inputs_and_another_gives_others() -> None:
     def inputs(seed: int) -> list[bytes]:
-        made = islice(cases(np.random.default_rng(seed), "BF16"), 200)
+        made = islice(cases(np.random.default_rng(seed), "BF16", has_fp8=True), 200)
         return [a.tobytes() for case in made for a in case.arguments if isinstance(a, np.ndarray)]
 
     assert inputs(7) == inputs(7)
@@ -258,7 +264,7 @@ def test_a_seed_repeats_its_inputs_and_another_gives_others() -> None:
 
 
 def test_cases_are_finite_odd_sized_and_have_a_limit() -> None:
-    made = list(cases(np.random.default_rng(9), "BF16"))
+    made = list(cases(np.random.default_rng(9), "BF16", has_fp8=True))
     assert {case.limit for case in made} <= LIMITS.keys()
     assert {case.op for case in made} == set(OPS)
     for case in made:

@@ -62,17 +62,20 @@ struct Scratch {
 // The form of 16-bit or fp8 x that a group of one type reads.
 struct NarrowForm {
   DType type;
-  bool is_permuted, is_tiled;
+  bool is_permuted, is_tiled, has_scales;
   bool operator==(const NarrowForm&) const = default;
 };
 NarrowForm narrow_form(const LinearGroup& group, const Target& target) {
   const DType weights = group.products[0].type;
-  if (weights == DType::kF8_E4M3) return {weights, false, true};
-  return {weights == DType::kF16 ? DType::kF16 : wide_type(target), is_quantised(weights), is_warpgroup(group, target)};
+  const bool is_tiled = is_warpgroup(group, target);
+  if (weights == DType::kF8_E4M3) return {weights, false, true, true};
+  if (is_tiled && is_quantised(weights)) return {DType::kF16, true, true, true};
+  return {weights == DType::kF16 ? DType::kF16 : wide_type(target), is_quantised(weights), is_tiled, false};
 }
 
 size_t narrow_bytes(const Linear& op, NarrowForm form) {
   if (form.type == DType::kF8_E4M3) return fp8_x_bytes(op.rows, op.n_in);
+  if (form.has_scales) return f16_x_bytes(op.rows, op.n_in);
   if (form.is_tiled) return size_t(padded_rows(op.rows)) * tiled_values(op.n_in) * sizeof(uint16_t);
   return size_t(op.rows) * x16_values(op.n_in) * sizeof(uint16_t);
 }
@@ -80,8 +83,13 @@ size_t narrow_bytes(const Linear& op, NarrowForm form) {
 NarrowLaunch narrow_launch(const Linear& op, NarrowForm form, void* y, const Target& target) {
   constexpr int kThreads = 256, kThreadValues = 16;
   const int row_values = form.is_tiled ? tiled_values(op.n_in) : x16_values(op.n_in);
-  return {.launch = checked({.kernel = form.type == DType::kF8_E4M3 ? "cast_rows_f8_kernel" : "cast_rows_kernel",
-                             .grid = {uint32_t(ceil_div(row_values, kThreads * kThreadValues)), uint32_t(op.rows), 1},
+  const bool is_f8 = form.type == DType::kF8_E4M3;
+  const uint32_t row_blocks = ceil_div(row_values, kThreads * kThreadValues), rows = op.rows;
+  const bool has_block_per_row = form.has_scales && !is_f8;
+  return {.launch = checked({.kernel = is_f8             ? "cast_rows_f8_kernel"
+                                       : form.has_scales ? "cast_rows_f16_kernel"
+                                                         : "cast_rows_kernel",
+                             .grid = {has_block_per_row ? rows : row_blocks, has_block_per_row ? 1 : rows, 1},
                              .block = {kThreads, 1, 1},
                              .overlap_previous = true},
                             target, cat("[cast_rows] ", op.rows, " rows of ", op.n_in)),

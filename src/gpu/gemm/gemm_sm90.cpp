@@ -8,10 +8,10 @@
 
 namespace lb::gpu {
 
-using Q8_0 = ExpandedWeights<WideQ8_0, bf16>;
-using Q4_0 = ExpandedWeights<WideQ4_0, bf16>;
-using Q4_K = ExpandedWeights<WideQ4_K, bf16>;
-using Q6_K = ExpandedWeights<WideQ6_K, bf16>;
+using Q8_0 = ExpandedWeights<WideQ8_0>;
+using Q4_0 = ExpandedWeights<WideQ4_0>;
+using Q4_K = ExpandedWeights<WideQ4_K>;
+using Q6_K = ExpandedWeights<WideQ6_K>;
 using F16 = PlainWeights<f16, DType::kF16>;
 using BF16 = PlainWeights<bf16, DType::kBF16>;
 using F8_E4M3 = Fp8Weights;

@@ -192,15 +192,24 @@ LB_DEVICE void produce(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<
 
 // Destination of a tile's sums: y, or the block's partial sums.
 struct TileDestination {
+  const float* x_scales;  // of the tile's rows, or null
+  int last_scale;         // index of the last row's
   const float* add;
   float* to;
   int row_outs, n_outs, n_rows;  // values between rows; outputs and rows to store
 };
 template <class Tile>
 LB_DEVICE TileDestination tile_destination(const Gemm& p, const WarpgroupCursor& at, bool is_complete, bool is_last) {
+  const int rows = p.group.products[0].rows, last = rows - 1 - at.first_row;
+  const float* x_scales = nullptr;
+  if constexpr (Tile::Weights::kHasRowScales)
+    x_scales = reinterpret_cast<const float*>(static_cast<const f16*>(p.x16) +
+                                              f16_x_scales_at(rows, p.group.products[0].n_in)) +
+               at.first_row;
   if (!is_complete) {
     const long slot = 2l * block_id() + is_last;
-    return {nullptr, p.partials + slot * Tile::kTileRows * Tile::kOuts, Tile::kOuts, Tile::kOuts, Tile::kTileRows};
+    return {x_scales,    last,        nullptr,        p.partials + slot * Tile::kTileRows * Tile::kOuts,
+            Tile::kOuts, Tile::kOuts, Tile::kTileRows};
   }
   const float* add = p.group.products[0].add;
   float* y = p.group.products[0].y;
@@ -211,8 +220,13 @@ LB_DEVICE TileDestination tile_destination(const Gemm& p, const WarpgroupCursor&
       y = p.group.products[i].y;
     }
   const long corner = long(at.first_row) * at.n_out + at.first_out;
-  return {add != nullptr ? add + corner : nullptr, y + corner, at.n_out, at.n_out - at.first_out,
-          min(p.group.products[0].rows - at.first_row, Tile::kTileRows)};
+  return {x_scales,
+          last,
+          add != nullptr ? add + corner : nullptr,
+          y + corner,
+          at.n_out,
+          at.n_out - at.first_out,
+          min(rows - at.first_row, Tile::kTileRows)};
 }
 
 // Stores sums through the warp's shared memory, so that a lane stores four neighbouring outputs of a row.
@@ -223,6 +237,12 @@ LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
   static_assert(16 * kStride * sizeof(float) <= kWarpgroupWarpBytes);
   const uintptr_t bits = reinterpret_cast<uintptr_t>(destination.to) | reinterpret_cast<uintptr_t>(destination.add);
   const bool is_aligned = (bits | destination.row_outs * sizeof(float)) % 16 == 0;
+  float scales[Tile::kTileRows / 8];  // of the lane's rows, all loaded before the first store
+  if constexpr (Tile::Weights::kHasRowScales) {
+    LB_UNROLL
+    for (int i = 0; i < Tile::kTileRows / 8; ++i)
+      scales[i] = load<float>(destination.x_scales + min(8 * i + lane() / 4, destination.last_scale));
+  }
   LB_UNROLL
   for (int frag = 0; frag < Tile::kFrags; ++frag) {
     const int out = (warp() * Tile::kFrags + frag) * 16 + lane() % 4 * 4;
@@ -236,6 +256,10 @@ LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
         const int subtile_row = i + lane() / 4, row = subtile * 16 + subtile_row;
         f32x4 sum = load<f32x4>(warp_memory + subtile_row * kStride + lane() % 4 * 4);
         if (row >= destination.n_rows) continue;
+        if constexpr (Tile::Weights::kHasRowScales) {
+          LB_UNROLL
+          for (int j = 0; j < 4; ++j) sum[j] *= scales[2 * subtile + i / 8];
+        }
         const long at = long(row) * destination.row_outs + out;
         if (is_aligned && out + 4 <= destination.n_outs) {
           if (destination.add != nullptr) {

@@ -6,7 +6,8 @@
 //   kTileRows     rows of x in a tile; kWideRows in LB_GEMM_WIDE*
 //   kTileOuts     outputs in a tile; 128 in the other lists, except where choose_config.cpp doubles it
 //   kMinBlocks    launch bound: min blocks per SM
-//   kChunkClocks  clocks of an SM per chunk of a tile with all SMs busy, measured on an H100 (docs/kernels/gemm.md)
+//   kChunkClocks  clocks of an SM per chunk of a tile with all SMs busy, measured on an H100 (docs/kernels/gemm.md);
+//                 F8_E4M3: predicted
 #pragma once
 
 #include "gpu/gemm/shape.h"

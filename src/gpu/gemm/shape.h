@@ -40,12 +40,16 @@ struct Gemm {
 // [tiled_values(n_in) / 64, padded_rows(rows), 64], with the 16-byte pieces of a row swizzled as in operand_tile.h. 64
 // values of any consecutive rows are then contiguous memory for one bulk copy.
 //
+// Quantised weights of the wgmma kernels read F16 with a scale per row, a power of two that gives the row's largest
+// value the exponent 14. The order of values is that of pairs of codes (pair_index).
+//
 // F8_E4M3 is always tiled, with 128 values in place of 64, and has a scale per row and 128 values:
 // scale = max|x| / 448, code = round(x / scale) to the nearest e4m3, half to even.
 struct CastRows {
   const float* x;  // [rows, n_in]
-  void* y;         // [rows, x16_values(n_in)], or tiled; after F8_E4M3, the scales [n_in / 128, padded_rows(rows)]
-  DType type;      // BF16, F16 with out-of-range values clamped, or F8_E4M3
+  void* y;     // [rows, x16_values(n_in)], or tiled. Scales follow: of F8_E4M3 [n_in / 128, padded_rows(rows)], of F16
+               // with scales [rows]
+  DType type;  // BF16, F16 with out-of-range values clamped, or F8_E4M3
   int rows, n_in;
   bool is_permuted;  // in the order that expanding weights from codes produces
   bool is_tiled;
@@ -65,6 +69,11 @@ inline constexpr int kTileRowBytes = 2 * kHalfValues;
 // fp8: values per scale, the largest e4m3 number, and the smallest max|x| that gets its own scale.
 inline constexpr int kFp8Values = 128;
 inline constexpr float kMaxFp8 = 448, kLeastFp8Block = 1e-30f;
+LB_FN constexpr int pair_index(int k) { return k / 4 * 2 + k % 2 * 8 + k % 4 / 2; }
+LB_FN constexpr size_t f16_x_scales_at(int rows, int n_in) { return size_t(padded_rows(rows)) * tiled_values(n_in); }
+LB_FN constexpr size_t f16_x_bytes(int rows, int n_in) {
+  return f16_x_scales_at(rows, n_in) * sizeof(uint16_t) + rows * sizeof(float);
+}
 LB_FN constexpr size_t fp8_x_scales_at(int rows, int n_in) { return size_t(padded_rows(rows)) * tiled_values(n_in); }
 LB_FN constexpr size_t fp8_x_bytes(int rows, int n_in) {
   return fp8_x_scales_at(rows, n_in) / kFp8Values * (kFp8Values + sizeof(float));

@@ -15,21 +15,11 @@
 //              (0, 2) and (1, 3)
 #pragma once
 
+#include "gpu/f16_pairs.h"
 #include "gpu/gemm_skinny/shape.h"
-#include "pairs.h"
 
 namespace lb::gpu {
 
-LB_DEVICE f16x2 pair_of(uint32_t bits) { return __builtin_bit_cast(f16x2, bits); }
-LB_DEVICE uint32_t pair_bits(f16x2 pair) { return __builtin_bit_cast(uint32_t, pair); }
-
-LB_DEVICE constexpr uint32_t twice(uint32_t half) { return half | half << 16; }
-
-// Two numbers below 1024, in bits 0..9 and 16..25, minus kOff, as f16. Or-ing 0x6400 gives 1024 + number.
-template <int kOff>
-LB_DEVICE f16x2 small_pair(uint32_t bits) {
-  return fma2(pair_of(bits | twice(0x6400)), pair_of(twice(0x3c00)), pair_of(twice(0xe400 + kOff)));
-}
 LB_DEVICE f16x2 times(f16x2 a, uint32_t factors) { return fma2(a, pair_of(factors), pair_of(0)); }
 LB_DEVICE uint32_t scaled(uint32_t bits, f16x2 scale, f16x2 off) { return pair_bits(fma2(pair_of(bits), scale, off)); }
 
