@@ -121,7 +121,13 @@ def test_x_that_meets_bf16_is_rounded_as_the_chip_does(has_bf16: bool, monkeypat
     made: list[Case] = []
 
     def first_product(rng: np.random.Generator, wide: str, *, has_fp8: bool) -> list[Case]:
-        made.append(next(case for case in cases(rng, wide, has_fp8=has_fp8) if case.limit == "matrix" and case.arguments[1] == "BF16"))
+        made.append(
+            next(
+                case
+                for case in cases(rng, wide, has_fp8=has_fp8)
+                if case.limit == "matrix" and case.arguments[1] == "BF16"
+            )
+        )
         return made
 
     monkeypatch.setattr(runner, "cases", first_product)

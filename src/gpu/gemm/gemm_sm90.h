@@ -208,7 +208,8 @@ LB_DEVICE TileDestination tile_destination(const Gemm& p, const WarpgroupCursor&
                at.first_row;
   if (!is_complete) {
     const long slot = 2l * block_id() + is_last;
-    return {x_scales, last, nullptr, p.partials + slot * Tile::kTileRows * Tile::kOuts, Tile::kOuts, Tile::kOuts, Tile::kTileRows};
+    return {x_scales,    last,        nullptr,        p.partials + slot * Tile::kTileRows * Tile::kOuts,
+            Tile::kOuts, Tile::kOuts, Tile::kTileRows};
   }
   const float* add = p.group.products[0].add;
   float* y = p.group.products[0].y;
@@ -219,8 +220,12 @@ LB_DEVICE TileDestination tile_destination(const Gemm& p, const WarpgroupCursor&
       y = p.group.products[i].y;
     }
   const long corner = long(at.first_row) * at.n_out + at.first_out;
-  return {x_scales,  last,     add != nullptr ? add + corner : nullptr,
-          y + corner, at.n_out, at.n_out - at.first_out,
+  return {x_scales,
+          last,
+          add != nullptr ? add + corner : nullptr,
+          y + corner,
+          at.n_out,
+          at.n_out - at.first_out,
           min(rows - at.first_row, Tile::kTileRows)};
 }
 

@@ -40,16 +40,16 @@ struct Gemm {
 // [tiled_values(n_in) / 64, padded_rows(rows), 64], with the 16-byte pieces of a row swizzled as in operand_tile.h. 64
 // values of any consecutive rows are then contiguous memory for one bulk copy.
 //
-// Quantised weights of the wgmma kernels read F16 with a scale per row, a power of two that gives the row's largest value
-// the exponent 14. The order of values is that of pairs of codes (pair_index).
+// Quantised weights of the wgmma kernels read F16 with a scale per row, a power of two that gives the row's largest
+// value the exponent 14. The order of values is that of pairs of codes (pair_index).
 //
 // F8_E4M3 is always tiled, with 128 values in place of 64, and has a scale per row and 128 values:
 // scale = max|x| / 448, code = round(x / scale) to the nearest e4m3, half to even.
 struct CastRows {
   const float* x;  // [rows, n_in]
-  void* y;         // [rows, x16_values(n_in)], or tiled. Scales follow: of F8_E4M3 [n_in / 128, padded_rows(rows)], of F16
-                   // with scales [rows]
-  DType type;      // BF16, F16 with out-of-range values clamped, or F8_E4M3
+  void* y;     // [rows, x16_values(n_in)], or tiled. Scales follow: of F8_E4M3 [n_in / 128, padded_rows(rows)], of F16
+               // with scales [rows]
+  DType type;  // BF16, F16 with out-of-range values clamped, or F8_E4M3
   int rows, n_in;
   bool is_permuted;  // in the order that expanding weights from codes produces
   bool is_tiled;

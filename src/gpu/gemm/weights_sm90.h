@@ -7,7 +7,8 @@
 //   kHasRowScales       x is f16 with a scale per row
 //   kIsFp8              x is fp8 with scales; the sums of a chunk are scaled (multiply_fp8_chunk), without Operands
 // The formats of quantised types have
-//   Raw<kBlocks>        the scales of kBlocks blocks of 32 values: read loads them, field(i) decodes them: scale and -min, or
+//   Raw<kBlocks>        the scales of kBlocks blocks of 32 values: read loads them, field(i) decodes them: scale and
+//   -min, or
 //                       the scales of the block's halves (kHasHalves)
 //   Codes, codes        a block's codes of 16 outputs, as loaded
 //   pair                two codes of a lane's four (0 and 2, or 1 and 3) of word i of a half, exact as f16
@@ -145,8 +146,8 @@ struct WideQ6_K {
   }
 };
 
-// Quantised weights as f16: the exact code times the scale, minus the min, each rounded to f16, with one rounding of the
-// result. x is f16 with a scale per row. A lane loads the scales of kBlocks blocks of an output.
+// Quantised weights as f16: the exact code times the scale, minus the min, each rounded to f16, with one rounding of
+// the result. x is f16 with a scale per row. A lane loads the scales of kBlocks blocks of an output.
 template <class Format>
 struct ExpandedWeights {
   using Value = f16;
