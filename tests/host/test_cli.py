@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -404,6 +405,9 @@ def test_inspect_names_the_kernels_of_a_run() -> None:
     report = json_of("inspect", MODEL, "--device", "cpu", "--threads", "2")
     assert report["kernels"].startswith("cpu, 2 threads, ")
     assert f"\n{report['kernels']}\n" in stdout_of("inspect", MODEL, "--device", "cpu", "--threads", "2")
+    assert "\na token reads 11.3 MiB of weights\n" in stdout_of("inspect", MODEL)
+    text = stdout_of("inspect", MODEL, "--board", "RTX 3090")
+    assert re.search(r"\na token reads [\d.]+ MiB of weights: at most [\d,]+ tok/s without drafts\n", text)
 
 
 def test_inspect_plans_memory_for_the_context_asked_for() -> None:

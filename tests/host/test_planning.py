@@ -207,6 +207,37 @@ def test_one_card_of_several_if_all_fits_there(large: tuple[Path, Path]) -> None
         plan_of_cards(large[0], 6, 6)
 
 
+def token_bytes(shape: synthetic.Shape, preset: str) -> int:
+    """Bytes of the weights that a decoded token reads: of each layer's experts, only the chosen ones."""
+    tensors = [tensor for tensor in synthetic.tensors_of(shape, preset) if tensor.name != "token_embd.weight"]
+    experts = sum(tensor.n_bytes for tensor in tensors if "_exps.weight" in tensor.name)
+    return sum(tensor.n_bytes for tensor in tensors) - experts + experts * shape.n_used // shape.n_experts
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "board", "gb_s"),
+    [
+        ("qwen35moe-35b-a3b", "Q4_K_M", "RTX 3060", None),
+        ("qwen35moe-35b-a3b", "Q4_K_M", "RTX 5070 Ti", None),
+        ("qwen35moe-35b-a3b", "Q4_K_M", "RTX 3090", 936),
+        ("gpt-oss-20b", "Q8_0", "RTX 3060", 360),
+        ("gpt-oss-20b", "Q8_0", "RTX 4070 Ti", 504),
+    ],
+)
+def test_mixtures_on_boards(tmp_path: Path, name: str, preset: str, board: str, gb_s: int | None) -> None:
+    """gb_s None: all experts are in the memory of the board, and 35B-A3B does not fit."""
+    shape = synthetic.SHAPES[name]
+    synthetic.write_sparse(tmp_path / "model.gguf", shape, name, preset)
+    if gb_s is None:
+        with pytest.raises(OutOfMemoryError, match=r"the weights take 20\d{3}\.\d MiB"):
+            plan_memory(tmp_path / "model.gguf", board=board)
+        return
+    plan = plan_memory(tmp_path / "model.gguf", board=board)
+    assert plan.memory.context > 4096 and plan.max_tokens_s is not None
+    assert plan.memory.bytes_per_token == pytest.approx(token_bytes(shape, preset), rel=0.02)  # rows' padding, biases
+    assert plan.max_tokens_s == pytest.approx(gb_s * 1e9 / plan.memory.bytes_per_token)
+
+
 def test_a_plan_without_the_pack_is_the_packs(large: tuple[Path, Path], tmp_path: Path) -> None:
     absent = plan_memory(large[0], board="RTX 3090")
     assert absent.kernels == "GeForce RTX 3090, pack sm_86, which is not installed"

@@ -135,6 +135,7 @@ def print_json(
         report["memory_plan_error"] = plan
     else:
         report |= {"draft": plan.draft, "memory_plan": plan.memory, "kernels": plan.kernels}
+        report["max_tokens_s"] = plan.max_tokens_s
         if plan.scorer is not None:
             report |= {"scorer_plan": plan.scorer.memory, "scorer_is_swapped": plan.scorer.is_swapped}
             report |= {"parked_bytes": plan.scorer.parked_bytes, "scorer_host_bytes": plan.scorer.host_bytes}
@@ -206,6 +207,8 @@ def print_tables(
     console.print_table(["kv", ("KiB a token", "right"), ("largest context", "right")], rows)
     most = " (the model's maximum)" if memory.largest_context == memory.max_context else ""
     console.write(f"context: {memory.context:,} tokens; up to {memory.largest_context:,} fit{most}\n")
+    speed = "" if plan.max_tokens_s is None else f": at most {plan.max_tokens_s:,.0f} tok/s without drafts"
+    console.write(f"a token reads {show_size(memory.bytes_per_token)} of weights{speed}\n")
     if plan.draft != "none":
         console.write(f"draft: {plan.draft}\n")
     if plan.scorer is not None:

@@ -44,6 +44,8 @@ class MemoryPlan:
     """Weights read from the mapped file, shared with the system's page cache; 0 on a GPU."""
     available_bytes: int
     """Free memory of the device when the plan was made."""
+    bytes_per_token: int
+    """Weights that a decoded token reads: of a mixture, only the chosen experts."""
     context: int
     max_context: int
     """Maximum of the model, in tokens."""

@@ -48,6 +48,13 @@ class Plan:
     """The drafter: "none", "suffix", "mtp+suffix", "drafter.gguf"."""
     scorer: ScorerPlan | None = None
     """The scorer of prompts; None without one."""
+    bandwidth_gb_s: float | None = None
+    """Of a board, as its maker states it; None for other devices, or if the maker does not."""
+
+    @property
+    def max_tokens_s(self) -> float | None:
+        """The speed of decoding without drafts if it only read the weights; None without a bandwidth."""
+        return None if self.bandwidth_gb_s is None else self.bandwidth_gb_s * 1e9 / self.memory.bytes_per_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,8 @@ class Device:
     """free_bytes is memory of a target's weights, lent to a scorer."""
     others: tuple[Device, ...] = ()
     """Further devices among which a target may be divided."""
+    bandwidth_gb_s: float | None = None
+    """Of a board, as its maker states it."""
 
 
 def plan_memory(
@@ -124,7 +133,7 @@ def plan_memory(
     memory, resolved, draft = _plan_target(found.path, drafts, wanted, device)
     TextAssets.load(found.path)  # raises if the engine has no tokenizer for the file
     kernels = device.kernels or f"{resolved['threads']} threads, {resolved['isa']}"
-    return Plan(memory, f"{memory.place}, {kernels}", draft.label, scorer)
+    return Plan(memory, f"{memory.place}, {kernels}", draft.label, scorer, device.bandwidth_gb_s)
 
 
 def _plan_target(
@@ -277,4 +286,11 @@ def _board(name: str, options: EngineOptions) -> Device:
         kernels, manifest = f"pack {target.name}, which is not installed", manifest_json(target)
     else:
         kernels, manifest = f"pack {pack.name} by {pack.manifest.generations[0].compiler}", pack.manifest_json
-    return Device(board.name, kernels, int((board.memory_gb or 0) * 2**30), manifest, board.sm_count)
+    return Device(
+        board.name,
+        kernels,
+        int((board.memory_gb or 0) * 2**30),
+        manifest,
+        board.sm_count,
+        bandwidth_gb_s=board.bandwidth_gb_s,
+    )

@@ -61,6 +61,7 @@ nb::dict dict_of_plan(const MemoryPlan& plan) {
   d["place"] = plan.device;
   d["mapped_bytes"] = plan.mapped_bytes;
   d["available_bytes"] = plan.available_bytes;
+  d["bytes_per_token"] = plan.bytes_per_token;
   d["context"] = plan.context;
   d["max_context"] = plan.max_context;
   d["kv_tokens"] = plan.kv_tokens;

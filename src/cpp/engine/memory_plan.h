@@ -28,6 +28,7 @@ struct MemoryPlan {
   std::vector<PlanEntry> entries;    // private memory
   size_t mapped_bytes = 0;           // weights read from the file's mapping, shared with the page cache
   size_t available_bytes = 0;        // free memory of the device when the plan was made
+  size_t bytes_per_token = 0;        // weights that a decoded token reads: of a mixture, only the chosen experts
   int context = 0, max_context = 0;  // tokens: of this plan; the model's limit
   int kv_tokens = 0;                 // of the KV cache
   int largest_context = 0;           // tokens: the longest context that fits; 0: none

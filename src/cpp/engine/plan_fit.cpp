@@ -206,6 +206,7 @@ FittedContext fit_context(const ContextDemand& demand, ModelOptions& options) {
   plan.device = demand.sizes.name();
   plan.mapped_bytes = demand.weights.mapped;
   plan.available_bytes = budget.available;
+  plan.bytes_per_token = demand.models.target->bytes_per_token();
   plan.context = options.context;
   plan.max_context = demand.models.target->info().max_context;
   plan.largest_context = fits;
