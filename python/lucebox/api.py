@@ -508,12 +508,12 @@ class LLM:
         if len(prompt) and isinstance(prompt[0], Mapping):
             model = self.chat_model(template)
             settings = TemplateSettings(None, None, chat_template_kwargs)
-            ids = model.prompt_of_text(self._conversation(model, cast(Messages, prompt), settings))
+            found = model.prompt_of_text(self._conversation(model, cast(Messages, prompt), settings))
+            request = label_request(self.model, found.ids, labels, images=found.images)
         elif chat_template_kwargs is not None or template is not None:
             raise InvalidRequestError("chat_template_kwargs and template need a conversation, not a prompt")
         else:
-            ids = self.model.prompt_ids(cast(Prompt, prompt))
-        request = label_request(self.model, ids, labels)
+            request = label_request(self.model, self.model.prompt_ids(cast(Prompt, prompt)), labels)
         (answer,) = answers_of(self._scheduler, [request])
         assert request.labels is not None
         return Choice(request.labels.scores(self.detokenize), answer.usage, answer.timings)

@@ -351,8 +351,6 @@ def test_requests_that_are_refused(llm: LLM, folder: Path, data: Path) -> None:
     ]:
         with pytest.raises(InvalidRequestError, match=message):
             llm.chat(messages)
-    with pytest.raises(UnsupportedError, match="labels are not scored after images yet"):
-        llm.chat_model().prompt_of_text(llm._conversation(llm.chat_model(), [user(image, "?")], _settings()))
     with (
         LLM(folder / "tiny-vl.Q8_0.gguf", context=128, mmproj="none", draft="none") as blind,
         pytest.raises(UnsupportedError, match=r"loaded without a vision tower, so it reads only text; .*--mmproj"),
@@ -360,10 +358,12 @@ def test_requests_that_are_refused(llm: LLM, folder: Path, data: Path) -> None:
         blind.chat([user(image, "What number is in the image?")])
 
 
-def _settings() -> Any:
-    from lucebox.chat.template_settings import TemplateSettings
-
-    return TemplateSettings(None, None, None)
+def test_labels_after_an_image(llm: LLM, folder: Path) -> None:
+    choice = llm.choose([user(picture(folder, "10"), "What shape is on the left?")], ["circle", "square", "941"])
+    answer = llm.chat([user(picture(folder, "02"), "What number is in the image?")], temperature=0)
+    numbers = llm.choose([user(picture(folder, "02"), "What number is in the image?")], ["942", "941", "149"])
+    assert choice.labels[2].probability < 0.01 and answer.text == "941"
+    assert [label.probability > 0.9 for label in numbers.labels] == [False, True, False]
 
 
 def drawn(number: int) -> Image.Image:

@@ -43,7 +43,6 @@ from lucebox.generation.loaded_model import LoadedModel
 from lucebox.generation.request import SENDER, GenerationRequest, answer_room, prompt_requests
 from lucebox.options import Sampling
 from lucebox.results import PromptCompression
-from lucebox.text import Ids
 from lucebox.text.spellings import unmarked
 
 if TYPE_CHECKING:
@@ -216,21 +215,19 @@ class ChatModel:
         text = found.head + found.begun
         return self._tokenized(text, found, begun, limit, ImagePlaces(text, images))
 
-    def prompt_of_text(self, conversation: Conversation) -> Ids:
-        """[n_tokens] the prompt of an answer that begins with its text: thinking is off, or ended without a thought
+    def prompt_of_text(self, conversation: Conversation) -> Prompt:
+        """The prompt of an answer that begins with its text: thinking is off, or ended without a thought
         where the template always begins it.
 
         Raises:
             InvalidRequestError, UnsupportedError: as prompt().
         """
         prompt = self.prompt(replace(conversation, thinking=ThinkingRequest("off")))
-        if prompt.images:
-            raise UnsupportedError("images: labels are not scored after images yet")
         tags = self.profile.thinking
         if tags is None or not begins_open(tags, prompt.head):
-            return prompt.ids
+            return prompt
         closing = self.model.tokenizer.encode(f"\n{tags.close}{AFTER_CLOSE}", add_bos=False)
-        return np.append(prompt.ids, np.asarray(closing, np.int32))
+        return replace(prompt, ids=np.append(prompt.ids, np.asarray(closing, np.int32)))
 
     def _max_prompt(self, conversation: Conversation) -> int:
         """Tokens of the longest prompt that may be answered, perhaps compressed."""

@@ -140,9 +140,14 @@ def embedding_request(
 
 
 def label_request(
-    model: LoadedModel, prompt: Ids, labels: Sequence[str | Sequence[int]], endpoint: str = ""
+    model: LoadedModel,
+    prompt: Ids,
+    labels: Sequence[str | Sequence[int]],
+    endpoint: str = "",
+    images: tuple[_engine.EncodedImage, ...] = (),
 ) -> GenerationRequest:
-    """The request for the log probabilities of labels after a prompt. Each label is tokenized alone.
+    """The request for the log probabilities of labels after a prompt. Each label is tokenized alone. images: those of
+    the prompt.
 
     Raises:
         InvalidRequestError: the prompt has no tokens or does not fit, there are no labels or too many, or one is empty,
@@ -158,7 +163,7 @@ def label_request(
     ]
     chunk = model.options.prefill_chunk or context
     scored = Labels([np.asarray(one, np.int32) for one in ids], min(context - len(prompt), chunk))
-    return GenerationRequest(prompt, Sampling(max_tokens=0), endpoint=endpoint, labels=scored)
+    return GenerationRequest(prompt, Sampling(max_tokens=0), endpoint=endpoint, labels=scored, images=images)
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,10 +149,9 @@ class ServedModel:
 
         def make() -> GenerationRequest:
             if isinstance(prompt, Conversation):
-                ids = self._chat.prompt_of_text(prompt)
-            else:
-                ids = self.loaded.prompt_ids(prompt)
-            return label_request(self.loaded, ids, labels, endpoint)
+                found = self._chat.prompt_of_text(prompt)
+                return label_request(self.loaded, found.ids, labels, endpoint, found.images)
+            return label_request(self.loaded, self.loaded.prompt_ids(prompt), labels, endpoint)
 
         return with_api_errors(make)
 
