@@ -57,7 +57,7 @@ class Timeline {
     bool is_tree = false;
     const RowInputs* inputs = nullptr;  // on the only shard; null: the pass buffers'
     const Taps* taps = nullptr;
-    bool is_sparse = false;                // block-sparse attention; else dense
+    bool is_sparse = false;  // block-sparse attention; else dense
   };
   // Computes an append whose inputs `fill` sends to the stream of each shard. The append then awaits a commit.
   void run(const Rows& rows, const std::function<void(Stream&, const RowInputs&)>& fill,
