@@ -11,6 +11,7 @@ from typing import Any
 import gpu_packs
 import numpy as np
 import pytest
+from build_sim import build_sim
 from drafts import SAMPLINGS
 from engines import logits_of, open_engine, random_ids
 from lucebox import LLM, _engine
@@ -56,7 +57,9 @@ def written(folder: Path, name: str) -> Path:
     return write_model(folder / f"{name}.gguf", SHAPES[name])
 
 
-def pair(packs: list[_engine.gpu.Pack], path: Path, n: int = 2, **options: Any) -> tuple[_engine.Engine, _engine.Engine]:
+def pair(
+    packs: list[_engine.gpu.Pack], path: Path, n: int = 2, **options: Any
+) -> tuple[_engine.Engine, _engine.Engine]:
     """The model on one device and by layers on n devices."""
     n = min(n, len(packs))
     alone = open_engine(path, pack=packs[0], decode_path="graph", **options)
@@ -135,9 +138,7 @@ def test_trees(packs: list[_engine.gpu.Pack], folder: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen35", pytest.param("gpt-oss", marks=pytest.mark.slow)])
-def test_state_moves_between_one_device_and_several(
-    packs: list[_engine.gpu.Pack], folder: Path, family: str
-) -> None:
+def test_state_moves_between_one_device_and_several(packs: list[_engine.gpu.Pack], folder: Path, family: str) -> None:
     """Snapshots and pieces have the same bytes on any number of devices, and each continues the other's."""
     prompt = random_ids(128, VOCAB)
     engines = pair(packs, written(folder, family), MAX_DEVICES)
@@ -174,6 +175,27 @@ def test_fork_swap_and_rewind(packs: list[_engine.gpu.Pack], folder: Path) -> No
     source.reset()
     assert write(fork, started, 5) == expected
     assert write(fork, prompt, 8) == expected  # a step back within the recurrent layers' rows
+
+
+@pytest.mark.parametrize(
+    "devices, link",
+    [
+        ((0, 1), "peer"),
+        ((3, 4), 'host: device 4 "lucebox simulator" (sim) has no peer access to device 3 "lucebox simulator" (sim)'),
+        ((6, 7), 'host: device 6 "lucebox simulator" (sim) copies wrong data to its peer'),
+    ],
+)
+def test_links(packs: list[_engine.gpu.Pack], folder: Path, devices: tuple[int, int], link: str) -> None:
+    """Rows go through host memory where the driver allows no peer access, or allows it and copies wrong data."""
+    if packs[0].target != "sim":
+        pytest.skip("the links of the simulator are known, those of a machine are not")
+    manifest = gpu_packs.manifest_of(build_sim())
+    first, second = (gpu_packs.load(build_sim(), manifest, index=index) for index in devices)
+    path, ids = written(folder, "qwen3"), random_ids(80, VOCAB)
+    split = open_engine(path, pack=first, others=[second], split="layer")
+    assert split.links == [link]
+    alone = open_engine(path, pack=packs[0], decode_path="graph")
+    assert np.array_equal(logits_of(alone, ids), logits_of(split, ids))
 
 
 def test_the_plan_divides_by_free_memory(packs: list[_engine.gpu.Pack], folder: Path) -> None:
@@ -231,7 +253,7 @@ def test_llm(packs: list[_engine.gpu.Pack], monkeypatch: pytest.MonkeyPatch) -> 
 def test_refusals(packs: list[_engine.gpu.Pack], folder: Path) -> None:
     path = written(folder, "qwen35")
     both: dict[str, Any] = {"pack": packs[0], "others": packs[1:2], "split": "layer"}
-    with pytest.raises(UnsupportedError, match="draft models .* run on one device only"):
+    with pytest.raises(UnsupportedError, match=r"draft models .* run on one device only"):
         open_engine(path, draft="mtp", **both)
     with pytest.raises(UnsupportedError, match="the megakernel runs on one device only"):
         open_engine(path, decode_path="megakernel", **both)

@@ -203,7 +203,7 @@ def test_one_card_of_several_if_all_fits_there(large: tuple[Path, Path]) -> None
     assert not plan_of_cards(large[0], 24, 24, context=8192).parts
     assert len(plan_of_cards(large[0], 24, 24, context=8192, split="layer").parts) == 2
     assert len(plan_of_cards(large[0], 24, 24).parts) == 2  # the model's longest context
-    with pytest.raises(OutOfMemoryError, match="memory of cuda:. are available"):
+    with pytest.raises(OutOfMemoryError, match=r"memory of cuda:. are available"):
         plan_of_cards(large[0], 6, 6)
 
 

@@ -60,7 +60,7 @@ class Engine:
     """Number of output tokens that an engine keeps for suffix drafts."""
 
     @staticmethod
-    def open(path: str, pack: gpu.Pack | None = None, progress: object | None = None, **options) -> Engine: ...
+    def open(path: str, pack: gpu.Pack | None = None, progress: object | None = None, others: Sequence[gpu.Pack] = [], **options) -> Engine: ...
 
     @property
     def options(self) -> dict:
@@ -68,6 +68,12 @@ class Engine:
 
     @property
     def info(self) -> dict: ...
+
+    @property
+    def links(self) -> list[str]:
+        """
+        How rows get from each device of a split model to the next: "peer", or "host: ..." with the reason.
+        """
 
     @property
     def plan(self) -> dict: ...
@@ -141,9 +147,9 @@ class Engine:
         Hash of the files' metadata and of their tensors' names, types and shapes.
         """
 
-def plan_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, **options) -> tuple:
+def plan_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, others: Sequence[tuple[int, str, int, str]] = [], **options) -> tuple:
     """
-    Returns the plan that Engine.open would make and the options as it would resolve them, without loading weights. An empty manifest_json plans for the CPU, where free_bytes = 0 means the free memory of this machine.
+    Returns the plan that Engine.open would make and the options as it would resolve them, without loading weights. An empty manifest_json plans for the CPU, where free_bytes = 0 means the free memory of this machine. others: further devices, as (free_bytes, manifest_json, n_sms, name).
     """
 
 def plan_scorer_memory(path: str, free_bytes: int, manifest_json: str, n_sms: int, name: str, is_lent: bool, **options) -> dict:

@@ -115,7 +115,7 @@ class Pack:
 
     @property
     def name(self) -> str:
-        """Name of its device: cuda:0, sim."""
+        """Name of its device: cuda:0."""
 
     @property
     def device(self) -> DeviceInfo: ...

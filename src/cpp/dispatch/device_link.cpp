@@ -9,7 +9,7 @@
 namespace lb {
 namespace {
 
-constexpr int kRounds = 50;                     // of known answers, per size
+constexpr int kRounds = 50;                       // of known answers, per size
 constexpr size_t kProvenBytes = size_t(1) << 20;  // largest known answer
 
 }  // namespace

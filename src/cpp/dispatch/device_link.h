@@ -26,8 +26,8 @@ class DeviceLink {
   // "peer", or "host: device 0 has no peer access to device 1"
   std::string to_string() const { return path_ == Path::kPeer ? "peer" : "host: " + why_; }
 
-  // GpuStream::receive(): rows at x on the sender go to `to` on the receiver. norm_w: the weights, on the sender, of the
-  // norm that reads them.
+  // GpuStream::receive(): rows at x on the sender go to `to` on the receiver. norm_w: the weights, on the sender, of
+  // the norm that reads them.
   void hand_over(float* to, const float* x, size_t bytes, const float* norm_w) {
     to_->receive({this, from_, to, x, bytes, norm_w});
   }

@@ -246,8 +246,7 @@ bool GpuStream::fuse_arrival(const RmsNorm& op, const LinearGroup& readers) {
   RmsNorm sent_op = op;
   sent_op.x = arrival.from;
   sent_op.w = arrival.norm_w;
-  const std::optional<gpu::SkinnyStep> step =
-      sender.chain_.try_fuse(sent_op, readers, sent_x, sender.pack_->target());
+  const std::optional<gpu::SkinnyStep> step = sender.chain_.try_fuse(sent_op, readers, sent_x, sender.pack_->target());
   if (!step) return false;
   sender.start_skinny(*step);
   sender.chain_.take();  // the readers, which this stream runs

@@ -193,7 +193,7 @@ class GpuStream final : public Stream {
   gpu::DeferredGemm chain_;
   std::optional<Arrival> arrival_;  // not yet sent
   bool chain_is_at_end_ = false;    // the x buffer of the deferred GEMM is at the end of the scratch
-  bool keeps_l1_ = false;         // L1 carve-out of the last product; ops between products keep it
+  bool keeps_l1_ = false;           // L1 carve-out of the last product; ops between products keep it
   // The last launch wrote a rope table. Kernels read that table before they wait for the previous launch, so the next
   // launch must not overlap.
   bool table_is_new_ = false;

@@ -63,8 +63,8 @@ class DeviceSizes {
   virtual int prefill_chunk() const = 0;        // default for EngineOptions
   // Throws kUnsupported if the device has no block-sparse attention kernels for this model.
   virtual void check(const SparseWish& wish, const Model& model, const KvTypes& kv) const = 0;
-  virtual bool maps_weights() const = 0;                    // matrices stay in the file's mapping
-  virtual bool rows_are_invariant() const = 0;              // a row has the same bits in every dense append
+  virtual bool maps_weights() const = 0;        // matrices stay in the file's mapping
+  virtual bool rows_are_invariant() const = 0;  // a row has the same bits in every dense append
   // Private copies that load() makes of a part's weights.
   virtual size_t weight_bytes(Network& network, const NetworkPart& part) const = 0;
   virtual size_t scratch_bytes(const StreamNeeds& needs) const = 0;

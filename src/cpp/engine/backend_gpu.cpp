@@ -211,8 +211,9 @@ std::unique_ptr<DeviceSizes> gpu_sizes(gpu::Target target, std::string name, siz
 std::unique_ptr<Backend> gpu_backend(std::shared_ptr<gpu::Pack> pack, std::string name,
                                      std::shared_ptr<const Engine> lender) {
   if (lender != nullptr) {
-    LB_CHECK(lender->shards().size() == 1, kUnsupported,
-             "a model on several devices lends no memory to a scorer of prompts: use one device, or no prefill_drafter");
+    LB_CHECK(
+        lender->shards().size() == 1, kUnsupported,
+        "a model on several devices lends no memory to a scorer of prompts: use one device, or no prefill_drafter");
     const std::string other = lender->backend().sizes().name();
     LB_CHECK(other == name && !lender->shard().weights().empty(), kInvalid, "a scorer on ", name,
              " can borrow memory only of an engine on the same device; the lender is on ", other);

@@ -150,8 +150,8 @@ Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models model
   }
   pages_ = std::make_shared<PagePool>(pages, std::move(memories));
   for (size_t i = 0; i + 1 < shards_.size(); ++i)
-    links_.emplace_back(static_cast<GpuStream&>(shards_[i]->stream()), static_cast<GpuStream&>(shards_[i + 1]->stream()),
-                        row_bytes(models_, options_));
+    links_.emplace_back(static_cast<GpuStream&>(shards_[i]->stream()),
+                        static_cast<GpuStream&>(shards_[i + 1]->stream()), row_bytes(models_, options_));
   load(progress);
   if (options_.suffix) outputs_ = std::make_shared<EarlierOutputs>(kEarlierTokens);
   for (size_t i = 0; i < shards_.size(); ++i) {
@@ -265,7 +265,8 @@ void Engine::forward(const PassBuffers& buffers, std::span<const Append> appends
                                 sizeof(float) * rows * model().info().hidden,
                                 model().next_norm(shards_[i - 1]->part()));
       };
-    models_.target->forward(shards_[i]->part(), append, own.workspace, options_.activations, *own.stream, taps, receive);
+    models_.target->forward(shards_[i]->part(), append, own.workspace, options_.activations, *own.stream, taps,
+                            receive);
   }
   const Append& append = appends.back();
   if (models_.draft)
@@ -276,8 +277,7 @@ void Engine::forward(const PassBuffers& buffers, std::span<const Append> appends
 
 StateOptions Engine::state_options() const { return lb::state_options(options_); }
 
-MemoryPlan Engine::plan(const std::string& path, EngineOptions& options,
-                        std::span<const DeviceSizes* const> devices) {
+MemoryPlan Engine::plan(const std::string& path, EngineOptions& options, std::span<const DeviceSizes* const> devices) {
   resolve(options, *devices[0]);
   const OpenModels opened(path, options.draft_model, *devices[0]);
   for (const DeviceSizes* sizes : devices) sizes->check(sparse_wish(options), *opened.models.target, options.kv);
@@ -297,8 +297,8 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
     opening.push_back(&backends.back()->device().opening());
   }
   std::ranges::sort(opening, std::less<>{});
-  LB_CHECK(std::ranges::adjacent_find(opening) == opening.end(), kInvalid, "a device is named twice among the devices of ",
-           path, ". Name each device once");
+  LB_CHECK(std::ranges::adjacent_find(opening) == opening.end(), kInvalid,
+           "a device is named twice among the devices of ", path, ". Name each device once");
   resolve(options, *devices[0]);
   OpenModels opened(path, options.draft_model, *devices[0]);
   for (const DeviceSizes* sizes : devices) sizes->check(sparse_wish(options), *opened.models.target, options.kv);

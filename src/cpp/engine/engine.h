@@ -38,8 +38,7 @@ class Engine {
                                       const LoadProgress& progress = {});
   // The plan that open() would make for devices with these sizes. Reads the files' metadata and small weights, and
   // reserves nothing. Resolves default options.
-  static MemoryPlan plan(const std::string& path, EngineOptions& options,
-                         std::span<const DeviceSizes* const> devices);
+  static MemoryPlan plan(const std::string& path, EngineOptions& options, std::span<const DeviceSizes* const> devices);
 
   const Model& model() const { return *models_.target; }
   const DraftModel* draft_model() const { return models_.draft.get(); }  // null: none

@@ -35,8 +35,8 @@ struct MemoryPlan {
   std::vector<KvFit> kv_fits;        // one per type (the same for K and V), largest first
   // Of a model on several devices: the plan of each. The entries above are the sum.
   std::vector<MemoryPlan> parts;
-  size_t total_bytes() const;        // sum of the entries, with one session
-  size_t session_bytes() const;      // sum of the entries per session
+  size_t total_bytes() const;    // sum of the entries, with one session
+  size_t session_bytes() const;  // sum of the entries per session
 };
 
 }  // namespace lb

@@ -44,10 +44,10 @@ class Pass {
   std::span<const SegmentRequest> requests_;
   const Engine& engine_;
   PassBuffers& buffers_;
-  std::vector<Segment> segments_;              // without the addresses that differ between shards
+  std::vector<Segment> segments_;               // without the addresses that differ between shards
   std::vector<std::vector<Segment>> on_shard_;  // [shards] the segments as each shard sees them
-  int n_used_ = 0;  // rows of the segments
-  int rows_ = 0;    // of the pass
+  int n_used_ = 0;                              // rows of the segments
+  int rows_ = 0;                                // of the pass
 };
 
 }  // namespace lb

@@ -131,7 +131,8 @@ StreamNeeds stream_needs(const Models& models, const EngineOptions& options) {
 }
 
 size_t row_bytes(const Models& models, const EngineOptions& options) {
-  return sizeof(float) * std::max(PassBuffers::step_rows(options), options.prefill_chunk) * models.target->info().hidden;
+  return sizeof(float) * std::max(PassBuffers::step_rows(options), options.prefill_chunk) *
+         models.target->info().hidden;
 }
 
 MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options,

@@ -141,8 +141,7 @@ WeightSizes::WeightSizes(const Models& models, const DeviceSizes& sizes, size_t 
 
 std::vector<PlanEntry> WeightSizes::device_entries() const {
   if (!is_copied_to_device) return {};
-  const std::string layers =
-      part.n == 1 ? "" : cat("layers ", part.layers.first, " to ", part.layers.end - 1, ": ");
+  const std::string layers = part.n == 1 ? "" : cat("layers ", part.layers.first, " to ", part.layers.end - 1, ": ");
   return {{"weights", target, layers + "codes and scales, in the layout of the kernels"},
           {"draft weights", draft, "codes and scales of the draft model"}};
 }

@@ -23,8 +23,9 @@ std::string names_of(Devices devices) {
 void check_supported(const Models& models, Devices devices, const EngineOptions& options) {
   const std::string names = names_of(devices);
   const int n = static_cast<int>(devices.size()), n_layers = models.target->info().n_layers;
-  LB_CHECK(models.draft == nullptr, kUnsupported, "draft models (mtp, DFlash) run on one device only, and the layers of ",
-           "this model are on ", names, ". Use draft = suffix or none");
+  LB_CHECK(models.draft == nullptr, kUnsupported,
+           "draft models (mtp, DFlash) run on one device only, and the layers of ", "this model are on ", names,
+           ". Use draft = suffix or none");
   LB_CHECK(options.decode_path != DecodePath::kMegakernel, kUnsupported,
            "decode_path = megakernel: the megakernel runs on one device only, and the layers of this model are on ",
            names, ". Use auto or graph");
@@ -54,8 +55,8 @@ class LayerDivision {
       const DeviceSizes& device = *devices[rank];
       const NetworkPart no_layers{rank, n, {0, 0}};
       const size_t reserved = device.reserved_bytes();
-      const size_t free = options.memory_limit > 0 ? std::min(options.memory_limit, device.free_bytes())
-                                                   : device.free_bytes();
+      const size_t free =
+          options.memory_limit > 0 ? std::min(options.memory_limit, device.free_bytes()) : device.free_bytes();
       size_t fixed = device.weight_bytes(*models.target, no_layers) +
                      device.scratch_bytes(stream_needs(models, options)) +
                      Shard::pass_buffers_bytes(models, options, no_layers);

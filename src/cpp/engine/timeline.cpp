@@ -145,9 +145,8 @@ void Timeline::run(const Rows& rows, const std::function<void(Stream&, const Row
   std::vector<RowInputs> inputs(n_shards);
   for (int i = 0; i < n_shards; ++i) {
     const PassBuffers& own = engine_->buffers_of(i, buffers);
-    const RowInputs& in = inputs[i] = rows.inputs != nullptr
-                                          ? *rows.inputs
-                                          : RowInputs{own.tokens, own.positions, own.parents, own.ancestors};
+    const RowInputs& in = inputs[i] =
+        rows.inputs != nullptr ? *rows.inputs : RowInputs{own.tokens, own.positions, own.parents, own.ancestors};
     segments[i] = {0, rows.n, rows.is_tree ? Tree{in.parents, in.ancestors} : Tree{}, state_.n_past(i), &state_};
     appends[i] = {.tokens = {in.tokens, n},
                   .positions = {in.positions, 3 * n},

@@ -1,5 +1,6 @@
 // TokenLoop: decoding with the sampler on the device. A step ends by choosing a token, which is the next step's input,
-// so the host only reads results. Without a token loop (on the CPU, or on several devices) the host samples from logits.
+// so the host only reads results. Without a token loop (on the CPU, or on several devices) the host samples from
+// logits.
 #pragma once
 
 #include <cstdint>

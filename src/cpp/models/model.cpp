@@ -130,11 +130,11 @@ void Model::forward(const NetworkPart& part, const Append& append, const Workspa
     for (const GivenRows& given : append.given)
       stream.upload(x + size_t(given.first) * info_.hidden, given.from, sizeof(float) * given.n * info_.hidden);
   }
-  if (receive) receive();
   const Step step{rows, append.segments, ws.cos, ws.sin, activations, ws.scratch, stream, append.sparse};
   for (int i = first; i < end; ++i) {
     if (append.interrupted != nullptr && (*append.interrupted)())
       fail(ErrorCode::kCancelled, "cancelled by the caller");
+    if (i == first && receive) receive();
     tap(i, x);
     const Layer& layer = weights_.layers[i];
     const RmsNorm in = norm(x, layer.mixer_norm, ws.y, rows, info_);

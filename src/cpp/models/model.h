@@ -167,7 +167,7 @@ class Model final : public Network {
 
   ModelInfo info_;
   Weights weights_;
-  std::vector<RopeTables> rope_;           // one per part
+  std::vector<RopeTables> rope_;          // one per part
   std::vector<const float*> next_norms_;  // one per part on a device
 };
 

@@ -77,9 +77,9 @@ class Network {
   using GroupVisitor = std::function<void(Group)>;
   virtual void for_each_group(const GroupVisitor& group) const = 0;
 
-  // Carves room for the weights of a part, matrices as planes (quant/planes.h). A carver without memory only counts. Otherwise
-  // `copy` converts each matrix, `stream` uploads the arrays, and from then on the network points to the copies.
-  // Returns the table of addresses(); null if the carver only counts.
+  // Carves room for the weights of a part, matrices as planes (quant/planes.h). A carver without memory only counts.
+  // Otherwise `copy` converts each matrix, `stream` uploads the arrays, and from then on the network points to the
+  // copies. Returns the table of addresses(); null if the carver only counts.
   using CopyMatrix = std::function<void(std::byte* to, const Matrix& from)>;
   const void* const* carve_planes(Carver& carver, const NetworkPart& part, const CopyMatrix& copy, Stream* stream);
 

@@ -26,8 +26,8 @@ SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions&
                              std::shared_ptr<PagePool> pool)
     : options_(options), has_folding_(any_folds(layers)), table_(options, has_folding_, std::move(pool)) {
   for (int i = 0; i < static_cast<int>(parts.size()); ++i)
-    shards_.push_back(std::make_unique<ShardState>(layers, options, *parts[i].stream, table_.pool()->memory(i),
-                                                   parts[i].layers));
+    shards_.push_back(
+        std::make_unique<ShardState>(layers, options, *parts[i].stream, table_.pool()->memory(i), parts[i].layers));
   upload_page_tables();
 }
 

@@ -26,9 +26,9 @@ class SequenceState {
   // Most tokens that one launch of decode steps computes. The launch sees the page table as of its start.
   static constexpr int kLaunchTokens = 64;
 
-  // The state on one shard. Reserves memory from its stream, and sends ops and copies to it. The stream must outlive the
-  // state. pool: has the same layers and KV types, and at least one context of pages; null: the state makes a pool of
-  // one context.
+  // The state on one shard. Reserves memory from its stream, and sends ops and copies to it. The stream must outlive
+  // the state. pool: has the same layers and KV types, and at least one context of pages; null: the state makes a pool
+  // of one context.
   SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream,
                 std::shared_ptr<PagePool> pool = nullptr);
   // The state on several shards, in the order of their layers. pool: has a memory per shard.

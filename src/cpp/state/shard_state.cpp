@@ -57,9 +57,8 @@ ShardState::Layout ShardState::carve(std::span<const LayerShape> shapes, const S
   layout.numbers = carver.take<AppendNumbers>(1);
   layout.page_table = carver.take<int32_t>(n_pages(options.capacity));
   for (int i = 0; i < static_cast<int>(shapes.size()); ++i)
-    layout.layers.push_back(range.has(i)
-                                ? carve_layer(shapes[i], options, any_folds(shapes), layout.page_table, carver)
-                                : LayerMemory{});
+    layout.layers.push_back(range.has(i) ? carve_layer(shapes[i], options, any_folds(shapes), layout.page_table, carver)
+                                         : LayerMemory{});
   return layout;
 }
 

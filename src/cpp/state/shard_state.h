@@ -103,7 +103,7 @@ class ShardState {
   using LayerMemory = std::variant<KvPages, RecurrentLayer, RowLayer>;
   struct Layout {
     AppendNumbers* numbers;
-    int32_t* page_table;  // [pages of the capacity] of the layers that keep all rows
+    int32_t* page_table;              // [pages of the capacity] of the layers that keep all rows
     std::vector<LayerMemory> layers;  // of all shards; only those of the range have memory
   };
   std::array<StatePart, 2> page_parts(int layer, std::span<const int32_t> pages) const;

@@ -54,8 +54,7 @@ class Drafting {
     const size_t n = rows;
     const Tree tree = is_tree ? Tree{io().parents, io().ancestors} : Tree{};
     const Segment segment{0, rows, tree, state_.n_past(), &state_};
-    const Append append = {
-        .tokens = {io().tokens, n}, .positions = {io().positions, 3 * n}, .segments = {&segment, 1}};
+    const Append append = {.tokens = {io().tokens, n}, .positions = {io().positions, 3 * n}, .segments = {&segment, 1}};
     engine_->forward(io(), {&append, 1});
     state_.end_append();
     return nb::make_tuple(download(io().workspace.y, {n, hidden()}),
