@@ -1,9 +1,11 @@
-"""Imports the reports of `lucebox tune --report` that users send into benchmarks/results/<target>_models.csv.
+"""Imports the files that users send into benchmarks/results/<target>_models.csv: reports of `lucebox tune --report` and
+sheets of `lucebox bench --sheet`.
 
     tune_report.py REPORT.json...
 
 Appends the speeds before and after tuning, under the names of pack and variant, and prints the changed constants for
-targets/<target>/target.toml. A report is untrusted input: every value is checked before anything is written.
+targets/<target>/target.toml; of a sheet, its speeds. A sheet whose self-test failed is refused. A report is untrusted
+input: every value is checked before anything is written.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ COLUMNS = [
     "command",
 ]
 LABELS = {"prefill": "pp", "decode": "tg", "append": "b"}
+PARALLEL = "parallel"  # tests of sheets only
 PLAIN = re.compile(r"[A-Za-z0-9][\w .,:()/+\-]{0,99}", re.ASCII)  # no spreadsheet formulas, no control characters
 MOST = 1 << 53
 
@@ -73,6 +76,12 @@ class Reader:
             raise ReportError(f"{self._where}: {key}: expected a list of numbers, got {value!r:.60}")
         return [_number(one, f"{self._where}: {key}[{i}]", 1e-9) for i, one in enumerate(value)]
 
+    def has(self, key: str) -> bool:
+        return self._value.get(key) is not None
+
+    def object(self, key: str) -> Reader:
+        return Reader(self._value.get(key), f"{self._where}: {key}")
+
     def objects(self, key: str) -> list[Reader]:
         value = self._value.get(key)
         if not isinstance(value, list):
@@ -103,6 +112,8 @@ def read(file: Path, known: list[str]) -> tuple[str, list[dict[str, Any]], dict[
     target = report.text("target")
     if target not in known:
         raise ReportError(f"{file.name}: target: there is no {target}; the targets are {', '.join(known)}")
+    if report.has("kind"):
+        return target, _sheet_rows(report, file.name), {}
     variant = report.text("variant", may_be_empty=True)
     changed = {
         constant.text("name"): int(constant.number("after"))
@@ -122,13 +133,38 @@ def read(file: Path, known: list[str]) -> tuple[str, list[dict[str, Any]], dict[
     return target, rows, changed
 
 
-def _row(report: Reader, sample: Reader, model: Reader, pack: str) -> dict[str, Any]:
+def _sheet_rows(report: Reader, file: str) -> list[dict[str, Any]]:
+    if report.text("kind") != "sheet":
+        raise ReportError(f"{file}: kind: expected sheet, got {report.text('kind')}")
+    tested = report.object("selftest")
+    ok, n_kernels = tested.number("ok"), tested.number("kernels", 1)
+    if ok != n_kernels or tested.number("failed_cases"):
+        raise ReportError(
+            f"{file}: selftest: {ok:g} of {n_kernels:g} kernels are ok; speeds of wrong kernels do not count"
+        )
+    models = report.objects("models")
+    if len(models) != 1:
+        raise ReportError(f"{file}: models: expected one model, got {len(models)}")
+    (model,) = models
+    pack = report.text("pack")
+    rows = [_row(report, row, model, pack, program="bench", more="--sheet") for row in report.objects("rows")]
+    if not rows:
+        raise ReportError(f"{file}: rows: expected measurements, got none")
+    return rows
+
+
+def _row(
+    report: Reader, sample: Reader, model: Reader, pack: str, *, program: str = "tune", more: str = ""
+) -> dict[str, Any]:
     test, n, depth = sample.text("test"), int(sample.number("n_tokens", 1)), int(sample.number("depth"))
-    if test not in LABELS:
-        raise ReportError(f"test: expected {', '.join(LABELS)}, got {test!r}")
+    sequences = int(sample.number("sequences", 1)) if sample.has("sequences") else 1
+    labels = {**LABELS, PARALLEL: f"{sequences} x tg"} if program == "bench" else LABELS
+    if test not in labels:
+        raise ReportError(f"test: expected {', '.join(labels)}, got {test!r}")
     seconds = sample.numbers("seconds")
-    speeds = sorted(n / one for one in seconds)
-    reads = model.number("bytes_per_token", 1) * (n if test == "decode" else 1)
+    speeds = sorted(sequences * n / one for one in seconds)
+    joules = sample.number("joules", 1e-9) if sample.has("joules") else None
+    reads = model.number("bytes_per_token", 1) * (n if test in ("decode", PARALLEL) else 1)
     gb_s = reads / median(seconds) / 1e9
     bandwidth = report.number("bandwidth_gb_s", 1e-9)
     row = {
@@ -138,16 +174,16 @@ def _row(report: Reader, sample: Reader, model: Reader, pack: str) -> dict[str, 
         "device": report.text("device"),
         "model": model.text("name"),
         "weights": model.text("weights"),
-        "test": f"{LABELS[test]}{n}" + (f" @{depth}" if depth else ""),
+        "test": f"{labels[test]}{n}" + (f" @{depth}" if depth else ""),
         "runs": len(seconds),
-        "tok_s": round(n / median(seconds), 2),
+        "tok_s": round(sequences * n / median(seconds), 2),
         "tok_s_min": round(speeds[0], 2),
         "tok_s_max": round(speeds[-1], 2),
         "ms": round(1e3 * median(seconds), 4),
         "of_one_row": None,
         "share": None if test == "prefill" else round(gb_s / bandwidth, 4),
-        "tok_j": None,
-        "command": f"lucebox tune {model.text('name')}",
+        "tok_j": None if joules is None else round(sequences * n * len(seconds) / joules, 4),
+        "command": f"lucebox {program} {model.text('name')} {more}".rstrip(),
     }
     return row
 
@@ -171,7 +207,9 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
-    parser = argparse.ArgumentParser(description="Add reports of `lucebox tune` to benchmarks/results.")
+    parser = argparse.ArgumentParser(
+        description="Add reports of `lucebox tune` and sheets of `lucebox bench` to benchmarks/results."
+    )
     parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT")
     arguments = parser.parse_args(argv)
     try:

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,13 +16,18 @@ import gpu_packs
 import lucebox
 import numpy as np
 import pytest
+import tune_report
 from engines import feed, open_engine, random_ids
-from lucebox import _engine, _kernels
+from lucebox import _engine, _kernels, selftest
 from lucebox.cli import main
+from lucebox.cli.bench_sheet import sheet
 from lucebox.measure import timeline
 from lucebox.measure.bench import measure, profile
 from lucebox.measure.numerics import compare
 from lucebox.measure.plots import save_bench_plot
+from lucebox.packs.manifest import Manifest
+from lucebox.selftest import KernelResult
+from project import ROOT
 from reference.gguf_files import Shape, write_model
 from tolerances import tolerance
 
@@ -146,6 +152,33 @@ def test_the_table_beside_peers(
     assert [bool(row["share"]) for row in rows[:4]] == [False, True, True, True]
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if "peer 1e-3 ms, x peer" in line] == ["b1", "b1"]
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_sheet_becomes_rows(
+    on_pack: str, pack_folder: Path, synthetic: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], is_right: bool
+) -> None:
+    manifest = Manifest.parse((pack_folder / "manifest.json").read_text(encoding="utf-8"), "manifest.json")
+    tested = KernelResult("rope_kernel", n_cases=1, limit=1.0, problem=None if is_right else "wrong")
+    with lucebox.LLM(synthetic, device=on_pack, context=64, sessions=2, draft="none") as llm:
+        report = measure(llm, prefill=(5,), decode=(2,), parallel=(2,), depth=3, runs=3)
+        made = sheet(llm, manifest, report, selftest.Report(on_pack, "pack", 1, (tested,), ()))
+    text = json.dumps(made)
+    assert str(synthetic.parent) not in text and Path.home().name not in text.split('"')
+    file, root = tmp_path / "sheet.json", tmp_path / "root"
+    shutil.copytree(ROOT / "targets", root / "targets")
+    (root / "benchmarks/results").mkdir(parents=True)
+    target = "sm_86" if on_pack == "sim" else made["target"]  # the simulator has no rows
+    file.write_text(json.dumps(made | {"target": target}), encoding="utf-8")
+    assert tune_report.main([str(file)], root) == (0 if is_right else 1)
+    if not is_right:
+        assert "0 of 1 kernels are ok" in capsys.readouterr().err
+        return
+    with (root / tune_report.RESULTS.format(target)).open(encoding="utf-8", newline="") as table:
+        rows = list(csv.DictReader(table))
+    assert [row["test"] for row in rows] == ["pp5", "tg2 @3", "1 x tg2 @3", "2 x tg2 @3"]
+    for row, measured in zip(rows, report.measurements, strict=True):
+        assert float(row["tok_s"]) == round(measured.tok_s.median, 2) and row["command"].endswith("--sheet")
 
 
 def test_comparison_with_the_cpu(on_pack: str, synthetic: Path) -> None:

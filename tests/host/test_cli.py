@@ -480,6 +480,12 @@ def test_bench_profile_needs_a_gpu() -> None:
     assert "needs a GPU" in done.stderr
 
 
+def test_a_sheet_is_of_a_gpu(tmp_path: Path) -> None:
+    done = lucebox("bench", MODEL, "-p", "8", "-n", "0", "--device", "cpu", "--sheet", str(tmp_path / "sheet.json"))
+    assert done.returncode == 1 and "--sheet needs --device cuda:N, hip:N or sim" in done.stderr
+    assert not (tmp_path / "sheet.json").exists()
+
+
 def test_bench_compares_plain_and_speculative_decoding(tmp_path: Path) -> None:
     suite, table, picture = tmp_path / "mine.jsonl", tmp_path / "runs.csv", tmp_path / "drafts.png"
     suite.write_text('{"prompt": "import os\\n"}\n{"messages": [{"role": "user", "content": "add"}]}\n' * 2)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lucebox.api import LLM
-from lucebox.cli import bench_drafts, console, options
+from lucebox.cli import bench_drafts, bench_sheet, console, options
 from lucebox.cli.session import open_model
 from lucebox.errors import InvalidRequestError, LuceboxError
 from lucebox.measure.bench import MAX_APPEND, Measurement, Profile, Report, Summary, context_for, measure, profile
@@ -76,6 +76,13 @@ def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentPar
         "--plot", type=Path, metavar="FILE", help="also plot the results; the file ending chooses the format"
     )
     parser.add_argument(
+        "--sheet",
+        type=Path,
+        metavar="FILE",
+        help="also run the self-test, and write all results with the facts of the GPU to a JSON file to send upstream; "
+        "it has no paths and no names of users (GPUs only)",
+    )
+    parser.add_argument(
         "--power-sweep",
         type=Path,
         metavar="FILE",
@@ -98,6 +105,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.set_power_limit and not args.power_sweep:
         args.parser.error("--set-power-limit is for --power-sweep")
     check_outputs(args)
+    if args.sheet and (args.power_sweep or bench_drafts.is_wanted(args)):
+        args.parser.error("--sheet is for the plain tests, without --power-sweep, --draft and --suite")
     if bench_drafts.is_wanted(args) and not args.power_sweep:
         return bench_drafts.execute(args)
     bench_drafts.check_unused(args)
@@ -119,6 +128,8 @@ def execute(args: argparse.Namespace) -> int:
     profiles: tuple[Profile, ...] = ()
     comparison = timeline = None
     with open_model(args, sessions=max(args.parallel, default=1)) as llm, console.status() as show:
+        if args.sheet:
+            bench_sheet.check_device(llm)
         if args.profile:  # first, because it fails on the CPU
             show("profile")
             profiles = profile(
@@ -141,6 +152,9 @@ def execute(args: argparse.Namespace) -> int:
             runs=args.runs,
             on_run=lambda label, run: show(f"{label}: " + (f"run {run} of {args.runs}" if run else "warming up")),
         )
+        if args.sheet:
+            show("self-test")
+            bench_sheet.save_sheet(llm, report, args.sheet)
         failure: LuceboxError | None = None
         if args.compare:
             show("comparing with the CPU")
@@ -177,7 +191,7 @@ def check_outputs(args: argparse.Namespace) -> None:
 
         for path in pictures:
             check_plot(path)
-    for path in (args.timeline, args.power_sweep, args.csv):
+    for path in (args.timeline, args.power_sweep, args.csv, args.sheet):
         if path is not None and not path.parent.is_dir():
             raise InvalidRequestError(f"cannot write {path}: there is no folder {path.parent}")
 

@@ -197,7 +197,7 @@ class Bench:
         self._context = min(max(self._context, sizes.rows + sizes.appends), limit)
         return Model(
             name=self._name,
-            weights=_weights(self._path),
+            weights=weight_type(self._path),
             bytes_per_token=int(info["bytes_per_token"]),
             kv_bytes_per_token=max(session.page_bytes // PAGE, 1),
             head_dim=int(info["head_dim"]),
@@ -298,7 +298,7 @@ class Bench:
         return np.arange(n, dtype=np.int32) % self._vocab
 
 
-def _weights(path: Path) -> str:
+def weight_type(path: Path) -> str:
     """The most common weight type of a model, by number of values."""
     values: dict[str, int] = {}
     for _, dtype, shape, *_ in _engine.open_model_file(path).tensors:
