@@ -113,7 +113,7 @@ struct ByteProduct {
       }
       LB_UNROLL
       for (int tile = 0; tile < kSubtiles; ++tile) {
-        if (tile > 0 && tile * kByteRows >= n_rows) break;
+        if (tile > 0 && tile * kByteRows >= n_rows) continue;
         sched_barrier();
         BytesB high[2], low[2];
         load(high, x + tile * kByteRows * kStride + pair * 64, kStride);
@@ -304,7 +304,7 @@ struct HalfProduct {
         operands.half(a, half);
         LB_UNROLL
         for (int tile = 0; tile < kTiles; ++tile) {
-          if (tile > 0 && tile * 16 >= n_rows) break;
+          if (tile > 0 && tile * 16 >= n_rows) continue;
           sched_barrier();
           FragmentB<T> b;
           load_shared(b, reinterpret_cast<const T*>(x) + tile * 16 * kStride + block * 32 + half * 16, kStride);
