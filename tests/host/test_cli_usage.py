@@ -85,7 +85,6 @@ def test_wrong_names_get_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> 
     [
         (["run", "m", "x", "--temp", "0.5"], "use --temperature X"),
         (["run", "m", "x", "--temp=0.5"], "use --temperature X"),
-        (["run", "m", "--image", "a.png"], "text only"),
         (["serve", "m", "-ngl", "99"], "--device cpu, cuda:0"),
         (["chat", "m", "--ctx-size", "4096"], "use --context N"),
         (["run", "m", "x", "--n-predict", "5"], "use --max-tokens N"),

@@ -1,6 +1,7 @@
 #include "engine/image_store.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "base/error.h"

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <optional>
 
 #include "base/error.h"
 #include "engine/plan.h"
