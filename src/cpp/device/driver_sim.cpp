@@ -159,9 +159,7 @@ Status host_free(void* address) {
 }
 
 // Devices of one half have access to each other's memory.
-bool are_peers(int device, int peer) {
-  return device != peer && device / (kDevices / 2) == peer / (kDevices / 2);
-}
+bool are_peers(int device, int peer) { return device != peer && device / (kDevices / 2) == peer / (kDevices / 2); }
 
 Status peer_possible(int* answer, int device, int peer) {
   *answer = are_peers(device, peer);
