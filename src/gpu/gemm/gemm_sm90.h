@@ -155,14 +155,20 @@ LB_DEVICE void copy_plane(const Gemm& p, const WarpgroupCursor& at, uint8_t* to)
   const uint32_t byte = at.chunk * kBytes + piece * 16, row_bytes = uint32_t(layout.row_bytes[kPlane]);
   const uint8_t* plane = at.w + layout.offset[kPlane] + byte;
   to += row * kStride + piece * 16;
-  LB_UNROLL
-  for (int i = 0; i < Tile::kOuts; i += kStep) {
+  const auto copy_row = [&](int i) {
     const uint32_t out = min(at.first_out + row + i, at.n_out - 1);
     const uint8_t* from = plane + uint64_t(out) * row_bytes;
     if constexpr (kIsWhole)
       copy_async<16>(to + i * kStride, from);
     else
       copy_async_or_zero<16>(to + i * kStride, from, byte < row_bytes);
+  };
+  if constexpr (Tile::Weights::kIsFp8) {  // more addresses at a time would spill
+    LB_UNROLL_BY(4)
+    for (int i = 0; i < Tile::kOuts; i += kStep) copy_row(i);
+  } else {
+    LB_UNROLL
+    for (int i = 0; i < Tile::kOuts; i += kStep) copy_row(i);
   }
 }
 template <class Tile>
@@ -238,11 +244,11 @@ LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
   const uintptr_t bits = reinterpret_cast<uintptr_t>(destination.to) | reinterpret_cast<uintptr_t>(destination.add);
   const bool is_aligned = (bits | destination.row_outs * sizeof(float)) % 16 == 0;
   float scales[Tile::kTileRows / 8];  // of the lane's rows, all loaded before the first store
-  if constexpr (Tile::Weights::kHasRowScales) {
-    LB_UNROLL
-    for (int i = 0; i < Tile::kTileRows / 8; ++i)
-      scales[i] = load<float>(destination.x_scales + min(8 * i + lane() / 4, destination.last_scale));
-  }
+  LB_UNROLL
+  for (int i = 0; i < Tile::kTileRows / 8; ++i)
+    scales[i] = Tile::Weights::kHasRowScales
+                    ? load<float>(destination.x_scales + min(8 * i + lane() / 4, destination.last_scale))
+                    : 1.0f;
   LB_UNROLL
   for (int frag = 0; frag < Tile::kFrags; ++frag) {
     const int out = (warp() * Tile::kFrags + frag) * 16 + lane() % 4 * 4;
@@ -256,10 +262,8 @@ LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
         const int subtile_row = i + lane() / 4, row = subtile * 16 + subtile_row;
         f32x4 sum = load<f32x4>(warp_memory + subtile_row * kStride + lane() % 4 * 4);
         if (row >= destination.n_rows) continue;
-        if constexpr (Tile::Weights::kHasRowScales) {
-          LB_UNROLL
-          for (int j = 0; j < 4; ++j) sum[j] *= scales[2 * subtile + i / 8];
-        }
+        LB_UNROLL
+        for (int j = 0; j < 4; ++j) sum[j] *= scales[2 * subtile + i / 8];
         const long at = long(row) * destination.row_outs + out;
         if (is_aligned && out + 4 <= destination.n_outs) {
           if (destination.add != nullptr) {
@@ -312,7 +316,7 @@ LB_DEVICE void multiply_fp8_chunk(FragmentC (&sums)[Tile::kFrags][Tile::kTileRow
   constexpr int kDepth = 32, kSteps = Tile::kValues / kDepth;
   LB_UNROLL
   for (int frag = 0; frag < Tile::kFrags; ++frag) {
-    const ChunkRows<Tile::kType> rows(weights, Tile::kOuts, (warp() * Tile::kFrags + frag) * 16);
+    const ChunkRows<Tile::kType> rows(weights, Tile::kOuts, (opaque(warp()) * Tile::kFrags + frag) * 16);
     FragmentA<T> a[kSteps];
     LB_UNROLL
     for (int step = 0; step < kSteps; ++step)
@@ -328,12 +332,13 @@ LB_DEVICE void multiply_fp8_chunk(FragmentC (&sums)[Tile::kFrags][Tile::kTileRow
         group_multiply<Tile::kTileRows, false>(chunk, a[step], b);
     }
     group_commit();
-    OperandRows<float> w;
-    load(w, scales.unpacked + frag * 16, int(sizeof(float)));
     group_wait<0>(chunk);
+    const float* own_scales = x_scales + opaque(lane()) % 4 * 2;  // recomputed for the same reason
+    OperandRows<float> w;                                         // loaded late, when the registers of A are free
+    load(w, scales.unpacked + frag * 16, int(sizeof(float)));
     LB_UNROLL
     for (int i = 0; i < Tile::kTileRows / 8; ++i) {
-      const f32x2 scale = load<f32x2>(x_scales + 8 * i + lane() % 4 * 2);
+      const f32x2 scale = load<f32x2>(own_scales + 8 * i);
       LB_UNROLL
       for (int j = 0; j < 4; ++j) {  // two outputs of two rows of x, in the layout of matrix.h
         float& sum = sums[frag][i / 2].v[i % 2 * 4 + j];
