@@ -246,8 +246,9 @@ DType cast_type(DType weights, const Target& target) {
 }
 
 NarrowLaunch choose_cast_rows(const Linear& op, void* y, const Target& target) {
-  return narrow_launch(op, {.type = cast_type(op.type, target), .is_permuted = false, .is_tiled = false, .has_scales = false},
-                       y, target);
+  return narrow_launch(
+      op, {.type = cast_type(op.type, target), .is_permuted = false, .is_tiled = false, .has_scales = false}, y,
+      target);
 }
 
 std::optional<NarrowLaunch> choose_skinny_x(const LinearGroup& group, void* y, const Target& target) {
