@@ -22,6 +22,7 @@ PART_OF = "sm_90"
 SAME_TEMPLATES = (
     *("attention_decode", "attention_decode_8_packed"),  # others: _batched, _packed, _8_packed_batched
     *("attention_prefill_16", "attention_prefill_16_packed", "attention_sparse_16", "attention_sparse_32"),  # _32, _256
+    "expert_gemm_q8_0_64",  # expert_gemm_down_quantised, expert_gemm_gate_up_quantised
     *("gemm_q4_0", "gemm_q6_k", "gemm_q8_0", "gemm_q8_0_64"),  # gemm_q4_k
     *("gemm_skinny_256", "gemm_skinny_32"),  # gemm_skinny_pairs
     "gemv_32",  # gemv_256

@@ -141,7 +141,7 @@ def test_the_hash_of_the_shared_headers_is_that_of_the_build() -> None:
     "words, message",
     [
         (["--device", "cpu"], "[tune] there is no GPU to tune (cpu: as asked for)"),
-        (["--device", "sim:7"], "there is no device sim:7"),
+        (["--device", "sim:8"], "there is no device sim:8"),
         (["--name", "My-Card"], "[tune] --name: expected small letters and digits, got 'My-Card'"),
         (["--budget", "0"], "[tune] --budget: expected seconds above 0, got 0"),
         (["--device", "sim", "nothing.gguf"], "'nothing.gguf' is not a file or folder here"),

@@ -109,6 +109,19 @@ def test_an_experience_must_be_possible() -> None:
             llm.engine.draft_experience = {"greedy": [0.0] * 3}
 
 
+def test_a_kind_that_is_not_given_is_forgotten() -> None:
+    with LLM(draft="suffix", draft_budget=4, **OPTIONS) as llm:
+        llm.generate(REPEATS, max_tokens=30, ignore_eos=True)
+        known = llm.engine.draft_experience
+        llm.engine.draft_experience = {"sampled": known["greedy"]}
+        assert list(llm.engine.draft_experience) == ["sampled"]
+        llm.engine.draft_experience = {}
+        llm.engine.outputs.clear()  # they include the first answer
+        llm.reset()
+        llm.generate(REPEATS, max_tokens=30, ignore_eos=True)
+        assert llm.engine.draft_experience == known, "learned from the prior again"
+
+
 def test_a_folder_that_cannot_be_written(cache: Path) -> None:
     (cache / "step_costs").write_text("a file")
     assert opened()[1] is not None

@@ -266,7 +266,8 @@ def measure_replay(
 
 
 def _time_parts(llm: LLM, ids: Ids, sampling: Sampling) -> StepParts | None:
-    """Times the parts of the steps of a short answer."""
+    """Times the parts of the steps of a short answer, which leaves what drafts showed as it was."""
+    experience = llm.engine.draft_experience
     if llm.engine.outputs is not None:
         llm.engine.outputs.clear()  # they include the answer to this prompt
     with llm.locked_session() as session:
@@ -277,6 +278,7 @@ def _time_parts(llm: LLM, ids: Ids, sampling: Sampling) -> StepParts | None:
         probe = _kernels.SessionProbe(session)
         after, seconds = session.draft_counts, probe.part_seconds
         probe.time_parts(False)
+    llm.engine.draft_experience = experience
     steps = after["verified"] - before["verified"]
     if steps == 0:
         return None
@@ -300,7 +302,10 @@ def _report(speculative: LLM, suite: str, temperature: float) -> DraftReport:
 
 
 def _warm_up(llm: LLM) -> None:
+    """Leaves what drafts showed as it was: of arbitrary tokens, they show nothing."""
+    experience = llm.engine.draft_experience
     _answer(llm, arbitrary_ids(llm, WARM_UP_TOKENS), Sampling(max_tokens=WARM_UP_TOKENS, ignore_eos=True))
+    llm.engine.draft_experience = experience
 
 
 def _answer(llm: LLM, ids: Ids, sampling: Sampling) -> Generation:

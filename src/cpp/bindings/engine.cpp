@@ -109,9 +109,10 @@ nb::dict draft_experience_of(const Engine& engine) {
 }
 
 void set_draft_experience(Engine& engine, const nb::dict& d) {
+  std::optional<DraftExperience> experiences[kSamplingKinds];
   for (const auto& [name, kind] : kSamplingNames)
-    if (d.contains(name))
-      engine.experiences().keep(kind, DraftExperience::from(nb::cast<std::vector<double>>(d[name])));
+    if (d.contains(name)) experiences[int(kind)] = DraftExperience::from(nb::cast<std::vector<double>>(d[name]));
+  for (const auto& [name, kind] : kSamplingNames) engine.experiences().keep(kind, experiences[int(kind)]);
 }
 
 ByteArray bytes_of_run(const Engine& engine, const PageRun& run) {
@@ -198,7 +199,7 @@ void bind_engine(nb::module_& m) {
       .def_prop_rw(
           "draft_experience", &draft_experience_of, &set_draft_experience,
           "What the drafts of all sessions showed, by kind of sampling: {greedy: [numbers], sampled: [numbers]}, for a "
-          "file. Setting it replaces what is known of the kinds it has; throws InvalidRequestError for other numbers.")
+          "file. A kind that is missing is not known. Setting it throws InvalidRequestError for other numbers.")
       .def_prop_ro("draft_may_pay", &Engine::draft_may_pay,
                    "Whether drafting pays at these costs if the drafts are as good as a typical trained drafter's. "
                    "True without a draft model, without costs and with a fixed budget.")

@@ -50,7 +50,7 @@ void Speculator::start(const StepCosts& costs) {
 void Speculator::set_sampling(SamplingKind kind) {
   sampling_ = kind;
   if (!planner_) return;
-  if (const auto newest = timeline_.engine().experiences().newest(kind)) planner_->set_experience(*newest);
+  planner_->set_experience(timeline_.engine().experiences().newest(kind).value_or(DraftExperience{}));
 }
 
 void Speculator::expect(std::span<const int32_t> text) {

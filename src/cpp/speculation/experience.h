@@ -35,7 +35,8 @@ class Experiences {
     const std::lock_guard lock(mutex_);
     return newest_[int(kind)];
   }
-  void keep(SamplingKind kind, const DraftExperience& experience) {
+  // nullopt: forgets the kind.
+  void keep(SamplingKind kind, const std::optional<DraftExperience>& experience) {
     const std::lock_guard lock(mutex_);
     newest_[int(kind)] = experience;
   }

@@ -39,7 +39,6 @@
 // x and codes are bytes, read by the format Gemm<Type>: X(name, Type, kTileRows, kMinBlocks)
 #define LB_EXPERT_GEMMS_BYTES(X) \
   X(q8_0_16,   Q8_0,   16, 2) \
-  X(q8_0_64,   Q8_0,   64, 1) \
   X(q4_0_16,   Q4_0,   16, 2) \
   X(q4_0_64,   Q4_0,   64, 1) \
   X(q4_k_16,   Q4_K,   16, 2) \
@@ -52,6 +51,9 @@
   X(mxfp4_64,  MXFP4,  64, 1) \
   X(iq4_xs_16, IQ4_XS, 16, 2) \
   X(iq4_xs_64, IQ4_XS, 64, 1)
+
+#define LB_EXPERT_GEMMS_Q8_0_64(X) \
+  X(q8_0_64, Q8_0, 64, 1)
 
 // x and weights are 16-bit numbers: X(name, Type, kTileRows)
 #define LB_EXPERT_GEMMS_PLAIN(X) \
