@@ -33,7 +33,7 @@ import hostile_bodies as hostile
 HEALTH_MS, CHAT_MS, SMALL_BYTES = 50, 100, 10_000
 CHAT = json.dumps(hostile.CHAT | {"max_tokens": 1}).encode()
 Body = tuple[str, bytes]
-"""(path, body), sent as POST."""
+"""The path and the body of a POST request."""
 
 
 def chat_body(fields: dict[str, Any]) -> Body:

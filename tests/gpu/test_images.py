@@ -50,7 +50,7 @@ def decoded(session: _engine.Session, ids: NDArray[np.int32], answer: list[int])
 
 
 SPREAD = 6
-"""The standard deviation of these logits, in units of that of the tolerances' models."""
+"""The standard deviation of these logits over the standard deviation in the models of the tolerances."""
 
 
 def logits_of(engine: _engine.Engine, folder: Path, path: str = "") -> NDArray[np.float32]:

@@ -187,7 +187,7 @@ def test_fork_swap_and_rewind(packs: list[_engine.gpu.Pack], folder: Path) -> No
 def test_links(packs: list[_engine.gpu.Pack], folder: Path, devices: tuple[int, int], link: str) -> None:
     """Rows go through host memory where the driver allows no peer access, or allows it and copies wrong data."""
     if packs[0].target != "sim":
-        pytest.skip("the links of the simulator are known, those of a machine are not")
+        pytest.skip("only the links of the simulator are known")
     manifest = gpu_packs.manifest_of(build_sim())
     first, second = (gpu_packs.load(build_sim(), manifest, index=index) for index in devices)
     path, ids = written(folder, "qwen3"), random_ids(80, VOCAB)

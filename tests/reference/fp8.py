@@ -1,6 +1,6 @@
 """Prompts with fp8 weights on sm_90: how x is rounded, and the sums of the matrix units.
 
-The rule of the sums is that of MMA-Sim (arXiv 2511.10909): a wgmma adds 32 products and the sum so far. Each product
+The sums follow the rule of MMA-Sim (arXiv 2511.10909): a wgmma adds 32 products and the sum so far. Each product
 has the sum of its operands' exponents. All are truncated to 13 bits below the largest exponent and added exactly; the
 result is truncated to 13 bits after its leading one.
 """

@@ -25,7 +25,7 @@ class Prompt:
     begun: str | None = None
     """The begun part of the answer, without reasoning; None: the answer begins anew."""
     images: tuple[_engine.EncodedImage, ...] = ()
-    """The images whose ids are in the prompt."""
+    """Images of the conversation, in order. `ids` has a run of ids for each."""
 
 
 @dataclass(frozen=True, slots=True)

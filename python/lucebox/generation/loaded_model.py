@@ -41,7 +41,7 @@ class LoadedDevice:
     """The device of a model, and the kernels on it."""
 
     name: str
-    """cpu, cuda:0; several: cuda:0,cuda:1."""
+    """As in the option `device`, resolved: "cpu", "cuda:0", or "cuda:0,cuda:1" for layers on several devices."""
     chip: str
     """The name of the GPU or processor."""
     reason: str

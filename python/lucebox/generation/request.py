@@ -146,8 +146,8 @@ def label_request(
     endpoint: str = "",
     images: tuple[_engine.EncodedImage, ...] = (),
 ) -> GenerationRequest:
-    """The request for the log probabilities of labels after a prompt. Each label is tokenized alone. images: those of
-    the prompt.
+    """The request for the log probabilities of labels after a prompt. Each label is tokenized alone. images: the
+    images of the prompt.
 
     Raises:
         InvalidRequestError: the prompt has no tokens or does not fit, there are no labels or too many, or one is empty,

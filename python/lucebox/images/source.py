@@ -20,9 +20,9 @@ from lucebox.regular_files import read_regular
 __all__ = ["MARKER", "MAX_BYTES", "MAX_IMAGES", "ImageSource", "image_of", "image_of_base64", "image_of_url"]
 
 MAX_IMAGES = 64
-"""Images of a conversation."""
+"""A conversation with more images is refused."""
 MAX_BYTES = 32 << 20
-"""Bytes of an image's file."""
+"""A larger file is refused, before it is decoded."""
 
 MARKER = re.compile(r"\[image:[0-9a-f]{32}\]")
 _SECRET = secrets.token_bytes(32)  # so that no text can spell a marker

@@ -66,7 +66,7 @@ class Engine {
   // Costs of a step on this device. None until the first session measures them or set_step_costs() sets them.
   std::optional<StepCosts> step_costs() const;
   void set_step_costs(const StepCosts& costs) const;
-  // What the drafts of all sessions showed.
+  // Learned acceptance of drafts, which all sessions share.
   Experiences& experiences() const { return experiences_; }
   // DraftPlanner::model_may_pay() at these costs. Also true without a draft model, without costs or with a fixed
   // budget.

@@ -33,7 +33,7 @@ struct MemoryPlan {
   int kv_tokens = 0;                 // of the KV cache
   int largest_context = 0;           // tokens: the longest context that fits; 0: none
   std::vector<KvFit> kv_fits;        // one per type (the same for K and V), largest first
-  // Of a model on several devices: the plan of each. The entries above are the sum.
+  // The plan of each device, for a model on several devices; the entries above are then the sum.
   std::vector<MemoryPlan> parts;
   size_t total_bytes() const;    // sum of the entries, with one session
   size_t session_bytes() const;  // sum of the entries per session

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "models/blocks.h"
 
 namespace lb {
 namespace {
@@ -253,15 +254,7 @@ void VisionTower::normalise(const Norm& norm, const float* x, float* y, int rows
 
 void VisionTower::multiply(const Product& product, const float* x, float* y, int rows, const float* add) {
   const Matrix& w = product.weight;
-  stream_->run(Linear{.w = w.data,
-                      .type = w.type,
-                      .x = x,
-                      .add = add,
-                      .y = y,
-                      .rows = rows,
-                      .n_in = w.n_in,
-                      .n_out = w.n_out,
-                      .activations = Activations::kF32});
+  stream_->run(lb::product(w, x, y, rows, Activations::kF32, *stream_, add));
   stream_->run(AddBias{y, product.bias, rows, w.n_out});
 }
 

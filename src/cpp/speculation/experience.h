@@ -1,5 +1,6 @@
-// DraftExperience: what the drafts of one model and drafter showed under one kind of sampling. The engine keeps it from
-// sequence to sequence, a file from process to process, so that a first step drafts with the right width.
+// DraftExperience: the learned acceptance of a drafter's nodes, for one model and one kind of sampling. The engine
+// keeps it from sequence to sequence and a file from process to process, so that a first step drafts with the right
+// width.
 #pragma once
 
 #include <array>

@@ -35,7 +35,7 @@ class DraftPlanner {
 
   // Replaces the costs. Learned acceptance stays.
   void set_costs(const StepCosts& costs);
-  // What drafts showed so far. Initially a prior.
+  // Learned acceptance of drafts; initially a prior.
   const DraftExperience& experience() const { return experience_; }
   void set_experience(const DraftExperience& experience) { experience_ = experience; }
   // Begins another sequence, of any length. is_timed: add_step_time() will be called for each of its steps.

@@ -138,7 +138,7 @@ class SequenceState {
 
  private:
   ShardState& shard_of(int layer) const;
-  // What only an engine on one device does: decode steps on the device, and draft models.
+  // The shard of an engine on one device. Decode steps on the device and draft models need it.
   ShardState& only_shard() const {
     LB_ASSERT(shards_.size() == 1);
     return *shards_.front();

@@ -26,8 +26,6 @@ constexpr ExpertKernel kExpertKernels[] = {
 #undef X
 };
 
-constexpr int kMaxGridY = 65535;
-
 // Bits to which a matrix needs its x rounded; 0 for plain weights, which read fp32.
 int rounded_bits(const ExpertMatrix& matrix, Activations activations) {
   return gpu::rounded_bits(LinearGroup{{{.type = matrix.type, .activations = activations}}, 1});

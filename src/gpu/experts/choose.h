@@ -15,6 +15,8 @@
 
 namespace lb::gpu {
 
+inline constexpr int kMaxGridY = 65535;  // rows beyond it are taken by the same blocks
+
 Launch choose(const RouteExperts& op, const Target& target);
 
 // The launches of a MixExperts, in order: for_each_launch().
@@ -28,7 +30,7 @@ struct ExpertLaunches {
   Launch down;
   ExpertDown down_params;
 };
-// Those of many rows.
+// The launches for many rows, whose choices are grouped by expert.
 struct GroupedLaunches {
   RoundRows round;                   // rows == 0: x is cast
   std::optional<NarrowLaunch> cast;  // of F16 and BF16 weights

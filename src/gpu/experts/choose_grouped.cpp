@@ -24,7 +24,7 @@ constexpr GroupedKernel kKernels[] = {
 #undef X
 };
 
-constexpr int kMaxGridY = 65535, kTileOuts = 2 * kActTileOuts;
+constexpr int kTileOuts = 2 * kActTileOuts;
 
 bool is_plain(DType type) { return type == DType::kF16 || type == DType::kBF16; }
 

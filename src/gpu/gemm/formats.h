@@ -80,24 +80,28 @@ struct GemmQ4_0 {
   }
 };
 
+// The scales and mins of Q4_K and Q5_K, six bits each, in plane kPlane.
+template <DType kType, int kPlane>
+struct SixBitScales {
+  u32x4 entry = {};
+  int block = 0;
+  LB_DEVICE void read(const BlockPosition& at) {
+    block = at.block % 8;
+    entry = at.block < at.n_in / kRoundBlock ? load_cached<u32x4>(plane_row(kType, at, kPlane) + at.block / 8 * 16)
+                                             : u32x4{};
+  }
+  LB_DEVICE f32x2 field(int i) const {
+    const uint32_t fields = quant::k4_fields(entry.v, block + i);
+    const float d = to_f32(f16{uint16_t(entry[0])}), dmin = to_f32(f16{uint16_t(entry[0] >> 16)});
+    return {d * float(fields & 63), dmin * float(fields >> 6)};
+  }
+};
+
 struct GemmQ4_K {
   static constexpr DType kType = DType::kQ4_K;
   static constexpr bool kHasMin = true, kHasHalves = false;
   template <int kBlocks>
-  struct Scales {
-    u32x4 entry = {};
-    int block = 0;
-    LB_DEVICE void read(const BlockPosition& at) {
-      block = at.block % 8;
-      entry =
-          at.block < at.n_in / kRoundBlock ? load_cached<u32x4>(plane_row(kType, at, 1) + at.block / 8 * 16) : u32x4{};
-    }
-    LB_DEVICE f32x2 field(int i) const {
-      const uint32_t fields = quant::k4_fields(entry.v, block + i);
-      const float d = to_f32(f16{uint16_t(entry[0])}), dmin = to_f32(f16{uint16_t(entry[0] >> 16)});
-      return {d * float(fields & 63), dmin * float(fields >> 6)};
-    }
-  };
+  using Scales = SixBitScales<kType, 1>;
   LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int block) { unpack_nibbles(a, rows, block); }
 };
 

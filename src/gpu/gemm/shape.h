@@ -41,7 +41,7 @@ struct Gemm {
 // values of any consecutive rows are then contiguous memory for one bulk copy.
 //
 // Quantised weights of the wgmma kernels read F16 with a scale per row, a power of two that gives the row's largest
-// value the exponent 14. The order of values is that of pairs of codes (pair_index).
+// value the exponent 14. Values have the order of pairs of codes (pair_index).
 //
 // F8_E4M3 is always tiled, with 128 values in place of 64, and has a scale per row and 128 values:
 // scale = max|x| / 448, code = round(x / scale) to the nearest e4m3, half to even.

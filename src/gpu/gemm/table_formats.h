@@ -69,19 +69,7 @@ struct GemmQ5_K {
   static constexpr DType kType = DType::kQ5_K;
   static constexpr bool kHasMin = true, kHasHalves = false;
   template <int kBlocks>
-  struct Scales {
-    u32x4 entry = {};
-    int block = 0;
-    LB_DEVICE void read(const BlockPosition& at) {
-      block = at.block % 8;
-      entry =
-          at.block < at.n_in / kRoundBlock ? load_cached<u32x4>(plane_row(kType, at, 2) + at.block / 8 * 16) : u32x4{};
-    }
-    LB_DEVICE f32x2 field(int i) const {
-      const quant::ScaleOffset own = block_scale(entry, block + i);
-      return {own.scale, -own.offset};
-    }
-  };
+  using Scales = SixBitScales<kType, 2>;
   LB_DEVICE static void codes(ByteHalf (&a)[2], const CodeRows& rows, int block) {
     unpack_nibbles(a, rows, block);
     OperandRows<uint32_t> upper;  // bit w of byte j belongs to value 4 w + j

@@ -301,7 +301,7 @@ class PartStore:
         path = part.node.path()
         ids = np.frombuffer(b"".join(node.segment.ids for node in path), np.int32)
         if (ids >= _engine.FIRST_IMAGE_ID).any():
-            return True  # ids of images are those of this engine
+            return True  # only this engine knows the ids of its images
         ends = tuple(end for node in path for end in node.segment.ends)
         start = part.node.segment.start if part.kind == "pages" else part.node.end
         try:

@@ -1,4 +1,4 @@
-// Gate and up products of experts for many rows, F16 and BF16 weights. Body: grouped.h.
+// Products of experts for many rows, F16 and BF16 weights. Body: grouped.h.
 #include "dialect.h"
 
 #include "gpu/experts/grouped.h"
@@ -12,6 +12,9 @@ using BF16 = PlainHalves<bf16, DType::kBF16, Wide>;
 #define X(name, Type, kTileRows)                                                \
   LB_KERNEL(expert_gemm_gate_up_##name##_kernel, ExpertGemm, kGemmThreads, 2) { \
     expert_gemm<HalfProduct<Type, kTileRows, 1>, true>(p);                      \
+  }                                                                             \
+  LB_KERNEL(expert_gemm_down_##name##_kernel, ExpertGemm, kGemmThreads, 2) {    \
+    expert_gemm<HalfProduct<Type, kTileRows, 1>, false>(p);                     \
   }
 LB_EXPERT_GEMMS_PLAIN(X)
 #undef X
