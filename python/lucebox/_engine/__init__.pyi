@@ -90,7 +90,7 @@ class Engine:
     @property
     def draft_experience(self) -> dict:
         """
-        What the drafts of all sessions showed, by kind of sampling: {greedy: [numbers], sampled: [numbers]}, for a file. A kind that is missing is not known. Setting it throws InvalidRequestError for other numbers.
+        Learned acceptance of drafts in all sessions, by kind of sampling: {greedy: [numbers], sampled: [numbers]}, for a file. A kind that is missing is not known. Setting it throws InvalidRequestError for other numbers.
         """
 
     @draft_experience.setter

@@ -199,8 +199,7 @@ void bind_engine(nb::module_& m) {
       .def_prop_rw(
           "draft_experience", &draft_experience_of, &set_draft_experience,
           "Learned acceptance of drafts in all sessions, by kind of sampling: {greedy: [numbers], sampled: [numbers]}, "
-          "for a "
-          "file. A kind that is missing is not known. Setting it throws InvalidRequestError for other numbers.")
+          "for a file. A kind that is missing is not known. Setting it throws InvalidRequestError for other numbers.")
       .def_prop_ro("draft_may_pay", &Engine::draft_may_pay,
                    "Whether drafting pays at these costs if the drafts are as good as a typical trained drafter's. "
                    "True without a draft model, without costs and with a fixed budget.")
