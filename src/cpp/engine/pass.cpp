@@ -15,9 +15,11 @@ constexpr int kPassRows = PassInputs::kRows;
 
 int max_pass_rows(const PassBuffers& buffers) { return std::min(buffers.max_rows, kPassRows); }
 
-// Most sessions in a pass. With batch_invariant, a mixture's passes stay below the rows whose sums have another order.
+// Most sessions in a pass. With batch_invariant, a mixture's passes on a GPU stay below the rows whose sums have
+// another order.
 int max_sessions(const Engine& engine) {
-  const bool has_two_orders = engine.options().batch_invariant && engine.model().info().experts.n > 0;
+  const bool has_two_orders = engine.options().batch_invariant && engine.model().info().experts.n > 0 &&
+                              !engine.backend().sizes().rows_are_invariant();
   const int rows = max_pass_rows(engine.buffers());
   return has_two_orders ? std::min(rows, gpu::kMinGroupedRows - 1) : rows;
 }

@@ -57,7 +57,10 @@ Timeline::Timeline(std::shared_ptr<const Engine> engine)
     : engine_(std::move(engine)),
       number_(next_number()),
       state_(engine_->layer_shapes(), engine_->state_options(), engine_->state_parts(), engine_->pages()),
-      positions_(3 * static_cast<size_t>(std::max(engine_->options().prefill_chunk, kMaxTree))) {
+      positions_(3 * static_cast<size_t>(std::max(engine_->options().prefill_chunk, kMaxTree))),
+      segments_(engine_->n_shards()),
+      appends_(engine_->n_shards()),
+      inputs_(engine_->n_shards()) {
   for (const auto& promise : engine_->promises()) kept_.emplace_back(*promise);
   const std::lock_guard lock(turn());
   if (step_row_bytes(engine_->draft_model(), engine_->backend().sizes(), engine_->model(), engine_->options()) > 0)
@@ -141,24 +144,21 @@ void Timeline::run(const Rows& rows, const std::function<void(Stream&, const Row
   state_.begin_append(rows.n, rows.is_tree);
   forget_append();
   ++revision_;
-  std::vector<Segment> segments(n_shards);
-  std::vector<Append> appends(n_shards);
-  std::vector<RowInputs> inputs(n_shards);
   for (int i = 0; i < n_shards; ++i) {
     const PassBuffers& own = engine_->buffers_of(i, buffers);
-    const RowInputs& in = inputs[i] =
+    const RowInputs& in = inputs_[i] =
         rows.inputs != nullptr ? *rows.inputs : RowInputs{own.tokens, own.positions, own.parents, own.ancestors};
-    segments[i] = {0, rows.n, rows.is_tree ? Tree{in.parents, in.ancestors} : Tree{}, state_.n_past(i), &state_};
-    appends[i] = {.tokens = {in.tokens, n},
-                  .positions = {in.positions, 3 * n},
-                  .segments = {&segments[i], 1},
-                  .given = rows.given,
-                  .sparse = rows.is_sparse ? &*own.sparse : nullptr,
-                  .interrupted = interrupted ? &interrupted : nullptr};
+    segments_[i] = {0, rows.n, rows.is_tree ? Tree{in.parents, in.ancestors} : Tree{}, state_.n_past(i), &state_};
+    appends_[i] = {.tokens = {in.tokens, n},
+                   .positions = {in.positions, 3 * n},
+                   .segments = {&segments_[i], 1},
+                   .given = rows.given,
+                   .sparse = rows.is_sparse ? &*own.sparse : nullptr,
+                   .interrupted = interrupted ? &interrupted : nullptr};
   }
-  const auto send = [&] { engine_->forward(buffers, appends, rows.taps); };
+  const auto send = [&] { engine_->forward(buffers, appends_, rows.taps); };
   try {
-    for (int i = 0; i < n_shards; ++i) fill(*engine_->buffers_of(i, buffers).stream, inputs[i]);
+    for (int i = 0; i < n_shards; ++i) fill(*engine_->buffers_of(i, buffers).stream, inputs_[i]);
     // A recording has neither copies from or to the host nor the work of several devices.
     const bool has_taps = rows.taps != nullptr && !rows.taps->layers.empty();
     const bool is_recordable = rows.n <= kMaxTree && !has_taps && rows.given.empty() && n_shards == 1;

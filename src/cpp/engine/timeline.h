@@ -181,8 +181,12 @@ class Timeline {
   std::unique_ptr<StepRows> step_rows_;
   RecordedAppends recorded_;
   std::vector<int32_t> positions_;  // [3, max_rows] of the append in progress
-  bool is_computing_ = false;       // in a prompt chunk, between whose layers other sessions compute
-  std::vector<int32_t> tokens_;     // committed, or on the path of an uncommitted tree
+  // [shards] of the append in progress
+  std::vector<Segment> segments_;
+  std::vector<Append> appends_;
+  std::vector<RowInputs> inputs_;
+  bool is_computing_ = false;    // in a prompt chunk, between whose layers other sessions compute
+  std::vector<int32_t> tokens_;  // committed, or on the path of an uncommitted tree
   // Images of the tokens, or of the prompt in progress, oldest first.
   struct PlacedImage {
     int slot;  // of its first row
