@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gil import longest_gap
 from lucebox import (
     LLM,
     FormatError,
@@ -274,6 +275,21 @@ def test_the_engine_reads_every_field_that_python_does_not(llm: LLM) -> None:
         _engine.Sampler(10, **engine_fields(Sampling()), colour=1)
     with pytest.raises(TypeError, match="option top_k cannot be 'many'"):
         _engine.Sampler(10, top_k="many")
+
+
+def test_other_threads_run_while_ids_become_text(llm: LLM) -> None:
+    ids = [5] * 300_000
+    assert any(longest_gap(lambda: llm.detokenize(ids)) < 1 / 4 for _ in range(10))
+
+
+@pytest.mark.parametrize("wrong", [-1, 1 << 70, -(1 << 70), 10**6])
+def test_ids_outside_the_vocabulary_have_no_text(llm: LLM, wrong: int) -> None:
+    with pytest.raises(InvalidRequestError, match=rf"between 0 and {llm.info.vocab - 1}"):
+        llm.detokenize([5] * 10_000 + [wrong])
+    for text in (5.0, "5", None):
+        with pytest.raises(InvalidRequestError, match="token ids must be integers"):
+            llm.detokenize([5, text])  # type: ignore[list-item]
+    assert llm.detokenize(iter(np.array([5, 6], np.int32))) == llm.detokenize([5, 6])
 
 
 def test_unknown_model_and_closed_model() -> None:

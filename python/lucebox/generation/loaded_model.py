@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import weakref
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["LoadedDevice", "LoadedModel"]
 
 SEED_MASK = (1 << 64) - 1
+DETOKENIZED = 1 << 12  # ids that are checked together, while no other thread runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +206,21 @@ class LoadedModel:
         Raises:
             InvalidRequestError: an id is outside the vocabulary.
         """
-        known, step = list(ids), 1 << 14  # NumPy holds the GIL while it converts a list
-        checked = (self.ids(known[start : start + step]).tolist() for start in range(0, len(known), step))
-        return self.tokenizer.decode(chain.from_iterable(checked), skip_special=False)
+        left = iter(ids)
+        batches = iter(lambda: list(islice(left, DETOKENIZED)), [])
+        return self.tokenizer.decode(chain.from_iterable(map(self._in_vocabulary, batches)), skip_special=False)
+
+    def _in_vocabulary(self, ids: list[int]) -> array[int]:
+        # Not by NumPy: it releases the GIL so often and so briefly that threads which wait for the GIL never get it.
+        try:
+            known = array("q", ids)
+        except TypeError:
+            raise InvalidRequestError("token ids must be integers") from None
+        except OverflowError:
+            known = array("q", [-1])
+        if min(known) < 0 or max(known) >= self.info.vocab:
+            raise InvalidRequestError(f"token ids must be between 0 and {self.info.vocab - 1}")
+        return known
 
     def prompt_ids(self, prompt: str | Sequence[int]) -> Ids:
         """ids() of a prompt that must fit the context: a longer text is refused before it is tokenized.
