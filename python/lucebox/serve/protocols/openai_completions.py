@@ -67,7 +67,7 @@ def prompts_of(body: CompletionRequest) -> list[str | list[int]]:
     if not prompt:
         raise ApiError("invalid", "prompt is empty", "prompt")
     # No walk over the items, which may be a million: the validation has found them all of one type.
-    return [cast("list[int]", prompt)] if isinstance(prompt[0], int) else cast("list[str | list[int]]", prompt)
+    return [prompt] if isinstance(prompt[0], int) else cast("list[str | list[int]]", prompt)
 
 
 def finish_reason(finished: Finished) -> str:

@@ -42,7 +42,7 @@ def texts_of(body: EmbeddingRequest) -> list[str | list[int]]:
     if isinstance(given, str):
         return [given]
     if given and isinstance(given[0], int):
-        return [cast("list[int]", given)]
+        return [given]
     if not given or len(given) > MAX_TEXTS:
         raise ApiError("invalid", f"input has {len(given)} texts, expected 1 to {MAX_TEXTS}", "input")
     return cast("list[str | list[int]]", given)
