@@ -220,7 +220,8 @@ Scaling gguf_scaling(const Fields& fields) {
   const std::optional<std::string> type = fields.find_string(type_name);
   Scaling s;
   s.scale = positive_or(fields, "rope.scaling.attn_factor", 1);
-  if (type == "none" || type == "longrope") return s;  // LongRoPE has tensors
+  if (type == "longrope") s.rule = Rule::kLong;  // read_long_factors() reads the rest
+  if (type == "none" || type == "longrope") return s;
   LB_CHECK(!type || type == "linear" || type == "yarn", kUnsupported, fields.where(type_name), ": rope scaling \"",
            *type, "\" is not supported; supported: none, linear, longrope, yarn, and factors in rope_freqs.weight");
   // Files without a type mean "linear"; the oldest ones call the factor scale_linear. 0 means 1.
