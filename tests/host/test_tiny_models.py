@@ -14,7 +14,7 @@ import pytest
 from engines import largest_difference, logits_of, mean_kl, open_engine, random_ids
 from lucebox import LuceboxError, _engine
 from numpy.typing import NDArray
-from reference import checkpoints
+from reference import checkpoints, convert
 from reference.checkpoints import Typed
 from reference.decoder import Decoder
 from reference.gguf_files import Shape, metadata, tensors, write, write_model
@@ -36,16 +36,23 @@ class Golden:
     layers: list[NDArray[np.float32]]  # the input of each, then the final normed rows
 
 
+# Random weights in BF16; logits and layers of transformers 5.24 with the same values, computed in fp64.
+OF_TRANSFORMERS = ["smollm3_a", "phi3_a", "mistral3_a"]
+
+
 @pytest.fixture(
     scope="module",
-    params=["qwen35_a.gguf", "qwen35_a", "qwen3_a.gguf", "qwen3_a", "llama_a.gguf", "llama_a", "gpt_oss_a"],
+    params=["qwen35_a.gguf", "qwen35_a", "qwen3_a.gguf", "qwen3_a", "llama_a.gguf", "llama_a", "gpt_oss_a"]
+    + [name + suffix for name in OF_TRANSFORMERS for suffix in (".gguf", "")],
 )
 def golden(request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Golden:
     """Each family in both formats; a name without suffix is a folder of safetensors. gpt_oss_a: random weights, experts
     in MXFP4; logits of transformers 5.24's GptOssForCausalLM with the same values, computed in fp64."""
     name = str(request.param)
     model = data / "tiny" / name
-    if not model.exists():
+    if not model.exists() and model.with_suffix("").exists():
+        model = convert.to_gguf(model.with_suffix(""), tmp_path_factory.mktemp(name) / "model.gguf")
+    elif not model.exists():
         gguf = model.with_suffix(".gguf")
         model = checkpoints.write(tmp_path_factory.mktemp(name), *checkpoints.from_gguf(gguf))
     arrays = np.load(data / "tiny" / f"{name.removesuffix('.gguf')}.npz")
@@ -72,6 +79,56 @@ def test_prefill_chunk_option(golden: Golden, chunk: int) -> None:
     session = _engine.Session(open_engine(golden.model, prefill_chunk=chunk))
     session.sync(golden.ids)
     assert largest_difference(session.logits(), golden.logits[-1]) < EXACT
+
+
+@pytest.mark.parametrize("suffix", ["", ".gguf"])
+def test_short_factors_of_longrope(data: Path, tmp_path: Path, suffix: str) -> None:
+    """phi3_a's original context has 64 tokens; the golden logits of 100 tokens have the long factors."""
+    model = data / "tiny" / "phi3_a"
+    arrays = np.load(data / "tiny" / "phi3_a.npz")
+    if suffix:
+        model = convert.to_gguf(model, tmp_path / "model.gguf")
+    got = logits_of(open_engine(model, context=64), arrays["ids"][:60])
+    assert largest_difference(got, arrays["short"]) < EXACT
+    assert largest_difference(got, arrays["logits"][:60]) > EXACT
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "message"),
+    [
+        ("smollm3_a", {"no_rope_layers": [1, 0]}, "no_rope_layers lists 2 layers; the model has 5"),
+        ("smollm3_a", {"use_sliding_window": True}, "use_sliding_window = true is not supported"),
+        ("phi3_a", {"sliding_window": 63}, "sliding_window is 63; at least 64 are supported"),
+        ("phi3_a", {"intermediate_size": 80}, r"gate_up_proj.weight.* has shape \[176, 96\]; expected \[160, 96\]"),
+        ("phi3_a", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.7}},
+         "gives 11 rotated values; must be even"),
+        ("phi3_a", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "LongRoPE needs 8 short and long"),
+        ("mistral3_a", {"sliding_window": 8}, "sliding_window is 8; at least 64"),
+        ("mistral3_a", {"head_dim": 24}, "has shape"),
+        ("mistral3_a", {"rope_parameters": {"rope_type": "default", "llama_4_scaling_beta": 0.1}},
+         "original_max_position_embeddings is missing"),
+    ],
+)  # fmt: skip
+def test_damaged_families_are_refused(data: Path, tmp_path: Path, name: str, config: dict, message: str) -> None:
+    source = data / "tiny" / name
+    fields = json.loads((source / "config.json").read_text()) | config
+    folder = checkpoints.write(tmp_path, fields, {"x": np.zeros(1, np.float32)})
+    (folder / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
+    with pytest.raises(LuceboxError, match=message):
+        open_engine(folder)
+
+
+def test_window_of_all_layers(data: Path, tmp_path: Path) -> None:
+    """phi3 and mistral3 may have one; a window of the whole context is none."""
+    source = data / "tiny" / "mistral3_a"
+    arrays = np.load(data / "tiny" / "mistral3_a.npz")
+    fields = json.loads((source / "config.json").read_text())
+    for window, sees_all in ((64, False), (512, True)):
+        folder = checkpoints.write(tmp_path / str(window), fields | {"sliding_window": window}, {"x": np.zeros(1, np.float32)})
+        (folder / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
+        got = logits_of(open_engine(folder), arrays["ids"])
+        assert largest_difference(got[:64], arrays["logits"][:64]) < EXACT
+        assert (largest_difference(got[64:], arrays["logits"][64:]) < EXACT) == sees_all
 
 
 def test_unequal_positions(data: Path, isa: str) -> None:

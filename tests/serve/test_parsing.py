@@ -15,6 +15,7 @@ from lucebox.generation.events import TextDelta, ToolArguments, ToolStart
 
 XML_CALL = "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>"
 JSON_CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+MISTRAL_CALL = '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}'
 LLAMA_CALL = '{"name": "get_weather", "parameters": {"city": "Paris"}}'
 PARIS = ("call", "get_weather", '{"city": "Paris"}')
 OTHER = ("call", "nothing", "{}")
@@ -44,6 +45,7 @@ def test_a_name_comes_as_soon_as_it_is_known() -> None:
         ("qwen_xml", "<tool_call>\n<function=write>", "\n<parameter=path>\n/tm"),
         ("hermes_json", '<tool_call>\n{"name": "write"', ', "arguments": {"path": "/tm'),
         ("llama_json", '{"name": "write"', ', "parameters": {"path": "/tm'),
+        ("mistral", "[TOOL_CALLS]write[ARGS]", '{"path": "/tm'),
     ):
         reader = parser(dialect)
         assert reader.push(start[:-1]) == []
@@ -132,6 +134,16 @@ def test_types_behind_references() -> None:
         ("llama_json", f" \n{LLAMA_CALL}; {LLAMA_CALL}", [PARIS, PARIS]),
         ("llama_json", f"<|python_tag|>{LLAMA_CALL}", [PARIS]),
         ("llama_json", f"Here: {LLAMA_CALL}", [("text", f"Here: {LLAMA_CALL}")]),
+        ("mistral", MISTRAL_CALL, [PARIS]),
+        ("mistral", f"I look.{MISTRAL_CALL}{MISTRAL_CALL}", [("text", "I look."), PARIS, PARIS]),
+        ("mistral", MISTRAL_CALL.replace("[ARGS]", "[CALL_ID]a1b2c3d4e[ARGS] "), [PARIS]),
+        ("mistral", "[TOOL_CALLS] nothing[ARGS]{}", [OTHER]),
+        (
+            "mistral",
+            '[TOOL_CALLS][{"name": "nothing", "arguments": {}}, '
+            '{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "a1b2c3d4e"}]',
+            [OTHER, PARIS],
+        ),
     ],
 )
 def test_other_accepted_forms_of_calls(dialect: str, text: str, expected: list[Any]) -> None:
@@ -160,6 +172,11 @@ def test_other_accepted_forms_of_calls(dialect: str, text: str, expected: list[A
         ("hermes_json", '<tool_call>{"name": "noth', "it is incomplete"),
         ("llama_json", '{"name": "get_time", "parameters": {}}', "there is no tool 'get_time'"),
         ("llama_json", '{"answer": 5}', "a call has no 'answer'"),
+        ("mistral", "[TOOL_CALLS]get_time[ARGS]{}", "there is no tool 'get_time'"),
+        ("mistral", "[TOOL_CALLS]get_weather", "it is incomplete"),
+        ("mistral", "[TOOL_CALLS]get weather\n", "expected a name and [ARGS]"),
+        ("mistral", "[TOOL_CALLS]get_weather{", "expected a name and [ARGS]"),
+        ("mistral", "[TOOL_CALLS][ARGS]{}", "expected"),
     ],
 )
 def test_malformed_calls_are_text(dialect: str, text: str, why: str) -> None:
@@ -183,6 +200,7 @@ def test_a_truncated_call() -> None:
     for dialect, text, begun in (
         ("qwen_xml", XML_CALL[:70], '{"city": "Par'),
         ("hermes_json", JSON_CALL[:-18], '{"city": "Par'),
+        ("mistral", MISTRAL_CALL[:-4], '{"city": "Par'),
     ):
         kind, name, arguments = read(text, parser(dialect))[0]
         assert (kind, name) == ("broken", "get_weather") and begun.startswith(arguments[:10])

@@ -1,4 +1,5 @@
 // Ops on independent rows: norms, biases, rotary embedding, the gated activation, copies.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -45,12 +46,15 @@ void CpuStream::run(const CopyRows& op) {
 
 void CpuStream::run(const RopeTable& op) {
   for_ranges(pool(), op.rows, op.n_pairs * 32L, [&](int begin, int end) {
-    for (int r = begin; r < end; ++r)
+    for (int r = begin; r < end; ++r) {
+      double scale = op.scale;
+      if (op.row_scales != nullptr) scale *= op.row_scales[std::min(op.pos[r] / op.period, op.n_scales - 1)];
       for (int i = 0; i < op.n_pairs; ++i) {
         const double angle = double(op.pos[long(op.axis[i]) * op.rows + r]) * op.inv_freq[i];
-        op.cos[long(r) * op.n_pairs + i] = static_cast<float>(op.scale * std::cos(angle));
-        op.sin[long(r) * op.n_pairs + i] = static_cast<float>(op.scale * std::sin(angle));
+        op.cos[long(r) * op.n_pairs + i] = static_cast<float>(scale * std::cos(angle));
+        op.sin[long(r) * op.n_pairs + i] = static_cast<float>(scale * std::sin(angle));
       }
+    }
   });
 }
 

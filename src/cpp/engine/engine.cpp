@@ -306,6 +306,7 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   for (std::mutex* one : opening) locks.emplace_back(*one);
   auto tower = open_tower(options, *opened.models.target);
   SplitPlan plan = make_split_plan(opened.models, devices, opened.file_bytes(), options, tower.get());
+  opened.models.target->set_context(options.context);
   opened.models.target->fill_copies(options.threads, progress);
   if (opened.models.draft) opened.models.draft->fill_copies(options.threads, progress);
   std::shared_ptr<Engine> engine =

@@ -163,6 +163,7 @@ std::shared_ptr<PromptScorer> PromptScorer::open(const std::string& path, Scorer
   backend->sizes().check(sparse_wish(options), *opened.models.target, options.kv);
   const std::lock_guard opening(backend->device().opening());
   MemoryPlan plan = make_plan(opened.models, backend->sizes(), opened.file_bytes(), options);
+  opened.models.target->set_context(options.context);
   opened.models.target->fill_copies(options.threads, progress);
   const std::shared_ptr<PromptScorer> scorer = process_owned(
       new PromptScorer(std::move(opened.file), std::move(opened.models), backend, options, std::move(plan)));

@@ -135,7 +135,8 @@ LinearGroup queries_keys_values(const AttentionBlock& block, const float* y, con
 
 // Without queries: keys and values only.
 AttentionPrepare prepare(const AttentionBlock& block, int layer, const Segment& rows, const Step& step) {
-  const size_t angles = static_cast<size_t>(rows.first_row) * (block.n_rot / 2);
+  const size_t first = static_cast<size_t>(rows.first_row) * (block.n_rot / 2);
+  const Angles angles = step.angles(block.rotation);
   return {.u = nullptr,
           .q = nullptr,
           .k = nullptr,
@@ -145,13 +146,13 @@ AttentionPrepare prepare(const AttentionBlock& block, int layer, const Segment& 
           .v_bias = block.v_bias,
           .q_norm = block.q_norm,
           .k_norm = block.k_norm,
-          .cos = step.cos + angles,
-          .sin = step.sin + angles,
+          .cos = angles.cos + first,
+          .sin = angles.sin + first,
           .cache = rows.state->kv(layer),
           .n_past = rows.n_past,
           .rows = rows.rows,
           .n_heads = 0,
-          .n_pairs = block.n_rot / 2,
+          .n_pairs = block.rotation == Rotation::kNone ? 0 : block.n_rot / 2,
           .u_row_stride = 0,
           .u_head_stride = 0,
           .eps = block.eps,
@@ -170,6 +171,11 @@ AttentionPrepare prepare(const AttentionBlock& block, int layer, const Attention
   op.q = b.q + first * block.n_heads * block.head_dim;
   op.k = b.k + first * kv;
   op.v = b.v + first * kv;
+  if (block.q_rotation != block.rotation) {
+    const Angles own = step.angles(block.q_rotation);
+    op.q_cos = own.cos + first * (block.n_rot / 2);
+    op.q_sin = own.sin + first * (block.n_rot / 2);
+  }
   return op;
 }
 

@@ -42,6 +42,14 @@ struct Segment {
   SequenceState* state;   // must have begun the append
 };
 
+// A table of angles (ops/rope.h).
+struct Angles {
+  const float *cos = nullptr, *sin = nullptr;  // [rows, n_rot / 2]
+};
+
+// Which of a model's tables of angles rotates a block's heads.
+enum class Rotation : uint8_t { kNone, kFirst, kSecond };
+
 // The append in progress, as a block sees it.
 struct Step {
   int rows;  // rows of all segments, perhaps followed by padding rows that no sequence keeps
@@ -52,7 +60,9 @@ struct Step {
   Carver scratch;  // each block carves from a copy, so all blocks reuse the same region
   Stream& stream;
   const SparseBlocks* sparse = nullptr;  // block-sparse attention; null: dense
+  Angles second{};                       // of a model with two ropes; cos and sin are the first's
 
+  Angles angles(Rotation rotation) const { return rotation == Rotation::kSecond ? second : Angles{cos, sin}; }
   bool has_one_sequence() const { return segments.size() == 1 && segments[0].rows == rows; }
 };
 
@@ -143,6 +153,7 @@ struct AttentionBlock {
   int n_heads = 0, n_kv_heads = 0, head_dim = 0, n_rot = 0;
   float eps = 0;
   RopePairs pairs = RopePairs::kHalves;
+  Rotation rotation = Rotation::kFirst, q_rotation = Rotation::kFirst;  // kNone: both
   int window = 0;      // slots that a row attends to, including its own; 0: all
   int first_slot = 0;  // earlier slots are masked
   // result = x + attention(in.y); result may be x

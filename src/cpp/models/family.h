@@ -1,10 +1,14 @@
-// Configuration and manifest parts that families share, and one maker per family.
+// Configuration and manifest parts that families share, and the table of a family (family_*.cpp).
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
 
 #include "models/fields.h"
 #include "models/model.h"
+#include "models/rope_angles.h"
 #include "weights/binder.h"
 
 namespace lb {
@@ -31,6 +35,7 @@ Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix
 
 struct AttentionKind {
   bool qk_norms = false, gated = false, has_biases = false, has_sinks = false;
+  bool is_joined = false;  // q, k and v are one matrix: attn_qkv, qkv_proj
   HfFix norms = HfFix::kNone;
   RopePairs pairs = RopePairs::kHalves;
 };
@@ -45,20 +50,64 @@ TensorName layer_tensor(LayerNumber layer, const char* gguf, const char* hf);
 
 // For families that rotate whole heads: throws if config.json says otherwise.
 void refuse_partial_rotation(const Fields& fields);
+// The values of a head that the file rotates; all if it does not say.
+int rotated_dims(const Fields& fields, int head_dim);
 
 AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber layer, const AttentionKind& kind);
 SwiGluMlp bind_mlp(Binder& binder, const ModelInfo& info, LayerNumber layer);
 // The layer's SwiGLU, or its mixture if the model has experts.
 FeedForward bind_ffn(Binder& binder, const ModelInfo& info, LayerNumber layer);
+// The layer's SwiGLU, whose gate and up are one matrix.
+SwiGluMlp bind_joined_mlp(Binder& binder, const ModelInfo& info, LayerNumber layer);
+DeltaNetBlock bind_delta_net(Binder& binder, const ModelInfo& info, const RecurrentShape& shape, LayerNumber layer);
 
-// Every maker calls it last. Throws if a tensor is unbound.
-std::unique_ptr<Model> finish(Binder& binder, ModelInfo info, Weights weights);
+// What a file says of a layer.
+struct LayerKind {
+  int window = 0;                           // of the attention, in tokens; 0: the layer attends to all
+  bool rotates = true;                      // false: no position embedding
+  std::optional<RecurrentShape> delta_net;  // Gated DeltaNet instead of attention
+};
 
-std::unique_ptr<Model> make_gpt_oss(const ModelFile& file);
-std::unique_ptr<Model> make_llama(const ModelFile& file);
-std::unique_ptr<Model> make_qwen3(const ModelFile& file);
-std::unique_ptr<Model> make_qwen3moe(const ModelFile& file);
-std::unique_ptr<Model> make_qwen35(const ModelFile& file);
-std::unique_ptr<Model> make_qwen35moe(const ModelFile& file);
+// What a file says of a model of a family.
+struct FamilyConfig {
+  ModelInfo info;
+  std::vector<LayerKind> layers;  // [n_layers]
+  std::vector<int> mrope_sections;
+  QueryScale query_scale;
+  int n_prediction_blocks = 0;  // GGUF: after the main layers
+};
+
+// Windows from the file's list of layer types. Without a list, every `period`-th layer attends to all.
+void read_windows(const Fields& fields, std::span<LayerKind> layers, int period);
+// One window for all layers, if the file gives one.
+void read_window(const Fields& fields, FamilyConfig& config);
+
+// A family: the names of its tensors, the options of its blocks, and how to read what only its configuration has.
+struct Family {
+  const char* gguf;                // general.architecture
+  std::vector<const char*> hf;     // model_type, of the text model
+  std::vector<HfDefault> defaults;
+  Biases biases = Biases::kRefused;
+  AttentionKind attention{};
+  RopePairs gguf_pairs = RopePairs::kHalves;  // kAdjacent: the converter permutes the rows of q and k
+  YarnRange gguf_yarn = YarnRange::kWholePairs;
+  const char* ffn_norm = "ffn_norm.weight";  // in GGUF
+  HfFix norms = HfFix::kNone;
+  bool joins_gate_and_up = false;  // they are one matrix: ffn_up, gate_up_proj
+  // The functions may be null. experts: called first. read: the rest; n_rot, layers, and what it checks.
+  ExpertSizes (*experts)(const Fields&) = nullptr;
+  void (*read)(const Fields&, FamilyConfig&) = nullptr;
+  FeedForward (*bind_experts)(Binder&, const ModelInfo&, int layer) = nullptr;  // null: bind_ffn()
+  void (*check)(const ModelFile&, const FamilyConfig&) = nullptr;               // refuses files by their tensors
+  bool (*skips)(std::string_view name, const FamilyConfig&) = nullptr;          // tensors that the engine does not use
+};
+
+extern const Family kGptOss, kLlama, kMistral3, kPhi3, kQwen3, kQwen3Moe, kQwen35, kQwen35Moe, kSmolLm3;
+
+// The family of this general.architecture; null: none.
+const Family* find_family(std::string_view gguf);
+FamilyConfig read_config(const Family& family, const Fields& fields);
+// Binds a file of a family: the loop over layers of all families. Throws if a tensor is missing or unbound.
+std::unique_ptr<Model> make_family(const Family& family, const ModelFile& file);
 
 }  // namespace lb

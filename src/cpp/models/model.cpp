@@ -18,12 +18,21 @@ RmsNorm norm(const float* x, const float* w, float* y, int rows, const ModelInfo
 }  // namespace
 
 Model::Model(ModelInfo info, Weights weights)
-    : info_(std::move(info)), weights_(std::move(weights)), rope_{RopeTables(weights_.rope)} {
+    : info_(std::move(info)),
+      weights_(std::move(weights)),
+      rope_{RopeTables(weights_.rope)},
+      second_rope_{RopeTables(weights_.second_rope)} {
   std::vector<LayerShape> shapes;
   for (const Layer& layer : weights_.layers)
     std::visit([&](const auto& mixer) { shapes.emplace_back(mixer.shape()); }, layer.mixer);
   finish(std::move(shapes), {info_.n_heads, info_.n_kv_heads, info_.head_dim}, std::move(weights_.copies),
          expert_products_of(info_));
+}
+
+void Model::set_context(int tokens) {
+  RopeAngles& rope = weights_.rope;
+  if (!rope.long_inv_freq.empty() && tokens > rope.long_from)
+    std::ranges::copy(rope.long_inv_freq, rope.inv_freq.begin());  // in place: tables point to them
 }
 
 size_t Model::bytes_per_token() const {
@@ -64,7 +73,9 @@ void Model::visit(const WeightVisitor& visitor) {
     if (moved != norm) next_norms_[part.rank] = moved;
   }
   rope_.resize(std::max<size_t>(rope_.size(), part.n), RopeTables(weights_.rope));
+  second_rope_.resize(rope_.size(), RopeTables(weights_.second_rope));
   rope_[part.rank].visit(visitor);
+  if (second_rope_[part.rank].n_pairs > 0) second_rope_[part.rank].visit(visitor);
 }
 
 Workspace Model::carve(Carver& carver, int rows) const {
@@ -74,6 +85,8 @@ Workspace Model::carve(Carver& carver, int rows) const {
   ws.y = carver.take<float>(n * info_.hidden);
   ws.cos = carver.take<float>(n * info_.n_rot / 2);
   ws.sin = carver.take<float>(n * info_.n_rot / 2);
+  ws.second_cos = carver.take<float>(n * weights_.second_rope.axis.size());
+  ws.second_sin = carver.take<float>(n * weights_.second_rope.axis.size());
   ws.scratch = carver;
   return ws;
 }
@@ -92,6 +105,12 @@ size_t Model::workspace_bytes(int rows) const {
 }
 
 Workspace Model::workspace(Carver carver, int rows) const { return carve(carver, rows); }
+
+void Model::make_angles(int rank, const int32_t* positions, int rows, const Workspace& ws, Stream& stream) const {
+  run(rope_[rank].table(positions, rows, ws.cos, ws.sin), stream);
+  if (second_rope_[rank].n_pairs > 0)
+    run(second_rope_[rank].table(positions, rows, ws.second_cos, ws.second_sin), stream);
+}
 
 void Model::forward(const NetworkPart& part, const Append& append, const Workspace& ws, Activations activations,
                     Stream& stream, const Taps* taps, const std::function<void()>& receive) const {
@@ -124,13 +143,14 @@ void Model::forward(const NetworkPart& part, const Append& append, const Workspa
             stream);
   };
 
-  run(rope_[part.rank].table(append.positions.data(), rows, ws.cos, ws.sin), stream);
+  make_angles(part.rank, append.positions.data(), rows, ws, stream);
   if (part.is_first()) {
     embed(append.tokens.data(), rows, x, stream);
     for (const GivenRows& given : append.given)
       stream.upload(x + size_t(given.first) * info_.hidden, given.from, sizeof(float) * given.n * info_.hidden);
   }
-  const Step step{rows, append.segments, ws.cos, ws.sin, activations, ws.scratch, stream, append.sparse};
+  const Step step{rows, append.segments, ws.cos, ws.sin, activations, ws.scratch, stream, append.sparse,
+                  {ws.second_cos, ws.second_sin}};
   for (int i = first; i < end; ++i) {
     if (append.interrupted != nullptr && (*append.interrupted)())
       fail(ErrorCode::kCancelled, "cancelled by the caller");
@@ -152,8 +172,9 @@ void Model::run_layer(int i, const LayerRows& rows, const SparseBlocks* sparse, 
   const Layer& layer = weights_.layers[i];
   const RmsNorm in = norm(rows.x, layer.mixer_norm, ws.y, rows.n, info_);
   const Segment segment{0, rows.n, {}, state.n_past(), &state};
-  const Step step{rows.n, {&segment, 1}, ws.cos, ws.sin, activations, ws.scratch, stream, sparse};
-  if (has_attention(i)) run(rope_[0].table(rows.positions, rows.n, ws.cos, ws.sin), stream);
+  const Step step{rows.n, {&segment, 1}, ws.cos, ws.sin, activations, ws.scratch, stream, sparse,
+                  {ws.second_cos, ws.second_sin}};
+  if (has_attention(i)) make_angles(0, rows.positions, rows.n, ws, stream);
   std::visit([&](const auto& mixer) { mixer.forward(rows.state_layer, in, rows.x, rows.x, step); }, layer.mixer);
   const RmsNorm ffn_in = norm(rows.x, layer.ffn_norm, ws.y, rows.n, info_);
   std::visit([&](const auto& ffn) { ffn.forward(ffn_in, rows.x, rows.x, step); }, layer.ffn);

@@ -37,30 +37,44 @@ struct RopeAngles {
   std::vector<float> inv_freq;  // [n_rot / 2]
   std::vector<uint8_t> axis;    // [n_rot / 2] 0 temporal, 1 height, 2 width
   float scale = 1;              // of cos and sin
+  // LongRoPE has other frequencies for contexts of more tokens than long_from; empty: the same.
+  std::vector<float> long_inv_freq;  // [n_rot / 2]
+  int long_from = 0;
+  std::vector<float> row_scales;  // further ones, of rows at positions from i * period on; empty: none
+  int period = 0;
 };
 struct RopeTables {       // RopeAngles in the memory the ops read
   const float* inv_freq;  // [n_rot / 2]
   const uint8_t* axis;    // [n_rot / 2]
-  int n_pairs;
+  const float* row_scales;  // [n_scales]; null: none
+  int n_pairs, period, n_scales;
   float scale;
 
   explicit RopeTables(const RopeAngles& angles)
       : inv_freq(angles.inv_freq.data()),
         axis(angles.axis.data()),
+        row_scales(angles.row_scales.empty() ? nullptr : angles.row_scales.data()),
         n_pairs(static_cast<int>(angles.axis.size())),
+        period(angles.period),
+        n_scales(static_cast<int>(angles.row_scales.size())),
         scale(angles.scale) {}
-  void visit(auto&& array) { array(inv_freq, n_pairs), array(axis, n_pairs); }
+  void visit(auto&& array) {
+    array(inv_freq, n_pairs), array(axis, n_pairs);
+    if (row_scales != nullptr) array(row_scales, n_scales);
+  }
   // positions: [3, rows]; cos, sin: [rows, n_pairs]
   RopeTable table(const int32_t* positions, int rows, float* cos, float* sin) const {
-    return {positions, axis, inv_freq, cos, sin, rows, n_pairs, scale};
+    return {positions, axis, inv_freq, cos, sin, rows, n_pairs, scale, row_scales, period, n_scales};
   }
 };
+
+using Mixer = std::variant<AttentionBlock, DeltaNetBlock>;
 
 // One pre-norm layer: x += mixer(norm(x)); x += ffn(norm(x)). A new kind of block in either variant needs the same
 // forward(), carve(), visit() and groups(); its family binds it.
 struct Layer {
   const float* mixer_norm = nullptr;  // [hidden]
-  std::variant<AttentionBlock, DeltaNetBlock> mixer;
+  Mixer mixer;
   const float* ffn_norm = nullptr;  // [hidden]
   FeedForward ffn;
 };
@@ -70,7 +84,7 @@ struct Weights {
   Matrix embedding, head;  // [vocab, hidden]; the same matrix when tied
   const float* final_norm = nullptr;
   std::vector<Layer> layers;
-  RopeAngles rope;
+  RopeAngles rope, second_rope;  // no pairs: there is no second one
   HostCopies copies;  // memory of the pointers above; moves to the network
 };
 
@@ -114,6 +128,7 @@ struct LayerRows {
 struct Workspace {
   float *x, *y;  // [rows, hidden] residual stream, and a block's normed input; at the end y has the final hidden rows
   float *cos, *sin;  // [rows, n_rot / 2]
+  float *second_cos, *second_sin;  // of the second rope
   Carver scratch;    // of the blocks
 };
 
@@ -126,6 +141,8 @@ class Model final : public Network {
   size_t bytes_per_token() const;
   const float* final_norm() const { return weights_.final_norm; }  // [hidden]
   const RopeAngles& rope() const { return weights_.rope; }
+  // Takes the frequencies of a context of this many tokens. Call before the first pass, and before a device has them.
+  void set_context(int tokens);
   // Whether rows may have different positions on the three axes, as rows of an image do.
   bool has_image_positions() const {
     return std::ranges::any_of(weights_.rope.axis, [](uint8_t axis) { return axis != 0; });
@@ -164,10 +181,11 @@ class Model final : public Network {
  private:
   void visit(const WeightVisitor& visitor) override;
   Workspace carve(Carver& carver, int rows) const;
+  void make_angles(int rank, const int32_t* positions, int rows, const Workspace& ws, Stream& stream) const;
 
   ModelInfo info_;
   Weights weights_;
-  std::vector<RopeTables> rope_;          // one per part
+  std::vector<RopeTables> rope_, second_rope_;  // one per part
   std::vector<const float*> next_norms_;  // one per part on a device
 };
 

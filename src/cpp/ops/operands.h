@@ -6,7 +6,7 @@
 //   scalar(name, field)                               a number, type or order
 //   stride(name, field)                               values between rows or heads; 0 where the operand is null
 //   in, out, in_out(name, pointer, shape, strides)    strides in values; none: contiguous
-//   optional_in(name, pointer, shape, strides)        may be null
+//   optional_in, optional_in_out(name, pointer, shape, strides)    may be null
 //   indices, optional_indices(name, pointer, shape, first, end)    integers in [first, end)
 //   weights(name, pointer, type, n_out, n_in)         blocks on the CPU, planes on devices
 //   pages(name, pointer, type, n_kv_heads, head_dim, access)       any number of pages, of a KvType
@@ -164,9 +164,12 @@ void operands(RopeTable& op, Visit&& visit) {
   visit.scalar("rows", op.rows);
   visit.scalar("n_pairs", op.n_pairs);
   visit.scalar("scale", op.scale);
+  visit.stride("period", op.period);
+  visit.stride("n_scales", op.n_scales);
   visit.in("pos", op.pos, {3, op.rows});
   visit.indices("axis", op.axis, {op.n_pairs}, 0, 3);
   visit.in("inv_freq", op.inv_freq, {op.n_pairs});
+  visit.optional_in("row_scales", op.row_scales, {op.n_scales});
   visit.out("cos", op.cos, {op.rows, op.n_pairs});
   visit.out("sin", op.sin, {op.rows, op.n_pairs});
 }
@@ -246,8 +249,8 @@ void operands(AttentionPrepare& op, Visit&& visit) {
   operands(op.cache, visit, Access::kInOut);
   visit.in("n_past", op.n_past, {1});
   visit.in("u", op.u, {op.rows, op.n_heads, op.cache.head_dim}, {op.u_row_stride, op.u_head_stride, 1});
-  visit.in_out("k", op.k, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
-  visit.in_out("v", op.v, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
+  visit.optional_in_out("k", op.k, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
+  visit.optional_in_out("v", op.v, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
   visit.optional_in("q_norm", op.q_norm, {op.cache.head_dim});
   visit.optional_in("k_norm", op.k_norm, {op.cache.head_dim});
   visit.optional_in("q_bias", op.q_bias, {op.n_heads, op.cache.head_dim});
@@ -255,6 +258,9 @@ void operands(AttentionPrepare& op, Visit&& visit) {
   visit.optional_in("v_bias", op.v_bias, {op.cache.n_kv_heads, op.cache.head_dim});
   visit.in("cos", op.cos, {op.rows, op.n_pairs});
   visit.in("sin", op.sin, {op.rows, op.n_pairs});
+  visit.optional_in("v_norm", op.v_norm, {op.cache.head_dim});
+  visit.optional_in("q_cos", op.q_cos, {op.rows, op.n_pairs});
+  visit.optional_in("q_sin", op.q_sin, {op.rows, op.n_pairs});
   visit.out("q", op.q, {op.rows, op.n_heads, op.cache.head_dim});
 }
 
@@ -552,6 +558,9 @@ struct OperandVisitor {
   }
   void optional_in(const char*, const auto* p, Axes shape, Axes strides = {}) const {
     if (p) pointer(Access::kIn, p, shape, strides);
+  }
+  void optional_in_out(const char*, const auto* p, Axes shape) const {
+    if (p) pointer(Access::kInOut, p, shape, {});
   }
   void indices(const char*, const auto* p, Axes shape, long, long) const { pointer(Access::kIn, p, shape, {}); }
   void optional_indices(const char*, const auto* p, Axes shape, long, long) const {

@@ -58,6 +58,8 @@ class Binder {
   // FP8 matrices, and NVFP4 matrices with a scale of the tensor, are written to host memory when HostCopies::fill()
   // runs. split: how shards divide the matrix.
   Matrix matrix(const TensorName& name, int n_out, int n_in, Split split);
+  // Rows [first, first + n_out) of a matrix of n_all rows, which joins several.
+  Matrix rows_of(const TensorName& name, int n_all, int first, int n_out, int n_in, Split split);
   // A router: values of F16 and BF16 are copied as fp32, because products with 16-bit weights may round x.
   Matrix router(const TensorName& name, int n_experts, int n_in);
   // The matrices of all experts, one after another: [n_experts * n_out, n_in]. In the file one tensor [n_experts,

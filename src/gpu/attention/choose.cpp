@@ -173,12 +173,14 @@ Launch choose(const AttentionPrepare& op, const Target& target) {
   check_cache(cache, what);
   LB_CHECK(op.rows >= 1 && op.n_heads >= 0, kInvalid, what, ": nothing to compute");
   LB_CHECK(2 * op.n_pairs <= cache.head_dim, kInvalid, what, ": cannot rotate ", op.n_pairs, " pairs");
-  for (const float* p : std::initializer_list<const float*>{op.u, op.q, op.k, op.v, op.q_norm, op.k_norm, op.q_bias,
-                                                            op.k_bias, op.v_bias})
+  for (const float* p : std::initializer_list<const float*>{op.u, op.q, op.k, op.v, op.q_norm, op.k_norm, op.v_norm,
+                                                            op.q_bias, op.k_bias, op.v_bias})
     LB_CHECK(is_aligned(p), kInvalid, what, ": what is read and written must be 16-byte aligned");
   LB_CHECK(op.u_row_stride % 4 == 0 && op.u_head_stride % 4 == 0, kInvalid, what, ": rows of u must stay aligned");
   constexpr int kWarps = kPrepareThreads / 32;
-  const long items = long(op.rows) * (op.n_heads + 2 * cache.n_kv_heads);
+  const int kv_items = op.k == nullptr ? 0 : 2 * cache.n_kv_heads;
+  LB_CHECK(op.n_heads + kv_items > 0, kInvalid, what, ": nothing to compute");
+  const long items = long(op.rows) * (op.n_heads + kv_items);
   return checked({.kernel = "attention_prepare_kernel",
                   .grid = {static_cast<uint32_t>((items + kWarps - 1) / kWarps), 1, 1},
                   .block = {kPrepareThreads, 1, 1},

@@ -63,6 +63,7 @@ class ShapeFields {
   void out(const char*, auto*& p, Axes, Axes = {}) { put(p); }
   void in_out(const char*, auto*& p, Axes, Axes = {}) { put(p); }
   void optional_in(const char*, auto*&, Axes, Axes = {}) {}
+  void optional_in_out(const char*, auto*& p, Axes) { put(p); }
   void indices(const char*, auto*& p, Axes, long, long) { put(p); }
   void optional_indices(const char*, auto*&, Axes, long, long) {}
   void weights(const char*, const void*& p, DType, int, int) { p = address(); }

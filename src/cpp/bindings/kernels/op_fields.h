@@ -76,6 +76,10 @@ class OpFields {
     if (is_given(name)) add<T>(name, p, Access::kIn, shape, strides);
   }
   template <class T>
+  void optional_in_out(const char* name, T*& p, Axes shape) {
+    if (is_given(name)) add<T>(name, p, Access::kInOut, shape, {});
+  }
+  template <class T>
   void indices(const char* name, T*& p, Axes shape, long first, long end) {
     check_range<T>(name, add<T>(name, p, Access::kIn, shape, {}), first, end);
   }
