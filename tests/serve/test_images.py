@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_vl
 from running import Running, started
 
 QUESTION = "What number is in the image?"
@@ -15,9 +16,7 @@ QUESTION = "What number is in the image?"
 
 @pytest.fixture(scope="module")
 def seeing(data: Path) -> Iterator[Running]:
-    with started(
-        "--slots", "2", "--alias", "*", model=str(data / "tiny-vl" / "tiny-vl.Q8_0.gguf"), context=1024
-    ) as running:
+    with started("--slots", "2", "--alias", "*", model=str(tiny_vl.MODEL), context=1024) as running:
         yield running
 
 
