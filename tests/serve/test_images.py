@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_vl
-from running import Running, started
+from running import Running
 
 QUESTION = "What number is in the image?"
-
-
-@pytest.fixture(scope="module")
-def seeing(data: Path) -> Iterator[Running]:
-    with started("--slots", "2", "--alias", "*", model=str(tiny_vl.MODEL), context=1024) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
