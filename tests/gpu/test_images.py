@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tiny_vl
 from engines import STEP_COSTS, largest_difference
 from lucebox import _engine
 from numpy.typing import NDArray
@@ -18,9 +19,9 @@ PAD = 8194
 def open_vision(folder: Path, pack: _engine.gpu.Pack | None = None, **options: Any) -> _engine.Engine:
     defaults = {"context": 256, "threads": 2, "activations": "f32", "kv": "f32", "prefill_chunk": 64, "sessions": 2}
     engine = _engine.Engine.open(
-        str(folder / "tiny-vl.Q8_0.gguf"),
+        str(tiny_vl.MODEL),
         pack=pack,
-        mmproj=str(folder / "tiny-vl.mmproj.gguf"),
+        mmproj=str(tiny_vl.MMPROJ),
         **(defaults | options),
     )
     engine.step_costs = STEP_COSTS

@@ -39,7 +39,8 @@ def find_tower(mmproj: str | None, model: Path) -> str | None:
     if metadata.get("general.architecture") not in _ARCHITECTURES:
         return None
     hidden = metadata.get(f"{metadata['general.architecture']}.embedding_length")
-    found = [file for file in sorted(model.parent.glob("*mmproj*.gguf")) if _fits(file, hidden)]
+    beside = (file for file in sorted(model.parent.glob("*mmproj*.gguf")) if _may_belong(file.name, model.name))
+    found = [file for file in beside if _fits(file, hidden)]
     return str(min(found, key=lambda file: -_common(file.name, model.name))) if found else None
 
 
@@ -74,6 +75,12 @@ def _has_tower(model: _engine.Safetensors) -> bool:
     if not is_known or not isinstance(vision, Mapping) or vision.get("deepstack_visual_indexes"):
         return False
     return any(name in _PATCHES for name, *_ in model.tensors)
+
+
+def _may_belong(mmproj: str, model: str) -> bool:
+    """Whether the name of a projector is a model's: its part before "mmproj", if any, begins the model's name too."""
+    name = mmproj.lower().partition("mmproj")[0].rstrip("-_.")
+    return model.lower().startswith(name)
 
 
 def _fits(file: Path, hidden: object) -> bool:
