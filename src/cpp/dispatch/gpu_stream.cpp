@@ -166,7 +166,9 @@ void GpuStream::send_rounded(Op op, const LinearGroup& readers) {
   LB_ASSERT(readers.products[0].x == op.y);
   op.rounded = x_buffer(readers, rounded_bits(readers));
   if (op.rounded.high == nullptr || !gpu::can_round(op)) {
+    const bool reads_fp32 = op.rounded.high == nullptr;
     op.rounded = {};
+    if (reads_fp32 && send_cast(op, readers)) return;
     run(op);
     run(readers);
     return;
@@ -177,6 +179,23 @@ void GpuStream::send_rounded(Op op, const LinearGroup& readers) {
 template void GpuStream::send_rounded(RmsNorm, const LinearGroup&);
 template void GpuStream::send_rounded(GatedRmsNorm, const LinearGroup&);
 template void GpuStream::send_rounded(SwiGlu, const LinearGroup&);
+
+// Casts the op's result to the x of the readers' GEMMs without storing it. Returns false, with no effect, if no kernel
+// does.
+template <class Op>
+bool GpuStream::send_cast(const Op& op, const LinearGroup& readers) {
+  if (!is_gemm(readers)) return false;
+  const gpu::Target& target = pack_->target();
+  gpu::GemmLaunches gemms =
+      gpu::choose_gemm(readers, {}, scratch_->data(), reinterpret_cast<uint32_t*>(arrived_->data()), target);
+  const auto cast = gpu::choose_cast(op, gemms, target);
+  if (!cast) return false;
+  start(cast->launch, cast->params);
+  keeps_l1_ = false;
+  gemms.n_narrow = 0;
+  gpu::for_each_launch(gemms, [&](const gpu::Launch& launch, const auto& params) { start(launch, params); });
+  return true;
+}
 
 // Launches or defers the products. x: the group's x rounded, if its weights need it.
 void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {

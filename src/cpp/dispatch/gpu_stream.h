@@ -19,6 +19,7 @@
 #include "gpu/elementwise/choose.h"
 #include "gpu/experts/choose.h"
 #include "gpu/gemm/choose.h"
+#include "gpu/gemm/choose_cast.h"
 #include "gpu/gemv/choose.h"
 #include "gpu/sampling/choose.h"
 #include "ops/stream.h"
@@ -175,6 +176,8 @@ class GpuStream final : public Stream {
   gpu::Buffer keep_busy();
   template <class Op>
   void send_rounded(Op op, const LinearGroup& readers);
+  template <class Op>
+  bool send_cast(const Op& op, const LinearGroup& readers);
   std::byte* stage(size_t bytes);
   bool is_gemm(const LinearGroup& group) const;
   int rounded_bits(const LinearGroup& group) const;                // precision of the group's rounded x; 0: not rounded

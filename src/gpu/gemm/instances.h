@@ -99,4 +99,16 @@
   X(gemm_sm90_f8_e4m3_256x128_kernel, F8_E4M3, 256, 128, 2040) \
   X(gemm_sm90_f8_e4m3_128x128_kernel, F8_E4M3, 128, 128, 1260)
 
+// Results of ops as x of the kernels above: X(kernel, Op, To)
+#define LB_CAST_RESULTS(X) \
+  X(cast_rms_norm_f16_kernel,         RmsNorm,      ToF16) \
+  X(cast_rms_norm_f8_kernel,          RmsNorm,      ToF8) \
+  X(cast_rms_norm_plain_kernel,       RmsNorm,      ToPlain) \
+  X(cast_gated_rms_norm_f16_kernel,   GatedRmsNorm, ToF16) \
+  X(cast_gated_rms_norm_f8_kernel,    GatedRmsNorm, ToF8) \
+  X(cast_gated_rms_norm_plain_kernel, GatedRmsNorm, ToPlain) \
+  X(cast_swiglu_f16_kernel,           SwiGlu,       ToF16) \
+  X(cast_swiglu_f8_kernel,            SwiGlu,       ToF8) \
+  X(cast_swiglu_plain_kernel,         SwiGlu,       ToPlain)
+
 // clang-format on
