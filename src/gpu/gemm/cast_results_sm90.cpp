@@ -141,10 +141,10 @@ LB_DEVICE void cast_result(const CastResult& p, float* scratch) {
   To::store(p.cast, row, v, scratch);
 }
 
-#define X(kernel, Op, To)                        \
+#define X(kernel, Op, To)                          \
   LB_KERNEL(kernel, CastResult, kCastThreads, 1) { \
-    LB_SHARED(float, scratch, 32);               \
-    cast_result<Of##Op, To>(p, scratch);         \
+    LB_SHARED(float, scratch, 32);                 \
+    cast_result<Of##Op, To>(p, scratch);           \
   }
 LB_CAST_RESULTS(X)
 #undef X

@@ -38,8 +38,8 @@ std::optional<CastResultLaunch> launch_of(Of of, CastResult op, const GemmLaunch
   if (!cast.is_tiled || cast.n_in % kCastValues != 0 || op.row_stride % 4 != 0 ||
       n_threads > kCastPasses * kCastThreads || !std::ranges::all_of(parts, reads_cast))
     return {};
-  const auto kernel = std::ranges::find_if(
-      kKernels, [&](const CastKernel& one) { return one.of == of && one.form == form_of(cast); });
+  const auto kernel =
+      std::ranges::find_if(kKernels, [&](const CastKernel& one) { return one.of == of && one.form == form_of(cast); });
   if (!target.has(kernel->name)) return {};
   const float* x = op.cast.x;
   op.cast = cast;
@@ -73,9 +73,8 @@ std::optional<CastResultLaunch> choose_cast(const GatedRmsNorm& op, const GemmLa
 
 std::optional<CastResultLaunch> choose_cast(const SwiGlu& op, const GemmLaunches& gemms, const Target& target) {
   if (!operands_are_aligned(op)) return {};
-  return launch_of(Of::SwiGlu,
-                   {.cast = {.x = op.gate}, .factor = op.up, .w = nullptr, .row_stride = op.dim, .eps = 0}, gemms,
-                   target);
+  return launch_of(Of::SwiGlu, {.cast = {.x = op.gate}, .factor = op.up, .w = nullptr, .row_stride = op.dim, .eps = 0},
+                   gemms, target);
 }
 
 }  // namespace lb::gpu

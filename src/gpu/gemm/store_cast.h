@@ -6,7 +6,8 @@
 
 namespace lb::gpu {
 
-// Powers of two that give the largest value of a row the exponent 14, and undo it. They change no bit of normal numbers.
+// Powers of two that give the largest value of a row the exponent 14, and undo it. They change no bit of normal
+// numbers.
 struct RowScale {
   float factor, inverse;
   LB_DEVICE explicit RowScale(float largest) {
