@@ -94,12 +94,20 @@ class Usage:
     """None where the model was opened without drafts."""
     compression: PromptCompression | None = None
     """None where the prompt was computed as it was sent; else `prompt_tokens` are those that compression kept."""
+    joules: float | None = None
+    """Energy of the device while the request ran, in equal shares with the requests that ran at the same time. None
+    where it cannot be read, for less than half a second, and outside a server."""
 
     @property
     def tokens_per_step(self) -> float:
         """Generated tokens per step of the model: 1 where no drafted token was accepted."""
         accepted = self.drafts.accepted_tokens if self.drafts else 0
         return self.completion_tokens / max(1, self.completion_tokens - accepted)
+
+    @property
+    def tokens_per_joule(self) -> float | None:
+        """Generated tokens per joule; None without `joules`."""
+        return None if self.joules is None else self.completion_tokens / self.joules
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ target_sources(lucebox_engine PRIVATE
   ${gpu}/experts/choose.cpp
   ${gpu}/experts/choose_grouped.cpp
   ${gpu}/gemm/choose.cpp
+  ${gpu}/gemm/choose_cast.cpp
   ${gpu}/gemm/choose_config.cpp
   ${gpu}/gemm/choose_sm90.cpp
   ${gpu}/gemm_skinny/choose.cpp

@@ -84,7 +84,7 @@ def open_models(specs: list[ModelSpec], settings: ServeSettings) -> ModelSet:
         from lucebox.serve.model_plans import plan_models
         from lucebox.serve.model_set import ModelSet
         from lucebox.serve.telemetry import Telemetry
-    telemetry = Telemetry.open(settings)
+    telemetry = Telemetry.open(settings, console.note)
     loads = settings.load == "start"
     with console.loading() as progress:
         # A model alone that loads now has its device to itself: the load itself plans it.

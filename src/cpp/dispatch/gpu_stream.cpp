@@ -166,7 +166,9 @@ void GpuStream::send_rounded(Op op, const LinearGroup& readers) {
   LB_ASSERT(readers.products[0].x == op.y);
   op.rounded = x_buffer(readers, rounded_bits(readers));
   if (op.rounded.high == nullptr || !gpu::can_round(op)) {
+    const bool reads_fp32 = op.rounded.high == nullptr;
     op.rounded = {};
+    if (reads_fp32 && send_cast(op, readers)) return;
     run(op);
     run(readers);
     return;
@@ -177,6 +179,47 @@ void GpuStream::send_rounded(Op op, const LinearGroup& readers) {
 template void GpuStream::send_rounded(RmsNorm, const LinearGroup&);
 template void GpuStream::send_rounded(GatedRmsNorm, const LinearGroup&);
 template void GpuStream::send_rounded(SwiGlu, const LinearGroup&);
+
+// Casts the op's result to the x of the readers' GEMMs without storing it. Returns false, with no effect, if no kernel
+// does.
+template <class Op>
+bool GpuStream::send_cast(const Op& op, const LinearGroup& readers) {
+  if (!is_gemm(readers)) return false;
+  const gpu::Target& target = pack_->target();
+  gpu::GemmLaunches gemms =
+      gpu::choose_gemm(readers, {}, scratch_->data(), reinterpret_cast<uint32_t*>(arrived_->data()), target);
+  const auto cast = gpu::choose_cast(op, gemms, target);
+  if (!cast) return false;
+  start(cast->launch, cast->params);
+  gemms.n_narrow = 0;
+  send_gemms(gemms);
+  return true;
+}
+
+void GpuStream::send_gemms(gpu::GemmLaunches gemms) {
+  keeps_l1_ = gemms.n_skinny > 0;
+  const bool can_gate = gpu::choose_gated(gemms, nullptr, pack_->target()).has_value();
+  if (can_gate) {
+    for (; gemms.n_narrow > 0; --gemms.n_narrow) {
+      const gpu::NarrowLaunch& narrow = gemms.narrow[gemms.n_narrow - 1];
+      start(narrow.launch, narrow.params);
+    }
+    gate_ = gemms;
+    return;
+  }
+  gpu::for_each_launch(gemms, [&](const gpu::Launch& launch, const auto& params) { start(launch, params); });
+}
+
+// Returns false, with no effect, if the op gates other products.
+bool GpuStream::fuse_gate(const SwiGlu& op, const LinearGroup& readers) {
+  const LinearGroup& group = gate_->gemms[0].params.group;
+  if (op.gate != group.products[0].y || op.up != group.products[1].y) return false;
+  const gpu::GemmLaunch gated = *gpu::choose_gated(*gate_, op.y, pack_->target());
+  gate_.reset();
+  start(gated.tiles, gated.params);
+  run(readers);
+  return true;
+}
 
 // Launches or defers the products. x: the group's x rounded, if its weights need it.
 void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
@@ -191,11 +234,7 @@ void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
       skinny_x = x_buffer(group, 16);
     }
     if (chain_.begin(group, skinny_x, target)) return;
-    const gpu::GemmLaunches gemm =
-        gpu::choose_gemm(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_->data()), target);
-    keeps_l1_ = gemm.n_skinny > 0;
-    gpu::for_each_launch(gemm, [&](const gpu::Launch& launch, const auto& params) { start(launch, params); });
-    return;
+    return send_gemms(gpu::choose_gemm(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_->data()), target));
   }
   keeps_l1_ = false;
   const gpu::GemvLaunches gemv = gpu::choose(group, x, target);
@@ -230,6 +269,10 @@ void GpuStream::flush() {
     arrival.link->send(arrival.to, arrival.from, arrival.bytes);
   }
   for (const gpu::SkinnyStep& step : chain_.take()) start_skinny(step);
+  if (gate_) {
+    const gpu::GemmLaunches gemms = *std::exchange(gate_, {});
+    gpu::for_each_launch(gemms, [&](const gpu::Launch& launch, const auto& params) { start_now(launch, params); });
+  }
   chain_is_at_end_ = false;
 }
 

@@ -1,6 +1,7 @@
 // GpuStream: runs ops on a GPU. choose() (gpu/*/choose.h) turns an op into launches, which go to one queue. Scratch and
-// pinned staging memory are allocated with the stream, so ops never allocate. A skinny GEMM is deferred until the op
-// that reads its result arrives (gpu::DeferredGemm). Any other call launches the deferred GEMM first.
+// pinned staging memory are allocated with the stream, so ops never allocate. A skinny GEMM, and a prompt's GEMM of
+// gate and up, are deferred until the op that reads their result arrives. Any other call launches the deferred GEMM
+// first.
 #pragma once
 
 #include <functional>
@@ -19,6 +20,7 @@
 #include "gpu/elementwise/choose.h"
 #include "gpu/experts/choose.h"
 #include "gpu/gemm/choose.h"
+#include "gpu/gemm/choose_cast.h"
 #include "gpu/gemv/choose.h"
 #include "gpu/sampling/choose.h"
 #include "ops/stream.h"
@@ -164,6 +166,8 @@ class GpuStream final : public Stream {
   void try_fuse(const Op& op, const LinearGroup& readers) {
     if constexpr (std::is_same_v<Op, RmsNorm>)
       if (arrival_ && fuse_arrival(op, readers)) return;
+    if constexpr (std::is_same_v<Op, SwiGlu>)
+      if (gate_ && fuse_gate(op, readers)) return;
     std::optional<gpu::SkinnyStep> step;
     if (!chain_.is_empty()) step = chain_.try_fuse(op, readers, next_x_buffer(readers), pack_->target());
     step ? start_skinny(*step) : send_rounded(op, readers);
@@ -175,6 +179,10 @@ class GpuStream final : public Stream {
   gpu::Buffer keep_busy();
   template <class Op>
   void send_rounded(Op op, const LinearGroup& readers);
+  template <class Op>
+  bool send_cast(const Op& op, const LinearGroup& readers);
+  void send_gemms(gpu::GemmLaunches gemms);
+  bool fuse_gate(const SwiGlu& op, const LinearGroup& readers);
   std::byte* stage(size_t bytes);
   bool is_gemm(const LinearGroup& group) const;
   int rounded_bits(const LinearGroup& group) const;                // precision of the group's rounded x; 0: not rounded
@@ -191,9 +199,10 @@ class GpuStream final : public Stream {
   std::unique_ptr<Memory> arrived_;  // counters of a skinny GEMM's blocks
   gpu::Buffer staging_;
   gpu::DeferredGemm chain_;
-  std::optional<Arrival> arrival_;  // not yet sent
-  bool chain_is_at_end_ = false;    // the x buffer of the deferred GEMM is at the end of the scratch
-  bool keeps_l1_ = false;           // L1 carve-out of the last product; ops between products keep it
+  std::optional<gpu::GemmLaunches> gate_;  // deferred GEMMs of gate and up, which one kernel can multiply and gate
+  std::optional<Arrival> arrival_;         // not yet sent
+  bool chain_is_at_end_ = false;           // the x buffer of the deferred GEMM is at the end of the scratch
+  bool keeps_l1_ = false;                  // L1 carve-out of the last product; ops between products keep it
   // The last launch wrote a rope table. Kernels read that table before they wait for the previous launch, so the next
   // launch must not overlap.
   bool table_is_new_ = false;

@@ -62,6 +62,9 @@ bool has_gemm(const LinearGroup& group, const Target& target);
 GemmLaunches choose_gemm(const LinearGroup& group, const RoundedRows& x, void* scratch, uint32_t* arrived,
                          const Target& target);
 size_t gemm_scratch_bytes(const LinearGroup& group, const Target& target);
+// The GEMM that computes y = silu(gate) * up, in place of `gemms` of gate and up, which it has the x of. Returns
+// nullopt if no kernel does, or if separate launches are expected to be faster.
+std::optional<GemmLaunch> choose_gated(const GemmLaunches& gemms, float* y, const Target& target);
 // Offset of a group's scratch in a buffer that starts with its x, rounded to `bits` bits.
 size_t gemm_scratch_at(const Linear& first, int bits);
 

@@ -15,7 +15,7 @@ from lucebox.serve.delivery import sse
 from lucebox.serve.errors import ApiError, openai_error
 from lucebox.serve.protocols.compression import compression_field
 from lucebox.serve.protocols.encoded_reasoning import encode_reasoning
-from lucebox.serve.protocols.openai_common import LogprobWriter, comment, original_tokens, predictions, timings
+from lucebox.serve.protocols.openai_common import LogprobWriter, comment, energy, original_tokens, predictions, timings
 from lucebox.serve.protocols.responses_items import turns_of
 
 __all__ = ["PART_EVENTS", "ResponseWriter", "usage_of"]
@@ -280,4 +280,5 @@ def usage_of(finished: Finished) -> dict[str, Any]:
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": finished.reasoning_tokens, **predictions([finished])},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        **energy([finished]),
     }
