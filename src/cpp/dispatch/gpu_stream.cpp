@@ -177,6 +177,7 @@ void GpuStream::send_rounded(Op op, const LinearGroup& readers) {
 template void GpuStream::send_rounded(RmsNorm, const LinearGroup&);
 template void GpuStream::send_rounded(GatedRmsNorm, const LinearGroup&);
 template void GpuStream::send_rounded(SwiGlu, const LinearGroup&);
+template void GpuStream::send_rounded(GeGlu, const LinearGroup&);
 
 // Launches or defers the products. x: the group's x rounded, if its weights need it.
 void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
