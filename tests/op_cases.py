@@ -13,6 +13,7 @@ from grow_tree_data import SCORES, SHAPES, check_tree
 from lucebox.selftest import ops, shapes
 from numpy.typing import NDArray
 from previous_row_appends import appends
+from reference import activations as activations_reference
 from reference import block_conv as block_conv_reference
 from reference import experts as experts_reference
 from reference import linear as linear_reference
@@ -100,6 +101,43 @@ def test_rope(on: On, pairs: str, shape: tuple[int, int, int, int], seed: int) -
     unit = np.abs(rope_reference.rope(np.abs(x), one, zero, pairs)) + np.abs(rope_reference.rope(x, zero, one, pairs))
     got = _check("rope", on, ops.rope, rope_reference.rope, x, cos, sin, pairs, scale=unit)
     assert np.array_equal(got[..., 2 * n_pairs :], x[..., 2 * n_pairs :])
+
+
+def test_rope_table_of_queries(on: On) -> None:
+    """Rows grow with their position, in steps; beyond the last step no more."""
+    pos = np.stack([np.array([0, 7, 8, 31, 32, 1000], np.int32)] * 3)
+    inv_freq = (0.1 ** np.arange(5)).astype(np.float32)
+    plain = pos, np.zeros(5, np.uint8), inv_freq, 1.5
+    scales = np.array([1, 1.25, 1.5, 2], np.float32)
+    for got, want in zip(
+        ops.rope_table(*plain, scales, 8, **on), rope_reference.rope_table(*plain[:3], 1.5), strict=True
+    ):
+        grown = want * scales[[0, 0, 1, 3, 3, 3]].astype(np.float64)[:, None]
+        check("rope", got, grown, np.full_like(grown, 3.0))
+
+
+@pytest.mark.parametrize("dim", [64, 200, 512])
+def test_prepare_with_norms_of_values(on: On, dim: int) -> None:
+    """Values are normalised, queries have angles of their own; without keys nothing is appended."""
+    rng = np.random.default_rng(4)
+    rows, n_past = 5, 62
+    u, k, v = normal(rng, rows, 6, dim), normal(rng, rows, 2, dim), normal(rng, rows, 2, dim)
+    w, ones = rng.uniform(0.5, 1.5, size=(2, dim)).astype(np.float32), np.ones(dim, np.float32)
+    cos, sin, q_cos, q_sin = np.cos(normal(rng, 4, rows, dim // 4))
+    table = np.array([1, 0], np.int32)
+    pages = [np.full((2, 2, 64, dim), np.nan, np.float32) for _ in range(2)]
+    where = ("F32", "F32", table, n_past, 1e-6)
+    own = {"v_norm": ones, "q_cos": q_cos, "q_sin": q_sin}
+    got = ops.attention_prepare(u, k, v, *w, cos, sin, *pages, *where, **own, **on)
+    q = rope_reference.rope(norm_reference.rms_norm(u, w[0], 1e-6), q_cos, q_sin, "halves")
+    check("attention_prepare", got[0], q, np.abs(q).max(-1, keepdims=True))
+    key = rope_reference.rope(norm_reference.rms_norm(k, w[1], 1e-6), cos, sin, "halves")
+    for stored, want in ((got[1], key), (got[2], norm_reference.rms_norm(v, ones, 1e-6))):
+        slots = stored[table].swapaxes(1, 2).reshape(-1, 2, dim)
+        check("attention_prepare", slots[n_past : n_past + rows], want, np.abs(want).max(-1, keepdims=True))
+    alone = ops.attention_prepare(u, None, None, *w, cos, sin, *pages, *where, q_cos=q_cos, q_sin=q_sin, **on)
+    assert np.array_equal(alone[0], got[0])
+    assert all(np.isnan(one).all() for one in alone[1:])
 
 
 @pytest.mark.parametrize("dtype", (*linear_reference.PLAIN_TYPES, *linear_reference.BLOCK_TYPES, linear_reference.FP8))
@@ -299,6 +337,30 @@ def test_add_bias(on: On, shape: tuple[int, int], seed: int) -> None:
     rng = np.random.default_rng(seed)
     y, bias = normal(rng, *shape), normal(rng, shape[1])
     assert np.array_equal(ops.add_bias(y, bias, **on), y + bias)
+
+
+@pytest.mark.parametrize("shape", shapes.SWIGLUS)
+def test_geglu(on: On, shape: tuple[int, int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    gate, wide = normal(rng, *shape) * 3, normal(rng, shape[0], 3 * shape[1])
+    up = wide[:, shape[1] : 2 * shape[1]]  # rows at a stride
+    _check("norm", on, ops.geglu, activations_reference.geglu, gate, up, scale=np.abs(gate * up).astype(np.float64))
+
+
+@pytest.mark.parametrize("shape", shapes.SWIGLUS)
+def test_add_norm(on: On, shape: tuple[int, int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, z, w = normal(rng, *shape), normal(rng, *shape), normal(rng, shape[1])
+    want = activations_reference.add_norm(x, z, w, 0.03, 0.7)
+    unit = np.abs(want) + np.abs(x)
+    _check("norm", on, ops.add_norm, activations_reference.add_norm, x, z, w, 0.03, 0.7, scale=unit)
+
+
+@pytest.mark.parametrize("shape", shapes.BIASES)
+def test_soft_cap(on: On, shape: tuple[int, int], seed: int) -> None:
+    x = normal(np.random.default_rng(seed), *shape) * 40
+    unit = np.full(shape, 30.0)
+    _check("norm", on, ops.soft_cap, activations_reference.soft_cap, x, 30.0, scale=unit)
 
 
 def _mixture(

@@ -35,15 +35,19 @@ def check(launch: dict[str, object], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("op", ["rms_norm", "gated_rms_norm", "rope", "swiglu", "rope_table", "causal_conv",
-                                "delta_prepare", "copy_rows", "previous_row", "block_conv"])  # fmt: skip
+@pytest.mark.parametrize("op", ["rms_norm", "gated_rms_norm", "add_norm", "rope", "swiglu", "geglu", "soft_cap",
+                                "rope_table", "causal_conv", "delta_prepare", "copy_rows", "previous_row",
+                                "block_conv"])  # fmt: skip
 def test_rows(name: str, op: str) -> None:
     for dim in (2, 64, 129, 1024, 17408, 248320):
         numbers = {
             "rms_norm": {"heads": 2, "dim": dim},
             "gated_rms_norm": {"heads": 2, "dim": dim},
             "rope": {"heads": 2, "dim": dim, "n_pairs": dim // 2},
+            "add_norm": {"dim": dim},
             "swiglu": {"dim": dim},
+            "geglu": {"dim": dim},
+            "soft_cap": {"dim": dim},
             "rope_table": {"n_pairs": dim},
             "causal_conv": {"channels": dim, "n_taps": 4},
             "delta_prepare": {"n_k_heads": 2, "n_v_heads": 2, "dk": dim},

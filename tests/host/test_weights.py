@@ -223,7 +223,12 @@ def test_gguf_unsupported_by_name(tmp_path: Path) -> None:
     shape = FAMILIES["llama"]
     weights = tensors(shape)
     path = write(tmp_path / "a.gguf", metadata(shape) | {"general.architecture": "mamba"}, weights)
-    refused(path, UnsupportedError, 'architecture "mamba"', "gpt-oss, llama, mistral3, phi3, qwen3, qwen3moe, qwen35, qwen35moe, smollm3")
+    refused(
+        path,
+        UnsupportedError,
+        'architecture "mamba"',
+        "gpt-oss, llama, mistral3, phi3, qwen3, qwen3moe, qwen35, qwen35moe, smollm3",
+    )
     path = write(tmp_path / "r.gguf", metadata(shape) | {"rope.scaling.type": "dynamic"}, weights)
     refused(path, UnsupportedError, "llama.rope.scaling.type", '"dynamic"', "linear, longrope, yarn")
     path = write(tmp_path / "r.gguf", metadata(shape) | {"rope.scaling.type": "linear"}, weights)

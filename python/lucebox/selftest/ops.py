@@ -19,6 +19,7 @@ from lucebox import _engine, _kernels
 __all__ = [
     "Op",
     "add_bias",
+    "add_norm",
     "attention",
     "attention_prepare",
     "block_conv",
@@ -33,6 +34,7 @@ __all__ = [
     "gated_delta",
     "gated_rms_norm",
     "gated_rms_norm_rounded",
+    "geglu",
     "grow_tree",
     "key_means",
     "key_scores",
@@ -58,6 +60,7 @@ __all__ = [
     "sample_batched",
     "select_blocks",
     "select_candidates",
+    "soft_cap",
     "swiglu",
     "swiglu_rounded",
     "take_started",
@@ -152,6 +155,9 @@ class Op:
 rms_norm = Op("rms_norm", "x w eps", "y")
 gated_rms_norm = Op("gated_rms_norm", "o z w eps", "y", "o")
 swiglu = Op("swiglu", "gate up", "y")
+geglu = Op("geglu", "gate up", "y")
+add_norm = Op("add_norm", "x z w eps scale", "y")
+soft_cap = Op("soft_cap", "x cap", "x")
 # The bytes of quantised rows: codes, low codes if there are 16 bits, scales, sums.
 round_rows = Op("round_rows", "x y", "y")
 rms_norm_rounded = Op("rms_norm", "x w eps rounded", "y rounded")
@@ -160,8 +166,9 @@ swiglu_rounded = Op("swiglu", "gate up rounded", "y rounded", "gate")
 route_experts = Op("route_experts", "logits k is_normalized bias", "experts weights", bias=None)
 add_bias = Op("add_bias", "y bias", "y")
 rope = Op("rope", "x cos sin pairs", "x", pairs="halves")
-rope_table = Op("rope_table", "pos axis inv_freq scale", "cos sin", scale=1.0)
-embed = Op("embed", "table type dim ids", "y")
+rope_table = Op("rope_table", "pos axis inv_freq scale row_scales period", "cos sin", scale=1.0, row_scales=None,
+                period=None)  # fmt: skip
+embed = Op("embed", "table type dim ids scale", "y", scale=1.0)
 # x w^T (+ add), with w [n_out, n_in] as the bytes of its blocks.
 linear = Op("linear", "w type n_out n_in x add activations", "y", "add", add=None, activations="int8")
 previous_row = Op("previous_row", "x history pending accepted parent", "y history pending")
@@ -173,8 +180,8 @@ kv_append = Op("kv_append", "k v k_pages v_pages k_type v_type page_table n_past
 # The shape of unpacked pages gives head_dim.
 kv_move = Op("kv_move", "k_pages v_pages k_type v_type page_table accepted n_past head_dim", "k_pages v_pages")
 attention_prepare = Op("attention_prepare", "u k v q_norm k_norm cos sin k_pages v_pages k_type v_type page_table "
-                        "n_past eps pairs q_bias k_bias v_bias", "q k_pages v_pages", pairs="halves", q_bias=None,
-                        k_bias=None, v_bias=None)  # fmt: skip
+                        "n_past eps pairs q_bias k_bias v_bias v_norm q_cos q_sin", "q k_pages v_pages", pairs="halves",
+                        q_bias=None, k_bias=None, v_bias=None, v_norm=None, q_cos=None, q_sin=None)  # fmt: skip
 attention = Op("attention", "q k_pages v_pages k_type v_type page_table n_past scale gate ancestors parent first_slot "
                 "window blocks sinks", "o", first_slot=0, window=0, sinks=None)  # fmt: skip
 key_scores = Op("key_scores", "q k_pages k_type page_table n_past scale scores first_row", "scores", first_row=0)

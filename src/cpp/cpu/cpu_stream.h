@@ -56,7 +56,10 @@ class CpuStream final : public Stream {
   void run(const Rope&);
   void run(const RmsNorm&);
   void run(const GatedRmsNorm&);
+  void run(const AddNorm&);
   void run(const SwiGlu&);
+  void run(const GeGlu&);
+  void run(const SoftCap&);
   void run(const Linear& op) { run(LinearGroup{{op}, 1}); }
   void run(const LinearGroup&);
   void run(const RouteExperts&);

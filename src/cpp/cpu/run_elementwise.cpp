@@ -23,6 +23,26 @@ void CpuStream::run(const SwiGlu& op) {
   for_ranges(pool(), op.rows, 4L * op.dim, [&](int begin, int end) { kernels().swiglu(op, begin, end); });
 }
 
+void CpuStream::run(const GeGlu& op) {
+  for_ranges(pool(), op.rows, 4L * op.dim, [&](int begin, int end) { kernels().geglu(op, begin, end); });
+}
+
+void CpuStream::run(const SoftCap& op) {
+  constexpr long kPart = 4096;
+  const long n = long(op.rows) * op.dim;
+  for_ranges(pool(), int((n + kPart - 1) / kPart), 4 * kPart, [&](int begin, int end) {
+    kernels().soft_cap(op.x + begin * kPart, std::min(end * kPart, n) - begin * kPart, op.cap);
+  });
+}
+
+void CpuStream::run(const AddNorm& op) {
+  const RmsNorm norm{op.z, op.w, op.z, op.rows, 1, op.dim, op.dim, op.dim, op.eps};
+  for_ranges(pool(), op.rows, 2L * op.dim, [&](int begin, int end) {
+    kernels().rms_norm(norm, begin, end);
+    for (long i = long(begin) * op.dim; i < long(end) * op.dim; ++i) op.y[i] = (op.x[i] + op.z[i]) * op.scale;
+  });
+}
+
 void CpuStream::run(const AddBias& op) {
   for_ranges(pool(), op.rows, op.dim, [&](int begin, int end) {
     for (int r = begin; r < end; ++r)

@@ -179,6 +179,7 @@ void GpuStream::send_rounded(Op op, const LinearGroup& readers) {
 template void GpuStream::send_rounded(RmsNorm, const LinearGroup&);
 template void GpuStream::send_rounded(GatedRmsNorm, const LinearGroup&);
 template void GpuStream::send_rounded(SwiGlu, const LinearGroup&);
+template void GpuStream::send_rounded(GeGlu, const LinearGroup&);
 
 // Casts the op's result to the x of the readers' GEMMs without storing it. Returns false, with no effect, if no kernel
 // does.

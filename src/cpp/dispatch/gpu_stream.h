@@ -87,7 +87,10 @@ class GpuStream final : public Stream {
   void run(const Rope& op) { send(op); }
   void run(const RmsNorm& op) { send(op); }
   void run(const GatedRmsNorm& op) { send(op); }
+  void run(const AddNorm& op) { send(op); }
   void run(const SwiGlu& op) { send(op); }
+  void run(const GeGlu& op) { send(op); }
+  void run(const SoftCap& op) { send(op); }
   void run(const RoundRows& op) { send(op); }
   void run(const Linear& op) { run(LinearGroup{{op}, 1}); }
   void run(const LinearGroup&);
@@ -120,6 +123,7 @@ class GpuStream final : public Stream {
   void run_fused(const RmsNorm& op, const LinearGroup& readers) { try_fuse(op, readers); }
   void run_fused(const GatedRmsNorm& op, const LinearGroup& readers) { send_rounded(op, readers); }
   void run_fused(const SwiGlu& op, const LinearGroup& readers) { try_fuse(op, readers); }
+  void run_fused(const GeGlu& op, const LinearGroup& readers) { send_rounded(op, readers); }
   void run_fused(const Attention& op, const LinearGroup& readers);
   void run_fused(const DeltaNet& op, const LinearGroup& readers);
   void run(const Sample&, void* scratch);  // [sample_scratch_bytes], zero before the first use

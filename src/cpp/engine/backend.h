@@ -52,6 +52,9 @@ struct SparseWish {
   const char* option;
 };
 
+// Throws kUnsupported if block-sparse attention is wanted and the model's layers differ in their attention.
+void check_plain(const SparseWish& wish, const Model& model);
+
 class DeviceSizes {
  public:
   virtual ~DeviceSizes() = default;

@@ -51,7 +51,7 @@ class CpuSizes final : public DeviceSizes {
   size_t reserved_bytes() const override { return 0; }
   std::string memory_name() const override { return "memory"; }
   int prefill_chunk() const override { return 512; }
-  void check(const SparseWish&, const Model&, const KvTypes&) const override {}
+  void check(const SparseWish& wish, const Model& model, const KvTypes&) const override { check_plain(wish, model); }
   bool maps_weights() const override { return true; }
   bool rows_are_invariant() const override { return true; }
   size_t weight_bytes(Network& network, const NetworkPart&) const override {

@@ -116,6 +116,7 @@ class GpuSizes final : public DeviceSizes {
   int prefill_chunk() const override { return target_.tune("prefill_chunk"); }
   void check(const SparseWish& wish, const Model& model, const KvTypes& kv) const override {
     if (wish.alpha == 0) return;
+    check_plain(wish, model);
     const std::string wanted = cat(wish.option, " = ", wish.alpha);
     LB_CHECK(gpu::has_sparse_attention(target_), kUnsupported, wanted, ": ", target_.name, " (", name_,
              ") has no kernels for block-sparse attention, which runs on the CPU and on NVIDIA GPUs. Use ", wish.option,

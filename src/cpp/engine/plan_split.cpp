@@ -29,6 +29,9 @@ void check_supported(const Models& models, Devices devices, const EngineOptions&
   LB_CHECK(options.decode_path != DecodePath::kMegakernel, kUnsupported,
            "decode_path = megakernel: the megakernel runs on one device only, and the layers of this model are on ",
            names, ". Use auto or graph");
+  LB_CHECK(models.target->is_divisible(), kUnsupported, "the layers of ", models.target->info().architecture,
+           " read keys and values of other layers, or inputs of their own, which models on several devices (", names,
+           ") do not support. Name one device");
   LB_CHECK(n <= n_layers, kInvalid, "the model has ", n_layers, " layers, fewer than the ", n, " devices ", names,
            ". Name fewer devices");
 }

@@ -122,14 +122,17 @@ LinearGroup gate_and_up(const SwiGluMlp& mlp, const float* y, const MlpBuffers& 
   return {{product(mlp.gate, y, b.gate, step), product(mlp.up, y, b.up, step)}, 2};
 }
 
-// result = down(silu(gate) * up) (+ add)
+// result = down(act(gate) * up) (+ add)
 void activate(const SwiGluMlp& mlp, const MlpBuffers& b, const float* add, float* result, const Step& step) {
-  run_fused(SwiGlu{b.gate, b.up, b.gate, step.rows, mlp.gate.n_out},
-            {{product(mlp.down, b.gate, result, step, add)}, 1}, step.stream);
+  const LinearGroup down{{product(mlp.down, b.gate, result, step, add)}, 1};
+  const int rows = step.rows, dim = mlp.gate.n_out;
+  if (mlp.is_gelu) return run_fused(GeGlu{b.gate, b.up, b.gate, rows, dim, dim}, down, step.stream);
+  run_fused(SwiGlu{b.gate, b.up, b.gate, rows, dim}, down, step.stream);
 }
 
 LinearGroup queries_keys_values(const AttentionBlock& block, const float* y, const AttentionBuffers& b,
                                 const Step& step) {
+  if (!block.has_kv()) return {{product(block.q, y, b.u, step)}, 1};
   return {{product(block.q, y, b.u, step), product(block.k, y, b.k, step), product(block.v, y, b.v, step)}, 3};
 }
 
@@ -148,7 +151,7 @@ AttentionPrepare prepare(const AttentionBlock& block, int layer, const Segment& 
           .k_norm = block.k_norm,
           .cos = angles.cos + first,
           .sin = angles.sin + first,
-          .cache = rows.state->kv(layer),
+          .cache = rows.state->kv(block.has_kv() ? layer : block.kv_from),
           .n_past = rows.n_past,
           .rows = rows.rows,
           .n_heads = 0,
@@ -156,7 +159,8 @@ AttentionPrepare prepare(const AttentionBlock& block, int layer, const Segment& 
           .u_row_stride = 0,
           .u_head_stride = 0,
           .eps = block.eps,
-          .pairs = block.pairs};
+          .pairs = block.pairs,
+          .v_norm = block.v_norm};
 }
 
 // The same, with queries.
@@ -169,8 +173,10 @@ AttentionPrepare prepare(const AttentionBlock& block, int layer, const Attention
   const long first = rows.first_row, kv = static_cast<long>(block.n_kv_heads) * block.head_dim;
   op.u = b.u + first * op.u_row_stride;
   op.q = b.q + first * block.n_heads * block.head_dim;
-  op.k = b.k + first * kv;
-  op.v = b.v + first * kv;
+  if (block.has_kv()) {
+    op.k = b.k + first * kv;
+    op.v = b.v + first * kv;
+  }
   if (block.q_rotation != block.rotation) {
     const Angles own = step.angles(block.q_rotation);
     op.q_cos = own.cos + first * (block.n_rot / 2);
@@ -179,7 +185,9 @@ AttentionPrepare prepare(const AttentionBlock& block, int layer, const Attention
   return op;
 }
 
-float softmax_scale(const AttentionBlock& block) { return 1 / std::sqrt(static_cast<float>(block.head_dim)); }
+float softmax_scale(const AttentionBlock& block) {
+  return block.scale > 0 ? block.scale : 1 / std::sqrt(static_cast<float>(block.head_dim));
+}
 
 // The key blocks that the prepared rows attend to.
 SelectBlocks select_blocks(const AttentionBlock& block, const AttentionPrepare& rows, const Step& step) {
@@ -378,6 +386,13 @@ void MoeBlock::forward(const RmsNorm& in, const float* x, float* result, const S
                  .limit = sizes.limit,
                  .activations = step.activations},
       step.stream);
+}
+
+void TokenInput::forward(const float* x, const float* input, long stride, float* result, const Step& step) const {
+  Carver scratch = step.scratch;
+  float* b = scratch.take<float>(static_cast<size_t>(step.rows) * gate.n_out);
+  run(LinearGroup{{product(gate, x, b, step)}, 1}, step.stream);
+  run_fused(GeGlu{b, input, b, step.rows, gate.n_out, stride}, {{product(proj, b, result, step)}, 1}, step.stream);
 }
 
 void AttentionBlock::carve(Carver& scratch, int rows) const { AttentionBuffers(scratch, *this, rows); }

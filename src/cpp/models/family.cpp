@@ -13,7 +13,7 @@ namespace lb {
 namespace {
 
 const Family* const kFamilies[] = {
-    &kGptOss, &kLlama, &kMistral3, &kPhi3, &kQwen3, &kQwen3Moe, &kQwen35, &kQwen35Moe, &kSmolLm3,
+    &kGemma4, &kGptOss, &kLlama, &kMistral3, &kPhi3, &kQwen3, &kQwen3Moe, &kQwen35, &kQwen35Moe, &kSmolLm3,
 };
 
 std::string architecture(const ModelFile& file) {
@@ -24,18 +24,27 @@ std::string architecture(const ModelFile& file) {
 }
 
 // Some GGUF files list KV heads per layer, with 0 for layers without attention.
-int kv_heads(const Fields& fields, int n_heads) {
+int kv_heads(const Fields& fields, int n_heads, bool may_differ) {
   const FieldName name{"attention.head_count_kv", {"num_key_value_heads"}};
   const GgufEntry* entry = fields.is_gguf() ? fields.gguf()->find(fields.gguf_key(name.gguf)) : nullptr;
   if (entry == nullptr || entry->value.type() != GgufType::kArray) return fields.count(name, n_heads);
   uint64_t heads = 0;
   for (uint64_t value : fields.gguf()->uint_array(entry->key)) {
-    if (value != 0 && heads != 0 && value != heads)
+    if (value != 0 && heads != 0 && value != heads && !may_differ)
       fields.refuse(name, "differs between layers; that is not supported");
     heads = std::max(heads, value);
   }
   if (heads < 1 || heads > static_cast<uint64_t>(n_heads)) fields.refuse(name, cat("gives ", heads, " KV heads"));
   return static_cast<int>(heads);
+}
+
+// The largest value of a field that may be listed per layer.
+int largest(const Fields& fields, const FieldName& name) {
+  const auto list = find_list(fields, name.gguf);
+  if (!list) return fields.count(name);
+  const uint64_t most = list->empty() ? 0 : std::ranges::max(*list);
+  if (most < 1 || most > 1 << 24) fields.refuse(name, cat("lists ", most));
+  return static_cast<int>(most);
 }
 
 // GGUF marks tied embeddings by omitting the head. A safetensors checkpoint states it in its configuration (on two
@@ -75,13 +84,15 @@ const Family* find_family(std::string_view gguf) {
   return nullptr;
 }
 
-void read_sizes(const Fields& fields, ModelInfo& info, Biases biases) {
+void read_sizes(const Fields& fields, ModelInfo& info, const Allowed& allowed) {
   info.n_layers = fields.count({"block_count", {"num_hidden_layers"}});
   info.hidden = fields.count({"embedding_length", {"hidden_size"}});
   const FieldName ffn{"feed_forward_length", {"intermediate_size"}};
-  info.ffn = info.experts.n > 0 ? fields.find_count(ffn).value_or(0) : fields.count(ffn);
+  info.ffn = info.experts.n > 0                          ? fields.find_count(ffn).value_or(0)
+             : allowed.layers_differ && fields.is_gguf() ? largest(fields, ffn)
+                                                         : fields.count(ffn);
   info.n_heads = fields.count({"attention.head_count", {"num_attention_heads"}});
-  info.n_kv_heads = kv_heads(fields, info.n_heads);
+  info.n_kv_heads = kv_heads(fields, info.n_heads, allowed.layers_differ);
   info.head_dim = fields.count({"attention.key_length", {"head_dim"}}, info.hidden / info.n_heads);
   if (info.n_layers > 1024)
     fields.refuse({"block_count", {"num_hidden_layers"}}, cat("is ", info.n_layers, "; at most 1024"));
@@ -100,20 +111,22 @@ void read_sizes(const Fields& fields, ModelInfo& info, Biases biases) {
   if (fields.count(value_length, info.head_dim) != info.head_dim)
     fields.refuse(value_length, "differs from the key length; that is not supported");
   const Json* act = fields.hf("hidden_act");
-  LB_CHECK(act == nullptr || act->string() == "silu", kUnsupported, act->where(), ": hidden_act \"", act->string(),
-           "\" is not supported; supported: silu");
-  if (biases != Biases::kAttention) refuse_flag(fields, "attention_bias");
+  if (act == nullptr) act = fields.hf("hidden_activation");
+  LB_CHECK(act == nullptr || act->string() == allowed.activation, kUnsupported, act->where(), ": hidden_act \"",
+           act->string(), "\" is not supported; supported: ", allowed.activation);
+  if (!allowed.biases) refuse_flag(fields, "attention_bias");
   refuse_flag(fields, "mlp_bias");
 }
 
-void read_common(const Fields& fields, ModelInfo& info, Biases biases) {
-  read_sizes(fields, info, biases);
-  info.max_context = scaled_context(fields, fields.count({"context_length", {"max_position_embeddings"}}));
+void read_common(const Fields& fields, ModelInfo& info, const Allowed& allowed) {
+  read_sizes(fields, info, allowed);
+  info.max_context = fields.count({"context_length", {"max_position_embeddings"}});
+  if (!allowed.own_rope) info.max_context = scaled_context(fields, info.max_context);
   info.eps = fields.positive({"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}});
   refuse_flag(fields, "use_sliding_window");
 }
 
-Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix norms, const char* ffn_norm) {
+Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix norms, const NormNames& ffn_norm) {
   Weights weights;
   const int h = info.hidden;
   const TensorName table{"token_embd.weight", "embed_tokens.weight"}, output{"output.weight", "lm_head.weight"};
@@ -130,7 +143,7 @@ Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix
   for (int i = 0; i < info.n_layers; ++i) {
     Layer layer;
     layer.mixer_norm = binder.vector(layer_tensor(i, "attn_norm.weight", "input_layernorm.weight"), h, norms);
-    layer.ffn_norm = binder.vector(layer_tensor(i, ffn_norm, "post_attention_layernorm.weight"), h, norms);
+    layer.ffn_norm = binder.vector(layer_tensor(i, ffn_norm.gguf, ffn_norm.hf), h, norms);
     weights.layers.push_back(std::move(layer));
   }
   return weights;
@@ -233,14 +246,21 @@ AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber
     block.v = binder.rows_of(all, q + 2 * kv, q + kv, kv, h, keys);
   } else {
     block.q = binder.matrix(layer_tensor(i, "attn_q.weight", "self_attn.q_proj.weight"), q * made, h, queries);
-    block.k = binder.matrix(layer_tensor(i, "attn_k.weight", "self_attn.k_proj.weight"), kv, h, keys);
-    block.v = binder.matrix(layer_tensor(i, "attn_v.weight", "self_attn.v_proj.weight"), kv, h, keys);
+    if (kind.has_kv) {
+      block.k = binder.matrix(layer_tensor(i, "attn_k.weight", "self_attn.k_proj.weight"), kv, h, keys);
+      const TensorName v = layer_tensor(i, "attn_v.weight", "self_attn.v_proj.weight");
+      const bool is_k = kind.values_are_keys || (kind.may_lack_values && binder.is_gguf() && !binder.has(v));
+      block.v = is_k ? block.k : binder.matrix(v, kv, h, keys);
+    }
   }
   block.o = binder.matrix(layer_tensor(i, "attn_output.weight", "self_attn.o_proj.weight"), h, q, outputs);
   if (kind.qk_norms) {
     block.q_norm = binder.vector(layer_tensor(i, "attn_q_norm.weight", "self_attn.q_norm.weight"), d, kind.norms);
-    block.k_norm = binder.vector(layer_tensor(i, "attn_k_norm.weight", "self_attn.k_norm.weight"), d, kind.norms);
+    if (kind.has_kv)
+      block.k_norm = binder.vector(layer_tensor(i, "attn_k_norm.weight", "self_attn.k_norm.weight"), d, kind.norms);
   }
+  if (kind.normalises_values && kind.has_kv) block.v_norm = binder.ones(d);
+  block.scale = kind.scale;
   if (kind.has_biases) {
     block.q_bias = binder.vector(layer_tensor(i, "attn_q.bias", "self_attn.q_proj.bias"), q);
     block.k_bias = binder.vector(layer_tensor(i, "attn_k.bias", "self_attn.k_proj.bias"), kv);

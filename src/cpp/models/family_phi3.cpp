@@ -1,4 +1,4 @@
-// Phi-3 and Phi-4: q, k and v in one matrix, gate and up in one matrix, rope over a part of the head, LongRoPE.
+// Phi-4 and Phi-4-mini: q, k and v in one matrix, gate and up in one matrix, rope over a part of the head, LongRoPE.
 #include "models/family.h"
 
 namespace lb {

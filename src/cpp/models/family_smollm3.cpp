@@ -5,6 +5,8 @@
 namespace lb {
 namespace {
 
+Rotation rotation(bool rotates) { return rotates ? Rotation::kFirst : Rotation::kNone; }
+
 // GGUF files say nothing of it.
 void read(const Fields& fields, FamilyConfig& config) {
   const FieldName name{"", {"no_rope_layers"}};
@@ -12,10 +14,10 @@ void read(const Fields& fields, FamilyConfig& config) {
   if (const Json* rotates = fields.hf("no_rope_layers")) {
     const auto& list = rotates->array();
     if (list.size() < n) fields.refuse(name, cat("lists ", list.size(), " layers; the model has ", n));
-    for (size_t i = 0; i < n; ++i) config.layers[i].rotates = list[i].integer() != 0;
+    for (size_t i = 0; i < n; ++i) config.layers[i].rotation = rotation(list[i].integer() != 0);
   } else {
     const size_t every = fields.is_gguf() ? 4 : fields.count({"", {"no_rope_layer_interval"}}, 4);
-    for (size_t i = 0; i < n; ++i) config.layers[i].rotates = (i + 1) % every != 0;
+    for (size_t i = 0; i < n; ++i) config.layers[i].rotation = rotation((i + 1) % every != 0);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -23,7 +24,9 @@ struct ModelInfo {
   int n_heads = 0, n_kv_heads = 0, head_dim = 0, n_rot = 0;
   int max_context = 0;  // tokens
   float eps = 0;
-  bool tied = false;  // the head is the embedding table
+  float embedding_scale = 1;
+  float logit_cap = 0;  // of SoftCap; 0: none
+  bool tied = false;    // the head is the embedding table
   ExpertSizes experts{};
 };
 
@@ -43,9 +46,9 @@ struct RopeAngles {
   std::vector<float> row_scales;  // further ones, of rows at positions from i * period on; empty: none
   int period = 0;
 };
-struct RopeTables {       // RopeAngles in the memory the ops read
-  const float* inv_freq;  // [n_rot / 2]
-  const uint8_t* axis;    // [n_rot / 2]
+struct RopeTables {         // RopeAngles in the memory the ops read
+  const float* inv_freq;    // [n_rot / 2]
+  const uint8_t* axis;      // [n_rot / 2]
   const float* row_scales;  // [n_scales]; null: none
   int n_pairs, period, n_scales;
   float scale;
@@ -70,22 +73,35 @@ struct RopeTables {       // RopeAngles in the memory the ops read
 
 using Mixer = std::variant<AttentionBlock, DeltaNetBlock>;
 
-// One pre-norm layer: x += mixer(norm(x)); x += ffn(norm(x)). A new kind of block in either variant needs the same
-// forward(), carve(), visit() and groups(); its family binds it.
+// One pre-norm layer: x += mixer(norm(x)); x += ffn(norm(x)). With post norms the outputs of mixer and ffn are
+// normalised before they are added. Then x += norm(token input), if the layer has one, and x *= scale. A new kind of
+// block in either variant needs the same forward(), carve(), visit() and groups(); its family binds it.
 struct Layer {
   const float* mixer_norm = nullptr;  // [hidden]
   Mixer mixer;
   const float* ffn_norm = nullptr;  // [hidden]
   FeedForward ffn;
+  const float *mixer_post_norm = nullptr, *ffn_post_norm = nullptr;  // [hidden]; both or none
+  std::optional<TokenInput> token_input;                             // only with post norms
+  float scale = 1;                                                   // only with post norms
+};
+
+// Source of the layers' token inputs: (scale * table[token] + norm(projection embedding)) / sqrt(2), for all layers.
+struct TokenInputs {
+  Matrix table;                 // [vocab, n_layers * dim]
+  Matrix projection;            // [n_layers * dim, hidden]
+  const float* norm = nullptr;  // [dim]
+  int dim = 0;                  // 0: the model has none
 };
 
 // Everything that a family's manifest binds.
 struct Weights {
   Matrix embedding, head;  // [vocab, hidden]; the same matrix when tied
   const float* final_norm = nullptr;
+  TokenInputs token_inputs;
   std::vector<Layer> layers;
   RopeAngles rope, second_rope;  // no pairs: there is no second one
-  HostCopies copies;  // memory of the pointers above; moves to the network
+  HostCopies copies;             // memory of the pointers above; moves to the network
 };
 
 // Copies of the residual stream after given layers, for draft models.
@@ -127,9 +143,10 @@ struct LayerRows {
 // Buffers of a forward pass, carved once for the longest append.
 struct Workspace {
   float *x, *y;  // [rows, hidden] residual stream, and a block's normed input; at the end y has the final hidden rows
-  float *cos, *sin;  // [rows, n_rot / 2]
-  float *second_cos, *second_sin;  // of the second rope
-  Carver scratch;    // of the blocks
+  float *cos, *sin;                 // [rows, n_rot / 2]
+  float *second_cos, *second_sin;   // of the second rope
+  float *token_inputs, *projected;  // [rows, n_layers * dim]
+  Carver scratch;                   // of the blocks
 };
 
 class Model final : public Network {
@@ -165,6 +182,11 @@ class Model final : public Network {
                Stream& stream, const Taps* taps, const std::function<void()>& receive = {}) const;
   // The first norm of the next part, in the memory of a part's device. [hidden]
   const float* next_norm(const NetworkPart& part) const { return next_norms_[part.rank]; }
+  // Whether the layers are plain pre-norm layers with one attention shape, which run_layer(), score_layer() and sparse
+  // attention need.
+  bool is_plain() const;
+  // Whether layers can be on several devices: none reads another layer's cache, or token inputs.
+  bool is_divisible() const;
   // Runs one layer over rows, like forward(). The caller calls state.begin_append() before and end_append() after.
   // sparse: its attention is block-sparse; null: dense.
   void run_layer(int i, const LayerRows& rows, const SparseBlocks* sparse, SequenceState& state, const Workspace& ws,
@@ -181,12 +203,14 @@ class Model final : public Network {
  private:
   void visit(const WeightVisitor& visitor) override;
   Workspace carve(Carver& carver, int rows) const;
+  void embed_inputs(const int32_t* tokens, int rows, const Workspace& ws, Activations activations,
+                    Stream& stream) const;
   void make_angles(int rank, const int32_t* positions, int rows, const Workspace& ws, Stream& stream) const;
 
   ModelInfo info_;
   Weights weights_;
   std::vector<RopeTables> rope_, second_rope_;  // one per part
-  std::vector<const float*> next_norms_;  // one per part on a device
+  std::vector<const float*> next_norms_;        // one per part on a device
 };
 
 // Finds the family that a file's architecture names and binds the weights. The file must outlive the model.

@@ -84,6 +84,37 @@ void operands(SwiGlu& op, Visit&& visit) {
 }
 
 template <class Visit>
+void operands(GeGlu& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.stride("up_stride", op.up_stride);
+  visit.in("gate", op.gate, {op.rows, op.dim});
+  visit.in("up", op.up, {op.rows, op.dim}, {op.up_stride, 1});
+  visit.out("y", op.y, {op.rows, op.dim});
+  visit.rounded("rounded", op.rounded, op.rows, op.dim);
+}
+
+template <class Visit>
+void operands(SoftCap& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.scalar("cap", op.cap);
+  visit.in_out("x", op.x, {op.rows, op.dim});
+}
+
+template <class Visit>
+void operands(AddNorm& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.scalar("eps", op.eps);
+  visit.scalar("scale", op.scale);
+  visit.in("x", op.x, {op.rows, op.dim});
+  visit.in_out("z", op.z, {op.rows, op.dim});
+  visit.in("w", op.w, {op.dim});
+  visit.out("y", op.y, {op.rows, op.dim});
+}
+
+template <class Visit>
 void operands(Linear& op, Visit&& visit) {
   visit.scalar("type", op.type);
   visit.scalar("rows", op.rows);
@@ -192,6 +223,7 @@ void operands(Embed& op, Visit&& visit) {
   visit.scalar("rows", op.rows);
   visit.scalar("dim", op.dim);
   visit.scalar("vocab", op.vocab);
+  visit.scalar("scale", op.scale);
   visit.weights("table", op.table, op.type, op.vocab, op.dim);
   visit.indices("ids", op.ids, {op.rows}, 0, op.vocab);
   visit.out("y", op.y, {op.rows, op.dim});

@@ -13,8 +13,8 @@
 namespace lb {
 
 struct KvShape {
-  int n_kv_heads, head_dim;
-  int window = 0;  // rows that a row attends to, including itself; 0: all
+  int n_kv_heads, head_dim;  // no heads: the layer keeps nothing, it reads another layer's keys and values
+  int window = 0;            // rows that a row attends to, including itself; 0: all
 };
 struct RecurrentShape {
   int n_k_heads, n_v_heads, dk, dv, n_taps;

@@ -128,7 +128,8 @@ RecurrentCall ShardState::recurrent(int layer, int call, int n_rows) const {
 void ShardState::send_moves(int first, int end, const int32_t* n_past) {
   moves_.clear();
   for (int layer = std::max(first, range_.first); layer < std::min(end, range_.end); ++layer)
-    if (std::holds_alternative<KvShape>(shapes_[layer])) moves_.push_back({kv(layer), accepted(), n_past});
+    if (const auto* kv_shape = std::get_if<KvShape>(&shapes_[layer]); kv_shape != nullptr && kv_shape->n_kv_heads > 0)
+      moves_.push_back({kv(layer), accepted(), n_past});
   stream_.run(std::span<const KvMove>(moves_));
 }
 

@@ -407,6 +407,14 @@ const float* Binder::copy(const TensorView& tensor, size_t count, HfFix fix) {
 
 const float* Binder::vector(const TensorName& name, int n, HfFix fix) { return copy(take(name, {n}), n, fix); }
 
+const float* Binder::ones(int n) {
+  auto values = std::make_unique<float[]>(n);
+  std::fill_n(values.get(), n, 1.0f);
+  copies_.vectors.push_back(std::move(values));
+  copies_.vector_bytes += n * sizeof(float);
+  return copies_.vectors.back().get();
+}
+
 const float* Binder::array(const TensorName& name, const std::vector<int64_t>& shape) {
   const TensorView& tensor = take(name, shape);
   size_t count = 1;

@@ -72,6 +72,9 @@ bool can_round(const RmsNorm& op) {
 }
 bool can_round(const GatedRmsNorm& op) { return op.dim % kRoundBlock == 0 && operands_are_aligned(op); }
 bool can_round(const SwiGlu& op) { return op.dim % kRoundBlock == 0 && operands_are_aligned(op); }
+bool can_round(const GeGlu& op) {
+  return op.dim % kRoundBlock == 0 && op.up_stride % 4 == 0 && operands_are_aligned(op);
+}
 
 Launch choose(const RmsNorm& op, const Target& target) {
   const std::string what = shape("rms_norm", op.rows, op.heads, op.dim);
@@ -106,6 +109,20 @@ Launch choose(const SwiGlu& op, const Target& target) {
   const std::string what = shape("swiglu", op.rows, op.dim);
   check_rounding(op, what);
   return by_values("swiglu_kernel", long(op.rows) * op.dim, 4, target, what);
+}
+
+Launch choose(const GeGlu& op, const Target& target) {
+  const std::string what = shape("geglu", op.rows, op.dim);
+  check_rounding(op, what);
+  return by_values("geglu_kernel", long(op.rows) * op.dim, 4, target, what);
+}
+
+Launch choose(const SoftCap& op, const Target& target) {
+  return by_values("soft_cap_kernel", long(op.rows) * op.dim, 1, target, shape("soft_cap", op.rows, op.dim));
+}
+
+Launch choose(const AddNorm& op, const Target& target) {
+  return by_rows("add_norm_kernel", op.rows, op.dim, 1024, target, shape("add_norm", op.rows, op.dim));
 }
 
 Launch choose(const AddBias& op, const Target& target) {

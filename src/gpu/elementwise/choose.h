@@ -18,12 +18,16 @@ Launch choose(const GatedRmsNorm& op, const Target& target);
 Launch choose(const Rope& op, const Target& target);
 Launch choose(const RopeTable& op, const Target& target);
 Launch choose(const SwiGlu& op, const Target& target);
+Launch choose(const GeGlu& op, const Target& target);
+Launch choose(const SoftCap& op, const Target& target);
+Launch choose(const AddNorm& op, const Target& target);
 Launch choose(const AddBias& op, const Target& target);
 
 // Whether the op's kernel can also round y: dim is a multiple of 32 and all pointers are 16-byte aligned.
 bool can_round(const RmsNorm& op);
 bool can_round(const GatedRmsNorm& op);
 bool can_round(const SwiGlu& op);
+bool can_round(const GeGlu& op);
 
 Launch choose(const CopyRows& op, const Target& target);
 Launch choose(const Embed& op, const Target& target);

@@ -2,8 +2,8 @@
 
     [TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{}
 
-The reader also accepts a call's id ([CALL_ID]x before [ARGS]: Mistral Small 3.1, 3.2) and a list of JSON objects after one
-[TOOL_CALLS] (Mistral 7B, Nemo). A grammar cannot hold calls of this format: its tags are control tokens.
+The reader also accepts a call's id ([CALL_ID]x before [ARGS]: Mistral Small 3.1, 3.2) and a list of JSON objects after
+one [TOOL_CALLS] (Mistral 7B, Nemo). A grammar cannot hold calls of this format, because its tags are control tokens.
 """
 
 from __future__ import annotations
