@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from grow_tree_data import SCORES, SHAPES, check_tree
 from lucebox.selftest import ops, shapes
+from lucebox.selftest.vision import heads_of, image_of
 from numpy.typing import NDArray
 from previous_row_appends import appends
 from reference import activations as activations_reference
@@ -22,6 +23,7 @@ from reference import rope as rope_reference
 from reference import select_candidates as select_reference
 from reference import swiglu as swiglu_reference
 from reference import top_tokens as top_tokens_reference
+from reference import vision_tower as vision_reference
 from tolerances import check
 
 F32 = NDArray[np.float32]
@@ -170,6 +172,62 @@ def test_embed_of_scaled_nvfp4(on: On, way: str, seed: int) -> None:
     ids = np.array([10, 0, 3, 3], np.int32)
     got = ops.embed(table, "NVFP4_SCALED", dim, ids, **on)
     assert np.array_equal(got, linear_reference.decode_scaled_nvfp4(table, n)[ids])
+
+
+@pytest.mark.parametrize("shape", shapes.LAYER_NORMS)
+def test_layer_norm(on: On, shape: tuple[int, int], seed: int) -> None:
+    rng, dim = np.random.default_rng(seed), shape[1]
+    x, w, b = normal(rng, *shape) + np.float32(3), normal(rng, dim), normal(rng, dim)
+    expected = vision_reference.layer_norm(x.astype(np.float64), w, b, 1e-6)
+    got = ops.layer_norm(x, w, b, 1e-6, **on)
+    check("layer_norm", got, expected, np.abs(expected).max(1, keepdims=True))
+
+
+@pytest.mark.parametrize("is_exact", (0, 1))
+def test_bias_gelu(on: On, is_exact: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    y, bias = np.tile(np.linspace(-20, 20, 1000, dtype=np.float32), (3, 1)), normal(rng, 1000)
+    gelu = vision_reference.gelu if is_exact else vision_reference.gelu_tanh
+    expected = gelu(y.astype(np.float64) + bias)
+    check("gelu", ops.bias_gelu(y, bias, is_exact, **on), expected, np.maximum(np.abs(expected), 1))
+
+
+@pytest.mark.parametrize("shape", shapes.PATCHES)
+def test_patches_and_their_positions(on: On, shape: tuple[int, int, int, int], seed: int) -> None:
+    """All patches, and those after the first block."""
+    rng, (height, columns, patch, merge) = np.random.default_rng(seed), shape
+    rgb, level = image_of(rng, height, columns, patch)
+    n, table = height * columns, normal(rng, 5, 5, 8)
+    row, column = vision_reference.place(np.arange(n), columns, merge)
+    of_patches = rgb.reshape(height, patch, columns, patch, 3).transpose(0, 2, 4, 1, 3)[row, column]
+    expected = np.stack([level[channel][of_patches[:, channel]] for channel in range(3)], 1).reshape(n, -1)
+    added = vision_reference.bilinear(table.astype(np.float64), row, column, height, columns)
+    for first in (0, merge * merge):
+        got = ops.read_patches(rgb, level, patch, merge, height, columns, first, n - first, **on)
+        assert np.array_equal(got, expected[first:])
+        y = normal(rng, n - first, 8)
+        got = ops.add_positions(y, table, height, columns, merge, first, **on)
+        check("layer_norm", got, y + added[first:], np.full_like(y, 4))
+
+
+@pytest.mark.parametrize("dtype", ("F32", "F16"))
+@pytest.mark.parametrize("shape", shapes.VISION_HEADS)
+def test_heads_of_patches(on: On, dtype: str, shape: tuple[int, int, int, int], seed: int) -> None:
+    rng, (rows, heads, dim, padded) = np.random.default_rng(seed), shape
+    arguments = heads_of(rng, *shape, dtype)
+    x, bias, cos, sin = (np.asarray(one, np.float64) for one in arguments[:4])
+    q, k, v = (x + bias).transpose(1, 0, 2, 3)
+    q, k = (rope_reference.rope(one, cos, sin, "halves") for one in (q, k))
+    got_q, *pages = ops.split_heads(*arguments, **on)
+    assert (got_q[..., dim:] == 0).all()
+    check("rope", got_q[..., :dim], q.transpose(1, 0, 2), 10)
+    for page, expected in zip(pages, (k, v), strict=True):
+        values = page if dtype == "F32" else page.view(np.float16)
+        slots = values.transpose(0, 2, 1, 3).reshape(-1, heads, padded)
+        assert (slots[:60] == 0).all() and (slots[60 + rows :] == 0).all() and (slots[..., dim:] == 0).all()
+        check("rope" if dtype == "F32" else "f16_store", slots[60 : 60 + rows, :, :dim], expected, 10)
+    merged = ops.merge_heads(got_q, dim, **on)
+    assert np.array_equal(merged, got_q[..., :dim].transpose(1, 0, 2))
 
 
 @pytest.mark.parametrize("shape", shapes.COPIES)

@@ -61,6 +61,25 @@ def test_rows(name: str, op: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
+def test_ops_of_vision_towers(name: str) -> None:
+    image = {"height": 128, "columns": 128, "merge": 2}
+    heads = {"heads": 16, "dim": 72, "padded": 128}
+    for op, numbers in (
+        ("read_patches", {**image, "patch": 16}),
+        ("add_positions", {**image, "dim": 1152, "side": 48}),
+        ("layer_norm", {"dim": 1152}),
+        ("bias_gelu", {"dim": 4304}),
+        ("split_heads", {**heads, "type": "f16"}),
+        ("merge_heads", heads),
+    ):
+        for rows in (1, 3, 4096):
+            (launch,) = choose(name, op, rows=rows, **numbers)
+            check(launch, name)
+    with pytest.raises(InvalidRequestError, match=r"\[layer_norm\] \[1, 6\]: sizes must be multiples of 4"):
+        choose(name, "layer_norm", rows=1, dim=6)
+
+
+@pytest.mark.parametrize("name", TARGETS)
 def test_ops_of_drafts(name: str) -> None:
     for rows, vocab in ((1, 1), (1, 248320), (22, 248320), (63, 248320), (64, 2_000_000)):
         slices, merge = choose(name, "top_tokens", rows=rows, vocab=vocab, k=1)

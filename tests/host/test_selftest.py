@@ -61,6 +61,12 @@ OPS = (
     "key_scores",
     "key_means",
     "select_blocks",
+    "layer_norm",
+    "bias_gelu",
+    "read_patches",
+    "add_positions",
+    "split_heads",
+    "merge_heads",
 )
 KERNEL = pack_data.manifest()["generations"][0]["kernels"][0]
 

@@ -285,7 +285,7 @@ def test_towers_that_are_refused(folder: Path, data: Path, tmp_path: Path) -> No
     assert find_tower(None, alone) is None
     shutil.copy(mmproj, tmp_path / "other-mmproj-F16.gguf")  # of another model
     assert find_tower(None, alone) is None
-    for name in ("mmproj-F16.gguf", "Model_mmproj.gguf"):
+    for name in ("mmproj-F16.gguf", "Model_mmproj.gguf", "model-Q8_0-mmproj.gguf"):
         shutil.copy(mmproj, tmp_path / name)
         assert find_tower(None, alone) == str(tmp_path / name)
         (tmp_path / name).unlink()

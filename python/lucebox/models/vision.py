@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ __all__ = ["TowerInfo", "find_tower", "tower_info"]
 
 _ARCHITECTURES = ("qwen35", "qwen35moe")
 _PROJECTOR = "qwen3vl_merger"
+_QUANT = re.compile(r"[-_.](?:i?q\d\w*|b?f16|f32)$")  # at the end of a name
 _PATCHES = ("model.visual.patch_embed.proj.weight", "visual.patch_embed.proj.weight")
 
 
@@ -79,7 +81,7 @@ def _has_tower(model: _engine.Safetensors) -> bool:
 
 def _may_belong(mmproj: str, model: str) -> bool:
     """Whether the name of a projector is a model's: its part before "mmproj", if any, begins the model's name too."""
-    name = mmproj.lower().partition("mmproj")[0].rstrip("-_.")
+    name = _QUANT.sub("", mmproj.lower().partition("mmproj")[0].rstrip("-_."))
     return model.lower().startswith(name)
 
 

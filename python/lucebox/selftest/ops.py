@@ -20,8 +20,10 @@ __all__ = [
     "Op",
     "add_bias",
     "add_norm",
+    "add_positions",
     "attention",
     "attention_prepare",
+    "bias_gelu",
     "block_conv",
     "causal_conv",
     "copy_rows",
@@ -40,12 +42,15 @@ __all__ = [
     "key_scores",
     "kv_append",
     "kv_move",
+    "layer_norm",
     "linear",
     "linear_group",
     "megakernel",
+    "merge_heads",
     "mix_experts",
     "previous_row",
     "products_of",
+    "read_patches",
     "reader",
     "rms_norm",
     "rms_norm_rounded",
@@ -61,6 +66,7 @@ __all__ = [
     "select_blocks",
     "select_candidates",
     "soft_cap",
+    "split_heads",
     "swiglu",
     "swiglu_rounded",
     "take_started",
@@ -169,6 +175,12 @@ rope = Op("rope", "x cos sin pairs", "x", pairs="halves")
 rope_table = Op("rope_table", "pos axis inv_freq scale row_scales period", "cos sin", scale=1.0, row_scales=None,
                 period=None)  # fmt: skip
 embed = Op("embed", "table type dim ids scale", "y", scale=1.0)
+layer_norm = Op("layer_norm", "x w b eps", "y")
+bias_gelu = Op("bias_gelu", "y bias is_exact", "y")
+read_patches = Op("read_patches", "rgb level patch merge height columns first rows", "y")
+add_positions = Op("add_positions", "y table height columns merge first", "y")
+split_heads = Op("split_heads", "x bias cos sin k_pages v_pages type padded first heads dim", "q k_pages v_pages")
+merge_heads = Op("merge_heads", "x dim", "y")
 # x w^T (+ add), with w [n_out, n_in] as the bytes of its blocks.
 linear = Op("linear", "w type n_out n_in x add activations", "y", "add", add=None, activations="int8")
 previous_row = Op("previous_row", "x history pending accepted parent", "y history pending")

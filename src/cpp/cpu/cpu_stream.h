@@ -87,6 +87,12 @@ class CpuStream final : public Stream {
   void run(const BlockConv&);
   void run(const SelectCandidates&);
   void run(const GrowTree&);
+  void run(const ReadPatches&);
+  void run(const AddPositions&);
+  void run(const LayerNorm&);
+  void run(const BiasGelu&);
+  void run(const SplitHeads&);
+  void run(const MergeHeads&);
 
  private:
   // Runs small ops of several sequences: one op per task if there are at least as many ops as threads, else one after

@@ -120,6 +120,12 @@ class GpuStream final : public Stream {
   void run(const BlockConv& op) { send(op); }
   void run(const SelectCandidates&);
   void run(const GrowTree& op) { send(op); }
+  void run(const ReadPatches& op) { send(op); }
+  void run(const AddPositions& op) { send(op); }
+  void run(const LayerNorm& op) { send(op); }
+  void run(const BiasGelu& op) { send(op); }
+  void run(const SplitHeads& op) { send(op); }
+  void run(const MergeHeads& op) { send(op); }
   void run_fused(const RmsNorm& op, const LinearGroup& readers) { try_fuse(op, readers); }
   void run_fused(const GatedRmsNorm& op, const LinearGroup& readers) { send_rounded(op, readers); }
   void run_fused(const SwiGlu& op, const LinearGroup& readers) { try_fuse(op, readers); }

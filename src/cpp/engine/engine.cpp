@@ -21,12 +21,14 @@ namespace lb {
 namespace {
 
 // The vision tower that the options name; null: none. Its rows are the model's residual stream.
-std::unique_ptr<VisionTower> open_tower(const EngineOptions& options, const Model& model) {
+std::unique_ptr<VisionTower> open_tower(const EngineOptions& options, const Model& model, const DeviceSizes& sizes) {
   if (options.mmproj.empty()) return nullptr;
   LB_CHECK(model.has_image_positions(), kUnsupported, options.mmproj, ": images are not supported with ",
            model.info().architecture, " yet; supported: Qwen3.5");
-  return std::make_unique<VisionTower>(options.mmproj, model.info().hidden,
-                                       CpuStreamOptions{.n_threads = options.threads, .isa = options.isa});
+  auto tower = std::make_unique<VisionTower>(options.mmproj, model.info().hidden,
+                                             CpuStreamOptions{.n_threads = options.threads, .isa = options.isa});
+  if (!sizes.maps_weights()) tower->use_device_types();
+  return tower;
 }
 
 constexpr int kMaxKvTokens = std::numeric_limits<int>::max() / kPageTokens * kPageTokens;  // whole pages
@@ -206,7 +208,8 @@ std::shared_ptr<const EncodedImage> Engine::encode(const std::string& key, std::
   const std::lock_guard lock(tower_mutex_);
   if (auto known = images_.find(key)) return known;
   const int unit = tower_->config().unit();
-  std::vector<float> rows = tower_->encode(rgb, height, width, interrupted);
+  std::vector<float> rows = device_tower_ ? device_tower_->encode(rgb, height, width, interrupted)
+                                          : tower_->encode(rgb, height, width, interrupted);
   return images_.add(key, height / unit, width / unit, std::move(rows));
 }
 
@@ -281,7 +284,7 @@ MemoryPlan Engine::plan(const std::string& path, EngineOptions& options, std::sp
   resolve(options, *devices[0]);
   const OpenModels opened(path, options.draft_model, *devices[0]);
   for (const DeviceSizes* sizes : devices) sizes->check(sparse_wish(options), *opened.models.target, options.kv);
-  const auto tower = open_tower(options, *opened.models.target);
+  const auto tower = open_tower(options, *opened.models.target, *devices[0]);
   return make_split_plan(opened.models, devices, opened.file_bytes(), options, tower.get()).plan;
 }
 
@@ -304,7 +307,7 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   for (const DeviceSizes* sizes : devices) sizes->check(sparse_wish(options), *opened.models.target, options.kv);
   std::vector<std::unique_lock<std::mutex>> locks;
   for (std::mutex* one : opening) locks.emplace_back(*one);
-  auto tower = open_tower(options, *opened.models.target);
+  auto tower = open_tower(options, *opened.models.target, *devices[0]);
   SplitPlan plan = make_split_plan(opened.models, devices, opened.file_bytes(), options, tower.get());
   opened.models.target->set_context(options.context);
   opened.models.target->fill_copies(options.threads, progress);
@@ -313,6 +316,8 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
       process_owned(new Engine(std::move(opened.file), std::move(opened.draft_file), std::move(opened.models), backends,
                                std::move(options), std::move(plan), progress));
   engine->tower_ = std::move(tower);
+  if (engine->tower_ && !devices[0]->maps_weights())
+    engine->device_tower_ = std::make_unique<DeviceTower>(backends[0], *engine->tower_, engine->options_);
   for (const auto& shard : engine->shards()) shard->stream().wait();
   engine->check_intact();
   return engine;

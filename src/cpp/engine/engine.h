@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dispatch/device_link.h"
+#include "engine/device_tower.h"
 #include "engine/image_store.h"
 #include "engine/memory_plan.h"
 #include "engine/options.h"
@@ -129,6 +130,7 @@ class Engine {
   std::shared_ptr<PagePool> pages_;
   std::shared_ptr<EarlierOutputs> outputs_;
   std::unique_ptr<VisionTower> tower_;
+  std::unique_ptr<DeviceTower> device_tower_;  // null on the CPU
   mutable std::mutex tower_mutex_;
   mutable ImageStore images_{kImageBytes};
   mutable std::mutex costs_mutex_;

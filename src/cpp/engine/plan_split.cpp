@@ -45,7 +45,7 @@ struct DeviceBytes {
 class LayerDivision {
  public:
   // options: with a context.
-  LayerDivision(const Models& models, Devices devices, const EngineOptions& options) {
+  LayerDivision(const Models& models, Devices devices, const EngineOptions& options, VisionTower* tower) {
     const int n = static_cast<int>(devices.size());
     const std::vector<LayerShape> shapes = models.layer_shapes();
     const StateOptions state = state_options(options);
@@ -63,6 +63,8 @@ class LayerDivision {
       size_t fixed = device.weight_bytes(*models.target, no_layers) +
                      device.scratch_bytes(stream_needs(models, options)) +
                      Shard::pass_buffers_bytes(models, options, no_layers);
+      if (no_layers.is_first())
+        for (const PlanEntry& entry : tower_entries(tower, device, options)) fixed += entry.bytes;
       if (no_layers.is_last()) {
         fixed += options.sessions * TreeMemory::planned_bytes(*models.target, nullptr, options);
       } else {
@@ -103,12 +105,12 @@ class LayerDivision {
 };
 
 // The division at the longest context that fits, up to the wanted one.
-std::vector<int> divide(const Models& models, Devices devices, const EngineOptions& options) {
+std::vector<int> divide(const Models& models, Devices devices, const EngineOptions& options, VisionTower* tower) {
   const auto division = [&](int context) {
     EngineOptions at = options;
     at.context = context;
     at.prefill_chunk = std::min(options.prefill_chunk, context);
-    return LayerDivision(models, devices, at);
+    return LayerDivision(models, devices, at, tower);
   };
   const int max_context = models.target->info().max_context;
   const int wanted = options.context > 0 ? std::min(options.context, max_context) : max_context;
@@ -122,7 +124,7 @@ std::vector<int> divide(const Models& models, Devices devices, const EngineOptio
 }
 
 bool fits_alone(const Models& models, const DeviceSizes& device, size_t file_bytes, EngineOptions options,
-                const VisionTower* tower) {
+                VisionTower* tower) {
   const int wanted = options.context > 0 ? options.context : models.target->info().max_context;
   try {
     return make_plan(models, device, file_bytes, options, {}, tower).largest_context >= wanted;
@@ -155,12 +157,12 @@ MemoryPlan sum_of(std::vector<MemoryPlan> parts, const std::string& names) {
 }  // namespace
 
 SplitPlan make_split_plan(const Models& models, Devices devices, size_t file_bytes, EngineOptions& options,
-                          const VisionTower* tower) {
+                          VisionTower* tower) {
   if (devices.size() == 1 ||
       (options.split == SplitMode::kAuto && fits_alone(models, *devices[0], file_bytes, options, tower)))
     return {{NetworkPart{}}, make_plan(models, *devices[0], file_bytes, options, {}, tower)};
   check_supported(models, devices, options);
-  const std::vector<int> bounds = divide(models, devices, options);
+  const std::vector<int> bounds = divide(models, devices, options, tower);
   const int n = static_cast<int>(devices.size());
   SplitPlan split;
   for (int rank = 0; rank < n; ++rank) split.parts.push_back({rank, n, {bounds[rank], bounds[rank + 1]}});
@@ -170,7 +172,7 @@ SplitPlan make_split_plan(const Models& models, Devices devices, size_t file_byt
     EngineOptions smallest = options;
     for (int rank = 0; rank < n; ++rank) {
       EngineOptions own = options;
-      MemoryPlan plan = make_plan(models, *devices[rank], file_bytes, own, split.parts[rank]);
+      MemoryPlan plan = make_plan(models, *devices[rank], file_bytes, own, split.parts[rank], rank == 0 ? tower : nullptr);
       if (plans != nullptr) plans->push_back(std::move(plan));
       const auto keep_least = [&](int& value, int other) { value = rank == 0 ? other : std::min(value, other); };
       keep_least(smallest.context, own.context);

@@ -18,6 +18,6 @@ struct SplitPlan {
 // Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. tower: null without images; beside
 // several devices it is in host memory. Throws like make_plan().
 SplitPlan make_split_plan(const Models& models, std::span<const DeviceSizes* const> devices, size_t file_bytes,
-                          EngineOptions& options, const VisionTower* tower);
+                          EngineOptions& options, VisionTower* tower);
 
 }  // namespace lb

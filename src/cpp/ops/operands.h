@@ -218,6 +218,79 @@ void operands(Rope& op, Visit&& visit) {
 }
 
 template <class Visit>
+void operands(ReadPatches& op, Visit&& visit) {
+  visit.scalar("first", op.first);
+  visit.scalar("rows", op.rows);
+  visit.scalar("height", op.height);
+  visit.scalar("columns", op.columns);
+  visit.scalar("patch", op.patch);
+  visit.scalar("merge", op.merge);
+  visit.in("rgb", op.rgb, {op.height * op.patch, op.columns * op.patch, 3});
+  visit.in("level", op.level, {3, 256});
+  visit.out("y", op.y, {op.rows, 3 * op.patch * op.patch});
+}
+
+template <class Visit>
+void operands(AddPositions& op, Visit&& visit) {
+  visit.scalar("first", op.first);
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.scalar("height", op.height);
+  visit.scalar("columns", op.columns);
+  visit.scalar("side", op.side);
+  visit.scalar("merge", op.merge);
+  visit.in("table", op.table, {op.side, op.side, op.dim});
+  visit.in_out("y", op.y, {op.rows, op.dim});
+}
+
+template <class Visit>
+void operands(LayerNorm& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.scalar("eps", op.eps);
+  visit.in("x", op.x, {op.rows, op.dim});
+  visit.in("w", op.w, {op.dim});
+  visit.in("b", op.b, {op.dim});
+  visit.out("y", op.y, {op.rows, op.dim});
+}
+
+template <class Visit>
+void operands(BiasGelu& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.scalar("is_exact", op.is_exact);
+  visit.in("bias", op.bias, {op.dim});
+  visit.in_out("y", op.y, {op.rows, op.dim});
+}
+
+template <class Visit>
+void operands(SplitHeads& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("heads", op.heads);
+  visit.scalar("dim", op.dim);
+  visit.scalar("padded", op.padded);
+  visit.scalar("first", op.first);
+  visit.scalar("type", op.type);
+  visit.in("x", op.x, {op.rows, 3, op.heads, op.dim});
+  visit.in("bias", op.bias, {3, op.heads, op.dim});
+  visit.in("cos", op.cos, {op.rows, op.dim / 2});
+  visit.in("sin", op.sin, {op.rows, op.dim / 2});
+  visit.out("q", op.q, {op.heads, op.rows, op.padded});
+  visit.pages("k_pages", op.k, op.type, op.heads, op.padded, Access::kInOut);
+  visit.pages("v_pages", op.v, op.type, op.heads, op.padded, Access::kInOut);
+}
+
+template <class Visit>
+void operands(MergeHeads& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("heads", op.heads);
+  visit.scalar("dim", op.dim);
+  visit.scalar("padded", op.padded);
+  visit.in("x", op.x, {op.heads, op.rows, op.padded});
+  visit.out("y", op.y, {op.rows, op.heads, op.dim});
+}
+
+template <class Visit>
 void operands(Embed& op, Visit&& visit) {
   visit.scalar("type", op.type);
   visit.scalar("rows", op.rows);

@@ -8,6 +8,7 @@
 #include "ops/read_memory.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
+#include "ops/vision.h"
 #include "pack/launch.h"
 #include "pack/target.h"
 
@@ -32,6 +33,14 @@ bool can_round(const GeGlu& op);
 Launch choose(const CopyRows& op, const Target& target);
 Launch choose(const Embed& op, const Target& target);
 Launch choose(const ReadMemory& op, const Target& target);
+
+// Vision towers.
+Launch choose(const ReadPatches& op, const Target& target);
+Launch choose(const AddPositions& op, const Target& target);
+Launch choose(const LayerNorm& op, const Target& target);
+Launch choose(const BiasGelu& op, const Target& target);
+Launch choose(const SplitHeads& op, const Target& target);
+Launch choose(const MergeHeads& op, const Target& target);
 
 // The grid of read_kernel, which is also the length of ReadMemory::sums.
 int read_blocks(const Target& target);
