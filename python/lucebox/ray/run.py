@@ -1,0 +1,99 @@
+"""Runs an application under Ray Serve until a signal ends it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from collections.abc import Callable, Sequence
+
+import ray
+from ray import serve
+from ray.serve.config import HTTPOptions
+
+from lucebox.errors import InternalError
+from lucebox.ray.application import KILL_S, application
+from lucebox.ray.settings import RaySettings
+from lucebox.serve.listening import bound_sockets
+from lucebox.serve.model_spec import ModelSpec
+from lucebox.serve.settings import ServeSettings
+
+__all__ = ["run"]
+
+APP = "lucebox"
+OBJECT_STORE_BYTES = 100 << 20
+"""Of a cluster that is started here: requests are small."""
+_FAULT = re.compile(r"^(?:lucebox\.errors\.\w+|\w*Error): (.+)$", re.M)
+
+
+def run(
+    specs: Sequence[ModelSpec],
+    settings: ServeSettings,
+    scale: RaySettings,
+    on_start: Callable[[str], None],
+) -> None:
+    """Deploys on the running Ray cluster, or on one that is started for this. After SIGINT or SIGTERM, running answers
+    get `settings.drain` seconds.
+
+    on_start: called with the URL.
+
+    Raises:
+        InvalidRequestError: the address is public and there is no key, or cannot be listened on.
+        InternalError: a replica could not be started.
+    """
+    settings.check_exposure()
+    port = _free_port(settings)
+    target = application(specs, settings, scale)
+    owns_cluster = False
+    try:
+        ray.init(address="auto", log_to_driver=False)
+    except ConnectionError:  # no cluster runs
+        owns_cluster = True
+        ray.init(address="local", include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, log_to_driver=False)
+    stop = threading.Event()
+    previous = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        host = settings.host.strip("[]")
+        files = {"ssl_certfile": settings.ssl_certfile, "ssl_keyfile": settings.ssl_keyfile or settings.ssl_certfile}
+        serve.start(http_options=HTTPOptions(host=host, port=port, **files))
+        try:
+            serve.run(target, name=APP, route_prefix="/")
+        except RuntimeError as error:
+            raise InternalError(f"Ray Serve: {_reason(str(error))}") from error
+        scheme = "http" if settings.ssl_certfile is None else "https"
+        on_start(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}")
+        stop.wait()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        _end(owns_cluster, settings.drain + KILL_S)
+        ray.shutdown()
+
+
+def _end(owns_cluster: bool, limit_s: float) -> None:
+    """Ends the application. A signal to a process group has ended the cluster, too, which then answers nothing."""
+
+    def delete() -> None:
+        serve.delete(APP)
+        if owns_cluster:
+            serve.shutdown()
+
+    ending = threading.Thread(target=delete, daemon=True)
+    ending.start()
+    ending.join(limit_s)
+
+
+def _free_port(settings: ServeSettings) -> int:
+    """The port to listen on, which is free now."""
+    sockets = bound_sockets(settings)
+    port = sockets[0].getsockname()[1]
+    for one in sockets:
+        one.close()
+    assert isinstance(port, int)
+    return port
+
+
+def _reason(text: str) -> str:
+    """The cause of a failed deployment, which ends a traceback in Ray's message."""
+    found = _FAULT.findall(text)
+    return found[-1] if found else text
