@@ -166,9 +166,10 @@ void GpuStream::send_rounded(Op op, const LinearGroup& readers) {
   LB_ASSERT(readers.products[0].x == op.y);
   op.rounded = x_buffer(readers, rounded_bits(readers));
   if (op.rounded.high == nullptr || !gpu::can_round(op)) {
-    const bool reads_fp32 = op.rounded.high == nullptr;
+    [[maybe_unused]] const bool reads_fp32 = op.rounded.high == nullptr;
     op.rounded = {};
-    if (reads_fp32 && send_cast(op, readers)) return;
+    if constexpr (!std::is_same_v<Op, GeGlu>)  // which has no kernel that casts
+      if (reads_fp32 && send_cast(op, readers)) return;
     run(op);
     run(readers);
     return;
