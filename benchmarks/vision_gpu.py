@@ -1,5 +1,5 @@
-"""Time of the vision tower of a large model on a GPU: a synthetic projector of its shape, random BF16 weights, in front of
-tiny-vl. Wall clock from pixels in host memory to rows in host memory, the median of several images of a size.
+"""Time of the vision tower of a large model on a GPU: a synthetic projector of its shape, random BF16 weights, in front
+of tiny-vl. Wall clock from pixels in host memory to rows in host memory, the median of several images of a size.
 
 vision_gpu.py --pack build/sm_90/pack/lucebox_sm90                  27 layers of 1152, images of 1024 rows and others
 vision_gpu.py --pack FOLDER --layers 27 --width 1152 --heads 16 --ffn 4304 --sides 1024x1024 2048x2048 --check
@@ -111,7 +111,9 @@ def main() -> None:
         if args.check:
             rgb = pixels(rng, "256x256")
             rows, expected = (one.encode_image("check", rgb).rows for one in (engine, opened(mmproj, None)))
-            print(f"256x256: root mean square {np.sqrt(np.mean((rows - expected) ** 2)) / expected.std():.2e} of the rows'")
+            print(
+                f"256x256: root mean square {np.sqrt(np.mean((rows - expected) ** 2)) / expected.std():.2e} of the rows'"
+            )
         for sides in args.sides:
             times = []
             for i in range(args.images + 2):
@@ -119,7 +121,9 @@ def main() -> None:
                 start = time.perf_counter()
                 n_rows = len(engine.encode_image(f"{sides} {i}", rgb).rows)
                 times.append(time.perf_counter() - start)
-            print(f"{sides}: {n_rows} rows, {1e3 * statistics.median(times[2:]):.2f} ms, best {1e3 * min(times):.2f} ms")
+            print(
+                f"{sides}: {n_rows} rows, {1e3 * statistics.median(times[2:]):.2f} ms, best {1e3 * min(times):.2f} ms"
+            )
 
 
 if __name__ == "__main__":

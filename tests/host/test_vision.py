@@ -365,6 +365,17 @@ def test_requests_that_are_refused(llm: LLM, folder: Path, data: Path) -> None:
         blind.chat([user(image, "What number is in the image?")])
 
 
+def test_drafts_after_an_image(llm: LLM, folder: Path) -> None:
+    """Repeated answers are drafted from earlier ones, and stay the same."""
+    questions = [user(picture(folder, "01"), "What number is in the image?")] * 3
+    with LLM(tiny_vl.MODEL, context=512, threads=2, draft="suffix") as drafting:
+        drafting_answers, answers = (
+            [one.chat([question], temperature=0, max_tokens=12) for question in questions] for one in (drafting, llm)
+        )
+    assert [a.ids for a in drafting_answers] == [a.ids for a in answers]
+    assert sum(a.usage.drafts.accepted_tokens for a in drafting_answers) >= 2
+
+
 def test_labels_after_an_image(llm: LLM, folder: Path) -> None:
     choice = llm.choose([user(picture(folder, "10"), "What shape is on the left?")], ["circle", "square", "941"])
     answer = llm.chat([user(picture(folder, "02"), "What number is in the image?")], temperature=0)

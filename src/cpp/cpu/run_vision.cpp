@@ -41,8 +41,7 @@ void CpuStream::run(const ReadPatches& op) {
       const PatchPlace place = patch_place(op.first + i, op.columns, op.merge);
       for (int channel = 0; channel < 3; ++channel)
         for (int r = 0; r < p; ++r) {
-          const uint8_t* from =
-              op.rgb + ((size_t(place.row) * p + r) * op.columns + place.column) * size_t(p) * 3;
+          const uint8_t* from = op.rgb + ((size_t(place.row) * p + r) * op.columns + place.column) * size_t(p) * 3;
           float* to = op.y + size_t(i) * 3 * p * p + (size_t(channel) * p + r) * p;
           for (int c = 0; c < p; ++c) to[c] = op.level[256 * channel + from[3 * c + channel]];
         }
@@ -100,8 +99,9 @@ void CpuStream::run(const SplitHeads& op) {
         const float* x = op.x + (size_t(r) * 3 * op.heads + i) * op.dim;
         const float* bias = op.bias + size_t(i) * op.dim;
         const size_t slot = size_t(op.first) + r;
-        const size_t to = part == 0 ? (size_t(head) * op.rows + r) * op.padded
-                                    : ((slot / kPageSlots * op.heads + head) * kPageSlots + slot % kPageSlots) * op.padded;
+        const size_t to = part == 0
+                              ? (size_t(head) * op.rows + r) * op.padded
+                              : ((slot / kPageSlots * op.heads + head) * kPageSlots + slot % kPageSlots) * op.padded;
         const auto put = [&](int column, float value) {
           if (part == 0)
             op.q[to + column] = value;

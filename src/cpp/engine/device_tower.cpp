@@ -22,7 +22,8 @@ std::vector<PlanEntry> DeviceTower::entries(VisionTower& tower, const DeviceSize
                                             const EngineOptions& options) {
   Carver counter;
   VisionPass(tower, options.activations, counter);
-  return {{"vision tower", sizes.weight_bytes(tower, {}), cat(tower.config().n_layers, " layers of ", tower.config().width)},
+  return {{"vision tower", sizes.weight_bytes(tower, {}),
+           cat(tower.config().n_layers, " layers of ", tower.config().width)},
           {"image buffers", counter.used() + sizes.scratch_bytes(needs_of(tower, options)),
            cat("while an image is encoded, up to ", VisionTower::kMaxPatches, " patches")}};
 }

@@ -172,7 +172,8 @@ SplitPlan make_split_plan(const Models& models, Devices devices, size_t file_byt
     EngineOptions smallest = options;
     for (int rank = 0; rank < n; ++rank) {
       EngineOptions own = options;
-      MemoryPlan plan = make_plan(models, *devices[rank], file_bytes, own, split.parts[rank], rank == 0 ? tower : nullptr);
+      MemoryPlan plan =
+          make_plan(models, *devices[rank], file_bytes, own, split.parts[rank], rank == 0 ? tower : nullptr);
       if (plans != nullptr) plans->push_back(std::move(plan));
       const auto keep_least = [&](int& value, int other) { value = rank == 0 ? other : std::min(value, other); };
       keep_least(smallest.context, own.context);

@@ -1,6 +1,6 @@
 // VisionPass: the vision tower on a device, as ops. Patches pass in chunks, so that the buffers of a large image stay
-// bounded. Attention among all patches is attention of one row: the patches are its query heads, which share the heads of
-// K and V, and the row sees every slot.
+// bounded. Attention among all patches is attention of one row: the patches are its query heads, which share the heads
+// of K and V, and the row sees every slot.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ class VisionPass {
  public:
   static constexpr int kChunk = 4096;  // patches that the buffers of a layer hold: 1024 rows with merge = 2
 
-  // activations: kF32 keeps K and V in fp32, else they are f16. Carves the buffers; a carver without memory only counts.
+  // activations: kF32 keeps K and V in fp32, else they are f16. Carves the buffers; a carver without memory only
+  // counts.
   VisionPass(const VisionTower& tower, Activations activations, Carver& carver);
   // Head dimension that the attention kernels read: a head's values, then zeros. Throws kUnsupported.
   static int padded_dim(const VisionConfig& config, Activations activations);
@@ -50,15 +51,15 @@ class VisionPass {
   KvType type_;
   int padded_, chunk_;  // values of a head; patches of a chunk
   uint8_t* rgb_;
-  float *levels_, *inv_freq_;             // [3, 256]; [head_dim / 2]
-  uint8_t* axis_;                         // [head_dim / 2]
-  int32_t *positions_, *page_table_;      // [3, patches]; [pages]
-  int32_t* n_past_;                       // [1] patches - 1
-  float *cos_, *sin_;                     // [patches, head_dim / 2]
-  float* x_;                              // [patches, width] residual stream
-  float *y_, *wide_;                      // [chunk, width]; [chunk, max(3 width, ffn, 3 patch^2)]
-  float *q_, *o_;                         // [heads, chunk, padded]; o_ also [chunk / merge^2, hidden]
-  std::byte *k_, *v_;                     // pages [heads, 64, padded]
+  float *levels_, *inv_freq_;         // [3, 256]; [head_dim / 2]
+  uint8_t* axis_;                     // [head_dim / 2]
+  int32_t *positions_, *page_table_;  // [3, patches]; [pages]
+  int32_t* n_past_;                   // [1] patches - 1
+  float *cos_, *sin_;                 // [patches, head_dim / 2]
+  float* x_;                          // [patches, width] residual stream
+  float *y_, *wide_;                  // [chunk, width]; [chunk, max(3 width, ffn, 3 patch^2)]
+  float *q_, *o_;                     // [heads, chunk, padded]; o_ also [chunk / merge^2, hidden]
+  std::byte *k_, *v_;                 // pages [heads, 64, padded]
 };
 
 }  // namespace lb

@@ -11,8 +11,8 @@
 namespace lb {
 namespace {
 
-constexpr int kTileRows = 64;     // queries of an attention task
-constexpr int kAlign = 32;        // rows of a product's operands are padded to this many values
+constexpr int kTileRows = 64;  // queries of an attention task
+constexpr int kAlign = 32;     // rows of a product's operands are padded to this many values
 
 int padded(int n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
@@ -97,8 +97,8 @@ void softmax(float* x, int n, int n_padded) {
 
 // The patches of an image, in the tower's order: block by block, rows of a block one after another.
 struct VisionTower::Grid {
-  int height, width;             // patches
-  std::vector<float> cos, sin;   // [n, head_dim / 2]
+  int height, width;            // patches
+  std::vector<float> cos, sin;  // [n, head_dim / 2]
   int n() const { return height * width; }
 
   Grid(const VisionConfig& config, int image_height, int image_width)
@@ -332,10 +332,10 @@ void VisionTower::attend(const VisionWeights::Layer& layer, const Grid& grid, Bu
 
 void VisionTower::check_image(size_t bytes, int height, int width) const {
   const int unit = config_.unit();
-  LB_CHECK(height >= unit && width >= unit && height % unit == 0 && width % unit == 0 &&
-               bytes == size_t(height) * width * 3,
-           kInvalid, "an image must be [height, width, 3] with sides that are multiples of ", unit, ", got ", height,
-           " x ", width);
+  LB_CHECK(
+      height >= unit && width >= unit && height % unit == 0 && width % unit == 0 && bytes == size_t(height) * width * 3,
+      kInvalid, "an image must be [height, width, 3] with sides that are multiples of ", unit, ", got ", height, " x ",
+      width);
   const int64_t n = int64_t{height / config_.patch} * (width / config_.patch);
   LB_CHECK(n <= kMaxPatches, kInvalid, "an image has at most ", kMaxPatches, " patches, got ", n);
 }

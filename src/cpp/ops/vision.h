@@ -29,8 +29,8 @@ struct ReadPatches {
 
 // y[r,:] += the position table at patch first + r, bilinear: the table's corners are at the image's corner patches.
 struct AddPositions {
-  float* y;            // [rows, dim]
-  const float* table;  // [side * side, dim]
+  float* y;              // [rows, dim]
+  const float* table;    // [side * side, dim]
   int first, rows, dim;  // dim a multiple of 4
   int height, columns;   // of the image, in patches
   int side, merge;
@@ -57,13 +57,13 @@ struct BiasGelu {
 // The heads of q, k and v apart, with their biases; q and k rotated as by Rope (kHalves), all padded with zeros to
 // `padded` values. Row r of k and v becomes slot first + r of pages as in KvLayer, whose page table is 0, 1, 2, ...
 struct SplitHeads {
-  const float* x;      // [rows, 3, heads, dim] projected q, k and v
-  const float* bias;   // [3, heads, dim]
-  const float* cos;    // [rows, dim / 2]
-  const float* sin;    // [rows, dim / 2]
-  float* q;            // [heads, rows, padded]; null: not written
-  void* k;             // pages of `type`, kF16 or kF32
-  void* v;             // the same
+  const float* x;     // [rows, 3, heads, dim] projected q, k and v
+  const float* bias;  // [3, heads, dim]
+  const float* cos;   // [rows, dim / 2]
+  const float* sin;   // [rows, dim / 2]
+  float* q;           // [heads, rows, padded]; null: not written
+  void* k;            // pages of `type`, kF16 or kF32
+  void* v;            // the same
   KvType type;
   int rows, heads, dim, padded;  // dim and padded are multiples of 4
   int first;
@@ -71,8 +71,8 @@ struct SplitHeads {
 
 // y[r,h,:] = x[h,r,:], without the padding
 struct MergeHeads {
-  const float* x;  // [heads, rows, padded]
-  float* y;        // [rows, heads, dim]
+  const float* x;                // [heads, rows, padded]
+  float* y;                      // [rows, heads, dim]
   int rows, heads, dim, padded;  // dim and padded are multiples of 4
 };
 

@@ -65,11 +65,12 @@ Launch by_items(const char* kernel, int rows, long row_items, const Target& targ
   LB_CHECK(rows >= 1 && row_items >= 1, kInvalid, op, ": nothing to compute");
   constexpr int kThreads = 256, kMaxRows = 65535;
   LB_CHECK(rows <= kMaxRows, kUnsupported, op, ": at most ", kMaxRows, " rows");
-  return checked({.kernel = kernel,
-                  .grid = {static_cast<uint32_t>((row_items + kThreads - 1) / kThreads), static_cast<uint32_t>(rows), 1},
-                  .block = {kThreads, 1, 1},
-                  .overlap_previous = true},
-                 target, op);
+  return checked(
+      {.kernel = kernel,
+       .grid = {static_cast<uint32_t>((row_items + kThreads - 1) / kThreads), static_cast<uint32_t>(rows), 1},
+       .block = {kThreads, 1, 1},
+       .overlap_previous = true},
+      target, op);
 }
 
 void check_fours(std::initializer_list<int> dims, const std::string& op) {

@@ -60,8 +60,7 @@ LB_KERNEL(merge_heads_kernel, MergeHeads, 256, 1) {
   const int i = 4 * (block_id() * n_threads() + thread_id()), row = block_id_y();
   if (i >= p.heads * p.dim) return;
   const int head = i / p.dim, column = i % p.dim;
-  store(p.y + long(row) * p.heads * p.dim + i,
-        load<f32x4>(p.x + (long(head) * p.rows + row) * p.padded + column));
+  store(p.y + long(row) * p.heads * p.dim + i, load<f32x4>(p.x + (long(head) * p.rows + row) * p.padded + column));
 }
 
 }  // namespace lb::gpu
