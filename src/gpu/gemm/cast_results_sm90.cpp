@@ -10,19 +10,6 @@
 
 namespace lb::gpu {
 
-using Pieces = f32x4[kCastPasses][4];  // of a thread; zero beyond the row
-
-LB_DEVICE int first_value(int pass) { return (pass * n_threads() + thread_id()) * kCastValues; }
-
-LB_DEVICE void read(const float* row, int n, Pieces& v) {
-  LB_UNROLL
-  for (int pass = 0; pass < kCastPasses; ++pass) {
-    LB_UNROLL
-    for (int i = 0; i < 4; ++i)
-      v[pass][i] = first_value(pass) < n ? load<f32x4>(row + first_value(pass) + 4 * i) : f32x4{};
-  }
-}
-
 LB_DEVICE float sum_of_squares(const f32x4 (&v)[4]) {
   float sum = 0;
   LB_UNROLL
@@ -34,9 +21,9 @@ LB_DEVICE float sum_of_squares(const f32x4 (&v)[4]) {
 }
 
 struct OfRmsNorm {
-  LB_DEVICE static void compute(const CastResult& p, int row, Pieces& v, float* scratch) {
+  LB_DEVICE static void compute(const CastResult& p, int row, CastValues& v, float* scratch) {
     const int n = p.cast.n_in;
-    read(p.cast.x + row * p.row_stride, n, v);
+    read_values(p.cast.x + row * p.row_stride, n, v);
     float sum = 0;
     LB_UNROLL
     for (int pass = 0; pass < kCastPasses; ++pass) sum += sum_of_squares(v[pass]);
@@ -56,10 +43,10 @@ struct OfRmsNorm {
 
 // Eight neighbouring lanes have a head.
 struct OfGatedRmsNorm {
-  LB_DEVICE static void compute(const CastResult& p, int row, Pieces& v, float*) {
+  LB_DEVICE static void compute(const CastResult& p, int row, CastValues& v, float*) {
     const int n = p.cast.n_in;
     const float* z = p.factor + row * p.row_stride;
-    read(p.cast.x + row * p.row_stride, n, v);
+    read_values(p.cast.x + row * p.row_stride, n, v);
     LB_UNROLL
     for (int pass = 0; pass < kCastPasses; ++pass) {
       float sum = sum_of_squares(v[pass]);
@@ -79,10 +66,10 @@ struct OfGatedRmsNorm {
 };
 
 struct OfSwiGlu {
-  LB_DEVICE static void compute(const CastResult& p, int row, Pieces& v, float*) {
+  LB_DEVICE static void compute(const CastResult& p, int row, CastValues& v, float*) {
     const int n = p.cast.n_in;
     const float* up = p.factor + row * p.row_stride;
-    read(p.cast.x + row * p.row_stride, n, v);
+    read_values(p.cast.x + row * p.row_stride, n, v);
     LB_UNROLL
     for (int pass = 0; pass < kCastPasses; ++pass) {
       if (first_value(pass) >= n) continue;
@@ -97,7 +84,7 @@ struct OfSwiGlu {
 };
 
 struct ToF16 {
-  LB_DEVICE static void store(const CastRows& p, int row, const Pieces& v, float* scratch) {
+  LB_DEVICE static void store(const CastRows& p, int row, const CastValues& v, float* scratch) {
     float largest = 0;
     LB_UNROLL
     for (int pass = 0; pass < kCastPasses; ++pass) largest = largest_of(v[pass], largest);
@@ -110,7 +97,7 @@ struct ToF16 {
 };
 
 struct ToF8 {
-  LB_DEVICE static void store(const CastRows& p, int row, const Pieces& v, float*) {
+  LB_DEVICE static void store(const CastRows& p, int row, const CastValues& v, float*) {
     LB_UNROLL
     for (int pass = 0; pass < kCastPasses; ++pass)
       store_fp8(p, row, first_value(pass), v[pass], first_value(pass) < p.n_in);
@@ -119,7 +106,7 @@ struct ToF8 {
 
 // The type of F16 or BF16 weights, without scales.
 struct ToPlain {
-  LB_DEVICE static void store(const CastRows& p, int row, const Pieces& v, float*) {
+  LB_DEVICE static void store(const CastRows& p, int row, const CastValues& v, float*) {
     LB_UNROLL
     for (int pass = 0; pass < kCastPasses; ++pass) {
       if (first_value(pass) >= tiled_values(p.n_in)) continue;
@@ -134,7 +121,7 @@ struct ToPlain {
 template <class Of, class To>
 LB_DEVICE void cast_result(const CastResult& p, float* scratch) {
   const int row = block_id();
-  Pieces v;
+  CastValues v;
   dependents_may_launch();
   wait_for_previous();
   Of::compute(p, row, v, scratch);

@@ -91,7 +91,7 @@ NarrowLaunch narrow_launch(const Linear& op, NarrowForm form, void* y, const Tar
                                        : form.has_scales ? "cast_rows_f16_kernel"
                                                          : "cast_rows_kernel",
                              .grid = {has_block_per_row ? rows : row_blocks, has_block_per_row ? 1 : rows, 1},
-                             .block = {kThreads, 1, 1},
+                             .block = {has_block_per_row ? uint32_t(cast_row_threads(op.n_in)) : kThreads, 1, 1},
                              .overlap_previous = true},
                             target, cat("[cast_rows] ", op.rows, " rows of ", op.n_in)),
           .params = {
@@ -122,7 +122,6 @@ ExpandLaunch expand_launch(const Linear& op, Scratch& scratch, const Target& tar
                      .n_in = op.n_in}};
 }
 
-// Tiles and fix-up of a group of one type. `what` describes the whole group in error messages.
 void set_tiles(Gemm& p, const GemmConfig& config) {
   p.n_blocks = config.n_blocks;
   p.n_stages = config.n_stages;
@@ -140,6 +139,7 @@ Launch tiles_launch(const GemmConfig& config, const std::string& what, const Tar
                  target, what);
 }
 
+// Tiles and fix-up of a group of one type. `what` describes the whole group in error messages.
 GemmLaunch gemm_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, Scratch& scratch,
                        const Target& target) {
   const Linear& first = group.products[0];
@@ -249,6 +249,12 @@ GemmLaunches gemm_launches(const LinearGroup& group, const RoundedRows& x, uint3
 }
 
 }  // namespace
+
+int cast_row_threads(int n_in) {
+  constexpr int kWarp = 32;
+  const int pieces = ceil_div(tiled_values(n_in), kCastValues), passes = ceil_div(pieces, kCastThreads);
+  return std::min(ceil_div(pieces, passes * kWarp) * kWarp, kCastThreads);
+}
 
 DType cast_type(DType weights, const Target& target) {
   return weights == DType::kF16 ? DType::kF16 : wide_type(target);

@@ -11,6 +11,9 @@
 
 namespace lb::gpu {
 
+// Threads of a block that casts a row of n_in values.
+int cast_row_threads(int n_in);
+
 struct NarrowLaunch {
   Launch launch;
   CastRows params;

@@ -34,9 +34,8 @@ std::optional<CastResultLaunch> launch_of(Of of, CastResult op, const GemmLaunch
   const CastRows& cast = gemms.narrow[0].params;
   const std::span parts(gemms.gemms, size_t(gemms.n_gemms));
   const auto reads_cast = [&](const GemmLaunch& gemm) { return gemm.params.x16 == cast.y; };
-  const int n_threads = ceil_div(tiled_values(cast.n_in), kCastValues);
   if (!cast.is_tiled || cast.n_in % kCastValues != 0 || op.row_stride % 4 != 0 ||
-      n_threads > kCastPasses * kCastThreads || !std::ranges::all_of(parts, reads_cast))
+      tiled_values(cast.n_in) > kCastPasses * kCastThreads * kCastValues || !std::ranges::all_of(parts, reads_cast))
     return {};
   const auto kernel =
       std::ranges::find_if(kKernels, [&](const CastKernel& one) { return one.of == of && one.form == form_of(cast); });
@@ -44,11 +43,9 @@ std::optional<CastResultLaunch> launch_of(Of of, CastResult op, const GemmLaunch
   const float* x = op.cast.x;
   op.cast = cast;
   op.cast.x = x;
-  constexpr int kWarp = 32;
-  const int passes = ceil_div(n_threads, kCastThreads);
   return CastResultLaunch{.launch = checked({.kernel = kernel->name,
                                              .grid = {uint32_t(cast.rows), 1, 1},
-                                             .block = {uint32_t(ceil_div(n_threads, passes * kWarp) * kWarp), 1, 1},
+                                             .block = {uint32_t(cast_row_threads(cast.n_in)), 1, 1},
                                              .overlap_previous = true},
                                             target, "[cast_result]"),
                           .params = op};

@@ -17,6 +17,18 @@ struct RowScale {
   }
 };
 
+// The values of a thread: 16 neighbouring ones in each pass of the block through the row; zero beyond the row.
+using CastValues = f32x4[kCastPasses][4];
+LB_DEVICE int first_value(int pass) { return (pass * n_threads() + thread_id()) * kCastValues; }
+LB_DEVICE void read_values(const float* row, int n, CastValues& v) {
+  LB_UNROLL
+  for (int pass = 0; pass < kCastPasses; ++pass) {
+    LB_UNROLL
+    for (int i = 0; i < 4; ++i)
+      v[pass][i] = first_value(pass) < n ? load<f32x4>(row + first_value(pass) + 4 * i) : f32x4{};
+  }
+}
+
 LB_DEVICE float largest_of(const f32x4 (&v)[4], float largest) {
   LB_UNROLL
   for (int i = 0; i < 4; ++i) {
