@@ -90,6 +90,27 @@ def test_tables_that_have_no_meaning(args: dict[str, Any], said: str) -> None:
         lucebox.ray.app(args)
 
 
+PROTOCOLS = [
+    ("/v1/chat/completions", "text/event-stream", b'data: {"error":'),
+    ("/v1/completions", "text/event-stream", b'data: {"error":'),
+    ("/completion", "text/event-stream", b'data: {"error":'),
+    ("/v1/messages", "text/event-stream; charset=utf-8", b'event: error\ndata: {"type":"error",'),
+    ("/v1/responses", "text/event-stream", b'event: error\ndata: {"type":"error",'),
+    ("/api/chat", "application/x-ndjson", b'{"error":'),
+]
+
+
+@pytest.mark.parametrize(("path", "content_type", "start"), PROTOCOLS, ids=[path for path, *_ in PROTOCOLS])
+def test_a_lost_stream_ends_in_its_protocol(path: str, content_type: str, start: bytes) -> None:
+    from lucebox.ray.ingress import LOST, failure_part
+    from lucebox.serve.errors import overloaded
+
+    end = failure_part(path, content_type, overloaded(LOST, 1), 7)
+    assert end.startswith(start) and b"send the request again" in end and end.endswith(b"\n")
+    assert (b'"sequence_number":7' in end) == (path == "/v1/responses")
+    assert failure_part(path, "application/json", overloaded(LOST, 1), 7) == b""
+
+
 def test_an_option_that_does_not_exist() -> None:
     import lucebox.ray
 

@@ -31,8 +31,8 @@ START_TRIES = 2
 def app(args: Mapping[str, Any]) -> Any:
     """An application for `serve.run`, or for a Serve config file as `import_path: lucebox.ray:app`.
 
-    args: `models` has a table for each model by its name, with `model`, options of EngineOptions and the settings that a
-    model may have for itself; `server` has fields of ServeSettings, `ray` of RaySettings.
+    args: `models` has a table for each model by its name, with `model`, options of EngineOptions and the settings that
+    a model may have for itself; `server` has fields of ServeSettings, `ray` of RaySettings.
 
     Raises:
         InvalidRequestError, TypeError: a table that has no meaning; the message says why.

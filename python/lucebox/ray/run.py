@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import threading
@@ -45,11 +46,14 @@ def run(
     port = _free_port(settings)
     target = application(specs, settings, scale)
     owns_cluster = False
+    for name in ("ray", "ray.serve"):  # they report each step
+        logging.getLogger(name).setLevel(logging.WARNING)
+    quiet = {"log_to_driver": False, "configure_logging": False}
     try:
-        ray.init(address="auto", log_to_driver=False)
+        ray.init(address="auto", **quiet)
     except ConnectionError:  # no cluster runs
         owns_cluster = True
-        ray.init(address="local", include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, log_to_driver=False)
+        ray.init(address="local", include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **quiet)
     stop = threading.Event()
     previous = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
