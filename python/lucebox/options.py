@@ -89,8 +89,9 @@ class EngineOptions:
     the largest block's, in whole chunks of prefill_chunk; 0: all blocks. `lucebox quality --sparse-prefill` measures
     what it costs. See docs/compression.md."""
     batch_invariant: bool = False
-    """On a GPU, tokens that do not depend on what is decoded beside them, to the bit: one sequence takes the kernels of
-    several, which is slower, and drafts are off. NVIDIA GPUs from sm_80; the CPU has this property anyway."""
+    """On a GPU, ids and log probabilities that depend neither on drafts nor on what is decoded beside them, to the bit.
+    A single sequence takes the kernels of several, which is slower, and drafts have at most 31 tokens. NVIDIA GPUs from
+    sm_80; the CPU has this property anyway."""
     mmproj: str | None = None
     """The vision tower of the model, for images: a multimodal projector (GGUF), or "none" to load the model without
     one. None: the tower in the model's folder, or a projector beside the model's file. See docs/images.md."""

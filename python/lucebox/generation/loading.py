@@ -47,8 +47,9 @@ def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Pro
     device = _open_device(wanted)
     resolved = resolve(name, offline=offline, progress=progress)
     wanted = replace(wanted, mmproj=find_tower(wanted.mmproj, resolved.path))
-    draft = "none" if wanted.batch_invariant and wanted.draft == "auto" else wanted.draft
-    drafts = resolve_drafts(draft, resolved, offline=offline, progress=progress)
+    drafts = resolve_drafts(wanted.draft, resolved, offline=offline, progress=progress)
+    if wanted.batch_invariant and wanted.draft == "auto":
+        drafts = [*drafts, Drafters()]  # where trees have no kernels for it
     place = plan_of_scorer(wanted, resolved.path, drafts, offline=offline, progress=progress)
     scorer: Scorer | None = None
     try:

@@ -195,13 +195,13 @@ attention_prepare = Op("attention_prepare", "u k v q_norm k_norm cos sin k_pages
                         "n_past eps pairs q_bias k_bias v_bias v_norm q_cos q_sin", "q k_pages v_pages", pairs="halves",
                         q_bias=None, k_bias=None, v_bias=None, v_norm=None, q_cos=None, q_sin=None)  # fmt: skip
 attention = Op("attention", "q k_pages v_pages k_type v_type page_table n_past scale gate ancestors parent first_slot "
-                "window blocks sinks", "o", first_slot=0, window=0, sinks=None)  # fmt: skip
+                "window blocks sinks by_row", "o", first_slot=0, window=0, sinks=None)  # fmt: skip
 key_scores = Op("key_scores", "q k_pages k_type page_table n_past scale scores first_row", "scores", first_row=0)
 # Updated for the blocks that `rows` rows after n_past complete.
 key_means = Op("key_means", "means k_pages k_type page_table n_past rows", "means")
 causal_conv = Op("causal_conv", "x w history pending accepted parent", "y history pending")
 # y with q and k prepared, the state after it, and the gates.
-delta_inputs = Op("delta_inputs", "x w history pending g beta a_neg dt_bias n_k_heads dk eps accepted parent",
+delta_inputs = Op("delta_inputs", "x w history pending g beta a_neg dt_bias n_k_heads dk eps accepted parent by_row",
                    "y history pending g beta")  # fmt: skip
 
 
@@ -267,12 +267,13 @@ def delta_prepare(
 def gated_delta(
     qkv: F32, g: F32, beta: F32, S: F32, k_pending: F32, cs_pending: F32, delta: F32, buffer: int = 0,
     accepted: I32 | None = None, parent: I32 | None = None, ancestors: Masks | None = None, order: str = "grouped",
-    **on: Any,
+    by_row: bool = False, **on: Any,
 ) -> tuple[F32, F32, F32, F32, F32]:  # fmt: skip
     """o and the state after it: S, k_pending, cs_pending, delta. A row of qkv holds prepared q, prepared k, and v.
     `buffer` selects the pending buffer that holds the previous append's rows.
 
-    cs_pending is the log decay summed along the path, as on devices. The CPU stores each row's own log decay.
+    cs_pending is the log decay summed along the path, as on devices, unless by_row. The CPU stores each row's own log
+    decay.
     """
     n_k_heads, keys = k_pending.shape[2], k_pending.shape[2] * k_pending.shape[3]
     q, k, v = np.split(qkv, (keys, 2 * keys), axis=1)
@@ -282,7 +283,7 @@ def gated_delta(
             sums = cs_pending[buffer][accepted]
             cs_pending[buffer][accepted[1:]] -= sums[:-1]
     got = run("gated_delta", on, q=_heads(q, n_k_heads), k=_heads(k, n_k_heads), v=_heads(v, delta.shape[1]), g=g,
-              beta=beta, parent=parent, ancestors=ancestors, row_stride=qkv.shape[1],
+              beta=beta, parent=parent, ancestors=ancestors, row_stride=qkv.shape[1], by_row=by_row,
               **delta_state(S, k_pending, cs_pending, delta, buffer, order), accepted=accepted)  # fmt: skip
     o, *state = got["o"], *delta_state_after(got)
     if "pack" not in on:

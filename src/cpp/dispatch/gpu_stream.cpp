@@ -29,11 +29,12 @@ class DeviceMemory final : public Memory {
 }  // namespace
 
 GpuStream::GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity,
-                     std::shared_ptr<LentMemory> lent)
+                     std::shared_ptr<LentMemory> lent, bool one_order)
     : Stream(kOpBodies<GpuStream>, "has no launch of its own"),
       pack_(std::move(pack)),
       queue_(pack_->device()),
       capacity_(capacity),
+      one_order_(one_order),
       lent_(std::move(lent)),
       scratch_(allocate(scratch_bytes)),
       arrived_(reserve(gpu::kSkinnyArrivedBytes)),
@@ -141,12 +142,19 @@ std::vector<gpu::KernelTime> GpuStream::time_kernels(const std::function<void()>
   return timer.times();
 }
 
+bool GpuStream::has_one_order(const LinearGroup& group) const {
+  return one_order_ && group.products[0].rows <= kOneOrderRows;
+}
+
+// With one order, matrices without a skinny kernel are multiplied row by row.
 bool GpuStream::is_gemm(const LinearGroup& group) const {
-  return group.products[0].rows > 1 && gpu::has_gemm(group, pack_->target());
+  if (group.products[0].rows == 1) return false;
+  const gpu::Target& target = pack_->target();
+  return has_one_order(group) ? gpu::split_skinny(group, target).others.n == 0 : gpu::has_gemm(group, target);
 }
 
 int GpuStream::rounded_bits(const LinearGroup& group) const {
-  return is_gemm(group) ? gpu::gemm_rounded_bits(group, pack_->target()) : gpu::rounded_bits(group);
+  return is_gemm(group) && !has_one_order(group) ? gpu::gemm_rounded_bits(group, pack_->target()) : gpu::rounded_bits(group);
 }
 
 RoundedRows GpuStream::x_buffer(const LinearGroup& group, int bits) const {
@@ -238,8 +246,17 @@ void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
     if (chain_.begin(group, skinny_x, target)) return;
     return send_gemms(gpu::choose_gemm(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_->data()), target));
   }
+  if (has_one_order(group) && group.products[0].rows > 1)
+    if (const gpu::SkinnyParts parts = gpu::split_skinny(group, target); parts.skinny.n > 0) {
+      send_gemv(parts.others, x);
+      return multiply(parts.skinny, x);
+    }
+  send_gemv(group, x);
+}
+
+void GpuStream::send_gemv(const LinearGroup& group, const RoundedRows& x) {
   keeps_l1_ = false;
-  const gpu::GemvLaunches gemv = gpu::choose(group, x, target);
+  const gpu::GemvLaunches gemv = gpu::choose(group, x, pack_->target());
   for (int i = 0; i < gemv.n; ++i) start(gemv.launches[i].launch, gemv.launches[i].params);
 }
 
@@ -345,6 +362,10 @@ void GpuStream::run(const GatedDelta& op) {
 // divide by each head's root mean square as they read.
 void GpuStream::run_fused(const DeltaNet& op, const LinearGroup& readers) {
   run(op.inputs);
+  if (op.delta.by_row) {
+    run(op.delta);
+    return run_fused(op.norm, readers);
+  }
   flush();
   GatedRmsNorm norm = op.norm;
   norm.rounded = x_buffer(readers, 8);
@@ -372,7 +393,23 @@ void GpuStream::run(std::span<const KvMove> moves) {
   }
 }
 
+// Rows in one launch, each with its partials.
+void GpuStream::run_by_row(const Attention& op) {
+  for (int first = 0; first < op.rows; first += gpu::kRowsOfLaunch) {
+    const long values = long(first) * op.n_heads * op.cache.head_dim;
+    Attention part = op;
+    part.rows = std::min(op.rows - first, gpu::kRowsOfLaunch);
+    part.q += values;
+    part.o += values;
+    if (part.gate != nullptr) part.gate += first * op.gate_row_stride;
+    part.tree = {op.tree.parent + first, op.tree.ancestors + first};
+    const gpu::AttentionLaunches rows = gpu::choose_by_row(part, capacity_, scratch_->data(), pack_->target());
+    for (int i = 0; i < rows.n; ++i) start(rows.launches[i], rows.params);
+  }
+}
+
 void GpuStream::run(const Attention& op) {
+  if (op.by_row && op.tree.parent != nullptr) return run_by_row(op);
   const gpu::AttentionLaunches attention = gpu::choose(op, capacity_, scratch_->data(), pack_->target());
   for (int i = 0; i < attention.n; ++i) start(attention.launches[i], attention.params);
 }
@@ -460,6 +497,10 @@ void GpuStream::run(const KeyScores& op) {
 // The kernel that merges the splits also rounds o. The partials follow the rounded o in the scratch.
 void GpuStream::run_fused(const Attention& op, const LinearGroup& readers) {
   LB_ASSERT(readers.products[0].x == op.o);
+  if (op.by_row) {
+    run(op);
+    return run(readers);
+  }
   const int bits = gpu::can_round(op) ? rounded_bits(readers) : 0;
   std::byte* scratch = scratch_->data() + gpu::gemm_scratch_at(readers.products[0], bits);
   gpu::AttentionLaunches attention = gpu::choose(op, capacity_, scratch, pack_->target());

@@ -45,9 +45,11 @@ class GpuStream final : public Stream {
   static constexpr size_t kStagingBytes = size_t(8) << 20;  // pinned host memory
 
   // scratch_bytes: the largest op's. capacity: tokens of the longest KV cache. lent: source of all memory that the
-  // stream reserves; null: the stream allocates.
+  // stream reserves; null: the stream allocates. one_order: the products of 2 to kOneOrderRows rows sum in one order,
+  // whatever the number of rows.
   GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity,
-            std::shared_ptr<LentMemory> lent = nullptr);
+            std::shared_ptr<LentMemory> lent = nullptr, bool one_order = false);
+  static constexpr int kOneOrderRows = 32;
   // Bytes of device memory that the stream itself allocates.
   static size_t planned_bytes(size_t scratch_bytes);
 
@@ -194,7 +196,10 @@ class GpuStream final : public Stream {
   void send_gemms(gpu::GemmLaunches gemms);
   bool fuse_gate(const SwiGlu& op, const LinearGroup& readers);
   std::byte* stage(size_t bytes);
+  bool has_one_order(const LinearGroup& group) const;
   bool is_gemm(const LinearGroup& group) const;
+  void run_by_row(const Attention& op);
+  void send_gemv(const LinearGroup& group, const RoundedRows& x);
   int rounded_bits(const LinearGroup& group) const;                // precision of the group's rounded x; 0: not rounded
   RoundedRows x_buffer(const LinearGroup& group, int bits) const;  // the x buffer at the start of the scratch
   RoundedRows next_x_buffer(const LinearGroup& readers) const;     // alternates between the start and the end of the
@@ -204,6 +209,7 @@ class GpuStream final : public Stream {
   std::shared_ptr<gpu::Pack> pack_;
   gpu::Queue queue_;
   int capacity_;
+  bool one_order_;
   std::shared_ptr<LentMemory> lent_;
   std::unique_ptr<Memory> scratch_;  // for the op in progress
   std::unique_ptr<Memory> arrived_;  // counters of a skinny GEMM's blocks

@@ -42,6 +42,7 @@ struct StreamNeeds {
   int n_threads = 1;
   Isa isa = Isa::kPortable;
   Activations activations = Activations::kInt8;
+  bool one_order = false;  // products of few rows, on a GPU (GpuStream)
   bool is_sparse = false;  // block-sparse attention of prompts
   int score_rows = 0;      // of KeyScores; 0: none
 };
@@ -66,6 +67,8 @@ class DeviceSizes {
   virtual int prefill_chunk() const = 0;        // default for EngineOptions
   // Throws kUnsupported if the device has no block-sparse attention kernels for this model.
   virtual void check(const SparseWish& wish, const Model& model, const KvTypes& kv) const = 0;
+  // Throws kUnsupported if the device cannot verify trees of this model row by row (batch_invariant).
+  virtual void check_trees_by_row(const Model& model) const = 0;
   virtual bool maps_weights() const = 0;        // matrices stay in the file's mapping
   virtual bool rows_are_invariant() const = 0;  // a row has the same bits in every dense append
   // Private copies that load() makes of a part's weights.

@@ -52,6 +52,7 @@ class CpuSizes final : public DeviceSizes {
   std::string memory_name() const override { return "memory"; }
   int prefill_chunk() const override { return 512; }
   void check(const SparseWish& wish, const Model& model, const KvTypes&) const override { check_plain(wish, model); }
+  void check_trees_by_row(const Model&) const override {}  // rows are invariant anyway
   bool maps_weights() const override { return true; }
   bool rows_are_invariant() const override { return true; }
   size_t weight_bytes(Network& network, const NetworkPart&) const override {

@@ -36,6 +36,18 @@ size_t group_scratch(LinearGroup group, int max_rows, const gpu::Target& target)
   return bytes;
 }
 
+// Scratch of a product group whose sums have one order: quantised x, and the workspace of the part with skinny kernels.
+size_t one_order_scratch(LinearGroup group, const gpu::Target& target) {
+  size_t bytes = 0;
+  for (int rows = 2; rows <= GpuStream::kOneOrderRows; ++rows) {
+    for (int i = 0; i < group.n; ++i) group.products[i].rows = rows;
+    const LinearGroup skinny = gpu::split_skinny(group, target).skinny;
+    bytes = std::max(bytes, gpu::gemm_scratch_at(group.products[0], gpu::rounded_bits(group)) +
+                                (skinny.n > 0 ? gpu::gemm_scratch_bytes(skinny, target) : 0));
+  }
+  return bytes;
+}
+
 // Scratch of a chain of skinny GEMMs, each fused with the op that computes the next GEMM's x (gpu::DeferredGemm): the
 // largest partial sums, and two x buffers.
 size_t chain_scratch(std::span<LinearGroup> groups, int max_rows, const gpu::Target& target) {
@@ -99,6 +111,8 @@ size_t scratch_of(const StreamNeeds& needs, const gpu::Target& target) {
   }
   std::vector<LinearGroup> groups = product_groups(needs.networks, needs.activations);
   for (const LinearGroup& group : groups) bytes = std::max(bytes, group_scratch(group, rows, target));
+  if (needs.one_order)
+    for (const LinearGroup& group : groups) bytes = std::max(bytes, one_order_scratch(group, target));
   return std::max(bytes, chain_scratch(groups, std::min(rows, kMaxTree), target));
 }
 
@@ -128,6 +142,14 @@ class GpuSizes final : public DeviceSizes {
              ": block-sparse attention on ", target_.name, " (", name_, ") has no kernels for ", n_heads, " heads of ",
              head_dim, " over ", n_kv_heads, " KV heads. Use ", wish.option, " = 0");
   }
+  void check_trees_by_row(const Model& model) const override {
+    const std::string wanted = "batch_invariant with drafts";
+    LB_CHECK(gpu::has_attention_by_row(target_), kUnsupported, wanted, ": ", target_.name, " (", name_,
+             ") has no kernels for it, which NVIDIA GPUs from sm_80 have. Use draft = none");
+    const auto& [n_heads, n_kv_heads, head_dim] = model.attention();
+    LB_CHECK(n_heads <= gpu::kDecodeQueries * n_kv_heads, kUnsupported, wanted, ": at most ", gpu::kDecodeQueries,
+             " query heads may share a KV head; the model has ", n_heads, " over ", n_kv_heads, ". Use draft = none");
+  }
   bool maps_weights() const override { return false; }
   bool rows_are_invariant() const override { return false; }
   size_t weight_bytes(Network& network, const NetworkPart& part) const override {
@@ -142,7 +164,7 @@ class GpuSizes final : public DeviceSizes {
     return cat("rounded activations, partial attention; pack ", target_.name);
   }
   size_t loop_bytes(const Model& model, const EngineOptions& options) const override {
-    return gpu_token_loop_bytes(model, options.context);
+    return gpu_token_loop_bytes(model, options, options.context);
   }
   size_t step_bytes(const Models& models, const EngineOptions& options) const override {
     return gpu_step_bytes(models, options, target_);
@@ -168,7 +190,8 @@ class GpuBackend final : public Backend {
   Device& device() const override { return device_; }
   LentMemory* lent() const override { return lent_.get(); }
   std::unique_ptr<Stream> make_stream(const StreamNeeds& needs) const override {
-    return std::make_unique<GpuStream>(pack_, scratch_of(needs, pack_->target()), needs.context, lent_);
+    return std::make_unique<GpuStream>(pack_, scratch_of(needs, pack_->target()), needs.context, lent_,
+                                       needs.one_order);
   }
   std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state,
                                        const StepRing* ring) const override {

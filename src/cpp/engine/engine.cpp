@@ -15,6 +15,7 @@
 #include "engine/open_models.h"
 #include "engine/plan.h"
 #include "engine/plan_fit.h"
+#include "gpu/experts/choose.h"
 #include "speculation/planner.h"
 
 namespace lb {
@@ -108,6 +109,11 @@ std::string fingerprint_of(const ModelFile& file, const std::optional<ModelFile>
 
 SparseWish sparse_wish(const EngineOptions& options) { return {options.sparse_prefill, "sparse_prefill"}; }
 
+void check_device(const DeviceSizes& sizes, const EngineOptions& options, const Model& model) {
+  sizes.check(sparse_wish(options), model, options.kv);
+  if (options.batch_invariant && options.drafts()) sizes.check_trees_by_row(model);
+}
+
 // Checks the options and resolves the defaults that depend on machine and device, except the context.
 void resolve(EngineOptions& options, const DeviceSizes& sizes) {
   check_model_options(options);
@@ -120,8 +126,9 @@ void resolve(EngineOptions& options, const DeviceSizes& sizes) {
            "draft_budget must be between 1 and ", kMaxTree - 1, ", got ", options.draft_budget);
   LB_CHECK(options.sparse_prefill >= 0 && options.sparse_prefill <= 1, kInvalid,
            "sparse_prefill must be between 0 and 1, got ", options.sparse_prefill);
-  LB_CHECK(!options.batch_invariant || !options.drafts(), kInvalid,
-           "batch_invariant needs draft = none: the rows of a draft tree take kernels of their own");
+  LB_CHECK(!options.batch_invariant || options.draft_budget < EngineOptions::kInvariantRows, kInvalid,
+           "draft_budget must be at most ", EngineOptions::kInvariantRows - 1, " with batch_invariant, got ",
+           options.draft_budget);
   LB_CHECK(options.decode_path == DecodePath::kAuto || !sizes.maps_weights(), kUnsupported,
            "decode_path = graph and megakernel need a GPU; the model is opened on ", sizes.name());
   resolve_model_options(options, sizes);
@@ -278,12 +285,22 @@ void Engine::forward(const PassBuffers& buffers, std::span<const Append> appends
   check_intact();
 }
 
-StateOptions Engine::state_options() const { return lb::state_options(options_); }
+StateOptions Engine::state_options() const {
+  StateOptions state = lb::state_options(options_);
+  state.by_row = decodes_by_row();
+  return state;
+}
+
+int Engine::max_pass_rows() const {
+  const int rows = std::min(buffers().max_rows, PassInputs::kRows);
+  const bool is_mixture = model().info().experts.n > 0;
+  return decodes_by_row() && is_mixture ? std::min(rows, gpu::kMinGroupedRows - 1) : rows;
+}
 
 MemoryPlan Engine::plan(const std::string& path, EngineOptions& options, std::span<const DeviceSizes* const> devices) {
   resolve(options, *devices[0]);
   const OpenModels opened(path, options.draft_model, *devices[0]);
-  for (const DeviceSizes* sizes : devices) sizes->check(sparse_wish(options), *opened.models.target, options.kv);
+  for (const DeviceSizes* sizes : devices) check_device(*sizes, options, *opened.models.target);
   const auto tower = open_tower(options, *opened.models.target, *devices[0]);
   return make_split_plan(opened.models, devices, opened.file_bytes(), options, tower.get()).plan;
 }
@@ -304,7 +321,7 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
            "a device is named twice among the devices of ", path, ". Name each device once");
   resolve(options, *devices[0]);
   OpenModels opened(path, options.draft_model, *devices[0]);
-  for (const DeviceSizes* sizes : devices) sizes->check(sparse_wish(options), *opened.models.target, options.kv);
+  for (const DeviceSizes* sizes : devices) check_device(*sizes, options, *opened.models.target);
   std::vector<std::unique_lock<std::mutex>> locks;
   for (std::mutex* one : opening) locks.emplace_back(*one);
   auto tower = open_tower(options, *opened.models.target, *devices[0]);

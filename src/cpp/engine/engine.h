@@ -80,6 +80,10 @@ class Engine {
   // Whether a row of a sequence has the same bits whichever appends compute the sequence: on the CPU, unless the ends
   // of appends decide where attention is sparse.
   bool rows_are_invariant() const;
+  // Whether a GPU computes decoded rows so that a row has the same bits in every append: batch_invariant.
+  bool decodes_by_row() const { return options_.batch_invariant && !backend().sizes().rows_are_invariant(); }
+  // Most rows of a pass: with batch_invariant, fewer for a mixture, whose larger appends sum in another order.
+  int max_pass_rows() const;
   // In the order of their layers.
   std::span<const std::unique_ptr<Shard>> shards() const { return shards_; }
   int n_shards() const { return static_cast<int>(shards_.size()); }

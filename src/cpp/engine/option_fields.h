@@ -52,8 +52,7 @@ struct EngineFields : ModelOptions {
   // Lossy block-sparse attention of prompts: rows read the blocks of 128 keys whose weight is at least this share of
   // the largest block's, in whole chunks of prefill_chunk; 0: all blocks.
   float sparse_prefill = 0;
-  // On a GPU, tokens that do not depend on what is decoded beside them, to the bit: one sequence takes the kernels of
-  // several, which is slower, and drafts are off.
+  // On a GPU, ids and log probabilities that depend neither on drafts nor on what is decoded beside them, to the bit.
   bool batch_invariant = false;
   // The vision tower of the model, for images: a multimodal projector (GGUF), or "none" to load the model without one.
   // "": the tower in the model's folder, or a projector beside the model's file.

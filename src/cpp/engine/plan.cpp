@@ -128,6 +128,7 @@ StreamNeeds stream_needs(const Models& models, const EngineOptions& options) {
           .n_threads = options.threads,
           .isa = options.isa,
           .activations = options.activations,
+          .one_order = options.batch_invariant,
           .is_sparse = options.sparse_prefill > 0};
 }
 

@@ -236,7 +236,8 @@ Attention attention(const AttentionBlock& block, const AttentionPrepare& op, con
           .sinks = block.sinks,
           .blocks = selection.blocks,
           .n_query_blocks = selection.n_query_blocks,
-          .list_size = selection.list_size};
+          .list_size = selection.list_size,
+          .by_row = rows.state->options().by_row && rows.tree.parent != nullptr};
 }
 
 void add_output_bias(const AttentionBlock& block, float* result, const Step& step) {
@@ -290,7 +291,8 @@ DeltaInputs delta_inputs(const DeltaNetBlock& block, const SequenceState::Call& 
                       .n_v_heads = r.n_v_heads,
                       .dk = r.dk,
                       .row_stride = r.channels(),
-                      .eps = kDeltaL2Eps}};
+                      .eps = kDeltaL2Eps},
+          .by_row = call.by_row};
 }
 
 GatedDelta gated_delta(const DeltaNetBlock& block, const SequenceState::Call& call, const Tree& tree,
@@ -317,7 +319,8 @@ GatedDelta gated_delta(const DeltaNetBlock& block, const SequenceState::Call& ca
           .dk = r.dk,
           .dv = r.dv,
           .row_stride = r.channels(),
-          .order = r.order};
+          .order = r.order,
+          .by_row = call.by_row};
 }
 
 }  // namespace

@@ -97,6 +97,9 @@ struct Attention {
   // other slots are hidden. null: none are.
   const int32_t* blocks = nullptr;
   long n_query_blocks = 0, list_size = 0;
+  // Each row of a tree has the bits of a step after its parent, whose slots would follow its ancestors' in order. On
+  // the CPU it always has.
+  bool by_row = false;
 };
 
 size_t attention_shared_scratch(int max_rows, int n_heads, int head_dim, int max_context);

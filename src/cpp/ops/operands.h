@@ -378,6 +378,7 @@ void operands(Attention& op, Visit&& visit) {
   visit.scalar("scale", op.scale);
   visit.scalar("first_slot", op.first_slot);
   visit.scalar("window", op.window);
+  visit.scalar("by_row", op.by_row);
   operands(op.cache, visit, Access::kIn);
   visit.in("n_past", op.n_past, {1});
   visit.in("q", op.q, {op.rows, op.n_heads, op.cache.head_dim});
@@ -558,6 +559,7 @@ void operands(DeltaInputs& op, Visit&& visit) {
   operands(op.conv, visit);
   visit.scalar("n_k_heads", op.prepare.n_k_heads);
   visit.scalar("dk", op.prepare.dk);
+  visit.scalar("by_row", op.by_row);
   op.prepare.rows = op.conv.rows;
   op.prepare.row_stride = op.conv.channels;
   visit.inside(op.prepare.q, "y", 0);
@@ -587,6 +589,7 @@ void operands(GatedDelta& op, Visit&& visit) {
   visit.scalar("n_k_heads", op.n_k_heads);
   visit.scalar("n_v_heads", op.n_v_heads);
   visit.scalar("dk", op.dk);
+  visit.scalar("by_row", op.by_row);
   visit.stride("row_stride", op.row_stride);
   visit.in("q", op.q, {op.rows, op.n_k_heads, op.dk}, {op.row_stride, op.dk, 1});
   visit.in("k", op.k, {op.rows, op.n_k_heads, op.dk}, {op.row_stride, op.dk, 1});
@@ -609,6 +612,7 @@ void operands(DeltaNet& op, Visit&& visit) {
   delta.n_v_heads = prepare.n_v_heads;
   delta.dk = prepare.dk;
   delta.row_stride = prepare.row_stride;
+  delta.by_row = op.inputs.by_row;
   state_operands(delta, visit);
   visit.inside(delta.q, "y", 0);
   visit.inside(delta.k, "y", keys);

@@ -42,6 +42,9 @@ struct StateOptions {
   int capacity = 0;  // tokens, committed and appended
   KvType k_type = KvType::kF16, v_type = KvType::kF16;
   int append_rows = 0;  // most rows of an append; smaller values mean kMaxTree
+  // On a GPU: single rows and trees leave the state of steps, bit by bit (GatedDelta::by_row), and a tree's path can be
+  // rewound only as far as these steps could.
+  bool by_row = false;
 };
 
 // In a model with folding layers, a windowed layer keeps only a ring of pages. The folding layers limit every rewind to

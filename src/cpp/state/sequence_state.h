@@ -98,7 +98,7 @@ class SequenceState {
   int n_calls() const { return (table_.n_rows() - 1) / stream().max_chain_rows() + 1; }
   Call recurrent(int layer, int call) const {
     LB_ASSERT(table_.is_appending() && call < n_calls());
-    return shard_of(layer).recurrent(layer, call, table_.n_rows());
+    return shard_of(layer).recurrent(layer, call, table_);
   }
   RowLayer row(int layer) const { return shard_of(layer).row(layer); }
   Accepted accepted() const { return only_shard().accepted(); }

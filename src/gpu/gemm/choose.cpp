@@ -312,6 +312,16 @@ bool has_gemm(const LinearGroup& group, const Target& target) {
                              [&](const Linear& op) { return has_kernel(op, target) || is_expanded(op, target); });
 }
 
+SkinnyParts split_skinny(const LinearGroup& group, const Target& target) {
+  SkinnyParts parts = {};
+  const TypeGroups types = split_types(group);
+  for (const LinearGroup& type : std::span(types.groups, size_t(types.n))) {
+    LinearGroup& part = is_skinny(type, target) ? parts.skinny : parts.others;
+    for (const Linear& op : ops_of(type)) part.products[part.n++] = op;
+  }
+  return parts;
+}
+
 size_t gemm_scratch_bytes(const LinearGroup& group, const Target& target) {
   Scratch parts = {nullptr};
   gemm_launches(group, {}, nullptr, parts, target);

@@ -59,6 +59,12 @@ int gemm_rounded_bits(const LinearGroup& group, const Target& target);
 // Whether every matrix of the group has a kernel here. If not, the GEMV computes row by row.
 bool has_gemm(const LinearGroup& group, const Target& target);
 
+// The matrices of a group that skinny GEMM multiplies, and the others.
+struct SkinnyParts {
+  LinearGroup skinny, others;
+};
+SkinnyParts split_skinny(const LinearGroup& group, const Target& target);
+
 // Weights are in planes (quant/planes.h). `x` is the output of round_rows for the group's x; unused if
 // gemm_rounded_bits() is 0. `scratch` is 256-byte aligned, has gemm_scratch_bytes() and is free again afterwards.
 // `arrived` has kSkinnyArrivedBytes, zero before the first launch; only skinny GEMMs write it.

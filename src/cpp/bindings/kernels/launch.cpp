@@ -51,6 +51,7 @@ class ShapeFields {
   }
 
   void scalar(const char* name, int& value) { value = number(name); }
+  void scalar(const char* name, bool& value) { value = number(name) != 0; }
   void scalar(const char* name, DType& value) {
     if (const nb::object given = take(name); given.is_valid()) value = dtype_named(nb::cast<std::string>(given));
   }

@@ -46,6 +46,9 @@ class OpFields {
   void scalar(const char* name, int& value) {
     number(name, &value, [&value](long v) { value = int(v); });
   }
+  void scalar(const char* name, bool& value) {  // optional
+    if (const nb::object given = take(name); given.is_valid()) value = nb::cast<bool>(given);
+  }
   void scalar(const char* name, float& value);
   void scalar(const char* name, DType& value);
   void scalar(const char* name, KvType& value);
