@@ -64,6 +64,7 @@ class RunningModel:
             observer=MetricsObserver(telemetry.metrics, self.model.name, self.touch),
         )
         telemetry.metrics.drafts.watch(self, self.scheduler.slots)
+        telemetry.metrics.experts.watch(self, loaded.engine)
         self.scheduler.start_thread()
 
     @property
@@ -104,6 +105,7 @@ class RunningModel:
             self._is_stopped = True
             self.scheduler.close(drain_s)
             self._telemetry.metrics.drafts.unwatch(self)
+            self._telemetry.metrics.experts.unwatch(self)
             self.model.close()
 
     def close(self) -> None:

@@ -174,6 +174,7 @@ Matrix Binder::experts(const TensorName& name, int n_experts, int n_out, int n_i
     matrix.name = file_name(name);
   }
   matrix.split = Split::experts(n_experts, n_out);
+  matrix.n_experts = n_experts;
   return matrix;
 }
 
@@ -235,6 +236,7 @@ Matrix Binder::expert_blocks(const TensorName& name, int n_experts, int n_out, i
   }
   matrix.name = file_name(name);
   matrix.split = Split::experts(n_experts, n_out);
+  matrix.n_experts = n_experts;
   return matrix;
 }
 
