@@ -56,6 +56,14 @@ class Plan:
         """The speed of decoding without drafts if it only read the weights; None without a bandwidth."""
         return None if self.bandwidth_gb_s is None else self.bandwidth_gb_s * 1e9 / self.memory.bytes_per_token
 
+    def tokens_s_over(self, link_gb_s: float) -> float | None:
+        """The same with the expected copies of experts over a link of this speed, one after the other; None also if all
+        experts are in device memory."""
+        experts = self.memory.experts
+        if self.max_tokens_s is None or experts is None or not experts.host_bytes:
+            return None
+        return 1 / (1 / self.max_tokens_s + experts.expected_link_bytes / (link_gb_s * 1e9))
+
 
 @dataclass(frozen=True, slots=True)
 class ScorerPlan:

@@ -108,6 +108,39 @@ class DraftMetrics:
         yield from lengths.lines()
 
 
+class ExpertMetrics:
+    """Counters of experts that are not all in device memory, summed over all models, unloaded ones included."""
+
+    def __init__(self) -> None:
+        self._engines: dict[object, _engine.Engine] = {}
+        self._ended = (0, 0, 0)
+        self._lock = threading.Lock()
+
+    def watch(self, owner: object, engine: _engine.Engine) -> None:
+        with self._lock:
+            self._engines[owner] = engine
+
+    def unwatch(self, owner: object) -> None:
+        """Keeps the counts of an owner's engine, and lets go of the engine."""
+        with self._lock:
+            self._ended = _sum([self._ended, self._engines.pop(owner).expert_counts])
+
+    def lines(self) -> Iterable[str]:
+        with self._lock:
+            hits, misses, copied = _sum([self._ended, *(one.expert_counts for one in self._engines.values())])
+        for name, doc, value in (
+            ("lucebox_expert_hits_total", "Experts that passes found in device memory, if not all are there.", hits),
+            ("lucebox_expert_misses_total", "Experts that passes copied from host memory.", misses),
+            ("lucebox_expert_copied_bytes_total", "Bytes of experts copied from host memory.", copied),
+        ):
+            yield from exposition(name, "counter", doc, [("", float(value))])
+
+
+def _sum(counts: Iterable[tuple[int, int, int]]) -> tuple[int, int, int]:
+    hits, misses, copied = (sum(one) for one in zip(*counts, strict=True))
+    return hits, misses, copied
+
+
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
     """Statistics of a request that has ended."""
@@ -154,6 +187,7 @@ class Metrics:
         self.sequences = Histogram("lucebox_step_sequences", "Sequences of a decode step.", ROWS)
         self.rows = Histogram("lucebox_pass_rows", "Rows that a pass computes for several sequences.", ROWS)
         self.drafts = DraftMetrics()
+        self.experts = ExpertMetrics()
         self.history: deque[RequestRecord] = deque(maxlen=HISTORY)
         self._outcomes: dict[tuple[str, str, str], int] = {}
         self._lock = threading.Lock()
@@ -187,7 +221,7 @@ class Metrics:
         for metric in (
             self.rejected, self.prompt_tokens, self.cached_tokens, self.cut_tokens, self.generated_tokens,
             self.prefill_s, self.decode_s, self.queue_s, self.first_token_s, self.request_s, self.sequences,
-            self.rows, self.drafts,
+            self.rows, self.drafts, self.experts,
         ):  # fmt: skip
             yield from metric.lines()
         if self.joules.value > 0:

@@ -70,6 +70,7 @@ class RunningModel:
             joules=None if meter is None else meter.counter,
         )
         telemetry.metrics.drafts.watch(self, self.scheduler.slots)
+        telemetry.metrics.experts.watch(self, loaded.engine)
         self.scheduler.start_thread()
 
     @property
@@ -110,6 +111,7 @@ class RunningModel:
             self._is_stopped = True
             self.scheduler.close(drain_s)
             self._telemetry.metrics.drafts.unwatch(self)
+            self._telemetry.metrics.experts.unwatch(self)
             self.model.close()
 
     def close(self) -> None:

@@ -28,6 +28,8 @@ constexpr int kSms = 4, kMaxThreads = 1024, kWarp = 32;
 constexpr uint32_t kMaxCluster = 8;                                                        // blocks
 constexpr int kSharedDefault = 48 << 10, kSharedBlock = 227 << 10, kSharedSm = 228 << 10;  // as sm_90
 constexpr size_t kCorruptedBytes = 4096;  // least length of a peer copy that arrives wrong on the last device
+// The last device but one pins no more than this, as a container or WSL2 may.
+constexpr size_t kFewPinned = size_t(18) << 20;
 constexpr size_t kMemory = size_t(4) << 30;
 constexpr size_t kAlignment = 256;  // the alignment that the vendors' allocators guarantee
 
@@ -61,8 +63,8 @@ Status failed(Status status, std::string why) {
 
 struct Device {
   std::mutex mutex;
-  std::map<void*, size_t> blocks;
-  size_t used = 0;
+  std::map<void*, size_t> blocks, pinned_blocks;
+  size_t used = 0, pinned = 0;
 };
 Device devices[kDevices];
 thread_local Device* current = &devices[0];
@@ -150,12 +152,25 @@ Status memory_free(Address address) {
 }
 
 Status host_allocate(void** address, size_t bytes, unsigned) {
-  return ::posix_memalign(address, kAlignment, bytes) == 0 ? 0 : kOutOfMemory;
+  const std::lock_guard lock(current->mutex);
+  if (current == &devices[kDevices - 2] && bytes > kFewPinned - current->pinned) return kOutOfMemory;
+  if (::posix_memalign(address, kAlignment, bytes) != 0) return kOutOfMemory;
+  current->pinned_blocks[*address] = bytes;
+  current->pinned += bytes;
+  return 0;
 }
 
 Status host_free(void* address) {
-  std::free(address);
-  return 0;
+  for (Device& device : devices) {
+    const std::lock_guard lock(device.mutex);
+    const auto found = device.pinned_blocks.find(address);
+    if (found == device.pinned_blocks.end()) continue;
+    device.pinned -= found->second;
+    device.pinned_blocks.erase(found);
+    std::free(address);
+    return 0;
+  }
+  return failed(kInvalidValue, "freed pinned memory that no device owns");
 }
 
 // Devices of one half have access to each other's memory.
@@ -229,6 +244,13 @@ Status peer_copy(Address to, Handle receiver, Address from, Handle, size_t bytes
 Status fill(Address to, unsigned char value, size_t bytes, Handle stream) {
   return submit(stream, [=] {
     std::memset(to, value, bytes);
+    return 0;
+  });
+}
+
+Status launch_host(Handle stream, void (*function)(void*), void* argument) {
+  return submit(stream, [=] {
+    function(argument);
     return 0;
   });
 }
@@ -466,6 +488,7 @@ void bind_kernels(Driver& d) {
   d.launch = {"launch", launch};
   d.launch_cooperative = {"launch_cooperative", launch_cooperative};
   d.launch_with = {"launch_with", launch_with};
+  d.launch_host = {"launch_host", launch_host};
 }
 
 Driver make() {

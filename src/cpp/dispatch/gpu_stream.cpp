@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "device/graph.h"
 #include "dispatch/device_link.h"
+#include "dispatch/staged_experts.h"
 
 namespace lb {
 namespace {
@@ -106,8 +107,14 @@ void GpuStream::zero(void* to, size_t bytes) { queue().fill(static_cast<std::byt
 
 void GpuStream::replay(std::unique_ptr<Recording>& recording, const std::function<void()>& work) {
   if (timer_ != nullptr || !pack_->device().info().has_graphs) return work();
+  ++n_slot_changes_;
   if (recording == nullptr) {
     gpu::Capture capture(queue());
+    struct Flag {
+      bool& is_set;
+      explicit Flag(bool& flag) : is_set(flag) { is_set = true; }
+      ~Flag() { is_set = false; }
+    } capturing(is_capturing_);
     work();
     flush();
     recording = std::make_unique<RecordedGraph>(capture);
@@ -320,14 +327,60 @@ bool GpuStream::fuse_arrival(const RmsNorm& op, const LinearGroup& readers) {
   return true;
 }
 
+void GpuStream::run(const RouteExperts& op) {
+  std::optional<gpu::RouteFindLaunch> both = gpu::choose_route_find(op, pack_->target());
+  if (!both) return send(op);
+  if (op.slots.staged != nullptr) both->params.find.host_fills = op.slots.staged->fills();
+  start(both->launch, both->params);
+}
+
 void GpuStream::run(const MixExperts& op) {
   LB_ASSERT(gpu::expert_scratch_bytes(op.rows, op.k, op.dim, op.ffn) <= scratch_->size());
+  StagedExperts* const staged = op.slots.staged;
+  if (staged != nullptr && !staged->is_pageable() && !is_capturing_)
+    if (const auto streamed = gpu::choose_streamed(op, scratch_->data(), staged->ring(), staged->next_half(),
+                                                   pack_->target()))
+      return run(*streamed, *staged);
+  n_slot_changes_ += op.slots.n > 0;
+  const auto run_one = [&](gpu::Launch launch, auto params) {
+    if constexpr (std::is_same_v<decltype(params), gpu::FindExperts>)
+      if (staged != nullptr) params.host_fills = staged->fills();
+    if constexpr (std::is_same_v<decltype(params), gpu::FillSlots>)
+      if (staged != nullptr && staged->is_pageable()) {
+        params = staged->stage(params, op.slots.n, queue());
+        launch.overlap_previous = false;  // the previous work is the host's
+      }
+    start(launch, params);
+  };
   std::visit(
-      [this](const auto& launches) {
+      [&](const auto& launches) {
         if (launches.round.rows > 0) send(launches.round);
-        gpu::for_each_launch(launches, [this](const auto& launch, const auto& params) { start(launch, params); });
+        gpu::for_each_launch(launches, run_one);
       },
       gpu::choose(op, scratch_->data(), pack_->target()));
+}
+
+// The copies of a layer do not wait for its routes, so they run ahead of the products as far as the ring has room: into
+// the next layers.
+void GpuStream::run(const gpu::StreamedLaunches& launches, StagedExperts& staged) {
+  staged.await_slots(queue(), n_slot_changes_);
+  const gpu::GroupedLaunches& all = launches.products;
+  if (all.round.rows > 0) send(all.round);
+  if (all.cast) start(all.cast->launch, all.cast->params);
+  start(launches.find, launches.find_params);
+  for (int number = 0; number < launches.n_groups; ++number) {
+    if (number > 0) {
+      staged.begin_copy();
+      pack_->run(launches.copy, launches.copy_of(number), staged.copies());
+      staged.begin_products(queue_);
+    }
+    const gpu::GroupedLaunches group = launches.group(number);
+    start(group.group, group.group_params);
+    start(group.gate_up, group.gate_up_params);
+    start(group.down, group.down_params);
+    if (number > 0) staged.end_products(queue_);
+  }
+  start(all.sum, all.sum_params);
 }
 
 void GpuStream::run(const RopeTable& op) {

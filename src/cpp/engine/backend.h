@@ -71,6 +71,7 @@ class DeviceSizes {
   virtual void check_trees_by_row(const Model& model) const = 0;
   virtual bool maps_weights() const = 0;        // matrices stay in the file's mapping
   virtual bool rows_are_invariant() const = 0;  // a row has the same bits in every dense append
+  virtual bool has_expert_slots() const = 0;    // copies experts from host memory when they are chosen
   // Private copies that load() makes of a part's weights.
   virtual size_t weight_bytes(Network& network, const NetworkPart& part) const = 0;
   virtual size_t scratch_bytes(const StreamNeeds& needs) const = 0;

@@ -105,7 +105,7 @@ size_t scratch_of(const StreamNeeds& needs, const gpu::Target& target) {
   const int rows = std::max(needs.rows, kMaxTree);
   size_t bytes = needs.networks.size() > 1 ? gpu::top_tokens_scratch_bytes(kMaxTree) : 0;
   for (const Network* network : needs.networks) {
-    const auto& [used, dim, ffn] = network->expert_products();
+    const auto& [used, dim, ffn, n_experts] = network->expert_products();
     bytes = std::max(bytes, gpu::expert_scratch_bytes(rows, used, dim, ffn));
     bytes = std::max(bytes, mixer_scratch(*network, rows, needs.context, target));
   }
@@ -153,10 +153,11 @@ class GpuSizes final : public DeviceSizes {
   bool maps_weights() const override { return false; }
   bool rows_are_invariant() const override { return false; }
   size_t weight_bytes(Network& network, const NetworkPart& part) const override {
-    Carver counter;
-    network.carve_planes(counter, part, {}, nullptr);
-    return counter.used();
+    Carver counter, experts;
+    network.carve_planes(counter, experts, part, {}, nullptr);
+    return counter.used() + experts.used() + expert_ring_bytes(network);
   }
+  bool has_expert_slots() const override { return gpu::has_expert_slots(target_); }
   size_t scratch_bytes(const StreamNeeds& needs) const override {
     return GpuStream::planned_bytes(scratch_of(needs, target_));
   }

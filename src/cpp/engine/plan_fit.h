@@ -24,6 +24,7 @@ struct WeightSizes {
   size_t copied;         // part of these: FP8, NVFP4 and separate experts, when all else stays in the file's mapping
   size_t mapped;         // in the file's mapping
   bool is_copied_to_device;
+  ExpertPlan experts;  // their slots are part of the copies
 
   NetworkPart part;
 

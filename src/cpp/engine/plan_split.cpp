@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "dispatch/device_link.h"
+#include "engine/plan_experts.h"
 #include "engine/shard.h"
 #include "engine/tree_memory.h"
 
@@ -158,8 +159,10 @@ MemoryPlan sum_of(std::vector<MemoryPlan> parts, const std::string& names) {
 
 SplitPlan make_split_plan(const Models& models, Devices devices, size_t file_bytes, EngineOptions& options,
                           VisionTower* tower) {
-  if (devices.size() == 1 ||
-      (options.split == SplitMode::kAuto && fits_alone(models, *devices[0], file_bytes, options, tower)))
+  if (devices.size() == 1) return {{NetworkPart{}}, make_expert_plan(models, *devices[0], file_bytes, options, tower)};
+  LB_CHECK(!asks_for_slots(options), kUnsupported,
+           "expert_slots and expert_memory are for a model on one device, and the devices are ", names_of(devices));
+  if (options.split == SplitMode::kAuto && fits_alone(models, *devices[0], file_bytes, options, tower))
     return {{NetworkPart{}}, make_plan(models, *devices[0], file_bytes, options, {}, tower)};
   check_supported(models, devices, options);
   const std::vector<int> bounds = divide(models, devices, options, tower);

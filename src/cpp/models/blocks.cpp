@@ -363,7 +363,8 @@ void MoeBlock::forward(const RmsNorm& in, const float* x, float* result, const S
   LinearGroup routers{{product(router, in.y, b.logits, step)}, 1};
   if (has_shared()) routers.products[routers.n++] = product(shared_gate, in.y, b.shared_gate, step);
   run(routers, step.stream);
-  run(RouteExperts{b.logits, biases.router, b.experts, b.weights, rows, sizes.n, k, sizes.is_normalized}, step.stream);
+  run(RouteExperts{b.logits, biases.router, b.experts, b.weights, rows, sizes.n, k, sizes.is_normalized, slots},
+      step.stream);
   if (has_shared()) {
     run(LinearGroup{{product(shared.gate, in.y, b.mlp_gate, step), product(shared.up, in.y, b.mlp_up, step)}, 2},
         step.stream);
@@ -371,6 +372,8 @@ void MoeBlock::forward(const RmsNorm& in, const float* x, float* result, const S
               {{product(shared.down, b.mlp_gate, b.shared, step)}, 1}, step.stream);
   }
   const bool is_joined = up.data == nullptr;
+  ExpertSlots with_host = slots;
+  with_host.gate = gate.host_experts, with_host.up = up.host_experts, with_host.down = down.host_experts;
   run(MixExperts{.gate = expert_matrix(gate, 0, biases.gate),
                  .up = expert_matrix(is_joined ? gate : up, is_joined ? sizes.ffn : 0, biases.up),
                  .down = expert_matrix(down, 0, biases.down),
@@ -387,7 +390,8 @@ void MoeBlock::forward(const RmsNorm& in, const float* x, float* result, const S
                  .dim = router.n_in,
                  .ffn = sizes.ffn,
                  .limit = sizes.limit,
-                 .activations = step.activations},
+                 .activations = step.activations,
+                 .slots = with_host},
       step.stream);
 }
 

@@ -109,6 +109,7 @@ struct MoeBlock {
   SwiGluMlp shared;  // without data: no shared expert
   Matrix shared_gate;  // [1, hidden]
   MoeBiases biases;
+  ExpertSlots slots{};  // of experts that are not all in device memory; the host's addresses are those of the matrices
   // result = x + moe(in.y); result may be x
   void forward(const RmsNorm& in, const float* x, float* result, const Step& step) const;
   void carve(Carver& scratch, int rows) const;
@@ -120,6 +121,7 @@ struct MoeBlock {
     if (biases.router != nullptr) vector(biases.router, n);
     if (biases.gate != nullptr) vector(biases.gate, n * sizes.ffn), vector(biases.up, n * sizes.ffn);
     if (biases.down != nullptr) vector(biases.down, n * router.n_in);
+    if (vector.slots) vector.slots(slots);
   }
   // Without the experts, which are no linear products.
   void groups(auto&& group) const {

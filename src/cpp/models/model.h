@@ -32,7 +32,7 @@ struct ModelInfo {
 
 inline ExpertProducts expert_products_of(const ModelInfo& info) {
   if (info.experts.n == 0) return {};
-  return {info.experts.used, info.hidden, info.experts.ffn};
+  return {info.experts.used, info.hidden, info.experts.ffn, info.experts.n};
 }
 
 // Rotation frequency and position axis of each pair, after the checkpoint's scaling rule.

@@ -185,6 +185,7 @@ Matrix Binder::experts(const TensorName& name, int n_experts, int n_out, int n_i
     matrix.name = file_name(name);
   }
   matrix.split = Split::experts(n_experts, n_out);
+  matrix.n_experts = n_experts;
   return matrix;
 }
 
@@ -246,6 +247,7 @@ Matrix Binder::expert_blocks(const TensorName& name, int n_experts, int n_out, i
   }
   matrix.name = file_name(name);
   matrix.split = Split::experts(n_experts, n_out);
+  matrix.n_experts = n_experts;
   return matrix;
 }
 

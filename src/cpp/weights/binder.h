@@ -33,7 +33,12 @@ struct Matrix {
   std::string name;         // in the file
   int slot = -1;            // in the shard's WeightStore; Network::finish() numbers them
   Split split;              // among the shards of an engine
+  int n_experts = 0;        // the matrix has the rows of these experts, one after another; 0: no experts
+  int expert_slots = 0;     // experts that `data` has on a device; 0: all
+  // The planes of all experts in host memory that the device reads; null: `data` has all experts.
+  const std::byte* host_experts = nullptr;
   size_t bytes() const { return n_out * row_bytes(type, n_in); }
+  int rows_on_device() const { return expert_slots > 0 ? n_out / n_experts * expert_slots : n_out; }
 };
 
 // Order of an expert's rows in the file: as ops read them, or the rows of two matrices by turns, so that the even rows
