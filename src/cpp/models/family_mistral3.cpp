@@ -1,5 +1,5 @@
-// Mistral (Ministral 3, Devstral Small 2, Mistral Small 3): Llama with YaRN, and queries that grow with the logarithm of
-// the position.
+// Mistral (Ministral 3, Devstral Small 2, Mistral Small 3): Llama with YaRN, and queries that grow with the logarithm
+// of the position.
 #include "base/error.h"
 #include "models/family.h"
 

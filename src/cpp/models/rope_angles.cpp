@@ -1,6 +1,6 @@
-// Sources: "longrope" is from Ding et al., 2024 (arXiv 2402.13753); "llama3" is from the Llama 3.1 model card and transformers' rope utilities, "yarn" from Peng et al., 2023
-// (arXiv 2309.00071), with transformers' defaults in safetensors and llama.cpp's in GGUF. M-RoPE is from Qwen2-VL,
-// interleaved as in Qwen3.5.
+// Sources: "longrope" is from Ding et al., 2024 (arXiv 2402.13753); "llama3" is from the Llama 3.1 model card and
+// transformers' rope utilities, "yarn" from Peng et al., 2023 (arXiv 2309.00071), with transformers' defaults in
+// safetensors and llama.cpp's in GGUF. M-RoPE is from Qwen2-VL, interleaved as in Qwen3.5.
 #include "models/rope_angles.h"
 
 #include <algorithm>

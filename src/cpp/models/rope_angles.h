@@ -18,8 +18,9 @@ struct QueryScale {
   int period = 0;
 };
 
-// Supports plain theta, "linear", "llama3" (a rope_freqs tensor in GGUF), "yarn" and "longrope"; throws on other rules by name.
-// mrope_sections: numbers of pairs with temporal, height and width positions, interleaved; empty: ordinary rope.
+// Supports plain theta, "linear", "llama3" (a rope_freqs tensor in GGUF), "yarn" and "longrope"; throws on other rules
+// by name. mrope_sections: numbers of pairs with temporal, height and width positions, interleaved; empty: ordinary
+// rope.
 RopeAngles rope_angles(const Fields& fields, Binder& binder, int n_rot, std::span<const int> mrope_sections = {},
                        YarnRange gguf_range = YarnRange::kWholePairs);
 

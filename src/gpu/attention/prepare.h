@@ -1,5 +1,5 @@
-// The body of AttentionPrepare: RmsNorm (of values too, if the op has v_norm) or biases, Rope of queries and keys, rotation of both if the cache
-// stores rotated keys, and stores of keys and values to the cache.
+// The body of AttentionPrepare: RmsNorm (of values too, if the op has v_norm) or biases, Rope of queries and keys,
+// rotation of both if the cache stores rotated keys, and stores of keys and values to the cache.
 //
 // One item is a head of a row: the query heads, then K's heads, then V's. One warp computes an item, with four
 // consecutive values per lane and round. The halves of each Rope pair meet in shared memory. Loads ahead of start(),
