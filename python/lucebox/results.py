@@ -65,9 +65,7 @@ class ExpertCounts:
     """Bytes of these copies."""
 
     def __sub__(self, before: ExpertCounts) -> ExpertCounts:
-        return ExpertCounts(
-            self.hits - before.hits, self.misses - before.misses, self.link_bytes - before.link_bytes
-        )
+        return ExpertCounts(self.hits - before.hits, self.misses - before.misses, self.link_bytes - before.link_bytes)
 
     @property
     def hit_rate(self) -> float:

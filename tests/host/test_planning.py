@@ -259,7 +259,9 @@ def test_experts_need_nvidia_from_sm_80_on(tmp_path: Path) -> None:
     shape = synthetic.SHAPES["qwen35moe-35b-a3b"]
     synthetic.write_sparse(tmp_path / "model.gguf", shape, "35b", "Q4_K_M")
     for board in ("RTX 2080 Ti", "RX 7800 XT"):
-        with pytest.raises(OutOfMemoryError, match="must have all experts in its memory: experts in host memory need an"):
+        with pytest.raises(
+            OutOfMemoryError, match="must have all experts in its memory: experts in host memory need an"
+        ):
             plan_memory(tmp_path / "model.gguf", board=board)
         with pytest.raises(UnsupportedError, match="experts in host memory need an NVIDIA GPU from sm_80 on"):
             plan_memory(tmp_path / "model.gguf", board=board, expert_slots=64)

@@ -171,7 +171,9 @@ def summary(result: Generation) -> str:
     original = "" if usage.compression is None else f" of {usage.compression.original_tokens}"
     copied = ""
     if usage.experts is not None:
-        copied = f" | {usage.experts.hit_rate:.1%} of experts on the device, {show_size(usage.experts.link_bytes)} copied"
+        copied = (
+            f" | {usage.experts.hit_rate:.1%} of experts on the device, {show_size(usage.experts.link_bytes)} copied"
+        )
     per_step = f", {usage.tokens_per_step:.2f} tokens/step" if usage.drafts else ""
     speed = f", {timings.decode_tok_s:,.1f} tok/s" if timings.decode_tokens else ""
     return (

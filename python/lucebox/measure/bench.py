@@ -282,8 +282,8 @@ def _tests(
     def repeat(
         label: str, test: Callable[[Window], float], has_setup: bool = False
     ) -> tuple[tuple[float, ...], float | None, ExpertCounts | None]:
-        """Seconds of each run, joules and copied experts of all runs. Energy is measured over all runs, because a short window is
-        inaccurate; a test with a setup measures each run alone."""
+        """Seconds of each run, joules and copied experts of all runs. Energy is measured over all runs, because a short
+        window is inaccurate; a test with a setup measures each run alone."""
         on_run(label, 0)
         test(nullcontext())
         energy = None if meter is None else meter.energy()

@@ -77,8 +77,8 @@ class ExpertPlan:
         if not self.host_bytes:
             return f"all {self.experts} experts of each layer are in device memory"
         return (
-            f"{self.slots} of the {self.experts} experts of each layer are in device memory ({self.share:.0%}); all are "
-            f"in {show_size(self.host_bytes)} of pinned host memory. A token is expected to find "
+            f"{self.slots} of the {self.experts} experts of each layer are in device memory ({self.share:.0%}); all "
+            f"are in {show_size(self.host_bytes)} of pinned host memory. A token is expected to find "
             f"{self.expected_hits:.0%} of its {self.used} and to copy {show_size(round(self.expected_link_bytes))}"
         )
 

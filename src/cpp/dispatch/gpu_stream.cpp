@@ -338,8 +338,8 @@ void GpuStream::run(const MixExperts& op) {
   LB_ASSERT(gpu::expert_scratch_bytes(op.rows, op.k, op.dim, op.ffn) <= scratch_->size());
   StagedExperts* const staged = op.slots.staged;
   if (staged != nullptr && !staged->is_pageable() && !is_capturing_)
-    if (const auto streamed = gpu::choose_streamed(op, scratch_->data(), staged->ring(), staged->next_half(),
-                                                   pack_->target()))
+    if (const auto streamed =
+            gpu::choose_streamed(op, scratch_->data(), staged->ring(), staged->next_half(), pack_->target()))
       return run(*streamed, *staged);
   n_slot_changes_ += op.slots.n > 0;
   const auto run_one = [&](gpu::Launch launch, auto params) {

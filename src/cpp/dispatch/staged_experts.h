@@ -1,8 +1,8 @@
 // StagedExperts: how the experts of a network that are not all in device memory get there by way of other memory.
 //   The ring: device memory for the experts of long prompts, which a queue of its own copies while the products of
 //   earlier experts run.
-//   The stage: pinned memory for experts in pageable host memory, which a device cannot read, on systems that do not pin
-//   memory for all experts. A host thread copies them there.
+//   The stage: pinned memory for experts in pageable host memory, which a device cannot read, on systems that do not
+//   pin memory for all experts. A host thread copies them there.
 // All layers share both.
 #pragma once
 
@@ -32,8 +32,8 @@ class StagedExperts {
   const gpu::ExpertRing& ring() const { return ring_; }
   int next_half() const { return next_half_; }  // which the next copies fill
   const gpu::Queue& copies() const { return copies_; }
-  // Copies read which experts are in slots. Lets them wait for the work sent to `queue` so far, if that may have changed
-  // since the last call: n_changes counts what did.
+  // Copies read which experts are in slots. Lets them wait for the work sent to `queue` so far, if that may have
+  // changed since the last call: n_changes counts what did.
   void await_slots(const gpu::Queue& queue, unsigned n_changes);
   void begin_copy() const { copies_.wait(halves_[next_half_].emptied); }
   // After the copy, until the products of its experts are sent.

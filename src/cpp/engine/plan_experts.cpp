@@ -42,9 +42,9 @@ class ExpertPlanner {
              "expert_slots and expert_memory say the same in two ways: give one of them");
     const size_t each = models_.target->expert_bytes() + (models_.draft ? models_.draft->expert_bytes() : 0);
     const size_t n = options.expert_slots > 0 ? options.expert_slots : options.expert_memory / each;
-    const std::string given = options.expert_slots > 0
-                                  ? cat("expert_slots = ", options.expert_slots)
-                                  : cat("expert_memory = ", options.expert_memory, " bytes, ", n, " experts of each layer");
+    const std::string given = options.expert_slots > 0 ? cat("expert_slots = ", options.expert_slots)
+                                                       : cat("expert_memory = ", options.expert_memory, " bytes, ", n,
+                                                             " experts of each layer");
     LB_CHECK(n >= size_t(experts().used), kInvalid, given, ": a token of this model chooses ", experts().used,
              " experts in each layer, which take ", experts().used * each, " bytes");
     return static_cast<int>(std::min(n, size_t(experts().n)));
@@ -81,7 +81,8 @@ MemoryPlan make_expert_plan(const Models& models, const DeviceSizes& sizes, size
   const ExpertPlanner planner(models, sizes, file_bytes, tower);
   const ExpertProducts& experts = planner.experts();
   if (asks_for_slots(options)) {
-    LB_CHECK(experts.n > 0, kInvalid, "expert_slots and expert_memory are for mixtures of experts, and this model is none");
+    LB_CHECK(experts.n > 0, kInvalid,
+             "expert_slots and expert_memory are for mixtures of experts, and this model is none");
     LB_CHECK(!sizes.maps_weights(), kUnsupported,
              "expert_slots and expert_memory need a GPU: on the CPU, all experts stay in the file's mapping");
     LB_CHECK(sizes.has_expert_slots(), kUnsupported, "expert_slots and expert_memory on ", sizes.name(), ": ",

@@ -91,8 +91,8 @@ class Network {
   virtual void for_each_group(const GroupVisitor& group) const = 0;
 
   // Carves room for the weights of a part, matrices as planes (quant/planes.h). A carver without memory only counts.
-  // Otherwise `copy` converts each matrix, and puts experts into slots and host memory; `stream` uploads the arrays, and
-  // from then on the network points to the copies. Returns the table of addresses(); null if the carver only counts.
+  // Otherwise `copy` converts each matrix, experts to slots and host memory, `stream` uploads the arrays, and from then
+  // on the network points to the copies. Returns the table of addresses(); null if the carver only counts.
   using CopyMatrix = std::function<void(std::byte* to, Matrix& from)>;
   // experts: carves the experts' slots and their state.
   const void* const* carve_planes(Carver& carver, Carver& experts, const NetworkPart& part, const CopyMatrix& copy,

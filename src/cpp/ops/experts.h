@@ -44,7 +44,7 @@ struct ExpertCache {
 struct ExpertSlots {
   int n;
   const void *gate, *up, *down;  // all experts in host memory, in the layout of w
-  class StagedExperts* staged;   // copies experts to memory that the device reads; null: it reads the host's memory
+  class StagedExperts* staged;   // copies of long prompts, and of memory that the device cannot read
   ExpertCache* cache;
   ExpertCounts* counts;  // in host memory that the device writes
 };
@@ -58,7 +58,7 @@ struct RouteExperts {
   int32_t* experts;     // [rows, k]
   float* weights;       // [rows, k]
   int rows, n_experts, k;
-  int is_normalized;  // 1 or 0
+  int is_normalized;    // 1 or 0
   ExpertSlots slots{};  // of the experts that the rows choose; devices only
 };
 

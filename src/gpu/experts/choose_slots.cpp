@@ -101,8 +101,8 @@ std::optional<RouteFindLaunch> choose_route_find(const RouteExperts& op, const T
 
 SlotLaunches choose_slots(const MixExperts& op, const Target& target) {
   if (op.slots.n == 0) return {};
-  const std::string what = cat("[mix_experts] ", op.slots.n, " slots for ", op.n_experts, " experts, of which ", op.rows,
-                               " rows choose ", op.k);
+  const std::string what = cat("[mix_experts] ", op.slots.n, " slots for ", op.n_experts, " experts, of which ",
+                               op.rows, " rows choose ", op.k);
   LB_CHECK(op.slots.n >= op.k && op.slots.n <= op.n_experts && op.n_experts <= kMaxExperts, kInvalid, what,
            ": a row's experts need a slot each");
   SlotLaunches result = {};
@@ -110,13 +110,13 @@ SlotLaunches choose_slots(const MixExperts& op, const Target& target) {
   // used most. All missing experts fit the groups after the first; a pass that fits the slots needs one group.
   const int chosen = int(std::min(long(op.rows) * op.k, long(op.n_experts)));
   const int max_fills = op.rows > kMaxTree ? ceil_div(op.slots.n, 2) : op.slots.n;
-  result.n_groups =
-      chosen <= op.slots.n ? 1 : 1 + ceil_div(std::min(chosen, op.n_experts - op.slots.n), max_fills);
+  result.n_groups = chosen <= op.slots.n ? 1 : 1 + ceil_div(std::min(chosen, op.n_experts - op.slots.n), max_fills);
   result.is_found = routes_and_finds(op.rows, op.k, op.slots);
   result.find_params = find_of(op.slots, op.experts, op.rows * op.k, op.n_experts);
   if (chosen > op.slots.n) result.find_params.max_fills = max_fills;
-  result.find = checked(
-      {.kernel = kFindKernel, .grid = {1, 1, 1}, .block = {kFindThreads, 1, 1}, .overlap_previous = true}, target, what);
+  result.find =
+      checked({.kernel = kFindKernel, .grid = {1, 1, 1}, .block = {kFindThreads, 1, 1}, .overlap_previous = true},
+              target, what);
 
   result.fill_params = {op.slots.cache, op.slots.counts, HeldExperts(op, nullptr, op.slots.n).pieces};
   result.fill = copy_launch(kFillKernel, op.slots.n, result.fill_params.pieces, target, what);
@@ -154,11 +154,9 @@ std::optional<StreamedLaunches> choose_streamed(const MixExperts& op, void* scra
                         .group_experts = ring.group_experts,
                         .first_half = first_half,
                         .expert_bytes = held.pieces.bytes};
-  result.find = checked({.kernel = kFindStreamedKernel,
-                         .grid = {1, 1, 1},
-                         .block = {kFindThreads, 1, 1},
-                         .overlap_previous = true},
-                        target, what);
+  result.find = checked(
+      {.kernel = kFindStreamedKernel, .grid = {1, 1, 1}, .block = {kFindThreads, 1, 1}, .overlap_previous = true},
+      target, what);
   result.copy_params = {op.slots.cache, held.pieces, op.n_experts, 0, ring.group_experts, 0};
   result.copy = copy_launch(kStreamKernel, ring.group_experts, held.pieces, target, what);
   result.copy.overlap_previous = false;

@@ -43,8 +43,7 @@ struct ExpertCursor {
     w = is_up ? all->w[1] : all->w[0];
     const int per_expert = is_up ? all->rows[1].per_expert : all->rows[0].per_expert;
     n_out = all->n_held * per_expert;
-    first_out =
-        rows.slot * per_expert + (is_up ? all->rows[1].first - kActTileOuts : all->rows[0].first) + tile_out();
+    first_out = rows.slot * per_expert + (is_up ? all->rows[1].first - kActTileOuts : all->rows[0].first) + tile_out();
   }
 };
 

@@ -95,10 +95,10 @@ struct SumChoices {
   int n_rows, k, dim;
 };
 
-// Slots: find_experts decides which missing experts of a pass take which slots, and fill_slots copies them. A pass whose
-// experts exceed the slots takes several groups of launches; group 0 has the experts that are already there.
+// Slots: find_experts decides which missing experts of a pass take which slots, and fill_slots copies them. A pass
+// whose experts exceed the slots takes several groups of launches; group 0 has the experts that are already there.
 inline constexpr int kFindThreads = kMaxExperts, kFillThreads = 256, kFillBlocks = 64;
-inline constexpr int kFillLoads = 4;                            // 16-byte loads in flight per thread
+inline constexpr int kFillLoads = 4;                              // 16-byte loads in flight per thread
 inline constexpr int kFillUnit = kFillThreads * kFillLoads * 16;  // bytes that a block copies at a time
 inline constexpr int kAgingPasses = 16;
 inline constexpr uint32_t kPassUses = 4096;  // shared by the experts that a pass chooses
@@ -134,9 +134,9 @@ struct FillSlots {
   bool is_staged;  // the pieces are those of the experts to copy, in order
 };
 
-// Long prompts leave the slots as they are. All experts that no slot has are streamed, in ascending order, through a ring
-// in two halves of group_experts each: copies fill one half while products read the other. The ring is laid out like
-// matrices of 2 group_experts experts. Group 0 has the experts in slots, group g the g-th part of the others.
+// Long prompts leave the slots as they are. All experts that no slot has are streamed, in ascending order, through a
+// ring in two halves of group_experts each: copies fill one half while products read the other. The ring is laid out
+// like matrices of 2 group_experts experts. Group 0 has the experts in slots, group g the g-th part of the others.
 struct FindStreamed {
   const int32_t* experts;  // [n_choices]
   ExpertCache* cache;
