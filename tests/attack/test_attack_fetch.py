@@ -170,6 +170,9 @@ def test_certificates_are_checked(site: tuple[str, ssl.SSLContext]) -> None:
 
 def test_a_server_with_allow_fetch_reads_no_private_address(site: tuple[str, ssl.SSLContext], data: Path) -> None:
     image = {"type": "image_url", "image_url": {"url": f"{site[0]}/image"}}
+    block = {"type": "image", "source": {"type": "url", "url": f"{site[0]}/image"}}
     with started("--allow-fetch") as running, running.client() as client:
-        reply = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": [image]}]})
-    assert reply.status_code == 400 and "which is not a public address" in reply.json()["error"]["message"]
+        for path, part in (("chat/completions", image), ("messages", block)):
+            body = {"messages": [{"role": "user", "content": [part]}], "max_tokens": 1}
+            reply = client.post(f"/v1/{path}", json=body)
+            assert reply.status_code == 400 and "which is not a public address" in reply.json()["error"]["message"]

@@ -34,6 +34,7 @@ __all__ = [
     "Stop",
     "Stops",
     "Texts",
+    "image_at",
     "image_from_base64",
     "sampling_of",
     "shown_name",
@@ -198,14 +199,22 @@ class ImagePart(Carried):
             ApiError: not a data URL, or its base64 is damaged or too long; or it cannot be fetched.
         """
         assert self.image_url is not None
-        url = self.image_url if isinstance(self.image_url, str) else self.image_url.url
-        if (fetcher := FETCHER.get()) is None or not url.startswith(("https://", "http://")):
-            return _image_from_url(url, where)
-        check_present()
-        try:
-            return ImageSource(fetcher.fetch(url, where), where)
-        except InvalidRequestError as error:
-            raise ApiError("invalid", str(error), where) from None
+        return image_at(self.image_url if isinstance(self.image_url, str) else self.image_url.url, where)
+
+
+def image_at(url: str, where: str) -> ImageSource:
+    """The image of a data URL, or of an https URL if the server fetches those.
+
+    Raises:
+        ApiError: not a data URL, or its base64 is damaged or too long; or it cannot be fetched.
+    """
+    if (fetcher := FETCHER.get()) is None or not url.startswith(("https://", "http://")):
+        return _image_from_url(url, where)
+    check_present()
+    try:
+        return ImageSource(fetcher.fetch(url, where), where)
+    except InvalidRequestError as error:
+        raise ApiError("invalid", str(error), where) from None
 
 
 def image_from_base64(data: str, where: str, placeholder: str = "") -> ImageSource:
