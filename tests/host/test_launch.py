@@ -485,6 +485,16 @@ def test_attention(name: str, types: tuple[str, str], n_heads: int, n_kv_heads: 
             assert (len(chosen) > 1) == (grid.prod() > blocks or types[1] == "WHT4")  # the merge rotates back
 
 
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [("sm_86", "prefill_32"), ("sm_90", "prefill_sm90"), ("gfx1151", "prefill_16")],
+)
+def test_attention_among_patches(name: str, kernel: str) -> None:
+    """The patches of an image are the query heads of one row: the kernels of prompts."""
+    (launch,) = choose_attention(name, ("f16", "f16"), 1, 16 * 4096, 16, 128, 16384)
+    assert launch["kernel"] == f"attention_{kernel}_f16_128_kernel" and launch["grid"][1:] == (16, 1)
+
+
 def test_what_attention_refuses() -> None:
     with pytest.raises(InvalidRequestError, match=r"\[1, 4, 40\] over 2 heads of f16 and q8_0: q8_0 takes head_dim in"):
         choose_attention("sm_90", ("F16", "Q8_0"), 1, 4, 2, 40, 1024)

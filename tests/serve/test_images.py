@@ -117,6 +117,13 @@ def test_urls_that_are_refused(seeing: Running, url: str, message: str) -> None:
     assert reply.status_code == 400 and message in reply.json()["error"]["message"]
 
 
+def test_urls_of_messages_are_refused(seeing: Running) -> None:
+    block = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+    with seeing.client() as client:
+        reply = client.post("/v1/messages", json={"max_tokens": 1, "messages": [{"role": "user", "content": [block]}]})
+    assert reply.status_code == 400 and "images are not fetched from URLs" in reply.json()["error"]["message"]
+
+
 def test_paths_are_no_images(seeing: Running) -> None:
     with seeing.client() as client:
         reply = client.post("/v1/chat/completions", json=chat({"type": "image", "image": "/etc/passwd"}))

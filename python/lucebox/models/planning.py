@@ -15,7 +15,7 @@ from lucebox.models.drafters import Drafters, resolve_drafts
 from lucebox.models.hub import Progress
 from lucebox.models.memory import MemoryPlan
 from lucebox.models.resolve import resolve
-from lucebox.models.vision import find_tower
+from lucebox.models.vision import fetch_tower
 from lucebox.options import EngineOptions, check_names, engine_fields
 from lucebox.packs import Selection, targets
 from lucebox.packs.devices import resolve_devices
@@ -130,7 +130,8 @@ def plan_memory(
         others = tuple(replace(other, free_bytes=limit) for other in device.others)
         device = replace(device, free_bytes=limit, others=others)
     found = resolve(os.fspath(model), offline=offline, progress=progress)
-    wanted = replace(wanted, mmproj=find_tower(wanted.mmproj, found.path))
+    tower = fetch_tower(wanted.mmproj, found, offline=offline, progress=progress)
+    wanted = replace(wanted, mmproj=tower)
     drafts = resolve_drafts(wanted.draft, found, offline=offline, progress=progress)
     scorer = None
     if wanted.prefill_drafter is not None:

@@ -56,6 +56,8 @@ class ServeSettings:
     """A folder that keeps the prefix cache across restarts. None: memory only."""
     prefix_cache_disk: int = field(default=16 << 30, metadata=SIZE)
     """Maximum size of that folder."""
+    allow_fetch: bool = False
+    """Fetch images of https URLs in users' messages, from public addresses only, within 10 s each."""
     max_queue: int = 64
     """Requests that may wait for a slot; more are refused with 503 (529 for Anthropic's API) and Retry-After."""
     request_timeout: float = 3600.0
