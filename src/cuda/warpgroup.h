@@ -104,15 +104,6 @@ LB_DEVICE void group_product(FragmentC* c, const FragmentA<fp8_e4m3>& a, uint64_
         LB_SUMS(c[7])
       : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b), "n"(int(!kFresh)));
 }
-template <bool kFresh, bool kIsTransposed>
-LB_DEVICE void group_product(FragmentC* c, const FragmentA<fp8_e4m3>& a, uint64_t b, Columns<64>) {
-  static_assert(!kIsTransposed);
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" LB_NAMES_32
-      "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
-      : LB_SUMS(c[0]), LB_SUMS(c[1]), LB_SUMS(c[2]), LB_SUMS(c[3])
-      : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "l"(b), "n"(int(!kFresh)));
-}
 #undef LB_NAMES_64
 #undef LB_NAMES_32
 #undef LB_SUMS

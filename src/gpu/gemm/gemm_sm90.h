@@ -16,7 +16,7 @@
 namespace lb::gpu {
 
 inline constexpr int kProducerThreads = kWarpgroupThreads - kGemmThreads;
-inline constexpr int kSteps = 4;  // wgmma steps of 16 values in flight
+inline constexpr int kSteps = 2;  // wgmma steps of 16 values in flight
 
 // A row of a weight matrix in planes.
 struct WeightRow {
@@ -49,13 +49,6 @@ struct WarpgroupCursor {
       enter_shared(p);
     }
     find(p);
-  }
-  // A cursor at another tile; computed anew, so that a caller's loop need not keep it in registers.
-  LB_DEVICE WarpgroupCursor moved_to(const Gemm& p, int tile_) const {
-    WarpgroupCursor moved = *this;
-    moved.tile = opaque(tile_);
-    moved.find(p);
-    return moved;
   }
   // The weights of row i of the tile. Outputs beyond the last repeat the last.
   LB_DEVICE WeightRow weight_row(int i) const {
@@ -360,55 +353,45 @@ LB_DEVICE void multiply_chunk(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 
   }
 }
 
-// Multiplies a chunk of fp8 numbers and adds the scaled sums, in fp32. A warpgroup has the products of half the rows of
-// x in flight while it adds the other half.
+// Multiplies a chunk of fp8 numbers and adds the scaled sums, in fp32. While a warpgroup adds, the matrix units have
+// the products of the other one.
 template <class Tile>
 LB_DEVICE void multiply_fp8_chunk(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16], const uint8_t* weights,
                                   const uint8_t* x, const float* x_scales, const typename Tile::Scales& scales) {
   using T = typename Tile::T;
-  constexpr int kDepth = 32, kSteps = Tile::kValues / kDepth, kRows = Tile::kTileRows / 2;
-  FragmentC parts[2][kRows / 16];
-  FragmentA<T> a[kSteps];
-  const auto issue = [&](int half) {
-    group_begin();
-    LB_UNROLL
-    for (int step = 0; step < kSteps; ++step) {
-      const auto b = rows_of(reinterpret_cast<const T*>(x), Tile::kTileRows, half * kRows, step * kDepth);
-      if (step == 0)
-        group_multiply<kRows, true>(parts[half], a[step], b);
-      else
-        group_multiply<kRows, false>(parts[half], a[step], b);
-    }
-    group_commit();
-  };
-  const auto add = [&](int frag, int half) {
-    const float* own_scales = x_scales + half * kRows + opaque(lane()) % 4 * 2;  // recomputed: registers are short
-    OperandRows<float> w;
-    load(w, scales.unpacked + frag * 16, int(sizeof(float)));
-    LB_UNROLL
-    for (int i = 0; i < kRows / 8; ++i) {
-      const f32x2 scale = load<f32x2>(own_scales + 8 * i);
-      LB_UNROLL
-      for (int j = 0; j < 4; ++j) {  // two outputs of two rows of x, in the layout of matrix.h
-        float& sum = sums[frag][half * kRows / 16 + i / 2].v[i % 2 * 4 + j];
-        sum = fma(parts[half][i / 2].v[i % 2 * 4 + j] * scale[j % 2], w.v[j / 2], sum);
-      }
-    }
-  };
+  constexpr int kDepth = 32, kSteps = Tile::kValues / kDepth;
   LB_UNROLL
   for (int frag = 0; frag < Tile::kFrags; ++frag) {
     const ChunkRows<Tile::kType> rows(weights, Tile::kOuts, (opaque(warp()) * Tile::kFrags + frag) * 16);
+    FragmentA<T> a[kSteps];
     LB_UNROLL
     for (int step = 0; step < kSteps; ++step)
       load_shared(a[step], reinterpret_cast<const T*>(rows.first) + step * kDepth, rows.kStride0);
-    issue(0);
-    if (frag > 0) add(frag - 1, 1);
-    issue(1);
-    group_wait<1>(parts[0]);
-    add(frag, 0);
-    group_wait<0>(parts[1]);
+    FragmentC chunk[Tile::kTileRows / 16];
+    group_begin();
+    LB_UNROLL
+    for (int step = 0; step < kSteps; ++step) {
+      const auto b = rows_of(reinterpret_cast<const T*>(x), Tile::kTileRows, 0, step * kDepth);
+      if (step == 0)
+        group_multiply<Tile::kTileRows, true>(chunk, a[step], b);
+      else
+        group_multiply<Tile::kTileRows, false>(chunk, a[step], b);
+    }
+    group_commit();
+    group_wait<0>(chunk);
+    const float* own_scales = x_scales + opaque(lane()) % 4 * 2;  // recomputed for the same reason
+    OperandRows<float> w;                                         // loaded late, when the registers of A are free
+    load(w, scales.unpacked + frag * 16, int(sizeof(float)));
+    LB_UNROLL
+    for (int i = 0; i < Tile::kTileRows / 8; ++i) {
+      const f32x2 scale = load<f32x2>(own_scales + 8 * i);
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) {  // two outputs of two rows of x, in the layout of matrix.h
+        float& sum = sums[frag][i / 2].v[i % 2 * 4 + j];
+        sum = fma(chunk[i / 2].v[i % 2 * 4 + j] * scale[j % 2], w.v[j / 2], sum);
+      }
+    }
   }
-  add(Tile::kFrags - 1, 1);
 }
 
 // The consumer warpgroups.
@@ -428,8 +411,8 @@ LB_DEVICE void consume(const Gemm& p, typename Tile::Cursor at, const WarpgroupM
     FragmentA<typename Tile::T> a[kSteps][Tile::kFrags];
     LB_UNROLL
     for (int i = 0; i < Tile::kFrags * Tile::kTileRows / 16; ++i) fill(sums[i % Tile::kFrags][i / Tile::kFrags], 0);
-    const int tile = at.tile, first_chunk = at.chunk;
-    const int n_tile_units = min(n_units - unit, p.n_chunks - first_chunk), end = unit + n_tile_units;
+    const typename Tile::Cursor tile_cursor = at;
+    const int n_tile_units = min(n_units - unit, p.n_chunks - at.chunk), end = unit + n_tile_units;
     int in_use = -1;  // slot whose x the wgmma in flight may still read
     const auto release = [&] {
       if (in_use >= 0) barrier_arrive(memory.empty + in_use);
@@ -459,7 +442,7 @@ LB_DEVICE void consume(const Gemm& p, typename Tile::Cursor at, const WarpgroupM
     for (int i = 0; i < Tile::kFrags; ++i) group_wait<0>(sums[i]);
     release();
     const TileDestination destination =
-        tile_destination<Tile>(p, at.moved_to(p, tile), n_tile_units == p.n_chunks, first_chunk == 0);
+        tile_destination<Tile>(p, tile_cursor, n_tile_units == p.n_chunks, tile_cursor.chunk == 0);
     write_sums<Tile>(sums, destination, reinterpret_cast<float*>(warp_memory));
   }
 }

@@ -88,7 +88,6 @@
   X(gemm_sm90_q4_k_256x128_kernel, Q4_K, 256, 128, 3190) \
   X(gemm_sm90_q4_k_256x64_kernel,  Q4_K, 256, 64,  2430) \
   X(gemm_sm90_q4_k_128x128_kernel, Q4_K, 128, 128, 1720) \
-  X(gemm_sm90_q6_k_256x128_kernel, Q6_K, 256, 128, 2900) \
   X(gemm_sm90_q6_k_256x64_kernel,  Q6_K, 256, 64,  4160) \
   X(gemm_sm90_q6_k_128x128_kernel, Q6_K, 128, 128, 2050) \
   X(gemm_sm90_f16_256x128_kernel,  F16,  256, 128, 2040) \
