@@ -1,5 +1,5 @@
-"""Fused ops of a prompt on wgmma give the bits of separate launches: a norm or a SwiGlu that casts its result to the x of
-its GEMMs, and a SwiGlu in the epilogue of gate and up."""
+"""Fused ops of a prompt on wgmma give the bits of separate launches: a norm or a SwiGlu that casts its result to the x
+of its GEMMs, and a SwiGlu in the epilogue of gate and up."""
 
 from __future__ import annotations
 

@@ -32,10 +32,11 @@ def value(text: str, name: str) -> float:
 def test_energy_of_a_request() -> None:
     with LLM(MODEL, device="cpu", context=512, threads=1) as llm, in_process(llm) as url:
         chat = {"model": MODEL, "messages": ASK, "max_tokens": N_TOKENS, "temperature": 0}
+        response = {"model": MODEL, "input": "Once", "max_output_tokens": N_TOKENS}
         answers = [
             httpx.post(f"{url}/v1/chat/completions", json=chat, timeout=60).json(),
             httpx.post(f"{url}/v1/messages", json=chat, timeout=60).json(),
-            httpx.post(f"{url}/v1/responses", json={"model": MODEL, "input": "Once", "max_output_tokens": N_TOKENS}).json(),
+            httpx.post(f"{url}/v1/responses", json=response, timeout=60).json(),
         ]
         metrics = httpx.get(f"{url}/metrics").text
         records = httpx.get(f"{url}/status").json()["requests"]

@@ -21,7 +21,7 @@ LB_KERNEL(cast_rows_f16_kernel, CastRows, kCastThreads, 1) {
   float largest = 0;
   LB_UNROLL
   for (int pass = 0; pass < kCastPasses; ++pass) largest = largest_of(v[pass], largest);
-  const auto read_rest = [&](int first, f32x4 (&more)[4]) {
+  const auto read_rest = [&](int first, f32x4(&more)[4]) {
     LB_UNROLL
     for (int i = 0; i < 4; ++i) more[i] = first < p.n_in ? load<f32x4>(from + first + 4 * i) : f32x4{};
   };

@@ -115,7 +115,11 @@ class MessageWriter:
                 return {"type": "tool_use", "id": id, "name": name, "input": json.loads(arguments)}
 
     def _message(
-        self, content: list[Any], stop_reason: str | None, stop_sequence: str | None, usage: dict[str, int] | dict[str, float]
+        self,
+        content: list[Any],
+        stop_reason: str | None,
+        stop_sequence: str | None,
+        usage: dict[str, int] | dict[str, float],
     ) -> dict[str, Any]:
         return {
             "id": self._id,
