@@ -62,7 +62,7 @@ TOOLS = [
                 "type": "object",
                 "properties": {
                     "path": {"type": "string", "enum": FILES},
-                    "reason": {"type": "string", "maxLength": 80},
+                    "reason": {"type": "string", "maxLength": 24},
                 },
                 "required": ["path", "reason"],
                 "additionalProperties": False,
@@ -74,6 +74,7 @@ SYSTEM = "You are an agent that reviews a project. Read its files one after the 
 MAX_ANSWER = 256
 SPARE = 1024
 """Tokens of the context beyond the last prompt and its answer."""
+MIN_RESULT, SEAM = 16, 20  # tokens: of a tool's result, and of what the template puts around it
 TIMEOUT_S = 600
 
 
@@ -260,16 +261,18 @@ def run_hour(server: Server, n_agents: int, n_turns: int, n_tokens: int, energy:
         choose = random.Random(number)
         task = f"Project {number}. " + text_of(choose, round(200 * per_token))
         agents.append(Agent(number, choose, [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task}]))
-    n_result = round(n_tokens / n_turns * per_token)
 
     def work(agent: Agent) -> None:
+        step = 0.0
         for turn in range(1, n_turns + 1):
             message, row = ask(server, agent.messages, agent.number, turn)
             hour.turns.append(row)
             agent.calls.append(message)
-            # The call and what surrounds a result count as new tokens, too.
-            n_call = round(per_token * (row.completion_tokens + 20))
-            result = text_of(agent.random, max(200, n_result - n_call))
+            if turn == 1:  # the first prompt has the tools, however long the template makes them
+                step = (n_tokens - row.prompt_tokens) / max(1, n_turns - 1)
+            # The call and what surrounds a result are new tokens, too.
+            n_result = max(MIN_RESULT, round(step) - row.completion_tokens - SEAM)
+            result = text_of(agent.random, round(n_result * per_token))
             call_id = message["tool_calls"][0]["id"]
             agent.messages += [message, {"role": "tool", "tool_call_id": call_id, "content": result}]
             if agent.number == 0 and turn in (max(1, n_turns // 10), n_turns // 2, n_turns):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from running import Running
 
-__all__ = ["FILE", "ray_environment", "replica_pids", "started_cluster"]
+__all__ = ["FILE", "cluster_address", "failed_start", "ray_environment", "replica_pids", "started_cluster"]
 
 FILE = """
 [models.tiny]
@@ -69,6 +69,22 @@ def started_cluster(*flags: str, file: str = FILE) -> Iterator[tuple[Running, st
         process.kill()
         process.wait()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def cluster_address(folder: str) -> str:
+    """Of the cluster with this folder."""
+    return (Path(folder) / "ray" / "ray_current_cluster").read_text().strip()
+
+
+def failed_start(file: str) -> str:
+    """The last line that a server prints which cannot start."""
+    with tempfile.TemporaryDirectory(prefix="lb", ignore_cleanup_errors=True) as folder:
+        models = Path(folder) / "models.toml"
+        models.write_text(file)
+        command = [sys.executable, "-m", "lucebox", "serve", "--ray", str(models), "--port", "0"]
+        done = subprocess.run(command, env=ray_environment(folder), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1, done.stderr
+    return done.stderr.strip().splitlines()[-1]
 
 
 def replica_pids(running: Running) -> list[int]:

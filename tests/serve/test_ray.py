@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
-from ray_cluster import ray_environment, replica_pids, started_cluster
+from ray_cluster import FILE, cluster_address, failed_start, ray_environment, replica_pids, started_cluster
 from running import Running, started
 from sdks import openai
 
@@ -293,10 +293,12 @@ def test_a_replica_killed_in_the_middle_gives_no_wrong_answer(
 
 
 UPDATE = """
+import sys
+
 import ray
 from ray import serve
 import lucebox.ray
-ray.init(address="auto", log_to_driver=False)
+ray.init(address=sys.argv[1], log_to_driver=False)
 table = {"model": "tiny-hybrid", "device": "cpu", "context": 1024, "prefill_chunk": 64, "draft": "none", "slots": 2}
 serve.run(lucebox.ray.app({"models": {"tiny": table}, "ray": {"min_replicas": 2}}), name="lucebox")
 """
@@ -320,7 +322,11 @@ def test_an_update_loses_no_request(cluster: tuple[Running, str]) -> None:
         asking = [threads.submit(ask, i) for i in range(THREADS)]
         try:
             updated = subprocess.run(
-                [sys.executable, "-c", UPDATE], env=ray_environment(folder), capture_output=True, text=True, timeout=240
+                [sys.executable, "-c", UPDATE, cluster_address(folder)],
+                env=ray_environment(folder),
+                capture_output=True,
+                text=True,
+                timeout=240,
             )
         finally:
             over.set()
@@ -332,3 +338,18 @@ def test_an_update_loses_no_request(cluster: tuple[Running, str]) -> None:
     assert not set(before) & set(after)
     models = httpx.get(f"{running.url}/v1/models").json()["data"]
     assert models[0]["context_length"] == 1024
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        (FILE.replace('"cpu"', '"auto"'), "the replicas need 2 GPUs, and this machine has 0: set device"),
+        (FILE.replace("min_replicas = 2", "cpus = 1000"), "the replicas need 1000 CPUs, and this machine has"),
+        (FILE.replace('"tiny-hybrid"', '"nothing.gguf"'), "nothing.gguf"),
+        (FILE + 'address = "127.0.0.1:1"\n', "ray: no cluster at the address '127.0.0.1:1'"),
+    ],
+    ids=["no GPU", "few CPUs", "no model", "no cluster"],
+)
+def test_a_start_that_fails_says_why(file: str, said: str) -> None:
+    last = failed_start(file)
+    assert last.startswith("lucebox: error: ") and said in last
