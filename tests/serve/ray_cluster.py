@@ -71,9 +71,10 @@ def started_cluster(*flags: str, file: str = FILE) -> Iterator[tuple[Running, st
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def cluster_address(folder: str) -> str:
-    """Of the cluster with this folder."""
-    return (Path(folder) / "ray" / "ray_current_cluster").read_text().strip()
+def cluster_address(running: Running) -> str:
+    """Of the server's Ray cluster."""
+    words = (word for pid in _descendants(running.process.pid) for word in _command(pid).split())
+    return next(word for word in words if word.startswith("--gcs-address=")).partition("=")[2]
 
 
 def failed_start(file: str) -> str:

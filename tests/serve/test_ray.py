@@ -322,7 +322,7 @@ def test_an_update_loses_no_request(cluster: tuple[Running, str]) -> None:
         asking = [threads.submit(ask, i) for i in range(THREADS)]
         try:
             updated = subprocess.run(
-                [sys.executable, "-c", UPDATE, cluster_address(folder)],
+                [sys.executable, "-c", UPDATE, cluster_address(running)],
                 env=ray_environment(folder),
                 capture_output=True,
                 text=True,
@@ -353,3 +353,40 @@ def test_an_update_loses_no_request(cluster: tuple[Running, str]) -> None:
 def test_a_start_that_fails_says_why(file: str, said: str) -> None:
     last = failed_start(file)
     assert last.startswith("lucebox: error: ") and said in last
+
+
+TWO_MODELS = (
+    FILE.replace("min_replicas = 2", "")
+    + """
+[models.other]
+model = "tiny-hybrid"
+device = "cpu"
+context = 1024
+draft = "none"
+alias = ["claude-*"]
+"""
+)
+
+
+def test_two_models_have_replicas_of_their_own() -> None:
+    with started_cluster(file=TWO_MODELS.replace("[ray]\n", "")) as (running, _):
+        listed = {one["id"]: one["context_length"] for one in httpx.get(f"{running.url}/v1/models").json()["data"]}
+        assert listed == {"tiny": 2048, "other": 1024}
+        tags = httpx.get(f"{running.url}/api/tags").json()["models"]
+        assert {one["name"].partition(":")[0] for one in tags} == {"tiny", "other"}
+
+        def replica(**fields: Any) -> str:
+            body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, **fields}
+            answer = httpx.post(f"{running.url}{CHAT}", json=body, timeout=60).raise_for_status()
+            return answer.headers["lucebox-replica"]
+
+        first, other = replica(model="tiny"), replica(model="other")
+        assert first != other
+        assert (replica(), replica(model="claude-x")) == (first, other)
+        ollama = {"model": "other:latest", "messages": [{"role": "user", "content": "a"}], "stream": False}
+        assert httpx.post(f"{running.url}/api/chat", json=ollama, timeout=60).headers["lucebox-replica"] == other
+        described = httpx.get(f"{running.url}/v1/models/other")
+        assert described.json()["id"] == "other" and described.headers["lucebox-replica"] == other
+        unknown = httpx.post(f"{running.url}{CHAT}", json={"model": "x", "messages": []})
+        assert unknown.status_code == 404 and "this cluster has 'tiny', 'other'" in unknown.text
+        assert httpx.get(f"{running.url}/v1/models/x").status_code == 404

@@ -101,6 +101,8 @@ class Ingress:
         name = body.get("model", body.get("name")) if isinstance(body, dict) else _model_in(path)
         if not isinstance(name, str):
             return self._models[0][1]
+        if path.startswith("/api/"):  # Ollama's clients add a tag
+            name = name.removesuffix(":latest")
         for served, handle in self._models:
             if served.name == name:
                 return handle
