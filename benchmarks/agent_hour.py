@@ -199,6 +199,7 @@ def body_of(server: Server, messages: list[dict[str, Any]]) -> dict[str, Any]:
         "tools": TOOLS,
         "tool_choice": "required",
         "parallel_tool_calls": False,
+        "chat_template_kwargs": {"enable_thinking": False},  # random weights think without end
         "temperature": 0,
         "max_tokens": MAX_ANSWER,
         "stream": True,
@@ -326,7 +327,9 @@ def near(hour: Hour, turn: int, n_turns: int) -> list[Turn]:
 
 def print_report(hour: Hour, n_turns: int) -> None:
     print(f"\n{hour.agents} agent{'s' if hour.agents > 1 else ''}, {n_turns} turns, {hour.seconds:.1f} s")
-    print(f"{'turn':>5}{'prompt':>9}{'cached':>9}{'new':>7}{'first token':>13}{'slowest':>10}{'turn':>9}")
+    print(
+        f"{'turn':>5}{'prompt':>9}{'cached':>9}{'new':>7}{'prefill':>11}{'first token':>13}{'slowest':>10}{'turn':>9}"
+    )
     for turn in sorted({max(1, n_turns * i // 10) for i in range(1, 11)}):
         rows = near(hour, turn, n_turns)
         prompt, cached = (
@@ -335,9 +338,11 @@ def print_report(hour: Hour, n_turns: int) -> None:
         )
         new = statistics.median(row.prompt_tokens - row.cached_tokens for row in rows)
         first = statistics.median(row.first_token_s for row in rows)
+        prefill = statistics.median(row.prefill_ms or 0 for row in rows) / 1e3
         slowest = max(row.first_token_s for row in rows)
         total = statistics.median(row.total_s for row in rows)
-        print(f"{turn:>5}{prompt:>9.0f}{cached:>9.0f}{new:>7.0f}{first:>11.3f} s{slowest:>8.3f} s{total:>7.3f} s")
+        seconds = f"{prefill:>9.3f} s{first:>11.3f} s{slowest:>8.3f} s{total:>7.3f} s"
+        print(f"{turn:>5}{prompt:>9.0f}{cached:>9.0f}{new:>7.0f}{seconds}")
     n_prompt, n_cached = (sum(getattr(row, name) for row in hour.turns) for name in ("prompt_tokens", "cached_tokens"))
     n_written = sum(row.completion_tokens for row in hour.turns)
     print(f"cached {n_cached / n_prompt:.1%} of {n_prompt} prompt tokens; {n_written} tokens written")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import signal
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
@@ -22,6 +23,7 @@ from lucebox.serve.settings import ServeSettings
 __all__ = ["run"]
 
 APP = "lucebox"
+REACH_S = 10
 OBJECT_STORE_BYTES = 100 << 20
 """Of a cluster that is started here: requests are small."""
 _FAULT = re.compile(r"^(?:lucebox\.errors\.\w+|\w*Error): (.+)$", re.M)
@@ -80,9 +82,12 @@ def _connect(address: str | None) -> None:
     if address is None:
         ray.init(address="local", include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **quiet)
         return
+    host, _, port = address.rpartition(":")
     try:
+        if host and port.isdecimal() and "/" not in host:  # Ray itself tries for minutes
+            socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
         ray.init(address=address, **quiet)
-    except ConnectionError as error:
+    except (OSError, OverflowError) as error:  # ConnectionError is an OSError
         raise InvalidRequestError(f"ray: no cluster at the address {address!r}: {error}") from error
 
 
