@@ -33,8 +33,8 @@ min_replicas = 2
 
 
 def ray_environment(folder: str) -> dict[str, str]:
-    """For a cluster that other clusters of this machine do not see. Ray keeps the cluster's token in HOME, and sends it to
-    an explicit address only with RAY_AUTH_MODE."""
+    """For a cluster that other clusters of this machine do not see. Ray keeps the cluster's token in HOME, and sends it
+    to an explicit address only with RAY_AUTH_MODE."""
     own = {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "HOME": folder}
     return {**os.environ, **own}
 
