@@ -62,7 +62,7 @@ TOOLS = [
                 "type": "object",
                 "properties": {
                     "path": {"type": "string", "enum": FILES},
-                    "reason": {"type": "string", "maxLength": 80},
+                    "reason": {"type": "string", "maxLength": 24},
                 },
                 "required": ["path", "reason"],
                 "additionalProperties": False,
@@ -74,6 +74,7 @@ SYSTEM = "You are an agent that reviews a project. Read its files one after the 
 MAX_ANSWER = 256
 SPARE = 1024
 """Tokens of the context beyond the last prompt and its answer."""
+MIN_RESULT, SEAM = 16, 20  # tokens: of a tool's result, and of what the template puts around it
 TIMEOUT_S = 600
 
 
@@ -198,6 +199,7 @@ def body_of(server: Server, messages: list[dict[str, Any]]) -> dict[str, Any]:
         "tools": TOOLS,
         "tool_choice": "required",
         "parallel_tool_calls": False,
+        "chat_template_kwargs": {"enable_thinking": False},  # random weights think without end
         "temperature": 0,
         "max_tokens": MAX_ANSWER,
         "stream": True,
@@ -260,16 +262,18 @@ def run_hour(server: Server, n_agents: int, n_turns: int, n_tokens: int, energy:
         choose = random.Random(number)
         task = f"Project {number}. " + text_of(choose, round(200 * per_token))
         agents.append(Agent(number, choose, [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task}]))
-    n_result = round(n_tokens / n_turns * per_token)
 
     def work(agent: Agent) -> None:
+        step = 0.0
         for turn in range(1, n_turns + 1):
             message, row = ask(server, agent.messages, agent.number, turn)
             hour.turns.append(row)
             agent.calls.append(message)
-            # The call and what surrounds a result count as new tokens, too.
-            n_call = round(per_token * (row.completion_tokens + 20))
-            result = text_of(agent.random, max(200, n_result - n_call))
+            if turn == 1:  # the first prompt has the tools, however long the template makes them
+                step = (n_tokens - row.prompt_tokens) / max(1, n_turns - 1)
+            # The call and what surrounds a result are new tokens, too.
+            n_result = max(MIN_RESULT, round(step) - row.completion_tokens - SEAM)
+            result = text_of(agent.random, round(n_result * per_token))
             call_id = message["tool_calls"][0]["id"]
             agent.messages += [message, {"role": "tool", "tool_call_id": call_id, "content": result}]
             if agent.number == 0 and turn in (max(1, n_turns // 10), n_turns // 2, n_turns):
@@ -323,7 +327,9 @@ def near(hour: Hour, turn: int, n_turns: int) -> list[Turn]:
 
 def print_report(hour: Hour, n_turns: int) -> None:
     print(f"\n{hour.agents} agent{'s' if hour.agents > 1 else ''}, {n_turns} turns, {hour.seconds:.1f} s")
-    print(f"{'turn':>5}{'prompt':>9}{'cached':>9}{'new':>7}{'first token':>13}{'slowest':>10}{'turn':>9}")
+    print(
+        f"{'turn':>5}{'prompt':>9}{'cached':>9}{'new':>7}{'prefill':>11}{'first token':>13}{'slowest':>10}{'turn':>9}"
+    )
     for turn in sorted({max(1, n_turns * i // 10) for i in range(1, 11)}):
         rows = near(hour, turn, n_turns)
         prompt, cached = (
@@ -332,9 +338,11 @@ def print_report(hour: Hour, n_turns: int) -> None:
         )
         new = statistics.median(row.prompt_tokens - row.cached_tokens for row in rows)
         first = statistics.median(row.first_token_s for row in rows)
+        prefill = statistics.median(row.prefill_ms or 0 for row in rows) / 1e3
         slowest = max(row.first_token_s for row in rows)
         total = statistics.median(row.total_s for row in rows)
-        print(f"{turn:>5}{prompt:>9.0f}{cached:>9.0f}{new:>7.0f}{first:>11.3f} s{slowest:>8.3f} s{total:>7.3f} s")
+        seconds = f"{prefill:>9.3f} s{first:>11.3f} s{slowest:>8.3f} s{total:>7.3f} s"
+        print(f"{turn:>5}{prompt:>9.0f}{cached:>9.0f}{new:>7.0f}{seconds}")
     n_prompt, n_cached = (sum(getattr(row, name) for row in hour.turns) for name in ("prompt_tokens", "cached_tokens"))
     n_written = sum(row.completion_tokens for row in hour.turns)
     print(f"cached {n_cached / n_prompt:.1%} of {n_prompt} prompt tokens; {n_written} tokens written")

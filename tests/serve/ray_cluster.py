@@ -16,7 +16,7 @@ from pathlib import Path
 
 from running import Running
 
-__all__ = ["FILE", "ray_environment", "replica_pids", "started_cluster"]
+__all__ = ["FILE", "cluster_address", "failed_start", "ray_environment", "replica_pids", "started_cluster"]
 
 FILE = """
 [models.tiny]
@@ -33,8 +33,10 @@ min_replicas = 2
 
 
 def ray_environment(folder: str) -> dict[str, str]:
-    """For a cluster that other clusters of this machine do not see."""
-    return {**os.environ, "RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", "HOME": folder}
+    """For a cluster that other clusters of this machine do not see. Ray keeps the cluster's token in HOME, and sends it
+    to an explicit address only with RAY_AUTH_MODE."""
+    own = {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "HOME": folder}
+    return {**os.environ, **own}
 
 
 @contextmanager
@@ -69,6 +71,23 @@ def started_cluster(*flags: str, file: str = FILE) -> Iterator[tuple[Running, st
         process.kill()
         process.wait()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def cluster_address(running: Running) -> str:
+    """Of the server's Ray cluster."""
+    words = (word for pid in _descendants(running.process.pid) for word in _command(pid).split())
+    return next(word for word in words if word.startswith("--gcs-address=")).partition("=")[2]
+
+
+def failed_start(file: str) -> str:
+    """The last line that a server prints which cannot start."""
+    with tempfile.TemporaryDirectory(prefix="lb", ignore_cleanup_errors=True) as folder:
+        models = Path(folder) / "models.toml"
+        models.write_text(file)
+        command = [sys.executable, "-m", "lucebox", "serve", "--ray", str(models), "--port", "0"]
+        done = subprocess.run(command, env=ray_environment(folder), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1, done.stderr
+    return done.stderr.strip().splitlines()[-1]
 
 
 def replica_pids(running: Running) -> list[int]:

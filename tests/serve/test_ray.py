@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
-from ray_cluster import ray_environment, replica_pids, started_cluster
+from ray_cluster import FILE, cluster_address, failed_start, ray_environment, replica_pids, started_cluster
 from running import Running, started
 from sdks import openai
 
@@ -293,10 +293,12 @@ def test_a_replica_killed_in_the_middle_gives_no_wrong_answer(
 
 
 UPDATE = """
+import sys
+
 import ray
 from ray import serve
 import lucebox.ray
-ray.init(address="auto", log_to_driver=False)
+ray.init(address=sys.argv[1], log_to_driver=False)
 table = {"model": "tiny-hybrid", "device": "cpu", "context": 1024, "prefill_chunk": 64, "draft": "none", "slots": 2}
 serve.run(lucebox.ray.app({"models": {"tiny": table}, "ray": {"min_replicas": 2}}), name="lucebox")
 """
@@ -320,7 +322,11 @@ def test_an_update_loses_no_request(cluster: tuple[Running, str]) -> None:
         asking = [threads.submit(ask, i) for i in range(THREADS)]
         try:
             updated = subprocess.run(
-                [sys.executable, "-c", UPDATE], env=ray_environment(folder), capture_output=True, text=True, timeout=240
+                [sys.executable, "-c", UPDATE, cluster_address(running)],
+                env=ray_environment(folder),
+                capture_output=True,
+                text=True,
+                timeout=240,
             )
         finally:
             over.set()
@@ -332,3 +338,55 @@ def test_an_update_loses_no_request(cluster: tuple[Running, str]) -> None:
     assert not set(before) & set(after)
     models = httpx.get(f"{running.url}/v1/models").json()["data"]
     assert models[0]["context_length"] == 1024
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        (FILE.replace('"cpu"', '"auto"'), "the replicas need 2 GPUs, and this machine has 0: set device"),
+        (FILE.replace("min_replicas = 2", "cpus = 1000"), "the replicas need 1000 CPUs, and this machine has"),
+        (FILE.replace('"tiny-hybrid"', '"nothing.gguf"'), "nothing.gguf"),
+        (FILE + 'address = "127.0.0.1:1"\n', "ray: no cluster at the address '127.0.0.1:1'"),
+    ],
+    ids=["no GPU", "few CPUs", "no model", "no cluster"],
+)
+def test_a_start_that_fails_says_why(file: str, said: str) -> None:
+    last = failed_start(file)
+    assert last.startswith("lucebox: error: ") and said in last
+
+
+TWO_MODELS = (
+    FILE.replace("min_replicas = 2", "")
+    + """
+[models.other]
+model = "tiny-hybrid"
+device = "cpu"
+context = 1024
+draft = "none"
+alias = ["claude-*"]
+"""
+)
+
+
+def test_two_models_have_replicas_of_their_own() -> None:
+    with started_cluster(file=TWO_MODELS.replace("[ray]\n", "")) as (running, _):
+        listed = {one["id"]: one["context_length"] for one in httpx.get(f"{running.url}/v1/models").json()["data"]}
+        assert listed == {"tiny": 2048, "other": 1024}
+        tags = httpx.get(f"{running.url}/api/tags").json()["models"]
+        assert {one["name"].partition(":")[0] for one in tags} == {"tiny", "other"}
+
+        def replica(**fields: Any) -> str:
+            body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, **fields}
+            answer = httpx.post(f"{running.url}{CHAT}", json=body, timeout=60).raise_for_status()
+            return answer.headers["lucebox-replica"]
+
+        first, other = replica(model="tiny"), replica(model="other")
+        assert first != other
+        assert (replica(), replica(model="claude-x")) == (first, other)
+        ollama = {"model": "other:latest", "messages": [{"role": "user", "content": "a"}], "stream": False}
+        assert httpx.post(f"{running.url}/api/chat", json=ollama, timeout=60).headers["lucebox-replica"] == other
+        described = httpx.get(f"{running.url}/v1/models/other")
+        assert described.json()["id"] == "other" and described.headers["lucebox-replica"] == other
+        unknown = httpx.post(f"{running.url}{CHAT}", json={"model": "x", "messages": []})
+        assert unknown.status_code == 404 and "this cluster has 'tiny', 'other'" in unknown.text
+        assert httpx.get(f"{running.url}/v1/models/x").status_code == 404

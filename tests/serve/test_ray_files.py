@@ -81,6 +81,8 @@ def test_the_serve_config_builds_the_application(example: dict[str, Any], tmp_pa
         ({"models": {"a": {"model": "x"}}, "server": {"host": "0.0.0.0"}}, "use --api-key"),
         ({"models": {"a": {"model": "x", "context": 0}}}, "context must be positive"),
         ({"models": {"a": {"model": "x"}}, "ray": {"min_replica": 2}}, "did you mean"),
+        ({"models": {"a": {"model": "x"}}, "server": {"prefix_cache_dir": "x"}}, "would share the folder"),
+        ({"models": {"a": {"model": "x"}}, "server": {"kv_events": "tcp://*:5557"}}, "cannot bind"),
     ],
 )
 def test_tables_that_have_no_meaning(args: dict[str, Any], said: str) -> None:

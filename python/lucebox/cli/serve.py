@@ -29,7 +29,7 @@ Several models: MODEL MODEL, NAME=MODEL for another name in the APIs, a folder o
 
 By default the server listens on this machine only and needs no key. Another --host needs --api-key or --api-key-file.
 SIGINT and SIGTERM stop it after the answers in progress. docs/server.md lists the endpoints and fields."""
-RAY_HELP = "run replicas on a Ray cluster, or on one that is started here: docs/cluster.md"
+RAY_HELP = "run replicas of each model on a Ray cluster: docs/cluster.md"
 JSON_HELP = "print one JSON object with address, models and limits when the server listens"
 
 

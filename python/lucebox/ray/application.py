@@ -18,7 +18,7 @@ from lucebox.serve.model_spec import OWN_SETTINGS, ModelSpec
 from lucebox.serve.running_model import DEFAULT_SLOTS
 from lucebox.serve.settings import ServeSettings
 
-__all__ = ["KILL_S", "app", "application"]
+__all__ = ["KILL_S", "app", "application", "least_resources"]
 
 ROUTER = "lucebox.ray.router.PrefixRouter"
 INGRESS_REQUESTS = 10_000
@@ -77,8 +77,17 @@ def application(specs: Sequence[ModelSpec], settings: ServeSettings, ray: RaySet
     """The application that serves these models, each with its own replicas.
 
     Raises:
-        InvalidRequestError: there are several models, and one has no name.
+        InvalidRequestError: there are several models, and one has no name; or replicas cannot have a setting.
     """
+    if settings.prefix_cache_dir is not None:
+        raise InvalidRequestError(
+            "with --ray there is no --prefix-cache-dir: replicas on a machine would share the folder"
+        )
+    if settings.kv_events is not None and "*" in settings.kv_events:
+        raise InvalidRequestError(
+            f"with --ray, --kv-events cannot bind {settings.kv_events}: replicas on a machine would share the port. "
+            "Give an address to connect to"
+        )
     served = [Served(spec.settings.model_name, spec.settings.alias) for spec in specs]
     if len(specs) > 1 and any(one.name is None for one in served):
         raise InvalidRequestError("with --ray, each of several models needs a name: write NAME=MODEL")
@@ -91,6 +100,12 @@ def application(specs: Sequence[ModelSpec], settings: ServeSettings, ray: RaySet
         graceful_shutdown_timeout_s=settings.drain + KILL_S,
     )(serve.ingress()(Ingress))
     return ingress.bind(settings, served, *engines)
+
+
+def least_resources(specs: Sequence[ModelSpec], ray: RaySettings) -> dict[str, float]:
+    """CPUs and GPUs of the replicas that always run."""
+    n = ray.min_replicas
+    return {"CPU": float(len(specs) * n * ray.cpus), "GPU": n * sum(_gpus(spec, ray) for spec in specs)}
 
 
 def _gpus(spec: ModelSpec, ray: RaySettings) -> float:

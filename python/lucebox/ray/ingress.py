@@ -101,6 +101,8 @@ class Ingress:
         name = body.get("model", body.get("name")) if isinstance(body, dict) else _model_in(path)
         if not isinstance(name, str):
             return self._models[0][1]
+        if path.startswith("/api/"):  # Ollama's clients add a tag
+            name = name.removesuffix(":latest")
         for served, handle in self._models:
             if served.name == name:
                 return handle
@@ -219,9 +221,11 @@ async def _parts(handle: Any, relayed: Relayed) -> AsyncIterator[Head | bytes]:
         ApiError: no replica takes the request, or the one that took it was lost.
     """
     answer = handle.remote(relayed)
+    has_ended = False
     try:
         async for part in answer:
             yield part
+        has_ended = True
     except BackPressureError as error:
         raise overloaded("all replicas are busy, and their queue is full", RETRY_S) from error
     except DeploymentUnavailableError as error:
@@ -231,7 +235,8 @@ async def _parts(handle: Any, relayed: Relayed) -> AsyncIterator[Head | bytes]:
     except (RayError, ReplicaUnavailableError) as error:
         raise overloaded(LOST, RETRY_S) from error
     finally:
-        answer.cancel()
+        if not has_ended:
+            answer.cancel()
 
 
 def failure_part(path: str, content_type: str, error: ApiError, n_events: int) -> bytes:

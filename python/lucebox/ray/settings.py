@@ -16,6 +16,9 @@ __all__ = ["RaySettings"]
 class RaySettings:
     """The table `ray` of a cluster's TOML file."""
 
+    address: str | None = None
+    """Address of the Ray cluster that `lucebox serve --ray` deploys on, "auto" for the one that runs on this machine.
+    None: it starts one on this machine."""
     min_replicas: int = 1
     """Replicas of each model that always run."""
     max_replicas: int | None = None
@@ -35,6 +38,8 @@ class RaySettings:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidRequestError(f"ray: {name} must be a positive whole number, got {value!r}")
+        if self.address is not None and not isinstance(self.address, str):
+            raise InvalidRequestError(f"ray: address must be a string, got {self.address!r}")
         if self.max_replicas is not None and self.max_replicas < self.min_replicas:
             raise InvalidRequestError(
                 f"ray: max_replicas, {self.max_replicas}, is less than min_replicas, {self.min_replicas}"
