@@ -158,8 +158,8 @@ bool has_one_order(LinearGroup group, const Target& target) {
     return skinny_config(group, epilogue, target).has_value();
   };
   constexpr Epilogue kEpilogues[] = {Epilogue::kSums, Epilogue::kNormed, Epilogue::kGated};
-  return std::ranges::all_of(
-      kEpilogues, [&](Epilogue epilogue) { return has(epilogue, 2) == has(epilogue, kSameCutRows); });
+  return std::ranges::all_of(kEpilogues,
+                             [&](Epilogue epilogue) { return has(epilogue, 2) == has(epilogue, kSameCutRows); });
 }
 
 std::string to_string(const SkinnyConfig& config) {
