@@ -2,9 +2,10 @@
 
 batch_invariant_gpu.py --device cuda --tokens 10000 models/tiny-hybrid/lucebox_tiny/tiny-hybrid.Q8_0.gguf=mtp ...
 
-A case is MODEL=DRAFT, DRAFT as for the option `draft`. For every case, greedy and sampled, the plain answers to the built-in
-prompts, one at a time, are compared with answers in company, and with answers with drafts of each budget, alone and in
-company. The ids and the log probabilities of the chosen and of the likeliest token must be equal. Exits with 1 if any differs.
+A case is MODEL=DRAFT, DRAFT as for the option `draft`. For every case, greedy and sampled, the plain answers to the
+built-in prompts, one at a time, are compared with answers in company, and with answers with drafts of each budget,
+alone and in company. The ids and the log probabilities of the chosen and of the likeliest token must be equal. Exits
+with 1 if any differs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from lucebox import LLM, Generation, Sampling
@@ -38,7 +40,14 @@ def first_difference(want: Generation, got: Generation) -> int | None:
 
 def check(case: str, device: str, pack: str | None, n_tokens: int, kv: str) -> int:
     model, _, draft = case.rpartition("=")
-    options = {"device": device, "pack": pack, "context": 2048, "kv": kv, "sessions": SESSIONS, "batch_invariant": True}
+    options: dict[str, Any] = {
+        "device": device,
+        "pack": pack,
+        "context": 2048,
+        "kv": kv,
+        "sessions": SESSIONS,
+        "batch_invariant": True,
+    }
     failures = 0
     with LLM(model, draft="none", **options) as plain:
         texts = [encode(prompt, plain.model.assets.tokenizer, None) for prompt in load_prompts(BUILT_IN)]
@@ -47,7 +56,9 @@ def check(case: str, device: str, pack: str | None, n_tokens: int, kv: str) -> i
         while len(prompts) * N_TOKENS < n_tokens:  # cut at random places
             own = prompts[int(rng.integers(len(texts)))]
             prompts.append(own[: int(rng.integers(1, len(own) + 1))])
-        samplings = [Sampling(max_tokens=N_TOKENS, ignore_eos=True, logprobs=1, temperature=t, seed=5) for t in (0, 0.8)]
+        samplings = [
+            Sampling(max_tokens=N_TOKENS, ignore_eos=True, logprobs=1, temperature=t, seed=5) for t in (0, 0.8)
+        ]
         wanted = [list(answers(plain, prompts, sampling, False)) for sampling in samplings]
         failures += compare(f"{case} without drafts", plain, prompts, samplings, wanted, True)
     for budget in BUDGETS:
@@ -71,20 +82,18 @@ def compare(
         failures += different
         n = sum(len(one.ids) for one in got)
         drafts = [one.usage.drafts for one in got if one.usage.drafts is not None]
-        accepted = sum(one.accepted for one in drafts)
-        print(
-            f"{label}, T = {sampling.temperature}, {'together' if together else 'alone'}: {n} tokens in {seconds:.1f} s, "
-            f"{accepted} accepted, {different} of {len(at)} answers differ"
-            + (f", first at {min(one for one in at if one is not None)}" if different else ""),
-            flush=True,
-        )
+        accepted = sum(one.accepted_tokens for one in drafts)
+        way = "together" if together else "alone"
+        where = f", first at {min(one for one in at if one is not None)}" if different else ""
+        print(f"{label}, T = {sampling.temperature}, {way}: {n} tokens in {seconds:.1f} s, {accepted} accepted, "
+              f"{different} of {len(at)} answers differ{where}", flush=True)  # fmt: skip
     return failures
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="+", metavar="MODEL=DRAFT")
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--device", default="auto")
     parser.add_argument("--pack", help="name of the pack; default: the device's")
     parser.add_argument("--tokens", type=int, default=10_000, help="of each kind of sampling")
     parser.add_argument("--kv", default="f16")

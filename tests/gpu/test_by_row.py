@@ -37,9 +37,7 @@ TYPES = [("f16", "f16"), ("q8_0", "wht4"), ("wht3", "q5_1"), ("f32", "f32")]
                                                 for types in (*TYPES, ("bf16", "bf16"), ("q4_0", "tq3_0"))
                                                 for heads in HEADS)])  # fmt: skip
 @pytest.mark.parametrize("window", [0, 50])
-def test_attention(
-    pack: Pack, types: tuple[str, str], heads: tuple[int, int, int], window: int, seed: int
-) -> None:
+def test_attention(pack: Pack, types: tuple[str, str], heads: tuple[int, int, int], window: int, seed: int) -> None:
     """Over several splits, with the tree across the end of a page; kv_move makes the cache of a step."""
     n_heads, n_kv, dim = heads
     rng = np.random.default_rng(seed)
@@ -89,9 +87,7 @@ def test_delta_rule(pack: Pack, shape: Shape, seed: int) -> None:
 
 
 @pytest.mark.parametrize(("kh", "vh", "dk", "dv", "taps"), [(1, 3, 128, 128, 4)])
-def test_inputs_of_the_delta_rule(
-    pack: Pack, kh: int, vh: int, dk: int, dv: int, taps: int, seed: int
-) -> None:
+def test_inputs_of_the_delta_rule(pack: Pack, kh: int, vh: int, dk: int, dv: int, taps: int, seed: int) -> None:
     """A row after its path of accepted rows has the bits of the row in a tree."""
     rng = np.random.default_rng(seed)
     rows, channels = int(rng.integers(2, 33)), 2 * kh * dk + vh * dv

@@ -517,6 +517,15 @@ def test_a_kernel_that_the_pack_lacks_is_named() -> None:
         _kernels.launch.choose_linear(without, 132, ["Q4_K"], [8], 256)
 
 
+@pytest.mark.parametrize("rows", (0, 1, 32))
+def test_recurrent_rows_one_by_one(rows: int) -> None:
+    sizes = delta_sizes(16, 48, 128, 128)
+    (launch,) = choose("sm_90", "gated_delta", 132, rows=rows, by_row=1, **sizes)
+    assert (launch["kernel"], launch["grid"]) == ("gated_delta_rows_kernel", (8, 48, 1))
+    with pytest.raises(InvalidRequestError, match="row by row: at most 32 rows"):
+        choose("sm_90", "gated_delta", 132, rows=33, by_row=1, **sizes)
+
+
 def test_what_no_kernel_computes_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"\[gated_delta\] 1 rows of 1 x 12 keys, 2 x 8 values: head dims are"):
         choose("sm_90", "gated_delta", rows=1, **delta_sizes(1, 2, 12, 8))

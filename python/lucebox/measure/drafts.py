@@ -48,8 +48,8 @@ SEED = 42  # for sampling and for replayed lengths
 REPLAY = "replay"  # stands for a suite name
 WARM_UP_TOKENS = 16
 PART_TOKENS = 64  # decoded to time the parts of a step
-# Two tokens tie if the margin is below these limits, except with batch_invariant. On a GPU, rounding depends on the rows
-# computed together. Measured on an earlier CPU version with that property, 600 tokens of tiny-hybrid, 8-bit
+# Two tokens tie if the margin is below these limits, except with batch_invariant. On a GPU, rounding depends on the
+# rows computed together. Measured on an earlier CPU version with that property, 600 tokens of tiny-hybrid, 8-bit
 # activations: the gap between the two likeliest tokens moved by up to 0.20 nat, the cumulative probability by up to
 # 0.022. In f32 both moved by less than 0.0005.
 TIE_NAT = 0.25

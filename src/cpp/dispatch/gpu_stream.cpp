@@ -161,7 +161,8 @@ bool GpuStream::is_gemm(const LinearGroup& group) const {
 }
 
 int GpuStream::rounded_bits(const LinearGroup& group) const {
-  return is_gemm(group) && !has_one_order(group) ? gpu::gemm_rounded_bits(group, pack_->target()) : gpu::rounded_bits(group);
+  return is_gemm(group) && !has_one_order(group) ? gpu::gemm_rounded_bits(group, pack_->target())
+                                                 : gpu::rounded_bits(group);
 }
 
 RoundedRows GpuStream::x_buffer(const LinearGroup& group, int bits) const {

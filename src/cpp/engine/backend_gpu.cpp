@@ -12,6 +12,8 @@
 #include "engine/engine.h"
 #include "engine/gpu_load.h"
 #include "engine/gpu_token_loop.h"
+#include "gpu/gemm_skinny/choose_config.h"
+#include "gpu/linear_group.h"
 
 namespace lb {
 namespace {
@@ -149,6 +151,13 @@ class GpuSizes final : public DeviceSizes {
     const auto& [n_heads, n_kv_heads, head_dim] = model.attention();
     LB_CHECK(n_heads <= gpu::kDecodeQueries * n_kv_heads, kUnsupported, wanted, ": at most ", gpu::kDecodeQueries,
              " query heads may share a KV head; the model has ", n_heads, " over ", n_kv_heads, ". Use draft = none");
+    for (const LinearGroup& group : product_groups({&model}, Activations::kInt8)) {
+      const gpu::TypeGroups types = gpu::split_types(group);
+      for (const LinearGroup& type : std::span(types.groups, size_t(types.n)))
+        LB_CHECK(gpu::has_one_order(type, target_), kUnsupported, wanted, ": ", name_, " has too few multiprocessors, ",
+                 target_.n_sms, ", for 32 rows of [", type.products[0].n_out, ", ", type.products[0].n_in,
+                 "]. Use draft = none");
+    }
   }
   bool maps_weights() const override { return false; }
   bool rows_are_invariant() const override { return false; }

@@ -67,8 +67,8 @@ int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, 
   };
   // A last chunk of one row is a decoded row, with the same bits as after a sync() without that row.
   const int rows_before_last = total - 1 - cached, chunk = engine().options().prefill_chunk;
-  const bool decodes_last = by_row && total > 1 && !is_image_id(ids.back()) &&
-                            (rows_before_last == 0 || (total - 1) % chunk == 0);
+  const bool decodes_last =
+      by_row && total > 1 && !is_image_id(ids.back()) && (rows_before_last == 0 || (total - 1) % chunk == 0);
   const Clock::time_point start = Clock::now();
   timeline_.prefill(decodes_last ? ids.first(total - 1) : ids, interrupted, after_chunk, between_layers);
   if (decodes_last) {

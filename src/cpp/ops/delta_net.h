@@ -48,7 +48,7 @@ struct DeltaPrepare {
 struct DeltaInputs {
   CausalConv conv;
   DeltaPrepare prepare;  // q = conv.y, k = q + n_k_heads * dk, row_stride = conv.channels
-  bool by_row = false;        // A row has the same bits alone and among up to 64 rows. On the CPU it always has.
+  bool by_row = false;   // A row has the same bits alone and among up to 64 rows. On the CPU it always has.
 };
 
 enum class HeadOrder {

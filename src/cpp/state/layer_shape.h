@@ -42,8 +42,8 @@ struct StateOptions {
   int capacity = 0;  // tokens, committed and appended
   KvType k_type = KvType::kF16, v_type = KvType::kF16;
   int append_rows = 0;  // most rows of an append; smaller values mean kMaxTree
-  // On a GPU: single rows and trees leave the state of steps, bit by bit (GatedDelta::by_row), and a tree's path can be
-  // rewound only as far as these steps could.
+  // On a GPU: single rows and trees leave the state of steps, bit by bit (GatedDelta::by_row). Folding layers then do
+  // not rewind, because how many rows are pending depends on the trees.
   bool by_row = false;
 };
 

@@ -102,7 +102,6 @@ void PageTable::share(const PageTable& from) {
   appending_ = appended_ = false;
   n_tokens_ = from.n_tokens_;
   n_folded_ = from.n_folded_;
-  step_floor_ = from.step_floor_;
   pending_is_by_row_ = from.pending_is_by_row_;
   numbers_ = from.numbers_;
 }
@@ -117,7 +116,7 @@ PageTable::Range PageTable::update_entries(int first_page) {
 }
 
 void PageTable::set_folded() {
-  n_folded_ = step_floor_ = n_tokens_;
+  n_folded_ = n_tokens_;
   numbers_.n_accepted = 0;
 }
 
@@ -130,7 +129,7 @@ void PageTable::set_length(int n_tokens) {
 
 void PageTable::rewind(int n_tokens) {
   appended_ = false;
-  n_tokens_ = step_floor_ = n_tokens;
+  n_tokens_ = n_tokens;
   if (has_folding_) {
     numbers_.n_accepted = n_tokens - n_folded_;  // a prefix of the accepted path; the rest was never folded
   } else {
@@ -161,7 +160,7 @@ void PageTable::end_append() {
   appended_ = true;
   numbers_.key_buffer = (numbers_.key_buffer + n_chunks_) % 2;
   // S now includes all rows committed before, and every chunk of this append except the last.
-  n_folded_ = step_floor_ = n_tokens_ + (n_chunks_ - 1) * kMaxTree;
+  n_folded_ = n_tokens_ + (n_chunks_ - 1) * kMaxTree;
   numbers_.n_accepted = 0;
   pending_is_by_row_ = is_by_row();
 }
@@ -173,7 +172,6 @@ void PageTable::commit_chain(int keep) {
            " rows is not possible: recurrent layers have folded all but the last ", n_tokens_ + n_rows_ - n_folded_);
   appended_ = false;
   n_tokens_ += keep;
-  step_floor_ = n_tokens_;
   if (has_folding_) {
     numbers_.n_accepted = in_last_chunk;
     std::copy_n(kIdentity.begin(), in_last_chunk, numbers_.accepted);
@@ -195,7 +193,6 @@ bool PageTable::accept(std::span<const int32_t> path) {
 
 void PageTable::end_commit() {
   n_tokens_ += numbers_.n_accepted;
-  step_floor_ = n_tokens_;
   appended_ = false;
   if (!has_folding_) n_folded_ = n_tokens_;
 }

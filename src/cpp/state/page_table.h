@@ -2,7 +2,6 @@
 // committed and folded, and the append in progress. It touches no device memory: SequenceState uploads the changes.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -70,7 +69,7 @@ class PageTable {
 
   // --- lengths
   int n_tokens() const { return n_tokens_; }  // committed
-  int rewind_floor() const { return !has_folding_ ? 0 : options_.by_row ? step_floor_ : n_folded_; }
+  int rewind_floor() const { return !has_folding_ ? 0 : options_.by_row ? n_tokens_ : n_folded_; }
   bool has_to_fold() const { return has_folding_ && numbers_.n_accepted > 0; }
   void set_folded();                                         // all committed rows
   void set_length(int n_tokens);                             // sets the length, all of it folded
@@ -104,7 +103,6 @@ class PageTable {
   std::vector<int32_t> entries_;  // [pages of the capacity] as uploaded; entries beyond pages_ are stale
   int n_tokens_ = 0;
   int n_folded_ = 0;  // tokens folded into S; the rest of n_tokens_ are pending rows
-  int step_floor_ = 0;  // where rewind_floor() would be if the last tree's path had been steps
   bool pending_is_by_row_ = false;
   AppendNumbers numbers_;
   // appending_: between begin_append() and end_append(). appended_: from end_append() until commit, rewind or abort.

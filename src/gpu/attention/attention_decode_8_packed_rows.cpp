@@ -7,11 +7,11 @@
 
 namespace lb::gpu {
 
-#define X(kernel, kDim)                                                                       \
-  LB_KERNEL(kernel##_rows, AttentionSplits, kAttentionThreads, kDim > 128 ? 3 : 4) {          \
-    LB_SHARED(int32_t, path, kMaxTree);                                                       \
-    const TreeRow slots(p.op, block_id_z(), &path[0]);                                        \
-    attention_decode_8<kDim>(params_of_row(p, block_id_z()), &slots);                         \
+#define X(kernel, kDim)                                                              \
+  LB_KERNEL(kernel##_rows, AttentionSplits, kAttentionThreads, kDim > 128 ? 2 : 4) { \
+    LB_SHARED(int32_t, path, kMaxTree);                                              \
+    const TreeRow slots(p.op, block_id_z(), &path[0]);                               \
+    attention_decode_8<kDim>(params_of_row(p, block_id_z()), &slots);                \
   }
 LB_ATTENTION_DECODE_8_PACKED(X)
 #undef X

@@ -1,5 +1,5 @@
-// The body of attention_fp32, for caches that the matrix-unit kernels do not support: F32 pages, and any head_dim up to 512 that
-// is a multiple of 8 (of 32 for packed types).
+// The body of attention_fp32, for caches that the matrix-unit kernels do not support: F32 pages, and any head_dim up to
+// 512 that is a multiple of 8 (of 32 for packed types).
 //
 // Grid: tiles of 8 queries, KV heads, splits of the context. 16 slots at a time: a thread first computes one score,
 // then four columns of o for all 8 queries. Bound: shared memory, about one read per multiplication; each tile of
@@ -61,8 +61,8 @@ LB_DEVICE void attention_fp32(const AttentionSplits& p, int split, const Slots* 
   const KvLayer& cache = op.cache;
   const int dim = cache.head_dim, stride = dim + 4;
   float* q = dynamic_shared<float>();                    // [kFp32Queries][stride]
-  float* tile = q + kFp32Queries * stride;              // [kFp32Slots][stride]
-  float* weights = tile + kFp32Slots * stride;          // [kFp32Queries][kFp32Slots]
+  float* tile = q + kFp32Queries * stride;               // [kFp32Slots][stride]
+  float* weights = tile + kFp32Slots * stride;           // [kFp32Queries][kFp32Slots]
   float* factors = weights + kFp32Queries * kFp32Slots;  // [kFp32Queries]
 
   const Queries queries(op, block_id_y());

@@ -31,8 +31,8 @@ struct PackedSlots {
       copy_async<16>(to + i, (i < high ? from_high : from_scales) + i);
   }
 
-  // Copies n slots one by one, slot i from row_at(i). Called by `n_threads` threads. The rows of high bits and scales may
-  // be too small for an asynchronous copy; the ring's barrier makes them visible.
+  // Copies n slots one by one, slot i from row_at(i). Called by `n_threads` threads. The rows of high bits and scales
+  // may be too small for an asynchronous copy; the ring's barrier makes them visible.
   template <class RowAt>
   LB_DEVICE void copy_each(unsigned char* to, RowAt&& row_at, int n, int thread, int n_threads) const {
     const int pieces = bytes.codes / 16;

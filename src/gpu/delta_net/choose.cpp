@@ -66,14 +66,14 @@ bool is_step(const DeltaInputs& op) { return !op.by_row && op.conv.rows == 1 && 
 // Whether delta_inputs_small or delta_inputs_chain supports the op.
 bool has_rows_kernel(const DeltaInputs& op) {
   const CausalConv& conv = op.conv;
-  return conv.rows > (op.by_row ? 0 : 1) && op.prepare.dk == kChainDk && conv.channels % kChainDk == 0 && conv.n_taps == kChainTaps &&
-         op.prepare.row_stride == conv.channels && is_aligned(conv.x) && is_aligned(conv.w) && is_aligned(conv.y) &&
-         is_aligned(conv.history) && is_aligned(conv.pending);
+  return conv.rows > (op.by_row ? 0 : 1) && op.prepare.dk == kChainDk && conv.channels % kChainDk == 0 &&
+         conv.n_taps == kChainTaps && op.prepare.row_stride == conv.channels && is_aligned(conv.x) &&
+         is_aligned(conv.w) && is_aligned(conv.y) && is_aligned(conv.history) && is_aligned(conv.pending);
 }
 
 bool is_small(const GatedDelta& op, const Target& target) {
-  return !op.by_row && op.rows > 1 && op.rows <= kSmallDeltaRows && op.dk == kChainDk && op.dv % kSmallDeltaColumns == 0 &&
-         target.has("gated_delta_small_kernel");
+  return !op.by_row && op.rows > 1 && op.rows <= kSmallDeltaRows && op.dk == kChainDk &&
+         op.dv % kSmallDeltaColumns == 0 && target.has("gated_delta_small_kernel");
 }
 
 void check_shape(const GatedDelta& op, const std::string& what) {

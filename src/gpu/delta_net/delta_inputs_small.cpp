@@ -1,5 +1,5 @@
-// DeltaInputs of 2 to 64 rows (by_row: 1 to 64), a tree or a chain, for dk = 128: y = silu(taps * [history, x]), q and k normalised per
-// head, gates, and the state of causal_conv.
+// DeltaInputs of 2 to 64 rows (by_row: 1 to 64), a tree or a chain, for dk = 128: y = silu(taps * [history, x]), q and
+// k normalised per head, gates, and the state of causal_conv.
 //
 // A block handles 128 channels: a head of q or k, or 128 channels of v. All rows are in shared memory, after the
 // history. A warp handles every eighth row, four channels per lane. The last blocks compute one gate per thread.

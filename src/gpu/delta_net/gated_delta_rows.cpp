@@ -1,8 +1,8 @@
 // Gated DeltaNet of up to 32 rows, a tree or a chain, one by one: a row has the bits of a step after its parent, and a
 // path folds as steps would fold it (GatedDelta::by_row). Without rows: only the fold.
 //
-// A block holds a slice of 16 columns of one value head's S in registers, as in gated_delta_step. A row that follows the
-// previous one folds that row into the registers. A row on another branch rereads the committed S and folds its
+// A block holds a slice of 16 columns of one value head's S in registers, as in gated_delta_step. A row that follows
+// the previous one folds that row into the registers. A row on another branch rereads the committed S and folds its
 // ancestors. S itself only takes the accepted path.
 // Bound: latency, a reduction and a barrier per row; 8 dk dv bytes per value head.
 #include "dialect.h"
