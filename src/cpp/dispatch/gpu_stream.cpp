@@ -449,6 +449,10 @@ void GpuStream::run(std::span<const KvMove> moves) {
 
 // Rows in one launch, each with its partials.
 void GpuStream::run_by_row(const Attention& op) {
+  const KvLayer& cache = op.cache;
+  const size_t row =
+      gpu::attention_row_scratch_bytes(op.n_heads, cache.n_kv_heads, cache.head_dim, capacity_, pack_->target());
+  LB_ASSERT(gpu::kRowsOfLaunch * row <= scratch_->size());
   for (int first = 0; first < op.rows; first += gpu::kRowsOfLaunch) {
     const long values = long(first) * op.n_heads * op.cache.head_dim;
     Attention part = op;
