@@ -57,7 +57,7 @@ def test_any_share_of_the_experts(pack: _engine.gpu.Pack, tmp_path: Path, name: 
     for chunk in CHUNKS:
         assert np.array_equal(logits_of(some, ids, chunk), logits_of(resident, ids, chunk)), chunk
     hits, misses, copied = some.expert_counts
-    assert hits > 0 and (misses > 0) == (slots < shape.n_experts) == (copied > 0)
+    assert (hits > 0) == (misses > 0) == (copied > 0) == (slots < shape.n_experts)  # all experts: no slots
     assert resident.expert_counts == (0, 0, 0)
 
 
