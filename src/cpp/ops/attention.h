@@ -43,7 +43,7 @@ struct AttentionPrepare {
   const float* k_bias;  // [n_kv_heads, head_dim]
   const float* v_bias;  // [n_kv_heads, head_dim]
   const float* q_norm;  // [head_dim]; null: no norms
-  const float* k_norm;  // [head_dim]; null exactly when q_norm is
+  const float* k_norm;  // [head_dim]; null when q_norm is, or without k
   const float* cos;     // [rows, n_pairs]
   const float* sin;     // [rows, n_pairs]
   KvLayer cache;
