@@ -74,9 +74,9 @@ using Ops = OpList<  //
     NamedOp<DeltaPrepare, "delta_prepare">, NamedOp<DeltaInputs, "delta_inputs">, NamedOp<GatedDelta, "gated_delta">,
     NamedOp<DeltaNet, "delta_net">, NamedOp<CopyRows, "copy_rows">, NamedOp<PreviousRow, "previous_row">,
     NamedOp<TopTokens, "top_tokens">, NamedOp<BlockConv, "block_conv">, NamedOp<SelectCandidates, "select_candidates">,
-    NamedOp<GrowTree, "grow_tree">,
-    NamedOp<ReadPatches, "read_patches">, NamedOp<AddPositions, "add_positions">, NamedOp<LayerNorm, "layer_norm">,
-    NamedOp<BiasGelu, "bias_gelu">, NamedOp<SplitHeads, "split_heads">, NamedOp<MergeHeads, "merge_heads">>;
+    NamedOp<GrowTree, "grow_tree">, NamedOp<ReadPatches, "read_patches">, NamedOp<AddPositions, "add_positions">,
+    NamedOp<LayerNorm, "layer_norm">, NamedOp<BiasGelu, "bias_gelu">, NamedOp<SplitHeads, "split_heads">,
+    NamedOp<MergeHeads, "merge_heads">>;
 
 template <class Op>
 concept ListedOp = Ops::has<Op>();
