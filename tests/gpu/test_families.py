@@ -27,23 +27,35 @@ def test_logits(pack: _engine.gpu.Pack, data: Path, tmp_path: Path, name: str, c
 
 
 LLAMA = Shape("llama", n_layers=4, hidden=256, ffn=256, n_heads=4, head_dim=64, tied=True)
-FIELDS: dict[str, dict[str, Any]] = {
-    "smollm3": {},
-    "mistral3": {"attention.temperature_scale": 0.5, "rope.scaling.original_context_length": 4},
-}
+IDS = [3, 1, 4, 1, 5]
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_decoding_paths_agree(pack: _engine.gpu.Pack, tmp_path: Path, name: str) -> None:
-    """Layers without position embedding and queries that grow, in the graph and in the megakernel."""
-    fields = metadata(LLAMA) | FIELDS[name] | {"general.architecture": name}
-    path = write(tmp_path / "model.gguf", fields, tensors(LLAMA))
-    graph, mega = (
-        Decoder(open_engine(path, pack=pack, decode_path=way), [3, 1, 4, 1, 5]) for way in ("graph", "megakernel")
+@pytest.mark.parametrize("way", ["megakernel", "auto"])
+def test_layers_without_position_embedding(pack: _engine.gpu.Pack, tmp_path: Path, way: str) -> None:
+    """In the graph and in the megakernel."""
+    path = write(tmp_path / "model.gguf", metadata(LLAMA) | {"general.architecture": "smollm3"}, tensors(LLAMA))
+    graph, other = (Decoder(open_engine(path, pack=pack, decode_path=path_), IDS) for path_ in ("graph", way))
+    assert other.decode(6) == graph.decode(6)
+    assert largest_difference(other.session.logits(), graph.session.logits()) < tolerance("logits", "f32_device")
+    assert way == "auto" or other.session.decode_path.startswith("megakernel_plain_")
+    assert differs_from_plain(pack, tmp_path, graph)
+
+
+def test_queries_that_grow(pack: _engine.gpu.Pack, tmp_path: Path) -> None:
+    """In the graph only."""
+    fields = {"attention.temperature_scale": 0.5, "rope.scaling.original_context_length": 4}
+    path = write(
+        tmp_path / "model.gguf", metadata(LLAMA) | fields | {"general.architecture": "mistral3"}, tensors(LLAMA)
     )
-    assert mega.decode(6) == graph.decode(6)
-    assert largest_difference(mega.session.logits(), graph.session.logits()) < tolerance("logits", "f32_device")
-    assert mega.session.decode_path.startswith("megakernel_plain_")
+    graph = Decoder(open_engine(path, pack=pack), IDS)
+    graph.decode(6)
+    assert graph.session.decode_path.startswith("graph") and differs_from_plain(pack, tmp_path, graph)
+    with pytest.raises(UnsupportedError, match="angles of queries alone"):
+        Decoder(open_engine(path, pack=pack, decode_path="megakernel"), IDS)
+
+
+def differs_from_plain(pack: _engine.gpu.Pack, tmp_path: Path, decoder: Decoder) -> bool:
+    """Whether the same weights as a Llama have other logits."""
     plain = write(tmp_path / "plain.gguf", metadata(LLAMA), tensors(LLAMA))
-    other = Decoder(open_engine(plain, pack=pack, decode_path="graph"), graph.ids)
-    assert largest_difference(other.session.logits(), graph.session.logits()) > tolerance("logits", "f32_device")
+    other = Decoder(open_engine(plain, pack=pack, decode_path="graph"), decoder.ids)
+    return largest_difference(other.session.logits(), decoder.session.logits()) > tolerance("logits", "f32_device")

@@ -32,12 +32,11 @@ LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* sta
   const auto column = [](int j) { return head_column(j); };
   f32x4 w[kRounds], x[kRounds];
   float cos[kPairRounds], sin[kPairRounds];
-  const bool has_own = is_q && p.q_cos != nullptr;
-  const float *const cosines = has_own ? p.q_cos : p.cos, *const sines = has_own ? p.q_sin : p.sin;
   const auto read_table = [&](int j) {
+    const bool has_own = is_q && p.q_cos != nullptr;
     const long entry = long(row) * p.n_pairs + lane() + 32 * j;
-    cos[j] = cosines[entry];
-    sin[j] = sines[entry];
+    cos[j] = (has_own ? p.q_cos : p.cos)[entry];
+    sin[j] = (has_own ? p.q_sin : p.sin)[entry];
   };
   LB_UNROLL
   for (int j = 0; j < kRounds; ++j)
