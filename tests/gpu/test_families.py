@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from engines import Decoder, largest_difference, logits_of, open_engine
 from lucebox import _engine
+from lucebox.errors import UnsupportedError
 from reference import convert
 from reference.gguf_files import Shape, metadata, tensors, write
 from test_tiny_models import OF_TRANSFORMERS
