@@ -56,7 +56,7 @@ class MemoryPlan:
     kv_fits: tuple[KvFit, ...]
     """What fits in the same memory with each KV type, largest type first."""
     parts: tuple[MemoryPlan, ...] = ()
-    """The plan of each device, if the model's layers are on several. The other fields are their sums."""
+    """The plan of each device, if the model is divided among several. The other fields are their sums."""
 
     @classmethod
     def from_engine(cls, plan: Mapping[str, Any]) -> MemoryPlan:

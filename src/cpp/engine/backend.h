@@ -44,6 +44,7 @@ struct StreamNeeds {
   Activations activations = Activations::kInt8;
   bool is_sparse = false;  // block-sparse attention of prompts
   int score_rows = 0;      // of KeyScores; 0: none
+  bool is_rank = false;    // the stream exchanges values with streams of other devices
 };
 
 // A request for block-sparse attention, and the option that made it.

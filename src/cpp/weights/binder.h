@@ -23,6 +23,12 @@ struct TensorName {
   std::string gguf, hf;
 };
 
+// The rows and columns of the file's matrix that a rank has (models/slice.cpp), ascending.
+struct MatrixPieces {
+  int n_in;  // of the file's matrix
+  std::vector<SplitRange> rows, columns;
+};
+
 // A weight matrix: blocks in the mapped file when bound, planes once it is on a device (Network::carve_planes).
 struct Matrix {
   const void* data = nullptr;  // [n_out, n_in], in `layout`
@@ -32,7 +38,9 @@ struct Matrix {
   DType block_type = type;  // type of the blocks; Network::use_device_types() changes only `type`
   std::string name;         // in the file
   int slot = -1;            // in the shard's WeightStore; Network::finish() numbers them
-  Split split;              // among the shards of an engine
+  Split split;              // among the ranks of an engine
+  // Blocks only: `data` is the file's matrix, of which this one has some pieces; null: all of it.
+  std::shared_ptr<const MatrixPieces> pieces;
   size_t bytes() const { return n_out * row_bytes(type, n_in); }
 };
 
