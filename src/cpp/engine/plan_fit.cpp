@@ -137,11 +137,14 @@ WeightSizes::WeightSizes(const Models& models, const DeviceSizes& sizes, size_t 
       copied(models.target->copied_bytes() + (models.draft ? models.draft->copied_bytes() : 0)),
       mapped(sizes.maps_weights() ? file_bytes : 0),
       is_copied_to_device(!sizes.maps_weights()),
+      is_slice(models.target->is_slice()),
       part(part) {}
 
 std::vector<PlanEntry> WeightSizes::device_entries() const {
   if (!is_copied_to_device) return {};
-  const std::string layers = part.n == 1 ? "" : cat("layers ", part.layers.first, " to ", part.layers.end - 1, ": ");
+  const std::string layers = is_slice      ? "a part of every layer: "
+                             : part.n == 1 ? ""
+                                           : cat("layers ", part.layers.first, " to ", part.layers.end - 1, ": ");
   return {{"weights", target, layers + "codes and scales, in the layout of the kernels"},
           {"draft weights", draft, "codes and scales of the draft model"}};
 }
