@@ -1,5 +1,5 @@
-"""A model of which every device has a part of every layer: the logits of one device within the tolerance of a device, the
-same bits on every rank, whatever the rows.
+"""A model of which every device has a part of every layer: the logits of one device within the tolerance of a device,
+the same bits on every rank, whatever the rows.
 
 With --pack the tests run on the devices 0, 1, ... of the pack's vendor, as many as the machine has."""
 
