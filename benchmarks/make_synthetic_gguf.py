@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument("--layers", type=int, help="layers to write, where that is not the model's own number")
     parser.add_argument("--mtp", action="store_true", help="with a prediction block behind the layers (qwen35)")
     parser.add_argument("--sparse", action="store_true", help="all weights 0, no room on disk: for `lucebox inspect`")
+    parser.add_argument("--template", type=Path, help="a chat template in Jinja, so that the model can chat")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     shape = SHAPES[args.shape]
@@ -31,9 +32,11 @@ def main() -> int:
         if shape.architecture != "qwen35":
             parser.error(f"--mtp: {args.shape} has no prediction block; only qwen35 has one")
         shape = replace(shape, n_prediction_blocks=1)
+    if args.sparse and args.template:
+        parser.error("--sparse writes no --template")
     if args.preset == "FP8":
-        if not args.out or args.sparse:
-            parser.error("--type FP8 needs --out and has no --sparse")
+        if not args.out or args.sparse or args.template:
+            parser.error("--type FP8 needs --out and has no --sparse or --template")
         write_fp8(args.out, shape, args.seed)
         print(f"wrote {args.out}, {sum(file.stat().st_size for file in args.out.iterdir()) / 2**20:.1f} MiB")
         return 0
@@ -42,7 +45,8 @@ def main() -> int:
         if args.sparse:
             write_sparse(args.out, shape, args.shape, args.preset)
         else:
-            write(args.out, shape, args.shape, args.preset, args.seed)
+            template = None if args.template is None else args.template.read_text()
+            write(args.out, shape, args.shape, args.preset, args.seed, template)
         print(f"wrote {args.out}, {args.out.stat().st_size / 2**20:.1f} MiB")
     return 0
 

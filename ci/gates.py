@@ -49,6 +49,7 @@ ROOMS = (
     ("api",),
     ("measure", "selftest", "tune"),
     ("probe", "serve"),
+    ("ray",),
     ("cli",),
     ("__main__",),
 )

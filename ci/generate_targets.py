@@ -258,7 +258,7 @@ build-backend = "scikit_build_core.build"
 [project]
 name = "lucebox-tiny"
 version = "{version}"
-description = "tiny-hybrid: the 11M-parameter model that lucebox demos and tests run, with its DFlash drafter"
+description = "The models that lucebox demos and tests run: tiny-hybrid with its drafter, tiny-vl with its vision tower"
 readme = "README.md"
 license = "Apache-2.0"
 license-files = ["LICENSE"]
@@ -372,7 +372,7 @@ def with_extras(pyproject: str, known: list[Target], version: str) -> str:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise targets.TargetError(f"pyproject.toml: expected the lines {BEGIN!r} and {END!r} around the extras")
-    extras = [f'demo = ["lucebox-tiny == {version}"]', f'tune = ["lucebox-kernels == {version}"]']
+    extras = [f'demo = ["lucebox-tiny == {version}", "lucebox[vision]"]', f'tune = ["lucebox-kernels == {version}"]']
     for target in known:
         # lucebox[sm86], and lucebox[sm_86], which index and installer know as sm-86.
         names = dict.fromkeys((target.slug, target.name.replace("_", "-")))

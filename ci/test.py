@@ -62,6 +62,7 @@ MORE: dict[str, Callable[[], None]] = {
     "all-packs": lambda: test_packs.test(test_packs.EVERY),
     "release-dry-run": script("release_dry_run.py"),
     "sdks": script("sdk_loops.py"),
+    "ray": script("ray_serve.py"),
     "all-tests": pytest(),  # includes the stage "tests"
 }
 STAGES = {**MORE, **EVERYDAY}

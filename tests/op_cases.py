@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from grow_tree_data import SCORES, SHAPES, check_tree
 from lucebox.selftest import ops, shapes
+from lucebox.selftest.vision import heads_of, image_of
 from numpy.typing import NDArray
 from previous_row_appends import appends
+from reference import activations as activations_reference
 from reference import block_conv as block_conv_reference
 from reference import experts as experts_reference
 from reference import linear as linear_reference
@@ -21,6 +23,7 @@ from reference import rope as rope_reference
 from reference import select_candidates as select_reference
 from reference import swiglu as swiglu_reference
 from reference import top_tokens as top_tokens_reference
+from reference import vision_tower as vision_reference
 from tolerances import check
 
 F32 = NDArray[np.float32]
@@ -102,6 +105,43 @@ def test_rope(on: On, pairs: str, shape: tuple[int, int, int, int], seed: int) -
     assert np.array_equal(got[..., 2 * n_pairs :], x[..., 2 * n_pairs :])
 
 
+def test_rope_table_of_queries(on: On) -> None:
+    """Rows grow with their position, in steps; beyond the last step no more."""
+    pos = np.stack([np.array([0, 7, 8, 31, 32, 1000], np.int32)] * 3)
+    inv_freq = (0.1 ** np.arange(5)).astype(np.float32)
+    plain = pos, np.zeros(5, np.uint8), inv_freq, 1.5
+    scales = np.array([1, 1.25, 1.5, 2], np.float32)
+    for got, want in zip(
+        ops.rope_table(*plain, scales, 8, **on), rope_reference.rope_table(*plain[:3], 1.5), strict=True
+    ):
+        grown = want * scales[[0, 0, 1, 3, 3, 3]].astype(np.float64)[:, None]
+        check("rope", got, grown, np.full_like(grown, 3.0))
+
+
+@pytest.mark.parametrize("dim", [64, 200, 512])
+def test_prepare_with_norms_of_values(on: On, dim: int) -> None:
+    """Values are normalised, queries have angles of their own; without keys nothing is appended."""
+    rng = np.random.default_rng(4)
+    rows, n_past = 5, 62
+    u, k, v = normal(rng, rows, 6, dim), normal(rng, rows, 2, dim), normal(rng, rows, 2, dim)
+    w, ones = rng.uniform(0.5, 1.5, size=(2, dim)).astype(np.float32), np.ones(dim, np.float32)
+    cos, sin, q_cos, q_sin = np.cos(normal(rng, 4, rows, dim // 4))
+    table = np.array([1, 0], np.int32)
+    pages = [np.full((2, 2, 64, dim), np.nan, np.float32) for _ in range(2)]
+    where = ("F32", "F32", table, n_past, 1e-6)
+    own = {"v_norm": ones, "q_cos": q_cos, "q_sin": q_sin}
+    got = ops.attention_prepare(u, k, v, *w, cos, sin, *pages, *where, **own, **on)
+    q = rope_reference.rope(norm_reference.rms_norm(u, w[0], 1e-6), q_cos, q_sin, "halves")
+    check("attention_prepare", got[0], q, np.abs(q).max(-1, keepdims=True))
+    key = rope_reference.rope(norm_reference.rms_norm(k, w[1], 1e-6), cos, sin, "halves")
+    for stored, want in ((got[1], key), (got[2], norm_reference.rms_norm(v, ones, 1e-6))):
+        slots = stored[table].swapaxes(1, 2).reshape(-1, 2, dim)
+        check("attention_prepare", slots[n_past : n_past + rows], want, np.abs(want).max(-1, keepdims=True))
+    alone = ops.attention_prepare(u, None, None, *w, cos, sin, *pages, *where, q_cos=q_cos, q_sin=q_sin, **on)
+    assert np.array_equal(alone[0], got[0])
+    assert all(np.isnan(one).all() for one in alone[1:])
+
+
 @pytest.mark.parametrize("dtype", (*linear_reference.PLAIN_TYPES, *linear_reference.BLOCK_TYPES, linear_reference.FP8))
 @pytest.mark.parametrize("blocks", (1, 3))
 def test_embed(on: On, dtype: str, blocks: int, seed: int) -> None:
@@ -132,6 +172,62 @@ def test_embed_of_scaled_nvfp4(on: On, way: str, seed: int) -> None:
     ids = np.array([10, 0, 3, 3], np.int32)
     got = ops.embed(table, "NVFP4_SCALED", dim, ids, **on)
     assert np.array_equal(got, linear_reference.decode_scaled_nvfp4(table, n)[ids])
+
+
+@pytest.mark.parametrize("shape", shapes.LAYER_NORMS)
+def test_layer_norm(on: On, shape: tuple[int, int], seed: int) -> None:
+    rng, dim = np.random.default_rng(seed), shape[1]
+    x, w, b = normal(rng, *shape) + np.float32(3), normal(rng, dim), normal(rng, dim)
+    expected = vision_reference.layer_norm(x.astype(np.float64), w, b, 1e-6)
+    got = ops.layer_norm(x, w, b, 1e-6, **on)
+    check("layer_norm", got, expected, np.abs(expected).max(1, keepdims=True))
+
+
+@pytest.mark.parametrize("is_exact", (0, 1))
+def test_bias_gelu(on: On, is_exact: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    y, bias = np.tile(np.linspace(-20, 20, 1000, dtype=np.float32), (3, 1)), normal(rng, 1000)
+    gelu = vision_reference.gelu if is_exact else vision_reference.gelu_tanh
+    expected = gelu(y.astype(np.float64) + bias)
+    check("gelu", ops.bias_gelu(y, bias, is_exact, **on), expected, np.maximum(np.abs(expected), 1))
+
+
+@pytest.mark.parametrize("shape", shapes.PATCHES)
+def test_patches_and_their_positions(on: On, shape: tuple[int, int, int, int], seed: int) -> None:
+    """All patches, and those after the first block."""
+    rng, (height, columns, patch, merge) = np.random.default_rng(seed), shape
+    rgb, level = image_of(rng, height, columns, patch)
+    n, table = height * columns, normal(rng, 5, 5, 8)
+    row, column = vision_reference.place(np.arange(n), columns, merge)
+    of_patches = rgb.reshape(height, patch, columns, patch, 3).transpose(0, 2, 4, 1, 3)[row, column]
+    expected = np.stack([level[channel][of_patches[:, channel]] for channel in range(3)], 1).reshape(n, -1)
+    added = vision_reference.bilinear(table.astype(np.float64), row, column, height, columns)
+    for first in (0, merge * merge):
+        got = ops.read_patches(rgb, level, patch, merge, height, columns, first, n - first, **on)
+        assert np.array_equal(got, expected[first:])
+        y = normal(rng, n - first, 8)
+        got = ops.add_positions(y, table, height, columns, merge, first, **on)
+        check("layer_norm", got, y + added[first:], np.full_like(y, 4))
+
+
+@pytest.mark.parametrize("dtype", ("F32", "F16"))
+@pytest.mark.parametrize("shape", shapes.VISION_HEADS)
+def test_heads_of_patches(on: On, dtype: str, shape: tuple[int, int, int, int], seed: int) -> None:
+    rng, (rows, heads, dim, padded) = np.random.default_rng(seed), shape
+    arguments = heads_of(rng, *shape, dtype)
+    x, bias, cos, sin = (np.asarray(one, np.float64) for one in arguments[:4])
+    q, k, v = (x + bias).transpose(1, 0, 2, 3)
+    q, k = (rope_reference.rope(one, cos, sin, "halves") for one in (q, k))
+    got_q, *pages = ops.split_heads(*arguments, **on)
+    assert (got_q[..., dim:] == 0).all()
+    check("rope", got_q[..., :dim], q.transpose(1, 0, 2), 10)
+    for page, expected in zip(pages, (k, v), strict=True):
+        values = page if dtype == "F32" else page.view(np.float16)
+        slots = values.transpose(0, 2, 1, 3).reshape(-1, heads, padded)
+        assert (slots[:60] == 0).all() and (slots[60 + rows :] == 0).all() and (slots[..., dim:] == 0).all()
+        check("rope" if dtype == "F32" else "f16_store", slots[60 : 60 + rows, :, :dim], expected, 10)
+    merged = ops.merge_heads(got_q, dim, **on)
+    assert np.array_equal(merged, got_q[..., :dim].transpose(1, 0, 2))
 
 
 @pytest.mark.parametrize("shape", shapes.COPIES)
@@ -299,6 +395,30 @@ def test_add_bias(on: On, shape: tuple[int, int], seed: int) -> None:
     rng = np.random.default_rng(seed)
     y, bias = normal(rng, *shape), normal(rng, shape[1])
     assert np.array_equal(ops.add_bias(y, bias, **on), y + bias)
+
+
+@pytest.mark.parametrize("shape", shapes.SWIGLUS)
+def test_geglu(on: On, shape: tuple[int, int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    gate, wide = normal(rng, *shape) * 3, normal(rng, shape[0], 3 * shape[1])
+    up = wide[:, shape[1] : 2 * shape[1]]  # rows at a stride
+    _check("norm", on, ops.geglu, activations_reference.geglu, gate, up, scale=np.abs(gate * up).astype(np.float64))
+
+
+@pytest.mark.parametrize("shape", shapes.SWIGLUS)
+def test_add_norm(on: On, shape: tuple[int, int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, z, w = normal(rng, *shape), normal(rng, *shape), normal(rng, shape[1])
+    want = activations_reference.add_norm(x, z, w, 0.03, 0.7)
+    unit = np.abs(want) + np.abs(x)
+    _check("norm", on, ops.add_norm, activations_reference.add_norm, x, z, w, 0.03, 0.7, scale=unit)
+
+
+@pytest.mark.parametrize("shape", shapes.BIASES)
+def test_soft_cap(on: On, shape: tuple[int, int], seed: int) -> None:
+    x = normal(np.random.default_rng(seed), *shape) * 40
+    unit = np.full(shape, 30.0)
+    _check("norm", on, ops.soft_cap, activations_reference.soft_cap, x, 30.0, scale=unit)
 
 
 def _mixture(

@@ -31,6 +31,8 @@ class EngineFields(TypedDict, total=False):
     draft: str
     draft_budget: int | None
     memory_limit: str | int | None
+    expert_slots: int | None
+    expert_memory: str | int | None
     sparse_prefill: float
     batch_invariant: bool
     mmproj: str | None

@@ -85,13 +85,20 @@ class EngineOptions:
     """Tokens of a draft, 1 to 63. None: chosen for each step."""
     memory_limit: str | int | None = field(default=None, metadata=MODEL | {"size": True})
     """Most of the device's free memory to use: "24GiB", "24GB", or a number of bytes. None: all that is free."""
+    expert_slots: int | None = None
+    """Mixtures on a GPU: experts of each layer in device memory; the others wait in pinned host memory and are copied
+    when a token chooses them. No token depends on it. None: all experts, or where memory does not suffice, as many as
+    fit. See docs/mixtures.md."""
+    expert_memory: str | int | None = field(default=None, metadata={"size": True})
+    """The same as memory for experts on the device: "8GiB", "8GB", or a number of bytes. None: as expert_slots says."""
     sparse_prefill: float = 0.0
     """Lossy block-sparse attention of prompts: rows read the blocks of 128 keys whose weight is at least this share of
     the largest block's, in whole chunks of prefill_chunk; 0: all blocks. `lucebox quality --sparse-prefill` measures
     what it costs. See docs/compression.md."""
     batch_invariant: bool = False
-    """On a GPU, tokens that do not depend on what is decoded beside them, to the bit: one sequence takes the kernels of
-    several, which is slower, and drafts are off. NVIDIA GPUs from sm_80; the CPU has this property anyway."""
+    """On a GPU, ids and log probabilities that depend neither on drafts nor on what is decoded beside them, to the bit.
+    A single sequence takes the kernels of several, which is slower, and drafts have at most 31 tokens. NVIDIA GPUs from
+    sm_80; the CPU has this property anyway."""
     mmproj: str | None = None
     """The vision tower of the model, for images: a multimodal projector (GGUF), or "none" to load the model without
     one. None: the tower in the model's folder, or a projector beside the model's file. See docs/images.md."""
@@ -126,6 +133,7 @@ class EngineOptions:
             "threads",
             "prefill_chunk",
             "draft_budget",
+            "expert_slots",
             "sessions",
             "prefill_threshold",
         ):
@@ -137,6 +145,8 @@ class EngineOptions:
                 raise InvalidRequestError(f"{name} must be {limit}, got {value}")
         if self.memory_limit is not None and parse_size(self.memory_limit) < 1:
             raise InvalidRequestError("memory_limit must be at least a byte, got 0")
+        if self.expert_memory is not None and parse_size(self.expert_memory) < 1:
+            raise InvalidRequestError("expert_memory must be at least a byte, got 0")
         parse_size(self.prefix_cache)
         for name in ("sparse_prefill", "prefill_sparse_alpha"):
             share = getattr(self, name)

@@ -10,6 +10,7 @@ __all__ = [
     "Chunk",
     "CutMessage",
     "DraftCounts",
+    "ExpertCounts",
     "FinishReason",
     "Generation",
     "LabelScore",
@@ -49,6 +50,27 @@ class DraftCounts:
     def tokens_per_verify(self) -> float:
         """Mean tokens that a verify yields: the accepted ones, and the one sampled after them; 0 without a verify."""
         return 1 + self.accepted_tokens / self.verifies if self.verifies else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertCounts:
+    """What the passes of a model did while a request ran, those of other requests included, with experts that are not
+    all in device memory. A pass counts an expert of a layer once, whatever rows choose it."""
+
+    hits: int
+    """Experts that were in device memory."""
+    misses: int
+    """Experts that were copied from host memory."""
+    link_bytes: int
+    """Bytes of these copies."""
+
+    def __sub__(self, before: ExpertCounts) -> ExpertCounts:
+        return ExpertCounts(self.hits - before.hits, self.misses - before.misses, self.link_bytes - before.link_bytes)
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the experts that were in device memory; 1 before any pass."""
+        return self.hits / (self.hits + self.misses) if self.misses else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +116,22 @@ class Usage:
     """None where the model was opened without drafts."""
     compression: PromptCompression | None = None
     """None where the prompt was computed as it was sent; else `prompt_tokens` are those that compression kept."""
+    joules: float | None = None
+    """Energy of the device while the request ran, in equal shares with the requests that ran at the same time. None
+    where it cannot be read, for less than half a second, and outside a server."""
+    experts: ExpertCounts | None = None
+    """None where all experts of a mixture are in device memory, and for other models."""
 
     @property
     def tokens_per_step(self) -> float:
         """Generated tokens per step of the model: 1 where no drafted token was accepted."""
         accepted = self.drafts.accepted_tokens if self.drafts else 0
         return self.completion_tokens / max(1, self.completion_tokens - accepted)
+
+    @property
+    def tokens_per_joule(self) -> float | None:
+        """Generated tokens per joule; None without `joules`."""
+        return None if self.joules is None else self.completion_tokens / self.joules
 
 
 @dataclass(frozen=True, slots=True)

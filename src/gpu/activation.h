@@ -19,4 +19,10 @@ LB_DEVICE float sigmoid(float x) {
 
 LB_DEVICE float silu(float x) { return x * sigmoid(x); }
 
+// The tanh approximation.
+LB_DEVICE float gelu(float x) {
+  constexpr float kTwice = 2 * 0.7978845608f;  // 2 sqrt(2 / pi)
+  return x * sigmoid(kTwice * (x + 0.044715f * x * x * x));
+}
+
 }  // namespace lb::gpu

@@ -17,9 +17,10 @@ struct Names {
 #define NAMES(kernel, ...) {#kernel, #kernel "_batched" __VA_OPT__(, ) __VA_ARGS__},
 #define X(kernel, ...) NAMES(kernel)
 constexpr Names kKernels[] = {NAMES(attention_prepare_kernel) NAMES(attention_merge_kernel) NAMES(delta_inputs_kernel)
-                                  NAMES(gated_delta_step_kernel, kWideSlices) NAMES(copy_rows_kernel)
-                                      NAMES(sample_kernel) NAMES(next_token_kernel) LB_ATTENTION_DECODE(X)
-                                          LB_ATTENTION_DECODE_PACKED(X) LB_ATTENTION_DECODE_8_PACKED(X)};
+                                  NAMES(delta_inputs_small_kernel) NAMES(gated_delta_rows_kernel)
+                                      NAMES(gated_delta_step_kernel, kWideSlices) NAMES(copy_rows_kernel)
+                                          NAMES(sample_kernel) NAMES(next_token_kernel) LB_ATTENTION_DECODE(X)
+                                              LB_ATTENTION_DECODE_PACKED(X) LB_ATTENTION_DECODE_8_PACKED(X)};
 #undef X
 #undef NAMES
 

@@ -10,7 +10,9 @@ target_sources(lucebox_engine PRIVATE
   ${gpu}/elementwise/choose.cpp
   ${gpu}/experts/choose.cpp
   ${gpu}/experts/choose_grouped.cpp
+  ${gpu}/experts/choose_slots.cpp
   ${gpu}/gemm/choose.cpp
+  ${gpu}/gemm/choose_cast.cpp
   ${gpu}/gemm/choose_config.cpp
   ${gpu}/gemm/choose_sm90.cpp
   ${gpu}/gemm_skinny/choose.cpp

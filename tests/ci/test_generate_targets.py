@@ -69,7 +69,7 @@ def test_extras_pin_the_packs_to_the_host() -> None:
         assert project["optional-dependencies"][target.name.replace("_", "-")] == [requirement]
         assert requirement == f"lucebox-{target.slug} == {project['version']}"
     assert project["optional-dependencies"]["tune"] == [f"lucebox-kernels == {project['version']}"]
-    assert project["optional-dependencies"]["demo"] == [f"lucebox-tiny == {project['version']}"]
+    assert project["optional-dependencies"]["demo"] == [f"lucebox-tiny == {project['version']}", "lucebox[vision]"]
 
 
 def test_version_and_addresses_stand_in_one_place(tmp_path: Path) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gpu_packs
 import numpy as np
+import pytest
+import tiny_vl
 from engines import STEP_COSTS, largest_difference
 from lucebox import _engine
 from numpy.typing import NDArray
@@ -15,12 +18,12 @@ from tolerances import tolerance
 PAD = 8194
 
 
-def open_vision(folder: Path, pack: _engine.gpu.Pack | None = None, **options: Any) -> _engine.Engine:
+def open_vision(pack: _engine.gpu.Pack | None = None, **options: Any) -> _engine.Engine:
     defaults = {"context": 256, "threads": 2, "activations": "f32", "kv": "f32", "prefill_chunk": 64, "sessions": 2}
     engine = _engine.Engine.open(
-        str(folder / "tiny-vl.Q8_0.gguf"),
+        str(tiny_vl.MODEL),
         pack=pack,
-        mmproj=str(folder / "tiny-vl.mmproj.gguf"),
+        mmproj=str(tiny_vl.MMPROJ),
         **(defaults | options),
     )
     engine.step_costs = STEP_COSTS
@@ -49,6 +52,40 @@ def decoded(session: _engine.Session, ids: NDArray[np.int32], answer: list[int])
     return logits
 
 
+@pytest.mark.parametrize("shape", [(64, 96), (160, 160), (32, 32), (32, 416), (352, 64)])
+def test_the_tower_on_the_device(pack: _engine.gpu.Pack, data: Path, shape: tuple[int, int]) -> None:
+    """Rows of an image beside the CPU's: of whole pages of patches, of parts of one, and of a row of patches."""
+    rgb = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
+    on_device, on_cpu = (open_vision(where).encode_image("image", rgb).rows for where in (pack, None))
+    assert largest_difference(on_device, on_cpu) < tolerance("vision", "f32_device")
+
+
+def test_features_are_those_of_transformers(pack: _engine.gpu.Pack, data: Path) -> None:
+    """With the default activations: K and V of patches in f16, products of 8 and 16 bits."""
+    folder, engine = data / "tiny-vl", open_vision(pack, activations="int8", kv="f16")
+    golden = np.load(folder / "golden.npz")
+    for prompt, files in (("p0", ("01",)), ("p1", ("02", "05")), ("p2", ("04",))):
+        for k, name in enumerate(files):
+            rgb = np.asarray(Image.open(next((folder / "images").glob(f"{name}-*"))).convert("RGB"))
+            rows = engine.encode_image(name, rgb).rows
+            difference = np.sqrt(np.mean((rows - golden[f"{prompt}_features{k}"]) ** 2))
+            assert difference < tolerance("vision", "q8_0")
+
+
+def test_large_images_pass_in_chunks(pack: _engine.gpu.Pack) -> None:
+    """4224 patches: more than the buffers of a layer hold."""
+    if pack.name.startswith("sim"):
+        pytest.skip("takes an hour on the simulator")
+    rgb = np.random.default_rng(0).integers(0, 256, (1056, 1024, 3), np.uint8)
+    on_device, on_cpu = (open_vision(where).encode_image("image", rgb).rows for where in (pack, None))
+    assert largest_difference(on_device, on_cpu) < tolerance("vision", "f32_device")
+
+
+def test_the_tower_is_in_the_plan_of_its_device(pack: _engine.gpu.Pack) -> None:
+    entries = {name: size for name, size, *_ in open_vision(pack).plan["entries"]}
+    assert entries["vision tower"] > 4_000_000 and entries["image buffers"] > 10_000_000
+
+
 SPREAD = 6
 """The standard deviation of these logits over the standard deviation in the models of the tolerances."""
 
@@ -63,15 +100,15 @@ def logits_of(engine: _engine.Engine, folder: Path, path: str = "") -> NDArray[n
 
 def test_steps_after_images(pack: _engine.gpu.Pack, data: Path) -> None:
     folder = data / "tiny-vl"
-    on_device = logits_of(open_vision(folder, pack, decode_path="graph"), folder, "graph")
-    difference = largest_difference(on_device, logits_of(open_vision(folder), folder))
+    on_device = logits_of(open_vision(pack, decode_path="graph"), folder, "graph")
+    difference = largest_difference(on_device, logits_of(open_vision(), folder))
     assert difference < SPREAD * tolerance("logits", "f32_device")
 
 
 def test_the_megakernel_after_images(pack: _engine.gpu.Pack, data: Path) -> None:
     folder = data / "tiny-vl"
     graph, megakernel = (
-        logits_of(open_vision(folder, pack, decode_path=path, activations="int8"), folder, path)
+        logits_of(open_vision(pack, decode_path=path, activations="int8"), folder, path)
         for path in ("graph", "megakernel")
     )
     assert largest_difference(megakernel, graph) < SPREAD * tolerance("logits", "f32_device")
@@ -79,7 +116,7 @@ def test_the_megakernel_after_images(pack: _engine.gpu.Pack, data: Path) -> None
 
 def test_trees_and_batches_after_images(pack: _engine.gpu.Pack, data: Path) -> None:
     folder = data / "tiny-vl"
-    engine = open_vision(folder, pack, decode_path="graph", suffix=True)
+    engine = open_vision(pack, decode_path="graph", suffix=True)
     ids, answer = prompt_of(engine, folder)
     session, sampler, tokens = _engine.Session(engine), _engine.Sampler(8448), list(ids)
     while len(tokens) < len(ids) + len(answer):
@@ -97,3 +134,20 @@ def test_trees_and_batches_after_images(pack: _engine.gpu.Pack, data: Path) -> N
         for one, its, own in zip(together, sessions, samplers, strict=True):
             one.append(its.sample(own))
     assert [one[len(ids) :] for one in together] == [answer, answer]
+
+
+@pytest.mark.parametrize("split", ["layer", "tensor"])
+def test_images_on_several_devices(pack_folder: Path, data: Path, split: str) -> None:
+    """The tower is on the first device. With layers, the bits of one device."""
+    manifest, folder = gpu_packs.manifest_of(pack_folder), data / "tiny-vl"
+    if len(_engine.gpu.devices(gpu_packs.BACKENDS[manifest["vendor"]])) < 2:
+        pytest.skip("one device is here, and a split needs two")
+    packs = [gpu_packs.load(pack_folder, manifest, index=i) for i in range(2)]
+    both = open_vision(packs[0], others=packs[1:], split=split)
+    names = [[name for name, *_ in part["entries"]] for part in both.plan["parts"]]
+    assert ["vision tower" in part for part in names] == [True, False]
+    got, expected = logits_of(both, folder), logits_of(open_vision(packs[0], decode_path="graph"), folder)
+    if split == "layer":
+        assert np.array_equal(got, expected)
+    else:
+        assert largest_difference(got, expected) < SPREAD * tolerance("logits", "f32_device")

@@ -5,6 +5,7 @@ With --pack the tests run on the devices 0, 1, ... of the pack's vendor, as many
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from engines import largest_difference, logits_of, open_engine, random_ids
 from lucebox import _engine
 from lucebox._kernels.driver import delay_sim_device
 from lucebox.errors import DeviceError, InvalidRequestError, UnsupportedError
+from reference import checkpoints, convert
 from reference.gguf_files import Shape, write_model
+from test_tiny_models import OF_TRANSFORMERS
 from tolerances import tolerance
 
 VOCAB = 131
@@ -82,6 +85,30 @@ def test_logits(packs: list[_engine.gpu.Pack], folder: Path, family: str) -> Non
     for chunk, n in ((64, 70), (7, 20), (1, 6)):
         ids = random_ids(n, VOCAB, n)
         assert largest_difference(logits_of(alone, ids, chunk), logits_of(split, ids, chunk)) < limit, f"chunk {chunk}"
+
+
+def widened(folder: Path, to: Path, ffn: int) -> Path:
+    """The same model with zeros in feed-forward networks of more columns, which have whole blocks for every rank."""
+    config, tensors = json.loads((folder / "config.json").read_text()), convert.values_of(folder / "model.safetensors")
+    n_more = ffn - config["intermediate_size"]
+    for name, value in tensors.items():
+        if ".mlp.down_proj" in name:
+            tensors[name] = np.pad(value, ((0, 0), (0, n_more)))
+        elif ".mlp." in name:
+            halves = np.split(value, 2) if "gate_up" in name else [value]
+            tensors[name] = np.concatenate([np.pad(half, ((0, n_more), (0, 0))) for half in halves])
+    return checkpoints.write(to, config | {"intermediate_size": ffn}, tensors)
+
+
+@pytest.mark.parametrize("name", [name for name in OF_TRANSFORMERS if name != "gemma4_b"])
+def test_families_of_transformers(packs: list[_engine.gpu.Pack], data: Path, tmp_path: Path, name: str) -> None:
+    """Joined projections, norms after the sums, two ropes, values that are keys, capped logits: transformers' logits."""
+    arrays = np.load(data / "tiny" / f"{name}.npz")
+    path = convert.to_gguf(widened(data / "tiny" / name, tmp_path / "wide", 128), tmp_path / "model.gguf")
+    for chunk in (1, 100):
+        split = open_split(packs, path, prefill_chunk=128)
+        got = logits_of(split, arrays["ids"], chunk)
+        assert largest_difference(got, arrays["logits"]) < EXACT, f"chunk {chunk}"
 
 
 @pytest.mark.parametrize("n", [3, 4])
@@ -206,7 +233,7 @@ def test_the_plan_has_every_device(packs: list[_engine.gpu.Pack], folder: Path) 
         assert bytes_of(part, "weights") < 0.7 * bytes_of(alone.plan, "weights")  # norms and the embedding are copies
 
 
-def test_refusals(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+def test_refusals(packs: list[_engine.gpu.Pack], folder: Path, data: Path) -> None:
     path = written(folder, "qwen35")
     both: dict[str, Any] = {"pack": packs[0], "others": packs[1:2], "split": "tensor"}
     with pytest.raises(UnsupportedError, match=r"split = tensor: .* decodes without drafts\. Use draft = none"):
@@ -221,3 +248,9 @@ def test_refusals(packs: list[_engine.gpu.Pack], folder: Path) -> None:
     narrow = write_model(folder / "narrow.gguf", Shape("qwen3", "Q4_K", n_layers=1, **{**QUANTISED, "ffn": 256}))
     with pytest.raises(UnsupportedError, match=r"blk\.0\.ffn_down\.weight .* 2 ranks cannot divide 256 columns"):
         open_engine(narrow, **both)
+    with pytest.raises(UnsupportedError, match="batch_invariant is not supported with split = tensor"):
+        open_engine(path, batch_invariant=True, **both)
+    with pytest.raises(UnsupportedError, match="expert_slots and expert_memory are for a model on one device"):
+        open_engine(written(folder, "qwen3moe"), expert_slots=4, **both)
+    with pytest.raises(UnsupportedError, match=r"split = tensor: the layers of gemma4 .* Name one device"):
+        open_engine(data / "tiny" / "gemma4_b", **both)

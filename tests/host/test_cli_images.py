@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+import tiny_vl
 from lucebox.cli import main
 
 QUESTION = "What number is in the image?"
@@ -14,7 +15,7 @@ QUESTION = "What number is in the image?"
 
 @pytest.fixture
 def model(data: Path) -> str:
-    return str(data / "tiny-vl" / "tiny-vl.Q8_0.gguf")
+    return str(tiny_vl.MODEL)
 
 
 @pytest.fixture
@@ -31,6 +32,14 @@ def test_run_with_an_image(model: str, image: str, capsys: pytest.CaptureFixture
     assert main(["run", model, *both, "What word is in the second image?", "--json", *flags]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["text"] == "APPLE" and answer["usage"]["prompt_tokens"] == 54
+
+
+def test_the_model_of_the_demo(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """tiny-hybrid is in the same folder and has the same width: the projector is not its own."""
+    assert main(["run", "tiny-vl", "--image", image, QUESTION, "-t", "0", "-c", "256", "-q"]) == 0
+    assert capsys.readouterr().out == "941\n"
+    assert main(["inspect", "tiny-hybrid", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["vision_tower"] is None
 
 
 def test_chat_with_an_image(

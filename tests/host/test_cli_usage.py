@@ -214,7 +214,7 @@ def test_completion_knows_commands_flags_and_models(capsys: pytest.CaptureFixtur
         return subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True).stdout.split()
 
     assert completed("se") == ["serve", "selftest"]
-    assert completed("run", "tiny") == ["tiny-hybrid"]
+    assert completed("run", "tiny-h") == ["tiny-hybrid"]
     assert completed("serve", "x", "--prefix-cache-d") == ["--prefix-cache-dir", "--prefix-cache-disk"]
     assert completed("help", "be") == ["bench"]
 

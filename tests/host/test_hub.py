@@ -13,10 +13,12 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 import pytest
+import tiny_vl
 from huggingface_hub import constants
 from lucebox.errors import HubError, InvalidRequestError, ModelNotFoundError, UnsupportedError
 from lucebox.models import hub
 from lucebox.models.resolve import resolve
+from lucebox.models.vision import fetch_tower
 from text_data import TINY_HYBRID
 
 COMMIT = "a" * 40
@@ -66,6 +68,7 @@ REPOS = {
     "org/twice": ["a-Q4_K_M.gguf", "b-Q4_K_M.gguf"],
     "org/bare": ["weights.gguf"],
     "org/none": ["README.md"],
+    "org/eyes": ["Q8/tiny-vl.Q8_0.gguf", "mmproj-F32.gguf", "mmproj-BF16.gguf", "other-mmproj-BF16.gguf", "README.md"],
     "org/drafter": ["config.json", "model.safetensors", "drafter.py"],
     "org/questions": ["README.md", "main/train-00000-of-00001.parquet", "main/test-00000-of-00001.parquet"],
 }
@@ -74,6 +77,10 @@ REPOS = {
 def content(name: str) -> bytes:
     if name == "modules.json":
         return json.dumps(MODULES).encode()
+    if name == "Q8/tiny-vl.Q8_0.gguf":
+        return tiny_vl.MODEL.read_bytes()
+    if name == "mmproj-BF16.gguf":
+        return tiny_vl.MMPROJ.read_bytes()
     return BIG if name.endswith((".gguf", ".safetensors")) else b"{}"
 
 
@@ -206,6 +213,17 @@ def test_a_prediction_block_may_be_named_as_a_drafter(server: str) -> None:
 
 def test_files_beside_the_weights(server: str) -> None:
     assert names_in(resolve("org/templates", endpoint=server).path) == sorted(TEMPLATES[:-1])
+
+
+def test_the_projector_of_a_model(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = resolve("org/eyes", endpoint=server)
+    assert fetch_tower("none", found, endpoint=server) is None and fetch_tower(None, found, offline=True) is None
+    assert fetch_tower(None, found, endpoint="http://127.0.0.1:9") is None
+    tower = Path(str(fetch_tower(None, found, endpoint=server)))
+    assert tower == found.path.parents[1] / "mmproj-BF16.gguf" and tower.read_bytes() == tiny_vl.MMPROJ.read_bytes()
+    assert names_in(tower.parent) == ["Q8/tiny-vl.Q8_0.gguf", "mmproj-BF16.gguf"]
+    Hub.requests.clear()
+    assert fetch_tower(None, found, endpoint=server) == str(tower) and Hub.requests == []
 
 
 def test_the_modules_of_an_embedder(server: str) -> None:

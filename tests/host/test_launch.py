@@ -35,15 +35,19 @@ def check(launch: dict[str, object], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("op", ["rms_norm", "gated_rms_norm", "rope", "swiglu", "rope_table", "causal_conv",
-                                "delta_prepare", "copy_rows", "previous_row", "block_conv"])  # fmt: skip
+@pytest.mark.parametrize("op", ["rms_norm", "gated_rms_norm", "add_norm", "rope", "swiglu", "geglu", "soft_cap",
+                                "rope_table", "causal_conv", "delta_prepare", "copy_rows", "previous_row",
+                                "block_conv"])  # fmt: skip
 def test_rows(name: str, op: str) -> None:
     for dim in (2, 64, 129, 1024, 17408, 248320):
         numbers = {
             "rms_norm": {"heads": 2, "dim": dim},
             "gated_rms_norm": {"heads": 2, "dim": dim},
             "rope": {"heads": 2, "dim": dim, "n_pairs": dim // 2},
+            "add_norm": {"dim": dim},
             "swiglu": {"dim": dim},
+            "geglu": {"dim": dim},
+            "soft_cap": {"dim": dim},
             "rope_table": {"n_pairs": dim},
             "causal_conv": {"channels": dim, "n_taps": 4},
             "delta_prepare": {"n_k_heads": 2, "n_v_heads": 2, "dk": dim},
@@ -54,6 +58,25 @@ def test_rows(name: str, op: str) -> None:
         for rows in (1, 3, 512):
             (launch,) = choose(name, op, rows=rows, **numbers[op])
             check(launch, name)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_ops_of_vision_towers(name: str) -> None:
+    image = {"height": 128, "columns": 128, "merge": 2}
+    heads = {"heads": 16, "dim": 72, "padded": 128}
+    for op, numbers in (
+        ("read_patches", {**image, "patch": 16}),
+        ("add_positions", {**image, "dim": 1152, "side": 48}),
+        ("layer_norm", {"dim": 1152}),
+        ("bias_gelu", {"dim": 4304}),
+        ("split_heads", {**heads, "type": "f16"}),
+        ("merge_heads", heads),
+    ):
+        for rows in (1, 3, 4096):
+            (launch,) = choose(name, op, rows=rows, **numbers)
+            check(launch, name)
+    with pytest.raises(InvalidRequestError, match=r"\[layer_norm\] \[1, 6\]: sizes must be multiples of 4"):
+        choose(name, "layer_norm", rows=1, dim=6)
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -462,6 +485,16 @@ def test_attention(name: str, types: tuple[str, str], n_heads: int, n_kv_heads: 
             assert (len(chosen) > 1) == (grid.prod() > blocks or types[1] == "WHT4")  # the merge rotates back
 
 
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [("sm_86", "prefill_32"), ("sm_90", "prefill_sm90"), ("gfx1151", "prefill_16")],
+)
+def test_attention_among_patches(name: str, kernel: str) -> None:
+    """The patches of an image are the query heads of one row: the kernels of prompts."""
+    (launch,) = choose_attention(name, ("f16", "f16"), 1, 16 * 4096, 16, 128, 16384)
+    assert launch["kernel"] == f"attention_{kernel}_f16_128_kernel" and launch["grid"][1:] == (16, 1)
+
+
 def test_what_attention_refuses() -> None:
     with pytest.raises(InvalidRequestError, match=r"\[1, 4, 40\] over 2 heads of f16 and q8_0: q8_0 takes head_dim in"):
         choose_attention("sm_90", ("F16", "Q8_0"), 1, 4, 2, 40, 1024)
@@ -482,6 +515,15 @@ def test_a_kernel_that_the_pack_lacks_is_named() -> None:
         _kernels.launch.choose(without, 132, "swiglu", rows=1, dim=8)
     with pytest.raises(UnsupportedError, match=r"\[linear\] 1 rows x Q4_K \[8, 256\] int8: the pack of sm_90 has no"):
         _kernels.launch.choose_linear(without, 132, ["Q4_K"], [8], 256)
+
+
+@pytest.mark.parametrize("rows", (0, 1, 32))
+def test_recurrent_rows_one_by_one(rows: int) -> None:
+    sizes = delta_sizes(16, 48, 128, 128)
+    (launch,) = choose("sm_90", "gated_delta", 132, rows=rows, by_row=1, **sizes)
+    assert (launch["kernel"], launch["grid"]) == ("gated_delta_rows_kernel", (8, 48, 1))
+    with pytest.raises(InvalidRequestError, match="row by row: at most 32 rows"):
+        choose("sm_90", "gated_delta", 132, rows=33, by_row=1, **sizes)
 
 
 def test_what_no_kernel_computes_is_refused() -> None:

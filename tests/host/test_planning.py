@@ -17,7 +17,7 @@ from lucebox.cli import main
 from lucebox.errors import InvalidRequestError, OutOfMemoryError, PackError, UnsupportedError
 from lucebox.measure import synthetic
 from lucebox.models.drafters import Drafters
-from lucebox.models.memory import MemoryPlan
+from lucebox.models.memory import ExpertPlan, MemoryPlan
 from lucebox.models.planning import plan_memory
 from lucebox.options import EngineOptions, engine_fields
 from lucebox.packs import targets
@@ -225,27 +225,56 @@ def token_bytes(shape: synthetic.Shape, preset: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "preset", "board", "gb_s"),
+    ("name", "preset", "board", "gb_s", "share"),
     [
-        ("qwen35moe-35b-a3b", "Q4_K_M", "RTX 3060", None),
-        ("qwen35moe-35b-a3b", "Q4_K_M", "RTX 5070 Ti", None),
-        ("qwen35moe-35b-a3b", "Q4_K_M", "RTX 3090", 936),
-        ("gpt-oss-20b", "Q8_0", "RTX 3060", 360),
-        ("gpt-oss-20b", "Q8_0", "RTX 4070 Ti", 504),
+        ("qwen35moe-35b-a3b", "Q4_K_M", "RTX 3060", 360, 0.5),
+        ("qwen35moe-35b-a3b", "Q4_K_M", "RTX 5070 Ti", 896, 0.7),
+        ("qwen35moe-35b-a3b", "Q4_K_M", "RTX 3090", 936, 1),
+        ("gpt-oss-20b", "Q8_0", "RTX 3060", 360, 0.95),
+        ("gpt-oss-20b", "Q8_0", "RTX 3090", 936, 1),
     ],
 )
-def test_mixtures_on_boards(tmp_path: Path, name: str, preset: str, board: str, gb_s: int | None) -> None:
-    """gb_s None: all experts are in the memory of the board, and 35B-A3B does not fit."""
+def test_mixtures_on_boards(
+    tmp_path: Path, name: str, preset: str, board: str, gb_s: int, share: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """share: of the experts that fit on the board, roughly."""
     shape = synthetic.SHAPES[name]
     synthetic.write_sparse(tmp_path / "model.gguf", shape, name, preset)
-    if gb_s is None:
-        with pytest.raises(OutOfMemoryError, match=r"the weights take 20\d{3}\.\d MiB"):
-            plan_memory(tmp_path / "model.gguf", board=board)
-        return
     plan = plan_memory(tmp_path / "model.gguf", board=board)
-    assert plan.memory.context > 4096 and plan.max_tokens_s is not None
+    experts = plan.memory.experts
+    assert experts is not None and (experts.experts, experts.used) == (shape.n_experts, shape.n_used)
+    assert experts.share == pytest.approx(share, abs=0.08) and plan.max_tokens_s is not None
+    if share == 1:
+        assert experts.host_bytes == 0 and plan.tokens_s_over(25) is None and plan.memory.context >= 16384
+    else:
+        assert experts.host_bytes > experts.slots * experts.slot_bytes and plan.memory.context == 16384
+        slow, fast = plan.tokens_s_over(25), plan.tokens_s_over(50)
+        assert slow is not None and fast is not None and slow < fast < plan.max_tokens_s
+        assert main(["inspect", str(tmp_path / "model.gguf"), "--board", board]) == 0
+        text = capsys.readouterr().out
+        assert f"{experts.slots} of the {experts.experts} experts of each layer are in device memory" in text
+        assert f"over PCIe 4.0 x16 (25 GB/s): at most {slow:,.0f} tok/s" in text
     assert plan.memory.bytes_per_token == pytest.approx(token_bytes(shape, preset), rel=0.02)  # rows' padding, biases
     assert plan.max_tokens_s == pytest.approx(gb_s * 1e9 / plan.memory.bytes_per_token)
+
+
+def test_expected_hits() -> None:
+    """No experts: none; all: all; and in between more with every expert."""
+    hits = [ExpertPlan(256, 8, slots, 40, 1000, 1).expected_hits for slots in range(257)]
+    assert hits[0] == 0 and hits[-1] == 1 and all(a < b for a, b in pairwise(hits))
+    assert ExpertPlan(256, 8, 128, 40, 1000, 1).expected_link_bytes == pytest.approx((1 - hits[128]) * 8000)
+
+
+def test_experts_need_nvidia_from_sm_80_on(tmp_path: Path) -> None:
+    shape = synthetic.SHAPES["qwen35moe-35b-a3b"]
+    synthetic.write_sparse(tmp_path / "model.gguf", shape, "35b", "Q4_K_M")
+    for board in ("RTX 2080 Ti", "RX 7800 XT"):
+        with pytest.raises(
+            OutOfMemoryError, match="must have all experts in its memory: experts in host memory need an"
+        ):
+            plan_memory(tmp_path / "model.gguf", board=board)
+        with pytest.raises(UnsupportedError, match="experts in host memory need an NVIDIA GPU from sm_80 on"):
+            plan_memory(tmp_path / "model.gguf", board=board, expert_slots=64)
 
 
 def test_a_plan_without_the_pack_is_the_packs(large: tuple[Path, Path], tmp_path: Path) -> None:

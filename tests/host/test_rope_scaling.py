@@ -108,7 +108,8 @@ def test_no_scaling_in_gguf(tmp_path: Path, fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("fields", "error", "part"),
     [
-        ({"scaling.type": "longrope", "scaling.factor": 4.0}, UnsupportedError, '"longrope" is not supported'),
+        ({"scaling.type": "dynamic", "scaling.factor": 4.0}, UnsupportedError, '"dynamic" is not supported'),
+        ({"scaling.type": "longrope"}, FormatError, "LongRoPE needs 16 short and long factors, found 0"),
         ({"scaling.type": "yarn"}, FormatError, "scaling.factor is missing"),
         ({**GGUF_YARN, "scaling.yarn_ext_factor": 0.5}, FormatError, "yarn_ext_factor is not 1"),
         ({**GGUF_YARN, "scaling.yarn_beta_fast": 0.5}, FormatError, "must be above yarn_beta_slow"),
@@ -252,7 +253,10 @@ def test_yarn_without_a_factor(checkpoint: tuple[Path, Decoder, Write]) -> None:
         ({"rope_scaling": {**YARN, "factor": 2.0}, "rope_parameters": YARN}, FormatError, "factor is 2, and 4 in"),
         ({"rope_theta": 5e5}, FormatError, "rope_theta is"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, UnsupportedError, '"dynamic" is not supported'),
-        ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, UnsupportedError, '"longrope" is not supported'),
+        ({"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, UnsupportedError, '"ntk" is not supported'),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, FormatError, "needs original_max_position_emb"),
+        ({"rope_scaling": {"rope_type": "longrope", "original_max_position_embeddings": 64, "short_factor": [1.0],
+                           "long_factor": [0.0]}}, FormatError, "long_factor must be positive, found 0"),
         ({"rope_scaling": {"rope_type": "linear"}}, FormatError, 'rope scaling "linear" needs factor'),
         ({"rope_scaling": {**YARN, "factor": -4}}, FormatError, "factor must be positive"),
         ({"rope_scaling": {**YARN, "beta_fast": 0.5}}, FormatError, "beta_fast must be above beta_slow"),

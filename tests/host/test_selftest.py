@@ -30,6 +30,9 @@ OPS = (
     "linear",
     "linear_group",
     "swiglu",
+    "geglu",
+    "add_norm",
+    "soft_cap",
     "rms_norm_rounded",
     "gated_rms_norm_rounded",
     "swiglu_rounded",
@@ -58,6 +61,12 @@ OPS = (
     "key_scores",
     "key_means",
     "select_blocks",
+    "layer_norm",
+    "bias_gelu",
+    "read_patches",
+    "add_positions",
+    "split_heads",
+    "merge_heads",
 )
 KERNEL = pack_data.manifest()["generations"][0]["kernels"][0]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import largest_difference, logits_of, mean_kl, open_engine, random_ids
+from engines import largest_difference, logits_of, mean_kl, open_engine, open_scorer, random_ids
 from lucebox import LuceboxError, _engine
 from numpy.typing import NDArray
-from reference import checkpoints
+from reference import checkpoints, convert
 from reference.checkpoints import Typed
 from reference.decoder import Decoder
 from reference.gguf_files import Shape, metadata, tensors, write, write_model
@@ -36,16 +36,23 @@ class Golden:
     layers: list[NDArray[np.float32]]  # the input of each, then the final normed rows
 
 
+# Random weights in BF16; logits and layers of transformers 5.24 with the same values, computed in fp64.
+OF_TRANSFORMERS = ["smollm3_a", "phi3_a", "mistral3_a", "gemma4_a", "gemma4_b"]
+
+
 @pytest.fixture(
     scope="module",
-    params=["qwen35_a.gguf", "qwen35_a", "qwen3_a.gguf", "qwen3_a", "llama_a.gguf", "llama_a", "gpt_oss_a"],
+    params=["qwen35_a.gguf", "qwen35_a", "qwen3_a.gguf", "qwen3_a", "llama_a.gguf", "llama_a", "gpt_oss_a"]
+    + [name + suffix for name in OF_TRANSFORMERS for suffix in (".gguf", "")],
 )
 def golden(request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Golden:
     """Each family in both formats; a name without suffix is a folder of safetensors. gpt_oss_a: random weights, experts
     in MXFP4; logits of transformers 5.24's GptOssForCausalLM with the same values, computed in fp64."""
     name = str(request.param)
     model = data / "tiny" / name
-    if not model.exists():
+    if not model.exists() and model.with_suffix("").exists():
+        model = convert.to_gguf(model.with_suffix(""), tmp_path_factory.mktemp(name) / "model.gguf")
+    elif not model.exists():
         gguf = model.with_suffix(".gguf")
         model = checkpoints.write(tmp_path_factory.mktemp(name), *checkpoints.from_gguf(gguf))
     arrays = np.load(data / "tiny" / f"{name.removesuffix('.gguf')}.npz")
@@ -72,6 +79,103 @@ def test_prefill_chunk_option(golden: Golden, chunk: int) -> None:
     session = _engine.Session(open_engine(golden.model, prefill_chunk=chunk))
     session.sync(golden.ids)
     assert largest_difference(session.logits(), golden.logits[-1]) < EXACT
+
+
+@pytest.mark.parametrize("suffix", ["", ".gguf"])
+def test_short_factors_of_longrope(data: Path, tmp_path: Path, suffix: str) -> None:
+    """phi3_a's original context has 64 tokens; the golden logits of 100 tokens have the long factors."""
+    model = data / "tiny" / "phi3_a"
+    arrays = np.load(data / "tiny" / "phi3_a.npz")
+    if suffix:
+        model = convert.to_gguf(model, tmp_path / "model.gguf")
+    got = logits_of(open_engine(model, context=64), arrays["ids"][:60])
+    assert largest_difference(got, arrays["short"]) < EXACT
+    assert largest_difference(got, arrays["logits"][:60]) > EXACT
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "message"),
+    [
+        ("smollm3_a", {"no_rope_layers": [1, 0]}, "no_rope_layers lists 2 layers; the model has 5"),
+        ("smollm3_a", {"use_sliding_window": True}, "use_sliding_window = true is not supported"),
+        ("phi3_a", {"sliding_window": 63}, "sliding_window is 63; at least 64 are supported"),
+        ("phi3_a", {"intermediate_size": 80}, r"gate_up_proj.weight.* has shape \[176, 96\]; expected \[160, 96\]"),
+        ("phi3_a", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.7}},
+         "gives 11 rotated values; must be even"),
+        ("phi3_a", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "LongRoPE needs 8 short and"),
+        ("mistral3_a", {"sliding_window": 8}, "sliding_window is 8; at least 64"),
+        ("mistral3_a", {"head_dim": 24}, "has shape"),
+        ("mistral3_a", {"rope_parameters": {"rope_type": "default", "llama_4_scaling_beta": 0.1}},
+         "original_max_position_embeddings is missing"),
+        ("gemma4_a", {"enable_moe_block": True}, r"Gemma 4 with experts \(26B-A4B\) is not supported"),
+        ("gemma4_a", {"sliding_window": 63}, "sliding_window is 63; at least 64"),
+        ("gemma4_a", {"hidden_activation": "silu"}, 'hidden_act "silu" is not supported; supported: gelu_pytorch_tanh'),
+        ("gemma4_a", {"layer_types": ["full_attention"]}, "layer_types lists 1 layers; the model has 5"),
+        ("gemma4_a", {"layer_types": ["linear_attention"] * 5}, 'layer type "linear_attention" is not supported'),
+        ("gemma4_a", {"num_global_key_value_heads": 3}, "gives 3 of layer 2, which do not divide 4"),
+        ("gemma4_a", {"global_head_dim": 40}, "has shape"),
+        ("gemma4_a", {"num_kv_shared_layers": 5}, "num_kv_shared_layers is 5 of 5 layers"),
+        ("gemma4_b", {"num_kv_shared_layers": 5}, "num_kv_shared_layers leaves layer 1 without keys and values"),
+        ("gemma4_b", {"hidden_size_per_layer_input": 8}, "has shape"),
+        ("gemma4_b", {"use_double_wide_mlp": False}, "has shape"),
+    ],
+)  # fmt: skip
+def test_damaged_families_are_refused(data: Path, tmp_path: Path, name: str, config: dict, message: str) -> None:
+    source = data / "tiny" / name
+    fields = json.loads((source / "config.json").read_text()) | config
+    folder = checkpoints.write(tmp_path, fields, {"x": np.zeros(1, np.float32)})
+    (folder / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
+    with pytest.raises(LuceboxError, match=message):
+        open_engine(folder)
+
+
+def test_what_gemma4_does_not_support(data: Path) -> None:
+    path = data / "tiny" / "gemma4_b"
+    with pytest.raises(LuceboxError, match="layers of gemma4 differ in their attention, which block-sparse attention"):
+        open_engine(path, sparse_prefill=0.9)
+    with pytest.raises(LuceboxError, match="gemma4 cannot score prompts, because its layers differ"):
+        open_scorer(path)
+
+
+@pytest.mark.parametrize("name", ["gemma4_a", "gemma4_b"])
+def test_trees_rewinds_and_forks_of_gemma4(data: Path, name: str) -> None:
+    """Layers that keep nothing take part in commits of trees, rewinds and saved sessions."""
+    arrays = np.load(data / "tiny" / f"{name}.npz")
+    ids = arrays["ids"]
+    engine = open_engine(data / "tiny" / name, prefill_chunk=64)
+    session = _engine.Session(engine)
+    session.append(ids[:60])
+    session.commit(list(range(60)))
+    branch = np.array([ids[60], 5, ids[61], 7, ids[62]], np.int32)
+    logits, _ = session.append(branch, parents=[-1, 0, 0, 2, 2])
+    assert largest_difference(logits[[0, 2, 4]], arrays["logits"][60:63]) < EXACT
+    session.commit([0, 2, 4])
+    logits, _ = session.append(ids[63:70])
+    assert largest_difference(logits, arrays["logits"][63:70]) < EXACT
+    session.commit(list(range(7)))
+    session.rewind(40)
+    logits, _ = session.append(ids[40:80])
+    assert largest_difference(logits, arrays["logits"][40:80]) < EXACT
+    session.commit(list(range(40)))
+    other = _engine.Session(engine)
+    other.load(session.save())
+    logits, _ = other.append(ids[80:])
+    assert largest_difference(logits, arrays["logits"][80:]) < EXACT
+
+
+def test_window_of_all_layers(data: Path, tmp_path: Path) -> None:
+    """phi3 and mistral3 may have one; a window of the whole context is none."""
+    source = data / "tiny" / "mistral3_a"
+    arrays = np.load(data / "tiny" / "mistral3_a.npz")
+    fields = json.loads((source / "config.json").read_text())
+    for window, sees_all in ((64, False), (512, True)):
+        folder = checkpoints.write(
+            tmp_path / str(window), fields | {"sliding_window": window}, {"x": np.zeros(1, np.float32)}
+        )
+        (folder / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
+        got = logits_of(open_engine(folder), arrays["ids"])
+        assert largest_difference(got[:64], arrays["logits"][:64]) < EXACT
+        assert (largest_difference(got[64:], arrays["logits"][64:]) < EXACT) == sees_all
 
 
 def test_unequal_positions(data: Path, isa: str) -> None:

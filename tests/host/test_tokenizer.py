@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
 from lucebox.text import Tokenizer
+from lucebox.text.byte_fallback import byte_pieces
 from lucebox.text.length import tokens_beyond
 from lucebox.text.spellings import MARK
 from text_data import DATA, small_vocabulary, tiny_tokenizer, vocab_metadata, vocab_tokenizer
@@ -58,6 +59,8 @@ SPLIT_CASES = {
     ("llama-bpe", "12345 (x"): ["123", "45", " (", "x"],
     ("qwen2", "नमस्ते"): ["नमस", "्त", "े"],
     ("qwen35", "नमस्ते"): ["नमस्ते"],
+    ("tekken", "I'Ll camelCase 12 a/b//\n"): ["I", "'Ll", " camel", "Case", " ", "1", "2", " a", "/b", "//\n"],
+    ("dbrx", "12345 (x"): ["123", "45", " (", "x"],
 }
 
 
@@ -198,6 +201,58 @@ def write(folder: Path, root: object) -> Path:
     path = folder / "tokenizer.json"
     path.write_text(root if isinstance(root, str) else json.dumps(root))
     return path
+
+
+def fallback_vocabulary() -> dict[str, object]:
+    """A vocabulary as Gemma's: pieces of text, a piece per byte, and a token of every other type."""
+    pieces = ["\u2581", "a", "b", "é", "\n", "ab", "\u2581ab", "\n\n"]
+    other = ["<bos>", "<turn|>", "<|turn>"]
+    return {
+        "tokenizer.ggml.model": "gemma4",
+        "tokenizer.ggml.tokens": [*other, *byte_pieces(), *pieces],
+        "tokenizer.ggml.token_type": [3, 3, 3, *[6] * 256, *[1] * len(pieces)],
+        "tokenizer.ggml.merges": ["a b", "\u2581 ab", "\n \n"],
+        "tokenizer.ggml.bos_token_id": 0,
+    }
+
+
+def fallback_json(folder: Path) -> Path:
+    metadata = fallback_vocabulary()
+    tokens: list[str] = metadata["tokenizer.ggml.tokens"]  # type: ignore[assignment]
+    added = [{"id": i, "content": tokens[i], "special": True, "normalized": False, "single_word": False,
+              "lstrip": False, "rstrip": False} for i in range(3)]  # fmt: skip
+    (folder / "tokenizer_config.json").write_text('{"bos_token": "<bos>", "add_bos_token": true}')
+    return write(folder, {
+        "version": "1.0", "added_tokens": added,
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+        "pre_tokenizer": {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious",
+                          "invert": False},
+        "post_processor": None, "decoder": None,
+        "model": {"type": "BPE", "byte_fallback": True, "fuse_unk": True, "unk_token": None,
+                  "vocab": {token: i for i, token in enumerate(tokens)}, "merges": metadata["tokenizer.ggml.merges"]},
+    })  # fmt: skip
+
+
+def test_byte_fallback(tmp_path: Path) -> None:
+    """Both formats: spaces are pieces, other characters are bytes, and decoding gives the text again."""
+    tokenizers = Tokenizer.from_gguf(fallback_vocabulary(), "x"), Tokenizer.from_file(fallback_json(tmp_path))
+    for tokenizer in tokenizers:
+        names = [tokenizer.token(i) for i in tokenizer.encode(" ab  é\n\n€<turn|>")]
+        assert names == ["<bos>", "\u2581ab", "\u2581", "\u2581", "é", "\n\n", "<0xE2>", "<0x82>", "<0xAC>", "<turn|>"]
+        for text in (" ab  é\n\n€", "", "  ", "<0x41>", "x\u2581y"):
+            shown = tokenizer.decode(tokenizer.encode(text))
+            assert shown == text.replace("\u2581", " ")  # the alphabet's only loss
+        assert tokenizer.is_special(1) and 1 in tokenizer.eos_ids
+        assert tokenizer.encode("<|turn>", special=False, add_bos=False) != [2]
+
+
+def test_byte_fallback_needs_all_bytes(tmp_path: Path) -> None:
+    metadata = fallback_vocabulary()
+    tokens: list[str] = metadata["tokenizer.ggml.tokens"]  # type: ignore[assignment]
+    tokens[3 + 0x41] = "A"
+    metadata["tokenizer.ggml.token_type"][3 + 0x41] = 1  # type: ignore[index]
+    with pytest.raises(FormatError, match="no token <0x41>, which byte fallback needs"):
+        Tokenizer.from_gguf(metadata, "x")
 
 
 def test_dropout_is_off(tmp_path: Path) -> None:

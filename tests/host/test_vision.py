@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_vl
 from engines import STEP_COSTS, largest_difference
 from lucebox import LLM, _engine
 from lucebox.errors import FormatError, InvalidRequestError, ModelNotFoundError, UnsupportedError
@@ -51,7 +52,7 @@ def open_vision(model: Path, mmproj: Path, **options: Any) -> _engine.Engine:
 
 @pytest.fixture(scope="module")
 def engine(folder: Path) -> _engine.Engine:
-    return open_vision(folder / "tiny-vl.Q8_0.gguf", folder / "tiny-vl.mmproj.gguf", suffix=True)
+    return open_vision(tiny_vl.MODEL, tiny_vl.MMPROJ, suffix=True)
 
 
 def pixels(folder: Path, name: str) -> NDArray[np.uint8]:
@@ -75,7 +76,7 @@ def with_images(ids: Ids, images: list[_engine.EncodedImage]) -> Ids:
 @pytest.mark.parametrize("name", ["01", "04", "06", "10"])
 def test_the_tower_computes_the_reference(engine: _engine.Engine, folder: Path, name: str) -> None:
     rows = engine.encode_image(name, pixels(folder, name)).rows
-    expected = VisionTower(folder / "tiny-vl.mmproj.gguf").rows(pixels(folder, name))
+    expected = VisionTower(tiny_vl.MMPROJ).rows(pixels(folder, name))
     assert rows.shape == expected.shape
     assert largest_difference(rows, expected) < tolerance("vision", "f32")
 
@@ -84,7 +85,7 @@ def test_the_tower_computes_the_reference(engine: _engine.Engine, folder: Path, 
 def test_odd_sizes(engine: _engine.Engine, folder: Path, shape: tuple[int, int]) -> None:
     rgb = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
     rows = engine.encode_image(f"random {shape}", rgb).rows
-    expected = VisionTower(folder / "tiny-vl.mmproj.gguf").rows(rgb)
+    expected = VisionTower(tiny_vl.MMPROJ).rows(rgb)
     assert largest_difference(rows, expected) < tolerance("vision", "f32")
 
 
@@ -98,7 +99,7 @@ def test_features_are_those_of_transformers(engine: _engine.Engine, folder: Path
 
 def test_threads_and_instruction_sets_agree(engine: _engine.Engine, folder: Path, isa: str) -> None:
     rows = encoded(engine, folder, ("05",))[0].rows
-    other = open_vision(folder / "tiny-vl.Q8_0.gguf", folder / "tiny-vl.mmproj.gguf", isa=isa, threads=2)
+    other = open_vision(tiny_vl.MODEL, tiny_vl.MMPROJ, isa=isa, threads=2)
     assert largest_difference(encoded(other, folder, ("05",))[0].rows, rows) < tolerance("vision", "f32")
 
 
@@ -110,7 +111,7 @@ def checkpoint(folder: Path, data: Path, tmp_path_factory: pytest.TempPathFactor
     names |= {"v.blk.": "blocks.", "attn_qkv": "attn.qkv", "attn_out": "attn.proj", "ffn_up": "mlp.linear_fc1"}
     names |= {"ffn_down": "mlp.linear_fc2", "ln2": "norm2", "v.patch_embd.bias": "patch_embed.proj.bias"}
     names |= {"v.position_embd": "pos_embed"}
-    weights = {key: value.astype(np.float32) for key, value in VisionTower(folder / "tiny-vl.mmproj.gguf").w.items()}
+    weights = {key: value.astype(np.float32) for key, value in VisionTower(tiny_vl.MMPROJ).w.items()}
     frames = [weights.pop("v.patch_embd.weight"), weights.pop("v.patch_embd.weight.1")]
     visual = {"patch_embed.proj.weight": np.stack(frames, 2)}
     for key, value in weights.items():
@@ -143,10 +144,10 @@ def test_a_checkpoint_has_its_tower(engine: _engine.Engine, folder: Path, checkp
 @pytest.mark.parametrize("chunk", [7, 64])
 def test_positions_are_those_of_transformers(folder: Path, golden: Golden, prompt: str, chunk: int) -> None:
     """Logits of the fp64 reference at the positions that transformers gave."""
-    engine = open_vision(folder / "tiny-vl.Q8_0.gguf", folder / "tiny-vl.mmproj.gguf", prefill_chunk=chunk)
+    engine = open_vision(tiny_vl.MODEL, tiny_vl.MMPROJ, prefill_chunk=chunk)
     images = encoded(engine, folder, IMAGES[prompt])
     ids = golden[f"{prompt}_ids"]
-    reference = Decoder(folder / "tiny-vl.Q8_0.gguf")
+    reference = Decoder(tiny_vl.MODEL)
     rows = np.concatenate([image.rows for image in images]).astype(np.float64)
     state = reference.new_state()
     given = (np.flatnonzero(ids == PAD), rows)
@@ -259,8 +260,8 @@ def test_ids_that_are_refused(engine: _engine.Engine, folder: Path) -> None:
 
 
 def test_the_plan_has_the_tower(folder: Path) -> None:
-    model = folder / "tiny-vl.Q8_0.gguf"
-    with_tower = open_vision(model, folder / "tiny-vl.mmproj.gguf").plan
+    model = tiny_vl.MODEL
+    with_tower = open_vision(model, tiny_vl.MMPROJ).plan
     names = [name for name, *_ in with_tower["entries"]]
     assert "vision tower" in names and "image buffers" in names
     without = _engine.Engine.open(str(model), context=512).plan
@@ -269,7 +270,7 @@ def test_the_plan_has_the_tower(folder: Path) -> None:
 
 
 def test_towers_that_are_refused(folder: Path, data: Path, tmp_path: Path) -> None:
-    model, mmproj = folder / "tiny-vl.Q8_0.gguf", folder / "tiny-vl.mmproj.gguf"
+    model, mmproj = tiny_vl.MODEL, tiny_vl.MMPROJ
     with pytest.raises(UnsupportedError, match=r"images are not supported with llama yet; supported: Qwen3\.5"):
         open_vision(data / "tiny" / "llama_a.gguf", mmproj, context=64)
     with pytest.raises(UnsupportedError, match="projector qwen3vl_merger"):
@@ -282,6 +283,12 @@ def test_towers_that_are_refused(folder: Path, data: Path, tmp_path: Path) -> No
     alone = tmp_path / "model.gguf"
     shutil.copy(model, alone)
     assert find_tower(None, alone) is None
+    shutil.copy(mmproj, tmp_path / "other-mmproj-F16.gguf")  # of another model
+    assert find_tower(None, alone) is None
+    for name in ("mmproj-F16.gguf", "Model_mmproj.gguf", "model-Q8_0-mmproj.gguf"):
+        shutil.copy(mmproj, tmp_path / name)
+        assert find_tower(None, alone) == str(tmp_path / name)
+        (tmp_path / name).unlink()
 
 
 # --- LLM.chat
@@ -289,7 +296,7 @@ def test_towers_that_are_refused(folder: Path, data: Path, tmp_path: Path) -> No
 
 @pytest.fixture(scope="module")
 def llm(folder: Path) -> Iterator[LLM]:
-    with LLM(folder / "tiny-vl.Q8_0.gguf", context=512, threads=2, draft="none") as llm:
+    with LLM(tiny_vl.MODEL, context=512, threads=2, draft="none") as llm:
         yield llm
 
 
@@ -352,10 +359,21 @@ def test_requests_that_are_refused(llm: LLM, folder: Path, data: Path) -> None:
         with pytest.raises(InvalidRequestError, match=message):
             llm.chat(messages)
     with (
-        LLM(folder / "tiny-vl.Q8_0.gguf", context=128, mmproj="none", draft="none") as blind,
+        LLM(tiny_vl.MODEL, context=128, mmproj="none", draft="none") as blind,
         pytest.raises(UnsupportedError, match=r"loaded without a vision tower, so it reads only text; .*--mmproj"),
     ):
         blind.chat([user(image, "What number is in the image?")])
+
+
+def test_drafts_after_an_image(llm: LLM, folder: Path) -> None:
+    """Repeated answers are drafted from earlier ones, and stay the same."""
+    questions = [user(picture(folder, "01"), "What number is in the image?")] * 3
+    with LLM(tiny_vl.MODEL, context=512, threads=2, draft="suffix") as drafting:
+        drafting_answers, answers = (
+            [one.chat([question], temperature=0, max_tokens=12) for question in questions] for one in (drafting, llm)
+        )
+    assert [a.ids for a in drafting_answers] == [a.ids for a in answers]
+    assert sum(a.usage.drafts.accepted_tokens for a in drafting_answers) >= 2
 
 
 def test_labels_after_an_image(llm: LLM, folder: Path) -> None:
@@ -375,7 +393,7 @@ def drawn(number: int) -> Image.Image:
 
 
 def test_a_long_conversation_computes_only_what_is_new(folder: Path) -> None:
-    model = folder / "tiny-vl.Q8_0.gguf"
+    model = tiny_vl.MODEL
     messages: list[dict[str, Any]] = []
     with LLM(model, context=4096, threads=2, draft="none") as llm:
         previous = 0

@@ -192,8 +192,8 @@ def test_gguf_positive_numbers(tmp_path: Path, family: str, key: str) -> None:
         ("qwen3", {"attention.key_length": 1024}, "multiples of 8 up to 512"),
         ("qwen3", {"attention.value_length": 16}, "value_length differs from the key length"),
         ("qwen3", {"block_count": 1025}, "block_count is 1025; at most 1024"),
-        ("llama", {"rope.dimension_count": 31}, "rope.dimension_count is 31"),
-        ("llama", {"rope.dimension_count": 64}, "rope.dimension_count is 64"),
+        ("llama", {"rope.dimension_count": 31}, "rope.dimension_count gives 31 rotated values"),
+        ("llama", {"rope.dimension_count": 64}, "rope.dimension_count gives 64 rotated values"),
         ("qwen35", {"rope.dimension_count": 7}, "gives 7 rotated values"),
         ("qwen35", {"rope.dimension_sections": [2, 1]}, "three sections"),
         ("qwen35", {"ssm.inner_size": 65}, "inner_size must be 4 value heads of 16, found 65"),
@@ -223,9 +223,14 @@ def test_gguf_unsupported_by_name(tmp_path: Path) -> None:
     shape = FAMILIES["llama"]
     weights = tensors(shape)
     path = write(tmp_path / "a.gguf", metadata(shape) | {"general.architecture": "mamba"}, weights)
-    refused(path, UnsupportedError, 'architecture "mamba"', "llama, qwen3, qwen3moe, qwen35, qwen35moe")
-    path = write(tmp_path / "r.gguf", metadata(shape) | {"rope.scaling.type": "longrope"}, weights)
-    refused(path, UnsupportedError, "llama.rope.scaling.type", '"longrope"', "linear, yarn")
+    refused(
+        path,
+        UnsupportedError,
+        'architecture "mamba"',
+        "gpt-oss, llama, mistral3, phi3, qwen3, qwen3moe, qwen35, qwen35moe, smollm3",
+    )
+    path = write(tmp_path / "r.gguf", metadata(shape) | {"rope.scaling.type": "dynamic"}, weights)
+    refused(path, UnsupportedError, "llama.rope.scaling.type", '"dynamic"', "linear, longrope, yarn")
     path = write(tmp_path / "r.gguf", metadata(shape) | {"rope.scaling.type": "linear"}, weights)
     refused(path, FormatError, "llama.rope.scaling.factor", "missing")
 
@@ -316,7 +321,7 @@ def test_safetensors_positive_numbers(
         ({"attention_bias": True}, ("attention_bias",)),
         ({"mlp_bias": True}, ("mlp_bias",)),
         ({"use_sliding_window": True}, ("use_sliding_window",)),
-        ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, ('rope scaling "longrope"', "yarn")),
+        ({"rope_parameters": {"rope_type": "ntk", "rope_theta": 1e4}}, ('rope scaling "ntk"', "yarn")),
         ({"rope_scaling": {"type": "dynamic", "factor": 4}, "rope_parameters": None}, ('rope scaling "dynamic"',)),
     ],
 )

@@ -25,6 +25,24 @@ def gelu(x: F64) -> F64:
     return 0.5 * x * (1 + erf_of(x / np.sqrt(2)))
 
 
+def place(i: NDArray[np.int64], columns: int, merge: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Row and column of patch i in the tower's order: block by block of merge x merge patches."""
+    block, inside = i // merge**2, i % merge**2
+    per_row = columns // merge
+    return block // per_row * merge + inside // merge, block % per_row * merge + inside % merge
+
+
+def bilinear(table: F64, row: NDArray[np.int64], column: NDArray[np.int64], height: int, width: int) -> F64:
+    """Entries of a table [side, side, dim] whose corners are at the corner patches."""
+    side = len(table)
+    y, x = (at * (side - 1) / max(n - 1, 1) for at, n in ((row, height), (column, width)))
+    top, left = np.floor(y).astype(int), np.floor(x).astype(int)
+    bottom, right = np.minimum(top + 1, side - 1), np.minimum(left + 1, side - 1)
+    v, u = (y - top)[:, None], (x - left)[:, None]
+    upper = table[top, left] * (1 - u) + table[top, right] * u
+    return upper * (1 - v) + (table[bottom, left] * (1 - u) + table[bottom, right] * u) * v
+
+
 class VisionTower:
     def __init__(self, path: Path) -> None:
         reader = GGUFReader(path)
@@ -49,12 +67,7 @@ class VisionTower:
         """The table, bilinear: its corners are at the corner patches."""
         side = round(len(self.w["v.position_embd.weight"]) ** 0.5)
         table = self.w["v.position_embd.weight"].reshape(side, side, -1)
-        y, x = (at * (side - 1) / max(n - 1, 1) for at, n in ((row, height), (column, width)))
-        top, left = np.floor(y).astype(int), np.floor(x).astype(int)
-        bottom, right = np.minimum(top + 1, side - 1), np.minimum(left + 1, side - 1)
-        v, u = (y - top)[:, None], (x - left)[:, None]
-        upper = table[top, left] * (1 - u) + table[top, right] * u
-        return upper * (1 - v) + (table[bottom, left] * (1 - u) + table[bottom, right] * u) * v
+        return bilinear(table, row, column, height, width)
 
     def rows(self, rgb: NDArray[np.uint8]) -> F64:
         """[height / unit * width / unit, hidden] of an image [height, width, 3]."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+import tiny_vl
 from browsing import CHROMIUM, FLAGS
 from running import SLOW, WHOLE_CONTEXT, Running, started
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 def server() -> Iterator[Running]:
     """A server with the tiny model."""
     with started("--slots", "2", "--alias", "claude-*") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def seeing() -> Iterator[Running]:
+    """A server with a model that reads images."""
+    with started("--slots", "2", "--alias", "*", model=str(tiny_vl.MODEL), context=1024) as running:
         yield running
 
 

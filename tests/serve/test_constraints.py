@@ -5,10 +5,15 @@ from __future__ import annotations
 import functools
 import json
 import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from typing import Annotated, Any, Literal
 
+import hostile_bodies as hostile
 import httpx
 import numpy as np
 import pytest
@@ -26,6 +31,7 @@ from lucebox.chat.constraints import (
 )
 from lucebox.chat.dialects import DIALECTS
 from lucebox.chat.dialects.schema_types import forms_of
+from lucebox.chat.grammar_work import grammar_work
 from lucebox.chat.held_schemas import held_schema, held_tools
 from lucebox.chat.profiles import Profile, Thinking
 from lucebox.chat.tools import Tool, ToolChoice
@@ -577,6 +583,37 @@ def test_a_model_that_writes_line_ends_after_its_thinking() -> None:
     text = tokenizer.decode(ids[len(prompt) :])
     assert text.startswith("\n\n{")
     check_person(json.loads(text))
+
+
+def test_an_answer_does_not_wait_for_the_mask_of_another() -> None:
+    """Of the same request: accept() holds the GIL, so it would stop every thread for the time of a slow mask."""
+    grammar = regex_grammar(hostile.HOLDS["regex"]["response_format"]["regex"])
+    (x,) = tokens().tokenizer.encode("x", add_bos=False)
+
+    def times() -> tuple[float, float]:
+        """Seconds of the slow mask, and of the other answer's token meanwhile."""
+        with grammar_work():
+            slow, other = (TokenConstraint(tokens(), grammar) for _ in range(2))
+        begun = threading.Event()
+
+        def compute() -> float:
+            begun.set()
+            start = time.perf_counter()
+            slow.mask()
+            return time.perf_counter() - start
+
+        with ThreadPoolExecutor(1) as pool:
+            mask = pool.submit(compute)
+            begun.wait()
+            time.sleep(0.01)
+            start = time.perf_counter()
+            with suppress(InvalidRequestError):  # what follows is too complex
+                other.accept(x)
+            accept = time.perf_counter() - start
+            return mask.result(), accept
+
+    # Another process may take the core meanwhile, though hardly each time.
+    assert any(accept < mask / 2 for mask, accept in (times() for _ in range(5)))
 
 
 def test_a_large_vocabulary() -> None:

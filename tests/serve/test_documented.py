@@ -63,7 +63,7 @@ OTHERS = {
     "`/api/embed`": EmbedRequest,
     "`/completion`": LlamaCppCompletion,
 }
-REFUSED = {"suffix", "template", "context", "images", "mirostat"}
+REFUSED = {"suffix", "template", "context", "mirostat"}
 
 
 def test_fields_of_other_servers() -> None:

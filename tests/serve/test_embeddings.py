@@ -38,6 +38,7 @@ def test_embeddings_are_those_of_the_api(server: Running) -> None:
     [
         ({"input": "x"}, "not made for embeddings"),
         ({"input": [], "extra_body": {"pooling": "mean"}}, "0 texts"),
+        ({"input": [5] * 2100, "extra_body": {"pooling": "mean"}}, "2100"),
         ({"input": "", "extra_body": {"pooling": "mean"}}, "1 to"),
         ({"input": "x", "extra_body": {"pooling": "best"}}, "pooling"),
         ({"input": "x", "dimensions": 10**6, "extra_body": {"pooling": "mean"}}, "dimensions"),

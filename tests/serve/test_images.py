@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Running, started
+from running import Running
+from sdks import ollama
 
 QUESTION = "What number is in the image?"
-
-
-@pytest.fixture(scope="module")
-def seeing(data: Path) -> Iterator[Running]:
-    with started(
-        "--slots", "2", "--alias", "*", model=str(data / "tiny-vl" / "tiny-vl.Q8_0.gguf"), context=1024
-    ) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +73,19 @@ def test_messages(seeing: Running, image: str) -> None:
     assert client.messages.count_tokens(model="x", messages=messages).input_tokens == 26
 
 
+def test_ollama(seeing: Running, image: str) -> None:
+    """The text of chat completions, from a stream and a document, with an image as bytes and as base64."""
+    client = ollama.Client(host=seeing.url)
+    options = {"temperature": 0, "num_predict": 12}
+    message = {"role": "user", "content": QUESTION, "images": [base64.b64decode(image)]}
+    whole = client.chat("x", [message], options=options)
+    assert (whole.message.content, whole.prompt_eval_count) == ("941", 26)
+    parts = client.chat("x", [{**message, "images": [image]}], stream=True, options=options)
+    assert "".join(part.message.content or "" for part in parts) == "941"
+    assert client.generate("x", QUESTION, images=[image], options=options).response == "941"
+    assert "vision" in client.show("x").capabilities
+
+
 def test_results_of_tools_may_be_images(seeing: Running, server: Running, image: str) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     result = [part_of(f"data:image/png;base64,{image}")]
@@ -110,6 +115,13 @@ def test_urls_that_are_refused(seeing: Running, url: str, message: str) -> None:
     with seeing.client() as client:
         reply = client.post("/v1/chat/completions", json=chat(part_of(url), text_of(QUESTION)))
     assert reply.status_code == 400 and message in reply.json()["error"]["message"]
+
+
+def test_urls_of_messages_are_refused(seeing: Running) -> None:
+    block = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+    with seeing.client() as client:
+        reply = client.post("/v1/messages", json={"max_tokens": 1, "messages": [{"role": "user", "content": [block]}]})
+    assert reply.status_code == 400 and "images are not fetched from URLs" in reply.json()["error"]["message"]
 
 
 def test_paths_are_no_images(seeing: Running) -> None:

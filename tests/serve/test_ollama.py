@@ -156,7 +156,7 @@ def test_embeddings(server: Running) -> None:
     ("path", "body", "status", "message"),
     [
         ("chat", {"messages": ASK, "model": "other"}, 404, "'other' does not exist"),
-        ("chat", {"messages": [{**ASK[0], "images": ["aGk="]}]}, 400, "messages.0.images: images are not supported"),
+        ("chat", {"messages": [{**ASK[0], "images": ["a"]}]}, 400, "messages.0.images.0: the base64 of the image is"),
         ("chat", {"messages": ASK, "options": {"num_predict": 0}}, 400, "options.num_predict: "),
         ("chat", {"messages": ASK, "options": {"mirostat": 1}}, 400, "options.mirostat: 1 is not supported"),
         ("chat", {"messages": ASK, "format": "xml"}, 400, "format: 'xml' is not supported"),
@@ -164,6 +164,9 @@ def test_embeddings(server: Running) -> None:
         ("generate", {"prompt": "a", "context": [1]}, 400, "send the conversation to /api/chat"),
         ("generate", {"prompt": "a", "suffix": "b"}, 400, "suffix: 'b' is not supported"),
         ("generate", {"prompt": "a", "raw": True, "system": "b"}, 400, "no system message"),
+        ("generate", {"prompt": "a", "raw": True, "images": ["aGk="]}, 400, "raw text has no images"),
+        ("generate", {"prompt": "a", "images": ["aGk="]}, 400, "loaded without a vision tower"),
+        ("chat", {"messages": [{"role": "system", "content": "a", "images": ["aGk="]}]}, 400, "of the role system"),
         ("embed", {"input": "a"}, 400, "not made for embeddings"),
         ("embed", {"input": []}, 400, "0 texts"),
         ("pull", {"model": "qwen3"}, 404, "Not Found"),

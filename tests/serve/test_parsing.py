@@ -15,6 +15,8 @@ from lucebox.generation.events import TextDelta, ToolArguments, ToolStart
 
 XML_CALL = "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>"
 JSON_CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+GEMMA_CALL = '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>'
+MISTRAL_CALL = '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}'
 LLAMA_CALL = '{"name": "get_weather", "parameters": {"city": "Paris"}}'
 PARIS = ("call", "get_weather", '{"city": "Paris"}')
 OTHER = ("call", "nothing", "{}")
@@ -44,6 +46,7 @@ def test_a_name_comes_as_soon_as_it_is_known() -> None:
         ("qwen_xml", "<tool_call>\n<function=write>", "\n<parameter=path>\n/tm"),
         ("hermes_json", '<tool_call>\n{"name": "write"', ', "arguments": {"path": "/tm'),
         ("llama_json", '{"name": "write"', ', "parameters": {"path": "/tm'),
+        ("mistral", "[TOOL_CALLS]write[ARGS]", '{"path": "/tm'),
     ):
         reader = parser(dialect)
         assert reader.push(start[:-1]) == []
@@ -132,6 +135,26 @@ def test_types_behind_references() -> None:
         ("llama_json", f" \n{LLAMA_CALL}; {LLAMA_CALL}", [PARIS, PARIS]),
         ("llama_json", f"<|python_tag|>{LLAMA_CALL}", [PARIS]),
         ("llama_json", f"Here: {LLAMA_CALL}", [("text", f"Here: {LLAMA_CALL}")]),
+        ("mistral", MISTRAL_CALL, [PARIS]),
+        ("mistral", f"I look.{MISTRAL_CALL}{MISTRAL_CALL}", [("text", "I look."), PARIS, PARIS]),
+        ("mistral", MISTRAL_CALL.replace("[ARGS]", "[CALL_ID]a1b2c3d4e[ARGS] "), [PARIS]),
+        ("mistral", "[TOOL_CALLS] nothing[ARGS]{}", [OTHER]),
+        ("gemma4", GEMMA_CALL, [PARIS]),
+        ("gemma4", f"I look.{GEMMA_CALL}{GEMMA_CALL}", [("text", "I look."), PARIS, PARIS]),
+        ("gemma4", GEMMA_CALL.removesuffix("<tool_call|>") + "And so", [PARIS, ("text", "And so")]),
+        ("gemma4", GEMMA_CALL.replace('<|"|>', ""), [PARIS]),
+        (
+            "gemma4",
+            '<|tool_call>call:write{path:<|"|>a"\n<|b<|"|>, '
+            'text:{n:[1,-2.5e3,true,null,<|"|>x<|"|>],o:{}}}<tool_call|>',
+            [("call", "write", '{"path": "a\\"\\n<|b", "text": {"n": [1, -2.5e3, true, null, "x"], "o": {}}}')],
+        ),
+        (
+            "mistral",
+            '[TOOL_CALLS][{"name": "nothing", "arguments": {}}, '
+            '{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "a1b2c3d4e"}]',
+            [OTHER, PARIS],
+        ),
     ],
 )
 def test_other_accepted_forms_of_calls(dialect: str, text: str, expected: list[Any]) -> None:
@@ -160,6 +183,15 @@ def test_other_accepted_forms_of_calls(dialect: str, text: str, expected: list[A
         ("hermes_json", '<tool_call>{"name": "noth', "it is incomplete"),
         ("llama_json", '{"name": "get_time", "parameters": {}}', "there is no tool 'get_time'"),
         ("llama_json", '{"answer": 5}', "a call has no 'answer'"),
+        ("mistral", "[TOOL_CALLS]get_time[ARGS]{}", "there is no tool 'get_time'"),
+        ("mistral", "[TOOL_CALLS]get_weather", "it is incomplete"),
+        ("mistral", "[TOOL_CALLS]get weather\n", "expected a name and [ARGS]"),
+        ("mistral", "[TOOL_CALLS]get_weather{", "expected a name and [ARGS]"),
+        ("mistral", "[TOOL_CALLS][ARGS]{}", "expected"),
+        ("gemma4", "<|tool_call>call:get_time{}<tool_call|>", "there is no tool 'get_time'"),
+        ("gemma4", "<|tool_call>get_weather{}", "expected 'call:'"),
+        ("gemma4", "<|tool_call>call:get_wea", "it is incomplete"),
+        ("gemma4", "<|tool_call>call:{}", "expected the name of a function"),
     ],
 )
 def test_malformed_calls_are_text(dialect: str, text: str, why: str) -> None:
@@ -183,6 +215,8 @@ def test_a_truncated_call() -> None:
     for dialect, text, begun in (
         ("qwen_xml", XML_CALL[:70], '{"city": "Par'),
         ("hermes_json", JSON_CALL[:-18], '{"city": "Par'),
+        ("mistral", MISTRAL_CALL[:-4], '{"city": "Par'),
+        ("gemma4", GEMMA_CALL[:-20], '{"city": "Par'),
     ):
         kind, name, arguments = read(text, parser(dialect))[0]
         assert (kind, name) == ("broken", "get_weather") and begun.startswith(arguments[:10])

@@ -88,6 +88,48 @@ def test_gpt_oss() -> None:
     )
 
 
+# The form of Mistral's template of models that reason.
+MISTRAL = """<s>{%- if tools %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}
+{%- for message in messages %}
+{%- if message.role == "user" %}[INST]{{ message.content }}[/INST]
+{%- elif message.role == "tool" %}[TOOL_RESULTS]{{ message.content }}[/TOOL_RESULTS]
+{%- elif message.role == "system" %}[SYSTEM_PROMPT]{{ message.content }}[/SYSTEM_PROMPT]
+{%- else %}{{ message.content or "" }}
+{%- for call in message.tool_calls or [] %}[TOOL_CALLS]{{ call.function.name }}[ARGS]
+{{- call.function.arguments | tojson }}
+{%- endfor %}</s>{% endif %}
+{%- endfor %}{# [THINK]...[/THINK] #}"""
+
+
+def test_mistral() -> None:
+    card = profile("mistral3", ChatTemplate(MISTRAL, where="x"))
+    assert (card.dialect, card.takes_tools, card.takes_calls, card.takes_late_system) == ("mistral", True, True, True)
+    assert card.thinking is not None and (card.thinking.open, card.thinking.close) == ("[THINK]", "[/THINK]")
+    plain = profile("mistral3", ChatTemplate(MISTRAL.replace("{# [THINK]...[/THINK] #}", ""), where="x"))
+    assert plain.thinking is None and plain.dialect == "mistral"
+
+
+# The form of Gemma 4's template.
+GEMMA4 = """<bos>{%- if enable_thinking or tools %}<|turn>system
+{%- if enable_thinking %}<|think|>{% endif %}
+{%- for tool in tools or [] %}<|tool>declaration:{{ tool.function.name }}{}<tool|>{% endfor %}<turn|>
+{% endif %}
+{%- for message in messages %}<|turn>{{ "model" if message.role == "assistant" else message.role }}
+{{ message.content or "" }}
+{%- for call in message.tool_calls or [] %}<|tool_call>call:{{ call.function.name }}{}<tool_call|>{% endfor %}<turn|>
+{% endfor %}
+{%- if add_generation_prompt %}<|turn>model
+{% if not enable_thinking %}<|channel>thought
+<channel|>{% endif %}{% endif %}"""
+
+
+def test_gemma4() -> None:
+    card = profile("gemma4", ChatTemplate(GEMMA4, where="x"))
+    assert (card.dialect, card.takes_tools, card.takes_calls) == ("gemma4", True, True)
+    assert card.thinking is not None and card.thinking.variable == "enable_thinking"
+    assert (card.thinking.open, card.thinking.close) == ("<|channel>thought\n", "<channel|>")
+
+
 def test_families_of_one_architecture_by_their_template() -> None:
     smollm2, llama3 = (
         profile("llama", ChatTemplate(CHATML, where="x")),

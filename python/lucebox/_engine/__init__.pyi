@@ -79,6 +79,12 @@ class Engine:
     def plan(self) -> dict: ...
 
     @property
+    def expert_counts(self) -> tuple:
+        """
+        (hits, misses, bytes): the experts that all passes so far found in device memory, those copied from host memory, and their bytes; 0 if all experts are in device memory.
+        """
+
+    @property
     def step_costs(self) -> object:
         """
         Times of a step in milliseconds: {append: [(rows, ms)], plain_ms, draft_ms, draft_depth, first_ms, context_ms, is_fixed}. None until the first session has measured them. Unless is_fixed, times of real steps replace them.

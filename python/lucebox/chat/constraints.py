@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -248,11 +249,15 @@ def _no_tokens(tokens: GrammarTokens) -> NDArray[np.uint32]:
 
 
 def _matcher(tokens: GrammarTokens, grammar: str, begun: str = "") -> LLMatcher:
+    """A matcher of its own. A copy would share a lock with the original: a token of one answer would wait, with the GIL,
+    for the mask of another."""
     tokens.check.check(grammar, begun)
     with grammar_work() as work:
-        if grammar not in work.compiled:
-            work.compiled[grammar] = run_within_limit(lambda: _compiled(tokens, grammar), SENDER.get())
-        matcher: LLMatcher = work.compiled[grammar].deep_copy()
+        work.check()
+        start = time.monotonic()
+        matcher = run_within_limit(lambda: _compiled(tokens, grammar), SENDER.get())
+        work.spent_s += time.monotonic() - start
+    assert isinstance(matcher, LLMatcher)
     return matcher
 
 

@@ -29,8 +29,6 @@ from lucebox.generation.request import SENDER
 
 __all__ = ["GrammarCheck", "check_size"]
 
-SECONDS = 3.0
-"""For all grammars of a request together, the start of processes and waiting not included."""
 QUICK_S = 0.25
 QUICK_PROCESSES, LONG_PROCESSES = 2, 1
 MAX_WAITING, MAX_WAITING_LONG = 64, 4
@@ -101,9 +99,9 @@ class GrammarCheck:
                 self._reports.move_to_end(digest)
                 return self._reports[digest]
         with grammar_work() as work:
-            answer = self._asked(self._quick, data, work, QUICK_S) or self._asked(self._long, data, work, SECONDS)
-        if answer is None:
-            raise _refused(f"the grammars of the request take more than {SECONDS:g} s")
+            answer = self._asked(self._quick, data, work, QUICK_S)
+            while answer is None:
+                answer = self._asked(self._long, data, work, work.left_s)
         with self._lock:
             self._reports[digest] = answer
             while len(self._reports) > MAX_REPORTS:
@@ -111,9 +109,12 @@ class GrammarCheck:
         return answer
 
     def _asked(self, seats: FairSeats, data: bytes, work: GrammarWork, seconds: float) -> list[str] | None:
-        """The answer of a process; None if it does not come in time."""
-        if work.spent_s >= SECONDS:
-            return None
+        """The answer of a process; None if it does not come in time.
+
+        Raises:
+            InvalidRequestError: no time is left.
+        """
+        work.check()
         with seats.seat(SENDER.get()):
             with self._lock:
                 process = self._idle.pop() if self._idle else None
@@ -121,7 +122,7 @@ class GrammarCheck:
             try:
                 process.wait_until_ready()
                 began = time.monotonic()
-                answer = process.ask(data, min(seconds, SECONDS - work.spent_s))
+                answer = process.ask(data, min(seconds, work.left_s))
                 work.spent_s += time.monotonic() - began
             except BaseException:
                 process.end()

@@ -1,14 +1,18 @@
-"""What the grammars of one request have cost so far, and the compiled ones, which its answers share."""
+"""What the grammars of one request have cost so far."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+
+from lucebox.errors import InvalidRequestError
 
 __all__ = ["GrammarWork", "grammar_work"]
+
+SECONDS = 3.0
+"""For all grammars of a request together, the start of processes and waiting not included."""
 
 
 @dataclass(slots=True)
@@ -16,8 +20,20 @@ class GrammarWork:
     """The grammars of one request."""
 
     spent_s: float = 0.0
-    compiled: dict[str, Any] = field(default_factory=dict)
-    """The compiled ones by their text, which the answers of the request share."""
+
+    @property
+    def left_s(self) -> float:
+        return SECONDS - self.spent_s
+
+    def check(self) -> None:
+        """Refuses further work beyond the limit.
+
+        Raises:
+            InvalidRequestError: the grammars have taken too long.
+        """
+        if self.left_s <= 0:
+            reason = f"the grammars of the request take more than {SECONDS:g} s"
+            raise InvalidRequestError(f"the constraint cannot be compiled: {reason}")
 
 
 _WORK: ContextVar[GrammarWork | None] = ContextVar("grammar_work", default=None)

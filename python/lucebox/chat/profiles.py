@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from lucebox.chat.dialects import DIALECTS, dialect_of, harmony
+from lucebox.chat.dialects import DIALECTS, dialect_of, gemma4, harmony, mistral
 from lucebox.chat.template import ChatTemplate
 from lucebox.errors import FormatError, InvalidRequestError, UnsupportedError
 from lucebox.models.generation_defaults import OwnSampling, own_sampling
@@ -41,6 +41,19 @@ _HARMONY_THINKING: Values = {
     "variable": None,
     "after": _HARMONY_AFTER,
     "answer": harmony.ANSWER,
+}
+_MISTRAL_THINKING: Values = {
+    "open": mistral.THINK,
+    "close": mistral.THINK_END,
+    "stop": _STOP_THINKING + mistral.THINK_END,
+    "variable": None,
+    "after": "",
+}
+_GEMMA4_THINKING = {
+    "open": gemma4.THINK,
+    "close": gemma4.THINK_END,
+    "stop": _STOP_THINKING + gemma4.THINK_END,
+    "after": "",
 }
 
 
@@ -146,6 +159,10 @@ def profile_for(
     values |= {"dialect": dialect_of(source), "thinking": {"variable": switch} if "</think>" in source else None}
     if values["dialect"] == "harmony":
         values["thinking"] = _HARMONY_THINKING
+    if values["dialect"] == "mistral" and mistral.THINK_END in source:
+        values["thinking"] = _MISTRAL_THINKING
+    if values["dialect"] == "gemma4" and gemma4.THINK_END in source:
+        values["thinking"] = _GEMMA4_THINKING | {"variable": switch}
     if template is not None:
         values |= _template_capabilities(template)
     where = "profiles.json"

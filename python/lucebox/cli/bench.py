@@ -274,6 +274,7 @@ def as_json(
             "gb_s": m.gb_s,
             "bandwidth_share": report.share(m),
             "tok_j": m.tok_j,
+            "link_bytes": m.link_bytes,
             "of_one_row": report.of_one_row(m),
             "of_one_sequence": report.of_one_sequence(m),
         }
@@ -308,6 +309,19 @@ def print_report(report: Report) -> None:
     if parallel:
         speeds = [[f"{m.tok_s.median:,.1f}", spread(m.tok_s), f"{report.of_one_sequence(m):.2f}"] for m in parallel]
         _print_measurements(report, parallel, ["tok/s", "min..max", "x one"], speeds)
+    _print_experts(report)
+
+
+def _print_experts(report: Report) -> None:
+    """A row per test with experts in host memory. The counts include the tokens before a test at a depth."""
+    rows = [
+        [m.label, f"{m.experts.hit_rate:.1%}", f"{(m.link_bytes or 0) / 1e6:,.1f}"]
+        for m in report.measurements
+        if m.experts is not None
+    ]
+    if rows:
+        console.write("\n")
+        _print_numbers("experts", ["found on the device", "MB copied per token"], rows)
 
 
 def _print_measurements(

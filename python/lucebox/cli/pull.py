@@ -8,6 +8,7 @@ from pathlib import Path
 from lucebox.cli import console, options
 from lucebox.errors import InvalidRequestError
 from lucebox.models.resolve import resolve
+from lucebox.models.vision import fetch_tower
 from lucebox.sizes import show_size
 
 DESCRIPTION = """Fetch a model of the catalog or of the hub, so that later commands run without the network.
@@ -32,6 +33,8 @@ def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentPar
 def execute(args: argparse.Namespace) -> int:
     with console.loading() as progress:
         model = resolve(args.model, offline=args.offline, progress=progress)
+        if model.source == "hub":
+            fetch_tower(None, model, offline=args.offline, progress=progress)
     if model.source == "path":
         raise InvalidRequestError(f"{args.model} is a path on this machine; there is nothing to fetch")
     size = size_of(model.path)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lucebox.cli import console, options
 from lucebox.cli.interrupts import importing
-from lucebox.cli.served_models import read_models
+from lucebox.cli.served_models import read_models, read_ray
 from lucebox.cli.session import opening_line
 from lucebox.errors import InvalidRequestError, UnsupportedError
 from lucebox.options import EngineOptions
@@ -28,6 +29,7 @@ Several models: MODEL MODEL, NAME=MODEL for another name in the APIs, a folder o
 
 By default the server listens on this machine only and needs no key. Another --host needs --api-key or --api-key-file.
 SIGINT and SIGTERM stop it after the answers in progress. docs/server.md lists the endpoints and fields."""
+RAY_HELP = "run replicas of each model on a Ray cluster: docs/cluster.md"
 JSON_HELP = "print one JSON object with address, models and limits when the server listens"
 
 
@@ -41,6 +43,7 @@ def add_parser(commands: options.Subparsers, about: str) -> argparse.ArgumentPar
         allow_abbrev=False,
     )
     options.add_models(parser)
+    parser.add_argument("--ray", action="store_true", help=RAY_HELP)
     options.add_server(parser)
     options.add_engine(parser)
     return parser
@@ -56,6 +59,8 @@ def execute(args: argparse.Namespace) -> int:
     settings = ServeSettings(**options.given(args, ServeSettings))
     settings.check()
     specs = read_models(args.models, settings, options.given(args, EngineOptions), offline=args.offline)
+    if args.ray:
+        return _with_ray(args, specs, settings)
     sockets = bound_sockets(settings)
     models = open_models(specs, settings)
     try:
@@ -77,6 +82,28 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
+def _with_ray(args: argparse.Namespace, specs: Sequence[ModelSpec], settings: ServeSettings) -> int:
+    from lucebox.ray import RaySettings, missing
+
+    try:
+        from lucebox.ray.run import run
+    except ModuleNotFoundError as error:
+        raise missing(error) from error
+    scale = RaySettings.read(read_ray(args.models))
+
+    def on_start(url: str) -> None:
+        names = [spec.settings.model_name or spec.model for spec in specs]
+        if args.json:
+            console.print_json({"url": url, "pid": os.getpid(), "models": names})
+        else:
+            most = scale.max_replicas or scale.min_replicas
+            console.note(f"{', '.join(names)}: {scale.min_replicas} to {most} replicas each")
+            console.note(f"listening on {url} (Ctrl-C ends)")
+
+    run(specs, settings, scale, on_start)
+    return 0
+
+
 def open_models(specs: list[ModelSpec], settings: ServeSettings) -> ModelSet:
     """The models as planned, with those in memory that load at the start."""
     with importing():
@@ -84,7 +111,7 @@ def open_models(specs: list[ModelSpec], settings: ServeSettings) -> ModelSet:
         from lucebox.serve.model_plans import plan_models
         from lucebox.serve.model_set import ModelSet
         from lucebox.serve.telemetry import Telemetry
-    telemetry = Telemetry.open(settings)
+    telemetry = Telemetry.open(settings, console.note)
     loads = settings.load == "start"
     with console.loading() as progress:
         # A model alone that loads now has its device to itself: the load itself plans it.

@@ -20,12 +20,14 @@ from lucebox.serve.model_spec import OWN_SETTINGS, ModelSpec
 from lucebox.serve.settings import ServeSettings
 from lucebox.sizes import parse_size
 
-__all__ = ["read_models"]
+__all__ = ["RAY_TABLE", "read_models", "read_ray"]
 
 MAX_FILE = 1 << 20
 _NAMED = re.compile(r"([\w.:@-]+)=(.+)", re.S)
 NOT_OWN = frozenset({"seed", "sessions", "prefix_cache"})  # of EngineOptions; the server has its own
 DEFAULT_SESSIONS = 4
+RAY_TABLE = "ray"
+"""The table of a TOML file that `--ray` reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,19 @@ def read_models(
     return specs
 
 
+def read_ray(arguments: Sequence[str]) -> dict[str, Any]:
+    """The table RAY_TABLE of the only TOML file; empty if there is none.
+
+    Raises:
+        InvalidRequestError: several files have one, or it is no table.
+    """
+    found = [_toml(path).get(RAY_TABLE) for path in map(Path, arguments) if path.suffix == ".toml"]
+    tables = [one for one in found if one is not None]
+    if len(tables) > 1 or not all(isinstance(one, dict) for one in tables):
+        raise InvalidRequestError(f"expected one table [{RAY_TABLE}] in one TOML file")
+    return tables[0] if tables else {}
+
+
 def _expanded(argument: str) -> Iterator[_Named]:
     path = Path(argument)
     if found := None if path.exists() else _NAMED.fullmatch(argument):
@@ -89,6 +104,7 @@ def _expanded(argument: str) -> Iterator[_Named]:
 def _tables(path: Path) -> Iterator[_Named]:
     """The tables [models.NAME] of a TOML file."""
     document = _toml(path)
+    document.pop(RAY_TABLE, None)
     models = document.pop("models", None)
     if document or not isinstance(models, dict) or not models:
         extra = f"; found {', '.join(map(repr, document))}" if document else ""

@@ -15,6 +15,7 @@ from lucebox.cli import console, options
 from lucebox.cli.interrupts import importing
 from lucebox.errors import CancelledError, InvalidRequestError
 from lucebox.local_files import json_object
+from lucebox.models.memory import ExpertPlan
 from lucebox.options import EngineOptions, Sampling
 from lucebox.results import Generation
 from lucebox.sizes import show_size
@@ -137,6 +138,12 @@ def scorer_part(llm: LLM) -> str:
     return f"scorer {scorer.name}{' (swapped with the model)' if scorer.is_swapped else ''}"
 
 
+def experts_part(experts: ExpertPlan | None) -> str:
+    if experts is None or not experts.host_bytes:
+        return ""
+    return f"{experts.slots} of {experts.experts} experts of each layer, {show_size(experts.host_bytes)} in host memory"
+
+
 def opening_line(llm: LLM, sessions: int = 1) -> str:
     """One line about the model, its kernels and the memory with this many sessions, for the start of a command."""
     info, plan = llm.info, llm.memory_plan
@@ -146,6 +153,7 @@ def opening_line(llm: LLM, sessions: int = 1) -> str:
         f"{show_size(plan.mapped_bytes)} mapped" if plan.mapped_bytes else "",
         f"{show_size(plan.bytes_with(sessions))} of {show_size(plan.available_bytes)} free memory",
         f"context {plan.context}",
+        experts_part(plan.experts),
         "" if llm.options.draft == "none" else f"draft {llm.draft_label}",
         llm.draft_reason,
         scorer_part(llm),
@@ -156,14 +164,20 @@ def opening_line(llm: LLM, sessions: int = 1) -> str:
 
 def summary(result: Generation) -> str:
     """One line: `prompt 12 tokens (8 reused), 340.1 tok/s | answer 64 tokens, 160.2 tok/s | stop`. With drafts, the
-    tokens per step follow the speed of the answer; a compressed prompt is `prompt 12 of 240 tokens`."""
+    tokens per step follow the speed of the answer; a compressed prompt is `prompt 12 of 240 tokens`. With experts in
+    host memory, the share of the experts that were on the device follows."""
     usage, timings = result.usage, result.timings
     reused = f" ({usage.cached_tokens} reused)" if usage.cached_tokens else ""
     original = "" if usage.compression is None else f" of {usage.compression.original_tokens}"
+    copied = ""
+    if usage.experts is not None:
+        copied = (
+            f" | {usage.experts.hit_rate:.1%} of experts on the device, {show_size(usage.experts.link_bytes)} copied"
+        )
     per_step = f", {usage.tokens_per_step:.2f} tokens/step" if usage.drafts else ""
     speed = f", {timings.decode_tok_s:,.1f} tok/s" if timings.decode_tokens else ""
     return (
         f"prompt {usage.prompt_tokens}{original} tokens{reused}, {timings.prefill_tok_s:,.1f} tok/s"
         f" | answer {usage.completion_tokens} tokens{speed}{per_step}"
-        f" | {result.finish_reason}"
+        f"{copied} | {result.finish_reason}"
     )

@@ -25,6 +25,7 @@ from lucebox.models.drafters import Drafters
 from lucebox.models.memory import MemoryPlan
 from lucebox.models.model_info import ModelInfo
 from lucebox.options import EngineOptions, Sampling, engine_fields
+from lucebox.results import ExpertCounts
 from lucebox.text import Ids, Tokenizer
 from lucebox.text.length import BYTES_PER_TOKEN, tokens_beyond
 
@@ -298,6 +299,11 @@ class LoadedModel:
         return self.engine.find_image(key) or self.engine.encode_image(key, self.processor.pixels(source))
 
     # --- decoding
+
+    def expert_counts(self) -> ExpertCounts | None:
+        """What all passes so far did with experts that are not all in device memory; None if all are."""
+        experts = self.memory_plan.experts
+        return ExpertCounts(*self.engine.expert_counts) if experts is not None and experts.host_bytes else None
 
     def sampler(self, sampling: Sampling) -> _engine.Sampler:
         """The sampler of one request.

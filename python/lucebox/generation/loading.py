@@ -27,7 +27,7 @@ from lucebox.models.memory import MemoryPlan
 from lucebox.models.model_info import model_info
 from lucebox.models.resolve import resolve
 from lucebox.models.step_costs import StepCostsFile
-from lucebox.models.vision import find_tower
+from lucebox.models.vision import fetch_tower
 from lucebox.options import EngineOptions, engine_fields
 from lucebox.packs import Selection
 from lucebox.packs.devices import open_pack, resolve_devices
@@ -46,9 +46,11 @@ def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Pro
     """
     device = _open_device(wanted)
     resolved = resolve(name, offline=offline, progress=progress)
-    wanted = replace(wanted, mmproj=find_tower(wanted.mmproj, resolved.path))
-    draft = "none" if wanted.batch_invariant and wanted.draft == "auto" else wanted.draft
-    drafts = resolve_drafts(draft, resolved, offline=offline, progress=progress)
+    tower = fetch_tower(wanted.mmproj, resolved, offline=offline, progress=progress)
+    wanted = replace(wanted, mmproj=tower)
+    drafts = resolve_drafts(wanted.draft, resolved, offline=offline, progress=progress)
+    if wanted.batch_invariant and wanted.draft == "auto":
+        drafts = (*drafts, Drafters())  # where trees have no kernels for it
     place = plan_of_scorer(wanted, resolved.path, drafts, offline=offline, progress=progress)
     scorer: Scorer | None = None
     try:

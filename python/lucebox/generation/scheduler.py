@@ -19,11 +19,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from lucebox import _engine
 from lucebox.errors import CancelledError, InternalError, InvalidRequestError, LuceboxError
 from lucebox.generation.driver import Driver
+from lucebox.generation.energy_shares import EnergyShares
 from lucebox.generation.errors import DeadlineError, QueueFullError, SchedulerClosedError
 from lucebox.generation.kv_admission import KvAdmission
 from lucebox.generation.loaded_model import LoadedModel
@@ -56,10 +58,12 @@ class Scheduler:
         cache: PrefixCache | None = None,
         senders: Iterable[str] = (),
         observer: Observer | None = None,
+        joules: Callable[[], float] | None = None,
     ) -> None:
         """slots: number of sessions, created now; None: created on demand, up to the model's limit.
         senders: digests of the API keys. Earlier outputs and prefixes are not shared between keys: timing would reveal
-            what another key sent."""
+            what another key sent.
+        joules: the energy counter of the model's device."""
         self.cache = cache or PrefixCache(0)
         self._model = model
         self._pool = model.sessions
@@ -70,6 +74,7 @@ class Scheduler:
         self._max_queue = max_queue
         self._request_timeout_s = request_timeout_s
         self._observer = observer or Observer()
+        self._energy = EnergyShares(joules)
         keys = list(senders)
         self._outputs: dict[str, _engine.speculation.EarlierOutputs] = {}
         if len(keys) > 1 and model.options.draft != "none":
@@ -328,6 +333,7 @@ class Scheduler:
             sequence.begin(self._model, self.cache, outputs, self._between_layers, self.driver.notify)
 
         sequence.session = session
+        self._energy.begin(sequence)
         self._try(begin, sequence)
 
     def _between_layers(self, sequence: Sequence) -> None:
@@ -462,6 +468,9 @@ class Scheduler:
         return True
 
     def _end(self, sequence: Sequence, result: Finished | Exception) -> None:
+        joules = self._energy.end(sequence)
+        if isinstance(result, Finished) and joules is not None:
+            result = replace(result, usage=replace(result.usage, joules=joules))
         self._observer.ended(sequence, result)
         session, was_prefilling = sequence.session, sequence.is_prefilling
         if isinstance(result, Exception) or session.is_swapped_out:

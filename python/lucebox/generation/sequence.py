@@ -17,7 +17,7 @@ from lucebox.generation.parsed_text import ParsedText
 from lucebox.generation.prefix_cache import PrefixCache, turn_ends
 from lucebox.generation.prompt_scores import scored_prefill
 from lucebox.generation.request import Embedded, Finished, GenerationRequest, Scored, Sink, Started
-from lucebox.results import DraftCounts, Timings, Usage
+from lucebox.results import DraftCounts, ExpertCounts, Timings, Usage
 from lucebox.text import NO_IDS, Ids
 
 __all__ = ["Sequence"]
@@ -53,6 +53,8 @@ class Sequence:
         self.prefill_s = self.decode_s = 0.0
         self.n_prompt = len(request.ids) + (request.labels.n_rows if request.labels else 0)
         self.cached = self._n_done = 0
+        self._expert_counts: Callable[[], ExpertCounts | None] = lambda: None
+        self._experts: ExpertCounts | None = None
         self._session: _engine.Session | None = None
         self._prefill: Iterator[int] | None = None
         self._between_layers: Callable[[], None] | None = None
@@ -71,6 +73,7 @@ class Sequence:
         between_layers: called between the layers of a long prompt's chunks.
         on_late_mask: called in another thread when a mask is ready that was late."""
         request, sampling, session = self.request, self.request.sampling, self.session
+        self._expert_counts, self._experts = model.expert_counts, model.expert_counts()
         self._cache = cache
         self._between_layers = partial(between_layers, self)
         self._boundaries = turn_ends(request.ids, model.end_ids)
@@ -192,6 +195,12 @@ class Sequence:
         return None if self._loop is None else self._loop.drafts
 
     @property
+    def experts(self) -> ExpertCounts | None:
+        """What passes did with experts since the sequence began."""
+        before, now = self._experts, self._expert_counts()
+        return None if before is None or now is None else now - before
+
+    @property
     def may_continue(self) -> bool:
         """After `compute`: whether another token follows, unless the newest token's text ends the generation."""
         return not self.is_prefilling and self._decode.may_continue
@@ -265,7 +274,9 @@ class Sequence:
         return Finished(
             reason=end.reason,
             stop_string=end.stop_string,
-            usage=Usage(self.n_prompt, self.n_generated, self.cached, self.drafts, self.request.compression),
+            usage=Usage(
+                self.n_prompt, self.n_generated, self.cached, self.drafts, self.request.compression, self.experts
+            ),
             reasoning_tokens=self._output.reasoning_tokens,
             timings=Timings(self.prefill_s, self.decode_s, self.n_prompt - self.cached, max(0, self.n_generated - 1)),
             queue_s=self.queue_s or 0.0,

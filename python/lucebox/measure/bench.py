@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Literal
@@ -21,6 +21,7 @@ import numpy as np
 from lucebox import _engine, _kernels
 from lucebox.errors import InvalidRequestError
 from lucebox.measure.energy import Meter, find_meter
+from lucebox.results import ExpertCounts
 from lucebox.text import Ids
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class Measurement:
     """Energy of the device over all runs; None if no counter can be read, or the runs were too short."""
     sequences: int = 1
     """Number of sequences decoded in parallel."""
+    experts: ExpertCounts | None = None
+    """Of all runs; None unless experts of a mixture are in host memory."""
 
     @property
     def label(self) -> str:
@@ -97,6 +100,12 @@ class Measurement:
     @property
     def gb_s(self) -> float | None:
         return None if self.weight_bytes is None else self.weight_bytes / median(self.seconds) / 1e9
+
+    @property
+    def link_bytes(self) -> float | None:
+        """Bytes of experts copied from host memory, per token."""
+        n = self.sequences * self.n_tokens * len(self.seconds)
+        return None if self.experts is None else self.experts.link_bytes / n
 
     @property
     def tok_j(self) -> float | None:
@@ -272,39 +281,44 @@ def _tests(
 ) -> Iterator[Measurement]:
     def repeat(
         label: str, test: Callable[[Window], float], has_setup: bool = False
-    ) -> tuple[tuple[float, ...], float | None]:
-        """Seconds of each run, and joules of all runs. Energy is measured over all runs, because a short window is
-        inaccurate; a test with a setup measures each run alone."""
+    ) -> tuple[tuple[float, ...], float | None, ExpertCounts | None]:
+        """Seconds of each run, joules and copied experts of all runs. Energy is measured over all runs, because a short
+        window is inaccurate; a test with a setup measures each run alone."""
         on_run(label, 0)
         test(nullcontext())
         energy = None if meter is None else meter.energy()
         window = energy or nullcontext()
+        before = llm.model.expert_counts()
         seconds = []
         with nullcontext() if has_setup else window:
             for run in range(1, runs + 1):
                 on_run(label, run)
                 seconds.append(test(window if has_setup else nullcontext()))
-        return tuple(seconds), None if energy is None else energy.joules
+        counts = llm.model.expert_counts()
+        experts = None if counts is None or before is None else counts - before
+        return tuple(seconds), None if energy is None else energy.joules, experts
 
     bytes_per_token = llm.info.bytes_per_token
     for n in prefill:
-        seconds, joules = repeat(f"pp{n}", partial(_prefill_s, llm, n))
-        yield Measurement("prefill", n, 0, seconds, None, joules)
+        seconds, joules, experts = repeat(f"pp{n}", partial(_prefill_s, llm, n))
+        yield Measurement("prefill", n, 0, seconds, None, joules, experts=experts)
     for n in decode:
-        seconds, joules = repeat(f"tg{n}", partial(_decode_s, llm, n, depth), has_setup=depth > 0)
-        yield Measurement("decode", n, depth, seconds, n * bytes_per_token, joules)
+        seconds, joules, experts = repeat(f"tg{n}", partial(_decode_s, llm, n, depth), has_setup=depth > 0)
+        yield Measurement("decode", n, depth, seconds, n * bytes_per_token, joules, experts=experts)
     if batch:
         _fill(llm, depth)
     for n in batch:
-        seconds, joules = repeat(f"b{n}", partial(_append_s, llm, n))
+        seconds, joules, experts = repeat(f"b{n}", partial(_append_s, llm, n))
         joules = None if joules is None else joules / APPENDS
-        yield Measurement("append", n, depth, seconds, bytes_per_token, joules)
+        if experts is not None:
+            experts = ExpertCounts(*(count // APPENDS for count in astuple(experts)))
+        yield Measurement("append", n, depth, seconds, bytes_per_token, joules, experts=experts)
     if parallel:
         tokens = next(iter(decode), PARALLEL_TOKENS)
     for n in parallel:
         test = partial(_parallel_s, llm, n, tokens, depth)
-        seconds, joules = repeat(f"{n} x tg{tokens}", test, has_setup=True)
-        yield Measurement("parallel", tokens, depth, seconds, tokens * bytes_per_token, joules, n)
+        seconds, joules, experts = repeat(f"{n} x tg{tokens}", test, has_setup=True)
+        yield Measurement("parallel", tokens, depth, seconds, tokens * bytes_per_token, joules, n, experts)
 
 
 def arbitrary_ids(llm: LLM, n: int) -> Ids:

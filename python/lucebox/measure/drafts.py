@@ -48,10 +48,10 @@ SEED = 42  # for sampling and for replayed lengths
 REPLAY = "replay"  # stands for a suite name
 WARM_UP_TOKENS = 16
 PART_TOKENS = 64  # decoded to time the parts of a step
-# Two tokens tie if the margin is below these limits. On a GPU, rounding depends on the rows computed together. Measured
-# on an earlier CPU version with that property, 600 tokens of tiny-hybrid, 8-bit activations: the gap between the two
-# likeliest tokens moved by up to 0.20 nat, the cumulative probability by up to 0.022. In f32 both moved by less than
-# 0.0005.
+# Two tokens tie if the margin is below these limits, except with batch_invariant. On a GPU, rounding depends on the
+# rows computed together. Measured on an earlier CPU version with that property, 600 tokens of tiny-hybrid, 8-bit
+# activations: the gap between the two likeliest tokens moved by up to 0.20 nat, the cumulative probability by up to
+# 0.022. In f32 both moved by less than 0.0005.
 TIE_NAT = 0.25
 TIE_PROBABILITY = 0.03
 CSV_COLUMNS = (
@@ -342,15 +342,16 @@ def _difference(
         for n in range(len(prompt), len(prompt) + at + 1):  # row by row, as in plain decoding
             session.sync(whole[:n])
         logits = session.logits().astype(np.float64)
+    may_tie = not plain.options.batch_invariant
     if temperature == 0:
         margin = float(logits[slow[at]] - logits[fast[at]])
-        return Difference(at, slow[at], fast[at], margin, margin < TIE_NAT)
+        return Difference(at, slow[at], fast[at], margin, may_tie and margin < TIE_NAT)
     # The draw falls into the plain token's interval. The margin is its distance from the speculative token's interval.
     ends = np.cumsum(np.exp((logits - logits.max()) / temperature))
     draw = _engine.uniform_draw(SEED, at) * ends[-1]
     begin, end = ends[fast[at]] - np.exp((logits[fast[at]] - logits.max()) / temperature), ends[fast[at]]
     margin = float(max(begin - draw, draw - end, 0) / ends[-1])
-    return Difference(at, slow[at], fast[at], margin, margin < TIE_PROBABILITY)
+    return Difference(at, slow[at], fast[at], margin, may_tie and margin < TIE_PROBABILITY)
 
 
 def _item(ids: Sequence[int], at: int) -> int | None:

@@ -37,6 +37,11 @@ class Meter:
         """The counter: "NVML energy counter"."""
         self._joules, self._watts = joules, watts
 
+    @property
+    def counter(self) -> Callable[[], float] | None:
+        """Reads the energy counter in joules; raises OSError if that fails. None if there is only power to sample."""
+        return self._joules
+
     def energy(self) -> Energy:
         """A new measurement."""
         if self._joules is not None:

@@ -533,8 +533,10 @@ def padding(n_bytes: int) -> bytes:
     return bytes(-n_bytes % ALIGNMENT)
 
 
-def header(shape: Shape, name: str, preset: str, tensors: list[Tensor]) -> bytes:
+def header(shape: Shape, name: str, preset: str, tensors: list[Tensor], template: str | None = None) -> bytes:
     pairs = list(metadata(shape, name, preset))
+    if template is not None:
+        pairs.append(("tokenizer.chat_template", STRING, template))
     parts = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), len(pairs))]
     for key, type_id, value in pairs:
         parts += [encode(STRING, key), struct.pack("<I", type_id), encode(type_id, value)]
@@ -550,12 +552,13 @@ def header(shape: Shape, name: str, preset: str, tensors: list[Tensor]) -> bytes
     return head + padding(len(head))
 
 
-def write(path: Path, shape: Shape, name: str, preset: str, seed: int) -> None:
+def write(path: Path, shape: Shape, name: str, preset: str, seed: int, template: str | None = None) -> None:
+    """template: the chat template, without which the model only continues prompts."""
     rng = np.random.Generator(np.random.SFC64(seed))
     tensors = tensors_of(shape, preset)
     pools: dict[str, Bytes] = {}
     with path.open("wb") as file:
-        file.write(header(shape, name, preset, tensors))
+        file.write(header(shape, name, preset, tensors, template))
         for tensor in tensors:
             if tensor.fill != "weight":
                 file.write(FILLS[tensor.fill](rng, prod(tensor.dims)).astype(np.float32).tobytes())

@@ -38,6 +38,7 @@ __all__ = [
     "download",
     "fetch",
     "fetch_data",
+    "fetch_projector",
     "is_link",
     "model_in_folder",
     "models_in_folder",
@@ -61,10 +62,11 @@ _PREFERRED = [
     "q4_k_m", "q4_k_s", "q5_k_m", "q5_k_s", "q6_k", "q8_0", "iq4_xs", "iq4_nl", "q4_1", "q4_0", "q5_1", "q5_0",
     "q3_k_m", "q2_k", "bf16", "f16", "f32",
 ]  # fmt: skip
+_PREFERRED_PROJECTORS = ["bf16", "f16", "q8_0", "f32"]
 _SETTINGS = [
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "chat_template.jinja", "chat_template.json", "additional_chat_templates/*.jinja", "model.safetensors.index.json",
-    MODULES_FILE, PROMPTS_FILE,
+    "preprocessor_config.json", MODULES_FILE, PROMPTS_FILE,
 ]  # fmt: skip
 _ADAPTER = "is a LoRA adapter, not a model; merge it into its base model (PEFT: merge_and_unload, save_pretrained)"
 _CONVERT = (
@@ -202,6 +204,29 @@ def fetch(
         if MODULES_FILE in files and (modules := _files_of_modules(folder, names)):
             download(repo, modules, revision=revision, progress=progress, endpoint=endpoint)
     return folder / files[0] if files[0].endswith(".gguf") else folder
+
+
+def fetch_projector(
+    repo: str,
+    fits: Callable[[str], bool],
+    *,
+    revision: str | None = None,
+    progress: Progress | None = None,
+    endpoint: str | None = None,
+) -> None:
+    """Downloads a multimodal projector of a repository, if it has one whose name fits, into the snapshot of its models.
+
+    Raises:
+        HubError: the hub does not answer, or the download failed.
+    """
+    with _hub_errors(repo, endpoint):
+        info = huggingface_hub.HfApi(endpoint=endpoint).model_info(repo, revision=revision, timeout=_TIMEOUT_SECONDS)
+    names = [sibling.rfilename for sibling in info.siblings or ()]
+    found = [name for name in names if fnmatch.fnmatch(name.lower(), "*mmproj*.gguf") and fits(name.rsplit("/", 1)[-1])]
+    rank = {quant: i for i, quant in enumerate(_PREFERRED_PROJECTORS)}
+    found.sort(key=lambda name: (rank.get(_quant(name) or "", len(rank)), name))
+    if found:
+        download(repo, found[:1], revision=revision, progress=progress, endpoint=endpoint)
 
 
 class GatedError(HubError):

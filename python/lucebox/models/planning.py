@@ -15,7 +15,7 @@ from lucebox.models.drafters import Drafters, resolve_drafts
 from lucebox.models.hub import Progress
 from lucebox.models.memory import MemoryPlan
 from lucebox.models.resolve import resolve
-from lucebox.models.vision import find_tower
+from lucebox.models.vision import fetch_tower
 from lucebox.options import EngineOptions, check_names, engine_fields
 from lucebox.packs import Selection, targets
 from lucebox.packs.devices import resolve_devices
@@ -55,6 +55,14 @@ class Plan:
     def max_tokens_s(self) -> float | None:
         """The speed of decoding without drafts if it only read the weights; None without a bandwidth."""
         return None if self.bandwidth_gb_s is None else self.bandwidth_gb_s * 1e9 / self.memory.bytes_per_token
+
+    def tokens_s_over(self, link_gb_s: float) -> float | None:
+        """The same with the expected copies of experts over a link of this speed, one after the other; None also if all
+        experts are in device memory."""
+        experts = self.memory.experts
+        if self.max_tokens_s is None or experts is None or not experts.host_bytes:
+            return None
+        return 1 / (1 / self.max_tokens_s + experts.expected_link_bytes / (link_gb_s * 1e9))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +130,8 @@ def plan_memory(
         others = tuple(replace(other, free_bytes=limit) for other in device.others)
         device = replace(device, free_bytes=limit, others=others)
     found = resolve(os.fspath(model), offline=offline, progress=progress)
-    wanted = replace(wanted, mmproj=find_tower(wanted.mmproj, found.path))
+    tower = fetch_tower(wanted.mmproj, found, offline=offline, progress=progress)
+    wanted = replace(wanted, mmproj=tower)
     drafts = resolve_drafts(wanted.draft, found, offline=offline, progress=progress)
     scorer = None
     if wanted.prefill_drafter is not None:

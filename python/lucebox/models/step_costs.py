@@ -22,7 +22,8 @@ __all__ = ["StepCostsFile"]
 
 FORMAT = 3
 MAX_BYTES = 1 << 20
-OPTIONS = ("threads", "isa", "activations", "kv", "prefill_chunk", "decode_path", "draft_budget")
+OPTIONS = ("threads", "isa", "activations", "kv", "prefill_chunk", "decode_path", "draft_budget", "batch_invariant",
+           "expert_slots")  # fmt: skip
 
 
 class StepCostsFile:

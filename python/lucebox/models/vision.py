@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from lucebox import _engine
-from lucebox.errors import LuceboxError, ModelNotFoundError
+from lucebox.errors import HubError, LuceboxError, ModelNotFoundError
+from lucebox.models import hub
 from lucebox.models.assets import list_tensors
+from lucebox.models.hub import Progress
+from lucebox.models.hub_name import parse_hub_name
+from lucebox.models.resolve import ResolvedModel
 
-__all__ = ["TowerInfo", "find_tower", "tower_info"]
+__all__ = ["TowerInfo", "fetch_tower", "find_tower", "tower_info"]
 
 _ARCHITECTURES = ("qwen35", "qwen35moe")
 _PROJECTOR = "qwen3vl_merger"
+_QUANT = re.compile(r"[-_.](?:i?q\d\w*|b?f16|f32)$")  # at the end of a name
 _PATCHES = ("model.visual.patch_embed.proj.weight", "visual.patch_embed.proj.weight")
 
 
@@ -39,8 +45,36 @@ def find_tower(mmproj: str | None, model: Path) -> str | None:
     if metadata.get("general.architecture") not in _ARCHITECTURES:
         return None
     hidden = metadata.get(f"{metadata['general.architecture']}.embedding_length")
-    found = [file for file in sorted(model.parent.glob("*mmproj*.gguf")) if _fits(file, hidden)]
+    files = [file for folder in _folders(model) for file in sorted(folder.glob("*mmproj*.gguf"))]
+    beside = (file for file in files if _may_belong(file.name, model.name))
+    found = [file for file in beside if _fits(file, hidden)]
     return str(min(found, key=lambda file: -_common(file.name, model.name))) if found else None
+
+
+def fetch_tower(
+    mmproj: str | None,
+    found: ResolvedModel,
+    *,
+    offline: bool = False,
+    progress: Progress | None = None,
+    endpoint: str | None = None,
+) -> str | None:
+    """`find_tower`, and for a model of the hub a projector of its repository. A hub that does not answer has none."""
+    tower = find_tower(mmproj, found.path)
+    name = parse_hub_name(found.name, is_link=hub.is_link) if found.source == "hub" else None
+    if tower is not None or mmproj is not None or offline or name is None or not _reads_images(found.path):
+        return tower
+    try:
+        hub.fetch_projector(
+            name.repo,
+            lambda file: _may_belong(file, found.path.name),
+            revision=name.revision,
+            progress=progress,
+            endpoint=endpoint,
+        )
+    except HubError:
+        return None
+    return find_tower(None, found.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +108,24 @@ def _has_tower(model: _engine.Safetensors) -> bool:
     if not is_known or not isinstance(vision, Mapping) or vision.get("deepstack_visual_indexes"):
         return False
     return any(name in _PATCHES for name, *_ in model.tensors)
+
+
+def _reads_images(model: Path) -> bool:
+    """Whether a GGUF file is of an architecture with a vision tower."""
+    opened = _engine.open_model_file(str(model))
+    return isinstance(opened, _engine.GgufFile) and opened.metadata.get("general.architecture") in _ARCHITECTURES
+
+
+def _folders(model: Path) -> list[Path]:
+    """The folder of a model, and the root of the hub's snapshot if the model is in a folder of it."""
+    parent = model.parent
+    return [parent, parent.parent] if parent.parent.parent.name == "snapshots" else [parent]
+
+
+def _may_belong(mmproj: str, model: str) -> bool:
+    """Whether the name of a projector is a model's: its part before "mmproj", if any, begins the model's name too."""
+    name = _QUANT.sub("", mmproj.lower().partition("mmproj")[0].rstrip("-_."))
+    return model.lower().startswith(name)
 
 
 def _fits(file: Path, hidden: object) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lucebox.selftest import attention, delta_net, draft, elementwise, experts, products, ranks, sampling
+from lucebox.selftest import attention, delta_net, draft, elementwise, experts, products, ranks, sampling, vision
 from lucebox.selftest.case import Case
 
 __all__ = ["cases"]
@@ -40,3 +40,4 @@ def cases(rng: np.random.Generator, wide: str, *, has_fp8: bool) -> Iterator[Cas
     yield from draft.top_tokens(rng)
     yield from draft.selections(rng)
     yield from draft.trees(rng)
+    yield from vision.towers(rng)

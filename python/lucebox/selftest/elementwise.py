@@ -30,6 +30,9 @@ def norms(rng: np.random.Generator) -> Iterator[Case]:
 def swiglu_and_rope(rng: np.random.Generator) -> Iterator[Case]:
     for rows, dim in shapes.SWIGLUS:
         yield case("swiglu", "row", normal(rng, rows, dim), normal(rng, rows, dim))
+        yield case("geglu", "row", normal(rng, rows, dim), normal(rng, rows, dim))
+        yield case("add_norm", "row", *(normal(rng, *of) for of in ((rows, dim), (rows, dim), (dim,))), 0.03, 0.7)
+        yield case("soft_cap", "row", normal(rng, rows, dim), 2.0)
     for rows, heads, dim, n_pairs in shapes.ROPES:
         angle = rng.uniform(0, 2 * np.pi, (rows, n_pairs))
         cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)

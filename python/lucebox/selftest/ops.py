@@ -19,8 +19,11 @@ from lucebox import _engine, _kernels
 __all__ = [
     "Op",
     "add_bias",
+    "add_norm",
+    "add_positions",
     "attention",
     "attention_prepare",
+    "bias_gelu",
     "block_conv",
     "causal_conv",
     "copy_rows",
@@ -33,17 +36,21 @@ __all__ = [
     "gated_delta",
     "gated_rms_norm",
     "gated_rms_norm_rounded",
+    "geglu",
     "grow_tree",
     "key_means",
     "key_scores",
     "kv_append",
     "kv_move",
+    "layer_norm",
     "linear",
     "linear_group",
     "megakernel",
+    "merge_heads",
     "mix_experts",
     "previous_row",
     "products_of",
+    "read_patches",
     "reader",
     "rms_norm",
     "rms_norm_rounded",
@@ -58,6 +65,8 @@ __all__ = [
     "sample_batched",
     "select_blocks",
     "select_candidates",
+    "soft_cap",
+    "split_heads",
     "swiglu",
     "swiglu_rounded",
     "take_started",
@@ -152,6 +161,9 @@ class Op:
 rms_norm = Op("rms_norm", "x w eps", "y")
 gated_rms_norm = Op("gated_rms_norm", "o z w eps", "y", "o")
 swiglu = Op("swiglu", "gate up", "y")
+geglu = Op("geglu", "gate up", "y")
+add_norm = Op("add_norm", "x z w eps scale", "y")
+soft_cap = Op("soft_cap", "x cap", "x")
 # The bytes of quantised rows: codes, low codes if there are 16 bits, scales, sums.
 round_rows = Op("round_rows", "x y", "y")
 rms_norm_rounded = Op("rms_norm", "x w eps rounded", "y rounded")
@@ -160,8 +172,15 @@ swiglu_rounded = Op("swiglu", "gate up rounded", "y rounded", "gate")
 route_experts = Op("route_experts", "logits k is_normalized bias", "experts weights", bias=None)
 add_bias = Op("add_bias", "y bias", "y")
 rope = Op("rope", "x cos sin pairs", "x", pairs="halves")
-rope_table = Op("rope_table", "pos axis inv_freq scale", "cos sin", scale=1.0)
-embed = Op("embed", "table type dim ids", "y")
+rope_table = Op("rope_table", "pos axis inv_freq scale row_scales period", "cos sin", scale=1.0, row_scales=None,
+                period=None)  # fmt: skip
+embed = Op("embed", "table type dim ids scale", "y", scale=1.0)
+layer_norm = Op("layer_norm", "x w b eps", "y")
+bias_gelu = Op("bias_gelu", "y bias is_exact", "y")
+read_patches = Op("read_patches", "rgb level patch merge height columns first rows", "y")
+add_positions = Op("add_positions", "y table height columns merge first", "y")
+split_heads = Op("split_heads", "x bias cos sin k_pages v_pages type padded first heads dim", "q k_pages v_pages")
+merge_heads = Op("merge_heads", "x dim", "y")
 # x w^T (+ add), with w [n_out, n_in] as the bytes of its blocks.
 linear = Op("linear", "w type n_out n_in x add activations", "y", "add", add=None, activations="int8")
 previous_row = Op("previous_row", "x history pending accepted parent", "y history pending")
@@ -173,16 +192,16 @@ kv_append = Op("kv_append", "k v k_pages v_pages k_type v_type page_table n_past
 # The shape of unpacked pages gives head_dim.
 kv_move = Op("kv_move", "k_pages v_pages k_type v_type page_table accepted n_past head_dim", "k_pages v_pages")
 attention_prepare = Op("attention_prepare", "u k v q_norm k_norm cos sin k_pages v_pages k_type v_type page_table "
-                        "n_past eps pairs q_bias k_bias v_bias", "q k_pages v_pages", pairs="halves", q_bias=None,
-                        k_bias=None, v_bias=None)  # fmt: skip
+                        "n_past eps pairs q_bias k_bias v_bias v_norm q_cos q_sin", "q k_pages v_pages", pairs="halves",
+                        q_bias=None, k_bias=None, v_bias=None, v_norm=None, q_cos=None, q_sin=None)  # fmt: skip
 attention = Op("attention", "q k_pages v_pages k_type v_type page_table n_past scale gate ancestors parent first_slot "
-                "window blocks sinks", "o", first_slot=0, window=0, sinks=None)  # fmt: skip
+                "window blocks sinks by_row", "o", first_slot=0, window=0, sinks=None)  # fmt: skip
 key_scores = Op("key_scores", "q k_pages k_type page_table n_past scale scores first_row", "scores", first_row=0)
 # Updated for the blocks that `rows` rows after n_past complete.
 key_means = Op("key_means", "means k_pages k_type page_table n_past rows", "means")
 causal_conv = Op("causal_conv", "x w history pending accepted parent", "y history pending")
 # y with q and k prepared, the state after it, and the gates.
-delta_inputs = Op("delta_inputs", "x w history pending g beta a_neg dt_bias n_k_heads dk eps accepted parent",
+delta_inputs = Op("delta_inputs", "x w history pending g beta a_neg dt_bias n_k_heads dk eps accepted parent by_row",
                    "y history pending g beta")  # fmt: skip
 
 
@@ -248,12 +267,13 @@ def delta_prepare(
 def gated_delta(
     qkv: F32, g: F32, beta: F32, S: F32, k_pending: F32, cs_pending: F32, delta: F32, buffer: int = 0,
     accepted: I32 | None = None, parent: I32 | None = None, ancestors: Masks | None = None, order: str = "grouped",
-    **on: Any,
+    by_row: bool = False, **on: Any,
 ) -> tuple[F32, F32, F32, F32, F32]:  # fmt: skip
     """o and the state after it: S, k_pending, cs_pending, delta. A row of qkv holds prepared q, prepared k, and v.
     `buffer` selects the pending buffer that holds the previous append's rows.
 
-    cs_pending is the log decay summed along the path, as on devices. The CPU stores each row's own log decay.
+    cs_pending is the log decay summed along the path, as on devices, unless by_row. The CPU stores each row's own log
+    decay.
     """
     n_k_heads, keys = k_pending.shape[2], k_pending.shape[2] * k_pending.shape[3]
     q, k, v = np.split(qkv, (keys, 2 * keys), axis=1)
@@ -263,7 +283,7 @@ def gated_delta(
             sums = cs_pending[buffer][accepted]
             cs_pending[buffer][accepted[1:]] -= sums[:-1]
     got = run("gated_delta", on, q=_heads(q, n_k_heads), k=_heads(k, n_k_heads), v=_heads(v, delta.shape[1]), g=g,
-              beta=beta, parent=parent, ancestors=ancestors, row_stride=qkv.shape[1],
+              beta=beta, parent=parent, ancestors=ancestors, row_stride=qkv.shape[1], by_row=by_row,
               **delta_state(S, k_pending, cs_pending, delta, buffer, order), accepted=accepted)  # fmt: skip
     o, *state = got["o"], *delta_state_after(got)
     if "pack" not in on:

@@ -12,8 +12,10 @@ __all__ = [
     "COPIES",
     "EXCHANGES",
     "GATHERS",
+    "LAYER_NORMS",
     "MIXTURES",
     "NORMS",
+    "PATCHES",
     "PRODUCTS",
     "RECURRENCES",
     "RINGS",
@@ -22,6 +24,7 @@ __all__ = [
     "SELECTIONS",
     "SWIGLUS",
     "TOP_TOKENS",
+    "VISION_HEADS",
 ]
 
 # Boundaries of vectors, warps and thread blocks, and widths of real models.
@@ -39,6 +42,12 @@ ROPES = (
     (1, 24, 128, 64),
     (3, 1, 66, 33),
 )
+
+# Vision: rows and width of a norm; rows, heads, head_dim and padded head_dim of attention; rows and columns of an image
+# in patches of a size, and how many of them form a side of a block.
+LAYER_NORMS = ((1, 4), (5, 192), (7, 1152), (3, 4100))
+VISION_HEADS = ((5, 3, 64, 64), (70, 2, 72, 128), (9, 1, 4, 8), (3, 16, 72, 72))
+PATCHES = ((4, 6, 16, 2), (1, 5, 14, 1), (6, 3, 4, 3))
 
 # rows, experts, chosen
 ROUTES = ((1, 1, 1), (3, 7, 2), (5, 33, 8), (9, 128, 8), (1, 256, 8), (67, 512, 16))

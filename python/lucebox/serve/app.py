@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 
@@ -43,7 +44,7 @@ from lucebox.serve.server import Server
 from lucebox.serve.settings import ServeSettings
 from lucebox.serve.telemetry import Telemetry
 
-__all__ = ["create_app"]
+__all__ = ["create_app", "middleware"]
 
 ROUTERS = tuple(
     module.router
@@ -68,8 +69,10 @@ ROUTERS = tuple(
 KINDS: dict[int, Kind] = {404: "not_found", 405: "method", 413: "too_large", 415: "media_type"}
 
 
-def create_app(llm: LLM | ModelSet, settings: ServeSettings | None = None) -> FastAPI:
+def create_app(llm: LLM | ModelSet, settings: ServeSettings | None = None, *, id_tag: str = "") -> FastAPI:
     """An ASGI app that serves a model, or a set of models, until the app's lifespan ends.
+
+    id_tag: see `Server.id_tag`.
 
     The caller must not use an LLM during the lifespan, and closes it afterwards; it frees a set afterwards.
 
@@ -79,7 +82,7 @@ def create_app(llm: LLM | ModelSet, settings: ServeSettings | None = None) -> Fa
     """
     settings = settings or ServeSettings()
     models = llm if isinstance(llm, ModelSet) else _set_of(llm, settings)
-    server = Server(models, settings)
+    server = Server(models, settings, id_tag)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -87,7 +90,14 @@ def create_app(llm: LLM | ModelSet, settings: ServeSettings | None = None) -> Fa
         yield
         await asyncio.to_thread(server.close)
 
-    app = FastAPI(title="lucebox", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="lucebox",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        middleware=middleware(settings),
+    )
     app.state.server = server
     for router in ROUTERS:
         app.include_router(router)
@@ -95,18 +105,23 @@ def create_app(llm: LLM | ModelSet, settings: ServeSettings | None = None) -> Fa
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(Exception, _on_fault)
-    app.add_middleware(Guard, settings=settings)
-    if settings.cors_origin:
-        app.add_middleware(
-            _Cors,
-            allow_origins=settings.cors_origin,
-            allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["*"],
-            expose_headers=["lucebox-compression", "lucebox-ignored", "retry-after"],
-        )
-    if settings.access_log:
-        app.add_middleware(AccessLog)
     return app
+
+
+def middleware(settings: ServeSettings) -> list[Middleware]:
+    """The access log, CORS and access control, outermost first."""
+    found = [Middleware(AccessLog)] if settings.access_log else []
+    if settings.cors_origin:
+        found.append(
+            Middleware(
+                _Cors,
+                allow_origins=settings.cors_origin,
+                allow_methods=["GET", "POST", "DELETE"],
+                allow_headers=["*"],
+                expose_headers=["lucebox-compression", "lucebox-ignored", "retry-after"],
+            )
+        )
+    return [*found, Middleware(Guard, settings=settings)]
 
 
 def _set_of(llm: LLM, settings: ServeSettings) -> ModelSet:

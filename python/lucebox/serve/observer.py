@@ -53,14 +53,18 @@ class MetricsObserver(Observer):
             self._metrics.cached_tokens.add(sequence.cached)
             if (cut := sequence.request.compression) is not None:
                 self._metrics.cut_tokens.add(cut.original_tokens - cut.kept_tokens)
+        joules = result.usage.joules if isinstance(result, Finished) else None
+        if joules is not None:
+            self._metrics.joules.add(joules)
+            self._metrics.measured_tokens.add(sequence.n_generated)
         if isinstance(result, Exception) and not isinstance(result, LuceboxError):
             log.error("a request failed", exc_info=result)
         outcome = result.reason if isinstance(result, Finished) else api_error_of(result).kind
-        self._metrics.record(_record(sequence, self._model, outcome))
+        self._metrics.record(_record(sequence, self._model, outcome, joules))
         self._on_end()
 
 
-def _record(sequence: Sequence, model: str, outcome: str) -> RequestRecord:
+def _record(sequence: Sequence, model: str, outcome: str, joules: float | None) -> RequestRecord:
     total_s = time.perf_counter() - sequence.submitted
     request, drafts = sequence.request, sequence.drafts
     return RequestRecord(
@@ -80,4 +84,5 @@ def _record(sequence: Sequence, model: str, outcome: str) -> RequestRecord:
         verifies=drafts.verifies if drafts else 0,
         drafted_tokens=drafts.drafted_tokens if drafts else 0,
         accepted_tokens=drafts.accepted_tokens if drafts else 0,
+        joules=joules,
     )

@@ -8,6 +8,7 @@ from lucebox.api import LLM
 from lucebox.errors import OutOfMemoryError
 from lucebox.generation.prefix_cache import PrefixCache, fingerprint
 from lucebox.generation.scheduler import Scheduler
+from lucebox.measure.energy import find_meter
 from lucebox.models.memory import MemoryPlan
 from lucebox.serve.device_load import load_reader
 from lucebox.serve.model import ServedModel
@@ -30,7 +31,10 @@ class RunningModel:
 
         Raises:
             OutOfMemoryError: the requested slots do not fit in memory.
+            UnsupportedError: the power limit cannot be chosen or set.
         """
+        if settings.power == "efficient":
+            telemetry.power.hold(llm)
         loaded = llm.model
         self.llm = llm
         self._owns_llm = owns_llm
@@ -41,6 +45,7 @@ class RunningModel:
         self.last_used = time.monotonic()
         """When a request last began or ended."""
         owners = key_owners(settings.all_keys())
+        meter = None if loaded.device.others else find_meter(loaded.device_info)
         self.scheduler = Scheduler(
             loaded,
             slots=fitting_slots(loaded.memory_plan, settings.slots),
@@ -62,8 +67,10 @@ class RunningModel:
                 else telemetry.kv_events.listener(self.model.name, on_device=loaded.on_device),
             ),
             observer=MetricsObserver(telemetry.metrics, self.model.name, self.touch),
+            joules=None if meter is None else meter.counter,
         )
         telemetry.metrics.drafts.watch(self, self.scheduler.slots)
+        telemetry.metrics.experts.watch(self, loaded.engine)
         self.scheduler.start_thread()
 
     @property
@@ -104,6 +111,7 @@ class RunningModel:
             self._is_stopped = True
             self.scheduler.close(drain_s)
             self._telemetry.metrics.drafts.unwatch(self)
+            self._telemetry.metrics.experts.unwatch(self)
             self.model.close()
 
     def close(self) -> None:

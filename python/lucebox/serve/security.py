@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lucebox.generation.request import SENDER
+from lucebox.images.fetch import FETCHER, Fetcher
 from lucebox.serve.delivery import compact_json
 from lucebox.serve.engine_errors import RETRY_BUSY_S
 from lucebox.serve.errors import ApiError, body_of, overloaded
@@ -42,6 +43,7 @@ class Guard:
         self._digests = [_digest(key) for key in settings.all_keys()]
         self._max_body = settings.max_body
         self._body_timeout_s = settings.body_timeout
+        self._fetcher = Fetcher() if settings.allow_fetch else None
         self._held: Counter[str] = Counter()  # bytes of the bodies of requests in progress, by sender
         # Guards against DNS rebinding: without a key, only the Host header distinguishes a local user from a web page
         # whose domain resolves to this machine.
@@ -72,6 +74,7 @@ class Guard:
             if scope["path"] not in OPEN_PATHS and not is_page(scope["path"]):
                 owner = self._check_key(headers)
                 SENDER.set(owner)
+                FETCHER.set(self._fetcher)
                 scope["lucebox.owner"] = held.sender = owner
             body = await self._body(headers, receive, held)
             if body:

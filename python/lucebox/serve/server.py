@@ -27,8 +27,10 @@ T = TypeVar("T")
 
 
 class Server:
-    def __init__(self, models: ModelSet, settings: ServeSettings) -> None:
+    def __init__(self, models: ModelSet, settings: ServeSettings, id_tag: str) -> None:
         self.settings = settings
+        self.id_tag = id_tag
+        """First digits of the ids of stored responses and their items; empty unless the server is a replica."""
         self.models = models
         self.metrics = models.telemetry.metrics
         self._preparation = Preparation(settings.max_queue)

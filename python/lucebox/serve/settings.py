@@ -56,6 +56,8 @@ class ServeSettings:
     """A folder that keeps the prefix cache across restarts. None: memory only."""
     prefix_cache_disk: int = field(default=16 << 30, metadata=SIZE)
     """Maximum size of that folder."""
+    allow_fetch: bool = False
+    """Fetch images of https URLs in users' messages, from public addresses only, within 10 s each."""
     max_queue: int = 64
     """Requests that may wait for a slot; more are refused with 503 (529 for Anthropic's API) and Retry-After."""
     request_timeout: float = 3600.0
@@ -78,6 +80,10 @@ class ServeSettings:
     keep_loaded: float | None = field(default=None, metadata=DURATION)
     """Time without requests after which a model is unloaded, as 90s, 10m or 2h. None: it stays until another one needs
     its memory."""
+    power: Literal["default", "efficient"] = "default"
+    """Power limit of the GPU: "efficient" decodes at several limits when the first model loads, holds the one with the
+    most tokens per joule that decodes at most 3 % slower, and restores the old limit at the end. Prompts may become
+    slower. Needs the right to set the limit. "default" leaves it."""
     kv_events: str | None = None
     """Publish which prefixes the cache holds, in vLLM's format, at a ZeroMQ endpoint: "tcp://*:5557" binds it,
     "tcp://host:5557" connects to it. Subscribers see the tokens of all prompts. None: no events."""

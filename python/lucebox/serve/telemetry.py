@@ -1,11 +1,13 @@
-"""What a server tells the outside of its work: metrics, and the events of its caches."""
+"""What all models of a server share: metrics, the events of its caches, and power limits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lucebox.serve.kv_events import KvEvents
 from lucebox.serve.metrics import Metrics
+from lucebox.serve.power_limits import PowerLimits
 from lucebox.serve.settings import ServeSettings
 
 __all__ = ["Telemetry"]
@@ -17,16 +19,19 @@ class Telemetry:
 
     metrics: Metrics = field(default_factory=Metrics)
     kv_events: KvEvents | None = None
+    power: PowerLimits = field(default_factory=PowerLimits)
 
     @classmethod
-    def open(cls, settings: ServeSettings) -> Telemetry:
-        """
+    def open(cls, settings: ServeSettings, report: Callable[[str], None] = lambda note: None) -> Telemetry:
+        """report: gets notes for whoever started the server.
+
         Raises:
             UnsupportedError, InvalidRequestError: cache events cannot be published.
         """
         events = None if settings.kv_events is None else KvEvents(settings.kv_events, settings.kv_topic)
-        return cls(kv_events=events)
+        return cls(kv_events=events, power=PowerLimits(report))
 
     def close(self) -> None:
+        self.power.close()
         if self.kv_events is not None:
             self.kv_events.close()

@@ -32,6 +32,11 @@ _O200K = [
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_ENDING}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_ENDING}"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 ]
+# tekken: o200k without contractions, digits one by one.
+_TEKKEN = [
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+]
 _DIGITS_THEN_GPT2 = [r"\p{N}", _GPT2]
 
 SPLITS: dict[str, list[str]] = {
@@ -45,6 +50,8 @@ SPLITS: dict[str, list[str]] = {
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
     "gpt-4o": _O200K,
+    "tekken": _TEKKEN,
+    "dbrx": _LLAMA3,
 }
 
 
@@ -72,5 +79,5 @@ def normalises(pre: str) -> bool:
 
 
 def ignores_merges(pre: str) -> bool:
-    """Whether a word that is itself a token skips the merges (Llama 3)."""
-    return SPLITS.get(pre) is _LLAMA3
+    """Whether a word that is itself a token skips the merges (Llama 3, tekken)."""
+    return pre in ("llama-bpe", "llama3", "llama-v3", "tekken")

@@ -1,4 +1,5 @@
-"""The tokenizer of a model, from tokenizer.json or from the vocabulary in a GGUF file. Byte-level BPE only.
+"""The tokenizer of a model, from tokenizer.json or from the vocabulary in a GGUF file: BPE, byte-level or with byte
+fallback.
 
 The `tokenizers` library encodes. Decoding is a table of every token's bytes, so one-shot and streamed decoding cannot
 differ.
@@ -21,6 +22,7 @@ from tokenizers import AddedToken, models, normalizers
 from tokenizers import Tokenizer as Encoder
 
 from lucebox.errors import InvalidRequestError, OutOfMemoryError
+from lucebox.text import byte_fallback
 from lucebox.text.byte_level import to_bytes
 from lucebox.text.pre_tokenizers import byte_level_splitter, ignores_merges, normalises
 from lucebox.text.process_memory import free_address_space, give_memory_back
@@ -94,15 +96,18 @@ class Tokenizer:
 
         Raises:
             FormatError: the vocabulary is inconsistent.
-            UnsupportedError: the vocabulary is not byte-level BPE, or its pre-tokenizer is unknown.
+            UnsupportedError: the vocabulary is of another kind, or its pre-tokenizer is unknown.
         """
         vocab = Vocabulary.from_gguf(metadata, where)
         ids = {token: i for i, token in enumerate(vocab.tokens)}
-        model = models.BPE(ids, vocab.merges, ignore_merges=ignores_merges(vocab.pre))
-        encoder = Encoder(model)
-        encoder.pre_tokenizer = byte_level_splitter(vocab.pre, where)
-        if normalises(vocab.pre):
-            encoder.normalizer = normalizers.NFC()
+        if vocab.has_fallback:
+            encoder = Encoder(models.BPE(ids, vocab.merges, byte_fallback=True))
+            encoder.normalizer = byte_fallback.spaces_escaped()
+        else:
+            encoder = Encoder(models.BPE(ids, vocab.merges, ignore_merges=ignores_merges(vocab.pre)))
+            encoder.pre_tokenizer = byte_level_splitter(vocab.pre, where)
+            if normalises(vocab.pre):
+                encoder.normalizer = normalizers.NFC()
         by_type = {kind: [t for t, k in zip(vocab.tokens, vocab.types, strict=True) if k is kind] for kind in TokenType}
         encoder.add_special_tokens(
             [AddedToken(text, normalized=False, special=True) for text in by_type[TokenType.CONTROL]]
@@ -111,11 +116,11 @@ class Tokenizer:
         return cls(
             encoder,
             {
-                i: _gguf_token_bytes(token, kind)
+                i: _gguf_token_bytes(token, kind, has_fallback=vocab.has_fallback)
                 for i, (token, kind) in enumerate(zip(vocab.tokens, vocab.types, strict=True))
             },
             special_ids=(ids[text] for text in by_type[TokenType.CONTROL]),
-            unwritable=missing_bytes(ids, where),
+            unwritable=frozenset() if vocab.has_fallback else missing_bytes(ids, where),
             bos_id=vocab.bos_id,
             pad_id=vocab.pad_id,
             unk_id=vocab.unk_id,
@@ -130,17 +135,20 @@ class Tokenizer:
 
         Raises:
             FormatError: the file is malformed or inconsistent.
-            UnsupportedError: the tokenizer is not byte-level BPE.
+            UnsupportedError: the tokenizer is of another kind.
         """
         file = TokenizerFile.read(Path(path))
         added = {token.id: token for token in file.added}
-        table = {i: to_bytes(piece) or piece.encode() for piece, i in file.pieces.items()}
+        if file.has_fallback:
+            table = {i: byte_fallback.to_bytes(piece) for piece, i in file.pieces.items()}
+        else:
+            table = {i: to_bytes(piece) or piece.encode() for piece, i in file.pieces.items()}
         table.update((token.id, token.content.encode()) for token in file.added)
         return cls(
             file.encoder,
             table,
             special_ids=(i for i, token in added.items() if token.special),
-            unwritable=missing_bytes(file.pieces, str(path)),
+            unwritable=frozenset() if file.has_fallback else missing_bytes(file.pieces, str(path)),
             bos_id=file.bos_id,
             pad_id=file.pad_id,
             unk_id=file.unk_id,
@@ -323,7 +331,9 @@ def _own_errors() -> Iterator[None]:
         raise InvalidRequestError(f"the text cannot be tokenized: {str(error)[:200]}") from None
 
 
-def _gguf_token_bytes(token: str, kind: TokenType) -> bytes:
+def _gguf_token_bytes(token: str, kind: TokenType, *, has_fallback: bool) -> bytes:
+    if kind is TokenType.NORMAL and has_fallback:
+        return byte_fallback.to_bytes(token)
     if kind is TokenType.NORMAL:
         return to_bytes(token) or token.encode()
     if kind is TokenType.BYTE:

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as Encoder
 
 from lucebox.errors import FormatError, UnsupportedError
 from lucebox.regular_files import foreign_content, read_regular
+from lucebox.text import byte_fallback
 from lucebox.text.vocab import MAX_TOKENS, all_end_ids
 
 __all__ = [
@@ -45,6 +46,8 @@ class TokenizerFile:
     """The content of a tokenizer.json, and the special tokens named by the other files in its folder."""
 
     encoder: Encoder
+    has_fallback: bool
+    """Whether the pieces are those of byte_fallback.py, else of byte_level.py."""
     pieces: dict[str, int]
     added: list[AddedPiece]
     bos_id: int | None
@@ -60,13 +63,17 @@ class TokenizerFile:
         where = str(path)
         root = read_json(path)
         model = _mapping(root.get("model"), where, "model")
-        if model.get("type", "BPE") != "BPE" or model.get("byte_fallback"):
+        has_fallback = bool(model.get("byte_fallback")) and byte_fallback.escapes_spaces(root.get("normalizer"))
+        if model.get("type", "BPE") != "BPE" or (model.get("byte_fallback") and not has_fallback):
             raise UnsupportedError(
-                f"{where}: the model is {_kind(model)}; supported is byte-level BPE (Llama 3, Qwen, SmolLM2)"
+                f"{where}: the model is {_kind(model)}; supported are byte-level BPE (Llama 3, Qwen, SmolLM2) and BPE "
+                "with byte fallback whose normalizer only replaces spaces (Gemma 4)"
             )
-        if not _mentions_byte_level(root.get("pre_tokenizer")):
+        if not has_fallback and not _mentions_byte_level(root.get("pre_tokenizer")):
             raise UnsupportedError(f"{where}: pre_tokenizer has no ByteLevel step; supported is byte-level BPE")
         pieces = _pieces(model, where)
+        if has_fallback:
+            byte_fallback.check_bytes(pieces, where)
         added = _added(root.get("added_tokens"), pieces, where)
         ids = pieces | {token.content: token.id for token in added}
         encoder = _encoder(path, where)
@@ -77,6 +84,7 @@ class TokenizerFile:
             bos_id = prefix[0]  # only the post-processor names it
         return TokenizerFile(
             encoder=encoder,
+            has_fallback=has_fallback,
             pieces=pieces,
             added=added,
             bos_id=bos_id,

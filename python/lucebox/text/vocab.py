@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import NoReturn
 
 from lucebox.errors import FormatError, UnsupportedError
+from lucebox.text.byte_fallback import check_bytes
 from lucebox.text.byte_level import BYTE_TO_CHAR
 
 __all__ = ["MAX_TOKENS", "TokenType", "Vocabulary", "all_end_ids", "missing_bytes"]
@@ -35,7 +36,10 @@ _END_TEXTS = (
     "<|fim_pad|>", "<|fim_repo|>", "<|repo_name|>", "<|file_sep|>", "<fim-pad>", "<fim_pad>", "<fim-repo>",
 )  # fmt: skip
 # These may also be ordinary text, so only control tokens count.
-_END_CONTROLS = ("</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<PAD>", "[PAD]", "<REPO>", "<reponame>")
+_END_CONTROLS = (
+    "</s>", "<eos>", "<turn|>", "<|tool_response>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<PAD>", "[PAD]", "<REPO>",
+    "<reponame>",
+)  # fmt: skip
 # GGUF keys of tokens that end an answer.
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id", "fim_pad_token_id", "fim_rep_token_id", "fim_sep_token_id")
 
@@ -61,6 +65,8 @@ class Vocabulary:
     tokens: list[str]
     types: list[TokenType]
     merges: list[tuple[str, str]]
+    has_fallback: bool
+    """Whether the tokens are pieces of byte_fallback.py, else of byte_level.py."""
     pre: str
     bos_id: int | None
     pad_id: int | None
@@ -76,7 +82,7 @@ class Vocabulary:
 
         Raises:
             FormatError: a key is missing, of the wrong kind, or inconsistent.
-            UnsupportedError: the vocabulary is not byte-level BPE.
+            UnsupportedError: the vocabulary is neither byte-level BPE nor BPE with byte fallback.
         """
         return _Reader(metadata, where).read()
 
@@ -117,24 +123,29 @@ class _Reader:
 
     def read(self) -> Vocabulary:
         model = self.string("model")
-        if model != "gpt2":
+        if model not in ("gpt2", "gemma4"):
             raise UnsupportedError(
-                f"{self.where}: {_KEY}model is {model!r}; supported is 'gpt2' (byte-level BPE), found in Llama 3, "
-                "Qwen, SmolLM2 and similar models"
+                f"{self.where}: {_KEY}model is {model!r}; supported are 'gpt2' (byte-level BPE), found in Llama 3, "
+                "Qwen, SmolLM2 and similar models, and 'gemma4'"
             )
+        has_fallback = model == "gemma4"
         tokens = self.tokens()
         ids = {token: i for i, token in enumerate(tokens)}
         types = self.types(tokens)
-        pre = self.string("pre")
+        if has_fallback:
+            check_bytes(ids, self.where)
+        pre = "" if has_fallback else self.string("pre")  # Gemma 4 does not split text
         bos_id = self.token_id("bos_token_id", len(tokens))
-        # Llama 3 files omit the key although the models expect BOS. For every other pre-tokenizer, absent means no.
-        add_bos = self.flag("add_bos_token", default=pre in ("llama-bpe", "llama3", "llama-v3")) and bos_id is not None
+        # Files of Llama 3 omit the key although the models expect BOS. For every other pre-tokenizer, absent means no.
+        expects_bos = has_fallback or pre in ("llama-bpe", "llama3", "llama-v3")
+        add_bos = self.flag("add_bos_token", default=expects_bos) and bos_id is not None
         ends = [self.token_id(key, len(tokens)) for key in _END_KEYS]
         ends += self.token_ids("eos_token_ids", len(tokens))
         return Vocabulary(
             tokens=tokens,
             types=types,
             merges=self.merges(ids),
+            has_fallback=has_fallback,
             pre=pre,
             bos_id=bos_id,
             pad_id=self.optional_token_id("padding_token_id", len(tokens)),

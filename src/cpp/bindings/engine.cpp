@@ -65,6 +65,11 @@ nb::dict info_of(const Engine& engine) {
   return d;
 }
 
+nb::tuple expert_counts_of(const Engine& engine) {
+  const ExpertCounts counts = engine.shard().expert_counts();
+  return nb::make_tuple(counts.hits, counts.misses, counts.bytes);
+}
+
 nb::object step_costs_of(const Engine& engine) {
   const std::optional<StepCosts> costs = engine.step_costs();
   if (!costs) return nb::none();
@@ -191,6 +196,10 @@ void bind_engine(nb::module_& m) {
           "links", &Engine::links,
           "How rows get from each device of a split model to the next: \"peer\", or \"host: ...\" with the reason.")
       .def_prop_ro("plan", [](const Engine& engine) { return dict_of_plan(engine.plan()); })
+      .def_prop_ro(
+          "expert_counts", &expert_counts_of,
+          "(hits, misses, bytes): the experts that all passes so far found in device memory, those copied from "
+          "host memory, and their bytes; 0 if all experts are in device memory.")
       .def_prop_rw(
           "step_costs", &step_costs_of, &set_step_costs,
           "Times of a step in milliseconds: {append: [(rows, ms)], plain_ms, draft_ms, draft_depth, first_ms, "

@@ -50,6 +50,8 @@ inline const std::tuple kEngineFields{
     Field{"sessions", &EngineFields::sessions},
     Field{"decode_path", &EngineFields::decode_path},
     Field{"draft_budget", &EngineFields::draft_budget, 0},
+    Field{"expert_slots", &EngineFields::expert_slots, 0},
+    Field{"expert_memory", &EngineFields::expert_memory, 0},
     Field{"sparse_prefill", &EngineFields::sparse_prefill},
     Field{"batch_invariant", &EngineFields::batch_invariant},
     Field{"mmproj", &EngineFields::mmproj, ""},

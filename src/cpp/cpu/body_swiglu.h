@@ -1,4 +1,4 @@
-// Vector bodies of SwiGLU and its clamped form.
+// Vector bodies of SwiGLU, GeGLU, the clamped form, and the soft cap.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -13,6 +13,26 @@ void swiglu(const SwiGlu& op, int begin, int end) {
   for (long i = long(begin) * op.dim; i < last; i += kLanes) {
     const int n = last - i < kLanes ? static_cast<int>(last - i) : kLanes;
     store(op.y + i, silu(load(op.gate + i, n)) * load(op.up + i, n), n);
+  }
+}
+
+void geglu(const GeGlu& op, int begin, int end) {
+  for (int r = begin; r < end; ++r) {
+    const float *gate = op.gate + long(r) * op.dim, *up = op.up + r * op.up_stride;
+    float* y = op.y + long(r) * op.dim;
+    for (int i = 0; i < op.dim; i += kLanes) {
+      const int n = op.dim - i;
+      const vf x = load(gate + i, n);
+      store(y + i, x * sigmoid((x + x * x * x * kGeluCube) * (2 * kGelu)) * load(up + i, n), n);
+    }
+  }
+}
+
+// cap tanh(x / cap) = cap (2 sigmoid(2 x / cap) - 1)
+void soft_cap(float* x, long n, float cap) {
+  for (long i = 0; i < n; i += kLanes) {
+    const int left = n - i < kLanes ? static_cast<int>(n - i) : kLanes;
+    store(x + i, (sigmoid(load(x + i, left) * (2 / cap)) * 2.0f - 1.0f) * cap, left);
   }
 }
 

@@ -56,7 +56,10 @@ class CpuStream final : public Stream {
   void run(const Rope&);
   void run(const RmsNorm&);
   void run(const GatedRmsNorm&);
+  void run(const AddNorm&);
   void run(const SwiGlu&);
+  void run(const GeGlu&);
+  void run(const SoftCap&);
   void run(const Linear& op) { run(LinearGroup{{op}, 1}); }
   void run(const LinearGroup&);
   void run(const RouteExperts&);
@@ -84,6 +87,12 @@ class CpuStream final : public Stream {
   void run(const BlockConv&);
   void run(const SelectCandidates&);
   void run(const GrowTree&);
+  void run(const ReadPatches&);
+  void run(const AddPositions&);
+  void run(const LayerNorm&);
+  void run(const BiasGelu&);
+  void run(const SplitHeads&);
+  void run(const MergeHeads&);
 
  private:
   // Runs small ops of several sequences: one op per task if there are at least as many ops as threads, else one after

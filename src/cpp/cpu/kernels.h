@@ -41,6 +41,8 @@ struct Kernels {
   void (*gated_rms_norm)(const GatedRmsNorm&, int begin, int end);
   void (*rope)(const Rope&, int begin, int end);
   void (*swiglu)(const SwiGlu&, int begin, int end);
+  void (*geglu)(const GeGlu&, int begin, int end);
+  void (*soft_cap)(float* x, long n, float cap);  // n values
   // y = the clamped act() of MixExperts, n values; y may be gate or up.
   void (*clamped_swiglu)(const float* gate, const float* up, float* y, int n, float limit);
   void (*delta_prepare)(const DeltaPrepare&, int begin, int end);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "cpu/kernels.h"
@@ -97,24 +98,29 @@ void CpuStream::run(const AttentionPrepare& op) {
                   .row_stride = op.u_row_stride,
                   .head_stride = op.u_head_stride,
                   .eps = op.eps});
-    run(RmsNorm{.x = op.k,
-                .w = op.k_norm,
-                .y = op.k,
-                .rows = op.rows,
-                .heads = n_kv,
-                .dim = dim,
-                .row_stride = long(n_kv) * dim,
-                .head_stride = dim,
-                .eps = op.eps});
+    for (const auto& [x, w] : {std::pair(op.k, op.k_norm), std::pair(op.v, op.v_norm)})
+      if (x != nullptr && w != nullptr)
+        run(RmsNorm{.x = x,
+                    .w = w,
+                    .y = x,
+                    .rows = op.rows,
+                    .heads = n_kv,
+                    .dim = dim,
+                    .row_stride = long(n_kv) * dim,
+                    .head_stride = dim,
+                    .eps = op.eps});
   }
-  if (op.n_heads > 0) run(Rope{op.q, op.cos, op.sin, op.rows, op.n_heads, dim, op.n_pairs, op.pairs});
-  run(Rope{op.k, op.cos, op.sin, op.rows, n_kv, dim, op.n_pairs, op.pairs});
+  const bool has_own = op.q_cos != nullptr;
+  if (op.n_heads > 0)
+    run(Rope{op.q, has_own ? op.q_cos : op.cos, has_own ? op.q_sin : op.sin, op.rows, op.n_heads, dim, op.n_pairs,
+             op.pairs});
+  if (op.k != nullptr) run(Rope{op.k, op.cos, op.sin, op.rows, n_kv, dim, op.n_pairs, op.pairs});
   if (is_rotated(op.cache.k_type))
     cpu::for_ranges(pool(), op.rows * op.n_heads, 16L * dim, [&](int begin, int end) {
       for (long i = long(begin) * dim; i < long(end) * dim; i += rotated_group(dim))
         quant::rotate(op.q + i, rotated_group(dim));
     });
-  run(KvAppend{op.k, op.v, op.cache, op.n_past, op.rows});
+  if (op.k != nullptr) run(KvAppend{op.k, op.v, op.cache, op.n_past, op.rows});
 }
 
 void CpuStream::run(const KvMove& op) {

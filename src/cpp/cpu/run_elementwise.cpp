@@ -1,4 +1,5 @@
 // Ops on independent rows: norms, biases, rotary embedding, the gated activation, copies.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -20,6 +21,26 @@ void CpuStream::run(const GatedRmsNorm& op) {
 
 void CpuStream::run(const SwiGlu& op) {
   for_ranges(pool(), op.rows, 4L * op.dim, [&](int begin, int end) { kernels().swiglu(op, begin, end); });
+}
+
+void CpuStream::run(const GeGlu& op) {
+  for_ranges(pool(), op.rows, 4L * op.dim, [&](int begin, int end) { kernels().geglu(op, begin, end); });
+}
+
+void CpuStream::run(const SoftCap& op) {
+  constexpr long kPart = 4096;
+  const long n = long(op.rows) * op.dim;
+  for_ranges(pool(), int((n + kPart - 1) / kPart), 4 * kPart, [&](int begin, int end) {
+    kernels().soft_cap(op.x + begin * kPart, std::min(end * kPart, n) - begin * kPart, op.cap);
+  });
+}
+
+void CpuStream::run(const AddNorm& op) {
+  const RmsNorm norm{op.z, op.w, op.z, op.rows, 1, op.dim, op.dim, op.dim, op.eps};
+  for_ranges(pool(), op.rows, 2L * op.dim, [&](int begin, int end) {
+    kernels().rms_norm(norm, begin, end);
+    for (long i = long(begin) * op.dim; i < long(end) * op.dim; ++i) op.y[i] = (op.x[i] + op.z[i]) * op.scale;
+  });
 }
 
 void CpuStream::run(const AddBias& op) {
@@ -45,12 +66,15 @@ void CpuStream::run(const CopyRows& op) {
 
 void CpuStream::run(const RopeTable& op) {
   for_ranges(pool(), op.rows, op.n_pairs * 32L, [&](int begin, int end) {
-    for (int r = begin; r < end; ++r)
+    for (int r = begin; r < end; ++r) {
+      double scale = op.scale;
+      if (op.row_scales != nullptr) scale *= op.row_scales[std::min(op.pos[r] / op.period, op.n_scales - 1)];
       for (int i = 0; i < op.n_pairs; ++i) {
         const double angle = double(op.pos[long(op.axis[i]) * op.rows + r]) * op.inv_freq[i];
-        op.cos[long(r) * op.n_pairs + i] = static_cast<float>(op.scale * std::cos(angle));
-        op.sin[long(r) * op.n_pairs + i] = static_cast<float>(op.scale * std::sin(angle));
+        op.cos[long(r) * op.n_pairs + i] = static_cast<float>(scale * std::cos(angle));
+        op.sin[long(r) * op.n_pairs + i] = static_cast<float>(scale * std::sin(angle));
       }
+    }
   });
 }
 

@@ -3,7 +3,7 @@
 target_sources(lucebox_engine PRIVATE
   cpu/cpu_stream.cpp cpu/kernels.cpp cpu/isa_portable.cpp
   cpu/run_attention.cpp cpu/run_delta_net.cpp cpu/run_draft.cpp cpu/run_elementwise.cpp
-  cpu/run_experts.cpp cpu/run_key_scores.cpp cpu/run_select_blocks.cpp cpu/run_linear.cpp
+  cpu/run_experts.cpp cpu/run_key_scores.cpp cpu/run_select_blocks.cpp cpu/run_linear.cpp cpu/run_vision.cpp
   cpu/scalar/attention.cpp cpu/scalar/block_conv.cpp cpu/scalar/delta_net.cpp cpu/scalar/key_scores.cpp
   cpu/scalar/linear.cpp cpu/scalar/norm.cpp cpu/scalar/rope.cpp cpu/scalar/swiglu.cpp cpu/scalar/top_tokens.cpp)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")

@@ -121,6 +121,7 @@ struct Driver {
   Call<Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**, void**> launch;
   Call<Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**> launch_cooperative;
   Call<const LaunchConfig*, Handle, void**, void**> launch_with;  // optional
+  Call<Handle, void (*)(void*), void*> launch_host;               // stream, function, its argument; optional
 
   Call<Handle, int> capture_begin;    // stream, mode; optional, like every graph function
   Call<Handle, Handle*> capture_end;  // stream, graph

@@ -112,6 +112,7 @@ void bind_execution(Binder<Lookup>& bind, Driver& d) {
   bind.require(d.launch, "cuLaunchKernel", 4000);
   bind.require(d.launch_cooperative, "cuLaunchCooperativeKernel", 9000);
   bind.optional(d.launch_with, "cuLaunchKernelEx", 11060);
+  bind.optional(d.launch_host, "cuLaunchHostFunc", 10000);
   bind.optional(d.capture_begin, "cuStreamBeginCapture", 10010);
   bind.optional(d.capture_end, "cuStreamEndCapture", 10000);
   bind.optional(d.graph_instantiate, "cuGraphInstantiateWithFlags", 11040);

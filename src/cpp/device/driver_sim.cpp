@@ -32,6 +32,8 @@ constexpr int kSms = 4, kMaxThreads = 1024, kWarp = 32;
 constexpr uint32_t kMaxCluster = 8;                                                        // blocks
 constexpr int kSharedDefault = 48 << 10, kSharedBlock = 227 << 10, kSharedSm = 228 << 10;  // as sm_90
 constexpr size_t kCorruptedBytes = 4096;  // least length of a peer copy that arrives wrong on the last device
+// The last device but one pins no more than this, as a container or WSL2 may.
+constexpr size_t kFewPinned = size_t(18) << 20;
 constexpr size_t kMemory = size_t(4) << 30;
 constexpr size_t kAlignment = 256;  // the alignment that the vendors' allocators guarantee
 
@@ -66,7 +68,7 @@ Status failed(Status status, std::string why) {
 struct Device {
   std::mutex mutex;
   std::map<void*, size_t> blocks;
-  size_t used = 0;
+  size_t used = 0, pinned = 0;      // bytes; pinned: guarded by the mutex of all pinned memory
   std::atomic<double> delay_s = 0;  // of the next kernel
 };
 Device devices[kDevices];
@@ -157,30 +159,39 @@ Status memory_free(Address address) {
 }
 
 // Pinned host memory, by address.
+struct PinnedBlock {
+  size_t bytes;
+  Device* owner;
+};
 struct {
   std::mutex mutex;
-  std::map<const void*, size_t> blocks;
+  std::map<const void*, PinnedBlock> blocks;
 } pinned;
 
 bool is_pinned(const void* address) {
   const std::lock_guard lock(pinned.mutex);
   const auto after = pinned.blocks.upper_bound(address);
   if (after == pinned.blocks.begin()) return false;
-  const auto& [start, bytes] = *std::prev(after);
-  return static_cast<const std::byte*>(address) < static_cast<const std::byte*>(start) + bytes;
+  const auto& [start, block] = *std::prev(after);
+  return static_cast<const std::byte*>(address) < static_cast<const std::byte*>(start) + block.bytes;
 }
 
 Status host_allocate(void** address, size_t bytes, unsigned) {
-  if (::posix_memalign(address, kAlignment, bytes) != 0) return kOutOfMemory;
   const std::lock_guard lock(pinned.mutex);
-  pinned.blocks[*address] = bytes;
+  if (current == &devices[kDevices - 2] && bytes > kFewPinned - current->pinned) return kOutOfMemory;
+  if (::posix_memalign(address, kAlignment, bytes) != 0) return kOutOfMemory;
+  pinned.blocks[*address] = {bytes, current};
+  current->pinned += bytes;
   return 0;
 }
 
 Status host_free(void* address) {
   SimThread::finish_all();
   const std::lock_guard lock(pinned.mutex);
-  pinned.blocks.erase(address);
+  const auto found = pinned.blocks.find(address);
+  if (found == pinned.blocks.end()) return failed(kInvalidValue, "freed pinned memory that no device owns");
+  found->second.owner->pinned -= found->second.bytes;
+  pinned.blocks.erase(found);
   std::free(address);
   return 0;
 }
@@ -288,6 +299,13 @@ Status peer_copy(Address to, Handle receiver, Address from, Handle, size_t bytes
 Status fill(Address to, unsigned char value, size_t bytes, Handle stream) {
   return submit(stream, [=] {
     std::memset(to, value, bytes);
+    return 0;
+  });
+}
+
+Status launch_host(Handle stream, void (*function)(void*), void* argument) {
+  return submit(stream, [=] {
+    function(argument);
     return 0;
   });
 }
@@ -540,6 +558,7 @@ void bind_kernels(Driver& d) {
   d.launch = {"launch", launch};
   d.launch_cooperative = {"launch_cooperative", launch_cooperative};
   d.launch_with = {"launch_with", launch_with};
+  d.launch_host = {"launch_host", launch_host};
 }
 
 Driver make() {

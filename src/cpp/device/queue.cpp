@@ -110,6 +110,10 @@ void Queue::launch(const Kernel& kernel, const LaunchShape& shape, const void* p
   }
 }
 
+void Queue::run_on_host(void (*function)(void*), void* argument) const {
+  context().call(resource_.driver().launch_host, handle(), function, argument);
+}
+
 void Queue::record(const Event& event) const {
   context().call(resource_.driver().event_record, event.handle(), handle());
 }

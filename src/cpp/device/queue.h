@@ -42,6 +42,9 @@ class Queue {
     launch(kernel, shape, &params, sizeof params);
   }
 
+  // Calls function(argument) on a thread of the driver, which may not call the driver itself.
+  void run_on_host(void (*function)(void*), void* argument) const;
+
   void record(const Event& event) const;
   void wait(const Event& event) const;
   void synchronize() const;

@@ -11,6 +11,7 @@
 #include "device/graph.h"
 #include "dispatch/device_link.h"
 #include "dispatch/rank_group.h"
+#include "dispatch/staged_experts.h"
 
 namespace lb {
 namespace {
@@ -31,11 +32,12 @@ class DeviceMemory final : public Memory {
 }  // namespace
 
 GpuStream::GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity,
-                     std::shared_ptr<LentMemory> lent, gpu::Queue::Runner runner)
+                     std::shared_ptr<LentMemory> lent, bool one_order, gpu::Queue::Runner runner)
     : Stream(kOpBodies<GpuStream>, "has no launch of its own"),
       pack_(std::move(pack)),
       queue_(pack_->device(), runner),
       capacity_(capacity),
+      one_order_(one_order),
       lent_(std::move(lent)),
       scratch_(allocate(scratch_bytes)),
       arrived_(reserve(gpu::kSkinnyArrivedBytes)),
@@ -117,8 +119,14 @@ void GpuStream::zero(void* to, size_t bytes) { queue().fill(static_cast<std::byt
 
 void GpuStream::replay(std::unique_ptr<Recording>& recording, const std::function<void()>& work) {
   if (timer_ != nullptr || !pack_->device().info().has_graphs) return work();
+  ++n_slot_changes_;
   if (recording == nullptr) {
     gpu::Capture capture(queue());
+    struct Flag {
+      bool& is_set;
+      explicit Flag(bool& flag) : is_set(flag) { is_set = true; }
+      ~Flag() { is_set = false; }
+    } capturing(is_capturing_);
     work();
     flush();
     recording = std::make_unique<RecordedGraph>(capture);
@@ -153,12 +161,20 @@ std::vector<gpu::KernelTime> GpuStream::time_kernels(const std::function<void()>
   return timer.times();
 }
 
+bool GpuStream::has_one_order(const LinearGroup& group) const {
+  return one_order_ && group.products[0].rows <= kOneOrderRows;
+}
+
+// With one order, matrices without a skinny kernel are multiplied row by row.
 bool GpuStream::is_gemm(const LinearGroup& group) const {
-  return group.products[0].rows > 1 && gpu::has_gemm(group, pack_->target());
+  if (group.products[0].rows == 1) return false;
+  const gpu::Target& target = pack_->target();
+  return has_one_order(group) ? gpu::split_skinny(group, target).others.n == 0 : gpu::has_gemm(group, target);
 }
 
 int GpuStream::rounded_bits(const LinearGroup& group) const {
-  return is_gemm(group) ? gpu::gemm_rounded_bits(group, pack_->target()) : gpu::rounded_bits(group);
+  return is_gemm(group) && !has_one_order(group) ? gpu::gemm_rounded_bits(group, pack_->target())
+                                                 : gpu::rounded_bits(group);
 }
 
 RoundedRows GpuStream::x_buffer(const LinearGroup& group, int bits) const {
@@ -178,7 +194,10 @@ void GpuStream::send_rounded(Op op, const LinearGroup& readers) {
   LB_ASSERT(readers.products[0].x == op.y);
   op.rounded = x_buffer(readers, rounded_bits(readers));
   if (op.rounded.high == nullptr || !gpu::can_round(op)) {
+    [[maybe_unused]] const bool reads_fp32 = op.rounded.high == nullptr;
     op.rounded = {};
+    if constexpr (!std::is_same_v<Op, GeGlu>)  // which has no kernel that casts
+      if (reads_fp32 && send_cast(op, readers)) return;
     run(op);
     run(readers);
     return;
@@ -189,6 +208,48 @@ void GpuStream::send_rounded(Op op, const LinearGroup& readers) {
 template void GpuStream::send_rounded(RmsNorm, const LinearGroup&);
 template void GpuStream::send_rounded(GatedRmsNorm, const LinearGroup&);
 template void GpuStream::send_rounded(SwiGlu, const LinearGroup&);
+template void GpuStream::send_rounded(GeGlu, const LinearGroup&);
+
+// Casts the op's result to the x of the readers' GEMMs without storing it. Returns false, with no effect, if no kernel
+// does.
+template <class Op>
+bool GpuStream::send_cast(const Op& op, const LinearGroup& readers) {
+  if (!is_gemm(readers)) return false;
+  const gpu::Target& target = pack_->target();
+  gpu::GemmLaunches gemms =
+      gpu::choose_gemm(readers, {}, scratch_->data(), reinterpret_cast<uint32_t*>(arrived_->data()), target);
+  const auto cast = gpu::choose_cast(op, gemms, target);
+  if (!cast) return false;
+  start(cast->launch, cast->params);
+  gemms.n_narrow = 0;
+  send_gemms(gemms);
+  return true;
+}
+
+void GpuStream::send_gemms(gpu::GemmLaunches gemms) {
+  keeps_l1_ = gemms.n_skinny > 0;
+  const bool can_gate = gpu::choose_gated(gemms, nullptr, pack_->target()).has_value();
+  if (can_gate) {
+    for (; gemms.n_narrow > 0; --gemms.n_narrow) {
+      const gpu::NarrowLaunch& narrow = gemms.narrow[gemms.n_narrow - 1];
+      start(narrow.launch, narrow.params);
+    }
+    gate_ = gemms;
+    return;
+  }
+  gpu::for_each_launch(gemms, [&](const gpu::Launch& launch, const auto& params) { start(launch, params); });
+}
+
+// Returns false, with no effect, if the op gates other products.
+bool GpuStream::fuse_gate(const SwiGlu& op, const LinearGroup& readers) {
+  const LinearGroup& group = gate_->gemms[0].params.group;
+  if (op.gate != group.products[0].y || op.up != group.products[1].y) return false;
+  const gpu::GemmLaunch gated = *gpu::choose_gated(*gate_, op.y, pack_->target());
+  gate_.reset();
+  start(gated.tiles, gated.params);
+  run(readers);
+  return true;
+}
 
 // Launches or defers the products. x: the group's x rounded, if its weights need it.
 void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
@@ -203,14 +264,19 @@ void GpuStream::multiply(const LinearGroup& group, const RoundedRows& x) {
       skinny_x = x_buffer(group, 16);
     }
     if (chain_.begin(group, skinny_x, target)) return;
-    const gpu::GemmLaunches gemm =
-        gpu::choose_gemm(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_->data()), target);
-    keeps_l1_ = gemm.n_skinny > 0;
-    gpu::for_each_launch(gemm, [&](const gpu::Launch& launch, const auto& params) { start(launch, params); });
-    return;
+    return send_gemms(gpu::choose_gemm(group, x, scratch, reinterpret_cast<uint32_t*>(arrived_->data()), target));
   }
+  if (has_one_order(group) && group.products[0].rows > 1)
+    if (const gpu::SkinnyParts parts = gpu::split_skinny(group, target); parts.skinny.n > 0) {
+      send_gemv(parts.others, x);
+      return multiply(parts.skinny, x);
+    }
+  send_gemv(group, x);
+}
+
+void GpuStream::send_gemv(const LinearGroup& group, const RoundedRows& x) {
   keeps_l1_ = false;
-  const gpu::GemvLaunches gemv = gpu::choose(group, x, target);
+  const gpu::GemvLaunches gemv = gpu::choose(group, x, pack_->target());
   for (int i = 0; i < gemv.n; ++i) start(gemv.launches[i].launch, gemv.launches[i].params);
 }
 
@@ -242,6 +308,10 @@ void GpuStream::flush() {
     arrival.link->send(arrival.to, arrival.from, arrival.bytes);
   }
   for (const gpu::SkinnyStep& step : chain_.take()) start_skinny(step);
+  if (gate_) {
+    const gpu::GemmLaunches gemms = *std::exchange(gate_, {});
+    gpu::for_each_launch(gemms, [&](const gpu::Launch& launch, const auto& params) { start_now(launch, params); });
+  }
   chain_is_at_end_ = false;
 }
 
@@ -270,14 +340,60 @@ bool GpuStream::fuse_arrival(const RmsNorm& op, const LinearGroup& readers) {
   return true;
 }
 
+void GpuStream::run(const RouteExperts& op) {
+  std::optional<gpu::RouteFindLaunch> both = gpu::choose_route_find(op, pack_->target());
+  if (!both) return send(op);
+  if (op.slots.staged != nullptr) both->params.find.host_fills = op.slots.staged->fills();
+  start(both->launch, both->params);
+}
+
 void GpuStream::run(const MixExperts& op) {
   LB_ASSERT(gpu::expert_scratch_bytes(op.rows, op.k, op.dim, op.ffn) <= scratch_->size());
+  StagedExperts* const staged = op.slots.staged;
+  if (staged != nullptr && !staged->is_pageable() && !is_capturing_)
+    if (const auto streamed =
+            gpu::choose_streamed(op, scratch_->data(), staged->ring(), staged->next_half(), pack_->target()))
+      return run(*streamed, *staged);
+  n_slot_changes_ += op.slots.n > 0;
+  const auto run_one = [&](gpu::Launch launch, auto params) {
+    if constexpr (std::is_same_v<decltype(params), gpu::FindExperts>)
+      if (staged != nullptr) params.host_fills = staged->fills();
+    if constexpr (std::is_same_v<decltype(params), gpu::FillSlots>)
+      if (staged != nullptr && staged->is_pageable()) {
+        params = staged->stage(params, op.slots.n, queue());
+        launch.overlap_previous = false;  // the previous work is the host's
+      }
+    start(launch, params);
+  };
   std::visit(
-      [this](const auto& launches) {
+      [&](const auto& launches) {
         if (launches.round.rows > 0) send(launches.round);
-        gpu::for_each_launch(launches, [this](const auto& launch, const auto& params) { start(launch, params); });
+        gpu::for_each_launch(launches, run_one);
       },
       gpu::choose(op, scratch_->data(), pack_->target()));
+}
+
+// The copies of a layer do not wait for its routes, so they run ahead of the products as far as the ring has room: into
+// the next layers.
+void GpuStream::run(const gpu::StreamedLaunches& launches, StagedExperts& staged) {
+  staged.await_slots(queue(), n_slot_changes_);
+  const gpu::GroupedLaunches& all = launches.products;
+  if (all.round.rows > 0) send(all.round);
+  if (all.cast) start(all.cast->launch, all.cast->params);
+  start(launches.find, launches.find_params);
+  for (int number = 0; number < launches.n_groups; ++number) {
+    if (number > 0) {
+      staged.begin_copy();
+      pack_->run(launches.copy, launches.copy_of(number), staged.copies());
+      staged.begin_products(queue_);
+    }
+    const gpu::GroupedLaunches group = launches.group(number);
+    start(group.group, group.group_params);
+    start(group.gate_up, group.gate_up_params);
+    start(group.down, group.down_params);
+    if (number > 0) staged.end_products(queue_);
+  }
+  start(all.sum, all.sum_params);
 }
 
 // Longer exchanges than the mailboxes hold go in parts, the same on every rank.
@@ -336,6 +452,10 @@ void GpuStream::run(const GatedDelta& op) {
 // divide by each head's root mean square as they read.
 void GpuStream::run_fused(const DeltaNet& op, const LinearGroup& readers) {
   run(op.inputs);
+  if (op.delta.by_row) {
+    run(op.delta);
+    return run_fused(op.norm, readers);
+  }
   flush();
   GatedRmsNorm norm = op.norm;
   norm.rounded = x_buffer(readers, 8);
@@ -363,7 +483,27 @@ void GpuStream::run(std::span<const KvMove> moves) {
   }
 }
 
+// Rows in one launch, each with its partials.
+void GpuStream::run_by_row(const Attention& op) {
+  const KvLayer& cache = op.cache;
+  const size_t row =
+      gpu::attention_row_scratch_bytes(op.n_heads, cache.n_kv_heads, cache.head_dim, capacity_, pack_->target());
+  LB_ASSERT(gpu::kRowsOfLaunch * row <= scratch_->size());
+  for (int first = 0; first < op.rows; first += gpu::kRowsOfLaunch) {
+    const long values = long(first) * op.n_heads * op.cache.head_dim;
+    Attention part = op;
+    part.rows = std::min(op.rows - first, gpu::kRowsOfLaunch);
+    part.q += values;
+    part.o += values;
+    if (part.gate != nullptr) part.gate += first * op.gate_row_stride;
+    part.tree = {op.tree.parent + first, op.tree.ancestors + first};
+    const gpu::AttentionLaunches rows = gpu::choose_by_row(part, capacity_, scratch_->data(), pack_->target());
+    for (int i = 0; i < rows.n; ++i) start(rows.launches[i], rows.params);
+  }
+}
+
 void GpuStream::run(const Attention& op) {
+  if (op.by_row && op.tree.parent != nullptr) return run_by_row(op);
   const gpu::AttentionLaunches attention = gpu::choose(op, capacity_, scratch_->data(), pack_->target());
   for (int i = 0; i < attention.n; ++i) start(attention.launches[i], attention.params);
 }
@@ -451,6 +591,10 @@ void GpuStream::run(const KeyScores& op) {
 // The kernel that merges the splits also rounds o. The partials follow the rounded o in the scratch.
 void GpuStream::run_fused(const Attention& op, const LinearGroup& readers) {
   LB_ASSERT(readers.products[0].x == op.o);
+  if (op.by_row) {
+    run(op);
+    return run(readers);
+  }
   const int bits = gpu::can_round(op) ? rounded_bits(readers) : 0;
   std::byte* scratch = scratch_->data() + gpu::gemm_scratch_at(readers.products[0], bits);
   gpu::AttentionLaunches attention = gpu::choose(op, capacity_, scratch, pack_->target());

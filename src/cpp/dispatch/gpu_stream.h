@@ -1,6 +1,7 @@
 // GpuStream: runs ops on a GPU. choose() (gpu/*/choose.h) turns an op into launches, which go to one queue. Scratch and
-// pinned staging memory are allocated with the stream, so ops never allocate. A skinny GEMM is deferred until the op
-// that reads its result arrives (gpu::DeferredGemm). Any other call launches the deferred GEMM first.
+// pinned staging memory are allocated with the stream, so ops never allocate. A skinny GEMM, and a prompt's GEMM of
+// gate and up, are deferred until the op that reads their result arrives. Any other call launches the deferred GEMM
+// first.
 #pragma once
 
 #include <functional>
@@ -19,6 +20,7 @@
 #include "gpu/elementwise/choose.h"
 #include "gpu/experts/choose.h"
 #include "gpu/gemm/choose.h"
+#include "gpu/gemm/choose_cast.h"
 #include "gpu/gemv/choose.h"
 #include "gpu/ranks/choose.h"
 #include "gpu/sampling/choose.h"
@@ -45,9 +47,12 @@ class GpuStream final : public Stream {
   static constexpr size_t kStagingBytes = size_t(8) << 20;  // pinned host memory
 
   // scratch_bytes: the largest op's. capacity: tokens of the longest KV cache. lent: source of all memory that the
-  // stream reserves; null: the stream allocates.
+  // stream reserves; null: the stream allocates. one_order: the products of 2 to kOneOrderRows rows sum in one order,
+  // whatever the number of rows.
   GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity,
-            std::shared_ptr<LentMemory> lent = nullptr, gpu::Queue::Runner runner = gpu::Queue::Runner::kCaller);
+            std::shared_ptr<LentMemory> lent = nullptr, bool one_order = false,
+            gpu::Queue::Runner runner = gpu::Queue::Runner::kCaller);
+  static constexpr int kOneOrderRows = 32;
   // Bytes of device memory that the stream itself allocates.
   static size_t planned_bytes(size_t scratch_bytes);
 
@@ -91,12 +96,16 @@ class GpuStream final : public Stream {
   void run(const Rope& op) { send(op); }
   void run(const RmsNorm& op) { send(op); }
   void run(const GatedRmsNorm& op) { send(op); }
+  void run(const AddNorm& op) { send(op); }
   void run(const SwiGlu& op) { send(op); }
+  void run(const GeGlu& op) { send(op); }
+  void run(const SoftCap& op) { send(op); }
   void run(const RoundRows& op) { send(op); }
   void run(const Linear& op) { run(LinearGroup{{op}, 1}); }
   void run(const LinearGroup&);
-  void run(const RouteExperts& op) { send(op); }
+  void run(const RouteExperts&);
   void run(const MixExperts&);
+  void run(const gpu::StreamedLaunches& launches, StagedExperts& staged);
   void run(const AddBias& op) { send(op); }
   void run(const KvAppend& op) { send(op); }
   void run(const KvMove& op) { run(std::span(&op, 1)); }
@@ -123,9 +132,16 @@ class GpuStream final : public Stream {
   void run(const BlockConv& op) { send(op); }
   void run(const SelectCandidates&);
   void run(const GrowTree& op) { send(op); }
+  void run(const ReadPatches& op) { send(op); }
+  void run(const AddPositions& op) { send(op); }
+  void run(const LayerNorm& op) { send(op); }
+  void run(const BiasGelu& op) { send(op); }
+  void run(const SplitHeads& op) { send(op); }
+  void run(const MergeHeads& op) { send(op); }
   void run_fused(const RmsNorm& op, const LinearGroup& readers) { try_fuse(op, readers); }
   void run_fused(const GatedRmsNorm& op, const LinearGroup& readers) { send_rounded(op, readers); }
   void run_fused(const SwiGlu& op, const LinearGroup& readers) { try_fuse(op, readers); }
+  void run_fused(const GeGlu& op, const LinearGroup& readers) { send_rounded(op, readers); }
   void run_fused(const Attention& op, const LinearGroup& readers);
   void run_fused(const DeltaNet& op, const LinearGroup& readers);
   void run(const Sample&, void* scratch);  // [sample_scratch_bytes], zero before the first use
@@ -172,6 +188,8 @@ class GpuStream final : public Stream {
   void try_fuse(const Op& op, const LinearGroup& readers) {
     if constexpr (std::is_same_v<Op, RmsNorm>)
       if (arrival_ && fuse_arrival(op, readers)) return;
+    if constexpr (std::is_same_v<Op, SwiGlu>)
+      if (gate_ && fuse_gate(op, readers)) return;
     std::optional<gpu::SkinnyStep> step;
     if (!chain_.is_empty()) step = chain_.try_fuse(op, readers, next_x_buffer(readers), pack_->target());
     step ? start_skinny(*step) : send_rounded(op, readers);
@@ -183,8 +201,15 @@ class GpuStream final : public Stream {
   gpu::Buffer keep_busy();
   template <class Op>
   void send_rounded(Op op, const LinearGroup& readers);
+  template <class Op>
+  bool send_cast(const Op& op, const LinearGroup& readers);
+  void send_gemms(gpu::GemmLaunches gemms);
+  bool fuse_gate(const SwiGlu& op, const LinearGroup& readers);
   std::byte* stage(size_t bytes);
+  bool has_one_order(const LinearGroup& group) const;
   bool is_gemm(const LinearGroup& group) const;
+  void run_by_row(const Attention& op);
+  void send_gemv(const LinearGroup& group, const RoundedRows& x);
   int rounded_bits(const LinearGroup& group) const;                // precision of the group's rounded x; 0: not rounded
   RoundedRows x_buffer(const LinearGroup& group, int bits) const;  // the x buffer at the start of the scratch
   RoundedRows next_x_buffer(const LinearGroup& readers) const;     // alternates between the start and the end of the
@@ -194,15 +219,19 @@ class GpuStream final : public Stream {
   std::shared_ptr<gpu::Pack> pack_;
   gpu::Queue queue_;
   int capacity_;
+  bool one_order_;
   std::shared_ptr<LentMemory> lent_;
   std::unique_ptr<Memory> scratch_;  // for the op in progress
   std::unique_ptr<Memory> arrived_;  // counters of a skinny GEMM's blocks
   gpu::Buffer staging_;
   gpu::DeferredGemm chain_;
+  std::optional<gpu::GemmLaunches> gate_;  // deferred GEMMs of gate and up, which one kernel can multiply and gate
   std::optional<Arrival> arrival_;  // not yet sent
   RankGroup* ranks_ = nullptr;
-  bool chain_is_at_end_ = false;  // the x buffer of the deferred GEMM is at the end of the scratch
-  bool keeps_l1_ = false;         // L1 carve-out of the last product; ops between products keep it
+  bool is_capturing_ = false;       // replay() records
+  unsigned n_slot_changes_ = 0;     // ops and replays that may have moved experts between slots
+  bool chain_is_at_end_ = false;    // the x buffer of the deferred GEMM is at the end of the scratch
+  bool keeps_l1_ = false;           // L1 carve-out of the last product; ops between products keep it
   // The last launch wrote a rope table. Kernels read that table before they wait for the previous launch, so the next
   // launch must not overlap.
   bool table_is_new_ = false;

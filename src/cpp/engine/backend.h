@@ -42,6 +42,7 @@ struct StreamNeeds {
   int n_threads = 1;
   Isa isa = Isa::kPortable;
   Activations activations = Activations::kInt8;
+  bool one_order = false;  // products of few rows, on a GPU (GpuStream)
   bool is_sparse = false;  // block-sparse attention of prompts
   int score_rows = 0;      // of KeyScores; 0: none
   bool is_rank = false;    // the stream exchanges values with streams of other devices
@@ -52,6 +53,9 @@ struct SparseWish {
   float alpha;  // 0: none
   const char* option;
 };
+
+// Throws kUnsupported if block-sparse attention is wanted and the model's layers differ in their attention.
+void check_plain(const SparseWish& wish, const Model& model);
 
 class DeviceSizes {
  public:
@@ -64,8 +68,11 @@ class DeviceSizes {
   virtual int prefill_chunk() const = 0;        // default for EngineOptions
   // Throws kUnsupported if the device has no block-sparse attention kernels for this model.
   virtual void check(const SparseWish& wish, const Model& model, const KvTypes& kv) const = 0;
+  // Throws kUnsupported if the device cannot verify trees of this model row by row (batch_invariant).
+  virtual void check_trees_by_row(const Model& model) const = 0;
   virtual bool maps_weights() const = 0;        // matrices stay in the file's mapping
   virtual bool rows_are_invariant() const = 0;  // a row has the same bits in every dense append
+  virtual bool has_expert_slots() const = 0;    // copies experts from host memory when they are chosen
   // Private copies that load() makes of a part's weights.
   virtual size_t weight_bytes(Network& network, const NetworkPart& part) const = 0;
   virtual size_t scratch_bytes(const StreamNeeds& needs) const = 0;

@@ -20,7 +20,7 @@ CpuStreamOptions stream_options(const StreamNeeds& needs) {
   size_t &shared = stream.shared_scratch_bytes, &thread = stream.thread_scratch_bytes;
   for (const Network* network : needs.networks) {
     const auto& [n_heads, n_kv_heads, head_dim] = network->attention();
-    const auto& [used, dim, ffn] = network->expert_products();
+    const auto& [used, dim, ffn, n_experts] = network->expert_products();
     shared =
         std::max({shared, linear_shared_scratch(rows, network->max_n_in()), expert_shared_scratch(rows, used, dim, ffn),
                   attention_shared_scratch(rows, n_heads, head_dim, needs.context)});
@@ -51,7 +51,9 @@ class CpuSizes final : public DeviceSizes {
   size_t reserved_bytes() const override { return 0; }
   std::string memory_name() const override { return "memory"; }
   int prefill_chunk() const override { return 512; }
-  void check(const SparseWish&, const Model&, const KvTypes&) const override {}
+  void check(const SparseWish& wish, const Model& model, const KvTypes&) const override { check_plain(wish, model); }
+  void check_trees_by_row(const Model&) const override {}  // rows are invariant anyway
+  bool has_expert_slots() const override { return false; }
   bool maps_weights() const override { return true; }
   bool rows_are_invariant() const override { return true; }
   size_t weight_bytes(Network& network, const NetworkPart&) const override {

@@ -12,6 +12,8 @@
 #include "engine/engine.h"
 #include "engine/gpu_load.h"
 #include "engine/gpu_token_loop.h"
+#include "gpu/gemm_skinny/choose_config.h"
+#include "gpu/linear_group.h"
 
 namespace lb {
 namespace {
@@ -32,6 +34,18 @@ size_t group_scratch(LinearGroup group, int max_rows, const gpu::Target& target)
                                   gpu::gemm_scratch_bytes(group, target));
     else
       bytes = std::max(bytes, gpu::gemm_scratch_at(first, gpu::rounded_bits(group)));
+  }
+  return bytes;
+}
+
+// Scratch of a product group whose sums have one order: quantised x, and the workspace of the part with skinny kernels.
+size_t one_order_scratch(LinearGroup group, const gpu::Target& target) {
+  size_t bytes = 0;
+  for (int rows = 2; rows <= GpuStream::kOneOrderRows; ++rows) {
+    for (int i = 0; i < group.n; ++i) group.products[i].rows = rows;
+    const LinearGroup skinny = gpu::split_skinny(group, target).skinny;
+    bytes = std::max(bytes, gpu::gemm_scratch_at(group.products[0], gpu::rounded_bits(group)) +
+                                (skinny.n > 0 ? gpu::gemm_scratch_bytes(skinny, target) : 0));
   }
   return bytes;
 }
@@ -93,12 +107,14 @@ size_t scratch_of(const StreamNeeds& needs, const gpu::Target& target) {
   const int rows = std::max(needs.rows, kMaxTree);
   size_t bytes = needs.networks.size() > 1 ? gpu::top_tokens_scratch_bytes(kMaxTree) : 0;
   for (const Network* network : needs.networks) {
-    const auto& [used, dim, ffn] = network->expert_products();
+    const auto& [used, dim, ffn, n_experts] = network->expert_products();
     bytes = std::max(bytes, gpu::expert_scratch_bytes(rows, used, dim, ffn));
     bytes = std::max(bytes, mixer_scratch(*network, rows, needs.context, target));
   }
   std::vector<LinearGroup> groups = product_groups(needs.networks, needs.activations);
   for (const LinearGroup& group : groups) bytes = std::max(bytes, group_scratch(group, rows, target));
+  if (needs.one_order)
+    for (const LinearGroup& group : groups) bytes = std::max(bytes, one_order_scratch(group, target));
   return std::max(bytes, chain_scratch(groups, std::min(rows, kMaxTree), target));
 }
 
@@ -116,6 +132,7 @@ class GpuSizes final : public DeviceSizes {
   int prefill_chunk() const override { return target_.tune("prefill_chunk"); }
   void check(const SparseWish& wish, const Model& model, const KvTypes& kv) const override {
     if (wish.alpha == 0) return;
+    check_plain(wish, model);
     const std::string wanted = cat(wish.option, " = ", wish.alpha);
     LB_CHECK(gpu::has_sparse_attention(target_), kUnsupported, wanted, ": ", target_.name, " (", name_,
              ") has no kernels for block-sparse attention, which runs on the CPU and on NVIDIA GPUs. Use ", wish.option,
@@ -127,13 +144,29 @@ class GpuSizes final : public DeviceSizes {
              ": block-sparse attention on ", target_.name, " (", name_, ") has no kernels for ", n_heads, " heads of ",
              head_dim, " over ", n_kv_heads, " KV heads. Use ", wish.option, " = 0");
   }
+  void check_trees_by_row(const Model& model) const override {
+    const std::string wanted = "batch_invariant with drafts";
+    LB_CHECK(gpu::has_attention_by_row(target_), kUnsupported, wanted, ": ", target_.name, " (", name_,
+             ") has no kernels for it, which NVIDIA GPUs from sm_80 have. Use draft = none");
+    const auto& [n_heads, n_kv_heads, head_dim] = model.attention();
+    LB_CHECK(n_heads <= gpu::kDecodeQueries * n_kv_heads, kUnsupported, wanted, ": at most ", gpu::kDecodeQueries,
+             " query heads may share a KV head; the model has ", n_heads, " over ", n_kv_heads, ". Use draft = none");
+    for (const LinearGroup& group : product_groups({&model}, Activations::kInt8)) {
+      const gpu::TypeGroups types = gpu::split_types(group);
+      for (const LinearGroup& type : std::span(types.groups, size_t(types.n)))
+        LB_CHECK(gpu::has_one_order(type, target_), kUnsupported, wanted, ": ", name_, " has too few multiprocessors, ",
+                 target_.n_sms, ", for 32 rows of [", type.products[0].n_out, ", ", type.products[0].n_in,
+                 "]. Use draft = none");
+    }
+  }
   bool maps_weights() const override { return false; }
   bool rows_are_invariant() const override { return false; }
   size_t weight_bytes(Network& network, const NetworkPart& part) const override {
-    Carver counter;
-    network.carve_planes(counter, part, {}, nullptr);
-    return counter.used();
+    Carver counter, experts;
+    network.carve_planes(counter, experts, part, {}, nullptr);
+    return counter.used() + experts.used() + expert_ring_bytes(network);
   }
+  bool has_expert_slots() const override { return gpu::has_expert_slots(target_); }
   size_t scratch_bytes(const StreamNeeds& needs) const override {
     return GpuStream::planned_bytes(scratch_of(needs, target_));
   }
@@ -141,7 +174,7 @@ class GpuSizes final : public DeviceSizes {
     return cat("rounded activations, partial attention; pack ", target_.name);
   }
   size_t loop_bytes(const Model& model, const EngineOptions& options) const override {
-    return gpu_token_loop_bytes(model, options.context);
+    return gpu_token_loop_bytes(model, options, options.context);
   }
   size_t step_bytes(const Models& models, const EngineOptions& options) const override {
     return gpu_step_bytes(models, options, target_);
@@ -168,7 +201,7 @@ class GpuBackend final : public Backend {
   LentMemory* lent() const override { return lent_.get(); }
   std::unique_ptr<Stream> make_stream(const StreamNeeds& needs) const override {
     using Runner = gpu::Queue::Runner;
-    return std::make_unique<GpuStream>(pack_, scratch_of(needs, pack_->target()), needs.context, lent_,
+    return std::make_unique<GpuStream>(pack_, scratch_of(needs, pack_->target()), needs.context, lent_, needs.one_order,
                                        needs.is_rank ? Runner::kOwnThread : Runner::kCaller);
   }
   std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state,

@@ -70,6 +70,19 @@ bool Decode::verify_draft(std::span<const int32_t> ids, const Interrupted& inter
   return start_tree(ids.back(), false, interrupted) && follow(ids);
 }
 
+bool Decode::decode_row(std::span<const int32_t> ids) {
+  if (loop_ == nullptr) return false;
+  if (as<StepPending>()) rest();
+  if (has_untaken_choice() || sampled() != ids.back()) drop_choices();
+  leave_tree(true);
+  {
+    const std::lock_guard lock(timeline_.turn());
+    loop_->enter(ids.back());
+  }
+  start_step(ids.back(), Timeline::NumbersFrom::kHost, true);
+  return follow(ids);
+}
+
 void Decode::leave_for_pass(int32_t token) {
   if (as<StepPending>()) return rest();
   if (has_untaken_choice() || sampled() != token) drop_choices();

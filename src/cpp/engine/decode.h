@@ -30,6 +30,9 @@ class Decode {
   bool follow(std::span<const int32_t> ids);
   // Drafts and verifies a tree below the last of ids, and adds that token to the timeline. False: no draft pays.
   bool verify_draft(std::span<const int32_t> ids, const Interrupted& interrupted);
+  // Computes the row of the last of ids in the loop, and adds that token to the timeline. False: the host samples, or
+  // the context is full.
+  bool decode_row(std::span<const int32_t> ids);
   // Leaves this token's row, or a tree below it, to another pass. Keeps the device's sampler state if the device chose
   // the token.
   void leave_for_pass(int32_t token);

@@ -16,18 +16,21 @@
 #include "engine/open_models.h"
 #include "engine/plan.h"
 #include "engine/plan_fit.h"
+#include "gpu/experts/choose.h"
 #include "speculation/planner.h"
 
 namespace lb {
 namespace {
 
 // The vision tower that the options name; null: none. Its rows are the model's residual stream.
-std::unique_ptr<VisionTower> open_tower(const EngineOptions& options, const Model& model) {
+std::unique_ptr<VisionTower> open_tower(const EngineOptions& options, const Model& model, const DeviceSizes& sizes) {
   if (options.mmproj.empty()) return nullptr;
   LB_CHECK(model.has_image_positions(), kUnsupported, options.mmproj, ": images are not supported with ",
            model.info().architecture, " yet; supported: Qwen3.5");
-  return std::make_unique<VisionTower>(options.mmproj, model.info().hidden,
-                                       CpuStreamOptions{.n_threads = options.threads, .isa = options.isa});
+  auto tower = std::make_unique<VisionTower>(options.mmproj, model.info().hidden,
+                                             CpuStreamOptions{.n_threads = options.threads, .isa = options.isa});
+  if (!sizes.maps_weights()) tower->use_device_types();
+  return tower;
 }
 
 constexpr int kMaxKvTokens = std::numeric_limits<int>::max() / kPageTokens * kPageTokens;  // whole pages
@@ -109,6 +112,11 @@ std::string fingerprint_of(const ModelFile& file, const std::optional<ModelFile>
 
 SparseWish sparse_wish(const EngineOptions& options) { return {options.sparse_prefill, "sparse_prefill"}; }
 
+void check_device(const DeviceSizes& sizes, const EngineOptions& options, const Model& model) {
+  sizes.check(sparse_wish(options), model, options.kv);
+  if (options.batch_invariant && options.drafts()) sizes.check_trees_by_row(model);
+}
+
 // Checks the options and resolves the defaults that depend on machine and device, except the context.
 void resolve(EngineOptions& options, const DeviceSizes& sizes) {
   check_model_options(options);
@@ -121,8 +129,9 @@ void resolve(EngineOptions& options, const DeviceSizes& sizes) {
            "draft_budget must be between 1 and ", kMaxTree - 1, ", got ", options.draft_budget);
   LB_CHECK(options.sparse_prefill >= 0 && options.sparse_prefill <= 1, kInvalid,
            "sparse_prefill must be between 0 and 1, got ", options.sparse_prefill);
-  LB_CHECK(!options.batch_invariant || !options.drafts(), kInvalid,
-           "batch_invariant needs draft = none: the rows of a draft tree take kernels of their own");
+  LB_CHECK(!options.batch_invariant || options.draft_budget < EngineOptions::kInvariantRows, kInvalid,
+           "draft_budget must be at most ", EngineOptions::kInvariantRows - 1, " with batch_invariant, got ",
+           options.draft_budget);
   LB_CHECK(options.decode_path == DecodePath::kAuto || !sizes.maps_weights(), kUnsupported,
            "decode_path = graph and megakernel need a GPU; the model is opened on ", sizes.name());
   resolve_model_options(options, sizes);
@@ -237,7 +246,8 @@ std::shared_ptr<const EncodedImage> Engine::encode(const std::string& key, std::
   const std::lock_guard lock(tower_mutex_);
   if (auto known = images_.find(key)) return known;
   const int unit = tower_->config().unit();
-  std::vector<float> rows = tower_->encode(rgb, height, width, interrupted);
+  std::vector<float> rows = device_tower_ ? device_tower_->encode(rgb, height, width, interrupted)
+                                          : tower_->encode(rgb, height, width, interrupted);
   return images_.add(key, height / unit, width / unit, std::move(rows));
 }
 
@@ -329,13 +339,23 @@ void Engine::head_on(int shard, const PassBuffers& buffers, int row, int rows, f
              logits == nullptr ? own.logits : logits, options_.activations, *own.stream);
 }
 
-StateOptions Engine::state_options() const { return lb::state_options(options_); }
+StateOptions Engine::state_options() const {
+  StateOptions state = lb::state_options(options_);
+  state.by_row = decodes_by_row();
+  return state;
+}
+
+int Engine::max_pass_rows() const {
+  const int rows = std::min(buffers().max_rows, PassInputs::kRows);
+  const bool is_mixture = model().info().experts.n > 0;
+  return decodes_by_row() && is_mixture ? std::min(rows, gpu::kMinGroupedRows - 1) : rows;
+}
 
 MemoryPlan Engine::plan(const std::string& path, EngineOptions& options, std::span<const DeviceSizes* const> devices) {
   resolve(options, *devices[0]);
   const OpenModels opened(path, options.draft_model, *devices[0]);
-  for (const DeviceSizes* sizes : devices) sizes->check(sparse_wish(options), *opened.models.target, options.kv);
-  const auto tower = open_tower(options, *opened.models.target);
+  for (const DeviceSizes* sizes : devices) check_device(*sizes, options, *opened.models.target);
+  const auto tower = open_tower(options, *opened.models.target, *devices[0]);
   return make_split_plan(opened.models, devices, opened.file_bytes(), options, tower.get()).plan;
 }
 
@@ -355,17 +375,20 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
            "a device is named twice among the devices of ", path, ". Name each device once");
   resolve(options, *devices[0]);
   OpenModels opened(path, options.draft_model, *devices[0]);
-  for (const DeviceSizes* sizes : devices) sizes->check(sparse_wish(options), *opened.models.target, options.kv);
+  for (const DeviceSizes* sizes : devices) check_device(*sizes, options, *opened.models.target);
   std::vector<std::unique_lock<std::mutex>> locks;
   for (std::mutex* one : opening) locks.emplace_back(*one);
-  auto tower = open_tower(options, *opened.models.target);
+  auto tower = open_tower(options, *opened.models.target, *devices[0]);
   SplitPlan plan = make_split_plan(opened.models, devices, opened.file_bytes(), options, tower.get());
+  opened.models.target->set_context(options.context);
   opened.models.target->fill_copies(options.threads, progress);
   if (opened.models.draft) opened.models.draft->fill_copies(options.threads, progress);
   std::shared_ptr<Engine> engine =
       process_owned(new Engine(std::move(opened.file), std::move(opened.draft_file), std::move(opened.models), backends,
                                std::move(options), std::move(plan), progress));
   engine->tower_ = std::move(tower);
+  if (engine->tower_ && !devices[0]->maps_weights())
+    engine->device_tower_ = std::make_unique<DeviceTower>(backends[0], *engine->tower_, engine->options_);
   for (const auto& shard : engine->shards()) shard->stream().wait();
   engine->check_intact();
   return engine;

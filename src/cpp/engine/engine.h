@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dispatch/device_link.h"
+#include "engine/device_tower.h"
 #include "engine/image_store.h"
 #include "engine/memory_plan.h"
 #include "engine/options.h"
@@ -82,6 +83,10 @@ class Engine {
   // Whether a row of a sequence has the same bits whichever appends compute the sequence: on the CPU, unless the ends
   // of appends decide where attention is sparse.
   bool rows_are_invariant() const;
+  // Whether a GPU computes decoded rows so that a row has the same bits in every append: batch_invariant.
+  bool decodes_by_row() const { return options_.batch_invariant && !backend().sizes().rows_are_invariant(); }
+  // Most rows of a pass: with batch_invariant, fewer for a mixture, whose larger appends sum in another order.
+  int max_pass_rows() const;
   // In the order of their layers, or of their ranks.
   std::span<const std::unique_ptr<Shard>> shards() const { return shards_; }
   int n_shards() const { return static_cast<int>(shards_.size()); }
@@ -152,6 +157,7 @@ class Engine {
   std::shared_ptr<PagePool> pages_;
   std::shared_ptr<EarlierOutputs> outputs_;
   std::unique_ptr<VisionTower> tower_;
+  std::unique_ptr<DeviceTower> device_tower_;  // null on the CPU
   mutable std::mutex tower_mutex_;
   mutable ImageStore images_{kImageBytes};
   mutable std::mutex costs_mutex_;

@@ -4,14 +4,18 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <deque>
+#include <functional>
 #include <numeric>
 #include <utility>
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/system.h"
 #include "base/thread_pool.h"
 #include "device/memory.h"
+#include "dispatch/staged_experts.h"
 #include "format/mapped_file.h"
 #include "quant/repack.h"
 
@@ -183,19 +187,132 @@ void load_weights(const gpu::Device& device, std::vector<WeightCopy> weights, co
   report(total);
 }
 
+namespace {
+
+// Experts of a matrix: all of them in host memory, as planes, and the first ones in their slots.
+struct ExpertCopy {
+  std::byte *slots, *host;
+  Matrix from;  // blocks in a mapped file
+
+  int expert_rows() const { return from.n_out / from.n_experts; }
+  void convert(int expert) const {
+    quant::to_planes(from.block_type, from.n_out, from.n_in, from.data, host, expert * expert_rows(), expert_rows());
+  }
+  size_t bytes() const { return from.n_out * row_bytes(from.block_type, from.n_in); }
+  void read_ahead() const { MappedFile::read_ahead(static_cast<const std::byte*>(from.data), bytes()); }
+  void fill_slots(const gpu::Queue& queue) const {
+    const quant::PlaneLayout all = quant::plane_layout(from.type, from.n_out, from.n_in);
+    const int rows = from.rows_on_device();
+    const quant::PlaneLayout held = quant::plane_layout(from.type, rows, from.n_in);
+    for (int j = 0; j < all.n_planes; ++j)
+      queue.copy_to_device(slots + held.offset[j], host + all.offset[j], rows * all.row_bytes[j]);
+  }
+};
+
+// Allocates host memory for all experts, as the store's. Pinned, or, if the system pins less, pageable and staged.
+void reserve_experts(Network& network, const gpu::Device& device, WeightStore& store) {
+  std::vector<size_t> sizes;
+  network.for_each_matrix([&](const Matrix& m) {
+    if (m.expert_slots > 0) sizes.push_back(quant::checked_plane_layout(m.type, m.n_out, m.n_in).bytes);
+  });
+  const size_t total = std::accumulate(sizes.begin(), sizes.end(), size_t(0)), available = available_memory();
+  LB_CHECK(total <= available, kMemory, "experts in host memory take ", total, " bytes, and ", available,
+           " are available. Free memory, or use a smaller quantisation");
+  try {
+    for (size_t bytes : sizes) store.experts.emplace_back(device, bytes, gpu::Buffer::Kind::kPinned);
+  } catch (const Error&) {
+    store.experts.clear();
+    for (size_t bytes : sizes) store.pageable_experts.push_back(std::make_unique<Arena>(bytes));
+  }
+  const int n_experts = network.expert_products().n;
+  const size_t largest = network.largest_expert_bytes();
+  const int in_half = gpu::ring_experts(largest, n_experts);
+  std::byte* const ring = store.expert_ring->data();
+  store.staged = std::make_shared<StagedExperts>(
+      device, gpu::ExpertRing{ring, reinterpret_cast<int32_t*>(ring + 2 * in_half * largest), in_half},
+      store.pageable_experts.empty() ? 0 : network.expert_slots() * largest);
+  network.for_each_expert_layer([&](ExpertSlots& slots) { slots.staged = store.staged.get(); });
+}
+
+// `report` gets the bytes done.
+void load_experts(const gpu::Device& device, const std::vector<ExpertCopy>& copies, int n_threads,
+                  const std::function<void(size_t)>& report) {
+  if (copies.empty()) return;
+  const int n_experts = copies[0].from.n_experts;
+  size_t done = 0;
+  ThreadPool pool(n_threads);
+  const gpu::Queue queue(device);
+  for (const ExpertCopy& copy : copies) {
+    copy.read_ahead();
+    pool.parallel_for(n_experts, [&](int expert, int) { copy.convert(expert); });
+    copy.fill_slots(queue);
+    report(done += copy.bytes());
+  }
+  queue.synchronize();
+}
+
+// Pinned memory in which the device counts.
+void count_experts(Network& network, const gpu::Device& device, WeightStore& store) {
+  int n_layers = 0;
+  network.for_each_expert_layer([&](ExpertSlots&) { ++n_layers; });
+  const gpu::Buffer& buffer =
+      store.experts.emplace_back(device, n_layers * sizeof(ExpertCounts), gpu::Buffer::Kind::kPinned);
+  std::memset(buffer.data(), 0, buffer.size());
+  auto* counts = reinterpret_cast<ExpertCounts*>(buffer.data());
+  network.for_each_expert_layer([&](ExpertSlots& slots) { store.expert_counts.push_back(slots.counts = counts++); });
+}
+
+}  // namespace
+
+size_t expert_ring_bytes(Network& network) {
+  if (network.expert_slots() == 0) return 0;
+  const int n_experts = network.expert_products().n;
+  const size_t largest = network.largest_expert_bytes();
+  const int in_half = gpu::ring_experts(largest, n_experts);
+  Carver counter;
+  counter.take<std::byte>(2 * in_half * largest + gpu::ring_table_bytes(n_experts, in_half));
+  return counter.used();
+}
+
 WeightStore load_weights(Network& network, const NetworkPart& part, GpuStream& stream, const LoadOptions& options,
                          const LoadProgress& progress) {
-  Carver counter;
-  network.carve_planes(counter, part, {}, nullptr);
-  std::unique_ptr<Memory> memory = stream.reserve(counter.used());
-  Carver carver(*memory);
+  const gpu::Device& device = stream.pack().device();
+  WeightStore store;
+  Carver counter, expert_counter;
+  network.carve_planes(counter, expert_counter, part, {}, nullptr);
+  store.memory = stream.reserve(counter.used());
+  Carver carver(*store.memory), expert_carver;
+  if (expert_counter.used() > 0) {
+    store.expert_slots = stream.reserve(expert_counter.used());
+    expert_carver = Carver(*store.expert_slots);
+    store.expert_ring = stream.reserve(expert_ring_bytes(network));
+    reserve_experts(network, device, store);
+  }
   std::vector<WeightCopy> weights;
-  const void* const* table = network.carve_planes(
-      carver, part, [&](std::byte* to, const Matrix& from) { weights.push_back({to, from}); }, &stream);
+  std::vector<ExpertCopy> experts;
+  size_t weight_bytes = 0, expert_bytes = 0;
+  const auto copy = [&](std::byte* to, Matrix& from) {
+    if (from.expert_slots == 0) {
+      weights.push_back({to, from});
+      weight_bytes += from.n_out * row_bytes(from.block_type, from.n_in);
+      return;
+    }
+    const size_t i = experts.size();
+    std::byte* const host = store.experts.empty() ? store.pageable_experts[i]->data() : store.experts[i].data();
+    expert_bytes += experts.emplace_back(to, host, from).bytes();
+    from.host_experts = host;
+  };
+  store.table = network.carve_planes(carver, expert_carver, part, copy, &stream);
+  store.addresses = network.addresses(part);
   stream.queue().synchronize();  // zeroing is complete before the lanes' own queues copy
-  load_weights(stream.pack().device(), std::move(weights), options, progress);
+  const auto report = [&](size_t done) {
+    if (progress) progress(done, weight_bytes + expert_bytes);
+  };
+  load_weights(device, std::move(weights), options, [&](size_t done, size_t) { report(done); });
+  load_experts(device, experts, options.n_threads, [&](size_t done) { report(weight_bytes + done); });
   if (part.is_last()) network.release_copies();
-  return {std::move(memory), network.addresses(part), table};
+  if (!experts.empty()) count_experts(network, device, store);
+  return store;
 }
 
 }  // namespace lb

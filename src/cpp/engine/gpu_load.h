@@ -30,6 +30,9 @@ struct WeightCopy {
 void load_weights(const gpu::Device& device, std::vector<WeightCopy> weights, const LoadOptions& options,
                   const LoadProgress& progress);
 
+// Device memory of the ring for a network's experts in slots (StagedExperts); 0: all experts are in device memory.
+size_t expert_ring_bytes(Network& network);
+
 // Loads the weights of a part and points the network at them. The last part also frees the network's host copies.
 WeightStore load_weights(Network& network, const NetworkPart& part, GpuStream& stream, const LoadOptions& options,
                          const LoadProgress& progress);

@@ -37,10 +37,16 @@ struct StepStart {
   uint32_t keep_going;  // gpu::TokenBudget
 };
 
+// Rows of a step. By row (Engine::decodes_by_row) an unused second row makes it a skinny GEMM, with the sums of passes.
+int step_rows(const EngineOptions& options) {
+  return options.batch_invariant ? std::min(2, PassBuffers::step_rows(options)) : 1;
+}
+
 struct Buffers {
-  float* logits;
+  float* logits;  // [rows, vocab]
   StepStart* start;
-  int32_t* positions;  // [3]
+  int32_t* padded;     // [rows] the token and zeros of a step of more than one row
+  int32_t* positions;  // [3, rows]
   SampleOptions* options;
   float* bias;
   uint32_t* mask;
@@ -51,16 +57,22 @@ struct Buffers {
   uint32_t* n_written;
   std::byte* scratch;
 
-  Buffers(Carver& carver, const Model& model, int context) : Buffers(carver, model.info().vocab, context) {}
+  int rows;
+
+  Buffers(Carver& carver, const Model& model, int context, int rows)
+      : Buffers(carver, model.info().vocab, context, rows) {}
+
+  int32_t* tokens() const { return rows == 1 ? &start->token : padded; }  // [rows] of a step
 
   // Capacity for the context, the token just beyond it, and the token chosen ahead.
   static int history_capacity(int context) { return context + 2; }
 
  private:
-  Buffers(Carver& carver, int vocab, int context)
-      : logits(carver.take<float>(vocab)),
+  Buffers(Carver& carver, int vocab, int context, int rows)
+      : logits(carver.take<float>(size_t(rows) * vocab)),
         start(carver.take<StepStart>(1)),
-        positions(carver.take<int32_t>(3)),
+        padded(carver.take<int32_t>(rows == 1 ? 0 : rows)),
+        positions(carver.take<int32_t>(3 * rows)),
         options(carver.take<SampleOptions>(1)),
         bias(carver.take<float>(vocab)),
         mask(carver.take<uint32_t>(mask_words(vocab))),
@@ -69,7 +81,8 @@ struct Buffers {
         state(carver.take<SampleState>(1)),
         result(carver.take<Sampled>(1)),
         n_written(carver.take<uint32_t>(1)),
-        scratch(carver.take<std::byte>(gpu::sample_scratch_bytes(vocab))) {}
+        scratch(carver.take<std::byte>(gpu::sample_scratch_bytes(vocab))),
+        rows(rows) {}
 };
 
 Sample sample_op(const Buffers& b, int vocab, int context) {
@@ -89,13 +102,13 @@ NextToken next_token_op(const Buffers& b, Ring* ring, AppendNumbers* numbers) {
   return {.sampled = b.result,
           .ring = {ring->slots.data(), &ring->written, Ring::kSlots},
           .n_written = b.n_written,
-          .token = &b.start->token,
+          .token = b.tokens(),
           .n_past = &numbers->n_past,
           .key_buffer = &numbers->key_buffer,
           .n_accepted = &numbers->n_accepted,
           .accepted = numbers->accepted,
           .positions = b.positions,
-          .n_positions = 3};
+          .n_positions = 3 * b.rows};
 }
 
 // The tapped row of a step, for the draft model: computed in `row`, then copied to a ring. No layers: no taps.
@@ -110,8 +123,8 @@ struct StepTaps {
 void run_step(const Model& model, const Workspace& workspace, const StepTaps& taps, const Buffers& b,
               Activations activations, SequenceState& state, Stream& stream, int shard = 0) {
   const Segment row{0, 1, {}, state.n_past(shard), &state, shard};
-  const Append append = {.tokens = {&b.start->token, 1},
-                         .positions = {b.positions, 3},
+  const Append append = {.tokens = {b.tokens(), size_t(b.rows)},
+                         .positions = {b.positions, 3 * size_t(b.rows)},
                          .segments = {&row, 1},
                          .outputs = {taps.layers, taps.row},
                          .interrupted = nullptr};
@@ -125,12 +138,15 @@ void run_step(const Model& model, const Workspace& workspace, const StepTaps& ta
                  .y_stride = taps.width,
                  .first = state.n_past(shard)},
         stream);
-  model.head(workspace.y, 1, b.logits, activations, stream);
+  model.head(workspace.y, b.rows, b.logits, activations, stream);
 }
 
 bool wants_mega(const Model& model, const EngineOptions& options, const gpu::Target& target) {
   const size_t max_bytes = size_t(target.tune("megakernel_max_mib")) << 20;
   const bool is_mixture = model.info().experts.n > 0;
+  LB_CHECK(!options.batch_invariant || options.decode_path != DecodePath::kMegakernel, kInvalid,
+           "decode_path = megakernel has sums of another order than batch_invariant. Use auto or graph");
+  if (options.batch_invariant) return false;
   LB_CHECK(!is_mixture || options.decode_path != DecodePath::kMegakernel, kUnsupported,
            "decode_path = megakernel: the megakernel has no mixtures of experts. Use auto or graph");
   return options.decode_path == DecodePath::kMegakernel ||
@@ -190,7 +206,7 @@ class GpuTokenLoop final : public TokenLoop {
         shard_(shard),
         taps_(taps_of(engine, step_ring)),
         stream_(static_cast<GpuStream&>(state.stream_of(shard))),
-        memory_(stream_.reserve(gpu_token_loop_bytes(model_, state.capacity()))),
+        memory_(stream_.reserve(gpu_token_loop_bytes(model_, engine.options(), state.capacity()))),
         buffers_(on(*memory_)),
         ring_memory_(stream_.pack().device(), sizeof(Ring), gpu::Buffer::Kind::kPinned),
         ring_(new (ring_memory_.data()) Ring{}),
@@ -245,7 +261,7 @@ class GpuTokenLoop final : public TokenLoop {
                          .replay_length = tree.replay_length,
                          .ring = {ring_->slots.data(), &ring_->written, Ring::kSlots},
                          .n_written = buffers_.n_written,
-                         .token = &buffers_.start->token,
+                         .token = buffers_.tokens(),
                          .accept = tree.accept},
                 buffers_.scratch);
     is_walking_ = true;
@@ -256,10 +272,12 @@ class GpuTokenLoop final : public TokenLoop {
   }
   const Draft& fetched() const override { return *reinterpret_cast<const Draft*>(fetched_.data()); }
 
+  void enter(int32_t token) override { stream_.upload(buffers_.tokens(), &token, sizeof token); }
+
   // Text positions: all three are equal. NextToken increments them after each choice.
   void place(int position) override {
-    const std::array<int32_t, 3> positions = {position, position, position};
-    stream_.upload(buffers_.positions, positions.data(), sizeof positions);
+    const std::vector<int32_t> positions(3 * buffers_.rows, position);
+    stream_.upload(buffers_.positions, positions.data(), positions.size() * sizeof(int32_t));
   }
 
   void step() override {
@@ -334,7 +352,7 @@ class GpuTokenLoop final : public TokenLoop {
  private:
   Buffers on(const Memory& memory) const {
     Carver carver(memory);
-    return Buffers(carver, model_, state_.capacity());
+    return Buffers(carver, model_, state_.capacity(), step_rows(engine_.options()));
   }
 
   // Uploads the inputs of a choice from a row of logits: only the mask if the sampler is bound.
@@ -517,6 +535,9 @@ class RankLoops final : public TokenLoop {
   void start_walk(const Sampler&, const VerifiedTree&, bool) override { LB_ASSERT(false); }
   void fetch(const Draft*) override { LB_ASSERT(false); }
   const Draft& fetched() const override { return last().fetched(); }
+  void enter(int32_t token) override {
+    for (const auto& loop : loops_) loop->enter(token);
+  }
   void place(int position) override {
     for (const auto& loop : loops_) loop->place(position);
   }
@@ -581,9 +602,9 @@ SampleOptions sample_options_of(const SamplingParams& p) {
           .seed = p.seed};
 }
 
-size_t gpu_token_loop_bytes(const Model& model, int context) {
+size_t gpu_token_loop_bytes(const Model& model, const EngineOptions& options, int context) {
   Carver counter;
-  Buffers(counter, model, context);
+  Buffers(counter, model, context, step_rows(options));
   return counter.used();
 }
 
@@ -595,7 +616,7 @@ size_t gpu_step_bytes(const Models& models, const EngineOptions& options, const 
   SequenceState state({model.layer_shapes().begin(), model.layer_shapes().end()}, {context, options.kv.k, options.kv.v},
                       planner);
   const auto workspace = planner.reserve(model.workspace_bytes(1)),
-             memory = planner.reserve(gpu_token_loop_bytes(model, context));
+             memory = planner.reserve(gpu_token_loop_bytes(model, options, context));
   const int width = models.draft ? models.draft->tap_width() : 0;
   const auto row = planner.reserve(width * sizeof(float)), step_ring = planner.reserve(width * sizeof(float));
   const auto floats = [](const Memory& at) { return reinterpret_cast<float*>(at.data()); };
@@ -605,7 +626,7 @@ size_t gpu_step_bytes(const Models& models, const EngineOptions& options, const 
   Ring ring{};
   try {
     return MegaSteps::planned_bytes(plan_mega(model, options.activations, state, model.workspace(Carver(*workspace), 1),
-                                              taps, Buffers(carver, model, context), &ring, target));
+                                              taps, Buffers(carver, model, context, 1), &ring, target));
   } catch (const Error& error) {
     if (!allows_graph(error, options)) throw;
     return 0;

@@ -23,7 +23,7 @@ SampleOptions sample_options_of(const SamplingParams& params);
 
 // ring: receives the tapped rows of its steps; null without a draft model.
 std::unique_ptr<TokenLoop> gpu_token_loop(const Engine& engine, SequenceState& state, const StepRing* ring);
-size_t gpu_token_loop_bytes(const Model& model, int context);
+size_t gpu_token_loop_bytes(const Model& model, const EngineOptions& options, int context);
 // Bytes of the megakernel's tables; 0: steps are graphs. Throws kUnsupported if the options require the megakernel and
 // the target has no megakernel for the model.
 size_t gpu_step_bytes(const Models& models, const EngineOptions& options, const gpu::Target& target);

@@ -23,12 +23,22 @@ struct KvFit {
   int largest_context;  // tokens that fit; 0: none
 };
 
+// Where the experts of a mixture are; n == 0: no mixture.
+struct ExpertPlan {
+  int n = 0, used = 0;    // experts of a layer, and those that a row chooses
+  int slots = 0;          // experts of a layer in device memory
+  int layers = 0;         // of the model
+  size_t slot_bytes = 0;  // one expert of every layer
+  size_t host_bytes = 0;  // pinned host memory with all experts; 0: all are in device memory
+};
+
 struct MemoryPlan {
   std::string device;                // "cpu", "cuda:0", "cuda:0,cuda:1"
   std::vector<PlanEntry> entries;    // private memory
   size_t mapped_bytes = 0;           // weights read from the file's mapping, shared with the page cache
   size_t available_bytes = 0;        // free memory of the device when the plan was made
   size_t bytes_per_token = 0;        // weights that a decoded token reads: of a mixture, only the chosen experts
+  ExpertPlan experts;                // of a mixture
   int context = 0, max_context = 0;  // tokens: of this plan; the model's limit
   int kv_tokens = 0;                 // of the KV cache
   int largest_context = 0;           // tokens: the longest context that fits; 0: none

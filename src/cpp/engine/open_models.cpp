@@ -30,6 +30,12 @@ void check_token_ids(std::span<const int32_t> ids, int vocab, int context) {
            context, "; load the model with a larger context");
 }
 
+void check_plain(const SparseWish& wish, const Model& model) {
+  LB_CHECK(wish.alpha == 0 || model.is_plain(), kUnsupported, wish.option, " = ", wish.alpha, ": the layers of ",
+           model.info().architecture, " differ in their attention, which block-sparse attention does not support. Use ",
+           wish.option, " = 0");
+}
+
 std::vector<LayerShape> Models::layer_shapes() const {
   std::vector<LayerShape> shapes;
   for (const Network* network : networks())

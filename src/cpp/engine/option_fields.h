@@ -51,11 +51,15 @@ struct EngineFields : ModelOptions {
   DecodePath decode_path = DecodePath::kAuto;
   // Tokens of a draft, 1 to 63. 0: chosen for each step.
   int draft_budget = 0;
+  // Mixtures on a GPU: experts of each layer in device memory; the others wait in pinned host memory and are copied
+  // when a token chooses them. 0: all experts, or where memory does not suffice, as many as fit.
+  int expert_slots = 0;
+  // The same as memory for experts on the device: "8GiB", "8GB", or a number of bytes. 0: as expert_slots says.
+  size_t expert_memory = 0;
   // Lossy block-sparse attention of prompts: rows read the blocks of 128 keys whose weight is at least this share of
   // the largest block's, in whole chunks of prefill_chunk; 0: all blocks.
   float sparse_prefill = 0;
-  // On a GPU, tokens that do not depend on what is decoded beside them, to the bit: one sequence takes the kernels of
-  // several, which is slower, and drafts are off.
+  // On a GPU, ids and log probabilities that depend neither on drafts nor on what is decoded beside them, to the bit.
   bool batch_invariant = false;
   // The vision tower of the model, for images: a multimodal projector (GGUF), or "none" to load the model without one.
   // "": the tower in the model's folder, or a projector beside the model's file.

@@ -2,6 +2,8 @@
 // what both need.
 #pragma once
 
+#include <algorithm>
+
 #include "engine/option_fields.h"
 #include "ops/append.h"
 
@@ -10,7 +12,12 @@ namespace lb {
 // The plan reserves memory for `sessions`; more may share the KV cache.
 struct EngineOptions : EngineFields {
   bool drafts() const { return suffix || !draft_model.empty(); }
-  int tree_rows() const { return drafts() ? (draft_budget == 0 ? kMaxTree : draft_budget + 1) : 0; }
+  // Most rows of a tree. Up to kInvariantRows rows have the bits of single rows.
+  static constexpr int kInvariantRows = 32;
+  int tree_rows() const {
+    const int most = batch_invariant ? kInvariantRows : kMaxTree;
+    return drafts() ? (draft_budget == 0 ? most : std::min(draft_budget + 1, most)) : 0;
+  }
 };
 
 struct ScorerOptions : ScorerFields {

@@ -5,24 +5,12 @@
 #include <chrono>
 
 #include "base/error.h"
-#include "gpu/experts/choose.h"
 #include "ops/copy_rows.h"
 
 namespace lb {
 namespace {
 
 constexpr int kPassRows = PassInputs::kRows;
-
-int max_pass_rows(const PassBuffers& buffers) { return std::min(buffers.max_rows, kPassRows); }
-
-// Most sessions in a pass. With batch_invariant, a mixture's passes on a GPU stay below the rows whose sums have
-// another order.
-int max_sessions(const Engine& engine) {
-  const bool has_two_orders = engine.options().batch_invariant && engine.model().info().experts.n > 0 &&
-                              !engine.backend().sizes().rows_are_invariant();
-  const int rows = max_pass_rows(engine.buffers());
-  return has_two_orders ? std::min(rows, gpu::kMinGroupedRows - 1) : rows;
-}
 
 }  // namespace
 
@@ -42,7 +30,7 @@ int Pass::sync(std::span<const SegmentRequest> requests, const Interrupted& inte
   int rows = 0;
   for (std::span<const SegmentRequest> rest = lacking; !rest.empty();) {
     PassBuffers& buffers = rest[0].session->engine().buffers();
-    const size_t n = std::min<size_t>(rest.size(), max_sessions(rest[0].session->engine()));
+    const size_t n = std::min<size_t>(rest.size(), rest[0].session->engine().max_pass_rows());
     const std::lock_guard lock(buffers.turn);
     rows += Pass(rest.first(n)).run(interrupted);
     rest = rest.subspan(n);
@@ -102,7 +90,7 @@ int Pass::run(const Interrupted& interrupted) {
 
 // Chooses each session's rows and leaves them in its walk. The trees share the credit of all sessions.
 void Pass::choose_segments() {
-  const int n = static_cast<int>(requests_.size()), max_rows = max_pass_rows(buffers_);
+  const int n = static_cast<int>(requests_.size()), max_rows = engine_.max_pass_rows();
   const auto credit_of = [](const SegmentRequest& request) { return request.session->speculator_.credit(); };
   double credit = 0;
   for (const SegmentRequest& request : requests_) credit += credit_of(request);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "dispatch/device_link.h"
+#include "engine/device_tower.h"
 #include "dispatch/rank_group.h"
 #include "engine/plan_fit.h"
 #include "engine/shard.h"
@@ -107,15 +108,15 @@ std::vector<PlanEntry> entries_of(const EngineSizes& engine, const WeightSizes& 
   return entries;
 }
 
-// Private memory of the vision tower, with the buffers of the largest image.
-std::vector<PlanEntry> tower_entries(const VisionTower* tower, const DeviceSizes& sizes) {
-  if (tower == nullptr || !sizes.maps_weights()) return {};  // the tower is in host memory
+}  // namespace
+
+std::vector<PlanEntry> tower_entries(VisionTower* tower, const DeviceSizes& sizes, const EngineOptions& options) {
+  if (tower == nullptr) return {};
+  if (!sizes.maps_weights()) return DeviceTower::entries(*tower, sizes, options);
   const int n = VisionTower::kMaxPatches;
   return {{"vision tower", tower->private_bytes(), "patch weights, positions, norms and biases as F32"},
           {"image buffers", tower->scratch_bytes(n), cat("while an image is encoded, up to ", n, " patches")}};
 }
-
-}  // namespace
 
 size_t step_row_bytes(const DraftModel* draft, const DeviceSizes& sizes, const Model& model,
                       const EngineOptions& options) {
@@ -133,6 +134,7 @@ StreamNeeds stream_needs(const Models& models, const EngineOptions& options) {
           .n_threads = options.threads,
           .isa = options.isa,
           .activations = options.activations,
+          .one_order = options.batch_invariant,
           .is_sparse = options.sparse_prefill > 0,
           .is_rank = models.target->is_slice()};
 }
@@ -157,8 +159,8 @@ size_t exchange_bytes(const Models& models, const EngineOptions& options) {
 }
 
 MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options,
-                     const NetworkPart& part, const VisionTower* tower) {
-  const std::vector<PlanEntry> images = tower_entries(tower, sizes);
+                     const NetworkPart& part, VisionTower* tower) {
+  const std::vector<PlanEntry> images = tower_entries(tower, sizes, options);
   size_t image_bytes = 0;
   for (const PlanEntry& entry : images) image_bytes += entry.bytes;
   const WeightSizes weights(models, sizes, file_bytes + (tower == nullptr ? 0 : tower->own_file_bytes()), part);

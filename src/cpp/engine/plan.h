@@ -11,7 +11,10 @@ namespace lb {
 // Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. Throws kMemory, whose message has the
 // sizes and the largest context that would fit. part: what one of several devices has. tower: null without images.
 MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options,
-                     const NetworkPart& part = {}, const VisionTower* tower = nullptr);
+                     const NetworkPart& part = {}, VisionTower* tower = nullptr);
+
+// The entries of a vision tower; none without one. On a GPU its types are the device's.
+std::vector<PlanEntry> tower_entries(VisionTower* tower, const DeviceSizes& sizes, const EngineOptions& options);
 
 // The longest rows that one device hands to the next.
 size_t row_bytes(const Models& models, const EngineOptions& options);

@@ -131,6 +131,24 @@ void resolve_model_options(ModelOptions& options, const DeviceSizes& sizes) {
   if (options.prefill_chunk == 0) options.prefill_chunk = sizes.prefill_chunk();
 }
 
+namespace {
+
+ExpertPlan experts_of(const Models& models) {
+  Network& target = *models.target;
+  const ExpertProducts& products = target.expert_products();
+  if (products.n == 0) return {};
+  const int slots = target.expert_slots();
+  ExpertPlan plan{.n = products.n,
+                  .used = products.used,
+                  .slots = slots > 0 ? slots : products.n,
+                  .layers = models.target->info().n_layers,
+                  .slot_bytes = target.expert_bytes()};
+  if (slots > 0) plan.host_bytes = target.all_expert_bytes() + (models.draft ? models.draft->all_expert_bytes() : 0);
+  return plan;
+}
+
+}  // namespace
+
 WeightSizes::WeightSizes(const Models& models, const DeviceSizes& sizes, size_t file_bytes, const NetworkPart& part)
     : target(sizes.weight_bytes(*models.target, part)),
       draft(models.draft ? sizes.weight_bytes(*models.draft, {}) : 0),
@@ -138,6 +156,7 @@ WeightSizes::WeightSizes(const Models& models, const DeviceSizes& sizes, size_t 
       mapped(sizes.maps_weights() ? file_bytes : 0),
       is_copied_to_device(!sizes.maps_weights()),
       is_slice(models.target->is_slice()),
+      experts(experts_of(models)),
       part(part) {}
 
 std::vector<PlanEntry> WeightSizes::device_entries() const {
@@ -145,7 +164,9 @@ std::vector<PlanEntry> WeightSizes::device_entries() const {
   const std::string layers = is_slice      ? "a part of every layer: "
                              : part.n == 1 ? ""
                                            : cat("layers ", part.layers.first, " to ", part.layers.end - 1, ": ");
-  return {{"weights", target, layers + "codes and scales, in the layout of the kernels"},
+  const size_t slots = experts.host_bytes > 0 ? experts.slots * experts.slot_bytes : 0;
+  return {{"weights", target - slots, layers + "codes and scales, in the layout of the kernels"},
+          {"experts", slots, cat(experts.slots, " of the ", experts.n, " experts of each layer")},
           {"draft weights", draft, "codes and scales of the draft model"}};
 }
 
@@ -211,6 +232,7 @@ FittedContext fit_context(const ContextDemand& demand, ModelOptions& options) {
   plan.bytes_per_token = demand.models.target->bytes_per_token();
   plan.context = options.context;
   plan.max_context = demand.models.target->info().max_context;
+  plan.experts = demand.weights.experts;
   plan.largest_context = fits;
   return {std::move(plan), budget.left()};
 }

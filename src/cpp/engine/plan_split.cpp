@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "dispatch/device_link.h"
+#include "engine/plan_experts.h"
 #include "engine/shard.h"
 #include "engine/tree_memory.h"
 
@@ -29,6 +30,9 @@ void check_supported(const Models& models, Devices devices, const EngineOptions&
   LB_CHECK(options.decode_path != DecodePath::kMegakernel, kUnsupported,
            "decode_path = megakernel: the megakernel runs on one device only, and the layers of this model are on ",
            names, ". Use auto or graph");
+  LB_CHECK(models.target->is_divisible(), kUnsupported, "the layers of ", models.target->info().architecture,
+           " read keys and values of other layers, or inputs of their own, which models on several devices (", names,
+           ") do not support. Name one device");
   LB_CHECK(n <= n_layers, kInvalid, "the model has ", n_layers, " layers, fewer than the ", n, " devices ", names,
            ". Name fewer devices");
 }
@@ -42,7 +46,7 @@ struct DeviceBytes {
 class LayerDivision {
  public:
   // options: with a context.
-  LayerDivision(const Models& models, Devices devices, const EngineOptions& options) {
+  LayerDivision(const Models& models, Devices devices, const EngineOptions& options, VisionTower* tower) {
     const int n = static_cast<int>(devices.size());
     const std::vector<LayerShape> shapes = models.layer_shapes();
     const StateOptions state = state_options(options);
@@ -60,6 +64,8 @@ class LayerDivision {
       size_t fixed = device.weight_bytes(*models.target, no_layers) +
                      device.scratch_bytes(stream_needs(models, options)) +
                      Shard::pass_buffers_bytes(models, options, no_layers);
+      if (no_layers.is_first())
+        for (const PlanEntry& entry : tower_entries(tower, device, options)) fixed += entry.bytes;
       if (no_layers.is_last()) {
         fixed += options.sessions * TreeMemory::planned_bytes(*models.target, nullptr, options);
       } else {
@@ -100,12 +106,12 @@ class LayerDivision {
 };
 
 // The division at the longest context that fits, up to the wanted one.
-std::vector<int> divide(const Models& models, Devices devices, const EngineOptions& options) {
+std::vector<int> divide(const Models& models, Devices devices, const EngineOptions& options, VisionTower* tower) {
   const auto division = [&](int context) {
     EngineOptions at = options;
     at.context = context;
     at.prefill_chunk = std::min(options.prefill_chunk, context);
-    return LayerDivision(models, devices, at);
+    return LayerDivision(models, devices, at, tower);
   };
   const int max_context = models.target->info().max_context;
   const int wanted = options.context > 0 ? std::min(options.context, max_context) : max_context;
@@ -119,7 +125,7 @@ std::vector<int> divide(const Models& models, Devices devices, const EngineOptio
 }
 
 bool fits_alone(const Models& models, const DeviceSizes& device, size_t file_bytes, EngineOptions options,
-                const VisionTower* tower) {
+                VisionTower* tower) {
   const int wanted = options.context > 0 ? options.context : models.target->info().max_context;
   try {
     return make_plan(models, device, file_bytes, options, {}, tower).largest_context >= wanted;
@@ -150,14 +156,15 @@ MemoryPlan sum_of(std::vector<MemoryPlan> parts, const std::string& names) {
 }
 
 // Every device settles the context, then the tokens of the KV cache; the engine has the smallest of each. models,
-// parts: [devices]
+// parts: [devices]. tower: on the first device.
 MemoryPlan settle(std::span<const Models* const> models, std::span<const NetworkPart> parts, Devices devices,
-                  size_t file_bytes, EngineOptions& options) {
+                  size_t file_bytes, EngineOptions& options, VisionTower* tower) {
   const auto settle_all = [&](std::vector<MemoryPlan>* plans) {
     EngineOptions smallest = options;
     for (size_t rank = 0; rank < devices.size(); ++rank) {
       EngineOptions own = options;
-      MemoryPlan plan = make_plan(*models[rank], *devices[rank], file_bytes, own, parts[rank]);
+      MemoryPlan plan =
+          make_plan(*models[rank], *devices[rank], file_bytes, own, parts[rank], rank == 0 ? tower : nullptr);
       if (plans != nullptr) plans->push_back(std::move(plan));
       const auto keep_least = [&](int& value, int other) { value = rank == 0 ? other : std::min(value, other); };
       keep_least(smallest.context, own.context);
@@ -175,7 +182,20 @@ MemoryPlan settle(std::span<const Models* const> models, std::span<const Network
   return sum_of(std::move(plans), names_of(devices));
 }
 
-SplitPlan split_tensors(const Models& models, Devices devices, size_t file_bytes, EngineOptions& options) {
+SplitPlan split_layers(const Models& models, Devices devices, size_t file_bytes, EngineOptions& options,
+                       VisionTower* tower) {
+  check_supported(models, devices, options);
+  const std::vector<int> bounds = divide(models, devices, options, tower);
+  const int n = static_cast<int>(devices.size());
+  SplitPlan split;
+  for (int rank = 0; rank < n; ++rank) split.parts.push_back({rank, n, {bounds[rank], bounds[rank + 1]}});
+  const std::vector<const Models*> all(n, &models);
+  split.plan = settle(all, split.parts, devices, file_bytes, options, tower);
+  return split;
+}
+
+SplitPlan split_tensors(const Models& models, Devices devices, size_t file_bytes, EngineOptions& options,
+                        VisionTower* tower) {
   const std::string names = names_of(devices);
   const int n = static_cast<int>(devices.size());
   LB_CHECK(n <= kMaxRanks, kUnsupported, "split = tensor: at most ", kMaxRanks, " devices, got ", names);
@@ -184,13 +204,19 @@ SplitPlan split_tensors(const Models& models, Devices devices, size_t file_bytes
   LB_CHECK(options.decode_path != DecodePath::kMegakernel, kUnsupported,
            "split = tensor: the megakernel runs on one device only, and every layer of this model is on ", names,
            ". Use decode_path = auto or graph");
+  LB_CHECK(!options.batch_invariant, kUnsupported, "batch_invariant is not supported with split = tensor (", names,
+           "). Use split = layer, or no batch_invariant");
+  LB_CHECK(models.target->is_divisible(), kUnsupported, "split = tensor: the layers of ",
+           models.target->info().architecture,
+           " read keys and values of other layers, or inputs of their own, which models on several devices (", names,
+           ") do not support. Name one device");
   options.decode_path = DecodePath::kGraph;
   SplitPlan split;
   split.parts.resize(n);
   std::vector<const Models*> all;
   for (int rank = 0; rank < n; ++rank) split.ranks.push_back({models.target->slice(rank, n), nullptr});
   for (const Models& rank : split.ranks) all.push_back(&rank);
-  split.plan = settle(all, split.parts, devices, file_bytes, options);
+  split.plan = settle(all, split.parts, devices, file_bytes, options, tower);
   split.plan.bytes_per_token = 0;
   for (const MemoryPlan& part : split.plan.parts) split.plan.bytes_per_token += part.bytes_per_token;
   return split;
@@ -199,20 +225,14 @@ SplitPlan split_tensors(const Models& models, Devices devices, size_t file_bytes
 }  // namespace
 
 SplitPlan make_split_plan(const Models& models, Devices devices, size_t file_bytes, EngineOptions& options,
-                          const VisionTower* tower) {
-  if (devices.size() == 1 ||
-      (options.split == SplitMode::kAuto && fits_alone(models, *devices[0], file_bytes, options, tower)))
+                          VisionTower* tower) {
+  if (devices.size() == 1) return {{NetworkPart{}}, make_expert_plan(models, *devices[0], file_bytes, options, tower)};
+  LB_CHECK(!asks_for_slots(options), kUnsupported,
+           "expert_slots and expert_memory are for a model on one device, and the devices are ", names_of(devices));
+  if (options.split == SplitMode::kAuto && fits_alone(models, *devices[0], file_bytes, options, tower))
     return {{NetworkPart{}}, make_plan(models, *devices[0], file_bytes, options, {}, tower)};
-  if (options.split == SplitMode::kTensor) return split_tensors(models, devices, file_bytes, options);
-  check_supported(models, devices, options);
-  const std::vector<int> bounds = divide(models, devices, options);
-  const int n = static_cast<int>(devices.size());
-  SplitPlan split;
-  for (int rank = 0; rank < n; ++rank) split.parts.push_back({rank, n, {bounds[rank], bounds[rank + 1]}});
-
-  const std::vector<const Models*> all(n, &models);
-  split.plan = settle(all, split.parts, devices, file_bytes, options);
-  return split;
+  return options.split == SplitMode::kTensor ? split_tensors(models, devices, file_bytes, options, tower)
+                                             : split_layers(models, devices, file_bytes, options, tower);
 }
 
 }  // namespace lb

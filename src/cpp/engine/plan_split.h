@@ -16,10 +16,10 @@ struct SplitPlan {
 
 // options.split = auto: the first device alone, if the whole model fits there with the wanted context (options.context,
 // else the model's longest). Otherwise layers on all devices, so that each uses the same share of its free memory.
-// Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. tower: null without images; beside
-// several devices it is in host memory. Throws like make_plan(). options.split = tensor: a slice of the model on every
-// device, which decodes with graphs.
+// Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. tower: on the first device;
+// null without images. Throws like make_plan(). options.split = tensor: a slice of the model on every device, which
+// decodes with graphs.
 SplitPlan make_split_plan(const Models& models, std::span<const DeviceSizes* const> devices, size_t file_bytes,
-                          EngineOptions& options, const VisionTower* tower);
+                          EngineOptions& options, VisionTower* tower);
 
 }  // namespace lb

@@ -148,9 +148,20 @@ MemoryPlan PromptScorer::make_plan(const Models& models, const DeviceSizes& size
   return plan;
 }
 
+namespace {
+
+void check_scorer(const std::string& path, const Model& model) {
+  LB_CHECK(model.is_plain(), kUnsupported, path, ": ", model.info().architecture,
+           " cannot score prompts, because its layers differ in their attention or have norms after their branches; "
+           "use a model of the family qwen3, llama or qwen35");
+}
+
+}  // namespace
+
 MemoryPlan PromptScorer::plan(const std::string& path, ScorerOptions& options, const DeviceSizes& sizes) {
   resolve(options, sizes);
   const OpenModels opened(path, "", sizes);
+  check_scorer(path, *opened.models.target);
   sizes.check(sparse_wish(options), *opened.models.target, options.kv);
   return make_plan(opened.models, sizes, opened.file_bytes(), options);
 }
@@ -160,9 +171,11 @@ std::shared_ptr<PromptScorer> PromptScorer::open(const std::string& path, Scorer
   const std::shared_ptr<const Backend> backend = given ? std::move(given) : cpu_backend();
   resolve(options, backend->sizes());
   OpenModels opened(path, "", backend->sizes());
+  check_scorer(path, *opened.models.target);
   backend->sizes().check(sparse_wish(options), *opened.models.target, options.kv);
   const std::lock_guard opening(backend->device().opening());
   MemoryPlan plan = make_plan(opened.models, backend->sizes(), opened.file_bytes(), options);
+  opened.models.target->set_context(options.context);
   opened.models.target->fill_copies(options.threads, progress);
   const std::shared_ptr<PromptScorer> scorer = process_owned(
       new PromptScorer(std::move(opened.file), std::move(opened.models), backend, options, std::move(plan)));

@@ -61,14 +61,18 @@ int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, 
   engine().check_ids(ids);
   drop_lost();
   if (decode_.has_logits() && std::ranges::equal(ids, timeline_.tokens())) return total;
-  const bool is_invariant = engine().options().batch_invariant;
-  if (is_invariant && timeline_.extends_by_one(ids)) {
+  const bool by_row = engine().decodes_by_row();
+  const auto decode_last = [&] {
+    if (decode_.decode_row(ids)) return;
     const SegmentRequest request{this, ids};
     Pass::sync({&request, 1}, interrupted);
+  };
+  decode_.set_runs_ahead(true);
+  if (decode_.follow(ids) || decode_.verify_draft(ids, interrupted)) return total;
+  if (by_row && timeline_.extends_by_one(ids)) {
+    decode_last();
     return total;
   }
-  decode_.set_runs_ahead(!is_invariant);
-  if (decode_.follow(ids) || decode_.verify_draft(ids, interrupted)) return total;
   const auto tokens = timeline_.tokens();
   const auto mismatch = std::mismatch(tokens.begin(), tokens.end(), ids.begin(), ids.end());
   const int common = static_cast<int>(mismatch.first - tokens.begin());
@@ -79,9 +83,17 @@ int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, 
     if (first + rows == total) decode_.download_logits(buffers, rows - 1);
     if (progress) progress(first + rows - cached, total - cached);
   };
+  // A last chunk of one row is a decoded row, with the same bits as after a sync() without that row.
+  const int rows_before_last = total - 1 - cached, chunk = engine().options().prefill_chunk;
+  const bool decodes_last =
+      by_row && total > 1 && !is_image_id(ids.back()) && (rows_before_last == 0 || (total - 1) % chunk == 0);
   const Clock::time_point start = Clock::now();
-  timeline_.prefill(ids, interrupted, after_chunk, between_layers);
+  timeline_.prefill(decodes_last ? ids.first(total - 1) : ids, interrupted, after_chunk, between_layers);
   check_not_lost();  // another session may have met the failure between the layers
+  if (decodes_last) {
+    decode_last();
+    if (progress) progress(total - cached, total - cached);
+  }
   speculator_.add_prefill_time(total - cached, std::chrono::duration<double, std::milli>(Clock::now() - start).count());
   return cached;
 }

@@ -17,6 +17,17 @@ std::span<std::byte> Shard::weights() const {
   return first == nullptr ? std::span<std::byte>() : std::span(first->data(), first->size());
 }
 
+ExpertCounts Shard::expert_counts() const {
+  ExpertCounts sum = {};
+  for (const WeightStore& store : weights_)
+    for (const volatile ExpertCounts* layer : store.expert_counts) {
+      sum.hits += layer->hits;
+      sum.misses += layer->misses;
+      sum.bytes += layer->bytes;
+    }
+  return sum;
+}
+
 void Shard::make_pass_buffers(const Models& models, const EngineOptions& options, EngineTurn& turn) {
   steps_ = std::make_unique<PassBuffers>(models, options, part_, PassBuffers::step_rows(options), *stream_, turn);
   if (options.prefill_chunk <= steps_->max_rows) return;

@@ -30,6 +30,9 @@ class Shard {
   // The weights of the first network loaded, in device memory; empty if they stay in the file's mapping.
   std::span<std::byte> weights() const;
 
+  // What passes did so far with experts that are not all in device memory; 0 if all are. No lock is needed.
+  ExpertCounts expert_counts() const;
+
   // Engines only: makes the steps' buffers, and buffers for long prompt chunks if these have more rows than any step.
   void make_pass_buffers(const Models& models, const EngineOptions& options, EngineTurn& turn);
   static size_t pass_buffers_bytes(const Models& models, const EngineOptions& options, const NetworkPart& part);

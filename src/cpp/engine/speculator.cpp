@@ -76,7 +76,9 @@ void Speculator::suggest(std::span<const int32_t> tokens, std::span<const int32_
 // --- propose
 
 int Speculator::max_tree_rows() const {
-  return std::min(timeline_.engine().options().tree_rows(), timeline_.engine().buffers().max_rows);
+  const Engine& engine = timeline_.engine();
+  const int rows = std::min(engine.options().tree_rows(), engine.buffers().max_rows);
+  return engine.decodes_by_row() ? std::min(rows, engine.max_pass_rows()) : rows;
 }
 
 int Speculator::room() const { return std::min(max_tree_rows(), timeline_.state().room()); }

@@ -68,6 +68,8 @@ class TokenLoop {
   // Starts copying a tree to the host. The copy is complete once take() returns a token chosen later.
   virtual void fetch(const Draft* tree) = 0;
   virtual const Draft& fetched() const = 0;
+  // Sets the next step's input. Without it, the input is the last chosen token.
+  virtual void enter(int32_t token) = 0;
   // Sets the position of the next step's input. Without it, the position is one after the previous choice's.
   virtual void place(int position) = 0;
   // Starts a step whose input is the last chosen token, then the choice of the next token with the same sampler. The

@@ -144,21 +144,28 @@ LinearGroup gate_and_up(const SwiGluMlp& mlp, const float* y, const MlpBuffers& 
   return {{product(mlp.gate, y, b.gate, step), product(mlp.up, y, b.up, step)}, 2};
 }
 
-// result = down(silu(gate) * up) (+ add)
+// result = down(act(gate) * up) (+ add)
 void activate(const SwiGluMlp& mlp, const MlpBuffers& b, const float* add, float* result, const Step& step) {
   const BlockResult out(add, result, step);
-  run_fused(SwiGlu{b.gate, b.up, b.gate, step.rows, mlp.gate.n_out}, out.group(mlp.down, b.gate), step.stream);
+  const LinearGroup down = out.group(mlp.down, b.gate);
+  const int rows = step.rows, dim = mlp.gate.n_out;
+  if (mlp.is_gelu)
+    run_fused(GeGlu{b.gate, b.up, b.gate, rows, dim, dim}, down, step.stream);
+  else
+    run_fused(SwiGlu{b.gate, b.up, b.gate, rows, dim}, down, step.stream);
   out.finish(mlp.down.n_out);
 }
 
 LinearGroup queries_keys_values(const AttentionBlock& block, const float* y, const AttentionBuffers& b,
                                 const Step& step) {
+  if (!block.has_kv()) return {{product(block.q, y, b.u, step)}, 1};
   return {{product(block.q, y, b.u, step), product(block.k, y, b.k, step), product(block.v, y, b.v, step)}, 3};
 }
 
 // Without queries: keys and values only.
 AttentionPrepare prepare(const AttentionBlock& block, int layer, const Segment& rows, const Step& step) {
-  const size_t angles = static_cast<size_t>(rows.first_row) * (block.n_rot / 2);
+  const size_t first = static_cast<size_t>(rows.first_row) * (block.n_rot / 2);
+  const Angles angles = step.angles(block.rotation);
   return {.u = nullptr,
           .q = nullptr,
           .k = nullptr,
@@ -168,17 +175,18 @@ AttentionPrepare prepare(const AttentionBlock& block, int layer, const Segment& 
           .v_bias = block.v_bias,
           .q_norm = block.q_norm,
           .k_norm = block.k_norm,
-          .cos = step.cos + angles,
-          .sin = step.sin + angles,
-          .cache = rows.state->kv(layer, rows.shard),
+          .cos = angles.cos + first,
+          .sin = angles.sin + first,
+          .cache = rows.state->kv(block.has_kv() ? layer : block.kv_from, rows.shard),
           .n_past = rows.n_past,
           .rows = rows.rows,
           .n_heads = 0,
-          .n_pairs = block.n_rot / 2,
+          .n_pairs = block.rotation == Rotation::kNone ? 0 : block.n_rot / 2,
           .u_row_stride = 0,
           .u_head_stride = 0,
           .eps = block.eps,
-          .pairs = block.pairs};
+          .pairs = block.pairs,
+          .v_norm = block.v_norm};
 }
 
 // The same, with queries.
@@ -191,12 +199,21 @@ AttentionPrepare prepare(const AttentionBlock& block, int layer, const Attention
   const long first = rows.first_row, kv = static_cast<long>(block.n_kv_heads) * block.head_dim;
   op.u = b.u + first * op.u_row_stride;
   op.q = b.q + first * block.n_heads * block.head_dim;
-  op.k = b.k + first * kv;
-  op.v = b.v + first * kv;
+  if (block.has_kv()) {
+    op.k = b.k + first * kv;
+    op.v = b.v + first * kv;
+  }
+  if (block.q_rotation != block.rotation) {
+    const Angles own = step.angles(block.q_rotation);
+    op.q_cos = own.cos + first * (block.n_rot / 2);
+    op.q_sin = own.sin + first * (block.n_rot / 2);
+  }
   return op;
 }
 
-float softmax_scale(const AttentionBlock& block) { return 1 / std::sqrt(static_cast<float>(block.head_dim)); }
+float softmax_scale(const AttentionBlock& block) {
+  return block.scale > 0 ? block.scale : 1 / std::sqrt(static_cast<float>(block.head_dim));
+}
 
 // The key blocks that the prepared rows attend to.
 SelectBlocks select_blocks(const AttentionBlock& block, const AttentionPrepare& rows, const Step& step) {
@@ -245,7 +262,8 @@ Attention attention(const AttentionBlock& block, const AttentionPrepare& op, con
           .sinks = block.sinks,
           .blocks = selection.blocks,
           .n_query_blocks = selection.n_query_blocks,
-          .list_size = selection.list_size};
+          .list_size = selection.list_size,
+          .by_row = rows.state->options().by_row && rows.tree.parent != nullptr};
 }
 
 void finish(const AttentionBlock& block, const BlockResult& out, float* result, const Step& step) {
@@ -300,7 +318,8 @@ DeltaInputs delta_inputs(const DeltaNetBlock& block, const SequenceState::Call& 
                       .n_v_heads = r.n_v_heads,
                       .dk = r.dk,
                       .row_stride = r.channels(),
-                      .eps = kDeltaL2Eps}};
+                      .eps = kDeltaL2Eps},
+          .by_row = call.by_row};
 }
 
 GatedDelta gated_delta(const DeltaNetBlock& block, const SequenceState::Call& call, const Tree& tree,
@@ -327,7 +346,8 @@ GatedDelta gated_delta(const DeltaNetBlock& block, const SequenceState::Call& ca
           .dk = r.dk,
           .dv = r.dv,
           .row_stride = r.channels(),
-          .order = r.order};
+          .order = r.order,
+          .by_row = call.by_row};
 }
 
 }  // namespace
@@ -371,7 +391,8 @@ void MoeBlock::forward(const RmsNorm& in, const float* x, float* result, const S
   LinearGroup routers{{product(router, in.y, b.logits, step)}, 1};
   if (has_shared()) routers.products[routers.n++] = product(shared_gate, in.y, b.shared_gate, step);
   run(routers, step.stream);
-  run(RouteExperts{b.logits, biases.router, b.experts, b.weights, rows, sizes.n, k, sizes.is_normalized}, step.stream);
+  run(RouteExperts{b.logits, biases.router, b.experts, b.weights, rows, sizes.n, k, sizes.is_normalized, slots},
+      step.stream);
   if (has_shared()) {
     run(LinearGroup{{product(shared.gate, in.y, b.mlp_gate, step), product(shared.up, in.y, b.mlp_up, step)}, 2},
         step.stream);
@@ -379,6 +400,8 @@ void MoeBlock::forward(const RmsNorm& in, const float* x, float* result, const S
               {{product(shared.down, b.mlp_gate, b.shared, step)}, 1}, step.stream);
   }
   const bool is_joined = up.data == nullptr;
+  ExpertSlots with_host = slots;
+  with_host.gate = gate.host_experts, with_host.up = up.host_experts, with_host.down = down.host_experts;
   run(MixExperts{.gate = expert_matrix(gate, 0, biases.gate),
                  .up = expert_matrix(is_joined ? gate : up, is_joined ? sizes.ffn : 0, biases.up),
                  .down = expert_matrix(down, 0, biases.down),
@@ -395,9 +418,17 @@ void MoeBlock::forward(const RmsNorm& in, const float* x, float* result, const S
                  .dim = router.n_in,
                  .ffn = sizes.ffn,
                  .limit = sizes.limit,
-                 .activations = step.activations},
+                 .activations = step.activations,
+                 .slots = with_host},
       step.stream);
   out.finish(router.n_in);
+}
+
+void TokenInput::forward(const float* x, const float* input, long stride, float* result, const Step& step) const {
+  Carver scratch = step.scratch;
+  float* b = scratch.take<float>(static_cast<size_t>(step.rows) * gate.n_out);
+  run(LinearGroup{{product(gate, x, b, step)}, 1}, step.stream);
+  run_fused(GeGlu{b, input, b, step.rows, gate.n_out, stride}, {{product(proj, b, result, step)}, 1}, step.stream);
 }
 
 void AttentionBlock::carve(Carver& scratch, int rows) const { AttentionBuffers(scratch, *this, rows); }

@@ -50,6 +50,14 @@ struct RankSums {
   float* partial = nullptr;              // [rows, hidden] this rank's share of a block's result
 };
 
+// A table of angles (ops/rope.h).
+struct Angles {
+  const float *cos = nullptr, *sin = nullptr;  // [rows, n_rot / 2]
+};
+
+// Which of a model's tables of angles rotates a block's heads.
+enum class Rotation : uint8_t { kNone, kFirst, kSecond };
+
 // The append in progress, as a block sees it.
 struct Step {
   int rows;  // rows of all segments, perhaps followed by padding rows that no sequence keeps
@@ -60,8 +68,10 @@ struct Step {
   Carver scratch;  // each block carves from a copy, so all blocks reuse the same region
   Stream& stream;
   const SparseBlocks* sparse = nullptr;  // block-sparse attention; null: dense
+  Angles second{};                       // of a model with two ropes; cos and sin are the first's
   RankSums sums{};
 
+  Angles angles(Rotation rotation) const { return rotation == Rotation::kSecond ? second : Angles{cos, sin}; }
   bool has_one_sequence() const { return segments.size() == 1 && segments[0].rows == rows; }
 };
 
@@ -69,9 +79,10 @@ struct Step {
 Linear product(const Matrix& w, const float* x, float* y, int rows, Activations activations, const Stream& stream,
                const float* add = nullptr);
 
-// down(silu(gate y) * up y)
+// down(act(gate y) * up y)
 struct SwiGluMlp {
   Matrix gate, up, down;
+  bool is_gelu = false;  // the act is gelu, else silu
   // result = x + mlp(in.y); result may be x
   void forward(const RmsNorm& in, const float* x, float* result, const Step& step) const;
   void forward(const float* y, float* result, const Step& step) const;  // result = mlp(y)
@@ -107,6 +118,7 @@ struct MoeBlock {
   SwiGluMlp shared;  // without data: no shared expert
   Matrix shared_gate;  // [1, hidden]
   MoeBiases biases;
+  ExpertSlots slots{};  // of experts that are not all in device memory; the host's addresses are those of the matrices
   // result = x + moe(in.y); result may be x
   void forward(const RmsNorm& in, const float* x, float* result, const Step& step) const;
   void carve(Carver& scratch, int rows) const;
@@ -118,6 +130,7 @@ struct MoeBlock {
     if (biases.router != nullptr) vector(biases.router, n);
     if (biases.gate != nullptr) vector(biases.gate, n * sizes.ffn), vector(biases.up, n * sizes.ffn);
     if (biases.down != nullptr) vector(biases.down, n * router.n_in);
+    if (vector.slots) vector.slots(slots);
   }
   // Without the experts, which are no linear products.
   void groups(auto&& group) const {
@@ -130,6 +143,17 @@ struct MoeBlock {
 };
 
 using FeedForward = std::variant<SwiGluMlp, MoeBlock>;
+
+// A layer's own input of every token: x + norm(proj(gelu(gate x) * input)), after the feed-forward network.
+struct TokenInput {
+  Matrix gate, proj;            // [dim, hidden], [hidden, dim]
+  const float* norm = nullptr;  // [hidden]
+  void carve(Carver& scratch, int rows) const { scratch.take<float>(static_cast<size_t>(rows) * gate.n_out); }
+  void visit(auto&& matrix, auto&& vector) { matrix(gate), matrix(proj), vector(norm, proj.n_out); }
+  void groups(auto&& group) const { group({&gate}), group({&proj}); }
+  // result = proj(gelu(gate x) * input). input: rows at this stride
+  void forward(const float* x, const float* input, long stride, float* result, const Step& step) const;
+};
 
 // Rows of an append whose attention to earlier tokens is scored (ops/key_scores.h).
 struct ScoredRows {
@@ -148,12 +172,16 @@ struct AttentionBlock {
   const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;  // [rows of the projection]; all or none
   const float* o_bias = nullptr;                                        // [hidden] or null
   const float* sinks = nullptr;                                         // [n_heads] or null
+  const float* v_norm = nullptr;                                        // [head_dim] or null
   bool gated = false;
   int n_heads = 0, n_kv_heads = 0, head_dim = 0, n_rot = 0;
   float eps = 0;
+  float scale = 0;  // of the scores; 0: 1 / sqrt(head_dim)
   RopePairs pairs = RopePairs::kHalves;
+  Rotation rotation = Rotation::kFirst, q_rotation = Rotation::kFirst;  // kNone: both
   int window = 0;      // slots that a row attends to, including its own; 0: all
   int first_slot = 0;  // earlier slots are masked
+  int kv_from = -1;    // layer whose keys and values this one reads; it has none. -1: its own
   // result = x + attention(in.y); result may be x
   void forward(int layer, const RmsNorm& in, const float* x, float* result, const Step& step) const;
   void forward(int layer, const float* y, float* result, const Step& step) const;  // result = attention(y)
@@ -161,14 +189,22 @@ struct AttentionBlock {
   void score(int layer, const RmsNorm& in, const ScoredRows& scored, const Step& step) const;
   void carve(Carver& scratch, int rows) const;
   void visit(auto&& matrix, auto&& vector) {
-    matrix(q), matrix(k), matrix(v), matrix(o);
-    vector(q_norm, head_dim), vector(k_norm, head_dim);
+    const bool is_v_k = v.data == k.data;  // values are projected like keys, by one matrix
+    matrix(q), matrix(o);
+    if (has_kv()) matrix(k);
+    if (has_kv() && !is_v_k) matrix(v);
+    if (is_v_k) v = k;
+    vector(q_norm, head_dim), vector(k_norm, head_dim), vector(v_norm, head_dim);
     if (q_bias != nullptr) vector(q_bias, q.n_out), vector(k_bias, k.n_out), vector(v_bias, v.n_out);
     if (o_bias != nullptr) vector(o_bias, o.n_out);
     if (sinks != nullptr) vector(sinks, n_heads);
   }
-  void groups(auto&& group) const { group({&q, &k, &v}), group({&o}); }
-  KvShape shape() const { return {n_kv_heads, head_dim, window}; }
+  void groups(auto&& group) const {
+    has_kv() ? group({&q, &k, &v}) : group({&q});
+    group({&o});
+  }
+  bool has_kv() const { return kv_from < 0; }
+  KvShape shape() const { return {has_kv() ? n_kv_heads : 0, head_dim, window}; }
 };
 
 // Appends only the keys and values of x, for rows that later rows attend to. blocks: one or two of the same shape, for

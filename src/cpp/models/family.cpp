@@ -12,19 +12,8 @@
 namespace lb {
 namespace {
 
-struct Family {
-  const char* gguf;             // general.architecture
-  std::vector<const char*> hf;  // model_type, of the text model
-  std::unique_ptr<Model> (*make)(const ModelFile&);
-};
-
-const Family kFamilies[] = {
-    {"gpt-oss", {"gpt_oss"}, make_gpt_oss},
-    {"llama", {"llama"}, make_llama},
-    {"qwen3", {"qwen3"}, make_qwen3},
-    {"qwen3moe", {"qwen3_moe"}, make_qwen3moe},
-    {"qwen35", {"qwen3_5_text", "qwen3_5"}, make_qwen35},
-    {"qwen35moe", {"qwen3_5_moe_text", "qwen3_5_moe"}, make_qwen35moe},
+const Family* const kFamilies[] = {
+    &kGemma4, &kGptOss, &kLlama, &kMistral3, &kPhi3, &kQwen3, &kQwen3Moe, &kQwen35, &kQwen35Moe, &kSmolLm3,
 };
 
 std::string architecture(const ModelFile& file) {
@@ -35,18 +24,27 @@ std::string architecture(const ModelFile& file) {
 }
 
 // Some GGUF files list KV heads per layer, with 0 for layers without attention.
-int kv_heads(const Fields& fields, int n_heads) {
+int kv_heads(const Fields& fields, int n_heads, bool may_differ) {
   const FieldName name{"attention.head_count_kv", {"num_key_value_heads"}};
   const GgufEntry* entry = fields.is_gguf() ? fields.gguf()->find(fields.gguf_key(name.gguf)) : nullptr;
   if (entry == nullptr || entry->value.type() != GgufType::kArray) return fields.count(name, n_heads);
   uint64_t heads = 0;
   for (uint64_t value : fields.gguf()->uint_array(entry->key)) {
-    if (value != 0 && heads != 0 && value != heads)
+    if (value != 0 && heads != 0 && value != heads && !may_differ)
       fields.refuse(name, "differs between layers; that is not supported");
     heads = std::max(heads, value);
   }
   if (heads < 1 || heads > static_cast<uint64_t>(n_heads)) fields.refuse(name, cat("gives ", heads, " KV heads"));
   return static_cast<int>(heads);
+}
+
+// The largest value of a field that may be listed per layer.
+int largest(const Fields& fields, const FieldName& name) {
+  const auto list = find_list(fields, name.gguf);
+  if (!list) return fields.count(name);
+  const uint64_t most = list->empty() ? 0 : std::ranges::max(*list);
+  if (most < 1 || most > 1 << 24) fields.refuse(name, cat("lists ", most));
+  return static_cast<int>(most);
 }
 
 // GGUF marks tied embeddings by omitting the head. A safetensors checkpoint states it in its configuration (on two
@@ -70,23 +68,31 @@ std::unique_ptr<Model> make_model(const ModelFile& file) {
   refuse_other_formats(file);
   const std::string found = architecture(file);
   std::string known;
-  for (const Family& family : kFamilies) {
-    if (file.gguf() != nullptr && found == family.gguf) return family.make(file);
+  for (const Family* family : kFamilies) {
+    if (file.gguf() != nullptr && found == family->gguf) return make_family(*family, file);
     if (file.gguf() == nullptr)
-      for (const char* type : family.hf)
-        if (found == type) return family.make(file);
-    known += cat(known.empty() ? "" : ", ", family.gguf);
+      for (const char* type : family->hf)
+        if (found == type) return make_family(*family, file);
+    known += cat(known.empty() ? "" : ", ", family->gguf);
   }
   fail(ErrorCode::kUnsupported, file.path, ": architecture \"", found, "\" is not supported; supported: ", known);
 }
 
-void read_sizes(const Fields& fields, ModelInfo& info, Biases biases) {
+const Family* find_family(std::string_view gguf) {
+  for (const Family* family : kFamilies)
+    if (gguf == family->gguf) return family;
+  return nullptr;
+}
+
+void read_sizes(const Fields& fields, ModelInfo& info, const Allowed& allowed) {
   info.n_layers = fields.count({"block_count", {"num_hidden_layers"}});
   info.hidden = fields.count({"embedding_length", {"hidden_size"}});
   const FieldName ffn{"feed_forward_length", {"intermediate_size"}};
-  info.ffn = info.experts.n > 0 ? fields.find_count(ffn).value_or(0) : fields.count(ffn);
+  info.ffn = info.experts.n > 0                          ? fields.find_count(ffn).value_or(0)
+             : allowed.layers_differ && fields.is_gguf() ? largest(fields, ffn)
+                                                         : fields.count(ffn);
   info.n_heads = fields.count({"attention.head_count", {"num_attention_heads"}});
-  info.n_kv_heads = kv_heads(fields, info.n_heads);
+  info.n_kv_heads = kv_heads(fields, info.n_heads, allowed.layers_differ);
   info.head_dim = fields.count({"attention.key_length", {"head_dim"}}, info.hidden / info.n_heads);
   if (info.n_layers > 1024)
     fields.refuse({"block_count", {"num_hidden_layers"}}, cat("is ", info.n_layers, "; at most 1024"));
@@ -105,20 +111,22 @@ void read_sizes(const Fields& fields, ModelInfo& info, Biases biases) {
   if (fields.count(value_length, info.head_dim) != info.head_dim)
     fields.refuse(value_length, "differs from the key length; that is not supported");
   const Json* act = fields.hf("hidden_act");
-  LB_CHECK(act == nullptr || act->string() == "silu", kUnsupported, act->where(), ": hidden_act \"", act->string(),
-           "\" is not supported; supported: silu");
-  if (biases != Biases::kAttention) refuse_flag(fields, "attention_bias");
+  if (act == nullptr) act = fields.hf("hidden_activation");
+  LB_CHECK(act == nullptr || act->string() == allowed.activation, kUnsupported, act->where(), ": hidden_act \"",
+           act->string(), "\" is not supported; supported: ", allowed.activation);
+  if (!allowed.biases) refuse_flag(fields, "attention_bias");
   refuse_flag(fields, "mlp_bias");
 }
 
-void read_common(const Fields& fields, ModelInfo& info, Biases biases) {
-  read_sizes(fields, info, biases);
-  info.max_context = scaled_context(fields, fields.count({"context_length", {"max_position_embeddings"}}));
+void read_common(const Fields& fields, ModelInfo& info, const Allowed& allowed) {
+  read_sizes(fields, info, allowed);
+  info.max_context = fields.count({"context_length", {"max_position_embeddings"}});
+  if (!allowed.own_rope) info.max_context = scaled_context(fields, info.max_context);
   info.eps = fields.positive({"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}});
   refuse_flag(fields, "use_sliding_window");
 }
 
-Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix norms, const char* ffn_norm) {
+Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix norms, const NormNames& ffn_norm) {
   Weights weights;
   const int h = info.hidden;
   const TensorName table{"token_embd.weight", "embed_tokens.weight"}, output{"output.weight", "lm_head.weight"};
@@ -135,7 +143,7 @@ Weights bind_common(Binder& binder, const Fields& fields, ModelInfo& info, HfFix
   for (int i = 0; i < info.n_layers; ++i) {
     Layer layer;
     layer.mixer_norm = binder.vector(layer_tensor(i, "attn_norm.weight", "input_layernorm.weight"), h, norms);
-    layer.ffn_norm = binder.vector(layer_tensor(i, ffn_norm, "post_attention_layernorm.weight"), h, norms);
+    layer.ffn_norm = binder.vector(layer_tensor(i, ffn_norm.gguf, ffn_norm.hf), h, norms);
     weights.layers.push_back(std::move(layer));
   }
   return weights;
@@ -188,6 +196,14 @@ SwiGluMlp bind_mlp(Binder& binder, const ModelInfo& info, LayerNumber i) {
   return bind_swiglu(binder, info.hidden, info.ffn, i, "", "mlp");
 }
 
+SwiGluMlp bind_joined_mlp(Binder& binder, const ModelInfo& info, LayerNumber i) {
+  const int h = info.hidden, f = info.ffn;
+  const TensorName both = layer_tensor(i, "ffn_up.weight", "mlp.gate_up_proj.weight");
+  return {.gate = binder.rows_of(both, 2 * f, 0, f, h, Split::rows(f)),
+          .up = binder.rows_of(both, 2 * f, f, f, h, Split::rows(f)),
+          .down = binder.matrix(layer_tensor(i, "ffn_down.weight", "mlp.down_proj.weight"), h, f, Split::columns(f))};
+}
+
 FeedForward bind_ffn(Binder& binder, const ModelInfo& info, LayerNumber i) {
   if (info.experts.n > 0) return bind_moe(binder, info, i);
   return bind_mlp(binder, info, i);
@@ -223,14 +239,28 @@ AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber
   const Split keys = Split::head_rows({{info.n_kv_heads, 1, d}});
   const Split outputs = Split::head_columns({info.n_kv_heads, shared, d});
   AttentionBlock block;
-  block.q = binder.matrix(layer_tensor(i, "attn_q.weight", "self_attn.q_proj.weight"), q * made, h, queries);
-  block.k = binder.matrix(layer_tensor(i, "attn_k.weight", "self_attn.k_proj.weight"), kv, h, keys);
-  block.v = binder.matrix(layer_tensor(i, "attn_v.weight", "self_attn.v_proj.weight"), kv, h, keys);
+  if (kind.is_joined) {
+    const TensorName all = layer_tensor(i, "attn_qkv.weight", "self_attn.qkv_proj.weight");
+    block.q = binder.rows_of(all, q + 2 * kv, 0, q, h, queries);
+    block.k = binder.rows_of(all, q + 2 * kv, q, kv, h, keys);
+    block.v = binder.rows_of(all, q + 2 * kv, q + kv, kv, h, keys);
+  } else {
+    block.q = binder.matrix(layer_tensor(i, "attn_q.weight", "self_attn.q_proj.weight"), q * made, h, queries);
+    if (kind.has_kv) {
+      block.k = binder.matrix(layer_tensor(i, "attn_k.weight", "self_attn.k_proj.weight"), kv, h, keys);
+      const TensorName v = layer_tensor(i, "attn_v.weight", "self_attn.v_proj.weight");
+      const bool is_k = kind.values_are_keys || (kind.may_lack_values && binder.is_gguf() && !binder.has(v));
+      block.v = is_k ? block.k : binder.matrix(v, kv, h, keys);
+    }
+  }
   block.o = binder.matrix(layer_tensor(i, "attn_output.weight", "self_attn.o_proj.weight"), h, q, outputs);
   if (kind.qk_norms) {
     block.q_norm = binder.vector(layer_tensor(i, "attn_q_norm.weight", "self_attn.q_norm.weight"), d, kind.norms);
-    block.k_norm = binder.vector(layer_tensor(i, "attn_k_norm.weight", "self_attn.k_norm.weight"), d, kind.norms);
+    if (kind.has_kv)
+      block.k_norm = binder.vector(layer_tensor(i, "attn_k_norm.weight", "self_attn.k_norm.weight"), d, kind.norms);
   }
+  if (kind.normalises_values && kind.has_kv) block.v_norm = binder.ones(d);
+  block.scale = kind.scale;
   if (kind.has_biases) {
     block.q_bias = binder.vector(layer_tensor(i, "attn_q.bias", "self_attn.q_proj.bias"), q);
     block.k_bias = binder.vector(layer_tensor(i, "attn_k.bias", "self_attn.k_proj.bias"), kv);
@@ -249,16 +279,35 @@ AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber
   return block;
 }
 
-std::unique_ptr<Model> finish(Binder& binder, ModelInfo info, Weights weights) {
-  // Old checkpoints also store the rope frequencies, which follow from the configuration. Quantised checkpoints may
-  // have scales of an FP8 KV cache, which this engine does not support.
-  binder.skip([](std::string_view name) {
-    return std::ranges::any_of(std::array{".rotary_emb.inv_freq", ".k_scale", ".v_scale"},
-                               [&](const char* end) { return name.ends_with(end); });
-  });
-  binder.finish();
-  weights.copies = binder.take_copies();
-  return std::make_unique<Model>(std::move(info), std::move(weights));
+DeltaNetBlock bind_delta_net(Binder& binder, const ModelInfo& info, const RecurrentShape& r, LayerNumber i) {
+  const int h = info.hidden, values = r.n_v_heads * r.dv;
+  // A shard gets whole key heads with their value heads and recurrent states.
+  const int shared = r.n_v_heads / r.n_k_heads;
+  const auto values_of = [&](int unit) {
+    return SplitSection{r.n_k_heads, shared, unit, r.order == HeadOrder::kTiled};
+  };
+  const SplitSection keys{r.n_k_heads, 1, r.dk};
+  DeltaNetBlock block;
+  block.qkv = binder.matrix(layer_tensor(i, "attn_qkv.weight", "linear_attn.in_proj_qkv.weight"), r.channels(), h,
+                            Split::head_rows({keys, keys, values_of(r.dv)}));
+  block.z = binder.matrix(layer_tensor(i, "attn_gate.weight", "linear_attn.in_proj_z.weight"), values, h,
+                          Split::head_rows({values_of(r.dv)}));
+  block.beta = binder.matrix(layer_tensor(i, "ssm_beta.weight", "linear_attn.in_proj_b.weight"), r.n_v_heads, h,
+                             Split::head_rows({values_of(1)}));
+  block.alpha = binder.matrix(layer_tensor(i, "ssm_alpha.weight", "linear_attn.in_proj_a.weight"), r.n_v_heads, h,
+                              Split::head_rows({values_of(1)}));
+  block.out = binder.matrix(layer_tensor(i, "ssm_out.weight", "linear_attn.out_proj.weight"), h, values,
+                            Split::head_columns(values_of(r.dv)));
+  block.conv = binder.filter(layer_tensor(i, "ssm_conv1d.weight", "linear_attn.conv1d.weight"), r.channels(), r.n_taps);
+  block.a_neg = binder.vector(layer_tensor(i, "ssm_a", "linear_attn.A_log"), r.n_v_heads, HfFix::kNegExp);
+  const TensorName bias = layer_tensor(i, "ssm_dt.bias", "linear_attn.dt_bias");
+  const TensorName ollama_bias = layer_tensor(i, "ssm_dt", "linear_attn.dt_bias");
+  block.dt_bias = binder.vector(binder.has(ollama_bias) ? ollama_bias : bias, r.n_v_heads);
+  block.norm =
+      binder.vector(layer_tensor(i, "ssm_norm.weight", "linear_attn.norm.weight"), r.dv);  // plain, not zero-centred
+  block.dims = r;
+  block.eps = info.eps;
+  return block;
 }
 
 TensorName layer_tensor(LayerNumber layer, const char* gguf, const char* hf) {

@@ -1,28 +1,19 @@
 // Qwen3, dense or a mixture: grouped-query attention, per-head norms of q and k, rope over the whole head, pairs half a
 // head apart.
 #include "models/family.h"
-#include "models/rope_angles.h"
 
 namespace lb {
 namespace {
 
-std::unique_ptr<Model> make(const ModelFile& file, const Fields& fields, ModelInfo info) {
-  read_common(fields, info);
-  refuse_partial_rotation(fields);
-  info.n_rot = info.head_dim;
-
-  Binder binder(file);
-  Weights weights = bind_common(binder, fields, info, HfFix::kNone, "ffn_norm.weight");
-  weights.rope = rope_angles(fields, binder, info.n_rot);
-  for (int i = 0; i < info.n_layers; ++i) {
-    weights.layers[i].mixer = bind_attention(binder, info, i, {.qk_norms = true});
-    weights.layers[i].ffn = bind_ffn(binder, info, i);
-  }
-  return finish(binder, std::move(info), std::move(weights));
+ExpertSizes experts(const Fields& fields) {
+  return read_experts(fields, fields.is_gguf() || fields.flag({"", {"norm_topk_prob"}}, false));
 }
 
+void read(const Fields& fields, FamilyConfig&) { refuse_partial_rotation(fields); }
+
 // Mixtures with dense layers among them are unknown in this family.
-void refuse_dense_layers(const Fields& fields) {
+void read_mixture(const Fields& fields, FamilyConfig& config) {
+  read(fields, config);
   const FieldName step{"", {"decoder_sparse_step"}}, dense{"", {"mlp_only_layers"}};
   if (const Json* value = fields.hf("decoder_sparse_step"); value != nullptr && value->integer() != 1)
     fields.refuse(step, cat("is ", value->integer(), "; supported: 1"));
@@ -32,21 +23,25 @@ void refuse_dense_layers(const Fields& fields) {
 
 }  // namespace
 
-std::unique_ptr<Model> make_qwen3(const ModelFile& file) {
-  constexpr HfDefault kDefaults[] = {{"rms_norm_eps", 1e-6}, {"max_position_embeddings", 32768}, {"head_dim", 128}};
-  return make(file, Fields(file, "qwen3", kDefaults), {.architecture = "qwen3"});
-}
+const Family kQwen3 = {
+    .gguf = "qwen3",
+    .hf = {"qwen3"},
+    .defaults = {{"rms_norm_eps", 1e-6}, {"max_position_embeddings", 32768}, {"head_dim", 128}},
+    .attention = {.qk_norms = true},
+    .read = read,
+};
 
-std::unique_ptr<Model> make_qwen3moe(const ModelFile& file) {
-  constexpr HfDefault kDefaults[] = {{"rms_norm_eps", 1e-6},
-                                     {"max_position_embeddings", 32768},
-                                     {"num_experts", 128},
-                                     {"num_experts_per_tok", 8},
-                                     {"moe_intermediate_size", 768}};
-  const Fields fields(file, "qwen3moe", kDefaults);
-  refuse_dense_layers(fields);
-  const bool is_normalized = fields.is_gguf() || fields.flag({"", {"norm_topk_prob"}}, false);
-  return make(file, fields, {.architecture = "qwen3moe", .experts = read_experts(fields, is_normalized)});
-}
+const Family kQwen3Moe = {
+    .gguf = "qwen3moe",
+    .hf = {"qwen3_moe"},
+    .defaults = {{"rms_norm_eps", 1e-6},
+                 {"max_position_embeddings", 32768},
+                 {"num_experts", 128},
+                 {"num_experts_per_tok", 8},
+                 {"moe_intermediate_size", 768}},
+    .attention = {.qk_norms = true},
+    .experts = experts,
+    .read = read_mixture,
+};
 
 }  // namespace lb

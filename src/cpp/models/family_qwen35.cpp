@@ -5,8 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "models/family_qwen35.h"
-#include "models/rope_angles.h"
+#include "models/family.h"
 
 namespace lb {
 namespace {
@@ -103,70 +102,30 @@ void refuse_old_layouts(const Fields& fields) {
     if (!fields.flag(name, true)) fields.refuse(name, "is false; convert the model again with a current converter");
 }
 
-}  // namespace
+ExpertSizes experts(const Fields& fields) { return read_experts(fields, true); }
 
-Fields qwen35_fields(const ModelFile& file, std::string_view architecture) {
-  if (architecture == kQwen35Moe) return Fields(file, architecture, kQwen35MoeDefaults);
-  return Fields(file, architecture, kQwen35Defaults);
-}
-
-Qwen35Config read_qwen35(const Fields& fields) {
-  Qwen35Config config;
-  config.info.architecture = fields.architecture();
-  if (config.info.architecture == kQwen35Moe) config.info.experts = read_experts(fields, true);
-  read_common(fields, config.info);
+void read(const Fields& fields, FamilyConfig& config) {
   refuse_old_layouts(fields);
+  ModelInfo& info = config.info;
   const FieldName mtp{"nextn_predict_layers", {}};
   if (fields.is_gguf()) {
     // block_count includes these blocks, which come last. find_count() would refuse zero.
     const uint64_t extra = fields.gguf()->find_uint(fields.gguf_key(mtp.gguf)).value_or(0);
-    if (extra >= static_cast<uint64_t>(config.info.n_layers))
-      fields.refuse(mtp, cat("is ", extra, " of ", config.info.n_layers, " blocks"));
+    if (extra >= static_cast<uint64_t>(info.n_layers))
+      fields.refuse(mtp, cat("is ", extra, " of ", info.n_layers, " blocks"));
     config.n_prediction_blocks = static_cast<int>(extra);
-    config.info.n_layers -= config.n_prediction_blocks;
+    info.n_layers -= config.n_prediction_blocks;
   }
-  config.recurrent = recurrent_layers(fields, config.info.n_layers);
+  const std::vector<bool> recurrent = recurrent_layers(fields, info.n_layers);
   config.mrope_sections = mrope_sections(fields);
-  config.info.n_rot = rotary_dims(fields, config.info.head_dim);
-  config.delta = delta_shape(fields);
-  return config;
+  info.n_rot = rotary_dims(fields, info.head_dim);
+  const RecurrentShape delta = delta_shape(fields);
+  config.layers.resize(info.n_layers);
+  for (int i = 0; i < info.n_layers; ++i)
+    if (recurrent[i]) config.layers[i].delta_net = delta;
 }
 
-namespace {
-
-DeltaNetBlock bind_delta_net(Binder& binder, const Qwen35Config& config, int i) {
-  const RecurrentShape& r = config.delta;
-  const int h = config.info.hidden, values = r.n_v_heads * r.dv;
-  // A shard gets whole key heads with their value heads and recurrent states.
-  const int shared = r.n_v_heads / r.n_k_heads;
-  const auto values_of = [&](int unit) {
-    return SplitSection{r.n_k_heads, shared, unit, r.order == HeadOrder::kTiled};
-  };
-  const SplitSection keys{r.n_k_heads, 1, r.dk};
-  DeltaNetBlock block;
-  block.qkv = binder.matrix(layer_tensor(i, "attn_qkv.weight", "linear_attn.in_proj_qkv.weight"), r.channels(), h,
-                            Split::head_rows({keys, keys, values_of(r.dv)}));
-  block.z = binder.matrix(layer_tensor(i, "attn_gate.weight", "linear_attn.in_proj_z.weight"), values, h,
-                          Split::head_rows({values_of(r.dv)}));
-  block.beta = binder.matrix(layer_tensor(i, "ssm_beta.weight", "linear_attn.in_proj_b.weight"), r.n_v_heads, h,
-                             Split::head_rows({values_of(1)}));
-  block.alpha = binder.matrix(layer_tensor(i, "ssm_alpha.weight", "linear_attn.in_proj_a.weight"), r.n_v_heads, h,
-                              Split::head_rows({values_of(1)}));
-  block.out = binder.matrix(layer_tensor(i, "ssm_out.weight", "linear_attn.out_proj.weight"), h, values,
-                            Split::head_columns(values_of(r.dv)));
-  block.conv = binder.filter(layer_tensor(i, "ssm_conv1d.weight", "linear_attn.conv1d.weight"), r.channels(), r.n_taps);
-  block.a_neg = binder.vector(layer_tensor(i, "ssm_a", "linear_attn.A_log"), r.n_v_heads, HfFix::kNegExp);
-  const TensorName bias = layer_tensor(i, "ssm_dt.bias", "linear_attn.dt_bias");
-  const TensorName ollama_bias = layer_tensor(i, "ssm_dt", "linear_attn.dt_bias");
-  block.dt_bias = binder.vector(binder.has(ollama_bias) ? ollama_bias : bias, r.n_v_heads);
-  block.norm =
-      binder.vector(layer_tensor(i, "ssm_norm.weight", "linear_attn.norm.weight"), r.dv);  // plain, not zero-centred
-  block.dims = r;
-  block.eps = config.info.eps;
-  return block;
-}
-
-void refuse_uncounted_blocks(const ModelFile& file, const Qwen35Config& config) {
+void refuse_uncounted_blocks(const ModelFile& file, const FamilyConfig& config) {
   if (file.gguf() == nullptr || config.n_prediction_blocks > 0) return;
   for (const TensorView& tensor : file.tensors().all())
     LB_CHECK(tensor.name.find(".nextn.") == std::string::npos, kFormat, to_string(tensor),
@@ -176,7 +135,7 @@ void refuse_uncounted_blocks(const ModelFile& file, const Qwen35Config& config) 
 
 // Whether a tensor belongs to a prediction block (GGUF: layers after the main ones) or to the vision tower, which
 // Ollama's converter puts into the same file (v., mm.).
-bool is_skipped(std::string_view name, const Qwen35Config& config) {
+bool is_skipped(std::string_view name, const FamilyConfig& config) {
   for (const char* prefix : {"mtp.", "model.mtp.", "visual.", "model.visual.", "v.", "mm."})
     if (name.starts_with(prefix)) return true;
   if (!name.starts_with("blk.")) return false;
@@ -185,32 +144,66 @@ bool is_skipped(std::string_view name, const Qwen35Config& config) {
   return layer >= config.info.n_layers && layer < config.info.n_layers + config.n_prediction_blocks;
 }
 
-}  // namespace
-
-namespace {
-
-std::unique_ptr<Model> make(const ModelFile& file, std::string_view architecture) {
-  const Fields fields = qwen35_fields(file, architecture);
-  Qwen35Config config = read_qwen35(fields);
-  refuse_uncounted_blocks(file, config);
-  Binder binder(file);
-  Weights weights = bind_common(binder, fields, config.info, HfFix::kAddOne, "post_attention_norm.weight");
-  weights.rope = rope_angles(fields, binder, config.info.n_rot, config.mrope_sections);
-  for (int i = 0; i < config.info.n_layers; ++i) {
-    if (config.recurrent[i]) {
-      weights.layers[i].mixer = bind_delta_net(binder, config, i);
-    } else {
-      weights.layers[i].mixer = bind_attention(binder, config.info, i, kQwen35Attention);
-    }
-    weights.layers[i].ffn = bind_ffn(binder, config.info, i);
-  }
-  binder.skip([&](std::string_view name) { return is_skipped(name, config); });
-  return finish(binder, std::move(config.info), std::move(weights));
-}
+constexpr AttentionKind kAttention{.qk_norms = true, .gated = true, .norms = HfFix::kAddOne};
 
 }  // namespace
 
-std::unique_ptr<Model> make_qwen35(const ModelFile& file) { return make(file, kQwen35); }
-std::unique_ptr<Model> make_qwen35moe(const ModelFile& file) { return make(file, kQwen35Moe); }
+const Family kQwen35 = {
+    .gguf = "qwen35",
+    .hf = {"qwen3_5_text", "qwen3_5"},
+    .defaults =
+        {
+            {"hidden_size", 4096},
+            {"intermediate_size", 12288},
+            {"num_hidden_layers", 32},
+            {"num_attention_heads", 16},
+            {"num_key_value_heads", 4},
+            {"head_dim", 256},
+            {"max_position_embeddings", 32768},
+            {"rms_norm_eps", 1e-6},
+            {"linear_conv_kernel_dim", 4},
+            {"linear_key_head_dim", 128},
+            {"linear_value_head_dim", 128},
+            {"linear_num_key_heads", 16},
+            {"linear_num_value_heads", 32},
+        },
+    .attention = kAttention,
+    .ffn_norm = {.gguf = "post_attention_norm.weight"},
+    .norms = HfFix::kAddOne,
+    .read = read,
+    .check = refuse_uncounted_blocks,
+    .skips = is_skipped,
+};
+
+const Family kQwen35Moe = {
+    .gguf = "qwen35moe",
+    .hf = {"qwen3_5_moe_text", "qwen3_5_moe"},
+    .defaults =
+        {
+            {"hidden_size", 2048},
+            {"num_hidden_layers", 40},
+            {"num_attention_heads", 16},
+            {"num_key_value_heads", 2},
+            {"head_dim", 256},
+            {"max_position_embeddings", 32768},
+            {"rms_norm_eps", 1e-6},
+            {"linear_conv_kernel_dim", 4},
+            {"linear_key_head_dim", 128},
+            {"linear_value_head_dim", 128},
+            {"linear_num_key_heads", 16},
+            {"linear_num_value_heads", 32},
+            {"moe_intermediate_size", 512},
+            {"shared_expert_intermediate_size", 512},
+            {"num_experts_per_tok", 8},
+            {"num_experts", 256},
+        },
+    .attention = kAttention,
+    .ffn_norm = {.gguf = "post_attention_norm.weight"},
+    .norms = HfFix::kAddOne,
+    .experts = experts,
+    .read = read,
+    .check = refuse_uncounted_blocks,
+    .skips = is_skipped,
+};
 
 }  // namespace lb

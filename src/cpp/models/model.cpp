@@ -2,6 +2,7 @@
 #include "models/model.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "ops/copy_rows.h"
@@ -12,6 +13,10 @@
 namespace lb {
 namespace {
 
+AddNorm add_norm(const float* x, float* z, const float* w, float* y, int rows, const ModelInfo& info, float scale) {
+  return {x, z, w, y, rows, info.hidden, info.eps, scale};
+}
+
 RmsNorm norm(const float* x, const float* w, float* y, int rows, const ModelInfo& info) {
   return {x, w, y, rows, 1, info.hidden, info.hidden, info.hidden, info.eps};
 }
@@ -19,16 +24,47 @@ RmsNorm norm(const float* x, const float* w, float* y, int rows, const ModelInfo
 }  // namespace
 
 Model::Model(ModelInfo info, Weights weights)
-    : info_(std::move(info)), weights_(std::move(weights)), rope_{RopeTables(weights_.rope)} {
+    : info_(std::move(info)),
+      weights_(std::move(weights)),
+      rope_{RopeTables(weights_.rope)},
+      second_rope_{RopeTables(weights_.second_rope)} {
   std::vector<LayerShape> shapes;
   for (const Layer& layer : weights_.layers)
     std::visit([&](const auto& mixer) { shapes.emplace_back(mixer.shape()); }, layer.mixer);
-  finish(std::move(shapes), {info_.n_heads, info_.n_kv_heads, info_.head_dim}, std::move(weights_.copies),
-         expert_products_of(info_));
+  // The largest heads, shared by the most queries: scratch memory then suffices for every layer.
+  AttentionSizes sizes{info_.n_heads, info_.n_kv_heads, info_.head_dim};
+  for (const Layer& layer : weights_.layers)
+    if (const auto* attention = std::get_if<AttentionBlock>(&layer.mixer)) {
+      sizes.n_kv_heads = std::min(sizes.n_kv_heads, attention->n_kv_heads);
+      sizes.head_dim = std::max(sizes.head_dim, attention->head_dim);
+    }
+  finish(std::move(shapes), sizes, std::move(weights_.copies), expert_products_of(info_));
+}
+
+bool Model::is_plain() const {
+  return std::ranges::none_of(weights_.layers, [&](const Layer& layer) {
+    const auto* attention = std::get_if<AttentionBlock>(&layer.mixer);
+    return layer.mixer_post_norm != nullptr ||
+           (attention != nullptr && (!attention->has_kv() || attention->n_kv_heads != info_.n_kv_heads ||
+                                     attention->head_dim != info_.head_dim));
+  });
+}
+
+bool Model::is_divisible() const {
+  return weights_.token_inputs.dim == 0 && std::ranges::none_of(weights_.layers, [](const Layer& layer) {
+           const auto* attention = std::get_if<AttentionBlock>(&layer.mixer);
+           return attention != nullptr && !attention->has_kv();
+         });
+}
+
+void Model::set_context(int tokens) {
+  RopeAngles& rope = weights_.rope;
+  if (!rope.long_inv_freq.empty() && tokens > rope.long_from)
+    std::ranges::copy(rope.long_inv_freq, rope.inv_freq.begin());  // in place: tables point to them
 }
 
 size_t Model::bytes_per_token() const {
-  size_t bytes = weight_bytes() - (info_.tied ? 0 : weights_.embedding.bytes());
+  size_t bytes = weight_bytes() - (info_.tied ? 0 : weights_.embedding.bytes()) - weights_.token_inputs.table.bytes();
   for (const Layer& layer : weights_.layers)
     if (const auto* moe = std::get_if<MoeBlock>(&layer.ffn)) bytes -= moe->unused_bytes();
   return bytes;
@@ -38,7 +74,9 @@ void Model::for_each_group(const GroupVisitor& group) const {
   for (const Layer& layer : weights_.layers) {
     std::visit([&](const auto& mixer) { mixer.groups(group); }, layer.mixer);
     std::visit([&](const auto& ffn) { ffn.groups(group); }, layer.ffn);
+    if (layer.token_input) layer.token_input->groups(group);
   }
+  if (weights_.token_inputs.dim > 0) group({&weights_.token_inputs.projection});
   group({&weights_.head});
 }
 
@@ -50,12 +88,17 @@ void Model::visit(const WeightVisitor& visitor) {
   else if (part.is_last())
     visitor.matrix(weights_.head);
   if (part.is_last()) visitor(weights_.final_norm, info_.hidden);
+  if (TokenInputs& inputs = weights_.token_inputs; inputs.dim > 0)
+    visitor.matrix(inputs.table), visitor.matrix(inputs.projection), visitor(inputs.norm, inputs.dim);
   for (int i = 0; i < info_.n_layers; ++i) {
     if (!part.layers.has(i)) continue;
     Layer& layer = weights_.layers[i];
     visitor(layer.mixer_norm, info_.hidden), visitor(layer.ffn_norm, info_.hidden);
     std::visit([&](auto& mixer) { mixer.visit(visitor.matrix, visitor); }, layer.mixer);
     std::visit([&](auto& ffn) { ffn.visit(visitor.matrix, visitor); }, layer.ffn);
+    if (layer.mixer_post_norm != nullptr)
+      visitor(layer.mixer_post_norm, info_.hidden), visitor(layer.ffn_post_norm, info_.hidden);
+    if (layer.token_input) layer.token_input->visit(visitor.matrix, visitor);
   }
   if (!part.is_last()) {
     const float* const norm = part.layers.end < info_.n_layers ? weights_.layers[part.layers.end].mixer_norm : nullptr;
@@ -65,7 +108,9 @@ void Model::visit(const WeightVisitor& visitor) {
     if (moved != norm) next_norms_[part.rank] = moved;
   }
   rope_.resize(std::max<size_t>(rope_.size(), part.n), RopeTables(weights_.rope));
+  second_rope_.resize(rope_.size(), RopeTables(weights_.second_rope));
   rope_[part.rank].visit(visitor);
+  if (second_rope_[part.rank].n_pairs > 0) second_rope_[part.rank].visit(visitor);
 }
 
 Workspace Model::carve(Carver& carver, int rows) const {
@@ -75,6 +120,11 @@ Workspace Model::carve(Carver& carver, int rows) const {
   ws.y = carver.take<float>(n * info_.hidden);
   ws.cos = carver.take<float>(n * info_.n_rot / 2);
   ws.sin = carver.take<float>(n * info_.n_rot / 2);
+  ws.second_cos = carver.take<float>(n * weights_.second_rope.axis.size());
+  ws.second_sin = carver.take<float>(n * weights_.second_rope.axis.size());
+  const size_t inputs = n * info_.n_layers * weights_.token_inputs.dim;
+  ws.token_inputs = carver.take<float>(inputs);
+  ws.projected = carver.take<float>(inputs);
   ws.partial = is_slice() ? carver.take<float>(n * info_.hidden) : nullptr;
   ws.scratch = carver;
   return ws;
@@ -85,15 +135,22 @@ size_t Model::workspace_bytes(int rows) const {
   carve(fixed, rows);
   size_t blocks = 0;
   for (const Layer& layer : weights_.layers) {
-    Carver mixer_scratch, ffn_scratch;
+    Carver mixer_scratch, ffn_scratch, input_scratch;
     std::visit([&](const auto& mixer) { mixer.carve(mixer_scratch, rows); }, layer.mixer);
     std::visit([&](const auto& ffn) { ffn.carve(ffn_scratch, rows); }, layer.ffn);
-    blocks = std::max({blocks, mixer_scratch.used(), ffn_scratch.used()});
+    if (layer.token_input) layer.token_input->carve(input_scratch, rows);
+    blocks = std::max({blocks, mixer_scratch.used(), ffn_scratch.used(), input_scratch.used()});
   }
   return fixed.used() + blocks;
 }
 
 Workspace Model::workspace(Carver carver, int rows) const { return carve(carver, rows); }
+
+void Model::make_angles(int rank, const int32_t* positions, int rows, const Workspace& ws, Stream& stream) const {
+  run(rope_[rank].table(positions, rows, ws.cos, ws.sin), stream);
+  if (second_rope_[rank].n_pairs > 0)
+    run(second_rope_[rank].table(positions, rows, ws.second_cos, ws.second_sin), stream);
+}
 
 // The passes of a forward pass over the layers, on one stream.
 class Model::LayerLoop {
@@ -109,26 +166,42 @@ class Model::LayerLoop {
         n_tapped_(taps == nullptr ? 0
                                   : std::ranges::lower_bound(taps->layers, part.layers.first) - taps->layers.begin()),
         x_(ws.x),
-        step_{rows_,  append.segments, ws.cos,
-              ws.sin, activations,     ws.scratch,
-              stream, append.sparse,   {model.is_slice() ? &model.ranks_ : nullptr, ws.partial}} {}
+        step_{rows_,
+              append.segments,
+              ws.cos,
+              ws.sin,
+              activations,
+              ws.scratch,
+              stream,
+              append.sparse,
+              {ws.second_cos, ws.second_sin},
+              {model.is_slice() ? &model.ranks_ : nullptr, ws.partial}} {}
 
   void begin() {
     const ModelInfo& info = model_.info_;
-    run(model_.rope_[part_.rank].table(append_.positions.data(), rows_, ws_.cos, ws_.sin), step_.stream);
+    const int32_t* const tokens = append_.tokens.data();
+    model_.make_angles(part_.rank, append_.positions.data(), rows_, ws_, step_.stream);
     if (!part_.is_first()) return;
-    model_.embed(append_.tokens.data(), rows_, x_, step_.stream);
+    model_.embed(tokens, rows_, x_, step_.stream);
     for (const GivenRows& given : append_.given)
       step_.stream.upload(x_ + size_t(given.first) * info.hidden, given.from, sizeof(float) * given.n * info.hidden);
+    if (model_.weights_.token_inputs.dim > 0)
+      model_.embed_inputs(tokens, rows_, ws_, step_.activations, step_.stream);
   }
 
   void run_layer(int i) {
     tap(i, x_);
     const Layer& layer = model_.weights_.layers[i];
-    const RmsNorm in = norm(x_, layer.mixer_norm, ws_.y, rows_, model_.info_);
-    std::visit([&](const auto& mixer) { mixer.forward(i, in, x_, ws_.x, step_); }, layer.mixer);
+    const ModelInfo& info = model_.info_;
+    const RmsNorm in = norm(x_, layer.mixer_norm, ws_.y, rows_, info);
+    if (layer.mixer_post_norm == nullptr) {
+      std::visit([&](const auto& mixer) { mixer.forward(i, in, x_, ws_.x, step_); }, layer.mixer);
+    } else {
+      std::visit([&](const auto& mixer) { mixer.forward(i, in, nullptr, ws_.y, step_); }, layer.mixer);
+      run(add_norm(x_, ws_.y, layer.mixer_post_norm, ws_.x, rows_, info, 1), step_.stream);
+    }
     x_ = ws_.x;
-    run_ffn(i, norm(x_, layer.ffn_norm, ws_.y, rows_, model_.info_));
+    run_ffn(i, norm(x_, layer.ffn_norm, ws_.y, rows_, info));
   }
 
   void end() {
@@ -152,7 +225,7 @@ class Model::LayerLoop {
     const auto copy_of = [&](auto tapped) { return to + (tapped - layers.begin()) * hidden; };
     const auto first_copy = std::ranges::find(layers, i);
     float* const result = rows_ == 1 && first_copy != layers.end() ? copy_of(first_copy) : x_;
-    std::visit([&](const auto& ffn) { ffn.forward(in, x_, result, step_); }, model_.weights_.layers[i].ffn);
+    compute_ffn(i, in, result);
     x_ = result;
     for (auto tapped = first_copy; tapped != layers.end(); tapped = std::find(tapped + 1, layers.end(), i))
       if (copy_of(tapped) != x_)
@@ -163,6 +236,23 @@ class Model::LayerLoop {
                      .y_rows = rows_,
                      .y_stride = static_cast<long>(layers.size()) * hidden},
             step_.stream);
+  }
+
+  // result = x + ffn(in.y), and the layer's own input
+  void compute_ffn(int i, const RmsNorm& in, float* result) {
+    const Layer& layer = model_.weights_.layers[i];
+    const ModelInfo& info = model_.info_;
+    if (layer.ffn_post_norm == nullptr) {
+      std::visit([&](const auto& ffn) { ffn.forward(in, x_, result, step_); }, layer.ffn);
+    } else {
+      std::visit([&](const auto& ffn) { ffn.forward(in, nullptr, ws_.y, step_); }, layer.ffn);
+      run(add_norm(x_, ws_.y, layer.ffn_post_norm, result, rows_, info, layer.token_input ? 1 : layer.scale),
+          step_.stream);
+    }
+    if (!layer.token_input) return;
+    const int dim = model_.weights_.token_inputs.dim;
+    layer.token_input->forward(result, ws_.token_inputs + long(i) * dim, long(info.n_layers) * dim, ws_.y, step_);
+    run(add_norm(result, ws_.y, layer.token_input->norm, result, rows_, info, layer.scale), step_.stream);
   }
 
   const Model& model_;
@@ -215,8 +305,9 @@ void Model::run_layer(int i, const LayerRows& rows, const SparseBlocks* sparse, 
   const Layer& layer = weights_.layers[i];
   const RmsNorm in = norm(rows.x, layer.mixer_norm, ws.y, rows.n, info_);
   const Segment segment{0, rows.n, {}, state.n_past(), &state};
-  const Step step{rows.n, {&segment, 1}, ws.cos, ws.sin, activations, ws.scratch, stream, sparse};
-  if (has_attention(i)) run(rope_[0].table(rows.positions, rows.n, ws.cos, ws.sin), stream);
+  const Step step{
+      rows.n, {&segment, 1}, ws.cos, ws.sin, activations, ws.scratch, stream, sparse, {ws.second_cos, ws.second_sin}};
+  if (has_attention(i)) make_angles(0, rows.positions, rows.n, ws, stream);
   std::visit([&](const auto& mixer) { mixer.forward(rows.state_layer, in, rows.x, rows.x, step); }, layer.mixer);
   const RmsNorm ffn_in = norm(rows.x, layer.ffn_norm, ws.y, rows.n, info_);
   std::visit([&](const auto& ffn) { ffn.forward(ffn_in, rows.x, rows.x, step); }, layer.ffn);
@@ -234,19 +325,37 @@ void Model::score_layer(int i, const LayerRows& rows, const ScoredRows& scored, 
 void Model::embed(const int32_t* tokens, int rows, float* x, Stream& stream) const {
   const Matrix& table = weights_.embedding;
   LB_ASSERT(stream.reads(table.layout));
-  run(Embed{table.data, table.type, tokens, x, rows, info_.hidden, info_.vocab}, stream);
+  run(Embed{table.data, table.type, tokens, x, rows, info_.hidden, info_.vocab, info_.embedding_scale}, stream);
+}
+
+// (scale table[token] + norm(projection x)) / sqrt(2). The projection's factor 1 / sqrt(hidden) only changes the eps.
+void Model::embed_inputs(const int32_t* tokens, int rows, const Workspace& ws, Activations activations,
+                         Stream& stream) const {
+  const TokenInputs& inputs = weights_.token_inputs;
+  const int n = info_.n_layers * inputs.dim;
+  run(Embed{inputs.table.data, inputs.table.type, tokens, ws.token_inputs, rows, n, inputs.table.n_out,
+            std::sqrt(float(inputs.dim))},
+      stream);
+  run(LinearGroup{{product(inputs.projection, ws.x, ws.projected, rows, activations, stream)}, 1}, stream);
+  run(AddNorm{ws.token_inputs, ws.projected, inputs.norm, ws.token_inputs, rows * info_.n_layers, inputs.dim,
+              info_.eps * info_.hidden, std::sqrt(0.5f)},
+      stream);
 }
 
 void Model::head(const float* hidden, int rows, float* logits, Activations activations, Stream& stream) const {
-  if (!is_slice()) return run(product(weights_.head, hidden, logits, rows, activations, stream), stream);
-  for (int first = 0; first < rows; first += kGatherRows) {
-    const int n = std::min(rows - first, kGatherRows);
-    run(product(weights_.head, hidden + size_t(first) * info_.hidden, own_logits_, n, activations, stream), stream);
-    AllGather gather{
-        .x = own_logits_, .y = logits + size_t(first) * info_.vocab, .rows = n, .widths = {}, .ranks = ranks_};
-    std::ranges::copy(vocab_shares_, gather.widths);
-    run(gather, stream);
+  if (!is_slice()) {
+    run(product(weights_.head, hidden, logits, rows, activations, stream), stream);
+  } else {
+    for (int first = 0; first < rows; first += kGatherRows) {
+      const int n = std::min(rows - first, kGatherRows);
+      run(product(weights_.head, hidden + size_t(first) * info_.hidden, own_logits_, n, activations, stream), stream);
+      AllGather gather{
+          .x = own_logits_, .y = logits + size_t(first) * info_.vocab, .rows = n, .widths = {}, .ranks = ranks_};
+      std::ranges::copy(vocab_shares_, gather.widths);
+      run(gather, stream);
+    }
   }
+  if (info_.logit_cap > 0) run(SoftCap{logits, rows, info_.vocab, info_.logit_cap}, stream);
 }
 
 }  // namespace lb

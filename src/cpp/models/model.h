@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -23,13 +24,15 @@ struct ModelInfo {
   int n_heads = 0, n_kv_heads = 0, head_dim = 0, n_rot = 0;  // heads: of all ranks, in a slice its own
   int max_context = 0;                                       // tokens
   float eps = 0;
-  bool tied = false;  // the head is the embedding table
+  float embedding_scale = 1;
+  float logit_cap = 0;  // of SoftCap; 0: none
+  bool tied = false;    // the head is the embedding table
   ExpertSizes experts{};
 };
 
 inline ExpertProducts expert_products_of(const ModelInfo& info) {
   if (info.experts.n == 0) return {};
-  return {info.experts.used, info.hidden, info.experts.ffn};
+  return {info.experts.used, info.hidden, info.experts.ffn, info.experts.n};
 }
 
 // Rotation frequency and position axis of each pair, after the checkpoint's scaling rule.
@@ -37,41 +40,68 @@ struct RopeAngles {
   std::vector<float> inv_freq;  // [n_rot / 2]
   std::vector<uint8_t> axis;    // [n_rot / 2] 0 temporal, 1 height, 2 width
   float scale = 1;              // of cos and sin
+  // LongRoPE has other frequencies for contexts of more tokens than long_from; empty: the same.
+  std::vector<float> long_inv_freq;  // [n_rot / 2]
+  int long_from = 0;
+  std::vector<float> row_scales;  // further ones, of rows at positions from i * period on; empty: none
+  int period = 0;
 };
-struct RopeTables {       // RopeAngles in the memory the ops read
-  const float* inv_freq;  // [n_rot / 2]
-  const uint8_t* axis;    // [n_rot / 2]
-  int n_pairs;
+struct RopeTables {         // RopeAngles in the memory the ops read
+  const float* inv_freq;    // [n_rot / 2]
+  const uint8_t* axis;      // [n_rot / 2]
+  const float* row_scales;  // [n_scales]; null: none
+  int n_pairs, period, n_scales;
   float scale;
 
   explicit RopeTables(const RopeAngles& angles)
       : inv_freq(angles.inv_freq.data()),
         axis(angles.axis.data()),
+        row_scales(angles.row_scales.empty() ? nullptr : angles.row_scales.data()),
         n_pairs(static_cast<int>(angles.axis.size())),
+        period(angles.period),
+        n_scales(static_cast<int>(angles.row_scales.size())),
         scale(angles.scale) {}
-  void visit(auto&& array) { array(inv_freq, n_pairs), array(axis, n_pairs); }
+  void visit(auto&& array) {
+    array(inv_freq, n_pairs), array(axis, n_pairs);
+    if (row_scales != nullptr) array(row_scales, n_scales);
+  }
   // positions: [3, rows]; cos, sin: [rows, n_pairs]
   RopeTable table(const int32_t* positions, int rows, float* cos, float* sin) const {
-    return {positions, axis, inv_freq, cos, sin, rows, n_pairs, scale};
+    return {positions, axis, inv_freq, cos, sin, rows, n_pairs, scale, row_scales, period, n_scales};
   }
 };
 
-// One pre-norm layer: x += mixer(norm(x)); x += ffn(norm(x)). A new kind of block in either variant needs the same
-// forward(), carve(), visit() and groups(); its family binds it.
+using Mixer = std::variant<AttentionBlock, DeltaNetBlock>;
+
+// One pre-norm layer: x += mixer(norm(x)); x += ffn(norm(x)). With post norms the outputs of mixer and ffn are
+// normalised before they are added. Then x += norm(token input), if the layer has one, and x *= scale. A new kind of
+// block in either variant needs the same forward(), carve(), visit() and groups(); its family binds it.
 struct Layer {
   const float* mixer_norm = nullptr;  // [hidden]
-  std::variant<AttentionBlock, DeltaNetBlock> mixer;
+  Mixer mixer;
   const float* ffn_norm = nullptr;  // [hidden]
   FeedForward ffn;
+  const float *mixer_post_norm = nullptr, *ffn_post_norm = nullptr;  // [hidden]; both or none
+  std::optional<TokenInput> token_input;                             // only with post norms
+  float scale = 1;                                                   // only with post norms
+};
+
+// Source of the layers' token inputs: (scale * table[token] + norm(projection embedding)) / sqrt(2), for all layers.
+struct TokenInputs {
+  Matrix table;                 // [vocab, n_layers * dim]
+  Matrix projection;            // [n_layers * dim, hidden]
+  const float* norm = nullptr;  // [dim]
+  int dim = 0;                  // 0: the model has none
 };
 
 // Everything that a family's manifest binds.
 struct Weights {
   Matrix embedding, head;  // [vocab, hidden]; the same matrix when tied
   const float* final_norm = nullptr;
+  TokenInputs token_inputs;
   std::vector<Layer> layers;
-  RopeAngles rope;
-  HostCopies copies;  // memory of the pointers above; moves to the network
+  RopeAngles rope, second_rope;  // no pairs: there is no second one
+  HostCopies copies;             // memory of the pointers above; moves to the network
 };
 
 // Copies of the residual stream after given layers, for draft models.
@@ -113,9 +143,11 @@ struct LayerRows {
 // Buffers of a forward pass, carved once for the longest append.
 struct Workspace {
   float *x, *y;  // [rows, hidden] residual stream, and a block's normed input; at the end y has the final hidden rows
-  float *cos, *sin;  // [rows, n_rot / 2]
-  float* partial;    // [rows, hidden] a rank's share of a block's result; null on one rank
-  Carver scratch;    // of the blocks
+  float *cos, *sin;                 // [rows, n_rot / 2]
+  float *second_cos, *second_sin;   // of the second rope
+  float *token_inputs, *projected;  // [rows, n_layers * dim]
+  float* partial;                   // [rows, hidden] a rank's share of a block's result; null on one rank
+  Carver scratch;                   // of the blocks
 };
 
 class Model final : public Network {
@@ -127,6 +159,8 @@ class Model final : public Network {
   size_t bytes_per_token() const;
   const float* final_norm() const { return weights_.final_norm; }  // [hidden]
   const RopeAngles& rope() const { return weights_.rope; }
+  // Takes the frequencies of a context of this many tokens. Call before the first pass, and before a device has them.
+  void set_context(int tokens);
   // Whether rows may have different positions on the three axes, as rows of an image do.
   bool has_image_positions() const {
     return std::ranges::any_of(weights_.rope.axis, [](uint8_t axis) { return axis != 0; });
@@ -158,6 +192,11 @@ class Model final : public Network {
   static void forward(std::span<const RankPass> ranks, Activations activations, const Taps* taps);
   // The first norm of the next part, in the memory of a part's device. [hidden]
   const float* next_norm(const NetworkPart& part) const { return next_norms_[part.rank]; }
+  // Whether the layers are plain pre-norm layers with one attention shape, which run_layer(), score_layer() and sparse
+  // attention need.
+  bool is_plain() const;
+  // Whether the model can be on several devices: no layer reads another layer's cache, or token inputs.
+  bool is_divisible() const;
   // Runs one layer over rows, like forward(). The caller calls state.begin_append() before and end_append() after.
   // sparse: its attention is block-sparse; null: dense.
   void run_layer(int i, const LayerRows& rows, const SparseBlocks* sparse, SequenceState& state, const Workspace& ws,
@@ -191,13 +230,16 @@ class Model final : public Network {
   class LayerLoop;
   void visit(const WeightVisitor& visitor) override;
   Workspace carve(Carver& carver, int rows) const;
+  void embed_inputs(const int32_t* tokens, int rows, const Workspace& ws, Activations activations,
+                    Stream& stream) const;
+  void make_angles(int rank, const int32_t* positions, int rows, const Workspace& ws, Stream& stream) const;
 
   ModelInfo info_;
   Weights weights_;
-  std::vector<RopeTables> rope_;          // one per part
-  std::vector<const float*> next_norms_;  // one per part on a device
-  RankMailboxes ranks_{};                 // n == 0: the model is whole
-  std::vector<int> vocab_shares_;         // [ranks] rows of the head on each rank; empty: the model is whole
+  std::vector<RopeTables> rope_, second_rope_;  // one per part
+  std::vector<const float*> next_norms_;        // one per part on a device
+  RankMailboxes ranks_{};                       // n == 0: the model is whole
+  std::vector<int> vocab_shares_;               // [ranks] rows of the head on each rank; empty: the model is whole
   float* own_logits_ = nullptr;
 };
 

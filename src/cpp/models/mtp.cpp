@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "models/draft_model.h"
-#include "models/family_qwen35.h"
+#include "models/family.h"
 #include "models/rope_angles.h"
 #include "ops/copy_rows.h"
 #include "ops/previous_row.h"
@@ -269,7 +269,7 @@ std::optional<BlockPlace> find_block(const ModelFile& file) {
   }
   const GgufMetadata& metadata = file.gguf()->metadata;
   const std::string_view architecture = metadata.find_string("general.architecture").value_or("");
-  if (architecture != kQwen35 && architecture != kQwen35Moe) return std::nullopt;
+  if (architecture != kQwen35.gguf && architecture != kQwen35Moe.gguf) return std::nullopt;
   const uint64_t n = metadata.find_uint(cat(architecture, ".block_count")).value_or(0);
   const uint64_t n_blocks = metadata.find_uint(cat(architecture, ".nextn_predict_layers")).value_or(0);
   if (n_blocks == 0 || n_blocks >= n || n > 1024) return std::nullopt;
@@ -293,8 +293,9 @@ void check_target(const std::string& path, const ModelInfo& block, int vocab, co
 std::unique_ptr<DraftModel> make_mtp(const ModelFile& file, const Model& target) {
   const std::optional<BlockPlace> place = find_block(file);
   if (!place) return nullptr;
-  const Fields fields = qwen35_fields(file, target.info().architecture);
-  const Qwen35Config config = read_qwen35(fields);
+  const Family& family = *find_family(target.info().architecture);
+  const Fields fields(file, family.gguf, family.defaults);
+  const FamilyConfig config = read_config(family, fields);
   const ModelInfo& info = config.info;
   Binder binder(file, place->hf_prefix);
   const TensorName table{"token_embd.weight", ""};
@@ -317,7 +318,7 @@ std::unique_ptr<DraftModel> make_mtp(const ModelFile& file, const Model& target)
   w.hidden_norm = norm(nextn("hnorm", "pre_fc_norm_hidden.weight"));
   w.mixer_norm = norm(layer_tensor(at, "attn_norm.weight", "input_layernorm.weight"));
   w.ffn_norm = norm(layer_tensor(at, "post_attention_norm.weight", "post_attention_layernorm.weight"));
-  w.mixer = bind_attention(binder, info, at, kQwen35Attention);
+  w.mixer = bind_attention(binder, info, at, family.attention);
   w.mixer.first_slot = 1;
   w.ffn = bind_ffn(binder, info, at);
   const TensorName own_norm = nextn("shared_head_norm", "norm.weight"), file_norm{"output_norm.weight", ""};

@@ -2,6 +2,7 @@
 #include "models/network.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "quant/repack.h"
 
@@ -41,10 +42,51 @@ void Network::use_device_types() {
   visit({change, [](const void* at, size_t) { return at; }, {}});
 }
 
-const void* const* Network::carve_planes(Carver& carver, const NetworkPart& part, const CopyMatrix& copy,
-                                         Stream* stream) {
+void Network::set_expert_slots(int slots) {
+  expert_slots_ = slots;
+  const auto change = [&](Matrix& m) { m.expert_slots = m.n_experts > 0 ? slots : 0; };
+  visit({change, [](const void* at, size_t) { return at; }, {}});
+}
+
+void Network::for_each_expert_layer(const std::function<void(ExpertSlots&)>& slots) {
+  WeightVisitor visitor{[](Matrix&) {}, [](const void* at, size_t) { return at; }};
+  visitor.slots = slots;
+  visit(visitor);
+}
+
+size_t Network::expert_bytes() {
+  size_t bytes = 0;
+  for_each_matrix([&](const Matrix& m) {
+    if (m.n_experts > 0) bytes += quant::checked_plane_layout(m.type, m.n_out / m.n_experts, m.n_in).bytes;
+  });
+  return bytes;
+}
+
+size_t Network::largest_expert_bytes() {
+  size_t layer = 0, largest = 0;
+  WeightVisitor visitor{[&](Matrix& m) {
+                          if (m.n_experts > 0)
+                            layer += quant::checked_plane_layout(m.type, m.n_out / m.n_experts, m.n_in).bytes;
+                        },
+                        [](const void* at, size_t) { return at; }};
+  visitor.slots = [&](ExpertSlots&) { largest = std::max(largest, std::exchange(layer, 0)); };
+  visit(visitor);
+  return largest;
+}
+
+size_t Network::all_expert_bytes() {
+  size_t bytes = 0;
+  for_each_matrix([&](const Matrix& m) {
+    if (m.n_experts > 0) bytes += quant::checked_plane_layout(m.type, m.n_out, m.n_in).bytes;
+  });
+  return bytes;
+}
+
+const void* const* Network::carve_planes(Carver& carver, Carver& experts, const NetworkPart& part,
+                                         const CopyMatrix& copy, Stream* stream) {
   const auto move_matrix = [&](Matrix& m) {
-    std::byte* to = carver.take<std::byte>(quant::checked_plane_layout(m.type, m.n_out, m.n_in).bytes);
+    const size_t bytes = quant::checked_plane_layout(m.type, m.rows_on_device(), m.n_in).bytes;
+    std::byte* to = (m.expert_slots > 0 ? experts : carver).take<std::byte>(bytes);
     if (to == nullptr) return;
     LB_ASSERT(m.layout == WeightLayout::kBlocks && m.type == quant::device_type(m.block_type));
     copy(to, m);
@@ -57,7 +99,17 @@ const void* const* Network::carve_planes(Carver& carver, const NetworkPart& part
     stream->upload(to, at, bytes);
     return to;
   };
-  visit({move_matrix, move_array, part});
+  const auto make_cache = [&](ExpertSlots& slots) {
+    slots.cache = experts.take<ExpertCache>(1);
+    if (slots.cache == nullptr) return;
+    ExpertCache first = {};
+    for (int e = 0; e < kMaxExperts; ++e) first.slots[e] = e < expert_slots_ ? e : -1;
+    stream->upload(slots.cache, &first, sizeof first);
+    slots.n = expert_slots_;
+  };
+  WeightVisitor visitor{move_matrix, move_array, part};
+  if (expert_slots_ > 0) visitor.slots = make_cache;
+  visit(visitor);
   const void** table = carver.take<const void*>(n_slots_);
   if (table == nullptr) return nullptr;
   const std::vector<const void*> by_slot = addresses(part);

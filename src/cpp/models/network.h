@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/memory.h"
+#include "ops/experts.h"
 #include "ops/stream.h"
 #include "state/sequence_state.h"
 #include "weights/binder.h"
@@ -18,9 +19,10 @@ struct AttentionSizes {
   int n_heads = 0, n_kv_heads = 0, head_dim = 0;
 };
 
-// Experts that a row of a mixture chooses, and the dimensions of their networks; 0 without a mixture.
+// Experts that a row of a mixture chooses, the dimensions of their networks, and the experts of a layer; 0 without a
+// mixture.
 struct ExpertProducts {
-  int used = 0, dim = 0, ffn = 0;
+  int used = 0, dim = 0, ffn = 0, n = 0;
 };
 
 // The part of a network on one shard: layers of the range. The first part also has the embedding, the last part the
@@ -38,6 +40,7 @@ struct WeightVisitor {
   std::function<void(Matrix&)> matrix;
   std::function<const void*(const void* at, size_t bytes)> array;  // returns the array's new address
   NetworkPart part{};                                              // weights of other parts are not visited
+  std::function<void(ExpertSlots&)> slots;  // of a layer's experts, after its matrices; none: not visited
 
   template <class T>
   void operator()(const T*& at, size_t n) const {
@@ -62,6 +65,16 @@ class Network {
   }
   // Frees all copies, once a device has its own.
   void release_copies() { copies_ = {}; }
+  // Leaves room for this many experts of each layer on the device, the others stay in host memory; 0: all experts. Call
+  // before planning for a device.
+  void set_expert_slots(int slots);
+  int expert_slots() const { return expert_slots_; }
+  // Visits the slots of each layer's experts; those without experts in host memory, too.
+  void for_each_expert_layer(const std::function<void(ExpertSlots&)>& slots);
+  // Planes of one expert of every layer, and of all experts.
+  size_t expert_bytes();
+  size_t largest_expert_bytes();  // of a layer
+  size_t all_expert_bytes();
   // Switches ops and sizes to the types in which a device will hold the matrices. Call before planning for a device.
   void use_device_types();
   // Matrices in the types that ops read, and vectors.
@@ -78,10 +91,12 @@ class Network {
   virtual void for_each_group(const GroupVisitor& group) const = 0;
 
   // Carves room for the weights of a part, matrices as planes (quant/planes.h). A carver without memory only counts.
-  // Otherwise `copy` converts each matrix, `stream` uploads the arrays, and from then on the network points to the
-  // copies. Returns the table of addresses(); null if the carver only counts.
-  using CopyMatrix = std::function<void(std::byte* to, const Matrix& from)>;
-  const void* const* carve_planes(Carver& carver, const NetworkPart& part, const CopyMatrix& copy, Stream* stream);
+  // Otherwise `copy` converts each matrix, experts to slots and host memory, `stream` uploads the arrays, and from then
+  // on the network points to the copies. Returns the table of addresses(); null if the carver only counts.
+  using CopyMatrix = std::function<void(std::byte* to, Matrix& from)>;
+  // experts: carves the experts' slots and their state.
+  const void* const* carve_planes(Carver& carver, Carver& experts, const NetworkPart& part, const CopyMatrix& copy,
+                                  Stream* stream);
 
  protected:
   Network() = default;
@@ -97,7 +112,7 @@ class Network {
   ExpertProducts expert_products_;
   HostCopies copies_;
   size_t weight_bytes_ = 0;
-  int max_n_in_ = 0, n_slots_ = 0;
+  int max_n_in_ = 0, n_slots_ = 0, expert_slots_ = 0;
 };
 
 }  // namespace lb

@@ -1,12 +1,13 @@
-// Sources: "llama3" is from the Llama 3.1 model card and transformers' rope utilities, "yarn" from Peng et al., 2023
-// (arXiv 2309.00071), with transformers' defaults in safetensors and llama.cpp's in GGUF. M-RoPE is from Qwen2-VL,
-// interleaved as in Qwen3.5.
+// Sources: "longrope" is from Ding et al., 2024 (arXiv 2402.13753); "llama3" is from the Llama 3.1 model card and
+// transformers' rope utilities, "yarn" from Peng et al., 2023 (arXiv 2309.00071), with transformers' defaults in
+// safetensors and llama.cpp's in GGUF. M-RoPE is from Qwen2-VL, interleaved as in Qwen3.5.
 #include "models/rope_angles.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -17,7 +18,7 @@ namespace {
 constexpr double kDefaultTheta = 10000;
 constexpr double kMaxNumber = 1e12;
 
-enum class Rule { kNone, kLinear, kLlama3, kYarn };
+enum class Rule { kNone, kLinear, kLlama3, kYarn, kLong };
 
 struct Scaling {
   Rule rule = Rule::kNone;
@@ -27,6 +28,7 @@ struct Scaling {
   bool rounds_range = true;               // YaRN: the ramp starts and ends at whole pairs
   double scale = 1;                       // of cos and sin
   bool is_original_given = false;
+  std::vector<double> short_factors, long_factors;  // LongRoPE's divisors of each frequency
 };
 
 // --- the rules
@@ -58,6 +60,11 @@ double yarn(double freq, int pair, const Scaling& s, double theta, int n_rot) {
 // YaRN's attention factor (equation 22 of the paper), with DeepSeek's weight.
 double attention_factor(double factor, double weight = 1) {
   return factor <= 1 ? 1 : 0.1 * weight * std::log(factor) + 1;
+}
+
+// LongRoPE's attention factor.
+double long_attention_factor(double factor, double original) {
+  return factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(original));
 }
 
 // --- config.json
@@ -94,6 +101,13 @@ class Sections {
       if (const Json* json = section->find(key); json != nullptr && json->is_number() && json->number() == 0)
         return otherwise;
     return find(key).value_or(otherwise);
+  }
+  std::vector<double> list(const char* key) const {
+    std::vector<double> values;
+    for (const Json* section : sections_)
+      if (const Json* found = section->find(key); found != nullptr && values.empty())
+        for (const Json& one : found->array()) values.push_back(value(one, key));
+    return values;
   }
   bool flag(const char* key, bool otherwise) const {
     for (const Json* section : sections_)
@@ -177,9 +191,17 @@ Scaling hf_scaling(const Fields& fields) {
                               is_weighted ? attention_factor(s.factor, weight) / attention_factor(s.factor, weight_all)
                                           : attention_factor(s.factor));
     LB_CHECK(s.high_turns > s.low_turns, kFormat, sections.where(), ": beta_fast must be above beta_slow");
+  } else if (type == "longrope" || type == "su") {
+    const double context = fields.count({"", {"max_position_embeddings"}});
+    s.rule = Rule::kLong;
+    s.original = original ? *original : sections.number("original_max_position_embeddings");
+    LB_CHECK(s.original > 1, kFormat, sections.where(), ": original_max_position_embeddings must be above 1");
+    s.short_factors = sections.list("short_factor"), s.long_factors = sections.list("long_factor");
+    s.scale = sections.number("attention_factor",
+                              long_attention_factor(sections.number("factor", context / s.original), s.original));
   } else {
     fail(ErrorCode::kUnsupported, sections.where(), ": rope scaling \"", type,
-         "\" is not supported; supported: default, linear, llama3, yarn");
+         "\" is not supported; supported: default, linear, llama3, longrope, yarn");
   }
   return s;
 }
@@ -198,9 +220,10 @@ Scaling gguf_scaling(const Fields& fields) {
   const std::optional<std::string> type = fields.find_string(type_name);
   Scaling s;
   s.scale = positive_or(fields, "rope.scaling.attn_factor", 1);
-  if (type == "none") return s;
+  if (type == "longrope") s.rule = Rule::kLong;  // read_long_factors() reads the rest
+  if (type == "none" || type == "longrope") return s;
   LB_CHECK(!type || type == "linear" || type == "yarn", kUnsupported, fields.where(type_name), ": rope scaling \"",
-           *type, "\" is not supported; supported: none, linear, yarn, and factors in rope_freqs.weight");
+           *type, "\" is not supported; supported: none, linear, longrope, yarn, and factors in rope_freqs.weight");
   // Files without a type mean "linear"; the oldest ones call the factor scale_linear. 0 means 1.
   s.factor = positive_or(fields, factor_name.gguf, positive_or(fields, "rope.scale_linear", type ? 0 : 1));
   if (s.factor == 0) {
@@ -224,6 +247,25 @@ Scaling gguf_scaling(const Fields& fields) {
 }
 
 Scaling read_scaling(const Fields& fields) { return fields.is_gguf() ? gguf_scaling(fields) : hf_scaling(fields); }
+
+// The factors of LongRoPE, which GGUF files have in two tensors.
+void read_long_factors(const Fields& fields, Binder& binder, int pairs, Scaling& s) {
+  const TensorName shorter{"rope_factors_short.weight", ""}, longer{"rope_factors_long.weight", ""};
+  if (fields.is_gguf() && binder.has(longer)) {
+    s.rule = Rule::kLong;
+    s.original = fields.count({"rope.scaling.original_context_length", {}});
+    for (auto [name, factors] : {std::pair(shorter, &s.short_factors), std::pair(longer, &s.long_factors)}) {
+      const float* values = binder.vector(name, pairs);
+      factors->assign(values, values + pairs);
+      LB_CHECK(std::ranges::all_of(*factors, [](double f) { return f > 0; }), kFormat, fields.path(), ": ", name.gguf,
+               ": factors must be positive");
+    }
+  }
+  if (s.rule != Rule::kLong) return;
+  for (const auto* factors : {&s.short_factors, &s.long_factors})
+    LB_CHECK(factors->size() == static_cast<size_t>(pairs), kFormat, fields.path(), ": LongRoPE needs ", pairs,
+             " short and long factors, found ", factors->size());
+}
 
 // Divides each frequency by its factor in the GGUF file.
 void divide_by_factors(const Fields& fields, Binder& binder, std::vector<double>& freqs) {
@@ -266,10 +308,17 @@ RopeAngles rope_angles(const Fields& fields, Binder& binder, int n_rot, std::spa
   std::vector<double> freqs;
   for (int i = 0; i < pairs; ++i) freqs.push_back(std::pow(theta, -2.0 * i / n_rot));
   divide_by_factors(fields, binder, freqs);
-  RopeAngles angles{.scale = static_cast<float>(s.scale)};
+  read_long_factors(fields, binder, pairs, s);
+  RopeAngles angles;
+  angles.scale = static_cast<float>(s.scale);
   for (int i = 0; i < pairs; ++i) {
     double freq = freqs[i];
     if (s.rule == Rule::kLinear) freq /= s.factor;
+    if (s.rule == Rule::kLong) {
+      angles.long_inv_freq.push_back(static_cast<float>(freq / s.long_factors[i]));
+      angles.long_from = static_cast<int>(s.original);
+      freq /= s.short_factors[i];
+    }
     if (s.rule == Rule::kLlama3) freq = llama3(freq, s);
     if (s.rule == Rule::kYarn) freq = yarn(freq, i, s, theta, n_rot);
     angles.inv_freq.push_back(static_cast<float>(freq));
@@ -278,6 +327,14 @@ RopeAngles rope_angles(const Fields& fields, Binder& binder, int n_rot, std::spa
     angles.axis.push_back(static_cast<uint8_t>(axis));
   }
   return angles;
+}
+
+RopeAngles query_angles(const RopeAngles& angles, const QueryScale& scale, int max_context) {
+  RopeAngles own = angles;
+  own.period = scale.period;
+  for (int i = 0; i <= max_context / scale.period; ++i)
+    own.row_scales.push_back(static_cast<float>(1 + scale.factor * std::log1p(double(i))));
+  return own;
 }
 
 }  // namespace lb

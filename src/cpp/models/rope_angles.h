@@ -12,10 +12,20 @@ namespace lb {
 // Where YaRN's ramp starts and ends. A GGUF file does not say it; config.json may.
 enum class YarnRange { kWholePairs, kExact };
 
-// Supports plain theta, "linear", "llama3" (a rope_freqs tensor in GGUF) and "yarn"; throws on other rules by name.
-// mrope_sections: numbers of pairs with temporal, height and width positions, interleaved; empty: ordinary rope.
+// Queries are multiplied by 1 + factor ln(1 + floor(position / period)); factor 0: they are not.
+struct QueryScale {
+  float factor = 0;
+  int period = 0;
+};
+
+// Supports plain theta, "linear", "llama3" (a rope_freqs tensor in GGUF), "yarn" and "longrope"; throws on other rules
+// by name. mrope_sections: numbers of pairs with temporal, height and width positions, interleaved; empty: ordinary
+// rope.
 RopeAngles rope_angles(const Fields& fields, Binder& binder, int n_rot, std::span<const int> mrope_sections = {},
                        YarnRange gguf_range = YarnRange::kWholePairs);
+
+// The angles of queries that grow with their position.
+RopeAngles query_angles(const RopeAngles& angles, const QueryScale& scale, int max_context);
 
 // The file's theta, or nullopt. rope_angles() then uses 10000, like other loaders.
 std::optional<double> find_rope_theta(const Fields& fields);

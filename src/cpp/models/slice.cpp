@@ -102,7 +102,8 @@ class Slicer {
     const SplitRange own = inner(mlp.down);
     return {.gate = pieces(mlp.gate, {own}, whole(mlp.gate.n_in)),
             .up = pieces(mlp.up, {own}, whole(mlp.up.n_in)),
-            .down = pieces(mlp.down, whole(mlp.down.n_out), {own})};
+            .down = pieces(mlp.down, whole(mlp.down.n_out), {own}),
+            .is_gelu = mlp.is_gelu};
   }
 
   // A part of every expert.
@@ -139,6 +140,7 @@ class Slicer {
 }  // namespace
 
 std::unique_ptr<Model> Model::slice(int rank, int n) const {
+  LB_ASSERT(is_divisible());
   Slicer slicer(rank, n);
   Weights own;
   own.embedding = weights_.embedding;
@@ -148,12 +150,14 @@ std::unique_ptr<Model> Model::slice(int rank, int n) const {
            " rows in blocks of ", Split::kBlock, ". Use fewer devices, or split = layer");
   own.head = slicer.pieces(head, slicer.ranges(vocab, head), whole(head.n_in));
   own.final_norm = weights_.final_norm;
-  own.rope = weights_.rope;
+  own.rope = weights_.rope, own.second_rope = weights_.second_rope;
   ModelInfo info = info_;
   info.tied = false;  // the head has some of the embedding's rows
   for (const Layer& layer : weights_.layers) {
     Layer& mine = own.layers.emplace_back();
     mine.mixer_norm = layer.mixer_norm, mine.ffn_norm = layer.ffn_norm;
+    mine.mixer_post_norm = layer.mixer_post_norm, mine.ffn_post_norm = layer.ffn_post_norm;
+    mine.scale = layer.scale;
     std::visit([&](const auto& mixer) { mine.mixer = slicer.slice(mixer); }, layer.mixer);
     std::visit([&](const auto& ffn) { mine.ffn = slicer.slice(ffn); }, layer.ffn);
     if (const auto* attention = std::get_if<AttentionBlock>(&mine.mixer))

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 #include <optional>
 #include <utility>
 
@@ -12,10 +11,8 @@
 namespace lb {
 namespace {
 
-constexpr double kTheta = 10000;  // of the 2-D rope
-constexpr int kTileRows = 64;     // queries of an attention task
-constexpr int kAlign = 32;        // rows of a product's operands are padded to this many values
-constexpr int kTaskValues = 1 << 14;
+constexpr int kTileRows = 64;  // queries of an attention task
+constexpr int kAlign = 32;     // rows of a product's operands are padded to this many values
 
 int padded(int n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
@@ -77,20 +74,14 @@ VisionConfig read_folder(const Json& config, const std::string& path) {
           .merge = size("spatial_merge_size")};
 }
 
-// --- activations
-
-float gelu_tanh(float x) {
-  constexpr float kScale = 0.7978845608028654f;  // sqrt(2 / pi)
-  return 0.5f * x * (1 + std::tanh(kScale * (x + 0.044715f * x * x * x)));
+VisionWeights::Norm norm_of(Binder& binder, const TensorName& module, int width) {
+  return {binder.vector({module.gguf + ".weight", module.hf + ".weight"}, width),
+          binder.vector({module.gguf + ".bias", module.hf + ".bias"}, width)};
 }
-float gelu(float x) { return 0.5f * x * (1 + std::erf(x * float(std::numbers::sqrt2 / 2))); }
 
-void apply(std::vector<float>& values, size_t n, float (*f)(float), ThreadPool& pool) {
-  const int n_tasks = static_cast<int>((n + kTaskValues - 1) / kTaskValues);
-  pool.parallel_for(n_tasks, [&](int task, int) {
-    const size_t end = std::min(n, size_t(task + 1) * kTaskValues);
-    for (size_t i = size_t(task) * kTaskValues; i < end; ++i) values[i] = f(values[i]);
-  });
+VisionProduct product_of(Binder& binder, const TensorName& module, int n_out, int n_in) {
+  return {binder.matrix({module.gguf + ".weight", module.hf + ".weight"}, n_out, n_in, Split::none()),
+          binder.vector({module.gguf + ".bias", module.hf + ".bias"}, n_out)};
 }
 
 // Softmax of the first n of n_padded values; the padding becomes 0.
@@ -106,32 +97,22 @@ void softmax(float* x, int n, int n_padded) {
 
 // The patches of an image, in the tower's order: block by block, rows of a block one after another.
 struct VisionTower::Grid {
-  int height, width;             // patches
-  std::vector<int> row, column;  // [n]
-  std::vector<float> cos, sin;   // [n, head_dim / 2]
-  std::vector<float> at[2];      // [n] row and column of the position table, fractional
+  int height, width;            // patches
+  std::vector<float> cos, sin;  // [n, head_dim / 2]
   int n() const { return height * width; }
 
   Grid(const VisionConfig& config, int image_height, int image_width)
       : height(image_height / config.patch), width(image_width / config.patch) {
-    const int m = config.merge;
-    for (int top = 0; top < height; top += m)
-      for (int left = 0; left < width; left += m)
-        for (int r = top; r < top + m; ++r)
-          for (int c = left; c < left + m; ++c) row.push_back(r), column.push_back(c);
     // Half of the pairs turn by the row, half by the column.
     const int half = config.head_dim() / 4;
-    for (int i = 0; i < n(); ++i)
-      for (const int position : {row[i], column[i]})
+    for (int i = 0; i < n(); ++i) {
+      const PatchPlace place = patch_place(i, width, config.merge);
+      for (const int position : {place.row, place.column})
         for (int pair = 0; pair < half; ++pair) {
-          const double angle = position * std::pow(kTheta, -double(pair) / half);
+          const double angle = position * std::pow(VisionConfig::kTheta, -double(pair) / half);
           cos.push_back(float(std::cos(angle))), sin.push_back(float(std::sin(angle)));
         }
-    // The corners of the table are at the corner patches.
-    const auto scaled = [&](int position, int size) {
-      return size == 1 ? 0.0f : float(double(config.table_side - 1) * position / (size - 1));
-    };
-    for (int i = 0; i < n(); ++i) at[0].push_back(scaled(row[i], height)), at[1].push_back(scaled(column[i], width));
+    }
   }
 };
 
@@ -176,16 +157,6 @@ VisionTower::VisionTower(const std::string& path, int hidden, const CpuStreamOpt
   stream_options_.thread_scratch_bytes = linear_thread_scratch(widest);
 }
 
-VisionTower::Norm VisionTower::norm(Binder& binder, const TensorName& module) {
-  return {binder.vector({module.gguf + ".weight", module.hf + ".weight"}, config_.width),
-          binder.vector({module.gguf + ".bias", module.hf + ".bias"}, config_.width)};
-}
-
-VisionTower::Product VisionTower::product(Binder& binder, const TensorName& module, int n_out, int n_in) {
-  return {binder.matrix({module.gguf + ".weight", module.hf + ".weight"}, n_out, n_in, Split::none()),
-          binder.vector({module.gguf + ".bias", module.hf + ".bias"}, n_out)};
-}
-
 void VisionTower::bind(Binder& binder) {
   const int w = config_.width, side = config_.patch;
   const int64_t p = side;
@@ -203,32 +174,71 @@ void VisionTower::bind(Binder& binder) {
   patch_sum_.resize(size_t(w) * 3 * plane);
   for (size_t row = 0; row < size_t(w) * 3; ++row)
     for (int i = 0; i < plane; ++i) patch_sum_[row * plane + i] = first[row * stride + i] + second[row * stride + i];
-  patch_bias_ = binder.vector({"v.patch_embd.bias", "patch_embed.proj.bias"}, w);
+  weights_.patch = {{.data = patch_sum_.data(),
+                     .type = DType::kF32,
+                     .n_out = w,
+                     .n_in = 3 * plane,
+                     .name = "patch embedding",
+                     .split = Split::none()},
+                    binder.vector({"v.patch_embd.bias", "patch_embed.proj.bias"}, w)};
   const TensorName table{"v.position_embd.weight", "pos_embed.weight"};
   const int n_positions = binder.height(table);
   config_.table_side = static_cast<int>(std::lround(std::sqrt(n_positions)));
   LB_CHECK(config_.table_side * config_.table_side == n_positions, kFormat, file_.path, ": the position table has ",
            n_positions, " rows, which is not a square");
-  positions_ = binder.array(table, {n_positions, w});
+  weights_.positions = binder.array(table, {n_positions, w});
   for (int i = 0; i < config_.n_layers; ++i) {
     const auto name = [&](const char* gguf, const char* hf) {
       return TensorName{cat("v.blk.", i, ".", gguf), cat("blocks.", i, ".", hf)};
     };
-    layers_.push_back({norm(binder, name("ln1", "norm1")), norm(binder, name("ln2", "norm2")),
-                       product(binder, name("attn_qkv", "attn.qkv"), 3 * w, w),
-                       product(binder, name("attn_out", "attn.proj"), w, w),
-                       product(binder, name("ffn_up", "mlp.linear_fc1"), config_.ffn, w),
-                       product(binder, name("ffn_down", "mlp.linear_fc2"), w, config_.ffn)});
+    weights_.layers.push_back({norm_of(binder, name("ln1", "norm1"), w), norm_of(binder, name("ln2", "norm2"), w),
+                               product_of(binder, name("attn_qkv", "attn.qkv"), 3 * w, w),
+                               product_of(binder, name("attn_out", "attn.proj"), w, w),
+                               product_of(binder, name("ffn_up", "mlp.linear_fc1"), config_.ffn, w),
+                               product_of(binder, name("ffn_down", "mlp.linear_fc2"), w, config_.ffn)});
   }
   const int merged = w * config_.merge * config_.merge;
-  merger_norm_ = norm(binder, {"v.post_ln", "merger.norm"});
-  merger_up_ = product(binder, {"mm.0", "merger.linear_fc1"}, merged, merged);
-  merger_down_ = product(binder, {"mm.2", "merger.linear_fc2"}, config_.hidden, merged);
+  weights_.merger_norm = norm_of(binder, {"v.post_ln", "merger.norm"}, w);
+  weights_.merger_up = product_of(binder, {"mm.0", "merger.linear_fc1"}, merged, merged);
+  weights_.merger_down = product_of(binder, {"mm.2", "merger.linear_fc2"}, config_.hidden, merged);
   if (!binder.is_gguf())
     binder.skip([](std::string_view name) { return name.find("visual.") == std::string_view::npos; });
   binder.finish();
-  copies_ = binder.take_copies();
-  copies_.fill(1, {});
+  finish({}, {config_.n_heads, config_.n_heads, config_.head_dim()}, binder.take_copies());
+  fill_copies(1, {});
+}
+
+void VisionTower::visit(const WeightVisitor& visitor) {
+  const auto product = [&](VisionProduct& one) {
+    visitor.matrix(one.weight);
+    visitor(one.bias, size_t(one.weight.n_out));
+  };
+  const auto norm = [&](VisionWeights::Norm& one) {
+    visitor(one.weight, size_t(config_.width)), visitor(one.bias, size_t(config_.width));
+  };
+  product(weights_.patch);
+  visitor(weights_.positions, size_t(config_.table_side) * config_.table_side * config_.width);
+  for (VisionWeights::Layer& layer : weights_.layers) {
+    norm(layer.attention_norm), norm(layer.mlp_norm);
+    product(layer.qkv), product(layer.out), product(layer.up), product(layer.down);
+  }
+  norm(weights_.merger_norm);
+  product(weights_.merger_up), product(weights_.merger_down);
+}
+
+void VisionTower::for_each_group(const GroupVisitor& group) const {
+  group({&weights_.patch.weight});
+  for (const VisionWeights::Layer& layer : weights_.layers)
+    for (const VisionProduct* one : {&layer.qkv, &layer.out, &layer.up, &layer.down}) group({&one->weight});
+  group({&weights_.merger_up.weight}), group({&weights_.merger_down.weight});
+}
+
+std::vector<float> VisionTower::byte_levels() const {
+  std::vector<float> levels;
+  for (int channel = 0; channel < 3; ++channel)
+    for (int v = 0; v < 256; ++v)
+      levels.push_back((float(v) / 255.0f - config_.mean[channel]) / config_.deviation[channel]);
+  return levels;
 }
 
 size_t VisionTower::scratch_bytes(int n_patches) const {
@@ -236,71 +246,46 @@ size_t VisionTower::scratch_bytes(int n_patches) const {
          CpuStream::planned_bytes(stream_options_);
 }
 
-void VisionTower::normalise(const Norm& norm, const float* x, float* y, int rows) {
-  const int w = config_.width, task_rows = std::max(1, kTaskValues / w);
-  stream_->pool().parallel_for((rows + task_rows - 1) / task_rows, [&](int task, int) {
-    for (int r = task * task_rows; r < std::min(rows, (task + 1) * task_rows); ++r) {
-      const float* from = x + size_t(r) * w;
-      float* to = y + size_t(r) * w;
-      double sum = 0, squares = 0;
-      for (int i = 0; i < w; ++i) sum += from[i];
-      const double mean = sum / w;
-      for (int i = 0; i < w; ++i) squares += (from[i] - mean) * (from[i] - mean);
-      const double scale = 1 / std::sqrt(squares / w + config_.eps);
-      for (int i = 0; i < w; ++i) to[i] = float((from[i] - mean) * scale) * norm.weight[i] + norm.bias[i];
-    }
-  });
+void VisionTower::normalise(const VisionWeights::Norm& norm, const float* x, float* y, int rows) {
+  stream_->run(LayerNorm{x, norm.weight, norm.bias, y, rows, config_.width, config_.eps});
 }
 
-void VisionTower::multiply(const Product& product, const float* x, float* y, int rows, const float* add) {
-  const Matrix& w = product.weight;
-  stream_->run(lb::product(w, x, y, rows, Activations::kF32, *stream_, add));
-  stream_->run(AddBias{y, product.bias, rows, w.n_out});
+void VisionTower::multiply(const VisionProduct& product, const float* x, float* y, int rows, const float* add) {
+  stream_->run(lb::product(product.weight, x, y, rows, Activations::kF32, *stream_, add));
 }
 
 // x = patches * w + bias + the position table, bilinear
 void VisionTower::embed(std::span<const uint8_t> rgb, const Grid& grid, Buffers& b) {
-  const int p = config_.patch, w = config_.width, n = grid.n(), values = 3 * p * p;
-  std::array<std::array<float, 256>, 3> level;  // of a byte, by channel
-  for (int channel = 0; channel < 3; ++channel)
-    for (int v = 0; v < 256; ++v)
-      level[channel][v] = (float(v) / 255.0f - config_.mean[channel]) / config_.deviation[channel];
-  for (int i = 0; i < n; ++i)
-    for (int channel = 0; channel < 3; ++channel)
-      for (int r = 0; r < p; ++r) {
-        const uint8_t* from = rgb.data() + ((size_t(grid.row[i]) * p + r) * grid.width + grid.column[i]) * p * 3;
-        float* to = b.wide.data() + size_t(i) * values + (channel * p + r) * p;
-        for (int c = 0; c < p; ++c) to[c] = level[channel][from[3 * c + channel]];
-      }
-  stream_->run(Linear{.w = patch_sum_.data(),
-                      .type = DType::kF32,
-                      .x = b.wide.data(),
-                      .add = nullptr,
-                      .y = b.x.data(),
-                      .rows = n,
-                      .n_in = values,
-                      .n_out = w,
-                      .activations = Activations::kF32});
-  stream_->run(AddBias{b.x.data(), patch_bias_, n, w});
-  const int side = config_.table_side;
-  for (int i = 0; i < n; ++i) {
-    const float y = grid.at[0][i], x = grid.at[1][i];
-    const int top = int(y), left = int(x), bottom = std::min(top + 1, side - 1), right = std::min(left + 1, side - 1);
-    const float below = y - top, beyond = x - left;
-    const auto add = [&](int r, int c, float weight) {
-      const float* from = positions_ + (size_t(r) * side + c) * w;
-      for (int k = 0; k < w; ++k) b.x[size_t(i) * w + k] += weight * from[k];
-    };
-    add(top, left, (1 - below) * (1 - beyond)), add(top, right, (1 - below) * beyond);
-    add(bottom, left, below * (1 - beyond)), add(bottom, right, below * beyond);
-  }
+  const int w = config_.width, n = grid.n();
+  const std::vector<float> levels = byte_levels();
+  stream_->run(ReadPatches{.rgb = rgb.data(),
+                           .level = levels.data(),
+                           .y = b.wide.data(),
+                           .first = 0,
+                           .rows = n,
+                           .height = grid.height,
+                           .columns = grid.width,
+                           .patch = config_.patch,
+                           .merge = config_.merge});
+  multiply(weights_.patch, b.wide.data(), b.x.data(), n);
+  stream_->run(AddBias{b.x.data(), weights_.patch.bias, n, w});
+  stream_->run(AddPositions{.y = b.x.data(),
+                            .table = weights_.positions,
+                            .first = 0,
+                            .rows = n,
+                            .dim = w,
+                            .height = grid.height,
+                            .columns = grid.width,
+                            .side = config_.table_side,
+                            .merge = config_.merge});
 }
 
 // y = attention of all patches, from the normed rows in y
-void VisionTower::attend(const Layer& layer, const Grid& grid, Buffers& b) {
+void VisionTower::attend(const VisionWeights::Layer& layer, const Grid& grid, Buffers& b) {
   const int n = grid.n(), w = config_.width, dim = config_.head_dim(), half = dim / 2;
   const size_t rows = padded(n), columns = padded(dim);
   multiply(layer.qkv, b.y.data(), b.wide.data(), n);
+  stream_->run(AddBias{b.wide.data(), layer.qkv.bias, n, 3 * w});
   ThreadPool& pool = stream_->pool();
   const float scale = 1 / std::sqrt(float(dim));
   pool.parallel_for(config_.n_heads, [&](int head, int) {
@@ -345,36 +330,45 @@ void VisionTower::attend(const Layer& layer, const Grid& grid, Buffers& b) {
   });
 }
 
+void VisionTower::check_image(size_t bytes, int height, int width) const {
+  const int unit = config_.unit();
+  LB_CHECK(
+      height >= unit && width >= unit && height % unit == 0 && width % unit == 0 && bytes == size_t(height) * width * 3,
+      kInvalid, "an image must be [height, width, 3] with sides that are multiples of ", unit, ", got ", height, " x ",
+      width);
+  const int64_t n = int64_t{height / config_.patch} * (width / config_.patch);
+  LB_CHECK(n <= kMaxPatches, kInvalid, "an image has at most ", kMaxPatches, " patches, got ", n);
+}
+
 std::vector<float> VisionTower::encode(std::span<const uint8_t> rgb, int height, int width,
                                        const std::function<bool()>& interrupted) {
-  const int unit = config_.unit();
-  LB_CHECK(height >= unit && width >= unit && height % unit == 0 && width % unit == 0 &&
-               rgb.size() == size_t(height) * width * 3,
-           kInvalid, "an image must be [height, width, 3] with sides that are multiples of ", unit, ", got ", height,
-           " x ", width);
+  check_image(rgb.size(), height, width);
   const Grid grid(config_, height, width);
-  LB_CHECK(grid.n() <= kMaxPatches, kInvalid, "an image has at most ", kMaxPatches, " patches, got ", grid.n());
   if (!stream_) stream_ = std::make_unique<CpuStream>(stream_options_);
   ThreadPool& pool = stream_->pool();
   Buffers b(config_, grid.n(), pool.size());
   const int n = grid.n();
   embed(rgb, grid, b);
-  for (const Layer& layer : layers_) {
+  const int w = config_.width;
+  for (const VisionWeights::Layer& layer : weights_.layers) {
     if (interrupted && interrupted()) fail(ErrorCode::kCancelled, "cancelled by the caller");
     normalise(layer.attention_norm, b.x.data(), b.y.data(), n);
     attend(layer, grid, b);
     multiply(layer.out, b.y.data(), b.x.data(), n, b.x.data());
+    stream_->run(AddBias{b.x.data(), layer.out.bias, n, w});
     normalise(layer.mlp_norm, b.x.data(), b.y.data(), n);
     multiply(layer.up, b.y.data(), b.wide.data(), n);
-    apply(b.wide, size_t(n) * config_.ffn, gelu_tanh, pool);
+    stream_->run(BiasGelu{b.wide.data(), layer.up.bias, n, config_.ffn, false});
     multiply(layer.down, b.wide.data(), b.x.data(), n, b.x.data());
+    stream_->run(AddBias{b.x.data(), layer.down.bias, n, w});
   }
-  normalise(merger_norm_, b.x.data(), b.y.data(), n);
-  const int n_rows = n / (config_.merge * config_.merge);
-  multiply(merger_up_, b.y.data(), b.x.data(), n_rows);
-  apply(b.x, size_t(n) * config_.width, gelu, pool);
+  normalise(weights_.merger_norm, b.x.data(), b.y.data(), n);
+  const int blocks = config_.merge * config_.merge, n_rows = n / blocks;
+  multiply(weights_.merger_up, b.y.data(), b.x.data(), n_rows);
+  stream_->run(BiasGelu{b.x.data(), weights_.merger_up.bias, n_rows, w * blocks, true});
   std::vector<float> rows(size_t(n_rows) * config_.hidden);
-  multiply(merger_down_, b.x.data(), rows.data(), n_rows);
+  multiply(weights_.merger_down, b.x.data(), rows.data(), n_rows);
+  stream_->run(AddBias{rows.data(), weights_.merger_down.bias, n_rows, config_.hidden});
   file_.check_intact();
   return rows;
 }

@@ -33,17 +33,17 @@ struct KvAppend {
 
 // Everything between the projections and the attention, fused: RmsNorm of q and k per head (if the model has norm
 // weights) or biases of q, k and v (if it has those), Rope of q and k, KvAppend of k and v. If K has a rotated type, q
-// is rotated too.
+// is rotated too. Without k: queries alone, of a layer that reads another layer's cache.
 struct AttentionPrepare {
   const float* u;       // [rows, n_heads, head_dim] projected queries, strides below
   float* q;             // [rows, n_heads, head_dim] contiguous; u itself when there are no norms
-  float* k;             // [rows, n_kv_heads, head_dim] in: projected; out: undefined
+  float* k;             // [rows, n_kv_heads, head_dim] in: projected; out: undefined; null with v: nothing is appended
   float* v;             // [rows, n_kv_heads, head_dim] in: projected; out: undefined
   const float* q_bias;  // [n_heads, head_dim]; null: no biases. With biases there are no norms.
   const float* k_bias;  // [n_kv_heads, head_dim]
   const float* v_bias;  // [n_kv_heads, head_dim]
   const float* q_norm;  // [head_dim]; null: no norms
-  const float* k_norm;  // [head_dim]; null exactly when q_norm is
+  const float* k_norm;  // [head_dim]; null when q_norm is, or without k
   const float* cos;     // [rows, n_pairs]
   const float* sin;     // [rows, n_pairs]
   KvLayer cache;
@@ -52,6 +52,9 @@ struct AttentionPrepare {
   long u_row_stride, u_head_stride;
   float eps;
   RopePairs pairs;
+  const float* v_norm = nullptr;  // [head_dim]; null: v is not normalised; only with q_norm
+  const float* q_cos = nullptr;   // [rows, n_pairs] of the queries; null: cos and sin
+  const float* q_sin = nullptr;   // [rows, n_pairs]
 };
 
 // slot n_past + j <- slot n_past + path[j] for every accepted row. In place: path[j] >= j and j ascends, so every slot
@@ -94,6 +97,9 @@ struct Attention {
   // other slots are hidden. null: none are.
   const int32_t* blocks = nullptr;
   long n_query_blocks = 0, list_size = 0;
+  // Each row of a tree has the bits of a step after its parent, whose slots would follow its ancestors' in order. On
+  // the CPU it always has.
+  bool by_row = false;
 };
 
 size_t attention_shared_scratch(int max_rows, int n_heads, int head_dim, int max_context);

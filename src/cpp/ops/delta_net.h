@@ -48,6 +48,7 @@ struct DeltaPrepare {
 struct DeltaInputs {
   CausalConv conv;
   DeltaPrepare prepare;  // q = conv.y, k = q + n_k_heads * dk, row_stride = conv.channels
+  bool by_row = false;   // A row has the same bits alone and among up to 64 rows. On the CPU it always has.
 };
 
 enum class HeadOrder {
@@ -70,7 +71,7 @@ struct GatedDelta {   // rows == 0: only folds
   // Pending rows. Keys and cs are double-buffered: while one thread block writes this append's keys, blocks of other
   // slices of the head may still fold the previous append's. A delta belongs to one slice, so one buffer is enough.
   float* k_pending[2];    // [64, KH, dk] keys
-  float* cs_pending[2];   // [64, VH] cs; the CPU, which folds row by row, keeps g
+  float* cs_pending[2];   // [64, VH] cs; row by row: g
   float* delta;           // [64, VH, dv] in: the previous append's; out: this append's
   const int32_t* buffer;  // [1] index (*buffer + flip) % 2 has the previous append's rows
   int flip;
@@ -79,6 +80,9 @@ struct GatedDelta {   // rows == 0: only folds
   int rows, n_k_heads, n_v_heads, dk, dv;
   long row_stride;  // values between rows of q, of k and of v
   HeadOrder order;
+  // Row by row: each row has the bits of a step after its parent, and the accepted rows, which were computed row by
+  // row too, fold one after another, as steps fold them. At most 32 rows. The CPU always computes row by row.
+  bool by_row = false;
 };
 
 // Everything between a recurrent layer's projections. The norm may have more rows than inputs and delta, which then

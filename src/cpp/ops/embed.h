@@ -1,4 +1,4 @@
-// Token embedding: y[r,:] = table[ids[r],:], dequantised to fp32.
+// Token embedding: y[r,:] = scale * table[ids[r],:], dequantised to fp32.
 #pragma once
 
 #include <stdint.h>
@@ -14,6 +14,7 @@ struct Embed {
   float* y;            // [rows, dim]
   int rows, dim;
   int vocab;  // rows of the table; the offsets of planes depend on it
+  float scale = 1;
 };
 
 }  // namespace lb

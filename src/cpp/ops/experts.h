@@ -11,6 +11,44 @@ namespace lb {
 
 inline constexpr int kMaxExperts = 512, kMaxChosen = 16;
 
+struct ExpertFill {
+  int32_t expert, slot;
+};
+// Experts to copy to slots.
+struct ExpertFills {
+  int32_t n;
+  ExpertFill of[kMaxExperts];
+};
+
+// What passes did with the experts of a layer that are not all in device memory.
+struct ExpertCounts {
+  unsigned long long hits, misses;  // experts that passes found in a slot, and experts that were copied to one
+  unsigned long long bytes;         // copied
+};
+
+// Which experts of a layer are in device memory, and how much each was used: the state of a cache, which only
+// find_experts writes. A pass is one MixExperts.
+struct ExpertCache {
+  uint32_t clock;                // passes so far
+  int32_t slots[kMaxExperts];    // slot of each expert; -1: in host memory only
+  uint32_t uses[kMaxExperts];    // share of the choices of each pass, halved every kAgingPasses passes
+  uint32_t last[kMaxExperts];    // last pass that chose the expert
+  uint32_t served[kMaxExperts];  // last pass that computed the expert
+  int32_t now[kMaxExperts];      // slots of the experts to compute now; -1: not now
+  ExpertFills fills;             // experts to copy now
+  ExpertCounts counts;
+};
+
+// The slots of a layer whose experts are not all in device memory: slot s is expert s of its matrices. n == 0: all
+// experts are there.
+struct ExpertSlots {
+  int n;
+  const void *gate, *up, *down;  // all experts in host memory, in the layout of w
+  class StagedExperts* staged;   // copies of long prompts, and of memory that the device cannot read
+  ExpertCache* cache;
+  ExpertCounts* counts;  // in host memory that the device writes
+};
+
 // The k experts with the largest logits of each row, in descending order; ties go to the lower index.
 //   weights[r,j] = softmax(logits[r,:] + bias)[experts[r,j]], divided by their sum over j if is_normalized
 // A NaN logit ranks below all numbers and makes the row's weights NaN.
@@ -20,12 +58,13 @@ struct RouteExperts {
   int32_t* experts;     // [rows, k]
   float* weights;       // [rows, k]
   int rows, n_experts, k;
-  int is_normalized;  // 1 or 0
+  int is_normalized;    // 1 or 0
+  ExpertSlots slots{};  // of the experts that the rows choose; devices only
 };
 
 // One of the three matrices of every expert.
 struct ExpertMatrix {
-  const void* w;  // [n_experts, expert_rows, n_in] of type, in the WeightLayout that the stream reads
+  const void* w;  // [n_experts or slots, expert_rows, n_in] of type, in the WeightLayout that the stream reads
   DType type;
   int expert_rows, first_row;  // rows of w per expert; the first of the rows that are used
   const float* bias;           // [n_experts, n_out] or null
@@ -51,6 +90,7 @@ struct MixExperts {
   int rows, k, n_experts, dim, ffn;
   float limit;
   Activations activations;
+  ExpertSlots slots{};  // devices only
 };
 
 // CPU scratch in bytes of the largest MixExperts, shared by all threads.

@@ -1,4 +1,5 @@
-// Products with a weight matrix, their biases, and SwiGLU, the gated activation of a feed-forward block.
+// Products with a weight matrix, their biases, SwiGLU and GeGLU, the gated activations of a feed-forward block, and the
+// soft cap of logits.
 #pragma once
 
 #include <stddef.h>
@@ -53,6 +54,24 @@ struct SwiGlu {
   float* y;           // [rows, dim]; may be gate or up
   int rows, dim;
   RoundedRows rounded{};  // y rounded as by RoundRows, written in addition to y; devices only; null: not written
+};
+
+// y[r,:] = gelu(gate[r,:]) * up[r,:], by the tanh approximation: gelu(x) = x sigmoid(2 kGelu (x + kGeluCube x^3))
+inline constexpr float kGelu = 0.7978845608f, kGeluCube = 0.044715f;  // the first is sqrt(2 / pi)
+struct GeGlu {
+  const float* gate;  // [rows, dim]
+  const float* up;    // [rows, dim], rows at up_stride
+  float* y;           // [rows, dim]; may be gate
+  int rows, dim;
+  long up_stride;         // values between rows of up
+  RoundedRows rounded{};  // as in SwiGlu
+};
+
+// x = cap tanh(x / cap), in place
+struct SoftCap {
+  float* x;  // [rows, dim]
+  int rows, dim;
+  float cap;
 };
 
 }  // namespace lb

@@ -6,7 +6,7 @@
 //   scalar(name, field)                               a number, type or order
 //   stride(name, field)                               values between rows or heads; 0 where the operand is null
 //   in, out, in_out(name, pointer, shape, strides)    strides in values; none: contiguous
-//   optional_in(name, pointer, shape, strides)        may be null
+//   optional_in, optional_in_out(name, pointer, shape, strides)    may be null
 //   indices, optional_indices(name, pointer, shape, first, end)    integers in [first, end)
 //   weights(name, pointer, type, n_out, n_in)         blocks on the CPU, planes on devices
 //   pages(name, pointer, type, n_kv_heads, head_dim, access)       any number of pages, of a KvType
@@ -81,6 +81,37 @@ void operands(SwiGlu& op, Visit&& visit) {
   visit.in("up", op.up, {op.rows, op.dim});
   visit.out("y", op.y, {op.rows, op.dim});
   visit.rounded("rounded", op.rounded, op.rows, op.dim);
+}
+
+template <class Visit>
+void operands(GeGlu& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.stride("up_stride", op.up_stride);
+  visit.in("gate", op.gate, {op.rows, op.dim});
+  visit.in("up", op.up, {op.rows, op.dim}, {op.up_stride, 1});
+  visit.out("y", op.y, {op.rows, op.dim});
+  visit.rounded("rounded", op.rounded, op.rows, op.dim);
+}
+
+template <class Visit>
+void operands(SoftCap& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.scalar("cap", op.cap);
+  visit.in_out("x", op.x, {op.rows, op.dim});
+}
+
+template <class Visit>
+void operands(AddNorm& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.scalar("eps", op.eps);
+  visit.scalar("scale", op.scale);
+  visit.in("x", op.x, {op.rows, op.dim});
+  visit.in_out("z", op.z, {op.rows, op.dim});
+  visit.in("w", op.w, {op.dim});
+  visit.out("y", op.y, {op.rows, op.dim});
 }
 
 template <class Visit>
@@ -164,9 +195,12 @@ void operands(RopeTable& op, Visit&& visit) {
   visit.scalar("rows", op.rows);
   visit.scalar("n_pairs", op.n_pairs);
   visit.scalar("scale", op.scale);
+  visit.stride("period", op.period);
+  visit.stride("n_scales", op.n_scales);
   visit.in("pos", op.pos, {3, op.rows});
   visit.indices("axis", op.axis, {op.n_pairs}, 0, 3);
   visit.in("inv_freq", op.inv_freq, {op.n_pairs});
+  visit.optional_in("row_scales", op.row_scales, {op.n_scales});
   visit.out("cos", op.cos, {op.rows, op.n_pairs});
   visit.out("sin", op.sin, {op.rows, op.n_pairs});
 }
@@ -184,11 +218,85 @@ void operands(Rope& op, Visit&& visit) {
 }
 
 template <class Visit>
+void operands(ReadPatches& op, Visit&& visit) {
+  visit.scalar("first", op.first);
+  visit.scalar("rows", op.rows);
+  visit.scalar("height", op.height);
+  visit.scalar("columns", op.columns);
+  visit.scalar("patch", op.patch);
+  visit.scalar("merge", op.merge);
+  visit.in("rgb", op.rgb, {op.height * op.patch, op.columns * op.patch, 3});
+  visit.in("level", op.level, {3, 256});
+  visit.out("y", op.y, {op.rows, 3 * op.patch * op.patch});
+}
+
+template <class Visit>
+void operands(AddPositions& op, Visit&& visit) {
+  visit.scalar("first", op.first);
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.scalar("height", op.height);
+  visit.scalar("columns", op.columns);
+  visit.scalar("side", op.side);
+  visit.scalar("merge", op.merge);
+  visit.in("table", op.table, {op.side, op.side, op.dim});
+  visit.in_out("y", op.y, {op.rows, op.dim});
+}
+
+template <class Visit>
+void operands(LayerNorm& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.scalar("eps", op.eps);
+  visit.in("x", op.x, {op.rows, op.dim});
+  visit.in("w", op.w, {op.dim});
+  visit.in("b", op.b, {op.dim});
+  visit.out("y", op.y, {op.rows, op.dim});
+}
+
+template <class Visit>
+void operands(BiasGelu& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("dim", op.dim);
+  visit.scalar("is_exact", op.is_exact);
+  visit.in("bias", op.bias, {op.dim});
+  visit.in_out("y", op.y, {op.rows, op.dim});
+}
+
+template <class Visit>
+void operands(SplitHeads& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("heads", op.heads);
+  visit.scalar("dim", op.dim);
+  visit.scalar("padded", op.padded);
+  visit.scalar("first", op.first);
+  visit.scalar("type", op.type);
+  visit.in("x", op.x, {op.rows, 3, op.heads, op.dim});
+  visit.in("bias", op.bias, {3, op.heads, op.dim});
+  visit.in("cos", op.cos, {op.rows, op.dim / 2});
+  visit.in("sin", op.sin, {op.rows, op.dim / 2});
+  visit.out("q", op.q, {op.heads, op.rows, op.padded});
+  visit.pages("k_pages", op.k, op.type, op.heads, op.padded, Access::kInOut);
+  visit.pages("v_pages", op.v, op.type, op.heads, op.padded, Access::kInOut);
+}
+
+template <class Visit>
+void operands(MergeHeads& op, Visit&& visit) {
+  visit.scalar("rows", op.rows);
+  visit.scalar("heads", op.heads);
+  visit.scalar("dim", op.dim);
+  visit.scalar("padded", op.padded);
+  visit.in("x", op.x, {op.heads, op.rows, op.padded});
+  visit.out("y", op.y, {op.rows, op.heads, op.dim});
+}
+
+template <class Visit>
 void operands(Embed& op, Visit&& visit) {
   visit.scalar("type", op.type);
   visit.scalar("rows", op.rows);
   visit.scalar("dim", op.dim);
   visit.scalar("vocab", op.vocab);
+  visit.scalar("scale", op.scale);
   visit.weights("table", op.table, op.type, op.vocab, op.dim);
   visit.indices("ids", op.ids, {op.rows}, 0, op.vocab);
   visit.out("y", op.y, {op.rows, op.dim});
@@ -246,8 +354,8 @@ void operands(AttentionPrepare& op, Visit&& visit) {
   operands(op.cache, visit, Access::kInOut);
   visit.in("n_past", op.n_past, {1});
   visit.in("u", op.u, {op.rows, op.n_heads, op.cache.head_dim}, {op.u_row_stride, op.u_head_stride, 1});
-  visit.in_out("k", op.k, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
-  visit.in_out("v", op.v, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
+  visit.optional_in_out("k", op.k, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
+  visit.optional_in_out("v", op.v, {op.rows, op.cache.n_kv_heads, op.cache.head_dim});
   visit.optional_in("q_norm", op.q_norm, {op.cache.head_dim});
   visit.optional_in("k_norm", op.k_norm, {op.cache.head_dim});
   visit.optional_in("q_bias", op.q_bias, {op.n_heads, op.cache.head_dim});
@@ -255,6 +363,9 @@ void operands(AttentionPrepare& op, Visit&& visit) {
   visit.optional_in("v_bias", op.v_bias, {op.cache.n_kv_heads, op.cache.head_dim});
   visit.in("cos", op.cos, {op.rows, op.n_pairs});
   visit.in("sin", op.sin, {op.rows, op.n_pairs});
+  visit.optional_in("v_norm", op.v_norm, {op.cache.head_dim});
+  visit.optional_in("q_cos", op.q_cos, {op.rows, op.n_pairs});
+  visit.optional_in("q_sin", op.q_sin, {op.rows, op.n_pairs});
   visit.out("q", op.q, {op.rows, op.n_heads, op.cache.head_dim});
 }
 
@@ -267,6 +378,7 @@ void operands(Attention& op, Visit&& visit) {
   visit.scalar("scale", op.scale);
   visit.scalar("first_slot", op.first_slot);
   visit.scalar("window", op.window);
+  visit.scalar("by_row", op.by_row);
   operands(op.cache, visit, Access::kIn);
   visit.in("n_past", op.n_past, {1});
   visit.in("q", op.q, {op.rows, op.n_heads, op.cache.head_dim});
@@ -447,6 +559,7 @@ void operands(DeltaInputs& op, Visit&& visit) {
   operands(op.conv, visit);
   visit.scalar("n_k_heads", op.prepare.n_k_heads);
   visit.scalar("dk", op.prepare.dk);
+  visit.scalar("by_row", op.by_row);
   op.prepare.rows = op.conv.rows;
   op.prepare.row_stride = op.conv.channels;
   visit.inside(op.prepare.q, "y", 0);
@@ -476,6 +589,7 @@ void operands(GatedDelta& op, Visit&& visit) {
   visit.scalar("n_k_heads", op.n_k_heads);
   visit.scalar("n_v_heads", op.n_v_heads);
   visit.scalar("dk", op.dk);
+  visit.scalar("by_row", op.by_row);
   visit.stride("row_stride", op.row_stride);
   visit.in("q", op.q, {op.rows, op.n_k_heads, op.dk}, {op.row_stride, op.dk, 1});
   visit.in("k", op.k, {op.rows, op.n_k_heads, op.dk}, {op.row_stride, op.dk, 1});
@@ -498,6 +612,7 @@ void operands(DeltaNet& op, Visit&& visit) {
   delta.n_v_heads = prepare.n_v_heads;
   delta.dk = prepare.dk;
   delta.row_stride = prepare.row_stride;
+  delta.by_row = op.inputs.by_row;
   state_operands(delta, visit);
   visit.inside(delta.q, "y", 0);
   visit.inside(delta.k, "y", keys);
@@ -552,6 +667,9 @@ struct OperandVisitor {
   }
   void optional_in(const char*, const auto* p, Axes shape, Axes strides = {}) const {
     if (p) pointer(Access::kIn, p, shape, strides);
+  }
+  void optional_in_out(const char*, const auto* p, Axes shape) const {
+    if (p) pointer(Access::kInOut, p, shape, {});
   }
   void indices(const char*, const auto* p, Axes shape, long, long) const { pointer(Access::kIn, p, shape, {}); }
   void optional_indices(const char*, const auto* p, Axes shape, long, long) const {

@@ -23,6 +23,7 @@
 #include "ops/select_blocks.h"
 #include "ops/select_candidates.h"
 #include "ops/top_tokens.h"
+#include "ops/vision.h"
 
 namespace lb {
 
@@ -65,16 +66,18 @@ struct OpList {
 
 using Ops = OpList<  //
     NamedOp<Embed, "embed">, NamedOp<RopeTable, "rope_table">, NamedOp<Rope, "rope">, NamedOp<RmsNorm, "rms_norm">,
-    NamedOp<GatedRmsNorm, "gated_rms_norm">, NamedOp<SwiGlu, "swiglu">, NamedOp<RoundRows, "round_rows">,
-    NamedOp<Linear, "linear">, NamedOp<LinearGroup, "linear_group">, NamedOp<RouteExperts, "route_experts">,
-    NamedOp<MixExperts, "mix_experts">, NamedOp<AddBias, "add_bias">, NamedOp<KvAppend, "kv_append">,
-    NamedOp<KvMove, "kv_move">, NamedOp<AttentionPrepare, "attention_prepare">, NamedOp<Attention, "attention">,
-    NamedOp<KeyScores, "key_scores">, NamedOp<KeyMeans, "key_means">, NamedOp<SelectBlocks, "select_blocks">,
-    NamedOp<CausalConv, "causal_conv">, NamedOp<DeltaPrepare, "delta_prepare">, NamedOp<DeltaInputs, "delta_inputs">,
-    NamedOp<GatedDelta, "gated_delta">, NamedOp<DeltaNet, "delta_net">, NamedOp<CopyRows, "copy_rows">,
-    NamedOp<PreviousRow, "previous_row">, NamedOp<TopTokens, "top_tokens">, NamedOp<BlockConv, "block_conv">,
-    NamedOp<SelectCandidates, "select_candidates">, NamedOp<GrowTree, "grow_tree">, NamedOp<AllReduce, "all_reduce">,
-    NamedOp<AllGather, "all_gather">>;
+    NamedOp<GatedRmsNorm, "gated_rms_norm">, NamedOp<AddNorm, "add_norm">, NamedOp<SwiGlu, "swiglu">,
+    NamedOp<GeGlu, "geglu">, NamedOp<SoftCap, "soft_cap">, NamedOp<RoundRows, "round_rows">, NamedOp<Linear, "linear">,
+    NamedOp<LinearGroup, "linear_group">, NamedOp<RouteExperts, "route_experts">, NamedOp<MixExperts, "mix_experts">,
+    NamedOp<AddBias, "add_bias">, NamedOp<KvAppend, "kv_append">, NamedOp<KvMove, "kv_move">,
+    NamedOp<AttentionPrepare, "attention_prepare">, NamedOp<Attention, "attention">, NamedOp<KeyScores, "key_scores">,
+    NamedOp<KeyMeans, "key_means">, NamedOp<SelectBlocks, "select_blocks">, NamedOp<CausalConv, "causal_conv">,
+    NamedOp<DeltaPrepare, "delta_prepare">, NamedOp<DeltaInputs, "delta_inputs">, NamedOp<GatedDelta, "gated_delta">,
+    NamedOp<DeltaNet, "delta_net">, NamedOp<CopyRows, "copy_rows">, NamedOp<PreviousRow, "previous_row">,
+    NamedOp<TopTokens, "top_tokens">, NamedOp<BlockConv, "block_conv">, NamedOp<SelectCandidates, "select_candidates">,
+    NamedOp<GrowTree, "grow_tree">, NamedOp<AllReduce, "all_reduce">, NamedOp<AllGather, "all_gather">,
+    NamedOp<ReadPatches, "read_patches">, NamedOp<AddPositions, "add_positions">, NamedOp<LayerNorm, "layer_norm">,
+    NamedOp<BiasGelu, "bias_gelu">, NamedOp<SplitHeads, "split_heads">, NamedOp<MergeHeads, "merge_heads">>;
 
 template <class Op>
 concept ListedOp = Ops::has<Op>();

@@ -29,4 +29,15 @@ struct GatedRmsNorm {
   RoundedRows rounded{};  // as in RmsNorm
 };
 
+// y[r,:] = scale * (x[r,:] + z[r,:] / sqrt(mean(z[r,:]^2) + eps) * w)    the norm of a branch before it joins the
+// residual
+struct AddNorm {
+  const float* x;  // [rows, dim]
+  float* z;        // [rows, dim] in: the branch; out: undefined
+  const float* w;  // [dim]
+  float* y;        // [rows, dim]; may be x
+  int rows, dim;
+  float eps, scale;
+};
+
 }  // namespace lb

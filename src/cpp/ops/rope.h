@@ -15,6 +15,10 @@ struct RopeTable {
   float* sin;             // [rows, n_pairs]
   int rows, n_pairs;
   float scale;  // 1, or YaRN's attention factor: q and k grow by it, scores by its square
+  // A table for queries only may grow with the position: row_scales[min(pos[0,r] / period, n_scales - 1)] multiplies
+  // row r. The host computes the scales, so every device has the same.
+  const float* row_scales = nullptr;  // [n_scales]; null: 1
+  long period = 0, n_scales = 0;
 };
 
 enum class RopePairs {

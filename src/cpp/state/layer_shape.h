@@ -13,8 +13,8 @@
 namespace lb {
 
 struct KvShape {
-  int n_kv_heads, head_dim;
-  int window = 0;  // rows that a row attends to, including itself; 0: all
+  int n_kv_heads, head_dim;  // no heads: the layer keeps nothing, it reads another layer's keys and values
+  int window = 0;            // rows that a row attends to, including itself; 0: all
 };
 struct RecurrentShape {
   int n_k_heads, n_v_heads, dk, dv, n_taps;
@@ -42,6 +42,9 @@ struct StateOptions {
   int capacity = 0;  // tokens, committed and appended
   KvType k_type = KvType::kF16, v_type = KvType::kF16;
   int append_rows = 0;  // most rows of an append; smaller values mean kMaxTree
+  // On a GPU: single rows and trees leave the state of steps, bit by bit (GatedDelta::by_row). Folding layers then do
+  // not rewind, because how many rows are pending depends on the trees.
+  bool by_row = false;
 };
 
 // In a model with folding layers, a windowed layer keeps only a ring of pages. The folding layers limit every rewind to

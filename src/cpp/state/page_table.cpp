@@ -102,6 +102,7 @@ void PageTable::share(const PageTable& from) {
   appending_ = appended_ = false;
   n_tokens_ = from.n_tokens_;
   n_folded_ = from.n_folded_;
+  pending_is_by_row_ = from.pending_is_by_row_;
   numbers_ = from.numbers_;
 }
 
@@ -161,6 +162,7 @@ void PageTable::end_append() {
   // S now includes all rows committed before, and every chunk of this append except the last.
   n_folded_ = n_tokens_ + (n_chunks_ - 1) * kMaxTree;
   numbers_.n_accepted = 0;
+  pending_is_by_row_ = is_by_row();
 }
 
 void PageTable::commit_chain(int keep) {

@@ -69,7 +69,7 @@ class PageTable {
 
   // --- lengths
   int n_tokens() const { return n_tokens_; }  // committed
-  int rewind_floor() const { return has_folding_ ? n_folded_ : 0; }
+  int rewind_floor() const { return !has_folding_ ? 0 : options_.by_row ? n_tokens_ : n_folded_; }
   bool has_to_fold() const { return has_folding_ && numbers_.n_accepted > 0; }
   void set_folded();                                         // all committed rows
   void set_length(int n_tokens);                             // sets the length, all of it folded
@@ -81,6 +81,10 @@ class PageTable {
   bool is_appending() const { return appending_; }
   bool is_appended() const { return appended_; }  // between end_append() and commit, rewind or abort
   bool is_tree() const { return is_tree_; }
+  // Whether an append of these rows is computed row by row (StateOptions::by_row); this append; the pending rows.
+  bool is_by_row(int rows, bool is_tree) const { return options_.by_row && (is_tree || rows == 1); }
+  bool is_by_row() const { return is_by_row(n_rows_, is_tree_); }
+  bool pending_is_by_row() const { return pending_is_by_row_; }
   int n_rows() const { return n_rows_; }
   void check_rows(int rows) const;  // throws kInvalid if the rows do not fit the context
   void begin_append(int rows, bool is_tree);
@@ -99,6 +103,7 @@ class PageTable {
   std::vector<int32_t> entries_;  // [pages of the capacity] as uploaded; entries beyond pages_ are stale
   int n_tokens_ = 0;
   int n_folded_ = 0;  // tokens folded into S; the rest of n_tokens_ are pending rows
+  bool pending_is_by_row_ = false;
   AppendNumbers numbers_;
   // appending_: between begin_append() and end_append(). appended_: from end_append() until commit, rewind or abort.
   bool appending_ = false, appended_ = false;

@@ -166,6 +166,8 @@ void SequenceState::begin_draft(int rows) {
 void SequenceState::begin(int rows, bool is_tree, bool takes_pages) {
   table_.check_rows(rows);
   if (takes_pages) take_rows(rows);
+  // Each kind of append folds pending rows of its own kind only.
+  if (table_.has_to_fold() && table_.pending_is_by_row() != table_.is_by_row(rows, is_tree)) fold();
   table_.begin_append(rows, is_tree);
 }
 
@@ -214,7 +216,7 @@ void SequenceState::fold() {
   LB_ASSERT(!table_.is_appending());
   if (!table_.has_to_fold()) return;
   upload_numbers();
-  for (const auto& shard : shards_) shard->fold();
+  for (const auto& shard : shards_) shard->fold(table_.pending_is_by_row());
   table_.set_folded();
 }
 

@@ -100,7 +100,7 @@ class SequenceState {
   int n_calls() const { return (table_.n_rows() - 1) / stream().max_chain_rows() + 1; }
   Call recurrent(int layer, int call, int shard = 0) const {
     LB_ASSERT(table_.is_appending() && call < n_calls());
-    return shards_[shard]->recurrent(layer, call, table_.n_rows());
+    return shards_[shard]->recurrent(layer, call, table_);
   }
   RowLayer row(int layer) const { return only_shard().row(layer); }
   Accepted accepted() const { return only_shard().accepted(); }

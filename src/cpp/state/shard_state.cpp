@@ -117,18 +117,20 @@ KvLayer ShardState::kv(int layer) const {
   return {pages.k, pages.v, pages.page_table, options_.k_type, options_.v_type, shape.n_kv_heads, shape.head_dim};
 }
 
-RecurrentCall ShardState::recurrent(int layer, int call, int n_rows) const {
+RecurrentCall ShardState::recurrent(int layer, int call, const PageTable& table) const {
   const auto& memory = std::get<RecurrentLayer>(layout_.layers[layer]);
   const int max_rows = stream_.max_chain_rows(), first = call * max_rows;
   const AppendNumbers& numbers = *numbers_at_;
   const Accepted folded = call == 0 ? accepted() : Accepted{numbers.chunk, &numbers.n_chunk};
-  return {first, std::min(max_rows, n_rows - first), folded, &numbers.key_buffer, first / kMaxTree % 2, memory};
+  const int rows = std::min(max_rows, table.n_rows() - first);
+  return {first, rows, folded, &numbers.key_buffer, first / kMaxTree % 2, memory, table.is_by_row()};
 }
 
 void ShardState::send_moves(int first, int end, const int32_t* n_past) {
   moves_.clear();
   for (int layer = std::max(first, range_.first); layer < std::min(end, range_.end); ++layer)
-    if (std::holds_alternative<KvShape>(shapes_[layer])) moves_.push_back({kv(layer), accepted(), n_past});
+    if (const auto* kv_shape = std::get_if<KvShape>(&shapes_[layer]); kv_shape != nullptr && kv_shape->n_kv_heads > 0)
+      moves_.push_back({kv(layer), accepted(), n_past});
   stream_.run(std::span<const KvMove>(moves_));
 }
 
@@ -150,12 +152,12 @@ void ShardState::copy_from(const ShardState& from) {
   stream_.copy(memory_->data(), from.memory_->data(), memory_->size());
 }
 
-void ShardState::fold() {
+void ShardState::fold(bool by_row) {
   for (size_t i = 0; i < shapes_.size(); ++i) {
     if (!range_.has(i)) continue;
     if (const auto* row = std::get_if<RowShape>(&shapes_[i])) fold_rows(*row, std::get<RowLayer>(layout_.layers[i]));
     if (const auto* shape = std::get_if<RecurrentShape>(&shapes_[i]))
-      fold_delta(*shape, std::get<RecurrentLayer>(layout_.layers[i]));
+      fold_delta(*shape, std::get<RecurrentLayer>(layout_.layers[i]), by_row);
   }
 }
 
@@ -171,7 +173,7 @@ void ShardState::fold_rows(const RowShape& shape, const RowLayer& layer) {
       stream_);
 }
 
-void ShardState::fold_delta(const RecurrentShape& shape, const RecurrentLayer& layer) {
+void ShardState::fold_delta(const RecurrentShape& shape, const RecurrentLayer& layer, bool by_row) {
   run(CausalConv{.x = nullptr,
                  .w = nullptr,
                  .history = layer.history,
@@ -203,7 +205,8 @@ void ShardState::fold_delta(const RecurrentShape& shape, const RecurrentLayer& l
                  .dk = shape.dk,
                  .dv = shape.dv,
                  .row_stride = 0,
-                 .order = shape.order},
+                 .order = shape.order,
+                 .by_row = by_row},
       stream_);
 }
 

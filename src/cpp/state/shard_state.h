@@ -44,6 +44,7 @@ struct RecurrentCall {
   const int32_t* buffer;  // [1] key_buffer; (*buffer + flip) % 2 holds the pending keys that it folds
   int flip;
   RecurrentLayer layer;
+  bool by_row;  // as in GatedDelta
 };
 
 // Memory ranges, in order.
@@ -80,12 +81,12 @@ class ShardState {
   Accepted accepted() const { return {numbers_at_->accepted, &numbers_at_->n_accepted}; }
   KvLayer kv(int layer) const;
   RowLayer row(int layer) const { return std::get<RowLayer>(layout_.layers[layer]); }
-  RecurrentCall recurrent(int layer, int call, int n_rows) const;
+  RecurrentCall recurrent(int layer, int call, const PageTable& table) const;
 
   // --- ops
   // Moves K and V of a tree's accepted rows to the slots from *n_past on, in this shard's layers of [first, end).
   void send_moves(int first, int end, const int32_t* n_past);
-  void fold();                             // folds the accepted rows, per the last numbers uploaded
+  void fold(bool by_row);                  // folds the accepted rows, per the last numbers uploaded
   void zero();                             // zeroes recurrent states and rows
   void copy_from(const ShardState& from);  // everything, including the page table
 
@@ -108,7 +109,7 @@ class ShardState {
   };
   std::array<StatePart, 2> page_parts(int layer, std::span<const int32_t> pages) const;
   void fold_rows(const RowShape& shape, const RowLayer& layer);
-  void fold_delta(const RecurrentShape& shape, const RecurrentLayer& layer);
+  void fold_delta(const RecurrentShape& shape, const RecurrentLayer& layer, bool by_row);
   static Layout carve(std::span<const LayerShape> shapes, const StateOptions& options, LayerRange range,
                       Carver& carver);
   static LayerMemory carve_layer(const LayerShape& shape, const StateOptions& options, bool folds, int32_t* page_table,

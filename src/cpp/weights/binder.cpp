@@ -128,6 +128,17 @@ Matrix Binder::matrix(const TensorName& name, int n_out, int n_in, Split split) 
   return matrix;
 }
 
+Matrix Binder::rows_of(const TensorName& name, int n_all, int first, int n_out, int n_in, Split split) {
+  const Source from = source(name, n_all, n_in);
+  LB_CHECK(from.mapped != nullptr, kUnsupported, to_string(*find(name)),
+           " joins several matrices in FP8 or NVFP4, which is not supported. ", kUseOtherWeights);
+  const DType type = from.mapped->type;
+  Matrix matrix{from.mapped->data + first * row_bytes(type, n_in), type, n_out, n_in, WeightLayout::kBlocks};
+  matrix.name = from.mapped->name;
+  matrix.split = std::move(split);
+  return matrix;
+}
+
 Matrix Binder::router(const TensorName& name, int n_experts, int n_in) {
   const TensorView* tensor = find(name);
   const bool is_half = tensor != nullptr && tensor->foreign_type.empty() &&
@@ -174,6 +185,7 @@ Matrix Binder::experts(const TensorName& name, int n_experts, int n_out, int n_i
     matrix.name = file_name(name);
   }
   matrix.split = Split::experts(n_experts, n_out);
+  matrix.n_experts = n_experts;
   return matrix;
 }
 
@@ -235,6 +247,7 @@ Matrix Binder::expert_blocks(const TensorName& name, int n_experts, int n_out, i
   }
   matrix.name = file_name(name);
   matrix.split = Split::experts(n_experts, n_out);
+  matrix.n_experts = n_experts;
   return matrix;
 }
 
@@ -312,7 +325,8 @@ float Binder::number(const TensorView& tensor) const {
 }
 
 Fp8Matrix Binder::fp8(const TensorView& tensor, int n_out, int n_in) {
-  take_beside(tensor, "input_scale");  // scale of activations, which stay in fp32 here
+  for (const char* of_activations : {"input_scale", "activation_scale"})
+    take_beside(tensor, of_activations);  // activations stay in fp32 here
   const TensorView* scale = take_beside(tensor, "weight_scale_inv");
   if (scale == nullptr) scale = take_beside(tensor, "weight_scale");
   Fp8Matrix m{.codes = reinterpret_cast<const uint8_t*>(tensor.data),
@@ -394,6 +408,14 @@ const float* Binder::copy(const TensorView& tensor, size_t count, HfFix fix) {
 }
 
 const float* Binder::vector(const TensorName& name, int n, HfFix fix) { return copy(take(name, {n}), n, fix); }
+
+const float* Binder::ones(int n) {
+  auto values = std::make_unique<float[]>(n);
+  std::fill_n(values.get(), n, 1.0f);
+  copies_.vectors.push_back(std::move(values));
+  copies_.vector_bytes += n * sizeof(float);
+  return copies_.vectors.back().get();
+}
 
 const float* Binder::array(const TensorName& name, const std::vector<int64_t>& shape) {
   const TensorView& tensor = take(name, shape);

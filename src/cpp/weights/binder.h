@@ -38,10 +38,15 @@ struct Matrix {
   DType block_type = type;  // type of the blocks; Network::use_device_types() changes only `type`
   std::string name;         // in the file
   int slot = -1;            // in the shard's WeightStore; Network::finish() numbers them
-  Split split;              // among the ranks of an engine
+  Split split;              // among the shards of an engine
   // Blocks only: `data` is the file's matrix, of which this one has some pieces; null: all of it.
   std::shared_ptr<const MatrixPieces> pieces;
+  int n_experts = 0;     // the matrix has the rows of these experts, one after another; 0: no experts
+  int expert_slots = 0;  // experts that `data` has on a device; 0: all
+  // The planes of all experts in host memory that the device reads; null: `data` has all experts.
+  const std::byte* host_experts = nullptr;
   size_t bytes() const { return n_out * row_bytes(type, n_in); }
+  int rows_on_device() const { return expert_slots > 0 ? n_out / n_experts * expert_slots : n_out; }
 };
 
 // Order of an expert's rows in the file: as ops read them, or the rows of two matrices by turns, so that the even rows
@@ -66,6 +71,8 @@ class Binder {
   // FP8 matrices, and NVFP4 matrices with a scale of the tensor, are written to host memory when HostCopies::fill()
   // runs. split: how shards divide the matrix.
   Matrix matrix(const TensorName& name, int n_out, int n_in, Split split);
+  // Rows [first, first + n_out) of a matrix of n_all rows, which joins several.
+  Matrix rows_of(const TensorName& name, int n_all, int first, int n_out, int n_in, Split split);
   // A router: values of F16 and BF16 are copied as fp32, because products with 16-bit weights may round x.
   Matrix router(const TensorName& name, int n_experts, int n_in);
   // The matrices of all experts, one after another: [n_experts * n_out, n_in]. In the file one tensor [n_experts,
@@ -80,6 +87,7 @@ class Binder {
   // A vector as a matrix of one row: [n], or [1, n].
   Matrix row(const TensorName& name, int n);
   const float* vector(const TensorName& name, int n, HfFix fix = HfFix::kNone);
+  const float* ones(int n);  // a vector that no file has
   // Any number of axes, copied like a vector.
   const float* array(const TensorName& name, const std::vector<int64_t>& shape);
   // A depthwise filter: [channels, taps], or [channels, 1, taps] in safetensors.

@@ -10,6 +10,7 @@
 
 #include "gpu/attention/kv_store.h"
 #include "gpu/attention/queries.h"
+#include "gpu/attention/tree_row.h"
 #include "gpu/batched.h"
 #include "gpu/round_block.h"
 
@@ -43,10 +44,11 @@ struct MergeMemory {
   float *m, *l;
 };
 
-LB_DEVICE void merge_splits(const AttentionSplits& p, const MergeMemory& parts) {
+// n_past: positions before the rows of p.
+LB_DEVICE void merge_splits(const AttentionSplits& p, int n_past, const MergeMemory& parts) {
   const Attention& op = p.op;
   const int row = block_id() / op.n_heads, head = block_id() % op.n_heads, dim = op.cache.head_dim;
-  const int n_live = live_splits(p, *op.n_past);
+  const int n_live = live_splits(p, n_past);
   const int n_columns = dim / 4, n_parts = n_threads() / n_columns;
   const int part = thread_id() / n_columns, column = thread_id() % n_columns * 4;
   f32x4 gate = {1, 1, 1, 1};
@@ -117,13 +119,22 @@ LB_KERNEL(attention_merge_kernel, AttentionSplits, kMaxMergeThreads, 1) {
   LB_SHARED(f32x4, o, kMaxMergeThreads);
   LB_SHARED(float, m, kMaxMergeThreads);
   LB_SHARED(float, l, kMaxMergeThreads);
-  merge_splits(p, {o, m, l});
+  merge_splits(p, *p.op.n_past, {o, m, l});
 }
 LB_KERNEL(attention_merge_kernel_batched, Batched<AttentionSplits>, kMaxMergeThreads, 1) {
   LB_SHARED(f32x4, o, kMaxMergeThreads);
   LB_SHARED(float, m, kMaxMergeThreads);
   LB_SHARED(float, l, kMaxMergeThreads);
-  merge_splits(p.of[block_id_z()], {o, m, l});
+  const AttentionSplits& own = p.of[block_id_z()];
+  merge_splits(own, *own.op.n_past, {o, m, l});
+}
+// A row of a tree per z coordinate.
+LB_KERNEL(attention_merge_kernel_rows, AttentionSplits, kMaxMergeThreads, 1) {
+  LB_SHARED(f32x4, o, kMaxMergeThreads);
+  LB_SHARED(float, m, kMaxMergeThreads);
+  LB_SHARED(float, l, kMaxMergeThreads);
+  const int row = block_id_z(), depth = count_bits(p.op.tree.ancestors[row]) - 1;
+  merge_splits(params_of_row(p, row), *p.op.n_past + depth, {o, m, l});
 }
 
 }  // namespace lb::gpu

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <iterator>
 #include <span>
+#include <string_view>
 
 #include "base/error.h"
 #include "gpu/attention/choose_config.h"
+#include "gpu/attention/instances.h"
 #include "gpu/ceil_div.h"
 #include "ops/select_blocks.h"
 #include "quant/kv_names.h"
@@ -20,6 +23,20 @@ namespace {
 uint32_t merge_threads(int n_splits, int head_dim) {
   const int wanted = std::min(ceil_div(n_splits, kMergeInFlight), 16) * (head_dim / 4);
   return uint32_t(std::clamp(ceil_div(wanted, 32) * 32, kMinMergeThreads, kMaxMergeThreads));
+}
+
+// The kernel that computes rows of a tree as this one computes a step; null if there is none.
+const char* rows_kernel(std::string_view one) {
+  struct Names {
+    std::string_view one;
+    const char* rows;
+  };
+#define NAMES(kernel, ...) {#kernel, #kernel "_rows"},
+  static constexpr Names kNames[] = {NAMES(attention_merge_kernel) NAMES(attention_fp32_kernel) LB_ATTENTION_DECODE(
+      NAMES) LB_ATTENTION_DECODE_PACKED(NAMES) LB_ATTENTION_DECODE_8_PACKED(NAMES)};
+#undef NAMES
+  const auto* const found = std::ranges::find(kNames, one, &Names::one);
+  return found == std::end(kNames) ? nullptr : found->rows;
 }
 
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
@@ -109,6 +126,35 @@ AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const
   return result;
 }
 
+bool has_attention_by_row(const Target& target) { return target.has(rows_kernel("attention_merge_kernel")); }
+
+AttentionLaunches choose_by_row(const Attention& op, int capacity, void* scratch, const Target& target) {
+  LB_ASSERT(op.tree.ancestors != nullptr && op.rows <= kRowsOfLaunch);
+  Attention step = op;
+  step.rows = 1;
+  step.tree = {};
+  AttentionLaunches result = choose(step, capacity, scratch, target);
+  AttentionSplits& params = result.params;
+  LB_ASSERT(params.tile_bytes == 0 || params.ring > 0);  // a tile that moves is converted in shared memory
+  params.op = op;
+  if (params.has_merge) {
+    const long entries = long(params.n_splits) * op.rows * op.n_heads;
+    float* const partials = static_cast<float*>(scratch);
+    params.m = params.n_splits > 1 ? partials + entries * op.cache.head_dim : partials;
+    params.l = params.m + entries;
+  }
+  const std::string what = cat(to_string(op), ", row by row");
+  for (int i = 0; i < result.n; ++i) {
+    Launch& launch = result.launches[i];
+    const char* const kernel = rows_kernel(launch.kernel);
+    LB_CHECK(kernel != nullptr, kUnsupported, what, ": at most ", kDecodeQueries, " query heads share a KV head");
+    launch.kernel = kernel;
+    launch.grid[2] *= uint32_t(op.rows);
+    launch = checked(launch, target, what);
+  }
+  return result;
+}
+
 size_t bytes_of(const Attention& op, int n_past) {
   const KvLayer& cache = op.cache;
   const size_t slot = kv_slot_bytes(cache.k_type, cache.head_dim) + kv_slot_bytes(cache.v_type, cache.head_dim);
@@ -173,12 +219,14 @@ Launch choose(const AttentionPrepare& op, const Target& target) {
   check_cache(cache, what);
   LB_CHECK(op.rows >= 1 && op.n_heads >= 0, kInvalid, what, ": nothing to compute");
   LB_CHECK(2 * op.n_pairs <= cache.head_dim, kInvalid, what, ": cannot rotate ", op.n_pairs, " pairs");
-  for (const float* p : std::initializer_list<const float*>{op.u, op.q, op.k, op.v, op.q_norm, op.k_norm, op.q_bias,
-                                                            op.k_bias, op.v_bias})
+  for (const float* p : std::initializer_list<const float*>{op.u, op.q, op.k, op.v, op.q_norm, op.k_norm, op.v_norm,
+                                                            op.q_bias, op.k_bias, op.v_bias})
     LB_CHECK(is_aligned(p), kInvalid, what, ": what is read and written must be 16-byte aligned");
   LB_CHECK(op.u_row_stride % 4 == 0 && op.u_head_stride % 4 == 0, kInvalid, what, ": rows of u must stay aligned");
   constexpr int kWarps = kPrepareThreads / 32;
-  const long items = long(op.rows) * (op.n_heads + 2 * cache.n_kv_heads);
+  const int kv_items = op.k == nullptr ? 0 : 2 * cache.n_kv_heads;
+  LB_CHECK(op.n_heads + kv_items > 0, kInvalid, what, ": nothing to compute");
+  const long items = long(op.rows) * (op.n_heads + kv_items);
   return checked({.kernel = "attention_prepare_kernel",
                   .grid = {static_cast<uint32_t>((items + kWarps - 1) / kWarps), 1, 1},
                   .block = {kPrepareThreads, 1, 1},

@@ -24,6 +24,11 @@ bool can_round(const Attention& op);
 // `capacity`: tokens that the cache has room for; *n_past + rows must never exceed it. `scratch`:
 // attention_scratch_bytes(), 16-byte aligned.
 AttentionLaunches choose(const Attention& op, int capacity, void* scratch, const Target& target);
+// Launches of a tree's rows by row (Attention::by_row), at most kRowsOfLaunch of them. `scratch`: for each row,
+// attention_row_scratch_bytes().
+inline constexpr int kRowsOfLaunch = 16;
+bool has_attention_by_row(const Target& target);
+AttentionLaunches choose_by_row(const Attention& op, int capacity, void* scratch, const Target& target);
 // Scratch bytes that suffice for every append of at most max_rows rows.
 size_t attention_scratch_bytes(int max_rows, int n_heads, int head_dim, int capacity, const Target& target);
 

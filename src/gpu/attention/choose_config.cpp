@@ -130,7 +130,8 @@ AttentionConfig dense_config(const Attention& op, int capacity, const Target& ta
   if (queries > kSm90Queries / 2 && capacity > kSm90MinCapacity)
     if (const auto sm90 = sm90_shape(cache, target)) return *sm90;
   const char* const prefill_32 = tile_kernel(kPrefill32, kPrefill32Packed, cache);
-  const bool is_prefill_32 = op.rows > kMaxTree && prefill_32 != nullptr && target.has(prefill_32);
+  const bool is_prompt = op.rows > kMaxTree || op.n_heads / cache.n_kv_heads > kMaxTree;  // or patches of an image
+  const bool is_prefill_32 = is_prompt && prefill_32 != nullptr && target.has(prefill_32);
   const int n_tiles = is_prefill_32 ? 2 : 1;
   const Ring ring = ring_of(cache, prefill_slots(dim, n_tiles), kBlocksPerSm, target,
                             [&](int n, int tile) { return prefill_shared_bytes(dim, n_tiles, n, tile); });

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "gpu/attention/tile.h"
+#include "gpu/attention/tree_row.h"
 #include "gpu/attention/warp_merge.h"
 
 namespace lb::gpu {
@@ -16,8 +17,9 @@ struct WarpBarrier {
   LB_DEVICE void operator()() const { warp_barrier(); }
 };
 
-template <class Stored, int kDim>
-LB_DEVICE void attention_decode(const AttentionSplits& p) {
+// slots: null for all slots of the append's sequence; or a row of a tree, of which p has the params.
+template <class Stored, int kDim, class Slots = AllSlots>
+LB_DEVICE void attention_decode(const AttentionSplits& p, const Slots* slots = nullptr) {
   using T = Operand<Stored>;
   constexpr int kSlots = kDecodeSlots, kTile = kDecodeQueries * operand_stride(kDim);
   unsigned char* shared = dynamic_shared<unsigned char>();
@@ -26,13 +28,13 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
   float* stats = reinterpret_cast<float*>(q + kTile + kAttentionWarps * kOperandScratch);
   const WarpMerge<kDecodeQueries> merge(stats);
   T* rings = reinterpret_cast<T*>(stats + merge.kFloats);
-  using Tiles = Ring<Stored, kDim, kSlots, 32, WarpBarrier>;
+  using Tiles = Ring<Stored, kDim, kSlots, 32, WarpBarrier, Slots>;
   const int ring_values = Tiles::values(p);
   T* own_ring = rings + warp() * ring_values;
 
   const Attention& op = p.op;
   const Queries queries(op, block_id_y());
-  const int split = block_id(), n_past = *op.n_past, end = n_past + op.rows;
+  const int split = block_id(), n_past = past_of(op, slots), end = n_past + op.rows;
   const PageRange pages = pages_of(p, split, n_past, end, 0);
   if (pages.begin == pages.end) return;
   begin_attention();
@@ -48,6 +50,7 @@ LB_DEVICE void attention_decode(const AttentionSplits& p) {
       .step = kPageTokens,
       .end = end,
       .n_tiles = pages.end - pages.begin - (last_slot < end ? 0 : 1),
+      .slots = slots,
   };
   ring.start();
   stage_queries<T, kDim, kDecodeQueries>(q, op, queries, 0);

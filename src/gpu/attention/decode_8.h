@@ -11,6 +11,8 @@
 #pragma once
 
 #include "gpu/attention/packed_slots.h"
+#include "gpu/attention/tile.h"
+#include "gpu/attention/tree_row.h"
 #include "gpu/attention/warp_merge.h"
 #include "pairs.h"
 
@@ -27,12 +29,14 @@ LB_DEVICE StoredSlots stored_slots(KvType type) {
 }
 
 // A warp's ring of packed tiles in the order K 0, V 0, K 1, V 1, ... While one is in use, the others are being copied.
+template <class Slots>
 struct StoredRing {
   const AttentionSplits& p;
   int kv_head;
   unsigned char* tiles;          // [p.ring][p.tile_bytes]
   int first_slot, end, n_tiles;  // tile i: slots from first_slot + i * kPageTokens on, below `end`
   StoredSlots k, v;
+  const Slots* slots;  // null for AllSlots
   int n_issued = 0, n_taken = 0, next = 0, now = 0;
   int32_t page = 0, next_page = 0;
 
@@ -41,7 +45,7 @@ struct StoredRing {
   LB_DEVICE void issue() {
     if (n_issued < 2 * n_tiles) {
       const bool is_v = n_issued % 2 != 0;
-      const StoredSlots slots = {is_v ? v.bytes : k.bytes, is_v ? v.code_shift : k.code_shift};
+      const StoredSlots stored = {is_v ? v.bytes : k.bytes, is_v ? v.code_shift : k.code_shift};
       const KvLayer& cache = p.op.cache;
       if (!is_v) {  // prefetches the page index of the next K and V pair
         page = next_page;
@@ -49,12 +53,34 @@ struct StoredRing {
             load_cached<int32_t>(cache.page_table + min((first_slot + n_issued / 2 * kPageTokens) / kPageTokens + 1,
                                                         (end - 1) / kPageTokens));
       }
-      const uint8_t* head = head_of(is_v ? cache.v : cache.k, slots.bytes, cache, page, kv_head);
-      slots.copy(tiles + next * p.tile_bytes, head, first_slot % kPageTokens, lane(), 32);
+      unsigned char* const to = tiles + next * p.tile_bytes;
+      if (!issue_moved(stored, to)) {
+        const uint8_t* head = head_of(is_v ? cache.v : cache.k, stored.bytes, cache, page, kv_head);
+        stored.copy(to, head, first_slot % kPageTokens, lane(), 32);
+      }
       next = next + 1 == p.ring ? 0 : next + 1;
       ++n_issued;
     }
     copy_commit();
+  }
+  // Copies the next tile if its positions are not in consecutive slots.
+  LB_DEVICE bool issue_moved(const StoredSlots& stored, unsigned char* to) const {
+    if constexpr (Slots::kMoves) {
+      const int position = first_slot + n_issued / 2 * kPageTokens;
+      if (!slots->moves(position + kDecodeSlots)) return false;
+      const KvLayer& cache = p.op.cache;
+      void* const pages = n_issued % 2 != 0 ? cache.v : cache.k;
+      stored.copy_each(
+          to,
+          [&](int i) {
+            const int slot = slots->slot(position + i);
+            return row_of(head_of(pages, stored.bytes, cache, page_of(cache, slot), kv_head), stored.bytes,
+                          slot % kPageTokens);
+          },
+          min(end - position, kDecodeSlots), lane(), 32);
+      return true;
+    }
+    return false;
   }
   // Starts the first copies and waits for the previous kernel. If the first two tiles hold only older slots, the copies
   // start before the wait.
@@ -199,8 +225,9 @@ struct SmallQueries {
   }
 };
 
-template <int kDim>
-LB_DEVICE void attention_decode_8(const AttentionSplits& p) {
+// slots: as for attention_decode.
+template <int kDim, class Slots = AllSlots>
+LB_DEVICE void attention_decode_8(const AttentionSplits& p, const Slots* slots = nullptr) {
   unsigned char* shared = dynamic_shared<unsigned char>();
   f16* q = reinterpret_cast<f16*>(shared);
   float* stats = reinterpret_cast<float*>(q + kDecode8Queries * decode_8_query_stride(kDim));
@@ -212,13 +239,13 @@ LB_DEVICE void attention_decode_8(const AttentionSplits& p) {
   const Attention& op = p.op;
   const KvLayer& cache = op.cache;
   const Queries queries(op, block_id_y());
-  const int split = block_id(), n_past = *op.n_past, end = n_past + op.rows;
+  const int split = block_id(), n_past = past_of(op, slots), end = n_past + op.rows;
   const PageRange pages = pages_of(p, split, n_past, end, 0);
   if (pages.begin == pages.end) return;
 
   const int first_slot = pages.begin * kPageTokens + warp() * kDecodeSlots;
   const int last_slot = (pages.end - 1) * kPageTokens + warp() * kDecodeSlots;
-  StoredRing ring = {
+  StoredRing<Slots> ring = {
       .p = p,
       .kv_head = queries.kv_head,
       .tiles = own_ring,
@@ -227,8 +254,12 @@ LB_DEVICE void attention_decode_8(const AttentionSplits& p) {
       .n_tiles = pages.end - pages.begin - (last_slot < end ? 0 : 1),
       .k = stored_slots<kDim>(cache.k_type),
       .v = stored_slots<kDim>(cache.v_type),
+      .slots = slots,
   };
-  ring.start(n_past);
+  if constexpr (Slots::kMoves)
+    ring.start(slots->n_committed);
+  else
+    ring.start(n_past);
   // Stages the queries as f16, scaled so that scores are exponents of 2, zero beyond the last query.
   LB_UNROLL_BY(2)
   for (int i = 4 * thread_id(); i < kDecode8Queries * kDim; i += 4 * kAttentionThreads) {

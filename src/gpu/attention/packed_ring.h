@@ -41,8 +41,8 @@ LB_DEVICE void convert_slots(f16* to, const quant::KvRow& first, int n_valid, in
   }
 }
 
-template <int kDim, int kSlots, int kThreads, class Barrier>
-struct Ring<Packed, kDim, kSlots, kThreads, Barrier> {
+template <int kDim, int kSlots, int kThreads, class Barrier, class Slots>
+struct Ring<Packed, kDim, kSlots, kThreads, Barrier, Slots> {
   static constexpr int kTile = kSlots * operand_stride(kDim);
 
   const AttentionSplits& p;
@@ -50,6 +50,7 @@ struct Ring<Packed, kDim, kSlots, kThreads, Barrier> {
   f16* buffers;                        // operands [kTile], then packed tiles [p.ring][p.tile_bytes]
   int first_slot, step, end, n_tiles;  // tile i: slots from first_slot + i * step on, below `end`
   Barrier barrier = {};
+  const Slots* slots = nullptr;  // null for AllSlots
   int n_issued = 0, n_taken = 0, next = 0, now = 0;
 
   LB_DEVICE static int values(const AttentionSplits& p) { return kTile + p.ring * p.tile_bytes / 2; }
@@ -80,7 +81,21 @@ struct Ring<Packed, kDim, kSlots, kThreads, Barrier> {
       const KvRowBytes bytes = row_bytes(tile.type, kDim);
       const KvLayer& cache = p.op.cache;
       const uint8_t* head = head_of(tile.is_v ? cache.v : cache.k, bytes, cache, page_of(cache, tile.slot), kv_head);
-      PackedSlots<kSlots>{bytes}.copy(packed(next), head, tile.slot % kPageTokens, thread, kThreads);
+      if constexpr (Slots::kMoves) {
+        if (slots->moves(tile.slot + kSlots))
+          PackedSlots<kSlots>{bytes}.copy_each(
+              packed(next),
+              [&](int i) {
+                const int slot = slots->slot(tile.slot + i);
+                return row_of(head_of(tile.is_v ? cache.v : cache.k, bytes, cache, page_of(cache, slot), kv_head),
+                              bytes, slot % kPageTokens);
+              },
+              min(end - tile.slot, kSlots), thread, kThreads);
+        else
+          PackedSlots<kSlots>{bytes}.copy(packed(next), head, tile.slot % kPageTokens, thread, kThreads);
+      } else {
+        PackedSlots<kSlots>{bytes}.copy(packed(next), head, tile.slot % kPageTokens, thread, kThreads);
+      }
       next = next + 1 == p.ring ? 0 : next + 1;
       ++n_issued;
     }

@@ -31,6 +31,28 @@ struct PackedSlots {
       copy_async<16>(to + i, (i < high ? from_high : from_scales) + i);
   }
 
+  // Copies n slots one by one, slot i from row_at(i). Called by `n_threads` threads. The rows of high bits and scales
+  // may be too small for an asynchronous copy; the ring's barrier makes them visible.
+  template <class RowAt>
+  LB_DEVICE void copy_each(unsigned char* to, RowAt&& row_at, int n, int thread, int n_threads) const {
+    const int pieces = bytes.codes / 16;
+    LB_UNROLL_BY(1)
+    for (int i = thread; i < n * pieces; i += n_threads) {
+      const int slot = i / pieces, at = i % pieces * 16;
+      copy_async<16>(row(to, slot).codes + at, row_at(slot).codes + at);
+    }
+    const int n_high = bytes.high / 2, pairs = n_high + bytes.scales / 2;
+    LB_UNROLL_BY(4)
+    for (int i = thread; i < n * pairs; i += n_threads) {
+      const int slot = i / pairs, at = i % pairs;
+      const quant::KvRow from = row_at(slot), own = row(to, slot);
+      if (at < n_high)
+        store(own.high + 2 * at, load<uint16_t>(from.high + 2 * at));
+      else
+        store(own.scales + at - n_high, load<uint16_t>(from.scales + at - n_high));
+    }
+  }
+
   LB_DEVICE quant::KvRow row(unsigned char* at, int slot) const {
     const int high_at = kCount * (bytes.codes + kPad);
     return {at + slot * (bytes.codes + kPad), at + high_at + slot * bytes.high,

@@ -1,5 +1,5 @@
-// The body of AttentionPrepare: RmsNorm and Rope of queries and keys, or biases and Rope, rotation of both if the cache
-// stores rotated keys, and stores of keys and values to the cache.
+// The body of AttentionPrepare: RmsNorm (of values too, if the op has v_norm) or biases, Rope of queries and keys,
+// rotation of both if the cache stores rotated keys, and stores of keys and values to the cache.
 //
 // One item is a head of a row: the query heads, then K's heads, then V's. One warp computes an item, with four
 // consecutive values per lane and round. The halves of each Rope pair meet in shared memory. Loads ahead of start(),
@@ -19,23 +19,25 @@ template <int kRounds, class Start>
 LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* staged, Start&& start) {
   constexpr int kPairRounds = 2 * kRounds, kPairsAhead = kRounds <= 2 ? kPairRounds : 0;
   const KvLayer& cache = p.cache;
-  const int dim = cache.head_dim, n_kv = cache.n_kv_heads, n_items = p.n_heads + 2 * n_kv;
+  const int dim = cache.head_dim, n_kv = p.k == nullptr ? 0 : cache.n_kv_heads, n_items = p.n_heads + 2 * n_kv;
   const int row = item / n_items, item_of_row = item % n_items;
   if (row >= p.rows) return start();  // a whole warp returns
   const bool is_q = item_of_row < p.n_heads, is_v = item_of_row >= p.n_heads + n_kv;
   const int head = is_q ? item_of_row : is_v ? item_of_row - p.n_heads - n_kv : item_of_row - p.n_heads;
 
   // Norm weights or biases: no model has both.
-  const float* norm = is_q ? p.q_norm : is_v ? nullptr : p.k_norm;
+  const float* norm = is_q ? p.q_norm : is_v ? p.v_norm : p.k_norm;
   const float* bias = is_q ? p.q_bias : is_v ? p.v_bias : p.k_bias;
   const float* by_column = norm != nullptr ? norm : bias != nullptr ? bias + head * dim : nullptr;
   const auto column = [](int j) { return head_column(j); };
   f32x4 w[kRounds], x[kRounds];
   float cos[kPairRounds], sin[kPairRounds];
+  const bool has_own = is_q && p.q_cos != nullptr;
+  const float *const cosines = has_own ? p.q_cos : p.cos, *const sines = has_own ? p.q_sin : p.sin;
   const auto read_table = [&](int j) {
     const long entry = long(row) * p.n_pairs + lane() + 32 * j;
-    cos[j] = p.cos[entry];
-    sin[j] = p.sin[entry];
+    cos[j] = cosines[entry];
+    sin[j] = sines[entry];
   };
   LB_UNROLL
   for (int j = 0; j < kRounds; ++j)
@@ -60,20 +62,20 @@ LB_DEVICE void attention_prepare(const AttentionPrepare& p, int item, float* sta
       for (int i = 0; i < 4; ++i) x[j][i] += w[j][i];
     }
   }
-  if (!is_v) {
-    if (norm != nullptr) {
+  if (norm != nullptr) {
+    LB_UNROLL
+    for (int j = 0; j < kRounds; ++j) {
       LB_UNROLL
-      for (int j = 0; j < kRounds; ++j) {
-        LB_UNROLL
-        for (int i = 0; i < 4; ++i) sum += x[j][i] * x[j][i];
-      }
-      const float scale = rsqrt_fast(warp_sum(sum) / float(dim) + p.eps);
-      LB_UNROLL
-      for (int j = 0; j < kRounds; ++j) {
-        LB_UNROLL
-        for (int i = 0; i < 4; ++i) x[j][i] = x[j][i] * scale * w[j][i];
-      }
+      for (int i = 0; i < 4; ++i) sum += x[j][i] * x[j][i];
     }
+    const float scale = rsqrt_fast(warp_sum(sum) / float(dim) + p.eps);
+    LB_UNROLL
+    for (int j = 0; j < kRounds; ++j) {
+      LB_UNROLL
+      for (int i = 0; i < 4; ++i) x[j][i] = x[j][i] * scale * w[j][i];
+    }
+  }
+  if (!is_v) {
     LB_UNROLL
     for (int j = 0; j < kRounds; ++j)
       if (column(j) < dim) store(staged + column(j), x[j]);

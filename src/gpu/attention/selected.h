@@ -16,7 +16,7 @@ LB_DEVICE int first_of_query_block(Queries& queries, int tile, int tile_queries)
 
 // Slots of the selected key blocks. Their list starts `at` integers after op.blocks.
 struct SelectedSlots {
-  static constexpr bool kSelects = true;
+  static constexpr bool kSelects = true, kMoves = false;
   const Attention& op;
   int at = 0;
 

@@ -2,6 +2,7 @@
 // softmax. S = Q K^T, P = 2^(S - m), O = O 2^(m_old - m) + P V. Q and P are rounded to the tiles' type; sums are fp32.
 #pragma once
 
+#include "gpu/attention/kv_slots.h"
 #include "gpu/attention/queries.h"
 
 namespace lb::gpu {
@@ -47,9 +48,24 @@ LB_DEVICE void copy_slots(f16* to, const bf16* from, int n_valid, int thread) {
   }
 }
 
-// Slots of consecutive tiles: returns the first slot of tile i. SelectedSlots follows a list instead.
+// Copies kSlots positions whose slots are not consecutive: position i from row_at(i).
+template <class T, int kDim, int kSlots, int kThreads, class RowAt>
+LB_DEVICE void copy_moved_slots(T* to, RowAt&& row_at, int n_valid, int thread) {
+  LB_UNROLL_BY(2)
+  for (int i = 0; i < kSlots * kDim / 8 / kThreads; ++i) {
+    const int piece = thread + i * kThreads, slot = piece / (kDim / 8), column = piece % (kDim / 8) * 8;
+    T* at = to + slot * operand_stride(kDim) + column;
+    if (slot < n_valid)
+      copy_async<16>(at, row_at(slot) + column);
+    else
+      store(at, u32x4{});
+  }
+}
+
+// Slots of consecutive tiles: returns the first slot of tile i. SelectedSlots follows a list instead. TreeRow has tiles
+// of positions, whose slots need not be consecutive.
 struct AllSlots {
-  static constexpr bool kSelects = false;
+  static constexpr bool kSelects = false, kMoves = false;
   LB_DEVICE explicit AllSlots(const Attention&) {}
   LB_DEVICE int operator()(int first, int step, int i) const { return first + i * step; }
 };
@@ -66,7 +82,7 @@ struct Ring {
   T* buffers;                          // [p.ring][kTile]
   int first_slot, step, end, n_tiles;  // tile i: slots from first_slot + i * step on, below `end`
   Barrier barrier = {};
-  const Slots* slots = nullptr;  // null unless key blocks are selected
+  const Slots* slots = nullptr;  // null for AllSlots
   int n_issued = 0, next = 0, now = 0;
 
   LB_DEVICE static int values(const AttentionSplits& p) { return p.ring * kTile; }  // 16-bit values in the ring
@@ -75,6 +91,8 @@ struct Ring {
       const KvLayer& cache = p.op.cache;
       int slot = first_slot + n_issued / 2 * step;
       if constexpr (Slots::kSelects) slot = (*slots)(first_slot, step, n_issued / 2);
+      if constexpr (Slots::kMoves)
+        if (slots->moves(slot + kSlots)) return issue_moved(slot);
       const long page = load_cached<int32_t>(cache.page_table + slot / kPageTokens);
       const long at = ((page * cache.n_kv_heads + kv_head) * kPageTokens + slot % kPageTokens) * kDim;
       const Stored* from = static_cast<const Stored*>(n_issued % 2 ? cache.v : cache.k) + at;
@@ -83,6 +101,17 @@ struct Ring {
       ++n_issued;
     }
     copy_commit();  // even without copies, because copy_wait counts groups
+  }
+  LB_DEVICE void issue_moved(int position) {
+    const KvLayer& cache = p.op.cache;
+    const Stored* pages = static_cast<const Stored*>(n_issued % 2 ? cache.v : cache.k);
+    copy_moved_slots<T, kDim, kSlots, kThreads>(
+        buffers + next * kTile,
+        [&](int i) { return pages + slot_row(cache, slots->slot(position + i), kv_head) * kDim; }, end - position,
+        thread);
+    next = next + 1 == p.ring ? 0 : next + 1;
+    ++n_issued;
+    copy_commit();
   }
   LB_DEVICE void start() {
     for (int i = 0; i < p.ring - 1; ++i) issue();

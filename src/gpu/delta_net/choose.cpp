@@ -62,18 +62,18 @@ Launch chain_pairs(const GatedDelta& op, const Target& target, const std::string
                  target, what);
 }
 
-bool is_step(const DeltaInputs& op) { return op.conv.rows == 1 && op.prepare.dk <= kInputThreads; }
+bool is_step(const DeltaInputs& op) { return !op.by_row && op.conv.rows == 1 && op.prepare.dk <= kInputThreads; }
 // Whether delta_inputs_small or delta_inputs_chain supports the op.
 bool has_rows_kernel(const DeltaInputs& op) {
   const CausalConv& conv = op.conv;
-  return conv.rows > 1 && op.prepare.dk == kChainDk && conv.channels % kChainDk == 0 && conv.n_taps == kChainTaps &&
-         op.prepare.row_stride == conv.channels && is_aligned(conv.x) && is_aligned(conv.w) && is_aligned(conv.y) &&
-         is_aligned(conv.history) && is_aligned(conv.pending);
+  return conv.rows > (op.by_row ? 0 : 1) && op.prepare.dk == kChainDk && conv.channels % kChainDk == 0 &&
+         conv.n_taps == kChainTaps && op.prepare.row_stride == conv.channels && is_aligned(conv.x) &&
+         is_aligned(conv.w) && is_aligned(conv.y) && is_aligned(conv.history) && is_aligned(conv.pending);
 }
 
 bool is_small(const GatedDelta& op, const Target& target) {
-  return op.rows > 1 && op.rows <= kSmallDeltaRows && op.dk == kChainDk && op.dv % kSmallDeltaColumns == 0 &&
-         target.has("gated_delta_small_kernel");
+  return !op.by_row && op.rows > 1 && op.rows <= kSmallDeltaRows && op.dk == kChainDk &&
+         op.dv % kSmallDeltaColumns == 0 && target.has("gated_delta_small_kernel");
 }
 
 void check_shape(const GatedDelta& op, const std::string& what) {
@@ -156,6 +156,11 @@ DeltaLaunches choose(const GatedDelta& op, float* work, const Target& target) {
   const auto add = [&](const Launch& launch) { result.launches[result.n++] = launch; };
   constexpr int kLanesOfRow = kStepColumns / 4;
   const uint32_t slice_threads = up_to_warp((op.dk + kSliceRows - 1) / kSliceRows * kLanesOfRow);
+  if (op.by_row) {
+    LB_CHECK(op.rows <= kByRowRows, kInvalid, what, ", row by row: at most ", kByRowRows, " rows");
+    add(slices("gated_delta_rows_kernel", op, kStepColumns, slice_threads, 0, target, what));
+    return result;
+  }
   if (op.rows == 1) add(slices("gated_delta_step_kernel", op, kStepColumns, slice_threads, 0, target, what));
   if (op.rows == 0 || op.rows > kMaxTree)
     add(slices("gated_delta_fold_kernel", op, kStepColumns, slice_threads, 0, target, what));
@@ -187,7 +192,7 @@ bool is_chain(const GatedDelta& op, const Target& target) {
 }
 
 size_t gated_delta_scratch_bytes(const GatedDelta& op, const Target& target) {
-  if (op.rows < 2 || is_small(op, target)) return 0;
+  if (op.rows < 2 || op.by_row || is_small(op, target)) return 0;
   const size_t floats = is_chain(op, target) ? op.n_k_heads * kChainRowFloats + op.n_v_heads * kChainPairFloats
                                              : op.n_v_heads * kPairFloats;
   return n_chunks(op.rows) * floats * sizeof(float);

@@ -14,12 +14,14 @@ namespace lb::gpu {
 
 Launch choose(const CausalConv& op, const Target& target);
 Launch choose(const DeltaPrepare& op, const Target& target);
-// Whether one kernel computes DeltaInputs: for one row, or for more rows of the usual shape (dk = 128, 4 taps).
+// Whether one kernel computes DeltaInputs: for one row, or for more rows (by_row: any) of the usual shape (dk = 128,
+// 4 taps).
 // Otherwise the caller runs conv and prepare.
 bool is_fused(const DeltaInputs& op);
 Launch choose(const DeltaInputs& op, const Target& target);
 
 // Launches in order, all with the same params:
+//   by_row             rows
 //   no row             fold
 //   1 row              step
 //   2 to 32 rows       small, if the pack has it and the shape fits

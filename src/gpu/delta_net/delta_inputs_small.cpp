@@ -1,11 +1,12 @@
-// DeltaInputs of 2 to 64 rows, a tree or a chain, for dk = 128: y = silu(taps * [history, x]), q and k normalised per
-// head, gates, and the state of causal_conv.
+// DeltaInputs of 2 to 64 rows (by_row: 1 to 64), a tree or a chain, for dk = 128: y = silu(taps * [history, x]), q and
+// k normalised per head, gates, and the state of causal_conv.
 //
 // A block handles 128 channels: a head of q or k, or 128 channels of v. All rows are in shared memory, after the
 // history. A warp handles every eighth row, four channels per lane. The last blocks compute one gate per thread.
 // Bound: latency; 12 bytes per value.
 #include "dialect.h"
 
+#include "gpu/batched.h"
 #include "gpu/delta_net/gates.h"
 #include "gpu/delta_net/shape.h"
 
@@ -14,8 +15,8 @@ namespace lb::gpu {
 inline constexpr int kPastRows = kChainTaps - 1;
 
 // dependents_may_launch() follows the wait, so dependents may rely on everything older than this kernel.
-LB_KERNEL(delta_inputs_small_kernel, DeltaInputs, kSmallInputThreads, 1) {
-  LB_SHARED(int32_t, parents, kMaxTree);
+template <class Parents>
+LB_DEVICE void delta_inputs_small(const DeltaInputs& p, Parents parents) {
   auto inputs = dynamic_shared<f32x4>();  // [history rows, oldest first, then rows][32 lanes]
   const CausalConv& conv = p.conv;
   const DeltaPrepare& prepare = p.prepare;
@@ -90,6 +91,15 @@ LB_KERNEL(delta_inputs_small_kernel, DeltaInputs, kSmallInputThreads, 1) {
     const int row = warp() + i * kWarps;
     if (row < conv.rows) store(conv.pending + long(row) * conv.channels + c, own[i]);
   }
+}
+
+LB_KERNEL(delta_inputs_small_kernel, DeltaInputs, kSmallInputThreads, 1) {
+  LB_SHARED(int32_t, parents, kMaxTree);
+  delta_inputs_small(p, parents);
+}
+LB_KERNEL(delta_inputs_small_kernel_batched, Batched<DeltaInputs>, kSmallInputThreads, 1) {
+  LB_SHARED(int32_t, parents, kMaxTree);
+  delta_inputs_small(p.of[block_id_z()], parents);
 }
 
 }  // namespace lb::gpu

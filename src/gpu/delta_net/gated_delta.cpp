@@ -12,22 +12,9 @@
 
 #include "gpu/batched.h"
 #include "gpu/delta_net/gated_delta.h"
+#include "gpu/delta_net/step_sums.h"
 
 namespace lb::gpu {
-
-inline constexpr int kSums = 2 * kStepColumns;  // S^T k and S^T q of a slice
-inline constexpr int kLanesOfRow = kStepColumns / 4;
-
-// One step of a reduce-scatter: v[i] += the partner lane's v[i]; each half of the lanes keeps half of the values.
-template <int kHalf>
-LB_DEVICE void exchange_halves(float (&v)[8]) {
-  const bool is_upper = lane() & kLanesOfRow * kHalf;
-  LB_UNROLL
-  for (int i = 0; i < kHalf; ++i) {
-    const float lower = v[i], upper = v[i + kHalf];
-    v[i] = (is_upper ? upper : lower) + shuffle_xor(is_upper ? lower : upper, kLanesOfRow * kHalf);
-  }
-}
 
 // kBatch: template parameter of fold_path.
 template <int kSlices, int kBatch>
@@ -78,19 +65,14 @@ LB_DEVICE void gated_delta_step(const GatedDelta& op, Path* accepted, float* sum
         both[4 + c] = fma(queries[i], s[j][i][c], both[4 + c]);
       }
     }
-    exchange_halves<4>(both);
-    exchange_halves<2>(both);
-    exchange_halves<1>(both);
-    const int value = lane() / kLanesOfRow;  // index in `both` of the sum that this lane holds
-    const int at = value / 4 * kStepColumns + lane() % kLanesOfRow * 4 + value % 4;
-    sums[(warp() * kSlices + j) * kSums + at] = both[0];
+    sum_over_warp(both, sums + (warp() * kSlices + j) * kStepSums);
   }
   block_barrier();
 
   for (int j = warp(); j < kSlices; j += n_warps()) {
     if (j >= n_warps()) v = value_of_lane(j);
     float state = 0;
-    for (int w = 0; w < n_warps(); ++w) state += sums[(w * kSlices + j) * kSums + lane()];
+    for (int w = 0; w < n_warps(); ++w) state += sums[(w * kSlices + j) * kStepSums + lane()];
     const float q_state = shuffle_xor(state, kStepColumns);  // lanes 0 to 15 have S^T k, 16 to 31 S^T q
     const int column = slice.first_column + j * kStepColumns + lane();
     if (lane() < kStepColumns && column < op.dv) {
@@ -107,12 +89,12 @@ LB_DEVICE void gated_delta_step(const GatedDelta& op, Path* accepted, float* sum
 
 LB_KERNEL(gated_delta_step_kernel, DeltaWork, kStepThreads, 1) {
   LB_SHARED(Path, path, 1);
-  LB_SHARED(float, sums, kStepThreads / 32 * kSums);
+  LB_SHARED(float, sums, kStepThreads / 32 * kStepSums);
   gated_delta_step<1, 4>(p.op, &path[0], sums);
 }
 LB_KERNEL(gated_delta_step_kernel_batched, Batched<GatedDelta>, kStepThreads, kWideBlocks) {
   LB_SHARED(Path, path, 1);
-  LB_SHARED(float, sums, kStepThreads / 32 * kWideSlices * kSums);
+  LB_SHARED(float, sums, kStepThreads / 32 * kWideSlices * kStepSums);
   gated_delta_step<kWideSlices, 1>(p.of[block_id_z()], &path[0], sums);
 }
 

@@ -40,6 +40,9 @@ inline constexpr int kStepColumns = 16, kSliceRows = 4, kStepThreads = 256;
 // Batched gated_delta_step: slices per block, and co-resident blocks of kStepThreads per SM.
 inline constexpr int kWideSlices = 4, kWideBlocks = 2;
 
+// gated_delta_rows: most rows of an append.
+inline constexpr int kByRowRows = 32;
+
 // gated_delta_pairs and gated_delta_chunks. A panel is kPanelDepth of the dk values of a chunk's keys and queries. The
 // ring has room for two panels of 64 rows, or four of 32.
 inline constexpr int kPairThreads = 256, kChunkThreads = 128;

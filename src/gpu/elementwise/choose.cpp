@@ -2,6 +2,7 @@
 #include "gpu/elementwise/choose.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "base/dtype.h"
 #include "base/error.h"
@@ -59,6 +60,23 @@ std::string shape(const char* op, int rows, int heads, int dim) {
   return cat("[", op, "] [", rows, ", ", heads, ", ", dim, "]");
 }
 
+// x walks the items of a row, y the rows.
+Launch by_items(const char* kernel, int rows, long row_items, const Target& target, const std::string& op) {
+  LB_CHECK(rows >= 1 && row_items >= 1, kInvalid, op, ": nothing to compute");
+  constexpr int kThreads = 256, kMaxRows = 65535;
+  LB_CHECK(rows <= kMaxRows, kUnsupported, op, ": at most ", kMaxRows, " rows");
+  return checked(
+      {.kernel = kernel,
+       .grid = {static_cast<uint32_t>((row_items + kThreads - 1) / kThreads), static_cast<uint32_t>(rows), 1},
+       .block = {kThreads, 1, 1},
+       .overlap_previous = true},
+      target, op);
+}
+
+void check_fours(std::initializer_list<int> dims, const std::string& op) {
+  for (const int dim : dims) LB_CHECK(dim % 4 == 0, kInvalid, op, ": sizes must be multiples of 4");
+}
+
 template <class Op>
 void check_rounding(const Op& op, const std::string& what) {
   LB_CHECK(op.rounded.high == nullptr || can_round(op), kInvalid, what, ": only aligned rows of whole blocks of ",
@@ -72,6 +90,9 @@ bool can_round(const RmsNorm& op) {
 }
 bool can_round(const GatedRmsNorm& op) { return op.dim % kRoundBlock == 0 && operands_are_aligned(op); }
 bool can_round(const SwiGlu& op) { return op.dim % kRoundBlock == 0 && operands_are_aligned(op); }
+bool can_round(const GeGlu& op) {
+  return op.dim % kRoundBlock == 0 && op.up_stride % 4 == 0 && operands_are_aligned(op);
+}
 
 Launch choose(const RmsNorm& op, const Target& target) {
   const std::string what = shape("rms_norm", op.rows, op.heads, op.dim);
@@ -108,6 +129,20 @@ Launch choose(const SwiGlu& op, const Target& target) {
   return by_values("swiglu_kernel", long(op.rows) * op.dim, 4, target, what);
 }
 
+Launch choose(const GeGlu& op, const Target& target) {
+  const std::string what = shape("geglu", op.rows, op.dim);
+  check_rounding(op, what);
+  return by_values("geglu_kernel", long(op.rows) * op.dim, 4, target, what);
+}
+
+Launch choose(const SoftCap& op, const Target& target) {
+  return by_values("soft_cap_kernel", long(op.rows) * op.dim, 1, target, shape("soft_cap", op.rows, op.dim));
+}
+
+Launch choose(const AddNorm& op, const Target& target) {
+  return by_rows("add_norm_kernel", op.rows, op.dim, 1024, target, shape("add_norm", op.rows, op.dim));
+}
+
 Launch choose(const AddBias& op, const Target& target) {
   return by_values("add_bias_kernel", long(op.rows) * op.dim, 1, target, shape("add_bias", op.rows, op.dim));
 }
@@ -120,6 +155,45 @@ Launch choose(const Embed& op, const Target& target) {
   const std::string what = cat("[embed] ", op.rows, " rows of ", name(op.type), " [", op.vocab, ", ", op.dim, "]");
   quant::checked_plane_layout(op.type, op.vocab, op.dim);
   return by_rows("embed_kernel", op.rows, op.dim, 256, target, what);
+}
+
+Launch choose(const ReadPatches& op, const Target& target) {
+  const std::string what = cat("[read_patches] ", op.rows, " patches of ", op.patch);
+  LB_CHECK(op.merge >= 1 && op.height % op.merge == 0 && op.columns % op.merge == 0, kInvalid, what,
+           ": the sides of an image are whole blocks of ", op.merge, " patches");
+  return by_items("read_patches_kernel", op.rows, 3L * op.patch * op.patch, target, what);
+}
+
+Launch choose(const AddPositions& op, const Target& target) {
+  const std::string what = shape("add_positions", op.rows, op.dim);
+  check_fours({op.dim}, what);
+  return by_items("add_positions_kernel", op.rows, op.dim / 4, target, what);
+}
+
+Launch choose(const LayerNorm& op, const Target& target) {
+  const std::string what = shape("layer_norm", op.rows, op.dim);
+  check_fours({op.dim}, what);
+  return by_rows("layer_norm_kernel", op.rows, op.dim, 1024, target, what);
+}
+
+Launch choose(const BiasGelu& op, const Target& target) {
+  const std::string what = shape("bias_gelu", op.rows, op.dim);
+  check_fours({op.dim}, what);
+  return by_items("bias_gelu_kernel", op.rows, op.dim / 4, target, what);
+}
+
+Launch choose(const SplitHeads& op, const Target& target) {
+  const std::string what = shape("split_heads", op.rows, op.heads, op.dim);
+  check_fours({op.dim, op.padded}, what);
+  LB_CHECK(op.padded >= op.dim && (op.type == KvType::kF16 || op.type == KvType::kF32), kInvalid, what,
+           ": heads are padded to at least ", op.dim, " values, of F16 or F32");
+  return by_items("split_heads_kernel", op.rows, 3L * op.heads * (op.padded / 4), target, what);
+}
+
+Launch choose(const MergeHeads& op, const Target& target) {
+  const std::string what = shape("merge_heads", op.rows, op.heads, op.dim);
+  check_fours({op.dim, op.padded}, what);
+  return by_items("merge_heads_kernel", op.rows, long(op.heads) * op.dim / 4, target, what);
 }
 
 int read_blocks(const Target& target) { return 4 * target.n_sms; }

@@ -87,7 +87,7 @@ LB_DEVICE TableRow row_of(const void* table, const quant::PlaneLayout& layout, s
 template <DType kType, class Put>
 LB_DEVICE void embed(const Embed& p, int row, int first, int step, Put&& put) {
   const TableRow w = row_of<kType>(p.table, quant::plane_layout(kType, p.vocab, p.dim), size_t(p.ids[row]));
-  for (int i = first; i < p.dim; i += step) put(i, value_at<kType>(w, i));
+  for (int i = first; i < p.dim; i += step) put(i, p.scale * value_at<kType>(w, i));
 }
 
 template <class Put>

@@ -29,6 +29,12 @@ LB_DEVICE double cosine(double r) {
   return 1.0 + x * sum;
 }
 
+LB_DEVICE double rope_row_scale(const RopeTable& p, long row) {
+  if (p.row_scales == nullptr) return 1;
+  const long i = p.pos[row] / p.period;
+  return p.row_scales[i < p.n_scales ? i : p.n_scales - 1];
+}
+
 // Computes entries first, first + step, ... of [rows, n_pairs].
 LB_DEVICE void rope_angles(const RopeTable& p, long first, long step) {
   const long count = long(p.rows) * p.n_pairs;
@@ -39,7 +45,8 @@ LB_DEVICE void rope_angles(const RopeTable& p, long first, long step) {
     // up to 2^20 turns.
     const double turns = (angle * 0.63661977236758134) + 6755399441055744.0 - 6755399441055744.0;
     const double r = (angle - turns * 1.57079632673412561417) - turns * 6.07710050650619224932e-11;
-    const double s = p.scale * sine(r), c = p.scale * cosine(r);
+    const double scale = p.scale * rope_row_scale(p, at / p.n_pairs);
+    const double s = scale * sine(r), c = scale * cosine(r);
     const int quarter = int(long(turns) & 3);
     p.cos[at] = float(quarter == 0 ? c : quarter == 1 ? -s : quarter == 2 ? -c : s);
     p.sin[at] = float(quarter == 0 ? s : quarter == 1 ? c : quarter == 2 ? -s : -c);

@@ -58,15 +58,16 @@ void set_x(Gemv& p, const float* x, const RoundedRows& rounded, int n_in) {
 
 ExpertRows rows_of(const ExpertMatrix& matrix) { return {matrix.expert_rows, matrix.first_row, matrix.bias}; }
 
-// Scratch: [x rounded | act() rounded or fp32 | sums of the gate]
+// Scratch: [x rounded | act() rounded or fp32 | sums of the gate | sums of down]
 struct Scratch {
-  size_t act_at, sums_at, bytes;
+  size_t act_at, sums_at, down_at, bytes;
   Scratch(int rows, int k, int dim, int ffn) {
     const auto align = [](size_t n) { return (n + 255) / 256 * 256; };
     const size_t values = size_t(rows) * k * ffn * sizeof(float);
     act_at = align(rounded_bytes(rows, dim, true));
     sums_at = act_at + align(values);
-    bytes = sums_at + values;
+    down_at = sums_at + align(values);
+    bytes = down_at + size_t(rows) * k * dim * sizeof(float);
   }
 };
 
@@ -76,6 +77,28 @@ size_t expert_scratch_bytes(int rows, int k, int dim, int ffn) {
   if (k == 0) return 0;
   const size_t each = Scratch(rows, k, dim, ffn).bytes;
   return rows < kMinGroupedRows ? each : std::max(each, grouped_scratch_bytes(rows, k, dim, ffn));
+}
+
+SumChoices sum_of(const MixExperts& op, const float* sums) {
+  return {.sums = sums,
+          .experts = op.experts,
+          .weights = op.weights,
+          .bias = op.down.bias,
+          .shared = op.shared,
+          .shared_gate = op.shared_gate,
+          .add = op.add,
+          .y = op.y,
+          .n_rows = op.rows,
+          .k = op.k,
+          .dim = op.dim};
+}
+
+Launch sum_launch(const SumChoices& sum, const std::string& what, const Target& target) {
+  return checked({.kernel = "sum_choices_kernel",
+                  .grid = {uint32_t(ceil_div(sum.dim, kSumThreads)), uint32_t(std::min(sum.n_rows, kMaxGridY)), 1},
+                  .block = {kSumThreads, 1, 1},
+                  .overlap_previous = true},
+                 target, what);
 }
 
 Launch choose(const RouteExperts& op, const Target& target) {
@@ -101,8 +124,10 @@ MixLaunches choose(const MixExperts& op, void* scratch, const Target& target) {
   if (const std::optional<GroupedLaunches> grouped = choose_grouped(op, scratch, what, target)) return *grouped;
   const Scratch layout(op.rows, op.k, op.dim, op.ffn);
   std::byte* base = static_cast<std::byte*>(scratch);
-  const int n_choices = op.rows * op.k, y_blocks = std::min(n_choices, kMaxGridY);
+  const int n_choices = op.rows * op.k, y_blocks = std::min(n_choices, kMaxGridY), n_held = held_experts(op);
   ExpertLaunches result = {};
+  result.slots = choose_slots(op, target);
+  const int32_t* const slots = result.slots.n_groups > 0 ? op.slots.cache->now : nullptr;
 
   const int x_bits = std::max(rounded_bits(op.gate, op.activations), rounded_bits(op.up, op.activations));
   const int act_bits = rounded_bits(op.down, op.activations);
@@ -117,6 +142,7 @@ MixLaunches choose(const MixExperts& op, void* scratch, const Target& target) {
   const auto gate_up = [&](const ExpertMatrix& first, const ExpertMatrix* second, float* sums, bool activates) {
     ExpertGateUp p = {.rows = {rows_of(first), rows_of(second != nullptr ? *second : first)},
                       .experts = op.experts,
+                      .slots = slots,
                       .gate_sums = activates ? sums : nullptr,
                       .y = activates ? act_values : sums,
                       .rounded = activates ? act : RoundedRows{},
@@ -127,8 +153,8 @@ MixLaunches choose(const MixExperts& op, void* scratch, const Target& target) {
                       .has_both = second != nullptr,
                       .activates = activates};
     set_x(p.gemv, op.x, x, op.dim);
-    set_matrix(p.gemv, 0, first, op.n_experts, op.dim);
-    if (second != nullptr) set_matrix(p.gemv, 1, *second, op.n_experts, op.dim);
+    set_matrix(p.gemv, 0, first, n_held, op.dim);
+    if (second != nullptr) set_matrix(p.gemv, 1, *second, n_held, op.dim);
     result.gate_up[result.n_gate_up++] = {
         checked({.kernel = kernel_of(first, op, what).gate_up,
                  .grid = {uint32_t(ceil_div(op.ffn, kExpertTile)), uint32_t(y_blocks), 1},
@@ -148,6 +174,7 @@ MixLaunches choose(const MixExperts& op, void* scratch, const Target& target) {
   ExpertDown& down = result.down_params;
   down = {.rows = rows_of(op.down),
           .experts = op.experts,
+          .slots = slots,
           .weights = op.weights,
           .shared = op.shared,
           .shared_gate = op.shared_gate,
@@ -156,8 +183,13 @@ MixLaunches choose(const MixExperts& op, void* scratch, const Target& target) {
           .n_rows = op.rows,
           .k = op.k,
           .dim = op.dim};
+  if (result.slots.n_groups > 1) {
+    down.sums = reinterpret_cast<float*>(base + layout.down_at);
+    result.sum_params = sum_of(op, down.sums);
+    result.sum = sum_launch(result.sum_params, what, target);
+  }
   set_x(down.gemv, act_values, act, op.ffn);
-  set_matrix(down.gemv, 0, op.down, op.n_experts, op.ffn);
+  set_matrix(down.gemv, 0, op.down, n_held, op.ffn);
   result.down =
       checked({.kernel = kernel_of(op.down, op, what).down,
                .grid = {uint32_t(ceil_div(op.dim, kExpertDownThreads / 32)), uint32_t(std::min(op.rows, kMaxGridY)), 1},

@@ -19,6 +19,16 @@ inline constexpr int kMaxGridY = 65535;  // rows beyond it are taken by the same
 
 Launch choose(const RouteExperts& op, const Target& target);
 
+// The launches that bring missing experts to their slots. The products follow in as many groups, each with its own
+// copies. n_groups == 0: all experts are in device memory.
+struct SlotLaunches {
+  Launch find, fill;
+  FindExperts find_params;
+  FillSlots fill_params;
+  int n_groups;
+  bool is_found;  // by the launch of RouteExperts
+};
+
 // The launches of a MixExperts, in order: for_each_launch().
 struct ExpertLaunches {
   RoundRows round;  // rows == 0: no matrix needs x rounded
@@ -27,8 +37,10 @@ struct ExpertLaunches {
     ExpertGateUp params;
   } gate_up[2];
   int n_gate_up;
-  Launch down;
+  Launch down, sum;
   ExpertDown down_params;
+  SumChoices sum_params;  // of several groups, whose down writes the sums of each choice
+  SlotLaunches slots;
 };
 // The launches for many rows, whose choices are grouped by expert.
 struct GroupedLaunches {
@@ -38,22 +50,64 @@ struct GroupedLaunches {
   GroupChoices group_params;
   ExpertGemm gate_up_params, down_params;
   SumChoices sum_params;
+  SlotLaunches slots;
 };
 using MixLaunches = std::variant<ExpertLaunches, GroupedLaunches>;
 MixLaunches choose(const MixExperts& op, void* scratch, const Target& target);
 
+// The launches of a MixExperts for long prompts (FindStreamed): the products of a group, and the copies to its half of
+// the ring, which run on another queue.
+struct ExpertRing {
+  std::byte* memory;  // 2 group_experts experts, as planes
+  int32_t* tables;    // [ring_table_bytes()]
+  int group_experts;
+};
+struct StreamedLaunches {
+  GroupedLaunches products;  // of experts that are all in device memory
+  Launch find, copy;
+  FindStreamed find_params;
+  StreamExperts copy_params;
+  int n_groups, slots_held;
+  void* ring_w[3];  // gate, up and down
+
+  GroupedLaunches group(int number) const;
+  StreamExperts copy_of(int number) const;  // number: 1 and more
+};
+// Experts of a half of the ring, and bytes of its tables.
+int ring_experts(size_t largest_expert_bytes, int n_experts);
+size_t ring_table_bytes(int n_experts, int group_experts);
+// first_half: where the first group's copies go. nullopt: the rows are few, or no kernel groups the types.
+std::optional<StreamedLaunches> choose_streamed(const MixExperts& op, void* scratch, const ExpertRing& ring,
+                                                int first_half, const Target& target);
+
+// Calls multiply() for each group of experts, after the launches that bring the group to its slots.
+template <class Run, class Multiply>
+void for_each_group(const SlotLaunches& slots, Run&& run, Multiply&& multiply) {
+  if (slots.n_groups == 0) return multiply();
+  FindExperts find = slots.find_params;
+  for (find.group = 0; find.group < slots.n_groups; ++find.group) {
+    if (!slots.is_found) run(slots.find, find);
+    run(slots.fill, slots.fill_params);
+    multiply();
+  }
+}
 // Calls run(launch, params) for each launch, in launch order, except for round.
 template <class Run>
 void for_each_launch(const ExpertLaunches& launches, Run&& run) {
-  for (int i = 0; i < launches.n_gate_up; ++i) run(launches.gate_up[i].launch, launches.gate_up[i].params);
-  run(launches.down, launches.down_params);
+  for_each_group(launches.slots, run, [&] {
+    for (int i = 0; i < launches.n_gate_up; ++i) run(launches.gate_up[i].launch, launches.gate_up[i].params);
+    run(launches.down, launches.down_params);
+  });
+  if (launches.down_params.sums != nullptr) run(launches.sum, launches.sum_params);
 }
 template <class Run>
 void for_each_launch(const GroupedLaunches& launches, Run&& run) {
   if (launches.cast) run(launches.cast->launch, launches.cast->params);
-  run(launches.group, launches.group_params);
-  run(launches.gate_up, launches.gate_up_params);
-  run(launches.down, launches.down_params);
+  for_each_group(launches.slots, run, [&] {
+    run(launches.group, launches.group_params);
+    run(launches.gate_up, launches.gate_up_params);
+    run(launches.down, launches.down_params);
+  });
   run(launches.sum, launches.sum_params);
 }
 
@@ -62,6 +116,20 @@ void for_each_launch(const GroupedLaunches& launches, Run&& run) {
 inline constexpr int kMinGroupedRows = 9;
 std::optional<GroupedLaunches> choose_grouped(const MixExperts& op, void* scratch, const std::string& what,
                                               const Target& target);
+
+// A RouteExperts that also finds the missing experts of its MixExperts; nullopt: find_experts is a launch of its own.
+struct RouteFindLaunch {
+  Launch launch;
+  RouteFindExperts params;
+};
+std::optional<RouteFindLaunch> choose_route_find(const RouteExperts& op, const Target& target);
+SlotLaunches choose_slots(const MixExperts& op, const Target& target);
+bool has_expert_slots(const Target& target);
+// Experts in the memory of op's matrices.
+inline int held_experts(const MixExperts& op) { return op.slots.n > 0 ? op.slots.n : op.n_experts; }
+// The sum of the choices' sums.
+SumChoices sum_of(const MixExperts& op, const float* sums);
+Launch sum_launch(const SumChoices& sum, const std::string& what, const Target& target);
 
 // Scratch bytes of a MixExperts.
 size_t expert_scratch_bytes(int rows, int k, int dim, int ffn);

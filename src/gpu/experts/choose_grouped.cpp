@@ -95,6 +95,7 @@ std::optional<GroupedLaunches> choose_grouped(const MixExperts& op, void* scratc
 
   GroupChoices& group = result.group_params;
   group = {.experts = op.experts,
+           .slots = op.slots.n > 0 ? op.slots.cache->now : nullptr,
            .choices = reinterpret_cast<int32_t*>(base + layout.choices_at),
            .x_rows = reinterpret_cast<int32_t*>(base + layout.x_rows_at),
            .tiles = reinterpret_cast<ExpertTile*>(base + layout.tiles_at),
@@ -117,7 +118,7 @@ std::optional<GroupedLaunches> choose_grouped(const MixExperts& op, void* scratc
     p.n_tiles = group.n_tiles;
     p.choices = group.choices;
     p.x_rows = group.x_rows;
-    p.n_experts = op.n_experts;
+    p.n_held = held_experts(op);
     p.n_out = n_out;
     p.n_out_tiles = ceil_div(n_out, tile_outs);
     const long most_tiles = long(max_expert_tiles(n_choices, op.n_experts, tile_rows)) * p.n_out_tiles;
@@ -155,22 +156,9 @@ std::optional<GroupedLaunches> choose_grouped(const MixExperts& op, void* scratc
     gate_up.rounded = down.gemm.x;
   }
 
-  result.sum_params = {.sums = down.sums,
-                       .experts = op.experts,
-                       .weights = op.weights,
-                       .bias = op.down.bias,
-                       .shared = op.shared,
-                       .shared_gate = op.shared_gate,
-                       .add = op.add,
-                       .y = op.y,
-                       .n_rows = op.rows,
-                       .k = op.k,
-                       .dim = op.dim};
-  result.sum = checked({.kernel = "sum_choices_kernel",
-                        .grid = {uint32_t(ceil_div(op.dim, kSumThreads)), uint32_t(std::min(op.rows, kMaxGridY)), 1},
-                        .block = {kSumThreads, 1, 1},
-                        .overlap_previous = true},
-                       target, what);
+  result.sum_params = sum_of(op, down.sums);
+  result.sum = sum_launch(result.sum_params, what, target);
+  result.slots = choose_slots(op, target);
   return result;
 }
 

@@ -18,6 +18,8 @@ LB_DEVICE void expert_gate_up(const ExpertGateUp& p, float* tile) {
   const int first = block_id() * kExpertTile, own = warp() * kExpertOutputs;
   for (int choice = block_id_y(); choice < p.n_choices; choice += n_blocks_y()) {
     const int expert = p.experts[choice], x_row = choice / p.k;
+    const int slot = p.slots == nullptr ? expert : p.slots[expert];
+    if (slot < 0) continue;
     float sums[kExpertOutputs][2] = {};
     for (int piece = lane(); piece < p.gemv.row_pieces; piece += 32) {
       typename Format::X x;
@@ -25,10 +27,10 @@ LB_DEVICE void expert_gate_up(const ExpertGateUp& p, float* tile) {
       LB_UNROLL
       for (int i = 0; i < kExpertOutputs; ++i) {
         const int out = min(first + own + i, p.ffn - 1);
-        const typename Format::Rows gate(p.gemv, 0, expert * p.rows[0].per_expert + p.rows[0].first + out, piece);
+        const typename Format::Rows gate(p.gemv, 0, slot * p.rows[0].per_expert + p.rows[0].first + out, piece);
         sums[i][0] += Format::dot(gate.read(0), x, piece);
         if (!p.has_both) continue;
-        const typename Format::Rows up(p.gemv, 1, expert * p.rows[1].per_expert + p.rows[1].first + out, piece);
+        const typename Format::Rows up(p.gemv, 1, slot * p.rows[1].per_expert + p.rows[1].first + out, piece);
         sums[i][1] += Format::dot(up.read(0), x, piece);
       }
     }

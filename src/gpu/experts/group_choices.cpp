@@ -23,6 +23,8 @@ LB_DEVICE int warp_exclusive_sums(int* counts, int n) {
   return before;
 }
 
+LB_DEVICE int slot_of(const GroupChoices& p, int expert) { return p.slots == nullptr ? expert : p.slots[expert]; }
+
 LB_KERNEL(group_choices_kernel, GroupChoices, kGroupThreads, 1) {
   LB_SHARED(int, next, kMaxExperts);   // counts; then the next free position of each expert
   LB_SHARED(int, tiles, kMaxExperts);  // first tile of each expert
@@ -34,7 +36,7 @@ LB_KERNEL(group_choices_kernel, GroupChoices, kGroupThreads, 1) {
   for (int i = thread_id(); i < p.n_choices; i += n_threads()) atomic_add(positions + p.experts[i], 1);
   block_barrier();
   for (int e = thread_id(); e < p.n_experts; e += n_threads())
-    first_tiles[e] = (positions[e] + p.tile_rows - 1) / p.tile_rows;
+    first_tiles[e] = slot_of(p, e) < 0 ? 0 : (positions[e] + p.tile_rows - 1) / p.tile_rows;
   const int count = thread_id() < p.n_experts ? positions[thread_id()] : 0;
   static_assert(kGroupThreads >= kMaxExperts);
   block_barrier();
@@ -43,14 +45,15 @@ LB_KERNEL(group_choices_kernel, GroupChoices, kGroupThreads, 1) {
     const int n_tiles = warp_exclusive_sums(first_tiles, p.n_experts);
     if (lane() == 0) {
       *p.n_tiles = n_tiles;
-      p.tiles[n_tiles] = {0, 0, 0};
+      p.tiles[n_tiles] = {0, 0, 0, 0};
     }
   }
   block_barrier();
-  if (thread_id() < p.n_experts) {
-    const int expert = thread_id(), first = positions[expert];
+  const int expert = thread_id(), slot = expert < p.n_experts ? slot_of(p, expert) : -1;
+  if (slot >= 0) {
+    const int first = positions[expert];
     for (int i = 0, tile = first_tiles[expert]; i < count; i += p.tile_rows, ++tile)
-      p.tiles[tile] = {expert, first + i, min(count - i, p.tile_rows)};
+      p.tiles[tile] = {expert, slot, first + i, min(count - i, p.tile_rows)};
   }
   block_barrier();
   for (int i = thread_id(); i < p.n_choices; i += n_threads()) {

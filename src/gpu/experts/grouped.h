@@ -42,9 +42,8 @@ struct ExpertCursor {
     const bool is_up = kIsGateUp && warp() >= kGemmWarps / 2;
     w = is_up ? all->w[1] : all->w[0];
     const int per_expert = is_up ? all->rows[1].per_expert : all->rows[0].per_expert;
-    n_out = all->n_experts * per_expert;
-    first_out =
-        rows.expert * per_expert + (is_up ? all->rows[1].first - kActTileOuts : all->rows[0].first) + tile_out();
+    n_out = all->n_held * per_expert;
+    first_out = rows.slot * per_expert + (is_up ? all->rows[1].first - kActTileOuts : all->rows[0].first) + tile_out();
   }
 };
 

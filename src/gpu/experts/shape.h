@@ -26,6 +26,7 @@ struct ExpertGateUp {
   Gemv gemv;  // matrices: 0 is gate, 1 is up; of the two launches, 0 is the launch's matrix
   ExpertRows rows[2];
   const int32_t* experts;  // [n_choices]
+  const int32_t* slots;    // [n_experts] where each expert is in the planes; -1: not now. null: expert e is at e
   const float* gate_sums;  // [n_choices, ffn] second launch; else null
   float* y;                // [n_choices, ffn]: act(), or the gate's sums
   RoundedRows rounded;     // act() rounded as by RoundRows, written instead of y; null: not written
@@ -40,9 +41,11 @@ struct ExpertDown {
   Gemv gemv;
   ExpertRows rows;
   const int32_t* experts;  // [n_rows, k]
+  const int32_t* slots;    // as of ExpertGateUp
   const float* weights;    // [n_rows, k]
   const float *shared, *shared_gate, *add;
-  float* y;  // [n_rows, dim]
+  float* y;     // [n_rows, dim]
+  float* sums;  // [n_rows, k, dim] sums of each choice, written instead of y; null: not written
   int n_rows, k, dim;
 };
 
@@ -52,10 +55,11 @@ inline constexpr int kGroupThreads = 1024, kSumThreads = 256;
 inline constexpr int kActTileOuts = 64;  // of gate and of up each, in a tile of gate and up
 
 struct ExpertTile {
-  int32_t expert, first, n;  // positions [first, first + n)
+  int32_t expert, slot, first, n;  // positions [first, first + n)
 };
 struct GroupChoices {
   const int32_t* experts;  // [n_choices]
+  const int32_t* slots;    // as of ExpertGateUp; an expert at -1 gets no tiles
   int32_t* choices;        // [n_choices] choice of each position
   int32_t* x_rows;         // [n_choices] choice / k of each position
   ExpertTile* tiles;       // [max_expert_tiles()]; one empty tile follows the last
@@ -73,7 +77,8 @@ struct ExpertGemm {
   ExpertRows rows[2];
   const ExpertTile* tiles;
   const int32_t *n_tiles, *choices, *x_rows;
-  int n_experts, n_out, n_out_tiles;
+  int n_held;  // experts in w
+  int n_out, n_out_tiles;
   float limit;
   RoundedRows rounded;  // act() rounded, [position, n_out]; or
   uint16_t* halves;     // act() as 16-bit numbers of half_type, [position, x16_values(n_out)]
@@ -88,6 +93,62 @@ struct SumChoices {
   const float *weights, *bias, *shared, *shared_gate, *add;
   float* y;
   int n_rows, k, dim;
+};
+
+// Slots: find_experts decides which missing experts of a pass take which slots, and fill_slots copies them. A pass
+// whose experts exceed the slots takes several groups of launches; group 0 has the experts that are already there.
+inline constexpr int kFindThreads = kMaxExperts, kFillThreads = 256, kFillBlocks = 64;
+inline constexpr int kFillLoads = 4;                              // 16-byte loads in flight per thread
+inline constexpr int kFillUnit = kFillThreads * kFillLoads * 16;  // bytes that a block copies at a time
+inline constexpr int kAgingPasses = 16;
+inline constexpr uint32_t kPassUses = 4096;  // shared by the experts that a pass chooses
+
+struct FindExperts {
+  const int32_t* experts;  // [n_choices]
+  ExpertCache* cache;
+  ExpertCounts* counts;     // in host memory
+  ExpertFills* host_fills;  // in host memory: the experts to copy, for the host; null: the device copies them itself
+  int n_choices, n_experts, n_slots;
+  int group, max_fills;  // experts that a group copies at most
+};
+
+struct RouteFindExperts {
+  RouteExperts route;
+  FindExperts find;
+};
+
+// A plane of a matrix: the bytes of an expert are consecutive there.
+struct ExpertPiece {
+  const uint8_t* from;  // [n_experts, bytes] host memory
+  uint8_t* to;          // [slots, bytes]
+  int bytes, n_units;   // of an expert
+};
+struct ExpertPieces {
+  ExpertPiece of[3 * quant::kMaxPlanes];
+  int n, n_units, bytes;  // pieces; units and bytes of an expert
+};
+struct FillSlots {
+  ExpertCache* cache;
+  ExpertCounts* counts;  // in host memory
+  ExpertPieces pieces;
+  bool is_staged;  // the pieces are those of the experts to copy, in order
+};
+
+// Long prompts leave the slots as they are. All experts that no slot has are streamed, in ascending order, through a
+// ring in two halves of group_experts each: copies fill one half while products read the other. The ring is laid out
+// like matrices of 2 group_experts experts. Group 0 has the experts in slots, group g the g-th part of the others.
+struct FindStreamed {
+  const int32_t* experts;  // [n_choices]
+  ExpertCache* cache;
+  ExpertCounts* counts;  // in host memory
+  int32_t* tables;       // [n_groups, n_experts] where each expert is in a group's matrices; -1: not in this group
+  int n_choices, n_experts, n_groups, group_experts;
+  int first_half, expert_bytes;
+};
+struct StreamExperts {
+  const ExpertCache* cache;
+  ExpertPieces pieces;
+  int n_experts, first, group_experts, to_slot;
 };
 
 }  // namespace lb::gpu

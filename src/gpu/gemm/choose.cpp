@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "gpu/ceil_div.h"
 #include "gpu/gemm/choose_config.h"
+#include "gpu/gemm/choose_sm90.h"
 #include "gpu/gemm_skinny/choose.h"
 #include "gpu/linear_group.h"
 #include "quant/repack.h"
@@ -90,7 +91,7 @@ NarrowLaunch narrow_launch(const Linear& op, NarrowForm form, void* y, const Tar
                                        : form.has_scales ? "cast_rows_f16_kernel"
                                                          : "cast_rows_kernel",
                              .grid = {has_block_per_row ? rows : row_blocks, has_block_per_row ? 1 : rows, 1},
-                             .block = {kThreads, 1, 1},
+                             .block = {has_block_per_row ? uint32_t(cast_row_threads(op.n_in)) : kThreads, 1, 1},
                              .overlap_previous = true},
                             target, cat("[cast_rows] ", op.rows, " rows of ", op.n_in)),
           .params = {
@@ -121,6 +122,23 @@ ExpandLaunch expand_launch(const Linear& op, Scratch& scratch, const Target& tar
                      .n_in = op.n_in}};
 }
 
+void set_tiles(Gemm& p, const GemmConfig& config) {
+  p.n_blocks = config.n_blocks;
+  p.n_stages = config.n_stages;
+  p.tile_rows = config.tile_rows;
+  p.tile_outs = config.tile_outs;
+  p.n_whole_tiles = config.n_whole_tiles;
+}
+
+Launch tiles_launch(const GemmConfig& config, const std::string& what, const Target& target) {
+  return checked({.kernel = config.kernel,
+                  .grid = {uint32_t(config.n_blocks), 1, 1},
+                  .block = {uint32_t(config.threads), 1, 1},
+                  .shared_bytes = config.shared_bytes,
+                  .overlap_previous = true},
+                 target, what);
+}
+
 // Tiles and fix-up of a group of one type. `what` describes the whole group in error messages.
 GemmLaunch gemm_launch(const LinearGroup& group, const RoundedRows& x, const std::string& what, Scratch& scratch,
                        const Target& target) {
@@ -136,20 +154,11 @@ GemmLaunch gemm_launch(const LinearGroup& group, const RoundedRows& x, const std
   p.n_chunks = ceil_div(first.n_in, config.chunk_values);
   const long n_tiles = tile_count(group, config.tile_rows, config.tile_outs), n_shared = n_tiles - config.n_whole_tiles;
   LB_CHECK(n_tiles * p.n_chunks <= 0x7fffffff, kUnsupported, what, ": too large");
-  p.n_blocks = config.n_blocks;
-  p.n_stages = config.n_stages;
-  p.tile_rows = config.tile_rows;
-  p.tile_outs = config.tile_outs;
-  p.n_whole_tiles = config.n_whole_tiles;
+  set_tiles(p, config);
   result.has_sum = n_shared > 0 && n_shared != p.n_blocks;
   if (result.has_sum)
     p.partials = static_cast<float*>(scratch.take(2 * sizeof(float) * p.n_blocks * p.tile_rows * p.tile_outs));
-  result.tiles = checked({.kernel = config.kernel,
-                          .grid = {uint32_t(p.n_blocks), 1, 1},
-                          .block = {uint32_t(config.threads), 1, 1},
-                          .shared_bytes = config.shared_bytes,
-                          .overlap_previous = true},
-                         target, what);
+  result.tiles = tiles_launch(config, what, target);
   result.sum = checked({.kernel = "gemm_sum_kernel",
                         .grid = {uint32_t(std::max(n_shared, 1l)), uint32_t(ceil_div(p.tile_rows, kGemmWarps)), 1},
                         .block = {kGemmThreads, 1, 1},
@@ -241,6 +250,12 @@ GemmLaunches gemm_launches(const LinearGroup& group, const RoundedRows& x, uint3
 
 }  // namespace
 
+int cast_row_threads(int n_in) {
+  constexpr int kWarp = 32;
+  const int pieces = ceil_div(tiled_values(n_in), kCastValues), passes = ceil_div(pieces, kCastThreads);
+  return std::min(ceil_div(pieces, passes * kWarp) * kWarp, kCastThreads);
+}
+
 DType cast_type(DType weights, const Target& target) {
   return weights == DType::kF16 ? DType::kF16 : wide_type(target);
 }
@@ -272,6 +287,22 @@ GemmLaunches choose_gemm(const LinearGroup& group, const RoundedRows& x, void* s
   return gemm_launches(group, x, arrived, parts, target);
 }
 
+std::optional<GemmLaunch> choose_gated(const GemmLaunches& gemms, float* y, const Target& target) {
+  if (gemms.n_gemms != 1 || gemms.n_skinny > 0 || gemms.gemms[0].expand) return {};
+  const LinearGroup& group = gemms.gemms[0].params.group;
+  const std::optional<GemmConfig> config = choose_gated_config(group, target);
+  if (!config || !is_warpgroup(group, target)) return {};
+  GemmLaunch result = gemms.gemms[0];
+  Gemm& p = result.params;
+  set_tiles(p, *config);
+  p.group.products[0].y = y;
+  p.first_tile[1] = p.first_tile[2] = ceil_div(group.products[0].n_out, config->tile_outs);
+  p.n_row_tiles = ceil_div(group.products[0].rows, config->tile_rows);
+  result.tiles = tiles_launch(*config, to_string(group, "gated gemm"), target);
+  result.has_sum = false;
+  return result;
+}
+
 size_t gemm_scratch_at(const Linear& first, int bits) {
   return bits == 0 ? 0 : round_up(rounded_bytes(first.rows, first.n_in, bits == 16), quant::kPlaneAlignment);
 }
@@ -279,6 +310,16 @@ size_t gemm_scratch_at(const Linear& first, int bits) {
 bool has_gemm(const LinearGroup& group, const Target& target) {
   return std::ranges::all_of(ops_of(group),
                              [&](const Linear& op) { return has_kernel(op, target) || is_expanded(op, target); });
+}
+
+SkinnyParts split_skinny(const LinearGroup& group, const Target& target) {
+  SkinnyParts parts = {};
+  const TypeGroups types = split_types(group);
+  for (const LinearGroup& type : std::span(types.groups, size_t(types.n))) {
+    LinearGroup& part = is_skinny(type, target) ? parts.skinny : parts.others;
+    for (const Linear& op : ops_of(type)) part.products[part.n++] = op;
+  }
+  return parts;
 }
 
 size_t gemm_scratch_bytes(const LinearGroup& group, const Target& target) {

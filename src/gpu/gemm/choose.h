@@ -11,6 +11,9 @@
 
 namespace lb::gpu {
 
+// Threads of a block that casts a row of n_in values.
+int cast_row_threads(int n_in);
+
 struct NarrowLaunch {
   Launch launch;
   CastRows params;
@@ -56,12 +59,21 @@ int gemm_rounded_bits(const LinearGroup& group, const Target& target);
 // Whether every matrix of the group has a kernel here. If not, the GEMV computes row by row.
 bool has_gemm(const LinearGroup& group, const Target& target);
 
+// The matrices of a group that skinny GEMM multiplies, and the others.
+struct SkinnyParts {
+  LinearGroup skinny, others;
+};
+SkinnyParts split_skinny(const LinearGroup& group, const Target& target);
+
 // Weights are in planes (quant/planes.h). `x` is the output of round_rows for the group's x; unused if
 // gemm_rounded_bits() is 0. `scratch` is 256-byte aligned, has gemm_scratch_bytes() and is free again afterwards.
 // `arrived` has kSkinnyArrivedBytes, zero before the first launch; only skinny GEMMs write it.
 GemmLaunches choose_gemm(const LinearGroup& group, const RoundedRows& x, void* scratch, uint32_t* arrived,
                          const Target& target);
 size_t gemm_scratch_bytes(const LinearGroup& group, const Target& target);
+// The GEMM that computes y = silu(gate) * up, in place of `gemms` of gate and up, which it has the x of. Returns
+// nullopt if no kernel does, or if separate launches are expected to be faster.
+std::optional<GemmLaunch> choose_gated(const GemmLaunches& gemms, float* y, const Target& target);
 // Offset of a group's scratch in a buffer that starts with its x, rounded to `bits` bits.
 size_t gemm_scratch_at(const Linear& first, int bits);
 

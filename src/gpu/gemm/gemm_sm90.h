@@ -9,6 +9,7 @@
 // expanded once, 3 instructions per code. Notebook: docs/kernels/gemm.md.
 #pragma once
 
+#include "gpu/activation.h"
 #include "gpu/gemm/weights_sm90.h"
 #include "transfer.h"
 
@@ -17,10 +18,18 @@ namespace lb::gpu {
 inline constexpr int kProducerThreads = kWarpgroupThreads - kGemmThreads;
 inline constexpr int kSteps = 2;  // wgmma steps of 16 values in flight
 
-// Cursor over a block's units: whole tiles, n_blocks apart, then its share of the units of the shared tiles. Constant
-// indices keep the parameters in constant memory.
-struct WarpgroupCursor {
+// A row of a weight matrix in planes.
+struct WeightRow {
   const uint8_t* w;
+  int out;
+};
+
+// Cursor over a block's units: whole tiles, n_blocks apart, then its share of the units of the shared tiles. Constant
+// indices keep the parameters in constant memory. If gated, a tile has the same outputs of the two matrices of the
+// group, in turns of 16: a warp's first fragments are a gate, its second ones the factor of that gate.
+template <bool kIsGated>
+struct WarpgroupCursor {
+  const uint8_t *w, *up;  // up: of a gated tile
   int product, n_out, first_out, first_row, tile, chunk;
   int n_units, first_shared;  // units of the block; first unit of its share
 
@@ -40,6 +49,11 @@ struct WarpgroupCursor {
       enter_shared(p);
     }
     find(p);
+  }
+  // The weights of row i of the tile. Outputs beyond the last repeat the last.
+  LB_DEVICE WeightRow weight_row(int i) const {
+    if constexpr (kIsGated) return {i / 16 % 2 == 0 ? w : up, min(first_out + i / 32 * 16 + i % 16, n_out - 1)};
+    return {w, min(first_out + i, n_out - 1)};
   }
   // Advances. Returns whether the next unit is in another tile.
   LB_DEVICE bool next(const Gemm& p) {
@@ -68,23 +82,27 @@ struct WarpgroupCursor {
     int first = product = 0;
     LB_UNROLL
     for (int i = 1; i < kMaxProducts; ++i)
-      if (i < p.group.n && out_tile >= p.first_tile[i]) {
+      if (!kIsGated && i < p.group.n && out_tile >= p.first_tile[i]) {
         weights = p.group.products[i].w;
         n_out = p.group.products[i].n_out;
         first = p.first_tile[i];
         product = i;
       }
     w = static_cast<const uint8_t*>(weights);
+    up = static_cast<const uint8_t*>(p.group.products[1].w);
     first_out = (out_tile - first) * p.tile_outs;
   }
 };
 
-template <class Weights_, int kTileRows_, int kFrags_>
+template <class Weights_, int kTileRows_, int kFrags_, bool kIsGated_ = false>
 struct WarpgroupTile {
+  static_assert(!kIsGated_ || kFrags_ == 2);
   using Weights = Weights_;
+  using Cursor = WarpgroupCursor<kIsGated_>;
   using T = typename Weights::Value;
   using Scales = typename Weights::template Scales<kFrags_>;
   static constexpr DType kType = Weights::kType;
+  static constexpr bool kIsGated = kIsGated_;
   static constexpr int kTileRows = kTileRows_, kFrags = kFrags_, kOuts = kGemmWarps * 16 * kFrags;
   static constexpr int kValues = warpgroup_values(kType), kStages = warpgroup_stages(kType, kTileRows, kOuts);
   static constexpr int kXBytes = kTileRows * warpgroup_x_row(kType),
@@ -123,7 +141,8 @@ struct RingSlot {
 
 // Called by one thread. In x16, 128 bytes of all rows of a tile are contiguous, and so are their scales.
 template <class Tile>
-LB_DEVICE void copy_x(const Gemm& p, const WarpgroupCursor& at, uint8_t* stage, uint8_t* scales, CountedBarrier* full) {
+LB_DEVICE void copy_x(const Gemm& p, const typename Tile::Cursor& at, uint8_t* stage, uint8_t* scales,
+                      CountedBarrier* full) {
   constexpr int kParts = Tile::kXBytes / (Tile::kTileRows * kTileRowBytes);
   const int n_rows = padded_rows(p.group.products[0].rows), n_copied = min(Tile::kTileRows, n_rows - at.first_row);
   const int bytes = n_copied * kTileRowBytes, scale_bytes = n_copied * warpgroup_scale_row(Tile::kType);
@@ -143,9 +162,9 @@ LB_DEVICE void copy_x(const Gemm& p, const WarpgroupCursor& at, uint8_t* stage, 
 }
 
 // Copies one plane's codes of a tile for a chunk. A thread copies one 16-byte piece of every kStep-th row. Pieces
-// beyond the end of a row are zero. Outputs beyond the last repeat the last.
+// beyond the end of a row are zero.
 template <class Tile, int kPlane>
-LB_DEVICE void copy_plane(const Gemm& p, const WarpgroupCursor& at, uint8_t* to) {
+LB_DEVICE void copy_plane(const Gemm& p, const typename Tile::Cursor& at, uint8_t* to) {
   constexpr int kBytes = gemm_code_bytes(Tile::kType, kPlane, Tile::kValues), kStride = gemm_stride(kBytes);
   constexpr int kPieces = kBytes / 16, kStep = kProducerThreads / kPieces;
   static_assert(kProducerThreads % kPieces == 0 && Tile::kOuts % kStep == 0);
@@ -153,17 +172,17 @@ LB_DEVICE void copy_plane(const Gemm& p, const WarpgroupCursor& at, uint8_t* to)
   const quant::PlaneLayout layout = quant::plane_layout(Tile::kType, at.n_out, p.group.products[0].n_in);
   const int row = thread_id() % kProducerThreads / kPieces, piece = thread_id() % kPieces;
   const uint32_t byte = at.chunk * kBytes + piece * 16, row_bytes = uint32_t(layout.row_bytes[kPlane]);
-  const uint8_t* plane = at.w + layout.offset[kPlane] + byte;
+  const uint64_t plane = layout.offset[kPlane] + byte;
   to += row * kStride + piece * 16;
   const auto copy_row = [&](int i) {
-    const uint32_t out = min(at.first_out + row + i, at.n_out - 1);
-    const uint8_t* from = plane + uint64_t(out) * row_bytes;
+    const WeightRow weights = at.weight_row(row + i);
+    const uint8_t* from = weights.w + plane + uint64_t(uint32_t(weights.out)) * row_bytes;
     if constexpr (kIsWhole)
       copy_async<16>(to + i * kStride, from);
     else
       copy_async_or_zero<16>(to + i * kStride, from, byte < row_bytes);
   };
-  if constexpr (Tile::Weights::kIsFp8) {  // more addresses at a time would spill
+  if constexpr (Tile::Weights::kIsFp8 || Tile::kIsGated) {  // more addresses at a time would spill
     LB_UNROLL_BY(4)
     for (int i = 0; i < Tile::kOuts; i += kStep) copy_row(i);
   } else {
@@ -172,7 +191,7 @@ LB_DEVICE void copy_plane(const Gemm& p, const WarpgroupCursor& at, uint8_t* to)
   }
 }
 template <class Tile>
-LB_DEVICE void copy_weights(const Gemm& p, const WarpgroupCursor& at, uint8_t* stage) {
+LB_DEVICE void copy_weights(const Gemm& p, const typename Tile::Cursor& at, uint8_t* stage) {
   constexpr int kRowBytes = gemm_stride(gemm_code_bytes(Tile::kType, 0, Tile::kValues));
   copy_plane<Tile, 0>(p, at, stage);
   if constexpr (gemm_code_bytes(Tile::kType, 1, Tile::kValues) > 0)
@@ -181,7 +200,7 @@ LB_DEVICE void copy_weights(const Gemm& p, const WarpgroupCursor& at, uint8_t* s
 
 // The producer warpgroup; it runs ahead as far as the ring has room.
 template <class Tile>
-LB_DEVICE void produce(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<Tile>& memory) {
+LB_DEVICE void produce(const Gemm& p, typename Tile::Cursor at, const WarpgroupMemory<Tile>& memory) {
   RingSlot<Tile::kStages> ring;
   for (int unit = 0; unit < at.n_units; ++unit) {
     barrier_wait(memory.empty + ring.slot, ring.parity ^ 1);
@@ -205,7 +224,8 @@ struct TileDestination {
   int row_outs, n_outs, n_rows;  // values between rows; outputs and rows to store
 };
 template <class Tile>
-LB_DEVICE TileDestination tile_destination(const Gemm& p, const WarpgroupCursor& at, bool is_complete, bool is_last) {
+LB_DEVICE TileDestination tile_destination(const Gemm& p, const typename Tile::Cursor& at, bool is_complete,
+                                           bool is_last) {
   const int rows = p.group.products[0].rows, last = rows - 1 - at.first_row;
   const float* x_scales = nullptr;
   if constexpr (Tile::Weights::kHasRowScales)
@@ -235,7 +255,26 @@ LB_DEVICE TileDestination tile_destination(const Gemm& p, const WarpgroupCursor&
           min(rows - at.first_row, Tile::kTileRows)};
 }
 
-// Stores sums through the warp's shared memory, so that a lane stores four neighbouring outputs of a row.
+// Stores four neighbouring outputs of a row, plus `add`.
+LB_DEVICE void write_four(const TileDestination& destination, bool is_aligned, int row, int out, f32x4 sum) {
+  const long at = long(row) * destination.row_outs + out;
+  if (is_aligned && out + 4 <= destination.n_outs) {
+    if (destination.add != nullptr) {
+      const f32x4 before = load<f32x4>(destination.add + at);
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) sum[j] += before[j];
+    }
+    store(destination.to + at, sum);
+  } else {
+    LB_UNROLL
+    for (int j = 0; j < 4; ++j)
+      if (out + j < destination.n_outs)
+        destination.to[at + j] = destination.add != nullptr ? sum[j] + destination.add[at + j] : sum[j];
+  }
+}
+
+// Stores sums through the warp's shared memory, so that a lane stores four neighbouring outputs of a row. If gated,
+// stores silu(gate) * up instead of both.
 template <class Tile>
 LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16], const TileDestination& destination,
                           float* warp_memory) {
@@ -249,35 +288,42 @@ LB_DEVICE void write_sums(FragmentC (&sums)[Tile::kFrags][Tile::kTileRows / 16],
     scales[i] = Tile::Weights::kHasRowScales
                     ? load<float>(destination.x_scales + min(8 * i + lane() / 4, destination.last_scale))
                     : 1.0f;
+  // Calls take(row, sum) for each four outputs of the lane in 16 x 16 sums.
+  const auto for_fours = [&](FragmentC& fragment, int subtile, auto&& take) {
+    warp_barrier();
+    for_each(fragment, [&](int i, int row, float& sum) { store(warp_memory + row * kStride + i, sum); });
+    warp_barrier();
+    LB_UNROLL
+    for (int i = 0; i < 16; i += 8) {
+      const int subtile_row = i + lane() / 4;
+      f32x4 sum = load<f32x4>(warp_memory + subtile_row * kStride + lane() % 4 * 4);
+      LB_UNROLL
+      for (int j = 0; j < 4; ++j) sum[j] *= scales[2 * subtile + i / 8];
+      take(subtile * 16 + subtile_row, sum);
+    }
+  };
+  constexpr int kOutFrags = Tile::kIsGated ? 1 : Tile::kFrags;
   LB_UNROLL
-  for (int frag = 0; frag < Tile::kFrags; ++frag) {
-    const int out = (warp() * Tile::kFrags + frag) * 16 + lane() % 4 * 4;
+  for (int frag = 0; frag < kOutFrags; ++frag) {
+    const int out = (warp() * kOutFrags + frag) * 16 + lane() % 4 * 4;
     LB_UNROLL
     for (int subtile = 0; subtile < Tile::kTileRows / 16; ++subtile) {
-      warp_barrier();
-      for_each(sums[frag][subtile], [&](int i, int row, float& sum) { store(warp_memory + row * kStride + i, sum); });
-      warp_barrier();
-      LB_UNROLL
-      for (int i = 0; i < 16; i += 8) {
-        const int subtile_row = i + lane() / 4, row = subtile * 16 + subtile_row;
-        f32x4 sum = load<f32x4>(warp_memory + subtile_row * kStride + lane() % 4 * 4);
-        if (row >= destination.n_rows) continue;
-        LB_UNROLL
-        for (int j = 0; j < 4; ++j) sum[j] *= scales[2 * subtile + i / 8];
-        const long at = long(row) * destination.row_outs + out;
-        if (is_aligned && out + 4 <= destination.n_outs) {
-          if (destination.add != nullptr) {
-            const f32x4 before = load<f32x4>(destination.add + at);
-            LB_UNROLL
-            for (int j = 0; j < 4; ++j) sum[j] += before[j];
-          }
-          store(destination.to + at, sum);
-        } else {
+      const auto write = [&](int row, const f32x4& sum) {
+        if (row < destination.n_rows) write_four(destination, is_aligned, row, out, sum);
+      };
+      if constexpr (Tile::kIsGated) {
+        f32x4 gates[2];
+        int i = 0;
+        for_fours(sums[0][subtile], subtile, [&](int, const f32x4& gate) { gates[i++] = gate; });
+        i = 0;
+        for_fours(sums[1][subtile], subtile, [&](int row, f32x4 up) {
           LB_UNROLL
-          for (int j = 0; j < 4; ++j)
-            if (out + j < destination.n_outs)
-              destination.to[at + j] = destination.add != nullptr ? sum[j] + destination.add[at + j] : sum[j];
-        }
+          for (int j = 0; j < 4; ++j) up[j] *= silu(gates[i][j]);
+          ++i;
+          write(row, up);
+        });
+      } else {
+        for_fours(sums[frag][subtile], subtile, write);
       }
     }
   }
@@ -350,7 +396,7 @@ LB_DEVICE void multiply_fp8_chunk(FragmentC (&sums)[Tile::kFrags][Tile::kTileRow
 
 // The consumer warpgroups.
 template <class Tile>
-LB_DEVICE void consume(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<Tile>& memory) {
+LB_DEVICE void consume(const Gemm& p, typename Tile::Cursor at, const WarpgroupMemory<Tile>& memory) {
   uint8_t* warp_memory = memory.warps + warp() * kWarpgroupWarpBytes;
   const int n_units = at.n_units;
   typename Tile::Scales scales(warp_memory);
@@ -365,7 +411,7 @@ LB_DEVICE void consume(const Gemm& p, WarpgroupCursor at, const WarpgroupMemory<
     FragmentA<typename Tile::T> a[kSteps][Tile::kFrags];
     LB_UNROLL
     for (int i = 0; i < Tile::kFrags * Tile::kTileRows / 16; ++i) fill(sums[i % Tile::kFrags][i / Tile::kFrags], 0);
-    const WarpgroupCursor tile_cursor = at;
+    const typename Tile::Cursor tile_cursor = at;
     const int n_tile_units = min(n_units - unit, p.n_chunks - at.chunk), end = unit + n_tile_units;
     int in_use = -1;  // slot whose x the wgmma in flight may still read
     const auto release = [&] {
@@ -411,7 +457,7 @@ LB_DEVICE void gemm_sm90(const Gemm& p) {
     }
   fence_async_proxy();
   block_barrier();
-  const WarpgroupCursor at(p);
+  const typename Tile::Cursor at(p);
   if (shuffle(warp(), 0) >= kGemmWarps) {
     dealloc_registers<40>();
     produce<Tile>(p, at, memory);

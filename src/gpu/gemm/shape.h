@@ -54,6 +54,18 @@ struct CastRows {
   bool is_permuted;  // in the order that expanding weights from codes produces
   bool is_tiled;
 };
+// CastRows of an op's result, which is not stored in fp32 (cast_results_sm90.cpp). cast.x has the op's x, o or gate.
+struct CastResult {
+  CastRows cast;
+  const float* factor;  // GatedRmsNorm: z; SwiGlu: up
+  const float* w;       // RmsNorm: [n_in]; GatedRmsNorm: [kCastHead]
+  long row_stride;      // values between rows of cast.x and factor
+  float eps;
+};
+inline constexpr int kCastHead = 128;                      // values of a GatedRmsNorm's head
+inline constexpr int kCastValues = 16;                     // of a thread and pass
+inline constexpr int kCastThreads = 896, kCastPasses = 2;  // at most
+
 // Expands weights to 16-bit numbers, for the types that no GEMM reads. Both matrices are in planes (quant/planes.h).
 struct ExpandWeights {
   const void* w;  // [n_out, n_in] of type `from`, quantised
@@ -112,6 +124,8 @@ inline constexpr int kGemmWarpBytes = 1024;
 inline constexpr int kWarpgroupThreads = 384;
 inline constexpr int kWarpgroupSharedBytes = 227 * 1024, kTileAlignmentBytes = 1024;
 inline constexpr int kWarpgroupWarpBytes = 1280;
+// A gated tile computes silu(w0 x) * (w1 x) for kGatedOuts outputs of both matrices of a group.
+inline constexpr int kGatedOuts = 128, kGatedRows = 128;
 LB_FN constexpr int warpgroup_values(DType type) { return quant::plane_format(type).block_values > 1 ? 128 : 64; }
 // Bytes of a row of x in a stage: the values, and the scale of fp8.
 LB_FN constexpr int warpgroup_x_row(DType type) {

@@ -166,11 +166,12 @@ struct ExpandedWeights {
     LB_DEVICE explicit Scales(void* warp_memory) : unpacked(static_cast<u32x2*>(warp_memory)) {}
     template <class Cursor>
     LB_DEVICE void find(const Gemm& p, const Cursor& at) {
-      const int n_in = p.group.products[0].n_in, out = at.first_out + warp() * 16 * kFrags + lane() / kOutLanes;
+      const int n_in = p.group.products[0].n_in;
+      const auto weights = at.weight_row(warp() * 16 * kFrags + lane() / kOutLanes);
       const quant::PlaneLayout layout = quant::plane_layout(kType, at.n_out, n_in);
       LB_UNROLL
       for (int i = 0; i < quant::kMaxPlanes; ++i)
-        row.planes[i] = at.w + layout.offset[i] + size_t(min(out, at.n_out - 1)) * layout.row_bytes[i];
+        row.planes[i] = weights.w + layout.offset[i] + size_t(weights.out) * layout.row_bytes[i];
       row.n_blocks = n_in / kRoundBlock;
     }
     LB_DEVICE void read(int chunk) { raw.read(row, chunk * kWarpgroupBlocks + first_block()); }
@@ -265,8 +266,8 @@ struct Fp8Weights {
     template <class Cursor>
     LB_DEVICE void find(const Gemm& p, const Cursor& at) {
       const quant::PlaneLayout layout = quant::plane_layout(kType, at.n_out, p.group.products[0].n_in);
-      const int out = min(at.first_out + warp() * 16 * kFrags + own_out(), at.n_out - 1);
-      row = reinterpret_cast<const float*>(at.w + layout.offset[1] + size_t(out) * layout.row_bytes[1]);
+      const auto weights = at.weight_row(warp() * 16 * kFrags + own_out());
+      row = reinterpret_cast<const float*>(weights.w + layout.offset[1] + size_t(weights.out) * layout.row_bytes[1]);
     }
     LB_DEVICE void read(int chunk) { next = load_cached<float>(row + chunk); }
     LB_DEVICE void unpack() const {

@@ -152,6 +152,16 @@ std::optional<SkinnyConfig> skinny_config(const LinearGroup& group, Epilogue epi
   return cut ? best_config(*problem, target, cut->n_slices, cut->n_slices) : best_config(*problem, target);
 }
 
+bool has_one_order(LinearGroup group, const Target& target) {
+  const auto has = [&](Epilogue epilogue, int rows) {
+    for (int i = 0; i < group.n; ++i) group.products[i].rows = rows;
+    return skinny_config(group, epilogue, target).has_value();
+  };
+  constexpr Epilogue kEpilogues[] = {Epilogue::kSums, Epilogue::kNormed, Epilogue::kGated};
+  return std::ranges::all_of(kEpilogues,
+                             [&](Epilogue epilogue) { return has(epilogue, 2) == has(epilogue, kSameCutRows); });
+}
+
 std::string to_string(const SkinnyConfig& config) {
   return cat(config.problem.kernel->name, ": ", config.n_slices, " slices of up to ", config.max_k_blocks(),
              " blocks, ", config.all_ranges(), " ranges of up to ", config.max_range_tiles, " tiles, ",

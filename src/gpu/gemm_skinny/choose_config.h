@@ -44,6 +44,10 @@ struct SkinnyConfig {
   }
 };
 
+// Whether 2 to 32 rows of a group of one type have the same kinds of launches: if the small ones have a kernel or an
+// epilogue, the large ones have it too.
+bool has_one_order(LinearGroup group, const Target& target);
+
 // Example: gemm_skinny_q4_k_16_kernel: 10 slices of up to 7 blocks, 13 ranges of up to 25 tiles, 64896 B
 std::string to_string(const SkinnyConfig& config);
 

@@ -62,7 +62,7 @@ LB_NOINLINE void attention_split(const SplitTask& p, int i, bool is_first, void*
   const int32_t own_page = page_of(cache, n_past);
   load_tile(cache, kv_head, begin, min(end, n_past) - begin, end - begin, 0, memory);
   if (is_first) wait();
-  head.load_table(p.prepare);
+  head.load_table();
   SplitSums<T> sums(p, unit);
 
   if (is_maker) {

@@ -143,7 +143,7 @@ LB_NOINLINE void attention_split_packed(const SplitTask& p, int i, bool is_first
   LB_UNROLL_BY(1)
   for (int tile = 0; tile < p.packed.stages; ++tile) ring.issue(tile);
   if (is_first) wait();
-  head.load_table(p.prepare);
+  head.load_table();
   SplitSums<f16> sums(p, unit);
 
   if (is_maker) {

@@ -13,6 +13,7 @@ struct RowHead {
   int at[kFours];  // index of each group of four in its vector; negative: beyond the head
   bool has_norm;
   int n_pairs;  // pairs to rotate
+  const float *cosines, *sines;
   f32x4 w[kFours];
   float cos[kPairsAhead], sin[kPairsAhead];
 
@@ -26,6 +27,9 @@ struct RowHead {
     source = of_kind < 0 ? task.u_mailbox : of_kind > 0 ? task.v_mailbox : task.k_mailbox;
     has_norm = norm != nullptr;
     n_pairs = of_kind > 0 ? 0 : p.n_pairs;
+    const bool has_own = of_kind < 0 && p.q_cos != nullptr;
+    cosines = has_own ? p.q_cos : p.cos;
+    sines = has_own ? p.q_sin : p.sin;
     LB_UNROLL
     for (int j = 0; j < kFours; ++j) {
       const bool is_there = column(j) < dim;
@@ -36,12 +40,13 @@ struct RowHead {
   }
 
   // Call after the wait: if the wait is a barrier, only then does the table belong to this token.
-  LB_DEVICE void load_table(const AttentionPrepare& p) {
+  LB_DEVICE void load_table() {
     LB_UNROLL
     for (int j = 0; j < kPairsAhead; ++j) {
-      const int pair = min(lane() + 32 * j, p.n_pairs - 1);
-      cos[j] = p.cos[pair];
-      sin[j] = p.sin[pair];
+      const int pair = min(lane() + 32 * j, n_pairs - 1);
+      if (pair < 0) continue;
+      cos[j] = cosines[pair];
+      sin[j] = sines[pair];
     }
   }
 
@@ -74,7 +79,7 @@ struct RowHead {
     LB_UNROLL
     for (int j = 0; j < kPairsAhead; ++j) rotate(lane() + 32 * j, cos[j], sin[j]);
     LB_UNROLL_BY(1)
-    for (int pair = lane() + 32 * kPairsAhead; pair < n_pairs; pair += 32) rotate(pair, p.cos[pair], p.sin[pair]);
+    for (int pair = lane() + 32 * kPairsAhead; pair < n_pairs; pair += 32) rotate(pair, cosines[pair], sines[pair]);
     warp_barrier();
     LB_UNROLL
     for (int j = 0; j < kFours; ++j)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lucebox.chat.dialects import harmony, hermes_json, llama_json, qwen_xml
+from lucebox.chat.dialects import gemma4, harmony, hermes_json, llama_json, mistral, qwen_xml
 from lucebox.chat.dialects.reader import CallReader
 from lucebox.chat.dialects.text_values import unheld_keywords
 from lucebox.chat.tools import Tool
@@ -88,6 +88,26 @@ DIALECTS: Mapping[str, Dialect] = {
         harmony.render_broken,
         harmony.one_call_each,
     ),
+    "mistral": Dialect(
+        "mistral",
+        {mistral.OPEN: mistral.MistralReader},
+        {},
+        None,
+        lambda parameters: (),
+        mistral.render_call,
+        mistral.render_begun,
+        mistral.render_broken,
+    ),
+    "gemma4": Dialect(
+        "gemma4",
+        {gemma4.OPEN: gemma4.Gemma4Reader},
+        {},
+        None,
+        lambda parameters: (),
+        gemma4.render_call,
+        gemma4.render_begun,
+        gemma4.render_broken,
+    ),
 }
 
 
@@ -97,6 +117,10 @@ def dialect_of(template: str) -> str:
         return "harmony"
     if "<function=" in template:
         return "qwen_xml"
+    if mistral.OPEN in template:
+        return "mistral"
+    if gemma4.OPEN in template:
+        return "gemma4"
     if "<tool_call>" not in template and ("<|python_tag|>" in template or '"parameters": ' in template):
         return "llama_json"
     return "hermes_json"

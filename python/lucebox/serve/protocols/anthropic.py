@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -31,6 +31,7 @@ from lucebox.serve.protocols.body import (
     ResultPart,
     Sampled,
     Stops,
+    image_at,
     image_from_base64,
     sampling_of,
 )
@@ -53,9 +54,20 @@ class TextBlock(Carried):
 
 
 class ImageData(Carried):
-    type: Literal["base64"]
+    type: Literal["base64", "url"]
     media_type: str | None = None
-    data: str
+    data: str | None = Field(None, description="Base64 of a PNG, JPEG or WebP file.")
+    url: str | None = Field(None, description="An https URL; fetched with --allow-fetch.")
+
+    @model_validator(mode="after")
+    def _has_image(self) -> ImageData:
+        name = "url" if self.type == "url" else "data"
+        if getattr(self, name) is None:
+            raise ValueError(f"{name} is missing")
+        return self
+
+    def image(self, where: str) -> ImageSource:
+        return image_at(str(self.url), where) if self.type == "url" else image_from_base64(str(self.data), where)
 
 
 class ImageBlock(Carried):
@@ -214,7 +226,7 @@ def _add(messages: list[Message], message: InputMessage, where: str) -> None:
         elif isinstance(block, TextBlock):
             text.add(block.text)
         elif isinstance(block, ImageBlock):
-            text.add_image(image_from_base64(block.source.data, f"{where}.content.{i}"))
+            text.add_image(block.source.image(f"{where}.content.{i}"))
         elif isinstance(block, ToolResultBlock):
             is_open = bool(messages) and "tool_calls" in messages[-1]  # nothing may come between a call and its result
             if not text.is_empty and not is_open:

@@ -14,7 +14,7 @@ from lucebox.serve.delivery import KEEP_ALIVE, sse
 from lucebox.serve.errors import ApiError, anthropic_error
 from lucebox.serve.protocols.compression import compression_field
 from lucebox.serve.protocols.encoded_reasoning import encode_reasoning
-from lucebox.serve.protocols.openai_common import comment, original_tokens, timings
+from lucebox.serve.protocols.openai_common import comment, energy, original_tokens, timings
 
 __all__ = ["MessageWriter"]
 
@@ -115,7 +115,11 @@ class MessageWriter:
                 return {"type": "tool_use", "id": id, "name": name, "input": json.loads(arguments)}
 
     def _message(
-        self, content: list[Any], stop_reason: str | None, stop_sequence: str | None, usage: dict[str, int]
+        self,
+        content: list[Any],
+        stop_reason: str | None,
+        stop_sequence: str | None,
+        usage: dict[str, int] | dict[str, float],
     ) -> dict[str, Any]:
         return {
             "id": self._id,
@@ -176,10 +180,10 @@ def _usage(prompt: int, cached: int, output: int) -> dict[str, int]:
     }
 
 
-def _usage_of(finished: Finished) -> dict[str, int]:
+def _usage_of(finished: Finished) -> dict[str, float]:
     usage = finished.usage
     counts = _usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
-    return counts | original_tokens(finished, "original_input_tokens")
+    return {**counts, **original_tokens(finished, "original_input_tokens"), **energy([finished])}
 
 
 def _stop_reason(finished: Finished, may_run: bool) -> str:

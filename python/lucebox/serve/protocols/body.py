@@ -11,8 +11,10 @@ from urllib.parse import quote
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
+from lucebox.chat.presence import check_present
 from lucebox.errors import InvalidRequestError
 from lucebox.images import ImageSource, image_of_url
+from lucebox.images.fetch import FETCHER
 from lucebox.images.source import image_of_base64
 from lucebox.serve.errors import ApiError
 
@@ -32,6 +34,7 @@ __all__ = [
     "Stop",
     "Stops",
     "Texts",
+    "image_at",
     "image_from_base64",
     "sampling_of",
     "shown_name",
@@ -178,7 +181,9 @@ class ImagePart(Carried):
     """An image of a user's message, in OpenAI's chat completions or responses."""
 
     type: Literal["image_url", "input_image"]
-    image_url: str | ImageUrl | None = Field(None, description="A data URL with base64; nothing is fetched.")
+    image_url: str | ImageUrl | None = Field(
+        None, description="A data URL with base64, or with --allow-fetch an https URL."
+    )
     detail: Ignored = None
 
     @model_validator(mode="after")
@@ -188,13 +193,28 @@ class ImagePart(Carried):
         return self
 
     def image(self, where: str) -> ImageSource:
-        """The image.
+        """The image, fetched if the server allows it.
 
         Raises:
-            ApiError: not a data URL, or its base64 is damaged or too long.
+            ApiError: not a data URL, or its base64 is damaged or too long; or it cannot be fetched.
         """
         assert self.image_url is not None
-        return _image_from_url(self.image_url if isinstance(self.image_url, str) else self.image_url.url, where)
+        return image_at(self.image_url if isinstance(self.image_url, str) else self.image_url.url, where)
+
+
+def image_at(url: str, where: str) -> ImageSource:
+    """The image of a data URL, or of an https URL if the server fetches those.
+
+    Raises:
+        ApiError: not a data URL, or its base64 is damaged or too long; or it cannot be fetched.
+    """
+    if (fetcher := FETCHER.get()) is None or not url.startswith(("https://", "http://")):
+        return _image_from_url(url, where)
+    check_present()
+    try:
+        return ImageSource(fetcher.fetch(url, where), where)
+    except InvalidRequestError as error:
+        raise ApiError("invalid", str(error), where) from None
 
 
 def image_from_base64(data: str, where: str, placeholder: str = "") -> ImageSource:

@@ -14,7 +14,19 @@ from lucebox.chat.tools import Tool
 from lucebox.generation.embedding import Pooling
 from lucebox.serve.errors import ApiError
 from lucebox.serve.model import Limits
-from lucebox.serve.protocols.body import Body, Carried, Ignored, Many, Name, Sampled, Stop, Stops, sampling_of, stops_of
+from lucebox.serve.protocols.body import (
+    Body,
+    Carried,
+    Ignored,
+    Many,
+    Name,
+    Sampled,
+    Stop,
+    Stops,
+    image_from_base64,
+    sampling_of,
+    stops_of,
+)
 
 __all__ = [
     "ChatRequest",
@@ -119,7 +131,7 @@ class ChatMessage(Carried):
     tool_calls: Many[ToolCall] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
-    images: Many[Any] | None = None
+    images: Many[str] | None = Field(None, description="Base64 of PNG, JPEG or WebP files.")
 
 
 class Function(Body):
@@ -150,7 +162,7 @@ class GenerateRequest(_Answered):
     suffix: Literal[""] | None = None
     template: Literal[""] | None = None
     context: Many[Any] | None = None
-    images: Many[Any] | None = None
+    images: Many[str] | None = Field(None, description="Base64 of PNG, JPEG or WebP files.")
 
 
 class EmbedRequest(_Request):
@@ -209,14 +221,10 @@ def conversation_of(body: ChatRequest) -> Conversation:
     """The conversation of a chat.
 
     Raises:
-        ApiError: a message has images.
+        ApiError: an image is damaged, or in a message of the system or the assistant.
     """
-    for i, message in enumerate(body.messages or []):
-        _refuse(
-            message.images, f"messages.{i}.images", "images are not supported here: send them to /v1/chat/completions"
-        )
     return Conversation(
-        messages=[_message(message) for message in body.messages or []],
+        messages=[_message(message, f"messages.{i}") for i, message in enumerate(body.messages or [])],
         tools=[_tool(tool.function) for tool in body.tools or []],
         thinking=_thinking(body.think),
         answer_format=format_of(body),
@@ -227,16 +235,16 @@ def check_generate(body: GenerateRequest) -> None:
     """Refuses unsupported fields of a prompt.
 
     Raises:
-        ApiError: there are images, tokens of an earlier conversation, or a system text without a template.
+        ApiError: there are tokens of an earlier conversation, or a system text or images without a template.
     """
-    _refuse(body.images, "images", "images are not supported here: send them to /v1/chat/completions")
+    _refuse(body.raw and body.images, "images", "raw text has no images")
     _refuse(body.context, "context", "context is not supported: send the conversation to /api/chat")
     _refuse(body.raw and body.system, "system", "raw text has no system message")
 
 
 def prompt_of(body: GenerateRequest) -> Conversation:
     messages: list[Message] = [{"role": "system", "content": body.system}] if body.system else []
-    messages.append({"role": "user", "content": body.prompt})
+    messages.append(_with_images({"role": "user", "content": body.prompt or ""}, body.images, "images"))
     return Conversation(messages, thinking=_thinking(body.think), answer_format=format_of(body))
 
 
@@ -251,8 +259,19 @@ def _thinking(think: Think | None) -> ThinkingRequest:
     return ThinkingRequest("default" if think is None else "on" if think else "off")
 
 
-def _message(message: ChatMessage) -> Message:
-    result: Message = {"role": message.role, "content": message.content or ""}
+def _with_images(message: Message, images: list[str] | None, where: str) -> Message:
+    """The message with its images before its text, as Ollama orders them."""
+    if not images:
+        return message
+    sources = [image_from_base64(data, f"{where}.{i}") for i, data in enumerate(images)]
+    markers = "".join(source.marker for source in sources)
+    return {**message, "content": markers + message["content"], "images": sources}
+
+
+def _message(message: ChatMessage, where: str) -> Message:
+    if message.role in ("system", "assistant"):
+        _refuse(message.images, f"{where}.images", f"images are not allowed in a message of the role {message.role}")
+    result = _with_images({"role": message.role, "content": message.content or ""}, message.images, f"{where}.images")
     if message.thinking is not None:
         result["reasoning_content"] = message.thinking
     if message.tool_calls:

@@ -124,6 +124,7 @@ def _capabilities(model: ServedModel) -> list[str]:
         found.append("embedding")
     if model.loaded.chat_template is not None:
         found += ["tools", *(["thinking"] if model.profile.thinking is not None else [])]
+        found += ["vision"] if model.loaded.processor is not None else []
     return found
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "StreamOptions",
     "TextOffsets",
     "comment",
+    "energy",
     "original_tokens",
     "predictions",
     "timings",
@@ -82,6 +83,7 @@ def usage(finished: Sequence[Finished], n: int) -> dict[str, Any]:
             "reasoning_tokens": sum(f.reasoning_tokens for f in finished),
             **predictions(finished),
         },
+        **energy(finished),
     }
 
 
@@ -89,6 +91,15 @@ def original_tokens(finished: Finished, name: str) -> dict[str, int]:
     """Token count of the prompt before compression, under this name; empty if nothing was cut."""
     record = finished.usage.compression
     return {} if record is None else {name: record.original_tokens}
+
+
+def energy(finished: Sequence[Finished]) -> dict[str, float]:
+    """lucebox's own fields of usage: joules, and generated tokens per joule; empty if an answer's energy is unknown."""
+    known = [f.usage.joules for f in finished if f.usage.joules is not None]
+    if len(known) < len(finished):
+        return {}
+    tokens, joules = sum(f.usage.completion_tokens for f in finished), sum(known)
+    return {"energy_joules": round(joules, 3), "tokens_per_joule": round(tokens / joules, 4)}
 
 
 def predictions(finished: Sequence[Finished]) -> dict[str, int]:

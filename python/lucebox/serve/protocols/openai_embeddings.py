@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import Field
 from starlette.requests import Request
@@ -41,11 +41,11 @@ def texts_of(body: EmbeddingRequest) -> list[str | list[int]]:
     given = body.input
     if isinstance(given, str):
         return [given]
+    if given and isinstance(given[0], int):
+        return [given]
     if not given or len(given) > MAX_TEXTS:
         raise ApiError("invalid", f"input has {len(given)} texts, expected 1 to {MAX_TEXTS}", "input")
-    if isinstance(given[0], int):
-        return [[token for token in given if isinstance(token, int)]]
-    return [one for one in given if not isinstance(one, int)]
+    return cast("list[str | list[int]]", given)
 
 
 def document(body: EmbeddingRequest, model: str, answers: Sequence[Answer]) -> dict[str, Any]:

@@ -271,10 +271,11 @@ async def create_response(body: ResponsesRequest, request: Request) -> Response:
         conversation = conversation_of(full, previous)
         origins = {shown: origin for origin, shown in shown_names(full).items()}
         sent = full.model_dump(by_alias=True, exclude_none=True, mode="json")
-        items = stored_items(sent["input"])
+        items = stored_items(sent["input"], server.id_tag)
         # Stored without the instructions, which every request sets itself.
         history = conversation.messages[1:] if body.instructions else conversation.messages
-        writer = ResponseWriter(sent, model, origins, logprobs=logprobs, with_spans=wants_spans(body))
+        spans = wants_spans(body)
+        writer = ResponseWriter(sent, model, origins, logprobs=logprobs, with_spans=spans, id_tag=server.id_tag)
         if body.store is not False:
             store = server.responses.update if body.background else server.responses.put
             writer.store = lambda document, turns: store(StoredResponse(document, [*history, *turns], items, owner))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -13,6 +12,7 @@ from lucebox.generation.answer import Answer, Reasoning, Text, ToolCall
 from lucebox.serve.errors import ApiError
 from lucebox.serve.protocols.body import Body, Carried, ImagePart, Many, ResultPart, with_images
 from lucebox.serve.protocols.encoded_reasoning import decode_reasoning
+from lucebox.serve.protocols.response_ids import new_id
 from lucebox.serve.protocols.seams import joined
 from lucebox.serve.responses_store import size_of
 
@@ -134,17 +134,17 @@ def _unknown_item(item_id: str) -> ApiError:
     )
 
 
-def stored_items(sent: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+def stored_items(sent: str | list[dict[str, Any]], id_tag: str) -> list[dict[str, Any]]:
     """The items of an input, each with an id by which later requests may refer to it."""
     if isinstance(sent, str):
         sent = [{"type": "message", "role": "user", "content": sent}]
-    return [_stored(item) for item in sent]
+    return [_stored(item, id_tag) for item in sent]
 
 
-def _stored(item: dict[str, Any]) -> dict[str, Any]:
+def _stored(item: dict[str, Any], id_tag: str) -> dict[str, Any]:
     result = dict(item)
     if not isinstance(item.get("id"), str):
-        result["id"] = f"{_PREFIXES[item['type']]}_{secrets.token_hex(12)}"
+        result["id"] = new_id(_PREFIXES[item["type"]], id_tag)
     if item["type"] == "message" and isinstance(text := item["content"], str):
         kind = "output_text" if item["role"] == "assistant" else "input_text"
         result["content"] = [{"type": kind, "text": text}]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +14,8 @@ from lucebox.serve.delivery import sse
 from lucebox.serve.errors import ApiError, openai_error
 from lucebox.serve.protocols.compression import compression_field
 from lucebox.serve.protocols.encoded_reasoning import encode_reasoning
-from lucebox.serve.protocols.openai_common import LogprobWriter, comment, original_tokens, predictions, timings
+from lucebox.serve.protocols.openai_common import LogprobWriter, comment, energy, original_tokens, predictions, timings
+from lucebox.serve.protocols.response_ids import new_id
 from lucebox.serve.protocols.responses_items import turns_of
 
 __all__ = ["PART_EVENTS", "ResponseWriter", "usage_of"]
@@ -50,6 +50,7 @@ class ResponseWriter:
 
     sent: the request's fields.
     origins: namespace and name of each function, by the name that the model sees.
+    id_tag: see `Server.id_tag`.
     """
 
     def __init__(
@@ -60,8 +61,9 @@ class ResponseWriter:
         *,
         logprobs: LogprobWriter | None = None,
         with_spans: bool = False,
+        id_tag: str = "",
     ) -> None:
-        self.id = f"resp_{secrets.token_hex(24)}"
+        self.id = new_id("resp", id_tag)
         self.store: Callable[[dict[str, Any], list[Message]], None] = lambda document, turns: None
         """Called with the document of a completed response, and its messages."""
         self._created = int(time.time())
@@ -72,6 +74,7 @@ class ResponseWriter:
         self._encrypts = "reasoning.encrypted_content" in (sent.get("include") or [])
         self._logprobs = logprobs
         self._with_spans = with_spans
+        self._id_tag = id_tag
         self._n_events = 0
         self._answer = Answer()
         self._items: list[dict[str, Any]] = []  # completed output items
@@ -139,7 +142,7 @@ class ResponseWriter:
             return b""
         ended = self._end()
         self._open = block = self._answer.blocks[-1]
-        self._open_id, self._n_logprobs = _new_id(block), 0
+        self._open_id, self._n_logprobs = self._new_id(block), 0
         empty = ToolCall(block.id, block.name) if isinstance(block, ToolCall) else type(block)("")
         item = self._item(empty, self._open_id) | {"status": "in_progress"}
         if isinstance(block, Text):
@@ -169,7 +172,7 @@ class ResponseWriter:
         return data
 
     def _items_of(self, answer: Answer) -> list[dict[str, Any]]:
-        return [self._item(block, _new_id(block)) for block in answer.blocks]
+        return [self._item(block, self._new_id(block)) for block in answer.blocks]
 
     def _item(self, block: Block, item_id: str) -> dict[str, Any]:
         status = "completed"
@@ -263,10 +266,8 @@ class ResponseWriter:
         event, _, index = PART_EVENTS[part_type]
         return self._item_event(f"{event}.{change}", **{index: 0}, **fields)
 
-
-def _new_id(block: Block) -> str:
-    prefix = {Text: "msg", Reasoning: "rs", ToolCall: "fc"}[type(block)]
-    return f"{prefix}_{secrets.token_hex(12)}"
+    def _new_id(self, block: Block) -> str:
+        return new_id({Text: "msg", Reasoning: "rs", ToolCall: "fc"}[type(block)], self._id_tag)
 
 
 def usage_of(finished: Finished) -> dict[str, Any]:
@@ -280,4 +281,5 @@ def usage_of(finished: Finished) -> dict[str, Any]:
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": finished.reasoning_tokens, **predictions([finished])},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        **energy([finished]),
     }

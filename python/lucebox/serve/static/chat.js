@@ -1,6 +1,8 @@
 // The open chat: its branch that is shown, and the requests that add to it. A request without answer changes nothing.
 import { isAnswering, isRunning, readAnswer, runningTurn, runningView, stopAnswers } from "/static/answers.js";
-import { contentOf, draft, moveDraft, openDraft, setDraft } from "/static/composer.js";
+import { promptOf } from "/static/attached.js";
+import { draft, moveDraft, openDraft, setDraft } from "/static/composer.js";
+import { contentOf, imagesOf, textOf } from "/static/content.js";
 import { AnswerView, ResultView, UserView } from "/static/message.js";
 import { showUsage } from "/static/progress.js";
 import { follow, scrollToEnd } from "/static/scrolling.js";
@@ -37,7 +39,7 @@ export async function openChat(id) {
   showAddress();
   show();
   const asked = chat && tree.path(chat.leaf)[path.length];
-  if (asked?.message.role === "user" && !draft().typed) setDraft({ typed: asked.message.content });
+  if (asked?.message.role === "user" && !draft().typed) setDraft(promptIn(asked));
   scrollToEnd();
   resume([...tree.turns.values()]);
   await showList();
@@ -62,9 +64,11 @@ export function send() {
   if (isBusy() || (!written.typed.trim() && written.files.length === 0)) return;
   const replaced = tree.turns.get(written.editing);
   const parent = replaced ? replaced.parent : (path.at(-1)?.id ?? null);
-  const message = { role: "user", content: contentOf(written) };
+  const images = written.files.flatMap(({ image }) => image ?? []);
+  const files = written.files.filter(({ image }) => !image);
+  const message = { role: "user", content: contentOf(promptOf(written), images) };
   setDraft({});
-  exchange(parent, [{ message, typed: written.typed, files: written.files }], replaced?.id ?? null);
+  exchange(parent, [{ message, typed: written.typed, files }], replaced?.id ?? null);
 }
 
 const handlersOf = (id) => ({
@@ -210,8 +214,15 @@ async function forget(turn, failure, edited) {
   await showList();
 }
 
+// What was typed and attached for a turn of the user. Images are kept in the message alone.
+function promptIn({ typed, files = [], message }) {
+  const images = imagesOf(message).map((image, i) => ({ name: `image ${i + 1}`, image }));
+  return { typed: typed ?? textOf(message), files: [...images, ...files] };
+}
+
 // Puts a prompt before whatever was typed meanwhile.
-function returnPrompt({ typed, files }, edited) {
+function returnPrompt(question, edited) {
+  const { typed, files } = promptIn(question);
   const later = draft();
   const editing = tree.turns.has(edited) ? edited : null;
   setDraft({ typed: [typed, later.typed].filter(Boolean).join("\n\n"), files: [...files, ...later.files], editing });
@@ -229,7 +240,7 @@ export function stop() {
 export function edit(turn) {
   if (turn && isBusy()) return;
   if (turn) {
-    setDraft({ typed: turn.typed ?? turn.message.content, files: turn.files ?? [], editing: turn.id });
+    setDraft({ ...promptIn(turn), editing: turn.id });
     $("prompt").focus();
   } else if (draft().editing) setDraft({});
   showState();

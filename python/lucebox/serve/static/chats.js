@@ -1,6 +1,7 @@
 // The list of kept chats: search, rename, delete, import and export.
 import { isAnswering, stopAnswers } from "/static/answers.js";
 import { current, openChat } from "/static/chat.js";
+import { textOf } from "/static/content.js";
 import { button, made } from "/static/elements.js";
 import { backupOf, download, importedChats, jsonOf, markdownOf, today } from "/static/files.js";
 import { showPane } from "/static/layout.js";
@@ -69,10 +70,11 @@ export async function showList() {
 function matches(chats, turns, words) {
   const parts = new Map();
   for (const { chat, message } of turns) {
-    const at = (message.content ?? "").toLowerCase().indexOf(words);
+    const text = textOf(message);
+    const at = text.toLowerCase().indexOf(words);
     if (at < 0 || parts.has(chat)) continue;
     const start = Math.max(0, at - AROUND);
-    parts.set(chat, `${start > 0 ? "…" : ""}${message.content.slice(start, at + words.length + AROUND)}`);
+    parts.set(chat, `${start > 0 ? "…" : ""}${text.slice(start, at + words.length + AROUND)}`);
   }
   const found = chats.filter(({ id, title }) => parts.has(id) || title.toLowerCase().includes(words));
   return new Map(found.map((chat) => [chat, parts.get(chat.id) ?? null]));

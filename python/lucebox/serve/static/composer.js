@@ -1,9 +1,9 @@
-// The box below the messages: a prompt and attached text files, kept as a draft of each chat over reloads of the tab.
-import { button, made } from "/static/elements.js";
+// The box below the messages: a prompt and attached files, kept as a draft of each chat over reloads of the tab.
+import { read } from "/static/attached.js";
+import { button, made, picture } from "/static/elements.js";
 
-const MAX_FILE = 1 << 20;
 const $ = (id) => document.getElementById(id);
-let files = []; // {name, text}
+let files = []; // attached.js
 let place = ""; // the key of the draft
 let editing = null; // the id of the turn that is edited
 
@@ -80,7 +80,7 @@ async function attach(chosen) {
   const added = [];
   for (const file of chosen) {
     try {
-      added.push({ name: file.name, text: await textOf(file) });
+      added.push(await read(file));
     } catch (error) {
       problems.push(error.message);
     }
@@ -91,23 +91,13 @@ async function attach(chosen) {
   $("prompt").focus();
 }
 
-async function textOf(file) {
-  if (file.size > MAX_FILE) throw new Error(`${file.name} has more than 1 MiB: attach a part of it`);
-  try {
-    const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
-    if (!text.includes("\0")) return text;
-  } catch {
-    // no UTF-8
-  }
-  throw new Error(`${file.name} is no text file (UTF-8): only text can be attached`);
-}
-
 function showFiles(next) {
   files = next;
   $("files").replaceChildren(
     ...files.map((file) => {
       const remove = button("×", () => drop(file), "", `Remove ${file.name}`);
-      return made("span", [file.name, remove], "chip");
+      const preview = file.image ? [picture(file.image, "")] : [];
+      return made("span", [...preview, file.name, remove], "chip");
     }),
   );
 }
@@ -115,14 +105,4 @@ function showFiles(next) {
 function drop(file) {
   showFiles(files.filter((one) => one !== file));
   keepDraft();
-}
-
-// A prompt with its files, as the model reads it.
-export function contentOf({ typed, files: attached }) {
-  const blocks = attached.map(({ name, text }) => {
-    const longest = Math.max(2, ...Array.from(text.matchAll(/`+/g), ([run]) => run.length));
-    const fence = "`".repeat(longest + 1);
-    return `${name}\n${fence}\n${text}${text.endsWith("\n") ? "" : "\n"}${fence}`;
-  });
-  return [typed, ...blocks].filter(Boolean).join("\n\n");
 }

@@ -17,6 +17,10 @@ export function made(tag, children = [], className = "") {
   return element;
 }
 
+export function picture(url, description) {
+  return Object.assign(made("img"), { src: url, alt: description });
+}
+
 export function button(label, action, className = "", title = "") {
   const element = made("button", [label], className);
   element.type = "button";

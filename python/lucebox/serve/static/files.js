@@ -1,4 +1,5 @@
 // Chats as files: one as Markdown to read, or as the API's messages; all of them as a backup, which can be imported.
+import { imagesOf, isContent, textOf } from "/static/content.js";
 import { chatOf } from "/static/store.js";
 
 const NAMES = { system: "System", user: "User", assistant: "Assistant", tool: "Tool result" };
@@ -13,10 +14,13 @@ export function markdownOf(turns) {
   return `${turns.flatMap(({ message }) => [`## ${NAMES[message.role]}`, ...partsOf(message)]).join("\n\n")}\n`;
 }
 
-function partsOf({ content, reasoning_content: reasoning, tool_calls: calls = [] }) {
+function partsOf(message) {
+  const { reasoning_content: reasoning, tool_calls: calls = [] } = message;
+  const text = textOf(message).trim();
+  const images = imagesOf(message).map((url, i) => `![Image ${i + 1}](${url})`);
   const thinking = reasoning ? [reasoning.trim().replaceAll(/^/gm, "> ")] : [];
   const called = calls.map(({ function: { name, arguments: text } }) => `\`${name}\`\n\n\`\`\`json\n${text}\n\`\`\``);
-  return [...thinking, ...(content ? [content.trim()] : []), ...called];
+  return [...thinking, ...images, ...(text ? [text] : []), ...called];
 }
 
 export function backupOf(chats, turns) {
@@ -68,4 +72,4 @@ function ofMessages(messages, name) {
 }
 
 const isText = (value) => typeof value === "string";
-const isMessage = (message) => ROLES.includes(message?.role) && isText(message.content ?? "");
+const isMessage = (message) => ROLES.includes(message?.role) && isContent(message.content, message.role);

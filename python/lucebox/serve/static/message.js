@@ -1,6 +1,7 @@
 // Shows messages. The user's text stays text; the model's is Markdown.
+import { imagesOf, textOf } from "/static/content.js";
 import { copyButton } from "/static/copy.js";
-import { button, made } from "/static/elements.js";
+import { button, made, picture } from "/static/elements.js";
 import { MarkdownView } from "/static/markdown.js";
 
 const SPEED_MS = 3000; // the speed shown is of the last seconds
@@ -22,15 +23,27 @@ class BranchSwitch {
   }
 }
 
+// A small picture that a click shows large, and another click small again.
+function thumbnail(url, name) {
+  const shown = button("", () => shown.setAttribute("aria-pressed", shown.getAttribute("aria-pressed") !== "true"));
+  shown.setAttribute("aria-pressed", "false");
+  shown.setAttribute("aria-label", name);
+  shown.append(picture(url, name));
+  return shown;
+}
+
 export class UserView {
   constructor({ typed, files = [], message }, { edit, step }) {
     this.branches = new BranchSwitch(step);
     const attached = files.map(({ name, text }) =>
       made("details", [made("summary", [name]), made("pre", [text])], "file"),
     );
-    const text = made("div", [typed ?? message.content], "text");
-    const actions = [this.branches.element, button("Edit", edit, "change"), copyButton(() => message.content)];
-    this.element = made("article", [...attached, text, made("div", actions, "actions")], "message user");
+    const images = imagesOf(message).map((url, i) => thumbnail(url, `Image ${i + 1}`));
+    const text = made("div", [typed ?? textOf(message)], "text");
+    text.hidden = text.textContent === "";
+    const actions = [this.branches.element, button("Edit", edit, "change"), copyButton(() => textOf(message))];
+    const parts = [...(images.length ? [made("div", images, "images")] : []), ...attached, text];
+    this.element = made("article", [...parts, made("div", actions, "actions")], "message user");
   }
 }
 

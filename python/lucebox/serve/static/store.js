@@ -1,5 +1,6 @@
 // Chats in the browser's own database, which no server sees. A chat is {id, title, isNamed, created, updated, leaf,
 // settings}; its turns are records of their own (tree.js), so that tabs do not overwrite each other's. Other tabs are told.
+import { textOf } from "/static/content.js";
 
 const tabs = new BroadcastChannel("lucebox");
 
@@ -46,7 +47,7 @@ const MAX_TITLE = 60;
 
 export function titleOf(turns) {
   const first = turns.find(({ message }) => message.role === "user") ?? turns[0];
-  const words = (first?.typed || first?.message.content || "").trim().replaceAll(/\s+/g, " ");
+  const words = (first?.typed || (first ? textOf(first.message) : "")).trim().replaceAll(/\s+/g, " ");
   return words.length > MAX_TITLE ? `${words.slice(0, MAX_TITLE)}…` : words || "(no text)";
 }
 

@@ -51,6 +51,7 @@ class ShapeFields {
   }
 
   void scalar(const char* name, int& value) { value = number(name); }
+  void scalar(const char* name, bool& value) { value = number(name) != 0; }
   void scalar(const char* name, DType& value) {
     if (const nb::object given = take(name); given.is_valid()) value = dtype_named(nb::cast<std::string>(given));
   }
@@ -63,6 +64,7 @@ class ShapeFields {
   void out(const char*, auto*& p, Axes, Axes = {}) { put(p); }
   void in_out(const char*, auto*& p, Axes, Axes = {}) { put(p); }
   void optional_in(const char*, auto*&, Axes, Axes = {}) {}
+  void optional_in_out(const char*, auto*& p, Axes) { put(p); }
   void indices(const char*, auto*& p, Axes, long, long) { put(p); }
   void optional_indices(const char*, auto*&, Axes, long, long) {}
   void weights(const char*, const void*& p, DType, int, int) { p = address(); }

@@ -46,6 +46,9 @@ class OpFields {
   void scalar(const char* name, int& value) {
     number(name, &value, [&value](long v) { value = int(v); });
   }
+  void scalar(const char* name, bool& value) {  // optional
+    if (const nb::object given = take(name); given.is_valid()) value = nb::cast<bool>(given);
+  }
   void scalar(const char* name, float& value);
   void scalar(const char* name, DType& value);
   void scalar(const char* name, KvType& value);
@@ -74,6 +77,10 @@ class OpFields {
   template <class T>
   void optional_in(const char* name, T*& p, Axes shape, Axes strides = {}) {
     if (is_given(name)) add<T>(name, p, Access::kIn, shape, strides);
+  }
+  template <class T>
+  void optional_in_out(const char* name, T*& p, Axes shape) {
+    if (is_given(name)) add<T>(name, p, Access::kInOut, shape, {});
   }
   template <class T>
   void indices(const char* name, T*& p, Axes shape, long first, long end) {

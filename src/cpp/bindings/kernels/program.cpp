@@ -67,9 +67,9 @@ CpuStreamOptions scratch_of(const DeltaNet& op) { return scratch_of(op.delta); }
 size_t device_scratch(const auto&, size_t, int, const gpu::Target&) { return 0; }
 size_t device_scratch(const Attention& op, size_t n, int capacity, const gpu::Target& target) {
   const auto& [rows, heads, dim] = std::tuple(op.rows, op.n_heads, op.cache.head_dim);
-  if (rows > 1) return gpu::attention_scratch_bytes(rows, heads, dim, capacity, target);
+  if (rows > 1 && !op.by_row) return gpu::attention_scratch_bytes(rows, heads, dim, capacity, target);
   const size_t row = gpu::attention_row_scratch_bytes(heads, op.cache.n_kv_heads, dim, capacity, target);
-  return n > 1 ? gpu::kMaxBatched * gpu::aligned_scratch(row) : row;
+  return n > 1 || rows > 1 ? gpu::kMaxBatched * gpu::aligned_scratch(row) : row;
 }
 size_t device_scratch(const MixExperts& op, size_t, int, const gpu::Target&) {
   return gpu::expert_scratch_bytes(op.rows, op.k, op.dim, op.ffn);

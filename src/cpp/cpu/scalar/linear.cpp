@@ -32,9 +32,12 @@ float added(const Linear& op, long at) { return op.add ? op.add[at] : 0.0f; }
 
 void embed_rows(const Embed& op, int begin, int end) {
   const long stride = quant::bytes_of(op.type, op.dim);
-  for (int r = begin; r < end; ++r)
-    quant::dequantize_row(op.type, static_cast<const char*>(op.table) + op.ids[r] * stride, op.y + long(r) * op.dim,
-                          op.dim);
+  for (int r = begin; r < end; ++r) {
+    float* y = op.y + long(r) * op.dim;
+    quant::dequantize_row(op.type, static_cast<const char*>(op.table) + op.ids[r] * stride, y, op.dim);
+    if (op.scale == 1) continue;
+    for (int i = 0; i < op.dim; ++i) y[i] *= op.scale;
+  }
 }
 
 void quantize_q8(const float* x, int n_in, int stride, int8_t* q, float* scale, int32_t* sum) {

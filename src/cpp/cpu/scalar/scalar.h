@@ -10,6 +10,8 @@ void rms_norm(const RmsNorm&, int begin, int end);
 void gated_rms_norm(const GatedRmsNorm&, int begin, int end);
 void rope(const Rope&, int begin, int end);
 void swiglu(const SwiGlu&, int begin, int end);
+void geglu(const GeGlu&, int begin, int end);
+void soft_cap(float* x, long n, float cap);
 void clamped_swiglu(const float* gate, const float* up, float* y, int n, float limit);
 
 void top_tokens(const TopTokens&, int begin, int end);

@@ -277,6 +277,7 @@ void Schedule::run(const Attention& op) {
   require(op.blocks == nullptr, "takes no blocks of an attention");
   require(op.sinks == nullptr, "takes no sinks of an attention");
   require(prepare_->k_bias == nullptr, "takes no biases of queries and keys");
+  require(prepare_->k != nullptr && prepare_->v_norm == nullptr, "takes keys, and values without norm");
   const AttentionPrepare prepare = *prepare_;
   prepare_.reset();
   const KvLayer& cache = op.cache;
@@ -285,12 +286,14 @@ void Schedule::run(const Attention& op) {
   const SplitTask task = split_task(op, prepare, target_);
   const Range splits = {splits_->data(), 1};
   const size_t table = size_t(prepare.n_pairs) * 4;
+  std::vector<Range> prepared = {{prepare.u, (size_t(op.n_heads - 1) * prepare.u_head_stride + dim) * 4},
+                                 {prepare.k, kv},
+                                 {prepare.v, kv},
+                                 {prepare.cos, table},
+                                 {prepare.sin, table}};
+  if (prepare.q_cos != nullptr) prepared.insert(prepared.end(), {{prepare.q_cos, table}, {prepare.q_sin, table}});
   add({.task = {.kind = TaskKind::kAttentionSplits, .attention = task},
-       .reads = {{prepare.u, (size_t(op.n_heads - 1) * prepare.u_head_stride + dim) * 4},
-                 {prepare.k, kv},
-                 {prepare.v, kv},
-                 {prepare.cos, table},
-                 {prepare.sin, table}},
+       .reads = std::move(prepared),
        .writes = {splits, {cache.k, 1}, {cache.v, 1}},
        .bytes = 1,
        .min_parts = 1,

@@ -1,0 +1,59 @@
+"""Chooses a replica for each request: the one that stores what it refers to, the one that computed its prefix, or the
+less busy of two. Runs in the ingress.
+
+Ray's own prefix router is not used: it cannot send a request to the replica of a stored response, keeps the texts of
+all prompts in one process, and is private.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
+
+from lucebox.ray.prefix_table import PrefixTable
+from lucebox.ray.relayed import Relayed, replica_tag
+
+__all__ = ["PrefixRouter"]
+
+
+class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray's classes have no types
+    def initialize_state(self, slots: int) -> None:
+        """slots: of a replica. A prompt leaves the replica of its prefix when that one has this many requests more than
+        the least busy one: then a whole round of answers would precede it there."""
+        self._slots = slots
+        self._prefixes: PrefixTable[ReplicaID] = PrefixTable()
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        if pending_request is None:
+            return [candidate_replicas]
+        pending_request.routing_context.should_backoff = True  # if all of these are full
+        relayed = _relayed(pending_request)
+        others = random.sample(candidate_replicas, min(2, len(candidate_replicas)))
+        if relayed is None:
+            return [others]
+        for one in candidate_replicas:
+            if relayed.tag == replica_tag(one.replica_id.unique_id):
+                return [[one]]
+        known = {one.replica_id: one for one in candidate_replicas}
+        if found := self._prefixes.find(relayed.digests, known.keys()):
+            best = min(found, key=self._queue)
+            if self._queue(best) - min(map(self._queue, known)) < self._slots:
+                return [[known[best]], others]
+        return [others]
+
+    def _queue(self, replica: ReplicaID) -> int:
+        """Requests at a replica, as far as this router knows."""
+        return self.replica_queue_len_cache.get(replica) or 0
+
+    def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
+        if (relayed := _relayed(pending_request)) is not None:
+            self._prefixes.add(relayed.digests, replica_id)
+
+
+def _relayed(pending: PendingRequest) -> Relayed | None:
+    first = pending.args[0] if pending.args else None
+    return first if isinstance(first, Relayed) else None

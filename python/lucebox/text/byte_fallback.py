@@ -1,0 +1,48 @@
+"""The alphabet of BPE with byte fallback (Gemma): text as it is, ▁ for a space, and <0x0A> for a byte of a character
+that no token has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from tokenizers import normalizers
+
+from lucebox.errors import FormatError
+
+__all__ = ["byte_pieces", "check_bytes", "escapes_spaces", "spaces_escaped", "to_bytes"]
+
+_SPACE = "\u2581"
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def to_bytes(piece: str) -> bytes:
+    """The bytes of a vocabulary piece."""
+    byte = _BYTE.fullmatch(piece)
+    return bytes([int(byte[1], 16)]) if byte else piece.replace(_SPACE, " ").encode()
+
+
+def byte_pieces() -> list[str]:
+    """The pieces of all bytes."""
+    return [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def check_bytes(pieces: Mapping[str, int], where: str) -> None:
+    """
+    Raises:
+        FormatError: a byte has no piece, so some text could not be encoded.
+    """
+    for piece in byte_pieces():
+        if piece not in pieces:
+            raise FormatError(f"{where}: the vocabulary has no token {piece}, which byte fallback needs")
+
+
+def spaces_escaped() -> normalizers.Normalizer:
+    return normalizers.Replace(" ", _SPACE)
+
+
+def escapes_spaces(step: object) -> bool:
+    """Whether a normalizer of a tokenizer.json only writes ▁ for each space, so that decoding can undo it."""
+    if not isinstance(step, Mapping):
+        return False
+    return step == {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}

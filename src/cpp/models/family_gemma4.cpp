@@ -1,0 +1,177 @@
+// Gemma 4, text: windows in five of six layers, whose heads are smaller and have a rope of their own; norms before and
+// after each branch; in the last layers of E2B and E4B no keys and values, and an own input of each token.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "base/error.h"
+#include "models/family.h"
+
+namespace lb {
+namespace {
+
+constexpr int kPeriod = 6;             // the last layer of a period attends to all
+constexpr double kRotatedPart = 0.25;  // of the large heads
+
+std::vector<bool> sliding_layers(const Fields& fields, int n) {
+  const FieldName name{"attention.sliding_window_pattern", {"layer_types"}};
+  std::vector<bool> sliding;
+  if (fields.is_gguf()) {
+    if (const auto list = find_list(fields, name.gguf)) sliding.assign(list->begin(), list->end());
+  } else if (const Json* types = fields.hf("layer_types")) {
+    for (const Json& type : types->array()) {
+      sliding.push_back(type.string() == "sliding_attention");
+      LB_CHECK(sliding.back() || type.string() == "full_attention", kUnsupported, type.where(), ": layer type \"",
+               type.string(), "\" is not supported; supported: full_attention, sliding_attention");
+    }
+  }
+  if (sliding.empty())
+    for (int i = 0; i < n; ++i) sliding.push_back((i + 1) % kPeriod != 0 && i + 1 < n);
+  if (static_cast<int>(sliding.size()) != n)
+    fields.refuse(name, cat("lists ", sliding.size(), " layers; the model has ", n));
+  return sliding;
+}
+
+// The value of each layer: listed (GGUF), or one for all.
+std::vector<int> by_layer(const Fields& fields, const char* key, int n, int otherwise) {
+  std::vector<int> values(n, otherwise);
+  const auto list = find_list(fields, key);
+  if (!list) return values;
+  if (static_cast<int>(list->size()) != n)
+    fields.refuse({key, {}}, cat("lists ", list->size(), " layers; the model has ", n));
+  for (int i = 0; i < n; ++i) values[i] = static_cast<int>(std::clamp<uint64_t>((*list)[i], 1, 1 << 24));
+  return values;
+}
+
+void refuse_mixture(const Fields& fields) {
+  const FieldName name{"expert_count", {"enable_moe_block"}};
+  const bool has_experts = fields.is_gguf() ? fields.gguf()->find_uint(fields.gguf_key(name.gguf)).value_or(0) > 0
+                                            : fields.flag(name, false);
+  LB_CHECK(!has_experts, kUnsupported, fields.where(name),
+           ": Gemma 4 with experts (26B-A4B) is not supported; supported: E2B, E4B, 12B, 31B");
+}
+
+// The model was trained with the root in BF16.
+float rounded_root(int n) {
+  uint32_t bits = std::bit_cast<uint32_t>(std::sqrt(static_cast<float>(n)));
+  bits += 0x7fff + (bits >> 16 & 1);
+  return std::bit_cast<float>(bits & 0xffff0000u);
+}
+
+void read(const Fields& fields, FamilyConfig& config) {
+  refuse_mixture(fields);
+  ModelInfo& info = config.info;
+  const int n = info.n_layers;
+  const FieldName window_name{"attention.sliding_window", {"sliding_window"}};
+  const FieldName shared_name{"attention.shared_kv_layers", {"num_kv_shared_layers"}};
+  const int window = fields.count(window_name, 512);
+  if (window < kMaxTree) fields.refuse(window_name, cat("is ", window, "; at least ", kMaxTree, " are supported"));
+  // GGUF names the large heads first, config.json the small ones.
+  const int small = fields.is_gguf() ? fields.count({"attention.key_length_swa", {}}, info.head_dim) : info.head_dim;
+  const int large = fields.is_gguf() ? info.head_dim : fields.count({"", {"global_head_dim"}}, 512);
+  const bool shares_values = fields.flag({"", {"attention_k_eq_v"}}, false);
+  const std::vector<int> heads = by_layer(fields, "attention.head_count_kv", n, info.n_kv_heads);
+  const std::vector<int> ffn = by_layer(fields, "feed_forward_length", n, info.ffn);
+  const std::vector<bool> sliding = sliding_layers(fields, n);
+  const bool is_wide = fields.flag({"", {"use_double_wide_mlp"}}, false);
+
+  const Json* shared = fields.hf("num_kv_shared_layers");
+  const uint64_t n_shared = fields.is_gguf() ? fields.gguf()->find_uint(fields.gguf_key(shared_name.gguf)).value_or(0)
+                            : shared != nullptr ? static_cast<uint64_t>(shared->integer())
+                                                : 0;
+  if (n_shared >= static_cast<uint64_t>(n)) fields.refuse(shared_name, cat("is ", n_shared, " of ", n, " layers"));
+  const int first_shared = n - static_cast<int>(n_shared);
+  int source[2] = {-1, -1};  // the last layer of its own keys and values: full, sliding
+  for (int i = 0; i < n; ++i) {
+    LayerKind& layer = config.layers[i];
+    layer.window = sliding[i] ? window : 0;
+    layer.head_dim = sliding[i] ? small : large;
+    layer.rotation = sliding[i] ? Rotation::kSecond : Rotation::kFirst;
+    layer.n_kv_heads = heads[i];
+    if (!sliding[i] && shares_values)
+      layer.n_kv_heads = fields.count({"", {"num_global_key_value_heads"}}, info.n_kv_heads);
+    if (info.n_heads % layer.n_kv_heads != 0)
+      fields.refuse({"attention.head_count_kv", {"num_key_value_heads"}},
+                    cat("gives ", layer.n_kv_heads, " of layer ", i, ", which do not divide ", info.n_heads));
+    layer.ffn = i >= first_shared && is_wide ? 2 * ffn[i] : ffn[i];
+    layer.values_are_keys = !sliding[i] && shares_values;
+    if (i < first_shared) {
+      source[sliding[i]] = i;
+    } else {
+      layer.kv_from = source[sliding[i]];
+      if (layer.kv_from < 0) fields.refuse(shared_name, cat("leaves layer ", i, " without keys and values"));
+      layer.n_kv_heads = config.layers[layer.kv_from].n_kv_heads;
+    }
+  }
+  info.head_dim = info.n_rot = large;
+  info.embedding_scale = rounded_root(info.hidden);
+  info.logit_cap = fields.find_positive({"final_logit_softcapping", {"final_logit_softcapping"}}).value_or(0);
+  const Json* dim = fields.hf("hidden_size_per_layer_input");
+  config.token_input_dim =
+      fields.is_gguf()
+          ? static_cast<int>(std::min<uint64_t>(
+                fields.gguf()->find_uint(fields.gguf_key("embedding_length_per_layer_input")).value_or(0), 1 << 16))
+          : static_cast<int>(std::clamp<int64_t>(dim == nullptr ? 256 : dim->integer(), 0, 1 << 16));
+}
+
+RopeAngles angles(double theta, int n_rot, int n_rotated) {
+  RopeAngles made;
+  for (int i = 0; i < n_rot / 2; ++i)
+    made.inv_freq.push_back(i < n_rotated / 2 ? static_cast<float>(std::pow(theta, -2.0 * i / n_rot)) : 0.0f);
+  made.axis.assign(n_rot / 2, 0);
+  return made;
+}
+
+void bind_ropes(const Fields& fields, Binder& binder, const FamilyConfig& config, Weights& weights) {
+  const auto theta = [&](const char* gguf, const char* hf, double otherwise) {
+    return fields.find_positive({gguf, {hf}}).value_or(static_cast<float>(otherwise));
+  };
+  const int large = config.info.head_dim;
+  int small = large;
+  for (const LayerKind& layer : config.layers) small = std::min(small, layer.head_dim);
+  const double part =
+      fields.find_positive({"", {"rope_parameters.full_attention.partial_rotary_factor"}}).value_or(kRotatedPart);
+  const bool has_factors = fields.is_gguf();  // which are huge for the pairs that do not rotate
+  weights.rope = angles(theta("rope.freq_base", "rope_parameters.full_attention.rope_theta", 1e6), large,
+                        has_factors ? large : 2 * static_cast<int>(large * std::min(part, 1.0) / 2));
+  if (has_factors) {
+    const float* divide = binder.vector({"rope_freqs.weight", ""}, large / 2);
+    for (int i = 0; i < large / 2; ++i) {
+      LB_CHECK(divide[i] > 0, kFormat, fields.path(), ": rope_freqs.weight: factor ", i, " must be positive, found ",
+               divide[i]);
+      weights.rope.inv_freq[i] /= divide[i];
+    }
+  }
+  weights.second_rope =
+      angles(theta("rope.freq_base_swa", "rope_parameters.sliding_attention.rope_theta", 1e4), small, small);
+}
+
+// Towers of images and sound.
+bool is_skipped(std::string_view name, const FamilyConfig& config) {
+  for (const char* prefix : {"model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio.",
+                             "model.vision_embedder."})
+    if (name.starts_with(prefix)) return true;
+  // Some checkpoints keep the projections of layers that read another layer's keys and values.
+  for (size_t i = 0; i < config.layers.size(); ++i)
+    if (config.layers[i].kv_from >= 0)
+      for (const char* unused : {"k_proj.", "v_proj.", "k_norm.", "v_norm."})
+        if (name.find(cat("layers.", i, ".self_attn.", unused)) != std::string_view::npos) return true;
+  return false;
+}
+
+}  // namespace
+
+const Family kGemma4 = {
+    .gguf = "gemma4",
+    .hf = {"gemma4_text", "gemma4_unified_text"},
+    .defaults = {{"rms_norm_eps", 1e-6}, {"max_position_embeddings", 131072}, {"head_dim", 256}},
+    .allowed = {.own_rope = true, .layers_differ = true, .activation = "gelu_pytorch_tanh"},
+    .attention = {.qk_norms = true, .normalises_values = true, .scale = 1, .may_lack_values = true},
+    .ffn_norm = {.hf = "pre_feedforward_layernorm.weight"},
+    .has_post_norms = true,
+    .read = read,
+    .bind_ropes = bind_ropes,
+    .skips = is_skipped,
+};
+
+}  // namespace lb

@@ -1,0 +1,190 @@
+"""With batch_invariant, drafts change no bit of tokens, logits and log probabilities, alone and in company, whatever
+happens to a sequence between its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from drafts import random_tree
+from engines import open_engine, random_ids
+from lucebox import _engine
+from lucebox.errors import InvalidRequestError
+from numpy.typing import NDArray
+from reference.gguf_files import Shape, write_model
+
+Pack = _engine.gpu.Pack
+F32 = NDArray[np.float32]
+VOCAB = 64
+SIZES: dict[str, Any] = {"hidden": 256, "n_heads": 4, "n_kv_heads": 2, "head_dim": 64, "vocab": VOCAB}
+HYBRID: dict[str, Any] = {"n_layers": 2, "recurrent": (True, False), "n_v_heads": 2, "n_mtp": 1, "ffn": 256, **SIZES}
+MODELS: dict[str, Callable[[str], Shape]] = {
+    "hybrid": lambda dtype: Shape("qwen35", dtype, d_state=128, **HYBRID),
+    "small heads": lambda dtype: Shape("qwen35", dtype, d_state=32, **HYBRID),  # inputs without a fused kernel
+    "attention": lambda dtype: Shape("qwen3", dtype, n_layers=2, ffn=256, **SIZES),
+    "odd rows": lambda dtype: Shape("qwen3", dtype, n_layers=1, ffn=320, **(SIZES | {"hidden": 192})),  # no skinny GEMM
+    "mixture": lambda dtype: Shape("qwen3moe", dtype, n_layers=2, expert_ffn=256, **SIZES),
+}
+SAMPLINGS: dict[str, dict[str, Any]] = {"greedy": {}, "drawn": {"temperature": 0.8, "top_p": 0.95, "seed": 3}}
+N_TOP = 2
+
+
+class Writer:
+    """A sequence; keeps what plain decoding must reproduce of each token."""
+
+    def __init__(self, engine: _engine.Engine, prompt: Sequence[int], **sampling: Any) -> None:
+        self.session, self.ids = _engine.Session(engine), list(prompt)
+        self.sampler = _engine.Sampler(VOCAB, logprobs=N_TOP, **sampling)
+        self.sampler.set_prompt(np.array(prompt, np.int32))
+        self.session.set_drafting(False)
+        self.rows: list[tuple[bytes, int, object]] = []
+
+    @property
+    def array(self) -> NDArray[np.int32]:
+        return np.array(self.ids, np.int32)
+
+    def write(self) -> None:
+        self.session.sync(self.array)
+        self.choose()
+
+    def choose(self) -> None:
+        logits = self.session.logits().tobytes()
+        token = self.session.sample(self.sampler)
+        self.rows.append((logits, token, self.session.logprobs(token, N_TOP)))
+        self.ids.append(token)
+
+
+def swap(writer: Writer, _: Writer) -> None:
+    writer.session.swap_out()
+
+
+def save(writer: Writer, _: Writer) -> None:
+    writer.session.load(writer.session.save())
+
+
+def fork(writer: Writer, other: Writer) -> None:
+    other.session.fork(writer.session)
+    writer.session, other.session = other.session, writer.session
+    other.session.reset()
+
+
+def read(writer: Writer, _: Writer) -> None:
+    writer.session.read_recurrent()
+
+
+EVENTS: list[Callable[[Writer, Writer], None]] = [swap, save, fork, read]
+
+
+def run(writer: Writer, n: int, turn: Sequence[int], cut: int, write: Callable[[], None]) -> None:
+    """n tokens; then the text loses `cut` tokens, and after one more a longer prompt and n tokens follow."""
+    for _ in range(n):
+        write()
+    del writer.ids[len(writer.ids) - cut :]
+    write()
+    writer.ids += turn
+    for _ in range(n):
+        write()
+
+
+EVERYDAY = [
+    ("hybrid", "Q8_0", "f16", "drawn"),
+    ("attention", "Q4_K", "q8_0/wht4", "greedy"),
+    ("mixture", "BF16", "f16", "drawn"),
+]
+REST = [
+    ("hybrid", "Q4_K", "q8_0/wht4", "greedy"),
+    ("hybrid", "BF16", "f16", "greedy"),
+    ("small heads", "Q8_0", "f32", "greedy"),
+    ("odd rows", "Q8_0", "f16", "drawn"),
+    ("odd rows", "BF16", "f16", "greedy"),
+    ("mixture", "Q8_0", "f16", "greedy"),
+    ("attention", "BF16", "bf16", "drawn"),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "kv", "sampling"), [*EVERYDAY, *(pytest.param(*case, marks=pytest.mark.slow) for case in REST)]
+)
+def test_trees_change_no_bit(
+    pack: Pack, tmp_path: Path, model: str, dtype: str, kv: str, sampling: str, seed: int
+) -> None:
+    """Random trees of 1 to 32 rows, with a swap, a copy, a fork or a read of the state between tokens."""
+    path = write_model(tmp_path / "model.gguf", MODELS[model](dtype))
+    options = {"pack": pack, "activations": "int8", "kv": kv, "context": 192, "batch_invariant": True}
+    engine = open_engine(path, draft="suffix", **options)
+    rng = np.random.default_rng(seed)
+    prompt, turn = random_ids(int(rng.integers(50, 70)), VOCAB, seed).tolist(), rng.integers(0, VOCAB, 9).tolist()
+    n, cut = 5, int(rng.integers(1, 4))
+    plain, drafted, other = (Writer(engine, prompt, **SAMPLINGS[sampling]) for _ in range(3))
+    run(plain, n, turn, cut, plain.write)
+
+    def draft_and_write() -> None:
+        if rng.random() < 0.4:
+            EVENTS[int(rng.integers(len(EVENTS)))](drafted, other)
+            drafted.session.set_drafting(False)
+        done = len(drafted.rows)
+        future = [token for _, token, _ in plain.rows[done + 1 : done + 9]]
+        tokens, parents = random_tree(rng, future, int(rng.integers(1, 32)))
+        drafted.session.sync(drafted.array)
+        drafted.session.suggest(np.array(tokens, np.int32) % VOCAB, parents)
+        drafted.choose()
+
+    run(drafted, n, turn, cut, draft_and_write)
+    assert drafted.rows == plain.rows and drafted.ids == plain.ids
+    assert drafted.session.draft_counts["verified"] + other.session.draft_counts["verified"] > 0
+
+
+@pytest.mark.parametrize("budget", [1, 3, 31, *(pytest.param(b, marks=pytest.mark.slow) for b in (0, 2, 5, 8, 16))])
+@pytest.mark.parametrize("sampling", ["greedy", pytest.param("drawn", marks=pytest.mark.slow)])
+def test_a_draft_model_changes_no_bit(pack: Pack, tmp_path: Path, budget: int, sampling: str, seed: int) -> None:
+    path = write_model(tmp_path / "model.gguf", MODELS["hybrid"]("Q8_0"))
+    options = {"pack": pack, "activations": "int8", "kv": "f16", "context": 96, "batch_invariant": True}
+    engine = open_engine(path, draft="mtp+suffix", draft_budget=budget, **options)
+    prompt = random_ids(20, VOCAB, seed).tolist()
+    plain, drafted = (Writer(engine, prompt, **SAMPLINGS[sampling]) for _ in range(2))
+    drafted.session.set_drafting(True)
+    for _ in range(8):
+        plain.write()
+        drafted.write()
+    assert drafted.rows == plain.rows
+    assert budget == 0 or drafted.session.draft_counts["verified"] > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype"), [("hybrid", "Q4_K"), pytest.param("mixture", "Q8_0", marks=pytest.mark.slow)]
+)
+def test_company_with_trees_changes_no_bit(pack: Pack, tmp_path: Path, model: str, dtype: str, seed: int) -> None:
+    """Passes of random sequences, with a tree of each or none."""
+    path = write_model(tmp_path / "model.gguf", MODELS[model](dtype))
+    options = {"pack": pack, "activations": "int8", "kv": "f16", "context": 96, "batch_invariant": True}
+    engine = open_engine(path, draft="suffix", **options)
+    rng = np.random.default_rng(seed)
+    prompts = [random_ids(length, VOCAB, seed + length).tolist() for length in (60, 1, 33)]
+    alone = [Writer(engine, prompt, **SAMPLINGS["drawn"]) for prompt in prompts]
+    n = 4
+    for one in alone:
+        for _ in range(n):
+            one.write()
+    mixed = [Writer(engine, prompt, **SAMPLINGS["drawn"]) for prompt in prompts]
+    while lacking := [i for i in range(len(mixed)) if len(mixed[i].rows) < n]:
+        chosen = [i for i in lacking if rng.random() < 0.8]
+        if not chosen:
+            continue
+        for i in chosen:
+            future = [token for _, token, _ in alone[i].rows[len(mixed[i].rows) :]]
+            if rng.random() < 0.7:
+                tokens, parents = random_tree(rng, future, int(rng.integers(1, 20)))
+                mixed[i].session.suggest(np.array(tokens, np.int32) % VOCAB, parents)
+        _engine.sync_together([mixed[i].session for i in chosen], [mixed[i].array for i in chosen])
+        for i in chosen:
+            mixed[i].choose()
+    assert [one.rows for one in mixed] == [one.rows for one in alone]
+
+
+def test_a_budget_beyond_the_rows_of_one_order(pack: Pack, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.gguf", MODELS["attention"]("Q8_0"))
+    with pytest.raises(InvalidRequestError, match="draft_budget must be at most 31 with batch_invariant, got 32"):
+        open_engine(path, pack=pack, draft="suffix", draft_budget=32, batch_invariant=True)

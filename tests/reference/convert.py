@@ -1,0 +1,151 @@
+"""Turns a small checkpoint into a GGUF file, with the names, keys and row orders of llama.cpp's converter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from reference import checkpoints, gguf_files
+
+F32 = NDArray[np.float32]
+
+ARCHITECTURES = {"gemma4_text": "gemma4", "ministral3": "mistral3", "phi3": "phi3", "smollm3": "smollm3"}
+PERMUTED = ("mistral3", "smollm3")  # architectures whose rope pairs are adjacent in GGUF
+LAYER_NAMES = {hf: gguf for gguf, hf in checkpoints.LAYER_NAMES.items()} | {
+    "self_attn.qkv_proj": "attn_qkv",
+    "mlp.gate_up_proj": "ffn_up",
+}
+GEMMA4_NAMES = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+    "layer_scalar": "layer_output_scale",
+    "per_layer_input_gate": "inp_gate",
+    "per_layer_projection": "proj",
+    "post_per_layer_input_norm": "post_norm",
+}
+TOP_NAMES = {hf: gguf for gguf, hf in checkpoints.TOP_NAMES.items()} | {
+    "model.embed_tokens_per_layer": "per_layer_token_embd",
+    "model.per_layer_model_projection": "per_layer_model_proj",
+    "model.per_layer_projection_norm": "per_layer_proj_norm",
+}
+
+
+def to_gguf(folder: Path, path: Path) -> Path:
+    config = json.loads((folder / "config.json").read_text())
+    weights = values_of(folder / "model.safetensors")
+    architecture = ARCHITECTURES[config["model_type"]]
+    fields = {"general.architecture": architecture, **metadata(config)}
+    tensors: dict[str, F32 | gguf_files.Packed] = {}
+    for name, value in weights.items():
+        if architecture in PERMUTED and name.endswith(("q_proj.weight", "k_proj.weight")):
+            heads = config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"]
+            value = permute(value, heads)
+        tensors[gguf_name(name, architecture)] = value
+    scaling = config["rope_parameters"]
+    for key in ("long", "short"):
+        if factors := scaling.get(f"{key}_factor"):
+            tensors[f"rope_factors_{key}.weight"] = np.array(factors, np.float32)
+    if architecture == "gemma4":
+        pairs = config["global_head_dim"] // 2
+        rotated = int(pairs * scaling["full_attention"]["partial_rotary_factor"])
+        tensors["rope_freqs.weight"] = np.array([1.0] * rotated + [1e30] * (pairs - rotated), np.float32)
+    return gguf_files.write(path, fields, tensors)
+
+
+def values_of(path: Path) -> dict[str, F32]:
+    """All tensors of a file in fp32."""
+    values = {}
+    for name, (dtype, array) in checkpoints.read_tensors(path).items():
+        assert dtype in ("BF16", "F32")
+        values[name] = (array.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else array
+    return values
+
+
+def permute(rows: F32, n_heads: int) -> F32:
+    """Row i of a head's first half becomes row 2i, row i of the second half row 2i + 1."""
+    return rows.reshape(n_heads, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def gguf_name(name: str, architecture: str) -> str:
+    stem = name.removesuffix(".weight")
+    if stem in TOP_NAMES:
+        return f"{TOP_NAMES[stem]}.weight"
+    _, _, layer, kind = stem.split(".", 3)
+    names = LAYER_NAMES | GEMMA4_NAMES if architecture == "gemma4" else LAYER_NAMES
+    return f"blk.{layer}.{names[kind]}.weight"
+
+
+def gemma4_metadata(config: dict[str, Any]) -> dict[str, Any]:
+    n, n_shared = config["num_hidden_layers"], config["num_kv_shared_layers"]
+    sliding = [kind == "sliding_attention" for kind in config["layer_types"]]
+    large, small = config["global_head_dim"], config["head_dim"]
+    kv_heads = [config["num_key_value_heads"]] * n
+    if config["attention_k_eq_v"]:
+        kv_heads = [
+            of if slides else config["num_global_key_value_heads"] for of, slides in zip(kv_heads, sliding, strict=True)
+        ]
+    ffn = [config["intermediate_size"] * (2 if config["use_double_wide_mlp"] and i >= n - n_shared else 1)
+           for i in range(n)]  # fmt: skip
+    return {
+        "block_count": n,
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"],
+        "embedding_length_per_layer_input": config["hidden_size_per_layer_input"],
+        "feed_forward_length": ffn if len(set(ffn)) > 1 else ffn[0],
+        "attention.head_count": config["num_attention_heads"],
+        "attention.head_count_kv": kv_heads if len(set(kv_heads)) > 1 else kv_heads[0],
+        "attention.key_length": large,
+        "attention.value_length": large,
+        "attention.key_length_swa": small,
+        "attention.value_length_swa": small,
+        "attention.sliding_window": config["sliding_window"],
+        "attention.sliding_window_pattern": sliding,
+        "attention.shared_kv_layers": n_shared,
+        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        "final_logit_softcapping": config["final_logit_softcapping"],
+        "rope.freq_base": config["rope_parameters"]["full_attention"]["rope_theta"],
+        "rope.freq_base_swa": config["rope_parameters"]["sliding_attention"]["rope_theta"],
+        "rope.dimension_count": large,
+        "rope.dimension_count_swa": small,
+    }
+
+
+def metadata(config: dict[str, Any]) -> dict[str, Any]:
+    if config["model_type"] == "gemma4_text":
+        return gemma4_metadata(config)
+    scaling = config["rope_parameters"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    fields: dict[str, Any] = {
+        "block_count": config["num_hidden_layers"],
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"],
+        "feed_forward_length": config["intermediate_size"],
+        "attention.head_count": config["num_attention_heads"],
+        "attention.head_count_kv": config["num_key_value_heads"],
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        "rope.freq_base": scaling["rope_theta"],
+        "rope.dimension_count": int(head_dim * scaling.get("partial_rotary_factor", 1)),
+        "vocab_size": config["vocab_size"],
+    }
+    original = scaling.get("original_max_position_embeddings")
+    if original is not None:
+        fields["rope.scaling.original_context_length"] = original
+    if scaling["rope_type"] == "longrope":
+        factor = config["max_position_embeddings"] / original
+        fields["rope.scaling.attn_factor"] = float(np.sqrt(1 + np.log(factor) / np.log(original)))
+    if scaling["rope_type"] == "yarn":
+        fields |= {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": scaling["factor"],
+            "rope.scaling.yarn_beta_fast": scaling["beta_fast"],
+            "rope.scaling.yarn_beta_slow": scaling["beta_slow"],
+            "rope.scaling.yarn_log_multiplier": scaling["mscale_all_dim"],
+            "attention.temperature_scale": scaling["llama_4_scaling_beta"],
+        }
+    return fields
