@@ -102,7 +102,7 @@ def widened(folder: Path, to: Path, ffn: int) -> Path:
 
 @pytest.mark.parametrize("name", [name for name in OF_TRANSFORMERS if name != "gemma4_b"])
 def test_families_of_transformers(packs: list[_engine.gpu.Pack], data: Path, tmp_path: Path, name: str) -> None:
-    """Joined projections, norms after the sums, two ropes, values that are keys, capped logits: transformers' logits."""
+    """Transformers' logits: joined projections, norms after the sums, two ropes, values that are keys, a soft cap."""
     arrays = np.load(data / "tiny" / f"{name}.npz")
     path = convert.to_gguf(widened(data / "tiny" / name, tmp_path / "wide", 128), tmp_path / "model.gguf")
     for chunk in (1, 100):

@@ -226,12 +226,12 @@ class GpuStream final : public Stream {
   gpu::Buffer staging_;
   gpu::DeferredGemm chain_;
   std::optional<gpu::GemmLaunches> gate_;  // deferred GEMMs of gate and up, which one kernel can multiply and gate
-  std::optional<Arrival> arrival_;  // not yet sent
+  std::optional<Arrival> arrival_;         // not yet sent
   RankGroup* ranks_ = nullptr;
-  bool is_capturing_ = false;       // replay() records
-  unsigned n_slot_changes_ = 0;     // ops and replays that may have moved experts between slots
-  bool chain_is_at_end_ = false;    // the x buffer of the deferred GEMM is at the end of the scratch
-  bool keeps_l1_ = false;           // L1 carve-out of the last product; ops between products keep it
+  bool is_capturing_ = false;     // replay() records
+  unsigned n_slot_changes_ = 0;   // ops and replays that may have moved experts between slots
+  bool chain_is_at_end_ = false;  // the x buffer of the deferred GEMM is at the end of the scratch
+  bool keeps_l1_ = false;         // L1 carve-out of the last product; ops between products keep it
   // The last launch wrote a rope table. Kernels read that table before they wait for the previous launch, so the next
   // launch must not overlap.
   bool table_is_new_ = false;

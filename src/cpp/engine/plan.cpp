@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "dispatch/device_link.h"
-#include "engine/device_tower.h"
 #include "dispatch/rank_group.h"
+#include "engine/device_tower.h"
 #include "engine/plan_fit.h"
 #include "engine/shard.h"
 #include "engine/step_rows.h"

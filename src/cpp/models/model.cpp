@@ -185,8 +185,7 @@ class Model::LayerLoop {
     model_.embed(tokens, rows_, x_, step_.stream);
     for (const GivenRows& given : append_.given)
       step_.stream.upload(x_ + size_t(given.first) * info.hidden, given.from, sizeof(float) * given.n * info.hidden);
-    if (model_.weights_.token_inputs.dim > 0)
-      model_.embed_inputs(tokens, rows_, ws_, step_.activations, step_.stream);
+    if (model_.weights_.token_inputs.dim > 0) model_.embed_inputs(tokens, rows_, ws_, step_.activations, step_.stream);
   }
 
   void run_layer(int i) {

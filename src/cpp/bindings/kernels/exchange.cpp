@@ -32,7 +32,8 @@ class RankExchange {
  public:
   RankExchange(const std::vector<PythonPack*>& packs, long max_values, double timeout_s) {
     for (PythonPack* pack : packs)
-      streams_.push_back(std::make_unique<GpuStream>(pack->shared(), 0, 0, nullptr, false, gpu::Queue::Runner::kOwnThread));
+      streams_.push_back(
+          std::make_unique<GpuStream>(pack->shared(), 0, 0, nullptr, false, gpu::Queue::Runner::kOwnThread));
     std::vector<GpuStream*> all;
     for (const auto& stream : streams_) all.push_back(stream.get());
     ranks_ = std::make_unique<RankGroup>(std::move(all), max_values, uint64_t(timeout_s * 1e9));
