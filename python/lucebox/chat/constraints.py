@@ -249,8 +249,8 @@ def _no_tokens(tokens: GrammarTokens) -> NDArray[np.uint32]:
 
 
 def _matcher(tokens: GrammarTokens, grammar: str, begun: str = "") -> LLMatcher:
-    """A matcher of its own. A copy would share a lock with the original: a token of one answer would wait, with the GIL,
-    for the mask of another."""
+    """A matcher of its own. A copy would share a lock with the original, and a token of one answer would wait for the
+    mask of another, with the GIL."""
     tokens.check.check(grammar, begun)
     with grammar_work() as work:
         work.check()

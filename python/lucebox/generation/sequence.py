@@ -275,7 +275,12 @@ class Sequence:
             reason=end.reason,
             stop_string=end.stop_string,
             usage=Usage(
-                self.n_prompt, self.n_generated, self.cached, self.drafts, self.request.compression, self.experts
+                self.n_prompt,
+                self.n_generated,
+                self.cached,
+                self.drafts,
+                self.request.compression,
+                experts=self.experts,
             ),
             reasoning_tokens=self._output.reasoning_tokens,
             timings=Timings(self.prefill_s, self.decode_s, self.n_prompt - self.cached, max(0, self.n_generated - 1)),
