@@ -20,7 +20,6 @@ from lucebox._kernels.driver import delay_sim_device
 from lucebox.errors import DeviceError, InvalidRequestError, UnsupportedError
 from reference import checkpoints, convert
 from reference.gguf_files import Shape, write_model
-from test_tiny_models import OF_TRANSFORMERS
 from tolerances import tolerance
 
 VOCAB = 131
@@ -100,7 +99,7 @@ def widened(folder: Path, to: Path, ffn: int) -> Path:
     return checkpoints.write(to, config | {"intermediate_size": ffn}, tensors)
 
 
-@pytest.mark.parametrize("name", [name for name in OF_TRANSFORMERS if name != "gemma4_b"])
+@pytest.mark.parametrize("name", ["gemma4_a", "mistral3_a", "phi3_a"])
 def test_families_of_transformers(packs: list[_engine.gpu.Pack], data: Path, tmp_path: Path, name: str) -> None:
     """Transformers' logits: joined projections, norms after the sums, two ropes, values that are keys, a soft cap."""
     arrays = np.load(data / "tiny" / f"{name}.npz")

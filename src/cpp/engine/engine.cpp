@@ -381,6 +381,7 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   auto tower = open_tower(options, *opened.models.target, *devices[0]);
   SplitPlan plan = make_split_plan(opened.models, devices, opened.file_bytes(), options, tower.get());
   opened.models.target->set_context(options.context);
+  for (const Models& rank : plan.ranks) rank.target->set_context(options.context);
   opened.models.target->fill_copies(options.threads, progress);
   if (opened.models.draft) opened.models.draft->fill_copies(options.threads, progress);
   std::shared_ptr<Engine> engine =
