@@ -39,7 +39,13 @@ class Slicer {
     own.pieces = std::make_shared<MatrixPieces>(MatrixPieces{m.n_in, std::move(rows), std::move(columns)});
     return own;
   }
-  Ranges ranges(const Split& split, const Matrix& m) const { return shard_of(split, m.n_out, m.n_in, rank_, n_); }
+  Ranges ranges(const Split& split, const Matrix& m) const {
+    try {
+      return shard_of(split, m.n_out, m.n_in, rank_, n_);
+    } catch (const Error& error) {
+      fail(error.code(), m.name, ": ", error.what(), ". Use another number of devices, or split = layer");
+    }
+  }
   // As the matrix's manifest divides it.
   Matrix pieces(const Matrix& m) const {
     const bool by_rows = m.split.axis == Split::Axis::kRows;
