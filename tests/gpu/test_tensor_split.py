@@ -242,7 +242,9 @@ def test_refusals(packs: list[_engine.gpu.Pack], folder: Path, data: Path) -> No
     with pytest.raises(InvalidRequestError, match="a device is named twice"):
         open_engine(path, pack=packs[0], others=packs[:1], split="tensor")
     odd = write_model(folder / "odd.gguf", Shape("qwen3", n_layers=1, **{**HEADS, "n_heads": 3, "n_kv_heads": 1}))
-    with pytest.raises(UnsupportedError, match=r"blk\.0\.attn_q\.weight: 2 shards cannot divide 1 groups of 3 heads\. Use"):
+    with pytest.raises(
+        UnsupportedError, match=r"blk\.0\.attn_q\.weight: 2 shards cannot divide 1 groups of 3 heads\. Use"
+    ):
         open_engine(odd, **both)
     narrow = write_model(folder / "narrow.gguf", Shape("qwen3", "Q4_K", n_layers=1, **{**QUANTISED, "ffn": 256}))
     with pytest.raises(UnsupportedError, match=r"blk\.0\.ffn_down\.weight .* 2 ranks cannot divide 256 columns"):
