@@ -27,4 +27,5 @@ target_sources(lucebox_engine PRIVATE
   ${gpu}/megakernel/schedule/stream.cpp
   ${gpu}/megakernel/schedule/teams.cpp
   ${gpu}/megakernel/schedule/weight_chunks.cpp
+  ${gpu}/ranks/choose.cpp
   ${gpu}/sampling/choose.cpp)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import gpu_packs
 import numpy as np
 import pytest
 from drafts import random_tree
@@ -182,6 +183,32 @@ def test_company_with_trees_changes_no_bit(pack: Pack, tmp_path: Path, model: st
         for i in chosen:
             mixed[i].choose()
     assert [one.rows for one in mixed] == [one.rows for one in alone]
+
+
+def test_layers_on_two_devices(pack_folder: Path, tmp_path: Path, seed: int) -> None:
+    """Logits and tokens of one device, with drafts and without. The host takes the logarithms, in fp64."""
+    manifest = gpu_packs.manifest_of(pack_folder)
+    if len(_engine.gpu.devices(gpu_packs.BACKENDS[manifest["vendor"]])) < 2:
+        pytest.skip("one device is here, and a split needs two")
+    packs = [gpu_packs.load(pack_folder, manifest, index=i) for i in range(2)]
+    path = write_model(tmp_path / "model.gguf", MODELS["hybrid"]("Q8_0"))
+    options = {"pack": packs[0], "activations": "int8", "kv": "f16", "context": 96, "batch_invariant": True}
+    alone = open_engine(path, draft="suffix", decode_path="graph", **options)
+    split = open_engine(path, draft="suffix", others=packs[1:], split="layer", **options)
+    prompt, n = random_ids(40, VOCAB, seed).tolist(), 6
+    writers = [Writer(engine, prompt, **SAMPLINGS["drawn"]) for engine in (alone, split, split)]
+    for one in writers[:2]:
+        for _ in range(n):
+            one.write()
+    expected, drafted = writers[0].rows, writers[2]
+    for i in range(n):
+        drafted.session.sync(drafted.array)
+        future = [token for _, token, _ in expected[i + 1 : i + 4]]
+        drafted.session.suggest(np.array(future, np.int32), list(range(-1, len(future) - 1)))
+        drafted.choose()
+    assert drafted.rows == writers[1].rows
+    assert [row[:2] for row in drafted.rows] == [row[:2] for row in expected]
+    assert drafted.session.draft_counts["verified"] > 0
 
 
 def test_a_budget_beyond_the_rows_of_one_order(pack: Pack, tmp_path: Path) -> None:

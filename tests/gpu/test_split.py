@@ -249,7 +249,7 @@ def test_llm(packs: list[_engine.gpu.Pack], monkeypatch: pytest.MonkeyPatch) -> 
     assert results[0] == results[1]
 
 
-def test_refusals(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+def test_refusals(packs: list[_engine.gpu.Pack], folder: Path, data: Path) -> None:
     path = written(folder, "qwen35")
     both: dict[str, Any] = {"pack": packs[0], "others": packs[1:2], "split": "layer"}
     with pytest.raises(UnsupportedError, match=r"draft models .* run on one device only"):
@@ -260,3 +260,5 @@ def test_refusals(packs: list[_engine.gpu.Pack], folder: Path) -> None:
         open_engine(path, pack=packs[0], others=packs[:1], split="layer")
     with pytest.raises(UnsupportedError, match="needs GPUs of one vendor, got cpu and"):
         open_engine(path, others=packs[:1])
+    with pytest.raises(UnsupportedError, match=r"the layers of gemma4 .* Name one device"):
+        open_engine(data / "tiny" / "gemma4_b", **both)

@@ -207,6 +207,16 @@ def test_one_card_of_several_if_all_fits_there(large: tuple[Path, Path]) -> None
         plan_of_cards(large[0], 6, 6)
 
 
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_a_part_of_every_layer_on_each_card(large: tuple[Path, Path], n: int) -> None:
+    """All but the embedding, norms and buffers is divided; eight cards get 8 or 9 of the 68 blocks of a down matrix."""
+    plan = plan_of_cards(large[0], *[24] * n, context=8192, split="tensor")
+    weights = [entry(part, "weights") for part in plan.parts]
+    assert len(weights) == n and max(weights) - min(weights) < 0.1 * max(weights)
+    assert max(weights) == pytest.approx((13.3 / n + 0.2) * GIB, rel=0.1)
+    assert {part.context for part in plan.parts} == {8192}
+
+
 def token_bytes(shape: synthetic.Shape, preset: str) -> int:
     """Bytes of the weights that a decoded token reads: of each layer's experts, only the chosen ones."""
     tensors = [tensor for tensor in synthetic.tensors_of(shape, preset) if tensor.name != "token_embd.weight"]

@@ -8,6 +8,11 @@ from numpy.typing import NDArray
 import lucebox._engine.gpu
 
 
+def delay_sim_device(device: int, seconds: float) -> None:
+    """
+    Injects a fault: the next kernel on this simulated device begins this much later.
+    """
+
 def enable_peer(device: lucebox._engine.gpu.Device, peer: lucebox._engine.gpu.Device) -> None:
     """Lets a device reach the memory of another."""
 

@@ -33,6 +33,39 @@ def read_bandwidth(pack: lucebox._engine.gpu.Pack, bytes: int = 1073741824, sets
     Bytes a second of a kernel that only reads `bytes` a launch, from `sets` buffers in turn.
     """
 
+def loopback_sum(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], add: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
+    """add + (x + x): an all-reduce of two ranks that are one device."""
+
+def loopback_gather(pack: lucebox._engine.gpu.Pack, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
+    """x twice, side by side: an all-gather of two ranks that are one device."""
+
+class RankExchange:
+    """The exchanges between ranks, one rank per pack."""
+
+    def __init__(self, packs: Sequence[lucebox._engine.gpu.Pack], max_values: int, timeout_s: float) -> None:
+        """
+        max_values: of an exchange; longer ones go in parts. Proves the path between the devices.
+        """
+
+    @property
+    def links(self) -> str:
+        """"peer", or "host: ..." with the reason."""
+
+    def sum(self, x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], add: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, late: int = -1, delay_s: float = 0.0, absent: int = -1) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
+        """
+        add + the sum over ranks of x [ranks, count], on every rank: [ranks, count]. late: a rank that begins delay_s later; absent: a rank that never begins.
+        """
+
+    def gather(self, x: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]]) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None, None))]:
+        """
+        The columns of all ranks, x[rank] [rows, width], side by side on every rank: [ranks, rows, total].
+        """
+
+    def time_us(self, count: int, n_exchanges: int, n_runs: int) -> float:
+        """
+        Mean microseconds of an all-reduce of count values in a graph of n_exchanges.
+        """
+
 def sample(pack: lucebox._engine.gpu.Pack, logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ring_capacity: int = 4, with_append: bool = True, mask: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, tree: tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]] | None = None, first: int = 0, replay_length: int = -1, **options) -> list[dict]:
     """
     One token for each step of logits [sequences, steps, vocab], and what the device then knows: a dict of arrays for each sequence. Launches are for all sequences where the pack has kernels for that. With a tree (tokens, parents), the tokens of a walk down it from row `first`, whose rows the logits belong to; `accept` is then n_before, root, accepted[64] and positions[3, 37] of an AcceptPath.

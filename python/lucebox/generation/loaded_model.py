@@ -44,7 +44,7 @@ class LoadedDevice:
     """The device of a model, and the kernels on it."""
 
     name: str
-    """As in the option `device`, resolved: "cpu", "cuda:0", or "cuda:0,cuda:1" for layers on several devices."""
+    """As in the option `device`, resolved: "cpu", "cuda:0", or "cuda:0,cuda:1" for a model divided among devices."""
     chip: str
     """The name of the GPU or processor."""
     reason: str
@@ -60,7 +60,7 @@ class LoadedDevice:
     code: str | None
     """The compiler of the pack's code that the driver loads: "nvcc 13.0.88"; None on the CPU."""
     others: tuple[LoadedDevice, ...] = ()
-    """Further devices among which the layers may be divided. The fields above but `name` are the first device's."""
+    """Further devices among which the model may be divided. The fields above but `name` are the first device's."""
 
     @property
     def kernels(self) -> str:
@@ -68,13 +68,14 @@ class LoadedDevice:
         own = "" if self.pack_name is None else f"{self.pack_name} {self.code} {self.pack_manifest}"
         return " ".join([own, *(other.kernels for other in self.others)])
 
-    def as_planned(self, plan: MemoryPlan, links: Sequence[str]) -> LoadedDevice:
+    def as_planned(self, plan: MemoryPlan, split: str, links: Sequence[str]) -> LoadedDevice:
         """The devices that an engine with this plan uses: all of them, or the first alone."""
         if not self.others:
             return self
         if not plan.parts:
             return replace(self, others=())
-        ways = f"layers on {plan.place}, rows between them: {', '.join(links)}"
+        what, sent = ("a part of every layer", "sums") if split == "tensor" else ("layers", "rows")
+        ways = f"{what} on {plan.place}, {sent} between them: {', '.join(links)}"
         return replace(
             self,
             name=plan.place,

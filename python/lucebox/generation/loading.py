@@ -174,7 +174,7 @@ def _open(
         **engine_fields(drafters),
     )
     plan = MemoryPlan.from_engine(engine.plan)
-    device = device.as_planned(plan, engine.links)
+    device = device.as_planned(plan, options.split, engine.links)
     limit = min(options.sessions or DEFAULT_SESSIONS, plan.max_sessions)
     file = None if drafters == Drafters() else StepCostsFile(engine, drafters.label, device.chip, device.kernels)
     with _step_costs(engine, file):

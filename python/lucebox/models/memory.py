@@ -110,7 +110,7 @@ class MemoryPlan:
     experts: ExpertPlan | None = None
     """Where the experts of a mixture are; None for other models."""
     parts: tuple[MemoryPlan, ...] = ()
-    """The plan of each device, if the model's layers are on several. The other fields are their sums."""
+    """The plan of each device, if the model is divided among several. The other fields are their sums."""
 
     @classmethod
     def from_engine(cls, plan: Mapping[str, Any]) -> MemoryPlan:

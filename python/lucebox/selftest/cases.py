@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lucebox.selftest import attention, delta_net, draft, elementwise, experts, products, sampling, vision
+from lucebox.selftest import attention, delta_net, draft, elementwise, experts, products, ranks, sampling, vision
 from lucebox.selftest.case import Case
 
 __all__ = ["cases"]
@@ -32,6 +32,7 @@ def cases(rng: np.random.Generator, wide: str, *, has_fp8: bool) -> Iterator[Cas
     yield from attention.packed(rng)
     yield from attention.scorers(rng)
     yield from elementwise.reads(rng)
+    yield from ranks.exchanges(rng)
     yield from sampling.samples(rng)
     yield from sampling.together(rng)
     yield from sampling.walks(rng)

@@ -10,6 +10,8 @@ __all__ = [
     "CHAINS",
     "CONVOLUTIONS",
     "COPIES",
+    "EXCHANGES",
+    "GATHERS",
     "LAYER_NORMS",
     "MIXTURES",
     "NORMS",
@@ -56,6 +58,12 @@ MIXTURES = ((9, 1, 1, 1, 1, 1), (1, 8, 16, 2, 1, 0), (5, 3, 7, 1, 2, 31), (20, 2
 
 # rows, dim
 BIASES = ((1, 1), (3, 33), (70, 2880))
+
+# values: as words, and as rows, in one and in several thread blocks
+EXCHANGES = (4, 5120, 16384, 16388)
+
+# rows, width
+GATHERS = ((1, 1), (1, 40_000), (3, 31))
 
 # rows, dim, first column, columns
 COPIES = ((1, 1, 0, 1), (3, 7, 5, 13), (70, 64, 64, 192), (2, 1024, 1024, 4100))

@@ -38,6 +38,7 @@ class Carver {
  public:
   Carver() = default;
   explicit Carver(const Memory& memory) : base_(memory.data()), capacity_(memory.size()) {}
+  explicit Carver(std::span<std::byte> memory) : base_(memory.data()), capacity_(memory.size()) {}
 
   // [count] or [rows, count] of T. Throws kMemory when the size overflows.
   template <class T>

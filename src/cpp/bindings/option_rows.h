@@ -26,7 +26,7 @@ inline Words<Isa> words() {
 
 template <>
 inline Words<SplitMode> words() {
-  return {{"auto", SplitMode::kAuto}, {"layer", SplitMode::kLayer}};
+  return {{"auto", SplitMode::kAuto}, {"layer", SplitMode::kLayer}, {"tensor", SplitMode::kTensor}};
 }
 
 template <>

@@ -65,6 +65,9 @@ struct LaunchConfig {
 };
 static_assert(sizeof(LaunchConfig) == 56);
 
+// A flag of stream_create that only the simulator knows: the stream runs its work in a thread of its own.
+inline constexpr unsigned kSimOwnThread = 1u << 16;
+
 struct Driver {
   Vendor vendor = Vendor::kSim;
   std::string library;  // file name of the loaded library

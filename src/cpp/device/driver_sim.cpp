@@ -1,16 +1,19 @@
 // The driver of the simulated device, in this process. Device memory is host memory, filled with NaN on allocation so
 // that reads of uninitialised memory show. A module is the shared library of a sim pack. Streams run work immediately
-// on the calling thread; a capturing stream records the work instead.
+// on the calling thread, or in order on a thread of their own (kSimOwnThread); a capturing stream records the work
+// instead.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,6 +22,7 @@
 #include "device/driver_error.h"
 #include "device/elf.h"
 #include "device/sim_image.h"
+#include "device/sim_thread.h"
 
 namespace lb::gpu {
 namespace {
@@ -63,8 +67,9 @@ Status failed(Status status, std::string why) {
 
 struct Device {
   std::mutex mutex;
-  std::map<void*, size_t> blocks, pinned_blocks;
-  size_t used = 0, pinned = 0;
+  std::map<void*, size_t> blocks;
+  size_t used = 0, pinned = 0;      // bytes; pinned: guarded by the mutex of all pinned memory
+  std::atomic<double> delay_s = 0;  // of the next kernel
 };
 Device devices[kDevices];
 thread_local Device* current = &devices[0];
@@ -138,7 +143,9 @@ Status memory_allocate(Address* address, size_t bytes) {
   return 0;
 }
 
+// As drivers do, waits for the work that may use the memory.
 Status memory_free(Address address) {
+  SimThread::finish_all();
   for (Device& device : devices) {
     const std::lock_guard lock(device.mutex);
     const auto found = device.blocks.find(address);
@@ -151,26 +158,42 @@ Status memory_free(Address address) {
   return failed(kInvalidValue, "freed memory that no device owns");
 }
 
+// Pinned host memory, by address.
+struct PinnedBlock {
+  size_t bytes;
+  Device* owner;
+};
+struct {
+  std::mutex mutex;
+  std::map<const void*, PinnedBlock> blocks;
+} pinned;
+
+bool is_pinned(const void* address) {
+  const std::lock_guard lock(pinned.mutex);
+  const auto after = pinned.blocks.upper_bound(address);
+  if (after == pinned.blocks.begin()) return false;
+  const auto& [start, block] = *std::prev(after);
+  return static_cast<const std::byte*>(address) < static_cast<const std::byte*>(start) + block.bytes;
+}
+
 Status host_allocate(void** address, size_t bytes, unsigned) {
-  const std::lock_guard lock(current->mutex);
+  const std::lock_guard lock(pinned.mutex);
   if (current == &devices[kDevices - 2] && bytes > kFewPinned - current->pinned) return kOutOfMemory;
   if (::posix_memalign(address, kAlignment, bytes) != 0) return kOutOfMemory;
-  current->pinned_blocks[*address] = bytes;
+  pinned.blocks[*address] = {bytes, current};
   current->pinned += bytes;
   return 0;
 }
 
 Status host_free(void* address) {
-  for (Device& device : devices) {
-    const std::lock_guard lock(device.mutex);
-    const auto found = device.pinned_blocks.find(address);
-    if (found == device.pinned_blocks.end()) continue;
-    device.pinned -= found->second;
-    device.pinned_blocks.erase(found);
-    std::free(address);
-    return 0;
-  }
-  return failed(kInvalidValue, "freed pinned memory that no device owns");
+  SimThread::finish_all();
+  const std::lock_guard lock(pinned.mutex);
+  const auto found = pinned.blocks.find(address);
+  if (found == pinned.blocks.end()) return failed(kInvalidValue, "freed pinned memory that no device owns");
+  found->second.owner->pinned -= found->second.bytes;
+  pinned.blocks.erase(found);
+  std::free(address);
+  return 0;
 }
 
 // Devices of one half have access to each other's memory.
@@ -187,27 +210,50 @@ Status peer_enable(Handle peer, unsigned) {
 
 // Streams, events and graphs.
 
-using Work = std::function<Status()>;
+using Work = SimThread::Work;
 
 struct Graph {
   std::vector<Work> work;
 };
 
 struct Stream {
+  Device* device = current;
   std::unique_ptr<Graph> capture;
+  std::unique_ptr<SimThread> thread;  // null: the calling thread runs the work
 };
 
 struct Event {
   std::chrono::steady_clock::time_point time;
   bool recorded = false;
+  std::atomic<int> pending = 0;  // recordings that a stream's thread has not reached
 };
 
 Status submit(Handle stream, Work work) {
-  if (Graph* graph = static_cast<Stream*>(stream)->capture.get()) {
-    graph->work.push_back(std::move(work));
+  auto& to = *static_cast<Stream*>(stream);
+  if (to.capture) {
+    to.capture->work.push_back(std::move(work));
     return 0;
   }
-  return work();
+  if (!to.thread) return work();
+  to.thread->push([work = std::move(work)](std::string& why) {
+    const Status status = work();
+    if (status != 0) why = std::exchange(detail, {});
+    return status;
+  });
+  return 0;
+}
+
+// The first failure of the stream's thread since the last call.
+Status finish(Handle stream) {
+  SimThread* thread = static_cast<Stream*>(stream)->thread.get();
+  return thread == nullptr ? 0 : thread->finish(detail);
+}
+
+Status stream_create(Handle* handle, unsigned flags) {
+  auto stream = std::make_unique<Stream>();
+  if (flags & kSimOwnThread) stream->thread = std::make_unique<SimThread>();
+  *handle = stream.release();
+  return 0;
 }
 
 template <class T>
@@ -229,7 +275,16 @@ Status copy(void* to, const void* from, size_t bytes, Handle stream) {
   });
 }
 
-Status copy_to_host(void* to, Address from, size_t bytes, Handle stream) { return copy(to, from, bytes, stream); }
+// A copy from or to pageable host memory is complete on return.
+Status copy_to_device(Address to, const void* from, size_t bytes, Handle stream) {
+  const Status status = copy(to, from, bytes, stream);
+  return status != 0 || is_pinned(from) ? status : finish(stream);
+}
+
+Status copy_to_host(void* to, Address from, size_t bytes, Handle stream) {
+  const Status status = copy(to, from, bytes, stream);
+  return status != 0 || is_pinned(to) ? status : finish(stream);
+}
 
 // The last device receives wrong data, as with drivers that allow peer copies on hardware that cannot do them.
 Status peer_copy(Address to, Handle receiver, Address from, Handle, size_t bytes, Handle stream) {
@@ -255,13 +310,25 @@ Status launch_host(Handle stream, void (*function)(void*), void* argument) {
   });
 }
 
-Status already_finished(Handle) { return 0; }
+Status wait_for(Event& event) {
+  for (int pending = event.pending; pending != 0; pending = event.pending) event.pending.wait(pending);
+  return 0;
+}
 
-Status stream_wait(Handle, Handle, unsigned) { return 0; }
+Status event_synchronize(Handle event) { return wait_for(*static_cast<Event*>(event)); }
+
+Status stream_wait(Handle stream, Handle event, unsigned) {
+  return submit(stream, [e = static_cast<Event*>(event)] { return wait_for(*e); });
+}
 
 Status event_record(Handle event, Handle stream) {
-  return submit(stream, [e = static_cast<Event*>(event)] {
-    *e = {std::chrono::steady_clock::now(), true};
+  if (static_cast<Stream*>(stream)->capture) return failed(kIllegalState, "a graph has no events here");
+  auto* e = static_cast<Event*>(event);
+  ++e->pending;
+  return submit(stream, [e] {
+    e->time = std::chrono::steady_clock::now();
+    e->recorded = true;
+    if (--e->pending == 0) e->pending.notify_all();
     return 0;
   });
 }
@@ -387,7 +454,10 @@ Status submit_launch(Handle kernel, const lb_sim_launch& launch, Handle stream, 
       return failed(kTooManyBlocks, cat(count(launch.grid), " blocks, ", blocks * kSms, " fit"));
   }
   const auto* bytes = static_cast<const std::byte*>(params[0]);
-  return submit(stream, [&k, job = launch, p = std::vector(bytes, bytes + k.info->params_bytes)]() mutable {
+  std::atomic<double>& delay = static_cast<Stream*>(stream)->device->delay_s;
+  return submit(stream, [&k, &delay, job = launch, p = std::vector(bytes, bytes + k.info->params_bytes)]() mutable {
+    if (const double seconds = delay.exchange(0); seconds > 0)
+      std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     char why[1024] = "";
     job.params = p.data();
     return k.image->run(&job, why, sizeof why) == 0 ? 0 : failed(kSimFault, why);
@@ -449,7 +519,7 @@ void bind_devices_and_memory(Driver& d) {
   d.memory_free = {"memory_free", memory_free};
   d.host_allocate = {"host_allocate", host_allocate};
   d.host_free = {"host_free", host_free};
-  d.copy_to_device = {"copy_to_device", copy};
+  d.copy_to_device = {"copy_to_device", copy_to_device};
   d.copy_to_host = {"copy_to_host", copy_to_host};
   d.copy_on_device = {"copy_on_device", [](Address to, Address from, size_t bytes, Handle stream) {
                         return copy(to, from, bytes, stream);
@@ -458,14 +528,14 @@ void bind_devices_and_memory(Driver& d) {
 }
 
 void bind_streams_and_graphs(Driver& d) {
-  d.stream_create = {"stream_create", create<Stream>};
+  d.stream_create = {"stream_create", stream_create};
   d.stream_destroy = {"stream_destroy", destroy<Stream>};
-  d.stream_synchronize = {"stream_synchronize", already_finished};
-  d.stream_query = {"stream_query", already_finished};
+  d.stream_synchronize = {"stream_synchronize", finish};
+  d.stream_query = {"stream_query", finish};
   d.stream_wait = {"stream_wait", stream_wait};
   d.event_create = {"event_create", create<Event>};
   d.event_destroy = {"event_destroy", destroy<Event>};
-  d.event_synchronize = {"event_synchronize", already_finished};
+  d.event_synchronize = {"event_synchronize", event_synchronize};
   d.event_record = {"event_record", event_record};
   d.event_elapsed = {"event_elapsed", event_elapsed};
   d.capture_begin = {"capture_begin", capture_begin};
@@ -508,6 +578,8 @@ Driver make() {
 }
 
 }  // namespace
+
+void delay_sim_device(int device, double seconds) { devices[device].delay_s = seconds; }
 
 const Driver& sim_driver() {
   static const Driver sim = make();

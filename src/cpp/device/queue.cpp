@@ -52,8 +52,11 @@ float Event::elapsed_ms(const Event& later) const {
   return ms;
 }
 
-Queue::Queue(const Device& device)
-    : resource_(create(device, &Driver::stream_create, kNonBlocking, &Driver::stream_destroy)) {}
+Queue::Queue(const Device& device, Runner runner)
+    : resource_(
+          create(device, &Driver::stream_create,
+                 runner == Runner::kOwnThread && device.info().vendor == Vendor::kSim ? kSimOwnThread : kNonBlocking,
+                 &Driver::stream_destroy)) {}
 
 void Queue::copy_to_device(Address to, const void* from, size_t bytes) const {
   if (bytes > 0) context().call(resource_.driver().copy_to_device, to, from, bytes, handle());

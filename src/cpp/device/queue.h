@@ -22,7 +22,11 @@ class Event {
 // blocks the calling thread.
 class Queue {
  public:
-  explicit Queue(const Device& device);
+  // Where the simulator runs the queue's work: in the caller's thread, when it is sent, or in a thread of the queue, as
+  // a GPU would. Queues that wait for each other need the second.
+  enum class Runner { kCaller, kOwnThread };
+
+  explicit Queue(const Device& device, Runner runner = Runner::kCaller);
 
   void copy_to_device(Address to, const void* from, size_t bytes) const;
   void copy_to_host(void* to, Address from, size_t bytes) const;

@@ -6,6 +6,7 @@ target_sources(lucebox_engine PRIVATE
   device/driver_error.cpp
   device/driver_hip.cpp
   device/driver_sim.cpp
+  device/sim_thread.cpp
   device/elf.cpp
   device/graph.cpp
   device/library.cpp

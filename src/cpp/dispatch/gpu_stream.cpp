@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
 #include "device/graph.h"
 #include "dispatch/device_link.h"
+#include "dispatch/rank_group.h"
 #include "dispatch/staged_experts.h"
 
 namespace lb {
@@ -30,10 +32,10 @@ class DeviceMemory final : public Memory {
 }  // namespace
 
 GpuStream::GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity,
-                     std::shared_ptr<LentMemory> lent, bool one_order)
+                     std::shared_ptr<LentMemory> lent, bool one_order, gpu::Queue::Runner runner)
     : Stream(kOpBodies<GpuStream>, "has no launch of its own"),
       pack_(std::move(pack)),
-      queue_(pack_->device()),
+      queue_(pack_->device(), runner),
       capacity_(capacity),
       one_order_(one_order),
       lent_(std::move(lent)),
@@ -92,6 +94,16 @@ void GpuStream::download(void* to, const void* from, size_t bytes) {
     std::memcpy(static_cast<std::byte*>(to) + done, staged, part);
     done += part;
   }
+  check_ranks();
+}
+
+void GpuStream::wait() {
+  queue().synchronize();
+  check_ranks();
+}
+
+void GpuStream::check_ranks() const {
+  if (ranks_ != nullptr) ranks_->check();
 }
 
 void GpuStream::copy(void* to, const void* from, size_t bytes) {
@@ -382,6 +394,30 @@ void GpuStream::run(const gpu::StreamedLaunches& launches, StagedExperts& staged
     if (number > 0) staged.end_products(queue_);
   }
   start(all.sum, all.sum_params);
+}
+
+// Longer exchanges than the mailboxes hold go in parts, the same on every rank.
+void GpuStream::run(const AllReduce& op) {
+  for (long done = 0; done < op.count; done += op.ranks.max_values) {
+    AllReduce part = op;
+    part.x += done, part.y += done;
+    if (part.add != nullptr) part.add += done;
+    part.count = std::min(op.count - done, op.ranks.max_values);
+    send(part);
+  }
+}
+
+void GpuStream::run(const AllGather& op) {
+  const int* widths = op.widths;
+  const long widest = *std::max_element(widths, widths + op.ranks.n),
+             total = std::accumulate(widths, widths + op.ranks.n, 0L);
+  const int most = int(std::max(op.ranks.max_values / widest, 1L));
+  for (int done = 0; done < op.rows; done += most) {
+    AllGather part = op;
+    part.x += long(done) * widths[op.ranks.rank], part.y += done * total;
+    part.rows = std::min(op.rows - done, most);
+    send(part);
+  }
 }
 
 void GpuStream::run(const RopeTable& op) {

@@ -22,6 +22,7 @@
 #include "gpu/gemm/choose.h"
 #include "gpu/gemm/choose_cast.h"
 #include "gpu/gemv/choose.h"
+#include "gpu/ranks/choose.h"
 #include "gpu/sampling/choose.h"
 #include "ops/stream.h"
 #include "pack/pack.h"
@@ -29,6 +30,7 @@
 namespace lb {
 
 class DeviceLink;
+class RankGroup;
 
 // Rows that a stream on another device computes and a norm of this stream reads.
 struct Arrival {
@@ -48,7 +50,8 @@ class GpuStream final : public Stream {
   // stream reserves; null: the stream allocates. one_order: the products of 2 to kOneOrderRows rows sum in one order,
   // whatever the number of rows.
   GpuStream(std::shared_ptr<gpu::Pack> pack, size_t scratch_bytes, int capacity,
-            std::shared_ptr<LentMemory> lent = nullptr, bool one_order = false);
+            std::shared_ptr<LentMemory> lent = nullptr, bool one_order = false,
+            gpu::Queue::Runner runner = gpu::Queue::Runner::kCaller);
   static constexpr int kOneOrderRows = 32;
   // Bytes of device memory that the stream itself allocates.
   static size_t planned_bytes(size_t scratch_bytes);
@@ -65,9 +68,13 @@ class GpuStream final : public Stream {
   void download(void* to, const void* from, size_t bytes) override;
   void copy(void* to, const void* from, size_t bytes) override;
   void zero(void* to, size_t bytes) override;
-  void wait() override { queue().synchronize(); }
+  void wait() override;
   void pace() override;
   void replay(std::unique_ptr<Recording>& recording, const std::function<void()>& work) override;
+
+  // The ranks of which this stream is one: wait() and download() check that none has failed. null: none.
+  void join(RankGroup* ranks) { ranks_ = ranks; }
+  void check_ranks() const;
 
   // Takes rows from another device. They are sent when the next op arrives: if it is their norm, and it would be the
   // epilogue of the sender's deferred GEMM on one device, the sender runs that epilogue, so that no bit changes.
@@ -118,6 +125,8 @@ class GpuStream final : public Stream {
   void run(const GatedDelta&);
   void run(const DeltaInputs&);
   void run(const CopyRows& op) { send(op); }
+  void run(const AllReduce&);
+  void run(const AllGather&);
   void run(const PreviousRow& op) { send(op); }
   void run(const TopTokens&);
   void run(const BlockConv& op) { send(op); }
@@ -218,10 +227,11 @@ class GpuStream final : public Stream {
   gpu::DeferredGemm chain_;
   std::optional<gpu::GemmLaunches> gate_;  // deferred GEMMs of gate and up, which one kernel can multiply and gate
   std::optional<Arrival> arrival_;         // not yet sent
-  bool is_capturing_ = false;              // replay() records
-  unsigned n_slot_changes_ = 0;            // ops and replays that may have moved experts between slots
-  bool chain_is_at_end_ = false;           // the x buffer of the deferred GEMM is at the end of the scratch
-  bool keeps_l1_ = false;                  // L1 carve-out of the last product; ops between products keep it
+  RankGroup* ranks_ = nullptr;
+  bool is_capturing_ = false;     // replay() records
+  unsigned n_slot_changes_ = 0;   // ops and replays that may have moved experts between slots
+  bool chain_is_at_end_ = false;  // the x buffer of the deferred GEMM is at the end of the scratch
+  bool keeps_l1_ = false;         // L1 carve-out of the last product; ops between products keep it
   // The last launch wrote a rope table. Kernels read that table before they wait for the previous launch, so the next
   // launch must not overlap.
   bool table_is_new_ = false;

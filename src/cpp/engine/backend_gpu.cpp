@@ -200,8 +200,9 @@ class GpuBackend final : public Backend {
   Device& device() const override { return device_; }
   LentMemory* lent() const override { return lent_.get(); }
   std::unique_ptr<Stream> make_stream(const StreamNeeds& needs) const override {
-    return std::make_unique<GpuStream>(pack_, scratch_of(needs, pack_->target()), needs.context, lent_,
-                                       needs.one_order);
+    using Runner = gpu::Queue::Runner;
+    return std::make_unique<GpuStream>(pack_, scratch_of(needs, pack_->target()), needs.context, lent_, needs.one_order,
+                                       needs.is_rank ? Runner::kOwnThread : Runner::kCaller);
   }
   std::unique_ptr<TokenLoop> make_loop(const Engine& engine, SequenceState& state,
                                        const StepRing* ring) const override {

@@ -144,7 +144,7 @@ void Decode::copy_logits(std::span<const float> logits) {
 
 float* Decode::row_logits() {
   if (speculator_.logits() != nullptr) return speculator_.logits();
-  return loop_ != nullptr ? loop_->logits() : logits_.data();
+  return loop_ != nullptr ? loop_->logits(timeline_.engine().n_shards() - 1) : logits_.data();
 }
 
 void Decode::set_row_logits() {
@@ -322,12 +322,16 @@ void Decode::guard(const std::function<void()>& work) {
   try {
     work();
   } catch (const StepLost&) {
-    bound_ = 0;
-    speculator_.drop();
-    timeline_.lose();
-    set(Idle{});
+    lose();
     throw;
   }
+}
+
+void Decode::lose() {
+  bound_ = 0;
+  speculator_.drop();
+  timeline_.lose();
+  set(Idle{});
 }
 
 // --- trees

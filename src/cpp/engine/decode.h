@@ -59,6 +59,8 @@ class Decode {
   // None if the choice has already started or the session runs ahead.
   std::optional<TokenLoop::RowChoice> choice_of_row(const Sampler& sampler);
 
+  // Forgets all tokens, after results were lost.
+  void lose();
   // Runs work that reads results of steps. If a step was lost, the state is unknown and the timeline is emptied.
   void guard(const std::function<void()>& work);
 

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/process_owned.h"
+#include "dispatch/rank_group.h"
 #include "engine/open_models.h"
 #include "engine/plan.h"
 #include "engine/plan_fit.h"
@@ -90,8 +91,9 @@ class Fingerprint {
   uint64_t chains_[4] = {1, 2, 3, 4};
 };
 
+// n_ranks: of a model that is split by tensors, whose sessions have a state per rank; else 1.
 std::string fingerprint_of(const ModelFile& file, const std::optional<ModelFile>& draft_file, const Model& model,
-                           const EngineOptions& options) {
+                           const EngineOptions& options, int n_ranks) {
   Fingerprint f;
   for (const ModelFile* each : {&file, draft_file ? &*draft_file : nullptr}) {
     if (each == nullptr) continue;
@@ -101,6 +103,7 @@ std::string fingerprint_of(const ModelFile& file, const std::optional<ModelFile>
   if (const std::string& draft = options.draft_model; draft == "mtp") f.add(draft.data(), draft.size());
   f.add_value(options.activations);
   if (options.sparse_prefill > 0) f.add_value(options.sparse_prefill);
+  if (n_ranks > 1) f.add_value(n_ranks);
   const RopeAngles& rope = model.rope();
   f.add(rope.inv_freq.data(), rope.inv_freq.size() * sizeof(float));
   f.add_value(rope.scale);
@@ -141,49 +144,77 @@ Engine::Engine(ModelFile file, std::optional<ModelFile> draft_file, Models model
     : file_(std::move(file)),
       draft_file_(std::move(draft_file)),
       models_(std::move(models)),
+      rank_models_(std::move(plan.ranks)),
       options_(std::move(options)),
       plan_(std::move(plan.plan)) {
   std::vector<DeviceTurn*> turns;
   for (size_t i = 0; i < plan.parts.size(); ++i) {
-    shards_.push_back(std::make_unique<Shard>(backends[i], stream_needs(models_, options_), plan.parts[i]));
+    shards_.push_back(std::make_unique<Shard>(backends[i], stream_needs(models_on(int(i)), options_), plan.parts[i]));
     turns.push_back(&shards_.back()->turn());
   }
   turn_ = std::make_unique<EngineTurn>(std::move(turns));
   const std::lock_guard lock(*turn_);
   const int pages = n_pages(options_.kv_tokens);
   std::vector<std::shared_ptr<const PageMemory>> memories;
-  for (const auto& shard : shards_) {
-    shard->make_pass_buffers(models_, options_, *turn_);
-    shard->make_pages(layer_shapes(), state_options(), pages);
-    memories.push_back(shard->pages());
+  for (int i = 0; i < n_shards(); ++i) {
+    shards_[i]->make_pass_buffers(models_on(i), options_, *turn_);
+    shards_[i]->make_pages(models_on(i).layer_shapes(), state_options(), pages);
+    memories.push_back(shards_[i]->pages());
   }
   pages_ = std::make_shared<PagePool>(pages, std::move(memories));
-  for (size_t i = 0; i + 1 < shards_.size(); ++i)
-    links_.emplace_back(static_cast<GpuStream&>(shards_[i]->stream()),
-                        static_cast<GpuStream&>(shards_[i + 1]->stream()), row_bytes(models_, options_));
+  link_shards();
   load(progress);
   if (options_.suffix) outputs_ = std::make_shared<EarlierOutputs>(kEarlierTokens);
   for (size_t i = 0; i < shards_.size(); ++i) {
-    const MemoryPlan& own = is_split() ? plan_.parts[i] : plan_;
+    const MemoryPlan& own = n_shards() > 1 ? plan_.parts[i] : plan_;
     promises_.push_back(std::make_unique<Promise>(shards_[i]->device(), own.session_bytes(), options_.sessions));
   }
 }
 
+Engine::~Engine() = default;
+
+void Engine::link_shards() {
+  std::vector<GpuStream*> streams;
+  for (const auto& shard : shards_)
+    if (n_shards() > 1) streams.push_back(static_cast<GpuStream*>(&shard->stream()));
+  if (is_split_by_layers())
+    for (size_t i = 0; i + 1 < streams.size(); ++i)
+      links_.emplace_back(*streams[i], *streams[i + 1], row_bytes(models_, options_));
+  if (!is_split_by_tensors()) return;
+  ranks_ = std::make_unique<RankGroup>(streams, exchange_values(rank_models_[0], options_));
+  for (int i = 0; i < n_shards(); ++i) {
+    Model& model = *rank_models_[i].target;
+    gather_memory_.push_back(streams[i]->reserve(sizeof(float) * Model::kGatherRows * model.own_vocab()));
+    model.join(ranks_->of(i), reinterpret_cast<float*>(gather_memory_.back()->data()));
+  }
+}
+
 void Engine::load(const LoadProgress& progress) {
-  for (const auto& shard : shards_) shard->load(*models_.target, options_.threads, progress);
+  for (int i = 0; i < n_shards(); ++i) shards_[i]->load(*models_on(i).target, options_.threads, progress);
+  if (is_split_by_tensors()) models_.target->release_copies();
   if (models_.draft) shard().load(*models_.draft, options_.threads, progress);
 }
 
 std::vector<SequenceState::Part> Engine::state_parts() const {
   std::vector<SequenceState::Part> parts;
-  for (const auto& shard : shards_) parts.push_back({&shard->stream(), shard->part().layers});
+  for (int i = 0; i < n_shards(); ++i)
+    parts.push_back({&shards_[i]->stream(), shards_[i]->part().layers, models_on(i).layer_shapes()});
   return parts;
 }
+
+int Engine::n_rank_failures() const { return ranks_ == nullptr ? 0 : ranks_->n_failures(); }
 
 std::vector<std::string> Engine::links() const {
   std::vector<std::string> texts;
   for (const DeviceLink& link : links_) texts.push_back(link.to_string());
+  if (ranks_ != nullptr) texts.push_back(ranks_->to_string());
   return texts;
+}
+
+std::vector<Stream*> Engine::rank_streams() const {
+  std::vector<Stream*> streams;
+  for (const auto& shard : shards_) streams.push_back(&shard->stream());
+  return streams;
 }
 
 void Engine::check_ids(std::span<const int32_t> ids) const {
@@ -221,8 +252,10 @@ std::shared_ptr<const EncodedImage> Engine::encode(const std::string& key, std::
 }
 
 const std::string& Engine::fingerprint() const {
-  std::call_once(fingerprint_once_,
-                 [this] { fingerprint_ = fingerprint_of(file_, draft_file_, *models_.target, options_); });
+  std::call_once(fingerprint_once_, [this] {
+    const int n_ranks = is_split_by_tensors() ? n_shards() : 1;
+    fingerprint_ = fingerprint_of(file_, draft_file_, *models_.target, options_, n_ranks);
+  });
   check_intact();
   return fingerprint_;
 }
@@ -261,6 +294,15 @@ void Engine::check_intact() const {
 
 void Engine::forward(const PassBuffers& buffers, std::span<const Append> appends, const Taps* taps) const {
   check_intact();
+  if (is_split_by_tensors()) {
+    std::vector<Model::RankPass> ranks;
+    for (int i = 0; i < n_shards(); ++i) {
+      const PassBuffers& own = buffers_of(i, buffers);
+      ranks.push_back({&model_on(i), &appends[i], &own.workspace, own.stream});
+    }
+    Model::forward(ranks, options_.activations, taps);
+    return check_intact();
+  }
   const DraftWorkspace& ws = buffers.draft;
   Stream& stream = *buffers.stream;
   const int rows = static_cast<int>(appends[0].tokens.size());
@@ -283,6 +325,18 @@ void Engine::forward(const PassBuffers& buffers, std::span<const Append> appends
     models_.draft->context({ws.taps, append.tokens.data(), append.positions.data(), rows, append.segments}, ws,
                            options_.activations, stream);
   check_intact();
+}
+
+void Engine::forward_rank(int rank, const PassBuffers& buffers, const Append& append) const {
+  const PassBuffers& own = buffers_of(rank, buffers);
+  model_on(rank).forward(append, own.workspace, options_.activations, *own.stream);
+}
+
+void Engine::head_on(int shard, const PassBuffers& buffers, int row, int rows, float* logits) const {
+  const PassBuffers& own = buffers_of(shard, buffers);
+  const Model& model = model_on(shard);
+  model.head(own.workspace.y + static_cast<size_t>(row) * model.info().hidden, rows,
+             logits == nullptr ? own.logits : logits, options_.activations, *own.stream);
 }
 
 StateOptions Engine::state_options() const {
@@ -327,6 +381,7 @@ std::shared_ptr<Engine> Engine::open(const std::string& path, EngineOptions opti
   auto tower = open_tower(options, *opened.models.target, *devices[0]);
   SplitPlan plan = make_split_plan(opened.models, devices, opened.file_bytes(), options, tower.get());
   opened.models.target->set_context(options.context);
+  for (const Models& rank : plan.ranks) rank.target->set_context(options.context);
   opened.models.target->fill_copies(options.threads, progress);
   if (opened.models.draft) opened.models.draft->fill_copies(options.threads, progress);
   std::shared_ptr<Engine> engine =

@@ -26,6 +26,8 @@
 
 namespace lb {
 
+class RankGroup;
+
 class Engine {
  public:
   static constexpr int kEarlierTokens = 1 << 16;   // capacity for other sequences' outputs
@@ -37,6 +39,7 @@ class Engine {
   static std::shared_ptr<Engine> open(const std::string& path, EngineOptions options,
                                       std::vector<std::unique_ptr<Backend>> backends,
                                       const LoadProgress& progress = {});
+  ~Engine();
   // The plan that open() would make for devices with these sizes. Reads the files' metadata and small weights, and
   // reserves nothing. Resolves default options.
   static MemoryPlan plan(const std::string& path, EngineOptions& options, std::span<const DeviceSizes* const> devices);
@@ -84,11 +87,18 @@ class Engine {
   bool decodes_by_row() const { return options_.batch_invariant && !backend().sizes().rows_are_invariant(); }
   // Most rows of a pass: with batch_invariant, fewer for a mixture, whose larger appends sum in another order.
   int max_pass_rows() const;
-  // In the order of their layers.
+  // In the order of their layers, or of their ranks.
   std::span<const std::unique_ptr<Shard>> shards() const { return shards_; }
   int n_shards() const { return static_cast<int>(shards_.size()); }
-  bool is_split() const { return shards_.size() > 1; }
-  // The last shard, which computes the logits.
+  // Whether each shard has some of the layers.
+  bool is_split_by_layers() const { return shards_.size() > 1 && rank_models_.empty(); }
+  // Whether each shard, a rank, has a part of every layer. All ranks run the same ops.
+  bool is_split_by_tensors() const { return !rank_models_.empty(); }
+  // The model whose weights are on this shard: a rank's slice, or the model.
+  const Model& model_on(int shard) const { return *models_on(shard).target; }
+  // Failures of ranks so far. Whatever a session computed before the last one may be wrong.
+  int n_rank_failures() const;
+  // The last shard, which computes the logits; of ranks, the one whose logits the host reads.
   Shard& shard() const { return *shards_.back(); }
   const Backend& backend() const { return shard().backend(); }
   PassBuffers& buffers() const { return shard().steps(); }
@@ -99,7 +109,8 @@ class Engine {
     return &buffers == &this->buffers() ? shards_[shard]->steps() : shards_[shard]->prompts();
   }
   std::vector<SequenceState::Part> state_parts() const;
-  // "peer", or "host: ..." with the reason: how rows get from each shard to the next.
+  // "peer", or "host: ..." with the reason: how rows get from each shard to the next; or, of ranks, how all exchange
+  // values.
   std::vector<std::string> links() const;
   // PassBuffers for an append of `rows` rows. Only the prompts' buffers have sparse-attention buffers.
   PassBuffers& buffers_for(int rows, bool is_sparse = false) const {
@@ -109,6 +120,13 @@ class Engine {
   // append as each shard sees it; the inputs are in that shard's pass buffers, or in a session's memory there. While
   // one device computes a chunk of a prompt, the previous device may compute the next chunk.
   void forward(const PassBuffers& buffers, std::span<const Append> appends, const Taps* taps = nullptr) const;
+  // forward() on one rank, as part of a recording.
+  void forward_rank(int rank, const PassBuffers& buffers, const Append& append) const;
+  // Logits [rows, vocab] of rows [row, row + rows) of the last forward pass, in the memory of a shard that computes
+  // logits. logits: null: its pass buffers'.
+  void head_on(int shard, const PassBuffers& buffers, int row, int rows, float* logits) const;
+  // The streams of all ranks.
+  std::vector<Stream*> rank_streams() const;
   // Throws kIo if a file whose weights are used in place became shorter.
   void check_intact() const;
   // Memory promised to sessions, one per shard: each session keeps its share while it exists.
@@ -119,17 +137,22 @@ class Engine {
   Engine(ModelFile file, std::optional<ModelFile> draft_file, Models models, const Backends& backends,
          EngineOptions options, SplitPlan plan, const LoadProgress& progress);
   void load(const LoadProgress& progress);
+  void link_shards();
+  const Models& models_on(int shard) const { return rank_models_.empty() ? models_ : rank_models_[shard]; }
 
   ModelFile file_;
   std::optional<ModelFile> draft_file_;
   Models models_;
+  std::vector<Models> rank_models_;  // of each shard, if the model is split by tensors
   EngineOptions options_;
   MemoryPlan plan_;
   mutable std::once_flag fingerprint_once_;
   mutable std::string fingerprint_;
   std::vector<std::unique_ptr<Shard>> shards_;
   std::unique_ptr<EngineTurn> turn_;
-  mutable std::vector<DeviceLink> links_;  // from each shard to the next
+  mutable std::vector<DeviceLink> links_;               // from each shard to the next
+  std::unique_ptr<RankGroup> ranks_;                    // of the shards; null: not split by tensors
+  std::vector<std::unique_ptr<Memory>> gather_memory_;  // each rank's share of the logits
   std::vector<std::unique_ptr<Promise>> promises_;
   std::shared_ptr<PagePool> pages_;
   std::shared_ptr<EarlierOutputs> outputs_;

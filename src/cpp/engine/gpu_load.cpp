@@ -10,6 +10,8 @@
 #include <numeric>
 #include <utility>
 
+#include "base/dtype.h"
+#include "base/error.h"
 #include "base/system.h"
 #include "base/thread_pool.h"
 #include "device/memory.h"
@@ -28,9 +30,39 @@ struct Range {
   int first_row, n_rows;
 
   const Matrix& matrix() const { return weight->from; }
-  const std::byte* blocks() const {
+  // The file's memory of the rows, with the columns and rows between a rank's pieces.
+  std::span<const std::byte> in_file() const {
+    const int file_n_in = matrix().pieces ? matrix().pieces->n_in : matrix().n_in;
+    const size_t row = row_bytes(matrix().block_type, file_n_in);
+    const int first = file_row(first_row), last = file_row(first_row + n_rows - 1);
+    return {static_cast<const std::byte*>(matrix().data) + first * row, (last - first + 1) * row};
+  }
+  // The rows' blocks; pieces are gathered in `room`.
+  const std::byte* blocks(std::vector<std::byte>& room) const {
     LB_ASSERT(matrix().layout == WeightLayout::kBlocks);
-    return static_cast<const std::byte*>(matrix().data) + first_row * row_bytes(matrix().block_type, matrix().n_in);
+    const MatrixPieces* pieces = matrix().pieces.get();
+    if (pieces == nullptr) return in_file().data();
+    const DTypeInfo& type = info(matrix().block_type);
+    const size_t row = row_bytes(matrix().block_type, pieces->n_in);
+    const auto* data = static_cast<const std::byte*>(matrix().data);
+    room.resize(bytes());
+    std::byte* to = room.data();
+    for (int i = 0; i < n_rows; ++i) {
+      const std::byte* from = data + file_row(first_row + i) * row;
+      to = std::copy_n(from, type.header_bytes, to);
+      for (const SplitRange& columns : pieces->columns)
+        to = std::copy_n(from + row_bytes(matrix().block_type, columns.first),
+                         size_t(columns.count) / type.block_values * type.block_bytes, to);
+    }
+    return room.data();
+  }
+  int file_row(int row) const {
+    if (!matrix().pieces) return row;
+    for (const SplitRange& range : matrix().pieces->rows) {
+      if (row < range.count) return range.first + row;
+      row -= range.count;
+    }
+    fail(ErrorCode::kInternal, matrix().name, " has no row ", row);
   }
   size_t bytes() const { return n_rows * row_bytes(matrix().block_type, matrix().n_in); }
   quant::PlaneLayout layout() const { return quant::checked_plane_layout(matrix().type, n_rows, matrix().n_in); }
@@ -73,7 +105,7 @@ class Lane {
     const Slot& slot = slots_[next_slot_++ % kSlots];
     slot.copied.synchronize();  // waits until the slot's previous range is copied
     const Matrix& m = range.matrix();
-    quant::to_planes(m.block_type, range.n_rows, m.n_in, range.blocks(), slot.memory);
+    quant::to_planes(m.block_type, range.n_rows, m.n_in, range.blocks(gathered_), slot.memory);
     const quant::PlaneLayout part = range.layout(), whole = quant::plane_layout(m.type, m.n_out, m.n_in);
     for (int j = 0; j < part.n_planes; ++j)
       queue_.copy_to_device(range.weight->to + whole.offset[j] + range.first_row * whole.row_bytes[j],
@@ -91,6 +123,7 @@ class Lane {
   gpu::Queue queue_;
   Slot slots_[kSlots];
   unsigned next_slot_ = 0;
+  std::vector<std::byte> gathered_;
 };
 
 // Calls `progress` from the caller's thread, at most once per `step` bytes.
@@ -129,7 +162,7 @@ void load_weights(const gpu::Device& device, std::vector<WeightCopy> weights, co
   for (int i = 0; i < n_threads; ++i) lanes.emplace_back(device, staging.data() + i * kSlots * slot_bytes, slot_bytes);
 
   const auto read_ahead = [&](int i) {
-    if (i < n_ranges) MappedFile::read_ahead(ranges[i].blocks(), ranges[i].bytes());
+    if (i < n_ranges) MappedFile::read_ahead(ranges[i].in_file().data(), ranges[i].in_file().size());
   };
   const int ahead = kReadAheadRounds * n_threads;
   for (int i = 0; i < ahead; ++i) read_ahead(i);

@@ -121,8 +121,8 @@ struct StepTaps {
 
 // Runs a step's forward pass.
 void run_step(const Model& model, const Workspace& workspace, const StepTaps& taps, const Buffers& b,
-              Activations activations, SequenceState& state, Stream& stream) {
-  const Segment row{0, 1, {}, state.n_past(), &state};
+              Activations activations, SequenceState& state, Stream& stream, int shard = 0) {
+  const Segment row{0, 1, {}, state.n_past(shard), &state, shard};
   const Append append = {.tokens = {b.tokens(), size_t(b.rows)},
                          .positions = {b.positions, 3 * size_t(b.rows)},
                          .segments = {&row, 1},
@@ -136,7 +136,7 @@ void run_step(const Model& model, const Workspace& workspace, const StepTaps& ta
                  .dim = taps.width,
                  .y_rows = StepRing::kRows,
                  .y_stride = taps.width,
-                 .first = state.n_past()},
+                 .first = state.n_past(shard)},
         stream);
   model.head(workspace.y, b.rows, b.logits, activations, stream);
 }
@@ -198,18 +198,21 @@ gpu::MegaPlan plan_mega(const Model& model, Activations activations, SequenceSta
 
 class GpuTokenLoop final : public TokenLoop {
  public:
-  GpuTokenLoop(const Engine& engine, SequenceState& state, const StepRing* step_ring)
+  GpuTokenLoop(const Engine& engine, SequenceState& state, int shard, const StepRing* step_ring)
       : engine_(engine),
+        model_(engine.model_on(shard)),
+        workspace_(engine.buffers_of(shard, engine.buffers()).workspace),
         state_(state),
+        shard_(shard),
         taps_(taps_of(engine, step_ring)),
-        stream_(static_cast<GpuStream&>(state.stream())),
-        memory_(stream_.reserve(gpu_token_loop_bytes(engine.model(), engine.options(), state.capacity()))),
+        stream_(static_cast<GpuStream&>(state.stream_of(shard))),
+        memory_(stream_.reserve(gpu_token_loop_bytes(model_, engine.options(), state.capacity()))),
         buffers_(on(*memory_)),
         ring_memory_(stream_.pack().device(), sizeof(Ring), gpu::Buffer::Kind::kPinned),
         ring_(new (ring_memory_.data()) Ring{}),
         fetched_(stream_.pack().device(), sizeof(Draft), gpu::Buffer::Kind::kPinned) {
     try {
-      if (wants_mega(engine.model(), engine.options(), target())) make_mega();
+      if (wants_mega(model_, engine.options(), target())) make_mega();
     } catch (const Error& error) {
       if (!allows_graph(error, engine.options())) throw;
       why_graph_ = cat(", because ", error.what());
@@ -223,7 +226,7 @@ class GpuTokenLoop final : public TokenLoop {
     ++started_;
   }
 
-  float* logits() override { return buffers_.logits; }
+  float* logits(int) const override { return buffers_.logits; }
 
   void sample_row(const Sampler& sampler, const float* logits, bool is_bound) override {
     const RowChoice choice{this, &sampler, logits, is_bound};
@@ -239,7 +242,7 @@ class GpuTokenLoop final : public TokenLoop {
         auto& own = static_cast<GpuTokenLoop&>(*choices[i].loop);
         own.bind_to_row(*choices[i].sampler, choices[i].is_bound);
         samples[i] = {own.row_choice(choices[i].logits), own.buffers_.scratch};
-        ends[i] = next_token_op(own.buffers_, own.ring_, own.state_.numbers());
+        ends[i] = next_token_op(own.buffers_, own.ring_, own.state_.numbers(own.shard_));
         ends[i].n_past = nullptr;  // no step precedes the choice: the path is committed later
         ++own.started_;
       }
@@ -300,9 +303,13 @@ class GpuTokenLoop final : public TokenLoop {
     ++started_;
   }
 
+  // Counts the oldest token as taken, without its value: another rank's loop takes the same token.
+  void skip() { ++taken_; }
+
   int32_t take() override {
     LB_ASSERT(taken_ != started_ || is_walking_);
     wait(taken_);
+    stream_.check_ranks();
     last_ = ring_->slots[taken_++ % Ring::kSlots];
     if (is_walking_) started_ = taken_;
     if (last_.row < 0) is_walking_ = false;
@@ -345,7 +352,7 @@ class GpuTokenLoop final : public TokenLoop {
  private:
   Buffers on(const Memory& memory) const {
     Carver carver(memory);
-    return Buffers(carver, engine_.model(), state_.capacity(), step_rows(engine_.options()));
+    return Buffers(carver, model_, state_.capacity(), step_rows(engine_.options()));
   }
 
   // Uploads the inputs of a choice from a row of logits: only the mask if the sampler is bound.
@@ -358,7 +365,7 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   Sample row_choice(const float* logits) const {
-    Sample choice = sample_op(buffers_, engine_.model().info().vocab, state_.capacity());
+    Sample choice = sample_op(buffers_, model_.info().vocab, state_.capacity());
     choice.logits = logits;
     return choice;
   }
@@ -383,7 +390,7 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   void send_bias(const SamplingParams& params) {
-    std::vector<float> bias(engine_.model().info().vocab);
+    std::vector<float> bias(model_.info().vocab);
     for (const auto& [id, value] : params.logit_bias)
       bias[id] = value <= -100 ? -std::numeric_limits<float>::infinity() : value;
     stream_.upload(buffers_.bias, bias.data(), bias.size() * sizeof(float));
@@ -391,7 +398,7 @@ class GpuTokenLoop final : public TokenLoop {
 
   // Counts of generated tokens; CountWindow adds the prompt's counts.
   void send_counts(const Sampler& sampler) {
-    const int vocab = engine_.model().info().vocab;
+    const int vocab = model_.info().vocab;
     if (sampler.generated().empty()) return stream_.zero(buffers_.counts, vocab * sizeof(TokenCounts));
     std::vector<TokenCounts> counts(vocab);
     for (const auto& [id, n] : sampler.generated()) counts[id].generated = n;
@@ -425,21 +432,20 @@ class GpuTokenLoop final : public TokenLoop {
   }
 
   void make_mega() {
-    max_mega_tokens_ = max_mega_tokens(engine_.model(), state_, engine_.options(), target());
-    const size_t max_tokens = std::clamp(kLaunchBytes / engine_.model().bytes_per_token(), size_t(1), kLaunchTokens);
-    mega_.emplace(plan_mega(engine_.model(), engine_.options().activations, state_, engine_.buffers().workspace, taps_,
-                            buffers_, ring_, target()),
-                  &buffers_.start->keep_going, int(max_tokens), ring_, stream_);
+    max_mega_tokens_ = max_mega_tokens(model_, state_, engine_.options(), target());
+    const size_t max_tokens = std::clamp(kLaunchBytes / model_.bytes_per_token(), size_t(1), kLaunchTokens);
+    mega_.emplace(
+        plan_mega(model_, engine_.options().activations, state_, workspace_, taps_, buffers_, ring_, target()),
+        &buffers_.start->keep_going, int(max_tokens), ring_, stream_);
   }
 
   void run_forward() {
-    run_step(engine_.model(), engine_.buffers().workspace, taps_, buffers_, engine_.options().activations, state_,
-             stream_);
+    run_step(model_, workspace_, taps_, buffers_, engine_.options().activations, state_, stream_, shard_);
   }
 
   void run_choice() {
-    stream_.run(sample_op(buffers_, engine_.model().info().vocab, state_.capacity()), buffers_.scratch);
-    stream_.run(next_token_op(buffers_, ring_, state_.numbers()));
+    stream_.run(sample_op(buffers_, model_.info().vocab, state_.capacity()), buffers_.scratch);
+    stream_.run(next_token_op(buffers_, ring_, state_.numbers(shard_)));
   }
 
   // Waits until token n, and perhaps later ones, are written. The device writes `written` last. After a device error it
@@ -475,7 +481,10 @@ class GpuTokenLoop final : public TokenLoop {
   static constexpr int kSpins = 1 << 22;
 
   const Engine& engine_;
+  const Model& model_;  // whose weights are on the shard
+  const Workspace& workspace_;
   SequenceState& state_;
+  int shard_;
   StepTaps taps_;
   GpuStream& stream_;
   std::unique_ptr<Memory> memory_;
@@ -491,6 +500,88 @@ class GpuTokenLoop final : public TokenLoop {
   uint32_t started_ = 0, taken_ = 0;
   bool is_walking_ = false;  // walking a tree: the number of tokens to come is unknown
   Sampled last_{};
+};
+
+// The loops of all ranks of a model that is split by tensors. Every rank has all logits, so all loops choose the same
+// tokens; the host reads the last rank's.
+class RankLoops final : public TokenLoop {
+ public:
+  RankLoops(const Engine& engine, SequenceState& state) : engine_(engine), n_failures_(engine.n_rank_failures()) {
+    for (int i = 0; i < engine.n_shards(); ++i)
+      loops_.push_back(std::make_unique<GpuTokenLoop>(engine, state, i, nullptr));
+  }
+
+  void sample(const Sampler& sampler, std::span<const float> logits) override {
+    for (const auto& loop : loops_) loop->sample(sampler, logits);
+  }
+  float* logits(int shard) const override { return loops_[shard]->logits(shard); }
+  void sample_row(const Sampler& sampler, const float* logits, bool is_bound) override {
+    const RowChoice choice{this, &sampler, logits, is_bound};
+    sample_rows({&choice, 1});
+  }
+  void sample_rows(std::span<const RowChoice> choices) override {
+    std::vector<RowChoice> own(choices.begin(), choices.end());
+    for (size_t rank = 0; rank < loops_.size(); ++rank) {
+      for (size_t i = 0; i < choices.size(); ++i) {
+        const auto& all = static_cast<const RankLoops&>(*choices[i].loop);
+        LB_ASSERT(choices[i].logits == all.last().logits(0));
+        own[i].loop = all.loops_[rank].get();
+        own[i].logits = all.logits(int(rank));
+      }
+      loops_[rank]->sample_rows(own);
+    }
+  }
+  // No draft runs on several ranks (make_split_plan).
+  void start_walk(const Sampler&, const VerifiedTree&, bool) override { LB_ASSERT(false); }
+  void fetch(const Draft*) override { LB_ASSERT(false); }
+  const Draft& fetched() const override { return last().fetched(); }
+  void enter(int32_t token) override {
+    for (const auto& loop : loops_) loop->enter(token);
+  }
+  void place(int position) override {
+    for (const auto& loop : loops_) loop->place(position);
+  }
+  void step() override {
+    for (const auto& loop : loops_) loop->step();
+  }
+  void step_only() override {
+    for (const auto& loop : loops_) loop->step_only();
+  }
+  void choose(std::span<const uint32_t> mask) override {
+    for (const auto& loop : loops_) loop->choose(mask);
+  }
+  int32_t take() override {
+    for (size_t rank = 0; rank + 1 < loops_.size(); ++rank) loops_[rank]->skip();
+    std::string why = "a device failed while it computed the token; call sync() to compute it again";
+    int32_t token = 0;
+    try {
+      token = last().take();
+    } catch (const Error& error) {
+      if (engine_.n_rank_failures() == n_failures_) throw;
+      why = error.what();
+    }
+    if (engine_.n_rank_failures() == n_failures_) return token;
+    drop();
+    throw StepLost(ErrorCode::kDevice, why);
+  }
+  Logprobs logprobs(int n_top) const override { return last().logprobs(n_top); }
+  void download_logits(std::span<float> to) override { last().download_logits(to); }
+  void check() override {
+    for (const auto& loop : loops_) loop->check();
+  }
+  std::string name() const override { return last().name(); }
+  StepTimeline timeline() override { return {}; }
+  void drop() override {
+    for (const auto& loop : loops_) loop->drop();
+    n_failures_ = engine_.n_rank_failures();
+  }
+
+ private:
+  GpuTokenLoop& last() const { return *loops_.back(); }
+
+  const Engine& engine_;
+  int n_failures_;                                    // Engine::n_rank_failures() that the tokens to take belong to
+  std::vector<std::unique_ptr<GpuTokenLoop>> loops_;  // [ranks]
 };
 
 }  // namespace
@@ -543,7 +634,8 @@ size_t gpu_step_bytes(const Models& models, const EngineOptions& options, const 
 }
 
 std::unique_ptr<TokenLoop> gpu_token_loop(const Engine& engine, SequenceState& state, const StepRing* ring) {
-  return std::make_unique<GpuTokenLoop>(engine, state, ring);
+  if (engine.is_split_by_tensors()) return std::make_unique<RankLoops>(engine, state);
+  return std::make_unique<GpuTokenLoop>(engine, state, 0, ring);
 }
 
 }  // namespace lb

@@ -11,9 +11,10 @@
 
 namespace lb {
 
-// How a model is divided among several devices: "layer" (each has contiguous layers), or "auto": the first device
-// alone if the whole model fits there with its context, else by layers.
-enum class SplitMode { kAuto, kLayer };
+// How a model is divided among several devices: "layer" (each has contiguous layers), "tensor" (each has a part of
+// every layer, and all compute together), or "auto": the first device alone if the whole model fits there with its
+// context, else by layers.
+enum class SplitMode { kAuto, kLayer, kTensor };
 
 // How a GPU decodes: "graph" (a launch per op), "megakernel" (a launch per token), or "auto": the faster one.
 enum class DecodePath { kAuto, kGraph, kMegakernel };
@@ -37,8 +38,9 @@ struct ModelOptions {
 };
 
 struct EngineFields : ModelOptions {
-  // How a model is divided among several devices: "layer" (each has contiguous layers), or "auto": the first device
-  // alone if the whole model fits there with its context, else by layers.
+  // How a model is divided among several devices: "layer" (each has contiguous layers), "tensor" (each has a part of
+  // every layer, and all compute together), or "auto": the first device alone if the whole model fits there with its
+  // context, else by layers.
   SplitMode split = SplitMode::kAuto;
   // Tokens of the KV cache, which all sessions share; tokens of a common prefix count once. 0: a context for each of
   // `sessions`, or the most that fits, at least one context.

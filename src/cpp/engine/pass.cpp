@@ -23,6 +23,7 @@ int Pass::sync(std::span<const SegmentRequest> requests, const Interrupted& inte
              "a pass takes each session once, got one twice");
     session.engine().check_ids(request.ids);
     session.timeline_.check_idle();
+    request.session->drop_lost();
   }
   for (const SegmentRequest& request : requests)
     if (request.session->advance_to_last_row(request.ids, interrupted)) lacking.push_back(request);
@@ -63,9 +64,15 @@ int Pass::run(const Interrupted& interrupted) {
   try {
     begin_segments();
     start = Clock::now();
-    if (engine_.is_split()) {  // no recording has the work of several devices
+    if (engine_.is_split_by_layers()) {  // no recording has rows that go from device to device
       send(interrupted);
       buffers_.stream->wait();
+    } else if (engine_.is_split_by_tensors()) {
+      const auto send_rank = [&](int rank) {
+        engine_.forward_rank(rank, buffers_, appends(interrupted)[rank]);
+        send_heads(rank);
+      };
+      buffers_.recorded_passes.send(shape(), engine_.rank_streams(), [&] { send(interrupted); }, send_rank);
     } else {
       buffers_.recorded_passes.send(shape(), *buffers_.stream, [&] { send(interrupted); });
     }
@@ -142,12 +149,12 @@ void Pass::begin_segments() {
       std::ranges::transform(to, numbers.begin(), [&](PassInputs* pass) { return pass->numbers + i; });
       inputs.numbers[i] = state.begin_append_at(numbers, 1);
     }
-    for (int s = 0; s < n_shards; ++s) on_shard_[s][i].n_past = state.n_past(s);
+    for (int s = 0; s < n_shards; ++s) on_shard_[s][i].n_past = state.n_past(s), on_shard_[s][i].shard = s;
   }
   for (int s = 0; s < n_shards; ++s) engine_.buffers_of(s, buffers_).stream->upload(to[s], &inputs, sizeof inputs);
 }
 
-void Pass::send(const Interrupted& interrupted) {
+std::vector<Append> Pass::appends(const Interrupted& interrupted) const {
   const size_t n = rows_;
   std::vector<Append> appends;
   for (int s = 0; s < engine_.n_shards(); ++s) {
@@ -157,21 +164,28 @@ void Pass::send(const Interrupted& interrupted) {
                        .segments = on_shard_[s],
                        .interrupted = interrupted ? &interrupted : nullptr});
   }
-  engine_.forward(buffers_, appends);
-  send_heads();
+  return appends;
 }
 
-// Sends the logits of all rows to their sessions' memory. Each read of the head serves several sessions.
-void Pass::send_heads() {
+void Pass::send(const Interrupted& interrupted) {
+  engine_.forward(buffers_, appends(interrupted));
+  const int first = engine_.is_split_by_tensors() ? 0 : engine_.n_shards() - 1;
+  for (int s = first; s < engine_.n_shards(); ++s) send_heads(s);
+}
+
+// Sends the logits of all rows to their sessions' memory on a shard. Each read of the head serves several sessions.
+void Pass::send_heads(int shard) {
   static_assert(kPassRows <= PassBuffers::kLogitRows);
+  const PassBuffers& buffers = engine_.buffers_of(shard, buffers_);
   const int vocab = engine_.model().info().vocab;
-  requests_[0].session->timeline_.head(buffers_, 0, rows_, buffers_.logits);
+  engine_.head_on(shard, buffers_, 0, rows_, nullptr);
   std::array<CopyRows, kPassRows> rows_alone;  // equal shapes: one launch copies them all
   size_t n_alone = 0;
   for (size_t i = 0; i < requests_.size(); ++i) {
-    if (!has_row_memory(*requests_[i].session)) continue;
-    const CopyRows copy{.x = buffers_.logits + static_cast<size_t>(segments_[i].first_row) * vocab,
-                        .y = requests_[i].session->decode_.row_logits(),
+    float* const to = row_memory(*requests_[i].session, shard);
+    if (to == nullptr) continue;
+    const CopyRows copy{.x = buffers.logits + static_cast<size_t>(segments_[i].first_row) * vocab,
+                        .y = to,
                         .rows = segments_[i].rows,
                         .dim = vocab,
                         .y_rows = segments_[i].rows,
@@ -179,16 +193,18 @@ void Pass::send_heads() {
     if (copy.rows == 1) {
       rows_alone[n_alone++] = copy;
     } else {
-      ::lb::run(copy, *buffers_.stream);
+      ::lb::run(copy, *buffers.stream);
     }
   }
-  buffers_.stream->run(std::span<const CopyRows>(rows_alone).first(n_alone));
+  buffers.stream->run(std::span<const CopyRows>(rows_alone).first(n_alone));
 }
 
-// Whether the session has memory for a row of logits on the last device. A session on several devices has it only for
+// The session's memory for rows of logits on a shard; null: none. With layers on several devices it has memory only for
 // speculation.
-bool Pass::has_row_memory(const Session& session) const {
-  return !engine_.is_split() || session.speculator_.logits() != nullptr;
+float* Pass::row_memory(Session& session, int shard) const {
+  if (engine_.is_split_by_tensors()) return session.loop_->logits(shard);
+  return !engine_.is_split_by_layers() || session.speculator_.logits() != nullptr ? session.decode_.row_logits()
+                                                                                  : nullptr;
 }
 
 void Pass::end_segment(size_t i) const {
@@ -197,7 +213,7 @@ void Pass::end_segment(size_t i) const {
   const Draft& draft = session.speculator_.walk().draft();
   if (draft.rows > 1) return session.decode_.set_tree_logits();
   session.timeline_.commit_rows({draft.tokens, 1});
-  if (!has_row_memory(session)) {
+  if (row_memory(session, engine_.n_shards() - 1) == nullptr) {
     const size_t vocab = engine_.model().info().vocab;
     buffers_.stream->download(session.decode_.row_logits(), buffers_.logits + segments_[i].first_row * vocab,
                               vocab * sizeof(float));

@@ -37,8 +37,9 @@ class Pass {
   std::vector<uint64_t> shape() const;
   void begin_segments();
   void send(const Interrupted& interrupted);
-  void send_heads();
-  bool has_row_memory(const Session& session) const;
+  std::vector<Append> appends(const Interrupted& interrupted) const;
+  void send_heads(int shard);
+  float* row_memory(Session& session, int shard) const;
   void end_segment(size_t i) const;
 
   std::span<const SegmentRequest> requests_;

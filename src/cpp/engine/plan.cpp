@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "dispatch/device_link.h"
+#include "dispatch/rank_group.h"
 #include "engine/device_tower.h"
 #include "engine/plan_fit.h"
 #include "engine/shard.h"
@@ -51,7 +52,10 @@ struct EngineSizes {
            step_rows() + loop();
   }
   size_t pass_buffers() const { return Shard::pass_buffers_bytes(models, options, part); }
-  size_t hand_over() const { return part.is_last() ? 0 : DeviceLink::planned_bytes(row_bytes(models, options)); }
+  size_t hand_over() const {
+    if (models.target->is_slice()) return exchange_bytes(models, options);
+    return part.is_last() ? 0 : DeviceLink::planned_bytes(row_bytes(models, options));
+  }
   // Buffers that all sessions share.
   size_t shared() const { return scratch() + pass_buffers() + hand_over(); }
   // A session, the KV cache and the shared buffers.
@@ -89,7 +93,9 @@ std::vector<PlanEntry> entries_of(const EngineSizes& engine, const WeightSizes& 
   add(engine.state().entries(options.kv, options.kv_tokens));
   add({
       {"activations", engine.pass_buffers() - logits, activations_detail(options)},
-      {"hand-over", engine.hand_over(), "rows on their way to the next device"},
+      {"hand-over", engine.hand_over(),
+       models.target->is_slice() ? "values on their way from the other devices"
+                                 : "rows on their way to the next device"},
       {"logits", logits, cat(PassBuffers::kLogitRows, " rows")},
       {"tree logits", engine.trees(), cat("trees of ", options.tree_rows(), " rows"), true},
       {"draft rows", engine.step_rows(), cat("tapped rows of ", StepRing::kRows, " plain steps"), true},
@@ -129,12 +135,27 @@ StreamNeeds stream_needs(const Models& models, const EngineOptions& options) {
           .isa = options.isa,
           .activations = options.activations,
           .one_order = options.batch_invariant,
-          .is_sparse = options.sparse_prefill > 0};
+          .is_sparse = options.sparse_prefill > 0,
+          .is_rank = models.target->is_slice()};
 }
 
 size_t row_bytes(const Models& models, const EngineOptions& options) {
   return sizeof(float) * std::max(PassBuffers::step_rows(options), options.prefill_chunk) *
          models.target->info().hidden;
+}
+
+long exchange_values(const Models& models, const EngineOptions& options) {
+  const Model& model = *models.target;
+  const long rows = row_bytes(models, options) / sizeof(float),
+             logits = long{Model::kGatherRows} * model.widest_vocab();
+  return std::max(rows, logits);
+}
+
+size_t exchange_bytes(const Models& models, const EngineOptions& options) {
+  const Model& model = *models.target;
+  Carver logits;
+  logits.take<float>(model.own_vocab(), Model::kGatherRows);
+  return RankGroup::planned_bytes(model.n_ranks(), exchange_values(models, options)) + logits.used();
 }
 
 MemoryPlan make_plan(const Models& models, const DeviceSizes& sizes, size_t file_bytes, EngineOptions& options,

@@ -19,6 +19,11 @@ std::vector<PlanEntry> tower_entries(VisionTower* tower, const DeviceSizes& size
 // The longest rows that one device hands to the next.
 size_t row_bytes(const Models& models, const EngineOptions& options);
 
+// Of a rank of a model that is split by tensors: the most values that the ranks exchange together, and the bytes that a
+// device needs for that.
+long exchange_values(const Models& models, const EngineOptions& options);
+size_t exchange_bytes(const Models& models, const EngineOptions& options);
+
 // A session's state options, once the context is settled.
 StateOptions state_options(const ModelOptions& options);
 

@@ -24,8 +24,8 @@ struct WeightSizes {
   size_t copied;         // part of these: FP8, NVFP4 and separate experts, when all else stays in the file's mapping
   size_t mapped;         // in the file's mapping
   bool is_copied_to_device;
+  bool is_slice;       // of a model that is split by tensors
   ExpertPlan experts;  // their slots are part of the copies
-
   NetworkPart part;
 
   WeightSizes(const Models& models, const DeviceSizes& sizes, size_t file_bytes, const NetworkPart& part = {});

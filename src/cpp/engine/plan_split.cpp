@@ -155,6 +155,73 @@ MemoryPlan sum_of(std::vector<MemoryPlan> parts, const std::string& names) {
   return sum;
 }
 
+// Every device settles the context, then the tokens of the KV cache; the engine has the smallest of each. models,
+// parts: [devices]. tower: on the first device.
+MemoryPlan settle(std::span<const Models* const> models, std::span<const NetworkPart> parts, Devices devices,
+                  size_t file_bytes, EngineOptions& options, VisionTower* tower) {
+  const auto settle_all = [&](std::vector<MemoryPlan>* plans) {
+    EngineOptions smallest = options;
+    for (size_t rank = 0; rank < devices.size(); ++rank) {
+      EngineOptions own = options;
+      MemoryPlan plan =
+          make_plan(*models[rank], *devices[rank], file_bytes, own, parts[rank], rank == 0 ? tower : nullptr);
+      if (plans != nullptr) plans->push_back(std::move(plan));
+      const auto keep_least = [&](int& value, int other) { value = rank == 0 ? other : std::min(value, other); };
+      keep_least(smallest.context, own.context);
+      keep_least(smallest.kv_tokens, own.kv_tokens);
+      keep_least(smallest.prefill_chunk, own.prefill_chunk);
+    }
+    return smallest;
+  };
+  const EngineOptions first = settle_all(nullptr);
+  options.context = first.context;
+  options.prefill_chunk = first.prefill_chunk;
+  options.kv_tokens = settle_all(nullptr).kv_tokens;
+  std::vector<MemoryPlan> plans;
+  settle_all(&plans);
+  return sum_of(std::move(plans), names_of(devices));
+}
+
+SplitPlan split_layers(const Models& models, Devices devices, size_t file_bytes, EngineOptions& options,
+                       VisionTower* tower) {
+  check_supported(models, devices, options);
+  const std::vector<int> bounds = divide(models, devices, options, tower);
+  const int n = static_cast<int>(devices.size());
+  SplitPlan split;
+  for (int rank = 0; rank < n; ++rank) split.parts.push_back({rank, n, {bounds[rank], bounds[rank + 1]}});
+  const std::vector<const Models*> all(n, &models);
+  split.plan = settle(all, split.parts, devices, file_bytes, options, tower);
+  return split;
+}
+
+SplitPlan split_tensors(const Models& models, Devices devices, size_t file_bytes, EngineOptions& options,
+                        VisionTower* tower) {
+  const std::string names = names_of(devices);
+  const int n = static_cast<int>(devices.size());
+  LB_CHECK(n <= kMaxRanks, kUnsupported, "split = tensor: at most ", kMaxRanks, " devices, got ", names);
+  LB_CHECK(!options.drafts(), kUnsupported, "split = tensor: this model on ", names,
+           " decodes without drafts. Use draft = none, or split = layer with draft = suffix");
+  LB_CHECK(options.decode_path != DecodePath::kMegakernel, kUnsupported,
+           "split = tensor: the megakernel runs on one device only, and every layer of this model is on ", names,
+           ". Use decode_path = auto or graph");
+  LB_CHECK(!options.batch_invariant, kUnsupported, "batch_invariant is not supported with split = tensor (", names,
+           "). Use split = layer, or no batch_invariant");
+  LB_CHECK(models.target->is_divisible(), kUnsupported, "split = tensor: the layers of ",
+           models.target->info().architecture,
+           " read keys and values of other layers, or inputs of their own, which models on several devices (", names,
+           ") do not support. Name one device");
+  options.decode_path = DecodePath::kGraph;
+  SplitPlan split;
+  split.parts.resize(n);
+  std::vector<const Models*> all;
+  for (int rank = 0; rank < n; ++rank) split.ranks.push_back({models.target->slice(rank, n), nullptr});
+  for (const Models& rank : split.ranks) all.push_back(&rank);
+  split.plan = settle(all, split.parts, devices, file_bytes, options, tower);
+  split.plan.bytes_per_token = 0;
+  for (const MemoryPlan& part : split.plan.parts) split.plan.bytes_per_token += part.bytes_per_token;
+  return split;
+}
+
 }  // namespace
 
 SplitPlan make_split_plan(const Models& models, Devices devices, size_t file_bytes, EngineOptions& options,
@@ -164,35 +231,8 @@ SplitPlan make_split_plan(const Models& models, Devices devices, size_t file_byt
            "expert_slots and expert_memory are for a model on one device, and the devices are ", names_of(devices));
   if (options.split == SplitMode::kAuto && fits_alone(models, *devices[0], file_bytes, options, tower))
     return {{NetworkPart{}}, make_plan(models, *devices[0], file_bytes, options, {}, tower)};
-  check_supported(models, devices, options);
-  const std::vector<int> bounds = divide(models, devices, options, tower);
-  const int n = static_cast<int>(devices.size());
-  SplitPlan split;
-  for (int rank = 0; rank < n; ++rank) split.parts.push_back({rank, n, {bounds[rank], bounds[rank + 1]}});
-
-  // Every device settles the context, then the tokens of the KV cache; the engine has the smallest of each.
-  const auto settle = [&](std::vector<MemoryPlan>* plans) {
-    EngineOptions smallest = options;
-    for (int rank = 0; rank < n; ++rank) {
-      EngineOptions own = options;
-      MemoryPlan plan =
-          make_plan(models, *devices[rank], file_bytes, own, split.parts[rank], rank == 0 ? tower : nullptr);
-      if (plans != nullptr) plans->push_back(std::move(plan));
-      const auto keep_least = [&](int& value, int other) { value = rank == 0 ? other : std::min(value, other); };
-      keep_least(smallest.context, own.context);
-      keep_least(smallest.kv_tokens, own.kv_tokens);
-      keep_least(smallest.prefill_chunk, own.prefill_chunk);
-    }
-    return smallest;
-  };
-  const EngineOptions first = settle(nullptr);
-  options.context = first.context;
-  options.prefill_chunk = first.prefill_chunk;
-  options.kv_tokens = settle(nullptr).kv_tokens;
-  std::vector<MemoryPlan> plans;
-  settle(&plans);
-  split.plan = sum_of(std::move(plans), names_of(devices));
-  return split;
+  return options.split == SplitMode::kTensor ? split_tensors(models, devices, file_bytes, options, tower)
+                                             : split_layers(models, devices, file_bytes, options, tower);
 }
 
 }  // namespace lb

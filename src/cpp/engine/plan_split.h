@@ -1,4 +1,4 @@
-// The plan of a model on several devices: contiguous layers on each, chosen by free memory.
+// The plan of a model on several devices: contiguous layers on each, chosen by free memory, or a part of every layer.
 #pragma once
 
 #include <span>
@@ -11,12 +11,14 @@ namespace lb {
 struct SplitPlan {
   std::vector<NetworkPart> parts;  // one per device that is used
   MemoryPlan plan;
+  std::vector<Models> ranks{};  // split by tensors: the model of each device, which has all layers; else empty
 };
 
 // options.split = auto: the first device alone, if the whole model fits there with the wanted context (options.context,
 // else the model's longest). Otherwise layers on all devices, so that each uses the same share of its free memory.
-// Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. tower: null without images; beside
-// several devices it is in host memory. Throws like make_plan().
+// Resolves options.context and options.kv_tokens, and caps options.prefill_chunk. tower: on the first device;
+// null without images. Throws like make_plan(). options.split = tensor: a slice of the model on every device, which
+// decodes with graphs.
 SplitPlan make_split_plan(const Models& models, std::span<const DeviceSizes* const> devices, size_t file_bytes,
                           EngineOptions& options, VisionTower* tower);
 

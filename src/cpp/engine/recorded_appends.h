@@ -20,11 +20,14 @@ class RecordedAppends {
 
   // `work` must send an append that depends only on `shape` and on the contents of the stream's memory.
   void send(std::span<const uint64_t> shape, Stream& stream, const std::function<void()>& work);
+  // The same for the ranks of a model: work() sends the append to all streams, of_rank(i) to streams[i] alone.
+  void send(std::span<const uint64_t> shape, std::span<Stream* const> streams, const std::function<void()>& work,
+            const std::function<void(int)>& of_rank);
 
  private:
   struct Recorded {
     std::vector<uint64_t> shape;
-    std::unique_ptr<Recording> recording;
+    std::vector<std::unique_ptr<Recording>> recordings;  // one per stream
   };
   std::vector<Recorded> recorded_;  // most recent first
 };

@@ -13,7 +13,7 @@ namespace {
 std::unique_ptr<TokenLoop> make_loop(Timeline& timeline) {
   const std::lock_guard lock(timeline.turn());
   const Engine& engine = timeline.engine();
-  if (engine.is_split()) return nullptr;
+  if (engine.is_split_by_layers()) return nullptr;
   return engine.backend().make_loop(engine, timeline.state(), timeline.step_ring());
 }
 
@@ -23,14 +23,31 @@ Session::Session(std::shared_ptr<const Engine> engine)
     : timeline_(std::move(engine)),
       loop_(make_loop(timeline_)),
       speculator_(timeline_, loop_.get()),
-      decode_(timeline_, speculator_, loop_.get()) {
+      decode_(timeline_, speculator_, loop_.get()),
+      n_failures_(timeline_.engine().n_rank_failures()) {
   const Engine& shared = timeline_.engine();
   if (speculator_.max_tree_rows() < 2 || timeline_.context() < kMinDraftContext) return;
   if (!shared.step_costs()) shared.set_step_costs(StepCostMeter(*this).measure());
   speculator_.start(*shared.step_costs());
 }
 
+void Session::drop_lost() {
+  if (engine().n_rank_failures() == n_failures_) return;
+  n_failures_ = engine().n_rank_failures();
+  if (loop_ != nullptr) {
+    const std::lock_guard lock(timeline_.turn());
+    loop_->drop();
+  }
+  decode_.lose();
+}
+
+void Session::check_not_lost() const {
+  LB_CHECK(engine().n_rank_failures() == n_failures_, kDevice,
+           "a device failed after this session computed its tokens; call sync() to compute them again");
+}
+
 Timeline& Session::at_rest() {
+  drop_lost();
   decode_.rest();
   return timeline_;
 }
@@ -42,6 +59,7 @@ int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, 
   LB_CHECK(total > 0, kInvalid, "the prompt has no tokens; the model needs at least one");
   timeline_.check_idle();
   engine().check_ids(ids);
+  drop_lost();
   if (decode_.has_logits() && std::ranges::equal(ids, timeline_.tokens())) return total;
   const bool by_row = engine().decodes_by_row();
   const auto decode_last = [&] {
@@ -71,6 +89,7 @@ int Session::sync(std::span<const int32_t> ids, const Interrupted& interrupted, 
       by_row && total > 1 && !is_image_id(ids.back()) && (rows_before_last == 0 || (total - 1) % chunk == 0);
   const Clock::time_point start = Clock::now();
   timeline_.prefill(decodes_last ? ids.first(total - 1) : ids, interrupted, after_chunk, between_layers);
+  check_not_lost();  // another session may have met the failure between the layers
   if (decodes_last) {
     decode_last();
     if (progress) progress(total - cached, total - cached);
@@ -92,6 +111,8 @@ void Session::fork(Session& from) {
   LB_CHECK(&engine() == &from.engine(), kInvalid, "the sessions belong to different engines");
   from.timeline_.check_committed("fork");
   if (this == &from) return;
+  drop_lost();
+  from.drop_lost();
   from.decode_.rest();
   decode_.rest();
   timeline_.fork(from.timeline_);
@@ -146,6 +167,7 @@ std::vector<double> Session::score(std::span<const int32_t> ids, const Interrupt
 
 std::vector<float> Session::hidden(std::span<const int32_t> ids, const Interrupted& interrupted) {
   engine().check_ids(ids);
+  drop_lost();
   decode_.rest();
   const auto tokens = timeline_.tokens();
   const bool continues = tokens.size() < ids.size() && std::equal(tokens.begin(), tokens.end(), ids.begin());

@@ -43,10 +43,16 @@ class Session {
   // Waits until the device has completed all work sent to it.
   void wait() { timeline_.stream().wait(); }
   // [vocab] logits of the last token; valid between sync() and sample().
-  std::span<const float> logits() { return decode_.logits(); }
+  std::span<const float> logits() {
+    check_not_lost();
+    return decode_.logits();
+  }
   // Chooses a token from logits(). Throws when a logit is not finite. On a GPU the step with this token as input starts
   // immediately; a sync() with another token drops that step at no cost.
-  int32_t sample(Sampler& sampler) { return decode_.sample(sampler); }
+  int32_t sample(Sampler& sampler) {
+    check_not_lost();
+    return decode_.sample(sampler);
+  }
   // Log probabilities of a token and of the n_top likeliest. Before sample(): from logits(), any token. After it: the
   // sampled token only, and on a device the sampler must have been made with at least this n_top.
   Logprobs logprobs(int32_t token, int n_top) { return decode_.logprobs(token, n_top); }
@@ -74,6 +80,10 @@ class Session {
   friend class SessionProbe;
   friend class StepCostMeter;
 
+  // A rank that fails (RankGroup) leaves every session's state unknown. drop_lost() empties the timeline after a
+  // failure; check_not_lost() throws.
+  void drop_lost();
+  void check_not_lost() const;
   // Computes all of ids except the last, whose row a pass then computes. False: computed all of ids, as sync() does.
   bool advance_to_last_row(std::span<const int32_t> ids, const Interrupted& interrupted);
   void with_pages(int first, int count, const std::function<void()>& work);
@@ -82,6 +92,7 @@ class Session {
   std::unique_ptr<TokenLoop> loop_;  // null: the host samples
   Speculator speculator_;
   Decode decode_;
+  int n_failures_ = 0;  // Engine::n_rank_failures() that the state belongs to
 };
 
 }  // namespace lb

@@ -13,8 +13,8 @@ namespace lb {
 namespace {
 
 void check_one_device(const Engine& engine) {
-  LB_CHECK(!engine.is_split(), kUnsupported,
-           "kernels are timed on one device, and the layers of this model are on several. Load it on one device");
+  LB_CHECK(engine.n_shards() == 1, kUnsupported,
+           "kernels are timed on one device, and this model is divided among several. Load it on one device");
 }
 
 }  // namespace

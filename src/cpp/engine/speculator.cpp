@@ -185,7 +185,7 @@ void Speculator::run_tree(const std::function<void(Stream&, const Timeline::RowI
   const int rows = tree_.walk.draft().rows;
   const Timeline::RowInputs inputs{memory_.tree->tokens, memory_.positions, memory_.tree->parents,
                                    memory_.tree->ancestors};
-  const bool is_split = timeline_.engine().is_split();  // no tree grows on several devices
+  const bool is_split = timeline_.engine().is_split_by_layers();  // no tree grows on several devices
   timeline_.run({.n = rows, .is_tree = true, .inputs = is_split ? nullptr : &inputs}, fill, interrupted);
   timeline_.head(timeline_.engine().buffers(), 0, rows, memory_.logits);
 }

@@ -56,7 +56,7 @@ class Hold {
 Timeline::Timeline(std::shared_ptr<const Engine> engine)
     : engine_(std::move(engine)),
       number_(next_number()),
-      state_(engine_->layer_shapes(), engine_->state_options(), engine_->state_parts(), engine_->pages()),
+      state_(engine_->state_options(), engine_->state_parts(), engine_->pages()),
       positions_(3 * static_cast<size_t>(std::max(engine_->options().prefill_chunk, kMaxTree))),
       segments_(engine_->n_shards()),
       appends_(engine_->n_shards()),
@@ -148,7 +148,7 @@ void Timeline::run(const Rows& rows, const std::function<void(Stream&, const Row
     const PassBuffers& own = engine_->buffers_of(i, buffers);
     const RowInputs& in = inputs_[i] =
         rows.inputs != nullptr ? *rows.inputs : RowInputs{own.tokens, own.positions, own.parents, own.ancestors};
-    segments_[i] = {0, rows.n, rows.is_tree ? Tree{in.parents, in.ancestors} : Tree{}, state_.n_past(i), &state_};
+    segments_[i] = {0, rows.n, rows.is_tree ? Tree{in.parents, in.ancestors} : Tree{}, state_.n_past(i), &state_, i};
     appends_[i] = {.tokens = {in.tokens, n},
                    .positions = {in.positions, 3 * n},
                    .segments = {&segments_[i], 1},
@@ -157,13 +157,20 @@ void Timeline::run(const Rows& rows, const std::function<void(Stream&, const Row
                    .interrupted = interrupted ? &interrupted : nullptr};
   }
   const auto send = [&] { engine_->forward(buffers, appends_, rows.taps); };
+  const auto send_rank = [&](int rank) { engine_->forward_rank(rank, buffers, appends_[rank]); };
   try {
     for (int i = 0; i < n_shards; ++i) fill(*engine_->buffers_of(i, buffers).stream, inputs_[i]);
-    // A recording has neither copies from or to the host nor the work of several devices.
+    // A recording has neither copies from or to the host nor rows that go from device to device.
     const bool has_taps = rows.taps != nullptr && !rows.taps->layers.empty();
-    const bool is_recordable = rows.n <= kMaxTree && !has_taps && rows.given.empty() && n_shards == 1;
+    const bool is_recordable = rows.n <= kMaxTree && !has_taps && rows.given.empty() && !engine_->is_split_by_layers();
     const std::array<uint64_t, 3> shape{n, rows.is_tree, rows.inputs != nullptr};
-    is_recordable ? recorded_.send(shape, *buffers.stream, send) : send();
+    if (!is_recordable) {
+      send();
+    } else if (engine_->is_split_by_tensors()) {
+      recorded_.send(shape, engine_->rank_streams(), send, send_rank);
+    } else {
+      recorded_.send(shape, *buffers.stream, send);
+    }
   } catch (...) {
     abort();
     throw;
@@ -172,9 +179,12 @@ void Timeline::run(const Rows& rows, const std::function<void(Stream&, const Row
 }
 
 void Timeline::head(const PassBuffers& buffers, int row, int rows, float* logits) const {
-  const Model& model = engine_->model();
-  model.head(buffers.workspace.y + static_cast<size_t>(row) * model.info().hidden, rows, logits,
-             engine_->options().activations, *buffers.stream);
+  if (engine_->is_split_by_tensors()) {
+    LB_ASSERT(logits == buffers.logits);
+    for (int i = 0; i < engine_->n_shards(); ++i) engine_->head_on(i, buffers, row, rows, nullptr);
+  } else {
+    engine_->head_on(engine_->n_shards() - 1, buffers, row, rows, logits);
+  }
   engine_->check_intact();
 }
 

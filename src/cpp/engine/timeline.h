@@ -66,7 +66,8 @@ class Timeline {
   // Computes an append whose inputs `fill` sends to the stream of each shard. The append then awaits a commit.
   void run(const Rows& rows, const std::function<void(Stream&, const RowInputs&)>& fill,
            const Interrupted& interrupted);
-  // Logits [rows, vocab] of rows [row, row + rows) of the last forward pass, in the stream's memory.
+  // Logits [rows, vocab] of rows [row, row + rows) of the last forward pass, in the stream's memory. On ranks: on each,
+  // and `logits` is buffers.logits.
   void head(const PassBuffers& buffers, int row, int rows, float* logits) const;
   // Copies the logits of at most kLogitRows rows to the host.
   void download_head(const PassBuffers& buffers, int row, int rows, float* logits) const;

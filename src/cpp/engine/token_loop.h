@@ -48,8 +48,9 @@ class TokenLoop {
 
   // Starts choosing a token from logits, [vocab] on the host, as `sampler` would.
   virtual void sample(const Sampler& sampler, std::span<const float> logits) = 0;
-  // [vocab] in device memory, unused while no step is pending: room for rows that other passes compute.
-  virtual float* logits() = 0;
+  // [vocab] in the memory of a shard that computes logits, unused while no step is pending: room for rows that other
+  // passes compute.
+  virtual float* logits(int shard) const = 0;
   // Starts choosing a token from a row of logits in device memory. is_bound: the device already holds this sampler's
   // state, from the last choice.
   virtual void sample_row(const Sampler& sampler, const float* logits, bool is_bound) = 0;

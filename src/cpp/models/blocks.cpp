@@ -51,6 +51,28 @@ Linear product(const Matrix& w, const float* x, float* y, const Step& step, cons
   return product(w, x, y, step.rows, step.activations, step.stream, add);
 }
 
+// The last product of a block: result = w x (+ add). On several ranks w has some of its columns, so the product is this
+// rank's share, and finish() adds the shares of all ranks.
+class BlockResult {
+ public:
+  BlockResult(const float* add, float* result, const Step& step) : add_(add), result_(result), step_(step) {}
+
+  bool is_shared() const { return step_.sums.ranks != nullptr; }
+  float* to() const { return is_shared() ? step_.sums.partial : result_; }
+  const float* add() const { return is_shared() ? nullptr : add_; }
+  LinearGroup group(const Matrix& w, const float* x) const { return {{product(w, x, to(), step_, add())}, 1}; }
+  void finish(int dim) const {
+    if (!is_shared()) return;
+    run(AllReduce{.x = to(), .add = add_, .y = result_, .count = long(step_.rows) * dim, .ranks = *step_.sums.ranks},
+        step_.stream);
+  }
+
+ private:
+  const float* add_;
+  float* result_;
+  const Step& step_;
+};
+
 struct MlpBuffers {
   float *gate, *up;  // [T, ffn]
   MlpBuffers(Carver& scratch, int rows, int ffn)
@@ -124,10 +146,14 @@ LinearGroup gate_and_up(const SwiGluMlp& mlp, const float* y, const MlpBuffers& 
 
 // result = down(act(gate) * up) (+ add)
 void activate(const SwiGluMlp& mlp, const MlpBuffers& b, const float* add, float* result, const Step& step) {
-  const LinearGroup down{{product(mlp.down, b.gate, result, step, add)}, 1};
+  const BlockResult out(add, result, step);
+  const LinearGroup down = out.group(mlp.down, b.gate);
   const int rows = step.rows, dim = mlp.gate.n_out;
-  if (mlp.is_gelu) return run_fused(GeGlu{b.gate, b.up, b.gate, rows, dim, dim}, down, step.stream);
-  run_fused(SwiGlu{b.gate, b.up, b.gate, rows, dim}, down, step.stream);
+  if (mlp.is_gelu)
+    run_fused(GeGlu{b.gate, b.up, b.gate, rows, dim, dim}, down, step.stream);
+  else
+    run_fused(SwiGlu{b.gate, b.up, b.gate, rows, dim}, down, step.stream);
+  out.finish(mlp.down.n_out);
 }
 
 LinearGroup queries_keys_values(const AttentionBlock& block, const float* y, const AttentionBuffers& b,
@@ -151,7 +177,7 @@ AttentionPrepare prepare(const AttentionBlock& block, int layer, const Segment& 
           .k_norm = block.k_norm,
           .cos = angles.cos + first,
           .sin = angles.sin + first,
-          .cache = rows.state->kv(block.has_kv() ? layer : block.kv_from),
+          .cache = rows.state->kv(block.has_kv() ? layer : block.kv_from, rows.shard),
           .n_past = rows.n_past,
           .rows = rows.rows,
           .n_heads = 0,
@@ -240,19 +266,20 @@ Attention attention(const AttentionBlock& block, const AttentionPrepare& op, con
           .by_row = rows.state->options().by_row && rows.tree.parent != nullptr};
 }
 
-void add_output_bias(const AttentionBlock& block, float* result, const Step& step) {
+void finish(const AttentionBlock& block, const BlockResult& out, float* result, const Step& step) {
+  out.finish(block.o.n_out);
   if (block.o_bias != nullptr) run(AddBias{result, block.o_bias, step.rows, block.o.n_out}, step.stream);
 }
 
 // result = o(attention over the layer's slots and the projected rows) (+ add)
 void attend(const AttentionBlock& block, int layer, const AttentionBuffers& b, const float* add, float* result,
             const Step& step) {
-  const LinearGroup out = {{product(block.o, b.o, result, step, add)}, 1};
+  const BlockResult out(add, result, step);
   if (step.has_one_sequence()) {
     const AttentionPrepare op = prepare(block, layer, b, step.segments[0], step);
     run(op, step.stream);
-    run_fused(attention(block, op, b, step.segments[0], step), out, step.stream);
-    return add_output_bias(block, result, step);
+    run_fused(attention(block, op, b, step.segments[0], step), out.group(block.o, b.o), step.stream);
+    return finish(block, out, result, step);
   }
   SingleRows<AttentionPrepare> prepares(step.stream);
   SingleRows<Attention> attentions(step.stream);
@@ -263,8 +290,8 @@ void attend(const AttentionBlock& block, int layer, const AttentionBuffers& b, c
   }
   prepares.run();
   attentions.run();
-  run(out, step.stream);
-  add_output_bias(block, result, step);
+  run(out.group(block.o, b.o), step.stream);
+  finish(block, out, result, step);
 }
 
 DeltaInputs delta_inputs(const DeltaNetBlock& block, const SequenceState::Call& call, const Tree& tree,
@@ -359,6 +386,7 @@ void MoeBlock::forward(const RmsNorm& in, const float* x, float* result, const S
     LB_ASSERT(step.stream.reads(w.layout));
     return ExpertMatrix{w.data, w.type, w.n_out / sizes.n, first_row, bias};
   };
+  const BlockResult out(x, result, step);
   run(in, step.stream);
   LinearGroup routers{{product(router, in.y, b.logits, step)}, 1};
   if (has_shared()) routers.products[routers.n++] = product(shared_gate, in.y, b.shared_gate, step);
@@ -382,8 +410,8 @@ void MoeBlock::forward(const RmsNorm& in, const float* x, float* result, const S
                  .weights = b.weights,
                  .shared = has_shared() ? b.shared : nullptr,
                  .shared_gate = has_shared() ? b.shared_gate : nullptr,
-                 .add = x,
-                 .y = result,
+                 .add = out.add(),
+                 .y = out.to(),
                  .rows = rows,
                  .k = k,
                  .n_experts = sizes.n,
@@ -393,6 +421,7 @@ void MoeBlock::forward(const RmsNorm& in, const float* x, float* result, const S
                  .activations = step.activations,
                  .slots = with_host},
       step.stream);
+  out.finish(router.n_in);
 }
 
 void TokenInput::forward(const float* x, const float* input, long stride, float* result, const Step& step) const {
@@ -478,26 +507,29 @@ void DeltaNetBlock::forward(int layer, const RmsNorm& in, const float* x, float*
             step.stream);
 
   const GatedRmsNorm gated_norm{b.o, b.z, norm, b.o, step.rows, dims.n_v_heads, dims.dv, eps};
-  const LinearGroup output = {{product(out, b.o, result, step, x)}, 1};
+  const BlockResult output(x, result, step);
   SingleRows<DeltaInputs> inputs_of_rows(step.stream);
   SingleRows<GatedDelta> deltas(step.stream);
   for (const Segment& segment : step.segments) {
     const int n_calls = segment.state->n_calls();
     for (int i = 0; i < n_calls; ++i) {
-      const SequenceState::Call call = segment.state->recurrent(layer, i);
+      const SequenceState::Call call = segment.state->recurrent(layer, i, segment.shard);
       LB_ASSERT(call.first_row == 0 || segment.tree.parent == nullptr);  // one call processes a whole tree
       const DeltaRows rows(b, dims, segment.first_row + call.first_row);
       const DeltaInputs inputs = delta_inputs(*this, call, segment.tree, rows);
       const GatedDelta delta = gated_delta(*this, call, segment.tree, rows);
-      if (step.has_one_sequence() && i + 1 == n_calls)
-        return run_fused(DeltaNet{inputs, delta, gated_norm}, output, step.stream);
+      if (step.has_one_sequence() && i + 1 == n_calls) {
+        run_fused(DeltaNet{inputs, delta, gated_norm}, output.group(out, b.o), step.stream);
+        return output.finish(out.n_out);
+      }
       inputs_of_rows.add(inputs);
       deltas.add(delta);
     }
   }
   inputs_of_rows.run();
   deltas.run();
-  run_fused(gated_norm, output, step.stream);
+  run_fused(gated_norm, output.group(out, b.o), step.stream);
+  output.finish(out.n_out);
 }
 
 }  // namespace lb

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "base/memory.h"
+#include "ops/all_reduce.h"
 #include "ops/delta_net.h"
 #include "ops/experts.h"
 #include "ops/linear.h"
@@ -40,6 +41,13 @@ struct Segment {
   Tree tree;              // of these rows
   const int32_t* n_past;  // [1] tokens before them, in the stream's memory
   SequenceState* state;   // must have begun the append
+  int shard = 0;          // of the state: the one in the stream's memory
+};
+
+// How the blocks of a rank add their results to those of its peers.
+struct RankSums {
+  const RankMailboxes* ranks = nullptr;  // null: the model is on one rank
+  float* partial = nullptr;              // [rows, hidden] this rank's share of a block's result
 };
 
 // A table of angles (ops/rope.h).
@@ -61,6 +69,7 @@ struct Step {
   Stream& stream;
   const SparseBlocks* sparse = nullptr;  // block-sparse attention; null: dense
   Angles second{};                       // of a model with two ropes; cos and sin are the first's
+  RankSums sums{};
 
   Angles angles(Rotation rotation) const { return rotation == Rotation::kSecond ? second : Angles{cos, sin}; }
   bool has_one_sequence() const { return segments.size() == 1 && segments[0].rows == rows; }

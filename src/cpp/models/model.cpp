@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "ops/copy_rows.h"
 #include "ops/embed.h"
 #include "ops/linear.h"
@@ -124,6 +125,7 @@ Workspace Model::carve(Carver& carver, int rows) const {
   const size_t inputs = n * info_.n_layers * weights_.token_inputs.dim;
   ws.token_inputs = carver.take<float>(inputs);
   ws.projected = carver.take<float>(inputs);
+  ws.partial = is_slice() ? carver.take<float>(n * info_.hidden) : nullptr;
   ws.scratch = carver;
   return ws;
 }
@@ -150,77 +152,151 @@ void Model::make_angles(int rank, const int32_t* positions, int rows, const Work
     run(second_rope_[rank].table(positions, rows, ws.second_cos, ws.second_sin), stream);
 }
 
-void Model::forward(const NetworkPart& part, const Append& append, const Workspace& ws, Activations activations,
-                    Stream& stream, const Taps* taps, const std::function<void()>& receive) const {
-  const int rows = static_cast<int>(append.tokens.size());
-  const size_t row_values = static_cast<size_t>(rows) * info_.hidden;
-  const int first = part.layers.first, end = std::min(part.layers.end, info_.n_layers);
-  size_t n_tapped = taps == nullptr ? 0 : std::ranges::lower_bound(taps->layers, first) - taps->layers.begin();
-  const auto tap = [&](int i, const float* from) {
-    if (taps == nullptr || n_tapped == taps->layers.size() || taps->layers[n_tapped] != i) return;
-    stream.download(taps->out + n_tapped++ * row_values, from, row_values * sizeof(float));
-  };
-  float* x = ws.x;  // the residual stream
+// The passes of a forward pass over the layers, on one stream.
+class Model::LayerLoop {
+ public:
+  LayerLoop(const Model& model, const NetworkPart& part, const Append& append, const Workspace& ws,
+            Activations activations, Stream& stream, const Taps* taps)
+      : model_(model),
+        part_(part),
+        append_(append),
+        ws_(ws),
+        taps_(taps),
+        rows_(static_cast<int>(append.tokens.size())),
+        n_tapped_(taps == nullptr ? 0
+                                  : std::ranges::lower_bound(taps->layers, part.layers.first) - taps->layers.begin()),
+        x_(ws.x),
+        step_{rows_,
+              append.segments,
+              ws.cos,
+              ws.sin,
+              activations,
+              ws.scratch,
+              stream,
+              append.sparse,
+              {ws.second_cos, ws.second_sin},
+              {model.is_slice() ? &model.ranks_ : nullptr, ws.partial}} {}
+
+  void begin() {
+    const ModelInfo& info = model_.info_;
+    const int32_t* const tokens = append_.tokens.data();
+    model_.make_angles(part_.rank, append_.positions.data(), rows_, ws_, step_.stream);
+    if (!part_.is_first()) return;
+    model_.embed(tokens, rows_, x_, step_.stream);
+    for (const GivenRows& given : append_.given)
+      step_.stream.upload(x_ + size_t(given.first) * info.hidden, given.from, sizeof(float) * given.n * info.hidden);
+    if (model_.weights_.token_inputs.dim > 0) model_.embed_inputs(tokens, rows_, ws_, step_.activations, step_.stream);
+  }
+
+  void run_layer(int i) {
+    tap(i, x_);
+    const Layer& layer = model_.weights_.layers[i];
+    const ModelInfo& info = model_.info_;
+    const RmsNorm in = norm(x_, layer.mixer_norm, ws_.y, rows_, info);
+    if (layer.mixer_post_norm == nullptr) {
+      std::visit([&](const auto& mixer) { mixer.forward(i, in, x_, ws_.x, step_); }, layer.mixer);
+    } else {
+      std::visit([&](const auto& mixer) { mixer.forward(i, in, nullptr, ws_.y, step_); }, layer.mixer);
+      run(add_norm(x_, ws_.y, layer.mixer_post_norm, ws_.x, rows_, info, 1), step_.stream);
+    }
+    x_ = ws_.x;
+    run_ffn(i, norm(x_, layer.ffn_norm, ws_.y, rows_, info));
+  }
+
+  void end() {
+    if (!part_.is_last()) return;
+    run(norm(x_, model_.weights_.final_norm, ws_.y, rows_, model_.info_), step_.stream);
+    tap(model_.info_.n_layers, ws_.y);
+  }
+
+ private:
+  void tap(int i, const float* from) {
+    if (taps_ == nullptr || n_tapped_ == taps_->layers.size() || taps_->layers[n_tapped_] != i) return;
+    const size_t row_values = static_cast<size_t>(rows_) * model_.info_.hidden;
+    step_.stream.download(taps_->out + n_tapped_++ * row_values, from, row_values * sizeof(float));
+  }
+
   // x += ffn(in.y), and copies of x where the layer is tapped. A single tapped row needs no copy: the layer computes it
   // directly at the destination, from which the next layer reads it and writes to ws.x again.
-  const auto run_ffn = [&](int i, const RmsNorm& in, const Step& step) {
-    const auto [layers, to] = append.outputs;
-    const auto copy_of = [&](auto tapped) { return to + (tapped - layers.begin()) * info_.hidden; };
+  void run_ffn(int i, const RmsNorm& in) {
+    const auto [layers, to] = append_.outputs;
+    const int hidden = model_.info_.hidden;
+    const auto copy_of = [&](auto tapped) { return to + (tapped - layers.begin()) * hidden; };
     const auto first_copy = std::ranges::find(layers, i);
-    float* const result = rows == 1 && first_copy != layers.end() ? copy_of(first_copy) : x;
-    const Layer& layer = weights_.layers[i];
-    if (layer.ffn_post_norm == nullptr) {
-      std::visit([&](const auto& ffn) { ffn.forward(in, x, result, step); }, layer.ffn);
-    } else {
-      std::visit([&](const auto& ffn) { ffn.forward(in, nullptr, ws.y, step); }, layer.ffn);
-      run(add_norm(x, ws.y, layer.ffn_post_norm, result, rows, info_, layer.token_input ? 1 : layer.scale), stream);
-    }
-    if (layer.token_input) {
-      const int dim = weights_.token_inputs.dim;
-      layer.token_input->forward(result, ws.token_inputs + long(i) * dim, long(info_.n_layers) * dim, ws.y, step);
-      run(add_norm(result, ws.y, layer.token_input->norm, result, rows, info_, layer.scale), stream);
-    }
-    x = result;
+    float* const result = rows_ == 1 && first_copy != layers.end() ? copy_of(first_copy) : x_;
+    compute_ffn(i, in, result);
+    x_ = result;
     for (auto tapped = first_copy; tapped != layers.end(); tapped = std::find(tapped + 1, layers.end(), i))
-      if (copy_of(tapped) != x)
-        run(CopyRows{.x = x,
+      if (copy_of(tapped) != x_)
+        run(CopyRows{.x = x_,
                      .y = copy_of(tapped),
-                     .rows = rows,
-                     .dim = info_.hidden,
-                     .y_rows = rows,
-                     .y_stride = static_cast<long>(layers.size()) * info_.hidden},
-            stream);
-  };
+                     .rows = rows_,
+                     .dim = hidden,
+                     .y_rows = rows_,
+                     .y_stride = static_cast<long>(layers.size()) * hidden},
+            step_.stream);
+  }
 
-  make_angles(part.rank, append.positions.data(), rows, ws, stream);
-  if (part.is_first()) {
-    embed(append.tokens.data(), rows, x, stream);
-    for (const GivenRows& given : append.given)
-      stream.upload(x + size_t(given.first) * info_.hidden, given.from, sizeof(float) * given.n * info_.hidden);
-    if (weights_.token_inputs.dim > 0) embed_inputs(append.tokens.data(), rows, ws, activations, stream);
-  }
-  const Step step{rows,   append.segments, ws.cos,
-                  ws.sin, activations,     ws.scratch,
-                  stream, append.sparse,   {ws.second_cos, ws.second_sin}};
-  for (int i = first; i < end; ++i) {
-    if (append.interrupted != nullptr && (*append.interrupted)())
-      fail(ErrorCode::kCancelled, "cancelled by the caller");
-    if (i == first && receive) receive();
-    tap(i, x);
-    const Layer& layer = weights_.layers[i];
-    const RmsNorm in = norm(x, layer.mixer_norm, ws.y, rows, info_);
-    if (layer.mixer_post_norm == nullptr) {
-      std::visit([&](const auto& mixer) { mixer.forward(i, in, x, ws.x, step); }, layer.mixer);
+  // result = x + ffn(in.y), and the layer's own input
+  void compute_ffn(int i, const RmsNorm& in, float* result) {
+    const Layer& layer = model_.weights_.layers[i];
+    const ModelInfo& info = model_.info_;
+    if (layer.ffn_post_norm == nullptr) {
+      std::visit([&](const auto& ffn) { ffn.forward(in, x_, result, step_); }, layer.ffn);
     } else {
-      std::visit([&](const auto& mixer) { mixer.forward(i, in, nullptr, ws.y, step); }, layer.mixer);
-      run(add_norm(x, ws.y, layer.mixer_post_norm, ws.x, rows, info_, 1), stream);
+      std::visit([&](const auto& ffn) { ffn.forward(in, nullptr, ws_.y, step_); }, layer.ffn);
+      run(add_norm(x_, ws_.y, layer.ffn_post_norm, result, rows_, info, layer.token_input ? 1 : layer.scale),
+          step_.stream);
     }
-    x = ws.x;
-    run_ffn(i, norm(x, layer.ffn_norm, ws.y, rows, info_), step);
+    if (!layer.token_input) return;
+    const int dim = model_.weights_.token_inputs.dim;
+    layer.token_input->forward(result, ws_.token_inputs + long(i) * dim, long(info.n_layers) * dim, ws_.y, step_);
+    run(add_norm(result, ws_.y, layer.token_input->norm, result, rows_, info, layer.scale), step_.stream);
   }
-  if (!part.is_last()) return;
-  run(norm(x, weights_.final_norm, ws.y, rows, info_), stream);
-  tap(info_.n_layers, ws.y);
+
+  const Model& model_;
+  const NetworkPart& part_;
+  const Append& append_;
+  const Workspace& ws_;
+  const Taps* taps_;
+  int rows_;
+  size_t n_tapped_;
+  float* x_;  // the residual stream
+  Step step_;
+};
+
+namespace {
+
+void check_interrupted(const Append& append) {
+  if (append.interrupted != nullptr && (*append.interrupted)()) fail(ErrorCode::kCancelled, "cancelled by the caller");
+}
+
+}  // namespace
+
+void Model::forward(const NetworkPart& part, const Append& append, const Workspace& ws, Activations activations,
+                    Stream& stream, const Taps* taps, const std::function<void()>& receive) const {
+  LayerLoop loop(*this, part, append, ws, activations, stream, taps);
+  loop.begin();
+  for (int i = part.layers.first; i < std::min(part.layers.end, info_.n_layers); ++i) {
+    check_interrupted(append);
+    if (i == part.layers.first && receive) receive();
+    loop.run_layer(i);
+  }
+  loop.end();
+}
+
+void Model::forward(std::span<const RankPass> ranks, Activations activations, const Taps* taps) {
+  static constexpr NetworkPart kWhole{};
+  std::vector<LayerLoop> loops;
+  for (const RankPass& rank : ranks)
+    loops.emplace_back(*rank.model, kWhole, *rank.append, *rank.workspace, activations, *rank.stream,
+                       &rank == &ranks.back() ? taps : nullptr);
+  for (LayerLoop& loop : loops) loop.begin();
+  for (int i = 0; i < ranks[0].model->info_.n_layers; ++i) {
+    check_interrupted(*ranks[0].append);
+    for (LayerLoop& loop : loops) loop.run_layer(i);
+  }
+  for (LayerLoop& loop : loops) loop.end();
 }
 
 void Model::run_layer(int i, const LayerRows& rows, const SparseBlocks* sparse, SequenceState& state,
@@ -266,7 +342,18 @@ void Model::embed_inputs(const int32_t* tokens, int rows, const Workspace& ws, A
 }
 
 void Model::head(const float* hidden, int rows, float* logits, Activations activations, Stream& stream) const {
-  run(product(weights_.head, hidden, logits, rows, activations, stream), stream);
+  if (!is_slice()) {
+    run(product(weights_.head, hidden, logits, rows, activations, stream), stream);
+  } else {
+    for (int first = 0; first < rows; first += kGatherRows) {
+      const int n = std::min(rows - first, kGatherRows);
+      run(product(weights_.head, hidden + size_t(first) * info_.hidden, own_logits_, n, activations, stream), stream);
+      AllGather gather{
+          .x = own_logits_, .y = logits + size_t(first) * info_.vocab, .rows = n, .widths = {}, .ranks = ranks_};
+      std::ranges::copy(vocab_shares_, gather.widths);
+      run(gather, stream);
+    }
+  }
   if (info_.logit_cap > 0) run(SoftCap{logits, rows, info_.vocab, info_.logit_cap}, stream);
 }
 

@@ -21,8 +21,8 @@ namespace lb {
 struct ModelInfo {
   std::string architecture;  // GGUF's name: "qwen35", "qwen3moe"
   int n_layers = 0, hidden = 0, ffn = 0, vocab = 0;
-  int n_heads = 0, n_kv_heads = 0, head_dim = 0, n_rot = 0;
-  int max_context = 0;  // tokens
+  int n_heads = 0, n_kv_heads = 0, head_dim = 0, n_rot = 0;  // heads: of all ranks, in a slice its own
+  int max_context = 0;                                       // tokens
   float eps = 0;
   float embedding_scale = 1;
   float logit_cap = 0;  // of SoftCap; 0: none
@@ -146,6 +146,7 @@ struct Workspace {
   float *cos, *sin;                 // [rows, n_rot / 2]
   float *second_cos, *second_sin;   // of the second rope
   float *token_inputs, *projected;  // [rows, n_layers * dim]
+  float* partial;                   // [rows, hidden] a rank's share of a block's result; null on one rank
   Carver scratch;                   // of the blocks
 };
 
@@ -180,12 +181,21 @@ class Model final : public Network {
   // it; parts before the last leave it there.
   void forward(const NetworkPart& part, const Append& append, const Workspace& ws, Activations activations,
                Stream& stream, const Taps* taps, const std::function<void()>& receive = {}) const;
+  // forward() of all ranks of a model that is split by tensors, layer by layer, so that no rank waits long for another.
+  // [ranks]: rank r's model, append, workspace and stream. taps: of the last rank.
+  struct RankPass {
+    const Model* model;
+    const Append* append;
+    const Workspace* workspace;
+    Stream* stream;
+  };
+  static void forward(std::span<const RankPass> ranks, Activations activations, const Taps* taps);
   // The first norm of the next part, in the memory of a part's device. [hidden]
   const float* next_norm(const NetworkPart& part) const { return next_norms_[part.rank]; }
   // Whether the layers are plain pre-norm layers with one attention shape, which run_layer(), score_layer() and sparse
   // attention need.
   bool is_plain() const;
-  // Whether layers can be on several devices: none reads another layer's cache, or token inputs.
+  // Whether the model can be on several devices: no layer reads another layer's cache, or token inputs.
   bool is_divisible() const;
   // Runs one layer over rows, like forward(). The caller calls state.begin_append() before and end_append() after.
   // sparse: its attention is block-sparse; null: dense.
@@ -200,7 +210,24 @@ class Model final : public Network {
   // logits[r,:] = head(hidden[r,:])
   void head(const float* hidden, int rows, float* logits, Activations activations, Stream& stream) const;
 
+  // --- a rank of a model that is split by tensors
+  static constexpr int kGatherRows = 32;  // rows of logits that the ranks exchange together
+  // The model that rank `rank` of n computes: its share of the heads, of the feed-forward network and of the head's
+  // rows. It points into this model's file and copies. Throws kUnsupported if the model cannot be divided by n.
+  std::unique_ptr<Model> slice(int rank, int n) const;
+  // Call before forward() and head() of a slice. logits: [kGatherRows, own_vocab()] in the rank's memory, for its
+  // share.
+  void join(const RankMailboxes& ranks, float* logits) {
+    ranks_ = ranks;
+    own_logits_ = logits;
+  }
+  bool is_slice() const { return !vocab_shares_.empty(); }
+  int n_ranks() const { return static_cast<int>(vocab_shares_.size()); }
+  int own_vocab() const { return weights_.head.n_out; }
+  int widest_vocab() const { return *std::ranges::max_element(vocab_shares_); }
+
  private:
+  class LayerLoop;
   void visit(const WeightVisitor& visitor) override;
   Workspace carve(Carver& carver, int rows) const;
   void embed_inputs(const int32_t* tokens, int rows, const Workspace& ws, Activations activations,
@@ -211,6 +238,9 @@ class Model final : public Network {
   Weights weights_;
   std::vector<RopeTables> rope_, second_rope_;  // one per part
   std::vector<const float*> next_norms_;        // one per part on a device
+  RankMailboxes ranks_{};                       // n == 0: the model is whole
+  std::vector<int> vocab_shares_;               // [ranks] rows of the head on each rank; empty: the model is whole
+  float* own_logits_ = nullptr;
 };
 
 // Finds the family that a file's architecture names and binds the weights. The file must outlive the model.

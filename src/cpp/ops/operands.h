@@ -15,8 +15,8 @@
 //   inside(pointer, name, offset)                     points into another operand, `offset` values from its start; null
 //                                                     if that operand is null
 //
-// Not described here: LinearGroup and the sampler, which have tables of operands, and ReadMemory, whose output has one
-// element per block of its grid.
+// Not described here: LinearGroup and the sampler, which have tables of operands; ReadMemory, whose output has one
+// element per block of its grid; AllReduce and AllGather, whose mailboxes are in the memory of several devices.
 #pragma once
 
 #include <cstddef>

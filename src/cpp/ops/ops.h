@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "ops/all_reduce.h"
 #include "ops/attention.h"
 #include "ops/block_conv.h"
 #include "ops/copy_rows.h"
@@ -74,9 +75,9 @@ using Ops = OpList<  //
     NamedOp<DeltaPrepare, "delta_prepare">, NamedOp<DeltaInputs, "delta_inputs">, NamedOp<GatedDelta, "gated_delta">,
     NamedOp<DeltaNet, "delta_net">, NamedOp<CopyRows, "copy_rows">, NamedOp<PreviousRow, "previous_row">,
     NamedOp<TopTokens, "top_tokens">, NamedOp<BlockConv, "block_conv">, NamedOp<SelectCandidates, "select_candidates">,
-    NamedOp<GrowTree, "grow_tree">, NamedOp<ReadPatches, "read_patches">, NamedOp<AddPositions, "add_positions">,
-    NamedOp<LayerNorm, "layer_norm">, NamedOp<BiasGelu, "bias_gelu">, NamedOp<SplitHeads, "split_heads">,
-    NamedOp<MergeHeads, "merge_heads">>;
+    NamedOp<GrowTree, "grow_tree">, NamedOp<AllReduce, "all_reduce">, NamedOp<AllGather, "all_gather">,
+    NamedOp<ReadPatches, "read_patches">, NamedOp<AddPositions, "add_positions">, NamedOp<LayerNorm, "layer_norm">,
+    NamedOp<BiasGelu, "bias_gelu">, NamedOp<SplitHeads, "split_heads">, NamedOp<MergeHeads, "merge_heads">>;
 
 template <class Op>
 concept ListedOp = Ops::has<Op>();

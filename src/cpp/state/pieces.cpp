@@ -20,8 +20,9 @@ std::vector<Piece> recurrent_pieces(const SequenceState& state, int n_tokens) {
   std::vector<Piece> pieces;
   for (int layer = 0; layer < static_cast<int>(state.layers().size()); ++layer)
     if (!state.keeps_all_rows(layer))
-      for (const auto& part : state.snapshot_parts(layer, n_tokens))
-        for (const std::span<std::byte> memory : part) pieces.push_back({state.stream_of(layer), memory});
+      for (const auto& [shard, parts] : state.snapshot_parts(layer, n_tokens))
+        for (const StatePart& part : parts)
+          for (const std::span<std::byte> memory : part) pieces.push_back({state.stream_of(shard), memory});
   return pieces;
 }
 

@@ -19,22 +19,29 @@ std::shared_ptr<PagePool> own_pool(std::span<const LayerShape> layers, const Sta
 
 SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream,
                              std::shared_ptr<PagePool> pool)
-    : SequenceState(layers, options, std::array{Part{&stream, {}}},
+    : SequenceState(options, std::array{Part{&stream, {}, layers}},
                     pool ? std::move(pool) : own_pool(layers, options, stream)) {}
 
-SequenceState::SequenceState(std::vector<LayerShape> layers, const StateOptions& options, std::span<const Part> parts,
-                             std::shared_ptr<PagePool> pool)
-    : options_(options), has_folding_(any_folds(layers)), table_(options, has_folding_, std::move(pool)) {
+SequenceState::SequenceState(const StateOptions& options, std::span<const Part> parts, std::shared_ptr<PagePool> pool)
+    : options_(options), has_folding_(any_folds(parts.front().layers)), table_(options, has_folding_, std::move(pool)) {
   for (int i = 0; i < static_cast<int>(parts.size()); ++i)
-    shards_.push_back(
-        std::make_unique<ShardState>(layers, options, *parts[i].stream, table_.pool()->memory(i), parts[i].layers));
+    shards_.push_back(std::make_unique<ShardState>(parts[i].layers, options, *parts[i].stream, table_.pool()->memory(i),
+                                                   parts[i].range));
   upload_page_tables();
 }
 
-ShardState& SequenceState::shard_of(int layer) const {
+std::vector<SequenceState::ShardParts> SequenceState::snapshot_parts(int layer, int n_tokens) const {
+  std::vector<ShardParts> all;
+  for (int i = 0; i < static_cast<int>(shards_.size()); ++i)
+    if (shards_[i]->range().has(layer)) all.push_back({i, shards_[i]->snapshot_parts(layer, n_tokens, table_.pages())});
+  return all;
+}
+
+std::vector<LayerShape> SequenceState::shapes_of(int layer) const {
+  std::vector<LayerShape> shapes;
   for (const auto& shard : shards_)
-    if (shard->range().has(layer)) return *shard;
-  fail(ErrorCode::kInternal, "no shard has layer ", layer);
+    if (shard->range().has(layer)) shapes.push_back(shard->layers()[layer]);
+  return shapes;
 }
 
 void SequenceState::upload_page_tables() {

@@ -31,13 +31,14 @@ class SequenceState {
   // of one context.
   SequenceState(std::vector<LayerShape> layers, const StateOptions& options, Stream& stream,
                 std::shared_ptr<PagePool> pool = nullptr);
-  // The state on several shards, in the order of their layers. pool: has a memory per shard.
+  // The state on several shards: each has some of the layers, in order, or its heads of all layers. pool: has a memory
+  // per shard.
   struct Part {
     Stream* stream;
-    LayerRange layers;
+    LayerRange range;
+    std::vector<LayerShape> layers;  // all layers, with the heads that this shard has
   };
-  SequenceState(std::vector<LayerShape> layers, const StateOptions& options, std::span<const Part> parts,
-                std::shared_ptr<PagePool> pool);
+  SequenceState(const StateOptions& options, std::span<const Part> parts, std::shared_ptr<PagePool> pool);
   SequenceState(const SequenceState&) = delete;
   SequenceState& operator=(const SequenceState&) = delete;
   // Bytes, excluding the pool.
@@ -48,7 +49,7 @@ class SequenceState {
   int capacity() const { return options_.capacity; }
   // The stream of the last shard, which computes the logits.
   Stream& stream() const { return shards_.back()->stream(); }
-  Stream& stream_of(int layer) const { return shard_of(layer).stream(); }
+  Stream& stream_of(int shard) const { return shards_[shard]->stream(); }
   int n_tokens() const { return table_.n_tokens(); }          // committed
   int rewind_floor() const { return table_.rewind_floor(); }  // the shortest length rewind() can reach
   const StateOptions& options() const { return options_; }
@@ -91,16 +92,17 @@ class SequenceState {
   void begin_next();
   // Begins an append of one row whose ops are compiled but not run, so it takes no page. End it with abort_append().
   void begin_plan();
-  KvLayer kv(int layer) const { return shard_of(layer).kv(layer); }
+  // shard: one that has the layer.
+  KvLayer kv(int layer, int shard = 0) const { return shards_[shard]->kv(layer); }
   const int32_t* n_past(int shard = 0) const { return shards_[shard]->n_past(); }
-  AppendNumbers* numbers() const { return only_shard().numbers(); }
+  AppendNumbers* numbers(int shard = 0) const { return shards_[shard]->numbers(); }
   using Call = RecurrentCall;
   int n_calls() const { return (table_.n_rows() - 1) / stream().max_chain_rows() + 1; }
-  Call recurrent(int layer, int call) const {
+  Call recurrent(int layer, int call, int shard = 0) const {
     LB_ASSERT(table_.is_appending() && call < n_calls());
-    return shard_of(layer).recurrent(layer, call, table_);
+    return shards_[shard]->recurrent(layer, call, table_);
   }
-  RowLayer row(int layer) const { return shard_of(layer).row(layer); }
+  RowLayer row(int layer) const { return only_shard().row(layer); }
   Accepted accepted() const { return only_shard().accepted(); }
   void end_append();
   // Sets n_past() to the committed length, for ops that run between two appends: they read the committed sequence and
@@ -127,17 +129,20 @@ class SequenceState {
   // Whether a layer keeps the pages of all rows. Prefix caches hold such pages individually; the other layers' state is
   // valid for one sequence length only.
   bool keeps_all_rows(int layer) const { return lb::keeps_all_rows(layers(), layer); }
-  // ShardState::snapshot_parts(). Call fold() before reading.
-  std::vector<StatePart> snapshot_parts(int layer, int n_tokens) const {
-    return shard_of(layer).snapshot_parts(layer, n_tokens, table_.pages());
-  }
+  // The shards that have a layer, in order, each with its ShardState::snapshot_parts(). Call fold() before reading.
+  struct ShardParts {
+    int shard;
+    std::vector<StatePart> parts;
+  };
+  std::vector<ShardParts> snapshot_parts(int layer, int n_tokens) const;
+  // The kind and the heads of a layer on each shard that has it.
+  std::vector<LayerShape> shapes_of(int layer) const;
   void restore_length(int n_tokens) { table_.set_length(n_tokens); }  // call after all parts are filled
 
   // Repeats the constructor's upload, after a loan has zeroed the memory (LentMemory).
   void upload_page_tables();
 
  private:
-  ShardState& shard_of(int layer) const;
   // The shard of an engine on one device. Decode steps on the device and draft models need it.
   ShardState& only_shard() const {
     LB_ASSERT(shards_.size() == 1);

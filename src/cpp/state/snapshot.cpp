@@ -37,13 +37,15 @@ uint32_t crc32(std::span<const std::byte> bytes) {
 
 // The sizes of a layer's parts, even if the state has no pages for n tokens.
 std::vector<uint64_t> part_bytes(const SequenceState& state, int layer, int n) {
-  if (state.keeps_all_rows(layer)) {
-    const auto& shape = std::get<KvShape>(state.layers()[layer]);
-    const auto& options = state.options();
-    return {n_pages(n) * page_bytes(shape, options.k_type), n_pages(n) * page_bytes(shape, options.v_type)};
-  }
   std::vector<uint64_t> sizes;
-  for (const auto& part : state.snapshot_parts(layer, n)) sizes.push_back(bytes_of(part));
+  if (state.keeps_all_rows(layer)) {
+    for (const LayerShape& shape : state.shapes_of(layer))
+      for (const KvType type : {state.options().k_type, state.options().v_type})
+        sizes.push_back(n_pages(n) * page_bytes(std::get<KvShape>(shape), type));
+    return sizes;
+  }
+  for (const auto& [shard, parts] : state.snapshot_parts(layer, n))
+    for (const StatePart& part : parts) sizes.push_back(bytes_of(part));
   return sizes;
 }
 
@@ -105,11 +107,12 @@ std::vector<std::byte> save_snapshot(SequenceState& state, std::span<const int32
   out.value(static_cast<uint32_t>(tokens.size()));
   out.put(tokens.data(), tokens.size_bytes());
   for (size_t layer = 0; layer < state.layers().size(); ++layer)
-    for (const auto& part : state.snapshot_parts(static_cast<int>(layer), state.n_tokens())) {
-      out.value(uint64_t{bytes_of(part)});
-      for (const auto& piece : part)
-        state.stream_of(static_cast<int>(layer)).download(out.grow(piece.size()), piece.data(), piece.size());
-    }
+    for (const auto& [shard, parts] : state.snapshot_parts(static_cast<int>(layer), state.n_tokens()))
+      for (const StatePart& part : parts) {
+        out.value(uint64_t{bytes_of(part)});
+        for (const auto& piece : part)
+          state.stream_of(shard).download(out.grow(piece.size()), piece.data(), piece.size());
+      }
   std::vector<std::byte> bytes = out.take();
   const std::span body = std::span(bytes).subspan(sizeof(Header));
   Header header{{}, kVersion, crc32(body), body.size()};
@@ -161,13 +164,14 @@ std::vector<int32_t> load_snapshot(std::span<const std::byte> bytes, SequenceSta
   state.set_pages(0, std::vector(n_pages(static_cast<int>(n)), SequenceState::kOwnPage));
   auto from = parts.begin();
   for (int layer = 0; layer < static_cast<int>(state.layers().size()); ++layer)
-    for (const auto& part : state.snapshot_parts(layer, static_cast<int>(n))) {
-      std::span<const std::byte> rest = *from++;
-      for (const auto& piece : part) {
-        state.stream_of(layer).upload(piece.data(), rest.data(), piece.size());
-        rest = rest.subspan(piece.size());
+    for (const auto& [shard, all] : state.snapshot_parts(layer, static_cast<int>(n)))
+      for (const StatePart& part : all) {
+        std::span<const std::byte> rest = *from++;
+        for (const auto& piece : part) {
+          state.stream_of(shard).upload(piece.data(), rest.data(), piece.size());
+          rest = rest.subspan(piece.size());
+        }
       }
-    }
   state.restore_length(static_cast<int>(n));
   return tokens;
 }

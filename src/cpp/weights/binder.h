@@ -23,6 +23,12 @@ struct TensorName {
   std::string gguf, hf;
 };
 
+// The rows and columns of the file's matrix that a rank has (models/slice.cpp), ascending.
+struct MatrixPieces {
+  int n_in;  // of the file's matrix
+  std::vector<SplitRange> rows, columns;
+};
+
 // A weight matrix: blocks in the mapped file when bound, planes once it is on a device (Network::carve_planes).
 struct Matrix {
   const void* data = nullptr;  // [n_out, n_in], in `layout`
@@ -33,8 +39,10 @@ struct Matrix {
   std::string name;         // in the file
   int slot = -1;            // in the shard's WeightStore; Network::finish() numbers them
   Split split;              // among the shards of an engine
-  int n_experts = 0;        // the matrix has the rows of these experts, one after another; 0: no experts
-  int expert_slots = 0;     // experts that `data` has on a device; 0: all
+  // Blocks only: `data` is the file's matrix, of which this one has some pieces; null: all of it.
+  std::shared_ptr<const MatrixPieces> pieces;
+  int n_experts = 0;     // the matrix has the rows of these experts, one after another; 0: no experts
+  int expert_slots = 0;  // experts that `data` has on a device; 0: all
   // The planes of all experts in host memory that the device reads; null: `data` has all experts.
   const std::byte* host_experts = nullptr;
   size_t bytes() const { return n_out * row_bytes(type, n_in); }

@@ -1,6 +1,5 @@
-// Split: how a matrix is divided among the shards of an engine, as the family's manifest declares it. shard_of()
-// returns one shard's part. No engine divides matrices yet: the shards of an
-// engine have whole layers (models/network.h).
+// Split: how a matrix is divided among the ranks of an engine that is split by tensors, as the family's manifest
+// declares it. shard_of() returns one rank's part; models/slice.cpp makes that rank's model.
 #pragma once
 
 #include <vector>

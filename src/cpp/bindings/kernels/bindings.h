@@ -7,6 +7,7 @@ namespace lb::kernels {
 
 void bind_draft(nanobind::module_& m);        // Drafting
 void bind_driver(nanobind::module_& m);       // memory, modules, launches
+void bind_exchange(nanobind::module_& m);     // exchanges between ranks
 void bind_launch(nanobind::module_& m);       // the choice of kernel and geometry
 void bind_speculation(nanobind::module_& m);  // suffix drafts, unions of trees, DraftPlanner
 

@@ -15,6 +15,7 @@
 #include "device/memory.h"
 #include "device/module.h"
 #include "device/queue.h"
+#include "device/sim_thread.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -173,6 +174,8 @@ void bind_queue(nb::module_& m) {
 }  // namespace
 
 void bind_driver(nb::module_& m) {
+  m.def("delay_sim_device", &gpu::delay_sim_device, "device"_a, "seconds"_a,
+        "Injects a fault: the next kernel on this simulated device begins this much later.");
   m.def("enable_peer", &gpu::Device::enable_peer, "device"_a, "peer"_a, "Lets a device reach the memory of another.");
   bind_memory(m);
   bind_queue(m);

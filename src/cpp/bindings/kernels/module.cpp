@@ -15,6 +15,7 @@ NB_MODULE(_kernels, m) {
   lb::kernels::bind_driver(driver);
   nb::module_ ops = m.def_submodule("ops", "Single ops, on the CPU or on a pack's device.");
   lb::kernels::bind_ops(ops);
+  lb::kernels::bind_exchange(ops);
   lb::kernels::bind_gpu_sample(ops);
   lb::kernels::bind_gpu_megakernel(ops);
   nb::module_ launch = m.def_submodule("launch", "Kernels and geometry of ops on any target.");

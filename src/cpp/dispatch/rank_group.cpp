@@ -1,0 +1,197 @@
+#include "dispatch/rank_group.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/memory.h"
+
+namespace lb {
+namespace {
+
+constexpr uint64_t kTimeoutNs = 2'000'000'000;
+// The simulator computes between two exchanges for as long as the host lets it.
+constexpr uint64_t kSimTimeoutNs = 20'000'000'000;
+
+// Known answers: the longest exchange, and the values of all exchanges of one length, so that the proof of eight ranks
+// takes less than a second.
+constexpr long kProvenValues = 1L << 18, kProvenSum = 1L << 22;
+
+struct Layout {
+  uint64_t* words;
+  float* rows;
+  uint32_t* flags;
+
+  Layout(Carver& carver, int n, long max_values)
+      : words(carver.take<uint64_t>(size_t(2) * n * kMailboxValues)),
+        rows(carver.take<float>(size_t(2) * n * max_values)),
+        flags(carver.take<uint32_t>(size_t(2) * n * kMaxExchangeBlocks)) {}
+};
+
+bool is_sim(GpuStream& stream) { return stream.pack().device().info().vendor == gpu::Vendor::kSim; }
+
+std::string name_of(GpuStream& stream) { return stream.pack().device().context()->where(); }
+
+}  // namespace
+
+size_t RankGroup::planned_bytes(int n_ranks, long max_values) {
+  Carver counter;
+  Layout(counter, n_ranks, std::min(max_values, kMaxValues));
+  counter.take<ExchangeCounters>(1);
+  return counter.used();
+}
+
+RankGroup::RankGroup(std::vector<GpuStream*> streams, long max_values, uint64_t timeout_ns)
+    : streams_(std::move(streams)),
+      max_values_(std::min(std::max((max_values + 3) / 4 * 4, 4L), kMaxValues)),
+      timeout_ns_(timeout_ns > 0         ? timeout_ns
+                  : is_sim(*streams_[0]) ? kSimTimeoutNs
+                                         : kTimeoutNs),
+      reports_(streams_[0]->pack().device(), streams_.size() * sizeof(uint32_t), gpu::Buffer::Kind::kPinned) {
+  LB_CHECK(streams_.size() <= kMaxRanks, kUnsupported, "a tensor split has at most ", kMaxRanks, " devices, got ",
+           streams_.size());
+  for (GpuStream* stream : streams_) counters_.emplace_back(stream->pack().device(), sizeof(ExchangeCounters));
+  const bool has_peers = enable_peers();
+  if (has_peers) use(Path::kPeer);
+  if (!has_peers || !answers()) {
+    if (has_peers) why_ = cat("values sent between the devices arrive wrong or late");
+    use(Path::kHost);
+    LB_CHECK(answers(), kDevice, "values that ", name_of(*streams_[0]), " and its peers exchange through ",
+             "pinned host memory arrive wrong or late. Check the driver's log, or use one device");
+  }
+  for (GpuStream* stream : streams_) stream->join(this);
+}
+
+RankGroup::~RankGroup() {
+  for (GpuStream* stream : streams_) stream->join(nullptr);
+}
+
+bool RankGroup::enable_peers() {
+  for (GpuStream* from : streams_)
+    for (GpuStream* to : streams_) {
+      if (from == to) continue;
+      const gpu::Device &sender = from->pack().device(), &receiver = to->pack().device();
+      const gpu::Context& context = *sender.context();
+      const auto& query = context.driver().peer_possible;
+      int is_possible = 0;
+      if (query) context.call(query, &is_possible, sender.info().index, receiver.info().index);
+      if (is_possible == 0) {
+        why_ = cat(context.where(), " has no peer access to ", receiver.context()->where());
+        return false;
+      }
+      try {
+        sender.enable_peer(receiver);
+      } catch (const Error& error) {
+        why_ = error.what();
+        return false;
+      }
+    }
+  return true;
+}
+
+void RankGroup::use(Path path) {
+  for (GpuStream* stream : streams_) stream->queue().synchronize();
+  path_ = path;
+  const int n = static_cast<int>(streams_.size());
+  const auto kind = path == Path::kPeer ? gpu::Buffer::Kind::kDevice : gpu::Buffer::Kind::kPinned;
+  memories_.clear();
+  std::vector<Layout> layouts;
+  for (GpuStream* stream : streams_) {
+    memories_.emplace_back(stream->pack().device(), planned_bytes(n, max_values_), kind);
+    Carver carver(std::span(memories_.back().data(), memories_.back().size()));
+    layouts.emplace_back(carver, n, max_values_);
+  }
+  mailboxes_.assign(n, {});
+  for (int rank = 0; rank < n; ++rank) {
+    RankMailboxes& own = mailboxes_[rank];
+    for (int peer = 0; peer < n; ++peer) {
+      own.words[peer] = layouts[peer].words;
+      own.rows[peer] = layouts[peer].rows;
+      own.flags[peer] = layouts[peer].flags;
+    }
+    own.counters = reinterpret_cast<ExchangeCounters*>(counters_[rank].data());
+    own.report = reinterpret_cast<uint32_t*>(reports_.data()) + rank;
+    own.max_values = max_values_;
+    own.timeout_ns = timeout_ns_;
+    own.rank = rank;
+    own.n = n;
+  }
+  make_empty();
+}
+
+// All work of the ranks is complete.
+void RankGroup::make_empty() {
+  std::memset(reports_.data(), 0, reports_.size());
+  for (size_t rank = 0; rank < streams_.size(); ++rank) {
+    const gpu::Queue& queue = streams_[rank]->queue();
+    if (path_ == Path::kHost) {
+      std::memset(memories_[rank].data(), 0, memories_[rank].size());
+    } else {
+      queue.fill(memories_[rank].data(), 0, memories_[rank].size());
+    }
+    queue.fill(counters_[rank].data(), 0, counters_[rank].size());
+    queue.synchronize();
+  }
+}
+
+// Exchanges known values, different in each round, and compares what arrives.
+bool RankGroup::answers() {
+  const bool is_simulated = is_sim(*streams_[0]);
+  const int n = static_cast<int>(streams_.size());
+  const long most = std::min(max_values_, is_simulated ? 2 * long{kMailboxValues} : kProvenValues);
+  std::vector<std::unique_ptr<Memory>> sent, summed;
+  for (GpuStream* stream : streams_) {
+    sent.push_back(stream->reserve(most * sizeof(float)));
+    summed.push_back(stream->reserve(most * sizeof(float)));
+  }
+  const auto value = [](long i, int rank, int round) {
+    return float((i * 31 + rank * 977 + round * 7919 + 1) % 65521);
+  };
+  std::vector<float> values(most);
+  for (const long count : {4L, 1024L, long{kMailboxValues}, most}) {
+    if (count > most) continue;
+    const int n_rounds = is_simulated ? 1 : static_cast<int>(std::clamp(kProvenSum / (count * n), 4L, 500L));
+    for (int round = 0; round < n_rounds; ++round) {
+      for (int rank = 0; rank < n; ++rank) {
+        for (long i = 0; i < count; ++i) values[i] = value(i, rank, round);
+        streams_[rank]->upload(sent[rank]->data(), values.data(), count * sizeof(float));
+      }
+      for (int rank = 0; rank < n; ++rank)
+        streams_[rank]->run(AllReduce{.x = reinterpret_cast<float*>(sent[rank]->data()),
+                                      .add = nullptr,
+                                      .y = reinterpret_cast<float*>(summed[rank]->data()),
+                                      .count = count,
+                                      .ranks = mailboxes_[rank]});
+      for (int rank = 0; rank < n; ++rank) {
+        streams_[rank]->download(values.data(), summed[rank]->data(), count * sizeof(float));
+        for (long i = 0; i < count; ++i) {
+          float sum = 0;
+          for (int sender = 0; sender < n; ++sender) sum += value(i, sender, round);
+          if (values[i] != sum || report(rank) != 0) return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+uint32_t RankGroup::report(int rank) const {
+  return std::atomic_ref(reinterpret_cast<uint32_t*>(reports_.data())[rank]).load(std::memory_order_acquire);
+}
+
+void RankGroup::check() {
+  for (int rank = 0; rank < static_cast<int>(streams_.size()); ++rank) {
+    const uint32_t failed = report(rank);
+    if (failed == 0) continue;
+    const std::string missing = name_of(*streams_[failed - 1]), waiting = name_of(*streams_[rank]);
+    ++n_failures_;
+    for (GpuStream* stream : streams_) stream->queue().synchronize();
+    make_empty();
+    fail(ErrorCode::kDevice, "[all_reduce] ", missing, " sent nothing to ", waiting, " for ",
+         mailboxes_[rank].timeout_ns / 1'000'000'000.0,
+         " s. The requests in progress are lost; the next ones start again");
+  }
+}
+
+}  // namespace lb

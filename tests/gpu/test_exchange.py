@@ -1,0 +1,107 @@
+"""Exchanges between ranks: every rank gets the same bits, summed in the order of the ranks, and nothing hangs.
+
+With --pack the tests run on the devices 0, 1, ... of the pack's vendor, as many as the machine has."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import gpu_packs
+import numpy as np
+import pytest
+from build_sim import build_sim
+from lucebox import _engine
+from lucebox._kernels.driver import delay_sim_device
+from lucebox._kernels.ops import RankExchange
+from lucebox.errors import DeviceError
+from numpy.typing import NDArray
+
+F32 = NDArray[np.float32]
+MAILBOX_VALUES = 16384  # ops/all_reduce.h
+TIMEOUT_S = 30.0  # long enough for a busy machine that simulates
+
+
+@pytest.fixture(scope="module")
+def packs(pack_folder: Path) -> list[_engine.gpu.Pack]:
+    """The pack on up to four devices."""
+    manifest = gpu_packs.manifest_of(pack_folder)
+    n = min(4, len(_engine.gpu.devices(gpu_packs.BACKENDS[manifest["vendor"]])))
+    if n < 2:
+        pytest.skip("one device is here, and an exchange needs two")
+    return [gpu_packs.load(pack_folder, manifest, index=i) for i in range(n)]
+
+
+def values(n_ranks: int, count: int, seed: int = 0) -> F32:
+    rng = np.random.default_rng(seed)
+    return (rng.standard_normal((n_ranks, count)) * np.exp(rng.standard_normal((n_ranks, count)))).astype(np.float32)
+
+
+def in_rank_order(x: F32, add: F32 | None = None) -> F32:
+    total = x[0].copy()
+    for row in x[1:]:
+        total += row
+    return total if add is None else add + total
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3, 4])
+def test_sums(packs: list[_engine.gpu.Pack], n_ranks: int) -> None:
+    """Words, rows and parts, with and without a residual, many times through the same mailboxes."""
+    if n_ranks > len(packs):
+        pytest.skip(f"{len(packs)} devices are here")
+    exchange = RankExchange(packs[:n_ranks], MAILBOX_VALUES + 4, TIMEOUT_S)
+    add = values(1, 3 * MAILBOX_VALUES, 9)[0]
+    for round_, count in enumerate((4, 512, 512, MAILBOX_VALUES + 4, 4, 1028, MAILBOX_VALUES, 2 * MAILBOX_VALUES + 12)):
+        x = values(n_ranks, count, round_)
+        own = add[:count] if round_ % 2 else None
+        for rank, got in enumerate(exchange.sum(x, own)):
+            assert np.array_equal(got, in_rank_order(x, own)), f"{count} values on rank {rank}"
+
+
+def test_columns_side_by_side(packs: list[_engine.gpu.Pack]) -> None:
+    exchange = RankExchange(packs, 6000, TIMEOUT_S)
+    rng = np.random.default_rng(1)
+    for rows, width in ((1, 1), (1, 1025), (3, 40), (5, 3001)):  # the last in parts
+        x = [rng.standard_normal((rows, width + rank), dtype=np.float32) for rank in range(len(packs))]
+        for got in exchange.gather(x):
+            assert np.array_equal(got, np.concatenate(x, axis=1))
+
+
+def test_a_late_rank_changes_nothing(packs: list[_engine.gpu.Pack]) -> None:
+    exchange = RankExchange(packs[:2], MAILBOX_VALUES + 4, TIMEOUT_S)
+    for count in (64, MAILBOX_VALUES + 4):
+        x = values(2, count)
+        assert np.array_equal(exchange.sum(x, late=0, delay_s=0.05)[1], in_rank_order(x))
+
+
+@pytest.mark.parametrize("count", [64, MAILBOX_VALUES + 4])
+def test_a_missing_rank_is_an_error(packs: list[_engine.gpu.Pack], count: int) -> None:
+    """Within the time-out, and the next exchange is right."""
+    exchange = RankExchange(packs[:2], MAILBOX_VALUES + 4, 1.0)
+    x = values(2, count)
+    start = time.monotonic()
+    with pytest.raises(DeviceError, match=r"\[all_reduce\] device 1 .* sent nothing to device 0 .* for 1 s"):
+        exchange.sum(x, absent=1)
+    assert time.monotonic() - start < 10
+    assert np.array_equal(exchange.sum(x)[0], in_rank_order(x))
+
+
+def test_host_memory_where_there_are_no_peers() -> None:
+    manifest = gpu_packs.manifest_of(build_sim())
+    packs = [gpu_packs.load(build_sim(), manifest, index=index) for index in (3, 4)]
+    exchange = RankExchange(packs, MAILBOX_VALUES + 4, TIMEOUT_S)
+    assert exchange.links.startswith('host: device 3 "lucebox simulator" (sim) has no peer access to device 4')
+    for count in (64, MAILBOX_VALUES + 4):
+        x = values(2, count)
+        assert np.array_equal(exchange.sum(x)[1], in_rank_order(x))
+
+
+def test_a_link_that_answers_late_is_not_used() -> None:
+    """The proof at the start fails, so all values go through host memory."""
+    manifest = gpu_packs.manifest_of(build_sim())
+    packs = [gpu_packs.load(build_sim(), manifest, index=index) for index in (0, 1)]
+    delay_sim_device(1, 1.5)
+    exchange = RankExchange(packs, 64, 1.0)
+    assert exchange.links == "host: values sent between the devices arrive wrong or late"
+    x = values(2, 64)
+    assert np.array_equal(exchange.sum(x)[0], in_rank_order(x))

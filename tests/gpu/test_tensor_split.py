@@ -1,0 +1,257 @@
+"""A model of which every device has a part of every layer: the logits of one device within the tolerance of a device,
+the same bits on every rank, whatever the rows.
+
+With --pack the tests run on the devices 0, 1, ... of the pack's vendor, as many as the machine has."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gpu_packs
+import numpy as np
+import pytest
+from drafts import SAMPLINGS
+from engines import largest_difference, logits_of, open_engine, random_ids
+from lucebox import _engine
+from lucebox._kernels.driver import delay_sim_device
+from lucebox.errors import DeviceError, InvalidRequestError, UnsupportedError
+from reference import checkpoints, convert
+from reference.gguf_files import Shape, write_model
+from tolerances import tolerance
+
+VOCAB = 131
+HEADS = {"n_heads": 8, "n_kv_heads": 4, "head_dim": 64, "vocab": VOCAB, "ffn": 160}
+RECURRENT = {"recurrent": (True, False, True), "d_state": 64, "n_k_heads": 4, "n_v_heads": 8}
+QUANTISED = {"hidden": 256, "ffn": 1024, "n_heads": 8, "n_kv_heads": 4, "head_dim": 64, "vocab": 160}
+EXPERTS = {"expert_ffn": 128, "shared_ffn": 128}
+SHAPES = {
+    "qwen35": Shape("qwen35", n_layers=3, **RECURRENT, **HEADS),
+    "qwen3": Shape("qwen3", "Q8_0", n_layers=2, **QUANTISED),
+    "packed": Shape("qwen3", "Q4_K", n_layers=2, **QUANTISED),
+    "llama": Shape("llama", n_layers=2, tied=True, **HEADS),
+    "qwen3moe": Shape("qwen3moe", n_layers=2, **HEADS, **EXPERTS),
+    "qwen35moe": Shape("qwen35moe", n_layers=3, **RECURRENT, **HEADS, **EXPERTS),
+    "gpt-oss": Shape("gpt-oss", n_layers=2, **HEADS, **EXPERTS),
+}
+EXACT = tolerance("logits", "f32_device")
+
+
+@pytest.fixture(scope="module")
+def packs(pack_folder: Path) -> list[_engine.gpu.Pack]:
+    """The pack on up to four devices."""
+    manifest = gpu_packs.manifest_of(pack_folder)
+    n = min(4, len(_engine.gpu.devices(gpu_packs.BACKENDS[manifest["vendor"]])))
+    if n < 2:
+        pytest.skip("one device is here, and a split needs two")
+    return [gpu_packs.load(pack_folder, manifest, index=i) for i in range(n)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tensors")
+
+
+@cache
+def written(folder: Path, name: str) -> Path:
+    return write_model(folder / f"{name}.gguf", SHAPES[name])
+
+
+def open_alone(packs: list[_engine.gpu.Pack], path: Path, **options: Any) -> _engine.Engine:
+    return open_engine(path, pack=packs[0], decode_path="graph", **options)
+
+
+def open_split(packs: list[_engine.gpu.Pack], path: Path, n: int = 2, **options: Any) -> _engine.Engine:
+    if n > len(packs):
+        pytest.skip(f"{len(packs)} devices are here")
+    split = open_engine(path, pack=packs[0], others=packs[1:n], split="tensor", **options)
+    assert len(split.plan["parts"]) == n
+    return split
+
+
+FAMILIES = [pytest.param(name, marks=[] if name in ("qwen35", "qwen3") else pytest.mark.slow) for name in SHAPES]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits(packs: list[_engine.gpu.Pack], folder: Path, family: str) -> None:
+    """Prompts in chunks of every kind of product: GEMM, skinny GEMM, GEMV."""
+    options = {"activations": "int8", "kv": "f16"} if family == "packed" else {}
+    path = written(folder, family)
+    alone, split = open_alone(packs, path, **options), open_split(packs, path, **options)
+    limit = tolerance("logits", "half_device") if family == "packed" else EXACT
+    for chunk, n in ((64, 70), (7, 20), (1, 6)):
+        ids = random_ids(n, VOCAB, n)
+        assert largest_difference(logits_of(alone, ids, chunk), logits_of(split, ids, chunk)) < limit, f"chunk {chunk}"
+
+
+def widened(folder: Path, to: Path, ffn: int) -> Path:
+    """The same model with zeros in feed-forward networks of more columns, which have whole blocks for every rank."""
+    config, tensors = json.loads((folder / "config.json").read_text()), convert.values_of(folder / "model.safetensors")
+    n_more = ffn - config["intermediate_size"]
+    for name, value in tensors.items():
+        if ".mlp.down_proj" in name:
+            tensors[name] = np.pad(value, ((0, 0), (0, n_more)))
+        elif ".mlp." in name:
+            halves = np.split(value, 2) if "gate_up" in name else [value]
+            tensors[name] = np.concatenate([np.pad(half, ((0, n_more), (0, 0))) for half in halves])
+    return checkpoints.write(to, config | {"intermediate_size": ffn}, tensors)
+
+
+@pytest.mark.parametrize("name", ["gemma4_a", "mistral3_a", "phi3_a"])
+def test_families_of_transformers(packs: list[_engine.gpu.Pack], data: Path, tmp_path: Path, name: str) -> None:
+    """Transformers' logits: joined projections, norms after the sums, two ropes, values that are keys, a soft cap."""
+    arrays = np.load(data / "tiny" / f"{name}.npz")
+    path = convert.to_gguf(widened(data / "tiny" / name, tmp_path / "wide", 128), tmp_path / "model.gguf")
+    for chunk in (1, 100):
+        split = open_split(packs, path, prefill_chunk=128)
+        got = logits_of(split, arrays["ids"], chunk)
+        assert largest_difference(got, arrays["logits"]) < EXACT, f"chunk {chunk}"
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_uneven_shares(packs: list[_engine.gpu.Pack], folder: Path, n: int) -> None:
+    path, ids = written(folder, "qwen35"), random_ids(20, VOCAB)
+    split = open_split(packs, path, n)
+    assert largest_difference(logits_of(open_alone(packs, path), ids), logits_of(split, ids)) < EXACT
+
+
+def write(session: _engine.Session, ids: list[int], n: int, **sampling: Any) -> list[int]:
+    """ids, continued by n tokens."""
+    sampler = _engine.Sampler(VOCAB, **sampling)
+    sampler.set_prompt(np.array(ids, np.int32))
+    for _ in range(n):
+        session.sync(np.array(ids, np.int32))
+        ids = [*ids, session.sample(sampler)]
+    return ids
+
+
+@pytest.mark.parametrize("family", FAMILIES[:1])
+def test_tokens(packs: list[_engine.gpu.Pack], folder: Path, family: str) -> None:
+    """Steps of the token loop, which samples on every rank, greedy and drawn; the same in every run."""
+    path = written(folder, family)
+    alone, split = open_alone(packs, path), open_split(packs, path)
+    prompt = random_ids(30, VOCAB).tolist()
+    for sampling in ("greedy", "drawn"):
+        texts = [write(_engine.Session(engine), prompt, 8, **SAMPLINGS[sampling]) for engine in (alone, split, split)]
+        assert texts[0] == texts[1] == texts[2]
+    assert _engine.Session(split).decode_path in ("", "graph")
+
+
+def test_rows_have_the_bits_of_any_batch(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    """Passes over several sequences: recorded and not, the logits of one device."""
+    prompts = [random_ids(n, VOCAB, n).tolist() for n in (21, 3, 1)]
+    path, logits = written(folder, "qwen35"), []
+    for engine in (open_alone(packs, path, context=64), open_split(packs, path, context=64)):
+        sessions, texts, own = [_engine.Session(engine) for _ in prompts], [list(ids) for ids in prompts], []
+        for step in range(4):
+            _engine.sync_together(sessions, [np.array(ids, np.int32) for ids in texts])
+            for session, ids in zip(sessions, texts, strict=True):
+                own.append(session.logits())
+                ids.append(5 + step)
+        logits.append(np.stack(own))
+    assert largest_difference(*logits) < EXACT
+
+
+@pytest.mark.parametrize("kv", ["f16", "q8_0"])
+def test_kv_types(packs: list[_engine.gpu.Pack], folder: Path, kv: str) -> None:
+    path, ids = written(folder, "qwen3"), random_ids(24, VOCAB)
+    alone, split = open_alone(packs, path, kv=kv), open_split(packs, path, kv=kv)
+    assert largest_difference(logits_of(alone, ids), logits_of(split, ids)) < tolerance("logits", "half_device")
+
+
+def test_state_is_saved_forked_swapped_and_rewound(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    split = open_split(packs, written(folder, "qwen35"))
+    prompt = random_ids(70, VOCAB).tolist()
+    source = _engine.Session(split)
+    started = write(source, prompt, 2)
+    fork = _engine.Session(split)
+    fork.fork(source)
+    expected = write(source, started, 3)
+    fork.swap_out()
+    assert fork.is_swapped_out
+    assert write(fork, started, 3) == expected
+    assert write(fork, prompt, 5) == expected
+
+    source.reset()
+    source.sync(np.array(prompt, np.int32))
+    taken = _engine.Session(split)
+    taken.load(source.save())
+    assert write(taken, prompt, 5) == expected
+    source.reset()
+    source.sync(np.array(prompt[:64], np.int32))
+    built = _engine.Session(split)
+    built.assemble(
+        np.array(prompt[:64], np.int32), [64], pages=[source.read_pages(0, 1)], recurrent=source.read_recurrent()
+    )
+    assert write(built, prompt, 5) == expected
+
+
+def delayed_rank(packs: list[_engine.gpu.Pack]) -> int:
+    if packs[0].target != "sim":
+        pytest.skip("only the simulator delays a device")
+    return packs[1].device.index
+
+
+def test_a_late_rank_changes_nothing(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    rank, split = delayed_rank(packs), open_split(packs, written(folder, "qwen3"))
+    ids = random_ids(12, VOCAB)
+    expected = logits_of(split, ids)
+    delay_sim_device(rank, 0.3)
+    assert np.array_equal(logits_of(split, ids), expected)
+
+
+@pytest.mark.slow  # 21 s of waiting
+def test_a_rank_that_stops_fails_the_request(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    """In a prompt and in a step of the token loop; the next request of any session is right."""
+    rank, split = delayed_rank(packs), open_split(packs, written(folder, "qwen3"))
+    prompt = random_ids(12, VOCAB).tolist()
+    expected = write(_engine.Session(split), prompt, 4)
+    session, other = _engine.Session(split), _engine.Session(split)
+    write(other, prompt, 2)
+    delay_sim_device(rank, 21)
+    with pytest.raises(DeviceError, match=r"\[all_reduce\] device 1 .* sent nothing to device 0 .* for 20 s"):
+        session.sync(np.array(prompt, np.int32))
+    assert write(other, prompt, 4) == expected
+    assert write(session, prompt, 4) == expected
+
+
+def test_the_plan_has_every_device(packs: list[_engine.gpu.Pack], folder: Path) -> None:
+    path = written(folder, "packed")
+    alone, split = open_alone(packs, path), open_split(packs, path)
+    parts = split.plan["parts"]
+    assert [part["place"] for part in parts] == [pack.name for pack in packs[:2]]
+    assert split.links == ["peer"] or split.links[0].startswith("host: ")
+
+    def bytes_of(plan: dict[str, Any], name: str) -> int:
+        return sum(size for entry, size, *_ in plan["entries"] if entry == name)
+
+    for part in parts:
+        assert bytes_of(part, "KV cache") * 2 == bytes_of(alone.plan, "KV cache")
+        assert bytes_of(part, "weights") < 0.7 * bytes_of(alone.plan, "weights")  # norms and the embedding are copies
+
+
+def test_refusals(packs: list[_engine.gpu.Pack], folder: Path, data: Path) -> None:
+    path = written(folder, "qwen35")
+    both: dict[str, Any] = {"pack": packs[0], "others": packs[1:2], "split": "tensor"}
+    with pytest.raises(UnsupportedError, match=r"split = tensor: .* decodes without drafts\. Use draft = none"):
+        open_engine(path, draft="suffix", **both)
+    with pytest.raises(UnsupportedError, match="the megakernel runs on one device only"):
+        open_engine(path, decode_path="megakernel", **both)
+    with pytest.raises(InvalidRequestError, match="a device is named twice"):
+        open_engine(path, pack=packs[0], others=packs[:1], split="tensor")
+    odd = write_model(folder / "odd.gguf", Shape("qwen3", n_layers=1, **{**HEADS, "n_heads": 3, "n_kv_heads": 1}))
+    with pytest.raises(
+        UnsupportedError, match=r"blk\.0\.attn_q\.weight: 2 shards cannot divide 1 groups of 3 heads\. Use"
+    ):
+        open_engine(odd, **both)
+    narrow = write_model(folder / "narrow.gguf", Shape("qwen3", "Q4_K", n_layers=1, **{**QUANTISED, "ffn": 256}))
+    with pytest.raises(UnsupportedError, match=r"blk\.0\.ffn_down\.weight .* 2 ranks cannot divide 256 columns"):
+        open_engine(narrow, **both)
+    with pytest.raises(UnsupportedError, match="batch_invariant is not supported with split = tensor"):
+        open_engine(path, batch_invariant=True, **both)
+    with pytest.raises(UnsupportedError, match="expert_slots and expert_memory are for a model on one device"):
+        open_engine(written(folder, "qwen3moe"), expert_slots=4, **both)
+    with pytest.raises(UnsupportedError, match=r"split = tensor: the layers of gemma4 .* Name one device"):
+        open_engine(data / "tiny" / "gemma4_b", **both)
