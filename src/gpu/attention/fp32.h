@@ -30,7 +30,7 @@ LB_NOINLINE void read_slots(float* to, uint8_t* head, KvType type, int dim, int 
 }
 // Positions whose slots are not consecutive.
 LB_DEVICE void read_moved_slots(float* to, void* pages, KvType type, const KvLayer& cache, int kv_head,
-                                  const TreeRow& row_slots, int first, int n_valid) {
+                                const TreeRow& row_slots, int first, int n_valid) {
   assume_shared(to);
   const int dim = cache.head_dim, shift = scale_shift(type, dim);
   for (int i = 8 * thread_id(); i < kFp32Slots * dim; i += 8 * kAttentionThreads) {
