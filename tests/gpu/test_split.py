@@ -226,7 +226,12 @@ def test_what_fits_on_one_device_stays_there(packs: list[_engine.gpu.Pack], fold
 
 
 @pytest.mark.slow  # 10 s: a real model on the simulator
-def test_llm(packs: list[_engine.gpu.Pack], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("split", "drafts", "where"), [("layer", "suffix", "layers on "), ("tensor", "none", "a part of every layer on ")]
+)
+def test_llm(
+    packs: list[_engine.gpu.Pack], monkeypatch: pytest.MonkeyPatch, split: str, drafts: str, where: str
+) -> None:
     """By name, with the prefix cache, several sequences and automatic drafts."""
     selections = {pack.name: Selection(pack.name, pack.device, None, ()) for pack in packs}
     monkeypatch.setattr(
@@ -237,14 +242,14 @@ def test_llm(packs: list[_engine.gpu.Pack], monkeypatch: pytest.MonkeyPatch) -> 
     both, results = f"{packs[0].name},{packs[1].name}", []
     long = "The small dog sat by the sea. " * 10
     for device in (packs[0].name, both):
-        with LLM(str(TINY_HYBRID), device=device, split="layer", context=256, prefill_chunk=64, sessions=2) as llm:
+        with LLM(str(TINY_HYBRID), device=device, split=split, context=256, prefill_chunk=64, sessions=2) as llm:
             assert llm.options.device == device
             first, again = (llm.generate(long, max_tokens=4) for _ in range(2))
             assert again.ids == first.ids and again.usage.cached_tokens >= 64
             results.append((first.ids, [one.ids for one in llm.generate(["x = 1", long], max_tokens=4)]))
             if device == both:
-                assert llm.draft_label == "suffix"
-                assert "layers on " + both in llm.device_reason
+                assert llm.draft_label == drafts
+                assert where + both in llm.device_reason
                 assert str(llm.memory_plan).count("of ") >= 2
     assert results[0] == results[1]
 
