@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 DEVICE = ROOT / "src/cpp/device"
 STANDIN = ROOT / "tests/standin"
 SIMULATOR = (
-    *(DEVICE / name for name in ("driver_sim.cpp", "elf.cpp", "sim_image.cpp")),
+    *(DEVICE / name for name in ("driver_sim.cpp", "elf.cpp", "sim_image.cpp", "sim_thread.cpp")),
     ROOT / "src/cpp/base/error.cpp",
 )
 INCLUDES = (f"-I{ROOT / 'src/cpp'}", f"-I{STANDIN}")

@@ -17,7 +17,7 @@ from lucebox.compression.keep_ratio import KeepRatio
 from lucebox.errors import FormatError, InvalidRequestError
 from lucebox.measure.accepted_lengths import load_lengths
 from lucebox.models.checksums import check_once
-from lucebox.models.step_costs import StepCostsFile
+from lucebox.models.step_costs import OPTIONS, StepCostsFile
 from lucebox.options import EngineOptions, parse_layers
 from lucebox.regular_files import foreign_content
 
@@ -107,7 +107,7 @@ def test_keep_ratios() -> None:
 )
 def test_damaged_caches_are_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None) -> None:
     monkeypatch.setattr("lucebox.models.step_costs.step_costs_folder", lambda: tmp_path)
-    options = dict.fromkeys(("threads", "isa", "activations", "kv", "prefill_chunk", "decode_path", "draft_budget"))
+    options = dict.fromkeys(OPTIONS)
     engine = cast(Any, SimpleNamespace(layout="x", options=options, step_costs={"a": 1}, draft_experience={}))
     costs = StepCostsFile(engine, "suffix", "cpu", "")
     big = tmp_path / "weights"

@@ -76,7 +76,7 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], message: str) -> None:
 
 
 def test_indices_out_of_range_are_refused() -> None:
-    table = {"table": np.zeros(4 * 34, np.uint8), "type": "Q8_0", "dim": 32}
+    table = {"table": np.zeros(4 * 34, np.uint8), "type": "Q8_0", "dim": 32, "scale": 1.0}
     with pytest.raises(InvalidRequestError, match=r"\[embed\] ids has 4, which is not in \[0, 4\)"):
         run("embed", **table, ids=np.array([3, 4], np.int32))
     with pytest.raises(InvalidRequestError, match=r"\[embed\] ids must be an array"):
