@@ -57,6 +57,9 @@ def packed(rng: np.random.Generator) -> Iterator[Case]:
                 q, gate = normal(rng, 2, rows, heads, dim)
                 arguments = (q, *pages, *where, n_past, 1 / dim**0.5, gate, masks, parent)
                 yield case("attention", "attention_bf16", *arguments, unit=1.0)
+                if masks is not None:
+                    yield (by_row := case("attention", "attention_bf16", *arguments, unit=1.0, by_row=True))
+                    yield replace(by_row, without=("decode_8",))
                 if rows == 1:
                     yield (several := case("attention", "attention_bf16", *arguments, unit=1.0, sequences=3))
                     yield replace(several, without=("decode_8",))
@@ -112,6 +115,8 @@ def attentions(rng: np.random.Generator) -> Iterator[Case]:
                     arguments = (q, *pages, *types, table, n_past, 1 / dim**0.5, gate, masks, parent)
                     limit = "attention" if dtype == "F32" or dim < 64 else f"attention_{dtype.lower()}"
                     yield case("attention", limit, *arguments, unit=1.0, **hidden)
+                    if is_tree and rows <= 32:
+                        yield case("attention", limit, *arguments, unit=1.0, by_row=True)
                     if n_past == 205:  # a chain in a window, with sinks
                         chained = (q, *pages, *types, table, n_past, 1 / dim**0.5)
                         sinks = normal(rng, heads) * np.float32(4)

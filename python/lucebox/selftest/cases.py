@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,7 +10,16 @@ import numpy as np
 from lucebox.selftest import attention, delta_net, draft, elementwise, experts, products, ranks, sampling, vision
 from lucebox.selftest.case import Case
 
-__all__ = ["cases"]
+__all__ = ["OF_MODELS", "cases"]
+
+OF_MODELS = re.compile(
+    "cast_(gated_)?(rms_norm|swiglu)_.*|gemm_sm90_.*_gated_kernel"  # an op and the cast or the product that reads it
+    "|(route_)?find_(experts|streamed)_kernel|fill_slots_kernel|stream_experts_kernel"  # experts in slots
+    "|gated_delta_rows_kernel(_batched)?|delta_inputs_small_kernel_batched"  # trees row by row
+    "|attention_merge_kernel_rows"  # of them, too; packs without these kernels have it without a use
+)
+"""Kernels that only the engine launches, for several ops or with a state of its own. tests/gpu compares them with the
+kernels that they replace; the self-test leaves them out."""
 
 
 def cases(rng: np.random.Generator, wide: str, *, has_fp8: bool) -> Iterator[Case]:

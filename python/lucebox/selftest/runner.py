@@ -19,7 +19,7 @@ from lucebox.packs import Manifest, Selection, parse_device
 from lucebox.packs.devices import open_pack, resolve_device
 from lucebox.selftest import ops
 from lucebox.selftest.case import LIMITS, Case
-from lucebox.selftest.cases import cases
+from lucebox.selftest.cases import OF_MODELS, cases
 from lucebox.selftest.products import FP8_GEMM
 
 __all__ = ["DeviceOps", "KernelResult", "PackDevice", "Report", "compare", "open_device", "run"]
@@ -118,7 +118,7 @@ class Report:
 
 def run(device: DeviceOps, seed: int, on_case: Progress | None = None) -> Report:
     """Runs every case. `on_case` receives (cases done, all cases, the next case) before each."""
-    results = {name: KernelResult(name) for name in device.manifest.kernel_names}
+    results = {name: KernelResult(name) for name in device.manifest.kernel_names if not OF_MODELS.fullmatch(name)}
     errors = []
     wide = "BF16" if device.manifest.capabilities["bf16"] else "F16"
     has_fp8 = any(name.startswith(FP8_GEMM) for name in device.manifest.kernel_names)
@@ -142,7 +142,7 @@ def _run_case(device: DeviceOps, case: Case, results: dict[str, KernelResult]) -
     expected = case.reference()
     limit = LIMITS[case.limit].error
     error, problem = compare(got, case.collect(expected), case.unit_of(expected), limit)
-    for name in set(kernels):
+    for name in set(kernels) & results.keys():
         result = results[name]
         result.n_cases += 1
         result.seconds += seconds
