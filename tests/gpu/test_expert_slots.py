@@ -32,7 +32,7 @@ SHAPES = {
 }
 # Rows of an append: a step, a few rows, and many rows, whose experts are grouped.
 CHUNKS = (1, 4, 40)
-EVERYDAY = {("qwen35moe", 3), ("joined", 5), ("gpt-oss", 4), ("bf16", 3), ("q8_0", 4), ("q6_k", 3)}
+EVERYDAY = {("qwen35moe", 3), ("gpt-oss", 4), ("q8_0", 4)}
 INT8 = {"activations": "int8", "kv": "f16"}
 
 
