@@ -16,7 +16,7 @@ OF_MODELS = re.compile(
     "cast_(gated_)?(rms_norm|swiglu)_.*|gemm_sm90_.*_gated_kernel"  # an op and the cast or the product that reads it
     "|(route_)?find_(experts|streamed)_kernel|fill_slots_kernel|stream_experts_kernel"  # experts in slots
     "|gated_delta_rows_kernel(_batched)?|delta_inputs_small_kernel_batched"  # trees row by row
-    "|attention_merge_kernel_rows"  # of them, too; packs without these kernels have it without a use
+    "|attention_merge_kernel_rows"  # merges splits of such rows; other packs never launch it
 )
 """Kernels that only the engine launches, for several ops or with a state of its own. tests/gpu compares them with the
 kernels that they replace; the self-test leaves them out."""
