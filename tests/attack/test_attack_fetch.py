@@ -40,6 +40,7 @@ IMAGE = bytes(range(256)) * 20
         ("::", False),
         ("fe80::1%eth0", False),
         ("fd00::1", False),
+        ("fec0::1", False),
         ("ff02::1", False),
         ("::ffff:127.0.0.1", False),
         ("::ffff:10.0.0.1", False),

@@ -60,3 +60,13 @@ def test_what_cannot_be_measured() -> None:
     without = EnergyShares()
     without.begin("a")
     assert without.end("a") is None
+
+
+def test_a_counter_that_fails_when_a_request_begins() -> None:
+    device = Device()
+    shares = EnergyShares(device.read, lambda: device.seconds)
+    shares.begin("before")
+    device.is_lost = True
+    shares.begin("at")
+    device.run(2, 100)
+    assert shares.end("at") is None and shares.end("before") is None

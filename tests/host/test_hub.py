@@ -69,6 +69,7 @@ REPOS = {
     "org/bare": ["weights.gguf"],
     "org/none": ["README.md"],
     "org/eyes": ["Q8/tiny-vl.Q8_0.gguf", "mmproj-F32.gguf", "mmproj-BF16.gguf", "other-mmproj-BF16.gguf", "README.md"],
+    "org/cut-eyes": ["Q8/tiny-vl.Q8_0.gguf", "mmproj-BF16.gguf"],
     "org/drafter": ["config.json", "model.safetensors", "drafter.py"],
     "org/questions": ["README.md", "main/train-00000-of-00001.parquet", "main/test-00000-of-00001.parquet"],
 }
@@ -101,6 +102,8 @@ class Hub(BaseHTTPRequestHandler):
             self.answer(429 if repo == "org/limited" else 503, b"{}", {"Retry-After": "7"})
         elif repo == "org/portal":
             self.answer(200, b"<html>please log in</html>", {"Content-Type": "text/html"})
+        elif repo == "org/cut-eyes" and "mmproj" in path:
+            self.answer(403, b"{}")
         elif "/tree/" in path:
             tree = [{"type": "file", "path": n, "size": len(content(n)), "oid": "b" * 40} for n in REPOS[repo]]
             self.answer(200, json.dumps(tree).encode())
@@ -224,6 +227,12 @@ def test_the_projector_of_a_model(server: str, monkeypatch: pytest.MonkeyPatch) 
     assert names_in(tower.parent) == ["Q8/tiny-vl.Q8_0.gguf", "mmproj-BF16.gguf"]
     Hub.requests.clear()
     assert fetch_tower(None, found, endpoint=server) == str(tower) and Hub.requests == []
+
+
+def test_a_projector_that_cannot_be_downloaded(server: str) -> None:
+    found = resolve("org/cut-eyes", endpoint=server)
+    with pytest.raises(HubError, match=r"org/cut-eyes.*; --mmproj none loads the model without its vision tower"):
+        fetch_tower(None, found, endpoint=server)
 
 
 def test_the_modules_of_an_embedder(server: str) -> None:

@@ -1,4 +1,4 @@
-"""What the grammars of one request have cost so far."""
+"""The time that the grammars of one request have taken, and its limit."""
 
 from __future__ import annotations
 

@@ -27,12 +27,12 @@ class EnergyShares:
         self._last = 0.0
 
     def begin(self, request: object) -> None:
+        self._settle()
         if self._read is not None:
-            self._settle()
             self._shares[id(request)] = _Share(self._clock())
 
     def end(self, request: object) -> float | None:
-        """Joules of a request, which is over. None: without a counter, or if the request was too short to measure."""
+        """Joules of a request that is over. None: it had no share, or was too short to measure."""
         if id(request) not in self._shares:
             return None
         self._settle()
@@ -43,7 +43,8 @@ class EnergyShares:
 
     def _settle(self) -> None:
         """Divides the energy since the last call. A counter that fails ends all shares."""
-        assert self._read is not None
+        if self._read is None:
+            return
         try:
             now = self._read()
         except OSError:

@@ -301,7 +301,7 @@ class LoadedModel:
     # --- decoding
 
     def expert_counts(self) -> ExpertCounts | None:
-        """What all passes so far did with experts that are not all in device memory; None if all are."""
+        """Hits, misses and copies of experts in all passes so far; None if all experts are in device memory."""
         experts = self.memory_plan.experts
         return ExpertCounts(*self.engine.expert_counts) if experts is not None and experts.host_bytes else None
 

@@ -50,7 +50,7 @@ def load_model(name: str, wanted: EngineOptions, *, offline: bool, progress: Pro
     wanted = replace(wanted, mmproj=tower)
     drafts = resolve_drafts(wanted.draft, resolved, offline=offline, progress=progress)
     if wanted.batch_invariant and wanted.draft == "auto":
-        drafts = (*drafts, Drafters())  # where trees have no kernels for it
+        drafts = (*drafts, Drafters())  # none, where a target lacks the kernels for exact trees
     place = plan_of_scorer(wanted, resolved.path, drafts, offline=offline, progress=progress)
     scorer: Scorer | None = None
     try:

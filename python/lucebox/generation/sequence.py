@@ -196,7 +196,7 @@ class Sequence:
 
     @property
     def experts(self) -> ExpertCounts | None:
-        """What passes did with experts since the sequence began."""
+        """Hits, misses and copies of experts since the sequence began, other sequences included."""
         before, now = self._experts, self._expert_counts()
         return None if before is None or now is None else now - before
 

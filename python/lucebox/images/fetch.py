@@ -22,16 +22,18 @@ __all__ = ["FETCHER", "Fetcher", "is_public"]
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _CHUNK = 1 << 16
-_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")  # IPv4 addresses behind a translator (NAT64)
+_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")  # NAT64: IPv4 addresses inside
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is of the public internet, as is any IPv4 address that it contains."""
+    """Whether an IP address, and any IPv4 address that it contains, is of the public internet."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if not ip.is_global or ip.is_multicast or ip.is_reserved:
         return False
     if isinstance(ip, ipaddress.IPv4Address):
         return True
+    if ip.is_site_local:  # fec0::/10, which Python counts as global
+        return False
     inner = [ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())]
     return ip not in _TRANSLATED and all(one is None or is_public(str(one)) for one in inner)
 

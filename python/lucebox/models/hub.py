@@ -215,12 +215,18 @@ def fetch_projector(
     endpoint: str | None = None,
 ) -> None:
     """Downloads a multimodal projector of a repository, if it has one whose name fits, into the snapshot of its models.
+    A hub that does not answer has none.
 
     Raises:
-        HubError: the hub does not answer, or the download failed.
+        HubError: the download failed.
     """
-    with _hub_errors(repo, endpoint):
-        info = huggingface_hub.HfApi(endpoint=endpoint).model_info(repo, revision=revision, timeout=_TIMEOUT_SECONDS)
+    try:
+        with _hub_errors(repo, endpoint):
+            info = huggingface_hub.HfApi(endpoint=endpoint).model_info(
+                repo, revision=revision, timeout=_TIMEOUT_SECONDS
+            )
+    except HubError:
+        return
     names = [sibling.rfilename for sibling in info.siblings or ()]
     found = [name for name in names if fnmatch.fnmatch(name.lower(), "*mmproj*.gguf") and fits(name.rsplit("/", 1)[-1])]
     rank = {quant: i for i, quant in enumerate(_PREFERRED_PROJECTORS)}

@@ -57,8 +57,8 @@ class Plan:
         return None if self.bandwidth_gb_s is None else self.bandwidth_gb_s * 1e9 / self.memory.bytes_per_token
 
     def tokens_s_over(self, link_gb_s: float) -> float | None:
-        """The same with the expected copies of experts over a link of this speed, one after the other; None also if all
-        experts are in device memory."""
+        """`max_tokens_s` if the expected copies of experts over a link of this speed follow the reads of the weights.
+        None without a bandwidth, or if all experts are in device memory."""
         experts = self.memory.experts
         if self.max_tokens_s is None or experts is None or not experts.host_bytes:
             return None

@@ -59,7 +59,11 @@ def fetch_tower(
     progress: Progress | None = None,
     endpoint: str | None = None,
 ) -> str | None:
-    """`find_tower`, and for a model of the hub a projector of its repository. A hub that does not answer has none."""
+    """`find_tower`, and for a model of the hub a projector of its repository. A hub that does not answer has none.
+
+    Raises:
+        HubError: the download of a projector failed, or it is damaged.
+    """
     tower = find_tower(mmproj, found.path)
     name = parse_hub_name(found.name, is_link=hub.is_link) if found.source == "hub" else None
     if tower is not None or mmproj is not None or offline or name is None or not _reads_images(found.path):
@@ -72,8 +76,8 @@ def fetch_tower(
             progress=progress,
             endpoint=endpoint,
         )
-    except HubError:
-        return None
+    except HubError as error:
+        raise HubError(f"{error}; --mmproj none loads the model without its vision tower") from None
     return find_tower(None, found.path)
 
 

@@ -47,7 +47,7 @@ class TokenizerFile:
 
     encoder: Encoder
     has_fallback: bool
-    """Whether the pieces are those of byte_fallback.py, else of byte_level.py."""
+    """Whether the pieces are written in the alphabet of byte_fallback.py, else of byte_level.py."""
     pieces: dict[str, int]
     added: list[AddedPiece]
     bos_id: int | None

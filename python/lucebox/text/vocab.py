@@ -66,7 +66,7 @@ class Vocabulary:
     types: list[TokenType]
     merges: list[tuple[str, str]]
     has_fallback: bool
-    """Whether the tokens are pieces of byte_fallback.py, else of byte_level.py."""
+    """Whether the tokens are written in the alphabet of byte_fallback.py, else of byte_level.py."""
     pre: str
     bos_id: int | None
     pad_id: int | None

@@ -26,10 +26,7 @@ struct TableAt {
   }
 };
 
-float gelu_tanh(float x) {
-  constexpr float kScale = 0.7978845608028654f;  // sqrt(2 / pi)
-  return 0.5f * x * (1 + std::tanh(kScale * (x + 0.044715f * x * x * x)));
-}
+float gelu_tanh(float x) { return 0.5f * x * (1 + std::tanh(kGelu * (x + kGeluCube * x * x * x))); }
 float gelu_erf(float x) { return 0.5f * x * (1 + std::erf(x * float(std::numbers::sqrt2 / 2))); }
 
 }  // namespace

@@ -13,7 +13,7 @@
 
 namespace lb {
 
-// What a family binds or reads itself, and others refuse.
+// Features that a family reads or binds itself. Other families refuse them.
 struct Allowed {
   bool biases = false;         // of the attention
   bool own_rope = false;       // rope scaling
@@ -63,8 +63,8 @@ TensorName layer_tensor(LayerNumber layer, const char* gguf, const char* hf);
 
 // For families that rotate whole heads: throws if config.json says otherwise.
 void refuse_partial_rotation(const Fields& fields);
-// The values of a head that the file rotates; all if it does not say.
-int rotated_dims(const Fields& fields, int head_dim);
+// The number of values of a head that are rotated. default_part: the rotated share of a head if the file has none.
+int rotated_dims(const Fields& fields, int head_dim, double default_part = 1);
 
 AttentionBlock bind_attention(Binder& binder, const ModelInfo& info, LayerNumber layer, const AttentionKind& kind);
 SwiGluMlp bind_mlp(Binder& binder, const ModelInfo& info, LayerNumber layer);
@@ -74,7 +74,7 @@ FeedForward bind_ffn(Binder& binder, const ModelInfo& info, LayerNumber layer);
 SwiGluMlp bind_joined_mlp(Binder& binder, const ModelInfo& info, LayerNumber layer);
 DeltaNetBlock bind_delta_net(Binder& binder, const ModelInfo& info, const RecurrentShape& shape, LayerNumber layer);
 
-// What a file says of a layer.
+// One layer, as the file describes it.
 struct LayerKind {
   int window = 0;                             // of the attention, in tokens; 0: the layer attends to all
   Rotation rotation = Rotation::kFirst;       // kNone: no position embedding
@@ -84,7 +84,7 @@ struct LayerKind {
   std::optional<RecurrentShape> delta_net;    // Gated DeltaNet instead of attention
 };
 
-// What a file says of a model of a family.
+// A model of a family, as the file describes it.
 struct FamilyConfig {
   ModelInfo info;
   std::vector<LayerKind> layers;  // [n_layers]
@@ -96,6 +96,10 @@ struct FamilyConfig {
 
 // Windows from the file's list of layer types. Without a list, every `period`-th layer attends to all.
 void read_windows(const Fields& fields, std::span<LayerKind> layers, int period);
+// Whether each layer has a window, from config.json's list of layer types; nullopt without a list.
+std::optional<std::vector<bool>> find_sliding_types(const Fields& fields, size_t n_layers);
+// `window`, unless it is too short for trees of drafts; then throws.
+int checked_window(const Fields& fields, int window);
 // The values of a GGUF field that lists one per layer; nullopt if it is missing or a single value.
 std::optional<std::vector<uint64_t>> find_list(const Fields& fields, const char* gguf);
 // One window for all layers, if the file gives one.

@@ -32,8 +32,7 @@ FeedForward bind_feed_forward(Binder& binder, const Family& family, const Family
   ModelInfo info = config.info;
   if (config.layers[i].ffn > 0) info.ffn = config.layers[i].ffn;
   if (family.bind_experts != nullptr) return family.bind_experts(binder, info, i);
-  if (family.joins_gate_and_up) return bind_joined_mlp(binder, info, i);
-  FeedForward ffn = bind_ffn(binder, info, i);
+  FeedForward ffn = family.joins_gate_and_up ? bind_joined_mlp(binder, info, i) : bind_ffn(binder, info, i);
   if (auto* mlp = std::get_if<SwiGluMlp>(&ffn)) mlp->is_gelu = family.has_gelu();
   return ffn;
 }
@@ -62,32 +61,35 @@ TokenInputs bind_token_inputs(Binder& binder, const FamilyConfig& config) {
           .dim = dim};
 }
 
-// A window of the attention. A deeper tree would need a mask of the append's own rows (ops/attention.h).
-int checked_window(const Fields& fields, const FieldName& name, int window) {
-  if (window < kMaxTree) fields.refuse(name, cat("is ", window, "; at least ", kMaxTree, " are supported"));
-  return window;
-}
-
 const FieldName kWindow{"attention.sliding_window", {"sliding_window"}};
 
 }  // namespace
 
-void read_windows(const Fields& fields, std::span<LayerKind> layers, int period) {
-  const int window = checked_window(fields, kWindow, fields.count(kWindow));
+// A deeper tree would need a mask of the append's own rows (ops/attention.h).
+int checked_window(const Fields& fields, int window) {
+  if (window < kMaxTree) fields.refuse(kWindow, cat("is ", window, "; at least ", kMaxTree, " are supported"));
+  return window;
+}
+
+std::optional<std::vector<bool>> find_sliding_types(const Fields& fields, size_t n_layers) {
   const Json* list = fields.hf("layer_types");
-  if (list == nullptr) {
-    for (size_t i = 0; i < layers.size(); ++i) layers[i].window = (i + 1) % period != 0 ? window : 0;
-    return;
+  if (list == nullptr) return std::nullopt;
+  std::vector<bool> sliding;
+  for (const Json& type : list->array()) {
+    sliding.push_back(type.string() == "sliding_attention");
+    LB_CHECK(sliding.back() || type.string() == "full_attention", kUnsupported, type.where(), ": layer type \"",
+             type.string(), "\" is not supported; supported: full_attention, sliding_attention");
   }
-  const auto& types = list->array();
-  if (types.size() != layers.size())
-    fields.refuse({"", {"layer_types"}}, cat("lists ", types.size(), " layers; the model has ", layers.size()));
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const bool is_sliding = types[i].string() == "sliding_attention";
-    LB_CHECK(is_sliding || types[i].string() == "full_attention", kUnsupported, types[i].where(), ": layer type \"",
-             types[i].string(), "\" is not supported; supported: full_attention, sliding_attention");
-    layers[i].window = is_sliding ? window : 0;
-  }
+  if (sliding.size() != n_layers)
+    fields.refuse({"", {"layer_types"}}, cat("lists ", sliding.size(), " layers; the model has ", n_layers));
+  return sliding;
+}
+
+void read_windows(const Fields& fields, std::span<LayerKind> layers, int period) {
+  const int window = checked_window(fields, fields.count(kWindow));
+  const auto sliding = find_sliding_types(fields, layers.size());
+  for (size_t i = 0; i < layers.size(); ++i)
+    layers[i].window = (sliding ? (*sliding)[i] : (i + 1) % period != 0) ? window : 0;
 }
 
 void read_window(const Fields& fields, FamilyConfig& config) {
@@ -97,7 +99,7 @@ void read_window(const Fields& fields, FamilyConfig& config) {
   if (!is_given) return;
   const int window = fields.count(kWindow);
   if (window >= config.info.max_context) return;
-  for (LayerKind& layer : config.layers) layer.window = checked_window(fields, kWindow, window);
+  for (LayerKind& layer : config.layers) layer.window = checked_window(fields, window);
 }
 
 std::optional<std::vector<uint64_t>> find_list(const Fields& fields, const char* gguf) {
@@ -106,10 +108,11 @@ std::optional<std::vector<uint64_t>> find_list(const Fields& fields, const char*
   return fields.gguf()->uint_array(entry->key);
 }
 
-int rotated_dims(const Fields& fields, int head_dim) {
+int rotated_dims(const Fields& fields, int head_dim, double default_part) {
   const FieldName name{"rope.dimension_count", {"partial_rotary_factor"}};
-  const int n_rot = fields.is_gguf() ? fields.count(name, head_dim)
-                                     : static_cast<int>(head_dim * std::min(find_rotary_part(fields).value_or(1), 2.0));
+  const double part = fields.is_gguf() ? default_part : find_rotary_part(fields).value_or(default_part);
+  const int given = static_cast<int>(head_dim * std::min(part, 2.0));
+  const int n_rot = fields.is_gguf() ? fields.count(name, given) : given;
   if (n_rot < 2 || n_rot % 2 != 0 || n_rot > head_dim)
     fields.refuse(name, cat("gives ", n_rot, " rotated values; must be even and at most the head size ", head_dim));
   return n_rot;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "models/family.h"
@@ -14,17 +15,10 @@ constexpr int kPeriod = 6;             // the last layer of a period attends to 
 constexpr double kRotatedPart = 0.25;  // of the large heads
 
 std::vector<bool> sliding_layers(const Fields& fields, int n) {
-  const FieldName name{"attention.sliding_window_pattern", {"layer_types"}};
+  if (auto listed = find_sliding_types(fields, n)) return *std::move(listed);
+  const FieldName name{"attention.sliding_window_pattern", {}};
   std::vector<bool> sliding;
-  if (fields.is_gguf()) {
-    if (const auto list = find_list(fields, name.gguf)) sliding.assign(list->begin(), list->end());
-  } else if (const Json* types = fields.hf("layer_types")) {
-    for (const Json& type : types->array()) {
-      sliding.push_back(type.string() == "sliding_attention");
-      LB_CHECK(sliding.back() || type.string() == "full_attention", kUnsupported, type.where(), ": layer type \"",
-               type.string(), "\" is not supported; supported: full_attention, sliding_attention");
-    }
-  }
+  if (const auto list = find_list(fields, name.gguf)) sliding.assign(list->begin(), list->end());
   if (sliding.empty())
     for (int i = 0; i < n; ++i) sliding.push_back((i + 1) % kPeriod != 0 && i + 1 < n);
   if (static_cast<int>(sliding.size()) != n)
@@ -62,10 +56,8 @@ void read(const Fields& fields, FamilyConfig& config) {
   refuse_mixture(fields);
   ModelInfo& info = config.info;
   const int n = info.n_layers;
-  const FieldName window_name{"attention.sliding_window", {"sliding_window"}};
   const FieldName shared_name{"attention.shared_kv_layers", {"num_kv_shared_layers"}};
-  const int window = fields.count(window_name, 512);
-  if (window < kMaxTree) fields.refuse(window_name, cat("is ", window, "; at least ", kMaxTree, " are supported"));
+  const int window = checked_window(fields, fields.count({"attention.sliding_window", {"sliding_window"}}, 512));
   // GGUF names the large heads first, config.json the small ones.
   const int small = fields.is_gguf() ? fields.count({"attention.key_length_swa", {}}, info.head_dim) : info.head_dim;
   const int large = fields.is_gguf() ? info.head_dim : fields.count({"", {"global_head_dim"}}, 512);

@@ -55,16 +55,6 @@ std::vector<int> mrope_sections(const Fields& fields) {
   return sections;
 }
 
-int rotary_dims(const Fields& fields, int head_dim) {
-  const FieldName name{"rope.dimension_count", {"rope_parameters.partial_rotary_factor"}};
-  const int n_rot = fields.is_gguf()
-                        ? fields.count(name, head_dim / 4)
-                        : static_cast<int>(head_dim * std::min(find_rotary_part(fields).value_or(0.25), 2.0));
-  if (n_rot < 2 || n_rot % 2 != 0 || n_rot > head_dim)
-    fields.refuse(name, cat("gives ", n_rot, " rotated values; must be even and at most the head size ", head_dim));
-  return n_rot;
-}
-
 RecurrentShape delta_shape(const Fields& fields) {
   const FieldName value_heads{"ssm.time_step_rank", {"linear_num_value_heads"}};
   RecurrentShape r;
@@ -118,7 +108,7 @@ void read(const Fields& fields, FamilyConfig& config) {
   }
   const std::vector<bool> recurrent = recurrent_layers(fields, info.n_layers);
   config.mrope_sections = mrope_sections(fields);
-  info.n_rot = rotary_dims(fields, info.head_dim);
+  info.n_rot = rotated_dims(fields, info.head_dim, 0.25);
   const RecurrentShape delta = delta_shape(fields);
   config.layers.resize(info.n_layers);
   for (int i = 0; i < info.n_layers; ++i)

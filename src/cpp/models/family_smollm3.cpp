@@ -7,7 +7,7 @@ namespace {
 
 Rotation rotation(bool rotates) { return rotates ? Rotation::kFirst : Rotation::kNone; }
 
-// GGUF files say nothing of it.
+// GGUF files do not say which layers rotate.
 void read(const Fields& fields, FamilyConfig& config) {
   const FieldName name{"", {"no_rope_layers"}};
   const size_t n = config.layers.size();

@@ -288,6 +288,7 @@ void Model::forward(const NetworkPart& part, const Append& append, const Workspa
 void Model::forward(std::span<const RankPass> ranks, Activations activations, const Taps* taps) {
   static constexpr NetworkPart kWhole{};
   std::vector<LayerLoop> loops;
+  loops.reserve(ranks.size());
   for (const RankPass& rank : ranks)
     loops.emplace_back(*rank.model, kWhole, *rank.append, *rank.workspace, activations, *rank.stream,
                        &rank == &ranks.back() ? taps : nullptr);
