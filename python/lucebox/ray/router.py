@@ -1,5 +1,5 @@
-"""Chooses a replica for each request: the one that stores what it refers to, the one that computed its prefix, or the
-less busy of two. Runs in the ingress.
+"""Chooses a replica for each request: the one that stores the response it refers to, the one that computed its prefix,
+or the less busy of two. Runs in the ingress.
 
 Ray's own prefix router is not used: it cannot send a request to the replica of a stored response, keeps the texts of
 all prompts in one process, and is private.
@@ -35,8 +35,8 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray's classes have n
         others = random.sample(candidate_replicas, min(2, len(candidate_replicas)))
         if relayed is None:
             return [others]
-        for one in candidate_replicas:
-            if relayed.tag == replica_tag(one.replica_id.unique_id):
+        for one in candidate_replicas if relayed.tag is not None else ():
+            if relayed.tag == replica_tag(one.replica_id.deployment_id.name, one.replica_id.unique_id):
                 return [[one]]
         known = {one.replica_id: one for one in candidate_replicas}
         if found := self._prefixes.find(relayed.digests, known.keys()):
