@@ -1,5 +1,5 @@
-"""Times the vision tower of a large model on a GPU: a synthetic projector of its shape with random BF16 weights, in front
-of tiny-vl. Wall clock from pixels in host memory to rows in host memory, the median over images of one size.
+"""Times the vision tower of a large model on a GPU: a synthetic projector of its shape with random BF16 weights, before
+tiny-vl. Wall clock from pixels in host memory to rows in host memory, the median over images of one size.
 
 vision_gpu.py --pack build/sm_90/pack/lucebox_sm90                  27 layers of 1152, images of 1024 rows and others
 vision_gpu.py --pack FOLDER --layers 27 --width 1152 --heads 16 --ffn 4304 --sides 1024x1024 2048x2048 --check
