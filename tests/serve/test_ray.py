@@ -43,7 +43,7 @@ def cluster() -> Iterator[tuple[Running, str]]:
 
 @pytest.fixture(scope="module")
 def url(cluster: tuple[Running, str]) -> str:
-    """Of a cluster with both replicas."""
+    """The URL of a cluster with two replicas."""
     return cluster[0].url
 
 

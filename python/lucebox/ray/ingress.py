@@ -64,7 +64,7 @@ class Ingress:
     """A deployment. Its app has the access control of `lucebox serve`; the protocols are the replicas'."""
 
     def __init__(self, settings: ServeSettings, models: Sequence[Served], *handles: Any) -> None:
-        """handles: of the models' deployments, in their order."""
+        """handles: one for the deployment of each model, in their order."""
         self._settings = settings
         self._models = list(zip(models, [handle.options(stream=True) for handle in handles], strict=True))
         self._streams: OrderedDict[str, str] = OrderedDict()
@@ -170,7 +170,7 @@ class _Refusal(Response):
 
 
 class _Relay(Response):
-    """A replica's response. Nothing has been sent while a replica is lost: another one computes the answer."""
+    """A replica's response. If a replica is lost before anything was sent, another one computes the answer."""
 
     def __init__(self, ingress: Ingress, handle: Any, relayed: Relayed) -> None:
         super().__init__()
@@ -225,7 +225,8 @@ class _Relay(Response):
 
 
 async def _parts(handle: Any, relayed: Relayed) -> AsyncIterator[Head | bytes]:
-    """What a replica sends. Ends the answer there when the caller ends the iteration.
+    """The head and the body's parts of a replica's response. Ends the answer on the
+    replica when the caller ends the iteration.
 
     Raises:
         ApiError: no replica takes the request, or the one that took it was lost.

@@ -16,7 +16,7 @@ BLOCK = 1024
 """Characters of a block of a plain prompt."""
 DIGEST_BYTES = 8
 MAX_PREFIXES = 1000
-"""The longest prefixes of a prompt that are looked up and remembered: one request must not fill the router's table."""
+"""Prefixes of a prompt that are remembered, the longest ones: one request must not fill the router's table."""
 MODEL_DIGITS = 4
 REPLICA_HEADER = b"lucebox-replica"
 """Response header with the tag of the replica that answered."""

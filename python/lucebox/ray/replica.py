@@ -22,7 +22,7 @@ __all__ = ["CHECK_TIMEOUT_S", "Replica"]
 
 log = logging.getLogger("ray.serve")
 CHECK_TIMEOUT_S = 30
-"""For a health check: a token, when no other request runs."""
+"""Limit of a health check, which computes a token if no other request runs."""
 
 
 class Replica:

@@ -20,8 +20,8 @@ __all__ = ["PrefixRouter"]
 
 class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray's classes have no types
     def initialize_state(self, slots: int) -> None:
-        """slots: of a replica. A prompt leaves the replica of its prefix when that one has this many requests more than
-        the least busy one: then a whole round of answers would precede it there."""
+        """slots: answers that a replica computes together. A prompt leaves the replica of its prefix when that replica
+        has this many requests more than the least busy one: then a whole round of answers would precede it there."""
         self._slots = slots
         self._prefixes: PrefixTable[ReplicaID] = PrefixTable()
 
