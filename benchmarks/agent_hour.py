@@ -1,4 +1,4 @@
-"""The hour of an agent: agent_hour.py [MODEL] [--agents N ...] [--turns N] [--tokens N] [-- FLAGS]
+"""A long session of a coding agent: agent_hour.py [MODEL] [--agents N ...] [--turns N] [--tokens N] [-- FLAGS]
 
 Each agent holds one conversation with tools on one server. In each turn the model must call a tool; the agent appends
 the call and the tool's result, all results of one length, so that the last turn's prompt has about --tokens tokens. A
@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,28 +29,15 @@ from urllib.parse import urlsplit
 
 from lucebox.figures import new_figure, save_figure
 from lucebox.measure.energy import Energy, find_meter
+from lucebox.measure.power_limit import Named
 
-WORDS = (
-    *("account", "archive", "balance", "batch", "cache", "channel", "client", "commit", "config", "context", "counter"),
-    *("cursor", "device", "driver", "engine", "error", "event", "field", "file", "filter", "frame", "handle", "header"),
-    *(
-        "index",
-        "input",
-        "item",
-        "kernel",
-        "layer",
-        "limit",
-        "link",
-        "list",
-        "loader",
-        "lock",
-        "log",
-        "matrix",
-        "memory",
-    ),
-    *("message", "metric", "model", "module", "name", "node", "number", "object", "offset", "option", "output"),
-    *("packet", "page", "parser", "path", "plan", "pool", "port", "prefix", "process", "queue", "range", "reader"),
-)
+VOCABULARY = """
+account archive balance batch cache channel client commit config context counter cursor device driver engine error
+event field file filter frame handle header index input item kernel layer limit link list loader lock log matrix
+memory message metric model module name node number object offset option output packet page parser path plan pool
+port prefix process queue range reader
+"""
+WORDS = VOCABULARY.split()
 FILES = [f"src/{word}.py" for word in WORDS[:12]]
 TOOLS = [
     {
@@ -93,7 +80,7 @@ class Turn:
 
 @dataclass
 class Hour:
-    """All turns of some concurrent agents."""
+    """Measurements of one run of all agents."""
 
     agents: int
     turns: list[Turn] = field(default_factory=list)
@@ -111,13 +98,12 @@ class Agent:
     random: random.Random
     messages: list[dict[str, Any]]
     calls: list[dict[str, Any]] = field(default_factory=list)
-    """The assistant's message of each turn."""
+    """Messages of the assistant, each with a tool call, by turn."""
 
 
 class Server:
-    """A server with OpenAI's API."""
-
     def __init__(self, url: str, process: subprocess.Popen[str] | None, model: str) -> None:
+        """process: None for a server of --url."""
         self.host, self.process, self.model = urlsplit(url).netloc, process, model
 
     def post(self, path: str, body: dict[str, Any]) -> http.client.HTTPResponse:
@@ -157,14 +143,6 @@ def nvidia(query: str) -> str | None:
     return done.stdout.strip()
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """What an energy meter needs to know of a device."""
-
-    pci: str
-    vendor: str = "cuda"
-
-
 @contextmanager
 def started(model: str, flags: Sequence[str]) -> Iterator[Server]:
     command = [sys.executable, "-m", "lucebox", "serve", model, "--port", "0", "--json", *flags]
@@ -182,7 +160,7 @@ def started(model: str, flags: Sequence[str]) -> Iterator[Server]:
 
 
 def text_of(choose: random.Random, n_characters: int) -> str:
-    """Lines like those of a program."""
+    """Random assignments, one a line."""
     lines, size = [], 0
     while size < n_characters:
         words = choose.choices(WORDS, k=4)
@@ -254,7 +232,7 @@ def ask(server: Server, messages: list[dict[str, Any]], agent: int, turn: int) -
 
 
 def run_hour(server: Server, n_agents: int, n_turns: int, n_tokens: int, energy: Energy | None) -> tuple[Hour, Agent]:
-    """An hour, and its first agent."""
+    """Runs all agents concurrently. Returns the measurements, and the first agent with its conversation."""
     hour = Hour(n_agents)
     per_token = server.characters_per_token(text_of(random.Random(0), 4000))
     agents = []
@@ -288,17 +266,14 @@ def run_hour(server: Server, n_agents: int, n_turns: int, n_tokens: int, energy:
             failures.append(error)
 
     threads = [threading.Thread(target=guarded, args=(agent,)) for agent in agents]
-    began = time.perf_counter()
-    if energy is not None:
-        energy.__enter__()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if energy is not None:
-        energy.__exit__(None, None, None)
-        hour.joules = energy.joules
-    hour.seconds = time.perf_counter() - began
+    with nullcontext() if energy is None else energy:
+        began = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        hour.seconds = time.perf_counter() - began
+    hour.joules = None if energy is None else energy.joules
     if failures:
         raise failures[0]
     return hour, agents[0]
@@ -359,7 +334,7 @@ def print_report(hour: Hour, n_turns: int) -> None:
 
 
 def growth(hour: Hour, n_turns: int) -> float:
-    """The median time to the first token of the last turns, by that of the turns around a tenth."""
+    """Ratio of median times to the first token: the last turns to the turns around a tenth of the session."""
     early, late = near(hour, max(1, n_turns // 10), n_turns), near(hour, n_turns, n_turns)
     return statistics.median(r.first_token_s for r in late) / statistics.median(r.first_token_s for r in early)
 
@@ -403,7 +378,7 @@ def main() -> int:
     flags = ["--context", str(context), "--kv-tokens", str(context * max(args.agents)), *flags]
     flags = ["--slots", str(max(args.agents)), *flags]
     pci = nvidia("pci.bus_id")
-    meter = None if pci is None or "cpu" in flags else find_meter(Gpu(pci[-12:]))
+    meter = None if pci is None or "cpu" in flags else find_meter(Named("cuda", pci[-12:]))
 
     hours = []
     for n_agents in args.agents:
@@ -414,7 +389,7 @@ def main() -> int:
                 again, _ = run_hour(server, n_agents, args.turns, args.tokens, None)
                 hour.memory["second hour"] = again.memory[f"turn {args.turns}"]
         if args.url is None:
-            for turn in [args.turns * (i + 1) // args.checks for i in range(args.checks)]:
+            for turn in sorted({max(1, args.turns * (i + 1) // args.checks) for i in range(args.checks)}):
                 hour.equal[turn] = is_same(agent, turn, args.model, flags)
         hours.append(hour)
         print_report(hour, args.turns)

@@ -1,10 +1,10 @@
-"""Compares answers with drafts and in company with plain answers, bit by bit, with batch_invariant on a GPU.
+"""Compares drafted and concurrent answers with plain ones, bit by bit, with batch_invariant on a GPU.
 
 batch_invariant_gpu.py --device cuda --tokens 10000 models/tiny-hybrid/lucebox_tiny/tiny-hybrid.Q8_0.gguf=mtp ...
 
 A case is MODEL=DRAFT, DRAFT as for the option `draft`. For every case, greedy and sampled, the plain answers to the
-built-in prompts, one at a time, are compared with answers in company, and with answers with drafts of each budget,
-alone and in company. The ids and the log probabilities of the chosen and of the likeliest token must be equal. Exits
+built-in prompts, one at a time, are compared with concurrent answers, and with drafted answers of each budget, alone
+and concurrent. The ids and the log probabilities of the chosen and of the likeliest token must be equal. Exits
 with 1 if any differs.
 """
 
@@ -21,7 +21,7 @@ from lucebox import LLM, Generation, Sampling
 from lucebox.measure.prompts import BUILT_IN, encode, load_prompts
 
 BUDGETS = (0, 1, 2, 3, 5, 8, 16, 31)  # 0: the planner's
-N_TOKENS, SESSIONS = 200, 8  # of an answer; that run at once
+N_TOKENS, SESSIONS = 200, 8  # of an answer; concurrent ones
 
 
 def answers(llm: LLM, prompts: list[list[int]], sampling: Sampling, together: bool) -> Iterator[Generation]:

@@ -1,5 +1,5 @@
-"""Time of the vision tower of a large model on a GPU: a synthetic projector of its shape, random BF16 weights, in front
-of tiny-vl. Wall clock from pixels in host memory to rows in host memory, the median of several images of a size.
+"""Times the vision tower of a large model on a GPU: a synthetic projector of its shape with random BF16 weights, before
+tiny-vl. Wall clock from pixels in host memory to rows in host memory, the median over images of one size.
 
 vision_gpu.py --pack build/sm_90/pack/lucebox_sm90                  27 layers of 1152, images of 1024 rows and others
 vision_gpu.py --pack FOLDER --layers 27 --width 1152 --heads 16 --ffn 4304 --sides 1024x1024 2048x2048 --check
@@ -47,7 +47,7 @@ def tensors(layers: int, width: int, ffn: int) -> Iterator[tuple[str, tuple[int,
 
 
 def value(item: Any) -> bytes:
-    """A GGUF value with its type: text, integer, real number or truth values."""
+    """A GGUF value after its type: string, uint32 or float32."""
     if isinstance(item, str):
         return struct.pack("<IQ", 8, len(item)) + item.encode()
     return struct.pack("<If", 6, item) if isinstance(item, float) else struct.pack("<II", 4, item)

@@ -1,6 +1,6 @@
 """Installs lucebox with Ray in build/ray, and runs the tests of a cluster: `make test-all`'s stage `ray`.
 
-Ray's wheel has 80 MB and ten processes, so the everyday environment does without it.
+Ray's wheel has 80 MB, and a cluster ten processes, so the everyday environment does without Ray.
 """
 
 from __future__ import annotations

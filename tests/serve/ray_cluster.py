@@ -33,8 +33,8 @@ min_replicas = 2
 
 
 def ray_environment(folder: str) -> dict[str, str]:
-    """For a cluster that other clusters of this machine do not see. Ray keeps the cluster's token in HOME, and sends it
-    to an explicit address only with RAY_AUTH_MODE."""
+    """Variables for a cluster that other clusters of this machine do not see. Ray keeps the cluster's token in HOME,
+    and sends it to an explicit address only with RAY_AUTH_MODE."""
     own = {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "HOME": folder}
     return {**os.environ, **own}
 
@@ -74,7 +74,7 @@ def started_cluster(*flags: str, file: str = FILE) -> Iterator[tuple[Running, st
 
 
 def cluster_address(running: Running) -> str:
-    """Of the server's Ray cluster."""
+    """The address of the server's Ray cluster."""
     words = (word for pid in _descendants(running.process.pid) for word in _command(pid).split())
     return next(word for word in words if word.startswith("--gcs-address=")).partition("=")[2]
 

@@ -586,7 +586,7 @@ def test_a_model_that_writes_line_ends_after_its_thinking() -> None:
 
 
 def test_an_answer_does_not_wait_for_the_mask_of_another() -> None:
-    """Of the same request: accept() holds the GIL, so it would stop every thread for the time of a slow mask."""
+    """Two answers to one request: accept() holds the GIL, so it would stop every thread for the time of a slow mask."""
     grammar = regex_grammar(hostile.HOLDS["regex"]["response_format"]["regex"])
     (x,) = tokens().tokenizer.encode("x", add_bos=False)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+from lucebox.serve.protocols.response_ids import TAG_DIGITS
 from ray_cluster import FILE, cluster_address, failed_start, ray_environment, replica_pids, started_cluster
 from running import Running, started
 from sdks import openai
@@ -42,7 +43,7 @@ def cluster() -> Iterator[tuple[Running, str]]:
 
 @pytest.fixture(scope="module")
 def url(cluster: tuple[Running, str]) -> str:
-    """Of a cluster with both replicas."""
+    """The URL of a cluster with two replicas."""
     return cluster[0].url
 
 
@@ -108,7 +109,7 @@ def test_responses_continue_where_they_are_stored(url: str) -> None:
     by_tag: dict[str, str] = {}
     for i in range(40):
         made = client.responses.create(model="tiny", input=f"I am number {i}.", max_output_tokens=4)
-        by_tag[made.id[5:13]] = made.id
+        by_tag[made.id[5 : 5 + TAG_DIGITS]] = made.id
     assert sorted(by_tag) == tags
     for tag, first in by_tag.items():
         for _ in range(4):
@@ -385,6 +386,15 @@ def test_two_models_have_replicas_of_their_own() -> None:
         assert (replica(), replica(model="claude-x")) == (first, other)
         ollama = {"model": "other:latest", "messages": [{"role": "user", "content": "a"}], "stream": False}
         assert httpx.post(f"{running.url}/api/chat", json=ollama, timeout=60).headers["lucebox-replica"] == other
+        body = {"model": "other", "input": "a", "max_output_tokens": 1}
+        made = httpx.post(f"{running.url}/v1/responses", json=body, timeout=60).json()
+        stored = httpx.get(f"{running.url}/v1/responses/{made['id']}")
+        assert stored.json()["id"] == made["id"] and stored.headers["lucebox-replica"] == other
+        name = {"lucebox-stream": "kept-stream-of-other"}
+        streamed = {**ollama, "model": "other", "stream": True, "max_tokens": 1}
+        kept = httpx.post(f"{running.url}{CHAT}", json=streamed, headers=name, timeout=60)
+        again = httpx.get(f"{running.url}/v1/streams/kept-stream-of-other")
+        assert again.status_code == 200 and again.text == kept.text
         described = httpx.get(f"{running.url}/v1/models/other")
         assert described.json()["id"] == "other" and described.headers["lucebox-replica"] == other
         unknown = httpx.post(f"{running.url}{CHAT}", json={"model": "x", "messages": []})

@@ -74,11 +74,23 @@ def test_the_serve_config_builds_the_application(example: dict[str, Any], tmp_pa
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ({"model": {}}, "no table 'model'; there are models, server and ray"),
+        ({"model": {}}, "args: no option 'model'; did you mean models"),
         ({}, "expected `models`"),
         ({"models": {"a": {"path": "x"}}}, "models: a has no `model`"),
-        ({"models": {"a": {"model": "x"}}, "server": {"slot": 2}}, "server: no setting 'slot'"),
+        ({"models": {"a": {"model": "x"}}, "server": {"slot": 2}}, "server: no option 'slot'"),
         ({"models": {"a": {"model": "x"}}, "server": {"host": "0.0.0.0"}}, "use --api-key"),
+        ({"models": {"a": {"model": "x"}}, "server": None}, "server: expected a table, got None"),
+        (
+            {"models": {"a": {"model": "x"}}, "server": {"drain": "60"}},
+            "server: drain: Input should be a valid number, got str",
+        ),
+        (
+            {"models": {"a": {"model": "x"}}, "server": {"api_key": "secret"}},
+            "server: api_key: Input should be a list, got str",
+        ),
+        ({"models": {"a": {"model": "x", "alias": "claude-*"}}}, "models: a: alias: Input should be a list, got str"),
+        ({"models": {"a": {"model": "x", "sessions": 2}}}, "models: a: no option 'sessions'"),
+        ({"models": {"a": {"model": "x", "contxt": 2048}}}, "models: a: no option 'contxt'; did you mean context"),
         ({"models": {"a": {"model": "x", "context": 0}}}, "context must be positive"),
         ({"models": {"a": {"model": "x"}}, "ray": {"min_replica": 2}}, "did you mean"),
         ({"models": {"a": {"model": "x"}}, "server": {"prefix_cache_dir": "x"}}, "would share the folder"),
@@ -111,10 +123,3 @@ def test_a_lost_stream_ends_in_its_protocol(path: str, content_type: str, start:
     assert end.startswith(start) and b"send the request again" in end and end.endswith(b"\n")
     assert (b'"sequence_number":7' in end) == (path == "/v1/responses")
     assert failure_part(path, "application/json", overloaded(LOST, 1), 7) == b""
-
-
-def test_an_option_that_does_not_exist() -> None:
-    import lucebox.ray
-
-    with pytest.raises(TypeError, match="there is no option 'contxt' of EngineOptions"):
-        lucebox.ray.app({"models": {"a": {"model": "x", "contxt": 2048}}})

@@ -1,4 +1,4 @@
-"""What the ingress of a cluster reads in a request, and what its router remembers. Needs no Ray."""
+"""Prefix digests and tags of requests, the router's table and the table [ray]; needs no Ray."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lucebox.errors import InvalidRequestError
 from lucebox.ray import RaySettings
 from lucebox.ray import prefix_table as prefix_table_module
 from lucebox.ray.prefix_table import PrefixTable
-from lucebox.ray.relayed import BLOCK, prefix_digests, replica_tag, stored_tag
+from lucebox.ray.relayed import BLOCK, MAX_PREFIXES, model_tag, prefix_digests, replica_tag, stored_tag
 from lucebox.serve.protocols.response_ids import new_id, tag_in
 
 SYSTEM = {"role": "system", "content": "You are terse."}
@@ -56,6 +56,12 @@ def test_inputs_and_prompts() -> None:
         assert prefix_digests(body) == ()
 
 
+def test_a_long_conversation_keeps_its_longest_prefixes() -> None:
+    turns = [{"role": "user", "content": str(i)} for i in range(MAX_PREFIXES + 5)]
+    shorter, longer = prefix_digests({"messages": turns[:-2]}), prefix_digests({"messages": turns})
+    assert len(longer) == MAX_PREFIXES and longer[-3] == shorter[-1]
+
+
 def test_deep_bodies() -> None:
     value: Any = "hello"
     for _ in range(100_000):
@@ -64,7 +70,9 @@ def test_deep_bodies() -> None:
 
 
 def test_ids_name_their_replica() -> None:
-    tag = replica_tag("a1b2c3")
+    tag = replica_tag("model-a", "a1b2c3")
+    assert tag.startswith(model_tag("model-a")) and not tag.startswith(model_tag("model-b"))
+    assert tag != replica_tag("model-a", "a1b2c4")
     for prefix, n_digits in (("resp", 48), ("msg", 24), ("rs", 24)):
         made = new_id(prefix, tag)
         assert len(made) == len(prefix) + 1 + n_digits == len(new_id(prefix, ""))
@@ -73,7 +81,7 @@ def test_ids_name_their_replica() -> None:
 
 
 def test_requests_that_refer_to_stored_responses() -> None:
-    tag, other = replica_tag("a"), replica_tag("b")
+    tag, other = replica_tag("model", "a"), replica_tag("model", "b")
     response, item = new_id("resp", tag), new_id("rs", other)
     for path in ("", "/cancel", "/input_items"):
         assert stored_tag(f"/v1/responses/{response}{path}", None) == tag

@@ -28,7 +28,7 @@ device with that much free memory. The table of KV types has, for each, the byte
 that fits. --prefill-drafter adds the scorer of prompts: beside the target where both fit, else swapped with it."""
 JSON_HELP = "print one JSON object"
 
-LINKS = {"PCIe 4.0 x16 (25 GB/s)": 25.0, "PCIe 5.0 x16 (50 GB/s)": 50.0}
+LINKS_GB_S = {"PCIe 4.0 x16": 25.0, "PCIe 5.0 x16": 50.0}
 MAX_CHARACTERS = 80
 MAX_ITEMS = 8
 
@@ -210,9 +210,9 @@ def print_tables(
     console.write(f"context: {memory.context:,} tokens; up to {memory.largest_context:,} fit{most}\n")
     speed = "" if plan.max_tokens_s is None else f": at most {plan.max_tokens_s:,.0f} tok/s without drafts"
     console.write(f"a token reads {show_size(memory.bytes_per_token)} of weights{speed}\n")
-    for link, gb_s in LINKS.items():
+    for link, gb_s in LINKS_GB_S.items():
         if (tokens_s := plan.tokens_s_over(gb_s)) is not None:
-            console.write(f"with the expected copies over {link}: at most {tokens_s:,.0f} tok/s\n")
+            console.write(f"with the expected copies over {link} ({gb_s:g} GB/s): at most {tokens_s:,.0f} tok/s\n")
     if plan.draft != "none":
         console.write(f"draft: {plan.draft}\n")
     if plan.scorer is not None:

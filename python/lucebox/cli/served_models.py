@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,7 +16,7 @@ from lucebox.local_files import read_text
 from lucebox.models.hub import models_in_folder
 from lucebox.names import did_you_mean
 from lucebox.options import EngineOptions
-from lucebox.serve.model_spec import OWN_SETTINGS, ModelSpec
+from lucebox.serve.model_spec import OWN_OPTIONS, OWN_SETTINGS, ModelSpec
 from lucebox.serve.settings import ServeSettings
 from lucebox.sizes import parse_size
 
@@ -24,7 +24,6 @@ __all__ = ["RAY_TABLE", "read_models", "read_ray"]
 
 MAX_FILE = 1 << 20
 _NAMED = re.compile(r"([\w.:@-]+)=(.+)", re.S)
-NOT_OWN = frozenset({"seed", "sessions", "prefix_cache"})  # of EngineOptions; the server has its own
 DEFAULT_SESSIONS = 4
 RAY_TABLE = "ray"
 """The table of a TOML file that `--ray` reads."""
@@ -137,14 +136,13 @@ def _fields_of(one: _Named) -> tuple[dict[str, Any], dict[str, Any]]:
     """The table's fields of ServeSettings and of EngineOptions."""
     own_settings: dict[str, Any] = {} if one.name is None else {"model_name": one.name}
     own_options: dict[str, Any] = {}
-    of_engine = [field.name for field in fields(EngineOptions) if field.name not in NOT_OWN]
     for key, value in (one.table or {}).items():
         if key in OWN_SETTINGS:
             own_settings[key] = _parsed(ServeSettings, key, value, one.where)
-        elif key in of_engine:
+        elif key in OWN_OPTIONS:
             own_options[key] = _parsed(EngineOptions, key, value, one.where)
         else:
-            known = [*OWN_SETTINGS, *of_engine]
+            known = [*OWN_SETTINGS, *OWN_OPTIONS]
             hint = did_you_mean(key, known) or f"; a model has {', '.join(known)}"
             raise InvalidRequestError(f"{one.where} has no option {key!r}{hint}")
     return own_settings, own_options

@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Any:
 
 
 def missing(error: ModuleNotFoundError) -> UnsupportedError:
-    """What to do about a library that is not installed."""
+    """The error that says how to install a missing library."""
     if (error.name or "").startswith("lucebox"):
         raise error
     if sys.version_info[:2] > NEWEST_PYTHON:

@@ -9,12 +9,12 @@ from typing import Any
 from ray import serve
 
 from lucebox.errors import InvalidRequestError
-from lucebox.names import did_you_mean
-from lucebox.options import EngineOptions, check_names
+from lucebox.options import EngineOptions
 from lucebox.ray.ingress import Ingress, Served
 from lucebox.ray.replica import CHECK_TIMEOUT_S, Replica
 from lucebox.ray.settings import RaySettings
-from lucebox.serve.model_spec import OWN_SETTINGS, ModelSpec
+from lucebox.ray.tables import checked, named
+from lucebox.serve.model_spec import OWN_OPTIONS, OWN_SETTINGS, ModelSpec
 from lucebox.serve.running_model import DEFAULT_SLOTS
 from lucebox.serve.settings import ServeSettings
 
@@ -35,11 +35,9 @@ def app(args: Mapping[str, Any]) -> Any:
     a model may have for itself; `server` has fields of ServeSettings, `ray` of RaySettings.
 
     Raises:
-        InvalidRequestError, TypeError: a table that has no meaning; the message says why.
+        InvalidRequestError: a table that has no meaning; the message says why.
     """
-    if unknown := sorted(set(args) - {"models", "server", "ray"}):
-        raise InvalidRequestError(f"no table {unknown[0]!r}; there are models, server and ray")
-    models = args.get("models")
+    models = named(args, ("models", "server", "ray"), "args").get("models")
     if not isinstance(models, Mapping) or not models:
         raise InvalidRequestError("expected `models`, a table with `model` for each name")
     settings = _settings(args.get("server", {}))
@@ -48,29 +46,21 @@ def app(args: Mapping[str, Any]) -> Any:
     return application(specs, settings, RaySettings.read(args.get("ray", {})))
 
 
-def _settings(table: Mapping[str, Any]) -> ServeSettings:
+def _settings(table: Any) -> ServeSettings:
     known = [field.name for field in fields(ServeSettings)]
-    for name in table:
-        if name not in known:
-            hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
-            raise InvalidRequestError(f"server: no setting {name!r}{hint}")
-    return ServeSettings(**_with_tuples(table))
+    return ServeSettings(**checked(ServeSettings, named(table, known, "server"), "server"))
 
 
 def _spec(name: str, table: Any, settings: ServeSettings) -> ModelSpec:
     if not isinstance(table, Mapping) or not isinstance(model := table.get("model"), str):
         raise InvalidRequestError(f"models: {name} has no `model`: a path, a hub id or a catalog name, as a string")
-    own = {key: value for key, value in table.items() if key in OWN_SETTINGS}
-    options = {key: value for key, value in table.items() if key not in OWN_SETTINGS and key != "model"}
-    check_names(EngineOptions, options)
-    of_model = replace(settings, model_name=name, **_with_tuples(own))
+    where = f"models: {name}"
+    named(table, ("model", *OWN_SETTINGS, *OWN_OPTIONS), where)
+    own = checked(ServeSettings, {key: table[key] for key in OWN_SETTINGS if key in table}, where)
+    options = checked(EngineOptions, {key: table[key] for key in OWN_OPTIONS if key in table}, where)
+    of_model = replace(settings, model_name=name, **own)
     sessions = of_model.slots or DEFAULT_SLOTS
-    return ModelSpec(model, EngineOptions(**{**options, "sessions": sessions, "prefix_cache": 0}), of_model)
-
-
-def _with_tuples(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists of a file, as the fields of dataclasses have them."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
+    return ModelSpec(model, EngineOptions(**options, sessions=sessions, prefix_cache=0), of_model)
 
 
 def application(specs: Sequence[ModelSpec], settings: ServeSettings, ray: RaySettings) -> Any:

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from lucebox.errors import InvalidRequestError
-from lucebox.ray.relayed import REPLICA_HEADER, Head, Relayed, prefix_digests, stored_tag
+from lucebox.ray.relayed import REPLICA_HEADER, Head, Relayed, model_tag, prefix_digests, stored_tag
 from lucebox.serve.app import middleware
 from lucebox.serve.body_route import SMALL
 from lucebox.serve.delivery import json_line, sse
@@ -51,11 +51,20 @@ class Served:
     alias: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The parts of a request that choose its replica."""
+
+    model: str | None
+    digests: tuple[bytes, ...]
+    tag: str | None
+
+
 class Ingress:
     """A deployment. Its app has the access control of `lucebox serve`; the protocols are the replicas'."""
 
     def __init__(self, settings: ServeSettings, models: Sequence[Served], *handles: Any) -> None:
-        """handles: of the models' deployments, in their order."""
+        """handles: one for the deployment of each model, in their order."""
         self._settings = settings
         self._models = list(zip(models, [handle.options(stream=True) for handle in handles], strict=True))
         self._streams: OrderedDict[str, str] = OrderedDict()
@@ -69,7 +78,7 @@ class Ingress:
 
     async def _relay(self, request: Request) -> Response:
         path, data = request.url.path, await request.body()
-        body = await asyncio.to_thread(_parsed, data) if len(data) > SMALL else _parsed(data)
+        read = await asyncio.to_thread(_read, path, data) if len(data) > SMALL else _read(path, data)
         relayed = Relayed(
             method=request.method,
             path=path,
@@ -77,30 +86,31 @@ class Ingress:
             headers=list(request.scope["headers"]),
             client=request.scope.get("client"),
             body=data,
-            digests=prefix_digests(body),
-            tag=stored_tag(path, body) or self._stream_tag(path),
+            digests=read.digests,
+            tag=read.tag or self._stream_tag(path),
         )
         if request.method == "GET" and path in LISTS and len(self._models) > 1:
             return await self._list(relayed, LISTS[path])
         try:
-            handle = self._handle(path, body)
+            handle = self._handle(path, read.model, relayed.tag)
         except ApiError as error:
             return _Refusal(error)
         return _Relay(self, handle, relayed)
 
     # --- which model
 
-    def _handle(self, path: str, body: Any) -> Any:
-        """The deployment of the model that a request names.
+    def _handle(self, path: str, name: str | None, tag: str | None) -> Any:
+        """The deployment of the model that a request names, or else of the replica with the tag, or else the first.
 
         Raises:
             ApiError: there is none.
         """
         if len(self._models) == 1:
             return self._models[0][1]
-        name = body.get("model", body.get("name")) if isinstance(body, dict) else _model_in(path)
-        if not isinstance(name, str):
-            return self._models[0][1]
+        if name is None:
+            handles = (handle for _, handle in self._models)
+            stored = (one for one in handles if tag is not None and tag.startswith(model_tag(one.deployment_name)))
+            return next(stored, self._models[0][1])
         if path.startswith("/api/"):  # Ollama's clients add a tag
             name = name.removesuffix(":latest")
         for served, handle in self._models:
@@ -160,7 +170,7 @@ class _Refusal(Response):
 
 
 class _Relay(Response):
-    """A replica's response. Nothing has been sent while a replica is lost: another one computes the answer."""
+    """A replica's response. If a replica is lost before anything was sent, another one computes the answer."""
 
     def __init__(self, ingress: Ingress, handle: Any, relayed: Relayed) -> None:
         super().__init__()
@@ -215,7 +225,8 @@ class _Relay(Response):
 
 
 async def _parts(handle: Any, relayed: Relayed) -> AsyncIterator[Head | bytes]:
-    """What a replica sends. Ends the answer there when the caller ends the iteration.
+    """The head and the body's parts of a replica's response. Ends the answer on the
+    replica when the caller ends the iteration.
 
     Raises:
         ApiError: no replica takes the request, or the one that took it was lost.
@@ -258,12 +269,14 @@ def _field(head: Head, name: bytes) -> str:
     return next((value.decode("latin-1") for key, value in head.headers if key == name), "")
 
 
-def _parsed(data: bytes) -> Any:
-    """The value of a body; None if it is no JSON, which the replica refuses."""
+def _read(path: str, data: bytes) -> _Read:
+    """A body that is no JSON has nothing to read: the replica refuses it."""
     try:
-        return load_json(data, "the body") if data else None
+        body = load_json(data, "the body") if data else None
     except (InvalidRequestError, ValueError, RecursionError):
-        return None
+        body = None
+    name = body.get("model", body.get("name")) if isinstance(body, dict) else _model_in(path)
+    return _Read(name if isinstance(name, str) else None, prefix_digests(body), stored_tag(path, body))
 
 
 def _model_in(path: str) -> str | None:

@@ -1,19 +1,23 @@
-"""A request as it goes from the ingress to a replica, and what of it tells the router where to send it."""
+"""A request as the ingress relays it to a replica, with the digests and the tag that its router reads."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from lucebox.serve.protocols.response_ids import TAG_DIGITS, tag_in
 
-__all__ = ["REPLICA_HEADER", "Head", "Relayed", "prefix_digests", "replica_tag", "stored_tag"]
+__all__ = ["REPLICA_HEADER", "Head", "Relayed", "model_tag", "prefix_digests", "replica_tag", "stored_tag"]
 
 BLOCK = 1024
 """Characters of a block of a plain prompt."""
 DIGEST_BYTES = 8
+MAX_PREFIXES = 1000
+"""Prefixes of a prompt that are remembered, the longest ones: one request must not fill the router's table."""
+MODEL_DIGITS = 4
 REPLICA_HEADER = b"lucebox-replica"
 """Response header with the tag of the replica that answered."""
 _NOT_SHOWN = frozenset({"cache_control", "id", "status"})
@@ -31,7 +35,7 @@ class Relayed:
     client: tuple[str, int] | None
     body: bytes
     digests: tuple[bytes, ...] = ()
-    """One for each prefix of the prompt, the shortest first."""
+    """One for each of the longest prefixes of the prompt, the shortest first."""
     tag: str | None = None
     """Of the replica that stores what the request refers to."""
 
@@ -44,17 +48,27 @@ class Head:
     headers: Headers
 
 
-def replica_tag(unique_id: str) -> str:
-    """The tag of a replica in the ids of its stored responses."""
-    return hashlib.blake2b(unique_id.encode(), digest_size=TAG_DIGITS // 2).hexdigest()
+def replica_tag(deployment: str, unique_id: str) -> str:
+    """The tag of a replica in the ids of its stored responses. It begins with the tag of its model."""
+    return model_tag(deployment) + _digits(unique_id, TAG_DIGITS - MODEL_DIGITS)
+
+
+def model_tag(deployment: str) -> str:
+    """The first digits of the tags of all replicas of a deployment."""
+    return _digits(deployment, MODEL_DIGITS)
+
+
+def _digits(text: str, n: int) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=n // 2).hexdigest()
 
 
 def prefix_digests(body: Any) -> tuple[bytes, ...]:
-    """Digests of the prefixes of a body's conversation that end with a message, or of its prompt, that end with a
+    """Digests of the MAX_PREFIXES longest prefixes: of a conversation, prefixes end with a message, of a prompt, with a
     block. System messages do not count: conversations share them, and should not share a replica for that."""
     if not isinstance(body, dict):
         return ()
-    digests, last = [], b""
+    digests: deque[bytes] = deque(maxlen=MAX_PREFIXES)
+    last = b""
     for unit in _units(body):
         last = hashlib.blake2b(last + unit.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
         digests.append(last)

@@ -22,7 +22,7 @@ __all__ = ["CHECK_TIMEOUT_S", "Replica"]
 
 log = logging.getLogger("ray.serve")
 CHECK_TIMEOUT_S = 30
-"""For a health check: a token, when no other request runs."""
+"""Limit of a health check, which computes a token if no other request runs."""
 
 
 class Replica:
@@ -33,11 +33,11 @@ class Replica:
         Raises:
             LuceboxError: as `LLM`.
         """
-        unique_id = serve.get_replica_context().replica_id.unique_id
+        replica_id = serve.get_replica_context().replica_id
         # The ingress logs requests.
         self._settings = replace(spec.settings, access_log=False)
         self._llm = await asyncio.to_thread(lambda: LLM(spec.model, offline=spec.offline, **spec.keywords()))
-        self._tag = replica_tag(unique_id)
+        self._tag = replica_tag(replica_id.deployment_id.name, replica_id.unique_id)
         self._app = create_app(self._llm, self._settings, id_tag=self._tag)
         self._lifespan = self._app.router.lifespan_context(self._app)
         await self._lifespan.__aenter__()

@@ -1,5 +1,5 @@
-"""Chooses a replica for each request: the one that stores what it refers to, the one that computed its prefix, or the
-less busy of two. Runs in the ingress.
+"""Chooses a replica for each request: the one that stores the response it refers to, the one that computed its prefix,
+or the less busy of two. Runs in the ingress.
 
 Ray's own prefix router is not used: it cannot send a request to the replica of a stored response, keeps the texts of
 all prompts in one process, and is private.
@@ -20,8 +20,8 @@ __all__ = ["PrefixRouter"]
 
 class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray's classes have no types
     def initialize_state(self, slots: int) -> None:
-        """slots: of a replica. A prompt leaves the replica of its prefix when that one has this many requests more than
-        the least busy one: then a whole round of answers would precede it there."""
+        """slots: answers that a replica computes together. A prompt leaves the replica of its prefix when that replica
+        has this many requests more than the least busy one: then a whole round of answers would precede it there."""
         self._slots = slots
         self._prefixes: PrefixTable[ReplicaID] = PrefixTable()
 
@@ -35,8 +35,8 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray's classes have n
         others = random.sample(candidate_replicas, min(2, len(candidate_replicas)))
         if relayed is None:
             return [others]
-        for one in candidate_replicas:
-            if relayed.tag == replica_tag(one.replica_id.unique_id):
+        for one in candidate_replicas if relayed.tag is not None else ():
+            if relayed.tag == replica_tag(one.replica_id.deployment_id.name, one.replica_id.unique_id):
                 return [[one]]
         known = {one.replica_id: one for one in candidate_replicas}
         if found := self._prefixes.find(relayed.digests, known.keys()):

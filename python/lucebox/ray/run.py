@@ -25,7 +25,7 @@ __all__ = ["run"]
 APP = "lucebox"
 REACH_S = 10
 OBJECT_STORE_BYTES = 100 << 20
-"""Of a cluster that is started here: requests are small."""
+"""Size of the object store of a cluster that is started here: requests are small."""
 _FAULT = re.compile(r"^(?:lucebox\.errors\.\w+|\w*Error): (.+)$", re.M)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from lucebox.errors import InvalidRequestError
-from lucebox.names import did_you_mean
+from lucebox.ray.tables import named
 
 __all__ = ["RaySettings"]
 
@@ -55,9 +55,4 @@ class RaySettings:
         Raises:
             InvalidRequestError: a name or a value that has no meaning.
         """
-        known = [field.name for field in fields(cls)]
-        for name in table:
-            if name not in known:
-                hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
-                raise InvalidRequestError(f"ray: no option {name!r}{hint}")
-        return cls(**table)
+        return cls(**named(table, [field.name for field in fields(cls)], "ray"))

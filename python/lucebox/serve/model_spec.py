@@ -9,10 +9,14 @@ from lucebox.options import EngineOptions
 from lucebox.serve.settings import ServeSettings
 from lucebox.sizes import parse_size
 
-__all__ = ["OWN_SETTINGS", "ModelSpec"]
+__all__ = ["OWN_OPTIONS", "OWN_SETTINGS", "ModelSpec"]
 
 OWN_SETTINGS = ("alias", "profile", "chat_template_kwargs", "slots", "max_tokens")
 """Fields of ServeSettings that each model may have for itself."""
+OWN_OPTIONS = tuple(
+    field.name for field in fields(EngineOptions) if field.name not in ("seed", "sessions", "prefix_cache")
+)
+"""Fields of EngineOptions that each model may have; the server decides the others."""
 
 
 @dataclass(frozen=True, slots=True)

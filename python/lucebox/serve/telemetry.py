@@ -1,4 +1,4 @@
-"""What all models of a server share: metrics, the events of its caches, and power limits."""
+"""`Telemetry`: metrics, cache events and power limits, which all models of a server share."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ import secrets
 
 __all__ = ["TAG_DIGITS", "new_id", "tag_in"]
 
-TAG_DIGITS = 8
-_ID = re.compile(rf"(?:resp|msg|fc|fco|rs|cmp)_([0-9a-f]{{{TAG_DIGITS}}})[0-9a-f]{{16,40}}")
+TAG_DIGITS = 10
+_ID = re.compile(rf"(?:resp|msg|fc|fco|rs|cmp)_([0-9a-f]{{{TAG_DIGITS}}})[0-9a-f]{{14,38}}")
 
 
 def new_id(prefix: str, tag: str) -> str:
@@ -19,6 +19,6 @@ def new_id(prefix: str, tag: str) -> str:
 
 
 def tag_in(text: str) -> str | None:
-    """The place of the tag in an id of a response or an item, whether it is a tag or not; None if the text is no id."""
+    """The digits of an id of a response or an item where a replica puts its tag; None if the text is no such id."""
     found = _ID.fullmatch(text)
     return found[1] if found else None

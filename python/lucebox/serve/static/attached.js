@@ -1,4 +1,4 @@
-// Files that are attached to a prompt: text files, {name, text}, and images, {name, image: a data URL}.
+// Reads files that are attached to a prompt: text files, {name, text}, and images, {name, image: a data URL}.
 const MAX_TEXT = 1 << 20;
 const MAX_IMAGE = 1 << 20; // larger ones are drawn smaller: a chat's images travel with each of its requests
 const MAX_PIXELS = 1 << 22; // the most that a vision tower reads
@@ -28,7 +28,11 @@ async function imageOf(file) {
   } catch {
     throw new Error(`${file.name} is damaged: the browser cannot read this image`);
   }
-  return file.size > MAX_IMAGE ? drawn(bitmap) : urlOf(file);
+  try {
+    return file.size > MAX_IMAGE ? drawn(bitmap) : await urlOf(file);
+  } finally {
+    bitmap.close(); // tens of megabytes for a photo
+  }
 }
 
 function urlOf(file) {
