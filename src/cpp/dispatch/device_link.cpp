@@ -14,9 +14,24 @@ constexpr size_t kProvenBytes = size_t(1) << 20;  // largest known answer
 
 }  // namespace
 
+// Some drivers refuse peer access between some devices.
+std::string enable_peer(const gpu::Device& device, const gpu::Device& peer) {
+  const gpu::Context& context = *device.context();
+  int is_possible = 0;
+  const auto& query = context.driver().peer_possible;
+  if (query) context.call(query, &is_possible, device.info().index, peer.info().index);
+  if (is_possible == 0) return cat(context.where(), " has no peer access to ", peer.context()->where());
+  try {
+    device.enable_peer(peer);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 DeviceLink::DeviceLink(GpuStream& from, GpuStream& to, size_t max_bytes)
-    : from_(&from), to_(&to), max_bytes_(max_bytes) {
-  if (enable_peer()) {
+    : from_(&from), to_(&to), max_bytes_(max_bytes), why_(enable_peer(to.pack().device(), from.pack().device())) {
+  if (why_.empty()) {
     use(Path::kPeer);
     if (answers()) return;
     why_ = cat(from.pack().device().context()->where(), " copies wrong data to its peer");
@@ -25,26 +40,6 @@ DeviceLink::DeviceLink(GpuStream& from, GpuStream& to, size_t max_bytes)
   LB_CHECK(answers(), kDevice, "rows sent from ", from.pack().device().context()->where(), " to ",
            to.pack().device().context()->where(),
            " through pinned host memory arrive wrong. Check the driver's log, or use one device");
-}
-
-// Some drivers refuse peer access between some devices.
-bool DeviceLink::enable_peer() {
-  const gpu::Device &sender = from_->pack().device(), &receiver = to_->pack().device();
-  const gpu::Context& context = *receiver.context();
-  int is_possible = 0;
-  const auto& query = context.driver().peer_possible;
-  if (query) context.call(query, &is_possible, receiver.info().index, sender.info().index);
-  if (is_possible == 0) {
-    why_ = cat(context.where(), " has no peer access to ", sender.context()->where());
-    return false;
-  }
-  try {
-    receiver.enable_peer(sender);
-  } catch (const Error& error) {
-    why_ = error.what();
-    return false;
-  }
-  return true;
 }
 
 void DeviceLink::use(Path path) {

@@ -12,6 +12,9 @@
 
 namespace lb {
 
+// Lets a device reach the memory of its peer. Returns the reason if it cannot; "" if it can.
+std::string enable_peer(const gpu::Device& device, const gpu::Device& peer);
+
 class DeviceLink {
  public:
   enum class Path { kPeer, kHost };
@@ -43,7 +46,6 @@ class DeviceLink {
     gpu::Event emptied;  // on the receiver
   };
 
-  bool enable_peer();
   void use(Path path);
   bool answers();
 

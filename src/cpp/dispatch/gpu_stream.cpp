@@ -102,6 +102,8 @@ void GpuStream::wait() {
   check_ranks();
 }
 
+bool GpuStream::has_failed_rank() const { return ranks_ != nullptr && ranks_->has_failed(); }
+
 void GpuStream::check_ranks() const {
   if (ranks_ != nullptr) ranks_->check();
 }

@@ -74,7 +74,8 @@ class GpuStream final : public Stream {
 
   // The ranks of which this stream is one: wait() and download() check that none has failed. null: none.
   void join(RankGroup* ranks) { ranks_ = ranks; }
-  void check_ranks() const;
+  bool has_failed_rank() const;  // any thread may ask
+  void check_ranks() const;      // RankGroup::check()
 
   // Takes rows from another device. They are sent when the next op arrives: if it is their norm, and it would be the
   // epilogue of the sender's deferred GEMM on one device, the sender runs that epilogue, so that no bit changes.

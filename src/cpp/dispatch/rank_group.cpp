@@ -1,11 +1,11 @@
 #include "dispatch/rank_group.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "dispatch/device_link.h"
 
 namespace lb {
 namespace {
@@ -52,10 +52,12 @@ RankGroup::RankGroup(std::vector<GpuStream*> streams, long max_values, uint64_t 
   LB_CHECK(streams_.size() <= kMaxRanks, kUnsupported, "a tensor split has at most ", kMaxRanks, " devices, got ",
            streams_.size());
   for (GpuStream* stream : streams_) counters_.emplace_back(stream->pack().device(), sizeof(ExchangeCounters));
-  const bool has_peers = enable_peers();
-  if (has_peers) use(Path::kPeer);
-  if (!has_peers || !answers()) {
-    if (has_peers) why_ = cat("values sent between the devices arrive wrong or late");
+  why_ = enable_peers();
+  if (why_.empty()) {
+    use(Path::kPeer);
+    if (!answers()) why_ = "values sent between the devices arrive wrong or late";
+  }
+  if (!why_.empty()) {
     use(Path::kHost);
     LB_CHECK(answers(), kDevice, "values that ", name_of(*streams_[0]), " and its peers exchange through ",
              "pinned host memory arrive wrong or late. Check the driver's log, or use one device");
@@ -67,27 +69,12 @@ RankGroup::~RankGroup() {
   for (GpuStream* stream : streams_) stream->join(nullptr);
 }
 
-bool RankGroup::enable_peers() {
+std::string RankGroup::enable_peers() const {
   for (GpuStream* from : streams_)
-    for (GpuStream* to : streams_) {
-      if (from == to) continue;
-      const gpu::Device &sender = from->pack().device(), &receiver = to->pack().device();
-      const gpu::Context& context = *sender.context();
-      const auto& query = context.driver().peer_possible;
-      int is_possible = 0;
-      if (query) context.call(query, &is_possible, sender.info().index, receiver.info().index);
-      if (is_possible == 0) {
-        why_ = cat(context.where(), " has no peer access to ", receiver.context()->where());
-        return false;
-      }
-      try {
-        sender.enable_peer(receiver);
-      } catch (const Error& error) {
-        why_ = error.what();
-        return false;
-      }
-    }
-  return true;
+    for (GpuStream* to : streams_)
+      if (from != to)
+        if (std::string why = enable_peer(from->pack().device(), to->pack().device()); !why.empty()) return why;
+  return "";
 }
 
 void RankGroup::use(Path path) {
@@ -178,6 +165,12 @@ bool RankGroup::answers() {
 
 uint32_t RankGroup::report(int rank) const {
   return std::atomic_ref(reinterpret_cast<uint32_t*>(reports_.data())[rank]).load(std::memory_order_acquire);
+}
+
+bool RankGroup::has_failed() const {
+  for (size_t rank = 0; rank < streams_.size(); ++rank)
+    if (report(static_cast<int>(rank)) != 0) return true;
+  return false;
 }
 
 void RankGroup::check() {

@@ -3,6 +3,7 @@
 // other; else all are in pinned host memory. Either path is proven with known answers before it is used.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -31,14 +32,16 @@ class RankGroup {
   // "peer", or "host: device 0 has no peer access to device 1"
   std::string to_string() const { return path_ == Path::kPeer ? "peer" : "host: " + why_; }
 
-  // Throws kDevice if a rank's values did not arrive in time. All results since then are lost; the ranks can start
-  // again.
+  // Whether a rank's values did not arrive in time. Any thread may ask.
+  bool has_failed() const;
+  // Throws kDevice if has_failed(). All results since then are lost; the ranks can start again. No other thread may
+  // send work to the ranks meanwhile.
   void check();
-  // Failures so far. State that was computed before the last one may be wrong.
+  // Failures so far. State that was computed before the last one may be wrong. Any thread may ask.
   int n_failures() const { return n_failures_; }
 
  private:
-  bool enable_peers();
+  std::string enable_peers() const;  // the reason if some devices cannot reach each other; "" if all can
   void use(Path path);
   void make_empty();
   bool answers();
@@ -53,7 +56,7 @@ class RankGroup {
   std::vector<gpu::Buffer> counters_;  // always on the device
   gpu::Buffer reports_;                // [n] uint32, pinned
   std::vector<RankMailboxes> mailboxes_;
-  int n_failures_ = 0;
+  std::atomic<int> n_failures_ = 0;
 };
 
 }  // namespace lb

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <limits>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -38,8 +39,9 @@ struct StepStart {
 };
 
 // Rows of a step. By row (Engine::decodes_by_row) an unused second row makes it a skinny GEMM, with the sums of passes.
+constexpr int kMaxStepRows = 2;
 int step_rows(const EngineOptions& options) {
-  return options.batch_invariant ? std::min(2, PassBuffers::step_rows(options)) : 1;
+  return options.batch_invariant ? std::min(kMaxStepRows, PassBuffers::step_rows(options)) : 1;
 }
 
 struct Buffers {
@@ -276,8 +278,9 @@ class GpuTokenLoop final : public TokenLoop {
 
   // Text positions: all three are equal. NextToken increments them after each choice.
   void place(int position) override {
-    const std::vector<int32_t> positions(3 * buffers_.rows, position);
-    stream_.upload(buffers_.positions, positions.data(), positions.size() * sizeof(int32_t));
+    std::array<int32_t, 3 * kMaxStepRows> positions;
+    positions.fill(position);
+    stream_.upload(buffers_.positions, positions.data(), 3 * buffers_.rows * sizeof(int32_t));
   }
 
   void step() override {
@@ -309,7 +312,10 @@ class GpuTokenLoop final : public TokenLoop {
   int32_t take() override {
     LB_ASSERT(taken_ != started_ || is_walking_);
     wait(taken_);
-    stream_.check_ranks();
+    if (stream_.has_failed_rank()) {
+      const std::lock_guard lock(engine_.buffers().turn);  // other sessions may be sending
+      stream_.check_ranks();
+    }
     last_ = ring_->slots[taken_++ % Ring::kSlots];
     if (is_walking_) started_ = taken_;
     if (last_.row < 0) is_walking_ = false;

@@ -19,8 +19,8 @@ std::vector<PlanEntry> tower_entries(VisionTower* tower, const DeviceSizes& size
 // The longest rows that one device hands to the next.
 size_t row_bytes(const Models& models, const EngineOptions& options);
 
-// Of a rank of a model that is split by tensors: the most values that the ranks exchange together, and the bytes that a
-// device needs for that.
+// A model that is split by tensors: the most values of one exchange between the ranks, and the bytes that each device
+// needs for exchanges. models: a rank's.
 long exchange_values(const Models& models, const EngineOptions& options);
 size_t exchange_bytes(const Models& models, const EngineOptions& options);
 

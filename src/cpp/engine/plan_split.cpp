@@ -30,9 +30,6 @@ void check_supported(const Models& models, Devices devices, const EngineOptions&
   LB_CHECK(options.decode_path != DecodePath::kMegakernel, kUnsupported,
            "decode_path = megakernel: the megakernel runs on one device only, and the layers of this model are on ",
            names, ". Use auto or graph");
-  LB_CHECK(models.target->is_divisible(), kUnsupported, "the layers of ", models.target->info().architecture,
-           " read keys and values of other layers, or inputs of their own, which models on several devices (", names,
-           ") do not support. Name one device");
   LB_CHECK(n <= n_layers, kInvalid, "the model has ", n_layers, " layers, fewer than the ", n, " devices ", names,
            ". Name fewer devices");
 }
@@ -206,10 +203,6 @@ SplitPlan split_tensors(const Models& models, Devices devices, size_t file_bytes
            ". Use decode_path = auto or graph");
   LB_CHECK(!options.batch_invariant, kUnsupported, "batch_invariant is not supported with split = tensor (", names,
            "). Use split = layer, or no batch_invariant");
-  LB_CHECK(models.target->is_divisible(), kUnsupported, "split = tensor: the layers of ",
-           models.target->info().architecture,
-           " read keys and values of other layers, or inputs of their own, which models on several devices (", names,
-           ") do not support. Name one device");
   options.decode_path = DecodePath::kGraph;
   SplitPlan split;
   split.parts.resize(n);
@@ -231,6 +224,9 @@ SplitPlan make_split_plan(const Models& models, Devices devices, size_t file_byt
            "expert_slots and expert_memory are for a model on one device, and the devices are ", names_of(devices));
   if (options.split == SplitMode::kAuto && fits_alone(models, *devices[0], file_bytes, options, tower))
     return {{NetworkPart{}}, make_plan(models, *devices[0], file_bytes, options, {}, tower)};
+  LB_CHECK(models.target->is_divisible(), kUnsupported, "the layers of ", models.target->info().architecture,
+           " read keys and values of other layers, or inputs of their own, which models on several devices (",
+           names_of(devices), ") do not support. Name one device");
   return options.split == SplitMode::kTensor ? split_tensors(models, devices, file_bytes, options, tower)
                                              : split_layers(models, devices, file_bytes, options, tower);
 }

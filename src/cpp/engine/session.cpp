@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <mutex>
 
 #include "base/error.h"
 #include "engine/pass.h"
@@ -29,6 +30,12 @@ Session::Session(std::shared_ptr<const Engine> engine)
   if (speculator_.max_tree_rows() < 2 || timeline_.context() < kMinDraftContext) return;
   if (!shared.step_costs()) shared.set_step_costs(StepCostMeter(*this).measure());
   speculator_.start(*shared.step_costs());
+}
+
+void Session::wait() {
+  std::unique_lock lock(timeline_.turn(), std::defer_lock);
+  if (engine().is_split_by_tensors()) lock.lock();  // Stream::wait() may start the ranks again
+  timeline_.stream().wait();
 }
 
 void Session::drop_lost() {

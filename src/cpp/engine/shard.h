@@ -30,7 +30,7 @@ class Shard {
   // The weights of the first network loaded, in device memory; empty if they stay in the file's mapping.
   std::span<std::byte> weights() const;
 
-  // What passes did so far with experts that are not all in device memory; 0 if all are. No lock is needed.
+  // Hits and copies of experts so far; 0 if all experts are in device memory. No lock is needed.
   ExpertCounts expert_counts() const;
 
   // Engines only: makes the steps' buffers, and buffers for long prompt chunks if these have more rows than any step.

@@ -20,8 +20,8 @@ struct WeightStore {
   std::unique_ptr<Memory> memory;      // planes, vectors and the table; null: all weights stay in the mapped file
   std::vector<const void*> addresses;  // [slots] on the host
   const void* const* table = nullptr;  // [slots] the same, in the stream's memory
-  // Of experts that are not all in device memory: their slots, and host memory with all of them: pinned, or pageable
-  // and staged.
+  // Experts that are not all in device memory: their slots, and host memory with all of them, which is pinned, or
+  // pageable and staged.
   std::unique_ptr<Memory> expert_slots;
   std::vector<gpu::Buffer> experts;
   std::vector<std::unique_ptr<Memory>> pageable_experts;

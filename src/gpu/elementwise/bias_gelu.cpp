@@ -6,9 +6,6 @@
 
 namespace lb::gpu {
 
-// x (1 + tanh(u)) / 2 = x sigmoid(2 u), with u = sqrt(2 / pi) (x + 0.044715 x^3)
-LB_DEVICE float gelu_tanh(float x) { return x * sigmoid(1.59576912f * (x + 0.044715f * x * x * x)); }
-
 // x erfc(-x / sqrt(2)) / 2; erfc of |x| by Abramowitz and Stegun, 7.1.26: an error of 1.5e-7.
 LB_DEVICE float gelu_erf(float x) {
   const float z = abs(x) * 0.707106781f, t = rcp_fast(1.0f + 0.3275911f * z);
@@ -30,7 +27,7 @@ LB_KERNEL(bias_gelu_kernel, BiasGelu, 256, 1) {
   auto v = load<f32x4>(to);
   const auto bias = load<f32x4>(p.bias + i);
   LB_UNROLL
-  for (int j = 0; j < 4; ++j) v[j] = p.is_exact ? gelu_erf(v[j] + bias[j]) : gelu_tanh(v[j] + bias[j]);
+  for (int j = 0; j < 4; ++j) v[j] = p.is_exact ? gelu_erf(v[j] + bias[j]) : gelu(v[j] + bias[j]);
   store(to, v);
 }
 

@@ -1,4 +1,4 @@
-// What the exchange kernels share: the tag, the slots, waits with a time-out, the end of an exchange.
+// Shared parts of the exchange kernels: the tag, the slots, waits with a time-out, the end of an exchange.
 #pragma once
 
 #include "dialect.h"
@@ -21,7 +21,7 @@ struct Exchange {
   LB_DEVICE explicit Exchange(const RankMailboxes& all)
       : ranks(all), tag(all.counters->sequence + 1), waits(all.counters->failed == 0) {}
 
-  // What `sender` sends to `receiver`.
+  // Slots for values from `sender`, in the memory of `receiver`.
   LB_DEVICE long slot(int sender) const { return long(tag & 1) * ranks.n + sender; }
   LB_DEVICE uint64_t* words(int receiver, int sender) const {
     return ranks.words[receiver] + slot(sender) * kMailboxValues;

@@ -75,8 +75,11 @@ class RankExchange {
   }
 
   Array<float, 3> gather(const std::vector<Floats<2>>& x) {
-    const size_t n = streams_.size(), rows = x[0].shape(0);
+    const size_t n = streams_.size();
     LB_CHECK(x.size() == n, kInvalid, x.size(), " arrays for ", n, " ranks");
+    const size_t rows = x[0].shape(0);
+    for (const Floats<2>& own : x)
+      LB_CHECK(own.shape(0) == rows, kInvalid, "arrays of ", rows, " and ", own.shape(0), " rows; give all the same");
     AllGather op{.x = nullptr, .y = nullptr, .rows = int(rows), .widths = {}, .ranks = {}};
     size_t total = 0;
     for (size_t rank = 0; rank < n; ++rank) total += op.widths[rank] = int(x[rank].shape(1));
@@ -90,10 +93,12 @@ class RankExchange {
       op.x = memories[rank].x, op.y = memories[rank].y, op.ranks = ranks_->of(int(rank));
       streams_[rank]->run(op);
     }
-    const nb::gil_scoped_release unlocked;
-    for (size_t rank = 0; rank < n; ++rank)
-      streams_[rank]->download(y.data() + rank * rows * total, memories[rank].y, rows * total * sizeof(float));
-    return with_gil(std::move(y), {n, rows, total});
+    {
+      const nb::gil_scoped_release unlocked;
+      for (size_t rank = 0; rank < n; ++rank)
+        streams_[rank]->download(y.data() + rank * rows * total, memories[rank].y, rows * total * sizeof(float));
+    }
+    return to_numpy<3>(std::move(y), {n, rows, total});
   }
 
   // Mean microseconds of an all-reduce of `count` values in a graph of `n_exchanges`.
@@ -139,11 +144,6 @@ class RankExchange {
     to.memory = streams_[rank]->reserve(carve(Carver(), to));
     carve(Carver(*to.memory), to);
     return to;
-  }
-
-  static Array<float, 3> with_gil(std::vector<float>&& y, std::initializer_list<size_t> shape) {
-    const nb::gil_scoped_acquire locked;
-    return to_numpy<3>(std::move(y), shape);
   }
 
   std::vector<std::unique_ptr<GpuStream>> streams_;
@@ -221,8 +221,7 @@ void bind_exchange(nb::module_& m) {
       .def_prop_ro("links", &RankExchange::links, "\"peer\", or \"host: ...\" with the reason.")
       .def("sum", &RankExchange::sum, "x"_a, "add"_a = nb::none(), "late"_a = -1, "delay_s"_a = 0.0, "absent"_a = -1,
            "add + the sum over ranks of x [ranks, count], on every rank: [ranks, count]. late: a rank that begins "
-           "delay_s "
-           "later; absent: a rank that never begins.")
+           "delay_s later; absent: a rank that never begins.")
       .def("gather", &RankExchange::gather, "x"_a,
            "The columns of all ranks, x[rank] [rows, width], side by side on every rank: [ranks, rows, total].")
       .def("time_us", &RankExchange::time_us, "count"_a, "n_exchanges"_a, "n_runs"_a,
