@@ -8,7 +8,6 @@ from pathlib import Path
 
 import compile_object
 import pytest
-from pack.cubin import without_folder
 from pack.store import Store, digest
 from project import BUILD, ROOT
 
@@ -161,7 +160,9 @@ def test_shared_ptx_gives_the_code_of_nvcc_itself(arch: str, tmp_path: Path) -> 
         "--",
         *flags,
     )
-    assert compiled(tmp_path / "shared.cubin", "nvcc", source, arch, *own) == without_folder(direct.read_bytes())
+    assert compiled(tmp_path / "shared.cubin", "nvcc", source, arch, *own) == compile_object.without_folder(
+        direct.read_bytes()
+    )
 
 
 # A store for all checkouts
