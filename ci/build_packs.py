@@ -1,5 +1,5 @@
-"""Builds kernel packs as wheels into build/packs and prints a table: target, seconds, kilobytes, kernels; and the
-bytes of code by kernel family, with the change since the pack that was there before.
+"""Builds kernel packs as wheels into build/packs and prints a table: target, seconds, processor time, kilobytes,
+kernels; and the bytes of code by kernel family, with the change since the pack that was there before.
 
 build_packs.py                     every target
 build_packs.py sm_75 gfx1151       only these targets
@@ -8,13 +8,16 @@ build_packs.py --system sm_86      with the compilers of this machine
 build_packs.py --nvrtc sm_86       with NVRTC alone, as `pip wheel ./targets/sm_86` does: half the time
 
 NVIDIA packs get code for every driver, compiled by NVRTC and by nvcc. Without --isolated the compilers are installed
-once, into build/toolchain. A pack that fails does not stop the others; its build output is printed at the end.
+once, into build/toolchain, and code that was compiled before comes from a store (compile_object.py). A pack that fails
+does not stop the others; its build output is printed at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import resource
 import subprocess
 import sys
 import time
@@ -25,18 +28,24 @@ from pathlib import Path
 from typing import Any
 
 import generate_targets
+from pack.store import Store
 from project import BUILD, ROOT, run, tools_environment
 
 import targets
 
 PACKS = BUILD / "packs"
 TOOLCHAIN = BUILD / "toolchain"
+# The folder of cmake/LuceboxPack.cmake, and the bytes that it may have: all packs of some ten versions of the kernels.
+OBJECTS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lucebox/objects"
+OBJECTS_LIMIT = 4 << 30
+PTXAS = "nvidia-cuda-nvcc-cu12=={}.*"
 
 
 @dataclass(frozen=True)
 class Built:
     target: str
     seconds: float
+    cpu_seconds: float = 0
     bytes: int = 0
     kernels: int = 0
     code: dict[str, int] = field(default_factory=dict)  # bytes of code objects by room of src/gpu
@@ -67,17 +76,18 @@ def compilers(name: str) -> list[str]:
 
 
 def nvrtc(name: str) -> list[str]:
-    """Installs a target's NVRTC into a separate folder; returns the build setting that names it, or []."""
+    """Installs a target's NVRTC and the ptxas of its release into a separate folder; returns the build settings that
+    name them, or []."""
     target = targets.load(name)
     if target.nvrtc is None:
         return []
     folder = TOOLCHAIN / f"nvrtc-{target.nvrtc.version}"
-    libraries = list(folder.glob("nvidia/cuda_nvrtc/lib/libnvrtc.so.12"))
-    if not libraries:
-        requirement = generate_targets.NVRTC.format(target.nvrtc.version)
-        run(TOOLCHAIN / "bin/python", "-m", "pip", "install", "-qq", "--no-deps", "--target", folder, requirement)
-        libraries = list(folder.glob("nvidia/cuda_nvrtc/lib/libnvrtc.so.12"))
-    return [f"cmake.define.LUCEBOX_NVRTC={libraries[0]}"]
+    library, ptxas = folder / "nvidia/cuda_nvrtc/lib/libnvrtc.so.12", folder / "nvidia/cuda_nvcc/bin/ptxas"
+    if not (library.exists() and ptxas.exists()):
+        requirements = [package.format(target.nvrtc.version) for package in (generate_targets.NVRTC, PTXAS)]
+        pip = (TOOLCHAIN / "bin/python", "-m", "pip", "install", "-qq", "--no-deps", "--upgrade")
+        run(*pip, "--target", folder, *requirements)
+    return [f"cmake.define.LUCEBOX_NVRTC={library}", f"cmake.define.LUCEBOX_PTXAS={ptxas}"]
 
 
 def commit() -> str:
@@ -100,13 +110,15 @@ def build(name: str, python: Path, *, isolated: bool, system: bool, nvcc: bool) 
     if targets.load(name).nvrtc:
         settings.append(f"{generate_targets.NVCC}=true" if nvcc else "cmake.define.LUCEBOX_NVCC=OFF")
         settings += [] if isolated else nvrtc(name)
+    if not isolated:
+        settings.append(f"cmake.define.LUCEBOX_OBJECTS={OBJECTS}")
     if system:
         settings.append("cmake.define.LUCEBOX_TOOLCHAIN=system")
     if name == "sim":  # the kernel tests reuse this build folder (ci/build_sim.py)
         settings.append(f"build-dir={BUILD / name}")
     for setting in settings:
         command += ["--config-settings", setting]
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), cpu()
     done = subprocess.run(
         [str(word) for word in command],
         cwd=ROOT,
@@ -116,16 +128,22 @@ def build(name: str, python: Path, *, isolated: bool, system: bool, nvcc: bool) 
         text=True,
         check=False,
     )
-    seconds = round(time.perf_counter() - start, 1)
+    seconds, cpu_seconds = round(time.perf_counter() - start, 1), round(cpu() - cpu_start, 1)
     if done.returncode:
-        return Built(name, seconds, problem=done.stdout)
+        return Built(name, seconds, cpu_seconds, problem=done.stdout)
     (wheel,) = PACKS.glob(f"lucebox_{slug}-*.whl")
     content = manifest(wheel)
     code = code_bytes(content)
     size = wheel.stat().st_size
     now = code | {"wheel": size}
     changes = {key: now.get(key, 0) - before.get(key, 0) for key in {**now, **before}} if before else {}
-    return Built(name, seconds, size, len(content["generations"][0]["kernels"]), code, changes)
+    return Built(name, seconds, cpu_seconds, size, len(content["generations"][0]["kernels"]), code, changes)
+
+
+def cpu() -> float:
+    """The seconds of processor time that this program's children took."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def code_bytes(content: dict[str, Any]) -> dict[str, int]:
@@ -177,17 +195,20 @@ def main() -> int:
         rows.append(row)
         if not arguments.json:
             result = "FAILED" if row.problem else f"{row.bytes / 1000:8.0f} kB{row.kernels:>6} kernels"
-            print(f"{row.target:<10}{row.seconds:>7.1f} s  {result}", flush=True)
+            print(f"{row.target:<10}{row.seconds:>7.1f} s{row.cpu_seconds:>7.1f} CPU s  {result}", flush=True)
             if row.code:
                 print(code_line(row), flush=True)
+    if not arguments.isolated:
+        Store(OBJECTS).prune(OBJECTS_LIMIT)
     failed = [row for row in rows if row.problem]
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
     else:
         for row in failed:
             print(f"\n=== {row.target}\n{row.problem}")
-        total = sum(row.seconds for row in rows)
-        print(f"{len(rows) - len(failed)} of {len(rows)} packs built in {total:.0f} s, in build/packs")
+        total, total_cpu = (sum(getattr(row, name) for row in rows) for name in ("seconds", "cpu_seconds"))
+        count = f"{len(rows) - len(failed)} of {len(rows)}"
+        print(f"{count} packs built in {total:.0f} s ({total_cpu:.0f} CPU s), in build/packs")
     return 1 if failed else 0
 
 

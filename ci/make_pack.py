@@ -40,9 +40,7 @@ def read(file: Path, target: targets.Target) -> tuple[bytes, list[Kernel]]:
     image = file.read_bytes()
     shared = target.capabilities.shared_block_bytes
     if target.vendor == "nvidia":
-        return cubin.without_folder(image), cubin.kernels(
-            image, file.with_suffix(".log").read_text(), file.name, shared
-        )
+        return image, cubin.kernels(image, file.with_suffix(".log").read_text(), file.name, shared)
     if target.vendor == "amd":
         return image, hsaco.kernels(image, file.name, shared)
     table = json.loads(file.with_suffix(".json").read_text())

@@ -7,6 +7,7 @@ if(NOT LUCEBOX_NVCC MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "LUCEBOX_NVCC: expected AUTO, ON or OFF, got '${LUCEBOX_NVCC}'")
 endif()
 set(LUCEBOX_NVRTC "" CACHE FILEPATH "libnvrtc.so.12 to use, empty: that of the Python environment")
+set(LUCEBOX_PTXAS "" CACHE FILEPATH "ptxas of NVRTC's release, for PTX that chips share; empty: NVRTC makes code itself")
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/code)
 
 string(JSON nvrtc_kind TYPE "${target}" nvrtc)

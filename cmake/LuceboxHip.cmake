@@ -24,6 +24,7 @@ endif()
 execute_process(COMMAND ${clang} --version OUTPUT_VARIABLE about COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCH "clang version ([0-9.]+)" found "${about}")
 set(version ${CMAKE_MATCH_1})
+string(SHA256 compiler "${about}")
 
 # No bundle, because unbundling needs another program. Code object version 5 loads on ROCm 5.7 and later. No cuid, which
 # is a hash of paths. No tail calls: with them the compiler does not know the callers' register use, and a function
@@ -36,11 +37,8 @@ foreach(source IN LISTS kernel_sources)
   cmake_path(GET source STEM stem)
   set(hsaco ${PROJECT_BINARY_DIR}/code/${stem}.hsaco)
   add_custom_command(OUTPUT ${hsaco}
-    COMMAND ${clang} ${flags} -ffile-prefix-map=${PROJECT_SOURCE_DIR}=.
-      -I ${PROJECT_SOURCE_DIR}/src/hip -I ${PROJECT_SOURCE_DIR}/src/cpp -I ${PROJECT_SOURCE_DIR}/src
-      -Xclang -dependency-file -Xclang ${hsaco}.d -Xclang -MT -Xclang ${hsaco}  # -MF is lost on the way to the device
-      -o ${hsaco} ${source}
-    DEPENDS ${source} DEPFILE ${hsaco}.d
+    COMMAND ${compile_object} clang --out ${hsaco} --compiler ${compiler} "--tool=${clang}" ${source} -- ${flags}
+    DEPENDS ${source} ${compile_object_files} DEPFILE ${hsaco}.d
     COMMENT "Compiling ${stem}.hsaco for ${target_architecture}" VERBATIM)
   list(APPEND files ${hsaco})
 endforeach()

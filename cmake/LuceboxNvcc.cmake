@@ -34,23 +34,29 @@ if(found VERSION_LESS 13.0)
   message(FATAL_ERROR "${nvcc} is version ${found}, expected 13.0 or newer (C++20, every architecture)")
 endif()
 
+cmake_path(GET nvcc PARENT_PATH nvcc_folder)
+find_program(ptxas ptxas HINTS ${nvcc_folder} NO_CACHE)
+if(NOT ptxas)
+  message(FATAL_ERROR "${nvcc} has no ptxas in its folder, nor is one on PATH. Install the toolkit that it is from")
+endif()
+execute_process(COMMAND ${host_compiler} --version OUTPUT_VARIABLE about_host COMMAND_ERROR_IS_FATAL ANY)
+string(SHA256 compiler "${about}${about_host}")
+
 set(architecture_flags -arch=${target_architecture})
 if(LUCEBOX_RUNS_ON)  # compiles the target's PTX and assembles it for another architecture
   string(REPLACE sm_ compute_ virtual ${target_architecture})
   set(architecture_flags -gencode arch=${virtual},code=${LUCEBOX_RUNS_ON})
 endif()
-set(flags -x cu -std=c++20 -O3 -cubin ${architecture_flags} ${kernel_defines})
+set(flags -x cu -std=c++20 -O3 ${kernel_defines})
 set(files)
 foreach(source IN LISTS kernel_sources)
   cmake_path(GET source STEM stem)
   set(cubin ${PROJECT_BINARY_DIR}/code/${stem}.cubin)
   add_custom_command(OUTPUT ${cubin} BYPRODUCTS ${PROJECT_BINARY_DIR}/code/${stem}.log
-    COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/ci/run_logged.py ${PROJECT_BINARY_DIR}/code/${stem}.log
-      ${nvcc} -ccbin ${host_compiler} ${flags} -Xptxas -v
-      -I ${PROJECT_SOURCE_DIR}/src/cuda -I ${PROJECT_SOURCE_DIR}/src/cpp -I ${PROJECT_SOURCE_DIR}/src -MD -MF ${cubin}.d -MT ${cubin}
-      -o ${cubin} ${source}
-    DEPENDS ${source} ${PROJECT_SOURCE_DIR}/ci/run_logged.py DEPFILE ${cubin}.d
+    COMMAND ${compile_object} nvcc --out ${cubin} --compiler ${compiler} --tool ${nvcc} --ptxas ${ptxas}
+      --host-compiler ${host_compiler} --runs-on=${LUCEBOX_RUNS_ON} ${source} -- ${flags}
+    DEPENDS ${source} ${compile_object_files} DEPFILE ${cubin}.d
     COMMENT "Compiling ${stem}.cubin for ${target_architecture}" VERBATIM)
   list(APPEND files ${cubin})
 endforeach()
-add_generation("nvcc ${found}" "${flags}" "${files}")
+add_generation("nvcc ${found}" "-cubin;${architecture_flags};${flags}" "${files}")

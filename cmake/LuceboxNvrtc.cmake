@@ -18,16 +18,27 @@ if(NOT at EQUAL 0)
     "${install_wheels}")
 endif()
 
-set(flags -arch=${target_architecture} -std=c++20 -default-device ${kernel_defines})
+set(ptxas)
+if(LUCEBOX_PTXAS)
+  execute_process(COMMAND ${LUCEBOX_PTXAS} --version OUTPUT_VARIABLE about COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCH "V([0-9.]+)" ptxas "${about}")
+  set(ptxas ${CMAKE_MATCH_1})
+  string(FIND "${ptxas}" "${nvrtc_version}." at)
+  if(NOT at EQUAL 0)
+    message(FATAL_ERROR "LUCEBOX_PTXAS=${LUCEBOX_PTXAS} is version ${ptxas}, expected NVRTC's ${nvrtc_version}")
+  endif()
+endif()
+
+set(flags -std=c++20 -default-device ${kernel_defines})
 set(files)
 foreach(source IN LISTS kernel_sources)
   cmake_path(GET source STEM stem)
   set(cubin ${PROJECT_BINARY_DIR}/code/${stem}.nvrtc.cubin)
   add_custom_command(OUTPUT ${cubin} BYPRODUCTS ${PROJECT_BINARY_DIR}/code/${stem}.nvrtc.log
-    COMMAND ${Python_EXECUTABLE} -I ${nvrtc_script} --library ${nvrtc} --root ${PROJECT_SOURCE_DIR} --out ${cubin}
-      ${source} -- ${flags}
-    DEPENDS ${source} ${nvrtc_script} ${nvrtc} DEPFILE ${cubin}.d
+    COMMAND ${compile_object} nvrtc --out ${cubin} --compiler "${found} ${ptxas}" --tool ${nvrtc}
+      --ptxas=${LUCEBOX_PTXAS} ${source} -- ${flags}
+    DEPENDS ${source} ${compile_object_files} ${nvrtc} DEPFILE ${cubin}.d
     COMMENT "Compiling ${stem}.nvrtc.cubin for ${target_architecture}" VERBATIM)
   list(APPEND files ${cubin})
 endforeach()
-add_generation("nvrtc ${found}" "${flags}" "${files}")
+add_generation("nvrtc ${found}" "-arch=${target_architecture};${flags}" "${files}")

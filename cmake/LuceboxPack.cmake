@@ -13,6 +13,16 @@ set(LUCEBOX_DEFINES "" CACHE STRING "compiled-in constants of the variant: key=v
 set(LUCEBOX_WITHOUT "" CACHE STRING "kernel files that the variant leaves out, without folder and suffix: stem;...")
 set(LUCEBOX_RUNS_ON "" CACHE STRING "a later NVIDIA architecture to compile the target's code for, to try it there")
 set(LUCEBOX_COMMIT "" CACHE STRING "the commit of these sources, for the manifest; ci/build_packs.py names it")
+set(objects $ENV{XDG_CACHE_HOME})
+if(NOT objects)
+  set(objects $ENV{HOME}/.cache)
+endif()
+if(SKBUILD)  # pip builds a pack once
+  set(objects)
+else()
+  string(APPEND objects /lucebox/objects)
+endif()
+set(LUCEBOX_OBJECTS "${objects}" CACHE STRING "folder that keeps compiled kernels for all later builds; empty: none")
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter)
 
 set(kernel_defines)
@@ -45,6 +55,10 @@ endif()
 foreach(key name family vendor architecture slug project)
   string(JSON target_${key} GET "${target}" ${key})
 endforeach()
+set(compile_object ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/ci/compile_object.py --arch ${target_architecture}
+  --store=${LUCEBOX_OBJECTS})
+set(compile_object_files ${PROJECT_SOURCE_DIR}/ci/compile_object.py ${PROJECT_SOURCE_DIR}/ci/pack/store.py
+  ${PROJECT_SOURCE_DIR}/python/lucebox/packs/nvrtc.py)
 string(JSON defines GET "${target}" defines)
 string(JSON n_defines LENGTH "${defines}")
 foreach(i RANGE ${n_defines})

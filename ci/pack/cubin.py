@@ -73,14 +73,6 @@ def _kernels(elf: Elf, log: str, file: str, shared_block_bytes: int) -> list[Ker
     return sorted(found, key=lambda kernel: kernel.name)
 
 
-def without_folder(image: bytes) -> bytes:
-    """Removes all traces of the build folder from the image. nvcc hashes the source's full path into the names of
-    variables and functions with internal linkage; they are local symbols, which nothing looks up."""
-    for marker in set(re.findall(rb"_INTERNAL_([0-9a-f]{8})_", image)):
-        image = image.replace(b"_" + marker + b"_", b"_00000000_")
-    return image
-
-
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
     at = 0
     while at + 4 <= len(data):

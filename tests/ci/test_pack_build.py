@@ -150,7 +150,7 @@ def command(words: list[str | Path], folder: Path, python: Path) -> subprocess.C
 
 
 def configure(folder: Path, name: str, python: Path, *more: str, **environment: str) -> str:
-    where = ("-S", folder, "-B", folder / "build", "-G", "Ninja")
+    where = ("-S", folder, "-B", folder / "build", "-G", "Ninja", "-DLUCEBOX_OBJECTS=")
     return cmake(*where, f"-DLUCEBOX_TARGET={name}", f"-DPython_EXECUTABLE={python}", *more, **environment).stdout
 
 
@@ -467,6 +467,7 @@ def test_without_nvcc_a_pack_has_the_code_for_older_drivers(compiler: str, tmp_p
         ).stdout
 
     where = ["cmake", "-S", folder, "-G", "Ninja", "-DLUCEBOX_TARGET=sm_86", f"-DPython_EXECUTABLE={python}"]
+    where.append("-DLUCEBOX_OBJECTS=")
     said = run(*where, "-B", folder / "build", *definitions)
     assert "no code by nvcc: " in said and {"nvcc": "has no nvcc", "g++": "there is no g++ on PATH"}[compiler] in said
     said = run("cmake", "--build", folder / "build")

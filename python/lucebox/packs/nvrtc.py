@@ -1,6 +1,7 @@
 """Compiles kernel sources with NVRTC, the compiler in NVIDIA's libnvrtc: needs no nvcc, no C++ compiler and no GPU.
 
-A pack's build runs this file as its compile command; it needs only the standard library:
+`lucebox tune --compile` runs this file, and the compile command of a pack's build imports it; it needs only the standard
+library:
 
     python -I nvrtc.py --library libnvrtc.so.12 --root CHECKOUT --out gemv.cubin gemv.cpp -- -arch=sm_86 ...
 
@@ -56,7 +57,7 @@ class Made:
 
     source: Path
     image: bytes
-    """The cubin."""
+    """The cubin; PTX if the flags name no chip but -arch=compute_86."""
     log: str
     """The resources of each kernel, as ptxas -v reports them, and warnings."""
 
@@ -110,6 +111,8 @@ def compile_source(library: Path, root: Path, source: Path, flags: Sequence[str]
         log = _read(nvrtc, "ProgramLog", program, source).rstrip(b"\0").decode(errors="replace")
         if status:
             raise CompileError(f"{source}: {_error(nvrtc, status)}\n{log}".rstrip())
+        if any(flag.startswith("-arch=compute_") for flag in flags):
+            return Made(source, _read(nvrtc, "PTX", program, source).rstrip(b"\0"), log)
         return Made(source, _read(nvrtc, "CUBIN", program, source), log)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
@@ -145,13 +148,15 @@ def compile_all(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def headers(root: Path, source: Path) -> list[Path]:
-    """The source's headers, found by their #include lines regardless of preprocessor conditions."""
-    found: dict[Path, None] = {root / BUILTINS: None}
-    pending = [source, root / BUILTINS]
+def headers(
+    root: Path, source: Path, folders: Sequence[str] = INCLUDES, always: Sequence[str] = (BUILTINS,)
+) -> list[Path]:
+    """The source's headers, found by their #include lines regardless of preprocessor conditions, and `always` ones."""
+    found: dict[Path, None] = {root / name: None for name in always}
+    pending = [source, *found]
     while pending:
         file = pending.pop()
-        places = [file.parent, *(root / folder for folder in INCLUDES)]
+        places = [file.parent, *(root / folder for folder in folders)]
         for name in INCLUDE.findall(file.read_text(encoding="utf-8")):
             header = next((place / name for place in places if (place / name).is_file()), None)
             if header is not None and header not in found:
